@@ -1,0 +1,2 @@
+//! The binary: configuration, wiring and the command line.
+fn main() {}

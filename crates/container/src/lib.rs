@@ -1,0 +1,1 @@
+//! The embedded engine: launcher, namespaces, overlay, cgroups, seccomp, pool.

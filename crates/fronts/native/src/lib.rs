@@ -1,0 +1,1 @@
+//! The native REST front under /v1: parses, calls the service, renders.

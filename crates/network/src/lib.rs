@@ -1,0 +1,1 @@
+//! The router namespace, veths, nftables elements, DNS forwarding and dialling into sandboxes.

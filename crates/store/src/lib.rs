@@ -1,0 +1,1 @@
+//! The durable record: trait Store and its SQLite form, hand-written SQL.

@@ -1,0 +1,1 @@
+//! Real servers, real sandboxes: the kernel, API, attack and fault suites.
