@@ -1,1 +1,28 @@
 //! Nouns, ids, the lifecycle table and pure policy. No I/O, no async, no clock.
+//!
+//! Everything that decides is here and can be read without a kernel: who may do what ([`policy::authz`]),
+//! how much a tenant may use ([`policy::quota`]), whether this node has room ([`policy::placement`]), when a
+//! lease is due ([`policy::deadlines`]), and how a phase changes ([`lifecycle`]). Time and randomness come in as
+//! arguments.
+
+mod error;
+mod event;
+mod id;
+mod lease;
+pub mod lifecycle;
+mod limits;
+mod network;
+pub mod policy;
+mod spec;
+mod tenant;
+mod time;
+
+pub use error::{Code, ErrorKind};
+pub use event::{EventKind, SandboxEvent};
+pub use id::{BadId, InstanceId, KeyId, SandboxId, TenantId};
+pub use lease::{Intent, Lease, OnTimeout, Phase, Reason, Stage, Storage};
+pub use limits::{BadLimit, Limits, LimitsAsk};
+pub use network::NetworkPolicy;
+pub use spec::{BadSpec, CreateSandbox, UpdateSandbox};
+pub use tenant::{Principal, Quota, Scope, Usage};
+pub use time::Moment;

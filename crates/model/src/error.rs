@@ -1,0 +1,138 @@
+//! The closed vocabulary of errors. Libraries answer a [`ErrorKind`]; users see a [`Code`].
+
+use serde::{Deserialize, Serialize};
+
+/// What sort of failure it is; edges map kinds to their own status, nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// The thing does not exist or is not visible to this key.
+    NotFound,
+    /// It is there already.
+    Exists,
+    /// It is not in a state that allows this.
+    Conflict,
+    /// The request is wrong.
+    Invalid,
+    /// No valid key.
+    Unauthenticated,
+    /// A valid key without the right.
+    Forbidden,
+    /// A limit was met.
+    Exhausted,
+    /// Not now; try again.
+    Unavailable,
+    /// Not with this provider or on this machine.
+    Unsupported,
+    /// Our fault.
+    Internal,
+}
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal, $kind:ident, $status:literal;)*) => {
+        /// The codes a user can meet, all of them; `docs/errors.md` is made from this list.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Code { $($(#[doc = $doc])* $name,)* }
+
+        impl Code {
+            /// Every code, in the order of the documentation.
+            pub const ALL: &[Code] = &[$(Code::$name,)*];
+
+            /// The code as it appears in the envelope.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Code::$name => $text,)* }
+            }
+
+            /// What sort of failure it is.
+            #[must_use]
+            pub const fn kind(self) -> ErrorKind {
+                match self { $(Code::$name => ErrorKind::$kind,)* }
+            }
+
+            /// The status the native front answers with, as documented.
+            #[must_use]
+            pub const fn documented_status(self) -> u16 {
+                match self { $(Code::$name => $status,)* }
+            }
+
+            /// One line for the documentation.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Code::$name => concat!($($doc),*),)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The request is malformed or a field is wrong; the message names the field.
+    InvalidRequest = "invalid_request", Invalid, 400;
+    /// A path, name or argument inside the sandbox cannot be used.
+    InvalidArgument = "invalid_argument", Invalid, 400;
+    /// No key, or one that is not valid.
+    Unauthenticated = "unauthenticated", Unauthenticated, 401;
+    /// The key is valid but lacks the scope.
+    Forbidden = "forbidden", Forbidden, 403;
+    /// No such route.
+    RouteNotFound = "route_not_found", NotFound, 404;
+    /// No such sandbox, or it belongs to another tenant.
+    SandboxNotFound = "sandbox_not_found", NotFound, 404;
+    /// No such template.
+    TemplateNotFound = "template_not_found", NotFound, 404;
+    /// No such process or terminal in this sandbox.
+    ProcessNotFound = "process_not_found", NotFound, 404;
+    /// No such file or directory in this sandbox.
+    FileNotFound = "file_not_found", NotFound, 404;
+    /// No such key.
+    KeyNotFound = "key_not_found", NotFound, 404;
+    /// No such tenant.
+    TenantNotFound = "tenant_not_found", NotFound, 404;
+    /// The method does not exist on this route.
+    MethodNotAllowed = "method_not_allowed", Invalid, 405;
+    /// The sandbox is in a phase that does not allow this.
+    PhaseConflict = "phase_conflict", Conflict, 409;
+    /// Another sandbox of this tenant has that name.
+    NameTaken = "name_taken", Exists, 409;
+    /// The thing is there already.
+    AlreadyExists = "already_exists", Exists, 409;
+    /// The idempotency key was used with another request.
+    IdempotencyMismatch = "idempotency_mismatch", Conflict, 409;
+    /// The template is still used by sandboxes.
+    TemplateInUse = "template_in_use", Conflict, 409;
+    /// The packages of the host changed since the sandbox was made from template `host`.
+    HostChanged = "host_changed", Conflict, 409;
+    /// The body is larger than allowed.
+    PayloadTooLarge = "payload_too_large", Exhausted, 413;
+    /// The tenant's quota is used up.
+    QuotaExceeded = "quota_exceeded", Exhausted, 429;
+    /// A limit of the sandbox (processes, memory, descriptors) is met.
+    SandboxExhausted = "sandbox_exhausted", Exhausted, 429;
+    /// This node has no room now; `Retry-After` says when to try again.
+    NoCapacity = "no_capacity", Unavailable, 503;
+    /// The sandbox does not answer.
+    SandboxUnavailable = "sandbox_unavailable", Unavailable, 503;
+    /// It took longer than its deadline.
+    DeadlineExceeded = "deadline_exceeded", Unavailable, 504;
+    /// The sandbox's disk is full.
+    DiskFull = "disk_full", Exhausted, 507;
+    /// This machine or provider cannot do that; the hint says what is missing.
+    Unsupported = "unsupported", Unsupported, 501;
+    /// The sandbox lacks a program that this needs.
+    ToolMissing = "tool_missing", Unsupported, 501;
+    /// Our fault; the request id finds it in the logs.
+    Internal = "internal", Internal, 500;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_serialises_as_its_text() {
+        for code in Code::ALL {
+            assert_eq!(serde_json::to_string(code).expect("plain enum"), format!("{:?}", code.as_str()));
+        }
+    }
+}

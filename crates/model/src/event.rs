@@ -1,0 +1,45 @@
+//! What happened to a sandbox, in order, with the reason.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{InstanceId, Moment, Phase, Reason, SandboxId, TenantId};
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum EventKind {
+    /// The phase changed.
+    Phase {
+        /// Before.
+        from: Option<Phase>,
+        /// After.
+        to: Phase,
+        /// Why.
+        reason: Reason,
+    },
+    /// A process inside was ended because memory ran out.
+    OutOfMemory,
+    /// Labels, limits, timeout or network policy were changed.
+    Updated {
+        /// The names of the changed fields.
+        fields: Vec<String>,
+    },
+}
+
+/// One entry of the events table; `seq` orders all events of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxEvent {
+    /// Order and cursor.
+    pub seq: u64,
+    /// Whose.
+    pub tenant: TenantId,
+    /// Of which sandbox.
+    pub sandbox: SandboxId,
+    /// In which incarnation, where there was one.
+    pub instance: Option<InstanceId>,
+    /// When.
+    pub at: Moment,
+    /// What.
+    #[serde(flatten)]
+    pub what: EventKind,
+}

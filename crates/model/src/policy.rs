@@ -1,0 +1,6 @@
+//! Pure decisions. Each file is one question; none of them needs a kernel or a clock.
+
+pub mod authz;
+pub mod deadlines;
+pub mod placement;
+pub mod quota;

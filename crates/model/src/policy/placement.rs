@@ -1,0 +1,110 @@
+//! Whether this node has room. Reservations are counted, not limits: most sandboxes sleep.
+
+use crate::Limits;
+
+/// What the node has and has promised.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Node {
+    /// Memory that is truly free now, page cache counted as free.
+    pub memory_free_mib: u64,
+    /// All of its memory.
+    pub memory_total_mib: u64,
+    /// Cores, in thousandths.
+    pub cpu_total_milli: u64,
+    /// Free space where layers live.
+    pub disk_free_mib: u64,
+    /// Live sandboxes.
+    pub live: u64,
+    /// Sum of their memory limits.
+    pub memory_limits_mib: u64,
+    /// The most sandboxes this node will hold.
+    pub live_max: u64,
+    /// Limits may add up to this many times the memory.
+    pub overcommit: f64,
+}
+
+// LIMIT: what an idle sandbox was measured to need, rounded up.
+const RESERVED_MIB: u64 = 8;
+const RESERVED_CPU_MILLI: u64 = 10;
+// LIMIT: kept free so that a full node still deletes, logs and answers.
+const MEMORY_FLOOR_MIB: u64 = 256;
+const DISK_FLOOR_MIB: u64 = 1_024;
+/// A hundred idle sandboxes share one core; beyond that admission says no.
+const CPU_OVERCOMMIT: u64 = 20;
+
+/// There is no room now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("this node has no room: {what} (have {have}, need {need})")]
+pub struct NoRoom {
+    /// What is short.
+    pub what: &'static str,
+    /// How much there is.
+    pub have: u64,
+    /// How much is needed.
+    pub need: u64,
+    /// When to try again.
+    pub retry_after_s: u32,
+}
+
+/// May one more sandbox of `limits` start on `node`?
+pub fn admit(node: &Node, limits: &Limits) -> Result<(), NoRoom> {
+    enough("sandboxes", node.live_max.saturating_sub(node.live), 1, 5)?;
+    enough("MiB of free memory", node.memory_free_mib, RESERVED_MIB + MEMORY_FLOOR_MIB, 5)?;
+    let promised = node.memory_limits_mib + u64::from(limits.memory_mib);
+    enough("MiB of memory to promise", overcommitted(node), promised, 10)?;
+    let cpu = (node.live + 1) * RESERVED_CPU_MILLI;
+    enough("thousandths of a core", node.cpu_total_milli * CPU_OVERCOMMIT, cpu, 5)?;
+    enough("MiB of free disk", node.disk_free_mib, DISK_FLOOR_MIB, 30)
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "MiB"
+)]
+fn overcommitted(node: &Node) -> u64 {
+    (node.memory_total_mib as f64 * node.overcommit) as u64
+}
+
+fn enough(what: &'static str, have: u64, need: u64, retry_after_s: u32) -> Result<(), NoRoom> {
+    if have >= need { Ok(()) } else { Err(NoRoom { what, have, need, retry_after_s }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node() -> Node {
+        Node {
+            memory_free_mib: 20_000,
+            memory_total_mib: 24_000,
+            cpu_total_milli: 2_000,
+            disk_free_mib: 50_000,
+            live: 0,
+            memory_limits_mib: 0,
+            live_max: 2_000,
+            overcommit: 50.0,
+        }
+    }
+
+    #[test]
+    fn a_thousand_default_sandboxes_fit_on_the_reference_machine() {
+        let full = Node { live: 999, memory_limits_mib: 999 * 512, ..node() };
+        assert_eq!(admit(&full, &Limits::default()), Ok(()));
+    }
+
+    #[test]
+    fn each_shortage_is_named_and_says_when_to_retry() {
+        for (short, what) in [
+            (Node { live: 2_000, ..node() }, "sandboxes"),
+            (Node { memory_free_mib: 100, ..node() }, "MiB of free memory"),
+            (Node { memory_limits_mib: 24_000 * 50, ..node() }, "MiB of memory to promise"),
+            (Node { disk_free_mib: 10, ..node() }, "MiB of free disk"),
+        ] {
+            let refusal = admit(&short, &Limits::default()).expect_err("short");
+            assert_eq!(refusal.what, what);
+            assert!(refusal.retry_after_s > 0);
+        }
+    }
+}

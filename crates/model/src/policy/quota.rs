@@ -1,0 +1,58 @@
+//! How much a tenant may hold. The store calls this inside the transaction that inserts, so it is exact in a race.
+
+use crate::{Limits, Quota, Usage};
+
+/// The request would pass the tenant's quota.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the quota of {max} {what} would be passed: {used} in use, {asked} more asked")]
+pub struct Exceeded {
+    /// Which part.
+    pub what: &'static str,
+    /// In use now.
+    pub used: u64,
+    /// Asked on top.
+    pub asked: u64,
+    /// Allowed.
+    pub max: u64,
+}
+
+/// May a tenant that holds `usage` add one more sandbox of `limits`?
+pub fn admit_new(quota: &Quota, usage: &Usage, limits: &Limits) -> Result<(), Exceeded> {
+    within("sandboxes", quota.sandboxes.map(u64::from), usage.sandboxes.into(), 1)?;
+    within("MiB of disk", quota.disk_mib, usage.disk_mib, limits.disk_mib.into())?;
+    admit_compute(quota, usage, limits)
+}
+
+/// May a stopped sandbox of `limits` start again?
+pub fn admit_compute(quota: &Quota, usage: &Usage, limits: &Limits) -> Result<(), Exceeded> {
+    within("thousandths of a core", quota.cpu_milli, usage.cpu_milli, limits.cpu_milli.into())?;
+    within("MiB of memory", quota.memory_mib, usage.memory_mib, limits.memory_mib.into())
+}
+
+fn within(what: &'static str, max: Option<u64>, used: u64, asked: u64) -> Result<(), Exceeded> {
+    match max {
+        Some(max) if used.saturating_add(asked) > max => Err(Exceeded { what, used, asked, max }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_the_quota_fits_and_one_more_does_not() {
+        let quota = Quota { sandboxes: Some(10), ..Default::default() };
+        let at = |sandboxes| Usage { sandboxes, ..Default::default() };
+        assert!(admit_new(&quota, &at(9), &Limits::default()).is_ok());
+        assert_eq!(admit_new(&quota, &at(10), &Limits::default()).expect_err("full").what, "sandboxes");
+    }
+
+    #[test]
+    fn memory_is_counted_for_starts_too() {
+        let quota = Quota { memory_mib: Some(1_000), ..Default::default() };
+        let usage = Usage { memory_mib: 600, ..Default::default() };
+        assert!(admit_compute(&quota, &usage, &Limits { memory_mib: 400, ..Default::default() }).is_ok());
+        assert!(admit_compute(&quota, &usage, &Limits { memory_mib: 401, ..Default::default() }).is_err());
+    }
+}

@@ -1,0 +1,242 @@
+//! What a user asks for, checked once here for every front.
+
+use std::collections::BTreeMap;
+
+use crate::{BadLimit, LimitsAsk, NetworkPolicy, OnTimeout, Storage};
+
+/// A request to create a sandbox. Built by a front, checked by [`CreateSandbox::check`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CreateSandbox {
+    /// Template name or alias; `None` takes the server's default.
+    pub template: Option<String>,
+    /// A name unique within the tenant.
+    pub name: Option<String>,
+    /// Free labels.
+    pub labels: BTreeMap<String, String>,
+    /// Environment of every command.
+    pub env: BTreeMap<String, String>,
+    /// Wanted limits.
+    pub limits: LimitsAsk,
+    /// Wanted reach.
+    pub network: NetworkPolicy,
+    /// Where the layer lives.
+    pub storage: Storage,
+    /// Default user of commands.
+    pub user: Option<String>,
+    /// Started at every boot.
+    pub command: Option<Vec<String>>,
+    /// Absolute lifetime in seconds.
+    pub timeout_s: Option<u64>,
+    /// What happens then.
+    pub on_timeout: OnTimeout,
+    /// A repeated create with the same key answers the same sandbox.
+    pub idempotency_key: Option<String>,
+}
+
+/// A change to a live sandbox; `None` leaves a thing as it is.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct UpdateSandbox {
+    /// Replaces all labels.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// New limits; what is absent stays.
+    pub limits: LimitsAsk,
+    /// New policy.
+    pub network: Option<NetworkPolicy>,
+    /// A new lifetime from now on; `Some(None)` removes it.
+    pub timeout_s: Option<Option<u64>>,
+}
+
+/// A request that can't be served as it is.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum BadSpec {
+    /// A limit is out of range.
+    #[error(transparent)]
+    Limit(#[from] BadLimit),
+    /// A text field is wrong.
+    #[error("{field} {why}")]
+    Text {
+        /// The field as the API calls it.
+        field: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+// LIMIT: large enough for any sane use; together they keep one row under 512 KiB.
+const NAME_MAX: usize = 63;
+const LABELS_MAX: usize = 64;
+const LABEL_KEY_MAX: usize = 128;
+const LABEL_VALUE_MAX: usize = 1_024;
+const ENV_MAX: usize = 1_024;
+const ENV_BYTES_MAX: usize = 256 * 1_024;
+const COMMAND_BYTES_MAX: usize = 128 * 1_024;
+const TIMEOUT_S_MAX: u64 = 365 * 24 * 3_600;
+
+impl CreateSandbox {
+    /// Refuses whatever a sandbox cannot be made from, naming the field.
+    pub fn check(&self) -> Result<(), BadSpec> {
+        if let Some(name) = &self.name {
+            check_name(name)?;
+        }
+        check_labels(&self.labels)?;
+        check_env(&self.env)?;
+        if let Some(user) = &self.user {
+            check_plain("user", user, 32)?;
+        }
+        if let Some(template) = &self.template {
+            check_plain("template", template, 256)?;
+        }
+        if let Some(key) = &self.idempotency_key {
+            check_plain("idempotency_key", key, 255)?;
+        }
+        if let Some(command) = &self.command {
+            check_command(command)?;
+        }
+        check_timeout(self.timeout_s)?;
+        self.limits.resolve(crate::Limits::default())?;
+        Ok(())
+    }
+}
+
+impl UpdateSandbox {
+    /// Refuses whatever cannot be applied, naming the field.
+    pub fn check(&self) -> Result<(), BadSpec> {
+        if let Some(labels) = &self.labels {
+            check_labels(labels)?;
+        }
+        check_timeout(self.timeout_s.flatten())?;
+        self.limits.resolve(crate::Limits::default())?;
+        Ok(())
+    }
+}
+
+fn bad(field: &'static str, why: impl Into<String>) -> BadSpec {
+    BadSpec::Text { field, why: why.into() }
+}
+
+fn check_name(name: &str) -> Result<(), BadSpec> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(bad("name", format!("must have 1 to {NAME_MAX} characters")));
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
+        return Err(bad(
+            "name",
+            "may hold letters, digits, '-', '_' and '.', and starts with a letter or digit",
+        ));
+    }
+    if name.parse::<crate::SandboxId>().is_ok() {
+        return Err(bad("name", "looks like a sandbox id; choose another"));
+    }
+    Ok(())
+}
+
+fn check_plain(field: &'static str, text: &str, max: usize) -> Result<(), BadSpec> {
+    if text.is_empty() || text.len() > max || text.chars().any(char::is_control) {
+        return Err(bad(field, format!("must have 1 to {max} printable characters")));
+    }
+    Ok(())
+}
+
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), BadSpec> {
+    if labels.len() > LABELS_MAX {
+        return Err(bad("labels", format!("holds more than {LABELS_MAX} entries")));
+    }
+    for (key, value) in labels {
+        if key.is_empty()
+            || key.len() > LABEL_KEY_MAX
+            || key.contains(['=', ','])
+            || key.chars().any(char::is_control)
+        {
+            return Err(bad(
+                "labels",
+                format!("keys have 1 to {LABEL_KEY_MAX} characters without '=' or ','"),
+            ));
+        }
+        if value.len() > LABEL_VALUE_MAX || value.chars().any(char::is_control) {
+            return Err(bad("labels", format!("values have at most {LABEL_VALUE_MAX} printable characters")));
+        }
+    }
+    Ok(())
+}
+
+fn check_env(env: &BTreeMap<String, String>) -> Result<(), BadSpec> {
+    let bytes: usize = env.iter().map(|(k, v)| k.len() + v.len() + 2).sum();
+    if env.len() > ENV_MAX || bytes > ENV_BYTES_MAX {
+        return Err(bad("env", format!("holds more than {ENV_MAX} variables or {ENV_BYTES_MAX} bytes")));
+    }
+    for (key, value) in env {
+        if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
+            return Err(bad("env", "names are not empty and hold no '='; nothing holds a NUL byte"));
+        }
+    }
+    Ok(())
+}
+
+fn check_command(command: &[String]) -> Result<(), BadSpec> {
+    if command.first().is_none_or(String::is_empty) {
+        return Err(bad("command", "needs a program"));
+    }
+    if command.iter().map(|a| a.len() + 1).sum::<usize>() > COMMAND_BYTES_MAX {
+        return Err(bad("command", format!("is longer than {COMMAND_BYTES_MAX} bytes")));
+    }
+    if command.iter().any(|a| a.contains('\0')) {
+        return Err(bad("command", "holds a NUL byte"));
+    }
+    Ok(())
+}
+
+fn check_timeout(timeout_s: Option<u64>) -> Result<(), BadSpec> {
+    match timeout_s {
+        Some(0) => Err(bad("timeout_s", "must be at least 1")),
+        Some(s) if s > TIMEOUT_S_MAX => Err(bad("timeout_s", format!("must be at most {TIMEOUT_S_MAX}"))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> CreateSandbox {
+        CreateSandbox { name: Some(name.to_owned()), ..Default::default() }
+    }
+
+    #[test]
+    fn an_empty_request_is_fine() {
+        assert_eq!(CreateSandbox::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn odd_names_are_refused() {
+        for name in
+            ["", "-x", "a b", "a/b", "ü", "a\0b", "../x", "a\nb", &"x".repeat(64), "abcdefghijklmnopqrst"]
+        {
+            assert!(named(name).check().is_err(), "{name:?}");
+        }
+        for name in ["a", "my-box_1.2", "0x"] {
+            assert_eq!(named(name).check(), Ok(()), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn environment_without_sense_is_refused() {
+        for (key, value) in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "x\0")] {
+            let spec =
+                CreateSandbox { env: [(key.to_owned(), value.to_owned())].into(), ..Default::default() };
+            assert!(spec.check().is_err(), "{key:?}={value:?}");
+        }
+    }
+
+    #[test]
+    fn commands_and_timeouts_without_sense_are_refused() {
+        for command in
+            [vec![], vec![String::new()], vec!["a\0".to_owned()], vec!["x".repeat(COMMAND_BYTES_MAX)]]
+        {
+            assert!(CreateSandbox { command: Some(command), ..Default::default() }.check().is_err());
+        }
+        for timeout_s in [Some(0), Some(u64::MAX)] {
+            assert!(CreateSandbox { timeout_s, ..Default::default() }.check().is_err());
+        }
+    }
+}
