@@ -1,1 +1,267 @@
-//! Where instances live: the Provider trait, its conformance suite, and a fake for tests.
+//! Where instances live: the [`Provider`] trait, its conformance suite, and a fake for tests.
+//!
+//! A provider makes instances of sandboxes and does what it is told with them. It holds no policy: whether a
+//! sandbox may be made, when it ends and what it may reach is decided above and handed down.
+//!
+//! ```text
+//! create ──► instance ──► halt ──► (files only) ──► boot ──► next instance
+//!               │                        │
+//!               └──────── destroy ◄──────┘        destroy is legal at any time and idempotent
+//! ```
+//!
+//! - A *sandbox* owns files; an *instance* owns processes. `halt` ends the instance and keeps the files.
+//! - Every call names its instance. A provider that no longer has it answers [`ProviderError::Gone`].
+//! - What the provider needs to find an instance again after a crash goes into [`Booted::facts`]; the service
+//!   stores it and hands it back to [`Provider::adopt`].
+//! - When `halt` or `destroy` returns, the instance is unreachable and runs no more code. Slow endings go on behind
+//!   it and survive a restart; [`Provider::settle`] waits for them.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use atoll_model::policy::placement::Node;
+use atoll_model::{ErrorKind, InstanceId, Limits, NetworkPolicy, SandboxId, Storage};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::broadcast;
+
+/// Any byte stream into a sandbox.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// What a provider can do beyond the basics; asking for more is [`ProviderError::Unsupported`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// Files survive `halt`.
+    pub keeps_files: bool,
+    /// A disk limit holds.
+    pub limits_disk: bool,
+    /// Limits of a live instance can change.
+    pub resizes_live: bool,
+    /// Network policy can be enforced.
+    pub network: bool,
+}
+
+/// Everything needed to make one instance.
+#[derive(Debug, Clone)]
+pub struct InstanceSpec {
+    /// Whose.
+    pub sandbox: SandboxId,
+    /// Which.
+    pub instance: InstanceId,
+    /// Template name, resolved.
+    pub template: String,
+    /// Exactly which version of it.
+    pub template_version: String,
+    /// What it may use.
+    pub limits: Limits,
+    /// What it may reach.
+    pub network: NetworkPolicy,
+    /// Where its layer lives.
+    pub storage: Storage,
+    /// Host name inside.
+    pub hostname: String,
+}
+
+/// An instance whose agent answers.
+#[derive(Debug, Clone)]
+pub struct Booted {
+    /// What only this provider understands and needs for [`Provider::adopt`]. Holds no secret.
+    pub facts: serde_json::Value,
+    /// The agent's token; known to the host alone.
+    pub agent_token: String,
+    /// Whether it was claimed from a pool of ready ones.
+    pub from_pool: bool,
+}
+
+/// Names one instance of a sandbox, or only its files when there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Whose.
+    pub sandbox: SandboxId,
+    /// Which; `None` when it is stopped.
+    pub instance: Option<InstanceId>,
+}
+
+/// A sandbox that the store knows, for adoption after a restart.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// Whose.
+    pub sandbox: SandboxId,
+    /// Its live instance with its facts; `None` when only files should be there.
+    pub instance: Option<(InstanceId, serde_json::Value)>,
+    /// Where its layer lives.
+    pub storage: Storage,
+    /// Its limits and policy, to be put in force again.
+    pub limits: Limits,
+    /// What it may reach.
+    pub network: NetworkPolicy,
+}
+
+/// What became of a known instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It lives and is watched again.
+    Alive,
+    /// It is gone; what was left of it has been cleaned up, files excepted.
+    Gone,
+}
+
+/// What an instance uses now.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct InstanceUsage {
+    /// CPU time since its start.
+    pub cpu_us: u64,
+    /// Memory charged to it, page cache included.
+    pub memory_bytes: u64,
+    /// Of that, page cache that can be dropped.
+    pub cache_bytes: u64,
+    /// Processes and threads.
+    pub pids: u32,
+    /// Bytes in its own layer.
+    pub disk_bytes: u64,
+}
+
+/// Something that happened to an instance without being asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// Whose.
+    pub sandbox: SandboxId,
+    /// Which.
+    pub instance: InstanceId,
+    /// What.
+    pub what: NoticeKind,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoticeKind {
+    /// Its first process ended.
+    Died,
+    /// A process inside was ended because memory ran out.
+    OutOfMemory,
+}
+
+/// Why a provider could not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderError {
+    /// The instance or sandbox is not there.
+    #[error("sandbox {sandbox} has no such instance here")]
+    Gone {
+        /// Whose.
+        sandbox: SandboxId,
+    },
+    /// The template is not there.
+    #[error("template {template} is not there")]
+    NoTemplate {
+        /// Which.
+        template: String,
+    },
+    /// The host's packages changed under template `host`.
+    #[error("the host's packages changed since template {template} was made")]
+    HostChanged {
+        /// Which.
+        template: String,
+    },
+    /// This provider or machine can't.
+    #[error("{what} is not possible here")]
+    Unsupported {
+        /// What was asked.
+        what: String,
+        /// What would make it possible.
+        hint: String,
+    },
+    /// Something is used up: memory, disk, descriptors, ids.
+    #[error("no {what} left")]
+    Exhausted {
+        /// What.
+        what: String,
+    },
+    /// It did not answer in time.
+    #[error("{what} took longer than {after:?}")]
+    Late {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        after: Duration,
+    },
+    /// Nothing listens on that port inside.
+    #[error("nothing listens on port {port}")]
+    PortClosed {
+        /// Which.
+        port: u16,
+    },
+    /// A step failed at the kernel or at somebody else's API.
+    #[error("{step} failed")]
+    Failed {
+        /// What was tried.
+        step: String,
+        /// Why.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl ProviderError {
+    /// What sort of failure it is.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Gone { .. } | Self::NoTemplate { .. } => ErrorKind::NotFound,
+            Self::HostChanged { .. } => ErrorKind::Conflict,
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Exhausted { .. } => ErrorKind::Exhausted,
+            Self::Late { .. } | Self::PortClosed { .. } => ErrorKind::Unavailable,
+            Self::Failed { .. } => ErrorKind::Internal,
+        }
+    }
+}
+
+/// Where instances live. Implementers: pass [`conformance`], hold no policy, never block the runtime.
+#[async_trait]
+pub trait Provider: Send + Sync + 'static {
+    /// The name in leases: `container`, `fake`, …
+    fn name(&self) -> &'static str;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes the files and the first instance of a sandbox; returns when its agent answers. On error nothing is left.
+    async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError>;
+
+    /// Makes a new instance on the files that `halt` left. On error the files are as they were.
+    async fn boot(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError>;
+
+    /// Ends the instance and keeps the files. Idempotent.
+    async fn halt(&self, target: &Target) -> Result<(), ProviderError>;
+
+    /// Ends the instance and removes everything. Idempotent, legal at any time, also half way through `create`.
+    async fn destroy(&self, target: &Target) -> Result<(), ProviderError>;
+
+    /// Changes the limits of a live instance (or of the files alone).
+    async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError>;
+
+    /// Changes what a live instance may reach.
+    async fn set_network(&self, target: &Target, policy: NetworkPolicy) -> Result<(), ProviderError>;
+
+    /// What it uses now.
+    async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError>;
+
+    /// A byte stream to a port inside, also to servers that listen on loopback only.
+    async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError>;
+
+    /// After a restart: says what became of each known instance and removes everything that nobody knows.
+    async fn adopt(&self, known: Vec<Known>) -> Result<Vec<(InstanceId, Fate)>, ProviderError>;
+
+    /// What happens to instances by itself.
+    fn notices(&self) -> broadcast::Receiver<Notice>;
+
+    /// What this node has; `live`, `memory_limits_mib`, `live_max` and `overcommit` are filled in by the service.
+    async fn node(&self) -> Result<Node, ProviderError>;
+
+    /// Waits until slow endings are done, or the deadline passes.
+    async fn settle(&self, deadline: Duration) -> Result<(), ProviderError>;
+}
+
+/// The port on which the agent listens inside every sandbox.
+pub const AGENT_PORT: u16 = 49_983;
