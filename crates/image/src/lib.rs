@@ -1,1 +1,32 @@
 //! Templates: what a sandbox starts from, and how one is made.
+//!
+//! A [`Catalog`] is a folder of templates. `host` shows the host's own `/usr` and needs no download; `debian` is made from
+//! Debian packages; `busybox` is one static program. A template is a folder of its own that appears whole or not at all:
+//!
+//! ```text
+//! DATA/templates/
+//!   debian/                manifest.json  rootfs/
+//!   host/<fingerprint>/    manifest.json  rootfs/ (the skeleton)  mask/ (whiteouts above the host's /usr)
+//!   .build-*               being made; locked by its maker, swept when that one is gone
+//! ```
+//!
+//! This crate never mounts anything, never runs a program of a template, and never writes to one after it is published.
+
+mod busybox;
+mod catalog;
+mod debian;
+mod error;
+mod host;
+mod manifest;
+mod name;
+mod staging;
+mod template;
+mod tool;
+
+pub use catalog::{Catalog, default_cache_dir};
+pub use debian::DebianSource;
+pub use error::{HostChanged, TemplateError};
+pub use host::{Fingerprint, HostSource, verify_host};
+pub use manifest::{Kind, Manifest};
+pub use template::{HostUsr, Template};
+pub use tool::Progress;

@@ -1,0 +1,317 @@
+//! The folder of templates: finding, adding and removing them.
+//!
+//! A template is added whole or not at all, and found by its name or one of its aliases. `host` exists in versions, one per
+//! state of the host's packages; asking for it gives the version of now, made on the spot (about a second) when missing.
+//!
+//! The catalog does not know who uses a template. Its caller does, and removes nothing that a sandbox still stands on.
+
+use std::collections::HashMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::debian::DebianSource;
+use crate::error::TemplateError;
+use crate::host::{self, Fingerprint, HostSource};
+use crate::manifest::{self, Manifest};
+use crate::name;
+use crate::staging::{self, Staging};
+use crate::template::Template;
+use crate::tool::Progress;
+use crate::{busybox, debian};
+
+/// All templates of one server.
+#[derive(Debug)]
+pub struct Catalog {
+    dir: PathBuf,
+    cache: PathBuf,
+    host: HostSource,
+    debian: DebianSource,
+    /// The host version found last, so that a create costs a check and no reading. Also lets one thread make it at a time.
+    current_host: Mutex<Option<Template>>,
+}
+
+/// Where archives are kept between runs: `$ATOLL_CACHE`, or `~/.cache/atoll`.
+pub fn default_cache_dir() -> PathBuf {
+    let given = std::env::var_os("ATOLL_CACHE").filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = || {
+        std::env::var_os("HOME")
+            .filter(|value| !value.is_empty())
+            .map(|home| Path::new(&home).join(".cache/atoll"))
+    };
+    given.or_else(home).unwrap_or_else(|| PathBuf::from("/var/cache/atoll"))
+}
+
+impl Catalog {
+    /// Opens the folder, makes it when missing, and clears what interrupted makers left in it.
+    pub fn open(dir: impl Into<PathBuf>) -> Result<Self, TemplateError> {
+        let dir = dir.into();
+        std::fs::create_dir_all(&dir).map_err(TemplateError::io("create", &dir))?;
+        // Files inside have canonical ids: root's setuid programs are real ones on the host. Nobody else gets in.
+        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700))
+            .map_err(TemplateError::io("close", &dir))?;
+        let mut swept = staging::sweep(&dir)?;
+        if dir.join(host::NAME).is_dir() {
+            swept += staging::sweep(&dir.join(host::NAME))?;
+        }
+        if swept > 0 {
+            tracing::info!(swept, "unfinished templates removed");
+        }
+        Ok(Self {
+            dir,
+            cache: default_cache_dir(),
+            host: HostSource::default(),
+            debian: DebianSource::default(),
+            current_host: Mutex::new(None),
+        })
+    }
+
+    /// Keeps archives elsewhere than in [`default_cache_dir`].
+    pub fn with_cache(self, cache: impl Into<PathBuf>) -> Self {
+        Self { cache: cache.into(), ..self }
+    }
+
+    /// Shows another host, or also `/usr/local` and `/usr/src`.
+    pub fn with_host(self, host: HostSource) -> Self {
+        Self { host, ..self }
+    }
+
+    /// Makes another Debian than the host's own.
+    pub fn with_debian(self, debian: DebianSource) -> Self {
+        Self { debian, ..self }
+    }
+
+    /// All templates, by name; of `host` the newest version. Damaged ones are left out and logged.
+    pub fn list(&self) -> Result<Vec<Template>, TemplateError> {
+        let mut found = Vec::new();
+        for name in subfolders(&self.dir)? {
+            if name == host::NAME {
+                found.extend(self.host_versions()?.pop());
+                continue;
+            }
+            match self.read(&self.dir.join(&name)) {
+                Ok(template) => found.push(template),
+                Err(cause) => tracing::warn!(template = name, %cause, "template left out of the list"),
+            }
+        }
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    /// The template of this name or alias. `host` is made when missing or out of date, so that may take a second: not on an
+    /// async thread.
+    pub fn get(&self, name_or_alias: &str) -> Result<Template, TemplateError> {
+        name::check_alias(name_or_alias)?;
+        if name_or_alias == host::NAME {
+            return self.ensure_host();
+        }
+        if name::check_name(name_or_alias).is_ok()
+            && self.dir.join(name_or_alias).join(manifest::FILE).is_file()
+        {
+            return self.read(&self.dir.join(name_or_alias));
+        }
+        let all = self.list()?;
+        if let Some(template) =
+            all.iter().find(|template| template.aliases.iter().any(|alias| alias == name_or_alias))
+        {
+            return Ok(template.clone());
+        }
+        let known = all
+            .iter()
+            .flat_map(|template| std::iter::once(&template.name).chain(&template.aliases))
+            .map(String::as_str);
+        let near = name::near(name_or_alias, known.chain([host::NAME]));
+        Err(TemplateError::NotFound { name: name_or_alias.to_owned(), near })
+    }
+
+    /// The very template a sandbox was made from, for starting it again. Nothing is made; for `host` call
+    /// [`crate::verify_host`] too.
+    pub fn pinned(&self, name: &str, digest: &str) -> Result<Template, TemplateError> {
+        name::check_name(name)?;
+        let replaced = || TemplateError::Replaced { name: name.to_owned(), wanted: digest.to_owned() };
+        if name == host::NAME {
+            return self
+                .host_versions()?
+                .into_iter()
+                .find(|version| version.digest == digest)
+                .ok_or_else(replaced);
+        }
+        let template = self.get(name)?;
+        if template.digest == digest { Ok(template) } else { Err(replaced()) }
+    }
+
+    /// The host template for the host as it is now; made when there is none.
+    pub fn ensure_host(&self) -> Result<Template, TemplateError> {
+        let mut current = self.lock_host();
+        if let Some(template) = current.as_ref()
+            && host::verify_host(template).is_ok()
+        {
+            return Ok(template.clone());
+        }
+        let template = self.find_or_make_host()?;
+        *current = Some(template.clone());
+        Ok(template)
+    }
+
+    /// Removes versions of the host template that are neither of now nor in `used` (digests); returns how many.
+    pub fn prune_host(&self, used: &[String]) -> Result<usize, TemplateError> {
+        let _turn = self.lock_host();
+        let mut removed = 0;
+        for version in self.host_versions()? {
+            if !used.contains(&version.digest) && host::verify_host(&version).is_err() {
+                staging::discard(&self.dir.join(host::NAME).join(&version.digest))?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Makes one of the templates we know how to make: `host`, `debian` or `busybox`.
+    pub fn make(&self, name: &str, progress: Progress) -> Result<Template, TemplateError> {
+        match name {
+            host::NAME => self.ensure_host(),
+            debian::NAME => self.make_debian(progress),
+            busybox::NAME => self.make_busybox(),
+            _ => {
+                name::check_alias(name)?;
+                let near = name::near(name, [host::NAME, debian::NAME, busybox::NAME]);
+                Err(TemplateError::NotFound { name: name.to_owned(), near })
+            }
+        }
+    }
+
+    /// Makes `debian` from packages, or from the kept archive. Takes a minute or two the first time.
+    pub fn make_debian(&self, progress: Progress) -> Result<Template, TemplateError> {
+        self.add(debian::NAME, |folder| debian::build(&self.debian, &self.cache, folder, progress))
+    }
+
+    /// Makes `busybox` from the host's static program.
+    pub fn make_busybox(&self) -> Result<Template, TemplateError> {
+        self.add(busybox::NAME, busybox::build)
+    }
+
+    /// Removes a template with its files. The caller has made sure that no sandbox stands on it.
+    pub fn remove(&self, name: &str) -> Result<(), TemplateError> {
+        name::check_name(name)?;
+        let folder = self.dir.join(name);
+        if !folder.is_dir() {
+            return Err(TemplateError::NotFound { name: name.to_owned(), near: Vec::new() });
+        }
+        let mut current = self.lock_host();
+        if name == host::NAME {
+            *current = None;
+        }
+        staging::discard(&folder)
+    }
+
+    /// Adds a template whose folder `fill` fills (rootfs and manifest); whole, or not at all.
+    pub(crate) fn add(
+        &self,
+        name: &str,
+        fill: impl FnOnce(&Path) -> Result<(), TemplateError>,
+    ) -> Result<Template, TemplateError> {
+        name::check_name(name)?;
+        let folder = self.dir.join(name);
+        // Asked before the work, not only after it.
+        if folder.exists() {
+            return Err(TemplateError::Exists { name: name.to_owned() });
+        }
+        let staging = Staging::new(&self.dir)?;
+        fill(staging.path())?;
+        self.check_aliases(name, &Manifest::read(staging.path())?.aliases)?;
+        staging.publish(name, &folder)?;
+        self.read(&folder)
+    }
+
+    fn check_aliases(&self, name: &str, aliases: &[String]) -> Result<(), TemplateError> {
+        let mut owners: HashMap<String, String> = HashMap::new();
+        for template in self.list()? {
+            owners.insert(template.name.clone(), template.name.clone());
+            owners.extend(template.aliases.iter().map(|alias| (alias.clone(), template.name.clone())));
+        }
+        for alias in aliases.iter().map(String::as_str).chain([name]) {
+            name::check_alias(alias)?;
+            if let Some(owner) = owners.get(alias) {
+                return Err(TemplateError::AliasTaken { alias: alias.to_owned(), owner: owner.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn find_or_make_host(&self) -> Result<Template, TemplateError> {
+        if let Some(version) =
+            self.host_versions()?.into_iter().rev().find(|version| self.is_current(version))
+        {
+            return self.refreshed(version);
+        }
+        let versions = self.dir.join(host::NAME);
+        std::fs::create_dir_all(&versions).map_err(TemplateError::io("create", &versions))?;
+        let fingerprint = Fingerprint::take(&self.host)?;
+        let id = fingerprint.id();
+        let folder = versions.join(&id);
+        let staging = Staging::new(&versions)?;
+        host::build(&self.host, fingerprint.clone(), staging.path())?;
+        // Packages that changed while we copied would leave a picture of neither state.
+        fingerprint.check()?;
+        match staging.publish(host::NAME, &folder) {
+            // Another process was quicker; its version is of the same state.
+            Ok(()) | Err(TemplateError::Exists { .. }) => self.read(&folder),
+            Err(other) => Err(other),
+        }
+    }
+
+    fn is_current(&self, version: &Template) -> bool {
+        version
+            .host
+            .as_ref()
+            .is_some_and(|fingerprint| fingerprint.fits(&self.host) && fingerprint.check().is_ok())
+    }
+
+    /// Notes new times of unchanged files, so that later checks need not hash again.
+    fn refreshed(&self, mut version: Template) -> Result<Template, TemplateError> {
+        let now = Fingerprint::take(&self.host)?;
+        if version.manifest.host.as_ref() != Some(&now) && now.id() == version.digest {
+            version.manifest.host = Some(now);
+            version.manifest.write(&self.dir.join(host::NAME).join(&version.digest))?;
+        }
+        Ok(version)
+    }
+
+    /// All whole versions of the host template, oldest first.
+    fn host_versions(&self) -> Result<Vec<Template>, TemplateError> {
+        let folder = self.dir.join(host::NAME);
+        if !folder.is_dir() {
+            return Ok(Vec::new());
+        }
+        let mut versions: Vec<Template> =
+            subfolders(&folder)?.iter().filter_map(|id| self.read(&folder.join(id)).ok()).collect();
+        versions.sort_by_key(|version| version.created_at);
+        Ok(versions)
+    }
+
+    fn read(&self, folder: &Path) -> Result<Template, TemplateError> {
+        Ok(Template::at(folder, Manifest::read(folder)?, &self.host.usr()))
+    }
+
+    fn lock_host(&self) -> MutexGuard<'_, Option<Template>> {
+        // What it guards is a cache: a thread that panicked while holding it has broken nothing.
+        self.current_host.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The names of folders that may be templates. Hidden ones are being made or removed.
+fn subfolders(dir: &Path) -> Result<Vec<String>, TemplateError> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(TemplateError::io("list", dir))? {
+        let entry = entry.map_err(TemplateError::io("list", dir))?;
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if let Ok(name) = entry.file_name().into_string()
+            && is_folder
+            && name::check_name(&name).is_ok()
+        {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,255 @@
+//! The template `debian`: made from Debian's packages by mmdebstrap, with python3, git, node and a user who may become root.
+//!
+//! The archive that mmdebstrap writes is kept in a cache under the home directory, named by its recipe and guarded by its
+//! digest, so that a test run or a second server unpacks it instead of downloading for a minute.
+
+mod mirror;
+
+use std::fs::{File, TryLockError};
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+
+use crate::error::TemplateError;
+use crate::host::hash_file;
+use crate::manifest::{Kind, Manifest};
+use crate::staging::{Staging, write_durably};
+use crate::tool::{Progress, Tool, contained, installed};
+
+pub(crate) const NAME: &str = "debian";
+
+/// What is installed besides Debian's smallest system.
+const PACKAGES: &[&str] = &[
+    "ca-certificates",
+    "curl",
+    "git",
+    "less",
+    "nodejs",
+    "procps",
+    "python3",
+    "python3-pip",
+    "python3-venv",
+    "sudo",
+];
+/// Documentation and translations are most of the files and nobody reads them in a sandbox; licences stay.
+const DPKG_OPTIONS: &[&str] = &[
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+    "path-exclude=/usr/share/man/*",
+    "path-exclude=/usr/share/info/*",
+    "path-exclude=/usr/share/locale/*",
+];
+const CUSTOMIZE: &str = include_str!("debian/customize.sh");
+
+/// LIMIT: a minute on the reference machine, and mirrors can be slow.
+const MAKE_LIMIT: Duration = Duration::from_secs(20 * 60);
+const MMDEBSTRAP: Tool =
+    Tool { name: "mmdebstrap", package: "mmdebstrap", template: NAME, limit: MAKE_LIMIT };
+const ZSTD: Tool = Tool { name: "zstd", package: "zstd", template: NAME, limit: MAKE_LIMIT };
+const TAR: Tool = Tool { name: "tar", package: "tar", template: NAME, limit: Duration::from_secs(5 * 60) };
+
+/// Which Debian to make; by default the host's own, from the host's own mirror.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DebianSource {
+    /// A code name such as `bookworm`.
+    pub suite: Option<String>,
+    /// The base address of a mirror.
+    pub mirror: Option<String>,
+}
+
+/// Fills `folder` with root and manifest, from the cache where it has the archive.
+pub(crate) fn build(
+    source: &DebianSource,
+    cache: &Path,
+    folder: &Path,
+    progress: Progress,
+) -> Result<(), TemplateError> {
+    let suite = mirror::suite(source, Path::new("/etc/os-release"));
+    let (archive, digest) = archive(source, &suite, cache, progress)?;
+    say(progress, &format!("unpacking {}", archive.display()))?;
+    let rootfs = folder.join("rootfs");
+    std::fs::create_dir(&rootfs).map_err(TemplateError::io("create", &rootfs))?;
+    TAR.run(
+        contained("tar")
+            .args([
+                "--extract",
+                "--zstd",
+                "--numeric-owner",
+                "--same-owner",
+                "--same-permissions",
+                "--xattrs",
+                "--xattrs-include=*",
+            ])
+            .arg("--file")
+            .arg(&archive)
+            .arg("--directory")
+            .arg(&rootfs),
+        progress,
+    )?;
+    let mut manifest = Manifest::new(NAME, Kind::Rootfs, digest);
+    manifest.sudo = true;
+    manifest.aliases = vec!["base".to_owned(), format!("debian:{suite}"), format!("system/debian:{suite}")];
+    manifest.write(folder)
+}
+
+/// The archive of this recipe and its digest; made when the cache has none that is whole.
+fn archive(
+    source: &DebianSource,
+    suite: &str,
+    cache: &Path,
+    progress: Progress,
+) -> Result<(PathBuf, String), TemplateError> {
+    std::fs::create_dir_all(cache).map_err(TemplateError::io("create", cache))?;
+    let path = cache.join(format!("debian-{suite}-{}.tar.zst", recipe(suite)));
+    if let Some(digest) = cached(&path) {
+        return Ok((path, digest));
+    }
+    let _turn = take_turn(cache, progress)?;
+    if let Some(digest) = cached(&path) {
+        return Ok((path, digest));
+    }
+    crate::staging::sweep(cache)?;
+    let staging = Staging::new(cache)?;
+    let fresh = staging.path().join("root.tar.zst");
+    bootstrap(source, suite, staging.path(), &fresh, progress)?;
+    let digest = hash_file(&fresh).map_err(TemplateError::io("read", &fresh))?;
+    File::open(&fresh).and_then(|file| file.sync_all()).map_err(TemplateError::io("flush", &fresh))?;
+    std::fs::rename(&fresh, &path).map_err(TemplateError::io("keep", &path))?;
+    write_durably(&digest_file(&path), format!("{digest}\n").as_bytes())?;
+    Ok((path, digest))
+}
+
+/// The digest of a kept archive, if it is whole. The digest is written last, so half an archive never has one.
+fn cached(archive: &Path) -> Option<String> {
+    let noted = std::fs::read_to_string(digest_file(archive)).ok()?;
+    let found = hash_file(archive).ok()?;
+    if noted.trim() == found {
+        return Some(found);
+    }
+    tracing::warn!(archive = %archive.display(), "the kept archive is damaged and is made again");
+    None
+}
+
+fn digest_file(archive: &Path) -> PathBuf {
+    archive.with_extension("zst.sha256")
+}
+
+/// Names everything that decides the content, except the day's package versions.
+fn recipe(suite: &str) -> String {
+    let parts = [suite, std::env::consts::ARCH, &PACKAGES.join(","), &DPKG_OPTIONS.join(","), CUSTOMIZE];
+    hex::encode(&Sha256::digest(parts.join("\n"))[..6])
+}
+
+/// Runs mmdebstrap. Everything it writes lies in `work`, everything it mounts ends with it.
+fn bootstrap(
+    source: &DebianSource,
+    suite: &str,
+    work: &Path,
+    archive: &Path,
+    progress: Progress,
+) -> Result<(), TemplateError> {
+    for tool in [&MMDEBSTRAP, &ZSTD] {
+        if !installed(tool.name) {
+            return Err(tool.missing());
+        }
+    }
+    let sources = mirror::sources(source, suite)?;
+    let hook = work.join("customize.sh");
+    crate::host::skeleton::file(&hook, CUSTOMIZE.as_bytes(), 0o755)?;
+    say(progress, &format!("making Debian {suite} from packages; this takes a minute or two"))?;
+    let mut command = contained("mmdebstrap");
+    command.env("TMPDIR", work).args([
+        "--variant=minbase",
+        "--mode=root",
+        "--format=tar",
+        "--aptopt=Acquire::Retries \"3\"",
+    ]);
+    command.arg(format!("--include={}", PACKAGES.join(",")));
+    command.args(DPKG_OPTIONS.iter().map(|option| format!("--dpkgopt={option}")));
+    command.arg(format!("--customize-hook={}", hook.display())).arg(suite).arg(archive).args(&sources.lines);
+    MMDEBSTRAP.run(&mut command, progress)
+}
+
+/// One maker at a time per cache: a second waits and then finds the archive.
+fn take_turn(cache: &Path, progress: Progress) -> Result<File, TemplateError> {
+    let path = cache.join("debian.lock");
+    let mut file = File::create(&path).map_err(TemplateError::io("create", &path))?;
+    let deadline = Instant::now() + MAKE_LIMIT;
+    let mut told = false;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::Error(cause)) => return Err(TemplateError::io("lock", &path)(cause)),
+            Err(TryLockError::WouldBlock) if Instant::now() > deadline => {
+                return Err(TemplateError::ToolTimedOut {
+                    tool: "another maker of this template",
+                    limit_s: MAKE_LIMIT.as_secs(),
+                });
+            }
+            Err(TryLockError::WouldBlock) => {
+                if !told {
+                    say(progress, "another process is making it; waiting")?;
+                }
+                told = true;
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        }
+    }
+    // For a person who wonders who holds it; nothing reads this.
+    let _ = writeln!(file, "{}", std::process::id());
+    Ok(file)
+}
+
+fn say(progress: Progress, line: &str) -> Result<(), TemplateError> {
+    match progress(line) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(TemplateError::Cancelled),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recipe_names_the_suite() {
+        assert_eq!(recipe("bookworm"), recipe("bookworm"));
+        assert_ne!(recipe("bookworm"), recipe("trixie"));
+    }
+
+    #[test]
+    fn a_damaged_or_unfinished_archive_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let archive = dir.path().join("debian-x-y.tar.zst");
+        assert_eq!(cached(&archive), None);
+        std::fs::write(&archive, "content").unwrap();
+        assert_eq!(cached(&archive), None, "no digest was written: the maker died");
+        std::fs::write(digest_file(&archive), hash_file(&archive).unwrap()).unwrap();
+        assert!(cached(&archive).is_some());
+        std::fs::write(&archive, "damaged").unwrap();
+        assert_eq!(cached(&archive), None);
+    }
+
+    #[test]
+    fn a_cancelled_make_says_so_before_anything_is_installed() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = DebianSource {
+            suite: Some("bookworm".into()),
+            mirror: Some("http://mirror.invalid/debian".into()),
+        };
+        let folder = dir.path().join("template");
+        std::fs::create_dir(&folder).unwrap();
+        let result = build(&source, &dir.path().join("cache"), &folder, &mut |_| ControlFlow::Break(()));
+        assert!(
+            matches!(result, Err(TemplateError::Cancelled | TemplateError::ToolMissing { .. })),
+            "{result:?}"
+        );
+        let left: Vec<_> =
+            std::fs::read_dir(dir.path().join("cache")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["debian.lock"]);
+    }
+}

@@ -1,0 +1,124 @@
+//! What can go wrong with templates. Each variant says what was tried on what; the cause is attached, not printed twice.
+
+use std::path::{Path, PathBuf};
+
+use atoll_model::ErrorKind;
+
+/// A template could not be found, made, read or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    #[error("template {name} does not exist")]
+    NotFound {
+        name: String,
+        /// Known names near to the one asked for.
+        near: Vec<String>,
+    },
+    #[error("{name:?} cannot be the name of a template: {reason}")]
+    BadName { name: String, reason: &'static str },
+    #[error("template {name} exists already")]
+    Exists { name: String },
+    #[error("the alias {alias} belongs to the template {owner}")]
+    AliasTaken { alias: String, owner: String },
+    #[error("template {name} is no longer the one this sandbox was made from (it had the digest {wanted})")]
+    Replaced { name: String, wanted: String },
+    #[error(transparent)]
+    HostChanged(#[from] HostChanged),
+    #[error(
+        "this host keeps programs outside /usr (/{folder} is not a link into it), so it cannot be a template"
+    )]
+    HostNotMerged { folder: &'static str },
+    #[error("the program {tool} is needed to make the template {template} and is not installed")]
+    ToolMissing { tool: &'static str, template: &'static str, package: &'static str },
+    #[error("{path} is linked dynamically; a template of its own needs a static one")]
+    NotStatic { path: PathBuf },
+    #[error("the apt configuration of this host names no Debian mirror for {suite}")]
+    NoMirror { suite: String },
+    #[error("{tool} failed ({status}): {tail}")]
+    ToolFailed { tool: &'static str, status: String, tail: String },
+    #[error("{tool} did not finish within {limit_s} s")]
+    ToolTimedOut { tool: &'static str, limit_s: u64 },
+    #[error("making the template was cancelled")]
+    Cancelled,
+    #[error("the manifest {path} cannot be understood")]
+    BadManifest {
+        path: PathBuf,
+        #[source]
+        cause: serde_json::Error,
+    },
+    #[error("cannot {action} {path}")]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+impl TemplateError {
+    /// The class of the error, which is all that an edge needs to answer.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NotFound { .. } => ErrorKind::NotFound,
+            Self::BadName { .. } => ErrorKind::Invalid,
+            Self::Exists { .. } | Self::AliasTaken { .. } => ErrorKind::Exists,
+            Self::Replaced { .. } | Self::HostChanged(_) => ErrorKind::Conflict,
+            Self::HostNotMerged { .. } | Self::NotStatic { .. } => ErrorKind::Unsupported,
+            Self::ToolMissing { .. } | Self::NoMirror { .. } => ErrorKind::Unavailable,
+            Self::ToolFailed { .. } | Self::ToolTimedOut { .. } | Self::Cancelled => ErrorKind::Unavailable,
+            Self::BadManifest { .. } | Self::Io { .. } => ErrorKind::Internal,
+        }
+    }
+
+    /// What to try next, in one line, where there is something.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NotFound { near, .. } if !near.is_empty() => format!("did you mean {}?", near.join(" or ")),
+            Self::NotFound { name, .. } if matches!(name.as_str(), "debian" | "busybox") => {
+                format!("make it: atoll template make {name}")
+            }
+            Self::NotFound { .. } => "see what there is: atoll template ls".into(),
+            Self::ToolMissing { package, .. } => format!("apt-get install -y {package}"),
+            Self::HostChanged(changed) => changed.hint().into(),
+            Self::HostNotMerged { .. } => "use the debian template: atoll template make debian".into(),
+            Self::NotStatic { .. } => "apt-get install -y busybox-static".into(),
+            Self::NoMirror { .. } => "set ATOLL_DEBIAN_MIRROR to the base address of a Debian mirror".into(),
+            Self::Exists { name } => format!("remove it first: atoll template rm {name}"),
+            Self::Replaced { .. } => {
+                "create a new sandbox; files of the old one can still be copied out".into()
+            }
+            Self::ToolFailed { .. } | Self::ToolTimedOut { .. } => {
+                "check the network and the apt sources, then try again".into()
+            }
+            Self::BadName { .. }
+            | Self::AliasTaken { .. }
+            | Self::Cancelled
+            | Self::BadManifest { .. }
+            | Self::Io { .. } => return None,
+        })
+    }
+
+    /// Wraps an I/O error with what was being done to which path.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |cause| Self::Io { action, path: path.to_owned(), cause }
+    }
+}
+
+/// The host is no longer what its template was made from: a sandbox of it must not start again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the host's programs changed since this sandbox was made: {what} differs")]
+pub struct HostChanged {
+    /// Which part differs, e.g. `/var/lib/dpkg/status`.
+    pub what: String,
+}
+
+impl HostChanged {
+    /// The class of the error.
+    pub fn kind(&self) -> ErrorKind {
+        ErrorKind::Conflict
+    }
+
+    /// What to try next.
+    pub fn hint(&self) -> &'static str {
+        "create a new sandbox (its template is made again by itself), or use the debian template, which does not change with the host"
+    }
+}

@@ -1,0 +1,220 @@
+//! Which state of the host a template is a picture of, and whether that still holds.
+//!
+//! The check before a start is four system calls; contents are hashed only when a time or size differs.
+
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::HostSource;
+use crate::error::{HostChanged, TemplateError};
+use crate::template::Template;
+
+/// Grows when skeleton, mask or their rules change, so that an old template is not taken for a new one.
+const RECIPE: u32 = 1;
+
+/// Files that change with every package that comes, goes or is upgraded.
+const WATCHED: &[&str] = &["var/lib/dpkg/status", "etc/ld.so.cache"];
+
+/// A state of the host's packages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    recipe: u32,
+    with_local: bool,
+    usr: PathBuf,
+    usr_identity: Identity,
+    files: Vec<FileState>,
+}
+
+/// The filesystem and folder that `/usr` is. The filesystem's own id survives a reboot; a device number may not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    filesystem: u64,
+    inode: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct FileState {
+    path: PathBuf,
+    /// Absent on hosts without this package manager.
+    seen: Option<Seen>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Seen {
+    modified_s: i64,
+    modified_ns: i64,
+    size: u64,
+    sha256: String,
+}
+
+impl Fingerprint {
+    /// Takes the fingerprint of a host as it is now.
+    pub(crate) fn take(source: &HostSource) -> Result<Self, TemplateError> {
+        let usr = source.usr();
+        let usr_identity = identity(&usr).map_err(TemplateError::io("identify", &usr))?;
+        let files = WATCHED
+            .iter()
+            .map(|relative| {
+                let path = source.root.join(relative);
+                let seen = look(&path).map_err(TemplateError::io("read", &path))?;
+                Ok(FileState { path, seen })
+            })
+            .collect::<Result<_, TemplateError>>()?;
+        Ok(Self { recipe: RECIPE, with_local: source.with_local, usr, usr_identity, files })
+    }
+
+    /// Names the state: equal contents give equal names, whatever the times say.
+    pub fn id(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update(format!(
+            "{} {} {:x} {:x}\n",
+            self.recipe, self.with_local, self.usr_identity.filesystem, self.usr_identity.inode
+        ));
+        for file in &self.files {
+            let content = file.seen.as_ref().map_or("absent", |seen| seen.sha256.as_str());
+            hash.update(format!("{} {content}\n", file.path.display()));
+        }
+        hex::encode(&hash.finalize()[..12])
+    }
+
+    /// Whether this was made by the rules of this program, for this choice of folders.
+    pub(crate) fn fits(&self, source: &HostSource) -> bool {
+        self.recipe == RECIPE && self.with_local == source.with_local && self.usr == source.usr()
+    }
+
+    /// Whether the host is still in this state.
+    pub(crate) fn check(&self) -> Result<(), HostChanged> {
+        let changed = |path: &Path| HostChanged { what: path.display().to_string() };
+        if identity(&self.usr).ok() != Some(self.usr_identity) {
+            return Err(changed(&self.usr));
+        }
+        for file in &self.files {
+            if !file.unchanged() {
+                return Err(changed(&file.path));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a sandbox of this template may start again. Costs a few system calls; templates not of the host always pass.
+pub fn verify_host(template: &Template) -> Result<(), HostChanged> {
+    template.host.as_ref().map_or(Ok(()), Fingerprint::check)
+}
+
+impl FileState {
+    fn unchanged(&self) -> bool {
+        match (&self.seen, std::fs::metadata(&self.path)) {
+            (None, Err(cause)) => cause.kind() == std::io::ErrorKind::NotFound,
+            (Some(seen), Ok(now))
+                if (seen.modified_s, seen.modified_ns, seen.size)
+                    == (now.mtime(), now.mtime_nsec(), now.size()) =>
+            {
+                true
+            }
+            // Written again with the same content: still the same state.
+            (Some(seen), Ok(now)) if seen.size == now.size() => {
+                hash_file(&self.path).is_ok_and(|sha256| sha256 == seen.sha256)
+            }
+            _ => false,
+        }
+    }
+}
+
+fn identity(usr: &Path) -> std::io::Result<Identity> {
+    let filesystem = rustix::fs::statvfs(usr)?.f_fsid;
+    Ok(Identity { filesystem, inode: std::fs::metadata(usr)?.ino() })
+}
+
+fn look(path: &Path) -> std::io::Result<Option<Seen>> {
+    let before = match std::fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(cause) => return Err(cause),
+    };
+    // Times are taken before the content: a change in between is found by the next check, never lost.
+    Ok(Some(Seen {
+        modified_s: before.mtime(),
+        modified_ns: before.mtime_nsec(),
+        size: before.size(),
+        sha256: hash_file(path)?,
+    }))
+}
+
+/// The SHA-256 of a file, in hex.
+pub(crate) fn hash_file(path: &Path) -> std::io::Result<String> {
+    let mut file = std::fs::File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hex::encode(hash.finalize())),
+            n => hash.update(&buffer[..n]),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn host() -> (tempfile::TempDir, HostSource) {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["usr", "etc", "var/lib/dpkg"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        std::fs::write(dir.path().join("var/lib/dpkg/status"), "Package: a\n").unwrap();
+        std::fs::write(dir.path().join("etc/ld.so.cache"), "cache").unwrap();
+        let source = HostSource { root: dir.path().to_owned(), with_local: false };
+        (dir, source)
+    }
+
+    #[test]
+    fn an_untouched_host_passes() {
+        let (_dir, source) = host();
+        Fingerprint::take(&source).unwrap().check().unwrap();
+    }
+
+    #[test]
+    fn an_upgrade_of_the_same_size_is_noticed_and_named() {
+        let (dir, source) = host();
+        let taken = Fingerprint::take(&source).unwrap();
+        std::fs::write(dir.path().join("var/lib/dpkg/status"), "Package: b\n").unwrap();
+        assert!(taken.check().unwrap_err().what.ends_with("var/lib/dpkg/status"));
+        assert_ne!(taken.id(), Fingerprint::take(&source).unwrap().id());
+    }
+
+    #[test]
+    fn the_same_content_written_again_is_the_same_state() {
+        let (dir, source) = host();
+        let taken = Fingerprint::take(&source).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::write(dir.path().join("etc/ld.so.cache"), "cache").unwrap();
+        taken.check().unwrap();
+        assert_eq!(taken.id(), Fingerprint::take(&source).unwrap().id());
+    }
+
+    #[test]
+    fn another_usr_in_its_place_is_noticed() {
+        let (dir, source) = host();
+        let taken = Fingerprint::take(&source).unwrap();
+        std::fs::rename(dir.path().join("usr"), dir.path().join("usr.old")).unwrap();
+        std::fs::create_dir(dir.path().join("usr")).unwrap();
+        assert!(taken.check().unwrap_err().what.ends_with("usr"));
+    }
+
+    #[test]
+    fn a_host_without_dpkg_passes_until_it_gets_one() {
+        let (dir, source) = host();
+        std::fs::remove_file(dir.path().join("var/lib/dpkg/status")).unwrap();
+        let taken = Fingerprint::take(&source).unwrap();
+        taken.check().unwrap();
+        std::fs::write(dir.path().join("var/lib/dpkg/status"), "").unwrap();
+        assert!(taken.check().is_err());
+    }
+}

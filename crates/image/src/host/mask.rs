@@ -1,0 +1,151 @@
+//! What of the host's `/usr` is not shown: a folder of whiteouts that the engine stacks above it.
+//!
+//! Root inside a sandbox owns what root owns on the host, so a file that only root may read would be readable inside.
+//! Everything that others may not read on the host is therefore whited out; so are mount points, sockets, pipes and
+//! devices. `/usr/local` and `/usr/src` are replaced by empty folders.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, XattrFlags};
+
+use super::HostSource;
+use super::skeleton::{self, Owner};
+use crate::error::TemplateError;
+
+/// Folders that are replaced by empty ones unless asked for, with what programs expect to find in them.
+const EMPTIED: &[(&str, &[&str])] =
+    &[("local", &["bin", "etc", "games", "include", "lib", "sbin", "share", "src"]), ("src", &[])];
+
+/// Makes the mask for the host's `/usr`.
+pub(crate) fn build(source: &HostSource, mask: &Path) -> Result<(), TemplateError> {
+    let usr = std::fs::canonicalize(source.usr()).map_err(TemplateError::io("find", &source.usr()))?;
+    same_folder(&usr, mask)?;
+    for hidden in hidden(&usr, source.with_local)? {
+        let relative = hidden.strip_prefix(&usr).expect("the walk begins at /usr");
+        parents(&usr, mask, relative)?;
+        whiteout(&mask.join(relative))?;
+    }
+    if !source.with_local {
+        for (name, inside) in EMPTIED.iter().filter(|(name, _)| usr.join(name).is_dir()) {
+            empty(&mask.join(name), inside)?;
+        }
+    }
+    Ok(())
+}
+
+/// Every path that must not be seen, topmost only: what lies below a hidden folder is hidden with it.
+fn hidden(usr: &Path, with_local: bool) -> Result<Vec<PathBuf>, TemplateError> {
+    let mounts = mount_points(usr)?;
+    let device = std::fs::metadata(usr).map_err(TemplateError::io("stat", usr))?.dev();
+    let mut hidden = Vec::new();
+    let mut open = vec![usr.to_owned()];
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(&folder).map_err(TemplateError::io("list", &folder))? {
+            let entry = entry.map_err(TemplateError::io("list", &folder))?;
+            let path = entry.path();
+            let kind = entry.file_type().map_err(TemplateError::io("stat", &path))?;
+            let emptied =
+                !with_local && folder == *usr && EMPTIED.iter().any(|(name, _)| entry.file_name() == *name);
+            if kind.is_symlink() || emptied && kind.is_dir() {
+                continue;
+            }
+            let metadata = match entry.metadata() {
+                Ok(metadata) => metadata,
+                // Removed while we walked; a package is being changed, which the fingerprint finds.
+                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(cause) => return Err(TemplateError::io("stat", &path)(cause)),
+            };
+            let needed = if kind.is_dir() { 0o005 } else { 0o004 };
+            let public =
+                metadata.permissions().mode() & needed == needed && (kind.is_dir() || kind.is_file());
+            if !public || metadata.dev() != device || mounts.contains(&path) {
+                hidden.push(path);
+            } else if kind.is_dir() {
+                open.push(path);
+            }
+        }
+    }
+    hidden.sort();
+    Ok(hidden)
+}
+
+/// The folders and files below `usr` that something is mounted on.
+fn mount_points(usr: &Path) -> Result<HashSet<PathBuf>, TemplateError> {
+    let table = Path::new("/proc/self/mountinfo");
+    let text = std::fs::read(table).map_err(TemplateError::io("read", table))?;
+    let points = text
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))
+        .map(unescape);
+    Ok(points.filter(|point| point.starts_with(usr) && point != usr).collect())
+}
+
+/// A path of mountinfo, where space, tab, newline and backslash are written as `\ooo`.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail
+            .get(..3)
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match octal {
+            Some(byte) if first == b'\\' => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                out.push(first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+/// Makes the folders above a whiteout. The upper folder's owner and mode are what is seen, so they are copied.
+fn parents(usr: &Path, mask: &Path, relative: &Path) -> Result<(), TemplateError> {
+    let mut above: Vec<&Path> =
+        relative.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();
+    above.reverse();
+    above
+        .into_iter()
+        .filter(|path| !mask.join(path).exists())
+        .try_for_each(|path| same_folder(&usr.join(path), &mask.join(path)))
+}
+
+fn same_folder(original: &Path, copy: &Path) -> Result<(), TemplateError> {
+    let metadata = std::fs::metadata(original).map_err(TemplateError::io("stat", original))?;
+    skeleton::folder(copy, metadata.permissions().mode() & 0o7777, Owner::Root)?;
+    chown(copy, Some(metadata.uid()), Some(metadata.gid())).map_err(TemplateError::io("give away", copy))
+}
+
+/// The overlay's sign for "nothing here": a character device 0:0.
+fn whiteout(path: &Path) -> Result<(), TemplateError> {
+    rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), rustix::fs::makedev(0, 0))
+        .map_err(|errno| TemplateError::io("white out", path)(errno.into()))
+}
+
+/// A folder that hides the one below it instead of adding to it.
+fn empty(path: &Path, inside: &[&str]) -> Result<(), TemplateError> {
+    skeleton::folder(path, 0o755, Owner::Root)?;
+    rustix::fs::setxattr(path, "trusted.overlay.opaque", b"y", XattrFlags::empty())
+        .map_err(|errno| TemplateError::io("make opaque", path)(errno.into()))?;
+    inside.iter().try_for_each(|name| skeleton::folder(&path.join(name), 0o755, Owner::Root))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escaped_mount_points_are_read() {
+        assert_eq!(unescape(br"/usr/with\040space\134"), PathBuf::from("/usr/with space\\"));
+        assert_eq!(unescape(br"/plain\x"), PathBuf::from(r"/plain\x"));
+        assert_eq!(unescape(br"/end\04"), PathBuf::from(r"/end\04"));
+    }
+}

@@ -1,0 +1,125 @@
+//! Names of templates: what may be one, and which known name a mistyped one is near to.
+//!
+//! A name becomes a folder, so its alphabet is closed: no separator, no leading dot, nothing a shell or a path would read
+//! otherwise. An alias never becomes a path and may also look like an image reference (`system/debian:bookworm`).
+
+use crate::error::TemplateError;
+
+/// LIMIT: longer than any name people type, shorter than a file name may be on every filesystem.
+const NAME_MAX: usize = 64;
+/// LIMIT: an image reference with registry, path and tag fits; nothing longer is looked up or echoed back.
+const ALIAS_MAX: usize = 128;
+
+/// Checks a name that is about to become a folder.
+pub(crate) fn check_name(name: &str) -> Result<(), TemplateError> {
+    check(name, NAME_MAX, |c| matches!(c, 'a'..='z' | '0'..='9' | '.' | '_' | '-'))
+}
+
+/// Checks a name or alias that is only looked up.
+pub(crate) fn check_alias(alias: &str) -> Result<(), TemplateError> {
+    check(alias, ALIAS_MAX, |c| matches!(c, 'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' | '-' | ':' | '/'))
+}
+
+fn check(name: &str, max: usize, allowed: impl Fn(char) -> bool) -> Result<(), TemplateError> {
+    let refuse = |reason| Err(TemplateError::BadName { name: printable(name), reason });
+    if name.is_empty() {
+        return refuse("it is empty");
+    }
+    if name.len() > max {
+        return refuse("it is too long");
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return refuse("it must start with a letter or a digit");
+    }
+    if name.split('/').any(|part| part.is_empty() || part == "." || part == "..") {
+        return refuse("it must not walk through folders");
+    }
+    if !name.chars().all(allowed) {
+        return refuse("it has a character outside a-z, 0-9, '.', '_' and '-'");
+    }
+    Ok(())
+}
+
+/// The name as it may be shown: control characters escaped, cut to a length that fits a line.
+fn printable(name: &str) -> String {
+    name.chars().take(48).flat_map(char::escape_default).collect()
+}
+
+/// The known names a person may have meant, nearest first.
+pub(crate) fn near<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let allowed = (wanted.chars().count() / 3).clamp(1, 3);
+    let mut found: Vec<(usize, &str)> = known
+        .into_iter()
+        .map(|name| (distance(wanted, name), name))
+        .filter(|(steps, name)| *steps <= allowed || (wanted.len() >= 3 && name.starts_with(wanted)))
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found.into_iter().take(3).map(|(_, name)| name.to_owned()).collect()
+}
+
+/// Edit distance: insertions, removals and replacements that turn `a` into `b`.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(ca != *cb);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_names_are_refused() {
+        let long = "a".repeat(300);
+        for name in [
+            "",
+            "..",
+            "../x",
+            "a/../b",
+            "/etc",
+            "a\0b",
+            ".hidden",
+            "-rf",
+            "a b",
+            "ä",
+            "a\nb",
+            "A",
+            long.as_str(),
+        ] {
+            assert!(check_name(name).is_err(), "{name:?} must not be a template name");
+        }
+        for alias in ["", "..", "../x", "a/../b", "a//b", "/etc", "a\0b", "x/", "a b", long.as_str()] {
+            assert!(check_alias(alias).is_err(), "{alias:?} must not be an alias");
+        }
+    }
+
+    #[test]
+    fn ordinary_names_and_image_references_are_accepted() {
+        for name in ["host", "debian", "my-template_2.0"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for alias in ["base", "system/debian:bookworm", "code-interpreter-v1"] {
+            assert!(check_alias(alias).is_ok(), "{alias}");
+        }
+    }
+
+    #[test]
+    fn a_mistyped_name_finds_its_neighbours() {
+        let known = ["debian", "host", "busybox"];
+        assert_eq!(near("debain", known), ["debian"]);
+        assert_eq!(near("hots", known), Vec::<String>::new());
+        assert_eq!(near("hos", known), ["host"]);
+        assert_eq!(near("busy", known), ["busybox"]);
+        assert_eq!(near("zzzzzz", known), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,51 @@
+//! A template as the engine sees it: which folders to stack, and the settings to start with.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use crate::manifest::{Kind, Manifest};
+
+/// A complete template on disk. Its files are shared by all sandboxes of it and never written to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    pub manifest: Manifest,
+    /// Lower folders of the root overlay, the top one first. All ids in them are canonical (unshifted).
+    pub layers: Vec<PathBuf>,
+    /// A second overlay to mount at `/usr`; only templates of the host have one.
+    pub usr_overlay: Option<HostUsr>,
+}
+
+/// The host's `/usr` with what must not be seen masked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostUsr {
+    /// The host's own folder.
+    pub path: PathBuf,
+    /// Whiteouts and opaque folders for what is left out: it goes above `path`. Clone `path` without its submounts
+    /// (a folder that something is mounted on is whited out here).
+    pub mask: PathBuf,
+}
+
+impl HostUsr {
+    /// Lower folders of the overlay at `/usr`, the top one first.
+    pub fn layers(&self) -> [&Path; 2] {
+        [&self.mask, &self.path]
+    }
+}
+
+impl Template {
+    pub(crate) fn at(folder: &Path, manifest: Manifest, host_usr: &Path) -> Self {
+        let usr_overlay = match manifest.kind {
+            Kind::Host => Some(HostUsr { path: host_usr.to_owned(), mask: folder.join("mask") }),
+            Kind::Rootfs => None,
+        };
+        Self { manifest, layers: vec![folder.join("rootfs")], usr_overlay }
+    }
+}
+
+impl Deref for Template {
+    type Target = Manifest;
+
+    fn deref(&self) -> &Manifest {
+        &self.manifest
+    }
+}
