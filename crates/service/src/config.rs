@@ -1,0 +1,56 @@
+//! What the service must be told; every field has a default that suits one machine.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use atoll_model::Limits;
+
+/// Settings of the service. Filled in by the binary, never read from the environment here.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The folder of this server; `admin.key` is written here at the first start.
+    pub data: PathBuf,
+    /// The template of a create that names none.
+    pub default_template: String,
+    /// The most live sandboxes on this node.
+    pub live_max: u64,
+    /// Memory limits may add up to this many times the memory.
+    pub overcommit: f64,
+    /// Limits of a create that names none.
+    pub default_limits: Limits,
+    /// How long a create, start, stop or delete waits before it answers `deadline_exceeded`; the work goes on.
+    pub create_wait: Duration,
+    /// How many creates and boots may be at the provider at once; the others wait their turn.
+    pub creates_at_once: usize,
+    /// How often the use of every running sandbox is written down; zero switches it off.
+    pub sample_every: Duration,
+    /// How many samples are kept per sandbox.
+    pub samples_kept: u32,
+    /// How many events are kept in all.
+    pub events_kept: u64,
+    /// How long the record of a deleted sandbox is kept.
+    pub deleted_kept: Duration,
+}
+
+impl Config {
+    /// The defaults, over the folder `data`.
+    #[must_use]
+    pub fn new(data: impl Into<PathBuf>) -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        Self {
+            data: data.into(),
+            default_template: "host".to_owned(),
+            live_max: 2_000,
+            overcommit: 50.0,
+            default_limits: Limits::default(),
+            create_wait: Duration::from_secs(30),
+            creates_at_once: (cores * 2).clamp(4, 64),
+            sample_every: Duration::from_secs(10),
+            // LIMIT: one hour at the default interval.
+            samples_kept: 360,
+            // LIMIT: about 50 MB of rows; a follower that was away longer starts at the oldest kept.
+            events_kept: 200_000,
+            deleted_kept: Duration::from_secs(7 * 24 * 3_600),
+        }
+    }
+}

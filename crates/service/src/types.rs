@@ -1,0 +1,348 @@
+//! What callers hand in and get back. Plain data; the methods are in the file of their noun.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_model::{Phase, Scope};
+use atoll_store::KeyRecord;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use serde::{Deserialize, Serialize};
+
+use crate::ServiceError;
+
+/// A key to be made.
+#[derive(Debug, Clone)]
+pub struct NewKey {
+    /// Name or id of its tenant; `None`: the caller's own.
+    pub tenant: Option<String>,
+    /// What it may do.
+    pub scope: Scope,
+    /// For people.
+    pub name: Option<String>,
+}
+
+/// A fresh key; the only time that its secret is shown.
+#[derive(Clone)]
+pub struct CreatedKey {
+    /// Its record.
+    pub key: KeyRecord,
+    /// `atl_` and 40 hex digits.
+    pub secret: String,
+}
+
+impl std::fmt::Debug for CreatedKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CreatedKey").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// Whether a create made something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// It did.
+    New,
+    /// The idempotency key was seen before; this is the sandbox made then.
+    Replayed,
+}
+
+/// Which sandboxes to list.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Any of these; empty: any that is not deleted.
+    pub phases: Vec<Phase>,
+    /// All of these.
+    pub labels: Vec<(String, String)>,
+    /// Exactly this name.
+    pub name: Option<String>,
+    /// Exactly this template.
+    pub template: Option<String>,
+    /// Records of deleted ones too.
+    pub include_deleted: bool,
+    /// Name or id of a tenant; only an admin key may name another than its own. `None`: all that the key sees.
+    pub tenant: Option<String>,
+    /// At most this many; 0 takes the default.
+    pub limit: u32,
+    /// Where the page before ended.
+    pub cursor: Option<String>,
+}
+
+/// A command to run.
+#[derive(Debug, Clone, Default)]
+pub struct Exec {
+    /// Program and arguments; the program is looked up in PATH.
+    pub argv: Vec<String>,
+    /// Where; `None`: the sandbox's workdir.
+    pub cwd: Option<String>,
+    /// On top of the sandbox's environment.
+    pub env: BTreeMap<String, String>,
+    /// As whom; `None`: the sandbox's user.
+    pub user: Option<String>,
+    /// Written to its stdin, which is then closed; `None`: stdin is empty.
+    pub stdin: Option<Bytes>,
+    /// Keep stdin open for [`crate::Service::write_stdin`] (streams and detached processes only).
+    pub open_stdin: bool,
+    /// After this its process group is killed and the exit says `timed_out`.
+    pub timeout: Option<Duration>,
+    /// Do not wait: answer as soon as it runs; its output goes to the logs.
+    pub detach: bool,
+    /// Give it a terminal of this size.
+    pub terminal: Option<TerminalSize>,
+    /// A name for it in the process list.
+    pub tag: Option<String>,
+}
+
+/// A terminal's size in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Columns.
+    pub cols: u16,
+    /// Rows.
+    pub rows: u16,
+}
+
+/// How a command ended, with what it wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOutcome {
+    /// As a shell would say it: 128 + the signal where one ended it, 124 after a timeout, 0 when detached.
+    pub exit_code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Whether its timeout passed.
+    pub timed_out: bool,
+    /// What it wrote, from the start, up to the cap.
+    pub stdout: Bytes,
+    /// What it wrote, from the start, up to the cap.
+    pub stderr: Bytes,
+    /// More was written than is here.
+    pub truncated: bool,
+    /// Its pid inside the sandbox.
+    pub pid: u32,
+    /// From start to exit, as seen from here.
+    pub duration_ms: u64,
+}
+
+/// What a running command does, in order. `Exit` or `Lost` is the last.
+#[derive(Debug, Clone)]
+pub enum ExecEvent {
+    /// It wrote to stdout.
+    Stdout(Bytes),
+    /// It wrote to stderr.
+    Stderr(Bytes),
+    /// It wrote to its terminal.
+    Terminal(Bytes),
+    /// This reader was too slow and lost so many bytes.
+    Dropped(u64),
+    /// Nothing happened; the connection lives.
+    KeepAlive,
+    /// It ended.
+    Exit {
+        /// As in [`ExecOutcome`].
+        exit_code: i32,
+        /// The signal that ended it.
+        signal: Option<i32>,
+        /// Whether its timeout passed.
+        timed_out: bool,
+    },
+    /// The sandbox went away under it.
+    Lost(ServiceError),
+}
+
+/// A process inside a sandbox that was started through us.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProcessRecord {
+    /// Its pid inside.
+    pub pid: u32,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Where it was started.
+    pub cwd: String,
+    /// As whom.
+    pub user: String,
+    /// Its name, where it was given one.
+    pub tag: Option<String>,
+    /// Whether it has a terminal.
+    pub terminal: bool,
+    /// Milliseconds since the Unix epoch; 0 where the agent does not say.
+    pub started_at_ms: i64,
+}
+
+/// A terminal to be opened or found again.
+#[derive(Debug, Clone)]
+pub struct OpenTerminal {
+    /// The thread of conversation it belongs to: the same thread gets the same terminal.
+    pub thread: String,
+    /// Its size.
+    pub size: TerminalSize,
+    /// The shell; `None`: bash, or sh where there is no bash.
+    pub shell: Option<Vec<String>>,
+    /// Where it starts.
+    pub cwd: Option<String>,
+    /// On top of the sandbox's environment.
+    pub env: BTreeMap<String, String>,
+    /// As whom.
+    pub user: Option<String>,
+}
+
+/// An entry of a sandbox's file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The last part of its path, as bytes: a name need not be UTF-8.
+    pub name: Vec<u8>,
+    /// Its whole path.
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner's name, or its number as text.
+    pub owner: String,
+    /// Group's name, or its number as text.
+    pub group: String,
+    /// Milliseconds since the Unix epoch.
+    pub modified_at_ms: i64,
+    /// Where a link points.
+    pub symlink_target: Option<Vec<u8>>,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A FIFO, socket or device.
+    Other,
+}
+
+/// Which bytes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByteRange {
+    /// From here to the end.
+    From(u64),
+    /// From the first to the last, both included.
+    Within(u64, u64),
+    /// The last so many.
+    Last(u64),
+}
+
+/// A file's content on its way out.
+pub struct FileBody {
+    /// Size of the whole file.
+    pub size: u64,
+    /// The first byte that comes.
+    pub offset: u64,
+    /// How many bytes come.
+    pub len: u64,
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// The bytes.
+    pub stream: BoxStream<'static, Result<Bytes, ServiceError>>,
+}
+
+/// A file to be written whole; parents are made.
+#[derive(Debug, Clone, Default)]
+pub struct WriteFile {
+    /// Where.
+    pub path: String,
+    /// Permission bits of a new file.
+    pub mode: Option<u32>,
+    /// As whom; `None`: the sandbox's user.
+    pub user: Option<String>,
+}
+
+/// What changed below a watched directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileChange {
+    /// How.
+    pub kind: ChangeKind,
+    /// Relative to the watched directory.
+    pub name: Vec<u8>,
+}
+
+/// How a file changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// It appeared.
+    Create,
+    /// Its content changed.
+    Write,
+    /// It went.
+    Remove,
+    /// It has another name.
+    Rename,
+    /// Its mode or owner changed.
+    Chmod,
+    /// Changes were lost; list again.
+    Overflow,
+    /// Nothing happened; the connection lives.
+    KeepAlive,
+}
+
+/// Output of processes that were started detached, and of the lease's own command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: i64,
+    /// Who wrote it.
+    pub pid: u32,
+    /// Where to.
+    pub stream: LogStream,
+    /// What, as it came; not necessarily a whole line.
+    pub data: Bytes,
+    /// Bytes lost before this because the reader was slow.
+    pub dropped: u64,
+}
+
+/// Where a process wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogStream {
+    /// Its stdout.
+    Stdout,
+    /// Its stderr.
+    Stderr,
+    /// Its terminal.
+    Terminal,
+}
+
+/// Whether the server can work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Health {
+    /// All parts answer.
+    pub ok: bool,
+    /// What does not, in words safe to show.
+    pub problems: Vec<String>,
+}
+
+/// Gauges for the metrics page.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ServiceStats {
+    /// Sandboxes that are not deleted, by phase.
+    pub by_phase: BTreeMap<&'static str, u64>,
+    /// Creates and boots at the provider now.
+    pub creates_under_way: u64,
+    /// Creates that succeeded since the start.
+    pub created_total: u64,
+    /// Of those, claimed from a pool.
+    pub from_pool_total: u64,
+    /// Creates and boots that failed since the start.
+    pub failed_total: u64,
+    /// Memory that is free on this node, as last seen.
+    pub node_memory_free_mib: u64,
+    /// All of its memory.
+    pub node_memory_total_mib: u64,
+    /// Free space where layers live.
+    pub node_disk_free_mib: u64,
+    /// Sum of the memory limits of live sandboxes.
+    pub memory_limits_mib: u64,
+    /// The most live sandboxes.
+    pub live_max: u64,
+}

@@ -1,0 +1,81 @@
+//! Rows as the rest of the house sees them. Plain data.
+
+use atoll_model::{InstanceId, KeyId, Limits, Quota, SandboxId, Scope, TenantId};
+use serde::{Deserialize, Serialize};
+
+/// A key as it is listed; the secret is not part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRecord {
+    /// Names the key without being it.
+    pub id: KeyId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// What it may do.
+    pub scope: Scope,
+    /// For people.
+    pub name: Option<String>,
+    /// Milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+    /// Milliseconds since the Unix epoch, a minute late at most.
+    pub last_used_at_ms: Option<i64>,
+}
+
+/// A tenant and what it may hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantRecord {
+    /// Its id.
+    pub id: TenantId,
+    /// Its name, unique on this server.
+    pub name: String,
+    /// What it may hold.
+    pub quota: Quota,
+    /// Milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+}
+
+/// A shell bound to a thread of conversation: one row of `abstract_terminals`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terminal {
+    /// Its id.
+    pub id: String,
+    /// Whose.
+    pub sandbox: SandboxId,
+    /// In which incarnation; a terminal ends with it.
+    pub instance: InstanceId,
+    /// The thread of conversation.
+    pub thread: String,
+    /// The shell's pid inside.
+    pub pid: u32,
+    /// Milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+}
+
+/// What a sandbox used at a moment: one row of `lease_resource_snapshots`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ResourceSample {
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: i64,
+    /// CPU time since the instance's start.
+    pub cpu_us: u64,
+    /// Of one core = 100, since the sample before.
+    pub cpu_pct: f64,
+    /// Memory charged to it, page cache included.
+    pub memory_bytes: u64,
+    /// Of that, page cache that can be dropped.
+    pub cache_bytes: u64,
+    /// Processes and threads.
+    pub pids: u32,
+    /// Bytes in its own layer.
+    pub disk_bytes: u64,
+    /// What it may use.
+    pub limits: Limits,
+}
+
+/// One page of a list, newest first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page<T> {
+    /// The things.
+    pub items: Vec<T>,
+    /// Hand this in for the next page; `None`: that was all.
+    pub next_cursor: Option<String>,
+}
