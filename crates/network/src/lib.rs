@@ -1,1 +1,58 @@
 //! The router namespace, veths, nftables elements, DNS forwarding and dialling into sandboxes.
+//!
+//! ```text
+//!  sandbox namespace          router namespace (pinned, one per server)             host's namespace
+//! ┌──────────────────┐  veth ┌────────────────────────────────────────────┐  veth ┌─────────────────────────┐
+//! │ eth0 100.64.x.y  ├───────┤ s<n>   lo 169.254.0.1 (gateway, DNS)       ├───────┤ atl<b>u 198.18.x.1      │
+//! │ default via      │ NOARP │        table inet atoll:                   │uplink │ table inet atoll_<b>:   │── internet
+//! │  169.254.0.1     │       │         sets own, open, host, never        │ .x.2  │  masquerade, never local│
+//! └──────────────────┘       │        masquerade to the uplink            │       └─────────────────────────┘
+//!   ▲ Dialer: a socket made  └────────────────────────────────────────────┘         ▲ DNS upstream sockets
+//!     inside, used outside        ▲ launcher lives here: RouterHandle
+//! ```
+//!
+//! Who calls what:
+//!
+//! | when | who | call |
+//! |---|---|---|
+//! | start | launcher, still in the host's namespaces | [`Router::open`], [`Router::handle`], [`RouterHandle::sweep`], [`Router::join`] |
+//! | before clone | launcher | [`RouterHandle::reserve`]: the sandbox's [`Link`] with its address |
+//! | after clone | launcher | [`RouterHandle::attach`] with the new namespace (or `create_link`, then `admit`) |
+//! | inside | first process | [`child_setup`]; a pool instance only [`loopback_up`] |
+//! | claim of a pool instance | launcher | [`RouterHandle::attach`], then [`setup_from_outside`] |
+//! | live | launcher | [`RouterHandle::set_policy`] |
+//! | destroy | launcher | [`RouterHandle::detach`]: unreachable from then on |
+//! | afterwards | reaper | [`RouterHandle::delete_links`], or let the namespace die; then [`RouterHandle::release`] |
+//! | always | server | [`Dialer`], [`DnsForwarder`], [`Router::refresh_host`] every few seconds |
+//! | uninstall | anybody | [`Router::teardown`] |
+//!
+//! Policies here are only open and closed; what a tenant may ask for is decided in `model`.
+//! This crate never starts a process in a sandbox and never trusts a packet to say where it came from.
+
+#![expect(
+    unsafe_code,
+    reason = "unshare has no safe wrapper; everything else goes through rustix's safe calls"
+)]
+
+mod address;
+mod child;
+mod dialer;
+mod dns;
+mod doctor;
+mod error;
+mod handle;
+mod netlink;
+pub mod netns;
+mod router;
+mod ruleset;
+mod sysctl;
+
+pub use address::{Block, BlockOutOfRange, GATEWAY, Link};
+pub use atoll_model::ErrorKind;
+pub use child::{child_setup, loopback_up, setup_from_outside};
+pub use dialer::{Dialer, DialerConfig};
+pub use dns::{DnsForwarder, Upstreams};
+pub use doctor::{ForeignDrop, NetworkFacts, network_facts};
+pub use error::{DialError, LinkError, RouterError, SetupError};
+pub use handle::{Policy, RouterHandle, Sweep};
+pub use router::{Router, RouterConfig};

@@ -1,0 +1,167 @@
+//! Who has which address, name and index. Pure arithmetic; it talks to no kernel.
+//!
+//! ```text
+//! uplink of block b   198.18.0.0/15, slice b of /30:   .1 the host's end, .2 the router's end
+//! sandbox n           100.64.0.0/10 + n                name s<n>, index 1000 + n, MAC 02:00 + address
+//! gateway and DNS     169.254.0.1                      once, on the router's loopback
+//! ```
+//!
+//! The router namespace is private to a server, so two servers may use the same sandbox addresses;
+//! uplinks meet in the host's namespace, so a block is unique on a machine.
+
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+/// The address every sandbox has as its gateway and name server.
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
+/// The name of the router's end of the uplink, inside the router namespace.
+pub(crate) const UPLINK: &str = "uplink";
+/// The index of a sandbox's `eth0`: fixed, so that set-up needs no look-up; high, so that it never meets the kernel's own fallback devices.
+pub(crate) const ETH0_INDEX: u32 = 100;
+/// The last number a sandbox link can have; the last address of the range stays unused.
+pub(crate) const LAST_NUMBER: u32 = (1 << 22) - 2;
+
+const UPLINK_BASE: u32 = u32::from_be_bytes([198, 18, 0, 0]);
+const SANDBOX_BASE: u32 = u32::from_be_bytes([100, 64, 0, 0]);
+const FIRST_INDEX: u32 = 1000;
+
+/// The number of a server on this machine: its slice of the uplink range and part of its interface names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
+pub struct Block(u16);
+
+impl Block {
+    /// LIMIT: a /15 holds this many /30.
+    pub const COUNT: u16 = 1 << 15;
+
+    /// `None` at [`Block::COUNT`] and above.
+    pub fn new(number: u16) -> Option<Self> {
+        (number < Self::COUNT).then_some(Self(number))
+    }
+
+    /// The plain number.
+    pub fn number(self) -> u16 {
+        self.0
+    }
+
+    /// The name of the host's end of the uplink.
+    pub fn host_interface(self) -> String {
+        format!("atl{}u", self.0)
+    }
+
+    /// The name of our table in the host's namespace.
+    pub fn host_table(self) -> String {
+        format!("atoll_{}", self.0)
+    }
+
+    /// The host's address on the uplink.
+    pub fn host_address(self) -> Ipv4Addr {
+        Ipv4Addr::from(self.base() + 1)
+    }
+
+    /// The router's address on the uplink; what leaves a sandbox carries it when it reaches the host.
+    pub fn router_address(self) -> Ipv4Addr {
+        Ipv4Addr::from(self.base() + 2)
+    }
+
+    /// The uplink's network, as `address/30`.
+    pub fn network(self) -> String {
+        format!("{}/30", Ipv4Addr::from(self.base()))
+    }
+
+    fn base(self) -> u32 {
+        UPLINK_BASE + u32::from(self.0) * 4
+    }
+}
+
+impl TryFrom<u16> for Block {
+    type Error = BlockOutOfRange;
+
+    fn try_from(number: u16) -> Result<Self, BlockOutOfRange> {
+        Self::new(number).ok_or(BlockOutOfRange { number })
+    }
+}
+
+impl From<Block> for u16 {
+    fn from(block: Block) -> u16 {
+        block.0
+    }
+}
+
+/// A block number at or above [`Block::COUNT`].
+#[derive(Debug, thiserror::Error)]
+#[error("network block {number} is not below 32768")]
+pub struct BlockOutOfRange {
+    number: u16,
+}
+
+/// A sandbox's veth: its number gives name and index, never used again soon; its address stays with the sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Link {
+    /// Counted up per attachment.
+    pub number: u32,
+    /// The sandbox's address. Equal to [`Link::address_of`] its number, except after a restore that brings its old one.
+    pub address: Ipv4Addr,
+}
+
+impl Link {
+    /// The address that goes with a number when none is brought along.
+    pub fn address_of(number: u32) -> Ipv4Addr {
+        Ipv4Addr::from(SANDBOX_BASE + (number & 0x3f_ffff))
+    }
+
+    /// The name of the router's end.
+    pub fn name(&self) -> String {
+        format!("s{}", self.number)
+    }
+
+    /// Whether the address is one a sandbox may have.
+    pub fn is_sandbox_address(address: Ipv4Addr) -> bool {
+        (1..=LAST_NUMBER).contains(&u32::from(address).wrapping_sub(SANDBOX_BASE))
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        FIRST_INDEX + self.number
+    }
+
+    /// Both ends have the same MAC, and it tells the address: a link found after a crash can be read back.
+    pub(crate) fn mac(&self) -> [u8; 6] {
+        let [a, b, c, d] = self.address.octets();
+        [2, 0, a, b, c, d]
+    }
+
+    pub(crate) fn from_kernel(name: &str, mac: &[u8]) -> Option<Self> {
+        let number =
+            name.strip_prefix('s')?.parse().ok().filter(|number| (1..=LAST_NUMBER).contains(number))?;
+        let [2, 0, a, b, c, d] = *mac else { return None };
+        Some(Self { number, address: Ipv4Addr::new(a, b, c, d) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn names_fit_the_kernel_and_blocks_do_not_meet() {
+        let last = Block::new(Block::COUNT - 1).unwrap();
+        assert!(last.host_interface().len() <= 15);
+        assert_eq!(last.router_address(), Ipv4Addr::new(198, 19, 255, 254));
+        assert_eq!(Block::new(1).unwrap().network(), "198.18.0.4/30");
+        assert!(Block::new(Block::COUNT).is_none());
+        let link = Link { number: LAST_NUMBER, address: Link::address_of(LAST_NUMBER) };
+        assert!(link.name().len() <= 15);
+        assert_eq!(link.address, Ipv4Addr::new(100, 127, 255, 254));
+    }
+
+    #[test]
+    fn a_link_is_read_back_from_name_and_mac() {
+        let link = Link { number: 77, address: Ipv4Addr::new(100, 70, 1, 2) };
+        assert_eq!(Link::from_kernel(&link.name(), &link.mac()), Some(link));
+        assert_eq!(Link::from_kernel("sit0", &link.mac()), None);
+        assert_eq!(Link::from_kernel("s1", &[0; 6]), None);
+        assert!(!Link::is_sandbox_address(Ipv4Addr::new(10, 0, 0, 1)));
+    }
+}

@@ -1,0 +1,57 @@
+//! The inside of a sandbox's network namespace: loopback, eth0, its address and the way out, in one netlink batch.
+//!
+//! Plain, short code without threads: the first process runs it right after clone. It never looks anything up.
+
+use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
+
+use crate::address::{ETH0_INDEX, GATEWAY};
+use crate::error::SetupError;
+use crate::netlink::route::{self, Arp};
+use crate::netlink::{Batch, Family, Socket};
+
+const LOOPBACK_INDEX: u32 = 1;
+const OPEN: &str = "open a netlink socket";
+
+/// Raises `lo` and `eth0`, gives it `address` and the route out. Call in the new namespace after the veth is there.
+pub fn child_setup(address: Ipv4Addr) -> Result<(), SetupError> {
+    let socket = Socket::open(Family::Route).map_err(|cause| SetupError { step: OPEN, cause })?;
+    configure(socket, address)
+}
+
+/// The same from outside, for a pool instance that is claimed: the calling thread is inside only to make one socket.
+pub fn setup_from_outside(namespace: BorrowedFd<'_>, address: Ipv4Addr) -> Result<(), SetupError> {
+    let socket =
+        Socket::open_in(Family::Route, namespace).map_err(|cause| SetupError { step: OPEN, cause })?;
+    configure(socket, address)
+}
+
+/// Raises `lo` alone, for an instance that has no network yet.
+pub fn loopback_up() -> Result<(), SetupError> {
+    let mut socket = Socket::open(Family::Route).map_err(|cause| SetupError { step: OPEN, cause })?;
+    let mut batch = Batch::new();
+    route::raise(&mut batch, LOOPBACK_INDEX, Arp::On);
+    socket.call_all(&mut batch).map_err(|cause| SetupError { step: "raise lo", cause })
+}
+
+fn configure(mut socket: Socket, address: Ipv4Addr) -> Result<(), SetupError> {
+    const STEPS: [&str; 5] = [
+        "switch IPv6 off on eth0",
+        "raise lo",
+        "raise eth0",
+        "give eth0 its address",
+        "add the default route",
+    ];
+    let mut batch = Batch::new();
+    route::no_ipv6_address(&mut batch, ETH0_INDEX);
+    route::raise(&mut batch, LOOPBACK_INDEX, Arp::On);
+    route::raise(&mut batch, ETH0_INDEX, Arp::Off);
+    route::add_address(&mut batch, ETH0_INDEX, address, 32);
+    route::add_default_route(&mut batch, GATEWAY, ETH0_INDEX);
+    let answers = socket.call(&mut batch).map_err(|cause| SetupError { step: "configure eth0", cause })?;
+    for (step, answer) in STEPS.iter().zip(answers).skip(1) {
+        // The first is skipped: a kernel without IPv6 refuses it, and the router drops IPv6 anyway.
+        answer.map_err(|cause| SetupError { step, cause })?;
+    }
+    Ok(())
+}

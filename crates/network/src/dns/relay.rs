@@ -1,0 +1,115 @@
+//! Carrying one question upstream and its answer back, over UDP or TCP.
+//!
+//! Each question goes out from a fresh, connected socket under a random id: an answer must come from the server asked,
+//! to a port and with an id nobody else knows.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+use super::message::{LONGEST_QUESTION, LONGEST_UDP_ANSWER, Question};
+use super::upstream::Upstreams;
+
+/// How long one server has; with three of them a sandbox's resolver (5 s) still gets an answer of ours in time.
+const SERVER_DEADLINE: Duration = Duration::from_millis(1500);
+/// How long a sandbox may take to send the next question on its connection.
+const IDLE_DEADLINE: Duration = Duration::from_secs(5);
+/// LIMIT: questions over one connection; a client with more opens another.
+const QUESTIONS_PER_STREAM: usize = 64;
+
+/// The answer to pass on: the first server's that answers, or "the server failed".
+pub(crate) async fn ask_udp(question: &Question, upstreams: &Upstreams) -> Vec<u8> {
+    for server in upstreams.servers() {
+        match timeout(SERVER_DEADLINE, ask_one_udp(question, server)).await {
+            Ok(Ok(answer)) => return answer,
+            Ok(Err(error)) => tracing::debug!(%server, %error, "a name server did not answer"),
+            Err(_) => tracing::debug!(%server, "a name server did not answer in time"),
+        }
+    }
+    question.failure()
+}
+
+async fn ask_one_udp(question: &Question, server: SocketAddr) -> io::Result<Vec<u8>> {
+    let any: IpAddr =
+        if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    // Connected: the kernel drops whatever does not come from this server.
+    socket.connect(server).await?;
+    let id = random_id()?;
+    socket.send(&question.with_id(id)).await?;
+    let mut buffer = vec![0u8; LONGEST_UDP_ANSWER];
+    loop {
+        let len = socket.recv(&mut buffer).await?;
+        if let Some(answer) = question.accept(id, buffer[..len].to_vec()) {
+            return Ok(answer);
+        }
+    }
+}
+
+/// Answers the questions that come over one connection, one after the other.
+pub(crate) async fn serve_stream(mut stream: TcpStream, from: IpAddr, upstreams: &Upstreams) {
+    for _ in 0..QUESTIONS_PER_STREAM {
+        let question = match timeout(IDLE_DEADLINE, read_framed(&mut stream, LONGEST_QUESTION)).await {
+            Ok(Ok(bytes)) => Question::parse(&bytes),
+            Ok(Err(_)) | Err(_) => return,
+        };
+        let Some(question) = question else {
+            tracing::debug!(%from, "a sandbox sent something that is no DNS question");
+            return;
+        };
+        let answer = ask_tcp(&question, upstreams).await;
+        match timeout(IDLE_DEADLINE, write_framed(&mut stream, &answer)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) | Err(_) => return,
+        }
+    }
+}
+
+async fn ask_tcp(question: &Question, upstreams: &Upstreams) -> Vec<u8> {
+    for server in upstreams.servers() {
+        match timeout(SERVER_DEADLINE, ask_one_tcp(question, server)).await {
+            Ok(Ok(answer)) => return answer,
+            Ok(Err(error)) => tracing::debug!(%server, %error, "a name server did not answer over TCP"),
+            Err(_) => tracing::debug!(%server, "a name server did not answer over TCP in time"),
+        }
+    }
+    question.failure()
+}
+
+async fn ask_one_tcp(question: &Question, server: SocketAddr) -> io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(server).await?;
+    stream.set_nodelay(true)?;
+    let id = random_id()?;
+    write_framed(&mut stream, &question.with_id(id)).await?;
+    let answer = read_framed(&mut stream, usize::from(u16::MAX)).await?;
+    question.accept(id, answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+async fn read_framed(stream: &mut TcpStream, longest: usize) -> io::Result<Vec<u8>> {
+    let len = usize::from(stream.read_u16().await?);
+    if len > longest {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = vec![0u8; len];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+async fn write_framed(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+    let len = u16::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidData)?;
+    // One write, so that length and message leave in one packet.
+    let mut framed = Vec::with_capacity(2 + bytes.len());
+    framed.extend_from_slice(&len.to_be_bytes());
+    framed.extend_from_slice(bytes);
+    stream.write_all(&framed).await
+}
+
+fn random_id() -> io::Result<[u8; 2]> {
+    let mut id = [0u8; 2];
+    getrandom::fill(&mut id).map_err(io::Error::other)?;
+    Ok(id)
+}

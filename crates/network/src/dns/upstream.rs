@@ -1,0 +1,83 @@
+//! Which name servers to ask: those of the host, read from its resolv.conf and read again when it changes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// LIMIT: as many as the C library looks at.
+const MOST: usize = 3;
+/// How old what we read from the file may be.
+const FRESH_FOR: Duration = Duration::from_secs(5);
+const PORT: u16 = 53;
+
+/// The name servers that questions go to, in this order.
+#[derive(Debug)]
+pub struct Upstreams(Source);
+
+#[derive(Debug)]
+enum Source {
+    Fixed(Vec<SocketAddr>),
+    File { path: PathBuf, read: Mutex<Option<(Instant, Vec<SocketAddr>)>> },
+}
+
+impl Upstreams {
+    /// Always these.
+    pub fn fixed(servers: Vec<SocketAddr>) -> Self {
+        Self(Source::Fixed(servers))
+    }
+
+    /// Those that a resolv.conf names, followed through changes.
+    pub fn from_file(path: impl Into<PathBuf>) -> Self {
+        Self(Source::File { path: path.into(), read: Mutex::new(None) })
+    }
+
+    /// Those of this host.
+    pub fn of_host() -> Self {
+        Self::from_file("/etc/resolv.conf")
+    }
+
+    pub(crate) fn servers(&self) -> Vec<SocketAddr> {
+        match &self.0 {
+            Source::Fixed(servers) => servers.clone(),
+            Source::File { path, read } => {
+                let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some((_, servers)) = read.as_ref().filter(|(at, _)| at.elapsed() < FRESH_FOR) {
+                    return servers.clone();
+                }
+                // A file that cannot be read now keeps what it said before.
+                let before = read.take().map(|(_, servers)| servers).unwrap_or_default();
+                let servers = std::fs::read_to_string(path).map_or(before, |text| parse(&text));
+                *read = Some((Instant::now(), servers.clone()));
+                servers
+            }
+        }
+    }
+}
+
+fn parse(text: &str) -> Vec<SocketAddr> {
+    let addresses = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        // A zone like fe80::1%eth0 has no meaning here; such a server is left out.
+        (words.next() == Some("nameserver")).then(|| words.next()?.parse::<IpAddr>().ok())?
+    });
+    addresses.take(MOST).map(|address| SocketAddr::new(address, PORT)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn name_servers_are_read_from_resolv_conf() {
+        let text = "# a comment\nsearch example\nnameserver 10.0.0.2 # inner\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver\nnameserver 1.1.1.1\nnameserver 8.8.8.8\n";
+        let found = parse(text);
+        assert_eq!(found, ["10.0.0.2:53", "[::1]:53", "1.1.1.1:53"].map(|server| server.parse().unwrap()));
+    }
+
+    #[test]
+    fn a_missing_file_means_no_servers_and_no_panic() {
+        assert!(Upstreams::from_file("/does/not/exist").servers().is_empty());
+    }
+}

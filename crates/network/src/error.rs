@@ -1,0 +1,149 @@
+//! What can go wrong, one enum per operation, each with the kind that edges map.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use crate::ErrorKind;
+
+/// Making, finding or removing the router.
+#[derive(Debug, thiserror::Error)]
+pub enum RouterError {
+    /// The namespace could not be pinned or opened.
+    #[error("cannot pin the router namespace at {}", path.display())]
+    Pin {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    /// The veth between router and host.
+    #[error("cannot make the uplink {name}")]
+    Uplink {
+        name: String,
+        #[source]
+        cause: io::Error,
+    },
+    /// A ruleset did not load.
+    #[error("cannot load the firewall rules of the {place}")]
+    Rules {
+        place: &'static str,
+        #[source]
+        cause: io::Error,
+    },
+    /// A kernel setting.
+    #[error("cannot set {name} to {value}")]
+    Sysctl {
+        name: String,
+        value: &'static str,
+        #[source]
+        cause: io::Error,
+    },
+    /// Another step, named.
+    #[error("cannot {step}")]
+    Step {
+        step: &'static str,
+        #[source]
+        cause: io::Error,
+    },
+}
+
+impl RouterError {
+    /// What an edge maps.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Pin { .. }
+            | Self::Uplink { .. }
+            | Self::Rules { .. }
+            | Self::Sysctl { .. }
+            | Self::Step { .. } => ErrorKind::Unavailable,
+        }
+    }
+}
+
+/// Working on a sandbox's link.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Every number is taken.
+    #[error("no free link number is left")]
+    Exhausted,
+    /// The address asked for is held by another link.
+    #[error("address {address} is in use")]
+    AddressInUse { address: Ipv4Addr },
+    /// The address asked for is not one of a sandbox.
+    #[error("{address} is not a sandbox address")]
+    NotASandboxAddress { address: Ipv4Addr },
+    /// The link was never reserved, adopted or is already released.
+    #[error("link {number} is not known here")]
+    Unknown { number: u32 },
+    /// The kernel refused a step.
+    #[error("cannot {step} for link {number}")]
+    Kernel {
+        step: &'static str,
+        number: u32,
+        #[source]
+        cause: io::Error,
+    },
+}
+
+impl LinkError {
+    /// What an edge maps.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Exhausted => ErrorKind::Exhausted,
+            Self::AddressInUse { .. } => ErrorKind::Conflict,
+            Self::NotASandboxAddress { .. } => ErrorKind::Invalid,
+            Self::Unknown { .. } => ErrorKind::NotFound,
+            Self::Kernel { .. } => ErrorKind::Internal,
+        }
+    }
+}
+
+/// Setting up the inside of a sandbox's namespace.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {step} inside the sandbox's network namespace")]
+pub struct SetupError {
+    /// What was tried.
+    pub step: &'static str,
+    /// What the kernel said.
+    #[source]
+    pub cause: io::Error,
+}
+
+impl SetupError {
+    /// What an edge maps.
+    pub fn kind(&self) -> ErrorKind {
+        ErrorKind::Internal
+    }
+}
+
+/// Connecting to a port inside a sandbox.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// Nothing listens there.
+    #[error("nothing listens on port {port} inside the sandbox")]
+    Refused { port: u16 },
+    /// The deadline passed.
+    #[error("port {port} inside the sandbox did not answer in time")]
+    TimedOut { port: u16 },
+    /// Too many connections are being made.
+    #[error("too many connections are being made")]
+    Busy,
+    /// The namespace cannot be entered or the socket not made.
+    #[error("cannot connect to port {port} inside the sandbox")]
+    Failed {
+        port: u16,
+        #[source]
+        cause: io::Error,
+    },
+}
+
+impl DialError {
+    /// What an edge maps.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Refused { .. } | Self::TimedOut { .. } => ErrorKind::Unavailable,
+            Self::Busy => ErrorKind::Exhausted,
+            Self::Failed { .. } => ErrorKind::Internal,
+        }
+    }
+}

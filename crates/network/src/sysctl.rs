@@ -1,0 +1,89 @@
+//! Kernel settings below /proc/sys/net, of the namespace the calling thread is in.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use crate::error::RouterError;
+
+/// Settings of the router namespace. IPv6 is off; refusals are not rationed, or the seventh refused call would hang.
+const ROUTER: &[(&str, &str)] = &[
+    ("ipv4/ip_forward", "1"),
+    ("ipv4/conf/all/rp_filter", "1"),
+    ("ipv4/conf/all/accept_redirects", "0"),
+    ("ipv4/conf/all/send_redirects", "0"),
+    ("ipv4/conf/default/send_redirects", "0"),
+    ("ipv4/conf/all/accept_source_route", "0"),
+    ("ipv4/icmp_ratelimit", "0"),
+];
+
+/// Settings that a kernel without the feature does not have.
+const ROUTER_OPTIONAL: &[(&str, &str)] = &[
+    ("ipv6/conf/all/disable_ipv6", "1"),
+    ("ipv6/conf/default/disable_ipv6", "1"),
+    ("ipv6/conf/all/forwarding", "0"),
+];
+
+/// The neighbour table is one for all namespaces and a live sandbox holds an entry or two.
+const NEIGHBOURS: &[(&str, u64)] = &[
+    ("ipv4/neigh/default/gc_thresh3", 32_768),
+    ("ipv4/neigh/default/gc_thresh2", 16_384),
+    ("ipv4/neigh/default/gc_thresh1", 8_192),
+];
+
+pub(crate) fn prepare_router() -> Result<(), RouterError> {
+    for (name, value) in ROUTER {
+        write(name, value)?;
+    }
+    for (name, value) in ROUTER_OPTIONAL {
+        match write(name, value) {
+            Err(RouterError::Sysctl { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// Makes room in the neighbour table. Only possible in the machine's first namespace; never lowers a value.
+pub(crate) fn make_room_for_neighbours() {
+    for (name, wanted) in NEIGHBOURS {
+        let current = fs::read_to_string(path(name)).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        if current.is_some_and(|current| current < *wanted)
+            && fs::write(path(name), wanted.to_string()).is_err()
+        {
+            tracing::warn!(
+                setting = name,
+                wanted,
+                "the neighbour table stays small; more than 500 busy sandboxes may not reach the network"
+            );
+        }
+    }
+}
+
+pub(crate) fn is_forwarding(interface: &str) -> bool {
+    read(&format!("ipv4/conf/{interface}/forwarding")).as_deref() == Some("1")
+}
+
+pub(crate) fn is_forwarding_everywhere() -> bool {
+    read("ipv4/ip_forward").as_deref() == Some("1")
+}
+
+pub(crate) fn forward(interface: &str) -> Result<(), RouterError> {
+    write(&format!("ipv4/conf/{interface}/forwarding"), "1")
+}
+
+fn write(name: &str, value: &'static str) -> Result<(), RouterError> {
+    // Writing a value that is already there is skipped: a read-only /proc/sys with the right values is fine.
+    if read(name).as_deref() == Some(value) {
+        return Ok(());
+    }
+    fs::write(path(name), value).map_err(|cause| RouterError::Sysctl { name: name.to_owned(), value, cause })
+}
+
+fn read(name: &str) -> Option<String> {
+    fs::read_to_string(path(name)).ok().map(|text| text.trim().to_owned())
+}
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from("/proc/sys/net").join(name)
+}
