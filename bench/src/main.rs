@@ -1,2 +1,78 @@
 //! Measures the bars of DESIGN §8 beside the peers a user would pick.
-fn main() {}
+//!
+//! Everything runs inside a network namespace of its own, so that the firewall rules of other engines stay there.
+//! Ratios are taken within one run on one machine; the first thing timed is the machine itself.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to the terminal")]
+
+mod density;
+mod http;
+mod latency;
+mod noise;
+mod peers;
+mod report;
+mod server;
+mod stats;
+mod transfer;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+
+use crate::report::Report;
+
+/// Prints and writes the figures.
+#[derive(Debug, Parser)]
+pub(crate) struct Options {
+    /// Fewer samples; finishes within a minute.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// The binary under test.
+    #[arg(long, default_value = "target/release/atoll")]
+    pub(crate) atoll: PathBuf,
+    /// Where the figures go.
+    #[arg(long, default_value = "bench/RESULTS.md")]
+    pub(crate) out: PathBuf,
+    /// Set by the program itself once it is inside its own network namespace.
+    #[arg(long, hide = true)]
+    inside: bool,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    if options.inside { measure(&options) } else { enter_namespace() }
+}
+
+/// Starts this program again in a network namespace of its own.
+fn enter_namespace() -> Result<()> {
+    let program = std::env::current_exe()?;
+    let status = Command::new("unshare")
+        .args(["--net", "--"])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .arg("--inside")
+        .status()
+        .context("cannot run unshare (package util-linux)")?;
+    if status.success() { Ok(()) } else { bail!("the measurement failed: {status}") }
+}
+
+fn measure(options: &Options) -> Result<()> {
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().context("cannot run ip")?;
+    anyhow::ensure!(up.success(), "cannot raise lo");
+    let place = tempfile::Builder::new().prefix("atoll-bench.").tempdir_in("/var/tmp")?;
+    let mut report = Report::new(options.quick);
+    noise::measure(&mut report)?;
+    let rootfs = server::prepare_template(place.path())?;
+    latency::warm(options, place.path(), &mut report)?;
+    latency::cold(options, place.path(), &mut report)?;
+    latency::burst(options, place.path(), &mut report)?;
+    latency::exec(options, place.path(), &mut report)?;
+    transfer::measure(options, place.path(), &mut report)?;
+    density::measure(options, place.path(), &mut report)?;
+    peers::measure(options, place.path(), &rootfs, &mut report)?;
+    report.compare_with_peers();
+    let text = report.render();
+    print!("{text}");
+    std::fs::write(&options.out, text).with_context(|| format!("cannot write {}", options.out.display()))
+}

@@ -1,0 +1,134 @@
+//! Starts and ends the server under test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+
+use crate::Options;
+use crate::http::Client;
+
+/// A server with its own data folder; ended when dropped.
+pub(crate) struct Server {
+    child: Child,
+    address: String,
+    key: String,
+    data: PathBuf,
+}
+
+/// The template every row uses, unless it says otherwise.
+pub(crate) const TEMPLATE: &str = "debian";
+
+/// Makes the template once and answers its root filesystem, which the peers run too.
+pub(crate) fn prepare_template(place: &Path) -> Result<PathBuf> {
+    let data = data_dir(place);
+    std::fs::create_dir_all(&data)?;
+    let catalog = atoll_image::Catalog::open(data.join("templates"))?;
+    let template = match catalog.get(TEMPLATE) {
+        Ok(template) => template,
+        Err(_) => catalog.make(TEMPLATE, &mut |line: &str| {
+            println!("  {line}");
+            std::ops::ControlFlow::Continue(())
+        })?,
+    };
+    template.layers.first().cloned().context("the template has no layer")
+}
+
+fn data_dir(place: &Path) -> PathBuf {
+    place.join("data")
+}
+
+impl Server {
+    /// Starts with `pool` ready instances and waits until it answers.
+    pub(crate) fn start(options: &Options, place: &Path, pool: usize) -> Result<Self> {
+        let data = data_dir(place);
+        let address = "127.0.0.1:7070".to_owned();
+        let log = std::fs::File::create(place.join("server.log"))?;
+        let child = Command::new(&options.atoll)
+            .args([
+                "serve",
+                "--listen",
+                &address,
+                "--template",
+                TEMPLATE,
+                "--pool",
+                &pool.to_string(),
+                "--data",
+            ])
+            .arg(&data)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot start {}", options.atoll.display()))?;
+        let mut server = Self { child, address, key: String::new(), data };
+        server.wait_until_healthy(place)?;
+        server.key = std::fs::read_to_string(server.data.join("admin.key"))?.trim().to_owned();
+        Ok(server)
+    }
+
+    fn wait_until_healthy(&mut self, place: &Path) -> Result<()> {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(60) {
+            if let Some(status) = self.child.try_wait()? {
+                let log = std::fs::read_to_string(place.join("server.log")).unwrap_or_default();
+                bail!("the server ended with {status}:\n{log}");
+            }
+            let healthy = Client::connect(&self.address, "none").and_then(|mut c| c.get("/health"));
+            if healthy.is_ok_and(|a| a.status == 200) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("the server did not answer within 60 s")
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn client(&self) -> Result<Client> {
+        Client::connect(&self.address, &self.key)
+    }
+
+    pub(crate) fn address(&self) -> (String, String) {
+        (self.address.clone(), self.key.clone())
+    }
+}
+
+/// Creates a sandbox and answers its id.
+pub(crate) fn create(client: &mut Client) -> Result<String> {
+    let body = json!({ "template": TEMPLATE, "memory_mib": 256, "disk_mib": 1024, "network": "allow-all" });
+    let made = client.post("/v1/sandboxes", &body)?.json()?;
+    Ok(made["id"].as_str().context("no id in the answer")?.to_owned())
+}
+
+pub(crate) fn delete(client: &mut Client, id: &str) -> Result<()> {
+    client.delete(&format!("/v1/sandboxes/{id}"))?.json().map(drop)
+}
+
+/// Runs a command and checks that it succeeded.
+pub(crate) fn exec(client: &mut Client, id: &str, argv: &[&str]) -> Result<serde_json::Value> {
+    let answer = client.post(&format!("/v1/sandboxes/{id}/exec"), &json!({ "argv": argv }))?.json()?;
+    if answer["exit_code"] != 0 {
+        bail!("{argv:?} ended with {answer}");
+    }
+    Ok(answer)
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(20) {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
