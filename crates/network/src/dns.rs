@@ -28,8 +28,8 @@ pub use upstream::Upstreams;
 const IN_FLIGHT: usize = 1024;
 /// LIMIT: questions under way of one sandbox, so that one cannot take all the places.
 const IN_FLIGHT_PER_SANDBOX: usize = 64;
-/// How long to pause when accepting fails, which only happens when descriptors run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long to pause when receiving or accepting fails, so that a lasting error does not take a core.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 const PORT: u16 = 53;
 
 /// The listening sockets, made inside the router namespace.
@@ -66,8 +66,11 @@ async fn serve_udp(socket: Arc<UdpSocket>, upstreams: &Arc<Upstreams>, places: &
     let mut buffer = [0u8; message::LONGEST_QUESTION + 1];
     loop {
         while tasks.try_join_next().is_some() {}
-        // An error here belongs to an answer sent before; the socket itself goes on.
-        let Ok((len, from)) = socket.recv_from(&mut buffer).await else { continue };
+        let Ok((len, from)) = socket.recv_from(&mut buffer).await else {
+            // It belongs to an answer sent before; the socket itself goes on.
+            tokio::time::sleep(PAUSE_AFTER_ERROR).await;
+            continue;
+        };
         let Some(question) = message::Question::parse(&buffer[..len]) else { continue };
         let Some(place) = places.take(from.ip()) else {
             let _ = socket.try_send_to(&question.failure(), from);
@@ -87,7 +90,7 @@ async fn serve_tcp(listener: TcpListener, upstreams: &Arc<Upstreams>, places: &P
     loop {
         while tasks.try_join_next().is_some() {}
         let Ok((stream, from)) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
+            tokio::time::sleep(PAUSE_AFTER_ERROR).await;
             continue;
         };
         let Some(place) = places.take(from.ip()) else { continue };

@@ -19,7 +19,7 @@ use crate::router::{CHANGES_AT_ONCE, set_keys};
 use crate::ruleset::{OPEN, OWN, TABLE};
 
 /// The group that doomed links are put in, to die together.
-const DOOMED_GROUP: u32 = 0x6174_6c;
+const DOOMED_GROUP: u32 = 0x0061_746c;
 
 /// What a sandbox may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -116,7 +116,9 @@ impl RouterHandle {
         }
     }
 
-    /// Makes the veth into the sandbox's namespace, its route and its elements. On an error nothing is left.
+    /// Makes the veth into the sandbox's namespace, its route and its elements.
+    ///
+    /// On an error nothing is left in the kernel; the number stays reserved until [`RouterHandle::release`].
     pub fn attach(&mut self, link: Link, policy: Policy, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
         self.create_link(link, namespace)?;
         if let Err(error) = self.admit(link, policy) {

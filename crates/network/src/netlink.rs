@@ -29,7 +29,7 @@ const HEADER_LEN: usize = 16;
 const NESTED: u16 = 0x8000;
 const KIND_MASK: u16 = 0x3fff;
 
-/// LIMIT: the kernel answers while it handles the request; a second without an answer means that something is wrong with it.
+/// LIMIT: the kernel answers while it handles the request; five seconds without an answer mean that something is wrong with it.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// LIMIT: the kernel never fills more than 32 KiB per datagram of a dump.
 const RECEIVE_LEN: usize = 64 * 1024;
@@ -87,12 +87,16 @@ impl Socket {
         let mut missing = batch.acks;
         while missing > 0 {
             let len = self.receive_datagram()?;
-            for message in Messages::new(&self.receive[..len]) {
-                let Some(place) = answers.get_mut(message.seq.wrapping_sub(first) as usize) else { continue };
-                if message.kind == MSG_ERROR && place.is_none() {
-                    *place = Some(message.error());
-                    missing -= 1;
+            for message in Messages::new(&self.receive[..len]).filter(|message| message.kind == MSG_ERROR) {
+                let at = message.seq.wrapping_sub(first) as usize;
+                let Some(place) = answers.get_mut(at).filter(|place| place.is_none()) else { continue };
+                if !batch.wants_ack(at) {
+                    // Told to the frame of a transaction: the whole of it failed, and nothing more will come.
+                    message.error()?;
+                    continue;
                 }
+                *place = Some(message.error());
+                missing -= 1;
             }
         }
         Ok(answers.into_iter().flatten().collect())
@@ -245,6 +249,11 @@ impl Batch {
     pub(crate) fn close(&mut self, nest: Nest) {
         let len = u16::try_from(self.bytes.len() - nest.0).expect("nests of this crate are short");
         self.bytes[nest.0..nest.0 + 2].copy_from_slice(&len.to_ne_bytes());
+    }
+
+    fn wants_ack(&self, number: usize) -> bool {
+        let flags = self.starts.get(number).and_then(|start| u16_at(&self.bytes, start + 6));
+        flags.is_some_and(|flags| flags & F_ACK != 0)
     }
 
     fn pad(&mut self) {

@@ -46,7 +46,7 @@ pub struct Router {
 impl Router {
     /// Makes the router or finds it again, and brings everything about it to the wanted state.
     ///
-    /// The calling thread's network namespace is taken as the host's.
+    /// The calling thread's network namespace is taken as the host's. One caller at a time per pin (a server locks its DATA).
     pub fn open(config: RouterConfig) -> Result<Self, RouterError> {
         let host = netns::current().map_err(step("open the host's network namespace"))?;
         let namespace = netns::open_or_pin(&config.pin)
@@ -98,27 +98,24 @@ impl Router {
     /// Between two calls a new address of the host is still unreachable: the host's own table drops what is meant for it.
     pub fn refresh_host(&self) -> Result<(), RouterError> {
         self.refresh_addresses()?;
-        let ways_out = self.ways_out()?;
-        let block = self.config.block;
-        let everywhere = self.in_host(sysctl::is_forwarding_everywhere)?;
+        let ways_out: Vec<String> = self.ways_out()?.into_iter().map(|link| link.name).collect();
+        let table = self.config.block.host_table();
         let mut socket = self.socket(Family::Netfilter, self.host.as_fd())?;
-        let known = set_keys(&mut socket, &block.host_table(), ruleset::OPENED)
-            .map_err(step("read the host's rules"))?;
-        let mut opened: Vec<Vec<u8>> = Vec::new();
-        let mut interfaces = vec![block.host_interface()];
-        interfaces.extend(ways_out.into_iter().map(|link| link.name));
-        for name in interfaces {
-            let key = nft::name_key(&name).to_vec();
-            let was_closed = self.in_host(|| !sysctl::is_forwarding(&name))?;
-            let is_uplink = name == block.host_interface();
-            if !is_uplink && !everywhere && (was_closed || known.contains(&key)) {
-                opened.push(key);
-            }
-        }
+        let known = set_keys(&mut socket, &table, ruleset::OPENED).map_err(step("read the host's rules"))?;
+        let opened: Vec<Vec<u8>> = self.in_host(|| {
+            // Where the host forwards by its own will, what passes is none of our business.
+            let names = ways_out.iter().filter(|_| !sysctl::is_forwarding_everywhere());
+            let keys = names.map(|name| (sysctl::is_forwarding(name), nft::name_key(name).to_vec()));
+            keys.filter(|(is_open, key)| !is_open || known.contains(key)).map(|(_, key)| key).collect()
+        })?;
         // First the rule, then the setting: an interface never forwards for strangers in between.
-        replace(&mut socket, &block.host_table(), ruleset::OPENED, &known, &opened)
+        replace(&mut socket, &table, ruleset::OPENED, &known, &opened)
             .map_err(step("update the host's rules"))?;
-        self.open_forwarding()
+        // Packets are forwarded if the interface they arrive on forwards: ours for the way out, the others for the answers.
+        self.in_host(|| {
+            sysctl::forward(&self.config.block.host_interface())?;
+            ways_out.iter().try_for_each(|name| sysctl::forward(name))
+        })?
     }
 
     /// Removes the uplink, the table in the host's namespace and the pin. Sandboxes still attached lose their network.
@@ -235,15 +232,6 @@ impl Router {
             .into_iter()
             .filter(|link| indices.contains(&link.index))
             .collect())
-    }
-
-    /// Packets are forwarded if the interface they arrive on forwards: ours for the way out, the others for the answers.
-    fn open_forwarding(&self) -> Result<(), RouterError> {
-        let ways_out = self.ways_out()?;
-        self.in_host(|| {
-            sysctl::forward(&self.config.block.host_interface())?;
-            ways_out.iter().try_for_each(|link| sysctl::forward(&link.name))
-        })?
     }
 
     fn links_of(&self, namespace: BorrowedFd<'_>) -> Result<Vec<FoundLink>, RouterError> {

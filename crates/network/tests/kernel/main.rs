@@ -1,0 +1,16 @@
+//! The network against a real kernel, as root. Each test has its own host, internet and sandboxes in fresh network namespaces;
+//! nothing leaves them, and the machine's own namespace is never touched.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests fail by panicking and print what they measured"
+)]
+
+mod cost;
+mod dial;
+mod dns;
+mod life;
+mod policy;
+mod reach;
+mod world;
