@@ -1,0 +1,124 @@
+//! Looking at processes from the host, through `/proc`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+
+/// One process as the host sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its id on the host.
+    pub pid: i32,
+    /// Its parent's id.
+    pub parent: i32,
+    /// Its short name.
+    pub name: String,
+    /// `R`, `S`, `Z`, …
+    pub state: char,
+    /// Clock ticks after boot at which it started.
+    pub started: u64,
+}
+
+impl Process {
+    /// Reads one process; `None` when it is gone.
+    pub fn read(pid: i32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name may hold anything, so the fields are counted from its last bracket.
+        let (head, tail) = stat.rsplit_once(')')?;
+        let name = head.split_once('(')?.1.to_owned();
+        let fields: Vec<&str> = tail.split_whitespace().collect();
+        let state = fields.first()?.chars().next()?;
+        Some(Self {
+            pid,
+            parent: fields.get(1)?.parse().ok()?,
+            name,
+            state,
+            started: fields.get(19)?.parse().ok()?,
+        })
+    }
+}
+
+/// All processes of the machine.
+pub fn all() -> Vec<Process> {
+    let entries = std::fs::read_dir("/proc").expect("/proc");
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(Process::read).collect()
+}
+
+/// Everything that descends from `ancestor`, itself left out.
+pub fn descendants(ancestor: i32) -> Vec<Process> {
+    let mut by_parent: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
+    for process in all() {
+        by_parent.entry(process.parent).or_default().push(process);
+    }
+    let (mut found, mut next) = (Vec::new(), vec![ancestor]);
+    while let Some(pid) = next.pop() {
+        for child in by_parent.remove(&pid).unwrap_or_default() {
+            next.push(child.pid);
+            found.push(child);
+        }
+    }
+    found
+}
+
+/// The test's own process id.
+pub fn own_pid() -> i32 {
+    nix::unistd::getpid().as_raw()
+}
+
+/// Waits for zombies that were handed to us, as the machine's init would; those in `kept` have an owner.
+pub fn reap_orphans(kept: &BTreeSet<i32>) {
+    for process in all() {
+        if process.parent == own_pid() && process.state == 'Z' && !kept.contains(&process.pid) {
+            let _ = waitpid(Pid::from_raw(process.pid), Some(WaitPidFlag::WNOHANG));
+        }
+    }
+}
+
+/// How many descriptors a process holds.
+pub fn descriptors(pid: i32) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let target =
+        |entry: std::fs::DirEntry| std::fs::read_link(entry.path()).ok()?.to_str().map(str::to_owned);
+    entries.flatten().filter_map(target).collect()
+}
+
+/// A figure of `/proc/PID/status` in KiB or as it stands, `VmRSS` or `Threads` for example.
+pub fn status(pid: i32, field: &str) -> Option<u64> {
+    status_text(pid, field)?.split_whitespace().next()?.parse().ok()
+}
+
+/// A line of `/proc/PID/status` without its name.
+pub fn status_text(pid: i32, field: &str) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find(|line| line.split(':').next() == Some(field))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// Where a process sits, per cgroup hierarchy, as folders of the host.
+pub fn cgroups(pid: i32) -> BTreeMap<String, PathBuf> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let mut found = BTreeMap::new();
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        let path = path.trim_start_matches('/');
+        for controller in controllers.split(',') {
+            let mount = if controller.is_empty() { "unified" } else { controller };
+            let folder = PathBuf::from("/sys/fs/cgroup").join(mount).join(path);
+            if folder.is_dir() {
+                found.insert(controller.to_owned(), folder);
+            }
+        }
+    }
+    found
+}
+
+/// The same namespace as another process?
+pub fn namespace(pid: i32, kind: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok()
+}

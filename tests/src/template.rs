@@ -1,0 +1,51 @@
+//! Templates for the tests: made once per machine, shared read-only by all worlds; and hostile ones made by hand.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use atoll_image::Catalog;
+use nix::fcntl::{Flock, FlockArg};
+use serde_json::json;
+
+/// What this harness keeps between runs.
+pub fn cache() -> PathBuf {
+    atoll_image::default_cache_dir().join("tests")
+}
+
+/// The folder of a shared template; made when missing.
+pub fn shared(name: &str) -> PathBuf {
+    let folder = cache().join("templates");
+    let made = folder.join(name);
+    if made.join("manifest.json").exists() {
+        return made;
+    }
+    std::fs::create_dir_all(&folder).expect("cache folder");
+    let lock = std::fs::File::create(cache().join("templates.lock")).expect("lock file");
+    let _held = Flock::lock(lock, FlockArg::LockExclusive).expect("one maker at a time");
+    if !made.join("manifest.json").exists() {
+        let catalog = Catalog::open(&folder).expect("a catalog");
+        let mut quiet = |_: &str| std::ops::ControlFlow::Continue(());
+        catalog.make(name, &mut quiet).unwrap_or_else(|cause| panic!("template {name}: {cause:?}"));
+    }
+    made
+}
+
+/// A copy of the busybox template under another name, for a test that bends it.
+pub fn variant(templates: &Path, name: &str, bend: impl FnOnce(&Path, &mut serde_json::Value)) {
+    let (from, to) = (shared("busybox"), templates.join(name));
+    let copied = std::process::Command::new("cp").arg("-a").arg(&from).arg(&to).status().expect("cp");
+    assert!(copied.success(), "copy of busybox");
+    let path = to.join("manifest.json");
+    let mut manifest: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).expect("manifest")).expect("manifest is JSON");
+    manifest["name"] = json!(name);
+    manifest["digest"] = json!(format!("test-{name}"));
+    manifest["aliases"] = json!([]);
+    bend(&to.join("rootfs"), &mut manifest);
+    std::fs::write(&path, manifest.to_string()).expect("manifest");
+}
+
+/// Makes a file of a template setuid root.
+pub fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("mode");
+}

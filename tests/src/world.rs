@@ -1,0 +1,468 @@
+//! A whole Atoll on its own ground: server, state folder, keys, internet; and the audit at its end.
+
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::canary::Canary;
+use crate::client::Client;
+use crate::contract::Contract;
+use crate::ground;
+use crate::internet::Internet;
+use crate::leaks::{Holdings, Marks};
+use crate::witness::Witness;
+use crate::{poll, proc, template};
+
+/// Where the server of every world listens; each has its own loopback.
+pub const LISTEN: &str = "127.0.0.1:7070";
+
+/// How the server of a world is set up.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The default template.
+    pub template: &'static str,
+    /// Templates that are there; the default is always.
+    pub templates: Vec<&'static str>,
+    /// Ready instances kept; none makes what a test sees simpler.
+    pub pool: u32,
+    /// More environment for the server.
+    pub env: Vec<(&'static str, String)>,
+    /// Whether the end of the test is an ordinary end of the server, with an audit.
+    pub audit: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { template: "busybox", templates: Vec::new(), pool: 0, env: Vec::new(), audit: true }
+    }
+}
+
+impl Options {
+    /// With python, git and sudo inside.
+    pub fn debian() -> Self {
+        Self { template: "debian", templates: vec!["busybox"], ..Self::default() }
+    }
+
+    /// One more variable in the server's environment.
+    pub fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((name, value.into()));
+        self
+    }
+}
+
+/// Everything a test needs.
+pub struct World {
+    /// What is outside.
+    pub internet: Internet,
+    /// What must not change.
+    pub canary: Canary,
+    options: Options,
+    folder: tempfile::TempDir,
+    server: Mutex<Option<Child>>,
+    contract: OnceLock<Arc<Contract>>,
+    marks: Mutex<Marks>,
+    baseline: Mutex<Holdings>,
+}
+
+/// Runs a test in a world of its own.
+pub fn run(body: impl AsyncFnOnce(&World) + Send) {
+    run_with(Options::default(), body);
+}
+
+/// Runs a test in a world of its own, set up as told.
+pub fn run_with(options: Options, body: impl AsyncFnOnce(&World) + Send) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = lock(&ONE_AT_A_TIME);
+    nix::sys::prctl::set_child_subreaper(true).expect("subreaper");
+    ground::on_own_ground(move |internet| {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(4)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let world = World::open(options, internet);
+            let outcome = AssertUnwindSafe(async {
+                world.begin().await;
+                body(&world).await;
+                world.finish().await;
+            });
+            let outcome = outcome.catch_unwind().await;
+            if outcome.is_err() {
+                world.report();
+            }
+            world.wipe();
+            if let Err(panic) = outcome {
+                std::panic::resume_unwind(panic);
+            }
+        });
+        runtime.shutdown_timeout(Duration::from_secs(2));
+    });
+}
+
+impl World {
+    fn open(options: Options, internet: Internet) -> Self {
+        let parent =
+            std::env::var_os("ATOLL_TEST_DIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+        let folder =
+            tempfile::Builder::new().prefix("atoll-test-").tempdir_in(parent).expect("a state folder");
+        let data = folder.path().join("data");
+        for name in options.templates.iter().chain([&options.template]) {
+            // `host` is made by the server out of the host itself.
+            if *name != "host" {
+                let place = data.join("templates").join(name);
+                std::fs::create_dir_all(&place).expect("templates");
+                ground::bind_read_only(&template::shared(name), &place);
+            }
+        }
+        let canary = Canary::take(folder.path(), &[&program(), &agent()]);
+        let marks = Marks { data, cgroups: BTreeSet::new(), server: None };
+        Self {
+            internet,
+            canary,
+            options,
+            folder,
+            server: Mutex::default(),
+            contract: OnceLock::new(),
+            marks: Mutex::new(marks),
+            baseline: Mutex::default(),
+        }
+    }
+
+    /// Starts the server, finds this world's marks with a first sandbox and counts what there is without one.
+    async fn begin(&self) {
+        self.start_server().await;
+        if !self.options.audit {
+            return;
+        }
+        let first = self.admin().create(json!({ "network": "deny-all" })).await;
+        let agent = self.agent_pid(&first);
+        let homes = proc::cgroups(agent).into_values();
+        lock(&self.marks).cgroups = homes.filter_map(|home| home.parent().map(Path::to_path_buf)).collect();
+        self.admin().remove(&first).await;
+        let settled = self.settled().await;
+        *lock(&self.baseline) = settled;
+    }
+
+    /// Counts until two counts in a row are equal: endings behind the answers are over.
+    async fn settled(&self) -> Holdings {
+        let mut last = self.holdings();
+        poll::until("the machine settles", async || {
+            tokio::time::sleep(Duration::from_millis(60)).await;
+            let now = self.holdings();
+            let same = now == last;
+            last = now;
+            same.then(|| last.clone())
+        })
+        .await
+    }
+
+    /// What this world holds on the machine now.
+    pub fn holdings(&self) -> Holdings {
+        self.reap();
+        Holdings::take(&lock(&self.marks))
+    }
+
+    /// What it held before the test.
+    pub fn baseline(&self) -> Holdings {
+        lock(&self.baseline).clone()
+    }
+
+    /// Fails unless everything the test made is gone.
+    pub async fn leak_check(&self) {
+        let before = self.baseline();
+        let started = Instant::now();
+        loop {
+            let leaked = self.holdings().leaked_since(&before);
+            if leaked.is_empty() {
+                return;
+            }
+            assert!(started.elapsed() < poll::PATIENCE, "left behind:\n  {}", leaked.join("\n  "));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Deletes every sandbox of every tenant.
+    pub async fn delete_all(&self) {
+        loop {
+            let page = self.admin().get("/v1/sandboxes?limit=100").await.ok();
+            let ids: Vec<String> = page["items"]
+                .as_array()
+                .expect("items")
+                .iter()
+                .map(|s| s["id"].as_str().expect("id").to_owned())
+                .collect();
+            if ids.is_empty() {
+                return;
+            }
+            for id in ids {
+                self.admin().remove(&id).await;
+            }
+        }
+    }
+
+    async fn finish(&self) {
+        if !self.options.audit {
+            return;
+        }
+        self.delete_all().await;
+        self.leak_check().await;
+        let changes = self.canary.changes();
+        assert!(changes.is_empty(), "the host was changed: {changes:?}");
+        let status = self.stop_server(Signal::SIGTERM).await;
+        assert!(status.success(), "the server ended with {status}");
+        let left = poll::until("launcher and pool end with the server", async || {
+            self.reap();
+            let left = proc::descendants(proc::own_pid());
+            left.is_empty().then_some(left)
+        });
+        left.await;
+        assert!(!self.log().contains("panicked at"), "the server panicked:\n{}", self.log_tail());
+    }
+
+    /// Starts the server and waits until it answers.
+    pub async fn start_server(&self) {
+        self.spawn_server();
+        poll::until("the server answers", async || {
+            if let Some(status) = self.server_exit() {
+                panic!("the server ended with {status} instead of answering:\n{}", self.log_tail());
+            }
+            let health = reqwest::get(format!("http://{LISTEN}/health")).await;
+            health.is_ok_and(|answer| answer.status() == 200).then_some(())
+        })
+        .await;
+        if self.contract.get().is_none() {
+            let document =
+                reqwest::get(format!("http://{LISTEN}/v1/openapi.json")).await.expect("the document");
+            let document: Value = document.json().await.expect("the document is JSON");
+            let _ = self.contract.set(Arc::new(Contract::new(document)));
+        }
+    }
+
+    /// Starts the server without waiting.
+    pub fn spawn_server(&self) {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_path()).expect("a log");
+        let child = self
+            .command()
+            .args(["serve", "--listen", LISTEN])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a descriptor"))
+            .stderr(log)
+            .spawn()
+            .expect("the server starts");
+        lock(&self.marks).server = Some(child.id().cast_signed());
+        *lock(&self.server) = Some(child);
+    }
+
+    /// The `atoll` program, pointed at this world.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(program());
+        command
+            .env_remove("ATOLL_API_KEY")
+            .env("ATOLL_DATA", self.data())
+            .env("ATOLL_URL", format!("http://{LISTEN}"))
+            .env("ATOLL_TEMPLATE", self.options.template)
+            .env("ATOLL_POOL", self.options.pool.to_string())
+            .env("ATOLL_AGENT", agent())
+            .env("HOME", self.folder.path())
+            .env("NO_COLOR", "1")
+            .env("ATOLL_CACHE", atoll_image::default_cache_dir());
+        for (name, value) in &self.options.env {
+            command.env(name, value);
+        }
+        command
+    }
+
+    /// The server's process id.
+    pub fn server_pid(&self) -> i32 {
+        lock(&self.server).as_ref().expect("a server").id().cast_signed()
+    }
+
+    /// How the server ended, if it did.
+    pub fn server_exit(&self) -> Option<ExitStatus> {
+        lock(&self.server).as_mut().and_then(|child| child.try_wait().expect("wait"))
+    }
+
+    /// Sends the server a signal.
+    pub fn signal_server(&self, signal: Signal) {
+        kill(Pid::from_raw(self.server_pid()), signal).expect("the server takes a signal");
+    }
+
+    /// Sends the server a signal and waits for its end.
+    pub async fn stop_server(&self, signal: Signal) -> ExitStatus {
+        self.signal_server(signal);
+        let ended = poll::until("the server ends", async || self.server_exit()).await;
+        lock(&self.server).take();
+        lock(&self.marks).server = None;
+        ended
+    }
+
+    /// Kills the server with -9 and starts it again on the same state.
+    pub async fn crash_server(&self) {
+        self.stop_server(Signal::SIGKILL).await;
+        self.start_server().await;
+    }
+
+    /// The client with the admin key.
+    pub fn admin(&self) -> Client {
+        let key =
+            std::fs::read_to_string(self.data().join("admin.key")).expect("the server wrote its admin key");
+        self.client(key.trim())
+    }
+
+    /// A client with any key.
+    pub fn client(&self, key: &str) -> Client {
+        let contract = self.contract.get().expect("the server has answered").clone();
+        Client::new(&format!("http://{LISTEN}"), key, contract)
+    }
+
+    /// A new tenant without quota, and a client for it.
+    pub async fn tenant(&self, name: &str) -> Client {
+        self.tenant_with(name, json!({})).await
+    }
+
+    /// A new tenant with a quota, and a client for it.
+    pub async fn tenant_with(&self, name: &str, quota: Value) -> Client {
+        self.admin().post("/v1/tenants", json!({ "name": name, "quota": quota })).await.ok();
+        let key = self.admin().post("/v1/keys", json!({ "tenant": name, "scope": "user" })).await.ok();
+        self.client(key["secret"].as_str().expect("a secret"))
+    }
+
+    /// A neighbour of another tenant whose heart beats from now on.
+    pub async fn witness(&self) -> Witness {
+        let client = self.tenant("witness").await;
+        Witness::start(client, "busybox").await
+    }
+
+    /// The state folder.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// A folder beside the state, for the test's own files.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Where templates of this world are.
+    pub fn templates(&self) -> PathBuf {
+        self.data().join("templates")
+    }
+
+    /// The first process of a sandbox, as the host sees it.
+    pub fn agent_pid(&self, sandbox: &str) -> i32 {
+        self.find_agent(sandbox).unwrap_or_else(|| panic!("no agent of {sandbox}"))
+    }
+
+    /// As [`World::agent_pid`], `None` when there is none. Its cgroup is named after the instance.
+    pub fn find_agent(&self, sandbox: &str) -> Option<i32> {
+        let instance = self.instance_of(sandbox)?;
+        proc::descendants(proc::own_pid()).iter().map(|p| p.pid).find(|pid| is_agent_of(*pid, &instance))
+    }
+
+    /// The instance of a sandbox, straight from the database, so that it works while the server is down.
+    pub fn instance_of(&self, sandbox: &str) -> Option<String> {
+        let database = self.database();
+        let row = "select id from sandbox_instances where sandbox_id = ?1 order by rowid desc limit 1";
+        database.query_row(row, [sandbox], |row| row.get(0)).ok()
+    }
+
+    /// The database, read-only.
+    pub fn database(&self) -> rusqlite::Connection {
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let database = rusqlite::Connection::open_with_flags(self.data().join("sandbox.db"), flags)
+            .expect("the database");
+        database.busy_timeout(Duration::from_secs(5)).expect("a timeout");
+        database
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.path().join("server.log")
+    }
+
+    /// All that the server has logged.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.log_path()).unwrap_or_default()).into_owned()
+    }
+
+    /// The end of the log.
+    pub fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+
+    /// Waits for orphans that were handed to the test process.
+    pub fn reap(&self) {
+        let kept = lock(&self.server).iter().map(|child| child.id().cast_signed()).collect();
+        proc::reap_orphans(&kept);
+    }
+
+    fn report(&self) {
+        eprintln!("--- end of the server's log ---\n{}\n---", self.log_tail());
+    }
+
+    /// Whatever happened: no process and no cgroup of this world stays.
+    fn wipe(&self) {
+        let marks = lock(&self.marks).clone();
+        for _ in 0..50 {
+            for cgroup in &marks.cgroups {
+                crate::leaks::thaw_below(cgroup);
+            }
+            self.reap();
+            let left = proc::descendants(proc::own_pid());
+            if left.is_empty() {
+                break;
+            }
+            for process in left {
+                let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+            }
+            if let Some(child) = lock(&self.server).as_mut() {
+                let _ = child.try_wait();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for cgroup in &marks.cgroups {
+            crate::leaks::remove_below(cgroup);
+        }
+    }
+}
+
+fn is_agent_of(pid: i32, instance: &str) -> bool {
+    let first_inside =
+        proc::status_text(pid, "NSpid").is_some_and(|ids| ids.split_whitespace().last() == Some("1"));
+    first_inside
+        && std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(instance))
+}
+
+/// The binary under test: `ATOLL_BIN`, or the one that cargo built beside the tests.
+pub fn program() -> PathBuf {
+    built("ATOLL_BIN", "atoll")
+}
+
+/// The agent under test: `ATOLL_AGENT`, or the one beside the program.
+pub fn agent() -> PathBuf {
+    built("ATOLL_AGENT", "atoll-agent")
+}
+
+fn built(variable: &str, name: &str) -> PathBuf {
+    if let Some(path) = std::env::var_os(variable) {
+        return path.into();
+    }
+    let own = std::env::current_exe().expect("the test's own path");
+    let beside = own.ancestors().nth(2).expect("target/PROFILE").join(name);
+    assert!(beside.exists(), "{} is not built: cargo build -p {name}, or set {variable}", beside.display());
+    beside
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
