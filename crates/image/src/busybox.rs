@@ -37,7 +37,7 @@ pub(crate) fn build(folder: &Path) -> Result<(), TemplateError> {
     }
     etc::own(&rootfs.join("etc"))?;
     // There is no bash here.
-    let passwd = etc::OWN[0].1.replace("/bin/bash", "/bin/sh");
+    let passwd = etc::PASSWD.replace("/bin/bash", "/bin/sh");
     skeleton::file(&rootfs.join("etc/passwd"), passwd.as_bytes(), 0o644)?;
 
     let digest = hash_file(&program).map_err(TemplateError::io("read", &program))?;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::debian::DebianSource;
+use crate::environment::{debian_mirror, default_cache_dir};
 use crate::error::TemplateError;
 use crate::host::{self, Fingerprint, HostSource};
 use crate::manifest::{self, Manifest};
@@ -29,17 +30,6 @@ pub struct Catalog {
     debian: DebianSource,
     /// The host version found last, so that a create costs a check and no reading. Also lets one thread make it at a time.
     current_host: Mutex<Option<Template>>,
-}
-
-/// Where archives are kept between runs: `$ATOLL_CACHE`, or `~/.cache/atoll`.
-pub fn default_cache_dir() -> PathBuf {
-    let given = std::env::var_os("ATOLL_CACHE").filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = || {
-        std::env::var_os("HOME")
-            .filter(|value| !value.is_empty())
-            .map(|home| Path::new(&home).join(".cache/atoll"))
-    };
-    given.or_else(home).unwrap_or_else(|| PathBuf::from("/var/cache/atoll"))
 }
 
 impl Catalog {
@@ -61,7 +51,7 @@ impl Catalog {
             dir,
             cache: default_cache_dir(),
             host: HostSource::default(),
-            debian: DebianSource::default(),
+            debian: DebianSource { suite: None, mirror: debian_mirror() },
             current_host: Mutex::new(None),
         })
     }

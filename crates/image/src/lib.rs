@@ -15,6 +15,7 @@
 mod busybox;
 mod catalog;
 mod debian;
+mod environment;
 mod error;
 mod host;
 mod manifest;
@@ -23,8 +24,9 @@ mod staging;
 mod template;
 mod tool;
 
-pub use catalog::{Catalog, default_cache_dir};
+pub use catalog::Catalog;
 pub use debian::DebianSource;
+pub use environment::default_cache_dir;
 pub use error::{HostChanged, TemplateError};
 pub use host::{Fingerprint, HostSource, verify_host};
 pub use manifest::{Kind, Manifest};

@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
+use crate::environment::program_path;
 use crate::error::TemplateError;
 
 /// Called with each line of progress; answering `Break` cancels the work.
@@ -125,8 +126,7 @@ impl Tool {
 
 /// Whether a program of this name is in the path. Asked before a long work begins, not in its middle.
 pub(crate) fn installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&program_path()).any(|folder| folder.join(program).is_file())
 }
 
 /// A command whose whole process tree dies with the thread that started it: a build must not go on for a dead server.

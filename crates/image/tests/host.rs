@@ -6,6 +6,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use rustix::fs::{CWD, FileType, Mode};
+
 use atoll_image::{Catalog, HostSource, Template, TemplateError, verify_host};
 
 const SECRET: &str = "do-not-show-this";
@@ -144,11 +146,15 @@ fn what_others_may_not_read_is_whited_out_and_local_is_emptied() {
         return;
     }
     let (host, dir) = (FakeHost::new(), tempfile::tempdir().unwrap());
+    let fifo = host.root().join("usr/bin/pipe");
+    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::from(0o666), 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(host.root().join("usr/share/socket")).unwrap();
     let template = Catalog::open(dir.path()).unwrap().with_host(host.source()).get("host").unwrap();
     let mask = mask(&template);
+    assert!(is_whiteout(&mask.join("bin/pipe")) && is_whiteout(&mask.join("share/socket")));
     assert!(is_whiteout(&mask.join("share/polkit/rules")));
     assert!(is_whiteout(&mask.join("share/private")), "an unreadable folder goes whole");
-    assert!(!mask.join("bin").exists(), "what everybody may read needs no mask");
+    assert!(!mask.join("bin/tool").exists(), "what everybody may read needs no mask");
     assert!(is_opaque(&mask.join("local")) && is_opaque(&mask.join("src")));
     assert_eq!(template.usr_overlay.as_ref().unwrap().layers(), [mask, host.root().join("usr").as_path()]);
 }

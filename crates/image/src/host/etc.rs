@@ -10,14 +10,16 @@ use super::HostSource;
 use super::skeleton::{self, Owner};
 use crate::error::TemplateError;
 
+/// "*" in place of a password: nobody can log in, and there is no shadow file to read.
+pub(crate) const PASSWD: &str = "root:*:0:0:root:/root:/bin/bash\n\
+                                 daemon:*:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n\
+                                 nobody:*:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n\
+                                 user:*:1000:1000:user:/home/user:/bin/bash\n";
+
 /// Files that are the same in every root we make by hand.
 #[rustfmt::skip]
-pub(crate) const OWN: &[(&str, &str)] = &[
-    // "*" in place of a password: nobody can log in, and there is no shadow file to read.
-    ("passwd", "root:*:0:0:root:/root:/bin/bash\n\
-                daemon:*:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n\
-                nobody:*:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n\
-                user:*:1000:1000:user:/home/user:/bin/bash\n"),
+const OWN: &[(&str, &str)] = &[
+    ("passwd", PASSWD),
     // tty is 5: terminals inside belong to it.
     ("group", "root:*:0:\ndaemon:*:1:\ntty:*:5:\nutmp:*:43:\nstaff:*:50:\nusers:*:100:\nuser:*:1000:\nnogroup:*:65534:\n"),
     ("hosts", "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"),

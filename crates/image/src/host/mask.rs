@@ -3,6 +3,9 @@
 //! Root inside a sandbox owns what root owns on the host, so a file that only root may read would be readable inside.
 //! Everything that others may not read on the host is therefore whited out; so are mount points, sockets, pipes and
 //! devices. `/usr/local` and `/usr/src` are replaced by empty folders.
+//!
+//! Setuid programs stay visible: host templates are not `sudo`, so no_new_privs takes their bit away, and inside a user
+//! namespace it could give no more than that namespace's root.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -39,7 +42,8 @@ pub(crate) fn build(source: &HostSource, mask: &Path) -> Result<(), TemplateErro
 
 /// Every path that must not be seen, topmost only: what lies below a hidden folder is hidden with it.
 fn hidden(usr: &Path, with_local: bool) -> Result<Vec<PathBuf>, TemplateError> {
-    let mounts = mount_points(usr)?;
+    let table = Path::new("/proc/self/mountinfo");
+    let mounts = mount_points(&std::fs::read(table).map_err(TemplateError::io("read", table))?, usr);
     let device = std::fs::metadata(usr).map_err(TemplateError::io("stat", usr))?.dev();
     let mut hidden = Vec::new();
     let mut open = vec![usr.to_owned()];
@@ -73,15 +77,11 @@ fn hidden(usr: &Path, with_local: bool) -> Result<Vec<PathBuf>, TemplateError> {
     Ok(hidden)
 }
 
-/// The folders and files below `usr` that something is mounted on.
-fn mount_points(usr: &Path) -> Result<HashSet<PathBuf>, TemplateError> {
-    let table = Path::new("/proc/self/mountinfo");
-    let text = std::fs::read(table).map_err(TemplateError::io("read", table))?;
-    let points = text
-        .split(|byte| *byte == b'\n')
-        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))
-        .map(unescape);
-    Ok(points.filter(|point| point.starts_with(usr) && point != usr).collect())
+/// The folders and files below `usr` that something is mounted on, from a mount table as the kernel writes it.
+fn mount_points(table: &[u8], usr: &Path) -> HashSet<PathBuf> {
+    let fields =
+        table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    fields.map(unescape).filter(|point| point.starts_with(usr) && point != usr).collect()
 }
 
 /// A path of mountinfo, where space, tab, newline and backslash are written as `\ooo`.
@@ -141,6 +141,16 @@ fn empty(path: &Path, inside: &[&str]) -> Result<(), TemplateError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_is_mounted_below_usr_counts() {
+        let table = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+                      30 22 0:30 / /usr rw - ext4 /dev/vdb rw\n\
+                      31 30 0:31 / /usr/share/secret\\040box rw shared:1 - tmpfs none rw\n\
+                      32 22 0:32 / /usrlocal rw - tmpfs none rw\n\nshort line\n";
+        let points = mount_points(table, Path::new("/usr"));
+        assert_eq!(points, HashSet::from([PathBuf::from("/usr/share/secret box")]));
+    }
 
     #[test]
     fn escaped_mount_points_are_read() {

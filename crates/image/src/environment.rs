@@ -1,0 +1,30 @@
+//! The environment variables that this crate reads, all of them.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Where archives are kept between runs: `$ATOLL_CACHE`, or `~/.cache/atoll`.
+pub fn default_cache_dir() -> PathBuf {
+    let home = || variable("HOME").map(|home| Path::new(&home).join(".cache/atoll"));
+    variable("ATOLL_CACHE")
+        .map(PathBuf::from)
+        .or_else(home)
+        .unwrap_or_else(|| PathBuf::from("/var/cache/atoll"))
+}
+
+/// The base address of a Debian mirror: `$ATOLL_DEBIAN_MIRROR`, for hosts whose own apt sources name none.
+pub(crate) fn debian_mirror() -> Option<String> {
+    // A space or line end would add options or a whole line to the list of sources.
+    variable("ATOLL_DEBIAN_MIRROR")
+        .and_then(|value| value.into_string().ok())
+        .filter(|uri| !uri.contains(char::is_whitespace))
+}
+
+/// The folders in which programs are looked for.
+pub(crate) fn program_path() -> OsString {
+    variable("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into())
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
