@@ -1,0 +1,100 @@
+//! Secrets at rest: sealed with a key of this server's folder, bound to what they belong to.
+//!
+//! The key protects a copied database, not a copied folder. A sealed value names its owner in the authenticated part,
+//! so it cannot be moved to another row.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+
+use crate::OpenError;
+
+const NONCE: usize = 24;
+
+/// Seals and opens small secrets.
+pub(crate) struct Seal(XChaCha20Poly1305);
+
+impl Seal {
+    /// Reads the key, or makes one where that is allowed.
+    pub(crate) fn open(path: &Path, may_create: bool) -> Result<Self, OpenError> {
+        let unusable = |why: &str| OpenError::Secret { path: path.to_owned(), why: why.to_owned() };
+        let mut text = String::new();
+        match std::fs::File::open(path) {
+            Ok(mut file) => {
+                file.read_to_string(&mut text).map_err(|e| unusable(&e.to_string()))?;
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && may_create => {
+                text = make_key(path)?;
+            }
+            Err(e) => return Err(unusable(&e.to_string())),
+        }
+        let key = hex::decode(text.trim()).map_err(|_| unusable("it does not hold 64 hex digits"))?;
+        let cipher = XChaCha20Poly1305::new_from_slice(&key)
+            .map_err(|_| unusable("it does not hold 64 hex digits"))?;
+        Ok(Self(cipher))
+    }
+
+    pub(crate) fn seal(&self, owner: &str, secret: &str) -> Option<Vec<u8>> {
+        let mut nonce = [0u8; NONCE];
+        getrandom::fill(&mut nonce).ok()?;
+        let payload = Payload { msg: secret.as_bytes(), aad: owner.as_bytes() };
+        let sealed = self.0.encrypt(XNonce::from_slice(&nonce), payload).ok()?;
+        Some([&nonce[..], &sealed].concat())
+    }
+
+    pub(crate) fn unseal(&self, owner: &str, sealed: &[u8]) -> Option<String> {
+        let (nonce, body) = sealed.split_at_checked(NONCE)?;
+        let payload = Payload { msg: body, aad: owner.as_bytes() };
+        let plain = self.0.decrypt(XNonce::from_slice(nonce), payload).ok()?;
+        String::from_utf8(plain).ok()
+    }
+}
+
+fn make_key(path: &Path) -> Result<String, OpenError> {
+    let io = |action| move |cause| OpenError::Io { action, path: path.to_owned(), cause };
+    let mut key = [0u8; 32];
+    getrandom::fill(&mut key).map_err(|e| OpenError::Secret { path: path.to_owned(), why: e.to_string() })?;
+    let text = hex::encode(key);
+    // Written beside and renamed: a torn key would make every sealed row useless.
+    let beside = path.with_extension("key.new");
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)
+        .map_err(io("create"))?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io("write"))?;
+    std::fs::rename(&beside, path).map_err(io("rename"))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_sealed_secret_opens_only_for_its_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret.key");
+        let sealed = Seal::open(&path, true).unwrap().seal("a", "token").unwrap();
+        assert!(!sealed.windows(5).any(|w| w == b"token"));
+        let again = Seal::open(&path, false).unwrap();
+        assert_eq!(again.unseal("a", &sealed).as_deref(), Some("token"));
+        assert_eq!(again.unseal("b", &sealed), None);
+        assert_eq!(again.unseal("a", &sealed[..10]), None);
+    }
+
+    #[test]
+    fn a_missing_or_broken_key_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret.key");
+        assert!(matches!(Seal::open(&path, false), Err(OpenError::Secret { .. })));
+        std::fs::write(&path, "zz").unwrap();
+        assert!(matches!(Seal::open(&path, true), Err(OpenError::Secret { .. })));
+    }
+}

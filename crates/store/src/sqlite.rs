@@ -1,0 +1,220 @@
+//! The record in one SQLite file: `DATA/sandbox.db`.
+//!
+//! ```text
+//! callers ──► queue ──► writer thread: BEGIN IMMEDIATE, each write in a savepoint, COMMIT, then answer all
+//!         └─► queue ──► reader threads, each with a connection of its own
+//! ```
+//!
+//! One writer makes group commit simple (a commit costs one fsync, however many writes wait) and gives events an order.
+//! A write that fails is undone alone; a commit that fails is answered to every write in it.
+
+mod events;
+mod keys;
+mod leases;
+mod open;
+mod samples;
+mod terminals;
+mod threads;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use atoll_model::{KeyId, Lease, Quota, SandboxEvent, SandboxId, TenantId, Usage};
+use rusqlite::Connection;
+use tokio::sync::watch;
+
+use crate::seal::Seal;
+use crate::{
+    Advance, EventQuery, Hash, Inserted, InstanceRow, KeyRecord, LeaseQuery, NewEvent, NewLease, OpenError,
+    Page, ResourceSample, Store, StoreError, Sweep, TenantRecord, Terminal,
+};
+use threads::{Readers, Writer};
+
+/// LIMIT: enough to keep two cores busy with reads; each costs a connection with its page cache.
+const READERS: usize = 3;
+
+/// The record in SQLite. Closing is explicit; dropping it closes too, without waiting.
+pub struct SqliteStore {
+    writer: Writer,
+    readers: Readers,
+    seal: Arc<Seal>,
+    head: watch::Receiver<u64>,
+}
+
+impl SqliteStore {
+    /// Opens or makes `sandbox.db` in the folder and takes the folder for this process. Blocks.
+    pub fn open(data: &Path) -> Result<Self, OpenError> {
+        let opened = open::open(data)?;
+        let failed = |cause| OpenError::Database { action: "read", db: data.join(open::DB), cause };
+        let (head_tx, head) = watch::channel(events::head(&opened.conn).map_err(failed)?);
+        let readers = Readers::start(READERS, &data.join(open::DB)).map_err(failed)?;
+        let writer = Writer::start(opened.conn, opened.claim, head_tx);
+        let seal = Arc::new(opened.seal);
+        Ok(Self { writer, readers, seal, head })
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.writer.run(work).await
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.readers.run(work).await
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn insert(&self, new: NewLease) -> Result<Inserted, StoreError> {
+        let row = leases::Row::new(&new.lease)?;
+        self.write(move |conn| leases::insert(conn, &new, &row)).await
+    }
+
+    async fn advance(&self, change: Advance) -> Result<(), StoreError> {
+        let row = leases::Row::new(&change.lease)?;
+        let sealed = leases::seal_instance(&self.seal, &change.instance)?;
+        self.write(move |conn| leases::advance(conn, &change, &row, sealed)).await
+    }
+
+    async fn record(&self, tenant: TenantId, sandbox: SandboxId, event: NewEvent) -> Result<(), StoreError> {
+        self.write(move |conn| events::append(conn, &tenant, &sandbox, &event)).await
+    }
+
+    async fn lease(&self, id: &SandboxId) -> Result<Option<Lease>, StoreError> {
+        let id = id.clone();
+        self.read(move |conn| leases::by_id(conn, &id)).await
+    }
+
+    async fn find(&self, tenant: Option<&TenantId>, ident: &str) -> Result<Vec<Lease>, StoreError> {
+        let (tenant, ident) = (tenant.cloned(), ident.to_owned());
+        self.read(move |conn| leases::find(conn, tenant.as_ref(), &ident)).await
+    }
+
+    async fn names(&self, tenant: Option<&TenantId>, limit: u32) -> Result<Vec<String>, StoreError> {
+        let tenant = tenant.cloned();
+        self.read(move |conn| leases::names(conn, tenant.as_ref(), limit)).await
+    }
+
+    async fn list(&self, query: LeaseQuery) -> Result<Page<Lease>, StoreError> {
+        self.read(move |conn| leases::list(conn, &query)).await
+    }
+
+    async fn live(&self) -> Result<Vec<(Lease, Option<InstanceRow>)>, StoreError> {
+        let seal = Arc::clone(&self.seal);
+        self.read(move |conn| leases::live(conn, &seal)).await
+    }
+
+    async fn template_users(&self, template: &str) -> Result<u64, StoreError> {
+        let template = template.to_owned();
+        self.read(move |conn| leases::template_users(conn, &template)).await
+    }
+
+    async fn put_tenant(&self, tenant: TenantRecord) -> Result<(), StoreError> {
+        self.write(move |conn| keys::put_tenant(conn, &tenant)).await
+    }
+
+    async fn tenant(&self, ident: &str) -> Result<Option<TenantRecord>, StoreError> {
+        let ident = ident.to_owned();
+        self.read(move |conn| keys::tenant(conn, &ident)).await
+    }
+
+    async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
+        self.read(keys::tenants).await
+    }
+
+    async fn set_quota(&self, tenant: &TenantId, quota: Quota) -> Result<(), StoreError> {
+        let tenant = tenant.clone();
+        self.write(move |conn| keys::set_quota(conn, &tenant, &quota)).await
+    }
+
+    async fn usage(&self, tenant: &TenantId) -> Result<Usage, StoreError> {
+        let tenant = tenant.clone();
+        self.read(move |conn| leases::usage(conn, &tenant, None)).await
+    }
+
+    async fn put_key(&self, key: KeyRecord, hash: Hash) -> Result<(), StoreError> {
+        self.write(move |conn| keys::put_key(conn, &key, &hash)).await
+    }
+
+    async fn key(&self, hash: Hash) -> Result<Option<(KeyRecord, Hash)>, StoreError> {
+        self.read(move |conn| keys::key(conn, &hash)).await
+    }
+
+    async fn keys(&self, tenant: Option<&TenantId>) -> Result<Vec<KeyRecord>, StoreError> {
+        let tenant = tenant.cloned();
+        self.read(move |conn| keys::keys(conn, tenant.as_ref())).await
+    }
+
+    async fn delete_key(&self, id: &KeyId) -> Result<bool, StoreError> {
+        let id = id.clone();
+        self.write(move |conn| keys::delete_key(conn, &id)).await
+    }
+
+    async fn touch_keys(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
+        self.write(move |conn| keys::touch(conn, &used)).await
+    }
+
+    async fn put_terminal(&self, terminal: Terminal) -> Result<Terminal, StoreError> {
+        self.write(move |conn| terminals::put(conn, terminal)).await
+    }
+
+    async fn terminals(&self, sandbox: &SandboxId) -> Result<Vec<Terminal>, StoreError> {
+        let sandbox = sandbox.clone();
+        self.read(move |conn| terminals::list(conn, &sandbox)).await
+    }
+
+    async fn delete_terminal(&self, sandbox: &SandboxId, id: &str) -> Result<bool, StoreError> {
+        let (sandbox, id) = (sandbox.clone(), id.to_owned());
+        self.write(move |conn| terminals::delete(conn, &sandbox, &id)).await
+    }
+
+    async fn put_samples(
+        &self,
+        samples: Vec<(SandboxId, ResourceSample)>,
+        keep: u32,
+    ) -> Result<(), StoreError> {
+        self.write(move |conn| samples::put(conn, &samples, keep)).await
+    }
+
+    async fn samples(
+        &self,
+        sandbox: &SandboxId,
+        since_ms: i64,
+        limit: u32,
+    ) -> Result<Vec<ResourceSample>, StoreError> {
+        let sandbox = sandbox.clone();
+        self.read(move |conn| samples::list(conn, &sandbox, since_ms, limit)).await
+    }
+
+    async fn events(&self, query: EventQuery) -> Result<Vec<SandboxEvent>, StoreError> {
+        self.read(move |conn| events::list(conn, &query)).await
+    }
+
+    fn event_head(&self) -> watch::Receiver<u64> {
+        self.head.clone()
+    }
+
+    async fn sweep(&self, sweep: Sweep) -> Result<(), StoreError> {
+        self.write(move |conn| {
+            leases::sweep(conn, &sweep)?;
+            events::sweep(conn, sweep.events_kept)
+        })
+        .await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.read(|conn| Ok(conn.query_row("SELECT 1", [], |_| Ok(()))?)).await?;
+        self.write(|_| Ok(())).await
+    }
+
+    async fn close(&self) {
+        self.readers.stop().await;
+        self.writer.stop().await;
+    }
+}

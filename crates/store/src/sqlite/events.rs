@@ -1,0 +1,80 @@
+//! `events`. One writer numbers them in the order of their commits, so a reader that asks for what comes after the last
+//! one it saw misses none and sees none twice.
+
+use atoll_model::{SandboxEvent, SandboxId, TenantId};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::keys::parse_id;
+use super::leases::{from_json, int, to_json};
+use crate::{EventQuery, NewEvent, StoreError};
+
+pub(crate) fn append(
+    conn: &Connection,
+    tenant: &TenantId,
+    sandbox: &SandboxId,
+    event: &NewEvent,
+) -> Result<(), StoreError> {
+    conn.prepare_cached(
+        "INSERT INTO events (tenant, sandbox, instance, at, what) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?
+    .execute(params![
+        tenant.as_str(),
+        sandbox.as_str(),
+        event.instance.as_ref().map(|instance| instance.as_str()),
+        to_json(&event.at)?,
+        to_json(&event.what)?
+    ])?;
+    Ok(())
+}
+
+pub(crate) fn list(conn: &Connection, query: &EventQuery) -> Result<Vec<SandboxEvent>, StoreError> {
+    // One text per question, so that each uses its own index.
+    let which = match (&query.sandbox, &query.tenant) {
+        (Some(_), Some(_)) => "sandbox = ?1 AND tenant = ?2",
+        (Some(_), None) => "sandbox = ?1 AND ?2 IS NULL",
+        (None, Some(_)) => "?1 IS NULL AND tenant = ?2",
+        (None, None) => "?1 IS NULL AND ?2 IS NULL",
+    };
+    let mut statement = conn.prepare_cached(&format!(
+        "SELECT seq, tenant, sandbox, instance, at, what FROM events
+         WHERE {which} AND seq > ?3 ORDER BY seq LIMIT ?4"
+    ))?;
+    let mut rows = statement.query(params![
+        query.sandbox.as_ref().map(SandboxId::as_str),
+        query.tenant.as_ref().map(TenantId::as_str),
+        int(query.after_seq),
+        query.limit
+    ])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let instance: Option<String> = row.get(3)?;
+        found.push(SandboxEvent {
+            seq: row.get::<_, i64>(0)?.unsigned_abs(),
+            tenant: parse_id("events", &row.get::<_, String>(1)?)?,
+            sandbox: parse_id("events", &row.get::<_, String>(2)?)?,
+            instance: instance.map(|text| parse_id("events", &text)).transpose()?,
+            at: from_json("events", &row.get::<_, String>(4)?)?,
+            what: from_json("events", &row.get::<_, String>(5)?)?,
+        });
+    }
+    Ok(found)
+}
+
+/// The highest number ever given, also when its event is forgotten.
+pub(crate) fn head(conn: &Connection) -> rusqlite::Result<u64> {
+    let seq: Option<i64> = conn
+        .prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = 'events'")?
+        .query_row([], |row| row.get(0))
+        .optional()?;
+    Ok(seq.unwrap_or(0).unsigned_abs())
+}
+
+pub(crate) fn sweep(conn: &Connection, kept: u64) -> Result<(), StoreError> {
+    let last = int(head(conn)?.saturating_sub(kept));
+    // LIMIT: ten thousand at a time keeps the writer free for others; the next sweep takes the rest.
+    conn.execute(
+        "DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE seq <= ?1 ORDER BY seq LIMIT 10000)",
+        [last],
+    )?;
+    Ok(())
+}

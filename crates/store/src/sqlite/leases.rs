@@ -1,0 +1,409 @@
+//! `sandbox_leases`, `sandbox_instances` and `idempotency`.
+
+use atoll_model::policy::deadlines::next_deadline;
+use atoll_model::policy::quota;
+use atoll_model::{EventKind, Lease, Limits, Phase, Quota, SandboxId, TenantId, Usage};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params, params_from_iter};
+
+use super::{events, keys};
+use crate::seal::Seal;
+use crate::{
+    Admit, Advance, Inserted, InstanceChange, InstanceRow, LeaseQuery, NewEvent, NewLease, Page, StoreError,
+    Sweep,
+};
+
+/// What is written beside the columns, made before the writer is asked: its thread only writes.
+pub(crate) struct Row {
+    lease: String,
+    desired: String,
+    due_at: Option<i64>,
+}
+
+impl Row {
+    pub(crate) fn new(lease: &Lease) -> Result<Self, StoreError> {
+        Ok(Self {
+            lease: to_json(lease)?,
+            desired: to_json(&lease.intent)?.trim_matches('"').to_owned(),
+            due_at: next_deadline(lease).map(|(at, _)| at.wall_ms),
+        })
+    }
+}
+
+pub(super) fn to_json<T: serde::Serialize>(value: &T) -> Result<String, StoreError> {
+    serde_json::to_string(value)
+        .map_err(|e| StoreError::BadRow { table: "sandbox_leases", cause: Box::new(e) })
+}
+
+pub(super) fn from_json<T: serde::de::DeserializeOwned>(
+    table: &'static str,
+    text: &str,
+) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|e| StoreError::BadRow { table, cause: Box::new(e) })
+}
+
+/// Generations and sequence numbers stay far below 2^63.
+pub(super) fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Inserted, StoreError> {
+    let lease = &new.lease;
+    if let Some((key, request)) = &new.idempotency
+        && let Some(before) = replay(conn, &lease.tenant, key, request)?
+    {
+        return Ok(Inserted::Replayed(Box::new(before)));
+    }
+    let tenant = keys::tenant(conn, lease.tenant.as_str())?.ok_or(StoreError::NoTenant)?;
+    if tenant.quota != Quota::default() {
+        quota::admit_new(&tenant.quota, &usage(conn, &lease.tenant, None)?, &lease.limits)?;
+    }
+    refuse_taken_name(conn, lease)?;
+    conn.prepare_cached(
+        "INSERT INTO sandbox_leases (id, tenant, name, template, provider, desired, observed, holds_compute,
+           cpu_milli, memory_mib, disk_mib, generation, due_at, phase_ms, lease)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+    )?
+    .execute(params![
+        lease.id.as_str(),
+        lease.tenant.as_str(),
+        lease.name,
+        lease.template,
+        lease.provider,
+        row.desired,
+        lease.phase.as_str(),
+        lease.phase.holds_compute(),
+        lease.limits.cpu_milli,
+        lease.limits.memory_mib,
+        lease.limits.disk_mib,
+        int(lease.generation),
+        row.due_at,
+        lease.phase_at.wall_ms,
+        row.lease,
+    ])?;
+    if let Some((key, request)) = &new.idempotency {
+        conn.prepare_cached("INSERT INTO idempotency VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
+            lease.tenant.as_str(),
+            key,
+            request,
+            lease.id.as_str(),
+            lease.created_at.wall_ms
+        ])?;
+    }
+    let what = EventKind::Phase { from: None, to: lease.phase, reason: lease.reason.clone() };
+    let event = NewEvent { at: lease.created_at.clone(), instance: lease.instance.clone(), what };
+    events::append(conn, &lease.tenant, &lease.id, &event)?;
+    Ok(Inserted::New)
+}
+
+fn replay(
+    conn: &Connection,
+    tenant: &TenantId,
+    key: &str,
+    request: &[u8; 32],
+) -> Result<Option<Lease>, StoreError> {
+    let found = conn
+        .prepare_cached(
+            "SELECT i.request, l.lease FROM idempotency i JOIN sandbox_leases l ON l.id = i.sandbox
+             WHERE i.tenant = ?1 AND i.key = ?2",
+        )?
+        .query_row(params![tenant.as_str(), key], |row| {
+            Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, String>(1)?))
+        })
+        .optional()?;
+    match found {
+        None => Ok(None),
+        Some((seen, _)) if seen != request => Err(StoreError::IdempotencyMismatch),
+        Some((_, lease)) => Ok(Some(from_json("sandbox_leases", &lease)?)),
+    }
+}
+
+fn refuse_taken_name(conn: &Connection, lease: &Lease) -> Result<(), StoreError> {
+    let Some(name) = &lease.name else { return Ok(()) };
+    let by: Option<String> = conn
+        .prepare_cached(
+            "SELECT id FROM sandbox_leases WHERE tenant = ?1 AND name = ?2 AND observed <> 'deleted'",
+        )?
+        .query_row(params![lease.tenant.as_str(), name], |row| row.get(0))
+        .optional()?;
+    match by.and_then(|id| id.parse().ok()) {
+        Some(by) => Err(StoreError::NameTaken { name: name.clone(), by }),
+        None => Ok(()),
+    }
+}
+
+/// An instance row whose token is sealed already.
+pub(crate) struct SealedInstance {
+    instance: String,
+    facts: String,
+    token: Vec<u8>,
+}
+
+pub(crate) fn seal_instance(
+    seal: &Seal,
+    change: &InstanceChange,
+) -> Result<Option<SealedInstance>, StoreError> {
+    let InstanceChange::Put(row) = change else { return Ok(None) };
+    let token = seal.seal(row.instance.as_str(), &row.agent_token).ok_or_else(|| StoreError::BadRow {
+        table: "sandbox_instances",
+        cause: "the token could not be sealed".into(),
+    })?;
+    Ok(Some(SealedInstance { instance: row.instance.to_string(), facts: to_json(&row.facts)?, token }))
+}
+
+pub(crate) fn advance(
+    conn: &Connection,
+    change: &Advance,
+    row: &Row,
+    sealed: Option<SealedInstance>,
+) -> Result<(), StoreError> {
+    let lease = &change.lease;
+    admit(conn, lease, change.admit)?;
+    let changed = conn
+        .prepare_cached(
+            "UPDATE sandbox_leases SET desired = ?1, observed = ?2, holds_compute = ?3, cpu_milli = ?4,
+               memory_mib = ?5, disk_mib = ?6, generation = ?7, due_at = ?8, phase_ms = ?9, lease = ?10
+             WHERE id = ?11 AND generation = ?12",
+        )?
+        .execute(params![
+            row.desired,
+            lease.phase.as_str(),
+            lease.phase.holds_compute(),
+            lease.limits.cpu_milli,
+            lease.limits.memory_mib,
+            lease.limits.disk_mib,
+            int(lease.generation),
+            row.due_at,
+            lease.phase_at.wall_ms,
+            row.lease,
+            lease.id.as_str(),
+            int(lease.generation) - 1,
+        ])?;
+    if changed == 0 {
+        return Err(StoreError::Stale { sandbox: lease.id.clone() });
+    }
+    match (&change.instance, sealed) {
+        (_, Some(sealed)) => {
+            conn.prepare_cached("INSERT OR REPLACE INTO sandbox_instances VALUES (?1, ?2, ?3, ?4)")?
+                .execute(params![lease.id.as_str(), sealed.instance, sealed.facts, sealed.token])?;
+        }
+        (InstanceChange::Drop, None) => {
+            for sql in [
+                "DELETE FROM sandbox_instances WHERE sandbox = ?1",
+                "DELETE FROM abstract_terminals WHERE sandbox = ?1",
+            ] {
+                conn.prepare_cached(sql)?.execute([lease.id.as_str()])?;
+            }
+        }
+        (InstanceChange::Keep | InstanceChange::Put(_), None) => {}
+    }
+    if lease.phase == Phase::Deleted {
+        conn.prepare_cached("DELETE FROM lease_resource_snapshots WHERE sandbox = ?1")?
+            .execute([lease.id.as_str()])?;
+    }
+    for event in &change.events {
+        events::append(conn, &lease.tenant, &lease.id, event)?;
+    }
+    Ok(())
+}
+
+fn admit(conn: &Connection, lease: &Lease, admit: Admit) -> Result<(), StoreError> {
+    if admit == Admit::Nothing {
+        return Ok(());
+    }
+    let tenant = keys::tenant(conn, lease.tenant.as_str())?.ok_or(StoreError::NoTenant)?;
+    let others = usage(conn, &lease.tenant, Some(&lease.id))?;
+    let limits = if lease.phase.holds_compute() {
+        lease.limits
+    } else {
+        Limits { cpu_milli: 0, memory_mib: 0, ..lease.limits }
+    };
+    match admit {
+        Admit::Nothing => {}
+        Admit::Compute => quota::admit_compute(&tenant.quota, &others, &limits)?,
+        Admit::Resize => quota::admit_new(&tenant.quota, &others, &limits)?,
+    }
+    Ok(())
+}
+
+/// What a tenant holds, one of its sandboxes left out where asked.
+pub(crate) fn usage(
+    conn: &Connection,
+    tenant: &TenantId,
+    except: Option<&SandboxId>,
+) -> Result<Usage, StoreError> {
+    let usage = |row: &SqlRow<'_>| {
+        Ok(Usage {
+            sandboxes: row.get(0)?,
+            cpu_milli: row.get::<_, i64>(1)?.unsigned_abs(),
+            memory_mib: row.get::<_, i64>(2)?.unsigned_abs(),
+            disk_mib: row.get::<_, i64>(3)?.unsigned_abs(),
+        })
+    };
+    let sums =
+        "count(*), coalesce(sum(cpu_milli * holds_compute), 0), coalesce(sum(memory_mib * holds_compute), 0),
+         coalesce(sum(disk_mib), 0) FROM sandbox_leases WHERE tenant = ?1 AND observed <> 'deleted'";
+    Ok(match except {
+        None => conn.prepare_cached(&format!("SELECT {sums}"))?.query_row([tenant.as_str()], usage)?,
+        Some(id) => conn
+            .prepare_cached(&format!("SELECT {sums} AND id <> ?2"))?
+            .query_row([tenant.as_str(), id.as_str()], usage)?,
+    })
+}
+
+pub(crate) fn by_id(conn: &Connection, id: &SandboxId) -> Result<Option<Lease>, StoreError> {
+    conn.prepare_cached("SELECT lease FROM sandbox_leases WHERE id = ?1")?
+        .query_row([id.as_str()], |row| row.get::<_, String>(0))
+        .optional()?
+        .map(|text| from_json("sandbox_leases", &text))
+        .transpose()
+}
+
+pub(crate) fn find(
+    conn: &Connection,
+    tenant: Option<&TenantId>,
+    ident: &str,
+) -> Result<Vec<Lease>, StoreError> {
+    if let Ok(id) = ident.parse::<SandboxId>() {
+        let found = by_id(conn, &id)?.filter(|lease| tenant.is_none_or(|tenant| lease.tenant == *tenant));
+        return Ok(found.into_iter().collect());
+    }
+    let tenant = tenant.map(TenantId::as_str);
+    let several = |sql: &str, word: &str| -> Result<Vec<Lease>, StoreError> {
+        let mut statement = conn.prepare_cached(sql)?;
+        let rows = statement.query_map(params![tenant, word], |row| row.get::<_, String>(0))?;
+        rows.map(|text| from_json("sandbox_leases", &text?)).collect()
+    };
+    let named = several(
+        "SELECT lease FROM sandbox_leases
+         WHERE (?1 IS NULL OR tenant = ?1) AND name = ?2 AND observed <> 'deleted' ORDER BY n DESC LIMIT 2",
+        ident,
+    )?;
+    // LIMIT: three characters, so that a prefix is not a guess.
+    let prefix = ident.len() >= 3 && ident.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    if !named.is_empty() || !prefix {
+        return Ok(named);
+    }
+    several(
+        "SELECT lease FROM sandbox_leases
+         WHERE (?1 IS NULL OR tenant = ?1) AND id >= ?2 AND id < ?2 || '{' AND observed <> 'deleted'
+         ORDER BY id LIMIT 2",
+        ident,
+    )
+}
+
+pub(crate) fn names(
+    conn: &Connection,
+    tenant: Option<&TenantId>,
+    limit: u32,
+) -> Result<Vec<String>, StoreError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT name FROM sandbox_leases
+         WHERE (?1 IS NULL OR tenant = ?1) AND name IS NOT NULL AND observed <> 'deleted' ORDER BY n DESC LIMIT ?2",
+    )?;
+    let rows = statement.query_map(params![tenant.map(TenantId::as_str), limit], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(crate) fn list(conn: &Connection, query: &LeaseQuery) -> Result<Page<Lease>, StoreError> {
+    let (wheres, mut values) = conditions(query)?;
+    values.push(Value::Integer(i64::from(query.limit) + 1));
+    let sql = format!("SELECT l.n, l.lease FROM sandbox_leases l WHERE {wheres} ORDER BY l.n DESC LIMIT ?");
+    let mut statement = conn.prepare(&sql)?;
+    let rows = statement
+        .query_map(params_from_iter(values), |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
+    let mut rows = rows.collect::<Result<Vec<_>, _>>()?;
+    let more = rows.len() > query.limit as usize;
+    rows.truncate(query.limit as usize);
+    let next_cursor = rows.last().filter(|_| more).map(|(n, _)| cursor(*n));
+    let items = rows.iter().map(|(_, text)| from_json("sandbox_leases", text)).collect::<Result<_, _>>()?;
+    Ok(Page { items, next_cursor })
+}
+
+fn conditions(query: &LeaseQuery) -> Result<(String, Vec<Value>), StoreError> {
+    let mut wheres = vec!["1".to_owned()];
+    let mut values = Vec::new();
+    let mut add = |sql: &str, bound: Vec<Value>| {
+        wheres.push(sql.to_owned());
+        values.extend(bound);
+    };
+    let text = |text: &str| Value::Text(text.to_owned());
+    if let Some(tenant) = &query.tenant {
+        add("l.tenant = ?", vec![text(tenant.as_str())]);
+    }
+    if !query.phases.is_empty() {
+        let marks = vec!["?"; query.phases.len()].join(",");
+        let phases = query.phases.iter().map(|phase| text(phase.as_str())).collect();
+        add(&format!("l.observed IN ({marks})"), phases);
+    } else if !query.include_deleted {
+        add("l.observed <> 'deleted'", vec![]);
+    }
+    for (key, value) in &query.labels {
+        let sql = "EXISTS (SELECT 1 FROM json_each(l.lease, '$.labels') e WHERE e.key = ? AND e.value = ?)";
+        add(sql, vec![text(key), text(value)]);
+    }
+    if let Some(name) = &query.name {
+        add("l.name = ?", vec![text(name)]);
+    }
+    if let Some(template) = &query.template {
+        add("l.template = ?", vec![text(template)]);
+    }
+    if let Some(at) = &query.cursor {
+        add("l.n < ?", vec![Value::Integer(parse_cursor(at)?)]);
+    }
+    Ok((wheres.join(" AND "), values))
+}
+
+fn cursor(n: i64) -> String {
+    format!("c{n:x}")
+}
+
+fn parse_cursor(text: &str) -> Result<i64, StoreError> {
+    text.strip_prefix('c').and_then(|hex| i64::from_str_radix(hex, 16).ok()).ok_or(StoreError::BadCursor)
+}
+
+pub(crate) fn live(conn: &Connection, seal: &Seal) -> Result<Vec<(Lease, Option<InstanceRow>)>, StoreError> {
+    let mut statement = conn.prepare(
+        "SELECT l.lease, i.instance, i.facts, i.agent_token FROM sandbox_leases l
+         LEFT JOIN sandbox_instances i ON i.sandbox = l.id WHERE l.observed <> 'deleted' ORDER BY l.n",
+    )?;
+    let mut rows = statement.query([])?;
+    let mut live = Vec::new();
+    while let Some(row) = rows.next()? {
+        let lease = from_json("sandbox_leases", &row.get::<_, String>(0)?)?;
+        live.push((lease, instance(row, seal)?));
+    }
+    Ok(live)
+}
+
+fn instance(row: &SqlRow<'_>, seal: &Seal) -> Result<Option<InstanceRow>, StoreError> {
+    let bad = |why: &str| StoreError::BadRow { table: "sandbox_instances", cause: why.into() };
+    let Some(instance) = row.get::<_, Option<String>>(1)? else { return Ok(None) };
+    let sealed: Vec<u8> = row.get(3)?;
+    let agent_token = seal.unseal(&instance, &sealed).ok_or_else(|| {
+        bad("the agent token does not open with secret.key: the key is not the one of this database")
+    })?;
+    Ok(Some(InstanceRow {
+        instance: instance.parse().map_err(|_| bad("not an instance id"))?,
+        facts: from_json("sandbox_instances", &row.get::<_, String>(2)?)?,
+        agent_token,
+    }))
+}
+
+pub(crate) fn template_users(conn: &Connection, template: &str) -> Result<u64, StoreError> {
+    let users: i64 = conn
+        .prepare_cached("SELECT count(*) FROM sandbox_leases WHERE template = ?1 AND observed <> 'deleted'")?
+        .query_row([template], |row| row.get(0))?;
+    Ok(users.unsigned_abs())
+}
+
+pub(crate) fn sweep(conn: &Connection, sweep: &Sweep) -> Result<(), StoreError> {
+    conn.execute("DELETE FROM idempotency WHERE at_ms < ?1", [sweep.idempotency_before_ms])?;
+    // LIMIT: a thousand at a time keeps the writer free for others; the next sweep takes the rest.
+    conn.execute(
+        "DELETE FROM sandbox_leases WHERE n IN
+           (SELECT n FROM sandbox_leases WHERE observed = 'deleted' AND phase_ms < ?1 LIMIT 1000)",
+        [sweep.deleted_before_ms],
+    )?;
+    Ok(())
+}

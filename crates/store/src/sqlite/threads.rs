@@ -1,0 +1,192 @@
+//! The threads that own connections: one writer with group commit, a few readers. Callers wait for an answer and may
+//! give up; the work is done all the same.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rusqlite::{Connection, OpenFlags};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::open::Claim;
+use crate::StoreError;
+
+/// LIMIT: callers beyond this wait in their own task; memory stays bounded.
+const QUEUE: usize = 1_024;
+/// LIMIT: one transaction stays below some 10 ms of work.
+const BATCH: usize = 256;
+
+/// Runs inside the transaction; what it returns is called with the outcome of the commit.
+type Write = Box<dyn FnOnce(&Connection) -> Box<dyn FnOnce(Option<&str>) + Send> + Send>;
+type Read = Box<dyn FnOnce(&Connection) + Send>;
+
+pub(crate) struct Writer {
+    queue: Mutex<Option<mpsc::Sender<Write>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Writer {
+    pub(crate) fn start(conn: Connection, claim: Claim, head: watch::Sender<u64>) -> Self {
+        let (queue, jobs) = mpsc::channel(QUEUE);
+        let thread = std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || {
+                write_until_closed(&conn, jobs, &head);
+                fold_and_close(conn, &claim);
+            })
+            .expect("the first threads of a server can be started");
+        Self { queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) }
+    }
+
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let job: Write = Box::new(move |conn| {
+            let outcome = in_savepoint(conn, work);
+            Box::new(move |failure: Option<&str>| {
+                let outcome = match failure {
+                    Some(why) if outcome.is_ok() => Err(StoreError::NotCommitted { why: why.to_owned() }),
+                    _ => outcome,
+                };
+                // The caller may have gone; the write stands.
+                let _ = answer.send(outcome);
+            })
+        });
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        queue.ok_or(StoreError::Closed)?.send(job).await.map_err(|_| StoreError::Closed)?;
+        answered.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// Lets what waits be written, folds the log in and ends the thread.
+    pub(crate) async fn stop(&self) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        join(thread).await;
+    }
+}
+
+async fn join(thread: Option<JoinHandle<()>>) {
+    if let Some(thread) = thread {
+        let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+    }
+}
+
+fn in_savepoint<T>(
+    conn: &Connection,
+    work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    conn.execute_batch("SAVEPOINT one")?;
+    // A panic must end neither the thread nor the writes beside it.
+    let outcome = catch_unwind(AssertUnwindSafe(|| work(conn)))
+        .unwrap_or_else(|_| Err(StoreError::NotCommitted { why: "the write panicked".to_owned() }));
+    conn.execute_batch(if outcome.is_ok() { "RELEASE one" } else { "ROLLBACK TO one; RELEASE one" })?;
+    outcome
+}
+
+fn write_until_closed(conn: &Connection, mut jobs: mpsc::Receiver<Write>, head: &watch::Sender<u64>) {
+    let mut batch = Vec::with_capacity(BATCH);
+    while let Some(first) = jobs.blocking_recv() {
+        batch.push(first);
+        while batch.len() < BATCH {
+            match jobs.try_recv() {
+                Ok(job) => batch.push(job),
+                Err(_) => break,
+            }
+        }
+        write_batch(conn, batch.drain(..));
+        if let Ok(seq) = super::events::head(conn) {
+            head.send_if_modified(|known| std::mem::replace(known, seq) != seq);
+        }
+    }
+}
+
+/// The order matters: the mark goes when nothing is left to recover, the log's file after the mark, the lock last.
+fn fold_and_close(conn: Connection, claim: &Claim) {
+    match conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)) {
+        Ok(0) => claim.release_cleanly(),
+        Ok(_) => tracing::warn!("a reader kept the write-ahead log from being folded in"),
+        Err(error) => tracing::warn!(%error, "the write-ahead log could not be folded in at the end"),
+    }
+    drop(conn);
+}
+
+fn write_batch(conn: &Connection, batch: impl Iterator<Item = Write>) {
+    if let Err(error) = conn.execute_batch("BEGIN IMMEDIATE") {
+        // Without a transaction each savepoint would commit by itself: rather do nothing and say so.
+        tracing::error!(%error, "no transaction could be begun");
+        batch.for_each(drop);
+        return;
+    }
+    let answers: Vec<_> = batch.map(|job| job(conn)).collect();
+    let failure = conn.execute_batch("COMMIT").err().map(|error| error.to_string());
+    if let Some(why) = &failure {
+        tracing::error!(why, writes = answers.len(), "writes could not be committed");
+        if !conn.is_autocommit() && conn.execute_batch("ROLLBACK").is_err() {
+            tracing::error!("a failed transaction could not be rolled back");
+        }
+    }
+    for answer in answers {
+        answer(failure.as_deref());
+    }
+}
+
+pub(crate) struct Readers {
+    queue: Mutex<Option<mpsc::Sender<Read>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Readers {
+    pub(crate) fn start(count: usize, db: &Path) -> Result<Self, rusqlite::Error> {
+        let (queue, jobs) = mpsc::channel(QUEUE);
+        let jobs = Arc::new(Mutex::new(jobs));
+        let mut threads = Vec::with_capacity(count);
+        for at in 0..count {
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let conn = Connection::open_with_flags(db, flags)?;
+            conn.busy_timeout(std::time::Duration::from_secs(5))?;
+            conn.set_prepared_statement_cache_capacity(64);
+            let jobs = Arc::clone(&jobs);
+            let thread = std::thread::Builder::new()
+                .name(format!("store-reader-{at}"))
+                .spawn(move || read_until_closed(&conn, &jobs))
+                .expect("the first threads of a server can be started");
+            threads.push(thread);
+        }
+        Ok(Self { queue: Mutex::new(Some(queue)), threads: Mutex::new(threads) })
+    }
+
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let job: Read = Box::new(move |conn| {
+            let _ = answer.send(work(conn));
+        });
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        queue.ok_or(StoreError::Closed)?.send(job).await.map_err(|_| StoreError::Closed)?;
+        answered.await.map_err(|_| StoreError::Closed)?
+    }
+
+    pub(crate) async fn stop(&self) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            join(Some(thread)).await;
+        }
+    }
+}
+
+fn read_until_closed(conn: &Connection, jobs: &Mutex<mpsc::Receiver<Read>>) {
+    loop {
+        // Only the waiting is behind the lock; the work is not.
+        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
+        let Some(job) = job else { return };
+        if catch_unwind(AssertUnwindSafe(|| job(conn))).is_err() {
+            tracing::error!("a read panicked");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The SQLite store against the conformance suite, and what only a file on disk can suffer.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use atoll_model::Quota;
+use atoll_store::conformance::{self, Subject};
+use atoll_store::{NewLease, OpenError, SqliteStore};
+
+fn open(data: &Path) -> Result<Subject, OpenError> {
+    SqliteStore::open(data).map(|store| Arc::new(store) as Subject)
+}
+
+fn refusal(data: &Path) -> OpenError {
+    match open(data) {
+        Ok(_) => panic!("it opened"),
+        Err(error) => error,
+    }
+}
+
+async fn with_leases(data: &Path, count: u32) -> Subject {
+    let store = open(data).unwrap();
+    let tenant = conformance::tenant(&store, 1, Quota::default()).await;
+    for n in 0..count {
+        let lease = conformance::lease(n, &tenant);
+        store.insert(NewLease { lease, idempotency: None }).await.unwrap();
+    }
+    store
+}
+
+#[tokio::test]
+async fn sqlite_conforms() {
+    for (name, case) in conformance::all() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path()).unwrap();
+        println!("{name}");
+        case(Arc::clone(&store)).await;
+        store.close().await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_after_a_clean_end() {
+    let dir = tempfile::tempdir().unwrap();
+    with_leases(dir.path(), 5).await.close().await;
+    assert!(!dir.path().join("sandbox.db-wal").exists());
+    let again = open(dir.path()).unwrap();
+    assert_eq!(again.live().await.unwrap().len(), 5);
+    again.close().await;
+}
+
+#[tokio::test]
+async fn secrets_and_database_are_readable_by_their_owner_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let store = with_leases(&data, 1).await;
+    for (name, mode) in [("", 0o700), ("sandbox.db", 0o600), ("sandbox.db-wal", 0o600), ("secret.key", 0o600)]
+    {
+        let meta = std::fs::metadata(data.join(name)).unwrap();
+        assert_eq!(meta.permissions().mode() & 0o777, mode, "{name}");
+    }
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_second_server_is_refused_and_told_who_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = open(dir.path()).unwrap();
+    let error = refusal(dir.path());
+    assert!(
+        matches!(&error, OpenError::Locked { pid, .. } if *pid == std::process::id().to_string()),
+        "{error}"
+    );
+    first.close().await;
+    open(dir.path()).unwrap().close().await;
+}
+
+/// F03: the files as a power cut would leave them, copied while writes go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_taken_mid_write_opens_with_every_acknowledged_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = with_leases(dir.path(), 0).await;
+    let tenant = store.tenants().await.unwrap()[0].id.clone();
+    let (acknowledged, seen) = tokio::sync::watch::channel(0u32);
+    let writer = {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            for n in 0..400 {
+                let lease = conformance::lease(n, &tenant);
+                store.insert(NewLease { lease, idempotency: None }).await.unwrap();
+                acknowledged.send_replace(n + 1);
+            }
+        })
+    };
+    for round in 0..5 {
+        let mut seen = seen.clone();
+        seen.wait_for(|n| *n > round * 60).await.unwrap();
+        let before = *seen.borrow();
+        let copy = tempfile::tempdir().unwrap();
+        // The log first would miss pages that a checkpoint moves meanwhile; a snapshot of the disk has no order either,
+        // so the database is copied first and the log, which only grows here, after it.
+        for name in ["sandbox.db", "sandbox.db-wal", "secret.key", "lock"] {
+            std::fs::copy(dir.path().join(name), copy.path().join(name)).unwrap();
+        }
+        let restored = open(copy.path()).unwrap();
+        let live = restored.live().await.unwrap().len();
+        assert!(live >= before as usize, "{live} of {before}");
+        restored.close().await;
+    }
+    writer.await.unwrap();
+    store.close().await;
+}
+
+/// F04 and its relatives: each refusal names what is wrong and leaves the files as they are.
+#[tokio::test]
+async fn a_lost_database_is_not_replaced_by_an_empty_one() {
+    for witness in ["secret.key", "admin.key"] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(witness), "x").unwrap();
+        let error = refusal(dir.path());
+        assert!(matches!(error, OpenError::Missing { .. }), "{error}");
+        assert!(error.to_string().contains(witness));
+        std::fs::write(dir.path().join("sandbox.db"), "").unwrap();
+        assert!(matches!(refusal(dir.path()), OpenError::Missing { .. }));
+    }
+}
+
+#[tokio::test]
+async fn a_torn_page_is_found_at_open() {
+    let dir = tempfile::tempdir().unwrap();
+    with_leases(dir.path(), 200).await.close().await;
+    let db = dir.path().join("sandbox.db");
+    let pages = std::fs::metadata(&db).unwrap().len() / 4_096;
+    let file = std::fs::OpenOptions::new().write(true).open(&db).unwrap();
+    for page in (2..pages).step_by(2) {
+        file.write_all_at(&[0xA5; 2_048], page * 4_096).unwrap();
+    }
+    let error = refusal(dir.path());
+    assert!(matches!(error, OpenError::Corrupt { .. }), "{error}");
+    std::fs::write(&db, vec![7u8; 8_192]).unwrap();
+    let error = refusal(dir.path());
+    assert!(matches!(error, OpenError::Corrupt { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_log_that_vanished_after_a_crash_is_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = with_leases(dir.path(), 3).await;
+    let crashed = tempfile::tempdir().unwrap();
+    for name in ["sandbox.db", "secret.key", "lock"] {
+        std::fs::copy(dir.path().join(name), crashed.path().join(name)).unwrap();
+    }
+    let error = refusal(crashed.path());
+    assert!(matches!(error, OpenError::LostWal { .. }), "{error}");
+    // Asked twice it says the same: the refusal itself must not clear the mark.
+    assert!(matches!(refusal(crashed.path()), OpenError::LostWal { .. }));
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    with_leases(dir.path(), 1).await.close().await;
+    let conn = rusqlite::Connection::open(dir.path().join("sandbox.db")).unwrap();
+    conn.pragma_update(None, "user_version", 99).unwrap();
+    drop(conn);
+    let error = refusal(dir.path());
+    assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_folder_of_somebody_else_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(dir.path(), Some(4_242), None).unwrap();
+    let error = refusal(dir.path());
+    assert!(matches!(error, OpenError::WrongOwner { owner: 4_242, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_written_is_refused() {
+    // Nobody, not even root, makes files there.
+    let error = refusal(Path::new("/proc/self"));
+    assert!(matches!(error, OpenError::Io { .. } | OpenError::WrongOwner { .. }), "{error}");
+    let error = refusal(Path::new("/dev/null/data"));
+    assert!(matches!(error, OpenError::Io { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn sealed_rows_without_their_key_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = with_leases(dir.path(), 1).await;
+    let lease = store.live().await.unwrap()[0].0.clone();
+    let row = atoll_store::InstanceRow {
+        instance: lease.instance.clone().unwrap(),
+        facts: serde_json::Value::Null,
+        agent_token: "token".to_owned(),
+    };
+    let lease = atoll_model::Lease { generation: 2, ..lease };
+    let change = atoll_store::Advance {
+        lease,
+        instance: atoll_store::InstanceChange::Put(row),
+        admit: atoll_store::Admit::Nothing,
+        events: vec![],
+    };
+    store.advance(change).await.unwrap();
+    store.close().await;
+    std::fs::remove_file(dir.path().join("secret.key")).unwrap();
+    let error = refusal(dir.path());
+    assert!(matches!(error, OpenError::Secret { .. }), "{error}");
+}
