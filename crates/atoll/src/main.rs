@@ -1,2 +1,68 @@
 //! The binary: configuration, wiring and the command line.
-fn main() {}
+//!
+//! ```text
+//! main ─ parse ─┬─ launcher   before any thread exists: it clones
+//!               ├─ serve      wires store, engine, service and front; the only place that knows concrete types
+//!               └─ commands   an HTTP client of /v1
+//! ```
+
+mod cli;
+mod client;
+mod commands;
+mod environment;
+mod failure;
+mod human;
+mod out;
+mod serve;
+mod server;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use commands::Context;
+use failure::{EXIT_OURS, Failure};
+use out::Out;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(refused) => return usage(&refused),
+    };
+    let out = Out::new(cli.global.json);
+    let result = match cli.command {
+        Command::Launcher { arguments } => return serve::launcher(arguments),
+        Command::Serve(args) => serve::serve(&cli.global, args, out),
+        command => client_command(Context { global: cli.global, out }, command),
+    };
+    match result {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            failure.report(out);
+            ExitCode::from(failure.exit)
+        }
+    }
+}
+
+/// A client needs no second thread; and a thread that waits for input must not hold up the end.
+fn client_command(context: Context, command: Command) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::new("internal", format!("no runtime: {e}")).exit(EXIT_OURS))?;
+    let result = runtime.block_on(commands::dispatch(&context, command));
+    runtime.shutdown_background();
+    result
+}
+
+/// Help goes to stdout and is no failure. `run` and `exec` pass statuses through, so their own refusals are 125.
+fn usage(refused: &clap::Error) -> ExitCode {
+    // A terminal that cannot be written to leaves nobody to tell.
+    let _ = refused.print();
+    if !refused.use_stderr() {
+        return ExitCode::SUCCESS;
+    }
+    let passes_through = std::env::args().nth(1).is_some_and(|verb| verb == "run" || verb == "exec");
+    ExitCode::from(if passes_through { EXIT_OURS } else { 2 })
+}

@@ -1,0 +1,306 @@
+//! The grammar of the command line, apart from what the commands do (`commands/`).
+//!
+//! Daily verbs stand alone (`run`, `exec`, `ls`), everything else is noun and verb (`template make`, `key create`).
+//! Never does anything: it parses, and refuses nonsense before a server is asked.
+
+pub(crate) mod sandbox;
+pub(crate) mod serve;
+pub(crate) mod values;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::environment as env;
+use values::{Mebibytes, cores, mebibytes};
+
+/// Runs code that nobody has reviewed, in an isolated computer that is there in milliseconds.
+#[derive(Debug, Parser)]
+#[command(
+    name = "atoll",
+    version,
+    disable_help_subcommand = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = EXAMPLES
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  atoll run -- python3 -c 'print(6*7)'     create, run, delete
+  atoll create --name box                  one that stays
+  atoll sh box                             a terminal in it
+  atoll cp ./src box:/home/user/src        files in, and out again
+  atoll ls                                 what runs
+
+Exit status of run and exec: the command's own; 124 it took too long, 125 Atoll failed,
+126 the command cannot be started, 127 there is no such command.";
+
+/// Where the server is, who asks, and how to answer.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    /// Server to talk to [default: the one of DATA, else http://127.0.0.1:7070]
+    #[arg(long, global = true, env = env::URL, hide_env_values = true, help_heading = "Connection")]
+    pub(crate) url: Option<String>,
+    /// Key to show it [default: DATA/admin.key on the same machine]
+    #[arg(long, global = true, env = env::API_KEY, hide_env_values = true, help_heading = "Connection")]
+    pub(crate) api_key: Option<String>,
+    /// Folder of the server's state [default: ~/.atoll]
+    #[arg(long, global = true, env = env::DATA, hide_env_values = true, value_name = "DIR", help_heading = "Connection")]
+    pub(crate) data: Option<PathBuf>,
+    /// Print JSON on stdout, and errors as JSON on stderr
+    #[arg(long, global = true, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+impl Global {
+    /// Folder of the server's state.
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.data.clone().unwrap_or_else(|| env::home().join(".atoll"))
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Create a sandbox, run a command in it, delete it
+    Run(sandbox::Run),
+    /// Create a sandbox that stays
+    Create(sandbox::Create),
+    /// Run a command in a sandbox
+    Exec(sandbox::Exec),
+    /// Open a terminal in a sandbox
+    #[command(visible_alias = "connect")]
+    Sh(sandbox::Sh),
+    /// List sandboxes: those that run, or all with -a
+    #[command(visible_alias = "list")]
+    Ls(sandbox::Ls),
+    /// Show everything about sandboxes
+    #[command(visible_alias = "info")]
+    Inspect(sandbox::Targets),
+    /// Copy files into a sandbox or out of it
+    Cp(sandbox::Cp),
+    /// Show the output of the start command and of detached processes
+    Logs(sandbox::Logs),
+    /// Show what sandboxes use, live on a terminal
+    Top(sandbox::Top),
+    /// List the processes of a sandbox
+    Ps(sandbox::Target),
+    /// Send a signal to a process of a sandbox
+    #[command(visible_alias = "kill")]
+    Signal(sandbox::Signal),
+    /// Start stopped sandboxes
+    Start(sandbox::Targets),
+    /// Stop sandboxes; their files stay
+    Stop(sandbox::Targets),
+    /// Stop and start sandboxes
+    Restart(sandbox::Targets),
+    /// Delete sandboxes with their files
+    #[command(visible_aliases = ["remove", "delete"])]
+    Rm(sandbox::Rm),
+    /// Change labels, limits, network or lifetime
+    Update(sandbox::Update),
+    /// Show what happened, and with -f what happens
+    Events(sandbox::Events),
+    /// What sandboxes start from
+    #[command(subcommand)]
+    Template(Template),
+    /// API keys
+    #[command(subcommand)]
+    Key(Key),
+    /// Tenants and their quotas
+    #[command(subcommand)]
+    Tenant(Tenant),
+    /// Run the server in the foreground
+    Serve(serve::Serve),
+    /// The server of this machine: is it there, end it, read its log
+    #[command(subcommand)]
+    Server(Server),
+    /// Check what this machine offers, with one fix per gap; needs no server
+    Doctor,
+    /// Print the OpenAPI document of the native API; needs no server
+    Openapi,
+    /// Versions of this program and of the server
+    Version,
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// The process that makes namespaces, mounts and first processes; started by `serve`
+    #[command(hide = true)]
+    Launcher {
+        /// Passed on as they are
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Template {
+    /// List templates
+    #[command(visible_alias = "list")]
+    Ls,
+    /// Show one template
+    #[command(visible_aliases = ["inspect", "info"])]
+    Show {
+        /// Name or alias
+        name: String,
+    },
+    /// Make a template on this machine, or make it anew
+    Make {
+        /// Which: `host` or `debian`
+        name: String,
+    },
+    /// Remove a template that no sandbox uses
+    #[command(visible_aliases = ["remove", "delete"])]
+    Rm {
+        /// Names
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Key {
+    /// Create a key; it is shown once
+    Create {
+        /// What it is for
+        #[arg(long)]
+        name: Option<String>,
+        /// Whose it is [default: the tenant of the key you use]
+        #[arg(long)]
+        tenant: Option<String>,
+        /// May manage keys, tenants and templates, and sees every tenant
+        #[arg(long)]
+        admin: bool,
+    },
+    /// List keys, without their secrets
+    #[command(visible_alias = "list")]
+    Ls,
+    /// Remove keys; they stop working at once
+    #[command(visible_aliases = ["remove", "delete"])]
+    Rm {
+        /// Ids, as `key ls` shows them
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Tenant {
+    /// Create a tenant
+    Create {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        quota: Quota,
+    },
+    /// List tenants
+    #[command(visible_alias = "list")]
+    Ls,
+    /// Show what a tenant uses, or set what it may use
+    Quota {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        quota: Quota,
+    },
+}
+
+/// The most a tenant may hold; what is not said stays as it is.
+#[derive(Debug, Clone, Default, Args)]
+#[group(skip)]
+pub(crate) struct Quota {
+    /// Sandboxes
+    #[arg(long)]
+    pub(crate) sandboxes: Option<u32>,
+    /// Cores of running sandboxes together
+    #[arg(long, value_parser = cores)]
+    pub(crate) cpu: Option<f64>,
+    /// Memory of running sandboxes together, such as 8g
+    #[arg(long, value_parser = mebibytes)]
+    pub(crate) memory: Option<Mebibytes>,
+    /// Disk of all sandboxes together, such as 100g
+    #[arg(long, value_parser = mebibytes)]
+    pub(crate) disk: Option<Mebibytes>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Server {
+    /// Is it there, where, since when
+    Status,
+    /// End it; sandboxes live on and the next server finds them
+    Stop,
+    /// Print the log of a server that `atoll run` started
+    Logs {
+        /// Stay and print what comes
+        #[arg(short, long)]
+        follow: bool,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_grammar_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn aliases_people_type_are_understood() {
+        for line in [
+            &["atoll", "list"][..],
+            &["atoll", "ls", "-aq"],
+            &["atoll", "remove", "a", "b"],
+            &["atoll", "delete", "a"],
+            &["atoll", "info", "a"],
+            &["atoll", "run", "python3", "-c", "print(1)"],
+            &["atoll", "run", "--", "ls", "--json"],
+            &["atoll", "exec", "-it", "a", "bash"],
+            &["atoll", "run", "-it", "--rm", "bash"],
+            &["atoll", "logs", "-f", "a"],
+            &["atoll", "--json", "ls"],
+            &["atoll", "ls", "--json"],
+            &["atoll", "template", "list"],
+        ] {
+            assert!(Cli::try_parse_from(line).is_ok(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn words_after_the_command_belong_to_it() {
+        let cli = Cli::try_parse_from(["atoll", "run", "ls", "--json", "-a"]).expect("valid");
+        let Command::Run(run) = cli.command else { panic!("run") };
+        assert_eq!(run.command, ["ls", "--json", "-a"]);
+        assert!(!cli.global.json);
+    }
+
+    #[test]
+    fn help_is_as_reviewed() {
+        let mut texts = String::new();
+        let mut root = Cli::command().term_width(100);
+        root.build();
+        collect(&mut root, &mut texts);
+        insta::assert_snapshot!(texts);
+    }
+
+    fn collect(command: &mut clap::Command, texts: &mut String) {
+        let name = command.get_bin_name().unwrap_or("atoll").to_owned();
+        texts.push_str(&format!("$ {name} --help\n{}\n\n", command.render_help()));
+        for child in command.get_subcommands_mut() {
+            if !child.is_hide_set() {
+                collect(child, texts);
+            }
+        }
+    }
+}

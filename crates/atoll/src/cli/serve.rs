@@ -1,0 +1,50 @@
+//! Grammar of `atoll serve`.
+
+use clap::{Args, ValueEnum};
+
+use crate::environment as env;
+
+/// Settings of a server. What is not said here has an embedded default; there is no configuration file to keep.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Serve {
+    /// Address and port; port 0 takes a free one
+    #[arg(long, env = env::LISTEN, hide_env_values = true, default_value = "127.0.0.1:7070", value_name = "ADDR")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// Template of sandboxes that name none
+    #[arg(long, env = env::TEMPLATE, hide_env_values = true, default_value = "host", value_name = "NAME")]
+    pub(crate) default_template: String,
+    /// Ready instances kept per popular template; 0 makes every start a cold one
+    #[arg(long, env = env::POOL, hide_env_values = true, default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=256))]
+    pub(crate) pool: u16,
+    /// The most sandboxes that may live at once
+    #[arg(long, env = env::LIVE_MAX, hide_env_values = true, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(crate) live_max: u64,
+    /// Memory limits may add up to this many times the memory of the machine
+    #[arg(long, env = env::OVERCOMMIT, hide_env_values = true, default_value_t = 50.0, value_parser = overcommit)]
+    pub(crate) overcommit: f64,
+    /// Agent binary [default: `atoll-agent` beside this program]
+    #[arg(long, env = env::AGENT, hide_env_values = true, value_name = "FILE")]
+    pub(crate) agent: Option<std::path::PathBuf>,
+    /// Which log lines, such as `info` or `atoll_service=debug,info`
+    #[arg(long, env = env::LOG, hide_env_values = true, default_value = "info", value_name = "FILTER")]
+    pub(crate) log: String,
+    /// Form of the log lines [default: text on a terminal, else json]
+    #[arg(long, env = env::LOG_FORMAT, hide_env_values = true)]
+    pub(crate) log_format: Option<LogFormat>,
+    /// Leave the session of the terminal; for servers started by `atoll run`
+    #[arg(long, hide = true)]
+    pub(crate) background: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Json,
+    Text,
+}
+
+fn overcommit(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(ratio) if (1.0..=1_000.0).contains(&ratio) => Ok(ratio),
+        _ => Err(format!("{text:?} is not a ratio between 1 and 1000")),
+    }
+}

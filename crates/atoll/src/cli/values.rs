@@ -1,0 +1,225 @@
+//! Values as people write them: `512m`, `2g`, `30s`, `1h`, `K=V`, `NAME:PATH`. Refused here, before anything is sent.
+//!
+//! Never guesses: a number that could mean two things is refused with the way to write it.
+
+use crate::environment;
+
+/// MiB, written `512`, `512m`, `2g` or `1t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mebibytes(pub(crate) u64);
+
+/// Seconds, written `30`, `30s`, `5m`, `1h`, `2d` or `1h30m`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Seconds(pub(crate) f64);
+
+/// `KEY=VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pair(pub(crate) String, pub(crate) String);
+
+/// One end of a copy: `-`, a path here, or `NAME:PATH` inside a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// stdin or stdout.
+    Stream,
+    Here(std::path::PathBuf),
+    Inside {
+        sandbox: String,
+        path: String,
+    },
+}
+
+pub(crate) fn mebibytes(text: &str) -> Result<Mebibytes, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let cut = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
+    let (number, unit) = lower.split_at(cut);
+    let factor = match unit {
+        "" | "m" | "mb" | "mi" | "mib" => 1.0,
+        "g" | "gb" | "gi" | "gib" => 1_024.0,
+        "t" | "tb" | "ti" | "tib" => 1_048_576.0,
+        _ => return Err(format!("{text:?} is not a size; write 512m, 2g or a number of MiB")),
+    };
+    let value = number
+        .parse::<f64>()
+        .map_err(|_| format!("{text:?} is not a size; write 512m, 2g or a number of MiB"))?
+        * factor;
+    // LIMIT: a tebibyte times a thousand; the server has its own, smaller bounds.
+    if !(1.0..=1e9).contains(&value) {
+        return Err(format!("{text:?} is out of range; the least is 1m"));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and 1e9")]
+    Ok(Mebibytes(value.round() as u64))
+}
+
+pub(crate) fn seconds(text: &str) -> Result<Seconds, String> {
+    let refuse = || format!("{text:?} is not a duration; write 30s, 5m, 1h or 1h30m");
+    let mut rest = text.trim();
+    let mut total = 0.0;
+    if rest.is_empty() {
+        return Err(refuse());
+    }
+    while !rest.is_empty() {
+        let cut = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, tail) = rest.split_at(cut);
+        let end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(end);
+        let factor = match unit {
+            "" | "s" => 1.0,
+            "ms" => 0.001,
+            "m" => 60.0,
+            "h" => 3_600.0,
+            "d" => 86_400.0,
+            _ => return Err(refuse()),
+        };
+        total += number.parse::<f64>().map_err(|_| refuse())? * factor;
+        rest = tail;
+    }
+    // LIMIT: a year; what must live longer has no timeout.
+    if !(total > 0.0 && total <= 365.0 * 86_400.0) {
+        return Err(format!("{text:?} is out of range; between 1ms and 365d"));
+    }
+    Ok(Seconds(total))
+}
+
+impl Seconds {
+    /// Whole seconds, for deadlines of sandboxes; never less than asked.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "parsed to at most a year")]
+    pub(crate) fn whole(self) -> u64 {
+        self.0.ceil() as u64
+    }
+}
+
+/// `K=V`, or `K` alone for the value it has here.
+pub(crate) fn variable(text: &str) -> Result<Pair, String> {
+    if let Some((key, value)) = text.split_once('=') {
+        if key.is_empty() {
+            return Err(format!("{text:?} has no name; write NAME=VALUE"));
+        }
+        return Ok(Pair(key.to_owned(), value.to_owned()));
+    }
+    match environment::of_user(text) {
+        Some(value) if !text.is_empty() => Ok(Pair(text.to_owned(), value)),
+        _ => Err(format!("{text:?} is not set here; write {text}=VALUE")),
+    }
+}
+
+/// `k=v`.
+pub(crate) fn label(text: &str) -> Result<Pair, String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok(Pair(key.to_owned(), value.to_owned())),
+        _ => Err(format!("{text:?} is not a label; write key=value")),
+    }
+}
+
+/// Cores: `0.5`, `2`.
+pub(crate) fn cores(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value <= 512.0 => Ok(value),
+        Ok(_) => Err(format!("{text:?} is out of range; between 0.01 and 512 cores")),
+        Err(_) => Err(format!("{text:?} is not a number of cores; write 0.5 or 2")),
+    }
+}
+
+/// `-`, a path, or `NAME:PATH`. A path here that holds a colon is written `./a:b`.
+pub(crate) fn place(text: &str) -> Result<Place, String> {
+    if text == "-" {
+        return Ok(Place::Stream);
+    }
+    match text.split_once(':') {
+        Some((name, path)) if !name.is_empty() && !name.contains('/') && !name.starts_with('.') => {
+            // An empty path would mean different things in both directions.
+            if path.is_empty() {
+                return Err(format!("{text:?} names no path; write {name}:/some/path"));
+            }
+            Ok(Place::Inside { sandbox: name.to_owned(), path: path.to_owned() })
+        }
+        _ if text.is_empty() => Err("an empty path".to_owned()),
+        _ => Ok(Place::Here(text.into())),
+    }
+}
+
+/// `TERM`, `SIGTERM` or `15`.
+pub(crate) fn signal(text: &str) -> Result<i32, String> {
+    const NAMES: &[(&str, i32)] = &[
+        ("HUP", 1),
+        ("INT", 2),
+        ("QUIT", 3),
+        ("KILL", 9),
+        ("USR1", 10),
+        ("USR2", 12),
+        ("TERM", 15),
+        ("CONT", 18),
+        ("STOP", 19),
+    ];
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    if let Some((_, number)) = NAMES.iter().find(|(known, _)| *known == name) {
+        return Ok(*number);
+    }
+    match name.parse::<i32>() {
+        Ok(number) if (1..=64).contains(&number) => Ok(number),
+        _ => Err(format!("{text:?} is not a signal; write TERM, KILL or a number from 1 to 64")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, want) in
+            [("512", 512), ("512m", 512), ("512MiB", 512), ("2g", 2_048), ("1.5G", 1_536), ("1t", 1_048_576)]
+        {
+            assert_eq!(mebibytes(text), Ok(Mebibytes(want)), "{text}");
+        }
+        for text in ["", "m", "-1", "0", "10k", "1g2", "nan", "inf", "1e9", "9999999t", "1 g g"] {
+            assert!(mebibytes(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        for (text, want) in
+            [("30", 30.0), ("30s", 30.0), ("5m", 300.0), ("1h30m", 5_400.0), ("250ms", 0.25), ("0.5s", 0.5)]
+        {
+            assert_eq!(seconds(text), Ok(Seconds(want)), "{text}");
+        }
+        for text in ["", "s", "-1s", "0", "1y", "nan", "1h-5m", "400d", "1..2s", "5 m"] {
+            assert!(seconds(text).is_err(), "{text:?}");
+        }
+        assert_eq!(Seconds(0.25).whole(), 1);
+    }
+
+    #[test]
+    fn variables_come_with_a_value_or_from_here() {
+        assert_eq!(variable("A=b=c"), Ok(Pair("A".into(), "b=c".into())));
+        assert_eq!(variable("A="), Ok(Pair("A".into(), String::new())));
+        assert!(variable("PATH").is_ok());
+        assert!(variable("ATOLL_SURELY_NOT_SET").is_err());
+        assert!(variable("=x").is_err());
+        assert!(variable("").is_err());
+    }
+
+    #[test]
+    fn ends_of_a_copy_are_told_apart() {
+        let inside = |s: &str, p: &str| Ok(Place::Inside { sandbox: s.into(), path: p.into() });
+        assert_eq!(place("box:/tmp/x"), inside("box", "/tmp/x"));
+        assert_eq!(place("box:rel/x"), inside("box", "rel/x"));
+        assert_eq!(place("-"), Ok(Place::Stream));
+        assert_eq!(place("./a:b"), Ok(Place::Here("./a:b".into())));
+        assert_eq!(place("/a:b"), Ok(Place::Here("/a:b".into())));
+        assert_eq!(place("plain"), Ok(Place::Here("plain".into())));
+        assert!(place("box:").is_err());
+        assert!(place("").is_err());
+    }
+
+    #[test]
+    fn signals_are_names_or_numbers() {
+        for (text, want) in [("TERM", 15), ("sigkill", 9), ("2", 2)] {
+            assert_eq!(signal(text), Ok(want));
+        }
+        for text in ["", "0", "65", "TERMX", "-9"] {
+            assert!(signal(text).is_err(), "{text:?}");
+        }
+    }
+}

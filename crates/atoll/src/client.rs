@@ -1,0 +1,182 @@
+//! The HTTP client of `/v1`: one function per call, answers as JSON, failures as the user reads them.
+//!
+//! Never decides anything a server could; never sends the admin key of this machine to another one.
+
+pub(crate) mod address;
+pub(crate) mod near;
+pub(crate) mod sse;
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{cli::Global, failure::Failure};
+use address::Address;
+
+/// A connection to one server with one key.
+#[derive(Clone)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    pub(crate) address: Address,
+    key: Option<String>,
+}
+
+/// LIMIT: creating waits up to 30 s at the server; streams have no limit of their own.
+const ANSWER_WITHIN: Duration = Duration::from_secs(90);
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+impl Client {
+    /// Finds the server and the key; asks nobody yet.
+    pub(crate) fn new(global: &Global) -> Result<Self, Failure> {
+        let address = Address::find(global)?;
+        let key = address.key(global)?;
+        Self::with(address, key)
+    }
+
+    fn with(address: Address, key: Option<String>) -> Result<Self, Failure> {
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_WITHIN)
+            .tcp_nodelay(true)
+            .user_agent(concat!("atoll-cli/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|e| Failure::new("internal", format!("the HTTP client cannot be made: {e}")))?;
+        Ok(Self { http, address, key })
+    }
+
+    /// The key, where a WebSocket needs it.
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Result<Value, Failure> {
+        self.json(self.request(Method::GET, path)).await
+    }
+
+    pub(crate) async fn get_query(&self, path: &str, query: &[(&str, String)]) -> Result<Value, Failure> {
+        self.json(self.request(Method::GET, path).query(query)).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
+        self.json(self.request(Method::POST, path).json(body)).await
+    }
+
+    pub(crate) async fn patch(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
+        self.json(self.request(Method::PATCH, path).json(body)).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Result<Value, Failure> {
+        self.json(self.request(Method::DELETE, path)).await
+    }
+
+    /// A request that a command shapes further.
+    pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        let mut request = self.http.request(method, self.address.join(path));
+        if let Some(key) = &self.key {
+            request = request.bearer_auth(key);
+        }
+        request
+    }
+
+    /// Sends, within the usual time, and reads the answer as JSON; no content is null.
+    pub(crate) async fn json(&self, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
+        let answer = self.send(request.timeout(ANSWER_WITHIN)).await?;
+        let body = answer.bytes().await.map_err(|e| self.unreachable(&e))?;
+        if body.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&body).map_err(|e| {
+            Failure::new("bad_answer", format!("{} answered something that is no JSON: {e}", self.address))
+                .hint("is this the address of an Atoll server?")
+        })
+    }
+
+    /// Sends; an answer that is an error becomes a failure.
+    pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, Failure> {
+        let answer = request.send().await.map_err(|e| self.unreachable(&e))?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        Err(self.refused(answer).await)
+    }
+
+    async fn refused(&self, answer: reqwest::Response) -> Failure {
+        let status = answer.status();
+        let request_id =
+            answer.headers().get("x-request-id").and_then(|v| v.to_str().ok()).map(str::to_owned);
+        let body = answer.bytes().await.unwrap_or_default();
+        let mut failure = match serde_json::from_slice::<Envelope>(&body) {
+            Ok(envelope) => envelope.into_failure(),
+            Err(_) => {
+                Failure::new("bad_answer", format!("{} answered {status} without saying why", self.address))
+                    .hint("is this the address of an Atoll server?")
+            }
+        };
+        failure.request_id = failure.request_id.or(request_id);
+        if status == StatusCode::UNAUTHORIZED && failure.hint.is_none() {
+            failure.hint = Some(self.address.key_hint());
+        }
+        failure
+    }
+
+    fn unreachable(&self, cause: &reqwest::Error) -> Failure {
+        if cause.is_timeout() {
+            return Failure::new("deadline_exceeded", format!("{} did not answer in time", self.address))
+                .hint("atoll server status");
+        }
+        if cause.is_connect() {
+            return Failure::new("no_server", format!("no server answers at {}", self.address))
+                .hint(self.address.start_hint());
+        }
+        Failure::new("no_server", format!("the connection to {} broke", self.address))
+            .hint("atoll server status")
+    }
+}
+
+/// The error envelope of every front.
+#[derive(Debug, Deserialize)]
+struct Envelope {
+    code: String,
+    message: String,
+    hint: Option<String>,
+    request_id: Option<String>,
+}
+
+impl Envelope {
+    fn into_failure(self) -> Failure {
+        let mut failure = Failure::new(self.code, self.message);
+        failure.hint = self.hint;
+        failure.request_id = self.request_id;
+        failure
+    }
+}
+
+/// A name or id as one segment of a path.
+pub(crate) fn segment(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut path = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+            path.push(char::from(byte));
+        } else {
+            let _ = write!(path, "%{byte:02X}");
+        }
+    }
+    // A lone dot segment would be folded away by the URL parser.
+    if path.chars().all(|c| c == '.') { path.replace('.', "%2E") } else { path }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stays_one_segment() {
+        for (text, want) in
+            [("box-1", "box-1"), ("a/b", "a%2Fb"), ("..", "%2E%2E"), ("a b?", "a%20b%3F"), ("ü", "%C3%BC")]
+        {
+            assert_eq!(segment(text), want);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Which server, and with which key.
+//!
+//! Order: what the user said, then what the server of DATA wrote down about itself, then the default port. The admin key
+//! in DATA is shown to servers of this machine only.
+
+use std::{fmt, io::ErrorKind, net::IpAddr, path::PathBuf};
+
+use reqwest::Url;
+
+use crate::{cli::Global, failure::Failure, server::note};
+
+/// Port of a server that was not told another.
+pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7070";
+
+/// Address of a server, and the state folder of this machine.
+#[derive(Debug, Clone)]
+pub(crate) struct Address {
+    url: Url,
+    data: PathBuf,
+}
+
+impl Address {
+    pub(crate) fn find(global: &Global) -> Result<Self, Failure> {
+        let data = global.data_dir();
+        let said = match &global.url {
+            Some(url) => url.clone(),
+            None => note::read(&data).map_or_else(|| DEFAULT_URL.to_owned(), |note| note.url),
+        };
+        Ok(Self { url: parse(&said)?, data })
+    }
+
+    /// The same server under another path.
+    pub(crate) fn join(&self, path: &str) -> Url {
+        let mut url = self.url.clone();
+        let (path, query) = path.split_once('?').map_or((path, None), |(p, q)| (p, Some(q)));
+        url.set_path(&format!("{}{path}", self.url.path().trim_end_matches('/')));
+        url.set_query(query);
+        url
+    }
+
+    /// `ws://` for a terminal.
+    pub(crate) fn socket(&self, path: &str) -> String {
+        let url = self.join(path);
+        url.as_str().replacen("http", "ws", 1)
+    }
+
+    pub(crate) fn is_local(&self) -> bool {
+        match self.url.host_str() {
+            Some("localhost") => true,
+            Some(host) => host
+                .trim_start_matches('[')
+                .trim_end_matches(']')
+                .parse::<IpAddr>()
+                .is_ok_and(|ip| ip.is_loopback()),
+            None => false,
+        }
+    }
+
+    /// What `serve --listen` would be told to answer here.
+    pub(crate) fn listen(&self) -> String {
+        let host = match self.url.host_str() {
+            None | Some("localhost") => "127.0.0.1",
+            Some(host) => host,
+        };
+        format!("{host}:{}", self.url.port_or_known_default().unwrap_or(7070))
+    }
+
+    /// The key the user gave, else the admin key of this machine.
+    pub(crate) fn key(&self, global: &Global) -> Result<Option<String>, Failure> {
+        if let Some(key) = &global.api_key {
+            return checked(key).map(Some);
+        }
+        if !self.is_local() {
+            return Ok(None);
+        }
+        let path = self.data.join("admin.key");
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text.trim().to_owned())),
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                Err(Failure::new("no_key", format!("the key in {} is not readable by you", path.display()))
+                    .hint("use sudo, or set ATOLL_API_KEY to a key made by `sudo atoll key create`"))
+            }
+            // No server was ever started here; the server will say what it thinks of no key.
+            Err(_) => Ok(None),
+        }
+    }
+
+    pub(crate) fn key_hint(&self) -> String {
+        if self.is_local() {
+            format!(
+                "set ATOLL_API_KEY, or point ATOLL_DATA at the server's folder (now {})",
+                self.data.display()
+            )
+        } else {
+            "set ATOLL_API_KEY to a key of that server".to_owned()
+        }
+    }
+
+    pub(crate) fn start_hint(&self) -> String {
+        if self.is_local() {
+            "start one with `atoll serve`, or use `atoll run`, which starts one by itself".to_owned()
+        } else {
+            "is ATOLL_URL right, and is the server running there?".to_owned()
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.url.as_str().trim_end_matches('/'))
+    }
+}
+
+fn checked(key: &str) -> Result<String, Failure> {
+    let key = key.trim();
+    if key.is_empty() || key.chars().any(|c| c.is_control() || !c.is_ascii()) {
+        return Err(Failure::usage("the API key holds characters that no key has", "copy it again"));
+    }
+    Ok(key.to_owned())
+}
+
+fn parse(text: &str) -> Result<Url, Failure> {
+    let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let refuse = |why: String| Failure::usage(why, format!("write it like {DEFAULT_URL}"));
+    let url = Url::parse(&with_scheme).map_err(|e| refuse(format!("{text:?} is not an address: {e}")))?;
+    match url.scheme() {
+        "http" if url.host_str().is_some() => Ok(url),
+        "https" => Err(Failure::usage(
+            "this build of the command line speaks plain HTTP only",
+            "use an SSH tunnel, or a TLS proxy on this machine",
+        )),
+        _ => Err(refuse(format!("{text:?} is not an HTTP address"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(url: &str) -> Address {
+        Address { url: parse(url).expect("valid"), data: "/nowhere".into() }
+    }
+
+    #[test]
+    fn only_this_machine_is_local() {
+        for url in ["http://127.0.0.1:7070", "localhost:1", "http://[::1]:7070/", "127.9.9.9:80"] {
+            assert!(at(url).is_local(), "{url}");
+        }
+        for url in ["http://10.0.0.1:7070", "http://127.0.0.1.example.com", "http://localhost.example"] {
+            assert!(!at(url).is_local(), "{url}");
+        }
+    }
+
+    #[test]
+    fn paths_are_put_behind_a_prefix() {
+        assert_eq!(at("http://h:1/base/").join("/v1/x?a=b").as_str(), "http://h:1/base/v1/x?a=b");
+        assert_eq!(at("h:1").socket("/v1/x"), "ws://h:1/v1/x");
+        assert_eq!(at("localhost").listen(), "127.0.0.1:80");
+        assert_eq!(at("[::1]:9").listen(), "[::1]:9");
+    }
+
+    #[test]
+    fn nonsense_is_refused_before_calling() {
+        for url in ["", "ftp://x", "http://", "https://x", "::::"] {
+            assert!(parse(url).is_err(), "{url:?}");
+        }
+        assert!(checked("a\nb").is_err());
+    }
+}

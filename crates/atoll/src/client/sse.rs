@@ -1,0 +1,201 @@
+//! Server-sent events, and lines of JSON, as they come.
+//!
+//! LIMIT: one event may have 16 MiB; a server that sends more is not one of ours.
+
+use bytes::{Buf, Bytes, BytesMut};
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// One event: its name and its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) name: String,
+    pub(crate) data: String,
+}
+
+const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The events of one answer.
+pub(crate) struct Events {
+    answer: reqwest::Response,
+    parser: Parser,
+    ended: bool,
+}
+
+impl Events {
+    /// Reads the answer as events, or as lines of JSON where it says so.
+    pub(crate) fn new(answer: reqwest::Response) -> Self {
+        let kind = answer.headers().get(reqwest::header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
+        let lines = kind.is_some_and(|kind| !kind.starts_with("text/event-stream"));
+        Self { answer, parser: Parser { lines, ..Parser::default() }, ended: false }
+    }
+
+    /// The next event; `None` when the server has said everything.
+    pub(crate) async fn next(&mut self) -> Result<Option<Event>, Failure> {
+        loop {
+            if let Some(event) = self.parser.next()? {
+                return Ok(Some(event));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            match self.answer.chunk().await {
+                Ok(Some(chunk)) => self.parser.push(&chunk),
+                Ok(None) => {
+                    self.ended = true;
+                    self.parser.finish();
+                }
+                Err(_) => {
+                    return Err(Failure::new("no_server", "the connection to the server broke")
+                        .hint("atoll server status"));
+                }
+            }
+        }
+    }
+}
+
+impl Event {
+    /// Its data as JSON; what is no JSON is null.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.data).unwrap_or(Value::Null)
+    }
+}
+
+/// The bytes under `data` or, where they are no text, under `data_base64`.
+pub(crate) fn payload(value: &Value) -> Bytes {
+    use base64::Engine as _;
+    if let Some(text) = value["data"].as_str() {
+        return Bytes::copy_from_slice(text.as_bytes());
+    }
+    value["data_base64"]
+        .as_str()
+        .and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok())
+        .map(Bytes::from)
+        .unwrap_or_default()
+}
+
+#[derive(Default)]
+struct Parser {
+    buffer: BytesMut,
+    /// Where the search for the next line end goes on, so that a long line is not read again and again.
+    searched: usize,
+    name: String,
+    data: Option<String>,
+    lines: bool,
+}
+
+impl Parser {
+    fn push(&mut self, chunk: &[u8]) {
+        self.buffer.extend_from_slice(chunk);
+    }
+
+    /// The end of the stream ends the last line.
+    fn finish(&mut self) {
+        if self.lines && !self.buffer.is_empty() && self.buffer.last() != Some(&b'\n') {
+            self.buffer.extend_from_slice(b"\n");
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<Event>, Failure> {
+        while let Some(line) = self.line() {
+            if let Some(event) = self.take(&line) {
+                return Ok(Some(event));
+            }
+        }
+        let pending = self.buffer.len() + self.data.as_ref().map_or(0, String::len);
+        if pending > EVENT_BYTES_MAX {
+            return Err(Failure::new("bad_answer", "the server sent an event that is too large"));
+        }
+        Ok(None)
+    }
+
+    fn line(&mut self) -> Option<String> {
+        let Some(offset) = self.buffer[self.searched..].iter().position(|b| *b == b'\n') else {
+            self.searched = self.buffer.len();
+            return None;
+        };
+        let mut line = self.buffer.split_to(self.searched + offset);
+        self.buffer.advance(1);
+        self.searched = 0;
+        if line.last() == Some(&b'\r') {
+            line.truncate(line.len() - 1);
+        }
+        Some(String::from_utf8_lossy(&line).into_owned())
+    }
+
+    fn take(&mut self, line: &str) -> Option<Event> {
+        if self.lines {
+            let named = Event { name: "line".to_owned(), data: line.to_owned() };
+            return (!line.is_empty()).then_some(named);
+        }
+        if line.is_empty() {
+            let name = std::mem::take(&mut self.name);
+            return self.data.take().map(|data| Event { name, data });
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => value.clone_into(&mut self.name),
+            "data" => match &mut self.data {
+                Some(data) => {
+                    data.push('\n');
+                    data.push_str(value);
+                }
+                None => self.data = Some(value.to_owned()),
+            },
+            // Comments keep the connection alive; ids and retry times are for browsers.
+            _ => {}
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(parser: &mut Parser) -> Vec<Event> {
+        std::iter::from_fn(|| parser.next().expect("small")).collect()
+    }
+
+    fn event(name: &str, data: &str) -> Event {
+        Event { name: name.into(), data: data.into() }
+    }
+
+    #[test]
+    fn events_come_whole_however_the_bytes_are_cut() {
+        let text = ": hi\n\nevent: start\ndata: {\"pid\":7}\n\nid: 4\ndata: a\r\ndata: b\r\n\r\nevent: x\n\n";
+        for size in 1..text.len() {
+            let mut parser = Parser::default();
+            let mut seen = Vec::new();
+            for chunk in text.as_bytes().chunks(size) {
+                parser.push(chunk);
+                seen.extend(events(&mut parser));
+            }
+            assert_eq!(seen, [event("start", "{\"pid\":7}"), event("", "a\nb")], "cut at {size}");
+        }
+    }
+
+    #[test]
+    fn lines_of_json_are_events_too() {
+        let mut parser = Parser { lines: true, ..Parser::default() };
+        parser.push(b"{\"a\":1}\n\n{\"b\":2}");
+        parser.finish();
+        assert_eq!(events(&mut parser), [event("line", "{\"a\":1}"), event("line", "{\"b\":2}")]);
+    }
+
+    #[test]
+    fn an_endless_event_is_refused() {
+        let mut parser = Parser::default();
+        parser.push(&vec![b'x'; EVENT_BYTES_MAX + 1]);
+        assert!(parser.next().is_err());
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_come_in_base64() {
+        assert_eq!(payload(&serde_json::json!({"data": "hi"})), "hi");
+        assert_eq!(payload(&serde_json::json!({"data_base64": "/w=="})), &b"\xff"[..]);
+        assert_eq!(payload(&serde_json::json!({})), "");
+    }
+}

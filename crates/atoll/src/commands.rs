@@ -1,0 +1,149 @@
+//! What the commands do. One file per verb or noun; the grammar is in `cli`.
+//!
+//! A command parses nothing and decides nothing about sandboxes: it asks the server and shows the answer.
+
+mod cp;
+mod create;
+mod doctor;
+mod events;
+mod exec;
+mod key;
+mod lifecycle;
+mod list;
+mod logs;
+mod process;
+mod run;
+mod server;
+mod shell;
+mod template;
+mod tenant;
+mod terminal;
+mod top;
+mod update;
+mod version;
+
+pub(crate) use doctor::{Check, State};
+use serde_json::Value;
+
+use crate::{
+    cli::{Command, Global, sandbox::Targets},
+    client::{Client, near, segment},
+    failure::Failure,
+    out::Out,
+};
+
+/// What every command is given.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) global: Global,
+    pub(crate) out: Out,
+}
+
+impl Context {
+    fn client(&self) -> Result<Client, Failure> {
+        Client::new(&self.global)
+    }
+}
+
+/// Runs one command; the answer is its exit status.
+pub(crate) async fn dispatch(context: &Context, command: Command) -> Result<u8, Failure> {
+    let done = |()| 0;
+    match command {
+        Command::Run(args) => run::run(context, args).await,
+        Command::Exec(args) => exec::exec(context, args).await,
+        Command::Sh(args) => shell::sh(context, args).await,
+        Command::Create(args) => create::create(context, args).await.map(done),
+        Command::Ls(args) => list::ls(context, args).await.map(done),
+        Command::Inspect(args) => inspect(context, args).await.map(done),
+        Command::Cp(args) => cp::cp(context, args).await.map(done),
+        Command::Logs(args) => logs::logs(context, args).await.map(done),
+        Command::Top(args) => top::top(context, args).await.map(done),
+        Command::Ps(args) => list::ps(context, args).await.map(done),
+        Command::Signal(args) => lifecycle::signal(context, args).await.map(done),
+        Command::Start(args) => lifecycle::each(context, args, "start").await.map(done),
+        Command::Stop(args) => lifecycle::each(context, args, "stop").await.map(done),
+        Command::Restart(args) => lifecycle::each(context, args, "restart").await.map(done),
+        Command::Rm(args) => lifecycle::rm(context, args).await.map(done),
+        Command::Update(args) => update::update(context, args).await.map(done),
+        Command::Events(args) => events::events(context, args).await.map(done),
+        Command::Template(args) => template::template(context, args).await.map(done),
+        Command::Key(args) => key::key(context, args).await.map(done),
+        Command::Tenant(args) => tenant::tenant(context, args).await.map(done),
+        Command::Server(args) => server::server(context, args).await.map(done),
+        Command::Doctor => doctor::doctor(context).await,
+        Command::Openapi => version::openapi(context).map(done),
+        Command::Version => version::version(context).await.map(done),
+        Command::Completions { shell } => version::completions(context, shell).map(done),
+        // Both need to run before there is a runtime; `main` took them out.
+        Command::Serve(_) | Command::Launcher { .. } => {
+            Err(Failure::new("internal", "this command is run by main"))
+        }
+    }
+}
+
+/// Path of a sandbox, or of something below it.
+fn sandbox_path(ident: &str, below: &str) -> String {
+    format!("/v1/sandboxes/{}{below}", segment(ident))
+}
+
+/// The items of a list answer.
+fn items(answer: Value) -> Vec<Value> {
+    match answer {
+        Value::Object(mut fields) => match fields.remove("items") {
+            Some(Value::Array(items)) => items,
+            _ => Vec::new(),
+        },
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    }
+}
+
+/// A field as text; what is absent is empty.
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or("")
+}
+
+/// A field as a moment.
+fn moment(value: &Value, field: &str) -> Option<jiff::Timestamp> {
+    match &value[field] {
+        Value::String(text) => text.parse().ok(),
+        Value::Number(ms) => jiff::Timestamp::from_millisecond(ms.as_i64()?).ok(),
+        _ => None,
+    }
+}
+
+/// An unknown sandbox gets the nearest name as a hint.
+async fn suggest(client: &Client, wanted: &str, failure: Failure) -> Failure {
+    if !failure.is("sandbox_not_found") {
+        return failure;
+    }
+    let Ok(answer) = client.get("/v1/sandboxes?limit=200").await else { return failure };
+    let known = items(answer);
+    let names = known.iter().flat_map(|sandbox| [text(sandbox, "name"), text(sandbox, "id")]);
+    match near::nearest(wanted, names.filter(|name| !name.is_empty())) {
+        Some(name) => failure.hint(format!("did you mean {name}? `atoll ls --all` shows every sandbox")),
+        None => failure.hint("`atoll ls --all` shows every sandbox"),
+    }
+}
+
+async fn inspect(context: &Context, args: Targets) -> Result<(), Failure> {
+    let client = context.client()?;
+    for ident in &args.sandboxes {
+        let found = client.get(&sandbox_path(ident, "")).await;
+        let sandbox = match found {
+            Ok(sandbox) => sandbox,
+            Err(failure) => return Err(suggest(&client, ident, failure).await),
+        };
+        if context.out.json {
+            context.out.json(&sandbox)?;
+        } else {
+            context.out.line(&pretty(&sandbox))?;
+        }
+    }
+    Ok(())
+}
+
+/// JSON for people.
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string())
+}

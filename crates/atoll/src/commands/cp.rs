@@ -1,0 +1,175 @@
+//! `atoll cp`: files and directories in and out, and `-` for our own streams.
+//!
+//! A sandbox is hostile: names that come from inside are single plain parts of a path or they are refused, files are
+//! written beside their place and moved over it, and nothing below the target is entered through a link. Links and
+//! devices are left out, and the count of them is said.
+
+mod inward;
+mod outward;
+
+use reqwest::Method;
+use serde_json::Value;
+
+use super::{Context, sandbox_path, suggest, text};
+use crate::{
+    cli::{sandbox::Cp, values::Place},
+    client::Client,
+    failure::Failure,
+    human::bytes,
+};
+
+/// One sandbox as one end of a copy.
+struct Inside<'a> {
+    client: &'a Client,
+    sandbox: &'a str,
+}
+
+/// What was copied.
+#[derive(Debug, Default)]
+struct Copied {
+    files: u64,
+    bytes: u64,
+    /// Links, devices and the like.
+    skipped: u64,
+}
+
+pub(super) async fn cp(context: &Context, args: Cp) -> Result<(), Failure> {
+    let client = context.client()?;
+    let copied = match (&args.from, &args.to) {
+        (Place::Inside { sandbox, path }, Place::Inside { sandbox: other, path: target }) => {
+            let from = Inside { client: &client, sandbox };
+            let to = Inside { client: &client, sandbox: other };
+            between(&from, path, &to, target).await
+        }
+        (Place::Inside { sandbox, path }, to) => {
+            let from = Inside { client: &client, sandbox };
+            outward::copy(context, &from, path, to).await
+        }
+        (from, Place::Inside { sandbox, path }) => {
+            let to = Inside { client: &client, sandbox };
+            inward::copy(context, from, &to, path).await
+        }
+        (Place::Here(_) | Place::Stream, Place::Here(_) | Place::Stream) => Err(Failure::usage(
+            "neither side is in a sandbox",
+            "write one side as NAME:PATH, such as `atoll cp file box:/tmp/file`",
+        )),
+    };
+    context.out.status_done();
+    match copied {
+        Ok(copied) => report(context, &copied),
+        Err(failure) => {
+            let ident = [&args.from, &args.to].into_iter().find_map(|place| match place {
+                Place::Inside { sandbox, .. } => Some(sandbox.as_str()),
+                Place::Here(_) | Place::Stream => None,
+            });
+            Err(suggest(&client, ident.unwrap_or(""), failure).await)
+        }
+    }
+}
+
+fn report(context: &Context, copied: &Copied) -> Result<(), Failure> {
+    let out = context.out;
+    if copied.skipped > 0 {
+        out.say(&format!("atoll: {} links or special files were left out", copied.skipped));
+    }
+    out.tell(&format!("copied {} files, {}", copied.files, bytes(copied.bytes)));
+    Ok(())
+}
+
+async fn between(from: &Inside<'_>, path: &str, to: &Inside<'_>, target: &str) -> Result<Copied, Failure> {
+    let path = from.absolute(path).await?;
+    let entry = from.stat(&path).await?;
+    if text(&entry, "kind") != "file" {
+        return Err(Failure::usage(
+            format!("{path} is not a file"),
+            "directories go from sandbox to sandbox by way of a folder here",
+        ));
+    }
+    let target = to.target(target, last_part(&path)).await?;
+    let answer = from.read(&path).await?;
+    let size = answer.content_length().unwrap_or(0);
+    to.write(&target, mode(&entry), reqwest::Body::wrap_stream(answer.bytes_stream())).await?;
+    Ok(Copied { files: 1, bytes: size, skipped: 0 })
+}
+
+impl Inside<'_> {
+    fn files(&self, below: &str) -> String {
+        sandbox_path(self.sandbox, &format!("/files{below}"))
+    }
+
+    /// A path that does not begin with `/` is taken from the workdir.
+    async fn absolute(&self, path: &str) -> Result<String, Failure> {
+        if path.starts_with('/') {
+            return Ok(path.to_owned());
+        }
+        let sandbox = self.client.get(&sandbox_path(self.sandbox, "")).await?;
+        let rest = path.strip_prefix("~/").unwrap_or(path);
+        Ok(format!("{}/{rest}", text(&sandbox, "workdir").trim_end_matches('/')))
+    }
+
+    async fn stat(&self, path: &str) -> Result<Value, Failure> {
+        self.client.get_query(&self.files("/stat"), &[("path", path.to_owned())]).await
+    }
+
+    /// Where a file called `name` goes: into `path` if that is a directory, else to `path` itself.
+    async fn target(&self, path: &str, name: &str) -> Result<String, Failure> {
+        let path = self.absolute(path).await?;
+        let into = || format!("{}/{name}", path.trim_end_matches('/'));
+        if path.ends_with('/') {
+            return Ok(into());
+        }
+        match self.stat(&path).await {
+            Ok(entry) if text(&entry, "kind") == "directory" => Ok(into()),
+            Ok(_) => Ok(path),
+            Err(failure) if failure.is("file_not_found") => Ok(path),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn read(&self, path: &str) -> Result<reqwest::Response, Failure> {
+        self.client.send(self.client.request(Method::GET, &self.files("")).query(&[("path", path)])).await
+    }
+
+    async fn write(&self, path: &str, mode: Option<u32>, body: reqwest::Body) -> Result<(), Failure> {
+        let mut request = self.client.request(Method::PUT, &self.files("")).query(&[("path", path)]);
+        if let Some(mode) = mode {
+            request = request.query(&[("mode", format!("{mode:o}"))]);
+        }
+        self.client.send(request.body(body)).await.map(|_| ())
+    }
+}
+
+fn last_part(path: &str) -> &str {
+    path.trim_end_matches('/').rsplit('/').next().filter(|part| !part.is_empty()).unwrap_or("root")
+}
+
+/// Permission bits of an entry, whichever way they are written.
+fn mode(entry: &Value) -> Option<u32> {
+    let bits = match &entry["mode"] {
+        Value::Number(number) => u32::try_from(number.as_u64()?).ok()?,
+        Value::String(text) => u32::from_str_radix(text.trim_start_matches("0o"), 8).ok()?,
+        _ => return None,
+    };
+    // Never the set-id bits: what comes out of a sandbox is not to run as somebody else.
+    Some(bits & 0o777)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn set_id_bits_do_not_travel() {
+        assert_eq!(mode(&json!({"mode": 0o104_755})), Some(0o755));
+        assert_eq!(mode(&json!({"mode": "4755"})), Some(0o755));
+        assert_eq!(mode(&json!({})), None);
+    }
+
+    #[test]
+    fn the_last_part_names_a_copy() {
+        for (path, want) in [("/a/b", "b"), ("/a/b/", "b"), ("b", "b"), ("/", "root")] {
+            assert_eq!(last_part(path), want);
+        }
+    }
+}

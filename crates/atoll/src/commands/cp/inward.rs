@@ -1,0 +1,92 @@
+//! Into a sandbox: a file, a directory by walking, or stdin.
+
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use reqwest::Body;
+use serde_json::json;
+use tokio_util::io::ReaderStream;
+
+use super::{Copied, Inside};
+use crate::{cli::values::Place, commands::Context, failure::Failure};
+
+pub(super) async fn copy(
+    context: &Context,
+    from: &Place,
+    to: &Inside<'_>,
+    path: &str,
+) -> Result<Copied, Failure> {
+    let Place::Here(source) = from else {
+        let target = to.absolute(path).await?;
+        to.write(&target, None, Body::wrap_stream(ReaderStream::new(tokio::io::stdin()))).await?;
+        return Ok(Copied { files: 1, ..Copied::default() });
+    };
+    let about = std::fs::metadata(source).map_err(|e| unreadable(source, &e))?;
+    let name =
+        source.canonicalize().ok().and_then(|p| p.file_name().map(|n| n.to_string_lossy().into_owned()));
+    let target = to.target(path, name.as_deref().unwrap_or("root")).await?;
+    let mut copied = Copied::default();
+    if about.is_dir() {
+        directory(context, source, to, &target, &mut copied).await?;
+    } else if about.is_file() {
+        file(source, to, &target, &mut copied).await?;
+    } else {
+        return Err(Failure::usage(
+            format!("{} is neither a file nor a directory", source.display()),
+            "pipe it: `… | atoll cp - NAME:PATH`",
+        ));
+    }
+    Ok(copied)
+}
+
+/// Walks without recursion, so that a deep tree costs memory and not stack.
+async fn directory(
+    context: &Context,
+    source: &Path,
+    to: &Inside<'_>,
+    target: &str,
+    copied: &mut Copied,
+) -> Result<(), Failure> {
+    let mut left: Vec<(PathBuf, String)> = vec![(source.to_owned(), target.to_owned())];
+    while let Some((here, there)) = left.pop() {
+        to.client.post(&to.files("/mkdir"), &json!({ "path": there })).await?;
+        for entry in std::fs::read_dir(&here).map_err(|e| unreadable(&here, &e))? {
+            let entry = entry.map_err(|e| unreadable(&here, &e))?;
+            let kind = entry.file_type().map_err(|e| unreadable(&entry.path(), &e))?;
+            let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
+                return Err(Failure::usage(
+                    format!("{} has a name that is no UTF-8", entry.path().display()),
+                    "rename it, or copy a tar archive instead",
+                ));
+            };
+            let path = format!("{}/{name}", there.trim_end_matches('/'));
+            if kind.is_dir() {
+                left.push((entry.path(), path));
+            } else if kind.is_file() {
+                file(&entry.path(), to, &path, copied).await?;
+                context.out.status(&format!("{} files, {}", copied.files, crate::human::bytes(copied.bytes)));
+            } else {
+                copied.skipped += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn file(source: &Path, to: &Inside<'_>, target: &str, copied: &mut Copied) -> Result<(), Failure> {
+    let opened = tokio::fs::File::open(source).await.map_err(|e| unreadable(source, &e))?;
+    let about = opened.metadata().await.map_err(|e| unreadable(source, &e))?;
+    let mode = about.permissions().mode() & 0o777;
+    // LIMIT: pieces large enough that a system call per piece does not show.
+    let body = Body::wrap_stream(ReaderStream::with_capacity(opened, 256 * 1024));
+    to.write(target, Some(mode), body).await?;
+    copied.files += 1;
+    copied.bytes += about.len();
+    Ok(())
+}
+
+fn unreadable(path: &Path, cause: &std::io::Error) -> Failure {
+    Failure::new("io", format!("{} cannot be read: {cause}", path.display()))
+}

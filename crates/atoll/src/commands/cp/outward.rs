@@ -1,0 +1,204 @@
+//! Out of a sandbox: a file, a directory by walking, or to stdout. Everything that comes is taken for hostile.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use base64::Engine as _;
+use serde_json::Value;
+
+use super::{Copied, Inside, last_part, mode};
+use crate::{
+    cli::values::Place,
+    commands::{Context, items, text},
+    failure::Failure,
+    human::harmless,
+};
+
+/// LIMIT: a tree inside can be made endless; beyond this it is not a copy but an attack.
+const ENTRIES_MAX: u64 = 1_000_000;
+const DEPTH_MAX: usize = 256;
+
+pub(super) async fn copy(
+    context: &Context,
+    from: &Inside<'_>,
+    path: &str,
+    to: &Place,
+) -> Result<Copied, Failure> {
+    let path = from.absolute(path).await?;
+    let Place::Here(target) = to else {
+        return stream(context, from, &path).await;
+    };
+    let entry = from.stat(&path).await?;
+    let target = if target.is_dir() { target.join(checked(last_part(&path))?) } else { target.clone() };
+    let mut copied = Copied::default();
+    match text(&entry, "kind") {
+        "directory" => directory(context, from, &path, &target, &mut copied).await?,
+        // A link named by the user is followed inside, by the server, where it can only lead inside.
+        "file" | "symlink" => file(from, &path, &target, mode(&entry), &mut copied).await?,
+        kind => {
+            return Err(Failure::usage(
+                format!("{path} is a {kind}"),
+                "only files and directories are copied",
+            ));
+        }
+    }
+    Ok(copied)
+}
+
+async fn stream(context: &Context, from: &Inside<'_>, path: &str) -> Result<Copied, Failure> {
+    let mut answer = from.read(path).await?;
+    let mut copied = Copied { files: 1, ..Copied::default() };
+    while let Some(piece) = answer.chunk().await.map_err(|_| broken(path))? {
+        context.out.bytes(&piece)?;
+        copied.bytes += piece.len() as u64;
+    }
+    Ok(copied)
+}
+
+async fn directory(
+    context: &Context,
+    from: &Inside<'_>,
+    path: &str,
+    target: &Path,
+    copied: &mut Copied,
+) -> Result<(), Failure> {
+    let mut left: Vec<(String, PathBuf, usize)> = vec![(path.to_owned(), target.to_owned(), 0)];
+    let mut seen = 0;
+    while let Some((there, here, depth)) = left.pop() {
+        make_directory(&here, depth == 0)?;
+        let query = [("path", there.clone()), ("depth", "1".to_owned())];
+        let answer = from.client.get_query(&from.files("/list"), &query).await?;
+        if answer["truncated"].as_bool() == Some(true) {
+            return Err(Failure::new("too_many", format!("{there} holds more entries than can be listed"))
+                .hint("copy a tar archive instead"));
+        }
+        for entry in items(answer) {
+            seen += 1;
+            if seen > ENTRIES_MAX || depth > DEPTH_MAX {
+                return Err(Failure::new("too_many", "the tree inside has no end").hint("copy a part of it"));
+            }
+            let name = name(&entry)?;
+            let below = format!("{}/{name}", there.trim_end_matches('/'));
+            match text(&entry, "kind") {
+                "directory" => left.push((below, here.join(&name), depth + 1)),
+                "file" => {
+                    file(from, &below, &here.join(&name), mode(&entry), copied).await?;
+                    context.out.status(&format!(
+                        "{} files, {}",
+                        copied.files,
+                        crate::human::bytes(copied.bytes)
+                    ));
+                }
+                _ => copied.skipped += 1,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Below the target only real directories are entered: a link there may be of an earlier copy.
+fn make_directory(path: &Path, is_top: bool) -> Result<(), Failure> {
+    match fs::symlink_metadata(path) {
+        Ok(about) if about.is_dir() || (is_top && path.is_dir()) => Ok(()),
+        Ok(_) => Err(Failure::new("exists", format!("{} is there and is no directory", path.display()))
+            .hint("copy to another place")),
+        Err(_) => fs::create_dir(path).map_err(|e| unwritable(path, &e)),
+    }
+}
+
+async fn file(
+    from: &Inside<'_>,
+    path: &str,
+    target: &Path,
+    mode: Option<u32>,
+    copied: &mut Copied,
+) -> Result<(), Failure> {
+    let mut answer = from.read(path).await?;
+    let folder = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let fresh = Fresh(folder.join(format!(".atoll-cp-{}-{}", std::process::id(), copied.files)));
+    let mut opened = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&fresh.0)
+        .map_err(|e| unwritable(target, &e))?;
+    while let Some(piece) = answer.chunk().await.map_err(|_| broken(path))? {
+        opened.write_all(&piece).map_err(|e| unwritable(target, &e))?;
+        copied.bytes += piece.len() as u64;
+    }
+    let mode = fs::Permissions::from_mode(mode.unwrap_or(0o644));
+    opened.set_permissions(mode).map_err(|e| unwritable(target, &e))?;
+    // A rename replaces a link instead of following it.
+    fs::rename(&fresh.0, target).map_err(|e| unwritable(target, &e))?;
+    copied.files += 1;
+    Ok(())
+}
+
+/// A half-written file; removed unless it was moved to its place.
+struct Fresh(PathBuf);
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The name of an entry, if it is one plain part of a path.
+fn name(entry: &Value) -> Result<String, Failure> {
+    if let Some(coded) = entry["name_base64"].as_str() {
+        let raw = base64::engine::general_purpose::STANDARD.decode(coded).unwrap_or_default();
+        let shown = harmless(&String::from_utf8_lossy(&raw));
+        return Err(Failure::new("odd_name", format!("{shown:?} inside has a name that is no UTF-8"))
+            .hint("copy a tar archive instead"));
+    }
+    checked(text(entry, "name")).map(str::to_owned)
+}
+
+fn checked(name: &str) -> Result<&str, Failure> {
+    if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
+        return Err(Failure::new(
+            "odd_name",
+            format!("the sandbox sent {:?} as a file name", harmless(name)),
+        )
+        .hint("nothing was written for it; what runs inside may be hostile"));
+    }
+    Ok(name)
+}
+
+fn unwritable(path: &Path, cause: &std::io::Error) -> Failure {
+    Failure::new("io", format!("{} cannot be written: {cause}", path.display()))
+}
+
+fn broken(path: &str) -> Failure {
+    Failure::new("no_server", format!("the connection broke while {path} was read")).hint("try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for bad in ["", ".", "..", "a/b", "/etc/passwd", "a\0b"] {
+            assert!(name(&json!({ "name": bad })).is_err(), "{bad:?}");
+        }
+        assert!(name(&json!({"name": "a", "name_base64": "/w=="})).is_err());
+        assert_eq!(name(&json!({"name": "..a b"})).expect("plain"), "..a b");
+    }
+
+    #[test]
+    fn a_link_below_the_target_is_not_entered() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("/tmp", &link).expect("writable");
+        assert!(make_directory(&link, false).is_err());
+        assert!(make_directory(&link, true).is_ok());
+        assert!(make_directory(&folder.path().join("new"), false).is_ok());
+        assert!(make_directory(&folder.path().join("new"), false).is_ok());
+    }
+}

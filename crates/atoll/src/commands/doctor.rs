@@ -1,0 +1,66 @@
+//! `atoll doctor`: what this machine offers, with one fix per gap. Needs no server and changes nothing.
+
+use serde::Serialize;
+
+use super::Context;
+use crate::{failure::Failure, out::Shade, serve};
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Check {
+    pub(crate) name: String,
+    pub(crate) state: State,
+    /// What was found.
+    pub(crate) found: String,
+    /// One line that repairs it.
+    pub(crate) fix: Option<String>,
+}
+
+/// How it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    /// As it should be.
+    Good,
+    /// Sandboxes run, something is slower or absent.
+    Lacking,
+    /// No sandbox can run without it.
+    Missing,
+}
+
+pub(super) async fn doctor(context: &Context) -> Result<u8, Failure> {
+    let data = context.global.data_dir();
+    let checks = tokio::task::spawn_blocking(move || serve::checks(&data))
+        .await
+        .map_err(|e| Failure::new("internal", format!("the checks did not end: {e}")))?;
+    let out = context.out;
+    let missing = checks.iter().filter(|check| check.state == State::Missing).count();
+    if out.json {
+        out.json(&serde_json::json!({"ok": missing == 0, "checks": checks}))?;
+    } else {
+        for check in &checks {
+            show(context, check)?;
+        }
+        let verdict = match missing {
+            0 => "this machine runs sandboxes".to_owned(),
+            1 => "1 thing is missing".to_owned(),
+            n => format!("{n} things are missing"),
+        };
+        out.line(&verdict)?;
+    }
+    Ok(u8::from(missing > 0))
+}
+
+fn show(context: &Context, check: &Check) -> Result<(), Failure> {
+    let out = context.out;
+    let mark = match check.state {
+        State::Good => out.shade(Shade::Good, "ok     "),
+        State::Lacking => out.shade(Shade::Strong, "lacking"),
+        State::Missing => out.shade(Shade::Bad, "missing"),
+    };
+    out.line(&format!("{mark}  {:<18} {}", check.name, check.found))?;
+    match (&check.fix, check.state) {
+        (Some(fix), State::Lacking | State::Missing) => out.line(&format!("         {:<18} fix: {fix}", "")),
+        _ => Ok(()),
+    }
+}

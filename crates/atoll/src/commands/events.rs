@@ -1,0 +1,64 @@
+//! `atoll events`: what happened to sandboxes, and why.
+
+use serde_json::Value;
+
+use super::{Context, items, moment, suggest, text};
+use crate::{cli::sandbox::Events as Args, client::sse::Events, failure::Failure, human::harmless};
+
+pub(super) async fn events(context: &Context, args: Args) -> Result<(), Failure> {
+    let client = context.client()?;
+    let mut query: Vec<(&str, String)> = Vec::new();
+    query.extend(args.sandbox.clone().map(|sandbox| ("sandbox", sandbox)));
+    query.extend(args.after.map(|seq| ("after", seq.to_string())));
+    if args.follow {
+        query.push(("follow", "1".to_owned()));
+        let request = client.request(reqwest::Method::GET, "/v1/events").query(&query);
+        let mut stream = Events::new(client.send(request).await?);
+        while let Some(event) = stream.next().await? {
+            show(context, &event.json())?;
+        }
+        return Ok(());
+    }
+    match client.get_query("/v1/events", &query).await {
+        Ok(answer) => items(answer).iter().try_for_each(|event| show(context, event)),
+        Err(failure) => Err(suggest(&client, args.sandbox.as_deref().unwrap_or(""), failure).await),
+    }
+}
+
+fn show(context: &Context, event: &Value) -> Result<(), Failure> {
+    if context.out.json { context.out.json(event) } else { context.out.line(&sentence(event)) }
+}
+
+fn sentence(event: &Value) -> String {
+    let at = moment(event, "at").map_or_else(String::new, |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string());
+    let what = match text(event, "kind") {
+        "phase" => {
+            let from = event["from"].as_str().unwrap_or("nothing");
+            let reason = &event["reason"];
+            let why = reason["message"].as_str().or(reason["code"].as_str()).unwrap_or("");
+            format!("{from} -> {} ({why})", text(event, "to"))
+        }
+        "updated" => {
+            let fields: Vec<&str> =
+                event["fields"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            format!("updated {}", fields.join(", "))
+        }
+        other => other.replace('_', " "),
+    };
+    harmless(&format!("{at}  {}  {what}", text(event, "sandbox")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn events_read_as_sentences() {
+        let event = json!({"seq": 3, "sandbox": "abc", "at": "2026-01-02T03:04:05Z", "kind": "phase",
+            "from": "creating", "to": "running", "reason": {"code": "completed"}});
+        assert_eq!(sentence(&event), "2026-01-02 03:04:05  abc  creating -> running (completed)");
+        let event = json!({"sandbox": "abc", "at": 0, "kind": "out_of_memory"});
+        assert_eq!(sentence(&event), "1970-01-01 00:00:00  abc  out of memory");
+    }
+}

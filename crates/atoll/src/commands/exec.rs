@@ -1,0 +1,63 @@
+//! `atoll exec`: a command in a sandbox that is there.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    Context, create,
+    process::{self, Input, Signals, with_exit},
+    sandbox_path, suggest, terminal,
+};
+use crate::{cli::sandbox::Exec, client::Client, failure::Failure};
+
+pub(super) async fn exec(context: &Context, args: Exec) -> Result<u8, Failure> {
+    let client = context.client().map_err(with_exit)?;
+    match attempt(context, &client, &args).await {
+        Err(failure) if failure.is("sandbox_not_found") => {
+            Err(suggest(&client, &args.sandbox, failure).await)
+        }
+        outcome => outcome,
+    }
+}
+
+async fn attempt(context: &Context, client: &Client, args: &Exec) -> Result<u8, Failure> {
+    if args.detach {
+        return detached(context, client, args).await.map_err(with_exit);
+    }
+    if args.attach.tty {
+        let wish = terminal::Wish {
+            command: Some(args.command.clone()),
+            cwd: args.workdir.clone(),
+            user: args.user.clone(),
+            env: create::pairs(&args.env),
+            thread: None,
+        };
+        return terminal::session(context, client, &args.sandbox, wish).await.map_err(with_exit);
+    }
+    let mut signals = Signals::listen()?;
+    let input = Input::of_stdin(args.attach.interactive);
+    process::join(context, client, &args.sandbox, body(args), input, &mut signals).await
+}
+
+async fn detached(context: &Context, client: &Client, args: &Exec) -> Result<u8, Failure> {
+    let mut body = body(args);
+    body.insert("detach".to_owned(), json!(true));
+    let answer = client.post(&sandbox_path(&args.sandbox, "/exec"), &body).await?;
+    if context.out.json {
+        context.out.json(&answer)?;
+    } else {
+        context.out.line(&answer["pid"].to_string())?;
+        context.out.tell(&format!("its output: atoll logs -f {}", args.sandbox));
+    }
+    Ok(0)
+}
+
+fn body(args: &Exec) -> Map<String, Value> {
+    let fields = [
+        ("argv", Some(json!(args.command))),
+        ("cwd", args.workdir.as_ref().map(|v| json!(v))),
+        ("user", args.user.as_ref().map(|v| json!(v))),
+        ("timeout_s", args.timeout.map(|v| json!(v.0))),
+        ("env", create::pairs(&args.env)),
+    ];
+    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}

@@ -1,0 +1,41 @@
+//! `atoll logs`: what the start command and detached processes wrote.
+
+use serde_json::Value;
+
+use super::{Context, sandbox_path, suggest};
+use crate::{
+    cli::sandbox::Logs,
+    client::sse::{Events, payload},
+    failure::Failure,
+};
+
+pub(super) async fn logs(context: &Context, args: Logs) -> Result<(), Failure> {
+    let client = context.client()?;
+    let follow = if args.follow { "1" } else { "0" };
+    let path = sandbox_path(&args.sandbox, "/logs");
+    let request = client.request(reqwest::Method::GET, &path).query(&[("follow", follow)]);
+    let answer = match client.send(request).await {
+        Ok(answer) => answer,
+        Err(failure) => return Err(suggest(&client, &args.sandbox, failure).await),
+    };
+    let mut events = Events::new(answer);
+    while let Some(event) = events.next().await? {
+        show(context, &event.name, &event.json())?;
+    }
+    Ok(())
+}
+
+fn show(context: &Context, name: &str, line: &Value) -> Result<(), Failure> {
+    let out = context.out;
+    if out.json {
+        return out.json(line);
+    }
+    match name {
+        "dropped" => {
+            out.say(&format!("atoll: {} bytes were lost here: this end read too slowly", line["bytes"]));
+            Ok(())
+        }
+        "stderr" => out.stderr_bytes(&payload(line)),
+        _ => out.bytes(&payload(line)),
+    }
+}

@@ -1,0 +1,95 @@
+//! `atoll run`: create, run, delete. The command's exit status and streams are ours.
+//!
+//! The sandbox has a short lifetime that is renewed while we wait: if this program is killed, the server deletes what it
+//! left behind. Never leaves a sandbox on purpose unless `--keep` says so.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    Context, create,
+    process::{self, Input, Signals, with_exit},
+    sandbox_path, terminal, text,
+};
+use crate::{cli::sandbox::Run, client::Client, failure::Failure, out::Shade, server::background};
+
+/// LIMIT: what a killed `atoll run` leaves behind lives this long.
+const LIFETIME_S: u64 = 900;
+const RENEW_EVERY: Duration = Duration::from_secs(300);
+
+pub(super) async fn run(context: &Context, args: Run) -> Result<u8, Failure> {
+    let mut signals = Signals::listen()?;
+    let client = background::client(&context.global, context.out).await.map_err(with_exit)?;
+    let mut shape = create::body(&args.shape);
+    shape.insert("timeout_s".to_owned(), json!(LIFETIME_S));
+    let sandbox = create::send(&client, &shape, "1", None).await.map_err(with_exit)?;
+    let id = text(&sandbox, "id").to_owned();
+    let outcome = tokio::select! {
+        outcome = command(context, &client, &id, &args, &mut signals) => outcome,
+        never = renew(&client, &id) => never,
+    };
+    finish(context, &client, &id, args.keep).await;
+    outcome
+}
+
+async fn command(
+    context: &Context,
+    client: &Client,
+    id: &str,
+    args: &Run,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
+    if args.attach.tty {
+        let wish = terminal::Wish {
+            command: Some(args.command.clone()),
+            cwd: args.workdir.clone(),
+            user: None,
+            env: None,
+            thread: None,
+        };
+        return terminal::session(context, client, id, wish).await.map_err(with_exit);
+    }
+    let body = body(args);
+    let input = Input::of_stdin(args.attach.interactive);
+    process::join(context, client, id, body, input, signals).await
+}
+
+fn body(args: &Run) -> Map<String, Value> {
+    let mut body = Map::new();
+    body.insert("argv".to_owned(), json!(args.command));
+    if let Some(cwd) = &args.workdir {
+        body.insert("cwd".to_owned(), json!(cwd));
+    }
+    if let Some(timeout) = args.timeout {
+        body.insert("timeout_s".to_owned(), json!(timeout.0));
+    }
+    body
+}
+
+/// Keeps the sandbox alive while we wait; ends only by being dropped.
+async fn renew(client: &Client, id: &str) -> Result<u8, Failure> {
+    loop {
+        tokio::time::sleep(RENEW_EVERY).await;
+        // A server that restarts just now is asked again next time.
+        let _ = client.patch(&sandbox_path(id, ""), &json!({ "timeout_s": LIFETIME_S })).await;
+    }
+}
+
+async fn finish(context: &Context, client: &Client, id: &str, keep: bool) {
+    let out = context.out;
+    if keep {
+        let kept = client.patch(&sandbox_path(id, ""), &json!({ "timeout_s": null })).await;
+        match kept {
+            Ok(_) => {
+                out.say(&format!("atoll: kept {id}; `atoll sh {id}` opens it, `atoll rm {id}` deletes it"))
+            }
+            Err(failure) => failure.report(out),
+        }
+        return;
+    }
+    if let Err(failure) = client.delete(&sandbox_path(id, "")).await {
+        out.say(&format!("atoll: {id} was not deleted: {failure}"));
+        out.tell(&out.shade_talk(Shade::Faint, "the server deletes it within 15 minutes"));
+    }
+}

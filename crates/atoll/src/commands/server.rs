@@ -1,0 +1,94 @@
+//! `atoll server status|stop|logs`: the server of this machine.
+
+use std::{
+    io::{Read, Seek, SeekFrom},
+    time::Duration,
+};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::json;
+
+use super::Context;
+use crate::{
+    cli::Server,
+    failure::Failure,
+    server::{background::log_path, note},
+};
+
+/// LIMIT: requests get 10 s to end; a server that takes longer is stuck.
+const END_WITHIN: Duration = Duration::from_secs(30);
+
+pub(super) async fn server(context: &Context, command: Server) -> Result<(), Failure> {
+    match command {
+        Server::Status => status(context).await,
+        Server::Stop => stop(context).await,
+        Server::Logs { follow } => logs(context, follow).await,
+    }
+}
+
+async fn status(context: &Context) -> Result<(), Failure> {
+    let client = context.client()?;
+    let health = client.get("/health").await?;
+    let note = note::read(&context.global.data_dir()).filter(note::Note::is_alive);
+    let pid = note.as_ref().map(|note| note.pid);
+    if context.out.json {
+        let url = client.address.to_string();
+        return context.out.json(&json!({"url": url, "pid": pid, "health": health}));
+    }
+    let version = health["version"].as_str().unwrap_or("unknown");
+    let pid = pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
+    context.out.line(&format!("running at {} (version {version}{pid})", client.address))
+}
+
+async fn stop(context: &Context) -> Result<(), Failure> {
+    let data = context.global.data_dir();
+    let absent = || {
+        Failure::new("no_server", format!("no server of {} runs", data.display()))
+            .hint("another folder is chosen with --data or ATOLL_DATA")
+    };
+    let note = note::read(&data).ok_or_else(absent)?;
+    let pid = i32::try_from(note.pid).ok().and_then(Pid::from_raw).ok_or_else(absent)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| absent())?;
+    // Checked after the descriptor is held: from here on the pid cannot become somebody else's.
+    if !note.is_alive() {
+        return Err(absent());
+    }
+    pidfd_send_signal(&process, Signal::TERM).map_err(|e| {
+        Failure::new("forbidden", format!("the server cannot be told to end: {e}")).hint("use sudo")
+    })?;
+    let deadline = tokio::time::Instant::now() + END_WITHIN;
+    while note.is_alive() {
+        if tokio::time::Instant::now() > deadline {
+            return Err(Failure::new("deadline_exceeded", format!("pid {} has not ended yet", note.pid)));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    if context.out.json {
+        return context.out.json(&json!({"stopped": note.pid}));
+    }
+    context.out.line(&format!("stopped the server at {}; sandboxes live on", note.url))
+}
+
+async fn logs(context: &Context, follow: bool) -> Result<(), Failure> {
+    let path = log_path(&context.global.data_dir());
+    let cannot = |e: std::io::Error| {
+        Failure::new("no_log", format!("{} cannot be read: {e}", path.display()))
+            .hint("servers that `atoll run` starts write it; one in the foreground writes to its terminal")
+    };
+    let mut file = std::fs::File::open(&path).map_err(cannot)?;
+    let mut at = 0;
+    loop {
+        let mut piece = Vec::new();
+        file.seek(SeekFrom::Start(at)).map_err(cannot)?;
+        // LIMIT: a piece at a time, so that a huge log needs no memory.
+        let count = (&file).take(1 << 20).read_to_end(&mut piece).map_err(cannot)?;
+        at += count as u64;
+        context.out.bytes(&piece)?;
+        if count == 0 && !follow {
+            return Ok(());
+        }
+        if count == 0 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `atoll tenant create|ls|quota`.
+
+use serde_json::{Map, Value, json};
+
+use super::{Context, items, text};
+use crate::{
+    cli::{Quota, Tenant},
+    client::{Client, segment},
+    failure::Failure,
+    human::{Table, bytes},
+};
+
+pub(super) async fn tenant(context: &Context, command: Tenant) -> Result<(), Failure> {
+    let client = context.client()?;
+    match command {
+        Tenant::Create { name, quota } => {
+            let body = json!({"name": name, "quota": changed(Map::new(), &quota)});
+            let made = client.post("/v1/tenants", &body).await?;
+            if context.out.json { context.out.json(&made) } else { context.out.line(text(&made, "name")) }
+        }
+        Tenant::Ls => ls(context, &client).await,
+        Tenant::Quota { name, quota } => show_or_set(context, &client, &name, &quota).await,
+    }
+}
+
+async fn ls(context: &Context, client: &Client) -> Result<(), Failure> {
+    let tenants = items(client.get("/v1/tenants").await?);
+    if context.out.json {
+        return context.out.json(&tenants);
+    }
+    let mut table = Table::new(&["NAME", "ID", "SANDBOXES", "CPU", "MEMORY", "DISK"]);
+    for tenant in &tenants {
+        let mut cells = vec![text(tenant, "name").to_owned(), text(tenant, "id").to_owned()];
+        cells.extend(FIELDS.map(|field| shown(field, &tenant["quota"][field])));
+        table.row(cells);
+    }
+    table.lines().iter().try_for_each(|line| context.out.line(line))
+}
+
+async fn show_or_set(context: &Context, client: &Client, name: &str, quota: &Quota) -> Result<(), Failure> {
+    let path = format!("/v1/tenants/{}", segment(name));
+    let usage = format!("{path}/usage");
+    let now = client.get(&usage).await?;
+    let wished = changed(Map::new(), quota);
+    if !wished.is_empty() {
+        // The API sets a quota whole, so what was not named is carried over.
+        let before = now["quota"].as_object().cloned().unwrap_or_default();
+        client.patch(&path, &json!({"quota": changed(before, quota)})).await?;
+    }
+    let now = if wished.is_empty() { now } else { client.get(&usage).await? };
+    if context.out.json {
+        return context.out.json(&now);
+    }
+    let mut table = Table::new(&["", "USED", "OF"]);
+    for field in FIELDS {
+        table.row(vec![
+            field.split('_').next().unwrap_or(field).to_owned(),
+            shown(field, &now["usage"][field]),
+            shown(field, &now["quota"][field]),
+        ]);
+    }
+    table.lines().iter().try_for_each(|line| context.out.line(line))
+}
+
+const FIELDS: [&str; 4] = ["sandboxes", "cpu_milli", "memory_mib", "disk_mib"];
+
+fn shown(field: &str, value: &Value) -> String {
+    match (value.as_u64(), field) {
+        (None, _) => "no limit".to_owned(),
+        #[expect(clippy::cast_precision_loss, reason = "shown, not counted")]
+        (Some(milli), "cpu_milli") => (milli as f64 / 1_000.0).to_string(),
+        (Some(mib), "memory_mib" | "disk_mib") => bytes(mib << 20),
+        (Some(count), _) => count.to_string(),
+    }
+}
+
+fn changed(mut quota: Map<String, Value>, wish: &Quota) -> Map<String, Value> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "parsed to at most 512 cores"
+    )]
+    let cpu_milli = wish.cpu.map(|cores| json!((cores * 1_000.0).round() as u64));
+    let fields = [
+        ("sandboxes", wish.sandboxes.map(|v| json!(v))),
+        ("cpu_milli", cpu_milli),
+        ("memory_mib", wish.memory.map(|v| json!(v.0))),
+        ("disk_mib", wish.disk.map(|v| json!(v.0))),
+    ];
+    quota.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    quota
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_named_stays() {
+        let before = json!({"sandboxes": 5, "cpu_milli": null});
+        let wish = Quota { cpu: Some(1.5), ..Quota::default() };
+        let after = changed(before.as_object().cloned().expect("object"), &wish);
+        assert_eq!(Value::Object(after), json!({"sandboxes": 5, "cpu_milli": 1500}));
+    }
+}

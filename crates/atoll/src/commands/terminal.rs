@@ -1,0 +1,293 @@
+//! An interactive terminal over a WebSocket: raw mode, resizes, and a way out.
+//!
+//! Typing `~.` at the start of a line detaches, as in ssh. Whatever happens, our own terminal gets its settings back.
+
+use std::{io::Read, os::fd::AsFd};
+
+use futures::{SinkExt, StreamExt};
+use rustix::termios::{self, OptionalActions, Termios};
+use serde_json::{Map, Value, json};
+use tokio::{
+    net::TcpStream,
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+use tokio_tungstenite::{
+    MaybeTlsStream, WebSocketStream,
+    tungstenite::{Message, client::IntoClientRequest, http::HeaderValue},
+};
+
+use super::{Context, process::signal_status, sandbox_path, text};
+use crate::{
+    client::{Client, segment},
+    environment,
+    failure::Failure,
+};
+
+/// What runs in the terminal.
+pub(super) struct Wish {
+    /// `None`: the user's shell.
+    pub(super) command: Option<Vec<String>>,
+    pub(super) cwd: Option<String>,
+    pub(super) user: Option<String>,
+    pub(super) env: Option<Value>,
+    /// A terminal that stays under this name; `None` makes one that ends with us.
+    pub(super) thread: Option<String>,
+}
+
+type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+/// Opens a terminal and joins ours to it until it ends or the user leaves.
+pub(super) async fn session(
+    context: &Context,
+    client: &Client,
+    sandbox: &str,
+    wish: Wish,
+) -> Result<u8, Failure> {
+    if !termios::isatty(std::io::stdin()) {
+        return Err(Failure::usage(
+            "a terminal was asked for, and stdin is none",
+            "leave out -t, or use `atoll exec`",
+        ));
+    }
+    let stays = wish.thread.is_some();
+    let opened = client.post(&sandbox_path(sandbox, "/terminals"), &opening(wish)?).await?;
+    let path = sandbox_path(sandbox, &format!("/terminals/{}", segment(text(&opened, "id"))));
+    let socket = connect(client, &format!("{path}/ws")).await?;
+    let outcome = {
+        let _raw = RawMode::enter()?;
+        attached(context, socket).await
+    };
+    if matches!(outcome, Ok(Ended::Detached)) && stays {
+        context.out.tell("\ndetached; the same --thread comes back to it");
+    } else if !stays {
+        // It may have ended with its shell already.
+        let _ = client.delete(&path).await;
+    }
+    match outcome? {
+        Ended::Exit(status) => Ok(status),
+        Ended::Detached => Ok(0),
+    }
+}
+
+fn opening(wish: Wish) -> Result<Map<String, Value>, Failure> {
+    let (cols, rows) = size();
+    let thread = match wish.thread {
+        Some(thread) => thread,
+        None => format!("cli-{}", random_hex()?),
+    };
+    let mut env = wish.env.and_then(|env| env.as_object().cloned()).unwrap_or_default();
+    env.entry("TERM").or_insert_with(|| json!(environment::term()));
+    let fields = [
+        ("thread", Some(json!(thread))),
+        ("cols", Some(json!(cols))),
+        ("rows", Some(json!(rows))),
+        ("shell", wish.command.map(|v| json!(v))),
+        ("cwd", wish.cwd.map(|v| json!(v))),
+        ("user", wish.user.map(|v| json!(v))),
+        ("env", Some(Value::Object(env))),
+    ];
+    Ok(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+}
+
+fn random_hex() -> Result<String, Failure> {
+    let mut bytes = [0u8; 8];
+    getrandom::fill(&mut bytes).map_err(|e| Failure::new("internal", format!("no randomness: {e}")))?;
+    Ok(u64::from_ne_bytes(bytes)).map(|number| format!("{number:016x}"))
+}
+
+async fn connect(client: &Client, path: &str) -> Result<Socket, Failure> {
+    let bad = |e: &dyn std::fmt::Display| {
+        Failure::new("no_server", format!("the terminal cannot be opened: {e}")).hint("atoll server status")
+    };
+    let mut request = client.address.socket(path).into_client_request().map_err(|e| bad(&e))?;
+    if let Some(key) = client.key() {
+        let value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|e| bad(&e))?;
+        request.headers_mut().insert("Authorization", value);
+    }
+    let (socket, _) = tokio_tungstenite::connect_async(request).await.map_err(|e| bad(&e))?;
+    Ok(socket)
+}
+
+enum Ended {
+    Exit(u8),
+    Detached,
+}
+
+async fn attached(context: &Context, socket: Socket) -> Result<Ended, Failure> {
+    let internal = |e: std::io::Error| Failure::new("internal", format!("signals cannot be received: {e}"));
+    let mut resized = signal(SignalKind::window_change()).map_err(internal)?;
+    let mut terminated = signal(SignalKind::terminate()).map_err(internal)?;
+    let (mut write, mut read) = socket.split();
+    let mut keys = read_keys();
+    let mut escape = Escape::default();
+    loop {
+        tokio::select! {
+            message = read.next() => match message {
+                Some(Ok(Message::Binary(data))) => context.out.bytes(&data)?,
+                Some(Ok(Message::Text(data))) => {
+                    let control: Value = serde_json::from_str(&data).unwrap_or(Value::Null);
+                    if control["type"] == "exit" {
+                        return Ok(Ended::Exit(exit_status(&control)));
+                    }
+                }
+                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                Some(Ok(Message::Close(_))) | None => {
+                    return Err(Failure::new("sandbox_unavailable", "the terminal was closed from the other side"));
+                }
+                Some(Err(e)) => return Err(Failure::new("no_server", format!("the connection broke: {e}"))),
+            },
+            typed = keys.recv() => {
+                let Some(typed) = typed else { return Ok(Ended::Detached) };
+                let (pass, leave) = escape.take(&typed);
+                if !pass.is_empty() {
+                    write.send(Message::Binary(pass.into())).await.map_err(|e| gone(&e))?;
+                }
+                if leave {
+                    let _ = write.send(Message::Close(None)).await;
+                    return Ok(Ended::Detached);
+                }
+            }
+            _ = resized.recv() => {
+                let (cols, rows) = size();
+                let text = json!({"type": "resize", "cols": cols, "rows": rows}).to_string();
+                write.send(Message::Text(text.into())).await.map_err(|e| gone(&e))?;
+            }
+            _ = terminated.recv() => return Ok(Ended::Detached),
+        }
+    }
+}
+
+fn gone(cause: &dyn std::fmt::Display) -> Failure {
+    Failure::new("no_server", format!("the connection broke: {cause}"))
+}
+
+fn exit_status(control: &Value) -> u8 {
+    match (control["signal"].as_i64(), control["exit_code"].as_i64()) {
+        (Some(number @ 1..), _) => signal_status(i32::try_from(number).unwrap_or(0)),
+        (_, Some(code)) => u8::try_from(code & 0xff).unwrap_or(1),
+        _ => 0,
+    }
+}
+
+/// Columns and rows of our terminal.
+fn size() -> (u16, u16) {
+    match termios::tcgetwinsize(std::io::stdin()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
+        _ => (environment::columns().unwrap_or(80), 24),
+    }
+}
+
+/// Keys as they are typed, from a thread that ends with the program.
+fn read_keys() -> mpsc::Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        let mut stdin = std::io::stdin();
+        while let Ok(count @ 1..) = stdin.read(&mut buffer) {
+            if sender.blocking_send(buffer[..count].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Our terminal in raw mode; dropping it gives the settings back.
+struct RawMode {
+    before: Termios,
+}
+
+impl RawMode {
+    fn enter() -> Result<Self, Failure> {
+        let cannot =
+            |e: rustix::io::Errno| Failure::new("internal", format!("the terminal cannot be set up: {e}"));
+        let stdin = std::io::stdin();
+        let before = termios::tcgetattr(stdin.as_fd()).map_err(cannot)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        termios::tcsetattr(stdin.as_fd(), OptionalActions::Now, &raw).map_err(cannot)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for RawMode {
+    fn drop(&mut self) {
+        // If this fails there is no terminal any more.
+        let _ = termios::tcsetattr(std::io::stdin().as_fd(), OptionalActions::Flush, &self.before);
+    }
+}
+
+/// Finds `~.` at the start of a line; everything else passes.
+#[derive(Debug)]
+struct Escape {
+    state: Seen,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    LineStart,
+    Tilde,
+    Other,
+}
+
+impl Default for Escape {
+    fn default() -> Self {
+        Self { state: Seen::LineStart }
+    }
+}
+
+impl Escape {
+    /// What to pass on, and whether to leave.
+    fn take(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
+        let mut pass = Vec::with_capacity(typed.len() + 1);
+        for &byte in typed {
+            match (self.state, byte) {
+                (Seen::LineStart, b'~') => {
+                    self.state = Seen::Tilde;
+                    continue;
+                }
+                (Seen::Tilde, b'.') => return (pass, true),
+                // A doubled tilde is one.
+                (Seen::Tilde, b'~') => {}
+                (Seen::Tilde, _) => pass.push(b'~'),
+                (Seen::LineStart | Seen::Other, _) => {}
+            }
+            self.state = if matches!(byte, b'\r' | b'\n') { Seen::LineStart } else { Seen::Other };
+            pass.push(byte);
+        }
+        (pass, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(pieces: &[&str]) -> (String, bool) {
+        let mut escape = Escape::default();
+        let mut all = String::new();
+        for piece in pieces {
+            let (pass, leave) = escape.take(piece.as_bytes());
+            all.push_str(&String::from_utf8(pass).expect("ascii"));
+            if leave {
+                return (all, true);
+            }
+        }
+        (all, false)
+    }
+
+    #[test]
+    fn tilde_dot_leaves_only_at_the_start_of_a_line() {
+        for (pieces, pass, leave) in [
+            (&["~."][..], "", true),
+            (&["ls\r~", "."], "ls\r", true),
+            (&["cd ~.\r"], "cd ~.\r", false),
+            (&["~/x\r"], "~/x\r", false),
+            (&["~~.\r"], "~.\r", false),
+            (&["~", "\r"], "~\r", false),
+        ] {
+            assert_eq!(typed(pieces), (pass.to_owned(), leave), "{pieces:?}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! `atoll version`, `openapi` and `completions`: what this program says about itself.
+
+use clap::CommandFactory;
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::{cli::Cli, failure::Failure, serve};
+
+const OURS: &str = env!("CARGO_PKG_VERSION");
+
+pub(super) async fn version(context: &Context) -> Result<(), Failure> {
+    let server = match context.client() {
+        Ok(client) => client.get("/health").await.ok().map(|health| health["version"].clone()),
+        Err(_) => None,
+    };
+    let server = server.unwrap_or(Value::Null);
+    if context.out.json {
+        return context.out.json(&json!({"client": OURS, "server": server}));
+    }
+    context.out.line(&format!("client {OURS}"))?;
+    match server.as_str() {
+        Some(theirs) => {
+            context.out.line(&format!("server {theirs}"))?;
+            if theirs != OURS {
+                context.out.say("atoll: client and server differ; restart the server after an upgrade");
+            }
+            Ok(())
+        }
+        None => context.out.line("server none answers"),
+    }
+}
+
+pub(super) fn openapi(context: &Context) -> Result<(), Failure> {
+    context.out.line(&serve::openapi_text())
+}
+
+pub(super) fn completions(context: &Context, shell: clap_complete::Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "atoll", &mut script);
+    context.out.bytes(&script)
+}

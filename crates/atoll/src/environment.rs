@@ -1,0 +1,70 @@
+//! Every environment variable Atoll reads, in one place. Nothing else in the workspace reads one.
+//!
+//! `clap` reads them by these names, so each is also a flag and shows in `--help`.
+
+/// Address of the server the command line talks to.
+pub(crate) const URL: &str = "ATOLL_URL";
+/// Key shown to that server; without it the command line reads `DATA/admin.key`.
+pub(crate) const API_KEY: &str = "ATOLL_API_KEY";
+/// Folder of the server's state; `~/.atoll` unless said otherwise.
+pub(crate) const DATA: &str = "ATOLL_DATA";
+/// Where `atoll serve` listens.
+pub(crate) const LISTEN: &str = "ATOLL_LISTEN";
+/// Template of sandboxes that name none.
+pub(crate) const TEMPLATE: &str = "ATOLL_TEMPLATE";
+/// Ready instances kept per popular template.
+pub(crate) const POOL: &str = "ATOLL_POOL";
+/// The most sandboxes that may live at once on this node.
+pub(crate) const LIVE_MAX: &str = "ATOLL_LIVE_MAX";
+/// How far limits may exceed what the machine has.
+pub(crate) const OVERCOMMIT: &str = "ATOLL_OVERCOMMIT";
+/// Which log lines are written, as `tracing` filters are.
+pub(crate) const LOG: &str = "ATOLL_LOG";
+/// Form of the log lines.
+pub(crate) const LOG_FORMAT: &str = "ATOLL_LOG_FORMAT";
+/// Path of the agent binary; found beside `atoll` unless said otherwise.
+pub(crate) const AGENT: &str = "ATOLL_AGENT";
+
+/// Set to anything: no colour (the convention of no-color.org).
+const NO_COLOR: &str = "NO_COLOR";
+const HOME: &str = "HOME";
+const TERM: &str = "TERM";
+const SHELL_COLUMNS: &str = "COLUMNS";
+
+/// Whether the user asked for no colour.
+pub(crate) fn no_color() -> bool {
+    std::env::var_os(NO_COLOR).is_some_and(|v| !v.is_empty())
+}
+
+/// Home folder of the user; root's own when it is not set, as under some supervisors.
+pub(crate) fn home() -> std::path::PathBuf {
+    std::env::var_os(HOME).filter(|v| !v.is_empty()).map_or_else(|| "/root".into(), Into::into)
+}
+
+/// Kind of the user's terminal, passed on to shells inside.
+pub(crate) fn term() -> String {
+    std::env::var(TERM).ok().filter(|v| !v.is_empty()).unwrap_or_else(|| "xterm-256color".to_owned())
+}
+
+/// Width the shell believes in, for output that is no terminal.
+pub(crate) fn columns() -> Option<u16> {
+    std::env::var(SHELL_COLUMNS).ok()?.parse().ok()
+}
+
+/// The value of a variable that the user named with `--env NAME`.
+pub(crate) fn of_user(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variable_of_ours_begins_with_our_name() {
+        for name in [URL, API_KEY, DATA, LISTEN, TEMPLATE, POOL, LIVE_MAX, OVERCOMMIT, LOG, LOG_FORMAT, AGENT]
+        {
+            assert!(name.starts_with("ATOLL_"), "{name}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Numbers and tables as people read them. Never used with `--json`.
+
+use jiff::Timestamp;
+
+/// `just now`, `42s`, `3m`, `5h`, `12d`.
+pub(crate) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
+    since.map_or_else(|| "-".to_owned(), |since| span(now.duration_since(since).as_secs().max(0)))
+}
+
+/// How long until `at`; `-` for never, `due` for passed.
+pub(crate) fn left(at: Option<Timestamp>, now: Timestamp) -> String {
+    match at.map(|at| at.duration_since(now).as_secs()) {
+        None => "-".to_owned(),
+        Some(secs) if secs <= 0 => "due".to_owned(),
+        Some(secs) => span(secs),
+    }
+}
+
+fn span(secs: i64) -> String {
+    match secs {
+        ..60 => format!("{secs}s"),
+        60..3_600 => format!("{}m", secs / 60),
+        3_600..86_400 => format!("{}h", secs / 3_600),
+        _ => format!("{}d", secs / 86_400),
+    }
+}
+
+/// `17 B`, `4.2 KiB`, `512 MiB`.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    #[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1_024.0 && unit + 1 < UNITS.len() {
+        value /= 1_024.0;
+        unit += 1;
+    }
+    if unit == 0 || value >= 100.0 || value.fract() < 0.05 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// Text from inside a sandbox, harmless on a terminal: what moves the cursor or the title is shown, not obeyed.
+pub(crate) fn harmless(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+/// Aligned columns under a header, two spaces between them.
+pub(crate) struct Table {
+    header: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new(header: &[&'static str]) -> Self {
+        Self { header: header.to_vec(), rows: Vec::new() }
+    }
+
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells.iter().map(|cell| harmless(cell)).collect());
+    }
+
+    /// The lines, header first; no trailing spaces.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let widths: Vec<usize> = (0..self.header.len())
+            .map(|i| {
+                let cells = self.rows.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count());
+                cells.chain([self.header[i].chars().count()]).max().unwrap_or(0)
+            })
+            .collect();
+        let header: Vec<String> = self.header.iter().map(|cell| (*cell).to_owned()).collect();
+        std::iter::once(&header).chain(&self.rows).map(|row| aligned(row, &widths)).collect()
+    }
+}
+
+fn aligned(row: &[String], widths: &[usize]) -> String {
+    let mut line = String::new();
+    for (cell, width) in row.iter().zip(widths) {
+        line.push_str(cell);
+        let gap = width.saturating_sub(cell.chars().count()) + 2;
+        line.extend(std::iter::repeat_n(' ', gap));
+    }
+    line.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_short() {
+        let now = Timestamp::from_second(1_000_000).expect("valid");
+        let ago = |secs: i64| Timestamp::from_second(1_000_000 - secs).ok();
+        for (secs, want) in [(0, "0s"), (59, "59s"), (60, "1m"), (7_300, "2h"), (200_000, "2d"), (-5, "0s")] {
+            assert_eq!(age(ago(secs), now), want);
+        }
+        assert_eq!(age(None, now), "-");
+        assert_eq!(
+            (left(None, now), left(ago(1), now), left(ago(-90), now)),
+            ("-".into(), "due".into(), "1m".into())
+        );
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        for (count, want) in
+            [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (512 << 20, "512 MiB"), (3 << 40, "3 TiB")]
+        {
+            assert_eq!(bytes(count), want);
+        }
+    }
+
+    #[test]
+    fn columns_line_up_and_no_cell_moves_the_cursor() {
+        let mut table = Table::new(&["ID", "NAME"]);
+        table.row(vec!["abc".into(), "x".into()]);
+        table.row(vec!["a".into(), "evil\u{1b}[2J".into()]);
+        assert_eq!(table.lines(), ["ID   NAME", "abc  x", "a    evil\\u{1b}[2J"]);
+    }
+}

@@ -1,0 +1,141 @@
+//! The two output streams: data goes to stdout, talk to stderr. The only place that writes to either.
+//!
+//! Never prints progress when stderr is no terminal, never colours when `NO_COLOR` is set, and treats a reader that
+//! went away as the end of the command, not as an error.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+use crate::{environment, failure::Failure};
+
+/// Where a command writes, and how.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Out {
+    /// `--json`: machine-readable data on stdout, errors as JSON on stderr.
+    pub(crate) json: bool,
+    stdout_is_terminal: bool,
+    stderr_is_terminal: bool,
+    colour: bool,
+}
+
+/// The few shades used; their meaning, not their colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shade {
+    Good,
+    Bad,
+    Faint,
+    Strong,
+}
+
+impl Out {
+    pub(crate) fn new(json: bool) -> Self {
+        let stdout_is_terminal = io::stdout().is_terminal();
+        let stderr_is_terminal = io::stderr().is_terminal();
+        Self { json, stdout_is_terminal, stderr_is_terminal, colour: !environment::no_color() }
+    }
+
+    /// Whether a person looks at the data.
+    pub(crate) fn is_terminal(self) -> bool {
+        self.stdout_is_terminal
+    }
+
+    /// Whether a person looks at the talk.
+    pub(crate) fn talks(self) -> bool {
+        self.stderr_is_terminal && !self.json
+    }
+
+    /// One line of data.
+    pub(crate) fn line(self, text: &str) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        done(stdout.write_all(text.as_bytes()).and_then(|()| stdout.write_all(b"\n")))?;
+        done(stdout.flush())
+    }
+
+    /// Data as it is.
+    pub(crate) fn bytes(self, data: &[u8]) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        done(stdout.write_all(data))?;
+        done(stdout.flush())
+    }
+
+    /// Bytes that came from the other side's stderr.
+    pub(crate) fn stderr_bytes(self, data: &[u8]) -> Result<(), Failure> {
+        done(io::stderr().lock().write_all(data))
+    }
+
+    /// One JSON document on one line.
+    pub(crate) fn json(self, value: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(value)
+            .map_err(|e| Failure::new("internal", format!("the answer cannot be written as JSON: {e}")))?;
+        self.line(&text)
+    }
+
+    /// Something the user should read whoever looks: a warning, a question, an error.
+    pub(crate) fn say(self, text: &str) {
+        // A stderr that cannot be written leaves nobody to tell.
+        let _ = writeln!(io::stderr().lock(), "{text}");
+    }
+
+    /// Progress and next steps: only for a person.
+    pub(crate) fn tell(self, text: &str) {
+        if self.talks() {
+            self.say(text);
+        }
+    }
+
+    /// A status that the next call overwrites.
+    pub(crate) fn status(self, text: &str) {
+        if self.talks() {
+            let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
+        }
+    }
+
+    /// Removes the status.
+    pub(crate) fn status_done(self) {
+        if self.talks() {
+            let _ = write!(io::stderr().lock(), "\r\x1b[K");
+        }
+    }
+
+    /// Asks on the terminal; anything but yes is no. Without a terminal the answer is no.
+    pub(crate) fn ask(self, question: &str) -> bool {
+        if !io::stdin().is_terminal() || !self.talks() {
+            return false;
+        }
+        let _ = write!(io::stderr().lock(), "{question} [y/N] ");
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer).is_ok()
+            && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+    }
+
+    /// Shades data, where somebody can see it.
+    pub(crate) fn shade(self, shade: Shade, text: &str) -> String {
+        painted(self.colour && self.stdout_is_terminal, shade, text)
+    }
+
+    /// Shades talk, where somebody can see it.
+    pub(crate) fn shade_talk(self, shade: Shade, text: &str) -> String {
+        painted(self.colour && self.stderr_is_terminal, shade, text)
+    }
+}
+
+fn painted(on: bool, shade: Shade, text: &str) -> String {
+    if !on {
+        return text.to_owned();
+    }
+    let code = match shade {
+        Shade::Good => "32",
+        Shade::Bad => "31",
+        Shade::Faint => "2",
+        Shade::Strong => "1",
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+fn done(result: io::Result<()>) -> Result<(), Failure> {
+    result.map_err(|cause| match cause.kind() {
+        io::ErrorKind::BrokenPipe => Failure::reader_gone(),
+        _ => Failure::new("io", format!("cannot write the output: {cause}")),
+    })
+}

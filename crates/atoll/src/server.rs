@@ -1,0 +1,6 @@
+//! The server of this machine as the command line sees it: where it is, starting one, ending it.
+//!
+//! Never the server itself, which is `serve`.
+
+pub(crate) mod background;
+pub(crate) mod note;

@@ -1,0 +1,88 @@
+//! `DATA/server.json`: what a running server writes down about itself, so that commands find it.
+//!
+//! A note may outlive its server. Whoever acts on the pid checks the start time too, so that a reused pid is never hit.
+
+use std::{io, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+/// Where a server is and which process it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Note {
+    pub(crate) url: String,
+    pub(crate) pid: u32,
+    /// Clock ticks after boot, field 22 of `/proc/PID/stat`.
+    pub(crate) started: u64,
+    pub(crate) version: String,
+}
+
+const FILE: &str = "server.json";
+
+/// The note in `data`, where there is one.
+pub(crate) fn read(data: &Path) -> Option<Note> {
+    serde_json::from_slice(&std::fs::read(data.join(FILE)).ok()?).ok()
+}
+
+/// Writes the note of this process.
+pub(crate) fn write(data: &Path, url: &str) -> io::Result<()> {
+    let pid = std::process::id();
+    let note = Note {
+        url: url.to_owned(),
+        pid,
+        started: started(pid).unwrap_or(0),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let text = serde_json::to_vec(&note).map_err(io::Error::other)?;
+    let fresh = data.join(".server.json.new");
+    std::fs::write(&fresh, text)?;
+    std::fs::rename(fresh, data.join(FILE))
+}
+
+/// Removes the note if it is of this process.
+pub(crate) fn remove(data: &Path) {
+    if read(data).is_some_and(|note| note.pid == std::process::id()) {
+        // A note that stays is recognised as old by its start time.
+        let _ = std::fs::remove_file(data.join(FILE));
+    }
+}
+
+impl Note {
+    /// Whether the process that wrote it still is.
+    pub(crate) fn is_alive(&self) -> bool {
+        started(self.pid) == Some(self.started)
+    }
+}
+
+fn started(pid: u32) -> Option<u64> {
+    start_time(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The name in parentheses may hold anything, so fields are counted behind the last one.
+fn start_time(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_found_again_and_known_to_be_alive() {
+        let data = tempfile::tempdir().expect("temporary folder");
+        assert_eq!(read(data.path()), None);
+        write(data.path(), "http://127.0.0.1:1").expect("writable");
+        let note = read(data.path()).expect("written");
+        assert_eq!(note.url, "http://127.0.0.1:1");
+        assert!(note.is_alive());
+        assert!(!Note { started: note.started + 1, ..note }.is_alive());
+        remove(data.path());
+        assert_eq!(read(data.path()), None);
+    }
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_fields() {
+        let fields: Vec<String> = (3..=52).map(|n| n.to_string()).collect();
+        assert_eq!(start_time(&format!("7 (a) b) {}", fields.join(" "))), Some(22));
+        assert_eq!(start_time("garbage"), None);
+    }
+}

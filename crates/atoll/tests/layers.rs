@@ -1,0 +1,178 @@
+//! The house rules that a compiler does not check: arrows between crates, first lines, lengths, and what no tracked file
+//! may name. Reads the tree; runs nothing but `cargo metadata` and `git ls-files`.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+
+/// Every arrow that may be. A new one is a design change: its own commit, with the reason.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("atoll-model", &[]),
+    ("atoll-agentapi", &["atoll-model"]),
+    ("atoll-agent", &["atoll-agentapi"]),
+    ("atoll-provider", &["atoll-model", "atoll-agentapi"]),
+    ("atoll-network", &["atoll-model"]),
+    ("atoll-image", &["atoll-model"]),
+    ("atoll-container", &["atoll-model", "atoll-provider", "atoll-image", "atoll-network", "atoll-agentapi"]),
+    ("atoll-store", &["atoll-model"]),
+    ("atoll-service", &["atoll-model", "atoll-provider", "atoll-store", "atoll-image", "atoll-agentapi"]),
+    ("atoll-front-native", &["atoll-model", "atoll-service"]),
+    ("atoll", &[ANY]),
+    // Tests and benchmarks stand outside the house and look in.
+    ("atoll-tests", &[ANY]),
+    ("atoll-bench", &[ANY]),
+];
+const ANY: &str = "any";
+
+/// A file of ours is at most this long.
+const LINES_MAX: usize = 1_000;
+
+#[test]
+fn crates_depend_only_along_the_arrows() {
+    let mut wrong = Vec::new();
+    for package in packages() {
+        let name = package["name"].as_str().expect("a package has a name");
+        let Some((_, allowed)) = ARROWS.iter().find(|(known, _)| *known == name) else {
+            wrong.push(format!("{name} is not in the picture: add it to ARROWS and to docs/ARCHITECTURE.md"));
+            continue;
+        };
+        for dependency in array(&package["dependencies"]) {
+            let to = dependency["name"].as_str().expect("a dependency has a name");
+            let is_ours = ARROWS.iter().any(|(known, _)| *known == to);
+            // Tests may look further than the code they test.
+            let is_code = dependency["kind"].as_str() != Some("dev");
+            if is_ours && is_code && !allowed.contains(&ANY) && !allowed.contains(&to) {
+                wrong.push(format!("{name} -> {to}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "arrows that may not be:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_model_knows_no_runtime_and_no_wire() {
+    let model = packages().into_iter().find(|p| p["name"] == "atoll-model").expect("the model");
+    for dependency in array(&model["dependencies"]) {
+        let name = dependency["name"].as_str().unwrap_or_default();
+        assert!(
+            !["tokio", "rusqlite", "hyper", "axum", "reqwest", "rustix", "jiff"].contains(&name),
+            "the model depends on {name}"
+        );
+    }
+}
+
+#[test]
+fn every_crate_says_one_sentence_in_both_places() {
+    let mut wrong = Vec::new();
+    for package in packages() {
+        let manifest = PathBuf::from(package["manifest_path"].as_str().expect("a path"));
+        let sources = manifest.parent().expect("a folder").join("src");
+        let top = ["lib.rs", "main.rs"].map(|name| sources.join(name)).into_iter().find(|path| path.exists());
+        let text = fs::read_to_string(top.expect("lib.rs or main.rs")).expect("readable");
+        // Links and code marks are for rustdoc; the words are the same.
+        let first = text.lines().next().unwrap_or_default().replace(['[', ']', '`'], "");
+        let sentence = package["description"].as_str().unwrap_or_default();
+        if first.strip_prefix("//! ") != Some(sentence) {
+            wrong.push(format!("{}: {sentence:?} in Cargo.toml, {first:?} on top", package["name"]));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn files_stay_short_enough_to_read() {
+    let mut wrong = Vec::new();
+    for path in tracked() {
+        let is_code = matches!(path.extension().and_then(|e| e.to_str()), Some("rs" | "sh" | "py"));
+        let is_generated = path.components().any(|part| part.as_os_str() == "generated");
+        let lines = read(&path).lines().count();
+        if is_code && !is_generated && lines > LINES_MAX {
+            wrong.push(format!("{} has {lines} lines", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "longer than {LINES_MAX} lines:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn modules_say_what_they_are() {
+    let mut wrong = Vec::new();
+    for path in tracked() {
+        let is_source = path.extension().is_some_and(|e| e == "rs") && path.starts_with("crates");
+        let is_generated = path.components().any(|part| part.as_os_str() == "generated");
+        if is_source && !is_generated && !read(&path).starts_with("//!") {
+            wrong.push(path.display().to_string());
+        }
+    }
+    assert!(wrong.is_empty(), "no `//!` on top:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_tracked_file_names_this_machine_or_a_mirror() {
+    // Put together here, so that this file does not name them either.
+    let banned = [
+        ["/wo", "rk/"].concat(),
+        ["/ro", "ot/.cargo"].concat(),
+        ["/ro", "ot/.cache"].concat(),
+        ["index.cra", "tes.io"].concat(),
+        ["static.cra", "tes.io"].concat(),
+        ["files.python", "hosted.org"].concat(),
+        ["registry.npm", "js.org"].concat(),
+        ["artifact", "ory"].concat(),
+    ];
+    let mut wrong = Vec::new();
+    for path in tracked() {
+        // Cargo writes the lock file, and names the public index in it.
+        if path.file_name().is_some_and(|name| name == "Cargo.lock") {
+            continue;
+        }
+        let text = read(&path).to_lowercase();
+        wrong.extend(
+            banned
+                .iter()
+                .filter(|word| text.contains(*word))
+                .map(|word| format!("{}: {word}", path.display())),
+        );
+    }
+    assert!(wrong.is_empty(), "names that do not belong in the repository:\n{}", wrong.join("\n"));
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two folders up").to_owned()
+}
+
+fn packages() -> Vec<Value> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo writes JSON");
+    array(&metadata["packages"]).to_vec()
+}
+
+/// Files that git tracks, by their path from the root. What is deleted and not yet committed is left out.
+fn tracked() -> BTreeSet<PathBuf> {
+    let output = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().expect("git runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let names = String::from_utf8_lossy(&output.stdout).into_owned();
+    names
+        .split('\0')
+        .filter(|name| !name.is_empty() && root().join(name).is_file())
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// Binary files read as empty.
+fn read(path: &Path) -> String {
+    String::from_utf8(fs::read(root().join(path)).expect("readable")).unwrap_or_default()
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
