@@ -1,12 +1,12 @@
 //! What `atoll doctor` wants to know about the network. Reads only; changes nothing.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 
 use crate::address::Block;
-use crate::{ruleset, sysctl};
+use crate::{sysctl, tool};
 
 /// The facts, as found in the network namespace of the calling thread.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -30,7 +30,7 @@ pub struct ForeignDrop {
 
 /// Collects the facts.
 pub fn network_facts(block: Block) -> NetworkFacts {
-    let mut foreign_drops = output(ruleset::nft().args(["-j", "list", "ruleset"]))
+    let mut foreign_drops = output(tool::nft().args(["-j", "list", "ruleset"]))
         .and_then(|text| serde_json::from_str(&text).ok())
         .map(|ruleset| foreign_drops(&ruleset, block))
         .unwrap_or_default();
@@ -39,7 +39,7 @@ pub fn network_facts(block: Block) -> NetworkFacts {
 }
 
 fn nft_version() -> Option<String> {
-    let said = output(ruleset::nft().arg("--version"))?;
+    let said = output(tool::nft().arg("--version"))?;
     Some(said.split_whitespace().nth(1)?.trim_start_matches('v').to_owned())
 }
 
@@ -112,8 +112,8 @@ fn legacy_drops(rules: &str, block: Block) -> bool {
 }
 
 fn output(command: &mut Command) -> Option<String> {
-    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    let finished = tool::run(command, "").ok()?;
+    finished.status.success().then_some(finished.stdout)
 }
 
 #[cfg(test)]

@@ -264,43 +264,50 @@ impl RouterHandle {
 
     /// Adopts the links in `keep` as they stand and removes every other link and element.
     pub fn sweep(&mut self, keep: &[Link]) -> io::Result<Sweep> {
-        let links = self.list_links()?;
-        let own = set_keys(&mut self.nft, TABLE, OWN)?;
-        let open = set_keys(&mut self.nft, TABLE, OPEN)?;
-        let kept: HashMap<String, Link> =
-            keep.iter().filter(|link| links.contains(link)).map(|link| (link.name(), *link)).collect();
-        let stray_own =
-            own.iter().filter(|key| !kept.values().any(|link| Keys::of(*link).own[..] == key[..]));
-        let stray_open =
-            open.iter().filter(|key| !nft::key_name(key).is_some_and(|name| kept.contains_key(name)));
+        let links: HashSet<Link> = self.list_links()?.into_iter().collect();
+        let own: HashSet<Vec<u8>> = set_keys(&mut self.nft, TABLE, OWN)?.into_iter().collect();
+        let open: HashSet<Vec<u8>> = set_keys(&mut self.nft, TABLE, OPEN)?.into_iter().collect();
+        let kept: HashSet<Link> = keep.iter().filter(|link| links.contains(link)).copied().collect();
+        let removed_elements = self.sweep_elements(&kept, &own, &open)?;
+        let doomed: Vec<Link> = links.difference(&kept).copied().collect();
+        for chunk in doomed.chunks(CHANGES_AT_ONCE) {
+            self.delete_chunk(chunk)?;
+        }
+        doomed.iter().for_each(|link| self.let_go(*link));
+        for link in kept {
+            let keys = Keys::of(link);
+            let stage = match (own.contains(&keys.own[..]), open.contains(&keys.open[..])) {
+                (true, true) => Stage::Admitted(Policy::AllowAll),
+                (true, false) => Stage::Admitted(Policy::DenyAll),
+                (false, _) => Stage::Created,
+            };
+            self.hold(link, stage);
+        }
+        let missing = keep.iter().filter(|link| !links.contains(link)).copied().collect();
+        Ok(Sweep { removed_links: doomed, removed_elements, missing })
+    }
+
+    /// Removes the elements of links that are not kept, and what opens a link that is not admitted.
+    fn sweep_elements(
+        &mut self,
+        kept: &HashSet<Link>,
+        own: &HashSet<Vec<u8>>,
+        open: &HashSet<Vec<u8>>,
+    ) -> io::Result<usize> {
+        let admitted: Vec<Keys> =
+            kept.iter().map(|link| Keys::of(*link)).filter(|keys| own.contains(&keys.own[..])).collect();
+        let kept_own: HashSet<&[u8]> = admitted.iter().map(|keys| &keys.own[..]).collect();
+        let kept_open: HashSet<&[u8]> = admitted.iter().map(|keys| &keys.open[..]).collect();
+        let stray_own = own.iter().filter(|key| !kept_own.contains(&key[..])).map(|key| (OWN, key));
+        let stray_open = open.iter().filter(|key| !kept_open.contains(&key[..])).map(|key| (OPEN, key));
         let strays: Vec<Change<'_>> = stray_open
-            .map(|key| (OPEN, key))
-            .chain(stray_own.map(|key| (OWN, key)))
+            .chain(stray_own)
             .map(|(set, key)| Change { table: TABLE, set, edit: Edit::Remove(key) })
             .collect();
         for chunk in strays.chunks(CHANGES_AT_ONCE) {
             remove_elements(&mut self.nft, chunk)?;
         }
-        let doomed: Vec<Link> =
-            links.iter().filter(|link| !kept.contains_key(&link.name())).copied().collect();
-        for chunk in doomed.chunks(CHANGES_AT_ONCE) {
-            self.delete_chunk(chunk)?;
-        }
-        doomed.iter().for_each(|link| self.let_go(*link));
-        for link in kept.values() {
-            let keys = Keys::of(*link);
-            let stage = match (
-                own.iter().any(|key| key[..] == keys.own),
-                open.iter().any(|key| key[..] == keys.open),
-            ) {
-                (true, true) => Stage::Admitted(Policy::AllowAll),
-                (true, false) => Stage::Admitted(Policy::DenyAll),
-                (false, _) => Stage::Created,
-            };
-            self.hold(*link, stage);
-        }
-        let missing = keep.iter().filter(|link| !links.contains(link)).copied().collect();
-        Ok(Sweep { removed_links: doomed, removed_elements: strays.len(), missing })
+        Ok(strays.len())
     }
 
     fn hold(&mut self, link: Link, stage: Stage) {

@@ -46,6 +46,7 @@ pub mod netns;
 mod router;
 mod ruleset;
 mod sysctl;
+mod tool;
 
 pub use address::{Block, BlockOutOfRange, GATEWAY, Link};
 pub use atoll_model::ErrorKind;

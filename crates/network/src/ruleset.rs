@@ -10,10 +10,10 @@
 //!
 //! Policy is looked at before connection state, in both directions: what is closed is closed for flows that exist.
 
-use std::io::{self, Write};
-use std::process::{Command, Stdio};
+use std::io;
 
 use crate::address::{Block, GATEWAY, UPLINK};
+use crate::tool;
 
 /// Our table in the router namespace.
 pub(crate) const TABLE: &str = "atoll";
@@ -146,31 +146,10 @@ pub(crate) fn remove_host(block: Block) -> String {
 
 /// Loads a text in the network namespace of the calling thread.
 pub(crate) fn load(text: &str) -> io::Result<()> {
-    let mut child = nft()
-        .arg("-f")
-        .arg("-")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(text.as_bytes())?;
-    }
-    let output = child.wait_with_output()?;
-    if output.status.success() {
+    let finished = tool::run(tool::nft().args(["-f", "-"]), text)?;
+    if finished.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!(
-        "nft refused the rules: {}",
-        said.lines().next().unwrap_or("no reason given")
-    )))
-}
-
-/// `nft`, looked up also where a plain user's path does not lead.
-pub(crate) fn nft() -> Command {
-    let program = ["/usr/sbin/nft", "/sbin/nft", "/usr/local/sbin/nft"]
-        .into_iter()
-        .find(|path| std::path::Path::new(path).exists());
-    Command::new(program.unwrap_or("nft"))
+    let said = finished.stderr.lines().next().unwrap_or("no reason given");
+    Err(io::Error::other(format!("nft refused the rules: {said}")))
 }

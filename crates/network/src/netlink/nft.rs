@@ -2,7 +2,7 @@
 //!
 //! Tables, chains, sets and rules are never made here; those are static text (see `ruleset`).
 
-use super::{Attrs, Batch, F_ACK, F_CREATE, F_DUMP, Message, text};
+use super::{Attrs, Batch, F_ACK, F_CREATE, F_DUMP, Message};
 
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
@@ -92,11 +92,6 @@ pub(crate) fn name_key(name: &str) -> [u8; 16] {
     let len = name.len().min(15);
     key[..len].copy_from_slice(&name.as_bytes()[..len]);
     key
-}
-
-/// The name in a key made by [`name_key`].
-pub(crate) fn key_name(key: &[u8]) -> Option<&str> {
-    text(key.get(..16)?)
 }
 
 fn general_header(family: u8, resource: u16) -> [u8; GENERAL_HEADER] {
