@@ -1,0 +1,55 @@
+# Thin on purpose: a target is one script or one cargo command. `make help` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help run build install test check fmt clippy unit kernel bench clean-data
+
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+# The static agent: inside the binary, and under test.
+export ATOLL_AGENT := $(TARGET)/agent-static/atoll-agent
+export ATOLL_EMBED_AGENT := $(ATOLL_AGENT)
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+run: ## Install what is missing, build, start a server here and run a first sandbox
+	@scripts/install-deps run
+	@scripts/build release
+	@$(ROOT) install -m 755 $(TARGET)/release/atoll /usr/local/bin/atoll
+	@exec $(ROOT) env -u ATOLL_AGENT /usr/local/bin/atoll serve --tour
+
+build: ## Build the release binary with the agent inside
+	@scripts/build release
+
+install: build ## Put the release binary into /usr/local/bin
+	@$(ROOT) install -m 755 $(TARGET)/release/atoll /usr/local/bin/atoll
+
+test: ## Install what is missing and run every test, real sandboxes included
+	@scripts/install-deps test
+	@$(MAKE) --no-print-directory fmt clippy
+	@scripts/build debug
+	@scripts/test all
+
+check: fmt clippy unit ## What a change must pass before it is sent: form, lints, layers, unit tests
+
+fmt:
+	@cargo fmt --all --check
+
+clippy:
+	@cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
+
+unit: ## Tests that need no kernel of their own
+	@scripts/test unit
+
+kernel: ## Only the suites with real servers and real sandboxes
+	@scripts/build debug
+	@scripts/test kernel
+
+bench: ## Measure against the bars and the peers; writes bench/RESULTS.md (QUICK=1: one minute)
+	@scripts/install-deps bench
+	@scripts/build release
+	@cargo build --release --quiet --locked -p atoll-bench
+	@$(ROOT) env -u ATOLL_AGENT $(TARGET)/release/atoll-bench --atoll $(TARGET)/release/atoll $(if $(QUICK),--quick)
+
+clean-data: ## End the server of this user and remove its state
+	@scripts/clean-data
