@@ -1,1 +1,74 @@
-//! The native REST front under /v1: parses, calls the service, renders.
+//! The native REST front under `/v1`: parses, calls the service, renders.
+//!
+//! One file per noun, its wire types beside its handlers. A handler takes the caller, parses, makes one call and
+//! renders; it holds no rule. The OpenAPI document is emitted from the same attributes that make the routes
+//! ([`openapi`]), and every refusal is one envelope ([`Envelope`]).
+//!
+//! ```text
+//! connection (serve) ─► observe: request id, span, figures, panics ─► route ─► Caller ─► handler ─► Service
+//!                                └── renders the envelope of whatever was refused ◄──────────────┘
+//! ```
+//!
+//! Never: touches the store or a provider, decides who may do what, logs a header, a body or a key.
+
+mod auth;
+mod docs;
+mod error;
+mod events;
+mod exec;
+mod files;
+mod health;
+mod input;
+mod keys;
+mod metrics;
+mod observe;
+mod openapi;
+mod output;
+mod processes;
+mod sandboxes;
+mod serve;
+mod sse;
+mod telemetry;
+mod templates;
+mod tenants;
+mod terminals;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+use std::sync::Arc;
+
+use atoll_service::Service;
+use axum::Router;
+
+pub use error::{Envelope, errors_page, status};
+pub use openapi::openapi;
+pub use serve::{ServeLimits, Shutdown, serve};
+
+/// What the front must be told.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Ends streams and terminals when the server closes; the same one goes to [`serve`].
+    pub shutdown: Shutdown,
+}
+
+/// What every handler can reach.
+#[derive(Clone)]
+pub(crate) struct App {
+    pub(crate) service: Service,
+    pub(crate) shutdown: Shutdown,
+    /// The OpenAPI document, rendered once.
+    pub(crate) document: Arc<str>,
+}
+
+/// All native routes, with their envelope, ids, spans and figures. Merge other fronts beside it, not inside.
+pub fn router(service: Service, options: Options) -> Router {
+    telemetry::install();
+    let (routes, document) = openapi::routes().split_for_parts();
+    let document = openapi::render(&openapi::finish(document)).into();
+    let app = App { service, shutdown: options.shutdown, document };
+    routes
+        .method_not_allowed_fallback(observe::method_not_allowed)
+        .fallback(observe::route_not_found)
+        .layer(axum::middleware::from_fn(observe::observe))
+        .with_state(app)
+}

@@ -1,0 +1,314 @@
+//! Commands: run one and wait for its result, or follow it as it runs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_service::{Exec, ExecEvent, ExecOutcome, ServiceError};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, Stream, StreamExt};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{EXEC_MAX, Json, Path};
+use crate::output::{Answer, ok, text_of};
+use crate::sse::{self, Utf8Carry};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(exec)).routes(routes!(exec_stream))
+}
+
+/// A command. Exactly one of `argv` and `command`.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ExecBody {
+    /// Program and arguments.
+    #[schema(example = json!(["python3", "-c", "print(6*7)"]))]
+    argv: Option<Vec<String>>,
+    /// A line for the shell: bash, or sh where there is no bash.
+    command: Option<String>,
+    /// Where; the sandbox's workdir where absent.
+    cwd: Option<String>,
+    /// On top of the sandbox's environment.
+    env: BTreeMap<String, String>,
+    /// As whom; the sandbox's user where absent.
+    user: Option<String>,
+    /// Written to its stdin, which is then closed.
+    stdin: Option<String>,
+    /// The same for bytes that are no text.
+    stdin_base64: Option<String>,
+    /// Keep stdin open for `POST …/processes/{pid}/stdin`; only with a stream or `detach`.
+    open_stdin: bool,
+    /// After this it is killed: `exit_code` 124, `timed_out` true.
+    timeout_s: Option<f64>,
+    /// Answer as soon as it runs; its output goes to the logs.
+    detach: bool,
+    /// A name for it in the list of processes.
+    tag: Option<String>,
+}
+
+impl TryFrom<ExecBody> for Exec {
+    type Error = ApiError;
+
+    fn try_from(body: ExecBody) -> Result<Self, ApiError> {
+        let stdin = match (body.stdin, body.stdin_base64) {
+            (Some(_), Some(_)) => return Err(ApiError::invalid("stdin and stdin_base64 exclude each other")),
+            (Some(text), None) => Some(Bytes::from(text)),
+            (None, Some(coded)) => {
+                let bytes = STANDARD.decode(coded);
+                Some(bytes.map_err(|e| ApiError::invalid(format!("stdin_base64 is not base64: {e}")))?.into())
+            }
+            (None, None) => None,
+        };
+        Ok(Self {
+            argv: argv(body.argv, body.command)?,
+            cwd: body.cwd,
+            env: body.env,
+            user: body.user,
+            stdin,
+            open_stdin: body.open_stdin,
+            timeout: body.timeout_s.map(seconds).transpose()?,
+            detach: body.detach,
+            terminal: None,
+            tag: body.tag,
+        })
+    }
+}
+
+// The agent runs sh instead where a sandbox has no bash.
+const SHELL: &str = "/bin/bash";
+
+fn argv(argv: Option<Vec<String>>, command: Option<String>) -> Result<Vec<String>, ApiError> {
+    match (argv, command) {
+        (Some(argv), None) => Ok(argv),
+        (None, Some(line)) => Ok(vec![SHELL.to_owned(), "-c".to_owned(), line]),
+        (Some(_), Some(_)) => Err(ApiError::invalid("argv and command exclude each other")),
+        (None, None) => Err(ApiError::invalid("argv or command is missing")),
+    }
+}
+
+fn seconds(value: f64) -> Result<Duration, ApiError> {
+    Duration::try_from_secs_f64(value)
+        .ok()
+        .filter(|timeout| !timeout.is_zero())
+        .ok_or_else(|| ApiError::invalid(format!("timeout_s must be a number above 0, not {value}")))
+}
+
+/// How a command ended, with what it wrote.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ExecResult {
+    /// 128 + the signal where one ended it, 124 after a timeout.
+    exit_code: i32,
+    /// The signal that ended it.
+    signal: Option<i32>,
+    timed_out: bool,
+    stdout: String,
+    stderr: String,
+    /// The exact bytes, only where stdout is not valid UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    stdout_base64: Option<String>,
+    /// The exact bytes, only where stderr is not valid UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    stderr_base64: Option<String>,
+    /// More was written than is here.
+    truncated: bool,
+    /// Its pid inside the sandbox.
+    pid: u32,
+    duration_ms: u64,
+}
+
+impl From<ExecOutcome> for ExecResult {
+    fn from(outcome: ExecOutcome) -> Self {
+        let (stdout, stdout_base64) = text_of(outcome.stdout.into());
+        let (stderr, stderr_base64) = text_of(outcome.stderr.into());
+        Self {
+            exit_code: outcome.exit_code,
+            signal: outcome.signal,
+            timed_out: outcome.timed_out,
+            stdout,
+            stderr,
+            stdout_base64,
+            stderr_base64,
+            truncated: outcome.truncated,
+            pid: outcome.pid,
+            duration_ms: outcome.duration_ms,
+        }
+    }
+}
+
+/// A process that goes on by itself, or the first event of a stream.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Detached {
+    /// Its pid inside the sandbox.
+    pid: u32,
+}
+
+/// Runs a command and answers when it has ended.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/exec", tag = "commands",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
+    request_body = ExecBody,
+    responses((status = 200, body = ExecResult), (status = 202, body = Detached, description = "With `detach`")))]
+pub(crate) async fn exec(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Json(body): Json<ExecBody, EXEC_MAX>,
+) -> Result<Response, ApiError> {
+    let detach = body.detach;
+    let outcome = app.service.exec(&who, &ident, body.try_into()?).await?;
+    if detach {
+        return Ok(Answer(StatusCode::ACCEPTED, Detached { pid: outcome.pid }).into_response());
+    }
+    Ok(ok(ExecResult::from(outcome)).into_response())
+}
+
+/// Runs a command and sends what it does as it happens.
+///
+/// Events: `start {pid}`, `stdout` and `stderr {data | data_base64}`, `dropped {bytes}` when this reader was too slow,
+/// and last `exit {exit_code, signal, timed_out}` or `error {code, message}`. Closing the stream does not end the
+/// command.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/exec/stream", tag = "commands",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
+    request_body = ExecBody,
+    responses((status = 200, content_type = "text/event-stream", body = String)))]
+pub(crate) async fn exec_stream(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Json(body): Json<ExecBody, EXEC_MAX>,
+) -> Result<Response, ApiError> {
+    let (pid, events) = app.service.exec_stream(&who, &ident, body.try_into()?).await?;
+    Ok(sse::respond(&app, follow(pid, events)))
+}
+
+/// A process's events as server-sent events.
+pub(crate) fn follow(
+    pid: u32,
+    events: BoxStream<'static, ExecEvent>,
+) -> impl Stream<Item = Event> + Send + 'static {
+    let mut render = Render::default();
+    let start = stream::iter([sse::event("start", &Detached { pid })]);
+    start.chain(events.flat_map(move |event| stream::iter(render.events(event))))
+}
+
+#[derive(Default)]
+struct Render {
+    stdout: Utf8Carry,
+    stderr: Utf8Carry,
+    terminal: Utf8Carry,
+}
+
+#[derive(Serialize)]
+struct Exit {
+    exit_code: i32,
+    signal: Option<i32>,
+    timed_out: bool,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Dropped {
+    pub(crate) bytes: u64,
+}
+
+/// The last event of a stream that broke; the same words as in the envelope.
+#[derive(Serialize)]
+pub(crate) struct Broken {
+    code: &'static str,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+impl From<ServiceError> for Broken {
+    fn from(error: ServiceError) -> Self {
+        Self { code: error.code.as_str(), message: error.message, hint: error.hint }
+    }
+}
+
+impl Render {
+    fn events(&mut self, event: ExecEvent) -> Vec<Event> {
+        let last = match event {
+            ExecEvent::Stdout(bytes) => return chunk("stdout", self.stdout.push(bytes)),
+            ExecEvent::Stderr(bytes) => return chunk("stderr", self.stderr.push(bytes)),
+            ExecEvent::Terminal(bytes) => return chunk("terminal", self.terminal.push(bytes)),
+            ExecEvent::Dropped(bytes) => return vec![sse::event("dropped", &Dropped { bytes })],
+            // The stream sends comments of its own.
+            ExecEvent::KeepAlive => return Vec::new(),
+            ExecEvent::Exit { exit_code, signal, timed_out } => {
+                sse::event("exit", &Exit { exit_code, signal, timed_out })
+            }
+            ExecEvent::Lost(error) => sse::event("error", &Broken::from(error)),
+        };
+        let mut events = chunk("stdout", self.stdout.finish());
+        events.extend(chunk("stderr", self.stderr.finish()));
+        events.extend(chunk("terminal", self.terminal.finish()));
+        events.push(last);
+        events
+    }
+}
+
+fn chunk(name: &str, chunk: Option<sse::Chunk>) -> Vec<Event> {
+    chunk.into_iter().map(|chunk| sse::event(name, &chunk)).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::input::parse_json;
+
+    fn parse(text: &str) -> Result<Exec, ApiError> {
+        parse_json::<ExecBody>(text.as_bytes())?.try_into()
+    }
+
+    #[test]
+    fn a_command_is_argv_or_a_line_and_never_both() {
+        assert_eq!(parse(r#"{"argv":["true"]}"#).unwrap().argv, ["true"]);
+        assert_eq!(parse(r#"{"command":"a | b"}"#).unwrap().argv.last().unwrap(), "a | b");
+        assert!(parse("{}").unwrap_err().message.contains("missing"));
+        assert!(parse(r#"{"argv":["a"],"command":"b"}"#).unwrap_err().message.contains("exclude"));
+    }
+
+    #[test]
+    fn stdin_comes_as_text_or_as_base64() {
+        let stdin = |text: &str| parse(text).map(|exec| exec.stdin.unwrap());
+        assert_eq!(stdin(r#"{"argv":["cat"],"stdin":"é"}"#).unwrap(), "é");
+        assert_eq!(stdin(r#"{"argv":["cat"],"stdin_base64":"/w=="}"#).unwrap(), &b"\xff"[..]);
+        assert!(stdin(r#"{"argv":["cat"],"stdin_base64":"?"}"#).unwrap_err().message.starts_with("stdin_base64"));
+    }
+
+    #[test]
+    fn timeouts_that_are_no_time_are_refused() {
+        for bad in ["0", "-1", "1e300"] {
+            let error = parse(&format!(r#"{{"argv":["a"],"timeout_s":{bad}}}"#)).unwrap_err();
+            assert!(error.message.starts_with("timeout_s"), "{error:?}");
+        }
+        let exec = parse(r#"{"argv":["a"],"timeout_s":0.5}"#).unwrap();
+        assert_eq!(exec.timeout, Some(Duration::from_millis(500)));
+    }
+
+    #[tokio::test]
+    async fn a_stream_flushes_what_it_held_back_before_the_exit() {
+        let exit = ExecEvent::Exit { exit_code: 0, signal: None, timed_out: false };
+        let events = vec![ExecEvent::Stdout(Bytes::from_static(b"a\xc3")), ExecEvent::KeepAlive, exit];
+        let events = follow(7, stream::iter(events).boxed());
+        let response = axum::response::sse::Sse::new(events.map(Ok::<_, std::convert::Infallible>)).into_response();
+        let body = axum::body::to_bytes(response.into_body(), 4_096).await.unwrap();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        let names: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+        assert_eq!(names, ["start", "stdout", "stdout", "exit"]);
+        assert!(text.contains(r#"data: {"data_base64":"ww=="}"#), "{text}");
+    }
+}

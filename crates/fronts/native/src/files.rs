@@ -1,0 +1,351 @@
+//! Files: read, write, stat, list, make, move, remove, watch.
+//!
+//! Content is streamed both ways and never held: the memory of a transfer does not depend on the size of the file.
+
+use atoll_service::{ChangeKind, WriteFile};
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use futures::StreamExt;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::exec::Broken;
+use crate::input::{Flag, Json, Path, Query};
+use crate::output::{Answer, ok, text_of, time};
+use crate::sse;
+
+mod transfer;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(read, write, remove))
+        .routes(routes!(stat))
+        .routes(routes!(list))
+        .routes(routes!(make_dir))
+        .routes(routes!(move_path))
+        .routes(routes!(watch))
+}
+
+/// A file, directory or link.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Entry {
+    /// The last part of its path.
+    name: String,
+    /// Absolute.
+    path: String,
+    kind: EntryKind,
+    size: u64,
+    /// Permission bits in octal.
+    #[schema(example = "0644", pattern = "^[0-7]{4}$")]
+    mode: String,
+    owner: String,
+    group: String,
+    #[schema(format = DateTime)]
+    modified_at: String,
+    /// Where a link points.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    symlink_target: Option<String>,
+    /// The exact name, only where it is not valid UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    name_base64: Option<String>,
+    /// The exact path, only where it is not valid UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    path_base64: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum EntryKind {
+    File,
+    Directory,
+    Symlink,
+    Other,
+}
+
+impl From<atoll_service::EntryKind> for EntryKind {
+    fn from(kind: atoll_service::EntryKind) -> Self {
+        match kind {
+            atoll_service::EntryKind::File => Self::File,
+            atoll_service::EntryKind::Directory => Self::Directory,
+            atoll_service::EntryKind::Symlink => Self::Symlink,
+            atoll_service::EntryKind::Other => Self::Other,
+        }
+    }
+}
+
+impl From<atoll_service::Entry> for Entry {
+    fn from(entry: atoll_service::Entry) -> Self {
+        let (name, name_base64) = text_of(entry.name);
+        let (path, path_base64) = text_of(entry.path);
+        Self {
+            name,
+            path,
+            kind: entry.kind.into(),
+            size: entry.size,
+            mode: format!("{:04o}", entry.mode & 0o7777),
+            owner: entry.owner,
+            group: entry.group,
+            modified_at: time(entry.modified_at_ms),
+            symlink_target: entry.symlink_target.map(|target| text_of(target).0),
+            name_base64,
+            path_base64,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct EntryList {
+    items: Vec<Entry>,
+    /// The directory holds more than is listed.
+    truncated: bool,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PathQuery {
+    /// Absolute, or relative to the sandbox's workdir.
+    #[param(example = "/home/user/notes.txt")]
+    path: String,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WriteQuery {
+    /// Absolute, or relative to the sandbox's workdir.
+    path: String,
+    /// Permission bits in octal, such as `644`.
+    #[param(pattern = "^[0-7]{1,4}$")]
+    mode: Option<String>,
+    /// As whom; the sandbox's user where absent.
+    user: Option<String>,
+}
+
+impl WriteQuery {
+    fn into_file(self) -> Result<WriteFile, ApiError> {
+        let mode = self.mode.as_deref().map(octal).transpose()?;
+        Ok(WriteFile { path: self.path, mode, user: self.user })
+    }
+}
+
+fn octal(text: &str) -> Result<u32, ApiError> {
+    let digits = !text.is_empty() && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    digits
+        .then(|| u32::from_str_radix(text, 8).ok())
+        .flatten()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| ApiError::invalid(format!("mode must be octal permission bits such as 644, not {text:?}")))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListQuery {
+    path: String,
+    /// How many levels. Default 1.
+    depth: Option<u32>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WatchQuery {
+    path: String,
+    /// `1`: everything below it too. Default `0`.
+    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
+    recursive: Option<Flag>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MkdirBody {
+    path: String,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MoveBody {
+    from: String,
+    to: String,
+}
+
+/// Reads a file. A single `Range` is honoured.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/files", tag = "files",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), PathQuery,
+        ("Range" = Option<String>, Header, example = "bytes=0-1023")),
+    responses((status = 200, content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 206, content_type = "application/octet-stream", body = Vec<u8>, description = "The range")))]
+pub(crate) async fn read(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<PathQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let range = transfer::range(&headers);
+    let file = app.service.read_file(&who, &ident, &query.path, range).await;
+    transfer::download(&query.path, range, file)
+}
+
+/// Writes a whole file; it appears when every byte has arrived. Missing parents are made.
+#[utoipa::path(put, path = "/v1/sandboxes/{ident}/files", tag = "files",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WriteQuery),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = Entry)))]
+pub(crate) async fn write(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<WriteQuery>,
+    body: Body,
+) -> Result<Answer<Entry>, ApiError> {
+    let (content, fault) = transfer::upload(body);
+    let written = app.service.write_file(&who, &ident, query.into_file()?, content).await;
+    match written {
+        Ok(entry) => Ok(ok(entry.into())),
+        // When the upload itself broke, that is the news, not what the sandbox made of it.
+        Err(error) => Err(fault.take().unwrap_or_else(|| error.into())),
+    }
+}
+
+/// Removes a file, or a directory with all below it.
+#[utoipa::path(delete, path = "/v1/sandboxes/{ident}/files", tag = "files",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), PathQuery),
+    responses((status = 204, description = "Gone")))]
+pub(crate) async fn remove(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<PathQuery>,
+) -> Result<StatusCode, ApiError> {
+    app.service.remove_path(&who, &ident, &query.path).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What a path is. A link is a link, not its target.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/files/stat", tag = "files",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), PathQuery),
+    responses((status = 200, body = Entry)))]
+pub(crate) async fn stat(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<PathQuery>,
+) -> Result<Answer<Entry>, ApiError> {
+    Ok(ok(app.service.stat(&who, &ident, &query.path).await?.into()))
+}
+
+/// What a directory holds.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/files/list", tag = "files",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), ListQuery),
+    responses((status = 200, body = EntryList)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<EntryList>, ApiError> {
+    let depth = query.depth.unwrap_or(1);
+    let (entries, truncated) = app.service.list_dir(&who, &ident, &query.path, depth).await?;
+    Ok(ok(EntryList { items: entries.into_iter().map(Entry::from).collect(), truncated }))
+}
+
+/// Makes a directory and its parents.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/files/mkdir", tag = "files",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
+    request_body = MkdirBody, responses((status = 201, body = Entry)))]
+pub(crate) async fn make_dir(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Json(body): Json<MkdirBody>,
+) -> Result<Answer<Entry>, ApiError> {
+    Ok(Answer(StatusCode::CREATED, app.service.make_dir(&who, &ident, &body.path).await?.into()))
+}
+
+/// Moves or renames; a file at the destination is replaced.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/files/move", tag = "files",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
+    request_body = MoveBody, responses((status = 200, body = Entry)))]
+pub(crate) async fn move_path(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Json(body): Json<MoveBody>,
+) -> Result<Answer<Entry>, ApiError> {
+    Ok(ok(app.service.move_path(&who, &ident, &body.from, &body.to).await?.into()))
+}
+
+#[derive(Serialize)]
+struct Change {
+    /// Relative to the watched directory.
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_base64: Option<String>,
+}
+
+/// Watches a directory.
+///
+/// Events `create`, `write`, `remove`, `rename` and `chmod` `{name}`, relative to the directory; `overflow` when changes
+/// were lost and the directory must be listed again; last `error {code, message}` if the watch broke. The watch is in
+/// place when the answer's head arrives.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/files/watch", tag = "files",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WatchQuery),
+    responses((status = 200, content_type = "text/event-stream", body = String)))]
+pub(crate) async fn watch(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<WatchQuery>,
+) -> Result<Response, ApiError> {
+    let recursive = query.recursive.unwrap_or_default().0;
+    let changes = app.service.watch(&who, &ident, &query.path, recursive).await?;
+    let events = changes.filter_map(|change| async move {
+        let change = match change {
+            Ok(change) => change,
+            Err(error) => return Some(sse::event("error", &Broken::from(error))),
+        };
+        let kind = change_name(change.kind)?;
+        let (name, name_base64) = text_of(change.name);
+        Some(sse::event(kind, &Change { name, name_base64 }))
+    });
+    Ok(sse::respond(&app, events))
+}
+
+/// `None` for what only says that the connection lives.
+const fn change_name(kind: ChangeKind) -> Option<&'static str> {
+    match kind {
+        ChangeKind::Create => Some("create"),
+        ChangeKind::Write => Some("write"),
+        ChangeKind::Remove => Some("remove"),
+        ChangeKind::Rename => Some("rename"),
+        ChangeKind::Chmod => Some("chmod"),
+        ChangeKind::Overflow => Some("overflow"),
+        ChangeKind::KeepAlive => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(octal("644").ok(), Some(0o644));
+        assert_eq!(octal("0755").ok(), Some(0o755));
+        for bad in ["", "8", "+644", "-1", "77777", "0o644", "rw"] {
+            assert!(octal(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What comes in: JSON bodies, query strings, path parameters. Every refusal names the field and is an envelope.
+//!
+//! Nothing is read beyond its cap, and no body is waited for longer than its deadline.
+
+use std::fmt;
+use std::time::Duration;
+
+use atoll_model::Code;
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use serde::de::{self, DeserializeOwned, Deserializer};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::error::ApiError;
+
+// LIMIT: a create with full labels and environment is under 512 KiB; exec carries stdin.
+pub(crate) const JSON_MAX: usize = 1 << 20;
+pub(crate) const EXEC_MAX: usize = 8 << 20;
+// LIMIT: 8 MiB in 30 s is a modem; whoever is slower is holding a connection.
+const BODY_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A JSON body of at most `CAP` bytes. Types deny unknown fields themselves.
+pub(crate) struct Json<T, const CAP: usize = JSON_MAX>(pub(crate) T);
+
+/// A JSON body that may be absent altogether.
+pub(crate) struct OptionalJson<T>(pub(crate) T);
+
+impl<S: Sync, T: DeserializeOwned, const CAP: usize> FromRequest<S> for Json<T, CAP> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        require_json(request.headers())?;
+        let bytes = collect(request.into_body(), CAP).await?;
+        parse_json(&bytes).map(Self)
+    }
+}
+
+impl<S: Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let named = require_json(request.headers());
+        let bytes = collect(request.into_body(), JSON_MAX).await?;
+        if bytes.is_empty() {
+            return Ok(Self(T::default()));
+        }
+        named?;
+        parse_json(&bytes).map(Self)
+    }
+}
+
+/// Reads a body to its end, refusing it as soon as it is known to be too large or too slow.
+pub(crate) async fn collect(body: Body, cap: usize) -> Result<Bytes, ApiError> {
+    let announced = http_body::Body::size_hint(&body).lower();
+    if announced > cap as u64 {
+        return Err(too_large(cap));
+    }
+    tokio::time::timeout(BODY_DEADLINE, gather(body, cap)).await.unwrap_or_else(|_| {
+        Err(ApiError::invalid(format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs()))
+            .with_status(StatusCode::REQUEST_TIMEOUT))
+    })
+}
+
+async fn gather(mut body: Body, cap: usize) -> Result<Bytes, ApiError> {
+    let mut whole = BytesMut::new();
+    let mut first: Option<Bytes> = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|cause| ApiError::invalid("the body ended early").caused_by(cause))?;
+        let Ok(chunk) = frame.into_data() else { continue };
+        if first.as_ref().map_or(0, Bytes::len) + whole.len() + chunk.len() > cap {
+            return Err(too_large(cap));
+        }
+        // Most bodies are one chunk; it is passed on without a copy.
+        if first.is_none() && whole.is_empty() {
+            first = Some(chunk);
+            continue;
+        }
+        if let Some(first) = first.take() {
+            whole.extend_from_slice(&first);
+        }
+        whole.extend_from_slice(&chunk);
+    }
+    Ok(first.unwrap_or_else(|| whole.freeze()))
+}
+
+fn too_large(cap: usize) -> ApiError {
+    ApiError::new(Code::PayloadTooLarge, format!("the body is larger than {cap} bytes"))
+}
+
+fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json")
+        || essence.to_ascii_lowercase().ends_with("+json")
+    {
+        return Ok(());
+    }
+    Err(ApiError::invalid(format!("the body must be application/json, not {}", shown(essence)))
+        .hint("send the header Content-Type: application/json")
+        .with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE))
+}
+
+fn shown(text: &str) -> String {
+    if text.is_empty() { "nothing".to_owned() } else { format!("{text:?}") }
+}
+
+pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut from = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut from).map_err(|error| {
+        let path = error.path().to_string();
+        let message = match path.as_str() {
+            "." | "?" => format!("the body is not valid: {}", error.inner()),
+            field => format!("{field} is not valid: {}", error.inner()),
+        };
+        ApiError::invalid(message)
+    })?;
+    from.end().map_err(|error| ApiError::invalid(format!("the body is not valid: {error}")))?;
+    Ok(value)
+}
+
+/// Parameters of the query string. Types deny unknown ones themselves.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        axum::extract::Query::try_from_uri(&parts.uri)
+            .map(|query| Self(query.0))
+            .map_err(|rejection| ApiError::invalid(rejection.body_text()))
+    }
+}
+
+/// Parameters of the path.
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        axum::extract::Path::<T>::from_request_parts(parts, state)
+            .await
+            .map(|path| Self(path.0))
+            .map_err(|rejection| ApiError::invalid(rejection.body_text()))
+    }
+}
+
+/// A switch in the query string.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, ToSchema)]
+#[schema(value_type = String, pattern = "^(0|1|true|false)$", example = "1")]
+pub(crate) struct Flag(pub(crate) bool);
+
+impl<'de> Deserialize<'de> for Flag {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Flag;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("1, 0, true or false")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Flag, E> {
+                match text {
+                    "1" | "true" => Ok(Flag(true)),
+                    "0" | "false" => Ok(Flag(false)),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        from.deserialize_str(Visitor)
+    }
+}
+
+/// Tells an absent field (`None`) from one that is null (`Some(None)`).
+pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    from: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use futures::stream;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(deny_unknown_fields)]
+    struct Sample {
+        size: u32,
+        #[serde(default, deserialize_with = "present")]
+        until: Option<Option<u32>>,
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_with_its_position() {
+        let error = parse_json::<Sample>(b"{\n  \"size\": -1}").unwrap_err();
+        assert!(error.message.starts_with("size is not valid") && error.message.contains("line 2"), "{error:?}");
+        let error = parse_json::<Sample>(b"{\"size\":1,\"sise\":2}").unwrap_err();
+        assert!(error.message.contains("`sise`"), "{error:?}");
+        let error = parse_json::<Sample>(b"{\"size\":1} x").unwrap_err();
+        assert!(error.message.contains("trailing characters"), "{error:?}");
+        assert!(parse_json::<Sample>(b"").unwrap_err().message.contains("EOF"));
+    }
+
+    #[test]
+    fn null_and_absent_are_two_things() {
+        assert_eq!(parse_json::<Sample>(b"{\"size\":1}").unwrap().until, None);
+        assert_eq!(parse_json::<Sample>(b"{\"size\":1,\"until\":null}").unwrap().until, Some(None));
+        assert_eq!(parse_json::<Sample>(b"{\"size\":1,\"until\":3}").unwrap().until, Some(Some(3)));
+    }
+
+    #[tokio::test]
+    async fn a_body_is_refused_at_its_cap_and_joined_below_it() {
+        let chunks = |n: usize| {
+            Body::from_stream(stream::iter((0..n).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"abcd")))))
+        };
+        assert_eq!(collect(chunks(2), 8).await.unwrap(), "abcdabcd");
+        assert_eq!(collect(chunks(3), 8).await.unwrap_err().code, Code::PayloadTooLarge);
+        assert_eq!(collect(Body::from("123456789"), 8).await.unwrap_err().code, Code::PayloadTooLarge);
+        assert_eq!(collect(Body::empty(), 8).await.unwrap(), "");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_comes_is_given_up() {
+        let never = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
+        assert_eq!(collect(never, 8).await.unwrap_err().status(), StatusCode::REQUEST_TIMEOUT);
+    }
+}

@@ -1,0 +1,133 @@
+//! What a sandbox uses, now and over time; and the server's own figures.
+
+use atoll_model::{Code, Limits};
+use atoll_service::ResourceSample;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Path, Query};
+use crate::output::{Answer, ok, time};
+use crate::{App, telemetry};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(now)).routes(routes!(history)).routes(routes!(figures))
+}
+
+/// What a sandbox used at a moment.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Sample {
+    #[schema(format = DateTime)]
+    at: String,
+    /// CPU time since the sandbox started.
+    cpu_us: u64,
+    /// One core is 100.
+    cpu_pct: f64,
+    /// Memory charged to it, page cache included.
+    memory_bytes: u64,
+    /// Of that, page cache that can be dropped.
+    cache_bytes: u64,
+    /// Processes and threads.
+    pids: u32,
+    /// Bytes in its own layer.
+    disk_bytes: u64,
+    limits: SampleLimits,
+}
+
+/// What it may use.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct SampleLimits {
+    cpu: f64,
+    memory_mib: u32,
+    disk_mib: u32,
+    pids: u32,
+}
+
+impl From<Limits> for SampleLimits {
+    fn from(limits: Limits) -> Self {
+        Self {
+            cpu: f64::from(limits.cpu_milli) / 1_000.0,
+            memory_mib: limits.memory_mib,
+            disk_mib: limits.disk_mib,
+            pids: limits.pids,
+        }
+    }
+}
+
+impl From<ResourceSample> for Sample {
+    fn from(sample: ResourceSample) -> Self {
+        Self {
+            at: time(sample.at_ms),
+            cpu_us: sample.cpu_us,
+            cpu_pct: sample.cpu_pct,
+            memory_bytes: sample.memory_bytes,
+            cache_bytes: sample.cache_bytes,
+            pids: sample.pids,
+            disk_bytes: sample.disk_bytes,
+            limits: sample.limits.into(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct SampleList {
+    /// Oldest first.
+    items: Vec<Sample>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct HistoryQuery {
+    /// Only later ones; RFC 3339.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<Timestamp>,
+    /// At most this many.
+    limit: Option<u32>,
+}
+
+/// What a sandbox uses now.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/metrics", tag = "metrics",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
+    responses((status = 200, body = Sample)))]
+pub(crate) async fn now(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+) -> Result<Answer<Sample>, ApiError> {
+    Ok(ok(app.service.metrics_now(&who, &ident).await?.into()))
+}
+
+/// What a sandbox used, sampled every few seconds and kept for a while.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/metrics/history", tag = "metrics",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), HistoryQuery),
+    responses((status = 200, body = SampleList)))]
+pub(crate) async fn history(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<HistoryQuery>,
+) -> Result<Answer<SampleList>, ApiError> {
+    let since_ms = query.since.map(Timestamp::as_millisecond);
+    // LIMIT: an hour of samples at the default interval.
+    let limit = query.limit.unwrap_or(360);
+    let samples = app.service.metrics_history(&who, &ident, since_ms, limit).await?;
+    Ok(ok(SampleList { items: samples.into_iter().map(Sample::from).collect() }))
+}
+
+/// The server's figures in Prometheus' text format. Needs an admin key.
+#[utoipa::path(get, path = "/metrics", tag = "server",
+    responses((status = 200, content_type = "text/plain", body = String)))]
+pub(crate) async fn figures(State(app): State<App>, Caller(who): Caller) -> Result<Response, ApiError> {
+    atoll_model::policy::authz::admin(&who)
+        .map_err(|denied| ApiError::new(Code::Forbidden, denied.to_string()))?;
+    let text = telemetry::render(&app.service.stats());
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
+}

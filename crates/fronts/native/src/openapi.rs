@@ -1,0 +1,116 @@
+//! The OpenAPI document, emitted from the attributes that also make the routes, so that neither can drift.
+
+use utoipa::PartialSchema;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::tag::{Tag, TagBuilder};
+use utoipa::openapi::{
+    ComponentsBuilder, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, Response,
+    ResponseBuilder, SecurityRequirement,
+};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::error::Envelope;
+use crate::{
+    App, docs, events, exec, files, health, keys, metrics, processes, sandboxes, templates, tenants, terminals,
+};
+
+/// The document of all native routes; `docs/openapi.json` is this, rendered.
+#[must_use]
+pub fn openapi() -> OpenApi {
+    finish(routes().into_openapi())
+}
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(base())
+        .merge(sandboxes::routes())
+        .merge(exec::routes())
+        .merge(processes::routes())
+        .merge(terminals::routes())
+        .merge(files::routes())
+        .merge(metrics::routes())
+        .merge(events::routes())
+        .merge(templates::routes())
+        .merge(keys::routes())
+        .merge(tenants::routes())
+        .merge(health::routes())
+        .merge(docs::routes())
+}
+
+/// What every operation shares: any other status is an error in the one envelope.
+pub(crate) fn finish(mut document: OpenApi) -> OpenApi {
+    for item in document.paths.paths.values_mut() {
+        for operation in operations(item) {
+            operation.responses.responses.insert("default".to_owned(), RefOr::T(error()));
+            name(operation);
+        }
+    }
+    document
+}
+
+/// As it is committed and served.
+pub(crate) fn render(document: &OpenApi) -> String {
+    let mut text = document.to_pretty_json().expect("the document is plain data");
+    text.push('\n');
+    text
+}
+
+/// Handlers are named within their file; the document needs names that are unique in all of it.
+fn name(operation: &mut Operation) {
+    let noun = operation.tags.iter().flatten().next();
+    if let (Some(noun), Some(verb)) = (noun, &operation.operation_id) {
+        operation.operation_id = Some(format!("{noun}_{verb}"));
+    }
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete].into_iter().flatten()
+}
+
+fn error() -> Response {
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Error"))).build();
+    ResponseBuilder::new()
+        .description("Refused; `code` is one of the closed list in docs/errors.md")
+        .content("application/json", content)
+        .build()
+}
+
+fn base() -> OpenApi {
+    let info = InfoBuilder::new()
+        .title("Atoll")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some("Isolated computers for code that nobody has reviewed."))
+        .license(Some(LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0")).build()))
+        .build();
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    let header = ApiKey::Header(ApiKeyValue::new("X-API-Key"));
+    let components = ComponentsBuilder::new()
+        .schema("Error", Envelope::schema())
+        .security_scheme("bearer", SecurityScheme::Http(bearer))
+        .security_scheme("api_key", SecurityScheme::ApiKey(header))
+        .build();
+    let either = ["bearer", "api_key"].map(|name| SecurityRequirement::new(name, Vec::<String>::new()));
+    OpenApiBuilder::new()
+        .info(info)
+        .components(Some(components))
+        .security(Some(either))
+        .tags(Some(TAGS.map(tag)))
+        .build()
+}
+
+const TAGS: [(&str, &str); 10] = [
+    ("sandboxes", "Create, change, start, stop and delete isolated computers."),
+    ("commands", "Run programs in them and follow what they do."),
+    ("terminals", "Shells that keep their directory and environment."),
+    ("files", "Read, write, list, move, remove and watch."),
+    ("metrics", "What a sandbox uses."),
+    ("events", "What happened to sandboxes, in order."),
+    ("templates", "What sandboxes start from."),
+    ("keys", "Who may ask."),
+    ("tenants", "Who owns what, and how much."),
+    ("server", "The server itself."),
+];
+
+fn tag((name, description): (&str, &str)) -> Tag {
+    TagBuilder::new().name(name).description(Some(description)).build()
+}

@@ -1,0 +1,273 @@
+//! Processes that were started through the API: list, attach, signal, stdin; and the logs they leave.
+
+use atoll_service::{LogLine, LogStream, ProcessRecord};
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use futures::StreamExt;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::exec::{Dropped, follow};
+use crate::input::{EXEC_MAX, Flag, Json, Path, Query, collect};
+use crate::output::{Answer, ok, time};
+use crate::sse::{self, Chunk};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(attach))
+        .routes(routes!(signal))
+        .routes(routes!(write_stdin, close_stdin))
+        .routes(routes!(logs))
+}
+
+/// A process that runs.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Process {
+    /// Its pid inside the sandbox.
+    pid: u32,
+    argv: Vec<String>,
+    cwd: String,
+    user: String,
+    tag: Option<String>,
+    /// Whether it has a terminal.
+    pty: bool,
+    #[schema(format = DateTime)]
+    started_at: Option<String>,
+    running: bool,
+}
+
+impl From<ProcessRecord> for Process {
+    fn from(record: ProcessRecord) -> Self {
+        Self {
+            pid: record.pid,
+            argv: record.argv,
+            cwd: record.cwd,
+            user: record.user,
+            tag: record.tag,
+            pty: record.terminal,
+            started_at: (record.started_at_ms > 0).then(|| time(record.started_at_ms)),
+            running: true,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ProcessList {
+    items: Vec<Process>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AttachQuery {
+    /// `1`: begin with the last output before now. Default `0`.
+    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
+    tail: Option<Flag>,
+}
+
+/// What to send.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SignalBody {
+    signal: Signal,
+}
+
+/// A name (`TERM`, `SIGTERM`) or a number.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "a signal is a name such as \"TERM\" or a number")]
+pub(crate) enum Signal {
+    Number(i32),
+    Name(String),
+}
+
+#[rustfmt::skip]
+const SIGNALS: [&str; 31] = [
+    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
+    "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO",
+    "PWR", "SYS",
+];
+
+impl Signal {
+    fn number(&self) -> Result<i32, ApiError> {
+        let found = match self {
+            Self::Number(number) => (1..=64).contains(number).then_some(*number),
+            Self::Name(name) => {
+                let bare = name.strip_prefix("SIG").unwrap_or(name);
+                SIGNALS.iter().zip(1..).find(|(known, _)| **known == bare).map(|(_, number)| number)
+            }
+        };
+        found.ok_or_else(|| ApiError::invalid("signal must be a name such as \"TERM\" or a number from 1 to 64"))
+    }
+}
+
+/// Lists the processes that were started through the API and still run.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/processes", tag = "commands",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
+    responses((status = 200, body = ProcessList)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+) -> Result<Answer<ProcessList>, ApiError> {
+    let records = app.service.processes(&who, &ident).await?;
+    Ok(ok(ProcessList { items: records.into_iter().map(Process::from).collect() }))
+}
+
+/// Follows a process; the events are those of `exec/stream`, and `terminal` for one with a terminal.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/processes/{pid}/attach", tag = "commands",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"),
+        ("pid" = u32, Path), AttachQuery),
+    responses((status = 200, content_type = "text/event-stream", body = String)))]
+pub(crate) async fn attach(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path((ident, pid)): Path<(String, u32)>,
+    Query(query): Query<AttachQuery>,
+) -> Result<Response, ApiError> {
+    let tail = query.tail.unwrap_or_default().0;
+    let events = app.service.attach(&who, &ident, pid, tail).await?;
+    Ok(sse::respond(&app, follow(pid, events)))
+}
+
+/// Sends a signal to a process.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/processes/{pid}/signal", tag = "commands",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), ("pid" = u32, Path)),
+    request_body = SignalBody, responses((status = 204, description = "Sent")))]
+pub(crate) async fn signal(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path((ident, pid)): Path<(String, u32)>,
+    Json(body): Json<SignalBody>,
+) -> Result<StatusCode, ApiError> {
+    app.service.signal(&who, &ident, pid, body.signal.number()?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Writes to the stdin of a process that was started with `open_stdin` or has a terminal.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/processes/{pid}/stdin", tag = "commands",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), ("pid" = u32, Path)),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 204, description = "Written")))]
+pub(crate) async fn write_stdin(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path((ident, pid)): Path<(String, u32)>,
+    body: Body,
+) -> Result<StatusCode, ApiError> {
+    let data = collect(body, EXEC_MAX).await?;
+    app.service.write_stdin(&who, &ident, pid, data).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Closes the stdin of a process.
+#[utoipa::path(delete, path = "/v1/sandboxes/{ident}/processes/{pid}/stdin", tag = "commands",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), ("pid" = u32, Path)),
+    responses((status = 204, description = "Closed")))]
+pub(crate) async fn close_stdin(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path((ident, pid)): Path<(String, u32)>,
+) -> Result<StatusCode, ApiError> {
+    app.service.close_stdin(&who, &ident, pid).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct LogsQuery {
+    /// `1`: go on with what comes. Default `0`.
+    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
+    follow: Option<Flag>,
+}
+
+#[derive(Serialize)]
+struct Line {
+    at: String,
+    pid: u32,
+    stream: &'static str,
+    #[serde(flatten)]
+    chunk: Chunk,
+}
+
+impl Line {
+    fn new(line: LogLine) -> Self {
+        let stream = match line.stream {
+            LogStream::Stdout => "stdout",
+            LogStream::Stderr => "stderr",
+            LogStream::Terminal => "terminal",
+        };
+        Self { at: time(line.at_ms), pid: line.pid, stream, chunk: Chunk::new(line.data.into()) }
+    }
+}
+
+/// What the sandbox's command and detached processes wrote, from a bounded ring.
+///
+/// Events `stdout`, `stderr` and `terminal` `{at, pid, stream, data | data_base64}`, and `dropped {bytes}` where the
+/// reader was too slow. With `Accept: application/x-ndjson` the same objects come one per line.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/logs", tag = "commands",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), LogsQuery),
+    responses((status = 200, content((String = "text/event-stream"), (String = "application/x-ndjson")))))]
+pub(crate) async fn logs(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<LogsQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let lines = app.service.logs(&who, &ident, query.follow.unwrap_or_default().0).await?;
+    if accepts_ndjson(&headers) {
+        return Ok(ndjson(lines.take_until(app.shutdown.draining())));
+    }
+    let events = lines.flat_map(|line| {
+        let dropped = (line.dropped > 0).then(|| sse::event("dropped", &Dropped { bytes: line.dropped }));
+        let line = Line::new(line);
+        futures::stream::iter(dropped.into_iter().chain([sse::event(line.stream, &line)]))
+    });
+    Ok(sse::respond(&app, events))
+}
+
+fn accepts_ndjson(headers: &HeaderMap) -> bool {
+    headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).is_some_and(|v| v.contains("ndjson"))
+}
+
+fn ndjson(lines: impl futures::Stream<Item = LogLine> + Send + 'static) -> Response {
+    let text = lines.map(|line| {
+        let mut text = serde_json::to_vec(&Line::new(line)).map_err(std::io::Error::other)?;
+        text.push(b'\n');
+        Ok::<_, std::io::Error>(Bytes::from(text))
+    });
+    let mut response = Response::new(Body::from_stream(text));
+    let ndjson = HeaderValue::from_static("application/x-ndjson");
+    response.headers_mut().insert(header::CONTENT_TYPE, ndjson);
+    response
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::input::parse_json;
+
+    #[test]
+    fn signals_come_by_name_or_number() {
+        let number = |text: &str| parse_json::<SignalBody>(text.as_bytes())?.signal.number();
+        for (text, expected) in
+            [(r#"{"signal":"TERM"}"#, 15), (r#"{"signal":"SIGKILL"}"#, 9), (r#"{"signal":2}"#, 2), (r#"{"signal":"SYS"}"#, 31)]
+        {
+            assert_eq!(number(text).unwrap(), expected);
+        }
+        for bad in [r#"{"signal":"NOPE"}"#, r#"{"signal":0}"#, r#"{"signal":65}"#, r#"{"signal":[]}"#, "{}"] {
+            assert!(number(bad).unwrap_err().message.contains("signal"), "{bad}");
+        }
+    }
+}

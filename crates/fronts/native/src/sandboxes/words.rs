@@ -1,0 +1,138 @@
+//! The closed words of a sandbox on the wire, each with one total map from the model.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::error::ApiError;
+
+/// Makes a wire enum and the maps to and from the model's, both total.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident($case:literal) { $($(#[$word:meta])* $variant:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = $case)]
+        pub(crate) enum $name { $($(#[$word])* $variant,)* }
+
+        impl From<atoll_model::$name> for $name {
+            fn from(word: atoll_model::$name) -> Self {
+                match word { $(atoll_model::$name::$variant => Self::$variant,)* }
+            }
+        }
+
+        impl From<$name> for atoll_model::$name {
+            fn from(word: $name) -> Self {
+                match word { $($name::$variant => Self::$variant,)* }
+            }
+        }
+    };
+}
+
+words! {
+    /// What the sandbox is, as last observed.
+    Phase("snake_case") { Creating, Running, Stopping, Stopped, Starting, Deleting, Deleted, Failed, }
+}
+words! {
+    /// What the user wants the sandbox to be.
+    Intent("snake_case") { Run, Stop, Delete, }
+}
+words! {
+    /// How far a creation has come.
+    Stage("snake_case") { Queued, Booting, }
+}
+words! {
+    /// What happens when the timeout passes.
+    OnTimeout("snake_case") { Delete, Stop, }
+}
+words! {
+    /// Where the sandbox's own layer lives; `memory` is gone when it stops.
+    Storage("snake_case") { Disk, Memory, }
+}
+
+/// What the sandbox may reach. Never the host, other sandboxes, private, link-local or metadata addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Network {
+    AllowAll,
+    DenyAll,
+}
+
+impl From<atoll_model::NetworkPolicy> for Network {
+    fn from(policy: atoll_model::NetworkPolicy) -> Self {
+        match policy {
+            atoll_model::NetworkPolicy::AllowAll => Self::AllowAll,
+            atoll_model::NetworkPolicy::DenyAll => Self::DenyAll,
+        }
+    }
+}
+
+impl From<Network> for atoll_model::NetworkPolicy {
+    fn from(network: Network) -> Self {
+        match network {
+            Network::AllowAll => Self::AllowAll,
+            Network::DenyAll => Self::DenyAll,
+        }
+    }
+}
+
+/// Why something happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Reason {
+    code: ReasonCode,
+    /// What the provider said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    message: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ReasonCode {
+    Requested,
+    Completed,
+    TimedOut,
+    Overdue,
+    InstanceDied,
+    LostWhileDown,
+    Provider,
+}
+
+impl From<atoll_model::Reason> for Reason {
+    fn from(reason: atoll_model::Reason) -> Self {
+        use atoll_model::Reason as R;
+        let (code, message) = match reason {
+            R::Requested => (ReasonCode::Requested, None),
+            R::Completed => (ReasonCode::Completed, None),
+            R::TimedOut => (ReasonCode::TimedOut, None),
+            R::Overdue => (ReasonCode::Overdue, None),
+            R::InstanceDied => (ReasonCode::InstanceDied, None),
+            R::LostWhileDown => (ReasonCode::LostWhileDown, None),
+            R::Provider { message } => (ReasonCode::Provider, Some(message)),
+        };
+        Self { code, message }
+    }
+}
+
+impl Phase {
+    /// A phase as a filter writes it.
+    pub(crate) fn parse(word: &str) -> Result<atoll_model::Phase, ApiError> {
+        atoll_model::Phase::ALL.into_iter().find(|phase| phase.as_str() == word).ok_or_else(|| {
+            let all: Vec<_> = atoll_model::Phase::ALL.iter().map(|phase| phase.as_str()).collect();
+            ApiError::invalid(format!("phase {word:?} is not one of {}", all.join(", ")))
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_phase_is_written_as_the_model_says() {
+        for phase in atoll_model::Phase::ALL {
+            let wire = serde_json::to_value(Phase::from(phase)).unwrap();
+            assert_eq!(wire, phase.as_str());
+            assert_eq!(Phase::parse(phase.as_str()).unwrap(), phase);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Event streams: one shape for all, ended by the server's closing, kept alive by comments.
+//!
+//! Nothing is queued here: the stream is polled only when the connection can take more, so a client that stops
+//! reading stops its own source. When the client goes, hyper drops the body, and with it the stream and whatever it
+//! holds.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use serde::Serialize;
+
+use crate::App;
+use crate::telemetry::Open;
+
+// LIMIT: below the 30 s and 60 s after which common proxies drop a silent connection.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Sends `events` until they end or the server closes.
+pub(crate) fn respond(app: &App, events: impl Stream<Item = Event> + Send + 'static) -> Response {
+    let open = Open::stream();
+    let closing = app.shutdown.draining();
+    let events = events.take_until(closing).map(move |event| {
+        let _counted = &open;
+        Ok::<_, Infallible>(event)
+    });
+    let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
+    // Some proxies hold an answer back until a buffer is full unless told not to.
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}
+
+/// One event with a JSON payload. Newlines inside are escaped by JSON, so one event is one line of data.
+pub(crate) fn event(name: &str, payload: &impl Serialize) -> Event {
+    let text = serde_json::to_string(payload).unwrap_or_else(|_| "null".to_owned());
+    Event::default().event(name).data(text)
+}
+
+/// Turns bytes into text where they are text. A character cut in two by a chunk's end waits for its other half.
+#[derive(Debug, Default)]
+pub(crate) struct Utf8Carry {
+    tail: Vec<u8>,
+}
+
+/// Output as text, or as base64 where it is not text.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Chunk {
+    Text { data: String },
+    Bytes { data_base64: String },
+}
+
+impl Utf8Carry {
+    /// `None` while all there is is the first part of a character.
+    pub(crate) fn push(&mut self, bytes: Bytes) -> Option<Chunk> {
+        let mut whole = if self.tail.is_empty() {
+            Vec::from(bytes)
+        } else {
+            self.tail.extend_from_slice(&bytes);
+            std::mem::take(&mut self.tail)
+        };
+        let cut = match std::str::from_utf8(&whole) {
+            Ok(_) => whole.len(),
+            // Not an error yet: the end of the chunk came inside a character.
+            Err(e) if e.error_len().is_none() => e.valid_up_to(),
+            Err(_) => whole.len(),
+        };
+        self.tail = whole.split_off(cut);
+        (!whole.is_empty()).then(|| Chunk::new(whole))
+    }
+
+    /// What is left when no more comes.
+    pub(crate) fn finish(&mut self) -> Option<Chunk> {
+        let tail = std::mem::take(&mut self.tail);
+        (!tail.is_empty()).then(|| Chunk::new(tail))
+    }
+}
+
+impl Chunk {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        match String::from_utf8(bytes) {
+            Ok(data) => Self::Text { data },
+            Err(e) => Self::Bytes { data_base64: STANDARD.encode(e.as_bytes()) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(data: &str) -> Option<Chunk> {
+        Some(Chunk::Text { data: data.to_owned() })
+    }
+
+    #[test]
+    fn a_character_cut_in_two_arrives_whole() {
+        let mut carry = Utf8Carry::default();
+        assert_eq!(carry.push(Bytes::from_static(b"a\xc3")), text("a"));
+        assert_eq!(carry.push(Bytes::from_static(b"\xa9b")), text("éb"));
+        assert_eq!(carry.push(Bytes::from_static(b"\xf0\x9f")), None);
+        assert_eq!(carry.push(Bytes::from_static(b"\x90\x9a")), text("🐚"));
+        assert_eq!(carry.finish(), None);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_arrive_as_they_are() {
+        let mut carry = Utf8Carry::default();
+        let raw = Some(Chunk::Bytes { data_base64: STANDARD.encode(b"a\xffb") });
+        assert_eq!(carry.push(Bytes::from_static(b"a\xffb")), raw);
+        assert_eq!(carry.push(Bytes::from_static(b"\xe2\x82")), None);
+        assert_eq!(carry.finish(), Some(Chunk::Bytes { data_base64: STANDARD.encode(b"\xe2\x82") }));
+    }
+}

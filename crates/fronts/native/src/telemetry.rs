@@ -1,0 +1,111 @@
+//! Figures of this process for `/metrics`: requests by route, connections, and the service's own gauges.
+//!
+//! The recorder is one per process, as the `metrics` crate has it. No label ever holds an id or a key: routes are
+//! the templates, so the number of series is bounded.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use atoll_service::ServiceStats;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+const REQUESTS: &str = "atoll_http_requests_total";
+const SECONDS: &str = "atoll_http_request_seconds";
+const CONNECTIONS: &str = "atoll_http_connections";
+const STREAMS: &str = "atoll_http_streams";
+
+static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+
+/// Puts the recorder in place, once; somebody else's recorder is left alone and `/metrics` then shows ours only.
+pub(crate) fn install() {
+    RECORDER.get_or_init(|| {
+        // LIMIT: from a cached answer to a create that waits its whole deadline.
+        let buckets = [
+            0.000_25, 0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.0, 5.0,
+            15.0, 60.0,
+        ];
+        let builder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Full(SECONDS.to_owned()), &buckets)
+            .expect("the buckets are not empty");
+        let handle = builder.install_recorder().ok();
+        metrics::describe_counter!(REQUESTS, "Requests answered, by method, route and status.");
+        metrics::describe_histogram!(SECONDS, "Seconds from a request's head to its answer's head.");
+        metrics::describe_gauge!(CONNECTIONS, "Open client connections.");
+        metrics::describe_gauge!(STREAMS, "Open event streams and terminals.");
+        handle
+    });
+}
+
+pub(crate) fn request(method: &str, route: &str, status: u16, took: Duration) {
+    // Labels must be few: a client can send any method, only the known ones are told apart.
+    let method = match method {
+        "GET" => "GET",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "HEAD" => "HEAD",
+        _ => "other",
+    };
+    let route = route.to_owned();
+    metrics::counter!(REQUESTS, "method" => method, "route" => route.clone(), "status" => status.to_string())
+        .increment(1);
+    metrics::histogram!(SECONDS, "method" => method, "route" => route).record(took.as_secs_f64());
+}
+
+/// Counts something open for as long as it is held.
+pub(crate) struct Open(&'static str);
+
+impl Open {
+    pub(crate) fn connection() -> Self {
+        Self::new(CONNECTIONS)
+    }
+
+    pub(crate) fn stream() -> Self {
+        Self::new(STREAMS)
+    }
+
+    fn new(name: &'static str) -> Self {
+        metrics::gauge!(name).increment(1.0);
+        Self(name)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        metrics::gauge!(self.0).decrement(1.0);
+    }
+}
+
+/// Folds recorded times into their buckets; called now and then so that they do not pile up unread.
+pub(crate) fn upkeep() {
+    if let Some(Some(recorder)) = RECORDER.get() {
+        recorder.run_upkeep();
+    }
+}
+
+/// The page, Prometheus text format.
+pub(crate) fn render(stats: &ServiceStats) -> String {
+    let mut page = match RECORDER.get() {
+        Some(Some(recorder)) => recorder.render(),
+        Some(None) | None => String::new(),
+    };
+    page.push_str("# TYPE atoll_sandboxes gauge\n");
+    for (phase, count) in &stats.by_phase {
+        page.push_str(&format!("atoll_sandboxes{{phase=\"{phase}\"}} {count}\n"));
+    }
+    for (name, kind, value) in [
+        ("atoll_creates_under_way", "gauge", stats.creates_under_way),
+        ("atoll_creates_total", "counter", stats.created_total),
+        ("atoll_creates_from_pool_total", "counter", stats.from_pool_total),
+        ("atoll_creates_failed_total", "counter", stats.failed_total),
+        ("atoll_node_memory_free_mib", "gauge", stats.node_memory_free_mib),
+        ("atoll_node_memory_total_mib", "gauge", stats.node_memory_total_mib),
+        ("atoll_node_disk_free_mib", "gauge", stats.node_disk_free_mib),
+        ("atoll_memory_limits_mib", "gauge", stats.memory_limits_mib),
+        ("atoll_sandboxes_max", "gauge", stats.live_max),
+    ] {
+        page.push_str(&format!("# TYPE {name} {kind}\n{name} {value}\n"));
+    }
+    page
+}

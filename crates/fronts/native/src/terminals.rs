@@ -1,0 +1,149 @@
+//! Terminals: shells bound to a thread of conversation, over WebSocket.
+
+use std::collections::BTreeMap;
+
+use atoll_service::{OpenTerminal, TerminalSize};
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::App;
+use crate::auth::{Caller, authenticate};
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::output::{Answer, ok, time};
+
+mod gate;
+mod socket;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list, open)).routes(routes!(close)).routes(routes!(connect))
+}
+
+/// A shell that keeps its directory and environment between commands.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Terminal {
+    id: String,
+    sandbox: String,
+    /// The thread of conversation it belongs to.
+    thread: String,
+    /// The shell's pid inside the sandbox.
+    pid: u32,
+    #[schema(format = DateTime)]
+    created_at: String,
+}
+
+impl From<atoll_service::Terminal> for Terminal {
+    fn from(terminal: atoll_service::Terminal) -> Self {
+        Self {
+            id: terminal.id,
+            sandbox: terminal.sandbox.into(),
+            thread: terminal.thread,
+            pid: terminal.pid,
+            created_at: time(terminal.created_at_ms),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TerminalList {
+    items: Vec<Terminal>,
+}
+
+/// The terminal to open, or to find again.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TerminalBody {
+    /// The same thread gets the same terminal.
+    thread: String,
+    /// Default 80.
+    cols: Option<u16>,
+    /// Default 24.
+    rows: Option<u16>,
+    /// Program and arguments; bash, or sh, where absent.
+    shell: Option<Vec<String>>,
+    cwd: Option<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    user: Option<String>,
+}
+
+impl From<TerminalBody> for OpenTerminal {
+    fn from(body: TerminalBody) -> Self {
+        Self {
+            thread: body.thread,
+            size: TerminalSize { cols: body.cols.unwrap_or(80), rows: body.rows.unwrap_or(24) },
+            shell: body.shell,
+            cwd: body.cwd,
+            env: body.env,
+            user: body.user,
+        }
+    }
+}
+
+/// Lists the terminals of a sandbox.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/terminals", tag = "terminals",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
+    responses((status = 200, body = TerminalList)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+) -> Result<Answer<TerminalList>, ApiError> {
+    let terminals = app.service.list_terminals(&who, &ident).await?;
+    Ok(ok(TerminalList { items: terminals.into_iter().map(Terminal::from).collect() }))
+}
+
+/// Opens a terminal for a thread, or answers the one it has.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/terminals", tag = "terminals",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
+    request_body = TerminalBody, responses((status = 201, body = Terminal)))]
+pub(crate) async fn open(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Json(body): Json<TerminalBody>,
+) -> Result<Answer<Terminal>, ApiError> {
+    let terminal = app.service.open_terminal(&who, &ident, body.into()).await?;
+    Ok(Answer(StatusCode::CREATED, terminal.into()))
+}
+
+/// Ends a terminal and its shell.
+#[utoipa::path(delete, path = "/v1/sandboxes/{ident}/terminals/{tid}", tag = "terminals",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), ("tid" = String, Path)),
+    responses((status = 204, description = "Gone")))]
+pub(crate) async fn close(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path((ident, tid)): Path<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    app.service.close_terminal(&who, &ident, &tid).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Connects to a terminal by WebSocket.
+///
+/// Server to client: binary frames are output; text frames are JSON, `{"type":"exit","exit_code",…}` and
+/// `{"type":"dropped","bytes"}` and `{"type":"error","code","message"}`. Client to server: binary frames are input; text
+/// frames are `{"type":"resize","cols","rows"}` or `{"type":"input","data"}`. A browser sends its key as the sub-protocol
+/// `atoll.key.KEY` beside `atoll`; a foreign `Origin` is refused. Closing the socket leaves the shell running.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/terminals/{tid}/ws", tag = "terminals",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), ("tid" = String, Path)),
+    responses((status = 101, description = "A WebSocket from here on")))]
+pub(crate) async fn connect(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+    let (mut parts, _) = request.into_parts();
+    // The key is looked at before anything else, as on every route; only here it may come as a sub-protocol.
+    let Caller(who) = authenticate(&app, gate::key(&parts.headers)).await?;
+    gate::check_origin(&parts.headers)?;
+    let Path((ident, tid)) = Path::<(String, String)>::from_request_parts(&mut parts, &app).await?;
+    let attached = app.service.terminal_attach(&who, &ident, &tid).await?;
+    let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app).await.map_err(|rejection| {
+        ApiError::invalid(rejection.body_text()).hint("this route speaks WebSocket only")
+    })?;
+    Ok(socket::upgrade(upgrade, attached, &app))
+}

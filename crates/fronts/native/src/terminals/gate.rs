@@ -1,0 +1,79 @@
+//! Who may open a WebSocket. A browser sends one from any page that asks, so the page's origin counts, and a key is never
+//! ambient: it comes in a header, or in the sub-protocol, the only field that a page can set.
+
+use atoll_model::Code;
+use axum::http::{HeaderMap, Uri, header};
+
+use crate::auth::header_key;
+use crate::error::ApiError;
+
+/// The sub-protocol that the server answers with.
+pub(super) const PROTOCOL: &str = "atoll";
+const KEY_PREFIX: &str = "atoll.key.";
+
+/// The key, from a header or from the sub-protocol `atoll.key.KEY`.
+pub(super) fn key(headers: &HeaderMap) -> Option<&str> {
+    header_key(headers).or_else(|| protocol_key(headers))
+}
+
+fn protocol_key(headers: &HeaderMap) -> Option<&str> {
+    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL);
+    let mut names = offered.iter().filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(','));
+    names.find_map(|name| name.trim().strip_prefix(KEY_PREFIX))
+}
+
+/// Refuses pages of other origins. Without an origin it is no browser; then the key must be in a header.
+pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return match header_key(headers) {
+            Some(_) => Ok(()),
+            None => Err(refused("a key in the sub-protocol needs an Origin; send it in a header")),
+        };
+    };
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+    let from = origin.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
+    let same = match (from.as_ref().and_then(|uri| Some((uri.scheme_str()?, uri.authority()?))), host) {
+        (Some(("http" | "https", authority)), Some(host)) => authority.as_str().eq_ignore_ascii_case(host),
+        _ => false,
+    };
+    if same { Ok(()) } else { Err(refused("pages of another origin may not open a terminal")) }
+}
+
+fn refused(message: &str) -> ApiError {
+    ApiError::new(Code::Forbidden, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(k, v)| (k.parse().expect("name"), HeaderValue::from_static(v))).collect()
+    }
+
+    #[test]
+    fn only_pages_of_the_same_origin_may_connect() {
+        let allowed = |origin| {
+            let sent = headers(&[("host", "127.0.0.1:7070"), ("origin", origin), ("x-api-key", "k")]);
+            check_origin(&sent).is_ok()
+        };
+        assert!(allowed("http://127.0.0.1:7070"));
+        for foreign in ["http://evil.test", "http://127.0.0.1:7071", "null", "file://", "ftp://127.0.0.1:7070", ""] {
+            assert!(!allowed(foreign), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn without_an_origin_the_key_must_be_in_a_header() {
+        assert!(check_origin(&headers(&[("authorization", "Bearer k")])).is_ok());
+        assert!(check_origin(&headers(&[("sec-websocket-protocol", "atoll, atoll.key.k")])).is_err());
+        assert!(check_origin(&headers(&[("cookie", "key=k")])).is_err());
+    }
+
+    #[test]
+    fn a_key_is_found_in_the_sub_protocol() {
+        assert_eq!(key(&headers(&[("sec-websocket-protocol", "atoll, atoll.key.atl_1")])), Some("atl_1"));
+        assert_eq!(key(&headers(&[("sec-websocket-protocol", "atoll")])), None);
+    }
+}

@@ -1,0 +1,189 @@
+//! One WebSocket on one terminal: output out, input in, pings in between, an end for every way it can end.
+//!
+//! Nothing is queued here: output is taken from the agent only when the last frame is on its way, and the agent drops
+//! what a slow reader does not take. The task ends with the client, the shell, a silent peer or the server's closing.
+
+use std::time::Duration;
+
+use atoll_service::{ExecEvent, TerminalInput, TerminalSize};
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::response::Response;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, interval, timeout};
+
+use super::gate::PROTOCOL;
+use crate::App;
+use crate::exec::Broken;
+use crate::telemetry::Open;
+
+// LIMIT: what a person pastes; a program sends its input in pieces.
+const FRAME_MAX: usize = 1 << 20;
+const PING_EVERY: Duration = Duration::from_secs(20);
+// LIMIT: two pings without an answer, and a little.
+const SILENT_FOR: Duration = Duration::from_secs(50);
+const SEND_WITHIN: Duration = Duration::from_secs(30);
+
+type Attached = (BoxStream<'static, ExecEvent>, TerminalInput);
+
+pub(super) fn upgrade(upgrade: WebSocketUpgrade, (output, input): Attached, app: &App) -> Response {
+    let closing = app.shutdown.draining();
+    upgrade
+        .protocols([PROTOCOL])
+        .max_message_size(FRAME_MAX)
+        .max_frame_size(FRAME_MAX)
+        .max_write_buffer_size(4 * FRAME_MAX)
+        .on_upgrade(move |socket| async move {
+            let _counted = Open::stream();
+            let mut bridge = Bridge { socket, input, heard: Instant::now() };
+            tokio::select! {
+                () = bridge.run(output) => {}
+                () = closing => {}
+            }
+            bridge.goodbye().await;
+        })
+}
+
+struct Bridge {
+    socket: WebSocket,
+    input: TerminalInput,
+    /// When the peer last sent anything.
+    heard: Instant,
+}
+
+/// What a client may say in a text frame.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum Said {
+    Resize { cols: u16, rows: u16 },
+    Input { data: String },
+}
+
+/// What the server says in a text frame.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Says {
+    Exit { exit_code: i32, signal: Option<i32> },
+    Dropped { bytes: u64 },
+    Error(Broken),
+}
+
+/// Whether the conversation goes on.
+enum Next {
+    On,
+    Over,
+}
+
+impl Bridge {
+    async fn run(&mut self, mut output: BoxStream<'static, ExecEvent>) {
+        let mut ping = interval(PING_EVERY);
+        loop {
+            // All three are cancel-safe: the socket and the stream keep what they have not handed out.
+            let next = tokio::select! {
+                message = self.socket.recv() => match message {
+                    Some(Ok(message)) => self.hear(message).await,
+                    Some(Err(_)) | None => Next::Over,
+                },
+                event = output.next() => match event {
+                    Some(event) => self.tell(event).await,
+                    None => Next::Over,
+                },
+                _ = ping.tick() => match self.heard.elapsed() > SILENT_FOR {
+                    true => Next::Over,
+                    false => self.send(Message::Ping(Bytes::new())).await,
+                },
+            };
+            if let Next::Over = next {
+                return;
+            }
+        }
+    }
+
+    async fn hear(&mut self, message: Message) -> Next {
+        self.heard = Instant::now();
+        let done = match message {
+            Message::Binary(data) => self.input.write(data).await,
+            Message::Text(text) => match serde_json::from_str::<Said>(&text) {
+                Ok(Said::Input { data }) => self.input.write(data.into()).await,
+                Ok(Said::Resize { cols, rows }) => self.input.resize(TerminalSize { cols, rows }).await,
+                Err(error) => return self.complain(&error).await,
+            },
+            Message::Ping(_) | Message::Pong(_) => return Next::On,
+            Message::Close(_) => return Next::Over,
+        };
+        match done {
+            Ok(()) => Next::On,
+            Err(error) => {
+                self.say(&Says::Error(error.into())).await;
+                Next::Over
+            }
+        }
+    }
+
+    /// A frame that makes no sense is answered; the shell behind it is not at fault.
+    async fn complain(&mut self, error: &serde_json::Error) -> Next {
+        let text = format!("a text frame is not understood: {error}");
+        let error = atoll_service::ServiceError::new(atoll_model::Code::InvalidRequest, text);
+        self.say(&Says::Error(error.into())).await
+    }
+
+    async fn tell(&mut self, event: ExecEvent) -> Next {
+        match event {
+            ExecEvent::Terminal(data) | ExecEvent::Stdout(data) | ExecEvent::Stderr(data) => {
+                self.send(Message::Binary(data)).await
+            }
+            ExecEvent::Dropped(bytes) => self.say(&Says::Dropped { bytes }).await,
+            ExecEvent::KeepAlive => Next::On,
+            ExecEvent::Exit { exit_code, signal, .. } => {
+                self.say(&Says::Exit { exit_code, signal }).await;
+                Next::Over
+            }
+            ExecEvent::Lost(error) => {
+                self.say(&Says::Error(error.into())).await;
+                Next::Over
+            }
+        }
+    }
+
+    async fn say(&mut self, what: &Says) -> Next {
+        let text = serde_json::to_string(what).unwrap_or_default();
+        self.send(Message::Text(text.into())).await
+    }
+
+    async fn send(&mut self, message: Message) -> Next {
+        match timeout(SEND_WITHIN, self.socket.send(message)).await {
+            Ok(Ok(())) => Next::On,
+            Ok(Err(_)) | Err(_) => Next::Over,
+        }
+    }
+
+    async fn goodbye(&mut self) {
+        let close = CloseFrame { code: close_code::NORMAL, reason: "".into() };
+        // Best effort: the peer may be gone already.
+        let _ = timeout(Duration::from_secs(1), self.socket.send(Message::Close(Some(close)))).await;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_frames_are_a_resize_or_input() {
+        let said = |text: &str| serde_json::from_str::<Said>(text);
+        assert_eq!(said(r#"{"type":"resize","cols":80,"rows":24}"#).unwrap(), Said::Resize { cols: 80, rows: 24 });
+        assert_eq!(said(r#"{"type":"input","data":"ls\n"}"#).unwrap(), Said::Input { data: "ls\n".to_owned() });
+        for bad in [r#"{"type":"resize","cols":-1,"rows":1}"#, r#"{"type":"nope"}"#, "[]", r#"{"type":"input","data":"","x":1}"#] {
+            assert!(said(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_exit_is_one_object_with_its_type() {
+        let text = serde_json::to_string(&Says::Exit { exit_code: 3, signal: None }).unwrap();
+        assert_eq!(text, r#"{"type":"exit","exit_code":3,"signal":null}"#);
+    }
+}
