@@ -208,6 +208,11 @@ impl Client {
         self.send(Method::POST, path, Some(&body)).await
     }
 
+    /// `start`, `stop` or `restart` of a sandbox.
+    pub async fn act(&self, id: &str, verb: &str) -> Answer {
+        self.send(Method::POST, &format!("/v1/sandboxes/{id}/{verb}"), None).await
+    }
+
     /// PATCH with JSON.
     pub async fn patch(&self, path: &str, body: Value) -> Answer {
         self.send(Method::PATCH, path, Some(&body)).await

@@ -1,0 +1,159 @@
+//! Terminals over WebSocket: a shell bound to a thread that keeps its place, and abuse of it.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Duration;
+
+use atoll_tests::terminal::{Knock, Screen};
+use atoll_tests::{Client, json, run, until};
+
+async fn open(client: &Client, id: &str, thread: &str) -> String {
+    let body = json!({ "thread": thread, "cols": 80, "rows": 24 });
+    let opened = client.post(&format!("/v1/sandboxes/{id}/terminals"), body).await.ok();
+    opened["id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_terminal_keeps_directory_and_environment_between_attachments() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let terminal = open(&client, &id, "thread-1").await;
+        let mut screen = Screen::attach(&client, &id, &terminal).await;
+        screen.input("cd /tmp; export MARK=kept; echo re''ady\n").await;
+        screen.wait_for("ready").await;
+        drop(screen);
+        assert_eq!(
+            open(&client, &id, "thread-1").await,
+            terminal,
+            "the same thread finds its terminal again"
+        );
+        assert_ne!(open(&client, &id, "thread-2").await, terminal);
+        let mut screen = Screen::attach(&client, &id, &terminal).await;
+        screen.input("echo at=$(pwd) mark=$MARK\n").await;
+        screen.wait_for("at=/tmp mark=kept").await;
+        let list = client.get(&format!("/v1/sandboxes/{id}/terminals")).await.ok();
+        assert_eq!(list["items"].as_array().unwrap().len(), 2, "{list}");
+        screen.input("exit 5\n").await;
+        let exit = screen.wait_control("exit").await;
+        assert_eq!(exit["exit_code"], 5, "{exit}");
+        until("a new one takes its place", async || {
+            (open(&client, &id, "thread-1").await != terminal).then_some(())
+        })
+        .await;
+    });
+}
+
+#[test]
+fn two_screens_see_the_same_and_the_size_follows() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let terminal = open(&client, &id, "t").await;
+        let mut one = Screen::attach(&client, &id, &terminal).await;
+        let mut two = Screen::attach(&client, &id, &terminal).await;
+        one.control(json!({ "type": "resize", "cols": 101, "rows": 37 })).await;
+        one.control(json!({ "type": "input", "data": "stty size\n" })).await;
+        one.wait_for("37 101").await;
+        two.wait_for("37 101").await;
+        one.input(vec![3]).await;
+        let late = {
+            drop(one);
+            Screen::attach(&client, &id, &terminal).await
+        };
+        let mut late = late;
+        late.wait_for("37 101").await;
+        client.delete(&format!("/v1/sandboxes/{id}/terminals/{terminal}")).await.ok();
+        two.wait_control("exit").await;
+    });
+}
+
+#[test]
+fn a_terminal_survives_a_crash_of_the_server() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let terminal = open(&client, &id, "t").await;
+        let mut screen = Screen::attach(&client, &id, &terminal).await;
+        screen.input("cd /etc; A=still; echo re''ady\n").await;
+        screen.wait_for("ready").await;
+        w.crash_server().await;
+        assert_eq!(open(&client, &id, "t").await, terminal);
+        let mut screen = Screen::attach(&client, &id, &terminal).await;
+        screen.input("echo $(pwd) $A here\n").await;
+        screen.wait_for("/etc still here").await;
+    });
+}
+
+#[test]
+fn a_foreign_page_gets_no_terminal() {
+    // N09.
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let terminal = open(&client, &id, "t").await;
+        let knock = async |knock: Knock<'static>| Screen::knock(&client, &id, &terminal, knock).await;
+        for origin in ["https://evil.example", "null", "http://127.0.0.1.evil.example"] {
+            assert_eq!(
+                knock(Knock { origin: Some(origin), ..Knock::default() }).await.err(),
+                Some(403),
+                "{origin}"
+            );
+        }
+        assert_eq!(knock(Knock { without_key: true, ..Knock::default() }).await.err(), Some(401));
+        let own =
+            knock(Knock { origin: Some("http://127.0.0.1:7070"), key_in_protocol: true, ..Knock::default() })
+                .await;
+        own.expect("our own page with the key in the sub-protocol").wait_for("").await;
+        let stranger = w.tenant("stranger").await;
+        assert_eq!(Screen::knock(&stranger, &id, &terminal, Knock::default()).await.err(), Some(404));
+    });
+}
+
+#[test]
+fn absurd_sizes_floods_and_rude_closes_are_survived() {
+    // C09.
+    run(async |w| {
+        let witness = w.witness().await;
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({ "memory_mib": 128 })).await;
+        let terminal = open(&client, &id, "t").await;
+        let before = atoll_tests::proc::status(w.server_pid(), "VmRSS").unwrap();
+        let mut screen = Screen::attach(&client, &id, &terminal).await;
+        for (cols, rows) in [(0, 0), (65_535, 65_535), (1, 1), (-1, 24), (100_000, 24)] {
+            screen.control(json!({ "type": "resize", "cols": cols, "rows": rows })).await;
+        }
+        for odd in [
+            json!({ "type": "dance" }),
+            json!([]),
+            json!(null),
+            json!({ "type": "input" }),
+            json!({ "type": "input", "data": 7 }),
+        ] {
+            screen.control(odd).await;
+        }
+        let mut screen = Screen::attach(&client, &id, &terminal).await;
+        screen.control(json!({ "type": "resize", "cols": 80, "rows": 24 })).await;
+        screen.input("stty size; printf '\\033[6n\\033[c\\033]0;title\\007'; echo al''ive\n").await;
+        screen.wait_for("alive").await;
+        // A flood to a screen that nobody reads, then a rude close in the middle.
+        let mut deaf = Screen::attach(&client, &id, &terminal).await;
+        deaf.input("cat /dev/urandom\n").await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let after = atoll_tests::proc::status(w.server_pid(), "VmRSS").unwrap();
+        assert!(after < before + 32 * 1024, "the server grew from {before} to {after} KiB");
+        deaf.input(vec![3]).await;
+        drop(deaf);
+        let mut screen = Screen::attach(&client, &id, &terminal).await;
+        screen.input("\n\necho no''w\n").await;
+        screen.wait_for("now").await;
+        for body in [
+            json!({ "thread": "x", "cols": 0, "rows": 0 }),
+            json!({ "thread": "", "cols": 80, "rows": 24 }),
+            json!({ "thread": "x", "cols": -1, "rows": 24 }),
+        ] {
+            client.post(&format!("/v1/sandboxes/{id}/terminals"), body).await.refused(400, "invalid_request");
+        }
+        witness.verify().await;
+    });
+}
