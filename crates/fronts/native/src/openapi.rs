@@ -41,6 +41,9 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 pub(crate) fn finish(mut document: OpenApi) -> OpenApi {
     for item in document.paths.paths.values_mut() {
         for operation in operations(item) {
+            for answer in operation.responses.responses.values_mut() {
+                describe(answer);
+            }
             operation.responses.responses.insert("default".to_owned(), RefOr::T(error()));
             name(operation);
         }
@@ -53,6 +56,15 @@ pub(crate) fn render(document: &OpenApi) -> String {
     let mut text = document.to_pretty_json().expect("the document is plain data");
     text.push('\n');
     text
+}
+
+/// The specification wants a description of every answer, also of the plain ones.
+fn describe(answer: &mut RefOr<Response>) {
+    if let RefOr::T(response) = answer {
+        if response.description.is_empty() {
+            response.description = "Done".to_owned();
+        }
+    }
 }
 
 /// Handlers are named within their file; the document needs names that are unique in all of it.
