@@ -1,4 +1,4 @@
-//! Every environment variable Atoll reads, in one place. Nothing else in the workspace reads one.
+//! Every environment variable that the binary reads, in one place. (`ATOLL_CACHE` is read by the image crate's own.)
 //!
 //! `clap` reads them by these names, so each is also a flag and shows in `--help`.
 

@@ -45,6 +45,11 @@ impl Out {
         self.stderr_is_terminal && !self.json
     }
 
+    /// Whether talk may have colours.
+    pub(crate) fn colours_talk(self) -> bool {
+        self.colour && self.stderr_is_terminal
+    }
+
     /// One line of data.
     pub(crate) fn line(self, text: &str) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();

@@ -11,8 +11,8 @@ pub(crate) struct Serve {
     #[arg(long, env = env::LISTEN, hide_env_values = true, default_value = "127.0.0.1:7070", value_name = "ADDR")]
     pub(crate) listen: std::net::SocketAddr,
     /// Template of sandboxes that name none
-    #[arg(long, env = env::TEMPLATE, hide_env_values = true, default_value = "host", value_name = "NAME")]
-    pub(crate) default_template: String,
+    #[arg(long, visible_alias = "default-template", env = env::TEMPLATE, hide_env_values = true, default_value = "host", value_name = "NAME")]
+    pub(crate) template: String,
     /// Ready instances kept per popular template; 0 makes every start a cold one
     #[arg(long, env = env::POOL, hide_env_values = true, default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) pool: u16,
@@ -31,6 +31,9 @@ pub(crate) struct Serve {
     /// Form of the log lines [default: text on a terminal, else json]
     #[arg(long, env = env::LOG_FORMAT, hide_env_values = true)]
     pub(crate) log_format: Option<LogFormat>,
+    /// Once ready, make a sandbox, run a line of Python in it and say what to try next
+    #[arg(long)]
+    pub(crate) tour: bool,
     /// Leave the session of the terminal; for servers started by `atoll run`
     #[arg(long, hide = true)]
     pub(crate) background: bool,

@@ -1,14 +1,15 @@
 //! `atoll template ls|show|make|rm`.
 
+use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::Value;
 
-use super::{Context, items, pretty, text};
+use super::{Context, items, moment, pretty, text};
 use crate::{
     cli::Template,
     client::{Client, segment, sse::Events},
     failure::Failure,
-    human::{Table, bytes, harmless},
+    human::{Table, age, harmless},
 };
 
 pub(super) async fn template(context: &Context, command: Template) -> Result<(), Failure> {
@@ -39,29 +40,22 @@ async fn ls(context: &Context, client: &Client) -> Result<(), Failure> {
     if context.out.json {
         return context.out.json(&templates);
     }
-    let mut table = Table::new(&["NAME", "STATE", "VERSION", "SIZE", "USER", "ALIASES"]);
+    let now = Timestamp::now();
+    let mut table = Table::new(&["NAME", "VERSION", "KIND", "USER", "SUDO", "AGE", "ALIASES"]);
     for template in &templates {
         let aliases: Vec<&str> =
             template["aliases"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         table.row(vec![
             text(template, "name").to_owned(),
-            state(template),
             text(template, "version").chars().take(12).collect(),
-            template["size_bytes"].as_u64().map_or_else(|| "-".to_owned(), bytes),
+            text(template, "kind").to_owned(),
             text(template, "user").to_owned(),
+            if template["sudo"].as_bool() == Some(true) { "yes" } else { "-" }.to_owned(),
+            age(moment(template, "created_at"), now),
             aliases.join(","),
         ]);
     }
     table.lines().iter().try_for_each(|line| context.out.line(line))
-}
-
-fn state(template: &Value) -> String {
-    match (template["state"].as_str(), template["ready"].as_bool()) {
-        (Some(state), _) => state.to_owned(),
-        (None, Some(true)) => "ready".to_owned(),
-        (None, Some(false)) => "not made".to_owned(),
-        (None, None) => "-".to_owned(),
-    }
 }
 
 /// Shows the steps as they come; the last event is the template or the failure.

@@ -62,28 +62,20 @@ async fn show_or_set(context: &Context, client: &Client, name: &str, quota: &Quo
     table.lines().iter().try_for_each(|line| context.out.line(line))
 }
 
-const FIELDS: [&str; 4] = ["sandboxes", "cpu_milli", "memory_mib", "disk_mib"];
+const FIELDS: [&str; 4] = ["sandboxes", "cpu", "memory_mib", "disk_mib"];
 
 fn shown(field: &str, value: &Value) -> String {
-    match (value.as_u64(), field) {
-        (None, _) => "no limit".to_owned(),
-        #[expect(clippy::cast_precision_loss, reason = "shown, not counted")]
-        (Some(milli), "cpu_milli") => (milli as f64 / 1_000.0).to_string(),
-        (Some(mib), "memory_mib" | "disk_mib") => bytes(mib << 20),
-        (Some(count), _) => count.to_string(),
+    match (value, field) {
+        (Value::Null, _) => "no limit".to_owned(),
+        (mib, "memory_mib" | "disk_mib") => bytes(mib.as_u64().unwrap_or(0) << 20),
+        (count, _) => count.to_string(),
     }
 }
 
 fn changed(mut quota: Map<String, Value>, wish: &Quota) -> Map<String, Value> {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "parsed to at most 512 cores"
-    )]
-    let cpu_milli = wish.cpu.map(|cores| json!((cores * 1_000.0).round() as u64));
     let fields = [
         ("sandboxes", wish.sandboxes.map(|v| json!(v))),
-        ("cpu_milli", cpu_milli),
+        ("cpu", wish.cpu.map(|v| json!(v))),
         ("memory_mib", wish.memory.map(|v| json!(v.0))),
         ("disk_mib", wish.disk.map(|v| json!(v.0))),
     ];
@@ -97,9 +89,9 @@ mod tests {
 
     #[test]
     fn what_was_not_named_stays() {
-        let before = json!({"sandboxes": 5, "cpu_milli": null});
+        let before = json!({"sandboxes": 5, "cpu": null});
         let wish = Quota { cpu: Some(1.5), ..Quota::default() };
         let after = changed(before.as_object().cloned().expect("object"), &wish);
-        assert_eq!(Value::Object(after), json!({"sandboxes": 5, "cpu_milli": 1500}));
+        assert_eq!(Value::Object(after), json!({"sandboxes": 5, "cpu": 1.5}));
     }
 }

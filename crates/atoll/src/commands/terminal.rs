@@ -127,8 +127,8 @@ async fn attached(context: &Context, socket: Socket) -> Result<Ended, Failure> {
                 Some(Ok(Message::Binary(data))) => context.out.bytes(&data)?,
                 Some(Ok(Message::Text(data))) => {
                     let control: Value = serde_json::from_str(&data).unwrap_or(Value::Null);
-                    if control["type"] == "exit" {
-                        return Ok(Ended::Exit(exit_status(&control)));
+                    if let Some(ended) = controlled(context, &control)? {
+                        return Ok(ended);
                     }
                 }
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
@@ -156,6 +156,18 @@ async fn attached(context: &Context, socket: Socket) -> Result<Ended, Failure> {
             _ = terminated.recv() => return Ok(Ended::Detached),
         }
     }
+}
+
+/// What the server says beside the output.
+fn controlled(context: &Context, control: &Value) -> Result<Option<Ended>, Failure> {
+    match text(control, "type") {
+        "exit" => return Ok(Some(Ended::Exit(exit_status(control)))),
+        "error" => return Err(Failure::new(text(control, "code"), text(control, "message"))),
+        "dropped" => context.out.say(&format!("\r\natoll: {} bytes of output were lost\r", control["bytes"])),
+        // A newer server may say more.
+        _ => {}
+    }
+    Ok(None)
 }
 
 fn gone(cause: &dyn std::fmt::Display) -> Failure {

@@ -1,0 +1,79 @@
+//! What a server does to its own process before anything else: session, descriptors, priority, state folder.
+//!
+//! Never changes the machine: every step is about this process or about DATA.
+
+use std::{
+    fs::{self, DirBuilder},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, setsid};
+
+use crate::failure::Failure;
+
+/// Leaves the terminal's session, so that its end is not ours.
+pub(super) fn leave_session() {
+    // Refused only to the leader of a group, which a background server never is.
+    let _ = setsid();
+}
+
+/// Raises the soft limit of open files to the hard one: every live sandbox holds a few.
+pub(super) fn raise_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
+        tracing::warn!("the limit of open files could not be raised");
+    }
+}
+
+/// Asks the kernel to look elsewhere first when memory runs out. Needs a privilege that containers often lack.
+pub(super) fn spare_from_oom() {
+    if let Err(cause) = fs::write("/proc/self/oom_score_adj", "-500") {
+        tracing::debug!(%cause, "oom_score_adj stays as it is");
+    }
+}
+
+/// Makes DATA, for its owner only, and answers its whole path.
+pub(super) fn open_data(data: &Path) -> Result<PathBuf, Failure> {
+    let cannot = |what: &str, e: std::io::Error| {
+        Failure::new("io", format!("{} cannot be {what}: {e}", data.display()))
+            .hint("choose another folder with --data, or use sudo")
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(data).map_err(|e| cannot("made", e))?;
+    let whole = data.canonicalize().map_err(|e| cannot("found", e))?;
+    let about = fs::metadata(&whole).map_err(|e| cannot("read", e))?;
+    if about.uid() != rustix::process::geteuid().as_raw() {
+        return Err(Failure::new("forbidden", format!("{} belongs to somebody else", whole.display()))
+            .hint("a server's folder belongs to the user it runs as; choose another with --data"));
+    }
+    if about.mode() & 0o077 != 0 {
+        fs::set_permissions(&whole, fs::Permissions::from_mode(0o700)).map_err(|e| cannot("closed to others", e))?;
+    }
+    Ok(whole)
+}
+
+/// The embedded engine needs root; said early and plainly.
+pub(super) fn need_root() -> Result<(), Failure> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Failure::new("forbidden", "a server makes namespaces, mounts and limits, which needs root")
+        .hint("sudo atoll serve"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_folder_is_closed_to_others() {
+        let parent = tempfile::tempdir().expect("temporary folder");
+        let data = parent.path().join("a/b");
+        let whole = open_data(&data).expect("writable");
+        assert_eq!(fs::metadata(&whole).expect("made").mode() & 0o777, 0o700);
+        fs::set_permissions(&whole, fs::Permissions::from_mode(0o755)).expect("ours");
+        open_data(&data).expect("there already");
+        assert_eq!(fs::metadata(&whole).expect("made").mode() & 0o777, 0o700);
+    }
+}

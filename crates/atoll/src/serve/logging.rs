@@ -1,0 +1,23 @@
+//! Log lines on stderr: JSON for machines, text for a person. Never a key, a body or a header.
+
+use tracing_subscriber::{EnvFilter, fmt};
+
+use crate::{
+    cli::serve::{LogFormat, Serve},
+    failure::Failure,
+    out::Out,
+};
+
+/// Sets up the one subscriber of the process.
+pub(super) fn start(args: &Serve, out: Out) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(&args.log).map_err(|e| {
+        Failure::usage(format!("{:?} is not a log filter: {e}", args.log), "write info, debug or crate=level")
+    })?;
+    let format = args.log_format.unwrap_or(if out.talks() { LogFormat::Text } else { LogFormat::Json });
+    let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(true);
+    let started = match format {
+        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).try_init(),
+        LogFormat::Text => lines.compact().with_ansi(out.colours_talk()).try_init(),
+    };
+    started.map_err(|e| Failure::new("internal", format!("logging cannot start: {e}")))
+}

@@ -1,0 +1,71 @@
+//! The first minute of `make run`: one sandbox, one line of Python, how long it took, and what to try next.
+//!
+//! A client like any other: it goes through the HTTP port of the server it lives in.
+
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::{
+    cli::Global,
+    client::{Client, segment},
+    failure::Failure,
+    human::harmless,
+    out::{Out, Shade},
+};
+
+const PROGRAM: &str = "print('hello from', __import__('os').uname().nodename, '- six times seven is', 6 * 7)";
+
+/// Shows the tour; a failure is said and does not end the server.
+pub(super) async fn tour(global: Global, out: Out, url: String) {
+    let global = Global { url: Some(url.clone()), ..global };
+    match first_sandbox(&global).await {
+        Ok(seen) => {
+            out.say("");
+            out.say(&format!("  {}", out.shade_talk(Shade::Strong, &harmless(seen.said.trim()))));
+            out.say(&format!(
+                "  sandbox created in {:.1} ms, Python ran in {:.1} ms, deleted in {:.1} ms",
+                seen.created_ms, seen.ran_ms, seen.deleted_ms
+            ));
+        }
+        Err(failure) => failure.report(out),
+    }
+    out.say(&format!("\n  the server is at {url}, its documentation at {url}/docs"));
+    out.say("  next, in another shell:");
+    out.say("    atoll run -- python3 -c 'print(6*7)'     one command in a sandbox of its own");
+    out.say("    atoll create --name box && atoll sh box  one that stays, and a terminal in it");
+    out.say("    atoll doctor                             what this machine could still offer");
+    out.say("\n  Ctrl-C ends the server; sandboxes live on until they are deleted.\n");
+}
+
+struct Seen {
+    said: String,
+    created_ms: f64,
+    ran_ms: f64,
+    deleted_ms: f64,
+}
+
+async fn first_sandbox(global: &Global) -> Result<Seen, Failure> {
+    let client = Client::new(global)?;
+    let begin = Instant::now();
+    let made = client.post("/v1/sandboxes", &json!({"template": "host", "timeout_s": 300})).await?;
+    let created_ms = ms(begin);
+    let path = format!("/v1/sandboxes/{}", segment(made["id"].as_str().unwrap_or_default()));
+    let begin = Instant::now();
+    let ran = client.post(&format!("{path}/exec"), &json!({"argv": ["python3", "-c", PROGRAM]})).await;
+    let ran_ms = ms(begin);
+    let begin = Instant::now();
+    client.delete(&path).await?;
+    let deleted_ms = ms(begin);
+    let ran = ran?;
+    if ran["exit_code"] != 0 {
+        let said = harmless(ran["stderr"].as_str().unwrap_or_default());
+        return Err(Failure::new("failed", format!("Python ended with {}: {said}", ran["exit_code"]))
+            .hint("is python3 installed on this machine? the template `host` shows its programs"));
+    }
+    Ok(Seen { said: ran["stdout"].as_str().unwrap_or_default().to_owned(), created_ms, ran_ms, deleted_ms })
+}
+
+fn ms(begin: Instant) -> f64 {
+    begin.elapsed().as_secs_f64() * 1_000.0
+}

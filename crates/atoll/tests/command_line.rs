@@ -1,0 +1,337 @@
+//! The real binary against a scripted server: what is sent, what is printed where, and with which status it ends.
+//! What real sandboxes do is tested in `tests/`.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    process::{Command, Output, Stdio},
+    sync::{Arc, Mutex},
+};
+
+use serde_json::{Value, json};
+
+const ID: &str = "abcdefghijklmnopqrst";
+
+/// One request as it came.
+#[derive(Debug, Clone)]
+struct Request {
+    line: String,
+    key: Option<String>,
+    body: Vec<u8>,
+}
+
+impl Request {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+}
+
+/// An answer: status, content type, body.
+type Answer = (u16, &'static str, String);
+
+struct Server {
+    url: String,
+    seen: Arc<Mutex<Vec<Request>>>,
+    data: tempfile::TempDir,
+}
+
+impl Server {
+    fn start(script: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (script, log) = (Arc::new(script), Arc::clone(&seen));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let (script, log) = (Arc::clone(&script), Arc::clone(&log));
+                std::thread::spawn(move || while answer(&stream, &*script, &log).is_some() {});
+            }
+        });
+        let data = tempfile::tempdir().expect("temporary folder");
+        std::fs::write(data.path().join("admin.key"), "atl_secret\n").expect("writable");
+        Self { url, seen, data }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_atoll"));
+        command
+            .args(words)
+            .env_clear()
+            .env("ATOLL_URL", &self.url)
+            .env("ATOLL_DATA", self.data.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("the binary runs")
+    }
+
+    fn seen(&self, line: &str) -> Vec<Request> {
+        let seen = self.seen.lock().expect("no test panicked here");
+        seen.iter().filter(|request| request.line.starts_with(line)).cloned().collect()
+    }
+}
+
+fn answer(
+    stream: &TcpStream,
+    script: &dyn Fn(&Request) -> Answer,
+    log: &Mutex<Vec<Request>>,
+) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
+    let (mut length, mut chunked, mut key) = (0, false, None);
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).ok()?;
+        let (name, value) = match header.trim().split_once(": ") {
+            Some((name, value)) => (name.to_ascii_lowercase(), value),
+            None => break,
+        };
+        match name.as_str() {
+            "content-length" => length = value.parse().ok()?,
+            "transfer-encoding" => chunked = value == "chunked",
+            "authorization" => key = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+    let body = if chunked { chunks(&mut reader)? } else { exactly(&mut reader, length)? };
+    let request = Request { line: line.trim().trim_end_matches(" HTTP/1.1").to_owned(), key, body };
+    let (status, kind, text) = script(&request);
+    log.lock().expect("no test panicked here").push(request);
+    let head = format!(
+        "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nx-request-id: req-1\r\ncontent-length: {}\r\n\r\n",
+        text.len()
+    );
+    let mut stream = stream;
+    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(text.as_bytes())).ok()
+}
+
+fn exactly(reader: &mut impl Read, length: usize) -> Option<Vec<u8>> {
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok().map(|()| body)
+}
+
+fn chunks(reader: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let mut size = String::new();
+        reader.read_line(&mut size).ok()?;
+        let size = usize::from_str_radix(size.trim(), 16).ok()?;
+        body.extend(exactly(reader, size)?);
+        exactly(reader, 2)?;
+        if size == 0 {
+            return Some(body);
+        }
+    }
+}
+
+fn ok(value: Value) -> Answer {
+    (200, "application/json", value.to_string())
+}
+
+fn refused(status: u16, code: &str, message: &str) -> Answer {
+    let body = json!({"code": code, "message": message, "hint": null, "request_id": "req-1"});
+    (status, "application/json", body.to_string())
+}
+
+fn sandbox() -> Value {
+    json!({"id": ID, "name": "box", "template": "host", "phase": "running", "cpu": 1.0, "memory_mib": 512,
+           "workdir": "/home/user", "labels": {}, "created_at": "2026-01-01T00:00:00Z", "timeout_at": null})
+}
+
+/// A server whose commands do what the events say.
+fn with_events(events: &'static str) -> Server {
+    Server::start(move |request| match request.line.as_str() {
+        "GET /health" => ok(json!({"status": "ok", "version": "0.1.0"})),
+        line if line.ends_with("/exec/stream") => (200, "text/event-stream", events.to_owned()),
+        line if line.starts_with("DELETE") && line.ends_with("/stdin") => (204, "", String::new()),
+        line if line.ends_with("/stdin") => (204, "", String::new()),
+        line if line.starts_with("POST /v1/sandboxes?") => (201, "application/json", sandbox().to_string()),
+        _ => ok(sandbox()),
+    })
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("text")
+}
+
+#[test]
+fn run_passes_streams_and_status_through_and_deletes() {
+    let server = with_events(
+        "event: start\ndata: {\"pid\":7}\n\nevent: stdout\ndata: {\"data\":\"42\\n\"}\n\n\
+         event: stderr\ndata: {\"data_base64\":\"/w==\"}\n\nevent: exit\ndata: {\"exit_code\":3}\n\n",
+    );
+    let output = server.run(&["run", "--memory", "64m", "--", "python3", "-c", "print(6*7)"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), "42\n"));
+    assert_eq!(output.stderr, b"\xff");
+    let created = &server.seen("POST /v1/sandboxes?wait=1")[0];
+    assert_eq!(created.json()["memory_mib"], 64);
+    assert_eq!(created.key.as_deref(), Some("Bearer atl_secret"));
+    let ran = &server.seen(&format!("POST /v1/sandboxes/{ID}/exec/stream"))[0];
+    assert_eq!(ran.json(), json!({"argv": ["python3", "-c", "print(6*7)"]}));
+    assert_eq!(server.seen("DELETE").len(), 1);
+}
+
+#[test]
+fn timeouts_and_signals_have_the_status_of_a_shell() {
+    for (exit, want) in [
+        ("{\"exit_code\":124,\"timed_out\":true}", 124),
+        ("{\"exit_code\":137,\"signal\":9}", 137),
+    ] {
+        let events = format!("event: start\ndata: {{\"pid\":7}}\n\nevent: exit\ndata: {exit}\n\n");
+        let server = with_events(events.leak());
+        assert_eq!(server.run(&["run", "--timeout", "1s", "sleep", "9"]).status.code(), Some(want));
+    }
+}
+
+#[test]
+fn our_own_failures_are_125_and_say_what_to_try() {
+    let server = Server::start(|request| match request.line.as_str() {
+        "GET /health" => ok(json!({})),
+        _ => refused(503, "no_capacity", "this node has no room"),
+    });
+    let output = server.run(&["run", "true"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(text(&output.stderr), "error: this node has no room\n   id: req-1 (no_capacity)\n");
+    assert_eq!(server.run(&["run", "--memory", "lots", "true"]).status.code(), Some(125));
+}
+
+#[test]
+fn a_missing_command_is_127() {
+    let server = Server::start(|_| refused(404, "command_not_found", "there is no command nope"));
+    assert_eq!(server.run(&["exec", "box", "nope"]).status.code(), Some(127));
+}
+
+#[test]
+fn piped_input_is_sent_and_ended() {
+    let server = with_events(
+        "event: start\ndata: {\"pid\":7}\n\n: a while passes\n\nevent: exit\ndata: {\"exit_code\":0}\n\n",
+    );
+    let mut file = tempfile::tempfile().expect("temporary file");
+    file.write_all(b"hello").expect("writable");
+    std::io::Seek::rewind(&mut file).expect("seekable");
+    let output = server.command(&["exec", "box", "cat"]).stdin(file).output().expect("runs");
+    assert!(output.status.success());
+    let ran = &server.seen("POST /v1/sandboxes/box/exec/stream")[0];
+    assert_eq!(ran.json(), json!({"argv": ["cat"], "stdin": "hello"}));
+}
+
+#[test]
+fn errors_are_json_where_json_was_asked_for() {
+    let server = Server::start(|_| refused(409, "phase_conflict", "it is stopped"));
+    let output = server.run(&["inspect", "box", "--json"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
+    let said: Value = serde_json::from_slice(&output.stderr).expect("JSON");
+    assert_eq!((&said["code"], &said["request_id"]), (&json!("phase_conflict"), &json!("req-1")));
+}
+
+#[test]
+fn an_unknown_name_gets_the_nearest_one() {
+    let server = Server::start(|request| match request.line.as_str() {
+        "GET /v1/sandboxes?limit=200" => ok(json!({"items": [sandbox()]})),
+        _ => refused(404, "sandbox_not_found", "there is no sandbox bix"),
+    });
+    let output = server.run(&["inspect", "bix"]);
+    assert!(text(&output.stderr).contains("did you mean box?"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn create_prints_one_object_or_only_the_id() {
+    let server = with_events("");
+    let output = server.run(&["create", "--name", "box", "--label", "a=b", "--json"]);
+    let made: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(made["id"], ID);
+    let output = server.run(&["create", "--timeout", "1h", "--", "python3", "-m", "http.server"]);
+    assert_eq!(text(&output.stdout), format!("{ID}\n"));
+    let sent = server.seen("POST /v1/sandboxes");
+    assert_eq!(sent[0].json(), json!({"name": "box", "labels": {"a": "b"}}));
+    assert_eq!(sent[1].json(), json!({"timeout_s": 3600, "command": ["python3", "-m", "http.server"]}));
+}
+
+#[test]
+fn lists_follow_every_page() {
+    let server = Server::start(|request| {
+        let next = if request.line.contains("cursor=") { Value::Null } else { json!("more") };
+        ok(json!({"items": [sandbox()], "next_cursor": next}))
+    });
+    let output = server.run(&["ls", "-q"]);
+    assert_eq!(text(&output.stdout), format!("{ID}\n{ID}\n"));
+}
+
+#[test]
+fn rm_goes_on_past_a_failure_and_says_so_in_its_status() {
+    let server = Server::start(|request| {
+        if request.line.contains("gone") { refused(404, "sandbox_not_found", "gone") } else { ok(sandbox()) }
+    });
+    let output = server.run(&["rm", "gone", "box"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), "box\n"));
+    assert_eq!(server.run(&["rm", "-f", "gone", "box"]).status.code(), Some(0));
+    assert_eq!(server.run(&["rm", "--all"]).status.code(), Some(0), "nothing to ask about");
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_command_quietly() {
+    let server = Server::start(|_| {
+        let many: Vec<Value> = std::iter::repeat_with(sandbox).take(5_000).collect();
+        ok(json!({"items": many, "next_cursor": null}))
+    });
+    let mut child = server
+        .command(&["ls"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(141), ""));
+}
+
+#[test]
+fn no_server_is_said_with_the_way_to_start_one() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_atoll"));
+    let output = command.env_clear().args(["--url", "http://127.0.0.1:1", "ls"]).output().expect("runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("atoll serve"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_admin_key_is_not_shown_to_another_machine() {
+    let server = with_events("");
+    // It leads here, and says nothing about where it leads.
+    let url = server.url.replace("127.0.0.1", "0.0.0.0");
+    let output = server.command(&["--url", &url, "inspect", "box"]).output().expect("runs");
+    let seen = server.seen("GET");
+    assert!(seen.len() == 1 && seen[0].key.is_none(), "{seen:?} {output:?}");
+}
+
+#[test]
+fn files_go_in_and_come_out() {
+    let server = Server::start(|request| {
+        let line = request.line.as_str();
+        if line.contains("/files/stat?path=%2Ftmp%2Fx") {
+            ok(json!({"name": "x", "path": "/tmp/x", "kind": "file", "size": 2, "mode": "4750"}))
+        } else if line.contains("/files/stat") {
+            refused(404, "file_not_found", "no such file")
+        } else if line.starts_with("GET") && line.contains("/files?path=") {
+            (200, "application/octet-stream", "hi".to_owned())
+        } else {
+            ok(sandbox())
+        }
+    });
+    let here = tempfile::tempdir().expect("temporary folder");
+    let (source, target) = (here.path().join("in"), here.path().join("out"));
+    std::fs::write(&source, "data").expect("writable");
+    let source = source.to_str().expect("text");
+    assert!(server.run(&["cp", source, "box:/tmp/new"]).status.success());
+    let sent = &server.seen("PUT")[0];
+    assert!(sent.line.contains("path=%2Ftmp%2Fnew") && sent.line.contains("mode=644"), "{}", sent.line);
+    assert_eq!(sent.body, b"data");
+    assert!(server.run(&["cp", "box:/tmp/x", target.to_str().expect("text")]).status.success());
+    assert_eq!(std::fs::read(&target).expect("written"), b"hi");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&target).expect("there").permissions());
+    assert_eq!(mode & 0o7777, 0o750);
+    assert_eq!(text(&server.run(&["cp", "box:/tmp/x", "-"]).stdout), "hi");
+    assert_eq!(server.run(&["cp", source, "elsewhere"]).status.code(), Some(2));
+}
