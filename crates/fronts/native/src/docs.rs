@@ -52,7 +52,8 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 
 fn digest(tag: &str) -> String {
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
-    let inside = PAGE.split_once(&open).and_then(|(_, rest)| rest.split_once(&close)).map_or("", |(text, _)| text);
+    let inside =
+        PAGE.split_once(&open).and_then(|(_, rest)| rest.split_once(&close)).map_or("", |(text, _)| text);
     format!("sha256-{}", STANDARD.encode(Sha256::digest(inside)))
 }
 
@@ -62,7 +63,8 @@ mod tests {
 
     #[test]
     fn the_page_asks_nobody_else_for_anything() {
-        for outside in ["http://", "https://", "src=", "@import", "url(", "innerHTML", "style=\"", "onclick="] {
+        for outside in ["http://", "https://", "src=", "@import", "url(", "innerHTML", "style=\"", "onclick="]
+        {
             assert!(!PAGE.contains(outside), "{outside}");
         }
         assert_eq!((PAGE.matches("<script>").count(), PAGE.matches("<style>").count()), (1, 1));

@@ -163,10 +163,9 @@ mod tests {
         for code in Code::ALL {
             let status = status(*code);
             assert_eq!(status.as_u16(), code.documented_status(), "{code:?}");
-            let client = !matches!(
-                code.kind(),
-                ErrorKind::Unavailable | ErrorKind::Unsupported | ErrorKind::Internal
-            ) && *code != Code::DiskFull;
+            let client =
+                !matches!(code.kind(), ErrorKind::Unavailable | ErrorKind::Unsupported | ErrorKind::Internal)
+                    && *code != Code::DiskFull;
             assert_eq!(status.is_client_error(), client, "{code:?}");
         }
     }

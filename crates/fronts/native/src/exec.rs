@@ -286,7 +286,9 @@ mod tests {
         let stdin = |text: &str| parse(text).map(|exec| exec.stdin.unwrap());
         assert_eq!(stdin(r#"{"argv":["cat"],"stdin":"é"}"#).unwrap(), "é");
         assert_eq!(stdin(r#"{"argv":["cat"],"stdin_base64":"/w=="}"#).unwrap(), &b"\xff"[..]);
-        assert!(stdin(r#"{"argv":["cat"],"stdin_base64":"?"}"#).unwrap_err().message.starts_with("stdin_base64"));
+        assert!(
+            stdin(r#"{"argv":["cat"],"stdin_base64":"?"}"#).unwrap_err().message.starts_with("stdin_base64")
+        );
     }
 
     #[test]
@@ -304,7 +306,8 @@ mod tests {
         let exit = ExecEvent::Exit { exit_code: 0, signal: None, timed_out: false };
         let events = vec![ExecEvent::Stdout(Bytes::from_static(b"a\xc3")), ExecEvent::KeepAlive, exit];
         let events = follow(7, stream::iter(events).boxed());
-        let response = axum::response::sse::Sse::new(events.map(Ok::<_, std::convert::Infallible>)).into_response();
+        let response =
+            axum::response::sse::Sse::new(events.map(Ok::<_, std::convert::Infallible>)).into_response();
         let body = axum::body::to_bytes(response.into_body(), 4_096).await.unwrap();
         let text = String::from_utf8(body.to_vec()).unwrap();
         let names: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("event: ")).collect();

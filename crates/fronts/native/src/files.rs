@@ -141,11 +141,9 @@ impl WriteQuery {
 
 fn octal(text: &str) -> Result<u32, ApiError> {
     let digits = !text.is_empty() && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
-    digits
-        .then(|| u32::from_str_radix(text, 8).ok())
-        .flatten()
-        .filter(|mode| *mode <= 0o7777)
-        .ok_or_else(|| ApiError::invalid(format!("mode must be octal permission bits such as 644, not {text:?}")))
+    digits.then(|| u32::from_str_radix(text, 8).ok()).flatten().filter(|mode| *mode <= 0o7777).ok_or_else(
+        || ApiError::invalid(format!("mode must be octal permission bits such as 644, not {text:?}")),
+    )
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -43,8 +43,11 @@ pub(crate) struct Version {
     responses((status = 200, body = Health), (status = 503, body = Health, description = "Something is broken")))]
 pub(crate) async fn health(State(app): State<App>) -> Answer<Health> {
     let health = app.service.health().await;
-    let (code, status) =
-        if health.ok { (StatusCode::OK, Status::Ok) } else { (StatusCode::SERVICE_UNAVAILABLE, Status::Degraded) };
+    let (code, status) = if health.ok {
+        (StatusCode::OK, Status::Ok)
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, Status::Degraded)
+    };
     Answer(code, Health { status, version: env!("CARGO_PKG_VERSION").to_owned(), problems: health.problems })
 }
 

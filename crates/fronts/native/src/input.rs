@@ -95,9 +95,7 @@ fn too_large(cap: usize) -> ApiError {
 fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let value = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let essence = value.split(';').next().unwrap_or_default().trim();
-    if essence.eq_ignore_ascii_case("application/json")
-        || essence.to_ascii_lowercase().ends_with("+json")
-    {
+    if essence.eq_ignore_ascii_case("application/json") || essence.to_ascii_lowercase().ends_with("+json") {
         return Ok(());
     }
     Err(ApiError::invalid(format!("the body must be application/json, not {}", shown(essence)))
@@ -110,17 +108,18 @@ fn shown(text: &str) -> String {
 }
 
 pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    // Knowing the path of a fault costs at every field, so it is looked for only when there is one.
+    serde_json::from_slice(bytes).map_err(|error| explain::<T>(bytes, &error))
+}
+
+fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> ApiError {
     let mut from = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut from).map_err(|error| {
-        let path = error.path().to_string();
-        let message = match path.as_str() {
-            "." | "?" => format!("the body is not valid: {}", error.inner()),
-            field => format!("{field} is not valid: {}", error.inner()),
-        };
-        ApiError::invalid(message)
-    })?;
-    from.end().map_err(|error| ApiError::invalid(format!("the body is not valid: {error}")))?;
-    Ok(value)
+    let path =
+        serde_path_to_error::deserialize::<_, T>(&mut from).err().map(|error| error.path().to_string());
+    ApiError::invalid(match path.as_deref() {
+        None | Some("." | "?") => format!("the body is not valid: {error}"),
+        Some(field) => format!("{field} is not valid: {error}"),
+    })
 }
 
 /// Parameters of the query string. Types deny unknown ones themselves.
@@ -199,7 +198,10 @@ mod tests {
     #[test]
     fn a_wrong_field_is_named_with_its_position() {
         let error = parse_json::<Sample>(b"{\n  \"size\": -1}").unwrap_err();
-        assert!(error.message.starts_with("size is not valid") && error.message.contains("line 2"), "{error:?}");
+        assert!(
+            error.message.starts_with("size is not valid") && error.message.contains("line 2"),
+            "{error:?}"
+        );
         let error = parse_json::<Sample>(b"{\"size\":1,\"sise\":2}").unwrap_err();
         assert!(error.message.contains("`sise`"), "{error:?}");
         let error = parse_json::<Sample>(b"{\"size\":1} x").unwrap_err();
@@ -217,7 +219,9 @@ mod tests {
     #[tokio::test]
     async fn a_body_is_refused_at_its_cap_and_joined_below_it() {
         let chunks = |n: usize| {
-            Body::from_stream(stream::iter((0..n).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"abcd")))))
+            Body::from_stream(stream::iter(
+                (0..n).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"abcd"))),
+            ))
         };
         assert_eq!(collect(chunks(2), 8).await.unwrap(), "abcdabcd");
         assert_eq!(collect(chunks(3), 8).await.unwrap_err().code, Code::PayloadTooLarge);

@@ -39,6 +39,7 @@ use std::sync::Arc;
 
 use atoll_service::Service;
 use axum::Router;
+use tokio::sync::Semaphore;
 
 pub use error::{Envelope, errors_page, status};
 pub use openapi::openapi;
@@ -58,6 +59,8 @@ pub(crate) struct App {
     pub(crate) shutdown: Shutdown,
     /// The OpenAPI document, rendered once.
     pub(crate) document: Arc<str>,
+    /// Places for connected terminals.
+    pub(crate) sockets: Arc<Semaphore>,
 }
 
 /// All native routes, with their envelope, ids, spans and figures. Merge other fronts beside it, not inside.
@@ -65,7 +68,8 @@ pub fn router(service: Service, options: Options) -> Router {
     telemetry::install();
     let (routes, document) = openapi::routes().split_for_parts();
     let document = openapi::render(&openapi::finish(document)).into();
-    let app = App { service, shutdown: options.shutdown, document };
+    let sockets = Arc::new(Semaphore::new(terminals::SOCKETS_MAX));
+    let app = App { service, shutdown: options.shutdown, document, sockets };
     routes
         .method_not_allowed_fallback(observe::method_not_allowed)
         .fallback(observe::route_not_found)

@@ -5,14 +5,15 @@ use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::tag::{Tag, TagBuilder};
 use utoipa::openapi::{
-    ComponentsBuilder, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, Response,
-    ResponseBuilder, SecurityRequirement,
+    ComponentsBuilder, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, Ref, RefOr,
+    Response, ResponseBuilder, SecurityRequirement,
 };
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::error::Envelope;
 use crate::{
-    App, docs, events, exec, files, health, keys, metrics, processes, sandboxes, templates, tenants, terminals,
+    App, docs, events, exec, files, health, keys, metrics, processes, sandboxes, templates, tenants,
+    terminals,
 };
 
 /// The document of all native routes; `docs/openapi.json` is this, rendered.
@@ -60,10 +61,10 @@ pub(crate) fn render(document: &OpenApi) -> String {
 
 /// The specification wants a description of every answer, also of the plain ones.
 fn describe(answer: &mut RefOr<Response>) {
-    if let RefOr::T(response) = answer {
-        if response.description.is_empty() {
-            response.description = "Done".to_owned();
-        }
+    if let RefOr::T(response) = answer
+        && response.description.is_empty()
+    {
+        response.description = "Done".to_owned();
     }
 }
 

@@ -105,7 +105,9 @@ impl Signal {
                 SIGNALS.iter().zip(1..).find(|(known, _)| **known == bare).map(|(_, number)| number)
             }
         };
-        found.ok_or_else(|| ApiError::invalid("signal must be a name such as \"TERM\" or a number from 1 to 64"))
+        found.ok_or_else(|| {
+            ApiError::invalid("signal must be a name such as \"TERM\" or a number from 1 to 64")
+        })
     }
 }
 
@@ -261,9 +263,12 @@ mod tests {
     #[test]
     fn signals_come_by_name_or_number() {
         let number = |text: &str| parse_json::<SignalBody>(text.as_bytes())?.signal.number();
-        for (text, expected) in
-            [(r#"{"signal":"TERM"}"#, 15), (r#"{"signal":"SIGKILL"}"#, 9), (r#"{"signal":2}"#, 2), (r#"{"signal":"SYS"}"#, 31)]
-        {
+        for (text, expected) in [
+            (r#"{"signal":"TERM"}"#, 15),
+            (r#"{"signal":"SIGKILL"}"#, 9),
+            (r#"{"signal":2}"#, 2),
+            (r#"{"signal":"SYS"}"#, 31),
+        ] {
             assert_eq!(number(text).unwrap(), expected);
         }
         for bad in [r#"{"signal":"NOPE"}"#, r#"{"signal":0}"#, r#"{"signal":65}"#, r#"{"signal":[]}"#, "{}"] {

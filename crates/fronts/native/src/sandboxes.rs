@@ -262,9 +262,9 @@ fn filter(pairs: Vec<(String, String)>) -> Result<Filter, ApiError> {
                 }
             }
             "label" => {
-                let (key, value) = value.split_once('=').ok_or_else(|| {
-                    ApiError::invalid(format!("label must be key=value, not {value:?}"))
-                })?;
+                let (key, value) = value
+                    .split_once('=')
+                    .ok_or_else(|| ApiError::invalid(format!("label must be key=value, not {value:?}")))?;
                 filter.labels.push((key.to_owned(), value.to_owned()));
             }
             "name" => filter.name = Some(value),
@@ -278,8 +278,9 @@ fn filter(pairs: Vec<(String, String)>) -> Result<Filter, ApiError> {
             },
             "limit" => {
                 let number = value.parse::<u32>().ok().filter(|n| *n > 0);
-                filter.limit = number
-                    .ok_or_else(|| ApiError::invalid(format!("limit must be a positive number, not {value:?}")))?;
+                filter.limit = number.ok_or_else(|| {
+                    ApiError::invalid(format!("limit must be a positive number, not {value:?}"))
+                })?;
             }
             other => return Err(ApiError::invalid(format!("unknown query parameter {other:?}"))),
         }
@@ -433,7 +434,13 @@ mod tests {
 
     #[test]
     fn a_filter_takes_repeated_labels_and_several_phases() {
-        let wanted = [("phase", "running,stopped"), ("label", "a=1"), ("label", "b=x=y"), ("all", "1"), ("limit", "5")];
+        let wanted = [
+            ("phase", "running,stopped"),
+            ("label", "a=1"),
+            ("label", "b=x=y"),
+            ("all", "1"),
+            ("limit", "5"),
+        ];
         let filter = filter(pairs(&wanted)).unwrap();
         assert_eq!(filter.phases, [atoll_model::Phase::Running, atoll_model::Phase::Stopped]);
         assert_eq!(filter.labels, pairs(&[("a", "1"), ("b", "x=y")]));
@@ -442,7 +449,8 @@ mod tests {
 
     #[test]
     fn a_filter_that_makes_no_sense_is_refused_by_name() {
-        for (key, value) in [("phase", "sleeping"), ("label", "novalue"), ("all", "maybe"), ("limit", "0"), ("colour", "red")]
+        for (key, value) in
+            [("phase", "sleeping"), ("label", "novalue"), ("all", "maybe"), ("limit", "0"), ("colour", "red")]
         {
             let error = filter(pairs(&[(key, value)])).unwrap_err();
             assert!(error.message.contains(key), "{error:?}");

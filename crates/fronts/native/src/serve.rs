@@ -175,4 +175,3 @@ async fn client(http: http1::Builder, stream: TcpStream, router: Router, shutdow
         tracing::debug!(%error, "a connection ended early");
     }
 }
-

@@ -21,8 +21,8 @@ pub(crate) fn install() {
     RECORDER.get_or_init(|| {
         // LIMIT: from a cached answer to a create that waits its whole deadline.
         let buckets = [
-            0.000_25, 0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.0, 5.0,
-            15.0, 60.0,
+            0.000_25, 0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.0,
+            5.0, 15.0, 60.0,
         ];
         let builder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Full(SECONDS.to_owned()), &buckets)

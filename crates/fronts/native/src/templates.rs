@@ -72,7 +72,10 @@ pub(crate) struct TemplateList {
 
 /// Lists templates.
 #[utoipa::path(get, path = "/v1/templates", tag = "templates", responses((status = 200, body = TemplateList)))]
-pub(crate) async fn list(State(app): State<App>, Caller(who): Caller) -> Result<Answer<TemplateList>, ApiError> {
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+) -> Result<Answer<TemplateList>, ApiError> {
     let templates = app.service.list_templates(&who).await?;
     Ok(ok(TemplateList { items: templates.into_iter().map(Template::from).collect() }))
 }
@@ -130,7 +133,10 @@ struct Step {
 }
 
 /// The work and its steps as one stream; dropping it drops both.
-fn progress_events<F>(work: F, mut shown: mpsc::Receiver<String>) -> impl Stream<Item = Event> + Send + 'static
+fn progress_events<F>(
+    work: F,
+    mut shown: mpsc::Receiver<String>,
+) -> impl Stream<Item = Event> + Send + 'static
 where
     F: Future<Output = Result<TemplateRecord, atoll_service::ServiceError>> + Send + 'static,
 {

@@ -130,7 +130,10 @@ pub(crate) struct Usage {
 
 /// Lists tenants.
 #[utoipa::path(get, path = "/v1/tenants", tag = "tenants", responses((status = 200, body = TenantList)))]
-pub(crate) async fn list(State(app): State<App>, Caller(who): Caller) -> Result<Answer<TenantList>, ApiError> {
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+) -> Result<Answer<TenantList>, ApiError> {
     let tenants = app.service.list_tenants(&who).await?;
     Ok(ok(TenantList { items: tenants.into_iter().map(Tenant::from).collect() }))
 }

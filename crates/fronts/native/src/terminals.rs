@@ -21,6 +21,8 @@ use crate::output::{Answer, ok, time};
 mod gate;
 mod socket;
 
+pub(crate) use socket::SOCKETS_MAX;
+
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, open)).routes(routes!(close)).routes(routes!(connect))
 }
@@ -137,13 +139,14 @@ pub(crate) async fn close(
     responses((status = 101, description = "A WebSocket from here on")))]
 pub(crate) async fn connect(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
-    // The key is looked at before anything else, as on every route; only here it may come as a sub-protocol.
-    let Caller(who) = authenticate(&app, gate::key(&parts.headers)).await?;
     gate::check_origin(&parts.headers)?;
+    // Only here a key may come as a sub-protocol, which is all that a page can set.
+    let Caller(who) = authenticate(&app, gate::key(&parts.headers)).await?;
+    gate::check_no_origin(&parts.headers)?;
     let Path((ident, tid)) = Path::<(String, String)>::from_request_parts(&mut parts, &app).await?;
     let attached = app.service.terminal_attach(&who, &ident, &tid).await?;
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app).await.map_err(|rejection| {
         ApiError::invalid(rejection.body_text()).hint("this route speaks WebSocket only")
     })?;
-    Ok(socket::upgrade(upgrade, attached, &app))
+    socket::upgrade(upgrade, attached, &app)
 }

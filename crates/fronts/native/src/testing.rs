@@ -109,15 +109,17 @@ impl Contract {
             // What is not in the document can only be refused.
             return match exchange.status {
                 404 | 405 => Ok(()),
-                status => Err(format!("{} {path} is not in the document but answered {status}", exchange.method)),
+                status => {
+                    Err(format!("{} {path} is not in the document but answered {status}", exchange.method))
+                }
             };
         };
         let place = format!("{method} {template}");
         self.check_query(exchange, &method, template)?;
-        if (200..300).contains(&exchange.status) {
-            if let Some(body) = exchange.request {
-                self.validate(&format!("{place} request"), "application/json", body)?;
-            }
+        if (200..300).contains(&exchange.status)
+            && let Some(body) = exchange.request
+        {
+            self.validate(&format!("{place} request"), "application/json", body)?;
         }
         self.check_answer(exchange, &method, template)
     }
@@ -128,7 +130,9 @@ impl Contract {
             return Ok(());
         }
         let parameters = self.document["paths"][template][method]["parameters"].as_array();
-        let known = |name: &str| parameters.is_some_and(|list| list.iter().any(|p| p["in"] == "query" && p["name"] == name));
+        let known = |name: &str| {
+            parameters.is_some_and(|list| list.iter().any(|p| p["in"] == "query" && p["name"] == name))
+        };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let name = pair.split('=').next().unwrap_or_default();
             if !known(name) {
@@ -149,7 +153,11 @@ impl Contract {
         let essence = exchange.content_type.and_then(|t| t.split(';').next()).unwrap_or_default().trim();
         let Some(content) = answers[key]["content"].as_object() else {
             let empty = exchange.response.is_empty();
-            return if empty { Ok(()) } else { Err(format!("{place} {status}: a body where none is documented")) };
+            return if empty {
+                Ok(())
+            } else {
+                Err(format!("{place} {status}: a body where none is documented"))
+            };
         };
         if !content.contains_key(essence) {
             return Err(format!("{place} {status}: type {essence:?} is not in the document"));
@@ -164,7 +172,8 @@ impl Contract {
     fn validate(&self, place: &str, content_type: &str, body: &Value) -> Result<(), String> {
         let key = format!("{place} {content_type}");
         let validator = self.schemas.get(&key).ok_or_else(|| format!("{key}: not in the document"))?;
-        let faults: Vec<_> = validator.iter_errors(body).map(|e| format!("{}: {e}", e.instance_path())).collect();
+        let faults: Vec<_> =
+            validator.iter_errors(body).map(|e| format!("{}: {e}", e.instance_path())).collect();
         if faults.is_empty() { Ok(()) } else { Err(format!("{key}: {}", faults.join("; "))) }
     }
 

@@ -13,7 +13,10 @@ fn committed(name: &str, expected: &str) {
         std::fs::write(&path, expected).unwrap();
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == expected, "docs/{name} differs from the code; run `UPDATE=1 cargo test -p atoll-front-native`");
+    assert!(
+        found == expected,
+        "docs/{name} differs from the code; run `UPDATE=1 cargo test -p atoll-front-native`"
+    );
 }
 
 #[test]
@@ -44,7 +47,8 @@ fn every_request_body_refuses_unknown_fields() {
     let document = serde_json::to_value(openapi()).unwrap();
     for route in Contract::new().routes() {
         let operation = &document["paths"][&route.path][route.method.to_lowercase()];
-        let Some(name) = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].as_str() else {
+        let Some(name) = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].as_str()
+        else {
             continue;
         };
         let schema = document.pointer(name.trim_start_matches('#')).unwrap();
@@ -55,7 +59,8 @@ fn every_request_body_refuses_unknown_fields() {
 #[test]
 fn the_contract_tells_right_from_wrong() {
     let contract = Contract::new();
-    let error = serde_json::to_vec(&json!({"code":"sandbox_not_found","message":"m","request_id":"r"})).unwrap();
+    let error =
+        serde_json::to_vec(&json!({"code":"sandbox_not_found","message":"m","request_id":"r"})).unwrap();
     let exchange = Exchange {
         method: "GET",
         path: "/v1/sandboxes/abc",

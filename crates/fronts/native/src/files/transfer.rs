@@ -60,8 +60,9 @@ pub(super) fn download(
 }
 
 fn unsatisfiable(size: u64) -> Response {
-    let error = ApiError::new(Code::InvalidArgument, format!("the range is outside the file of {size} bytes"))
-        .with_status(StatusCode::RANGE_NOT_SATISFIABLE);
+    let error =
+        ApiError::new(Code::InvalidArgument, format!("the range is outside the file of {size} bytes"))
+            .with_status(StatusCode::RANGE_NOT_SATISFIABLE);
     let mut response = error.into_response();
     if let Ok(value) = HeaderValue::from_str(&format!("bytes */{size}")) {
         response.headers_mut().insert(header::CONTENT_RANGE, value);
@@ -113,7 +114,8 @@ pub(super) fn upload(body: Body) -> (BoxStream<'static, std::io::Result<Bytes>>,
             Ok(None) => None,
             Ok(Some(Ok(chunk))) => Some((Ok(chunk), Some((chunks, fault)))),
             Ok(Some(Err(cause))) => {
-                let error = ApiError::invalid("the upload ended early; the file is as it was").caused_by(cause);
+                let error =
+                    ApiError::invalid("the upload ended early; the file is as it was").caused_by(cause);
                 Some((Err(fault.set(error)), None))
             }
             Err(_) => {
@@ -140,8 +142,15 @@ mod tests {
         assert_eq!(asked("bytes=0-9"), Some(ByteRange::Within(0, 9)));
         assert_eq!(asked("bytes=5-"), Some(ByteRange::From(5)));
         assert_eq!(asked("bytes=-5"), Some(ByteRange::Last(5)));
-        for odd in ["bytes=9-0", "bytes=0-1,3-4", "lines=0-1", "bytes=", "bytes=-", "bytes=a-b", "bytes=-99999999999999999999"]
-        {
+        for odd in [
+            "bytes=9-0",
+            "bytes=0-1,3-4",
+            "lines=0-1",
+            "bytes=",
+            "bytes=-",
+            "bytes=a-b",
+            "bytes=-99999999999999999999",
+        ] {
             assert_eq!(asked(odd), None, "{odd}");
         }
     }
@@ -164,9 +173,15 @@ mod tests {
         let whole = download("/a", None, body(9, 9, 0)).unwrap();
         assert_eq!((whole.status().as_u16(), whole.headers().get(header::CONTENT_RANGE)), (200, None));
         let part = download("/a", Some(ByteRange::Last(4)), body(4, 9, 5)).unwrap();
-        assert_eq!((part.status().as_u16(), &part.headers()[header::CONTENT_RANGE]), (206, &HeaderValue::from_static("bytes 5-8/9")));
+        assert_eq!(
+            (part.status().as_u16(), &part.headers()[header::CONTENT_RANGE]),
+            (206, &HeaderValue::from_static("bytes 5-8/9"))
+        );
         let none = download("/a", Some(ByteRange::From(9)), body(0, 9, 9)).unwrap();
-        assert_eq!((none.status().as_u16(), &none.headers()[header::CONTENT_RANGE]), (416, &HeaderValue::from_static("bytes */9")));
+        assert_eq!(
+            (none.status().as_u16(), &none.headers()[header::CONTENT_RANGE]),
+            (416, &HeaderValue::from_static("bytes */9"))
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -22,14 +22,9 @@ fn protocol_key(headers: &HeaderMap) -> Option<&str> {
     names.find_map(|name| name.trim().strip_prefix(KEY_PREFIX))
 }
 
-/// Refuses pages of other origins. Without an origin it is no browser; then the key must be in a header.
+/// Refuses pages of other origins, whatever key they show.
 pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(origin) = headers.get(header::ORIGIN) else {
-        return match header_key(headers) {
-            Some(_) => Ok(()),
-            None => Err(refused("a key in the sub-protocol needs an Origin; send it in a header")),
-        };
-    };
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     let from = origin.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
     let same = match (from.as_ref().and_then(|uri| Some((uri.scheme_str()?, uri.authority()?))), host) {
@@ -37,6 +32,14 @@ pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
         _ => false,
     };
     if same { Ok(()) } else { Err(refused("pages of another origin may not open a terminal")) }
+}
+
+/// Without an origin it is no browser; then the key must be in a header.
+pub(super) fn check_no_origin(headers: &HeaderMap) -> Result<(), ApiError> {
+    if headers.contains_key(header::ORIGIN) || header_key(headers).is_some() {
+        return Ok(());
+    }
+    Err(refused("a key in the sub-protocol needs an Origin; send it in a header"))
 }
 
 fn refused(message: &str) -> ApiError {
@@ -59,16 +62,20 @@ mod tests {
             check_origin(&sent).is_ok()
         };
         assert!(allowed("http://127.0.0.1:7070"));
-        for foreign in ["http://evil.test", "http://127.0.0.1:7071", "null", "file://", "ftp://127.0.0.1:7070", ""] {
+        for foreign in
+            ["http://evil.test", "http://127.0.0.1:7071", "null", "file://", "ftp://127.0.0.1:7070", ""]
+        {
             assert!(!allowed(foreign), "{foreign}");
         }
     }
 
     #[test]
     fn without_an_origin_the_key_must_be_in_a_header() {
-        assert!(check_origin(&headers(&[("authorization", "Bearer k")])).is_ok());
-        assert!(check_origin(&headers(&[("sec-websocket-protocol", "atoll, atoll.key.k")])).is_err());
-        assert!(check_origin(&headers(&[("cookie", "key=k")])).is_err());
+        let allowed = |pairs| check_no_origin(&headers(pairs)).is_ok();
+        assert!(allowed(&[("authorization", "Bearer k")]));
+        assert!(allowed(&[("origin", "http://x"), ("sec-websocket-protocol", "atoll, atoll.key.k")]));
+        assert!(!allowed(&[("sec-websocket-protocol", "atoll, atoll.key.k")]));
+        assert!(!allowed(&[("cookie", "key=k")]));
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //! Nothing is queued here: output is taken from the agent only when the last frame is on its way, and the agent drops
 //! what a slow reader does not take. The task ends with the client, the shell, a silent peer or the server's closing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_model::Code;
 use atoll_service::{ExecEvent, TerminalInput, TerminalSize};
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::response::Response;
@@ -16,11 +18,14 @@ use tokio::time::{Instant, interval, timeout};
 
 use super::gate::PROTOCOL;
 use crate::App;
+use crate::error::ApiError;
 use crate::exec::Broken;
 use crate::telemetry::Open;
 
 // LIMIT: what a person pastes; a program sends its input in pieces.
 const FRAME_MAX: usize = 1 << 20;
+// LIMIT: far more than people who type, far below what descriptors allow.
+pub(crate) const SOCKETS_MAX: usize = 4_096;
 const PING_EVERY: Duration = Duration::from_secs(20);
 // LIMIT: two pings without an answer, and a little.
 const SILENT_FOR: Duration = Duration::from_secs(50);
@@ -28,22 +33,31 @@ const SEND_WITHIN: Duration = Duration::from_secs(30);
 
 type Attached = (BoxStream<'static, ExecEvent>, TerminalInput);
 
-pub(super) fn upgrade(upgrade: WebSocketUpgrade, (output, input): Attached, app: &App) -> Response {
+/// An upgraded connection leaves the serve loop and its count, so it is counted here.
+pub(super) fn upgrade(
+    upgrade: WebSocketUpgrade,
+    (output, input): Attached,
+    app: &App,
+) -> Result<Response, ApiError> {
+    let place = Arc::clone(&app.sockets).try_acquire_owned().map_err(|_| {
+        ApiError::new(Code::NoCapacity, format!("{SOCKETS_MAX} terminals are connected already"))
+    })?;
     let closing = app.shutdown.draining();
-    upgrade
+    let response = upgrade
         .protocols([PROTOCOL])
         .max_message_size(FRAME_MAX)
         .max_frame_size(FRAME_MAX)
         .max_write_buffer_size(4 * FRAME_MAX)
         .on_upgrade(move |socket| async move {
-            let _counted = Open::stream();
+            let _held = (Open::stream(), place);
             let mut bridge = Bridge { socket, input, heard: Instant::now() };
             tokio::select! {
                 () = bridge.run(output) => {}
                 () = closing => {}
             }
             bridge.goodbye().await;
-        })
+        });
+    Ok(response)
 }
 
 struct Bridge {
@@ -125,7 +139,7 @@ impl Bridge {
     /// A frame that makes no sense is answered; the shell behind it is not at fault.
     async fn complain(&mut self, error: &serde_json::Error) -> Next {
         let text = format!("a text frame is not understood: {error}");
-        let error = atoll_service::ServiceError::new(atoll_model::Code::InvalidRequest, text);
+        let error = atoll_service::ServiceError::new(Code::InvalidRequest, text);
         self.say(&Says::Error(error.into())).await
     }
 
@@ -174,9 +188,20 @@ mod tests {
     #[test]
     fn text_frames_are_a_resize_or_input() {
         let said = |text: &str| serde_json::from_str::<Said>(text);
-        assert_eq!(said(r#"{"type":"resize","cols":80,"rows":24}"#).unwrap(), Said::Resize { cols: 80, rows: 24 });
-        assert_eq!(said(r#"{"type":"input","data":"ls\n"}"#).unwrap(), Said::Input { data: "ls\n".to_owned() });
-        for bad in [r#"{"type":"resize","cols":-1,"rows":1}"#, r#"{"type":"nope"}"#, "[]", r#"{"type":"input","data":"","x":1}"#] {
+        assert_eq!(
+            said(r#"{"type":"resize","cols":80,"rows":24}"#).unwrap(),
+            Said::Resize { cols: 80, rows: 24 }
+        );
+        assert_eq!(
+            said(r#"{"type":"input","data":"ls\n"}"#).unwrap(),
+            Said::Input { data: "ls\n".to_owned() }
+        );
+        for bad in [
+            r#"{"type":"resize","cols":-1,"rows":1}"#,
+            r#"{"type":"nope"}"#,
+            "[]",
+            r#"{"type":"input","data":"","x":1}"#,
+        ] {
             assert!(said(bad).is_err(), "{bad}");
         }
     }
