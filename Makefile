@@ -1,13 +1,12 @@
 # Thin on purpose: a target is one script or one cargo command. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build install test check fmt clippy unit kernel bench clean-data
+.PHONY: help run build install test check agent fmt clippy unit kernel bench clean-data
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
-# The static agent: inside the binary, and under test.
-export ATOLL_AGENT := $(TARGET)/agent-static/atoll-agent
-export ATOLL_EMBED_AGENT := $(ATOLL_AGENT)
+# The static agent that goes into the binary; made by scripts/build.
+export ATOLL_AGENT_BINARY := $(TARGET)/agent-static/atoll-agent
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,7 +15,7 @@ run: ## Install what is missing, build, start a server here and run a first sand
 	@scripts/install-deps run
 	@scripts/build release
 	@$(ROOT) install -m 755 $(TARGET)/release/atoll /usr/local/bin/atoll
-	@exec $(ROOT) env -u ATOLL_AGENT /usr/local/bin/atoll serve --tour
+	@exec $(ROOT) /usr/local/bin/atoll serve --tour
 
 build: ## Build the release binary with the agent inside
 	@scripts/build release
@@ -32,13 +31,16 @@ test: ## Install what is missing and run every test, real sandboxes included
 
 check: fmt clippy unit ## What a change must pass before it is sent: form, lints, layers, unit tests
 
+agent:
+	@scripts/build agent
+
 fmt:
 	@cargo fmt --all --check
 
-clippy:
+clippy: agent
 	@cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 
-unit: ## Tests that need no kernel of their own
+unit: agent ## Tests that need no kernel of their own
 	@scripts/test unit
 
 kernel: ## Only the suites with real servers and real sandboxes
@@ -49,7 +51,7 @@ bench: ## Measure against the bars and the peers; writes bench/RESULTS.md (QUICK
 	@scripts/install-deps bench
 	@scripts/build release
 	@cargo build --release --quiet --locked -p atoll-bench
-	@$(ROOT) env -u ATOLL_AGENT $(TARGET)/release/atoll-bench --atoll $(TARGET)/release/atoll $(if $(QUICK),--quick)
+	@$(ROOT) $(TARGET)/release/atoll-bench --atoll $(TARGET)/release/atoll $(if $(QUICK),--quick)
 
 clean-data: ## End the server of this user and remove its state
 	@scripts/clean-data
