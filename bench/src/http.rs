@@ -116,10 +116,10 @@ impl Client {
             if line.trim_end().is_empty() {
                 return Ok((status, length));
             }
-            if let Some((name, value)) = line.split_once(':') {
-                if name.eq_ignore_ascii_case("content-length") {
-                    length = value.trim().parse().context("bad content-length")?;
-                }
+            if let Some((name, value)) = line.split_once(':')
+                && name.eq_ignore_ascii_case("content-length")
+            {
+                length = value.trim().parse().context("bad content-length")?;
             }
         }
     }

@@ -12,10 +12,13 @@ use crate::Options;
 use crate::report::Report;
 use crate::stats::Samples;
 
+/// Runs one peer `count` times: its own folder, the root filesystem, the count.
+type Peer = fn(&Path, &Path, usize) -> Result<Samples>;
+
 /// Times every peer that is installed; says which are not.
 pub(crate) fn measure(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> Result<()> {
     let count = if options.quick { 5 } else { 30 };
-    let peers: [(&str, &str, fn(&Path, &Path, usize) -> Result<Samples>); 4] = [
+    let peers: [(&str, &str, Peer); 4] = [
         ("bwrap", "bubblewrap", bwrap),
         ("runc run", "runc", runc),
         ("podman run", "podman", podman),
