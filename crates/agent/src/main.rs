@@ -1,2 +1,49 @@
 //! PID 1 of every sandbox: processes, terminals, files, watches; serves the envd protocol.
-fn main() {}
+//!
+//! The engine executes it as `atoll-agent --listen-fd 3 --token-fd 4`: descriptor 3 is a listening TCP socket, 4 holds
+//! the agent token and is read to its end and closed. It trusts nothing it is sent and knows nothing of the host.
+//!
+//! Build (what the `container` crate's build script runs; a directory of its own keeps the flags apart):
+//!
+//! ```text
+//! RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static" \
+//!   cargo build -p atoll-agent --bin atoll-agent --profile agent --target x86_64-unknown-linux-gnu --target-dir target/agent
+//! # → target/agent/x86_64-unknown-linux-gnu/agent/atoll-agent
+//! ```
+//!
+//! It never uses NSS, getaddrinfo, iconv or dlopen: a static glibc would load libraries from a hostile root.
+
+#![expect(unsafe_code, reason = "fork, exec, per-thread identities and signals have no safe interface")]
+
+mod error;
+mod files;
+mod http;
+mod identity;
+mod logs;
+mod metrics;
+mod process;
+mod readiness;
+mod rpc;
+mod serve;
+mod settings;
+mod setup;
+mod state;
+mod users;
+mod watch;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    setup::harden();
+    let Ok(options) = setup::Options::parse(std::env::args().skip(1)) else { return ExitCode::from(2) };
+    let (Ok(token), Ok(listener)) = (options.read_token(), options.listener()) else {
+        return ExitCode::from(3);
+    };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else {
+        return ExitCode::from(4);
+    };
+    match runtime.block_on(serve::serve(listener, token)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}

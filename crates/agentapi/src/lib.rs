@@ -1,1 +1,42 @@
 //! The agent's protocol: messages, a client over any byte stream, version negotiation.
+//!
+//! Shared by the agent and the host. It never opens a socket by itself: the host hands in a connector that dials
+//! the sandbox. Everything an agent sends is hostile to the client here; sizes are capped before memory is taken.
+
+#[cfg(feature = "client")]
+mod client;
+#[cfg(feature = "client")]
+mod error;
+pub mod init;
+pub mod proto;
+
+#[cfg(feature = "client")]
+pub use client::{
+    AgentClient, AgentToken, Entry, EntryKind, ExitStatus, FileReader, LogLine, LogStream, LogTail, Output,
+    ProcessEvent, ProcessInfo, ProcessStream, Range, StartProcess, Started, TerminalSize, WatchKind,
+    WatchStream, Watched,
+};
+#[cfg(feature = "client")]
+pub use error::{AgentError, RpcCode};
+pub use init::{AgentLimits, Features, InitReply, InitRequest, Metrics};
+
+/// The port the agent listens on, on loopback inside the sandbox's own network namespace.
+pub const AGENT_PORT: u16 = 49983;
+
+/// The header that carries the agent token (towards the agent) or the access token (towards the proxy).
+pub const TOKEN_HEADER: &str = "x-access-token";
+
+/// Sent by our host with `POST /init` to get an [`InitReply`] instead of envd's empty 204.
+pub const INIT_HEADER: &str = "atoll-init";
+
+/// Permission bits of a downloaded file, in octal.
+pub const MODE_HEADER: &str = "atoll-mode";
+
+/// Whole size of a downloaded file, also when only a range of it is sent.
+pub const SIZE_HEADER: &str = "atoll-size";
+
+/// The envd version whose behaviour the agent shows; SDKs gate features on it.
+pub const ENVD_VERSION: &str = "0.6.13";
+
+/// The newest protocol generation this source knows. The host adapts to agents of a lower one.
+pub const GENERATION: u32 = 1;

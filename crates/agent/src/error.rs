@@ -1,0 +1,122 @@
+//! What the agent refuses and why; mapped once to Connect codes and once to HTTP statuses, here.
+
+use connectrpc::ConnectError;
+use http::StatusCode;
+use rustix::io::Errno;
+
+/// A refusal. The text is for people and never holds more than the caller sent.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{0}")]
+    Exists(String),
+    #[error("{0}")]
+    Invalid(String),
+    #[error("{0}")]
+    Unauthenticated(String),
+    #[error("{0}")]
+    Denied(String),
+    /// A limit of the sandbox or of the agent was met.
+    #[error("{0}")]
+    Exhausted(String),
+    /// The disk or its quota is full.
+    #[error("{0}")]
+    NoSpace(String),
+    /// It is not in a state that allows this.
+    #[error("{0}")]
+    Conflict(String),
+    #[error("{0}")]
+    Unavailable(String),
+    #[error("{0}")]
+    Range(String),
+    #[error("{0}")]
+    NotAcceptable(String),
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl Refusal {
+    /// What a failed system call on `what` means to the caller.
+    pub(crate) fn from_errno(errno: Errno, what: &str) -> Self {
+        let text = format!("{what}: {}", describe(errno));
+        match errno {
+            Errno::NOENT => Self::NotFound(text),
+            Errno::EXIST => Self::Exists(text),
+            Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::LOOP => Self::Denied(text),
+            Errno::NOTDIR
+            | Errno::ISDIR
+            | Errno::INVAL
+            | Errno::NAMETOOLONG
+            | Errno::TOOBIG
+            | Errno::NOEXEC => Self::Invalid(text),
+            Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Self::NoSpace(text),
+            Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE => Self::Exhausted(text),
+            Errno::NOTEMPTY | Errno::BUSY | Errno::XDEV | Errno::TXTBSY => Self::Conflict(text),
+            _ => Self::Internal(text),
+        }
+    }
+
+    pub(crate) fn http_status(&self) -> StatusCode {
+        match self {
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Exists(_) | Self::Conflict(_) => StatusCode::CONFLICT,
+            Self::Invalid(_) => StatusCode::BAD_REQUEST,
+            Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+            Self::Denied(_) => StatusCode::FORBIDDEN,
+            Self::Exhausted(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::NoSpace(_) => StatusCode::INSUFFICIENT_STORAGE,
+            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Range(_) => StatusCode::RANGE_NOT_SATISFIABLE,
+            Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
+            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl From<Refusal> for ConnectError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NotFound(text) => Self::not_found(text),
+            Refusal::Exists(text) => Self::already_exists(text),
+            Refusal::Invalid(text) => Self::invalid_argument(text),
+            Refusal::Unauthenticated(text) => Self::unauthenticated(text),
+            Refusal::Denied(text) => Self::permission_denied(text),
+            Refusal::Exhausted(text) | Refusal::NoSpace(text) => Self::resource_exhausted(text),
+            Refusal::Conflict(text) => Self::failed_precondition(text),
+            Refusal::Unavailable(text) => Self::unavailable(text),
+            Refusal::Range(text) => Self::out_of_range(text),
+            Refusal::NotAcceptable(text) => Self::unimplemented(text),
+            Refusal::Internal(text) => Self::internal(text),
+        }
+    }
+}
+
+/// Words for the errors people meet; the kernel's number for the rest. libc's own texts may load a locale.
+fn describe(errno: Errno) -> String {
+    let text = match errno {
+        Errno::NOENT => "no such file or directory",
+        Errno::EXIST => "already exists",
+        Errno::ACCESS | Errno::PERM => "permission denied",
+        Errno::ROFS => "read-only file system",
+        Errno::LOOP => "too many symbolic links, or a link that leaves the tree",
+        Errno::NOTDIR => "not a directory",
+        Errno::ISDIR => "is a directory",
+        Errno::INVAL => "invalid argument",
+        Errno::NAMETOOLONG => "name too long",
+        Errno::TOOBIG => "argument list too long",
+        Errno::NOEXEC => "exec format error",
+        Errno::NOSPC => "not enough disk space",
+        Errno::DQUOT => "disk quota exceeded",
+        Errno::FBIG => "file too large",
+        Errno::AGAIN => "the sandbox's process limit is reached",
+        Errno::NOMEM => "out of memory",
+        Errno::MFILE | Errno::NFILE => "too many open files",
+        Errno::NOTEMPTY => "directory not empty",
+        Errno::BUSY => "busy",
+        Errno::XDEV => "is on another file system",
+        Errno::TXTBSY => "is being executed",
+        other => return format!("error {}", other.raw_os_error()),
+    };
+    text.to_owned()
+}

@@ -1,0 +1,144 @@
+//! Files of the sandbox, with the rights of a named user. Knows nothing of the wire but `/files`.
+//!
+//! Every path is opened by `openat2` without magic links, so `/proc/*/root` and `/proc/*/fd` lead nowhere. What is not
+//! a regular file is refused before it is opened for real, so no thread waits on a FIFO and no device is touched.
+
+mod body;
+mod copy;
+mod download;
+mod entry;
+mod path;
+mod tree;
+mod upload;
+
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+pub(crate) use download::get;
+pub(crate) use entry::{Entry, Kind, stat};
+pub(crate) use path::{decode_query, resolve};
+pub(crate) use tree::{list, make_dir, move_entry, remove};
+pub(crate) use upload::{TempName, post};
+
+use crate::error::Refusal;
+
+/// Opens a path as it stands in the sandbox, following ordinary links only.
+pub(crate) fn open(path: &[u8], flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    open_at(CWD, path, flags, mode, ResolveFlags::NO_MAGICLINKS)
+}
+
+fn open_at(
+    dir: impl std::os::fd::AsFd,
+    path: &[u8],
+    flags: OFlags,
+    mode: Mode,
+    resolve: ResolveFlags,
+) -> rustix::io::Result<OwnedFd> {
+    loop {
+        // EAGAIN and EINTR: a rename raced with the walk, or a signal came; the kernel asks to try again.
+        match rustix::fs::openat2(&dir, path, flags | OFlags::CLOEXEC, mode, resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Opens a directory by raw system call, for use between fork and exec. The descriptor is close-on-exec.
+pub(crate) fn open_dir_raw(path: &CStr) -> Result<RawFd, i32> {
+    let how = libc_open_how();
+    // SAFETY: a system call on a NUL-terminated path and a structure of the kernel's layout.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, path.as_ptr(), &raw const how, size_of::<[u64; 3]>())
+    };
+    match i32::try_from(fd) {
+        Ok(fd) if fd >= 0 => Ok(fd),
+        // SAFETY: errno's address is valid for the running thread.
+        _ => Err(unsafe { *libc::__errno_location() }),
+    }
+}
+
+/// flags, mode, resolve: the kernel's `struct open_how`.
+fn libc_open_how() -> [u64; 3] {
+    [(libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64, 0, ResolveFlags::NO_MAGICLINKS.bits()]
+}
+
+/// The directory that holds a path, and the last name. The root has no holder.
+fn open_parent<'a>(path: &'a [u8]) -> Result<(OwnedFd, &'a [u8]), Refusal> {
+    let cut = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
+    let (parent, name) = (&path[..cut.max(1)], &path[cut + 1..]);
+    if name.is_empty() {
+        return Err(Refusal::Invalid("the root directory itself cannot be changed".into()));
+    }
+    let dir = open(parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).map_err(|e| refuse(e, path))?;
+    Ok((dir, name))
+}
+
+/// Opens a regular file for reading or writing, and nothing else: the type is known before the real open.
+fn open_regular(path: &[u8], flags: OFlags) -> Result<(OwnedFd, Stat), Refusal> {
+    let handle = open(path, OFlags::PATH, Mode::empty()).map_err(|e| refuse(e, path))?;
+    let stat = rustix::fs::fstat(&handle).map_err(|e| refuse(e, path))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {}
+        FileType::Directory => {
+            return Err(Refusal::Invalid(format!("path '{}' is a directory", shown(path))));
+        }
+        _ => return Err(Refusal::Invalid(format!("path '{}' is not a regular file", shown(path)))),
+    }
+    let file = reopen(&handle, flags | OFlags::NONBLOCK | OFlags::NOCTTY).map_err(|e| refuse(e, path))?;
+    Ok((file, stat))
+}
+
+/// The same file through its descriptor: no second walk, so nobody can put another in its place.
+fn reopen(handle: &OwnedFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(proc_path(handle), flags | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn proc_path(handle: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", handle.as_raw_fd())
+}
+
+/// Where a descriptor's file is, as an absolute path.
+fn real_path(handle: &OwnedFd) -> rustix::io::Result<Vec<u8>> {
+    Ok(rustix::fs::readlink(proc_path(handle), Vec::new())?.into_bytes())
+}
+
+/// Makes a directory and what is missing above it. True: it was made now.
+fn make_dirs(path: &[u8], mode: Mode) -> Result<bool, Refusal> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    match open(path, flags, Mode::empty()) {
+        Ok(_) => return Ok(false),
+        Err(Errno::NOENT) => {}
+        Err(errno) => return Err(refuse(errno, path)),
+    }
+    let mut made = false;
+    let mut dir = open(b"/", flags, Mode::empty()).map_err(|e| refuse(e, path))?;
+    for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
+        match rustix::fs::mkdirat(&dir, name, mode) {
+            Ok(()) => made = true,
+            Err(Errno::EXIST) => made = false,
+            // Parents may be unwritable or read-only as long as they are there.
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS)
+                if rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() =>
+            {
+                made = false;
+            }
+            Err(errno) => return Err(refuse(errno, path)),
+        }
+        dir = open_at(&dir, name, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
+            .map_err(|e| refuse(e, path))?;
+    }
+    Ok(made)
+}
+
+fn refuse(errno: Errno, path: &[u8]) -> Refusal {
+    Refusal::from_errno(errno, &format!("path '{}'", shown(path)))
+}
+
+/// A path for people: control characters and broken UTF-8 replaced, not too long.
+pub(crate) fn shown(path: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&path[..path.len().min(512)]);
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

@@ -1,0 +1,30 @@
+//! An upload's body: chunks with a deadline between them, so that a client that stalls holds nothing for ever.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use crate::error::Refusal;
+
+/// LIMIT: a client that sends nothing for so long is gone; its temporary file goes too.
+const STALL_LIMIT: Duration = Duration::from_secs(60);
+
+/// The next bytes, `None` at the orderly end. A broken connection is an error, not an end.
+pub(super) async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> {
+    loop {
+        let Ok(frame) = tokio::time::timeout(STALL_LIMIT, body.frame()).await else {
+            return Err(Refusal::Unavailable("the upload stalled".into()));
+        };
+        match frame {
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+            Some(Err(_)) => return Err(Refusal::Unavailable("the upload broke off".into())),
+            None => return Ok(None),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Directories: list, make, move, remove. All by descriptor, without recursion, with bounds.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::entry::{Entry, Kind, describe, stat};
+use super::{copy, make_dirs, open, open_at, open_parent, refuse, shown};
+use crate::error::Refusal;
+use crate::users::Accounts;
+
+/// LIMIT: entries of one answer, some 10 MB on the wire.
+const LIST_MAX: usize = 50_000;
+/// LIMIT: levels of one list; each holds a descriptor.
+const DEPTH_MAX: u32 = 64;
+/// LIMIT: levels of a removal that hold a descriptor; what is deeper is moved up first.
+const REMOVE_DEPTH: usize = 64;
+/// LIMIT: how often a directory that somebody keeps filling is emptied again.
+const REMOVE_TRIES: usize = 100_000;
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK);
+const BELOW: ResolveFlags =
+    ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::BENEATH);
+
+/// What a directory holds, sorted, children after their parent. `true`: cut at the bound.
+pub(crate) fn list(path: &[u8], depth: u32) -> Result<(Vec<Entry>, bool), Refusal> {
+    let top = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK, Mode::empty()).map_err(
+        |errno| match errno {
+            Errno::NOTDIR => Refusal::Invalid(format!("path '{}' is not a directory", shown(path))),
+            other => refuse(other, path),
+        },
+    )?;
+    let accounts = Accounts::read();
+    let depth = depth.clamp(1, DEPTH_MAX) as usize;
+    let mut found = Vec::new();
+    let mut levels = vec![Level::open(top, path.to_vec()).map_err(|e| refuse(e, path))?];
+    while let Some(level) = levels.last_mut() {
+        let Some(name) = level.names.pop() else {
+            levels.pop();
+            continue;
+        };
+        if found.len() >= LIST_MAX {
+            return Ok((found, true));
+        }
+        let below = level.path_of(&name);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        // What vanished or may not be seen meanwhile is left out.
+        let Ok(handle) = open_at(&level.dir, &name, flags, Mode::empty(), BELOW) else { continue };
+        let Ok(entry) = describe(&handle, below.clone(), &accounts) else { continue };
+        let inside = (entry.kind == Kind::Directory && levels.len() < depth)
+            .then(|| levels.last().map(|level| open_at(&level.dir, &name, DIRECTORY, Mode::empty(), BELOW)))
+            .flatten();
+        found.push(entry);
+        if let Some(Ok(dir)) = inside
+            && let Ok(level) = Level::open(dir, below)
+        {
+            levels.push(level);
+        }
+    }
+    Ok((found, false))
+}
+
+struct Level {
+    dir: OwnedFd,
+    path: Vec<u8>,
+    /// Sorted backwards: the next is the last.
+    names: Vec<Vec<u8>>,
+}
+
+impl Level {
+    fn open(dir: OwnedFd, path: Vec<u8>) -> rustix::io::Result<Self> {
+        let mut names = names_in(&dir, LIST_MAX)?;
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(Self { dir, path, names })
+    }
+
+    fn path_of(&self, name: &[u8]) -> Vec<u8> {
+        let parent = if self.path == b"/" { &[][..] } else { &self.path[..] };
+        [parent, b"/", name].concat()
+    }
+}
+
+fn names_in(dir: &OwnedFd, max: usize) -> rustix::io::Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
+            if names.len() >= max {
+                break;
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// Makes a directory and its parents.
+pub(crate) fn make_dir(path: &[u8], mode: u32) -> Result<Entry, Refusal> {
+    let mode = Mode::from_raw_mode(mode & 0o7777);
+    match make_dirs(path, Mode::from_raw_mode(0o755)) {
+        Ok(true) => {}
+        Ok(false) => return Err(Refusal::Exists(format!("directory already exists: '{}'", shown(path)))),
+        Err(Refusal::Invalid(_) | Refusal::Exists(_)) => {
+            return Err(Refusal::Invalid(format!("path '{}' is a file, or leads through one", shown(path))));
+        }
+        Err(other) => return Err(other),
+    }
+    if mode != Mode::from_raw_mode(0o755) {
+        let dir = open(path, DIRECTORY, Mode::empty()).map_err(|e| refuse(e, path))?;
+        rustix::fs::fchmod(&dir, mode).map_err(|e| refuse(e, path))?;
+    }
+    stat(path)
+}
+
+/// Renames; across file systems (an image's directory is on another layer) it copies and removes.
+pub(crate) fn move_entry(source: &[u8], destination: &[u8]) -> Result<Entry, Refusal> {
+    let (from, old) = open_parent(source)?;
+    rustix::fs::statat(&from, old, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| refuse(e, source))?;
+    let cut = destination.iter().rposition(|b| *b == b'/').unwrap_or(0);
+    make_dirs(&destination[..cut.max(1)], Mode::from_raw_mode(0o755))?;
+    let (to, new) = open_parent(destination)?;
+    match rustix::fs::renameat(&from, old, &to, new) {
+        Ok(()) => {}
+        Err(Errno::XDEV) => {
+            copy::copy(&from, old, &to, new).map_err(|e| refuse(e, source))?;
+            remove(source, false)?;
+        }
+        Err(errno) => return Err(refuse(errno, destination)),
+    }
+    stat(destination)
+}
+
+/// Removes a path and all below it, however deep. Links are removed, never followed.
+pub(crate) fn remove(path: &[u8], missing_ok: bool) -> Result<(), Refusal> {
+    let missing = |errno: Errno| missing_ok && errno == Errno::NOENT;
+    let (parent, name) = match open_parent(path) {
+        Ok(found) => found,
+        Err(Refusal::NotFound(_)) if missing_ok => return Ok(()),
+        Err(other) => return Err(other),
+    };
+    match remove_one(&parent, name) {
+        Ok(()) => return Ok(()),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+        Err(errno) if missing(errno) => return Ok(()),
+        Err(errno) => return Err(refuse(errno, path)),
+    }
+    let top = open_at(&parent, name, DIRECTORY, Mode::empty(), BELOW).map_err(|e| refuse(e, path))?;
+    empty(&top).map_err(|e| refuse(e, path))?;
+    match remove_one(&parent, name) {
+        Err(errno) if errno != Errno::NOENT => Err(refuse(errno, path)),
+        _ => Ok(()),
+    }
+}
+
+/// A file, link or empty directory.
+fn remove_one(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<()> {
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        // Linux says EISDIR; POSIX would say EPERM.
+        Err(Errno::ISDIR | Errno::PERM) => rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR),
+        other => other,
+    }
+}
+
+/// Empties a directory. Directories deeper than the bound are moved to its top and met there again, so a tree of any
+/// depth needs a fixed number of descriptors.
+fn empty(top: &OwnedFd) -> rustix::io::Result<()> {
+    let mut moved = 0u64;
+    for _ in 0..REMOVE_TRIES {
+        let names = names_in(top, LIST_MAX)?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        for name in names {
+            remove_below(top, &name, &mut moved)?;
+        }
+    }
+    Err(Errno::NOTEMPTY)
+}
+
+struct Doomed {
+    dir: OwnedFd,
+    name: Vec<u8>,
+    names: Vec<Vec<u8>>,
+}
+
+fn remove_below(top: &OwnedFd, name: &[u8], moved: &mut u64) -> rustix::io::Result<()> {
+    let mut levels: Vec<Doomed> = Vec::new();
+    let mut next = Some(name.to_vec());
+    loop {
+        let here = levels.last().map_or(top, |level| &level.dir);
+        if let Some(name) = next.take() {
+            match remove_one(here, &name) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(Errno::NOTEMPTY | Errno::EXIST) if levels.len() < REMOVE_DEPTH => {
+                    let dir = open_at(here, &name, DIRECTORY, Mode::empty(), BELOW)?;
+                    let names = names_in(&dir, LIST_MAX)?;
+                    levels.push(Doomed { dir, name, names });
+                }
+                Err(Errno::NOTEMPTY | Errno::EXIST) => {
+                    *moved += 1;
+                    let aside = format!(".atoll-rm-{}-{moved}", crate::files::upload::boot_word());
+                    rustix::fs::renameat(here, &name, top, aside)?;
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+        let Some(level) = levels.last_mut() else { return Ok(()) };
+        next = level.names.pop();
+        if next.is_none() {
+            let done = levels.pop().map(|level| level.name).unwrap_or_default();
+            let holder = levels.last().map_or(top, |level| &level.dir);
+            match rustix::fs::unlinkat(holder, &done, AtFlags::REMOVEDIR) {
+                // Somebody refilled it, or the list was cut at the bound: the next round over the top finds it.
+                Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+}

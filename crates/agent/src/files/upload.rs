@@ -1,0 +1,389 @@
+//! `POST /files`: raw or multipart, streamed to a temporary file beside the target and renamed when it is whole.
+//!
+//! The name shows the old content or all of the new, never a part. The temporary name tells our watchers that it is
+//! ours, and whether the target is new, so that they can report the events that a plain write would have made.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, header};
+use hyper::body::Incoming;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::entry::{Metadata, check_metadata, write_metadata};
+use super::{
+    body, decode_query, make_dirs, open, open_parent, open_regular, real_path, refuse, resolve, shown,
+};
+use crate::error::Refusal;
+use crate::http::{Body, json};
+use crate::state::Agent;
+use crate::users::User;
+
+/// LIMIT: links followed to find where an upload through a dangling link goes.
+const LINKS_MAX: usize = 8;
+
+/// Header prefix of metadata.
+const METADATA_PREFIX: &str = "x-metadata-";
+
+/// Answers an upload by `user`.
+pub(crate) async fn post(
+    agent: &Agent,
+    user: &User,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Refusal> {
+    let (head, mut incoming) = request.into_parts();
+    let query = head.uri.query().unwrap_or_default();
+    let wanted = Wanted {
+        path: decode_query(query, "path").filter(|path| !path.is_empty()),
+        mode: mode_of(query)?,
+        metadata: metadata_of(&head.headers)?,
+    };
+    let kind = text(&head.headers, header::CONTENT_TYPE.as_str());
+    let written = match multer::parse_boundary(kind) {
+        Ok(boundary) => multipart(agent, user, &wanted, incoming, boundary).await?,
+        Err(_) => {
+            let coding = Coding::parse(text(&head.headers, header::CONTENT_ENCODING.as_str()))?;
+            let Some(raw) = &wanted.path else {
+                return Err(Refusal::Invalid("the path parameter is required".into()));
+            };
+            let mut upload = Upload::begin(agent, user, raw, &wanted, coding).await?;
+            while let Some(chunk) = body::next(&mut incoming).await? {
+                upload.write(chunk).await?;
+            }
+            vec![upload.finish().await?]
+        }
+    };
+    Ok(json(&written.into_iter().map(|path| described(&path, &wanted.metadata)).collect::<Vec<_>>()))
+}
+
+async fn multipart(
+    agent: &Agent,
+    user: &User,
+    wanted: &Wanted,
+    incoming: Incoming,
+    boundary: String,
+) -> Result<Vec<Vec<u8>>, Refusal> {
+    let chunks = futures::stream::unfold(Some(incoming), |incoming| async move {
+        let mut incoming = incoming?;
+        match body::next(&mut incoming).await {
+            Ok(Some(chunk)) => Some((Ok(chunk), Some(incoming))),
+            Ok(None) => None,
+            Err(refusal) => Some((Err(io::Error::other(refusal)), None)),
+        }
+    });
+    let broken = |_| Refusal::Invalid("the multipart body is broken".into());
+    let mut parts = multer::Multipart::new(chunks, boundary);
+    let mut written = Vec::new();
+    while let Some(mut part) = parts.next_field().await.map_err(broken)? {
+        if part.name() != Some("file") {
+            continue;
+        }
+        let named = part.file_name().map(|name| name.as_bytes().to_vec());
+        let Some(raw) = wanted.path.clone().or(named).filter(|raw| !raw.is_empty()) else {
+            return Err(Refusal::Invalid("a part needs a file name, or the request a path".into()));
+        };
+        let mut upload = Upload::begin(agent, user, &raw, wanted, Coding::Identity).await?;
+        while let Some(chunk) = part.chunk().await.map_err(broken)? {
+            upload.write(chunk).await?;
+        }
+        written.push(upload.finish().await?);
+    }
+    match written.is_empty() {
+        true => Err(Refusal::Invalid("no part is named 'file'".into())),
+        false => Ok(written),
+    }
+}
+
+fn described(path: &[u8], metadata: &Metadata) -> serde_json::Value {
+    let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
+    let mut entry = serde_json::json!({
+        "name": String::from_utf8_lossy(name), "path": String::from_utf8_lossy(path), "type": "file",
+    });
+    if !metadata.is_empty() {
+        entry["metadata"] = serde_json::json!(metadata);
+    }
+    entry
+}
+
+struct Wanted {
+    path: Option<Vec<u8>>,
+    mode: Option<u32>,
+    metadata: Metadata,
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+fn mode_of(query: &str) -> Result<Option<u32>, Refusal> {
+    let Some(mode) = decode_query(query, "mode") else { return Ok(None) };
+    let parsed = std::str::from_utf8(&mode).ok().and_then(|text| u32::from_str_radix(text, 8).ok());
+    match parsed {
+        Some(mode) if mode <= 0o7777 => Ok(Some(mode)),
+        _ => Err(Refusal::Invalid("mode is up to four octal digits".into())),
+    }
+}
+
+fn metadata_of(headers: &HeaderMap) -> Result<Metadata, Refusal> {
+    let mut metadata = BTreeMap::new();
+    for (name, value) in headers {
+        if let Some(key) = name.as_str().strip_prefix(METADATA_PREFIX) {
+            let value = value.to_str().map_err(|_| Refusal::Invalid("metadata is printable ASCII".into()))?;
+            metadata.insert(key.to_owned(), value.to_owned());
+        }
+    }
+    check_metadata(&metadata)?;
+    Ok(metadata)
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Coding {
+    Identity,
+    Gzip,
+}
+
+impl Coding {
+    fn parse(text: &str) -> Result<Self, Refusal> {
+        match text.trim() {
+            "" | "identity" => Ok(Self::Identity),
+            "gzip" => Ok(Self::Gzip),
+            _ => Err(Refusal::Invalid("content-encoding must be gzip or identity".into())),
+        }
+    }
+}
+
+/// An upload in progress. Dropped before `finish`, it leaves nothing behind.
+struct Upload<'a> {
+    agent: &'a Agent,
+    user: &'a User,
+    path: Vec<u8>,
+    /// Taken by the job that writes, and put back by it.
+    sink: Option<Sink>,
+    metadata: Metadata,
+}
+
+impl<'a> Upload<'a> {
+    async fn begin(
+        agent: &'a Agent,
+        user: &'a User,
+        raw: &[u8],
+        wanted: &Wanted,
+        coding: Coding,
+    ) -> Result<Self, Refusal> {
+        let path = resolve(raw, user)?;
+        let (target, mode) = (path.clone(), wanted.mode);
+        let file = agent.workers.run(&user.ids, move || Target::open(&target, mode)).await?;
+        let sink = match coding {
+            Coding::Identity => Sink::Plain(file),
+            Coding::Gzip => Sink::Gzip(Box::new(flate2::write::MultiGzDecoder::new(file))),
+        };
+        Ok(Self { agent, user, path, sink: Some(sink), metadata: wanted.metadata.clone() })
+    }
+
+    async fn write(&mut self, chunk: Bytes) -> Result<(), Refusal> {
+        let Some(mut sink) = self.sink.take() else { return Err(lost()) };
+        let job = move || sink.write(&chunk).map(|()| sink);
+        self.sink = Some(self.agent.workers.run(&self.user.ids, job).await?);
+        Ok(())
+    }
+
+    async fn finish(mut self) -> Result<Vec<u8>, Refusal> {
+        let Some(sink) = self.sink.take() else { return Err(lost()) };
+        let metadata = std::mem::take(&mut self.metadata);
+        self.agent.workers.run(&self.user.ids, move || sink.target()?.commit(&metadata)).await?;
+        Ok(self.path)
+    }
+}
+
+fn lost() -> Refusal {
+    Refusal::Internal("the upload lost its file".into())
+}
+
+enum Sink {
+    Plain(Target),
+    /// Decompressed straight to disk: a bomb meets the quota, not the memory.
+    Gzip(Box<flate2::write::MultiGzDecoder<Target>>),
+}
+
+impl Sink {
+    fn write(&mut self, chunk: &[u8]) -> Result<(), Refusal> {
+        match self {
+            Self::Plain(target) => target.write_all(chunk).map_err(|e| write_refusal(&e)),
+            Self::Gzip(decoder) => decoder.write_all(chunk).map_err(|e| write_refusal(&e)),
+        }
+    }
+
+    fn target(self) -> Result<Target, Refusal> {
+        match self {
+            Self::Plain(target) => Ok(target),
+            Self::Gzip(decoder) => decoder.finish().map_err(|e| write_refusal(&e)),
+        }
+    }
+}
+
+fn write_refusal(error: &io::Error) -> Refusal {
+    match Errno::from_io_error(error) {
+        Some(errno) => Refusal::from_errno(errno, "write"),
+        None => Refusal::Invalid("the gzip body is broken".into()),
+    }
+}
+
+/// The file that is written, and what it shall become.
+struct Target {
+    file: OwnedFd,
+    mode: Option<u32>,
+    /// Absent: the target itself is written, as its directory takes no new names from this user.
+    temporary: Option<Temporary>,
+}
+
+struct Temporary {
+    dir: OwnedFd,
+    name: String,
+    becomes: Vec<u8>,
+}
+
+impl Target {
+    fn open(path: &[u8], mode: Option<u32>) -> Result<Self, Refusal> {
+        let cut = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
+        make_dirs(&path[..cut.max(1)], Mode::from_raw_mode(0o755))?;
+        let path = final_path(path)?;
+        let (dir, name) = open_parent(&path)?;
+        let old = match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(stat),
+            Err(Errno::NOENT) => None,
+            Err(errno) => return Err(refuse(errno, &path)),
+        };
+        match old.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            None | Some(FileType::RegularFile) => {}
+            Some(FileType::Directory) => {
+                return Err(Refusal::Invalid(format!("path '{}' is a directory", shown(&path))));
+            }
+            Some(_) => {
+                return Err(Refusal::Invalid(format!("path '{}' is not a regular file", shown(&path))));
+            }
+        }
+        let mode = mode.or(old.map(|stat| stat.st_mode & 0o777)).or(Some(0o644));
+        let temporary = TempName::fresh(old.is_none()).0;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(&dir, &*temporary, flags, Mode::from_raw_mode(0o600)) {
+            Ok(file) => {
+                let temporary = Temporary { dir, name: temporary, becomes: name.to_vec() };
+                Ok(Self { file, mode, temporary: Some(temporary) })
+            }
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) if old.is_some() => {
+                let (file, _) = open_regular(&path, OFlags::WRONLY | OFlags::TRUNC)?;
+                Ok(Self { file, mode: None, temporary: None })
+            }
+            Err(errno) => Err(refuse(errno, &path)),
+        }
+    }
+
+    fn commit(mut self, metadata: &Metadata) -> Result<(), Refusal> {
+        if let Some(mode) = self.mode {
+            rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))
+                .map_err(|e| Refusal::from_errno(e, "chmod"))?;
+        }
+        write_metadata(&self.file, metadata)?;
+        if let Some(temporary) = &self.temporary {
+            rustix::fs::renameat(&temporary.dir, &*temporary.name, &temporary.dir, &*temporary.becomes)
+                .map_err(|errno| refuse(errno, &temporary.becomes))?;
+        }
+        self.temporary = None;
+        Ok(())
+    }
+}
+
+impl Write for Target {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        write_all(&self.file, data)?;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            let _ = rustix::fs::unlinkat(&temporary.dir, &*temporary.name, AtFlags::empty());
+        }
+    }
+}
+
+/// Where a write to this path ends: links are followed, so that a link stays one.
+fn final_path(path: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let mut path = path.to_vec();
+    for _ in 0..LINKS_MAX {
+        match open(&path, OFlags::PATH, Mode::empty()) {
+            Ok(handle) => return real_path(&handle).map_err(|e| refuse(e, &path)),
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(refuse(errno, &path)),
+        }
+        let (dir, name) = open_parent(&path)?;
+        let mut place = real_path(&dir).map_err(|e| refuse(e, &path))?;
+        match rustix::fs::readlinkat(&dir, name, Vec::new()) {
+            Ok(link) if link.to_bytes().starts_with(b"/") => path = link.into_bytes(),
+            Ok(link) => {
+                place.push(b'/');
+                place.extend_from_slice(link.to_bytes());
+                path = place;
+            }
+            Err(Errno::NOENT | Errno::INVAL) => {
+                let slash: &[u8] = if place == b"/" { b"" } else { b"/" };
+                return Ok([&place, slash, name].concat());
+            }
+            Err(errno) => return Err(refuse(errno, &path)),
+        }
+    }
+    Err(refuse(Errno::LOOP, &path))
+}
+
+pub(super) fn write_all(file: &OwnedFd, mut data: &[u8]) -> rustix::io::Result<()> {
+    while !data.is_empty() {
+        match rustix::io::write(file, data) {
+            Ok(n) => data = &data[n..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Names of temporary files: unguessable per start of the agent, and telling.
+pub(crate) struct TempName(String);
+
+impl TempName {
+    fn fresh(target_is_new: bool) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let kind = if target_is_new { 'n' } else { 'r' };
+        Self(format!(".atoll-up-{}-{kind}-{}", boot_word(), NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// Whether a name is one of ours, and then whether its target is new.
+    pub(crate) fn parse(name: &[u8]) -> Option<bool> {
+        let rest = name.strip_prefix(b".atoll-up-")?.strip_prefix(boot_word().as_bytes())?;
+        match rest {
+            [b'-', b'n', b'-', ..] => Some(true),
+            [b'-', b'r', b'-', ..] => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// Random, once per start.
+pub(super) fn boot_word() -> &'static str {
+    static WORD: OnceLock<String> = OnceLock::new();
+    WORD.get_or_init(|| {
+        let mut bytes = [0u8; 8];
+        // Without randomness the name is only guessable, never wrong: creation is exclusive.
+        let _ = getrandom::fill(&mut bytes);
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
+    })
+}

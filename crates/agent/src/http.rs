@@ -1,0 +1,186 @@
+//! The agent's HTTP: who may ask, which route answers, how refusals look. RPC paths go on to `rpc`.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use atoll_agentapi::{Features, InitReply, InitRequest};
+use base64::Engine;
+use bytes::Bytes;
+use connectrpc::ConnectRpcService;
+use futures::{Stream, StreamExt};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full, Limited, StreamBody};
+use hyper::body::Incoming;
+use tower::Service;
+
+use crate::error::Refusal;
+use crate::files;
+use crate::state::Agent;
+use crate::users::{self, User};
+
+/// LIMIT: settings with a large environment.
+const INIT_MAX: usize = 4 << 20;
+
+pub(crate) type Body = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
+
+/// What answers the requests of one connection.
+#[derive(Clone)]
+pub(crate) struct Front {
+    pub(crate) agent: Arc<Agent>,
+    pub(crate) rpc: ConnectRpcService,
+}
+
+impl Front {
+    /// Answers; `true` beside it: the request showed the token.
+    pub(crate) async fn answer(&self, request: Request<Incoming>) -> (Response<Body>, bool) {
+        let path = request.uri().path();
+        if path == "/health" && request.method() == Method::GET {
+            return (empty(StatusCode::NO_CONTENT), false);
+        }
+        let shown =
+            request.headers().get(atoll_agentapi::TOKEN_HEADER).map_or(&b""[..], HeaderValue::as_bytes);
+        if !self.agent.settings.is_token(shown) {
+            let rpc = !matches!(path, "/init" | "/envs" | "/metrics" | "/files");
+            return (unauthenticated(rpc), false);
+        }
+        (self.route(request).await.unwrap_or_else(|refusal| refused(&refusal)), true)
+    }
+
+    async fn route(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        let method = request.method().clone();
+        match (method, request.uri().path()) {
+            (Method::POST, "/init") => self.init(request).await,
+            (Method::GET, "/envs") => Ok(json(&self.agent.settings.envs())),
+            (Method::GET, "/metrics") => Ok(json(&self.agent.meter.read(self.agent.settings.limits()))),
+            (Method::GET, "/files") => {
+                let user = self.file_user(&request)?;
+                let path = files::decode_query(request.uri().query().unwrap_or_default(), "path")
+                    .unwrap_or_default();
+                files::get(&self.agent, &user, &path, request.headers()).await
+            }
+            (Method::POST, "/files") => {
+                let user = self.file_user(&request)?;
+                files::post(&self.agent, &user, request).await
+            }
+            (_, "/init" | "/envs" | "/metrics" | "/files") => Ok(empty(StatusCode::METHOD_NOT_ALLOWED)),
+            _ => {
+                let Ok(response) = self.rpc.clone().call(request).await;
+                Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()))
+            }
+        }
+    }
+
+    async fn init(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        let wants_reply = request.headers().contains_key(atoll_agentapi::INIT_HEADER);
+        let body = Limited::new(request.into_body(), INIT_MAX)
+            .collect()
+            .await
+            .map_err(|_| Refusal::Invalid("the init request is too large or broke off".into()))?
+            .to_bytes();
+        let parsed = if body.is_empty() { Ok(InitRequest::default()) } else { serde_json::from_slice(&body) };
+        let settings =
+            parsed.map_err(|_| Refusal::Invalid("the init request is not valid JSON for it".into()))?;
+        self.agent.settings.apply(settings)?;
+        // While there is surely room for it: programs inside may use up the process limit later.
+        self.agent.workers.warm();
+        if !wants_reply {
+            return Ok(empty(StatusCode::NO_CONTENT));
+        }
+        Ok(json(&InitReply {
+            agent_version: env!("CARGO_PKG_VERSION").into(),
+            envd_version: atoll_agentapi::ENVD_VERSION.into(),
+            generation: atoll_agentapi::GENERATION,
+            features: Features::ALL.iter().map(|&feature| feature.to_owned()).collect(),
+        }))
+    }
+
+    /// The user of a file request: `username`, the Basic user, the default.
+    fn file_user(&self, request: &Request<Incoming>) -> Result<User, Refusal> {
+        let query = request.uri().query().unwrap_or_default();
+        match files::decode_query(query, "username").filter(|name| !name.is_empty()) {
+            Some(name) => users::find(&String::from_utf8_lossy(&name)),
+            None => request_user(&self.agent, request.headers(), ""),
+        }
+    }
+}
+
+/// The user of a request: the one it names, the Basic user, the default.
+pub(crate) fn request_user(agent: &Agent, headers: &HeaderMap, named: &str) -> Result<User, Refusal> {
+    if !named.is_empty() {
+        return users::find(named);
+    }
+    match basic_user(headers)? {
+        Some(name) if !name.is_empty() => users::find(&name),
+        _ => users::find(&agent.settings.default_user()),
+    }
+}
+
+fn basic_user(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+    let bad = || Refusal::Unauthenticated("the authorization header names no user".into());
+    let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
+    let text = value.to_str().map_err(|_| bad())?;
+    // Other schemes are the proxy's business and name nobody here.
+    let Some(encoded) = text.strip_prefix("Basic ") else { return Ok(None) };
+    let decoded = base64::engine::general_purpose::STANDARD.decode(encoded.trim()).map_err(|_| bad())?;
+    let pair = String::from_utf8(decoded).map_err(|_| bad())?;
+    Ok(Some(pair.split(':').next().unwrap_or_default().to_owned()))
+}
+
+pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+pub(crate) fn streamed(chunks: impl Stream<Item = Result<Bytes, Refusal>> + Send + 'static) -> Body {
+    StreamBody::new(chunks.map(|chunk| chunk.map(Frame::data).map_err(Into::into))).boxed_unsync()
+}
+
+fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
+    *response.status_mut() = status;
+    response
+}
+
+pub(crate) fn json(value: &impl serde::Serialize) -> Response<Body> {
+    let mut response = Response::new(full(serde_json::to_vec(value).unwrap_or_default()));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// envd's error body.
+pub(crate) fn refused(refusal: &Refusal) -> Response<Body> {
+    let status = refusal.http_status();
+    let mut response = json(&serde_json::json!({ "code": status.as_u16(), "message": refusal.to_string() }));
+    *response.status_mut() = status;
+    response
+}
+
+fn unauthenticated(rpc: bool) -> Response<Body> {
+    let refusal = Refusal::Unauthenticated("the access token is missing or wrong".into());
+    if !rpc {
+        return refused(&refusal);
+    }
+    let mut response =
+        json(&serde_json::json!({ "code": "unauthenticated", "message": refusal.to_string() }));
+    *response.status_mut() = StatusCode::UNAUTHORIZED;
+    response
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_basic_user_is_read_and_other_schemes_name_nobody() {
+        let user = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, HeaderValue::from_str(text).unwrap());
+            basic_user(&headers)
+        };
+        assert_eq!(user("Basic cm9vdDo=").unwrap().as_deref(), Some("root"));
+        assert_eq!(user("Bearer abc").unwrap(), None);
+        assert!(user("Basic ***").is_err());
+    }
+}

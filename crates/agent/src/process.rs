@@ -1,0 +1,255 @@
+//! Processes: start, output, exit, input, signals. Knows nothing of the wire.
+//!
+//! ```text
+//! spawn ──fork──► table (pid → Process) ◄── reaper (SIGCHLD, waits for everybody)
+//!                   │                            │ status
+//!                   └──► pump: exec result, then output ──► hub ──► readers (bounded), tail, logs
+//! ```
+//! One thread forks and reaps, with no await between fork and registration, so no exit is ever lost or stolen.
+
+mod output;
+mod pump;
+mod reaper;
+mod spawn;
+mod table;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::io::Errno;
+use rustix::termios::Winsize;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+pub(crate) use output::{Hub, Item, Patience, Reader, Source};
+pub(crate) use pump::start;
+pub(crate) use reaper::reap_forever;
+pub(crate) use spawn::CHILD_NOFILE;
+pub(crate) use table::Table;
+
+use crate::error::Refusal;
+use crate::users::User;
+
+/// LIMIT: how long a caller's write to stdin waits for a process that does not read.
+const INPUT_WAIT: Duration = Duration::from_secs(8);
+
+/// What to start, already checked.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) cmd: String,
+    pub(crate) args: Vec<String>,
+    /// What the caller asked for, shown by List.
+    pub(crate) request_envs: BTreeMap<String, String>,
+    /// The whole environment.
+    pub(crate) envs: BTreeMap<String, String>,
+    /// Absolute.
+    pub(crate) cwd: String,
+    pub(crate) pty: Option<Size>,
+    pub(crate) tag: Option<String>,
+    pub(crate) stdin: bool,
+    pub(crate) logged: bool,
+    pub(crate) user: User,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// Columns and rows; larger numbers than the kernel's are cut to its largest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) cols: u32,
+    pub(crate) rows: u32,
+}
+
+impl From<Size> for Winsize {
+    fn from(size: Size) -> Self {
+        let cut = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
+        Self { ws_row: cut(size.rows), ws_col: cut(size.cols), ws_xpixel: 0, ws_ypixel: 0 }
+    }
+}
+
+/// What people may ask about a process.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    pub(crate) cmd: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) envs: BTreeMap<String, String>,
+    pub(crate) cwd: String,
+    pub(crate) tag: Option<String>,
+    pub(crate) user: String,
+    pub(crate) started_at_ms: u64,
+    pub(crate) pty: bool,
+    pub(crate) logged: bool,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Exit {
+    pub(crate) code: i32,
+    /// 0: it exited by itself.
+    pub(crate) signal: i32,
+    pub(crate) core_dumped: bool,
+    pub(crate) timed_out: bool,
+}
+
+/// A process that the agent started; kept for a while after its end.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) facts: Facts,
+    pub(crate) hub: Hub,
+    input: tokio::sync::Mutex<Input>,
+    terminal: Mutex<Option<Arc<AsyncFd<OwnedFd>>>>,
+    life: Mutex<Life>,
+    exited: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Life {
+    status: Option<Exit>,
+    timed_out: bool,
+}
+
+#[derive(Debug)]
+enum Input {
+    None,
+    Pipe(AsyncFd<OwnedFd>),
+    Closed,
+    Terminal(Arc<AsyncFd<OwnedFd>>),
+}
+
+impl Process {
+    /// Called by the reaper, once.
+    fn set_exit(&self, mut exit: Exit) {
+        let mut life = self.life();
+        exit.timed_out = life.timed_out;
+        life.status = Some(exit);
+        self.exited.notify_one();
+    }
+
+    fn exit(&self) -> Option<Exit> {
+        self.life().status
+    }
+
+    fn life(&self) -> std::sync::MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Signals the process group. The pid cannot have been given to somebody else: reaping happens on this thread
+    /// and marks the process first.
+    pub(crate) fn signal(&self, signal: i32) -> Result<(), Refusal> {
+        if self.exit().is_some() {
+            return Err(not_running(self.pid));
+        }
+        match kill_group(self.pid, signal) {
+            Ok(()) => Ok(()),
+            Err(Errno::SRCH) => Err(not_running(self.pid)),
+            Err(Errno::INVAL) => Err(Refusal::Invalid(format!("no signal {signal}"))),
+            Err(errno) => Err(Refusal::from_errno(errno, "signal")),
+        }
+    }
+
+    /// The deadline passed: kills the group, and the exit will say why.
+    fn expire(&self) {
+        let mut life = self.life();
+        if life.status.is_none() {
+            life.timed_out = true;
+            drop(life);
+            let _ = kill_group(self.pid, libc::SIGKILL);
+        }
+    }
+
+    /// Writes everything, in the order of calls. Waits while the process does not read, but not for ever.
+    pub(crate) async fn write_input(&self, data: &[u8]) -> Result<(), Refusal> {
+        let writing = async {
+            let input = self.input.lock().await;
+            match &*input {
+                Input::Pipe(fd) => write_all(fd, data).await,
+                Input::Terminal(fd) => write_all(fd, data).await,
+                Input::None => Err(Refusal::Internal("stdin was not asked for at start".into())),
+                Input::Closed => Err(Refusal::Internal("stdin is closed".into())),
+            }
+        };
+        let late = || {
+            Err(Refusal::Exhausted(
+                "the process does not read its stdin; part of the input may be written".into(),
+            ))
+        };
+        tokio::time::timeout(INPUT_WAIT, writing).await.unwrap_or_else(|_| late())
+    }
+
+    /// Ends stdin. Closed already is fine; a terminal has no end to close.
+    pub(crate) async fn close_input(&self) -> Result<(), Refusal> {
+        let closing = async {
+            let mut input = self.input.lock().await;
+            match &*input {
+                Input::Pipe(_) => *input = Input::Closed,
+                Input::Closed | Input::None => {}
+                Input::Terminal(_) => {
+                    return Err(Refusal::Conflict("a terminal's input cannot be closed; send ^D".into()));
+                }
+            }
+            Ok(())
+        };
+        let late = || Err(Refusal::Exhausted("another write to stdin is still waiting".into()));
+        tokio::time::timeout(INPUT_WAIT, closing).await.unwrap_or_else(|_| late())
+    }
+
+    /// After the exit nobody reads it; a descriptor less.
+    async fn release_input(&self) {
+        *self.input.lock().await = Input::Closed;
+    }
+
+    fn release_terminal(&self) {
+        *self.terminal.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(crate) fn resize(&self, size: Size) -> Result<(), Refusal> {
+        let terminal = self.terminal.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(terminal) = &*terminal else {
+            return Err(Refusal::Conflict("the process has no terminal".into()));
+        };
+        rustix::termios::tcsetwinsize(terminal.get_ref(), size.into())
+            .map_err(|errno| Refusal::from_errno(errno, "resize"))
+    }
+}
+
+pub(crate) fn not_running(pid: u32) -> Refusal {
+    Refusal::NotFound(format!("process with pid {pid} not found"))
+}
+
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Signals a whole group; a group that is gone but whose leader lives (it moved itself) gets it alone.
+fn kill_group(pid: u32, signal: i32) -> Result<(), Errno> {
+    let raw = i32::try_from(pid).map_err(|_| Errno::SRCH)?;
+    let send = |target: i32| {
+        // SAFETY: kill takes two integers and touches no memory.
+        match unsafe { libc::kill(target, signal) } {
+            0 => Ok(()),
+            _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+        }
+    };
+    match send(-raw) {
+        Err(Errno::SRCH) => send(raw),
+        other => other,
+    }
+}
+
+async fn write_all(fd: &AsyncFd<OwnedFd>, mut data: &[u8]) -> Result<(), Refusal> {
+    while !data.is_empty() {
+        let mut guard =
+            fd.writable().await.map_err(|_| Refusal::Unavailable("the agent's event loop ends".into()))?;
+        let wrote = guard.try_io(|fd| rustix::io::write(fd.get_ref(), data).map_err(std::io::Error::from));
+        match wrote {
+            Ok(Ok(n)) => data = &data[n..],
+            Ok(Err(e)) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Ok(Err(_)) => return Err(Refusal::Internal("the process closed its stdin".into())),
+            Err(_would_block) => {}
+        }
+    }
+    Ok(())
+}

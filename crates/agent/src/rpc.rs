@@ -1,0 +1,30 @@
+//! The wire of the RPC services: messages in, our own operations, messages out. The only place that knows
+//! `connectrpc`, so that a change of that crate stays here.
+
+mod filesystem;
+mod ours;
+mod process;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use connectrpc::{ConnectRpcService, RequestContext, Router};
+
+use crate::state::Agent;
+
+/// envd's own default.
+const KEEPALIVE_DEFAULT: Duration = Duration::from_secs(90);
+
+/// All services.
+pub(crate) fn service(agent: &Arc<Agent>) -> ConnectRpcService {
+    let router = process::routes(Router::new(), agent);
+    let router = filesystem::routes(router, agent);
+    ConnectRpcService::new(ours::routes(router, agent))
+}
+
+/// How long a stream may be silent before it says that it lives.
+fn keepalive(context: &RequestContext) -> Duration {
+    let asked =
+        context.header("keepalive-ping-interval").and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    asked.filter(|seconds| *seconds > 0).map_or(KEEPALIVE_DEFAULT, Duration::from_secs)
+}

@@ -1,0 +1,368 @@
+//! `atoll.agent.v1.Agent`: what envd's services lack.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_agentapi::proto::AGENT_SERVICE;
+use atoll_agentapi::proto::agent::{
+    self as wire, AttachRequest, ListDirRequest, ListDirResponse, ListRequest, ListResponse, LogEvent,
+    LogsRequest, MakeDirRequest, MoveRequest, ProcessEvent, RemoveRequest, RemoveResponse, SignalRequest,
+    SignalResponse, StartRequest, StatRequest, StatResponse, WatchEvent, WatchRequest,
+};
+use buffa::MessageField;
+use connectrpc::handler::{handler_fn, streaming_handler_fn};
+use connectrpc::{ConnectError, RequestContext, Response, Router, ServiceResult, ServiceStream};
+use wire::__buffa::oneof::process_event::Event;
+
+use super::keepalive;
+use super::process::too_many_readers;
+use crate::error::Refusal;
+use crate::files::{self, Entry, Kind};
+use crate::http::request_user;
+use crate::logs::Line;
+use crate::process::{Item, Patience, Plan, Process, Reader, Size, Source, not_running, start};
+use crate::state::Agent;
+use crate::users::User;
+use crate::watch::{Watcher, What};
+
+pub(super) fn routes(router: Router, agent: &Arc<Agent>) -> Router {
+    let a = || Arc::clone(agent);
+    let (starting, attaching, listing, signals, logging, watching) = (a(), a(), a(), a(), a(), a());
+    let router = router
+        .route_server_stream(
+            AGENT_SERVICE,
+            "Start",
+            streaming_handler_fn(move |context, request| begin(Arc::clone(&starting), context, request)),
+        )
+        .route_server_stream(
+            AGENT_SERVICE,
+            "Attach",
+            streaming_handler_fn(move |context, request| attach(Arc::clone(&attaching), context, request)),
+        )
+        .route(AGENT_SERVICE, "List", handler_fn(move |_, _: ListRequest| list(Arc::clone(&listing))))
+        .route(AGENT_SERVICE, "Signal", handler_fn(move |_, request| signal(Arc::clone(&signals), request)))
+        .route_server_stream(
+            AGENT_SERVICE,
+            "Logs",
+            streaming_handler_fn(move |context, request| logs(Arc::clone(&logging), context, request)),
+        )
+        .route_server_stream(
+            AGENT_SERVICE,
+            "Watch",
+            streaming_handler_fn(move |context, request| watch(Arc::clone(&watching), context, request)),
+        );
+    file_routes(router, agent)
+}
+
+fn file_routes(router: Router, agent: &Arc<Agent>) -> Router {
+    let a = || Arc::clone(agent);
+    let (stats, lists, makes, moves, removes) = (a(), a(), a(), a(), a());
+    router
+        .route(AGENT_SERVICE, "Stat", handler_fn(move |c, request| stat(Arc::clone(&stats), c, request)))
+        .route(
+            AGENT_SERVICE,
+            "ListDir",
+            handler_fn(move |c, request| list_dir(Arc::clone(&lists), c, request)),
+        )
+        .route(
+            AGENT_SERVICE,
+            "MakeDir",
+            handler_fn(move |c, request| make_dir(Arc::clone(&makes), c, request)),
+        )
+        .route(
+            AGENT_SERVICE,
+            "Move",
+            handler_fn(move |c, request| move_entry(Arc::clone(&moves), c, request)),
+        )
+        .route(
+            AGENT_SERVICE,
+            "Remove",
+            handler_fn(move |c, request| remove(Arc::clone(&removes), c, request)),
+        )
+}
+
+async fn begin(
+    agent: Arc<Agent>,
+    context: RequestContext,
+    request: StartRequest,
+) -> ServiceResult<ServiceStream<ProcessEvent>> {
+    let detached = request.detached;
+    let plan = plan(&agent, &context, request)?;
+    let patience = if detached { Patience::Lossy } else { Patience::Patient };
+    let (process, reader) = start(&agent, plan, patience).await?;
+    Response::stream_ok(events(process.pid, reader, keepalive(&context), !detached))
+}
+
+fn plan(agent: &Agent, context: &RequestContext, request: StartRequest) -> Result<Plan, Refusal> {
+    let user = request_user(agent, context.headers(), &request.user)?;
+    let envs = request.envs.into_iter().collect();
+    Ok(Plan {
+        envs: agent.settings.environment(&user, &envs),
+        request_envs: envs,
+        cwd: agent.settings.cwd(&user, &request.cwd),
+        pty: request.pty.into_option().map(|size| Size { cols: size.cols, rows: size.rows }),
+        cmd: request.cmd,
+        args: request.args,
+        tag: Some(request.tag).filter(|tag| !tag.is_empty()),
+        stdin: request.stdin,
+        logged: request.logged,
+        user,
+        timeout: (request.timeout_ms > 0).then(|| Duration::from_millis(request.timeout_ms)),
+    })
+}
+
+async fn attach(
+    agent: Arc<Agent>,
+    context: RequestContext,
+    request: AttachRequest,
+) -> ServiceResult<ServiceStream<ProcessEvent>> {
+    let process = agent.processes.find(request.pid).ok_or_else(|| not_running(request.pid))?;
+    let reader = process.hub.reader(Patience::Lossy, request.tail).ok_or_else(too_many_readers)?;
+    Response::stream_ok(events(process.pid, reader, keepalive(&context), true))
+}
+
+fn events(
+    pid: u32,
+    mut reader: Reader,
+    keepalive: Duration,
+    with_output: bool,
+) -> impl futures::Stream<Item = Result<ProcessEvent, ConnectError>> + Send + 'static {
+    async_stream::stream! {
+        yield Ok(event(Event::Started(wire::process_event::Started { pid, ..Default::default() }.into())));
+        loop {
+            let item = tokio::time::timeout(keepalive, reader.next()).await;
+            match item {
+                Ok(Some(Item::Data(..) | Item::Dropped(_))) if !with_output => {}
+                Ok(Some(Item::Data(source, data))) => yield Ok(event(output(source, &data))),
+                Ok(Some(Item::Dropped(bytes))) => yield Ok(event(Event::Dropped(bytes))),
+                Ok(Some(Item::Exit(exit))) => {
+                    let exit = wire::process_event::Exit {
+                        code: exit.code,
+                        signal: exit.signal,
+                        timed_out: exit.timed_out,
+                        core_dumped: exit.core_dumped,
+                        ..Default::default()
+                    };
+                    yield Ok(event(Event::Exit(exit.into())));
+                    return;
+                }
+                Ok(None) => return,
+                Err(_) => yield Ok(event(Event::Keepalive(wire::process_event::KeepAlive::default().into()))),
+            }
+        }
+    }
+}
+
+fn event(event: Event) -> ProcessEvent {
+    ProcessEvent { event: Some(event), ..Default::default() }
+}
+
+fn output(source: Source, data: &[u8]) -> Event {
+    match source {
+        Source::Stdout => Event::Stdout(data.to_vec()),
+        Source::Stderr => Event::Stderr(data.to_vec()),
+        Source::Pty => Event::Pty(data.to_vec()),
+    }
+}
+
+async fn list(agent: Arc<Agent>) -> ServiceResult<ListResponse> {
+    let processes = agent.processes.running().iter().map(|process| described(process)).collect();
+    Response::ok(ListResponse { processes, ..Default::default() })
+}
+
+fn described(process: &Process) -> wire::ProcessInfo {
+    let facts = &process.facts;
+    wire::ProcessInfo {
+        pid: process.pid,
+        cmd: facts.cmd.clone(),
+        args: facts.args.clone(),
+        cwd: facts.cwd.clone(),
+        tag: facts.tag.clone().unwrap_or_default(),
+        user: facts.user.clone(),
+        started_at_ms: facts.started_at_ms,
+        pty: facts.pty,
+        logged: facts.logged,
+        ..Default::default()
+    }
+}
+
+async fn signal(agent: Arc<Agent>, request: SignalRequest) -> ServiceResult<SignalResponse> {
+    if !(1..=64).contains(&request.signal) {
+        return Err(Refusal::Invalid(format!("no signal {}", request.signal)).into());
+    }
+    let process = agent.processes.find(request.pid).ok_or_else(|| not_running(request.pid))?;
+    process.signal(request.signal)?;
+    Response::ok(SignalResponse::default())
+}
+
+async fn logs(
+    agent: Arc<Agent>,
+    context: RequestContext,
+    request: LogsRequest,
+) -> ServiceResult<ServiceStream<LogEvent>> {
+    let keepalive = keepalive(&context);
+    let (kept, mut reader) = agent
+        .logs
+        .read(request.tail_bytes)
+        .ok_or_else(|| Refusal::Exhausted("too many readers of the logs".into()))?;
+    Response::stream_ok(async_stream::stream! {
+        for line in kept {
+            yield Ok(log_event(line));
+        }
+        while request.follow {
+            match tokio::time::timeout(keepalive, reader.next()).await {
+                Ok(line) => yield Ok(log_event(line)),
+                Err(_) => yield Ok(LogEvent { keepalive: true, ..Default::default() }),
+            }
+        }
+    })
+}
+
+fn log_event(line: Line) -> LogEvent {
+    use wire::log_event::Stream;
+    let stream = match line.source {
+        Source::Stdout => Stream::STREAM_STDOUT,
+        Source::Stderr => Stream::STREAM_STDERR,
+        Source::Pty => Stream::STREAM_PTY,
+    };
+    LogEvent {
+        pid: line.pid,
+        stream: stream.into(),
+        at_ms: line.at_ms,
+        data: line.data.to_vec(),
+        dropped: line.dropped,
+        ..Default::default()
+    }
+}
+
+/// Who asks, and the path meant.
+fn place(
+    agent: &Agent,
+    context: &RequestContext,
+    user: &str,
+    path: &[u8],
+) -> Result<(User, Vec<u8>), Refusal> {
+    let user = request_user(agent, context.headers(), user)?;
+    let path = files::resolve(path, &user)?;
+    Ok((user, path))
+}
+
+async fn stat(
+    agent: Arc<Agent>,
+    context: RequestContext,
+    request: StatRequest,
+) -> ServiceResult<StatResponse> {
+    let (user, path) = place(&agent, &context, &request.user, &request.path)?;
+    answered(agent.workers.run(&user.ids, move || files::stat(&path)).await?)
+}
+
+fn answered(entry: Entry) -> ServiceResult<StatResponse> {
+    Response::ok(StatResponse { entry: MessageField::some(entry.into()), ..Default::default() })
+}
+
+async fn list_dir(
+    agent: Arc<Agent>,
+    context: RequestContext,
+    request: ListDirRequest,
+) -> ServiceResult<ListDirResponse> {
+    let (user, path) = place(&agent, &context, &request.user, &request.path)?;
+    let (found, truncated) = agent.workers.run(&user.ids, move || files::list(&path, request.depth)).await?;
+    let entries = found.into_iter().map(wire::Entry::from).collect();
+    Response::ok(ListDirResponse { entries, truncated, ..Default::default() })
+}
+
+async fn make_dir(
+    agent: Arc<Agent>,
+    context: RequestContext,
+    request: MakeDirRequest,
+) -> ServiceResult<StatResponse> {
+    let (user, path) = place(&agent, &context, &request.user, &request.path)?;
+    let mode = if request.mode == 0 { 0o755 } else { request.mode };
+    answered(agent.workers.run(&user.ids, move || files::make_dir(&path, mode)).await?)
+}
+
+async fn move_entry(
+    agent: Arc<Agent>,
+    context: RequestContext,
+    request: MoveRequest,
+) -> ServiceResult<StatResponse> {
+    let (user, source) = place(&agent, &context, &request.user, &request.source)?;
+    let destination = files::resolve(&request.destination, &user)?;
+    answered(agent.workers.run(&user.ids, move || files::move_entry(&source, &destination)).await?)
+}
+
+async fn remove(
+    agent: Arc<Agent>,
+    context: RequestContext,
+    request: RemoveRequest,
+) -> ServiceResult<RemoveResponse> {
+    let (user, path) = place(&agent, &context, &request.user, &request.path)?;
+    agent.workers.run(&user.ids, move || files::remove(&path, request.missing_ok)).await?;
+    Response::ok(RemoveResponse::default())
+}
+
+async fn watch(
+    agent: Arc<Agent>,
+    context: RequestContext,
+    request: WatchRequest,
+) -> ServiceResult<ServiceStream<WatchEvent>> {
+    use wire::watch_event::Kind;
+    let (user, path) = place(&agent, &context, &request.user, &request.path)?;
+    let mut watcher = Watcher::open(&agent.workers, &user.ids, path, request.recursive).await?;
+    let keepalive = keepalive(&context);
+    Response::stream_ok(async_stream::stream! {
+        let told = |name: Vec<u8>, kind: Kind| WatchEvent { name, kind: kind.into(), ..Default::default() };
+        yield Ok(told(Vec::new(), Kind::KIND_STARTED));
+        loop {
+            match tokio::time::timeout(keepalive, watcher.next()).await {
+                Ok(Ok(event)) => yield Ok(told(event.name, kind(event.what))),
+                Ok(Err(refusal)) => {
+                    yield Err(refusal.into());
+                    return;
+                }
+                Err(_) => yield Ok(told(Vec::new(), Kind::KIND_KEEPALIVE)),
+            }
+        }
+    })
+}
+
+fn kind(what: What) -> wire::watch_event::Kind {
+    use wire::watch_event::Kind;
+    match what {
+        What::Create => Kind::KIND_CREATE,
+        What::Write => Kind::KIND_WRITE,
+        What::Remove => Kind::KIND_REMOVE,
+        What::Rename => Kind::KIND_RENAME,
+        What::Chmod => Kind::KIND_CHMOD,
+        What::Overflow => Kind::KIND_OVERFLOW,
+    }
+}
+
+impl From<Entry> for wire::Entry {
+    fn from(entry: Entry) -> Self {
+        let kind = match entry.kind {
+            Kind::File => wire::EntryType::ENTRY_TYPE_FILE,
+            Kind::Directory => wire::EntryType::ENTRY_TYPE_DIRECTORY,
+            Kind::Symlink => wire::EntryType::ENTRY_TYPE_SYMLINK,
+            Kind::Other => wire::EntryType::ENTRY_TYPE_OTHER,
+        };
+        Self {
+            name: entry.name,
+            path: entry.path,
+            r#type: kind.into(),
+            size: entry.size,
+            mode: entry.mode & 0o7777,
+            uid: entry.uid,
+            gid: entry.gid,
+            owner: entry.owner,
+            group: entry.group,
+            modified_at_ms: entry
+                .modified_s
+                .saturating_mul(1000)
+                .saturating_add(i64::from(entry.modified_ns / 1_000_000)),
+            symlink_target: entry.link.map(|link| link.text).unwrap_or_default(),
+            metadata: entry.metadata.into_iter().collect(),
+            ..Default::default()
+        }
+    }
+}

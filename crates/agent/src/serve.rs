@@ -1,0 +1,82 @@
+//! Accepts connections and serves each on its own task.
+//!
+//! Programs inside can connect too, without a token: strangers are kept few, so that they never crowd out the host.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+
+use crate::http::Front;
+use crate::process::reap_forever;
+use crate::rpc;
+use crate::state::Agent;
+
+/// LIMIT: connections that have not shown the token; the oldest gives way.
+const STRANGERS_MAX: usize = 64;
+/// LIMIT: a connection that sends no whole request head for so long is closed. Hosts drop idle ones earlier.
+const HEAD_LIMIT: Duration = Duration::from_secs(300);
+
+/// Serves until the runtime ends.
+pub(crate) async fn serve(listener: std::net::TcpListener, token: Vec<u8>) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let agent = Arc::new(Agent::new(token));
+    let front = Front { rpc: rpc::service(&agent), agent: Arc::clone(&agent) };
+    // Reaping and accepting end together with the process; neither can end before the other.
+    tokio::select! {
+        ended = reap_forever(&agent.processes) => ended,
+        ended = accept(listener, front) => ended,
+    }
+}
+
+async fn accept(listener: TcpListener, front: Front) -> io::Result<()> {
+    let mut strangers: VecDeque<(AbortHandle, Arc<AtomicBool>)> = VecDeque::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(_) => {
+                // Out of descriptors, or a connection that died in the queue: others must get their turn meanwhile.
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                continue;
+            }
+        };
+        let known = Arc::new(AtomicBool::new(false));
+        let task = tokio::spawn(connection(stream, front.clone(), Arc::clone(&known)));
+        strangers.push_back((task.abort_handle(), known));
+        strangers.retain(|(task, known)| !known.load(Ordering::Relaxed) && !task.is_finished());
+        if strangers.len() > STRANGERS_MAX
+            && let Some((oldest, _)) = strangers.pop_front()
+        {
+            oldest.abort();
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, front: Front, known: Arc<AtomicBool>) {
+    // Answers are small and awaited: never held back for more.
+    let _ = stream.set_nodelay(true);
+    let answer = service_fn(move |request| {
+        let (front, known) = (front.clone(), Arc::clone(&known));
+        async move {
+            let (response, authentic) = front.answer(request).await;
+            if authentic {
+                known.store(true, Ordering::Relaxed);
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    // A peer that breaks off is its own affair.
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_LIMIT)
+        .serve_connection(TokioIo::new(stream), answer)
+        .await;
+}

@@ -1,0 +1,179 @@
+//! What `POST /init` sets: environment, default user and directory, limits to report, the token.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use atoll_agentapi::{AgentLimits, InitRequest};
+use subtle::ConstantTimeEq;
+
+use crate::error::Refusal;
+use crate::users::User;
+
+/// Where programs are looked for when nobody says.
+pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// LIMIT: tokens are 40-128 characters; anything longer is not one.
+pub(crate) const TOKEN_MAX: usize = 1024;
+
+#[derive(Debug)]
+pub(crate) struct Settings {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    token: Vec<u8>,
+    envs: BTreeMap<String, String>,
+    user: String,
+    workdir: String,
+    limits: AgentLimits,
+}
+
+impl Settings {
+    pub(crate) fn new(token: Vec<u8>) -> Self {
+        let state = State {
+            token,
+            envs: BTreeMap::new(),
+            user: "root".into(),
+            workdir: String::new(),
+            limits: AgentLimits::default(),
+        };
+        Self { state: Mutex::new(state) }
+    }
+
+    /// Whether this is the agent token; takes the same time whatever the difference.
+    pub(crate) fn is_token(&self, shown: &[u8]) -> bool {
+        self.lock().token.as_slice().ct_eq(shown).into()
+    }
+
+    /// Takes over what is present; all of it or, after a refusal, nothing.
+    pub(crate) fn apply(&self, request: InitRequest) -> Result<(), Refusal> {
+        let bad = |text: &str| text.contains('\0');
+        if let Some(token) = &request.access_token
+            && (token.len() < 16 || token.len() > TOKEN_MAX || !token.bytes().all(|b| b.is_ascii_graphic()))
+        {
+            return Err(Refusal::Invalid("a token is 16 to 1024 printable characters".into()));
+        }
+        if let Some(envs) = &request.env_vars
+            && envs
+                .iter()
+                .any(|(name, value)| name.is_empty() || name.contains('=') || bad(name) || bad(value))
+        {
+            return Err(Refusal::Invalid(
+                "an environment variable needs a name without '=' and no NUL".into(),
+            ));
+        }
+        let mut state = self.lock();
+        if let Some(token) = request.access_token {
+            state.token = token.into_bytes();
+        }
+        if let Some(envs) = request.env_vars {
+            state.envs = envs;
+        }
+        if let Some(user) = request.default_user.filter(|user| !user.is_empty()) {
+            state.user = user;
+        }
+        if let Some(workdir) = request.default_workdir {
+            state.workdir = workdir;
+        }
+        if let Some(limits) = request.limits {
+            state.limits = limits;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn envs(&self) -> BTreeMap<String, String> {
+        self.lock().envs.clone()
+    }
+
+    pub(crate) fn default_user(&self) -> String {
+        self.lock().user.clone()
+    }
+
+    pub(crate) fn limits(&self) -> AgentLimits {
+        self.lock().limits
+    }
+
+    /// A process's environment: the basics of its user, then the sandbox's, then the request's.
+    pub(crate) fn environment(
+        &self,
+        user: &User,
+        request: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        let basics =
+            [("PATH", DEFAULT_PATH), ("HOME", &user.home), ("USER", &user.name), ("LOGNAME", &user.name)];
+        let mut all: BTreeMap<String, String> = basics.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        all.extend(self.lock().envs.clone());
+        all.extend(request.clone());
+        all
+    }
+
+    /// Where a process starts: empty → default directory or home; `~` and relative → home.
+    pub(crate) fn cwd(&self, user: &User, asked: &str) -> String {
+        let workdir = self.lock().workdir.clone();
+        let path = match (asked.is_empty(), workdir.is_empty()) {
+            (false, _) => asked,
+            (true, false) => &workdir,
+            (true, true) => return user.home.clone(),
+        };
+        match path.strip_prefix('~') {
+            Some("") => user.home.clone(),
+            Some(rest) if rest.starts_with('/') => format!("{}{rest}", user.home),
+            _ if path.starts_with('/') => path.to_owned(),
+            _ => format!("{}/{path}", user.home.trim_end_matches('/')),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::users::Ids;
+
+    fn user() -> User {
+        User { name: "user".into(), home: "/home/user".into(), ids: Ids::ROOT }
+    }
+
+    #[test]
+    fn the_request_wins_over_the_sandbox_and_the_sandbox_over_the_basics() {
+        let settings = Settings::new(b"token".to_vec());
+        let envs = [("PATH".to_owned(), "/p".to_owned()), ("A".to_owned(), "sandbox".to_owned())].into();
+        settings.apply(InitRequest { env_vars: Some(envs), ..InitRequest::default() }).unwrap();
+        let all = settings.environment(&user(), &[("A".to_owned(), "request".to_owned())].into());
+        assert_eq!(
+            (all["PATH"].as_str(), all["A"].as_str(), all["LOGNAME"].as_str()),
+            ("/p", "request", "user")
+        );
+    }
+
+    #[test]
+    fn a_working_directory_is_found_as_envd_finds_it() {
+        let settings = Settings::new(Vec::new());
+        let cwd = |asked: &str| settings.cwd(&user(), asked);
+        assert_eq!(
+            [cwd(""), cwd("~"), cwd("~/a"), cwd("a"), cwd("/a")],
+            ["/home/user", "/home/user", "/home/user/a", "/home/user/a", "/a"]
+        );
+        settings
+            .apply(InitRequest { default_workdir: Some("/work".into()), ..InitRequest::default() })
+            .unwrap();
+        assert_eq!(settings.cwd(&user(), ""), "/work");
+    }
+
+    #[test]
+    fn a_refused_init_changes_nothing() {
+        let settings = Settings::new(b"old-token".to_vec());
+        let request = InitRequest {
+            access_token: Some("short".into()),
+            default_user: Some("x".into()),
+            ..InitRequest::default()
+        };
+        assert!(settings.apply(request).is_err());
+        assert!(settings.is_token(b"old-token") && settings.default_user() == "root");
+    }
+}

@@ -1,0 +1,129 @@
+//! The first microseconds: what the process is, its options, its token, its socket.
+
+use std::io::{self, Read};
+use std::net::TcpListener;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::FdFlags;
+
+use crate::process::CHILD_NOFILE;
+use crate::settings::TOKEN_MAX;
+
+/// Makes the process hard to look into and hard to kill. Each step is best effort: the agent runs without it too.
+pub(crate) fn harden() {
+    // SAFETY: plain system and library calls with constant or local arguments, before any other thread exists.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        for signal in 1..=64 {
+            if signal != libc::SIGKILL && signal != libc::SIGSTOP {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        if libc::getpid() != 1 {
+            libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+        }
+        libc::umask(0o022);
+        // One arena: a second thread's own heap would cost more private memory than its locks cost time. Chunks of
+        // downloads stay below the mmap threshold and are used again; a large heap is given back.
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 256 * 1024);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 256 * 1024);
+    }
+    raise_descriptors();
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-900");
+    let _ = std::env::set_current_dir("/");
+}
+
+/// The agent may need many descriptors; its children get the limit that it was given.
+fn raise_descriptors() {
+    // SAFETY: the limit structure is local and lives through both calls.
+    unsafe {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            let _ = CHILD_NOFILE.set(limit);
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
+/// Options, as the engine writes them. `--listen` is for tests.
+#[derive(Debug, Default)]
+pub(crate) struct Options {
+    listen_fd: Option<RawFd>,
+    listen: Option<std::net::SocketAddr>,
+    token_fd: Option<RawFd>,
+}
+
+impl Options {
+    pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, ()> {
+        let mut options = Self::default();
+        while let Some(word) = words.next() {
+            let value = words.next().ok_or(())?;
+            match word.as_str() {
+                "--listen-fd" => options.listen_fd = Some(value.parse().map_err(|_| ())?),
+                "--listen" => options.listen = Some(value.parse().map_err(|_| ())?),
+                "--token-fd" => options.token_fd = Some(value.parse().map_err(|_| ())?),
+                _ => return Err(()),
+            }
+        }
+        Ok(options)
+    }
+
+    /// Reads the token to its end and closes its descriptor.
+    pub(crate) fn read_token(&self) -> io::Result<Vec<u8>> {
+        let fd = own(self.token_fd.ok_or(io::ErrorKind::InvalidInput)?)?;
+        let mut token = Vec::new();
+        std::fs::File::from(fd).take(TOKEN_MAX as u64 + 1).read_to_end(&mut token)?;
+        while token.last().is_some_and(u8::is_ascii_whitespace) {
+            token.pop();
+        }
+        match token.len() {
+            1..=TOKEN_MAX => Ok(token),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    pub(crate) fn listener(&self) -> io::Result<TcpListener> {
+        let listener = match (self.listen_fd, self.listen) {
+            (Some(fd), _) => TcpListener::from(own(fd)?),
+            (None, Some(address)) => TcpListener::bind(address)?,
+            (None, None) => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    }
+}
+
+/// Takes over a descriptor that the engine handed down; children must not inherit it.
+fn own(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 3 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: F_GETFD only asks whether the number is an open descriptor.
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and by the contract of our options nobody else in this process uses it.
+    let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+    rustix::io::fcntl_setfd(&owned, FdFlags::CLOEXEC)?;
+    Ok(owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_or_half_options_are_refused() {
+        let parse = |text: &str| Options::parse(text.split_whitespace().map(str::to_owned));
+        assert!(parse("--listen-fd 3 --token-fd 4").is_ok());
+        for bad in ["--listen-fd", "--listen-fd x", "--what 1", "serve now"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Users and groups of the sandbox, parsed from its own `/etc/passwd` and `/etc/group`.
+//!
+//! Never through NSS: a static glibc would load libraries from a hostile root. Both files are hostile input: sizes
+//! are capped, bad lines skipped, FIFOs refused.
+
+use rustix::fs::{FileType, Mode, OFlags};
+
+use crate::error::Refusal;
+use crate::files::open;
+
+/// LIMIT: thousands of users; beyond that a file is an attack.
+const FILE_MAX: usize = 1 << 20;
+
+/// LIMIT: the kernel's NGROUPS_MAX is larger, but nobody's list is.
+const GROUPS_MAX: usize = 256;
+
+/// Who an operation runs as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) home: String,
+    pub(crate) ids: Ids,
+}
+
+/// The numbers that the kernel checks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ids {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
+}
+
+impl Ids {
+    pub(crate) const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new() };
+}
+
+/// Finds a user by name; also by number (`1000`, `1000:1000`), as image settings write it.
+pub(crate) fn find(name: &str) -> Result<User, Refusal> {
+    let accounts = Accounts::read();
+    accounts.find(name).ok_or_else(|| {
+        let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+        Refusal::Unauthenticated(format!("no user '{shown}' in this sandbox"))
+    })
+}
+
+/// Both files, read once per request.
+#[derive(Debug, Default)]
+pub(crate) struct Accounts {
+    passwd: String,
+    group: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PasswdLine<'a> {
+    name: &'a str,
+    uid: u32,
+    gid: u32,
+    home: &'a str,
+}
+
+impl Accounts {
+    pub(crate) fn read() -> Self {
+        Self { passwd: read_small(b"/etc/passwd"), group: read_small(b"/etc/group") }
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<User> {
+        let (account, gid) = match self.lines().find(|line| line.name == name) {
+            Some(line) => (line, line.gid),
+            None if name == "root" => (PasswdLine { name: "root", uid: 0, gid: 0, home: "/root" }, 0),
+            None => self.find_number(name)?,
+        };
+        let ids = Ids { uid: account.uid, gid, groups: self.groups_of(account.name, gid) };
+        let home = if account.home.starts_with('/') { account.home } else { "/" };
+        Some(User { name: account.name.to_owned(), home: home.to_owned(), ids })
+    }
+
+    fn find_number<'a>(&'a self, name: &'a str) -> Option<(PasswdLine<'a>, u32)> {
+        let (uid, gid) = match name.split_once(':') {
+            Some((uid, gid)) => (parse_id(uid)?, Some(parse_id(gid)?)),
+            None => (parse_id(name)?, None),
+        };
+        let known = self.lines().find(|line| line.uid == uid);
+        let account = known.unwrap_or(PasswdLine { name, uid, gid: gid.unwrap_or(uid), home: "/" });
+        Some((account, gid.unwrap_or(account.gid)))
+    }
+
+    /// The name of a user id, or the number.
+    pub(crate) fn user_name(&self, uid: u32) -> String {
+        self.lines().find(|line| line.uid == uid).map_or_else(|| uid.to_string(), |line| line.name.to_owned())
+    }
+
+    /// The name of a group id, or the number.
+    pub(crate) fn group_name(&self, gid: u32) -> String {
+        let found = self.group.lines().filter_map(group_line).find(|(_, id, _)| *id == gid);
+        found.map_or_else(|| gid.to_string(), |(name, _, _)| name.to_owned())
+    }
+
+    fn groups_of(&self, name: &str, gid: u32) -> Vec<u32> {
+        let mut groups: Vec<u32> = self
+            .group
+            .lines()
+            .filter_map(group_line)
+            .filter(|(_, id, members)| *id != gid && members.split(',').any(|member| member == name))
+            .map(|(_, id, _)| id)
+            .take(GROUPS_MAX)
+            .collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+
+    fn lines(&self) -> impl Iterator<Item = PasswdLine<'_>> {
+        self.passwd.lines().filter_map(passwd_line)
+    }
+}
+
+fn passwd_line(line: &str) -> Option<PasswdLine<'_>> {
+    let mut fields = line.split(':');
+    let name = fields.next().filter(|name| !name.is_empty())?;
+    let (_, uid, gid) = (fields.next()?, parse_id(fields.next()?)?, parse_id(fields.next()?)?);
+    let (_, home) = (fields.next()?, fields.next()?);
+    Some(PasswdLine { name, uid, gid, home })
+}
+
+fn group_line(line: &str) -> Option<(&str, u32, &str)> {
+    let mut fields = line.split(':');
+    let name = fields.next().filter(|name| !name.is_empty())?;
+    let (_, gid) = (fields.next()?, parse_id(fields.next()?)?);
+    Some((name, gid, fields.next().unwrap_or_default()))
+}
+
+/// The kernel reads 4294967295 as "leave unchanged", so nobody may have it.
+fn parse_id(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|id| *id != u32::MAX && !text.starts_with('+'))
+}
+
+/// A small regular file as text, or nothing. Never blocks on a FIFO that took the file's place.
+fn read_small(path: &[u8]) -> String {
+    let read = || -> rustix::io::Result<Vec<u8>> {
+        let fd = open(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+        if FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) != FileType::RegularFile {
+            return Ok(Vec::new());
+        }
+        let mut text = Vec::new();
+        let mut buffer = [0u8; 4096];
+        while text.len() < FILE_MAX {
+            match rustix::io::read(&fd, &mut buffer)? {
+                0 => break,
+                n => text.extend_from_slice(&buffer[..n]),
+            }
+        }
+        Ok(text)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn accounts() -> Accounts {
+        Accounts {
+            passwd: "root:x:0:0:root:/root:/bin/sh\nbad line\nuser:x:1000:1000::/home/user:/bin/bash\nodd:x:5:6::rel:\n".into(),
+            group: "root:x:0:\nwheel:x:10:user,other\nuser:x:1000:\ndocker:x:11:user\n".into(),
+        }
+    }
+
+    #[test]
+    fn a_user_has_the_groups_that_list_them() {
+        let user = accounts().find("user").unwrap();
+        assert_eq!((user.ids.uid, user.ids.gid, user.ids.groups.as_slice()), (1000, 1000, &[10, 11][..]));
+        assert_eq!(user.home, "/home/user");
+    }
+
+    #[test]
+    fn root_exists_even_without_files_and_strangers_do_not() {
+        assert_eq!(Accounts::default().find("root").unwrap().ids, Ids::ROOT);
+        assert!(Accounts::default().find("user").is_none());
+        assert!(accounts().find("").is_none());
+    }
+
+    #[test]
+    fn numbers_name_users_too() {
+        assert_eq!(accounts().find("1000").unwrap().name, "user");
+        let stranger = accounts().find("77:88").unwrap();
+        assert_eq!((stranger.ids.uid, stranger.ids.gid, stranger.home.as_str()), (77, 88, "/"));
+        assert!(accounts().find("4294967295").is_none());
+        assert_eq!(accounts().find("odd").unwrap().home, "/");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_parses_to_something_without_panic(passwd in ".{0,200}", group in ".{0,200}", name in ".{0,12}") {
+            let accounts = Accounts { passwd, group };
+            let _ = accounts.find(&name);
+            let _ = (accounts.user_name(1), accounts.group_name(1));
+        }
+
+        #[test]
+        fn a_written_line_is_found_again(name in "[a-z][a-z0-9-]{0,10}", uid in 1u32..60000, gid in 1u32..60000) {
+            let accounts = Accounts { passwd: format!("{name}:x:{uid}:{gid}::/h:/bin/sh"), group: String::new() };
+            let user = accounts.find(&name).unwrap();
+            prop_assert_eq!((user.ids.uid, user.ids.gid), (uid, gid));
+        }
+    }
+}

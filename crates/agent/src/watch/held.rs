@@ -1,0 +1,100 @@
+//! Watchers that a client polls by id instead of holding a stream open.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::{Event, Watcher, What};
+use crate::error::Refusal;
+
+/// LIMIT: watchers held at once; the kernel allows 128 inotify queues per user.
+const HELD_MAX: usize = 64;
+/// LIMIT: events between two polls; more is an overflow.
+const EVENTS_MAX: usize = 4096;
+/// A watcher that nobody asked for so long belongs to a client that is gone.
+const FORGOTTEN: Duration = Duration::from_secs(3600);
+
+#[derive(Default)]
+pub(crate) struct Held {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    watchers: HashMap<String, One>,
+}
+
+struct One {
+    events: Arc<Mutex<VecDeque<Event>>>,
+    /// What was asked for with the watcher and matters again at each poll.
+    pub(crate) terms: Terms,
+    polled_at: Instant,
+    task: AbortHandle,
+}
+
+/// Who asked and what for.
+#[derive(Debug, Clone)]
+pub(crate) struct Terms {
+    pub(crate) user: crate::users::User,
+    pub(crate) root: Vec<u8>,
+    pub(crate) with_entries: bool,
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Held {
+    /// Keeps a watcher running and collecting.
+    pub(crate) fn insert(&self, mut watcher: Watcher, terms: Terms) -> Result<String, Refusal> {
+        let mut state = self.lock();
+        state.watchers.retain(|_, one| one.polled_at.elapsed() < FORGOTTEN);
+        if state.watchers.len() >= HELD_MAX {
+            return Err(Refusal::Exhausted("too many watchers".into()));
+        }
+        state.next += 1;
+        let id = format!("w{}", state.next);
+        let events = Arc::new(Mutex::new(VecDeque::new()));
+        let sink = Arc::clone(&events);
+        let task = tokio::spawn(async move {
+            while let Ok(event) = watcher.next().await {
+                let mut events = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                if events.len() < EVENTS_MAX {
+                    events.push_back(event);
+                } else if events.back().is_some_and(|last: &Event| last.what != What::Overflow) {
+                    events.push_back(Event { name: Vec::new(), what: What::Overflow });
+                }
+            }
+        });
+        let one = One { events, terms, polled_at: Instant::now(), task: task.abort_handle() };
+        state.watchers.insert(id.clone(), one);
+        Ok(id)
+    }
+
+    /// What happened since the last time.
+    pub(crate) fn poll(&self, id: &str) -> Result<(Vec<Event>, Terms), Refusal> {
+        let mut state = self.lock();
+        let one = state.watchers.get_mut(id).ok_or_else(missing)?;
+        one.polled_at = Instant::now();
+        let events = one.events.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
+        Ok((events, one.terms.clone()))
+    }
+
+    pub(crate) fn remove(&self, id: &str) -> Result<(), Refusal> {
+        self.lock().watchers.remove(id).map(|_| ()).ok_or_else(missing)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn missing() -> Refusal {
+    Refusal::NotFound("watcher not found".into())
+}

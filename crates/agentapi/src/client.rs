@@ -1,0 +1,145 @@
+//! The host's client of one agent, over any byte stream.
+//!
+//! It holds a connector (how to dial the sandbox), the agent token and a few idle HTTP/1.1 connections. Each call
+//! takes a connection, each open stream keeps one. Every wait has a deadline, every size a cap, since what runs
+//! beside the agent may have taken its place. It never retries a request that may have reached the agent.
+
+mod files;
+mod logs;
+mod process;
+mod rpc;
+mod transport;
+
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+pub use files::{Entry, EntryKind, FileReader, Range, WatchKind, WatchStream, Watched};
+pub use logs::{LogLine, LogStream, LogTail};
+pub use process::{
+    ExitStatus, Output, ProcessEvent, ProcessInfo, ProcessStream, StartProcess, Started, TerminalSize,
+};
+
+use crate::error::AgentError;
+use crate::init::{InitReply, InitRequest, Metrics};
+use transport::Transport;
+
+/// LIMIT: an agent answers in well under a millisecond; ten seconds cover a sandbox that is starved of CPU.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// LIMIT: the largest plain answer (a long directory list). Larger lists are cut by the agent first.
+const ANSWER_MAX: usize = 32 << 20;
+
+/// The secret that the host shows to one instance's agent. Not printed by `Debug`.
+#[derive(Clone)]
+pub struct AgentToken(Arc<str>);
+
+impl AgentToken {
+    /// Wraps a token; it must be printable ASCII, as a header carries it.
+    pub fn new(token: impl Into<Arc<str>>) -> Self {
+        Self(token.into())
+    }
+
+    /// The token itself, for handing it to the agent at start.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for AgentToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AgentToken(..)")
+    }
+}
+
+/// A client of one agent. Cloning is cheap and shares the connections.
+#[derive(Clone)]
+pub struct AgentClient {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    transport: Arc<Transport>,
+    token: RwLock<HeaderValue>,
+}
+
+impl std::fmt::Debug for AgentClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentClient").finish_non_exhaustive()
+    }
+}
+
+impl AgentClient {
+    /// A client that dials with `connect` whenever no idle connection is left.
+    pub fn new<F, Fut, S>(connect: F, token: &AgentToken) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let inner =
+            Inner { transport: Arc::new(Transport::new(connect)), token: RwLock::new(header_of(token)) };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Whether an agent answers at all. Needs no token.
+    pub async fn health(&self) -> Result<(), AgentError> {
+        self.plain(Method::GET, "/health", None).await.map(|_| ())
+    }
+
+    /// Hands the agent its settings. Legal at any time; a new `access_token` takes effect for this client too.
+    pub async fn init(&self, request: &InitRequest) -> Result<InitReply, AgentError> {
+        let body = serde_json::to_vec(request)
+            .map_err(|_| AgentError::Argument("the init request does not serialise"))?;
+        let answer = self.plain(Method::POST, "/init", Some(body.into())).await?;
+        if let Some(token) = &request.access_token {
+            let header = header_of(&AgentToken::new(token.as_str()));
+            *self.inner.token.write().unwrap_or_else(PoisonError::into_inner) = header;
+        }
+        serde_json::from_slice(&answer)
+            .map_err(|_| AgentError::Protocol("the answer to init is not what was agreed"))
+    }
+
+    /// What the agent sees of the sandbox's use of resources.
+    pub async fn metrics(&self) -> Result<Metrics, AgentError> {
+        let answer = self.plain(Method::GET, "/metrics", None).await?;
+        serde_json::from_slice(&answer).map_err(|_| AgentError::Protocol("metrics are not what was agreed"))
+    }
+
+    async fn plain(
+        &self,
+        method: Method,
+        path: &'static str,
+        body: Option<Bytes>,
+    ) -> Result<Bytes, AgentError> {
+        let mut request = self.request(method, path, None)?;
+        request.headers_mut().insert(crate::INIT_HEADER, HeaderValue::from_static("1"));
+        *request.body_mut() = transport::full(body.unwrap_or_default());
+        let call = async {
+            let answer = self.inner.transport.send(request).await?;
+            rpc::accept(answer).await?.read_all(ANSWER_MAX).await
+        };
+        within(path, CALL_LIMIT, call).await
+    }
+}
+
+/// A token that no header can carry becomes one that no agent accepts.
+fn header_of(token: &AgentToken) -> HeaderValue {
+    let mut value = HeaderValue::from_str(token.expose()).unwrap_or(HeaderValue::from_static(""));
+    value.set_sensitive(true);
+    value
+}
+
+/// Puts a deadline on a wait.
+async fn within<T>(
+    what: &'static str,
+    limit: Duration,
+    call: impl Future<Output = Result<T, AgentError>>,
+) -> Result<T, AgentError> {
+    tokio::time::timeout(limit, call).await.unwrap_or(Err(AgentError::Deadline { what, limit }))
+}

@@ -1,0 +1,330 @@
+//! Processes: start, attach, list, stdin, signals, terminal size.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use buffa::MessageField;
+use bytes::Bytes;
+use futures::Stream;
+
+use super::rpc::Frames;
+use super::{AgentClient, CALL_LIMIT, within};
+use crate::error::AgentError;
+use crate::proto::agent::__buffa::oneof::process_event::Event;
+use crate::proto::{agent, process};
+
+/// What to start. `Default` is nobody's command: set at least `cmd`.
+#[derive(Debug, Clone, Default)]
+pub struct StartProcess {
+    /// Program: a path, or a name looked up in the sandbox's PATH.
+    pub cmd: String,
+    /// Arguments after the program's name.
+    pub args: Vec<String>,
+    /// Added to the sandbox's environment; these win.
+    pub envs: BTreeMap<String, String>,
+    /// Empty: the default working directory, else the user's home. Relative: below the home.
+    pub cwd: String,
+    /// Give it a terminal.
+    pub pty: Option<TerminalSize>,
+    /// A name to find it by.
+    pub tag: String,
+    /// Keep stdin open for `send_stdin`; otherwise it reads `/dev/null`.
+    pub stdin: bool,
+    /// Output also goes to the sandbox's logs.
+    pub logged: bool,
+    /// The stream carries only the exit, no output. With `logged`: a background service.
+    pub detached: bool,
+    /// The sandbox's user to run as; `None`: the default user.
+    pub user: Option<String>,
+    /// After this the process group is killed and the exit says `timed_out`.
+    pub timeout: Option<Duration>,
+}
+
+/// Columns and rows. Any value is legal, 0 too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TerminalSize {
+    /// Columns.
+    pub cols: u16,
+    /// Rows.
+    pub rows: u16,
+}
+
+/// The process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    /// Its id inside the sandbox.
+    pub pid: u32,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExitStatus {
+    /// Its exit code, unless a signal ended it.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// The agent killed it at its deadline.
+    pub timed_out: bool,
+    /// It would have dumped core.
+    pub core_dumped: bool,
+}
+
+impl ExitStatus {
+    /// What a shell would show: 124 after a timeout, 128 + signal, else the code.
+    pub fn shell_code(&self) -> i32 {
+        match (self.timed_out, self.code, self.signal) {
+            (true, _, _) => 124,
+            (false, Some(code), _) => code,
+            (false, None, signal) => 128 + signal.unwrap_or(0),
+        }
+    }
+}
+
+/// What a process says. `Exit` is the last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessEvent {
+    /// Bytes of standard output.
+    Stdout(Bytes),
+    /// Bytes of standard error.
+    Stderr(Bytes),
+    /// Bytes of the terminal.
+    Pty(Bytes),
+    /// So many bytes were lost because this reader was slow.
+    Dropped(u64),
+    /// It ended.
+    Exit(ExitStatus),
+}
+
+/// A process that the agent started and that has not been reaped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct ProcessInfo {
+    pub pid: u32,
+    pub cmd: String,
+    pub args: Vec<String>,
+    pub cwd: String,
+    pub tag: String,
+    pub user: String,
+    pub started_at_ms: u64,
+    pub pty: bool,
+    pub logged: bool,
+}
+
+/// All output of a command and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// Standard output, or the terminal's.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+    /// Bytes that did not fit the caller's bound or were lost.
+    pub dropped: u64,
+    /// How it ended.
+    pub status: ExitStatus,
+}
+
+/// Live events of one process. Dropping it detaches; the process goes on.
+pub struct ProcessStream {
+    frames: Frames,
+    ended: bool,
+}
+
+impl std::fmt::Debug for ProcessStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProcessStream").field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
+impl ProcessStream {
+    /// The next event; `None` after `Exit` or after an error. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<ProcessEvent, AgentError>> {
+        if self.ended {
+            return None;
+        }
+        let item = self.event().await.transpose();
+        self.ended = !matches!(item, Some(Ok(ref event)) if !matches!(event, ProcessEvent::Exit(_)));
+        if matches!(item, Some(Ok(ProcessEvent::Exit(_)))) {
+            // The end frame is on its way with the exit; reading it gives the connection back.
+            let _ = within(
+                "end of stream",
+                Duration::from_millis(200),
+                self.frames.next::<agent::ProcessEvent>(),
+            )
+            .await;
+        }
+        item
+    }
+
+    /// The events as a `Stream`.
+    pub fn into_stream(self) -> impl Stream<Item = Result<ProcessEvent, AgentError>> + Send + 'static {
+        futures::stream::unfold(
+            self,
+            |mut stream| async move { stream.next().await.map(|item| (item, stream)) },
+        )
+    }
+
+    async fn event(&mut self) -> Result<Option<ProcessEvent>, AgentError> {
+        while let Some(message) = self.frames.next::<agent::ProcessEvent>().await? {
+            return Ok(Some(match message.event {
+                Some(Event::Stdout(data)) => ProcessEvent::Stdout(data.into()),
+                Some(Event::Stderr(data)) => ProcessEvent::Stderr(data.into()),
+                Some(Event::Pty(data)) => ProcessEvent::Pty(data.into()),
+                Some(Event::Dropped(bytes)) => ProcessEvent::Dropped(bytes),
+                Some(Event::Exit(exit)) => ProcessEvent::Exit(ExitStatus {
+                    code: (exit.signal == 0).then_some(exit.code),
+                    signal: (exit.signal != 0).then_some(exit.signal),
+                    timed_out: exit.timed_out,
+                    core_dumped: exit.core_dumped,
+                }),
+                Some(Event::Started(_)) => return Err(AgentError::Protocol("a process started twice")),
+                Some(Event::Keepalive(_)) | None => continue,
+            }));
+        }
+        Err(AgentError::Protocol("the stream ended without an exit"))
+    }
+
+    async fn started(&mut self) -> Result<Started, AgentError> {
+        loop {
+            let first = self.frames.next::<agent::ProcessEvent>().await?;
+            match first.ok_or(AgentError::Protocol("the stream ended without a start"))?.event {
+                Some(Event::Started(started)) => return Ok(Started { pid: started.pid }),
+                Some(Event::Keepalive(_)) | None => {}
+                Some(_) => return Err(AgentError::Protocol("output came before the start")),
+            }
+        }
+    }
+}
+
+impl AgentClient {
+    /// Starts a process; answers when it runs, or with a typed refusal when it cannot.
+    pub async fn start(&self, what: StartProcess) -> Result<(Started, ProcessStream), AgentError> {
+        let request = agent::StartRequest {
+            cmd: what.cmd,
+            args: what.args,
+            envs: what.envs.into_iter().collect(),
+            cwd: what.cwd,
+            pty: what.pty.map(size_message).into(),
+            tag: what.tag,
+            stdin: what.stdin,
+            logged: what.logged,
+            user: what.user.unwrap_or_default(),
+            timeout_ms: what.timeout.map_or(0, |t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX).max(1)),
+            detached: what.detached,
+            ..Default::default()
+        };
+        self.open("/atoll.agent.v1.Agent/Start", &request).await
+    }
+
+    /// Follows a process that somebody started; with `tail`, the kept end of its output comes first. A process that
+    /// ended not long ago still answers, with its exit.
+    pub async fn attach(&self, pid: u32, tail: bool) -> Result<ProcessStream, AgentError> {
+        let request = agent::AttachRequest { pid, tail, ..Default::default() };
+        self.open("/atoll.agent.v1.Agent/Attach", &request).await.map(|(_, stream)| stream)
+    }
+
+    /// Starts a process and collects its output, at most `output_max` bytes of each stream.
+    pub async fn run(&self, what: StartProcess, output_max: usize) -> Result<Output, AgentError> {
+        let (_, mut stream) = self.start(what).await?;
+        let (mut stdout, mut stderr, mut dropped) = (Vec::new(), Vec::new(), 0u64);
+        let mut keep = |into: &mut Vec<u8>, data: &[u8]| {
+            let fits = data.len().min(output_max - into.len());
+            into.extend_from_slice(&data[..fits]);
+            dropped += (data.len() - fits) as u64;
+        };
+        let mut lost = 0u64;
+        while let Some(event) = stream.next().await {
+            match event? {
+                ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => keep(&mut stdout, &data),
+                ProcessEvent::Stderr(data) => keep(&mut stderr, &data),
+                ProcessEvent::Dropped(bytes) => lost = lost.saturating_add(bytes),
+                ProcessEvent::Exit(status) => {
+                    return Ok(Output { stdout, stderr, dropped: dropped.saturating_add(lost), status });
+                }
+            }
+        }
+        Err(AgentError::Protocol("the stream ended without an exit"))
+    }
+
+    /// Processes that the agent started and that still run.
+    pub async fn list(&self) -> Result<Vec<ProcessInfo>, AgentError> {
+        let answer: agent::ListResponse =
+            self.unary("/atoll.agent.v1.Agent/List", &agent::ListRequest::default()).await?;
+        Ok(answer.processes.into_iter().map(ProcessInfo::from).collect())
+    }
+
+    /// Writes to a process's stdin or terminal. Waits while the process does not read, within the call's deadline.
+    pub async fn send_stdin(&self, pid: u32, data: impl Into<Vec<u8>>) -> Result<(), AgentError> {
+        let request = process::SendInputRequest {
+            process: selector(pid),
+            input: MessageField::some(process::ProcessInput {
+                input: Some(process::process_input::Input::Stdin(data.into())),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        self.unary("/process.Process/SendInput", &request).await.map(|_: process::SendInputResponse| ())
+    }
+
+    /// Ends a process's stdin. A second time is fine.
+    pub async fn close_stdin(&self, pid: u32) -> Result<(), AgentError> {
+        let request = process::CloseStdinRequest { process: selector(pid), ..Default::default() };
+        self.unary("/process.Process/CloseStdin", &request).await.map(|_: process::CloseStdinResponse| ())
+    }
+
+    /// Sends a signal to a process's group.
+    pub async fn signal(&self, pid: u32, signal: i32) -> Result<(), AgentError> {
+        let request = agent::SignalRequest { pid, signal, ..Default::default() };
+        self.unary("/atoll.agent.v1.Agent/Signal", &request).await.map(|_: agent::SignalResponse| ())
+    }
+
+    /// Sets the size of a process's terminal.
+    pub async fn resize(&self, pid: u32, size: TerminalSize) -> Result<(), AgentError> {
+        let size =
+            process::pty::Size { cols: size.cols.into(), rows: size.rows.into(), ..Default::default() };
+        let pty = process::PTY { size: MessageField::some(size), ..Default::default() };
+        let request = process::UpdateRequest {
+            process: selector(pid),
+            pty: MessageField::some(pty),
+            ..Default::default()
+        };
+        self.unary("/process.Process/Update", &request).await.map(|_: process::UpdateResponse| ())
+    }
+
+    async fn open<Q: buffa::Message>(
+        &self,
+        uri: &'static str,
+        request: &Q,
+    ) -> Result<(Started, ProcessStream), AgentError> {
+        let frames = self.stream(uri, request).await?;
+        let mut stream = ProcessStream { frames, ended: false };
+        let started = within(uri, CALL_LIMIT, stream.started()).await?;
+        Ok((started, stream))
+    }
+}
+
+fn size_message(size: TerminalSize) -> agent::Size {
+    agent::Size { cols: size.cols.into(), rows: size.rows.into(), ..Default::default() }
+}
+
+fn selector(pid: u32) -> MessageField<process::ProcessSelector, buffa::Inline<process::ProcessSelector>> {
+    MessageField::some(process::ProcessSelector {
+        selector: Some(process::process_selector::Selector::Pid(pid)),
+        ..Default::default()
+    })
+}
+
+impl From<agent::ProcessInfo> for ProcessInfo {
+    fn from(info: agent::ProcessInfo) -> Self {
+        Self {
+            pid: info.pid,
+            cmd: info.cmd,
+            args: info.args,
+            cwd: info.cwd,
+            tag: info.tag,
+            user: info.user,
+            started_at_ms: info.started_at_ms,
+            pty: info.pty,
+            logged: info.logged,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Connect RPC over the transport, binary codec: unary calls and server streams.
+
+use std::time::Duration;
+
+use base64::Engine;
+use buffa::Message;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::{HeaderValue, Method, Request, StatusCode, header};
+use serde::Deserialize;
+
+use super::transport::{Answer, Body, BodyReader, full};
+use super::{ANSWER_MAX, AgentClient, CALL_LIMIT, within};
+use crate::error::{AgentError, RpcCode};
+
+/// LIMIT: an agent's output events are at most 32 KiB of data; the rest is room for a future agent.
+const FRAME_MAX: usize = 1 << 20;
+
+/// LIMIT: errors are a sentence.
+const ERROR_MAX: usize = 64 * 1024;
+
+/// How often the agent is asked to say that it lives, and how long its silence is borne. A paused sandbox is
+/// silent too: its streams end, and the caller attaches again after the resume.
+const KEEPALIVE_S: &str = "20";
+const SILENCE_LIMIT: Duration = Duration::from_secs(90);
+
+const FLAG_COMPRESSED: u8 = 1;
+const FLAG_END: u8 = 2;
+
+impl AgentClient {
+    pub(super) fn request(
+        &self,
+        method: Method,
+        uri: &str,
+        user: Option<&str>,
+    ) -> Result<Request<Body>, AgentError> {
+        let token = self.inner.token.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header(header::HOST, HeaderValue::from_static("agent"))
+            .header(crate::TOKEN_HEADER, token)
+            .body(full(Bytes::new()))
+            .map_err(|_| AgentError::Argument("the request has no valid address"))?;
+        if let Some(user) = user {
+            let basic =
+                format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{user}:")));
+            let value =
+                HeaderValue::try_from(basic).map_err(|_| AgentError::Argument("the user cannot be sent"))?;
+            request.headers_mut().insert(header::AUTHORIZATION, value);
+        }
+        Ok(request)
+    }
+
+    /// One request, one answer.
+    pub(super) async fn unary<Q: Message, A: Message>(
+        &self,
+        uri: &'static str,
+        message: &Q,
+    ) -> Result<A, AgentError> {
+        let mut request = self.request(Method::POST, uri, None)?;
+        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/proto"));
+        *request.body_mut() = full(message.encode_to_bytes());
+        let call = async {
+            let answer = self.inner.transport.send(request).await?;
+            accept(answer).await?.read_all(ANSWER_MAX).await
+        };
+        let answer = within(uri, CALL_LIMIT, call).await?;
+        A::decode_from_slice(&answer).map_err(|_| AgentError::Protocol("the message does not decode"))
+    }
+
+    /// One request, a stream of frames.
+    pub(super) async fn stream<Q: Message>(
+        &self,
+        uri: &'static str,
+        message: &Q,
+    ) -> Result<Frames, AgentError> {
+        let mut request = self.request(Method::POST, uri, None)?;
+        let headers = request.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/connect+proto"));
+        headers.insert("keepalive-ping-interval", HeaderValue::from_static(KEEPALIVE_S));
+        *request.body_mut() = full(envelope(message)?);
+        let call = async { accept(self.inner.transport.send(request).await?).await };
+        let body = within(uri, CALL_LIMIT, call).await?;
+        Ok(Frames { body, buffered: BytesMut::new(), ended: false })
+    }
+}
+
+fn envelope<Q: Message>(message: &Q) -> Result<Bytes, AgentError> {
+    let encoded = message.encode_to_bytes();
+    let len = u32::try_from(encoded.len()).map_err(|_| AgentError::Argument("the request is too large"))?;
+    let mut framed = BytesMut::with_capacity(5 + encoded.len());
+    framed.put_u8(0);
+    framed.put_u32(len);
+    framed.put(encoded);
+    Ok(framed.freeze())
+}
+
+/// Turns an error status into an error; a good answer's body is handed on.
+pub(super) async fn accept(answer: Answer) -> Result<BodyReader, AgentError> {
+    if answer.head.status.is_success() {
+        return Ok(answer.body);
+    }
+    let status = answer.head.status;
+    let body = answer.body.read_all(ERROR_MAX).await?;
+    Err(refusal(status, &body))
+}
+
+/// Connect errors have a word as code, `/files` errors the HTTP status.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WireCode {
+    Word(String),
+    Status(u16),
+}
+
+#[derive(Deserialize)]
+struct WireError {
+    code: Option<WireCode>,
+    #[serde(default)]
+    message: String,
+}
+
+fn refusal(status: StatusCode, body: &[u8]) -> AgentError {
+    match serde_json::from_slice::<WireError>(body) {
+        Ok(error) => error.into_refusal(status.as_u16()),
+        Err(_) => AgentError::refused(RpcCode::from_http(status.as_u16()), status.as_str()),
+    }
+}
+
+impl WireError {
+    fn into_refusal(self, status: u16) -> AgentError {
+        let code = match self.code {
+            Some(WireCode::Word(word)) => RpcCode::parse(&word),
+            Some(WireCode::Status(status)) => RpcCode::from_http(status),
+            None => RpcCode::from_http(status),
+        };
+        AgentError::refused(code, &self.message)
+    }
+}
+
+/// The frames of a server stream.
+pub(super) struct Frames {
+    body: BodyReader,
+    buffered: BytesMut,
+    ended: bool,
+}
+
+#[derive(Deserialize)]
+struct EndOfStream {
+    error: Option<WireError>,
+}
+
+impl Frames {
+    /// The next message, or `None` after an orderly end. Cancel-safe: partial frames stay buffered.
+    pub(super) async fn next<A: Message>(&mut self) -> Result<Option<A>, AgentError> {
+        within("stream", SILENCE_LIMIT, self.next_unbounded()).await
+    }
+
+    async fn next_unbounded<A: Message>(&mut self) -> Result<Option<A>, AgentError> {
+        while !self.ended {
+            if let Some((flags, payload)) = split_frame(&mut self.buffered)? {
+                if flags & FLAG_COMPRESSED != 0 {
+                    return Err(AgentError::Protocol("a frame is compressed though nobody asked"));
+                }
+                if flags & FLAG_END != 0 {
+                    self.ended = true;
+                    return self.finish(&payload).await.map(|()| None);
+                }
+                return A::decode_from_slice(&payload)
+                    .map(Some)
+                    .map_err(|_| AgentError::Protocol("the message does not decode"));
+            }
+            match self.body.chunk().await? {
+                Some(chunk) => self.buffered.extend_from_slice(&chunk),
+                None => return Err(AgentError::Protocol("the stream ended in the middle")),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn finish(&mut self, payload: &[u8]) -> Result<(), AgentError> {
+        let end: EndOfStream = serde_json::from_slice(payload)
+            .map_err(|_| AgentError::Protocol("the end of the stream does not decode"))?;
+        // Reading to the end gives the connection back. A late byte only costs the connection.
+        if self.body.chunk().await?.is_some() {
+            return Err(AgentError::Protocol("bytes after the end of the stream"));
+        }
+        match end.error {
+            Some(error) => Err(error.into_refusal(500)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Takes one whole frame off the front, if it is there.
+fn split_frame(buffered: &mut BytesMut) -> Result<Option<(u8, Bytes)>, AgentError> {
+    let Some(&[flags, a, b, c, d]) = buffered.first_chunk::<5>() else { return Ok(None) };
+    let len = u32::from_be_bytes([a, b, c, d]) as usize;
+    if len > FRAME_MAX {
+        return Err(AgentError::Protocol("a frame is larger than any can be"));
+    }
+    if buffered.len() < 5 + len {
+        return Ok(None);
+    }
+    buffered.advance(5);
+    Ok(Some((flags, buffered.split_to(len).freeze())))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use atoll_model::ErrorKind;
+
+    #[test]
+    fn a_huge_frame_is_refused_before_memory_is_taken() {
+        let mut bytes = BytesMut::from(&[0u8, 0xff, 0xff, 0xff, 0xff][..]);
+        assert!(split_frame(&mut bytes).is_err());
+    }
+
+    #[test]
+    fn refusals_are_read_from_connect_and_from_files_bodies() {
+        let connect = refusal(StatusCode::NOT_FOUND, br#"{"code":"not_found","message":"no"}"#);
+        let files = refusal(StatusCode::INSUFFICIENT_STORAGE, br#"{"code":507,"message":"full"}"#);
+        let garbage = refusal(StatusCode::UNAUTHORIZED, b"\xff<html>");
+        assert_eq!(connect.kind(), ErrorKind::NotFound);
+        assert_eq!(files.kind(), ErrorKind::Exhausted);
+        assert_eq!(garbage.kind(), ErrorKind::Unauthenticated);
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_out_as_they_went_in_whatever_the_split(
+            payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..8), cut in 1usize..40,
+        ) {
+            let mut wire = Vec::new();
+            for payload in &payloads {
+                wire.push(0);
+                wire.extend((payload.len() as u32).to_be_bytes());
+                wire.extend(payload);
+            }
+            let (mut buffered, mut seen) = (BytesMut::new(), Vec::new());
+            for piece in wire.chunks(cut) {
+                buffered.extend_from_slice(piece);
+                while let Some((_, payload)) = split_frame(&mut buffered).unwrap() {
+                    seen.push(payload.to_vec());
+                }
+            }
+            prop_assert_eq!(seen, payloads);
+            prop_assert!(buffered.is_empty());
+        }
+
+        #[test]
+        fn no_bytes_make_the_frame_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let mut buffered = BytesMut::from(&bytes[..]);
+            while let Ok(Some(_)) = split_frame(&mut buffered) {}
+        }
+    }
+}

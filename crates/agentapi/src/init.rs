@@ -1,0 +1,92 @@
+//! What the host tells a fresh agent (`POST /init`), what it answers, and `GET /metrics`.
+//!
+//! Unknown fields are accepted on both sides: agents live as long as their sandbox and meet newer hosts.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Body of `POST /init`. Absent fields leave what was set before.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InitRequest {
+    /// Replaces the sandbox's environment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env_vars: Option<BTreeMap<String, String>>,
+    /// Replaces the agent token (after restore and fork).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access_token: Option<String>,
+    /// The user of requests that name none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_user: Option<String>,
+    /// The working directory of processes that name none; empty: the user's home.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_workdir: Option<String>,
+    /// What `GET /metrics` reports as totals, since `/proc` and statfs show the host's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<AgentLimits>,
+}
+
+/// The sandbox's limits, as far as its own metrics show them. 0: unknown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentLimits {
+    /// CPUs, rounded up.
+    pub cpu_count: u32,
+    /// Memory limit in bytes.
+    pub memory_bytes: u64,
+    /// Disk quota in bytes.
+    pub disk_bytes: u64,
+    /// Disk in use in bytes, where the host knows better than statfs.
+    pub disk_used_bytes: u64,
+}
+
+/// Answer to `POST /init` with the [`crate::INIT_HEADER`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InitReply {
+    /// Version of the agent's crate.
+    pub agent_version: String,
+    /// The envd version it behaves as.
+    pub envd_version: String,
+    /// Protocol generation.
+    pub generation: u32,
+    /// What it can do beyond its generation's floor.
+    pub features: Vec<String>,
+}
+
+/// Names of features that a host may gate on.
+#[derive(Debug, Clone, Copy)]
+pub struct Features;
+
+impl Features {
+    /// Every feature of this source's agent.
+    pub const ALL: &'static [&'static str] =
+        &["attach-tail", "logs", "byte-paths", "range", "signal-any", "token-rotation"];
+}
+
+/// Body of `GET /metrics`, as envd names it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Metrics {
+    /// Unix seconds.
+    pub ts: i64,
+    /// CPUs the sandbox may use.
+    pub cpu_count: u32,
+    /// Of one CPU = 100, since the previous call.
+    pub cpu_used_pct: f32,
+    /// Bytes.
+    pub mem_total: u64,
+    /// Bytes.
+    pub mem_used: u64,
+    /// Bytes.
+    pub mem_cache: u64,
+    /// MiB.
+    pub mem_total_mib: u64,
+    /// MiB.
+    pub mem_used_mib: u64,
+    /// Bytes.
+    pub disk_used: u64,
+    /// Bytes.
+    pub disk_total: u64,
+}
