@@ -33,7 +33,8 @@ pub(crate) async fn authenticate(app: &App, key: Option<&str>) -> Result<Caller,
 
 /// The key in `Authorization: Bearer` or `X-API-Key`; the former wins.
 pub(crate) fn header_key(headers: &HeaderMap) -> Option<&str> {
-    bearer(headers).or_else(|| headers.get("x-api-key")?.to_str().ok().map(str::trim))
+    let plain = || headers.get("x-api-key")?.to_str().ok().map(str::trim);
+    bearer(headers).or_else(plain).filter(|key| !key.is_empty())
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -57,6 +58,7 @@ mod tests {
         assert_eq!(header_key(&headers(&[("x-api-key", "e2b_1")])), Some("e2b_1"));
         assert_eq!(header_key(&headers(&[("authorization", "Basic Zm9v"), ("x-api-key", "k")])), Some("k"));
         assert_eq!(header_key(&headers(&[("authorization", "Bearer")])), None);
+        assert_eq!(header_key(&headers(&[("x-api-key", " ")])), None);
         assert_eq!(header_key(&headers(&[])), None);
     }
 }

@@ -47,8 +47,9 @@ pub(crate) struct ExecBody {
     stdin: Option<String>,
     /// The same for bytes that are no text.
     stdin_base64: Option<String>,
-    /// Keep stdin open for `POST …/processes/{pid}/stdin`; only with a stream or `detach`.
-    open_stdin: bool,
+    /// Keep stdin open for `POST …/processes/{pid}/stdin`; only with a stream or `detach`. A detached process that is
+    /// given no stdin has it open unless this is false.
+    open_stdin: Option<bool>,
     /// After this it is killed: `exit_code` 124, `timed_out` true.
     timeout_s: Option<f64>,
     /// Answer as soon as it runs; its output goes to the logs.
@@ -75,8 +76,8 @@ impl TryFrom<ExecBody> for Exec {
             cwd: body.cwd,
             env: body.env,
             user: body.user,
+            open_stdin: body.open_stdin.unwrap_or(body.detach && stdin.is_none()),
             stdin,
-            open_stdin: body.open_stdin,
             timeout: body.timeout_s.map(seconds).transpose()?,
             detach: body.detach,
             terminal: None,
@@ -91,6 +92,7 @@ const SHELL: &str = "/bin/bash";
 fn argv(argv: Option<Vec<String>>, command: Option<String>) -> Result<Vec<String>, ApiError> {
     match (argv, command) {
         (Some(argv), None) => Ok(argv),
+        (None, Some(line)) if line.is_empty() => Err(ApiError::invalid("command is empty")),
         (None, Some(line)) => Ok(vec![SHELL.to_owned(), "-c".to_owned(), line]),
         (Some(_), Some(_)) => Err(ApiError::invalid("argv and command exclude each other")),
         (None, None) => Err(ApiError::invalid("argv or command is missing")),

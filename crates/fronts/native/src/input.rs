@@ -27,7 +27,7 @@ const BODY_DEADLINE: Duration = Duration::from_secs(30);
 /// A JSON body of at most `CAP` bytes. Types deny unknown fields themselves.
 pub(crate) struct Json<T, const CAP: usize = JSON_MAX>(pub(crate) T);
 
-/// A JSON body that may be absent altogether.
+/// A JSON body that may be absent altogether: no bytes and no type.
 pub(crate) struct OptionalJson<T>(pub(crate) T);
 
 impl<S: Sync, T: DeserializeOwned, const CAP: usize> FromRequest<S> for Json<T, CAP> {
@@ -44,12 +44,13 @@ impl<S: Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJson<T> 
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
-        let named = require_json(request.headers());
+        let named = request.headers().contains_key(header::CONTENT_TYPE);
+        let is_json = require_json(request.headers());
         let bytes = collect(request.into_body(), JSON_MAX).await?;
-        if bytes.is_empty() {
+        if bytes.is_empty() && !named {
             return Ok(Self(T::default()));
         }
-        named?;
+        is_json?;
         parse_json(&bytes).map(Self)
     }
 }
@@ -108,6 +109,10 @@ fn shown(text: &str) -> String {
 }
 
 pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    // Left alone, serde would take an array for an object, field by field in their order.
+    if bytes.trim_ascii_start().first().is_none_or(|first| *first != b'{') {
+        return Err(ApiError::invalid("the body must be a JSON object"));
+    }
     // Knowing the path of a fault costs at every field, so it is looked for only when there is one.
     serde_json::from_slice(bytes).map_err(|error| explain::<T>(bytes, &error))
 }
@@ -206,7 +211,13 @@ mod tests {
         assert!(error.message.contains("`sise`"), "{error:?}");
         let error = parse_json::<Sample>(b"{\"size\":1} x").unwrap_err();
         assert!(error.message.contains("trailing characters"), "{error:?}");
-        assert!(parse_json::<Sample>(b"").unwrap_err().message.contains("EOF"));
+        assert!(parse_json::<Sample>(b" {").unwrap_err().message.contains("EOF"));
+        for other in ["", "[1]", "1", "null", "\u{feff}{\"size\":1}"] {
+            assert!(
+                parse_json::<Sample>(other.as_bytes()).unwrap_err().message.contains("object"),
+                "{other}"
+            );
+        }
     }
 
     #[test]

@@ -83,9 +83,9 @@ pub(crate) struct KeyList {
 pub(crate) struct CreatedKey {
     #[serde(flatten)]
     record: Key,
-    /// The key itself. It cannot be shown again.
+    /// The key to send. It cannot be shown again.
     #[schema(example = "atl_…")]
-    key: String,
+    secret: String,
 }
 
 /// The key to make.
@@ -117,7 +117,7 @@ pub(crate) async fn create(
     let scope = body.scope.unwrap_or(Scope::User).into();
     let new = NewKey { tenant: body.tenant, scope, name: body.name };
     let created = app.service.create_key(&who, new).await?;
-    let body = CreatedKey { record: created.key.into(), key: created.secret };
+    let body = CreatedKey { record: created.key.into(), secret: created.secret };
     let mut response = Answer(StatusCode::CREATED, body).into_response();
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)

@@ -1,6 +1,7 @@
 //! Terminals: shells bound to a thread of conversation, over WebSocket.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 
 use atoll_service::{OpenTerminal, TerminalSize};
 use axum::extract::ws::WebSocketUpgrade;
@@ -64,9 +65,11 @@ pub(crate) struct TerminalBody {
     /// The same thread gets the same terminal.
     thread: String,
     /// Default 80.
-    cols: Option<u16>,
+    #[schema(value_type = Option<u16>, minimum = 1)]
+    cols: Option<NonZeroU16>,
     /// Default 24.
-    rows: Option<u16>,
+    #[schema(value_type = Option<u16>, minimum = 1)]
+    rows: Option<NonZeroU16>,
     /// Program and arguments; bash, or sh, where absent.
     shell: Option<Vec<String>>,
     cwd: Option<String>,
@@ -79,7 +82,10 @@ impl From<TerminalBody> for OpenTerminal {
     fn from(body: TerminalBody) -> Self {
         Self {
             thread: body.thread,
-            size: TerminalSize { cols: body.cols.unwrap_or(80), rows: body.rows.unwrap_or(24) },
+            size: TerminalSize {
+                cols: body.cols.map_or(80, u16::from),
+                rows: body.rows.map_or(24, u16::from),
+            },
             shell: body.shell,
             cwd: body.cwd,
             env: body.env,

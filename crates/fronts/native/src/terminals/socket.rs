@@ -3,10 +3,11 @@
 //! Nothing is queued here: output is taken from the agent only when the last frame is on its way, and the agent drops
 //! what a slow reader does not take. The task ends with the client, the shell, a silent peer or the server's closing.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_model::Code;
+use atoll_model::{Code, ErrorKind};
 use atoll_service::{ExecEvent, TerminalInput, TerminalSize};
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::response::Response;
@@ -71,7 +72,7 @@ struct Bridge {
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 enum Said {
-    Resize { cols: u16, rows: u16 },
+    Resize { cols: NonZeroU16, rows: NonZeroU16 },
     Input { data: String },
 }
 
@@ -121,7 +122,9 @@ impl Bridge {
             Message::Binary(data) => self.input.write(data).await,
             Message::Text(text) => match serde_json::from_str::<Said>(&text) {
                 Ok(Said::Input { data }) => self.input.write(data.into()).await,
-                Ok(Said::Resize { cols, rows }) => self.input.resize(TerminalSize { cols, rows }).await,
+                Ok(Said::Resize { cols, rows }) => {
+                    self.input.resize(TerminalSize { cols: cols.into(), rows: rows.into() }).await
+                }
                 Err(error) => return self.complain(&error).await,
             },
             Message::Ping(_) | Message::Pong(_) => return Next::On,
@@ -129,6 +132,8 @@ impl Bridge {
         };
         match done {
             Ok(()) => Next::On,
+            // What makes no sense is answered; the shell behind it is not at fault.
+            Err(error) if error.kind() == ErrorKind::Invalid => self.say(&Says::Error(error.into())).await,
             Err(error) => {
                 self.say(&Says::Error(error.into())).await;
                 Next::Over
@@ -136,7 +141,7 @@ impl Bridge {
         }
     }
 
-    /// A frame that makes no sense is answered; the shell behind it is not at fault.
+    /// For a frame that is not understood.
     async fn complain(&mut self, error: &serde_json::Error) -> Next {
         let text = format!("a text frame is not understood: {error}");
         let error = atoll_service::ServiceError::new(Code::InvalidRequest, text);
@@ -188,9 +193,10 @@ mod tests {
     #[test]
     fn text_frames_are_a_resize_or_input() {
         let said = |text: &str| serde_json::from_str::<Said>(text);
+        let size = |n| NonZeroU16::new(n).unwrap();
         assert_eq!(
             said(r#"{"type":"resize","cols":80,"rows":24}"#).unwrap(),
-            Said::Resize { cols: 80, rows: 24 }
+            Said::Resize { cols: size(80), rows: size(24) }
         );
         assert_eq!(
             said(r#"{"type":"input","data":"ls\n"}"#).unwrap(),
