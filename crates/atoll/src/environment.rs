@@ -22,7 +22,7 @@ pub(crate) const OVERCOMMIT: &str = "ATOLL_OVERCOMMIT";
 pub(crate) const LOG: &str = "ATOLL_LOG";
 /// Form of the log lines.
 pub(crate) const LOG_FORMAT: &str = "ATOLL_LOG_FORMAT";
-/// Path of the agent binary; found beside `atoll` unless said otherwise.
+/// Path of an agent binary to use instead of the one inside the program.
 pub(crate) const AGENT: &str = "ATOLL_AGENT";
 
 /// Set to anything: no colour (the convention of no-color.org).

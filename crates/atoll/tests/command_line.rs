@@ -73,11 +73,7 @@ impl Server {
     }
 }
 
-fn answer(
-    stream: &TcpStream,
-    script: &dyn Fn(&Request) -> Answer,
-    log: &Mutex<Vec<Request>>,
-) -> Option<()> {
+fn answer(stream: &TcpStream, script: &dyn Fn(&Request) -> Answer, log: &Mutex<Vec<Request>>) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
@@ -176,10 +172,9 @@ fn run_passes_streams_and_status_through_and_deletes() {
 
 #[test]
 fn timeouts_and_signals_have_the_status_of_a_shell() {
-    for (exit, want) in [
-        ("{\"exit_code\":124,\"timed_out\":true}", 124),
-        ("{\"exit_code\":137,\"signal\":9}", 137),
-    ] {
+    for (exit, want) in
+        [("{\"exit_code\":124,\"timed_out\":true}", 124), ("{\"exit_code\":137,\"signal\":9}", 137)]
+    {
         let events = format!("event: start\ndata: {{\"pid\":7}}\n\nevent: exit\ndata: {exit}\n\n");
         let server = with_events(events.leak());
         assert_eq!(server.run(&["run", "--timeout", "1s", "sleep", "9"]).status.code(), Some(want));
@@ -199,9 +194,11 @@ fn our_own_failures_are_125_and_say_what_to_try() {
 }
 
 #[test]
-fn a_missing_command_is_127() {
-    let server = Server::start(|_| refused(404, "command_not_found", "there is no command nope"));
+fn a_missing_command_is_127_and_one_that_cannot_start_126() {
+    let server = Server::start(|_| refused(400, "invalid_argument", "command not found: 'nope'"));
     assert_eq!(server.run(&["exec", "box", "nope"]).status.code(), Some(127));
+    let server = Server::start(|_| refused(400, "invalid_argument", "'/etc': permission denied"));
+    assert_eq!(server.run(&["exec", "box", "/etc"]).status.code(), Some(126));
 }
 
 #[test]
@@ -216,6 +213,16 @@ fn piped_input_is_sent_and_ended() {
     assert!(output.status.success());
     let ran = &server.seen("POST /v1/sandboxes/box/exec/stream")[0];
     assert_eq!(ran.json(), json!({"argv": ["cat"], "stdin": "hello"}));
+}
+
+#[test]
+fn with_json_a_command_is_one_object() {
+    let result = json!({"exit_code": 4, "signal": null, "timed_out": false, "stdout": "x", "stderr": ""});
+    let answer = result.clone();
+    let server = Server::start(move |_| ok(answer.clone()));
+    let output = server.run(&["--json", "exec", "box", "--", "sh", "-c", "exit 4"]);
+    assert_eq!(output.status.code(), Some(4));
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).expect("JSON"), result);
 }
 
 #[test]
@@ -330,7 +337,8 @@ fn files_go_in_and_come_out() {
     assert_eq!(sent.body, b"data");
     assert!(server.run(&["cp", "box:/tmp/x", target.to_str().expect("text")]).status.success());
     assert_eq!(std::fs::read(&target).expect("written"), b"hi");
-    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&target).expect("there").permissions());
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&target).expect("there").permissions());
     assert_eq!(mode & 0o7777, 0o750);
     assert_eq!(text(&server.run(&["cp", "box:/tmp/x", "-"]).stdout), "hi");
     assert_eq!(server.run(&["cp", source, "elsewhere"]).status.code(), Some(2));

@@ -22,7 +22,7 @@ pub(crate) struct Serve {
     /// Memory limits may add up to this many times the memory of the machine
     #[arg(long, env = env::OVERCOMMIT, hide_env_values = true, default_value_t = 50.0, value_parser = overcommit)]
     pub(crate) overcommit: f64,
-    /// Agent binary [default: `atoll-agent` beside this program]
+    /// Agent binary [default: the one inside this program]
     #[arg(long, env = env::AGENT, hide_env_values = true, value_name = "FILE")]
     pub(crate) agent: Option<std::path::PathBuf>,
     /// Which log lines, such as `info` or `atoll_service=debug,info`

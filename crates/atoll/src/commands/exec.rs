@@ -33,8 +33,11 @@ async fn attempt(context: &Context, client: &Client, args: &Exec) -> Result<u8, 
         };
         return terminal::session(context, client, &args.sandbox, wish).await.map_err(with_exit);
     }
-    let mut signals = Signals::listen()?;
     let input = Input::of_stdin(args.attach.interactive);
+    if context.out.json {
+        return process::collect(context, client, &args.sandbox, body(args), input).await;
+    }
+    let mut signals = Signals::listen()?;
     process::join(context, client, &args.sandbox, body(args), input, &mut signals).await
 }
 

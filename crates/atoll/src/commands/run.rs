@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Context, create,
-    process::{self, Input, Signals, with_exit},
+    process::{self, Input, Signals, signal_status, with_exit},
     sandbox_path, terminal, text,
 };
 use crate::{cli::sandbox::Run, client::Client, failure::Failure, out::Shade, server::background};
@@ -20,7 +20,10 @@ const RENEW_EVERY: Duration = Duration::from_secs(300);
 
 pub(super) async fn run(context: &Context, args: Run) -> Result<u8, Failure> {
     let mut signals = Signals::listen()?;
-    let client = background::client(&context.global, context.out).await.map_err(with_exit)?;
+    let client = tokio::select! {
+        client = background::client(&context.global, context.out) => client.map_err(with_exit)?,
+        number = signals.next() => return Err(Failure::silent(signal_status(number))),
+    };
     let mut shape = create::body(&args.shape);
     shape.insert("timeout_s".to_owned(), json!(LIFETIME_S));
     let sandbox = create::send(&client, &shape, "1", None).await.map_err(with_exit)?;
@@ -29,7 +32,10 @@ pub(super) async fn run(context: &Context, args: Run) -> Result<u8, Failure> {
         outcome = command(context, &client, &id, &args, &mut signals) => outcome,
         never = renew(&client, &id) => never,
     };
-    finish(context, &client, &id, args.keep).await;
+    tokio::select! {
+        () = finish(context, &client, &id, args.keep) => {}
+        _ = signals.next() => context.out.say(&format!("atoll: {id} is left to the server, which deletes it")),
+    }
     outcome
 }
 
@@ -52,6 +58,12 @@ async fn command(
     }
     let body = body(args);
     let input = Input::of_stdin(args.attach.interactive);
+    if context.out.json {
+        return tokio::select! {
+            outcome = process::collect(context, client, id, body, input) => outcome,
+            number = signals.next() => Err(Failure::silent(signal_status(number))),
+        };
+    }
     process::join(context, client, id, body, input, signals).await
 }
 
