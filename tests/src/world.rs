@@ -69,6 +69,7 @@ pub struct World {
     server: Mutex<Option<Child>>,
     contract: OnceLock<Arc<Contract>>,
     marks: Mutex<Marks>,
+    more_env: Mutex<Vec<(String, String)>>,
     baseline: Mutex<Holdings>,
 }
 
@@ -133,6 +134,7 @@ impl World {
             server: Mutex::default(),
             contract: OnceLock::new(),
             marks: Mutex::new(marks),
+            more_env: Mutex::default(),
             baseline: Mutex::default(),
         }
     }
@@ -278,7 +280,27 @@ impl World {
         for (name, value) in &self.options.env {
             command.env(name, value);
         }
+        command.envs(lock(&self.more_env).iter().cloned());
         command
+    }
+
+    /// One more variable for the next start of the server; empty takes it away again.
+    pub fn set_env(&self, name: &str, value: &str) {
+        let mut more = lock(&self.more_env);
+        more.retain(|(known, _)| known != name);
+        if !value.is_empty() {
+            more.push((name.to_owned(), value.to_owned()));
+        }
+    }
+
+    /// The launcher of the server that runs now.
+    pub fn launcher_pid(&self) -> i32 {
+        let is_launcher = |pid: i32| {
+            std::fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| line.split(|b| *b == 0).any(|word| word == b"launcher"))
+        };
+        let below = proc::descendants(self.server_pid());
+        below.iter().map(|p| p.pid).find(|pid| is_launcher(*pid)).expect("the server has a launcher")
     }
 
     /// The server's process id.
@@ -309,6 +331,19 @@ impl World {
     pub async fn crash_server(&self) {
         self.stop_server(Signal::SIGKILL).await;
         self.start_server().await;
+    }
+
+    /// As [`World::crash_server`], with other variables for the next one.
+    pub async fn crash_server_with(&self, env: &[(&str, &str)]) {
+        self.stop_server(Signal::SIGKILL).await;
+        env.iter().for_each(|(name, value)| self.set_env(name, value));
+        self.start_server().await;
+    }
+
+    /// A server that ended by itself is no longer ours to watch.
+    pub fn forget_server(&self) {
+        lock(&self.server).take();
+        lock(&self.marks).server = None;
     }
 
     /// The client with the admin key.

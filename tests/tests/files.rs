@@ -100,7 +100,7 @@ fn large_files_stream_both_ways_in_flat_memory() {
             client.raw(Method::GET, &at(&id, "", "/home/user/large")).send().await.unwrap().bytes_stream();
         let mut hash = Sha256::new();
         while let Some(part) = down.next().await {
-            hash.update(&part.unwrap());
+            hash.update(part.unwrap());
         }
         assert_eq!(hex::encode(hash.finalize()), wanted);
         let after = atoll_tests::proc::status(w.server_pid(), "VmRSS").unwrap();

@@ -1,0 +1,191 @@
+//! What a sandbox reaches and what it never does (A11, N05), in every mode, and while the mode changes.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::{Duration, Instant};
+
+use atoll_tests::internet::{DECOYS, GREETING, NAME, PUBLIC};
+use atoll_tests::{Client, World, ground, json, run, until_within};
+
+/// A web request from inside; what it printed.
+async fn fetch(client: &Client, id: &str, host: &str, port: u16) -> String {
+    let line = format!("wget -q -T 3 -O - http://{host}:{port}/ 2>&1");
+    client.exec(id, json!({ "argv": ["/bin/sh", "-c", line], "timeout_s": 8 })).await.stdout
+}
+
+async fn reaches(client: &Client, id: &str, host: &str) -> bool {
+    fetch(client, id, host, 80).await.contains(GREETING)
+}
+
+#[test]
+fn an_open_sandbox_reaches_the_internet_by_address_and_by_name() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({ "network": "allow-all" })).await;
+        assert!(reaches(&client, &id, PUBLIC).await, "{}", fetch(&client, &id, PUBLIC, 80).await);
+        assert!(
+            reaches(&client, &id, NAME).await,
+            "{}",
+            client.sh(&id, &format!("nslookup {NAME} 2>&1; cat /etc/resolv.conf; ip a; ip r")).await.stdout
+        );
+        let unknown = client.sh(&id, "nslookup no-such.example.test 2>&1").await;
+        assert!(unknown.stdout.contains("NXDOMAIN") || unknown.code != 0, "{unknown:?}");
+        // Closed ports are told at once.
+        let started = Instant::now();
+        let closed = client.sh(&id, &format!("nc -w 5 {PUBLIC} 81 < /dev/null")).await;
+        assert!(
+            closed.code != 0 && started.elapsed() < Duration::from_secs(3),
+            "{closed:?} after {:?}",
+            started.elapsed()
+        );
+        assert_eq!(client.sh(&id, "ping -c 1 -W 2 127.0.0.1 > /dev/null 2>&1; cat /sys/class/net/eth0/operstate 2>/dev/null | head -1; hostname").await.code, 0);
+    });
+}
+
+#[test]
+fn a_closed_sandbox_reaches_nothing_and_is_told_at_once() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({ "network": "deny-all" })).await;
+        for target in [PUBLIC, "8.8.8.8", "1.1.1.1"] {
+            let started = Instant::now();
+            let refused = client.sh(&id, &format!("nc -w 5 {target} 80 < /dev/null")).await;
+            assert!(
+                refused.code != 0 && started.elapsed() < Duration::from_secs(2),
+                "{target}: {refused:?} after {:?}",
+                started.elapsed()
+            );
+        }
+        let started = Instant::now();
+        let looked = client.exec(&id, json!({ "argv": ["/bin/sh", "-c", format!("nslookup {NAME} 2>&1; nslookup {NAME} {PUBLIC} 2>&1")], "timeout_s": 60 })).await;
+        assert!(
+            !looked.stdout.contains(&format!("Address: {PUBLIC}"))
+                && !looked.stdout.contains(&format!("Address 1: {PUBLIC} ")),
+            "not even DNS: {looked:?}"
+        );
+        assert!(started.elapsed() < Duration::from_secs(45));
+        // Its own loopback works.
+        assert_eq!(client.sh(&id, "(echo hi | nc -l -p 8099 -w 3 > /dev/null &) ; sleep 0.3; nc -w 2 127.0.0.1 8099 < /dev/null").await.stdout.trim(), "hi");
+    });
+}
+
+#[test]
+fn host_neighbours_private_and_metadata_are_out_of_reach_in_every_mode() {
+    // A11, N05.
+    run(async |w| {
+        control(w).await;
+        let client = w.tenant("acme").await;
+        let other = w.tenant("other").await;
+        let neighbour = other.create(json!({})).await;
+        other
+            .exec(&neighbour, json!({ "argv": ["httpd", "-p", "80", "-h", "/etc"], "user": "root" }))
+            .await
+            .text();
+        let address = other
+            .sh(&neighbour, "ip -4 addr show eth0 | sed -n 's/.*inet \\([0-9.]*\\).*/\\1/p'")
+            .await
+            .text()
+            .to_owned();
+        assert!(!address.is_empty());
+        for mode in ["allow-all", "deny-all"] {
+            let id = client.create(json!({ "network": mode })).await;
+            let gateway = client
+                .sh(&id, "ip route | sed -n 's/default via \\([0-9.]*\\).*/\\1/p'")
+                .await
+                .text()
+                .to_owned();
+            let uplinks = uplink_addresses();
+            let mut targets: Vec<String> = DECOYS.iter().map(|d| (*d).to_owned()).collect();
+            targets.extend([
+                address.clone(),
+                gateway,
+                ground::HOST_ADDRESS.to_owned(),
+                "0.0.0.0".to_owned(),
+                "127.0.0.2".to_owned(),
+            ]);
+            targets.extend(uplinks);
+            for target in targets {
+                for port in [80, 7070] {
+                    let got = fetch(&client, &id, &target, port).await;
+                    assert!(
+                        !got.contains(GREETING) && !got.contains("status") && !got.contains("root:"),
+                        "{mode}: {target}:{port} answered {got}"
+                    );
+                }
+            }
+            let sources = "for a in 10.9.9.9 203.0.113.77 169.254.0.1; do ip addr add $a/32 dev eth0 2>&1; done; ip link set eth0 address 02:00:00:00:00:99 2>&1; ip link add dummy0 type veth 2>&1; true";
+            let tried = client.sh_root(&id, sources).await;
+            assert!(
+                tried.stdout.matches("not permitted").count() >= 4,
+                "addresses are not the sandbox's to change: {tried:?}"
+            );
+            assert!(!fetch(&client, &id, "[::1]", 7070).await.contains("status"));
+            assert!(!fetch(&client, &id, "[fe80::1%eth0]", 7070).await.contains("status"));
+            // No socket of the host is in the file system, and abstract ones are another namespace's.
+            let found = client
+                .sh_root(&id, "find / -xdev -type s 2>/dev/null; cat /proc/net/unix | grep -c '@' || true")
+                .await;
+            assert_eq!(found.text(), "0", "{mode}");
+            client.remove(&id).await;
+        }
+    });
+}
+
+/// The host itself reaches all decoys: what a sandbox does not reach is closed to it, not absent.
+async fn control(w: &World) {
+    let _ = w;
+    for target in DECOYS.iter().chain([&PUBLIC]) {
+        let text = reqwest::get(format!("http://{target}/")).await.unwrap().text().await.unwrap();
+        assert_eq!(text, GREETING, "{target}");
+    }
+}
+
+fn uplink_addresses() -> Vec<String> {
+    let text = std::process::Command::new("ip").args(["-4", "-o", "addr"]).output().unwrap().stdout;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let address = |line: &str| line.split_whitespace().nth(3)?.split('/').next().map(str::to_owned);
+    text.lines().filter_map(address).filter(|a| !a.starts_with("127.")).collect()
+}
+
+#[test]
+fn the_policy_changes_while_it_runs_also_for_open_connections() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({ "network": "allow-all" })).await;
+        let path = format!("/v1/sandboxes/{id}");
+        assert!(reaches(&client, &id, PUBLIC).await);
+        let changed = client.patch(&path, json!({ "network": "deny-all" })).await.ok();
+        assert_eq!(changed["network"], "deny-all");
+        assert!(!reaches(&client, &id, PUBLIC).await, "closed at once");
+        client.patch(&path, json!({ "network": "allow-all" })).await.ok();
+        assert!(reaches(&client, &id, PUBLIC).await, "open again");
+        // A restart and a crash of the server keep it.
+        client.patch(&path, json!({ "network": "deny-all" })).await.ok();
+        client.act(&id, "restart").await.ok();
+        assert!(!reaches(&client, &id, PUBLIC).await);
+        w.crash_server().await;
+        assert!(!reaches(&client, &id, PUBLIC).await);
+        client.patch(&path, json!({ "network": "allow-all" })).await.ok();
+        until_within(Duration::from_secs(3), "open again", async || {
+            reaches(&client, &id, PUBLIC).await.then_some(())
+        })
+        .await;
+    });
+}
+
+#[test]
+fn connections_survive_a_crash_of_the_server() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({ "network": "allow-all" })).await;
+        let line = format!(
+            "(sleep 2; printf 'GET / HTTP/1.0\\r\\n\\r\\n'; sleep 2) | nc -w 8 {PUBLIC} 80 > /tmp/got 2>&1"
+        );
+        client.try_exec(&id, json!({ "argv": ["/bin/sh", "-c", line], "detach": true })).await.ok();
+        w.crash_server().await;
+        until_within(Duration::from_secs(10), "the answer comes through", async || {
+            client.sh(&id, "cat /tmp/got").await.stdout.contains(GREETING).then_some(())
+        })
+        .await;
+    });
+}
