@@ -4,7 +4,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use atoll_model::{Code, ErrorKind};
+use atoll_model::policy::authz::Denied;
+use atoll_model::{BadSpec, Code, ErrorKind, Lease, Phase};
+use atoll_provider::ProviderError;
+use atoll_store::StoreError;
+
+use crate::admission::NotAdmitted;
 
 /// The cause, for logs only.
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
@@ -67,5 +72,100 @@ impl fmt::Display for ServiceError {
 impl std::error::Error for ServiceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.cause.as_ref().map(|cause| cause.as_ref() as &(dyn std::error::Error + 'static))
+    }
+}
+
+/// The sandbox is in a phase that does not allow this; the hint names the verb that would help.
+pub(crate) fn phase_conflict(lease: &Lease, what: &str) -> ServiceError {
+    let hint = match lease.phase {
+        Phase::Creating | Phase::Starting => "wait until it runs".to_owned(),
+        Phase::Stopping => "wait until it is stopped".to_owned(),
+        Phase::Stopped => "start it first".to_owned(),
+        Phase::Failed => "look at its reason; start it again, or delete it".to_owned(),
+        Phase::Deleting | Phase::Deleted => "create a new one".to_owned(),
+        Phase::Running => "stop it first".to_owned(),
+    };
+    let message = format!("sandbox {} is {}, which does not allow {what}", lease.id, lease.phase.as_str());
+    ServiceError::new(Code::PhaseConflict, message).hint(hint)
+}
+
+impl From<StoreError> for ServiceError {
+    fn from(error: StoreError) -> Self {
+        match &error {
+            StoreError::Stale { sandbox } => {
+                Self::new(Code::PhaseConflict, format!("sandbox {sandbox} changed meanwhile"))
+                    .hint("try again")
+            }
+            StoreError::NameTaken { name, by } => {
+                Self::new(Code::NameTaken, format!("sandbox {by} has the name {name}"))
+                    .hint("choose another name, or delete that one first")
+            }
+            StoreError::IdempotencyMismatch => {
+                Self::new(Code::IdempotencyMismatch, "this idempotency key was used with another request")
+                    .hint("use a new key for a new request")
+            }
+            StoreError::Quota(exceeded) => Self::new(Code::QuotaExceeded, exceeded.to_string())
+                .hint("delete or stop sandboxes, or ask the admin for a larger quota"),
+            StoreError::NoTenant => Self::new(Code::TenantNotFound, "there is no such tenant"),
+            StoreError::Exists { what } => Self::new(Code::AlreadyExists, format!("{what} exists already")),
+            StoreError::BadCursor => Self::new(Code::InvalidRequest, "cursor: not one that a list returned")
+                .hint("begin without a cursor"),
+            StoreError::Closed | StoreError::NotCommitted { .. } => {
+                Self::new(Code::Internal, "the change could not be written down").caused_by(error)
+            }
+            StoreError::BadRow { .. } | StoreError::Database(_) => {
+                Self::new(Code::Internal, "the record could not be read or written").caused_by(error)
+            }
+        }
+    }
+}
+
+impl From<ProviderError> for ServiceError {
+    fn from(error: ProviderError) -> Self {
+        let text = error.to_string();
+        match &error {
+            ProviderError::Gone { sandbox } => {
+                Self::new(Code::SandboxUnavailable, format!("sandbox {sandbox} is not there any more"))
+                    .hint("start it again, or delete it")
+            }
+            ProviderError::NoTemplate { .. } => Self::new(Code::TemplateNotFound, text),
+            ProviderError::HostChanged { .. } => Self::new(Code::HostChanged, text)
+                .hint("create a new sandbox; the template is made again by itself"),
+            ProviderError::Unsupported { hint, .. } => Self::new(Code::Unsupported, text).hint(hint.clone()),
+            ProviderError::Exhausted { .. } => Self::new(Code::NoCapacity, text).retry_after(5),
+            ProviderError::Late { .. } => Self::new(Code::DeadlineExceeded, text).retry_after(2),
+            ProviderError::PortClosed { port } => {
+                Self::new(Code::SandboxUnavailable, format!("nothing listens on port {port} inside"))
+            }
+            ProviderError::Failed { step, .. } => {
+                Self::new(Code::Internal, format!("{step} failed")).caused_by(error)
+            }
+        }
+    }
+}
+
+impl From<NotAdmitted> for ServiceError {
+    fn from(error: NotAdmitted) -> Self {
+        match error {
+            NotAdmitted::NoRoom(room) => Self::new(Code::NoCapacity, room.to_string())
+                .retry_after(room.retry_after_s)
+                .hint("try again a little later, or delete sandboxes that are not needed"),
+            NotAdmitted::Node(error) => error.into(),
+        }
+    }
+}
+
+impl From<Denied> for ServiceError {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::Invisible => Self::new(Code::SandboxNotFound, "there is no such sandbox"),
+            Denied::NeedsAdmin => Self::new(Code::Forbidden, denied.to_string()).hint("use the admin key"),
+        }
+    }
+}
+
+impl From<BadSpec> for ServiceError {
+    fn from(bad: BadSpec) -> Self {
+        Self::new(Code::InvalidRequest, bad.to_string())
     }
 }

@@ -1,16 +1,42 @@
 //! The use cases: one driver per live sandbox, deadlines, quotas, events. The only writer of the store.
+//!
+//! A front calls [`Service`]; everything that is allowed or refused is decided below it. The service knows no HTTP status
+//! and no SQL. State changes belong to drivers, so a caller may go away at any await.
 
+mod admission;
+mod adopt;
+mod agent;
 mod clock;
 mod config;
+mod create;
+mod deadlines;
+mod driver;
 mod error;
-mod skeleton;
+mod events;
+mod exec;
+mod failpoint;
+mod files;
+mod health;
+mod housekeeping;
+mod keys;
+mod metrics;
+mod notices;
+mod random;
+mod registry;
+mod sandboxes;
+mod service;
 mod templates;
+mod terminals;
 mod types;
 
 pub use atoll_store::{KeyRecord, Page, ResourceSample, TenantRecord, Terminal};
 pub use clock::{Clock, SystemClock, TestClock};
 pub use config::Config;
 pub use error::{Cause, ServiceError};
-pub use skeleton::{Service, TerminalInput};
+pub use exec::SandboxAgent;
+#[doc(hidden)]
+pub use failpoint::FailPoint;
+pub use service::{OpenError, Service};
 pub use templates::{MakeProgress, TemplateRecord, Templates};
+pub use terminals::TerminalInput;
 pub use types::*;

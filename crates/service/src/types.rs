@@ -335,6 +335,8 @@ pub struct ServiceStats {
     pub from_pool_total: u64,
     /// Creates and boots that failed since the start.
     pub failed_total: u64,
+    /// Results that came after their sandbox had moved on, and were dropped.
+    pub late_effects_total: u64,
     /// Memory that is free on this node, as last seen.
     pub node_memory_free_mib: u64,
     /// All of its memory.

@@ -1,0 +1,144 @@
+//! The agent of a running instance: how it is reached, greeted, and what its refusals mean to a user.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use atoll_agentapi::{AgentClient, AgentError, AgentLimits, AgentToken, InitRequest, RpcCode, StartProcess};
+use atoll_model::{Code, InstanceId, Lease, SandboxId};
+use atoll_provider::{AGENT_PORT, Provider, Target};
+
+use crate::ServiceError;
+
+/// The tag of the process that the lease's own command runs as.
+pub(crate) const COMMAND_TAG: &str = "command";
+
+/// A client that dials the instance through its provider. It ends with the instance: a later one has another token.
+pub(crate) fn client(
+    provider: &Arc<dyn Provider>,
+    sandbox: &SandboxId,
+    instance: &InstanceId,
+    token: &str,
+) -> AgentClient {
+    let provider = Arc::clone(provider);
+    let target = Target { sandbox: sandbox.clone(), instance: Some(instance.clone()) };
+    let connect = move || {
+        let (provider, target) = (Arc::clone(&provider), target.clone());
+        async move { provider.dial(&target, AGENT_PORT).await.map_err(std::io::Error::other) }
+    };
+    AgentClient::new(connect, &AgentToken::new(token))
+}
+
+/// Hands a fresh agent its settings and starts the lease's command.
+pub(crate) async fn greet(agent: &AgentClient, lease: &Lease) -> Result<(), ServiceError> {
+    const MIB: u64 = 1 << 20;
+    let limits = AgentLimits {
+        cpu_count: lease.limits.cpu_milli.div_ceil(1_000),
+        memory_bytes: u64::from(lease.limits.memory_mib) * MIB,
+        disk_bytes: u64::from(lease.limits.disk_mib) * MIB,
+        disk_used_bytes: 0,
+    };
+    let request = InitRequest {
+        env_vars: Some(lease.env.clone()),
+        access_token: None,
+        default_user: Some(lease.user.clone()),
+        default_workdir: Some(lease.workdir.clone()),
+        limits: Some(limits),
+    };
+    agent.init(&request).await.map_err(|error| unavailable(error, "the agent did not take its settings"))?;
+    if let Some(command) = &lease.command {
+        start_command(agent, &lease.id, command).await;
+    }
+    Ok(())
+}
+
+/// A command that can't be started is written to the log; the sandbox is there so that its user can look why.
+async fn start_command(agent: &AgentClient, sandbox: &SandboxId, command: &[String]) {
+    let Some((cmd, args)) = command.split_first() else { return };
+    let process = StartProcess {
+        cmd: cmd.clone(),
+        args: args.to_vec(),
+        envs: BTreeMap::new(),
+        tag: COMMAND_TAG.to_owned(),
+        logged: true,
+        detached: true,
+        ..Default::default()
+    };
+    if let Err(error) = agent.start(process).await {
+        tracing::warn!(%sandbox, %error, "the sandbox's command could not be started");
+    }
+}
+
+fn unavailable(error: AgentError, message: &str) -> ServiceError {
+    ServiceError::new(Code::SandboxUnavailable, message).retry_after(1).caused_by(error)
+}
+
+/// What was being done when the agent refused; the same word means different things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum About {
+    /// A file or directory.
+    File,
+    /// A process that should be there.
+    Process,
+    /// A process to be started.
+    Start,
+}
+
+/// An agent's refusal in our vocabulary. Its text is cleaned by the client and safe to show.
+pub(crate) fn refusal(about: About, error: AgentError) -> ServiceError {
+    match &error {
+        AgentError::Refused { code, message } => refused(about, *code, message.clone()),
+        AgentError::Argument(why) => ServiceError::new(Code::InvalidArgument, *why),
+        AgentError::Upload(_) => {
+            ServiceError::new(Code::InvalidRequest, "the body ended before it was whole").caused_by(error)
+        }
+        AgentError::Deadline { .. } => {
+            ServiceError::new(Code::DeadlineExceeded, "the sandbox did not answer in time").caused_by(error)
+        }
+        AgentError::Connect(_) | AgentError::Transport(_) | AgentError::Protocol(_) => {
+            unavailable(error, "the sandbox does not answer")
+                .hint("look at its phase; restart it if it stays so")
+        }
+        _ => ServiceError::new(Code::Internal, "the agent failed").caused_by(error),
+    }
+}
+
+fn refused(about: About, code: RpcCode, message: String) -> ServiceError {
+    let code = match (code, about) {
+        (RpcCode::NotFound, About::File) => Code::FileNotFound,
+        (RpcCode::NotFound, About::Process) => Code::ProcessNotFound,
+        (RpcCode::NotFound, About::Start) => Code::InvalidArgument,
+        (RpcCode::InvalidArgument | RpcCode::OutOfRange, _) => Code::InvalidArgument,
+        (RpcCode::PermissionDenied | RpcCode::FailedPrecondition | RpcCode::Aborted, _) => {
+            Code::InvalidArgument
+        }
+        (RpcCode::AlreadyExists, _) => Code::AlreadyExists,
+        (RpcCode::ResourceExhausted, About::File) => Code::DiskFull,
+        (RpcCode::ResourceExhausted, About::Process | About::Start) => Code::SandboxExhausted,
+        (RpcCode::Unimplemented, _) => Code::Unsupported,
+        (RpcCode::DeadlineExceeded, _) => Code::DeadlineExceeded,
+        (RpcCode::Unavailable | RpcCode::Canceled | RpcCode::Unauthenticated, _) => Code::SandboxUnavailable,
+        (RpcCode::Internal | RpcCode::DataLoss | RpcCode::Unknown, _) => Code::Internal,
+    };
+    let error = ServiceError::new(code, message);
+    match code {
+        Code::DiskFull => error.hint("remove files, or give the sandbox a larger disk_mib"),
+        Code::SandboxExhausted => error.hint("end processes, or give the sandbox more pids or memory_mib"),
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_word_means_what_it_was_about() {
+        let refused =
+            |about, code| refusal(about, AgentError::Refused { code, message: "no".to_owned() }).code;
+        assert_eq!(refused(About::File, RpcCode::NotFound), Code::FileNotFound);
+        assert_eq!(refused(About::Process, RpcCode::NotFound), Code::ProcessNotFound);
+        assert_eq!(refused(About::File, RpcCode::ResourceExhausted), Code::DiskFull);
+        assert_eq!(refused(About::Start, RpcCode::ResourceExhausted), Code::SandboxExhausted);
+        assert_eq!(refused(About::Start, RpcCode::Unavailable), Code::SandboxUnavailable);
+    }
+}

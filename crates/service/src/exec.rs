@@ -1,0 +1,370 @@
+//! Commands inside a sandbox: run and collected, streamed, attached to, signalled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_agentapi::{AgentClient, ExitStatus, ProcessEvent, ProcessStream, StartProcess};
+use atoll_model::{Code, Lease, Phase, Principal};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use tokio::time::Instant;
+
+use crate::agent::{About, refusal};
+use crate::service::{Inner, Service};
+use crate::{Exec, ExecEvent, ExecOutcome, LogLine, LogStream, ProcessRecord, ServiceError, TerminalSize};
+
+/// LIMIT: collected output per stream; whoever wants more streams it.
+const OUTPUT_MAX: usize = 8 << 20;
+/// LIMIT: what a kernel takes as arguments, less room for the environment.
+const ARGV_MAX: usize = 1 << 20;
+const ENV_MAX: usize = 1 << 20;
+/// How long after a command's own timeout its end is waited for.
+const AFTER_TIMEOUT: Duration = Duration::from_secs(10);
+/// LIMIT: input goes to the agent in pieces that it can hold.
+const STDIN_CHUNK: usize = 64 << 10;
+
+/// A running sandbox with the client of its agent. It ends with the instance.
+#[derive(Debug, Clone)]
+pub struct SandboxAgent {
+    /// Whose.
+    pub lease: Arc<Lease>,
+    /// Its agent.
+    pub client: AgentClient,
+}
+
+impl Service {
+    /// The agent of a running sandbox, for whoever composes from processes and files.
+    pub async fn agent(&self, who: &Principal, ident: &str) -> Result<SandboxAgent, ServiceError> {
+        let handle = self.driven(who, ident).await?;
+        let state = handle.state.borrow().clone();
+        match (state.lease.phase, state.agent) {
+            (Phase::Running, Some(client)) => Ok(SandboxAgent { lease: state.lease, client }),
+            _ => Err(crate::error::phase_conflict(&state.lease, "commands and files")),
+        }
+    }
+
+    /// Runs a command and collects what it writes. After its timeout the exit code is 124.
+    pub async fn exec(&self, who: &Principal, ident: &str, exec: Exec) -> Result<ExecOutcome, ServiceError> {
+        check(&exec)?;
+        let agent = self.agent(who, ident).await?.client;
+        let begun = Instant::now();
+        let (limit, stdin) = (exec.timeout, exec.stdin.clone());
+        let detach = exec.detach;
+        let (pid, stream) = start(&agent, exec).await?;
+        if detach {
+            self.feed(agent, pid, stdin);
+            return Ok(ExecOutcome { pid, ..Collected::default().ended(0, begun) });
+        }
+        let mut collected = Collected::default();
+        let status = {
+            let reading = collected.read(stream);
+            match stdin {
+                None => bounded(limit, reading).await?,
+                Some(stdin) => {
+                    let feeding = async {
+                        write_all(&agent, pid, stdin).await;
+                        std::future::pending::<std::convert::Infallible>().await
+                    };
+                    // The command may end without reading its input.
+                    tokio::select! {
+                        status = bounded(limit, reading) => status?,
+                        never = feeding => match never {},
+                    }
+                }
+            }
+        };
+        let outcome = collected.ended(status.shell_code(), begun);
+        Ok(ExecOutcome { signal: status.signal, timed_out: status.timed_out, pid, ..outcome })
+    }
+
+    /// Starts a command and follows it. Dropping the stream leaves it running.
+    pub async fn exec_stream(
+        &self,
+        who: &Principal,
+        ident: &str,
+        exec: Exec,
+    ) -> Result<(u32, BoxStream<'static, ExecEvent>), ServiceError> {
+        check(&exec)?;
+        let agent = self.agent(who, ident).await?.client;
+        let stdin = exec.stdin.clone();
+        let (pid, stream) = start(&agent, exec).await?;
+        self.feed(agent, pid, stdin);
+        Ok((pid, events(stream)))
+    }
+
+    /// Input for a command that nobody waits for goes on by itself.
+    fn feed(&self, agent: AgentClient, pid: u32, stdin: Option<Bytes>) {
+        if let Some(stdin) = stdin {
+            let closing = self.inner.closing.clone();
+            self.inner.spawn(async move {
+                tokio::select! {
+                    () = closing.cancelled() => {}
+                    () = write_all(&agent, pid, stdin) => {}
+                }
+            });
+        }
+    }
+
+    /// Processes that were started through us and still run.
+    pub async fn processes(&self, who: &Principal, ident: &str) -> Result<Vec<ProcessRecord>, ServiceError> {
+        let agent = self.agent(who, ident).await?.client;
+        let found = agent.list().await.map_err(|error| refusal(About::Process, error))?;
+        Ok(found.into_iter().map(record).collect())
+    }
+
+    /// Sends a signal to a process and its group.
+    pub async fn signal(
+        &self,
+        who: &Principal,
+        ident: &str,
+        pid: u32,
+        signal: i32,
+    ) -> Result<(), ServiceError> {
+        if !(1..=64).contains(&signal) {
+            return Err(ServiceError::new(Code::InvalidRequest, "signal must be between 1 and 64"));
+        }
+        let agent = self.agent(who, ident).await?.client;
+        agent.signal(pid, signal).await.map_err(|error| refusal(About::Process, error))
+    }
+
+    /// Writes to a process's stdin or terminal.
+    pub async fn write_stdin(
+        &self,
+        who: &Principal,
+        ident: &str,
+        pid: u32,
+        data: Bytes,
+    ) -> Result<(), ServiceError> {
+        let agent = self.agent(who, ident).await?.client;
+        for chunk in data.chunks(STDIN_CHUNK) {
+            agent.send_stdin(pid, chunk).await.map_err(|error| refusal(About::Process, error))?;
+        }
+        Ok(())
+    }
+
+    /// Ends a process's stdin.
+    pub async fn close_stdin(&self, who: &Principal, ident: &str, pid: u32) -> Result<(), ServiceError> {
+        let agent = self.agent(who, ident).await?.client;
+        agent.close_stdin(pid).await.map_err(|error| refusal(About::Process, error))
+    }
+
+    /// Follows a process; with `tail` the kept end of its output comes first.
+    pub async fn attach(
+        &self,
+        who: &Principal,
+        ident: &str,
+        pid: u32,
+        tail: bool,
+    ) -> Result<BoxStream<'static, ExecEvent>, ServiceError> {
+        let agent = self.agent(who, ident).await?.client;
+        let stream = agent.attach(pid, tail).await.map_err(|error| refusal(About::Process, error))?;
+        Ok(events(stream))
+    }
+
+    /// Output of detached processes and of the lease's own command: what is kept, then, with `follow`, what comes.
+    pub async fn logs(
+        &self,
+        who: &Principal,
+        ident: &str,
+        follow: bool,
+    ) -> Result<BoxStream<'static, LogLine>, ServiceError> {
+        let agent = self.agent(who, ident).await?.client;
+        let tail = agent.logs(follow, None).await.map_err(|error| refusal(About::Process, error))?;
+        let lines = tail.into_stream().filter_map(|line| async move { line.ok().map(log_line) });
+        Ok(lines.boxed())
+    }
+}
+
+fn check(exec: &Exec) -> Result<(), ServiceError> {
+    let bad = |what: &str| Err(ServiceError::new(Code::InvalidRequest, what));
+    if exec.argv.first().is_none_or(String::is_empty) {
+        return bad("argv needs a program");
+    }
+    if exec.argv.iter().map(|arg| arg.len() + 1).sum::<usize>() > ARGV_MAX {
+        return bad("argv is longer than 1 MiB");
+    }
+    if exec.env.iter().map(|(k, v)| k.len() + v.len() + 2).sum::<usize>() > ENV_MAX {
+        return bad("env is longer than 1 MiB");
+    }
+    if exec.argv.iter().chain(&exec.cwd).chain(&exec.user).any(|text| text.contains('\0')) {
+        return bad("argv, cwd and user hold no NUL byte");
+    }
+    if exec.env.iter().any(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
+        return bad("env names are not empty and hold no '='; nothing holds a NUL byte");
+    }
+    if exec.timeout.is_some_and(|timeout| timeout.is_zero()) {
+        return bad("timeout_s must be more than 0");
+    }
+    Ok(())
+}
+
+pub(crate) async fn start(agent: &AgentClient, exec: Exec) -> Result<(u32, ProcessStream), ServiceError> {
+    let mut argv = exec.argv.into_iter();
+    let process = StartProcess {
+        cmd: argv.next().unwrap_or_default(),
+        args: argv.collect(),
+        envs: exec.env,
+        cwd: exec.cwd.unwrap_or_default(),
+        pty: exec.terminal.map(size),
+        tag: exec.tag.unwrap_or_default(),
+        stdin: exec.stdin.is_some() || exec.open_stdin,
+        logged: exec.detach,
+        detached: exec.detach,
+        user: exec.user,
+        timeout: exec.timeout,
+    };
+    let (started, stream) = agent.start(process).await.map_err(|error| refusal(About::Start, error))?;
+    Ok((started.pid, stream))
+}
+
+pub(crate) const fn size(size: TerminalSize) -> atoll_agentapi::TerminalSize {
+    atoll_agentapi::TerminalSize { cols: size.cols, rows: size.rows }
+}
+
+/// Writes input and ends it. A process that does not want it is no error.
+async fn write_all(agent: &AgentClient, pid: u32, stdin: Bytes) {
+    for chunk in stdin.chunks(STDIN_CHUNK) {
+        if let Err(error) = agent.send_stdin(pid, chunk).await {
+            tracing::debug!(pid, %error, "input was not taken");
+            return;
+        }
+    }
+    if let Err(error) = agent.close_stdin(pid).await {
+        tracing::debug!(pid, %error, "input was not ended");
+    }
+}
+
+async fn bounded<T>(
+    limit: Option<Duration>,
+    reading: impl Future<Output = Result<T, ServiceError>>,
+) -> Result<T, ServiceError> {
+    match limit.and_then(|limit| limit.checked_add(AFTER_TIMEOUT)) {
+        None => reading.await,
+        Some(limit) => tokio::time::timeout(limit, reading).await.unwrap_or_else(|_| {
+            Err(ServiceError::new(Code::SandboxUnavailable, "the sandbox did not say how the command ended"))
+        }),
+    }
+}
+
+#[derive(Default)]
+struct Collected {
+    stdout: BytesMut,
+    stderr: BytesMut,
+    truncated: bool,
+}
+
+impl Collected {
+    async fn read(&mut self, mut stream: ProcessStream) -> Result<ExitStatus, ServiceError> {
+        while let Some(event) = stream.next().await {
+            match event.map_err(|error| refusal(About::Process, error))? {
+                ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => {
+                    self.truncated |= keep(&mut self.stdout, &data);
+                }
+                ProcessEvent::Stderr(data) => self.truncated |= keep(&mut self.stderr, &data),
+                ProcessEvent::Dropped(_) => self.truncated = true,
+                ProcessEvent::Exit(status) => return Ok(status),
+            }
+        }
+        Err(ServiceError::new(Code::SandboxUnavailable, "the command's end was not seen"))
+    }
+
+    fn ended(self, exit_code: i32, begun: Instant) -> ExecOutcome {
+        ExecOutcome {
+            exit_code,
+            signal: None,
+            timed_out: false,
+            stdout: self.stdout.freeze(),
+            stderr: self.stderr.freeze(),
+            truncated: self.truncated,
+            pid: 0,
+            duration_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// Keeps what fits and says whether something did not.
+fn keep(into: &mut BytesMut, data: &[u8]) -> bool {
+    let fits = data.len().min(OUTPUT_MAX - into.len());
+    into.extend_from_slice(&data[..fits]);
+    fits < data.len()
+}
+
+pub(crate) fn events(stream: ProcessStream) -> BoxStream<'static, ExecEvent> {
+    let events = stream.into_stream().map(|event| match event {
+        Ok(ProcessEvent::Stdout(data)) => ExecEvent::Stdout(data),
+        Ok(ProcessEvent::Stderr(data)) => ExecEvent::Stderr(data),
+        Ok(ProcessEvent::Pty(data)) => ExecEvent::Terminal(data),
+        Ok(ProcessEvent::Dropped(bytes)) => ExecEvent::Dropped(bytes),
+        Ok(ProcessEvent::Exit(status)) => ExecEvent::Exit {
+            exit_code: status.shell_code(),
+            signal: status.signal,
+            timed_out: status.timed_out,
+        },
+        Err(error) => ExecEvent::Lost(refusal(About::Process, error)),
+    });
+    events.boxed()
+}
+
+fn record(info: atoll_agentapi::ProcessInfo) -> ProcessRecord {
+    ProcessRecord {
+        pid: info.pid,
+        argv: std::iter::once(info.cmd).chain(info.args).collect(),
+        cwd: info.cwd,
+        user: info.user,
+        tag: Some(info.tag).filter(|tag| !tag.is_empty()),
+        terminal: info.pty,
+        started_at_ms: i64::try_from(info.started_at_ms).unwrap_or(i64::MAX),
+    }
+}
+
+fn log_line(line: atoll_agentapi::LogLine) -> LogLine {
+    LogLine {
+        at_ms: i64::try_from(line.at_ms).unwrap_or(i64::MAX),
+        pid: line.pid,
+        stream: match line.stream {
+            atoll_agentapi::LogStream::Stdout => LogStream::Stdout,
+            atoll_agentapi::LogStream::Stderr => LogStream::Stderr,
+            atoll_agentapi::LogStream::Pty => LogStream::Terminal,
+        },
+        data: line.data,
+        dropped: line.dropped,
+    }
+}
+
+impl Inner {
+    /// Whether a process still runs; an agent that does not answer says no.
+    pub(crate) async fn runs(agent: &AgentClient, pid: u32) -> bool {
+        agent.list().await.is_ok_and(|found| found.iter().any(|info| info.pid == pid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_without_sense_are_refused_before_the_sandbox_is_asked() {
+        let exec = |argv: &[&str]| Exec {
+            argv: argv.iter().map(|arg| (*arg).to_owned()).collect(),
+            ..Default::default()
+        };
+        assert!(check(&exec(&["ls", "-l"])).is_ok());
+        for bad in [exec(&[]), exec(&[""]), exec(&["a\0b"]), exec(&["x", &"y".repeat(ARGV_MAX)])] {
+            assert_eq!(check(&bad).expect_err("bad").code, Code::InvalidRequest);
+        }
+        let odd = Exec { env: [("A=".to_owned(), String::new())].into(), ..exec(&["ls"]) };
+        assert!(check(&odd).is_err());
+        let never = Exec { timeout: Some(Duration::ZERO), ..exec(&["ls"]) };
+        assert!(check(&never).is_err());
+    }
+
+    #[test]
+    fn output_beyond_the_cap_is_cut_and_said_so() {
+        let mut kept = BytesMut::new();
+        assert!(!keep(&mut kept, &vec![1; OUTPUT_MAX - 1]));
+        assert!(keep(&mut kept, &[2, 2]));
+        assert_eq!(kept.len(), OUTPUT_MAX);
+        assert!(keep(&mut kept, &[3]));
+    }
+}

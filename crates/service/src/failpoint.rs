@@ -1,0 +1,42 @@
+//! Named places in the drivers at which a test may wait, end the server or panic. Without a hook they cost one branch.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+
+type Hook = dyn Fn(&'static str) -> BoxFuture<'static, ()> + Send + Sync;
+
+/// A hook that is called at every named place, or none.
+#[derive(Clone, Default)]
+pub struct FailPoint(Option<Arc<Hook>>);
+
+impl FailPoint {
+    /// Nothing happens anywhere.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    /// Calls `hook` with the name of each place as it is reached, and waits for it.
+    pub fn new(hook: impl Fn(&'static str) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(hook)))
+    }
+
+    /// Every place there is.
+    pub const PLACES: &[&'static str] = &[
+        "insert.before",
+        "insert.after",
+        "effect.before",
+        "effect.made",
+        "effect.after",
+        "advance.before",
+        "advance.after",
+    ];
+
+    pub(crate) async fn reach(&self, place: &'static str) {
+        if let Some(hook) = &self.0 {
+            debug_assert!(Self::PLACES.contains(&place), "{place} is not listed");
+            hook(place).await;
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Files inside a sandbox: thin over its agent, with our words for what can go wrong.
+
+use atoll_agentapi::{Range, WatchKind};
+use atoll_model::{Code, Principal};
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+
+use crate::agent::{About, refusal};
+use crate::service::Service;
+use crate::{ByteRange, ChangeKind, Entry, EntryKind, FileBody, FileChange, ServiceError, WriteFile};
+
+/// LIMIT: what the kernel takes as a path.
+const PATH_MAX: usize = 4_095;
+/// LIMIT: deep enough for any project; the agent cuts long lists.
+const DEPTH_MAX: u32 = 64;
+
+impl Service {
+    /// Reads a file or a part of it.
+    pub async fn read_file(
+        &self,
+        who: &Principal,
+        ident: &str,
+        path: &str,
+        range: Option<ByteRange>,
+    ) -> Result<FileBody, ServiceError> {
+        check_path(path)?;
+        let agent = self.agent(who, ident).await?.client;
+        let range = match range {
+            None => None,
+            Some(ByteRange::From(start)) => Some(Range { start, len: None }),
+            Some(ByteRange::Within(first, last)) if last >= first => {
+                Some(Range { start: first, len: Some((last - first).saturating_add(1)) })
+            }
+            Some(ByteRange::Within(..)) => {
+                return Err(ServiceError::new(Code::InvalidRequest, "the range ends before it starts"));
+            }
+            Some(ByteRange::Last(count)) => {
+                let size = agent.stat(path, None).await.map_err(|e| refusal(About::File, e))?.size;
+                Some(Range { start: size.saturating_sub(count), len: None })
+            }
+        };
+        let reader = agent.read_file(path, None, range).await.map_err(|e| refusal(About::File, e))?;
+        Ok(FileBody {
+            size: reader.size,
+            offset: range.map_or(0, |range| range.start),
+            len: reader.len,
+            mode: Some(reader.mode),
+            stream: reader.into_stream().map(|chunk| chunk.map_err(|e| refusal(About::File, e))).boxed(),
+        })
+    }
+
+    /// Writes a file whole or not at all; its parents are made.
+    pub async fn write_file(
+        &self,
+        who: &Principal,
+        ident: &str,
+        file: WriteFile,
+        body: BoxStream<'static, std::io::Result<Bytes>>,
+    ) -> Result<Entry, ServiceError> {
+        check_path(&file.path)?;
+        let agent = self.agent(who, ident).await?.client;
+        let user = file.user.as_deref();
+        agent.write_file(&file.path, user, file.mode, body).await.map_err(|e| refusal(About::File, e))?;
+        let written = agent.stat(&file.path, user).await.map_err(|e| refusal(About::File, e))?;
+        Ok(entry(written))
+    }
+
+    /// What a path is.
+    pub async fn stat(&self, who: &Principal, ident: &str, path: &str) -> Result<Entry, ServiceError> {
+        check_path(path)?;
+        let agent = self.agent(who, ident).await?.client;
+        agent.stat(path, None).await.map(entry).map_err(|e| refusal(About::File, e))
+    }
+
+    /// What a directory holds, and whether the list was cut.
+    pub async fn list_dir(
+        &self,
+        who: &Principal,
+        ident: &str,
+        path: &str,
+        depth: u32,
+    ) -> Result<(Vec<Entry>, bool), ServiceError> {
+        check_path(path)?;
+        let agent = self.agent(who, ident).await?.client;
+        let found = agent.list_dir(path, None, depth.clamp(1, DEPTH_MAX)).await;
+        let (entries, cut) = found.map_err(|e| refusal(About::File, e))?;
+        Ok((entries.into_iter().map(entry).collect(), cut))
+    }
+
+    /// Makes a directory and its parents.
+    pub async fn make_dir(&self, who: &Principal, ident: &str, path: &str) -> Result<Entry, ServiceError> {
+        check_path(path)?;
+        let agent = self.agent(who, ident).await?.client;
+        agent.make_dir(path, None, None).await.map(entry).map_err(|e| refusal(About::File, e))
+    }
+
+    /// Renames a file or directory.
+    pub async fn move_path(
+        &self,
+        who: &Principal,
+        ident: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Entry, ServiceError> {
+        check_path(from)?;
+        check_path(to)?;
+        let agent = self.agent(who, ident).await?.client;
+        agent.move_entry(from, to, None).await.map(entry).map_err(|e| refusal(About::File, e))
+    }
+
+    /// Removes a file, or a directory with all it holds.
+    pub async fn remove_path(&self, who: &Principal, ident: &str, path: &str) -> Result<(), ServiceError> {
+        check_path(path)?;
+        let agent = self.agent(who, ident).await?.client;
+        agent.remove(path, None).await.map_err(|e| refusal(About::File, e))
+    }
+
+    /// Changes below a directory, from now on.
+    pub async fn watch(
+        &self,
+        who: &Principal,
+        ident: &str,
+        path: &str,
+        recursive: bool,
+    ) -> Result<BoxStream<'static, Result<FileChange, ServiceError>>, ServiceError> {
+        check_path(path)?;
+        let agent = self.agent(who, ident).await?.client;
+        let watch = agent.watch(path, None, recursive).await.map_err(|e| refusal(About::File, e))?;
+        let changes = watch.into_stream().map(|change| match change {
+            Ok(change) => Ok(FileChange { kind: kind(change.kind), name: change.name }),
+            Err(error) => Err(refusal(About::File, error)),
+        });
+        Ok(changes.boxed())
+    }
+}
+
+fn check_path(path: &str) -> Result<(), ServiceError> {
+    if path.is_empty() || path.len() > PATH_MAX || path.contains('\0') {
+        let message = format!("path must have 1 to {PATH_MAX} bytes and hold no NUL byte");
+        return Err(ServiceError::new(Code::InvalidArgument, message));
+    }
+    Ok(())
+}
+
+fn entry(entry: atoll_agentapi::Entry) -> Entry {
+    Entry {
+        name: entry.name,
+        path: entry.path,
+        kind: match entry.kind {
+            atoll_agentapi::EntryKind::File => EntryKind::File,
+            atoll_agentapi::EntryKind::Directory => EntryKind::Directory,
+            atoll_agentapi::EntryKind::Symlink => EntryKind::Symlink,
+            atoll_agentapi::EntryKind::Other => EntryKind::Other,
+        },
+        size: entry.size,
+        mode: entry.mode & 0o7777,
+        owner: entry.owner,
+        group: entry.group,
+        modified_at_ms: entry.modified_at_ms,
+        symlink_target: entry.symlink_target,
+    }
+}
+
+const fn kind(kind: WatchKind) -> ChangeKind {
+    match kind {
+        WatchKind::Create => ChangeKind::Create,
+        WatchKind::Write => ChangeKind::Write,
+        WatchKind::Remove => ChangeKind::Remove,
+        WatchKind::Rename => ChangeKind::Rename,
+        WatchKind::Chmod => ChangeKind::Chmod,
+        WatchKind::Overflow => ChangeKind::Overflow,
+    }
+}

@@ -1,0 +1,61 @@
+//! Whether the server can work, and figures for the metrics page.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use atoll_model::Phase;
+
+use crate::service::Service;
+use crate::{Health, ServiceStats};
+
+/// LIMIT: a health check that waits longer is an answer by itself.
+const WAIT: Duration = Duration::from_secs(2);
+
+impl Service {
+    /// Asks the store and the provider whether they answer.
+    pub async fn health(&self) -> Health {
+        let mut problems = Vec::new();
+        if self.inner.closing.is_cancelled() {
+            problems.push("the server is ending".to_owned());
+        }
+        if !matches!(tokio::time::timeout(WAIT, self.inner.store.ping()).await, Ok(Ok(()))) {
+            problems.push("the store does not answer".to_owned());
+        }
+        let provider = self.inner.admission.look(self.inner.provider.as_ref());
+        if !matches!(tokio::time::timeout(WAIT, provider).await, Ok(Ok(_))) {
+            problems.push(format!("the provider {} does not answer", self.inner.provider.name()));
+        }
+        Health { ok: problems.is_empty(), problems }
+    }
+
+    /// Figures as they are now; what the machine has is as last seen.
+    #[must_use]
+    pub fn stats(&self) -> ServiceStats {
+        let inner = &self.inner;
+        let mut by_phase: BTreeMap<&'static str, u64> = Phase::ALL
+            .iter()
+            .filter(|phase| **phase != Phase::Deleted)
+            .map(|phase| (phase.as_str(), 0))
+            .collect();
+        for handle in inner.registry.all() {
+            *by_phase.entry(handle.lease().phase.as_str()).or_default() += 1;
+        }
+        let node = inner.admission.last();
+        let free = inner.creates.available_permits();
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        ServiceStats {
+            by_phase,
+            creates_under_way: inner.config.creates_at_once.saturating_sub(free) as u64,
+            created_total: count(&inner.counters.created),
+            from_pool_total: count(&inner.counters.from_pool),
+            failed_total: count(&inner.counters.failed),
+            late_effects_total: count(&inner.counters.late_effects),
+            node_memory_free_mib: node.map_or(0, |node| node.memory_free_mib),
+            node_memory_total_mib: node.map_or(0, |node| node.memory_total_mib),
+            node_disk_free_mib: node.map_or(0, |node| node.disk_free_mib),
+            memory_limits_mib: node.map_or(0, |node| node.memory_limits_mib),
+            live_max: inner.config.live_max,
+        }
+    }
+}

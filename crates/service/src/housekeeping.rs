@@ -1,0 +1,45 @@
+//! Forgets what is old and writes down when keys were used. One task, no hurry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_store::Sweep;
+
+use crate::service::Inner;
+
+/// LIMIT: key use is a minute late at most; sweeps are small.
+const EVERY: Duration = Duration::from_secs(60);
+/// How long a repeated create with the same key is recognised.
+const IDEMPOTENCY_MS: i64 = 24 * 3_600 * 1_000;
+
+pub(crate) fn start(inner: &Arc<Inner>) {
+    let own = Arc::clone(inner);
+    inner.spawn(async move {
+        loop {
+            tokio::select! {
+                () = own.closing.cancelled() => return,
+                () = tokio::time::sleep(EVERY) => {}
+            }
+            flush_keys(&own).await;
+            let now_ms = own.clock.now().wall_ms;
+            let kept = i64::try_from(own.config.deleted_kept.as_millis()).unwrap_or(i64::MAX);
+            let sweep = Sweep {
+                events_kept: own.config.events_kept,
+                deleted_before_ms: now_ms.saturating_sub(kept),
+                idempotency_before_ms: now_ms - IDEMPOTENCY_MS,
+            };
+            if let Err(error) = own.store.sweep(sweep).await {
+                tracing::warn!(%error, "the sweep failed; it is tried again");
+            }
+        }
+    });
+}
+
+pub(crate) async fn flush_keys(inner: &Inner) {
+    let used = inner.keys.take_used();
+    if !used.is_empty()
+        && let Err(error) = inner.store.touch_keys(used).await
+    {
+        tracing::warn!(%error, "the use of keys was not written down");
+    }
+}

@@ -1,0 +1,298 @@
+//! Keys and tenants: who may ask, and for whom.
+//!
+//! A key is 40 hex digits behind any of our prefixes. Only the SHA-256 of the digits is stored. Every refusal is the
+//! same answer, whatever was wrong.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_model::policy::authz;
+use atoll_model::{Code, KeyId, Principal, Quota, Scope, TenantId, Usage};
+use atoll_store::{Hash, KeyRecord, StoreError, TenantRecord};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tokio::time::Instant;
+
+use crate::random::entropy;
+use crate::service::{OpenError, Service};
+use crate::{CreatedKey, NewKey, ServiceError};
+
+const PREFIXES: [&str; 3] = ["atl_", "e2b_", "dtn_"];
+const DIGITS: usize = 40;
+/// The tenant that the first key belongs to.
+const DEFAULT_TENANT: &str = "default";
+/// LIMIT: a key that another process deletes is refused this much later at most.
+const FRESH: Duration = Duration::from_secs(10);
+/// LIMIT: more active keys than this fall back to the store.
+const CACHE_MAX: usize = 4_096;
+const TENANT_NAME_MAX: usize = 63;
+
+/// Keys that were seen lately, and when they were last used.
+#[derive(Default)]
+pub(crate) struct KeyCache {
+    known: Mutex<HashMap<Hash, (KeyRecord, Instant)>>,
+    used: Mutex<HashMap<KeyId, i64>>,
+}
+
+impl KeyCache {
+    fn get(&self, hash: &Hash) -> Option<KeyRecord> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(hash).filter(|(_, at)| at.elapsed() < FRESH).map(|(key, _)| key.clone())
+    }
+
+    fn put(&self, hash: Hash, key: KeyRecord) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= CACHE_MAX {
+            known.clear();
+        }
+        known.insert(hash, (key, Instant::now()));
+    }
+
+    fn forget(&self, id: &KeyId) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, (key, _)| key.id != *id);
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    fn note_use(&self, id: &KeyId, at_ms: i64) {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), at_ms);
+    }
+
+    pub(crate) fn take_used(&self) -> Vec<(KeyId, i64)> {
+        std::mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner)).into_iter().collect()
+    }
+}
+
+/// The hash under which a key is stored; `None` when the text is no key at all.
+fn hash_of(presented: &str) -> Option<Hash> {
+    let digits = PREFIXES.iter().find_map(|prefix| presented.strip_prefix(prefix)).unwrap_or(presented);
+    if digits.len() != DIGITS || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    Some(Sha256::digest(digits.to_ascii_lowercase()).into())
+}
+
+fn unauthenticated() -> ServiceError {
+    ServiceError::new(Code::Unauthenticated, "no valid key was shown")
+        .hint("send `Authorization: Bearer KEY`; the first key is in the server's data folder, in admin.key")
+}
+
+impl Service {
+    /// Who holds this key.
+    pub async fn authenticate(&self, presented: &str) -> Result<Principal, ServiceError> {
+        let hash = hash_of(presented).ok_or_else(unauthenticated)?;
+        let key = match self.inner.keys.get(&hash) {
+            Some(key) => key,
+            None => {
+                let (key, stored) = self.inner.store.key(hash).await?.ok_or_else(unauthenticated)?;
+                if !bool::from(stored.ct_eq(&hash)) {
+                    return Err(unauthenticated());
+                }
+                self.inner.keys.put(hash, key.clone());
+                key
+            }
+        };
+        self.inner.keys.note_use(&key.id, self.inner.clock.now().wall_ms);
+        Ok(Principal { key: key.id, tenant: key.tenant, scope: key.scope })
+    }
+
+    /// Makes a key. A user key may make more user keys of its own tenant; anything else needs the admin scope.
+    pub async fn create_key(&self, who: &Principal, new: NewKey) -> Result<CreatedKey, ServiceError> {
+        if new.scope == Scope::Admin || new.tenant.is_some() {
+            authz::admin(who)?;
+        }
+        let tenant = match &new.tenant {
+            Some(ident) => self.tenant(ident).await?.id,
+            None => who.tenant.clone(),
+        };
+        let (key, secret) = self.make_key(tenant, new.scope, new.name)?;
+        self.inner.store.put_key(key.clone(), hash_of(&secret).ok_or_else(unauthenticated)?).await?;
+        Ok(CreatedKey { key, secret })
+    }
+
+    fn make_key(
+        &self,
+        tenant: TenantId,
+        scope: Scope,
+        name: Option<String>,
+    ) -> Result<(KeyRecord, String), ServiceError> {
+        let secret = format!("atl_{}", hex::encode(entropy::<20>()?));
+        let id = KeyId::from_entropy(entropy()?);
+        let created_at_ms = self.inner.clock.now().wall_ms;
+        Ok((KeyRecord { id, tenant, scope, name, created_at_ms, last_used_at_ms: None }, secret))
+    }
+
+    /// The keys that this key may see: those of its tenant, or all.
+    pub async fn list_keys(&self, who: &Principal) -> Result<Vec<KeyRecord>, ServiceError> {
+        Ok(self.inner.store.keys(visible(who)).await?)
+    }
+
+    /// Forgets a key; it is refused from now on.
+    pub async fn delete_key(&self, who: &Principal, id: &KeyId) -> Result<(), ServiceError> {
+        let missing = || ServiceError::new(Code::KeyNotFound, format!("there is no key {id}"));
+        let key = self.list_keys(who).await?.into_iter().find(|key| key.id == *id).ok_or_else(missing)?;
+        if key.scope == Scope::Admin {
+            authz::admin(who)?;
+            let all = self.inner.store.keys(None).await?;
+            if all.iter().filter(|key| key.scope == Scope::Admin).count() == 1 {
+                return Err(ServiceError::new(Code::Forbidden, "this is the last admin key")
+                    .hint("make another admin key first"));
+            }
+        }
+        let gone = self.inner.store.delete_key(id).await?;
+        self.inner.keys.forget(id);
+        if gone { Ok(()) } else { Err(missing()) }
+    }
+
+    /// Makes a tenant.
+    pub async fn create_tenant(
+        &self,
+        who: &Principal,
+        name: &str,
+        quota: Quota,
+    ) -> Result<TenantRecord, ServiceError> {
+        authz::admin(who)?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if name.is_empty()
+            || name.len() > TENANT_NAME_MAX
+            || !name.chars().all(plain)
+            || name.parse::<TenantId>().is_ok()
+        {
+            return Err(ServiceError::new(
+                Code::InvalidRequest,
+                format!(
+                    "name must have 1 to {TENANT_NAME_MAX} letters, digits, '-', '_' or '.' and not look like an id"
+                ),
+            ));
+        }
+        let record = TenantRecord {
+            id: TenantId::from_entropy(entropy()?),
+            name: name.to_owned(),
+            quota,
+            created_at_ms: self.inner.clock.now().wall_ms,
+        };
+        self.inner.store.put_tenant(record.clone()).await?;
+        Ok(record)
+    }
+
+    /// All tenants.
+    pub async fn list_tenants(&self, who: &Principal) -> Result<Vec<TenantRecord>, ServiceError> {
+        authz::admin(who)?;
+        Ok(self.inner.store.tenants().await?)
+    }
+
+    /// Changes what a tenant may hold; what it holds already stays.
+    pub async fn set_quota(
+        &self,
+        who: &Principal,
+        tenant: &str,
+        quota: Quota,
+    ) -> Result<TenantRecord, ServiceError> {
+        authz::admin(who)?;
+        let record = self.tenant(tenant).await?;
+        self.inner.store.set_quota(&record.id, quota).await?;
+        Ok(TenantRecord { quota, ..record })
+    }
+
+    /// What a tenant holds and may hold. A user key may ask for its own.
+    pub async fn tenant_usage(&self, who: &Principal, tenant: &str) -> Result<(Usage, Quota), ServiceError> {
+        let record = self.tenant(tenant).await?;
+        authz::tenant(who, &record.id).map_err(|_| no_tenant(tenant))?;
+        Ok((self.inner.store.usage(&record.id).await?, record.quota))
+    }
+
+    pub(crate) async fn tenant(&self, ident: &str) -> Result<TenantRecord, ServiceError> {
+        self.inner.store.tenant(ident).await?.ok_or_else(|| no_tenant(ident))
+    }
+
+    /// Sees to it that there is a tenant and an admin key. A crash half way is made good: the file is written first and
+    /// read again.
+    pub(crate) async fn ensure_admin_key(&self) -> Result<(), OpenError> {
+        let store = &self.inner.store;
+        let now_ms = self.inner.clock.now().wall_ms;
+        if store.tenant(DEFAULT_TENANT).await?.is_none() {
+            let id = TenantId::from_entropy(entropy().map_err(no_entropy)?);
+            let quota = Quota::default();
+            store
+                .put_tenant(TenantRecord {
+                    id,
+                    name: DEFAULT_TENANT.to_owned(),
+                    quota,
+                    created_at_ms: now_ms,
+                })
+                .await?;
+        }
+        if store.keys(None).await?.iter().any(|key| key.scope == Scope::Admin) {
+            return Ok(());
+        }
+        let tenant = store.tenant(DEFAULT_TENANT).await?.ok_or(StoreError::NoTenant)?.id;
+        let (key, fresh) =
+            self.make_key(tenant, Scope::Admin, Some("admin".to_owned())).map_err(no_entropy)?;
+        let path = self.inner.config.data.join("admin.key");
+        let secret = match std::fs::read_to_string(&path) {
+            Ok(text) if hash_of(text.trim()).is_some() => text.trim().to_owned(),
+            _ => {
+                write_key(&path, &fresh).map_err(|cause| OpenError::AdminKey {
+                    action: "write",
+                    path: path.clone(),
+                    cause,
+                })?;
+                fresh
+            }
+        };
+        let hash = hash_of(&secret).ok_or(StoreError::Closed)?;
+        store.put_key(key, hash).await?;
+        Ok(())
+    }
+}
+
+/// Which tenant's things a key sees; `None`: all.
+pub(crate) fn visible(who: &Principal) -> Option<&TenantId> {
+    match who.scope {
+        Scope::Admin => None,
+        Scope::User => Some(&who.tenant),
+    }
+}
+
+fn no_tenant(ident: &str) -> ServiceError {
+    ServiceError::new(
+        Code::TenantNotFound,
+        format!("there is no tenant {}", crate::sandboxes::printable(ident)),
+    )
+}
+
+fn no_entropy(error: ServiceError) -> OpenError {
+    OpenError::AdminKey {
+        action: "make a key for",
+        path: "admin.key".into(),
+        cause: std::io::Error::other(error),
+    }
+}
+
+fn write_key(path: &std::path::Path, secret: &str) -> std::io::Result<()> {
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    writeln!(file, "{secret}")?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_prefix_leads_to_the_same_hash_and_odd_texts_to_none() {
+        let digits = "0123456789abcdef0123456789abcdef01234567";
+        let plain = hash_of(digits);
+        assert!(plain.is_some());
+        for prefix in PREFIXES {
+            assert_eq!(hash_of(&format!("{prefix}{digits}")), plain);
+        }
+        assert_eq!(hash_of(&format!("atl_{}", digits.to_uppercase())), plain);
+        for odd in ["", "atl_", "atl_xyz", &digits[1..], &format!("atl_e2b_{digits}"), &"é".repeat(20)] {
+            assert_eq!(hash_of(odd), None, "{odd}");
+        }
+    }
+}

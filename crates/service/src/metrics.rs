@@ -1,0 +1,127 @@
+//! What sandboxes use: asked for now, or sampled by one task into a bounded history.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_model::{InstanceId, Lease, Phase, Principal, SandboxId};
+use atoll_provider::{InstanceUsage, ProviderError, Target};
+use atoll_store::ResourceSample;
+
+use crate::ServiceError;
+use crate::service::{Inner, Service};
+
+/// LIMIT: what an answer may hold.
+const HISTORY_MAX: u32 = 1_000;
+/// LIMIT: a provider answers from counters; one that hangs must not stop the others from being sampled.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// CPU time at the last look, per sandbox, to tell how busy it was since.
+#[derive(Default)]
+pub(crate) struct CpuMemory(Mutex<HashMap<SandboxId, Seen>>);
+
+#[derive(Clone)]
+struct Seen {
+    instance: Option<InstanceId>,
+    boot_ms: i64,
+    cpu_us: u64,
+    pct: f64,
+}
+
+/// Two looks closer than this tell more about the clock than about the sandbox.
+const APART_MS: i64 = 200;
+
+impl CpuMemory {
+    #[expect(clippy::cast_precision_loss, reason = "a percentage")]
+    fn pct(&self, lease: &Lease, boot_ms: i64, cpu_us: u64) -> f64 {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = seen.get(&lease.id).filter(|before| before.instance == lease.instance).cloned();
+        let pct = match before {
+            None => 0.0,
+            Some(before) if boot_ms - before.boot_ms < APART_MS => return before.pct,
+            Some(before) => {
+                let busy_ms = cpu_us.saturating_sub(before.cpu_us) as f64 / 1_000.0;
+                busy_ms * 100.0 / (boot_ms - before.boot_ms) as f64
+            }
+        };
+        seen.insert(lease.id.clone(), Seen { instance: lease.instance.clone(), boot_ms, cpu_us, pct });
+        pct
+    }
+
+    fn keep_only(&self, live: &[Arc<Lease>]) {
+        let live: std::collections::HashSet<_> = live.iter().map(|lease| &lease.id).collect();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| live.contains(id));
+    }
+}
+
+impl Service {
+    /// What a running sandbox uses now.
+    pub async fn metrics_now(&self, who: &Principal, ident: &str) -> Result<ResourceSample, ServiceError> {
+        let handle = self.driven(who, ident).await?;
+        let lease = handle.lease();
+        if lease.phase != Phase::Running {
+            return Err(crate::error::phase_conflict(&lease, "metrics"));
+        }
+        Ok(look(&self.inner, &lease).await?)
+    }
+
+    /// The newest samples since a moment, oldest first.
+    pub async fn metrics_history(
+        &self,
+        who: &Principal,
+        ident: &str,
+        since_ms: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<ResourceSample>, ServiceError> {
+        let (lease, _) = self.find(who, ident).await?;
+        let limit = if limit == 0 { HISTORY_MAX } else { limit.min(HISTORY_MAX) };
+        Ok(self.inner.store.samples(&lease.id, since_ms.unwrap_or(i64::MIN), limit).await?)
+    }
+}
+
+async fn look(inner: &Inner, lease: &Lease) -> Result<ResourceSample, ProviderError> {
+    let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
+    let late = ProviderError::Late { what: "the look at its counters".to_owned(), after: LOOK };
+    let usage = tokio::time::timeout(LOOK, inner.provider.usage(&target)).await.unwrap_or(Err(late))?;
+    let now = inner.clock.now();
+    let InstanceUsage { cpu_us, memory_bytes, cache_bytes, pids, disk_bytes } = usage;
+    let cpu_pct = inner.cpu.pct(lease, now.boot_ms, cpu_us);
+    let (at_ms, limits) = (now.wall_ms, lease.limits);
+    Ok(ResourceSample { at_ms, cpu_us, cpu_pct, memory_bytes, cache_bytes, pids, disk_bytes, limits })
+}
+
+/// Starts the one task that samples all.
+pub(crate) fn start_sampler(inner: &Arc<Inner>) {
+    let every = inner.config.sample_every;
+    if every.is_zero() {
+        return;
+    }
+    let own = Arc::clone(inner);
+    inner.spawn(async move {
+        loop {
+            tokio::select! {
+                () = own.closing.cancelled() => return,
+                () = tokio::time::sleep(every) => sample_all(&own).await,
+            }
+        }
+    });
+}
+
+async fn sample_all(inner: &Inner) {
+    let live: Vec<_> = inner.registry.all().iter().map(crate::registry::Handle::lease).collect();
+    inner.cpu.keep_only(&live);
+    let mut samples = Vec::new();
+    for lease in live.iter().filter(|lease| lease.phase == Phase::Running) {
+        match look(inner, lease).await {
+            Ok(sample) => samples.push((lease.id.clone(), sample)),
+            // It may have ended a moment ago; its driver knows or will be told.
+            Err(error) => tracing::debug!(sandbox = %lease.id, %error, "not sampled"),
+        }
+    }
+    if let Err(error) = inner.store.put_samples(samples, inner.config.samples_kept).await {
+        tracing::warn!(%error, "samples were not written");
+    }
+    if let Err(error) = inner.admission.look(inner.provider.as_ref()).await {
+        tracing::warn!(%error, "the node could not be looked at");
+    }
+}

@@ -1,0 +1,47 @@
+//! Carries what instances say by themselves to their drivers.
+
+use std::sync::Arc;
+
+use atoll_model::Phase;
+use atoll_provider::{Notice, NoticeKind, ProviderError, Target};
+use tokio::sync::broadcast;
+
+use crate::driver::Mail;
+use crate::service::Inner;
+
+pub(crate) fn start(inner: &Arc<Inner>, mut notices: broadcast::Receiver<Notice>) {
+    let own = Arc::clone(inner);
+    inner.spawn(async move {
+        loop {
+            let notice = tokio::select! {
+                () = own.closing.cancelled() => return,
+                notice = notices.recv() => notice,
+            };
+            match notice {
+                Ok(notice) => deliver(&own, notice).await,
+                Err(broadcast::error::RecvError::Lagged(missed)) => {
+                    tracing::warn!(missed, "notices were missed; every running sandbox is looked at");
+                    look_at_all(&own).await;
+                }
+                Err(broadcast::error::RecvError::Closed) => return,
+            }
+        }
+    });
+}
+
+async fn deliver(inner: &Inner, notice: Notice) {
+    let Some(handle) = inner.registry.get(&notice.sandbox) else { return };
+    // A full mailbox delays notices of others for a moment; a death must not be lost.
+    let _ = handle.mailbox.send(Mail::Notice { instance: notice.instance, what: notice.what }).await;
+}
+
+async fn look_at_all(inner: &Inner) {
+    for handle in inner.registry.all() {
+        let lease = handle.lease();
+        let (Phase::Running, Some(instance)) = (lease.phase, lease.instance.clone()) else { continue };
+        let target = Target { sandbox: lease.id.clone(), instance: Some(instance.clone()) };
+        if let Err(ProviderError::Gone { .. }) = inner.provider.usage(&target).await {
+            let _ = handle.mailbox.send(Mail::Notice { instance, what: NoticeKind::Died }).await;
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Who drives which sandbox. Holds handles only; what a sandbox is, its driver says.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use atoll_agentapi::AgentClient;
+use atoll_model::{Lease, SandboxId};
+use tokio::sync::{mpsc, watch};
+
+use crate::ServiceError;
+use crate::driver::Mail;
+
+/// LIMIT: verbs and notices waiting for one sandbox; beyond that a caller is better served by a quick refusal.
+pub(crate) const MAILBOX: usize = 64;
+
+/// What a sandbox is now, as its driver last wrote it.
+#[derive(Clone)]
+pub(crate) struct State {
+    pub(crate) lease: Arc<Lease>,
+    /// The agent of the running instance.
+    pub(crate) agent: Option<AgentClient>,
+    /// Why the last effect failed, for those who wait for it.
+    pub(crate) failure: Option<ServiceError>,
+}
+
+/// How to reach a sandbox's driver.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(crate) mailbox: mpsc::Sender<Mail>,
+    pub(crate) state: watch::Receiver<State>,
+}
+
+impl Handle {
+    pub(crate) fn lease(&self) -> Arc<Lease> {
+        Arc::clone(&self.state.borrow().lease)
+    }
+}
+
+/// The handles of all sandboxes that are not deleted.
+#[derive(Default)]
+pub(crate) struct Registry {
+    handles: RwLock<HashMap<SandboxId, Handle>>,
+}
+
+impl Registry {
+    pub(crate) fn get(&self, id: &SandboxId) -> Option<Handle> {
+        self.handles.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    pub(crate) fn put(&self, id: SandboxId, handle: Handle) {
+        self.handles.write().unwrap_or_else(PoisonError::into_inner).insert(id, handle);
+    }
+
+    pub(crate) fn remove(&self, id: &SandboxId) {
+        self.handles.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Handle> {
+        self.handles.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+}

@@ -1,0 +1,269 @@
+//! Finding, listing, changing, starting, stopping and deleting sandboxes. Every verb goes to the driver and is answered
+//! when it is written down; waiting for its end is bounded and may be given up.
+
+use std::sync::Arc;
+
+use atoll_model::policy::authz;
+use atoll_model::{Code, Lease, Phase, Principal, SandboxId, UpdateSandbox};
+use atoll_store::{LeaseQuery, Page};
+use tokio::sync::oneshot;
+
+use crate::create::failure;
+use crate::driver::{Mail, Reply, Verb};
+use crate::keys::visible;
+use crate::registry::Handle;
+use crate::service::Service;
+use crate::{Filter, ServiceError};
+
+/// LIMIT: a page that fits a screen, and one that fits an answer.
+const PAGE: u32 = 100;
+const PAGE_MAX: u32 = 1_000;
+
+impl Service {
+    /// A sandbox by id, name or unique start of its id (three characters at least). Deleted ones only by whole id.
+    pub async fn get(&self, who: &Principal, ident: &str) -> Result<Lease, ServiceError> {
+        let (lease, _) = self.find(who, ident).await?;
+        Ok(lease.as_ref().clone())
+    }
+
+    /// A page of sandboxes, newest first.
+    pub async fn list(&self, who: &Principal, filter: Filter) -> Result<Page<Lease>, ServiceError> {
+        let tenant = match &filter.tenant {
+            Some(ident) => {
+                let tenant = self.tenant(ident).await?.id;
+                authz::tenant(who, &tenant).map_err(|_| {
+                    ServiceError::new(
+                        Code::TenantNotFound,
+                        format!("there is no tenant {}", printable(ident)),
+                    )
+                })?;
+                Some(tenant)
+            }
+            None => visible(who).cloned(),
+        };
+        let limit = if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) };
+        let query = LeaseQuery {
+            tenant,
+            phases: filter.phases,
+            labels: filter.labels,
+            name: filter.name,
+            template: filter.template,
+            include_deleted: filter.include_deleted,
+            limit,
+            cursor: filter.cursor,
+        };
+        Ok(self.inner.store.list(query).await?)
+    }
+
+    /// Changes labels, limits, network policy or lifetime.
+    pub async fn update(
+        &self,
+        who: &Principal,
+        ident: &str,
+        change: UpdateSandbox,
+    ) -> Result<Lease, ServiceError> {
+        change.check()?;
+        let handle = self.driven(who, ident).await?;
+        let change = Box::new(change);
+        let lease = ask(&handle, |reply| Mail::Update { change, reply }).await?;
+        Ok(lease.as_ref().clone())
+    }
+
+    /// Starts a stopped or failed sandbox. A running one is left as it is.
+    pub async fn start(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
+        let handle = self.told(who, ident, Verb::Start).await?;
+        self.ended(handle, wait, |phase| phase != Phase::Starting).await
+    }
+
+    /// Ends its processes and keeps its files. A stopped one is left as it is.
+    pub async fn stop(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
+        let handle = self.told(who, ident, Verb::Stop).await?;
+        self.ended(handle, wait, |phase| phase != Phase::Stopping).await
+    }
+
+    /// Stops and starts it; a stopped one is started.
+    pub async fn restart(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
+        let handle = self.told(who, ident, Verb::Restart).await?;
+        let rests = |phase| !matches!(phase, Phase::Stopping | Phase::Stopped | Phase::Starting);
+        self.ended(handle, wait, rests).await
+    }
+
+    /// Deletes it with everything it holds. Repeating it, also by a deleted one's whole id, is fine.
+    pub async fn delete(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
+        let (lease, handle) = self.find(who, ident).await?;
+        let Some(handle) = handle else {
+            return if lease.phase == Phase::Deleted {
+                Ok(lease.as_ref().clone())
+            } else {
+                Err(undriven(&lease))
+            };
+        };
+        match ask(&handle, |reply| Mail::Verb { verb: Verb::Delete, reply }).await {
+            Ok(_) => {}
+            // The driver may have ended with the sandbox between the look and the question.
+            Err(_) if handle.lease().phase == Phase::Deleted => {}
+            Err(error) => return Err(error),
+        }
+        self.ended(handle, wait, |phase| phase == Phase::Deleted).await
+    }
+
+    async fn told(&self, who: &Principal, ident: &str, verb: Verb) -> Result<Handle, ServiceError> {
+        let handle = self.driven(who, ident).await?;
+        ask(&handle, |reply| Mail::Verb { verb, reply }).await?;
+        Ok(handle)
+    }
+
+    async fn ended(
+        &self,
+        handle: Handle,
+        wait: bool,
+        is_end: fn(Phase) -> bool,
+    ) -> Result<Lease, ServiceError> {
+        if !wait {
+            return Ok(handle.lease().as_ref().clone());
+        }
+        let lease = self.until(handle.clone(), is_end).await?;
+        if lease.phase == Phase::Failed { Err(failure(&handle, &lease)) } else { Ok(lease.as_ref().clone()) }
+    }
+
+    /// Waits, bounded, until the phase is one of an end.
+    pub(crate) async fn until(
+        &self,
+        mut handle: Handle,
+        is_end: fn(Phase) -> bool,
+    ) -> Result<Arc<Lease>, ServiceError> {
+        let limit = self.inner.config.create_wait;
+        let id = handle.lease().id.clone();
+        match tokio::time::timeout(limit, handle.state.wait_for(|state| is_end(state.lease.phase))).await {
+            Ok(Ok(state)) => Ok(Arc::clone(&state.lease)),
+            Ok(Err(_)) => Err(ServiceError::new(Code::Internal, "the service is ending").retry_after(2)),
+            Err(_) => {
+                let message = format!("sandbox {id} was not there within {} s; it goes on", limit.as_secs());
+                Err(ServiceError::new(Code::DeadlineExceeded, message)
+                    .hint(format!("ask for sandbox {id} again")))
+            }
+        }
+    }
+
+    /// A sandbox that this key sees, with the way to its driver where it has one.
+    pub(crate) async fn find(
+        &self,
+        who: &Principal,
+        ident: &str,
+    ) -> Result<(Arc<Lease>, Option<Handle>), ServiceError> {
+        // The whole id of a live sandbox needs no look into the store: that is the way of every exec.
+        if let Ok(id) = ident.parse::<SandboxId>()
+            && let Some(handle) = self.inner.registry.get(&id)
+        {
+            let lease = handle.lease();
+            return match authz::sandbox(who, &lease) {
+                Ok(()) => Ok((lease, Some(handle))),
+                Err(_) => Err(self.not_found(who, ident).await),
+            };
+        }
+        let mut found = self.inner.store.find(visible(who), ident).await?;
+        match (found.pop(), found.pop()) {
+            (None, _) => Err(self.not_found(who, ident).await),
+            (Some(lease), None) => {
+                let handle = self.inner.registry.get(&lease.id);
+                let newest = handle.as_ref().map_or_else(|| Arc::new(lease), Handle::lease);
+                Ok((newest, handle))
+            }
+            (Some(one), Some(other)) => {
+                let message = format!("{} means more than one sandbox", printable(ident));
+                Err(ServiceError::new(Code::InvalidRequest, message)
+                    .hint(format!("say which: {}, {}, …", other.id, one.id)))
+            }
+        }
+    }
+
+    /// A sandbox that this key sees and that has a driver.
+    pub(crate) async fn driven(&self, who: &Principal, ident: &str) -> Result<Handle, ServiceError> {
+        match self.find(who, ident).await? {
+            (_, Some(handle)) => Ok(handle),
+            (lease, None) if lease.phase == Phase::Deleted => Err(deleted(&lease)),
+            (lease, None) => Err(undriven(&lease)),
+        }
+    }
+
+    async fn not_found(&self, who: &Principal, ident: &str) -> ServiceError {
+        let error =
+            ServiceError::new(Code::SandboxNotFound, format!("there is no sandbox {}", printable(ident)));
+        // LIMIT: names of the newest ones are enough for a hint.
+        let names = self.inner.store.names(visible(who), 200).await.unwrap_or_default();
+        match near(ident, &names) {
+            Some(name) => error.hint(format!("did you mean {name}?")),
+            None => error.hint("list what there is: GET /v1/sandboxes, or atoll ls"),
+        }
+    }
+}
+
+/// Asks a driver and waits for its answer.
+async fn ask(handle: &Handle, mail: impl FnOnce(Reply) -> Mail) -> Result<Arc<Lease>, ServiceError> {
+    let (reply, answer) = oneshot::channel();
+    let busy = || {
+        ServiceError::new(Code::SandboxUnavailable, "too many requests wait for this sandbox").retry_after(1)
+    };
+    let lost = || match handle.lease() {
+        lease if lease.phase == Phase::Deleted => deleted(&lease),
+        _ => ServiceError::new(Code::Internal, "the service is ending").retry_after(2),
+    };
+    match handle.mailbox.try_send(mail(reply)) {
+        Ok(()) => answer.await.map_err(|_| lost())?,
+        Err(tokio::sync::mpsc::error::TrySendError::Full(_)) => Err(busy()),
+        Err(tokio::sync::mpsc::error::TrySendError::Closed(_)) => Err(lost()),
+    }
+}
+
+fn deleted(lease: &Lease) -> ServiceError {
+    ServiceError::new(Code::SandboxNotFound, format!("sandbox {} is deleted", lease.id))
+        .hint("create a new one")
+}
+
+fn undriven(lease: &Lease) -> ServiceError {
+    ServiceError::new(Code::Internal, format!("sandbox {} is not looked after at the moment", lease.id))
+        .hint("restart the server; the log says what happened")
+}
+
+/// A word of the caller's as it may be shown again.
+pub(crate) fn printable(word: &str) -> String {
+    word.chars().take(64).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// The known name that is at most two steps away, the nearest first.
+fn near<'a>(word: &str, names: &'a [String]) -> Option<&'a str> {
+    let scored = names.iter().map(|name| (distance(word, name), name.as_str()));
+    scored.filter(|(steps, _)| *steps <= 2).min().map(|(_, name)| name)
+}
+
+fn distance(a: &str, b: &str) -> usize {
+    // LIMIT: names have at most 63 characters; longer words are near to none.
+    if a.len().abs_diff(b.len()) > 2 || a.len() > 64 {
+        return usize::MAX;
+    }
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.iter().enumerate() {
+            let kept = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = kept.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_name_finds_its_neighbour() {
+        let names = ["build-1".to_owned(), "web".to_owned()];
+        assert_eq!(near("biuld-1", &names), Some("build-1"));
+        assert_eq!(near("wab", &names), Some("web"));
+        assert_eq!(near("database", &names), None);
+        assert_eq!(near(&"x".repeat(10_000), &names), None);
+    }
+}

@@ -1,0 +1,193 @@
+//! The service itself: what it is made of, how it opens and ends.
+//!
+//! ```text
+//! front ──► Service::create, start, exec, …
+//!                 │ mailbox (bounded)
+//!                 ▼
+//!            driver per sandbox ── step() ──► store (compare-and-set)
+//!                 ▲        │ effect                │ events
+//!                 │        ▼                       ▼
+//!  deadlines, notices   provider               followers
+//! ```
+//!
+//! Every task belongs to the tracker. `closing` asks tasks to end after what they do now, `kill` drops them where they
+//! wait. Sandboxes live on either way.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use atoll_provider::{Provider, ProviderError};
+use atoll_store::{Store, StoreError};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admission::Admission;
+use crate::deadlines::Deadlines;
+use crate::failpoint::FailPoint;
+use crate::keys::KeyCache;
+use crate::metrics::CpuMemory;
+use crate::registry::Registry;
+use crate::templates::TemplateCache;
+use crate::{Clock, Config, Templates};
+
+/// All use cases. Cloning is cheap.
+#[derive(Clone)]
+pub struct Service {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) templates: TemplateCache,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) registry: Registry,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) admission: Admission,
+    pub(crate) creates: Semaphore,
+    pub(crate) keys: KeyCache,
+    pub(crate) cpu: CpuMemory,
+    pub(crate) counters: Counters,
+    pub(crate) failpoint: FailPoint,
+    tracker: TaskTracker,
+    pub(crate) closing: CancellationToken,
+    kill: CancellationToken,
+}
+
+/// What happened since the start.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) created: AtomicU64,
+    pub(crate) from_pool: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) late_effects: AtomicU64,
+}
+
+/// The service can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The record can't be read or written.
+    #[error("the store cannot be used")]
+    Store(#[from] StoreError),
+    /// The provider can't say what lives.
+    #[error("the provider {provider} cannot adopt its instances")]
+    Adopt {
+        /// Which.
+        provider: &'static str,
+        /// Why not.
+        #[source]
+        cause: ProviderError,
+    },
+    /// The admin key can't be written or read.
+    #[error("cannot {action} {}", path.display())]
+    AdminKey {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: std::path::PathBuf,
+        /// Why not.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+impl OpenError {
+    /// What sort of failure it is.
+    #[must_use]
+    pub const fn kind(&self) -> atoll_model::ErrorKind {
+        match self {
+            Self::Store(cause) => cause.kind(),
+            Self::Adopt { cause, .. } => cause.kind(),
+            Self::AdminKey { .. } => atoll_model::ErrorKind::Unavailable,
+        }
+    }
+}
+
+impl Service {
+    /// Opens over a store and a provider: adopts what lives, finishes what was under way, starts the queues.
+    pub async fn open(
+        config: Config,
+        store: Arc<dyn Store>,
+        provider: Arc<dyn Provider>,
+        templates: Arc<dyn Templates>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Service, OpenError> {
+        Self::open_with(config, store, provider, templates, clock, FailPoint::none()).await
+    }
+
+    /// [`Service::open`] with places at which a test may stop or end it.
+    #[doc(hidden)]
+    pub async fn open_with(
+        config: Config,
+        store: Arc<dyn Store>,
+        provider: Arc<dyn Provider>,
+        templates: Arc<dyn Templates>,
+        clock: Arc<dyn Clock>,
+        failpoint: FailPoint,
+    ) -> Result<Service, OpenError> {
+        let inner = Arc::new(Inner {
+            creates: Semaphore::new(config.creates_at_once),
+            admission: Admission::new(config.live_max, config.overcommit),
+            config,
+            store,
+            provider,
+            templates: TemplateCache::new(templates),
+            clock,
+            registry: Registry::default(),
+            deadlines: Deadlines::default(),
+            keys: KeyCache::default(),
+            cpu: CpuMemory::default(),
+            counters: Counters::default(),
+            failpoint,
+            tracker: TaskTracker::new(),
+            closing: CancellationToken::new(),
+            kill: CancellationToken::new(),
+        });
+        let service = Service { inner };
+        service.ensure_admin_key().await?;
+        // Listen before adopting: what dies in between is not missed.
+        let notices = service.inner.provider.notices();
+        crate::adopt::adopt(&service.inner).await?;
+        crate::notices::start(&service.inner, notices);
+        crate::deadlines::start(&service.inner);
+        crate::metrics::start_sampler(&service.inner);
+        crate::housekeeping::start(&service.inner);
+        Ok(service)
+    }
+
+    /// Ends the service: what is under way may finish within `grace`. Sandboxes live on.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.inner.closing.cancel();
+        self.inner.tracker.close();
+        if tokio::time::timeout(grace, self.inner.tracker.wait()).await.is_err() {
+            tracing::warn!(?grace, "some work did not finish in time and is left to the next start");
+        }
+        self.abandon().await;
+        crate::housekeeping::flush_keys(&self.inner).await;
+        self.inner.store.close().await;
+    }
+
+    /// Ends every task where it waits, as a crash would. The store stays open.
+    #[doc(hidden)]
+    pub async fn abandon(&self) {
+        self.inner.closing.cancel();
+        self.inner.kill.cancel();
+        self.inner.tracker.close();
+        self.inner.tracker.wait().await;
+    }
+}
+
+impl Inner {
+    /// Starts a task that belongs to the service.
+    pub(crate) fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<Option<F::Output>>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.tracker.spawn(self.kill.clone().run_until_cancelled_owned(task))
+    }
+}
