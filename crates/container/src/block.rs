@@ -1,0 +1,232 @@
+//! Which numbers of this machine are ours: a block (names, uplink) per server, and chunks of id ranges.
+//!
+//! One file for the whole machine, changed under a lock, so that two servers never meet. A server is known by the random id
+//! in its data folder and gets the same block again after a restart. A block whose data folder is gone is free again.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use atoll_network::Block;
+use serde::{Deserialize, Serialize};
+
+/// Host ids of one sandbox.
+pub(crate) const IDS_PER_SANDBOX: u32 = 1 << 16;
+/// The first host id that is ever given out: far above what accounts and other engines use.
+const FIRST_ID: u32 = 1 << 28;
+/// Ranges that a server takes at a time.
+const RANGES_PER_CHUNK: u32 = 256;
+/// LIMIT: ranges up to 2^32, less the last chunk, whose end is the id that means "none".
+const CHUNKS: u32 = (u32::MAX - FIRST_ID) / IDS_PER_SANDBOX / RANGES_PER_CHUNK;
+
+/// The numbers could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockError {
+    /// The machine-wide file.
+    #[error("cannot use the table of servers {}", path.display())]
+    Table {
+        /// Where it is.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+    /// All are taken.
+    #[error("this machine has no {what} left")]
+    Exhausted {
+        /// Of what.
+        what: &'static str,
+    },
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Table {
+    servers: BTreeMap<String, Server>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Server {
+    block: u16,
+    data: PathBuf,
+    chunks: Vec<u32>,
+}
+
+/// The numbers of one server.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    folder: PathBuf,
+    server: String,
+    block: Block,
+    free: VecDeque<u32>,
+    used: HashSet<u32>,
+}
+
+impl Numbers {
+    /// Finds or takes the block of the server whose data folder is `data`.
+    pub(crate) fn open(folder: &Path, data: &Path) -> Result<Self, BlockError> {
+        let failed = |cause| BlockError::Table { path: folder.join("servers.json"), cause };
+        let server = server_id(data).map_err(failed)?;
+        let taken = with_table(folder, |table| {
+            table.servers.retain(|id, server| read_id(&server.data).is_some_and(|found| found == *id));
+            if let Some(known) = table.servers.get_mut(&server) {
+                known.data = data.to_owned();
+                return Ok(known.clone());
+            }
+            let blocks: HashSet<u16> = table.servers.values().map(|server| server.block).collect();
+            let block = (0..Block::COUNT)
+                .find(|number| !blocks.contains(number))
+                .ok_or(BlockError::Exhausted { what: "server numbers" })?;
+            let chunk = free_chunk(table)?;
+            let fresh = Server { block, data: data.to_owned(), chunks: vec![chunk] };
+            table.servers.insert(server.clone(), fresh.clone());
+            Ok(fresh)
+        })?;
+        let block = Block::new(taken.block).ok_or(BlockError::Exhausted { what: "server numbers" })?;
+        let free = taken.chunks.iter().flat_map(|chunk| ranges(*chunk)).collect();
+        Ok(Self { folder: folder.to_owned(), server, block, free, used: HashSet::new() })
+    }
+
+    pub(crate) fn block(&self) -> Block {
+        self.block
+    }
+
+    /// Takes a range; answers its first id. The one that was freed longest ago comes first.
+    pub(crate) fn take(&mut self) -> Result<u32, BlockError> {
+        if self.free.is_empty() {
+            let server = self.server.clone();
+            let chunk = with_table(&self.folder, |table| {
+                let chunk = free_chunk(table)?;
+                table.servers.entry(server).and_modify(|server| server.chunks.push(chunk));
+                Ok(chunk)
+            })?;
+            self.free.extend(ranges(chunk));
+        }
+        let first = self.free.pop_front().ok_or(BlockError::Exhausted { what: "id ranges" })?;
+        self.used.insert(first);
+        Ok(first)
+    }
+
+    /// Marks a range as used by an instance that was found alive.
+    pub(crate) fn adopt(&mut self, first: u32) {
+        self.free.retain(|range| *range != first);
+        self.used.insert(first);
+    }
+
+    /// Gives a range back, once nothing runs or is mounted with it.
+    pub(crate) fn release(&mut self, first: u32) {
+        if self.used.remove(&first) {
+            self.free.push_back(first);
+        }
+    }
+
+    /// Forgets this server; for tests and uninstalling.
+    pub(crate) fn forget(self) -> Result<(), BlockError> {
+        with_table(&self.folder, |table| {
+            table.servers.remove(&self.server);
+            Ok(())
+        })
+    }
+}
+
+/// The block that the server of a data folder has now.
+#[cfg(feature = "testing")]
+pub(crate) fn block_of(folder: &Path, data: &Path) -> Option<u16> {
+    let id = read_id(data)?;
+    let table: Table = serde_json::from_slice(&fs::read(folder.join("servers.json")).ok()?).ok()?;
+    table.servers.get(&id).map(|server| server.block)
+}
+
+fn ranges(chunk: u32) -> impl Iterator<Item = u32> {
+    let first = FIRST_ID + chunk * RANGES_PER_CHUNK * IDS_PER_SANDBOX;
+    (0..RANGES_PER_CHUNK).map(move |range| first + range * IDS_PER_SANDBOX)
+}
+
+fn free_chunk(table: &Table) -> Result<u32, BlockError> {
+    let taken: HashSet<u32> = table.servers.values().flat_map(|server| server.chunks.iter().copied()).collect();
+    (0..CHUNKS).find(|chunk| !taken.contains(chunk)).ok_or(BlockError::Exhausted { what: "id ranges" })
+}
+
+fn with_table<T>(folder: &Path, change: impl FnOnce(&mut Table) -> Result<T, BlockError>) -> Result<T, BlockError> {
+    let path = folder.join("servers.json");
+    let failed = |cause| BlockError::Table { path: path.clone(), cause };
+    fs::create_dir_all(folder).map_err(failed)?;
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join("lock")).map_err(failed)?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).map_err(|cause| failed(cause.into()))?;
+    let mut table: Table = match fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|cause| failed(cause.into()))?,
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Table::default(),
+        Err(cause) => return Err(failed(cause)),
+    };
+    let result = change(&mut table)?;
+    let bytes = serde_json::to_vec_pretty(&table).map_err(|cause| failed(cause.into()))?;
+    replace(&path, &bytes).map_err(failed)?;
+    Ok(result)
+}
+
+/// Whole or not at all, also when power fails.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let next = path.with_extension("next");
+    let mut file = File::create(&next)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(next, path)
+}
+
+fn read_id(data: &Path) -> Option<String> {
+    fs::read_to_string(data.join("server.id")).ok().map(|text| text.trim().to_owned())
+}
+
+fn server_id(data: &Path) -> io::Result<String> {
+    if let Some(id) = read_id(data).filter(|id| !id.is_empty()) {
+        return Ok(id);
+    }
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let id = hex::encode(random);
+    replace(&data.join("server.id"), id.as_bytes())?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn two_servers_never_meet_and_each_gets_its_own_again() {
+        let machine = tempfile::tempdir().unwrap();
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut a = Numbers::open(machine.path(), one.path()).unwrap();
+        let mut b = Numbers::open(machine.path(), two.path()).unwrap();
+        assert_ne!(a.block(), b.block());
+        let of_a: HashSet<u32> = (0..600).map(|_| a.take().unwrap()).collect();
+        let of_b: HashSet<u32> = (0..600).map(|_| b.take().unwrap()).collect();
+        assert_eq!((of_a.len(), of_b.len()), (600, 600));
+        assert!(of_a.is_disjoint(&of_b) && of_a.iter().all(|first| *first >= FIRST_ID));
+        let again = Numbers::open(machine.path(), one.path()).unwrap();
+        assert_eq!(again.block(), a.block());
+    }
+
+    #[test]
+    fn a_block_is_free_again_when_its_data_folder_is_gone() {
+        let machine = tempfile::tempdir().unwrap();
+        let gone = tempfile::tempdir().unwrap();
+        let block = Numbers::open(machine.path(), gone.path()).unwrap().block();
+        drop(gone);
+        let next = tempfile::tempdir().unwrap();
+        assert_eq!(Numbers::open(machine.path(), next.path()).unwrap().block(), block);
+    }
+
+    #[test]
+    fn a_range_is_reused_last() {
+        let (machine, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut numbers = Numbers::open(machine.path(), data.path()).unwrap();
+        let first = numbers.take().unwrap();
+        numbers.release(first);
+        for _ in 0..RANGES_PER_CHUNK - 1 {
+            assert_ne!(numbers.take().unwrap(), first);
+        }
+        assert_eq!(numbers.take().unwrap(), first);
+    }
+}

@@ -1,0 +1,385 @@
+//! The provider `container`: what is open while the server runs, and how it is opened and closed.
+//!
+//! Every sandbox has a [`Place`] with a turn: create, boot, halt and destroy of one sandbox never run at once, those of
+//! different sandboxes always may. A create runs as a task of its own, so a caller that goes away leaves no half of one.
+
+mod adopt;
+mod claim;
+mod cold;
+mod hands;
+mod instance;
+mod pool;
+mod provide;
+mod reaper;
+mod watch;
+
+use std::collections::{BTreeMap, HashMap};
+use std::error::Error;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_image::Catalog;
+use atoll_model::{InstanceId, Limits, SandboxId};
+use atoll_network::{Dialer, DialerConfig, DnsForwarder, Router, RouterConfig, RouterError, RouterHandle, Upstreams};
+use atoll_provider::{Notice, ProviderError};
+use tokio::sync::{Notify, broadcast};
+use tokio::task::JoinSet;
+
+use crate::block::{BlockError, Numbers};
+use crate::launcher::protocol::{Hello, Times};
+use crate::launcher::{LaunchError, Launcher, LauncherCommand};
+use crate::storage::{Layers, StorageChoice, StorageError};
+use hands::Hands;
+use instance::Live;
+use reaper::{Ground, Reaper};
+
+/// LIMIT: notices that a slow listener may be behind; beyond that it learns that it missed some.
+const NOTICES: usize = 1_024;
+
+/// How an engine is set up.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The server's data folder.
+    pub data: PathBuf,
+    /// The machine-wide table of servers.
+    pub machine: PathBuf,
+    /// How to run the launcher.
+    pub launcher: LauncherCommand,
+    /// Where layers live.
+    pub storage: StorageChoice,
+    /// Ready instances to keep per template name.
+    pub pool: BTreeMap<String, usize>,
+    /// Limits that pool instances are made with; a claim with others changes them.
+    pub pool_limits: Limits,
+    /// Force the paths for old kernels, or not; `None` looks at the kernel.
+    pub legacy: Option<bool>,
+    /// Another agent than the one that this server carries.
+    pub agent: Option<PathBuf>,
+    /// Folders with templates that lie on mounts of their own.
+    pub template_folders: Vec<PathBuf>,
+    /// Whom to ask for names of the world; `None`: those of the host.
+    pub name_servers: Option<Vec<std::net::SocketAddr>>,
+}
+
+impl Config {
+    /// The usual set-up over a data folder.
+    #[must_use]
+    pub fn new(data: impl Into<PathBuf>) -> Self {
+        Self {
+            data: data.into(),
+            machine: "/run/atoll".into(),
+            launcher: LauncherCommand::myself(),
+            storage: StorageChoice::Best,
+            pool: BTreeMap::new(),
+            pool_limits: Limits::default(),
+            legacy: None,
+            agent: None,
+            template_folders: Vec::new(),
+            name_servers: None,
+        }
+    }
+}
+
+/// The engine could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Numbers of this machine.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+    /// Layers.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The router.
+    #[error(transparent)]
+    Router(#[from] RouterError),
+    /// The launcher.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// Another step.
+    #[error("cannot {step}")]
+    Step {
+        /// Which.
+        step: &'static str,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+fn step(step: &'static str) -> impl Fn(io::Error) -> OpenError {
+    move |cause| OpenError::Step { step, cause }
+}
+
+/// How long the steps of the last cold start took, in microseconds.
+pub type Timings = Vec<(String, u32)>;
+
+/// Ready instances of a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolStats {
+    /// The template's name.
+    pub template: String,
+    /// How many are ready.
+    pub ready: usize,
+    /// How many there should be.
+    pub wanted: usize,
+}
+
+/// The provider `container`.
+#[derive(Debug)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+/// What all tasks of an engine share.
+#[derive(Debug)]
+struct Inner {
+    config: Config,
+    catalog: Arc<Catalog>,
+    launcher: Launcher,
+    ground: Arc<Ground>,
+    router: Router,
+    reaper: Reaper,
+    hands: Hands,
+    dialer: Dialer,
+    boot_id: String,
+    /// The way back after stepping into a sandbox's UTS namespace.
+    own_uts: Arc<OwnedFd>,
+    places: Mutex<HashMap<SandboxId, Arc<Place>>>,
+    pool: Mutex<HashMap<String, Vec<pool::Ready>>>,
+    pool_wanted: Notify,
+    /// Instances of before may still be there, with numbers that we would give out again.
+    needs_adoption: AtomicBool,
+    is_closing: AtomicBool,
+    starting: AtomicUsize,
+    cold_starts: AtomicU64,
+    last_times: Mutex<Times>,
+    notices: broadcast::Sender<Notice>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// One sandbox here.
+#[derive(Debug, Default)]
+struct Place {
+    /// Whose turn it is to change something about it.
+    turn: tokio::sync::Mutex<()>,
+    /// Somebody wants it gone: a create under way gives up.
+    is_doomed: AtomicBool,
+    doom: Notify,
+    live: Mutex<Option<(InstanceId, Arc<Live>)>>,
+}
+
+impl Place {
+    fn live(&self) -> Option<(InstanceId, Arc<Live>)> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_live(&self, live: Option<(InstanceId, Arc<Live>)>) {
+        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
+    }
+
+    /// Tells a create under way to give up.
+    fn condemn(&self) {
+        self.is_doomed.store(true, Ordering::SeqCst);
+        self.doom.notify_waiters();
+    }
+
+    async fn doomed(&self) {
+        loop {
+            let told = self.doom.notified();
+            if self.is_doomed.load(Ordering::SeqCst) {
+                return;
+            }
+            told.await;
+        }
+    }
+}
+
+impl Engine {
+    /// Opens everything that outlives the server, or makes it, and starts the launcher. Call in the host's network namespace.
+    pub async fn open(config: Config, catalog: Arc<Catalog>) -> Result<Self, OpenError> {
+        let blocking = tokio::task::spawn_blocking({
+            let config = config.clone();
+            move || Opened::open(&config)
+        });
+        let opened = blocking.await.map_err(|_| step("open the engine")(io::ErrorKind::Other.into()))??;
+        let launcher = Launcher::new(config.launcher.clone(), opened.hello);
+        launcher.warm().await?;
+        let needs_adoption = !opened.ground.cgroups.list().map_err(step("list cgroups"))?.is_empty();
+        let (reaper, reaping) = Reaper::new(Arc::clone(&opened.ground));
+        let inner = Arc::new(Inner {
+            catalog,
+            launcher,
+            ground: opened.ground,
+            router: opened.router,
+            reaper,
+            hands: Hands::start().map_err(step("start threads"))?,
+            dialer: Dialer::start(DialerConfig::default()).map_err(step("start dialers"))?,
+            boot_id: instance::boot_id().map_err(step("read the boot id"))?,
+            own_uts: Arc::new(std::fs::File::open("/proc/self/ns/uts").map_err(step("open our UTS namespace"))?.into()),
+            places: Mutex::default(),
+            pool: Mutex::default(),
+            pool_wanted: Notify::new(),
+            needs_adoption: AtomicBool::new(needs_adoption),
+            is_closing: AtomicBool::new(false),
+            starting: AtomicUsize::new(0),
+            cold_starts: AtomicU64::new(0),
+            last_times: Mutex::default(),
+            notices: broadcast::Sender::new(NOTICES),
+            tasks: Mutex::new(JoinSet::new()),
+            config,
+        });
+        inner.spawn(reaping);
+        let weak = Arc::downgrade(&inner);
+        inner.spawn(watch::memory(weak.clone()));
+        inner.spawn(watch::housekeeping(weak.clone()));
+        inner.spawn(pool::keep_filled(weak));
+        match opened.dns {
+            Ok(dns) => inner.spawn(async move {
+                if let Err(cause) = dns.run().await {
+                    tracing::error!(%cause, "name service for sandboxes ended");
+                }
+            }),
+            Err(cause) => tracing::error!(%cause, "no name service for sandboxes"),
+        }
+        Ok(Self { inner })
+    }
+
+    /// Ends what only this server needs: the ready instances. Sandboxes live on.
+    pub async fn close(&self) {
+        self.inner.is_closing.store(true, Ordering::SeqCst);
+        self.inner.drain_pool();
+        self.inner.reaper.settle().await;
+    }
+
+    /// What the last cold start took, step by step.
+    #[must_use]
+    pub fn timings(&self) -> Timings {
+        self.inner.last_times.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How full the pools are.
+    #[must_use]
+    pub fn pool_stats(&self) -> Vec<PoolStats> {
+        self.inner.pool_stats()
+    }
+
+    /// The process that makes first processes, while there is one.
+    pub async fn launcher_pid(&self) -> Option<u32> {
+        self.inner.launcher.pid().await
+    }
+
+    /// The block of this server, which names its links and cgroups.
+    #[must_use]
+    pub fn block(&self) -> u16 {
+        self.inner.router.block().number()
+    }
+
+    /// Which control groups are used: `v1` or `v2`.
+    #[must_use]
+    pub fn cgroup_layout(&self) -> &'static str {
+        self.inner.ground.cgroups.layout()
+    }
+
+    /// Removes everything that outlives the server. No sandbox may be left.
+    pub async fn uninstall(self) -> Result<(), OpenError> {
+        self.close().await;
+        let Self { inner } = self;
+        inner.lock_tasks().shutdown().await;
+        let Ok(inner) = Arc::try_unwrap(inner) else {
+            return Err(step("stop all work")(io::ErrorKind::ResourceBusy.into()));
+        };
+        inner.ground.cgroups.remove_parent().map_err(step("remove our cgroups"))?;
+        inner.router.teardown()?;
+        drop(inner.launcher);
+        let data = inner.config.data.clone();
+        crate::storage::unmount(&data).map_err(step("unmount the pool"))?;
+        match Arc::try_unwrap(inner.ground).map(|ground| Arc::try_unwrap(ground.numbers).map(Mutex::into_inner)) {
+            Ok(Ok(numbers)) => Ok(numbers.unwrap_or_else(PoisonError::into_inner).forget()?),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Inner {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.lock_tasks();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+
+    fn lock_tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        self.ground.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn router(&self) -> MutexGuard<'_, RouterHandle> {
+        self.ground.router.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn places(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Place>>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self, sandbox: &SandboxId) -> Arc<Place> {
+        Arc::clone(self.places().entry(sandbox.clone()).or_default())
+    }
+}
+
+/// What is opened with blocking calls.
+struct Opened {
+    hello: Hello,
+    ground: Arc<Ground>,
+    router: Router,
+    dns: io::Result<DnsForwarder>,
+}
+
+impl Opened {
+    fn open(config: &Config) -> Result<Self, OpenError> {
+        let data = &config.data;
+        std::fs::create_dir_all(data.join("stage")).map_err(step("make the data folder"))?;
+        let data = data.canonicalize().map_err(step("find the data folder"))?;
+        let legacy = config.legacy.unwrap_or_else(is_old_kernel);
+        let numbers = Numbers::open(&config.machine, &data)?;
+        let block = numbers.block();
+        let layers = Layers::open(&data, config.storage, legacy)?;
+        let agent = crate::agent_binary::install(&data, config.agent.as_deref()).map_err(step("write the agent"))?;
+        let cgroups =
+            crate::cgroup::open(&format!("atoll-{}", block.number())).map_err(step("set up control groups"))?;
+        let router = Router::open(RouterConfig { block, pin: data.join("router") })?;
+        let handle = router.handle()?;
+        let upstreams = config.name_servers.clone().map_or_else(Upstreams::of_host, Upstreams::fixed);
+        let dns = DnsForwarder::bind(router.namespace(), upstreams);
+        let mut needed = vec![data.join("pool"), data.join("templates"), PathBuf::from("/usr")];
+        needed.extend(config.template_folders.iter().cloned());
+        let ground = Ground {
+            cgroups,
+            layers: Arc::new(layers),
+            router: Arc::new(Mutex::new(handle)),
+            numbers: Arc::new(Mutex::new(numbers)),
+        };
+        let hello = Hello { stage: data.join("stage"), agent, needed, legacy };
+        Ok(Self { hello, ground: Arc::new(ground), router, dns })
+    }
+}
+
+/// Overlay layers by detached descriptors came with 6.15. `ATOLL_LEGACY_KERNEL=1` says that it is older.
+fn is_old_kernel() -> bool {
+    if std::env::var_os("ATOLL_LEGACY_KERNEL").is_some_and(|value| value == "1") {
+        return true;
+    }
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (6, 15)
+}
+
+/// Names the step an error belongs to.
+fn failed<E: Into<Box<dyn Error + Send + Sync>>>(step: &'static str) -> impl Fn(E) -> ProviderError {
+    move |cause| ProviderError::Failed { step: step.to_owned(), cause: cause.into() }
+}

@@ -1,0 +1,132 @@
+//! After a restart: what still lives is watched again, everything else of ours is removed.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use atoll_model::InstanceId;
+use atoll_network::Link;
+use atoll_provider::{Fate, Known, ProviderError};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::instance::{self, Facts, Live};
+use super::provide::network;
+use super::reaper::{Ground, Remains};
+use super::{Inner, failed};
+
+/// LIMIT: how long ends of strangers are waited for; what is left then goes to the reaper.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+
+impl Inner {
+    /// Finds known instances by their facts, never by parenthood, and sweeps the rest.
+    pub(super) async fn adopt(self: &Arc<Self>, known: Vec<Known>) -> Result<Vec<(InstanceId, Fate)>, ProviderError> {
+        let mut fates = Vec::new();
+        let mut alive = Vec::new();
+        for known in known.iter() {
+            let Some((instance, facts)) = &known.instance else { continue };
+            let found = serde_json::from_value::<Facts>(facts.clone()).ok().and_then(|facts| self.find(facts));
+            fates.push((instance.clone(), if found.is_some() { Fate::Alive } else { Fate::Gone }));
+            alive.extend(found.map(|live| (known, instance, Arc::new(live))));
+        }
+        let links: Vec<Link> = alive.iter().filter_map(|(_, _, live)| live.facts.link).collect();
+        let mut cgroups: HashSet<String> = alive.iter().map(|(_, _, live)| live.facts.cgroup.clone()).collect();
+        let mut layers: HashSet<String> = known.iter().map(|known| known.sandbox.as_str().to_owned()).collect();
+        // A second adoption finds what this server made since.
+        cgroups.extend(self.own_cgroups());
+        layers.extend(self.own_layers());
+        let ground = Arc::clone(&self.ground);
+        let sweep = tokio::task::spawn_blocking(move || ground.sweep(&links, &cgroups, &layers));
+        let left = sweep.await.map_err(failed("sweeping"))?.map_err(failed("sweeping"))?;
+        left.into_iter().for_each(|remains| self.reaper.take(remains));
+        for (known, instance, live) in alive {
+            self.take_up(known, instance, live).await;
+        }
+        self.needs_adoption.store(false, Ordering::SeqCst);
+        self.pool_wanted.notify_one();
+        Ok(fates)
+    }
+
+    /// The instance that the facts speak of, if it is still that one.
+    fn find(&self, facts: Facts) -> Option<Live> {
+        if facts.boot_id != self.boot_id {
+            return None;
+        }
+        // First hold the process, then look whether it is the right one: nobody can take its number any more.
+        let pidfd = pidfd_open(Pid::from_raw(facts.pid)?, PidfdFlags::empty()).ok()?;
+        let is_it = instance::started(facts.pid).ok()? == facts.started
+            && self.ground.cgroups.processes(&facts.cgroup).ok()?.contains(&facts.pid);
+        let netns: OwnedFd = File::open(format!("/proc/{}/ns/net", facts.pid)).ok()?.into();
+        if !is_it || instance::is_dead(pidfd.as_fd()).ok()? {
+            return None;
+        }
+        Live::new(facts, pidfd, netns).ok()
+    }
+
+    async fn take_up(self: &Arc<Self>, known: &Known, instance: &InstanceId, live: Arc<Live>) {
+        self.numbers().adopt(live.facts.first_id);
+        let kills = self.ground.cgroups.oom_kills(&live.facts.cgroup).unwrap_or(0);
+        live.oom_kills.store(kills, Ordering::SeqCst);
+        let place = self.place(&known.sandbox);
+        place.set_live(Some((instance.clone(), Arc::clone(&live))));
+        self.watch(Arc::clone(&live), &known.sandbox, instance);
+        let (cgroups, router) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.router));
+        let (limits, policy) = (known.limits, network(known.network));
+        let again = move || {
+            // A create that was cut short may have left it frozen.
+            cgroups.thaw(&live.facts.cgroup)?;
+            cgroups.set_limits(&live.facts.cgroup, &limits)?;
+            match live.facts.link {
+                Some(link) => {
+                    let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
+                    router.set_policy(link, policy).map_err(io::Error::other)
+                }
+                None => Ok(()),
+            }
+        };
+        if let Err(cause) = self.hands.run(again).await {
+            tracing::warn!(sandbox = %known.sandbox, %cause, "limits or policy could not be put in force again");
+        }
+    }
+
+    fn own_cgroups(&self) -> Vec<String> {
+        let live = self.places().values().filter_map(|place| place.live()).map(|(_, live)| live.facts.cgroup.clone()).collect();
+        let ready: Vec<String> =
+            self.lock_pool().values().flatten().map(|ready| ready.live.facts.cgroup.clone()).collect();
+        [live, ready].concat()
+    }
+
+    fn own_layers(&self) -> Vec<String> {
+        let live: Vec<String> = self.places().keys().map(|sandbox| sandbox.as_str().to_owned()).collect();
+        let ready: Vec<String> = self.lock_pool().values().flatten().map(|ready| ready.layer.clone()).collect();
+        [live, ready].concat()
+    }
+}
+
+impl Ground {
+    /// Ends every instance and removes every link and layer that is not named. Answers what could not be removed in time.
+    fn sweep(&self, links: &[Link], cgroups: &HashSet<String>, layers: &HashSet<String>) -> io::Result<Vec<Remains>> {
+        let strangers: Vec<String> = self.cgroups.list()?.into_iter().filter(|name| !cgroups.contains(name)).collect();
+        let mut left = strangers;
+        let begun = Instant::now();
+        // Their ids and links may be given out again only when they are dead.
+        while !left.is_empty() && begun.elapsed() < ENDS_WITHIN {
+            left.retain(|name| self.clear_cgroup(name).is_err());
+            if !left.is_empty() {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        let swept = self.router.lock().unwrap_or_else(PoisonError::into_inner).sweep(links)?;
+        if !swept.missing.is_empty() {
+            tracing::warn!(missing = swept.missing.len(), "links of live sandboxes are gone");
+        }
+        let mut remains: Vec<Remains> =
+            left.into_iter().map(|name| Remains { cgroup: Some(name), ..Remains::default() }).collect();
+        let lost = self.layers.list()?.into_iter().filter(|name| !layers.contains(name));
+        remains.extend(lost.map(|name| Remains { layer: Some(name), ..Remains::default() }));
+        Ok(remains)
+    }
+}

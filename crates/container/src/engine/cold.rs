@@ -1,0 +1,269 @@
+//! The cold start: from nothing to an agent that answers.
+//!
+//! ```text
+//! layer, cgroups (a thread) ► launcher: clone3 ─┬► launcher: mounts ──────┐
+//!                                               └► veth, rules (a thread) ┴► first process ► agent ► answer
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use atoll_image::Template;
+use atoll_model::{Limits, Storage};
+use atoll_network::{Link, Policy};
+use atoll_provider::{AGENT_PORT, ProviderError};
+use rustix::pipe::PipeFlags;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::instance::{self, Facts, Live};
+use super::reaper::Remains;
+use super::{Inner, failed};
+use crate::launcher::Spawning;
+use crate::launcher::protocol::{CgroupEntry, Rootfs, Spawn, Tell, Told, Times, Upper};
+use crate::launcher::wire;
+
+/// LIMIT: a start takes some milliseconds; on a machine under heavy load a hundred may stand in line.
+const START_WITHIN: Duration = Duration::from_secs(20);
+/// LIMIT: a file is at least a block; this keeps a layer in memory from being all inodes.
+const BYTES_PER_INODE: u64 = 4_096;
+const MIB: u64 = 1 << 20;
+
+/// Where the layer of a new instance comes from.
+#[derive(Debug, Clone)]
+pub(super) enum LayerPlan {
+    /// Made now, under this name.
+    Fresh(String),
+    /// Left by an earlier instance.
+    Kept(String),
+    /// In memory.
+    Memory,
+}
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    /// The name of its cgroups.
+    pub(super) name: String,
+    pub(super) template: Arc<Template>,
+    pub(super) layer: LayerPlan,
+    pub(super) limits: Limits,
+    pub(super) hostname: String,
+    /// `None`: no network yet.
+    pub(super) network: Option<Policy>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) live: Live,
+    pub(super) token: String,
+}
+
+/// Hands what was made to the reaper unless told that all went well.
+struct Undo<'a> {
+    engine: &'a Inner,
+    remains: Option<Remains>,
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if let Some(remains) = self.remains.take() {
+            self.engine.reaper.take(remains);
+        }
+    }
+}
+
+impl Undo<'_> {
+    fn remains(&mut self) -> &mut Remains {
+        self.remains.get_or_insert_default()
+    }
+}
+
+/// Everything a spawn needs that takes kernel work.
+struct Prepared {
+    upper: Upper,
+    entry: crate::cgroup::Entry,
+    first_id: u32,
+    token: String,
+    token_pipe: OwnedFd,
+}
+
+impl Inner {
+    /// Starts an instance. On an error or when dropped, what was made is handed to the reaper.
+    pub(super) async fn cold_start(&self, plan: &Plan) -> Result<Started, ProviderError> {
+        let late = |_| ProviderError::Late { what: "starting the sandbox".into(), after: START_WITHIN };
+        tokio::time::timeout(START_WITHIN, self.cold_steps(plan)).await.map_err(late)?
+    }
+
+    async fn cold_steps(&self, plan: &Plan) -> Result<Started, ProviderError> {
+        let begun = Instant::now();
+        let mut undo = Undo { engine: self, remains: None };
+        let prepared = self.prepare(plan, undo.remains()).await?;
+        let mut times = vec![("prepare".to_owned(), micros(begun))];
+        let Prepared { upper, entry, first_id, token, token_pipe } = prepared;
+        let request = spawn_request(plan, upper, entry.how, first_id);
+        let descriptors = std::iter::once(token_pipe).chain(entry.descriptors).collect();
+        let asked = Instant::now();
+        let mut spawning = self.launcher.spawn(request, descriptors).await.map_err(failed("launching"))?;
+        times.push(("launcher until clone3".to_owned(), micros(asked)));
+        undo.remains().pidfd = Some(copy(&spawning.pidfd).map_err(failed("copying a descriptor"))?);
+        let networked = Instant::now();
+        let link = self.connect(plan, &spawning, undo.remains()).await?;
+        times.push(("network".to_owned(), micros(networked)));
+        times.extend(self.finish(&mut spawning, link).await?);
+        let greeted = Instant::now();
+        self.greet(spawning.netns.as_fd()).await?;
+        times.push(("agent answers".to_owned(), micros(greeted)));
+        times.extend(spawning.launcher_times());
+        times.push(("total".to_owned(), micros(begun)));
+        let facts = Facts {
+            boot_id: self.boot_id.clone(),
+            pid: spawning.pid,
+            started: instance::started(spawning.pid).map_err(failed("reading the start time"))?,
+            cgroup: plan.name.clone(),
+            first_id,
+            link,
+            template: plan.template.name.clone(),
+            template_version: plan.template.digest.clone(),
+            storage: if matches!(plan.layer, LayerPlan::Memory) { Storage::Memory } else { Storage::Disk },
+        };
+        let live = Live::new(facts, spawning.pidfd, spawning.netns).map_err(failed("watching the first process"))?;
+        undo.remains = None;
+        self.note_times(&times);
+        Ok(Started { live, token })
+    }
+
+    /// Layer, cgroups, ids and token.
+    async fn prepare(&self, plan: &Plan, remains: &mut Remains) -> Result<Prepared, ProviderError> {
+        let first_id = self.numbers().take().map_err(|_| ProviderError::Exhausted { what: "id ranges".into() })?;
+        remains.first_id = Some(first_id);
+        remains.cgroup = Some(plan.name.clone());
+        if let LayerPlan::Fresh(name) = &plan.layer {
+            remains.layer = Some(name.clone());
+        }
+        let (cgroups, layers) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.layers));
+        let plan = plan.clone();
+        let work = move || {
+            let with_usr = plan.template.usr_overlay.is_some();
+            let disk_bytes = u64::from(plan.limits.disk_mib) * MIB;
+            let upper = match &plan.layer {
+                LayerPlan::Fresh(name) => Upper::Folder(layers.create(name, with_usr, disk_bytes)?),
+                LayerPlan::Kept(name) => Upper::Folder(layers.reopen(name, with_usr)?),
+                LayerPlan::Memory => Upper::Tmpfs { bytes: disk_bytes, inodes: disk_bytes / BYTES_PER_INODE },
+            };
+            let entry = cgroups.create(&plan.name, &plan.limits)?;
+            let (token, token_pipe) = make_token()?;
+            Ok(Prepared { upper, entry, first_id, token, token_pipe })
+        };
+        self.hands.run(work).await.map_err(failed("preparing layer and cgroups"))
+    }
+
+    /// Makes the veth while the launcher makes mounts.
+    async fn connect(&self, plan: &Plan, spawning: &Spawning, remains: &mut Remains) -> Result<Option<Link>, ProviderError> {
+        let Some(policy) = plan.network else { return Ok(None) };
+        let link = self.router().reserve(None).map_err(failed("reserving an address"))?;
+        remains.link = Some(link);
+        let router = Arc::clone(&self.ground.router);
+        let netns = copy(&spawning.netns).map_err(failed("copying a descriptor"))?;
+        let work = move || {
+            let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
+            router.attach(link, policy, netns.as_fd()).map_err(io::Error::other)
+        };
+        self.hands.run(work).await.map_err(failed("connecting the network"))?;
+        Ok(Some(link))
+    }
+
+    /// Tells the first process that its network is there and waits until it listens.
+    async fn finish(&self, spawning: &mut Spawning, link: Option<Link>) -> Result<Times, ProviderError> {
+        let step = "furnishing the first process";
+        let tell = serde_json::to_vec(&Tell::Network { address: link.map(|link| link.address) }).map_err(failed(step))?;
+        wire::send(&spawning.control, &tell, &[]).map_err(failed(step))?;
+        rustix::io::ioctl_fionbio(&spawning.control, true).map_err(failed(step))?;
+        let control = crate::sys::watch(copy(&spawning.control).map_err(failed(step))?).map_err(failed(step))?;
+        let mut mounted = None;
+        // Both branches only wait and take one message, so the one that is dropped loses nothing.
+        let told = loop {
+            tokio::select! {
+                told = hear(&control) => break told.map_err(failed(step))?,
+                done = spawning.mounted(), if mounted.is_none() => mounted = Some(done.map_err(failed("making its mounts"))?),
+            }
+        };
+        match told {
+            Some(Told::Ready { times }) => Ok(times),
+            Some(Told::Failed(failure)) => Err(failed(step)(failure)),
+            None => Err(failed(step)(io::Error::from(io::ErrorKind::UnexpectedEof))),
+        }
+    }
+
+    /// Asks the agent whether it is there.
+    pub(super) async fn greet(&self, netns: std::os::fd::BorrowedFd<'_>) -> Result<(), ProviderError> {
+        let step = "asking the agent";
+        let mut stream = self.dialer.dial(netns, AGENT_PORT, START_WITHIN).await.map_err(failed(step))?;
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n").await.map_err(failed(step))?;
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.map_err(failed(step))?;
+        if answer.starts_with(b"HTTP/1.1 2") {
+            return Ok(());
+        }
+        Err(failed(step)(io::Error::new(io::ErrorKind::InvalidData, "the agent is not well")))
+    }
+
+    fn note_times(&self, times: &Times) {
+        self.cold_starts.fetch_add(1, Ordering::Relaxed);
+        *self.last_times.lock().unwrap_or_else(PoisonError::into_inner) = times.clone();
+    }
+}
+
+fn spawn_request(plan: &Plan, upper: Upper, cgroup: CgroupEntry, first_id: u32) -> Spawn {
+    let usr_layers = plan.template.usr_overlay.as_ref().map(|usr| usr.layers().map(std::path::Path::to_path_buf).to_vec());
+    Spawn {
+        id: 0,
+        rootfs: Rootfs {
+            layers: plan.template.layers.clone(),
+            usr_layers: usr_layers.unwrap_or_default(),
+            volatile: matches!(plan.layer, LayerPlan::Memory),
+            upper,
+        },
+        first_id,
+        cgroup,
+        hostname: plan.hostname.clone(),
+        sudo: plan.template.sudo,
+        shm_bytes: u64::from(plan.limits.memory_mib) * MIB,
+    }
+}
+
+/// A fresh token, and a pipe that holds it for one reader.
+fn make_token() -> io::Result<(String, OwnedFd)> {
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let token = hex::encode(random);
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::write(&write, token.as_bytes())?;
+    Ok((token, read))
+}
+
+async fn hear(control: &AsyncFd<OwnedFd>) -> io::Result<Option<Told>> {
+    let mut buffer = [0; 4 * 1024];
+    loop {
+        let mut ready = control.readable().await?;
+        match ready.try_io(|socket| wire::receive(socket.get_ref(), &mut buffer)) {
+            Ok(Ok(Some((length, _)))) => return Ok(Some(serde_json::from_slice(&buffer[..length])?)),
+            Ok(Ok(None)) => return Ok(None),
+            Ok(Err(error)) => return Err(error),
+            Err(_would_block) => {}
+        }
+    }
+}
+
+fn copy(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    debug_assert!(fd.as_raw_fd() >= 0);
+    fd.try_clone()
+}
+
+fn micros(since: Instant) -> u32 {
+    u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,125 @@
+//! One live instance as the server holds it, and the facts by which it is found again.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use atoll_model::Storage;
+use atoll_network::Link;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use tokio::io::unix::AsyncFd;
+
+/// What goes into the store. No secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Facts {
+    /// Pids mean nothing after a reboot.
+    pub(super) boot_id: String,
+    pub(super) pid: i32,
+    /// In clock ticks since boot: a reused pid has another one.
+    pub(super) started: u64,
+    /// The name of its cgroups.
+    pub(super) cgroup: String,
+    pub(super) first_id: u32,
+    pub(super) link: Option<Link>,
+    pub(super) template: String,
+    pub(super) template_version: String,
+    pub(super) storage: Storage,
+}
+
+/// A live instance.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) facts: Facts,
+    pidfd: AsyncFd<OwnedFd>,
+    netns: OwnedFd,
+    /// We asked for its end, so nobody need be told of it.
+    ending: AtomicBool,
+    pub(super) oom_kills: AtomicU64,
+}
+
+impl Live {
+    pub(super) fn new(facts: Facts, pidfd: OwnedFd, netns: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
+            facts,
+            pidfd: crate::sys::watch(pidfd)?,
+            netns,
+            ending: AtomicBool::new(false),
+            oom_kills: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn netns(&self) -> BorrowedFd<'_> {
+        self.netns.as_fd()
+    }
+
+    pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.get_ref().as_fd()
+    }
+
+    /// Says that its end is wanted from now on.
+    pub(super) fn expect_end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    /// Ends it with everything in it: the death of the first process takes its namespace along.
+    pub(super) fn kill(&self) -> io::Result<()> {
+        kill(self.pidfd())
+    }
+
+    /// Waits until it runs no more code.
+    pub(super) async fn dead(&self) -> io::Result<()> {
+        loop {
+            let mut ready = self.pidfd.readable().await?;
+            if is_dead(self.pidfd())? {
+                return Ok(());
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+/// Sends SIGKILL; a process that is gone already is fine.
+pub(super) fn kill(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    match rustix::process::pidfd_send_signal(pidfd, Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the process has ended.
+pub(super) fn is_dead(pidfd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut polled = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+    let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(rustix::event::poll(&mut polled, Some(&none))? > 0)
+}
+
+/// The start time of a process, from the 22nd field of its `stat`.
+pub(super) fn started(pid: i32) -> io::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The second field is a name in parentheses that may hold anything.
+    let rest = stat.rsplit_once(')').map(|(_, rest)| rest);
+    rest.and_then(|rest| rest.split_whitespace().nth(19)).and_then(|field| field.parse().ok()).ok_or(io::ErrorKind::InvalidData.into())
+}
+
+/// This boot of the kernel.
+pub(super) fn boot_id() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn our_own_start_time_can_be_read_and_stands_still() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(started(pid).unwrap(), started(pid).unwrap());
+        assert!(!boot_id().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,354 @@
+//! The verbs of [`Provider`].
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use atoll_image::{Template, TemplateError};
+use atoll_model::policy::placement::Node;
+use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId, Storage};
+use atoll_network::{DialError, Policy};
+use atoll_provider::{
+    Booted, ByteStream, Capabilities, Fate, InstanceSpec, InstanceUsage, Known, Notice, Provider, ProviderError, Target,
+};
+use tokio::sync::broadcast;
+
+use super::cold::{LayerPlan, Plan};
+use super::instance::Live;
+use super::reaper::Remains;
+use super::{Engine, Inner, Place, failed, watch};
+
+/// LIMIT: a kill takes milliseconds; beyond this the reaper goes on alone.
+const DEAD_WITHIN: Duration = Duration::from_secs(2);
+/// LIMIT: a connection inside the machine.
+const DIAL_WITHIN: Duration = Duration::from_secs(5);
+/// Below this much free space nothing new is made.
+const DISK_RESERVE: u64 = 512 << 20;
+const MIB: u64 = 1 << 20;
+
+/// Whether the sandbox's files are new or left by an earlier instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Files {
+    New,
+    Kept,
+}
+
+#[async_trait]
+impl Provider for Engine {
+    fn name(&self) -> &'static str {
+        "container"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            keeps_files: true,
+            limits_disk: self.inner.ground.layers.limits_disk(),
+            resizes_live: true,
+            network: true,
+        }
+    }
+
+    async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        self.inner.start(spec, Files::New).await
+    }
+
+    async fn boot(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        self.inner.start(spec, Files::Kept).await
+    }
+
+    async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
+        let Some(place) = self.inner.places().get(&target.sandbox).cloned() else { return Ok(()) };
+        let _turn = place.turn.lock().await;
+        match place.live() {
+            Some((instance, live)) if target.instance.as_ref().is_none_or(|wanted| *wanted == instance) => {
+                self.inner.end(&place, &live, None).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn destroy(&self, target: &Target) -> Result<(), ProviderError> {
+        let place = self.inner.place(&target.sandbox);
+        place.condemn();
+        let _turn = place.turn.lock().await;
+        let layer = target.sandbox.as_str().to_owned();
+        let ended = match place.live() {
+            Some((_, live)) => self.inner.end(&place, &live, Some(layer)).await,
+            None => {
+                self.inner.reaper.take(Remains { layer: Some(layer), ..Remains::default() });
+                Ok(())
+            }
+        };
+        self.inner.places().remove(&target.sandbox);
+        ended
+    }
+
+    async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
+        let live = self.inner.live(target);
+        let (cgroups, layers) = (Arc::clone(&self.inner.ground.cgroups), Arc::clone(&self.inner.ground.layers));
+        let (layer, limits) = (target.sandbox.as_str().to_owned(), *limits);
+        let cgroup = match (&target.instance, live) {
+            (None, _) => None,
+            (Some(_), Ok(live)) => Some(live.facts.cgroup.clone()),
+            (Some(_), Err(gone)) => return Err(gone),
+        };
+        let work = move || {
+            if let Some(cgroup) = cgroup {
+                cgroups.set_limits(&cgroup, &limits)?;
+            }
+            // A layer in memory keeps the size it was made with.
+            if layers.path(&layer).exists() {
+                layers.set_limit(&layer, u64::from(limits.disk_mib) * MIB)?;
+            }
+            Ok(())
+        };
+        self.inner.hands.run(work).await.map_err(failed("changing limits"))
+    }
+
+    async fn set_network(&self, target: &Target, policy: NetworkPolicy) -> Result<(), ProviderError> {
+        let live = self.inner.live(target)?;
+        let Some(link) = live.facts.link else { return Ok(()) };
+        let router = Arc::clone(&self.inner.ground.router);
+        let work = move || {
+            let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
+            router.set_policy(link, network(policy)).map_err(std::io::Error::other)
+        };
+        self.inner.hands.run(work).await.map_err(failed("changing the network policy"))
+    }
+
+    async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
+        let live = self.inner.live(target)?;
+        let (cgroups, layers) = (Arc::clone(&self.inner.ground.cgroups), Arc::clone(&self.inner.ground.layers));
+        let layer = target.sandbox.as_str().to_owned();
+        let work = move || {
+            let figures = cgroups.figures(&live.facts.cgroup)?;
+            let disk_bytes = match live.facts.storage {
+                Storage::Disk => layers.used_bytes(&layer).unwrap_or(0),
+                // It is in memory and counted there.
+                Storage::Memory => 0,
+            };
+            Ok(InstanceUsage {
+                cpu_us: figures.cpu_us,
+                memory_bytes: figures.memory_bytes,
+                cache_bytes: figures.cache_bytes,
+                pids: figures.pids,
+                disk_bytes,
+            })
+        };
+        self.inner.hands.run(work).await.map_err(failed("reading figures"))
+    }
+
+    async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError> {
+        let live = self.inner.live(target)?;
+        match self.inner.dialer.dial(live.netns(), port, DIAL_WITHIN).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(DialError::Refused { port }) => Err(ProviderError::PortClosed { port }),
+            Err(DialError::TimedOut { port }) => {
+                Err(ProviderError::Late { what: format!("connecting to port {port}"), after: DIAL_WITHIN })
+            }
+            Err(DialError::Busy) => Err(ProviderError::Exhausted { what: "room for connections".into() }),
+            Err(other @ DialError::Failed { .. }) => Err(failed("connecting")(other)),
+        }
+    }
+
+    async fn adopt(&self, known: Vec<Known>) -> Result<Vec<(InstanceId, Fate)>, ProviderError> {
+        self.inner.adopt(known).await
+    }
+
+    fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.inner.notices.subscribe()
+    }
+
+    async fn node(&self) -> Result<Node, ProviderError> {
+        let layers = Arc::clone(&self.inner.ground.layers);
+        let free = self.inner.hands.run(move || layers.free_bytes()).await.map_err(failed("measuring free space"))?;
+        let memory = std::fs::read_to_string("/proc/meminfo").map_err(failed("reading free memory"))?;
+        let mib = |key: &str| {
+            let line = memory.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+            line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1_024
+        };
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Ok(Node {
+            memory_free_mib: mib("MemAvailable:"),
+            memory_total_mib: mib("MemTotal:"),
+            cpu_total_milli: cores as u64 * 1_000,
+            disk_free_mib: free / MIB,
+            live: 0,
+            memory_limits_mib: 0,
+            live_max: 0,
+            overcommit: 0.0,
+        })
+    }
+
+    async fn settle(&self, deadline: Duration) -> Result<(), ProviderError> {
+        let late = |_| ProviderError::Late { what: "cleaning up".into(), after: deadline };
+        tokio::time::timeout(deadline, self.inner.reaper.settle()).await.map_err(late)
+    }
+}
+
+impl Inner {
+    fn live(&self, target: &Target) -> Result<Arc<Live>, ProviderError> {
+        let gone = || ProviderError::Gone { sandbox: target.sandbox.clone() };
+        let place = self.places().get(&target.sandbox).cloned().ok_or_else(gone)?;
+        let (instance, live) = place.live().ok_or_else(gone)?;
+        let is_it = target.instance.as_ref().is_none_or(|wanted| *wanted == instance);
+        if is_it { Ok(live) } else { Err(gone()) }
+    }
+
+    /// Runs a start as a task of its own: a caller that goes away must not leave half an instance.
+    async fn start(self: &Arc<Self>, spec: &InstanceSpec, files: Files) -> Result<Booted, ProviderError> {
+        if self.needs_adoption.load(Ordering::SeqCst) {
+            return Err(ProviderError::Unsupported {
+                what: "a start before adoption".into(),
+                hint: "instances of an earlier server may still live; call adopt first".into(),
+            });
+        }
+        let (engine, spec) = (Arc::clone(self), spec.clone());
+        let task = tokio::spawn(async move {
+            engine.starting.fetch_add(1, Ordering::SeqCst);
+            let outcome = engine.start_in_turn(&spec, files).await;
+            engine.starting.fetch_sub(1, Ordering::SeqCst);
+            engine.pool_wanted.notify_one();
+            outcome
+        });
+        task.await.map_err(failed("starting the sandbox"))?
+    }
+
+    async fn start_in_turn(self: &Arc<Self>, spec: &InstanceSpec, files: Files) -> Result<Booted, ProviderError> {
+        let place = self.place(&spec.sandbox);
+        let _turn = place.turn.lock().await;
+        let gone = || ProviderError::Gone { sandbox: spec.sandbox.clone() };
+        if let Some((_, live)) = place.live() {
+            // An instance that died is still in its place until somebody ends it.
+            self.end(&place, &live, None).await?;
+        }
+        let outcome = tokio::select! {
+            biased;
+            () = place.doomed() => Err(gone()),
+            outcome = self.start_somehow(spec, files) => outcome,
+        };
+        match outcome {
+            Ok((live, booted)) => {
+                let live = Arc::new(live);
+                place.set_live(Some((spec.instance.clone(), Arc::clone(&live))));
+                self.watch(live, &spec.sandbox, &spec.instance);
+                Ok(booted)
+            }
+            Err(error) => {
+                if files == Files::New {
+                    self.places().remove(&spec.sandbox);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn watch(&self, live: Arc<Live>, sandbox: &SandboxId, instance: &InstanceId) {
+        let (sandbox, instance) = (sandbox.clone(), instance.clone());
+        self.spawn(watch::death(live, sandbox, instance, Arc::clone(&self.ground.cgroups), self.notices.clone()));
+    }
+
+    /// From the pool where that is possible, else cold.
+    async fn start_somehow(self: &Arc<Self>, spec: &InstanceSpec, files: Files) -> Result<(Live, Booted), ProviderError> {
+        self.refuse_what_cannot_be(spec, files)?;
+        let template = self.template(spec).await?;
+        if files == Files::New
+            && spec.storage == Storage::Disk
+            && let Some(claimed) = self.claim(spec, &template).await
+        {
+            return Ok(claimed);
+        }
+        let layer = match (spec.storage, files) {
+            (Storage::Memory, _) => LayerPlan::Memory,
+            (Storage::Disk, Files::New) => LayerPlan::Fresh(spec.sandbox.as_str().to_owned()),
+            (Storage::Disk, Files::Kept) => LayerPlan::Kept(spec.sandbox.as_str().to_owned()),
+        };
+        let plan = Plan {
+            name: spec.instance.as_str().to_owned(),
+            template,
+            layer,
+            limits: spec.limits,
+            hostname: spec.hostname.clone(),
+            network: Some(network(spec.network)),
+        };
+        let started = self.cold_start(&plan).await?;
+        let facts = serde_json::to_value(&started.live.facts).map_err(failed("writing facts"))?;
+        Ok((started.live, Booted { facts, agent_token: started.token, from_pool: false }))
+    }
+
+    fn refuse_what_cannot_be(&self, spec: &InstanceSpec, files: Files) -> Result<(), ProviderError> {
+        let layers = &self.ground.layers;
+        if spec.storage == Storage::Disk && !layers.limits_disk() && spec.limits.disk_mib != Limits::default().disk_mib {
+            return Err(ProviderError::Unsupported {
+                what: "a disk limit".into(),
+                hint: "layers are plain folders here; install btrfs-progs, or leave the disk limit out".into(),
+            });
+        }
+        if spec.storage == Storage::Disk
+            && files == Files::New
+            && layers.free_bytes().map_err(failed("measuring free space"))? < DISK_RESERVE
+        {
+            return Err(ProviderError::Exhausted { what: "disk space for sandboxes".into() });
+        }
+        Ok(())
+    }
+
+    async fn template(&self, spec: &InstanceSpec) -> Result<Arc<Template>, ProviderError> {
+        let (catalog, name, version) = (Arc::clone(&self.catalog), spec.template.clone(), spec.template_version.clone());
+        let found = self.hands.run(move || {
+            Ok(catalog.pinned(&name, &version).and_then(|template| {
+                atoll_image::verify_host(&template)?;
+                Ok(template)
+            }))
+        });
+        match found.await.map_err(failed("reading the template"))? {
+            Ok(template) => Ok(Arc::new(template)),
+            Err(TemplateError::HostChanged(_)) => Err(ProviderError::HostChanged { template: spec.template.clone() }),
+            Err(TemplateError::NotFound { .. } | TemplateError::BadName { .. } | TemplateError::Replaced { .. }) => {
+                Err(ProviderError::NoTemplate { template: spec.template.clone() })
+            }
+            Err(other) => Err(failed("reading the template")(other)),
+        }
+    }
+
+    /// Makes an instance unreachable and dead, and hands the rest to the reaper. `layer`: its files go too.
+    pub(super) async fn end(&self, place: &Place, live: &Arc<Live>, layer: Option<String>) -> Result<(), ProviderError> {
+        live.expect_end();
+        let (router, cgroups) = (Arc::clone(&self.ground.router), Arc::clone(&self.ground.cgroups));
+        let doomed = Arc::clone(live);
+        let work = move || {
+            if let Some(link) = doomed.facts.link {
+                // What matters is that it dies; a link that cannot be closed dies with its namespace.
+                let _ = router.lock().unwrap_or_else(PoisonError::into_inner).detach(link);
+            }
+            let _ = cgroups.thaw(&doomed.facts.cgroup);
+            doomed.kill()
+        };
+        let killed = self.hands.run(work).await.map_err(failed("ending the sandbox"));
+        let dead = tokio::time::timeout(DEAD_WITHIN, live.dead()).await;
+        place.set_live(None);
+        let pidfd = live.pidfd().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
+        self.reaper.take(Remains {
+            pidfd: Some(pidfd),
+            cgroup: Some(live.facts.cgroup.clone()),
+            layer,
+            link: live.facts.link,
+            first_id: Some(live.facts.first_id),
+            ..Remains::default()
+        });
+        killed?;
+        match dead {
+            Ok(outcome) => outcome.map_err(failed("waiting for the sandbox's end")),
+            Err(_) => Err(ProviderError::Late { what: "ending the sandbox".into(), after: DEAD_WITHIN }),
+        }
+    }
+}
+
+/// The router's word for a policy.
+pub(super) const fn network(policy: NetworkPolicy) -> Policy {
+    match policy {
+        NetworkPolicy::AllowAll => Policy::AllowAll,
+        NetworkPolicy::DenyAll => Policy::DenyAll,
+    }
+}

@@ -1,0 +1,168 @@
+//! Slow endings: what is left of an instance is removed behind the request, tried again until it works.
+//!
+//! It keeps nothing on disk. After a crash, adoption finds what nobody knows and ends it again.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_network::{Link, RouterHandle};
+use tokio::sync::{mpsc, watch};
+
+use super::instance;
+use crate::block::Numbers;
+use crate::cgroup::Cgroups;
+use crate::storage::Layers;
+
+/// What is left of an instance. Each part is taken out when it is gone.
+#[derive(Debug, Default)]
+pub(super) struct Remains {
+    /// A first process that may still live.
+    pub(super) pidfd: Option<OwnedFd>,
+    pub(super) cgroup: Option<String>,
+    pub(super) layer: Option<String>,
+    pub(super) link: Option<Link>,
+    pub(super) first_id: Option<u32>,
+    pub(super) tries: u32,
+}
+
+/// What a reaper works on.
+#[derive(Debug)]
+pub(super) struct Ground {
+    pub(super) cgroups: Arc<dyn Cgroups>,
+    pub(super) layers: Arc<Layers>,
+    pub(super) router: Arc<Mutex<RouterHandle>>,
+    pub(super) numbers: Arc<Mutex<Numbers>>,
+}
+
+/// Takes remains and removes them.
+#[derive(Debug)]
+pub(super) struct Reaper {
+    remains: mpsc::UnboundedSender<Remains>,
+    pending: Arc<watch::Sender<usize>>,
+}
+
+impl Reaper {
+    /// Answers the reaper and the loop that its owner runs.
+    pub(super) fn new(ground: Arc<Ground>) -> (Self, impl Future<Output = ()> + Send) {
+        let (remains, queue) = mpsc::unbounded_channel();
+        let pending = Arc::new(watch::Sender::new(0));
+        let work = run(ground, queue, remains.downgrade(), Arc::clone(&pending));
+        (Self { remains, pending }, work)
+    }
+
+    /// Takes remains over.
+    pub(super) fn take(&self, remains: Remains) {
+        self.pending.send_modify(|pending| *pending += 1);
+        if self.remains.send(remains).is_err() {
+            self.pending.send_modify(|pending| *pending -= 1);
+        }
+    }
+
+    /// Waits until nothing is left to do.
+    pub(super) async fn settle(&self) {
+        let _ = self.pending.subscribe().wait_for(|pending| *pending == 0).await;
+    }
+}
+
+async fn run(
+    ground: Arc<Ground>,
+    mut queue: mpsc::UnboundedReceiver<Remains>,
+    again: mpsc::WeakUnboundedSender<Remains>,
+    pending: Arc<watch::Sender<usize>>,
+) {
+    while let Some(first) = queue.recv().await {
+        let mut batch = vec![first];
+        while batch.len() < 64 && let Ok(next) = queue.try_recv() {
+            batch.push(next);
+        }
+        let ground = Arc::clone(&ground);
+        let work = move || batch.into_iter().map(|remains| ground.clear(remains)).collect::<Vec<_>>();
+        let Ok(outcomes) = tokio::task::spawn_blocking(work).await else { continue };
+        for outcome in outcomes {
+            match outcome {
+                None => pending.send_modify(|pending| *pending -= 1),
+                Some(mut left) => {
+                    left.tries += 1;
+                    // LIMIT: a network namespace dies within some tens of milliseconds; a stuck process may take for ever.
+                    let pause = Duration::from_millis(10 << left.tries.min(7));
+                    let again = again.clone();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(pause).await;
+                        if let Some(again) = again.upgrade() {
+                            let _ = again.send(left);
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl Ground {
+    /// Removes what can be removed; answers what is still left.
+    fn clear(&self, mut remains: Remains) -> Option<Remains> {
+        match self.try_clear(&mut remains) {
+            Ok(true) => None,
+            Ok(false) => Some(remains),
+            Err(cause) => {
+                if remains.tries == 8 {
+                    tracing::warn!(?remains, %cause, "remains of an instance can't be removed; trying on");
+                }
+                Some(remains)
+            }
+        }
+    }
+
+    fn try_clear(&self, remains: &mut Remains) -> io::Result<bool> {
+        if let Some(pidfd) = &remains.pidfd {
+            instance::kill(pidfd.as_fd())?;
+            if !instance::is_dead(pidfd.as_fd())? {
+                return Ok(false);
+            }
+            remains.pidfd = None;
+        }
+        if let Some(name) = &remains.cgroup {
+            self.clear_cgroup(name)?;
+            remains.cgroup = None;
+        }
+        if let Some(name) = &remains.layer {
+            self.layers.remove(name)?;
+            remains.layer = None;
+        }
+        if let Some(link) = remains.link {
+            let mut router = self.router.lock().unwrap_or_else(PoisonError::into_inner);
+            router.detach(link).or_else(|error| match error {
+                atoll_network::LinkError::Unknown { .. } => Ok(()),
+                other => Err(io::Error::other(other)),
+            })?;
+            if !router.release(link).map_err(io::Error::other)? {
+                return Ok(false);
+            }
+            remains.link = None;
+        }
+        if let Some(first) = remains.first_id.take() {
+            self.numbers.lock().unwrap_or_else(PoisonError::into_inner).release(first);
+        }
+        Ok(true)
+    }
+
+    /// Ends whoever is still inside, then removes the folders.
+    pub(super) fn clear_cgroup(&self, name: &str) -> io::Result<()> {
+        let processes = self.cgroups.processes(name)?;
+        if !processes.is_empty() {
+            // A frozen process does not die.
+            let _ = self.cgroups.thaw(name);
+        }
+        for pid in processes {
+            let Some(pid) = rustix::process::Pid::from_raw(pid) else { continue };
+            let Ok(pidfd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { continue };
+            // The number may have been given to a stranger meanwhile; now that it is held, it is looked at again.
+            if self.cgroups.processes(name)?.contains(&pid.as_raw_nonzero().get()) {
+                instance::kill(pidfd.as_fd())?;
+            }
+        }
+        self.cgroups.remove(name)
+    }
+}

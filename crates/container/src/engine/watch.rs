@@ -1,0 +1,101 @@
+//! What happens by itself: deaths, memory running out, space running low, addresses of the host changing.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use atoll_model::{InstanceId, SandboxId};
+use atoll_provider::{Notice, NoticeKind};
+use tokio::sync::broadcast;
+
+use super::Inner;
+use super::instance::Live;
+
+/// How often the kernel's counter of deaths for memory is read.
+const MEMORY_EVERY: Duration = Duration::from_millis(200);
+/// How often the pool's free space is looked at.
+const SPACE_EVERY: Duration = Duration::from_millis(500);
+/// How many of those pass between two looks at the host's addresses.
+const ADDRESSES_EVERY: u32 = 20;
+
+/// Tells, once, that an instance ended which nobody asked to end.
+pub(super) async fn death(
+    live: Arc<Live>,
+    sandbox: SandboxId,
+    instance: InstanceId,
+    cgroups: Arc<dyn crate::cgroup::Cgroups>,
+    notices: broadcast::Sender<Notice>,
+) {
+    if live.dead().await.is_err() || live.is_ending() {
+        return;
+    }
+    // Whoever hears of the death should have heard of its cause before.
+    tell_memory(&live, &sandbox, &instance, &*cgroups, &notices);
+    let _ = notices.send(Notice { sandbox, instance, what: NoticeKind::Died });
+}
+
+/// Watches one counter of the whole machine, and only when it moves looks at each instance.
+pub(super) async fn memory(engine: Weak<Inner>) {
+    let mut before = machine_oom_kills();
+    let mut ticks = tokio::time::interval(MEMORY_EVERY);
+    loop {
+        ticks.tick().await;
+        let now = machine_oom_kills();
+        if now == before {
+            continue;
+        }
+        before = now;
+        let Some(engine) = engine.upgrade() else { return };
+        let places: Vec<_> = engine.places().iter().map(|(id, place)| (id.clone(), place.live())).collect();
+        for (sandbox, live) in places {
+            if let Some((instance, live)) = live {
+                tell_memory(&live, &sandbox, &instance, &*engine.ground.cgroups, &engine.notices);
+            }
+        }
+    }
+}
+
+fn tell_memory(
+    live: &Live,
+    sandbox: &SandboxId,
+    instance: &InstanceId,
+    cgroups: &dyn crate::cgroup::Cgroups,
+    notices: &broadcast::Sender<Notice>,
+) {
+    let Ok(kills) = cgroups.oom_kills(&live.facts.cgroup) else { return };
+    if live.oom_kills.swap(kills, Ordering::SeqCst) < kills {
+        let _ = notices.send(Notice {
+            sandbox: sandbox.clone(),
+            instance: instance.clone(),
+            what: NoticeKind::OutOfMemory,
+        });
+    }
+}
+
+fn machine_oom_kills() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    line.and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// Grows the pool in time and follows the host's addresses.
+pub(super) async fn housekeeping(engine: Weak<Inner>) {
+    let mut ticks = tokio::time::interval(SPACE_EVERY);
+    let mut count: u32 = 0;
+    loop {
+        ticks.tick().await;
+        count = count.wrapping_add(1);
+        let Some(engine) = engine.upgrade() else { return };
+        let work = move || {
+            if let Err(cause) = engine.ground.layers.grow() {
+                tracing::warn!(%cause, "the pool can't grow");
+            }
+            if count.is_multiple_of(ADDRESSES_EVERY)
+                && let Err(cause) = engine.router.refresh_host()
+            {
+                tracing::warn!(%cause, "the host's addresses can't be read");
+            }
+        };
+        let _ = tokio::task::spawn_blocking(work).await;
+    }
+}

@@ -1,0 +1,24 @@
+//! The launcher: a small single-threaded process that makes every namespace, mount and first process.
+//!
+//! ```text
+//! server ──Spawn(id, layers, cgroups, token)──► launcher ──clone3──► first process ──exec──► agent
+//!    ◄──Spawned(id; pidfd, netns, control)──────   │  ──mounts────────►   │
+//!    ◄──Mounted(id) or Failed(id, step)─────────   ┘                      │
+//!    ──"network is ready"──────────────────── control ───────────────────►│
+//!    ◄──ready with its times, or the failed step ──────────────────────── ┘
+//! ```
+//!
+//! It is started by exec of our own program, never by a bare fork: a forked copy of a threaded server may find any lock
+//! held for ever, a fresh program may not. So it can also be started again when it dies. Requests are pipelined; it never
+//! waits for a first process. It owns nothing that must outlive it: when it goes, sandboxes go on.
+
+pub(crate) mod child;
+mod client;
+mod mounts;
+pub(crate) mod protocol;
+mod serve;
+pub(crate) mod wire;
+
+pub(crate) use client::{Launcher, Spawning};
+pub use client::{LaunchError, LauncherCommand};
+pub use serve::main;

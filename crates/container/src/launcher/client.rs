@@ -1,0 +1,307 @@
+//! The server's side of the launcher: starts it, sends requests, hands answers to those who wait, and starts it again when
+//! it has died. A request under way at its death gets an error.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+
+use super::protocol::{Failure, Hello, Reply, Spawn, Times};
+use super::wire;
+
+/// LIMIT: a launcher prepares itself in some milliseconds.
+const START_WITHIN: Duration = Duration::from_secs(10);
+/// LIMIT: clone and mounts take some milliseconds each, and a hundred requests may stand before one.
+const SPAWN_WITHIN: Duration = Duration::from_secs(20);
+
+/// How to run a launcher: our own program, with what makes it one.
+#[derive(Debug, Clone)]
+pub struct LauncherCommand {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+impl LauncherCommand {
+    /// This very program as `<program> launcher`.
+    #[must_use]
+    pub fn myself() -> Self {
+        Self { program: "/proc/self/exe".into(), arguments: vec!["launcher".into()] }
+    }
+}
+
+/// A first process could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// No launcher.
+    #[error("the launcher could not be started")]
+    Start(#[source] io::Error),
+    /// It died with the request under way.
+    #[error("the launcher died")]
+    Died,
+    /// It did not answer.
+    #[error("the launcher did not answer in time")]
+    Late,
+    /// A step failed.
+    #[error("{step}")]
+    Step {
+        /// Which.
+        step: String,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+impl From<Failure> for LaunchError {
+    fn from(failure: Failure) -> Self {
+        Self::Step { step: failure.step, cause: io::Error::from_raw_os_error(failure.errno) }
+    }
+}
+
+/// A process that exists and is being furnished.
+#[derive(Debug)]
+pub(crate) struct Spawning {
+    pub(crate) pid: i32,
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) netns: OwnedFd,
+    pub(crate) control: OwnedFd,
+    rest: mpsc::UnboundedReceiver<Answer>,
+    times: Times,
+}
+
+impl Spawning {
+    /// What the launcher's steps took, as far as it has said.
+    pub(crate) fn launcher_times(&mut self) -> Times {
+        if let Ok(Answer::Mounted(times)) = self.rest.try_recv() {
+            self.times = times;
+        }
+        std::mem::take(&mut self.times)
+    }
+
+    /// Waits until the launcher's part is done.
+    pub(crate) async fn mounted(&mut self) -> Result<(), LaunchError> {
+        match self.rest.recv().await {
+            Some(Answer::Mounted(times)) => {
+                self.times = times;
+                Ok(())
+            }
+            Some(Answer::Failed(failure)) => Err(failure.into()),
+            Some(Answer::Spawned { .. }) | None => Err(LaunchError::Died),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Answer {
+    Spawned { pid: i32, pidfd: OwnedFd, netns: OwnedFd, control: OwnedFd },
+    Mounted(Times),
+    Failed(Failure),
+}
+
+/// The launcher of one server.
+#[derive(Debug)]
+pub(crate) struct Launcher {
+    command: LauncherCommand,
+    hello: Hello,
+    next: AtomicU64,
+    running: tokio::sync::Mutex<Option<Arc<Running>>>,
+}
+
+/// One launcher process.
+#[derive(Debug)]
+struct Running {
+    socket: AsyncFd<OwnedFd>,
+    pid: u32,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    is_over: bool,
+    // Unbounded, but each request gets two answers at most.
+    requests: HashMap<u64, mpsc::UnboundedSender<Answer>>,
+}
+
+impl Launcher {
+    pub(crate) fn new(command: LauncherCommand, hello: Hello) -> Self {
+        Self { command, hello, next: AtomicU64::new(1), running: tokio::sync::Mutex::new(None) }
+    }
+
+    /// The process that serves now; started when there is none.
+    async fn running(&self) -> Result<Arc<Running>, LaunchError> {
+        let mut slot = self.running.lock().await;
+        if let Some(running) = slot.as_ref().filter(|running| !running.is_over()) {
+            return Ok(Arc::clone(running));
+        }
+        let started = tokio::time::timeout(START_WITHIN, Running::start(&self.command, &self.hello)).await;
+        let running = started.map_err(|_| LaunchError::Late)??;
+        *slot = Some(Arc::clone(&running));
+        Ok(running)
+    }
+
+    /// Starts it ahead of the first request.
+    pub(crate) async fn warm(&self) -> Result<(), LaunchError> {
+        self.running().await.map(drop)
+    }
+
+    /// The pid of the process that serves now.
+    pub(crate) async fn pid(&self) -> Option<u32> {
+        self.running.lock().await.as_ref().filter(|running| !running.is_over()).map(|running| running.pid)
+    }
+
+    /// Asks for a first process. `request` gets its id here.
+    pub(crate) async fn spawn(&self, mut request: Spawn, descriptors: Vec<OwnedFd>) -> Result<Spawning, LaunchError> {
+        let running = self.running().await?;
+        request.id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answers, mut rest) = mpsc::unbounded_channel();
+        running.expect(request.id, answers)?;
+        let asked = running.ask(&request, &descriptors).await;
+        drop(descriptors);
+        if asked.is_err() {
+            running.forget(request.id);
+            return Err(LaunchError::Died);
+        }
+        match tokio::time::timeout(SPAWN_WITHIN, rest.recv()).await.map_err(|_| LaunchError::Late)? {
+            Some(Answer::Spawned { pid, pidfd, netns, control }) => {
+                Ok(Spawning { pid, pidfd, netns, control, rest, times: Times::new() })
+            },
+            Some(Answer::Failed(failure)) => Err(failure.into()),
+            Some(Answer::Mounted(_)) | None => Err(LaunchError::Died),
+        }
+    }
+}
+
+impl Running {
+    async fn start(command: &LauncherCommand, hello: &Hello) -> Result<Arc<Self>, LaunchError> {
+        let (ours, theirs) = wire::pair().map_err(LaunchError::Start)?;
+        // `Command` forks and execs at once, without running code of ours in between, so the threads of this process do
+        // no harm. The socket travels as standard input.
+        let mut child = Command::new(&command.program)
+            .args(&command.arguments)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(LaunchError::Start)?;
+        rustix::io::ioctl_fionbio(&ours, true).map_err(|cause| LaunchError::Start(cause.into()))?;
+        let socket = crate::sys::watch(ours).map_err(LaunchError::Start)?;
+        let bytes = serde_json::to_vec(hello).map_err(|cause| LaunchError::Start(cause.into()))?;
+        wire::send(socket.get_ref(), &bytes, &[]).map_err(LaunchError::Start)?;
+        let running = Arc::new(Self { socket, pid: child.id(), waiting: Mutex::default() });
+        match running.receive().await {
+            Ok(Some((Reply::Ready, _))) => {}
+            Ok(Some((Reply::Failed { failure, .. }, _))) => {
+                end(&mut child);
+                return Err(failure.into());
+            }
+            _ => {
+                end(&mut child);
+                return Err(LaunchError::Died);
+            }
+        }
+        tokio::spawn(Arc::clone(&running).listen(child));
+        Ok(running)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_over(&self) -> bool {
+        self.lock().is_over
+    }
+
+    fn expect(&self, id: u64, answers: mpsc::UnboundedSender<Answer>) -> Result<(), LaunchError> {
+        let mut waiting = self.lock();
+        if waiting.is_over {
+            return Err(LaunchError::Died);
+        }
+        waiting.requests.insert(id, answers);
+        Ok(())
+    }
+
+    fn forget(&self, id: u64) {
+        self.lock().requests.remove(&id);
+    }
+
+    async fn ask(&self, request: &Spawn, descriptors: &[OwnedFd]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(request)?;
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        loop {
+            let mut ready = self.socket.writable().await?;
+            match ready.try_io(|socket| wire::send(socket.get_ref(), &bytes, &descriptors)) {
+                Ok(outcome) => return outcome,
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    async fn receive(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
+        let mut buffer = [0; 8 * 1024];
+        loop {
+            let mut ready = self.socket.readable().await?;
+            match ready.try_io(|socket| wire::receive(socket.get_ref(), &mut buffer)) {
+                Ok(Ok(Some((length, descriptors)))) => {
+                    return Ok(Some((serde_json::from_slice(&buffer[..length])?, descriptors)));
+                }
+                Ok(Ok(None)) => return Ok(None),
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    /// Hands out answers until the process is gone. Ends with it, and reaps it.
+    async fn listen(self: Arc<Self>, mut child: Child) {
+        while let Ok(Some((reply, descriptors))) = self.receive().await {
+            self.dispatch(reply, descriptors);
+        }
+        {
+            let mut waiting = self.lock();
+            waiting.is_over = true;
+            // Dropping their senders tells those who wait.
+            waiting.requests.clear();
+        }
+        tracing::warn!(pid = child.id(), "the launcher ended");
+        let _ = tokio::task::spawn_blocking(move || end(&mut child)).await;
+    }
+
+    fn dispatch(&self, reply: Reply, descriptors: Vec<OwnedFd>) {
+        let (id, answer, is_last) = match reply {
+            Reply::Ready => return,
+            Reply::Spawned { id, pid } => {
+                let mut each = descriptors.into_iter();
+                let (Some(pidfd), Some(netns), Some(control)) = (each.next(), each.next(), each.next()) else { return };
+                (id, Answer::Spawned { pid, pidfd, netns, control }, false)
+            }
+            Reply::Mounted { id, times } => (id, Answer::Mounted(times), true),
+            Reply::Failed { id, failure } => (id, Answer::Failed(failure), true),
+        };
+        let waiter = {
+            let mut waiting = self.lock();
+            if is_last { waiting.requests.remove(&id) } else { waiting.requests.get(&id).cloned() }
+        };
+        let unheard = match waiter {
+            Some(waiter) => waiter.send(answer).err().map(|error| error.0),
+            None => Some(answer),
+        };
+        if let Some(Answer::Spawned { pidfd, .. }) = unheard {
+            // Whoever asked has gone away, and nobody else knows this process.
+            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}

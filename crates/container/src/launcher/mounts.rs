@@ -1,0 +1,255 @@
+//! The launcher's mounts: what it prepares once ([`Fixed`]) and what it makes for each sandbox ([`Handover`]).
+//!
+//! Layers are clones of their own, seen through the sandbox's ids, so that files on disk keep canonical ids. On kernels
+//! from 6.15 none of them is ever attached anywhere; below that (`legacy`) they are attached in the launcher's private view
+//! while the overlay is mounted by path.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_fd, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+};
+
+use super::protocol::{Failure, Hello, Rootfs, Spawn, Step, Upper};
+use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
+
+/// What all sandboxes share.
+pub(super) struct Fixed {
+    stage: PathBuf,
+    agent: PathBuf,
+    legacy: bool,
+}
+
+impl Fixed {
+    /// Makes the launcher's view private and small, and fills `stage` with the device folder and the empty one.
+    pub(super) fn prepare(hello: &Hello) -> Result<Self, Failure> {
+        rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+            .step("make mounts private")?;
+        let needed: Vec<&Path> = hello.needed.iter().map(PathBuf::as_path).chain([&*hello.stage, &*hello.agent]).collect();
+        trim(&needed).step("let go of other mounts")?;
+        rustix::process::umask(Mode::empty());
+        let stage = hello.stage.clone();
+        attach_tmpfs(&stage, c"mode=0755,size=1m").step("mount the stage")?;
+        for name in ["root", "dev", "empty", "layers"] {
+            fs::create_dir(stage.join(name)).step("make the stage")?;
+        }
+        fill_dev(&stage.join("dev")).step("make the device folder")?;
+        // A first process starts in its own copy of this folder, whatever the permissions on the way to it.
+        std::env::set_current_dir(stage.join("root")).step("enter the stage")?;
+        Ok(Self { stage, agent: hello.agent.clone(), legacy: hello.legacy })
+    }
+}
+
+/// Detaches, in this namespace, every mount that leads to none of `needed`. Otherwise the launcher would keep file systems
+/// alive that others unmount, and every sandbox would start with a copy of them all.
+fn trim(needed: &[&Path]) -> io::Result<()> {
+    let points = crate::mountinfo::read()?;
+    for point in points.iter().rev().map(|mount| mount.point.as_path()) {
+        let on_the_way = needed.iter().any(|path| path.starts_with(point));
+        if !on_the_way && point != Path::new("/proc") && point != Path::new("/sys") {
+            // It may be gone with its parent already.
+            let _ = rustix::mount::unmount(point, UnmountFlags::DETACH);
+        }
+    }
+    Ok(())
+}
+
+fn attach_tmpfs(at: &Path, options: &std::ffi::CStr) -> io::Result<()> {
+    Ok(rustix::mount::mount("tmpfs", at, "tmpfs", rustix::mount::MountFlags::NOSUID, options)?)
+}
+
+/// The devices of every sandbox. They are made here once; sandboxes see them read-only, and open them by the devices cgroup.
+fn fill_dev(at: &Path) -> io::Result<()> {
+    attach_tmpfs(at, c"mode=0755,size=64k")?;
+    let nodes = [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+    for (name, major, minor) in nodes {
+        let device = rustix::fs::makedev(major, minor);
+        rustix::fs::mknodat(CWD, at.join(name), FileType::CharacterDevice, Mode::from_raw_mode(0o666), device)?;
+    }
+    for (name, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ] {
+        std::os::unix::fs::symlink(target, at.join(name))?;
+    }
+    fs::create_dir(at.join("pts"))?;
+    fs::create_dir(at.join("shm"))
+}
+
+/// The mounts of one sandbox, detached, ready to be handed to its first process.
+pub(super) struct Handover {
+    root: OwnedFd,
+    agent: OwnedFd,
+    dev: OwnedFd,
+    empty: OwnedFd,
+    usr: Option<OwnedFd>,
+    /// Held only so that closing them comes late.
+    _layers: Vec<OwnedFd>,
+}
+
+impl Handover {
+    pub(super) fn make(fixed: &Fixed, spawn: &Spawn, users: BorrowedFd<'_>) -> Result<Self, Failure> {
+        let read_only = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV;
+        let agent = mapped_clone(&fixed.agent, read_only, users).step("clone the agent's folder")?;
+        let dev = mapped_clone(&fixed.stage.join("dev"), ATTR_RDONLY | ATTR_NOSUID | ATTR_NOEXEC, users)
+            .step("clone the device folder")?;
+        let empty = mapped_clone(&fixed.stage.join("empty"), read_only | ATTR_NOEXEC, users)
+            .step("clone the empty folder")?;
+        let mut layers = Vec::new();
+        let changes = open_upper(&spawn.rootfs, spawn.first_id, users)?;
+        let mut overlay = |lower: &[PathBuf], names: (&str, &str)| {
+            let attributes = if spawn.sudo { ATTR_NODEV } else { ATTR_NODEV | ATTR_NOSUID };
+            let plan = Overlay { fixed, spawn, users, changes: changes.as_fd(), names, attributes };
+            plan.mount(lower, &mut layers)
+        };
+        let root = overlay(&spawn.rootfs.layers, ("upper", "work"))?;
+        let usr = match &spawn.rootfs.usr_layers[..] {
+            [] => None,
+            lower => Some(overlay(lower, ("usr-upper", "usr-work"))?),
+        };
+        layers.push(changes);
+        Ok(Self { root, agent, dev, empty, usr, _layers: layers })
+    }
+
+    pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let mut all = vec![self.root.as_fd(), self.agent.as_fd(), self.dev.as_fd(), self.empty.as_fd()];
+        all.extend(self.usr.as_ref().map(AsFd::as_fd));
+        all
+    }
+}
+
+/// A detached clone of the mount at `path`, seen through the ids of `users`.
+fn mapped_clone(path: &Path, attributes: u64, users: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let mount = open_tree(CWD, path, flags)?;
+    sys::mount_setattr(mount.as_fd(), attributes, Some(users))?;
+    Ok(mount)
+}
+
+/// The folder that holds `upper` and `work`, as the sandbox sees it.
+fn open_upper(rootfs: &Rootfs, first_id: u32, users: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
+    match &rootfs.upper {
+        Upper::Folder(path) => mapped_clone(path, ATTR_NODEV, users).step("clone the sandbox's layer"),
+        Upper::Tmpfs { bytes, inodes } => {
+            memory_layer(*bytes, *inodes, first_id, !rootfs.usr_layers.is_empty()).step("make a layer in memory")
+        }
+    }
+}
+
+/// A tmpfs dies with its instance, so its files carry the sandbox's own ids and no map is needed.
+fn memory_layer(bytes: u64, inodes: u64, first_id: u32, with_usr: bool) -> io::Result<OwnedFd> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in [("size", bytes.to_string()), ("nr_inodes", inodes.to_string()), ("mode", "0755".to_owned())] {
+        fsconfig_set_string(context.as_fd(), key, value)?;
+    }
+    fsconfig_create(context.as_fd())?;
+    let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV)?;
+    let names: &[&str] = if with_usr { &["upper", "work", "usr-upper", "usr-work"] } else { &["upper", "work"] };
+    for name in names {
+        rustix::fs::mkdirat(&mount, *name, Mode::from_raw_mode(0o755))?;
+        let owner = (rustix::fs::Uid::from_raw(first_id), rustix::fs::Gid::from_raw(first_id));
+        rustix::fs::chownat(&mount, *name, Some(owner.0), Some(owner.1), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(mount)
+}
+
+/// One overlay to be mounted.
+struct Overlay<'a> {
+    fixed: &'a Fixed,
+    spawn: &'a Spawn,
+    users: BorrowedFd<'a>,
+    changes: BorrowedFd<'a>,
+    names: (&'a str, &'a str),
+    attributes: u64,
+}
+
+impl Overlay<'_> {
+    fn mount(&self, lower: &[PathBuf], layers: &mut Vec<OwnedFd>) -> Result<OwnedFd, Failure> {
+        let lower = lower
+            .iter()
+            .map(|path| mapped_clone(path, ATTR_RDONLY, self.users).step("clone a template layer"))
+            .collect::<Result<Vec<_>, _>>()?;
+        let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step("open an overlay")?;
+        let attached = if self.fixed.legacy {
+            Some(self.name_by_path(&context, &lower).step("name the overlay's layers by path")?)
+        } else {
+            self.name_by_descriptor(&context, &lower).step("name the overlay's layers")?;
+            None
+        };
+        if self.spawn.rootfs.volatile {
+            fsconfig_set_flag(context.as_fd(), "volatile").step("make the overlay volatile")?;
+        }
+        // The overlay works with its mounter's file-system ids. The sandbox does not know id 0 of the host, so with it
+        // the overlay could not write to its own work folder and would silently be read-only.
+        sys::with_fs_ids(self.spawn.first_id, || fsconfig_create(context.as_fd())).step("mount the overlay")?;
+        let attributes = MountAttrFlags::from_bits_retain(u32::try_from(self.attributes).unwrap_or(0));
+        let root =
+            fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).step("take the overlay")?;
+        drop(attached);
+        let flags = rustix::fs::fstatvfs(&root).step("look at the overlay")?.f_flag;
+        if flags.contains(StatVfsMountFlags::RDONLY) {
+            return Err(Failure { step: "check that the overlay can be written".into(), errno: libc::EROFS });
+        }
+        layers.extend(lower);
+        Ok(root)
+    }
+
+    fn name_by_descriptor(&self, context: &OwnedFd, lower: &[OwnedFd]) -> io::Result<()> {
+        for layer in lower {
+            fsconfig_set_fd(context.as_fd(), "lowerdir+", layer.as_fd())?;
+        }
+        for (key, name) in [("upperdir", self.names.0), ("workdir", self.names.1)] {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let folder = rustix::fs::openat(self.changes, name, flags, Mode::empty())?;
+            fsconfig_set_fd(context.as_fd(), key, folder.as_fd())?;
+        }
+        Ok(())
+    }
+
+    fn name_by_path(&self, context: &OwnedFd, lower: &[OwnedFd]) -> io::Result<Attached> {
+        let mut attached = Attached { points: Vec::new() };
+        let mut attach = |mount: BorrowedFd<'_>, name: String| -> io::Result<PathBuf> {
+            let at = self.fixed.stage.join("layers").join(name);
+            fs::create_dir_all(&at)?;
+            move_mount(mount, "", CWD, &at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+            attached.points.push(at.clone());
+            Ok(at)
+        };
+        let mut paths = Vec::new();
+        for (index, layer) in lower.iter().enumerate() {
+            paths.push(attach(layer.as_fd(), index.to_string())?.display().to_string());
+        }
+        let empty = OpenTreeFlags::AT_EMPTY_PATH;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let changes = match &self.spawn.rootfs.upper {
+            Upper::Folder(path) => mapped_clone(path, ATTR_NODEV, self.users)?,
+            Upper::Tmpfs { .. } => open_tree(self.changes, "", flags | empty)?,
+        };
+        let changes = attach(changes.as_fd(), "changes".into())?;
+        fsconfig_set_string(context.as_fd(), "lowerdir", paths.join(":"))?;
+        fsconfig_set_string(context.as_fd(), "upperdir", changes.join(self.names.0))?;
+        fsconfig_set_string(context.as_fd(), "workdir", changes.join(self.names.1))?;
+        Ok(attached)
+    }
+}
+
+/// Layers attached for the moment of mounting.
+struct Attached {
+    points: Vec<PathBuf>,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        for point in self.points.iter().rev() {
+            let _ = rustix::mount::unmount(point, UnmountFlags::DETACH);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What server, launcher and first process say to each other. Both ends are the same program, so there are no versions.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The first message to a launcher. Answered by [`Reply::Ready`] or [`Reply::Failed`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// An empty folder of ours on which a first process may mount its root before it moves there.
+    pub(crate) stage: PathBuf,
+    /// The folder with the agent.
+    pub(crate) agent: PathBuf,
+    /// Mounts that lead to these paths are kept in the launcher's view; all others are let go of.
+    pub(crate) needed: Vec<PathBuf>,
+    /// Layers are attached and mounted by path, for kernels below 6.15.
+    pub(crate) legacy: bool,
+}
+
+/// A request for a first process. Descriptors: token, then the cgroups.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Spawn {
+    pub(crate) id: u64,
+    pub(crate) rootfs: Rootfs,
+    /// The first of its 65,536 host ids.
+    pub(crate) first_id: u32,
+    pub(crate) cgroup: CgroupEntry,
+    pub(crate) hostname: String,
+    /// Programs inside may gain privileges by setuid.
+    pub(crate) sudo: bool,
+    pub(crate) shm_bytes: u64,
+}
+
+/// How the first process gets into its cgroups.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum CgroupEntry {
+    /// It writes itself into the `tasks` files whose descriptors come along.
+    Tasks,
+    /// It is born there; the descriptor of the folder comes along.
+    Born,
+}
+
+/// What the root is made of.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Rootfs {
+    /// Lower folders, the top one first.
+    pub(crate) layers: Vec<PathBuf>,
+    /// Lower folders of a second overlay at `/usr`.
+    pub(crate) usr_layers: Vec<PathBuf>,
+    pub(crate) upper: Upper,
+    /// Nothing of it is needed after the instance: no sync when it ends.
+    pub(crate) volatile: bool,
+}
+
+/// Where changes go.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Upper {
+    /// A folder with `upper` and `work` in it (and `usr-upper`, `usr-work` where there is a second overlay).
+    Folder(PathBuf),
+    /// Memory.
+    Tmpfs { bytes: u64, inodes: u64 },
+}
+
+/// What a launcher answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// It is ready for requests.
+    Ready,
+    /// The process exists. Descriptors: pidfd, network namespace, control socket.
+    Spawned { id: u64, pid: i32 },
+    /// All mounts are made and handed over.
+    Mounted { id: u64, times: Times },
+    /// A step failed; what was made is undone, the process told to end. `id` 0: the launcher itself.
+    Failed { id: u64, failure: Failure },
+}
+
+/// A step that failed.
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
+#[error("{step}: {}", std::io::Error::from_raw_os_error(*errno))]
+pub(crate) struct Failure {
+    pub(crate) step: String,
+    pub(crate) errno: i32,
+}
+
+impl Failure {
+    pub(crate) fn new(step: impl Into<String>, cause: &std::io::Error) -> Self {
+        Self { step: step.into(), errno: cause.raw_os_error().unwrap_or(libc::EIO) }
+    }
+}
+
+/// Names the step an error belongs to.
+pub(crate) trait Step<T> {
+    fn step(self, step: &str) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<std::io::Error>> Step<T> for Result<T, E> {
+    fn step(self, step: &str) -> Result<T, Failure> {
+        self.map_err(|cause| Failure::new(step, &cause.into()))
+    }
+}
+
+/// Microseconds per step, in order.
+pub(crate) type Times = Vec<(String, u32)>;
+
+/// What a first process is told over its control socket.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Tell {
+    /// Descriptors: root, agent, dev, empty folder, and the overlay for `/usr` where there is one.
+    Mounts,
+    /// Its veth is there (or it gets none for now).
+    Network { address: Option<Ipv4Addr> },
+}
+
+/// What a first process answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Told {
+    /// It listens and is about to become the agent.
+    Ready { times: Times },
+    /// It could not go on, and has ended.
+    Failed(Failure),
+}

@@ -1,0 +1,136 @@
+//! The launcher's own side: start, then one request after the other until the server is gone.
+//!
+//! It never waits for a first process and never writes into a sandbox's files.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use super::child::{self, Inside};
+use super::mounts::{Fixed, Handover};
+use super::protocol::{CgroupEntry, Failure, Hello, Reply, Spawn, Step, Tell, Times};
+use super::wire;
+use crate::sys::{self, Cloned};
+
+/// Runs a launcher on the socket at standard input. Returns when the server is gone.
+///
+/// Call it first in `main`: the process must have one thread only.
+pub fn main() -> io::Result<()> {
+    let socket = sys::duplicate_above(io::stdin().as_fd(), 10)?;
+    let null = std::fs::File::open("/dev/null")?;
+    sys::place_descriptor(null.as_fd(), 0)?;
+    let mut buffer = vec![0; wire::MESSAGE_MAX];
+    let Some((length, _)) = wire::receive(&socket, &mut buffer)? else { return Ok(()) };
+    let hello: Hello = serde_json::from_slice(&buffer[..length])?;
+    let fixed = match start(&hello) {
+        Ok(fixed) => fixed,
+        Err(failure) => return reply(&socket, &Reply::Failed { id: 0, failure }, &[]),
+    };
+    reply(&socket, &Reply::Ready, &[])?;
+    while let Some((length, descriptors)) = wire::receive(&socket, &mut buffer)? {
+        let spawn: Spawn = serde_json::from_slice(&buffer[..length])?;
+        serve(&socket, &fixed, &spawn, descriptors)?;
+    }
+    Ok(())
+}
+
+fn start(hello: &Hello) -> Result<Fixed, Failure> {
+    sys::keep_capabilities_over_setuid().step("set secure bits")?;
+    sys::reap_children_by_kernel(true);
+    // SAFETY: this process has one thread, so nobody is surprised by another view of the mounts.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.step("unshare mounts")?;
+    let _ = crate::seccomp::compile();
+    Fixed::prepare(hello)
+}
+
+fn reply(socket: &OwnedFd, reply: &Reply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    wire::send(socket, &serde_json::to_vec(reply)?, descriptors)
+}
+
+fn serve(socket: &OwnedFd, fixed: &Fixed, spawn: &Spawn, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+    let answer = match launch(socket, fixed, spawn, descriptors) {
+        Ok(times) => Reply::Mounted { id: spawn.id, times },
+        Err(failure) => Reply::Failed { id: spawn.id, failure },
+    };
+    reply(socket, &answer, &[])
+}
+
+/// Clones, hands the process to the server, then makes its mounts while the server makes its network.
+fn launch(socket: &OwnedFd, fixed: &Fixed, spawn: &Spawn, descriptors: Vec<OwnedFd>) -> Result<Times, Failure> {
+    let mut watch = Watch::new();
+    let mut descriptors = descriptors.into_iter();
+    let token = descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidInput)).step("take the token")?;
+    let cgroups: Vec<OwnedFd> = descriptors.collect();
+    let (ours, theirs) = wire::pair().step("make the control socket")?;
+    let born_in = match spawn.cgroup {
+        CgroupEntry::Tasks => None,
+        CgroupEntry::Born => cgroups.first().map(AsFd::as_fd),
+    };
+    // SAFETY: the launcher has one thread.
+    let (pid, pidfd) = match unsafe { sys::clone_into_namespaces(born_in) }.step("clone3")? {
+        Cloned::Child => {
+            // Its own end only: with the other one open it would never see the launcher die.
+            drop(ours);
+            let tasks = match spawn.cgroup {
+                CgroupEntry::Tasks => cgroups,
+                CgroupEntry::Born => Vec::new(),
+            };
+            child::run(Inside { spawn, launcher: socket.as_fd(), control: theirs, token, tasks })
+        }
+        Cloned::Parent { pid, pidfd } => (pid, pidfd),
+    };
+    drop(theirs);
+    watch.lap("clone3");
+    let made = map_ids(pid, spawn.first_id).and_then(|namespaces| {
+        watch.lap("id maps");
+        let (_, net) = &namespaces;
+        reply(socket, &Reply::Spawned { id: spawn.id, pid }, &[pidfd.as_fd(), net.as_fd(), ours.as_fd()])
+            .step("tell the server")?;
+        let handover = Handover::make(fixed, spawn, namespaces.0.as_fd())?;
+        watch.lap("mounts");
+        let tell = serde_json::to_vec(&Tell::Mounts).map_err(io::Error::from).step("write a message")?;
+        wire::send(&ours, &tell, &handover.descriptors()).step("hand the mounts over")?;
+        Ok(handover)
+    });
+    match made {
+        Ok(handover) => {
+            watch.lap("hand over");
+            // Closing a detached mount waits for the kernel: after the child has what it needs.
+            drop(handover);
+            Ok(watch.times)
+        }
+        Err(failure) => {
+            // It has nothing yet and waits for its mounts.
+            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+            Err(failure)
+        }
+    }
+}
+
+/// Gives the process its ids; answers its user and network namespaces.
+fn map_ids(pid: i32, first_id: u32) -> Result<(OwnedFd, OwnedFd), Failure> {
+    let map = format!("0 {first_id} {}", crate::block::IDS_PER_SANDBOX);
+    std::fs::write(format!("/proc/{pid}/uid_map"), &map).step("write the uid map")?;
+    std::fs::write(format!("/proc/{pid}/gid_map"), &map).step("write the gid map")?;
+    let open = |name| std::fs::File::open(format!("/proc/{pid}/ns/{name}")).map(OwnedFd::from);
+    Ok((open("user").step("open the user namespace")?, open("net").step("open the network namespace")?))
+}
+
+/// Takes the time of steps.
+pub(super) struct Watch {
+    last: Instant,
+    pub(super) times: Times,
+}
+
+impl Watch {
+    pub(super) fn new() -> Self {
+        Self { last: Instant::now(), times: Times::with_capacity(12) }
+    }
+
+    pub(super) fn lap(&mut self, step: &str) {
+        let now = Instant::now();
+        let took = u32::try_from((now - self.last).as_micros()).unwrap_or(u32::MAX);
+        self.times.push((step.to_owned(), took));
+        self.last = now;
+    }
+}

@@ -1,0 +1,125 @@
+//! From the table to a classic BPF program: call numbers with equal verdicts form intervals, and the program searches them.
+
+use std::sync::OnceLock;
+
+use super::table::{self, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS, TERMINAL_INPUT};
+use super::{Check, Verdict};
+
+const LOAD: u16 = 0x20;
+const JUMP: u16 = 0x05;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_AT_LEAST: u16 = 0x35;
+const JUMP_ANY_BIT: u16 = 0x45;
+const RETURN: u16 = 0x06;
+
+const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+const OFFSET_NUMBER: u32 = 0;
+const OFFSET_ARCH: u32 = 4;
+
+const ALLOW: u32 = 0x7fff_0000;
+const KILL: u32 = 0x8000_0000;
+const fn errno(number: i32) -> u32 {
+    0x0005_0000 | number as u32
+}
+const REFUSE: u32 = errno(libc::EPERM);
+const UNKNOWN: u32 = errno(libc::ENOSYS);
+const NO_FAMILY: u32 = errno(libc::EAFNOSUPPORT);
+
+/// The filter of every sandbox, compiled once.
+pub(crate) fn compile() -> &'static [libc::sock_filter] {
+    static PROGRAM: OnceLock<Vec<libc::sock_filter>> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let mut program = vec![
+            op(LOAD, OFFSET_ARCH, 0, 0),
+            op(JUMP_EQUAL, AUDIT_ARCH_X86_64, 1, 0),
+            op(RETURN, KILL, 0, 0),
+            op(LOAD, OFFSET_NUMBER, 0, 0),
+        ];
+        program.extend(search(&intervals()));
+        program
+    })
+}
+
+/// Where each run of equal verdicts begins.
+fn intervals() -> Vec<(u32, Verdict)> {
+    let mut runs: Vec<(u32, Verdict)> = Vec::new();
+    // One past the newest stands for all numbers above, x32's among them.
+    for number in 0..=NEWEST + 1 {
+        let verdict = table::verdict(number);
+        if runs.last().is_none_or(|run| run.1 != verdict) {
+            runs.push((number, verdict));
+        }
+    }
+    runs
+}
+
+fn search(runs: &[(u32, Verdict)]) -> Vec<libc::sock_filter> {
+    if let [(_, verdict)] = runs {
+        return leaf(*verdict);
+    }
+    let (low, high) = runs.split_at(runs.len() / 2);
+    let (below, above) = (search(low), search(high));
+    let mut program = Vec::with_capacity(below.len() + above.len() + 2);
+    match u8::try_from(below.len()) {
+        Ok(over) => program.push(op(JUMP_AT_LEAST, high[0].0, over, 0)),
+        Err(_) => {
+            // A conditional jump reaches 255 instructions only.
+            let over = u32::try_from(below.len()).expect("a filter has a few hundred instructions");
+            program.extend([op(JUMP_AT_LEAST, high[0].0, 0, 1), op(JUMP, over, 0, 0)]);
+        }
+    }
+    program.extend(below);
+    program.extend(above);
+    program
+}
+
+fn leaf(verdict: Verdict) -> Vec<libc::sock_filter> {
+    match verdict {
+        Verdict::Allow => vec![op(RETURN, ALLOW, 0, 0)],
+        Verdict::Refuse => vec![op(RETURN, REFUSE, 0, 0)],
+        Verdict::Unknown => vec![op(RETURN, UNKNOWN, 0, 0)],
+        Verdict::Depends(Check::NoNamespaces) => vec![
+            op(LOAD, argument(0), 0, 0),
+            op(JUMP_ANY_BIT, NAMESPACE_FLAGS, 0, 1),
+            op(RETURN, REFUSE, 0, 0),
+            op(RETURN, ALLOW, 0, 0),
+        ],
+        Verdict::Depends(Check::HarmlessPersona) => one_of(0, &PERSONAS, ALLOW, REFUSE),
+        Verdict::Depends(Check::NoTerminalInput) => one_of(1, &TERMINAL_INPUT, REFUSE, ALLOW),
+        Verdict::Depends(Check::PlainSocket) => socket(),
+    }
+}
+
+/// The kernel takes these arguments as 32-bit numbers, so their low halves decide.
+const fn argument(index: u32) -> u32 {
+    16 + index * 8
+}
+
+fn one_of(index: u32, values: &[u32], yes: u32, no: u32) -> Vec<libc::sock_filter> {
+    let mut program = vec![op(LOAD, argument(index), 0, 0)];
+    for (position, value) in values.iter().enumerate() {
+        let over = u8::try_from(values.len() - position).expect("a handful of values");
+        program.push(op(JUMP_EQUAL, *value, over, 0));
+    }
+    program.extend([op(RETURN, no, 0, 0), op(RETURN, yes, 0, 0)]);
+    program
+}
+
+fn socket() -> Vec<libc::sock_filter> {
+    let [unix, inet, inet6] = FAMILIES;
+    vec![
+        op(LOAD, argument(0), 0, 0),
+        op(JUMP_EQUAL, unix, 6, 0),
+        op(JUMP_EQUAL, inet, 5, 0),
+        op(JUMP_EQUAL, inet6, 4, 0),
+        op(JUMP_EQUAL, NETLINK, 0, 2),
+        op(LOAD, argument(2), 0, 0),
+        op(JUMP_EQUAL, NETLINK_ROUTE, 1, 0),
+        op(RETURN, NO_FAMILY, 0, 0),
+        op(RETURN, ALLOW, 0, 0),
+    ]
+}
+
+const fn op(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}

@@ -1,0 +1,156 @@
+//! The filter against the table, and against seccompiler's filter of the same table.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Cmp, SeccompCondition as Condition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+use super::table::{self, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS, TERMINAL_INPUT};
+use super::{Check, Verdict, compile};
+
+const ALLOW: u32 = 0x7fff_0000;
+const X86_64: u32 = 0xc000_003e;
+
+/// Runs a classic BPF program over one call, as the kernel would.
+fn interpret(program: &[(u16, u8, u8, u32)], number: u32, arch: u32, arguments: [u64; 6]) -> u32 {
+    let mut data = [0u8; 64];
+    data[0..4].copy_from_slice(&number.to_le_bytes());
+    data[4..8].copy_from_slice(&arch.to_le_bytes());
+    for (index, argument) in arguments.iter().enumerate() {
+        data[16 + index * 8..24 + index * 8].copy_from_slice(&argument.to_le_bytes());
+    }
+    let (mut at, mut accumulator) = (0usize, 0u32);
+    loop {
+        let (code, jt, jf, k) = program[at];
+        at += 1;
+        let taken = |yes: bool| usize::from(if yes { jt } else { jf });
+        match code {
+            0x20 => accumulator = u32::from_le_bytes(data[k as usize..k as usize + 4].try_into().unwrap()),
+            0x05 => at += k as usize,
+            0x15 => at += taken(accumulator == k),
+            0x25 => at += taken(accumulator > k),
+            0x35 => at += taken(accumulator >= k),
+            0x45 => at += taken(accumulator & k != 0),
+            0x54 => accumulator &= k,
+            0x06 => return k,
+            other => panic!("instruction {other:#x} is not interpreted here"),
+        }
+    }
+}
+
+fn ours() -> Vec<(u16, u8, u8, u32)> {
+    compile().iter().map(|op| (op.code, op.jt, op.jf, op.k)).collect()
+}
+
+fn condition(index: u8, cmp: Cmp, value: u32) -> Condition {
+    Condition::new(index, Len::Dword, cmp, u64::from(value)).unwrap()
+}
+
+/// The same table as rules of seccompiler, where a match allows.
+fn oracle() -> Vec<(u16, u8, u8, u32)> {
+    let rule = |conditions| SeccompRule::new(conditions).unwrap();
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for number in 0..=NEWEST {
+        let chain = match table::verdict(number) {
+            Verdict::Allow => vec![],
+            Verdict::Refuse | Verdict::Unknown => continue,
+            Verdict::Depends(Check::NoNamespaces) => {
+                vec![rule(vec![condition(0, Cmp::MaskedEq(u64::from(NAMESPACE_FLAGS)), 0)])]
+            }
+            Verdict::Depends(Check::HarmlessPersona) => {
+                PERSONAS.iter().map(|persona| rule(vec![condition(0, Cmp::Eq, *persona)])).collect()
+            }
+            Verdict::Depends(Check::NoTerminalInput) => {
+                vec![rule(TERMINAL_INPUT.iter().map(|request| condition(1, Cmp::Ne, *request)).collect())]
+            }
+            Verdict::Depends(Check::PlainSocket) => {
+                let netlink = [condition(0, Cmp::Eq, NETLINK), condition(2, Cmp::Eq, NETLINK_ROUTE)];
+                FAMILIES
+                    .iter()
+                    .map(|family| rule(vec![condition(0, Cmp::Eq, *family)]))
+                    .chain([rule(netlink.to_vec())])
+                    .collect()
+            }
+        };
+        rules.insert(i64::from(number), chain);
+    }
+    let filter =
+        SeccompFilter::new(rules, SeccompAction::Errno(1), SeccompAction::Allow, TargetArch::x86_64).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    program.iter().map(|op| (op.code, op.jt, op.jf, op.k)).collect()
+}
+
+#[test]
+fn every_call_number_gets_the_verdict_of_the_table() {
+    let program = ours();
+    for number in 0..2_000 {
+        let answer = interpret(&program, number, X86_64, [0; 6]);
+        let allowed = match table::verdict(number) {
+            Verdict::Allow => true,
+            Verdict::Refuse | Verdict::Unknown => false,
+            // With all arguments zero: no namespace, no persona, no terminal input; but family 0 is no family.
+            Verdict::Depends(check) => check != Check::PlainSocket,
+        };
+        assert_eq!(answer == ALLOW, allowed, "call {number}");
+    }
+}
+
+#[test]
+fn foreign_entries_are_closed() {
+    let program = ours();
+    let i386 = 0x4000_0003;
+    assert_eq!(interpret(&program, 11, i386, [0; 6]), 0x8000_0000);
+    let x32_read = 0x4000_0000;
+    assert_eq!(interpret(&program, x32_read, X86_64, [0; 6]), 0x0005_0000 | libc::ENOSYS as u32);
+    assert_eq!(interpret(&program, libc::SYS_clone3 as u32, X86_64, [0; 6]), 0x0005_0000 | libc::ENOSYS as u32);
+}
+
+#[test]
+fn what_must_never_be_reached_is_refused() {
+    let program = ours();
+    #[rustfmt::skip]
+    let never = [
+        libc::SYS_mount, libc::SYS_umount2, libc::SYS_pivot_root, libc::SYS_unshare, libc::SYS_setns, libc::SYS_bpf,
+        libc::SYS_perf_event_open, libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key, libc::SYS_io_uring_setup,
+        libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_userfaultfd, libc::SYS_kexec_load,
+        libc::SYS_kexec_file_load, libc::SYS_init_module, libc::SYS_finit_module, libc::SYS_delete_module,
+        libc::SYS_open_by_handle_at, libc::SYS_fsopen, libc::SYS_fsmount, libc::SYS_move_mount, libc::SYS_open_tree,
+        libc::SYS_mount_setattr, libc::SYS_reboot, libc::SYS_swapon, libc::SYS_syslog, libc::SYS_acct, libc::SYS_quotactl,
+        libc::SYS_settimeofday, libc::SYS_clock_settime, libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_pidfd_getfd,
+        libc::SYS_kcmp, libc::SYS_vhangup, libc::SYS_fanotify_init, libc::SYS_sethostname, libc::SYS_move_pages,
+    ];
+    for call in never {
+        let answer = interpret(&program, call as u32, X86_64, [0; 6]);
+        assert_eq!(answer, 0x0005_0000 | libc::EPERM as u32, "call {call}");
+    }
+}
+
+#[test]
+fn the_longest_search_is_short() {
+    // What a call costs: the depth of the tree and its check, not the length of the table.
+    assert!(compile().len() < 400, "{} instructions", compile().len());
+}
+
+proptest! {
+    #[test]
+    fn our_filter_and_seccompilers_agree(
+        number in prop_oneof![0u32..500, any::<u32>(), Just(libc::SYS_socket as u32), Just(libc::SYS_clone as u32),
+            Just(libc::SYS_personality as u32), Just(libc::SYS_ioctl as u32)],
+        arguments in prop::array::uniform6(prop_oneof![0u64..64, any::<u64>(), Just(0x5412), Just(0x541c), Just(0x1000_0000),
+            Just(0x2_0008), Just(0xffff_ffff)]),
+        arch in prop_oneof![9 => Just(X86_64), 1 => any::<u32>()],
+    ) {
+        use std::sync::LazyLock;
+        type Program = Vec<(u16, u8, u8, u32)>;
+        static PAIR: LazyLock<(Program, Program)> = LazyLock::new(|| (ours(), oracle()));
+        let (ours, oracle) = &*PAIR;
+        let a = interpret(ours, number, arch, arguments) == ALLOW;
+        let b = interpret(oracle, number, arch, arguments) == ALLOW;
+        prop_assert_eq!(a, b);
+    }
+}

@@ -1,0 +1,214 @@
+//! Where the layers of sandboxes lie: one folder per sandbox with what it changed.
+//!
+//! ```text
+//! DATA/pool/            the pool, 0700 root; mounted nosuid nodev from DATA/pool.btrfs where DATA is not on btrfs
+//!   layers/<sandbox>/   a subvolume with a limit of its own:  upper/ work/ [usr-upper/ usr-work/]
+//! ```
+//!
+//! Ids in layers are canonical. Without btrfs a layer is a plain folder, and no disk limit can be kept.
+
+mod btrfs;
+mod clear;
+mod loopback;
+mod pool;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+pub(crate) use pool::unmount;
+
+/// How layers are to be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StorageChoice {
+    /// btrfs where it is possible, else plain folders.
+    #[default]
+    Best,
+    /// btrfs or an error.
+    Btrfs,
+    /// Plain folders, without disk limits.
+    Folders,
+}
+
+/// Storage could not be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {step} for the pool at {}", path.display())]
+pub struct StorageError {
+    step: &'static str,
+    path: PathBuf,
+    #[source]
+    cause: io::Error,
+}
+
+/// The layers of one server.
+#[derive(Debug)]
+pub(crate) struct Layers {
+    root: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Btrfs { pool: pool::Pool, quota: btrfs::Quota },
+    Folders,
+}
+
+impl Layers {
+    /// Makes the pool or finds it again. `legacy`: full quota groups instead of simple quotas.
+    pub(crate) fn open(data: &Path, choice: StorageChoice, legacy: bool) -> Result<Self, StorageError> {
+        let at = data.join("pool");
+        let failed = |step, cause| StorageError { step, path: at.clone(), cause };
+        make_private(&at).map_err(|cause| failed("make a folder", cause))?;
+        if choice != StorageChoice::Folders {
+            match Self::open_btrfs(data, &at, legacy) {
+                Ok(layers) => return Ok(layers),
+                Err((step, cause)) if choice == StorageChoice::Btrfs => return Err(failed(step, cause)),
+                Err((step, cause)) => tracing::warn!(step, %cause, "no btrfs pool: disk limits can't be kept"),
+            }
+        }
+        let root = at.join("layers");
+        make_private(&root).map_err(|cause| failed("make a folder", cause))?;
+        Ok(Self { root, kind: Kind::Folders })
+    }
+
+    fn open_btrfs(data: &Path, at: &Path, legacy: bool) -> Result<Self, (&'static str, io::Error)> {
+        let pool = pool::Pool::open(data, at)?;
+        let quota = btrfs::enable_quota(at, legacy).map_err(|cause| ("switch quotas on", cause))?;
+        let root = at.join("layers");
+        make_private(&root).map_err(|cause| ("make a folder", cause))?;
+        Ok(Self { root, kind: Kind::Btrfs { pool, quota } })
+    }
+
+    /// Whether a disk limit holds.
+    pub(crate) fn limits_disk(&self) -> bool {
+        matches!(self.kind, Kind::Btrfs { .. })
+    }
+
+    /// Where a layer is.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Makes an empty layer of at most `limit_bytes`.
+    pub(crate) fn create(&self, name: &str, with_usr: bool, limit_bytes: u64) -> io::Result<PathBuf> {
+        let path = self.path(name);
+        match &self.kind {
+            Kind::Btrfs { .. } => btrfs::create_subvolume(&self.root, name)?,
+            Kind::Folders => fs::create_dir(&path)?,
+        }
+        let fill = || -> io::Result<()> {
+            self.set_limit(name, limit_bytes)?;
+            prepare(&path, with_usr)
+        };
+        match fill() {
+            Ok(()) => Ok(path),
+            Err(cause) => {
+                let _ = self.remove(name);
+                Err(cause)
+            }
+        }
+    }
+
+    /// Makes a kept layer ready for the next instance.
+    pub(crate) fn reopen(&self, name: &str, with_usr: bool) -> io::Result<PathBuf> {
+        let path = self.path(name);
+        if !path.join("upper").is_dir() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        prepare(&path, with_usr)?;
+        Ok(path)
+    }
+
+    /// Changes the limit of a layer.
+    pub(crate) fn set_limit(&self, name: &str, limit_bytes: u64) -> io::Result<()> {
+        match &self.kind {
+            Kind::Btrfs { .. } => btrfs::limit(&self.path(name), limit_bytes),
+            Kind::Folders => Ok(()),
+        }
+    }
+
+    /// Gives a layer made ahead of time to its sandbox.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path(from), self.path(to))
+    }
+
+    /// Removes a layer with everything in it. Nothing there is fine.
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+        let path = self.path(name);
+        if !path.exists() {
+            return Ok(());
+        }
+        match &self.kind {
+            Kind::Btrfs { .. } => btrfs::remove_subvolume(&self.root, name),
+            Kind::Folders => clear::remove_tree(&path),
+        }
+    }
+
+    /// Bytes that a layer takes, as far as it can be said cheaply.
+    pub(crate) fn used_bytes(&self, name: &str) -> io::Result<u64> {
+        match &self.kind {
+            Kind::Btrfs { quota, .. } => quota.used_bytes(&self.path(name)),
+            Kind::Folders => Ok(0),
+        }
+    }
+
+    /// Every layer there is.
+    pub(crate) fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.root)? {
+            names.extend(entry?.file_name().into_string().ok());
+        }
+        Ok(names)
+    }
+
+    /// Space that layers can still take, the pool's growth included.
+    pub(crate) fn free_bytes(&self) -> io::Result<u64> {
+        match &self.kind {
+            Kind::Btrfs { pool, .. } => pool.free_bytes(),
+            Kind::Folders => free_at(&self.root),
+        }
+    }
+
+    /// Grows the pool when little of it is free; often called, cheap.
+    pub(crate) fn grow(&self) -> io::Result<()> {
+        match &self.kind {
+            Kind::Btrfs { pool, .. } => pool.grow(),
+            Kind::Folders => Ok(()),
+        }
+    }
+}
+
+/// The folders that an overlay wants. The work folder is always a fresh one: a volatile overlay or a crash may have left marks.
+fn prepare(layer: &Path, with_usr: bool) -> io::Result<()> {
+    let pairs: &[(&str, &str)] = if with_usr { &[("upper", "work"), ("usr-upper", "usr-work")] } else { &[("upper", "work")] };
+    for (upper, work) in pairs {
+        match fs::DirBuilder::new().mode(0o755).create(layer.join(upper)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+            Ok(()) => fs::set_permissions(layer.join(upper), std::os::unix::fs::PermissionsExt::from_mode(0o755))?,
+        }
+        match fs::DirBuilder::new().mode(0o700).create(layer.join(work)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                clear::remove_tree(&layer.join(work))?;
+                fs::DirBuilder::new().mode(0o700).create(layer.join(work))?;
+            }
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn make_private(path: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+        }
+        other => other,
+    }
+}
+
+fn free_at(path: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(stat.f_bavail * stat.f_frsize)
+}

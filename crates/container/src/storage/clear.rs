@@ -1,0 +1,89 @@
+//! Removes a tree of any depth with a handful of descriptors and no recursion.
+//!
+//! A sandbox can make a tree a hundred thousand levels deep. So folders are not walked down but lifted up: each folder found
+//! is moved beside the first one, and emptied in its turn. Links are never followed.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+
+/// Removes the folder at `path` and everything in it.
+pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
+    let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let trash = parent.join(format!(".trash-{}-{}", std::process::id(), name.to_string_lossy()));
+    std::fs::create_dir(&trash)?;
+    std::fs::rename(path, trash.join("0"))?;
+    let base = open_folder(CWD, &trash)?;
+    let mut lifted: u64 = 1;
+    // Names are numbers from 0 on; those below `next` are gone.
+    let mut next = 0;
+    while next < lifted {
+        empty(&base, &next.to_string(), &mut lifted)?;
+        next += 1;
+    }
+    Ok(std::fs::remove_dir(&trash)?)
+}
+
+fn open_folder(at: impl std::os::fd::AsFd, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(at, name, flags, Mode::empty())?)
+}
+
+fn empty(base: &OwnedFd, name: &str, lifted: &mut u64) -> io::Result<()> {
+    let folder = open_folder(base, name)?;
+    // A folder that changes while it is read may hide entries; look again until it is empty.
+    loop {
+        let mut seen = false;
+        for entry in Dir::read_from(&folder)? {
+            let entry = entry?;
+            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                continue;
+            }
+            seen = true;
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    FileType::from_raw_mode(rustix::fs::statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?.st_mode)
+                }
+                known => known,
+            };
+            if kind == FileType::Directory {
+                rustix::fs::renameat(&folder, entry.file_name(), base, lifted.to_string())?;
+                *lifted += 1;
+            } else {
+                rustix::fs::unlinkat(&folder, entry.file_name(), AtFlags::empty())?;
+            }
+        }
+        if !seen {
+            break;
+        }
+    }
+    Ok(rustix::fs::unlinkat(base, name, AtFlags::REMOVEDIR)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_very_deep_tree_and_links_out_of_it_are_removed() {
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("kept"), "x").unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let doomed = root.path().join("doomed");
+        std::fs::create_dir(&doomed).unwrap();
+        std::os::unix::fs::symlink(outside.path(), doomed.join("link")).unwrap();
+        let mut at = open_folder(CWD, &doomed).unwrap();
+        for _ in 0..5_000 {
+            rustix::fs::mkdirat(&at, "d", Mode::from_raw_mode(0o700)).unwrap();
+            at = open_folder(&at, "d").unwrap();
+        }
+        drop(at);
+        remove_tree(&doomed).unwrap();
+        assert!(!doomed.exists() && outside.path().join("kept").exists());
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+}

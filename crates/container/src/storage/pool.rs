@@ -1,0 +1,108 @@
+//! The btrfs that layers lie on: a loop file of ours that grows, or the data folder's own file system.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::{btrfs, free_at, loopback};
+
+const BTRFS_MAGIC: u64 = 0x9123_683e;
+const GIB: u64 = 1 << 30;
+/// The first size, and each step. Space is taken for good (fallocated), so that a full host never becomes an I/O error inside.
+const FIRST_BYTES: u64 = GIB;
+const STEP_BYTES: u64 = 2 * GIB;
+/// Below this much free space the pool grows.
+const LOW_BYTES: u64 = 768 << 20;
+/// Left to the host: the pool never grows into it.
+const RESERVE_BYTES: u64 = 2 * GIB;
+
+/// Where the pool is and whether it can grow.
+#[derive(Debug)]
+pub(super) struct Pool {
+    at: PathBuf,
+    /// Backing file and device; `None` on the host's own btrfs.
+    growing: Option<Mutex<(PathBuf, PathBuf)>>,
+}
+
+type Failed = (&'static str, io::Error);
+
+impl Pool {
+    /// Mounts the pool at `at`, unless it is mounted there already. The mount outlives this process.
+    pub(super) fn open(data: &Path, at: &Path) -> Result<Self, Failed> {
+        let magic = |path| rustix::fs::statfs(path).map(|stat| stat.f_type as u64).map_err(io::Error::from);
+        if magic(data).map_err(|cause| ("look at the data folder", cause))? == BTRFS_MAGIC {
+            return Ok(Self { at: at.to_owned(), growing: None });
+        }
+        let file = data.join("pool.btrfs");
+        make_file(&file).map_err(|cause| ("make the pool's file", cause))?;
+        if magic(at).map_err(|cause| ("look at the pool", cause))? != BTRFS_MAGIC {
+            let device = loopback::attach(&file).map_err(|cause| ("attach the pool's file", cause))?;
+            rustix::mount::mount(&device.path, at, "btrfs", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME, c"nodiscard")
+                .map_err(|cause| ("mount the pool", cause.into()))?;
+        }
+        let device = loopback::find(&file).and_then(|found| found.ok_or(io::ErrorKind::NotFound.into()));
+        let device = device.map_err(|cause| ("find the pool's device", cause))?;
+        Ok(Self { at: at.to_owned(), growing: Some(Mutex::new((file, device))) })
+    }
+
+    pub(super) fn free_bytes(&self) -> io::Result<u64> {
+        let inside = free_at(&self.at)?;
+        let Some(growing) = &self.growing else { return Ok(inside) };
+        let (file, _) = &*growing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let outside = free_at(file.parent().unwrap_or(Path::new("/")))?;
+        Ok(inside + outside.saturating_sub(RESERVE_BYTES))
+    }
+
+    pub(super) fn grow(&self) -> io::Result<()> {
+        let Some(growing) = &self.growing else { return Ok(()) };
+        if free_at(&self.at)? > LOW_BYTES {
+            return Ok(());
+        }
+        let (file, device) = &*growing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let outside = free_at(file.parent().unwrap_or(Path::new("/")))?;
+        if outside < RESERVE_BYTES + STEP_BYTES {
+            return Ok(());
+        }
+        let backing = OpenOptions::new().write(true).open(file)?;
+        let size = backing.metadata()?.len();
+        rustix::fs::fallocate(&backing, rustix::fs::FallocateFlags::empty(), size, STEP_BYTES)?;
+        loopback::take_new_size(device)?;
+        btrfs::grow(&self.at)
+    }
+}
+
+/// Appears under its name only when it is complete.
+fn make_file(path: &Path) -> io::Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let next = path.with_extension("btrfs-new");
+    let file = File::create(&next)?;
+    std::os::unix::fs::fchown(&file, Some(0), Some(0))?;
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, FIRST_BYTES)?;
+    drop(file);
+    let program = ["/usr/sbin/mkfs.btrfs", "/sbin/mkfs.btrfs"].into_iter().find(|path| Path::new(path).exists());
+    let output = Command::new(program.unwrap_or("mkfs.btrfs"))
+        .args(["--quiet", "--force", "--data", "single", "--metadata", "single", "--nodiscard"])
+        .arg(&next)
+        .stdin(Stdio::null())
+        .output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(format!("mkfs.btrfs: {}", said.lines().next().unwrap_or("failed"))));
+    }
+    File::open(&next)?.sync_all()?;
+    std::fs::rename(next, path)
+}
+
+/// Unmounts the pool of `data`; for tests and uninstalling.
+pub(crate) fn unmount(data: &Path) -> io::Result<()> {
+    let at = data.join("pool");
+    let mounted = crate::mountinfo::read()?.iter().any(|mount| mount.point == at);
+    if mounted { Ok(rustix::mount::unmount(&at, UnmountFlags::empty())?) } else { Ok(()) }
+}

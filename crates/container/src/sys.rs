@@ -1,0 +1,294 @@
+//! System calls that have no safe wrapper elsewhere, one thin function each. It decides nothing.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// The namespaces of a sandbox. Its cgroup namespace comes later, when it sits in its own cgroups.
+const NAMESPACES: u64 = (libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS) as u64;
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// Which side of a clone one is on.
+pub(crate) enum Cloned {
+    Child,
+    Parent { pid: i32, pidfd: OwnedFd },
+}
+
+/// Turns a `-1` answer into the error it stands for.
+fn check(answer: libc::c_long) -> io::Result<libc::c_long> {
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+}
+
+fn fd_from(answer: libc::c_long) -> OwnedFd {
+    let raw = i32::try_from(answer).expect("the kernel answers descriptors that fit an int");
+    // SAFETY: the call that answered `raw` has just made it, and nobody else knows it.
+    unsafe { OwnedFd::from_raw_fd(raw) }
+}
+
+/// Forks into new namespaces, and on cgroup v2 straight into `cgroup`.
+///
+/// # Safety
+/// The calling process has one thread only, so that the child finds every lock free.
+pub(crate) unsafe fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
+    let mut pidfd: libc::c_int = -1;
+    // SAFETY: an all-zero clone_args is valid: every field is a plain number and zero means "not asked for".
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = NAMESPACES | libc::CLONE_PIDFD as u64;
+    args.pidfd = (&raw mut pidfd) as u64;
+    args.exit_signal = libc::SIGCHLD as u64;
+    if let Some(cgroup) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: no CLONE_VM, so the child has its own copy of everything; `args` and `pidfd` live through the call.
+    let answer =
+        check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) })?;
+    match answer {
+        0 => Ok(Cloned::Child),
+        pid => Ok(Cloned::Parent { pid: i32::try_from(pid).expect("a pid fits an int"), pidfd: fd_from(pidfd.into()) }),
+    }
+}
+
+/// Layout of the kernel's `struct mount_attr`.
+#[repr(C)]
+#[derive(Default)]
+struct MountAttr {
+    attr_set: u64,
+    attr_clr: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+pub(crate) const ATTR_RDONLY: u64 = 1;
+pub(crate) const ATTR_NOSUID: u64 = 2;
+pub(crate) const ATTR_NODEV: u64 = 4;
+pub(crate) const ATTR_NOEXEC: u64 = 8;
+const ATTR_IDMAP: u64 = 0x10_0000;
+
+/// Sets attributes of the mount that `mount` is the root of, and maps its ids by `users` where given.
+pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, set: u64, users: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut attr = MountAttr { attr_set: set, ..MountAttr::default() };
+    if let Some(users) = users {
+        attr.attr_set |= ATTR_IDMAP;
+        attr.userns_fd = users.as_raw_fd() as u64;
+    }
+    // SAFETY: the path is a NUL-terminated constant and `attr` has the size that is told.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw mut attr,
+            size_of::<MountAttr>(),
+        )
+    })
+    .map(drop)
+}
+
+/// Runs `work` with the file-system ids of a sandbox's root, and comes back. Capabilities stay, since the caller has set
+/// SECBIT_NO_SETUID_FIXUP.
+pub(crate) fn with_fs_ids<T>(first: u32, work: impl FnOnce() -> T) -> T {
+    // SAFETY: these calls change two numbers of the calling thread and touch no memory.
+    unsafe {
+        libc::setfsgid(first);
+        libc::setfsuid(first);
+    }
+    let result = work();
+    // SAFETY: as above.
+    unsafe {
+        libc::setfsuid(0);
+        libc::setfsgid(0);
+    }
+    result
+}
+
+/// Keeps capabilities when file-system ids change.
+pub(crate) fn keep_capabilities_over_setuid() -> io::Result<()> {
+    const SECBIT_NO_SETUID_FIXUP: libc::c_ulong = 1 << 2;
+    // SAFETY: prctl with plain numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) }.into()).map(drop)
+}
+
+/// Undoes [`keep_capabilities_over_setuid`], for what runs inside a sandbox.
+pub(crate) fn plain_securebits() -> io::Result<()> {
+    // SAFETY: prctl with plain numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_SECUREBITS, 0, 0, 0, 0) }.into()).map(drop)
+}
+
+/// Becomes root of the user namespace one is in, without supplementary groups.
+pub(crate) fn become_mapped_root() -> io::Result<()> {
+    // SAFETY: plain numbers; a null list with length zero is what the call wants for "none". The raw calls are used
+    // because there is one thread only.
+    unsafe {
+        check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
+        check(libc::syscall(libc::SYS_setresgid, 0, 0, 0))?;
+        check(libc::syscall(libc::SYS_setresuid, 0, 0, 0))?;
+    }
+    Ok(())
+}
+
+/// Leaves the bounding set with exactly `keep`.
+pub(crate) fn limit_bounding_set(keep: u64) -> io::Result<()> {
+    for capability in 0..64u32 {
+        if keep & (1 << capability) != 0 {
+            continue;
+        }
+        // SAFETY: prctl with plain numbers.
+        let answer = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0) };
+        match check(answer.into()) {
+            Ok(_) => {}
+            // Beyond the last capability of this kernel.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Sets effective and permitted capabilities to `keep`, the inheritable and ambient ones to none.
+pub(crate) fn set_capabilities(keep: u64) -> io::Result<()> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    #[repr(C)]
+    struct Sets {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = Header { version: VERSION_3, pid: 0 };
+    let (low, high) = ((keep & 0xffff_ffff) as u32, (keep >> 32) as u32);
+    let sets = [
+        Sets { effective: low, permitted: low, inheritable: 0 },
+        Sets { effective: high, permitted: high, inheritable: 0 },
+    ];
+    // SAFETY: both structures have the kernel's layout for version 3 and live through the call.
+    unsafe {
+        check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0).into())?;
+        check(libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr())).map(drop)
+    }
+}
+
+/// Forbids the calling process and all that come from it to gain privileges by exec.
+pub(crate) fn no_new_privileges() -> io::Result<()> {
+    // SAFETY: prctl with plain numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).map(drop)
+}
+
+/// Installs a seccomp filter.
+pub(crate) fn install_filter(program: &[libc::sock_filter]) -> io::Result<()> {
+    let length = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let fprog = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
+    // SAFETY: `fprog` points at `length` instructions; the kernel copies them and does not write.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog) }).map(drop)
+}
+
+/// Sets a resource limit of the calling process, never above its hard one.
+pub(crate) fn limit_resource(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> io::Result<()> {
+    let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `now` is a plain structure that the call fills.
+    check(unsafe { libc::getrlimit(resource, &raw mut now) }.into())?;
+    let hard = hard.min(now.rlim_max);
+    let wanted = libc::rlimit { rlim_cur: soft.min(hard), rlim_max: hard };
+    // SAFETY: `wanted` is a plain structure that the call reads.
+    check(unsafe { libc::setrlimit(resource, &raw const wanted) }.into()).map(drop)
+}
+
+/// Ignores or takes as usual the deaths of children.
+pub(crate) fn reap_children_by_kernel(by_kernel: bool) {
+    let action = if by_kernel { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: neither disposition runs code of ours.
+    unsafe { libc::signal(libc::SIGCHLD, action) };
+}
+
+/// Unblocks every signal.
+pub(crate) fn unblock_signals() {
+    // SAFETY: `set` is initialised by sigemptyset before it is used.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut set);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Makes `fd` the descriptor `number`, open over exec.
+pub(crate) fn place_descriptor(fd: BorrowedFd<'_>, number: i32) -> io::Result<()> {
+    // SAFETY: dup3 and fcntl with plain numbers. The caller of exec owns the low numbers.
+    unsafe {
+        if fd.as_raw_fd() == number {
+            check(libc::fcntl(number, libc::F_SETFD, 0).into()).map(drop)
+        } else {
+            check(libc::dup3(fd.as_raw_fd(), number, 0).into()).map(drop)
+        }
+    }
+}
+
+/// A copy of `fd` with a number of at least `least`.
+pub(crate) fn duplicate_above(fd: BorrowedFd<'_>, least: i32) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl with plain numbers; the answer is a fresh descriptor.
+    let answer = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least) }.into())?;
+    Ok(fd_from(answer))
+}
+
+/// Marks every descriptor from `first` on to be closed by exec.
+pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
+    const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
+    // SAFETY: plain numbers.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) }).map(drop)
+}
+
+/// Replaces the calling process. Comes back only with an error.
+pub(crate) fn execute(program: &CStr, arguments: &[&CStr], environment: &[&CStr]) -> io::Error {
+    let list = |items: &[&CStr]| -> Vec<*const libc::c_char> {
+        items.iter().map(|item| item.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (argv, envp) = (list(arguments), list(environment));
+    // SAFETY: both lists end with a null pointer and everything they point at outlives the call.
+    unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Ends the calling process at once, without running anything of ours.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code) }
+}
+
+/// An ioctl whose argument is a structure that the kernel may fill.
+///
+/// # Safety
+/// `argument` has the layout and size that `request` wants.
+pub(crate) unsafe fn ioctl<T>(fd: impl AsFd, request: u64, argument: &mut T) -> io::Result<i32> {
+    // SAFETY: the caller vouches for the layout; the reference lives through the call.
+    let answer = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, &raw mut *argument) };
+    check(answer.into()).map(|answer| i32::try_from(answer).unwrap_or(0))
+}
+
+/// An ioctl whose argument is a number.
+pub(crate) fn ioctl_number(fd: impl AsFd, request: u64, number: u64) -> io::Result<i32> {
+    // SAFETY: requests used with this take a plain number and no pointer.
+    let answer = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, number) };
+    check(answer.into()).map(|answer| i32::try_from(answer).unwrap_or(0))
+}
+
+/// Closes a descriptor that somebody in this process still believes to own. Only for a first process, which never returns to
+/// that owner.
+pub(crate) fn close_for_good(fd: BorrowedFd<'_>) {
+    // SAFETY: the owner's code does not run in this process any more, so the number is never closed twice.
+    unsafe { libc::close(fd.as_raw_fd()) };
+}
+
+/// Puts a descriptor under the eyes of the async runtime.
+pub(crate) fn watch(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` keeps naming the same open file until it is dropped, and nothing here replaces it before.
+    Ok(unsafe { tokio::io::unix::AsyncFd::register(fd) }?)
+}

@@ -1,0 +1,133 @@
+//! For tests, also of other crates: what is there before and after, and whether anything of ours was left.
+//!
+//! It looks at what a server with a given data folder can leave: processes that hold its files, control groups, mounts, loop
+//! devices, network links and rules of the calling thread's namespace. Other servers on the machine do not disturb it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// LIMIT: the kernel frees namespaces and loop devices a little behind.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What was there before.
+#[derive(Debug)]
+pub struct LeakCheck {
+    data: PathBuf,
+    before: BTreeSet<String>,
+}
+
+/// Something was left.
+#[derive(Debug, thiserror::Error)]
+#[error("left behind: {}", items.join("; "))]
+pub struct Leak {
+    /// One line each.
+    pub items: Vec<String>,
+}
+
+impl LeakCheck {
+    /// Notes what is there now.
+    #[must_use]
+    pub fn before(data: &Path) -> Self {
+        Self { data: data.to_owned(), before: observe(data) }
+    }
+
+    /// Waits a little for the kernel, then says what is there that was not before.
+    pub fn after(&self) -> Result<(), Leak> {
+        let begun = Instant::now();
+        loop {
+            let left: Vec<String> = observe(&self.data).difference(&self.before).cloned().collect();
+            if left.is_empty() {
+                return Ok(());
+            }
+            if begun.elapsed() > GRACE {
+                return Err(Leak { items: left });
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Everything that could be left by a server with this data folder, as lines.
+fn observe(data: &Path) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    processes(data, &mut seen);
+    mounts(data, &mut seen);
+    loops(data, &mut seen);
+    cgroups(data, &mut seen);
+    layers(data, &mut seen);
+    links_and_tables(&mut seen);
+    seen
+}
+
+/// Processes whose program, root or descriptors lie in the data folder, and agents of ours.
+fn processes(data: &Path, seen: &mut BTreeSet<String>) {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return };
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if pid == std::process::id() {
+            continue;
+        }
+        let mounted = std::fs::read_to_string(entry.path().join("mountinfo")).unwrap_or_default();
+        let text = data.display().to_string();
+        let links = ["exe", "cwd", "root"].map(|name| std::fs::read_link(entry.path().join(name)).unwrap_or_default());
+        if mounted.contains(&text) || links.iter().any(|link| link.starts_with(data)) {
+            let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            seen.insert(format!("process {pid} {}", name.trim()));
+        }
+    }
+}
+
+fn mounts(data: &Path, seen: &mut BTreeSet<String>) {
+    for mount in crate::mountinfo::read().unwrap_or_default() {
+        if mount.point.starts_with(data) {
+            seen.insert(format!("mount {} ({})", mount.point.display(), mount.kind));
+        }
+    }
+}
+
+fn loops(data: &Path, seen: &mut BTreeSet<String>) {
+    let Ok(entries) = std::fs::read_dir("/sys/block") else { return };
+    for entry in entries.flatten() {
+        let backing = std::fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+        if Path::new(backing.trim()).starts_with(data) {
+            seen.insert(format!("loop device {}", entry.file_name().to_string_lossy()));
+        }
+    }
+}
+
+/// The cgroup folders of the server's block, if it has one.
+fn cgroups(data: &Path, seen: &mut BTreeSet<String>) {
+    let Some(block) = crate::block::block_of(Path::new("/run/atoll"), data) else { return };
+    let parent = format!("atoll-{block}");
+    for mount in crate::mountinfo::read().unwrap_or_default() {
+        if !mount.kind.starts_with("cgroup") {
+            continue;
+        }
+        for entry in std::fs::read_dir(mount.point.join(&parent)).into_iter().flatten().flatten() {
+            if entry.path().is_dir() {
+                seen.insert(format!("cgroup {}", entry.path().display()));
+            }
+        }
+    }
+}
+
+fn layers(data: &Path, seen: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(data.join("pool/layers")).into_iter().flatten().flatten() {
+        seen.insert(format!("layer {}", entry.path().display()));
+    }
+}
+
+/// Links and tables of ours in the network namespace of the calling thread.
+fn links_and_tables(seen: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("atl") {
+            seen.insert(format!("link {name}"));
+        }
+    }
+    let listed = Command::new("/usr/sbin/nft").args(["list", "tables"]).output();
+    let text = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    seen.extend(text.lines().filter(|line| line.contains("atoll_")).map(|line| format!("rules {line}")));
+}

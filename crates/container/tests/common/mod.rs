@@ -1,0 +1,123 @@
+//! A world for one test: a data folder, a network namespace that stands for the host's, an engine in it, and a leak check.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_container::testing::LeakCheck;
+use atoll_container::{Config, Engine, LauncherCommand};
+use atoll_image::Catalog;
+use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId, Storage};
+use atoll_provider::{Booted, InstanceSpec, Provider, Target};
+
+pub(crate) struct World {
+    pub(crate) engine: Engine,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) config: Config,
+}
+
+/// Runs a test in a world of its own, and then sees that nothing is left of it.
+pub(crate) fn in_world<F: Future<Output = World>>(
+    adjust: impl FnOnce(&mut Config) + Send + 'static,
+    test: impl FnOnce(World) -> F + Send + 'static,
+) {
+    // A name in mountinfo and on loop devices; removed with everything in it at the end.
+    let folder = tempfile::Builder::new().prefix("atoll-engine-").tempdir_in("/var/tmp").unwrap();
+    let data = folder.path().to_owned();
+    let check = LeakCheck::before(&data);
+    let worker = std::thread::spawn(move || {
+        let host = atoll_network::netns::create().unwrap();
+        atoll_network::netns::join(std::os::fd::AsFd::as_fd(&host)).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let catalog = Arc::new(Catalog::open(data.join("templates")).unwrap());
+            let make = Arc::clone(&catalog);
+            tokio::task::spawn_blocking(move || make.make_busybox().unwrap()).await.unwrap();
+            let mut config = config(&data);
+            adjust(&mut config);
+            let engine = Engine::open(config.clone(), Arc::clone(&catalog)).await.unwrap();
+            let world = test(World { engine, catalog, config }).await;
+            world.engine.close().await;
+            world.engine.settle(Duration::from_secs(20)).await.unwrap();
+            world.engine.uninstall().await.unwrap();
+        });
+    });
+    if let Err(panic) = worker.join() {
+        // The data folder is kept for a look; what lives in it is ended by the next adoption.
+        std::mem::forget(folder);
+        std::panic::resume_unwind(panic);
+    }
+    check.after().unwrap();
+}
+
+fn config(data: &Path) -> Config {
+    let mut config = Config::new(data);
+    config.launcher =
+        LauncherCommand { program: PathBuf::from(env!("CARGO_BIN_EXE_atoll-launcher")), arguments: Vec::new() };
+    config.agent = std::env::var_os("ATOLL_TEST_AGENT").map(PathBuf::from);
+    config
+}
+
+pub(crate) fn sandbox_id() -> SandboxId {
+    SandboxId::from_entropy(random())
+}
+
+pub(crate) fn instance_id() -> InstanceId {
+    InstanceId::from_entropy(random())
+}
+
+fn random() -> [u8; 20] {
+    use std::io::Read;
+    let mut bytes = [0; 20];
+    std::fs::File::open("/dev/urandom").unwrap().read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+impl World {
+    /// A request for a sandbox of the smallest template.
+    pub(crate) fn spec(&self) -> InstanceSpec {
+        self.spec_of("busybox")
+    }
+
+    pub(crate) fn spec_of(&self, template: &str) -> InstanceSpec {
+        let found = self.catalog.get(template).unwrap();
+        InstanceSpec {
+            sandbox: sandbox_id(),
+            instance: instance_id(),
+            template: found.name.clone(),
+            template_version: found.digest.clone(),
+            limits: Limits::default(),
+            network: NetworkPolicy::AllowAll,
+            storage: Storage::Disk,
+            hostname: "box".into(),
+        }
+    }
+
+    pub(crate) async fn create(&self, spec: &InstanceSpec) -> Booted {
+        self.engine.create(spec).await.unwrap_or_else(|error| panic!("create: {}", chain(&error)))
+    }
+
+    pub(crate) async fn destroy(&self, spec: &InstanceSpec) {
+        self.engine.destroy(&target(spec)).await.unwrap_or_else(|error| panic!("destroy: {}", chain(&error)));
+    }
+
+    /// The pid of the first process, on the host.
+    pub(crate) fn pid(booted: &Booted) -> i32 {
+        i32::try_from(booted.facts["pid"].as_i64().unwrap()).unwrap()
+    }
+}
+
+pub(crate) fn target(spec: &InstanceSpec) -> Target {
+    Target { sandbox: spec.sandbox.clone(), instance: Some(spec.instance.clone()) }
+}
+
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
+}
