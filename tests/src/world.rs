@@ -124,7 +124,7 @@ impl World {
                 ground::bind_read_only(&template::shared(name), &place);
             }
         }
-        let canary = Canary::take(folder.path(), &[&program(), &agent()]);
+        let canary = Canary::take(folder.path(), &[&program()]);
         let marks = Marks { data, cgroups: BTreeSet::new(), server: None };
         Self {
             internet,
@@ -273,7 +273,6 @@ impl World {
             .env("ATOLL_URL", format!("http://{LISTEN}"))
             .env("ATOLL_TEMPLATE", self.options.template)
             .env("ATOLL_POOL", self.options.pool.to_string())
-            .env("ATOLL_AGENT", agent())
             .env("HOME", self.folder.path())
             .env("NO_COLOR", "1")
             .env("ATOLL_CACHE", atoll_image::default_cache_dir());
@@ -478,23 +477,14 @@ fn is_agent_of(pid: i32, instance: &str) -> bool {
         && std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(instance))
 }
 
-/// The binary under test: `ATOLL_BIN`, or the one that cargo built beside the tests.
+/// The binary under test, with its agent inside: `ATOLL_BIN`, or the one that cargo built beside the tests.
 pub fn program() -> PathBuf {
-    built("ATOLL_BIN", "atoll")
-}
-
-/// The agent under test: `ATOLL_AGENT`, or the one beside the program.
-pub fn agent() -> PathBuf {
-    built("ATOLL_AGENT", "atoll-agent")
-}
-
-fn built(variable: &str, name: &str) -> PathBuf {
-    if let Some(path) = std::env::var_os(variable) {
+    if let Some(path) = std::env::var_os("ATOLL_BIN") {
         return path.into();
     }
     let own = std::env::current_exe().expect("the test's own path");
-    let beside = own.ancestors().nth(2).expect("target/PROFILE").join(name);
-    assert!(beside.exists(), "{} is not built: cargo build -p {name}, or set {variable}", beside.display());
+    let beside = own.ancestors().nth(2).expect("target/PROFILE").join("atoll");
+    assert!(beside.exists(), "{} is not built: cargo build -p atoll, or set ATOLL_BIN", beside.display());
     beside
 }
 

@@ -407,7 +407,7 @@ fn damaged_state_is_refused_with_the_reason_and_never_starts_empty() {
         assert!(Command::new("chown").arg("1000:1000").arg(&open).status().unwrap().success());
         let (code, said) = refuses(w, &open);
         assert!(
-            code.is_some_and(|c| c != 0) && said.contains("own"),
+            code.is_some_and(|c| c != 0) && said.contains("belongs"),
             "a folder of somebody else: {code:?} {said}"
         );
     });
