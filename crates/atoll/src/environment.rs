@@ -25,6 +25,9 @@ pub(crate) const LOG_FORMAT: &str = "ATOLL_LOG_FORMAT";
 /// Path of an agent binary to use instead of the one inside the program.
 pub(crate) const AGENT: &str = "ATOLL_AGENT";
 
+/// Debug builds only: the named place at which a test wants the server to die.
+const FAIL_AT: &str = "ATOLL_FAIL_AT";
+
 /// Set to anything: no colour (the convention of no-color.org).
 const NO_COLOR: &str = "NO_COLOR";
 const HOME: &str = "HOME";
@@ -44,6 +47,11 @@ pub(crate) fn home() -> std::path::PathBuf {
 /// Kind of the user's terminal, passed on to shells inside.
 pub(crate) fn term() -> String {
     std::env::var(TERM).ok().filter(|v| !v.is_empty()).unwrap_or_else(|| "xterm-256color".to_owned())
+}
+
+/// Where a test wants the server to die.
+pub(crate) fn fail_at() -> Option<String> {
+    std::env::var(FAIL_AT).ok()
 }
 
 /// Width the shell believes in, for output that is no terminal.

@@ -1,19 +1,202 @@
 //! Wires store, engine, service and front into one server. The only code that knows concrete types.
+//!
+//! ```text
+//! session, logs, descriptors ─ DATA ─ port ─ store ─ engine ─ service ─ note ─ HTTP … signal ─ drain ─ end
+//! ```
+//!
+//! Each step is undone by dropping what it made; sandboxes live on whatever happens here. The launcher is this program
+//! again, started by the engine as `atoll launcher` ([`launcher`]).
+
+mod checks;
+mod fail_at;
+mod ground;
+mod logging;
+mod settings;
+mod tour;
+
+use std::{error::Error, ffi::OsString, io::ErrorKind, process::ExitCode, sync::Arc, time::Duration};
+
+use atoll_container::Engine;
+use atoll_front_native::{Options, ServeLimits, Shutdown};
+use atoll_image::Catalog;
+use atoll_provider::Provider;
+use atoll_service::{Service, SystemClock};
+use atoll_store::SqliteStore;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+
 use crate::{
     cli::{Global, serve::Serve},
-    commands::Check,
     failure::Failure,
-    out::Out,
+    out::{Out, Shade},
+    server::note,
 };
-pub(crate) fn launcher(_arguments: Vec<std::ffi::OsString>) -> std::process::ExitCode {
-    std::process::ExitCode::FAILURE
+pub(crate) use checks::checks;
+use settings::Settings;
+
+/// LIMIT: work under way gets this long; what takes longer is finished by the next server.
+const END_WITHIN: Duration = Duration::from_secs(10);
+
+/// `atoll serve`: runs until it is told to end.
+pub(crate) fn serve(global: &Global, args: Serve, out: Out) -> Result<u8, Failure> {
+    if args.background {
+        ground::leave_session();
+    }
+    logging::start(&args, out)?;
+    ground::need_root()?;
+    ground::raise_files();
+    let settings = Settings::new(ground::open_data(&global.data_dir())?, args);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::new("internal", format!("no runtime: {e}")))?;
+    let result = runtime.block_on(run(&settings, global, out));
+    // Threads that still wait for a file or a tool do not hold up the end.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    result.map(|()| 0)
 }
-pub(crate) fn serve(_global: &Global, _args: Serve, _out: Out) -> Result<u8, Failure> {
-    Ok(0)
+
+/// `atoll launcher`: must find a process with one thread.
+pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
+    match atoll_container::launcher::main() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
 }
+
+/// The OpenAPI document of the native front.
 pub(crate) fn openapi_text() -> String {
-    String::new()
+    // The document is made of plain types; it cannot fail to be written.
+    atoll_front_native::openapi().to_pretty_json().unwrap_or_default()
 }
-pub(crate) fn checks(_data: &std::path::Path) -> Vec<Check> {
-    vec![]
+
+async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failure> {
+    let shutdown = Shutdown::default();
+    let mut signals = Signals::listen()?;
+    // The port first: a server that cannot have it should not wake anything.
+    let listener = bind(settings).await?;
+    let address = listener.local_addr().map_err(|e| Failure::new("io", format!("no address: {e}")))?;
+    let (service, engine) = tokio::select! {
+        opened = open(settings) => opened?,
+        _ = signals.next() => return Ok(()),
+    };
+    ground::spare_from_oom();
+    let url = format!("http://{address}");
+    if let Err(cause) = note::write(&settings.data, &url) {
+        tracing::warn!(%cause, "commands will not find this server by its folder");
+    }
+    tracing::info!(%url, data = %settings.data.display(), version = env!("CARGO_PKG_VERSION"), "ready");
+    let router = atoll_front_native::router(service.clone(), Options { shutdown: shutdown.clone() });
+    let serving = atoll_front_native::serve(listener, router, shutdown.clone(), ServeLimits::default());
+    let beside = async {
+        tokio::join!(greet(settings, global, out, url), end_by_signal(&mut signals, &shutdown));
+        std::future::pending().await
+    };
+    // The server ends by itself once a signal closed it.
+    tokio::select! { () = serving => {}, () = beside => {} }
+    service.shutdown(END_WITHIN).await;
+    // Ready instances that nobody asked for end with the server; a reaper that is slow is left to the next one.
+    if tokio::time::timeout(END_WITHIN, engine.close()).await.is_err() {
+        tracing::warn!("some endings were still under way");
+    }
+    note::remove(&settings.data);
+    tracing::info!("ended; sandboxes live on");
+    Ok(())
+}
+
+async fn bind(settings: &Settings) -> Result<TcpListener, Failure> {
+    TcpListener::bind(settings.listen).await.map_err(|cause| {
+        let failure =
+            Failure::new("address_in_use", format!("cannot listen on {}: {cause}", settings.listen));
+        match cause.kind() {
+            ErrorKind::AddrInUse => {
+                failure.hint("`atoll server status` says whether that is a server already")
+            }
+            _ => failure.hint("choose another address with --listen"),
+        }
+    })
+}
+
+/// Store, templates, engine, service: each needs the one before.
+async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
+    let data = settings.data.clone();
+    let (store, catalog) = tokio::task::spawn_blocking(move || {
+        let store = SqliteStore::open(&data).map_err(|e| failed("the store cannot be opened", &e))?;
+        let catalog = Catalog::open(data.join("templates"))
+            .map_err(|e| failed("the templates cannot be opened", &e))?;
+        Ok::<_, Failure>((Arc::new(store), Arc::new(catalog)))
+    })
+    .await
+    .map_err(|e| failed("the store did not open", &e))??;
+    let engine = Engine::open(settings.engine(), Arc::clone(&catalog)).await.map_err(|e| {
+        failed("the engine cannot start", &e).hint("`atoll doctor` says what this machine lacks")
+    })?;
+    let engine = Arc::new(engine);
+    let clock = SystemClock::open().map_err(|e| failed("the boot cannot be identified", &e))?;
+    let provider = Arc::clone(&engine) as Arc<dyn Provider>;
+    let service = Service::open_with(settings.service(), store, provider, catalog, clock, fail_at::wanted())
+        .await
+        .map_err(|e| failed("the service cannot open", &e))?;
+    Ok((service, engine))
+}
+
+/// What failed and why, the causes in one line.
+fn failed(what: &str, cause: &dyn Error) -> Failure {
+    let mut text = format!("{what}: {cause}");
+    let mut next = cause.source();
+    while let Some(source) = next {
+        text.push_str(&format!(": {source}"));
+        next = source.source();
+    }
+    tracing::error!("{text}");
+    Failure::new("failed", text)
+}
+
+/// One line for a person, and the tour where it was asked for.
+async fn greet(settings: &Settings, global: &Global, out: Out, url: String) {
+    if settings.tour {
+        tour::tour(Global { data: Some(settings.data.clone()), ..global.clone() }, out, url).await;
+        return;
+    }
+    let next = out.shade_talk(Shade::Faint, "atoll run -- python3 -c 'print(6*7)'");
+    out.tell(&format!("atoll: ready at {url}; next, in another shell: {next}"));
+}
+
+/// The first signal drains, the second ends at once. SIGHUP is noted: there is no file to read again.
+async fn end_by_signal(signals: &mut Signals, shutdown: &Shutdown) {
+    signals.next().await;
+    tracing::info!("draining; a second signal ends at once");
+    shutdown.begin();
+    signals.next().await;
+    shutdown.force();
+}
+
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, Failure> {
+        let on = |kind| signal(kind).map_err(|e| failed("signals cannot be received", &e));
+        Ok(Self {
+            terminate: on(SignalKind::terminate())?,
+            interrupt: on(SignalKind::interrupt())?,
+            hangup: on(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next signal that asks for the end.
+    async fn next(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hangup.recv() => tracing::info!("SIGHUP: nothing to read again; settings are flags"),
+            }
+        }
+    }
 }

@@ -193,7 +193,7 @@ pub(crate) struct Sh {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Ls {
-    /// All of them, not only those that run
+    /// All that are there, not only those that run; deleted ones are shown by --phase deleted
     #[arg(short, long)]
     pub(crate) all: bool,
     /// Only ids, one per line

@@ -17,9 +17,8 @@ use crate::{
 pub(super) async fn ls(context: &Context, args: Ls) -> Result<(), Failure> {
     let client = context.client()?;
     let mut query = filter(&args.label);
-    if args.all {
-        query.push(("all", "1".to_owned()));
-    } else {
+    // Without a phase the server lists all that are not deleted.
+    if !args.all {
         let phases = if args.phase.is_empty() { RUNNING.to_owned() } else { args.phase.join(",") };
         query.push(("phase", phases));
     }

@@ -48,7 +48,8 @@ pub(super) fn open_data(data: &Path) -> Result<PathBuf, Failure> {
             .hint("a server's folder belongs to the user it runs as; choose another with --data"));
     }
     if about.mode() & 0o077 != 0 {
-        fs::set_permissions(&whole, fs::Permissions::from_mode(0o700)).map_err(|e| cannot("closed to others", e))?;
+        fs::set_permissions(&whole, fs::Permissions::from_mode(0o700))
+            .map_err(|e| cannot("closed to others", e))?;
     }
     Ok(whole)
 }
