@@ -2,6 +2,7 @@
 //!
 //! Content is streamed both ways and never held: the memory of a transfer does not depend on the size of the file.
 
+use atoll_model::Code;
 use atoll_service::{ChangeKind, WriteFile};
 use axum::body::Body;
 use axum::extract::State;
@@ -192,8 +193,15 @@ pub(crate) async fn read(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let range = transfer::range(&headers);
-    let file = app.service.read_file(&who, &ident, &query.path, range).await;
-    transfer::download(&query.path, range, file)
+    match app.service.read_file(&who, &ident, &query.path, range).await {
+        Ok(file) => Ok(transfer::download(&query.path, range, file)),
+        Err(error) if range.is_some() && error.code == Code::InvalidArgument => {
+            // HTTP wants to know whether it was the range, and how large the file is.
+            let entry = app.service.stat(&who, &ident, &query.path).await?;
+            Ok(transfer::outside(range, &entry).ok_or(error)?)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Writes a whole file; it appears when every byte has arrived. Missing parents are made.

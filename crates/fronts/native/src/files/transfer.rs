@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_model::Code;
-use atoll_service::{ByteRange, FileBody, ServiceError};
+use atoll_service::{ByteRange, Entry, EntryKind, FileBody};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -30,15 +30,19 @@ pub(super) fn range(headers: &HeaderMap) -> Option<ByteRange> {
     }
 }
 
-/// The answer with a file's content, or its refusal.
-pub(super) fn download(
-    path: &str,
-    range: Option<ByteRange>,
-    file: Result<FileBody, ServiceError>,
-) -> Result<Response, ApiError> {
-    let file = file?;
+/// The refusal of a range that lies outside the file; `None` when that is not what was wrong.
+pub(super) fn outside(range: Option<ByteRange>, entry: &Entry) -> Option<Response> {
+    let is_outside = match range? {
+        ByteRange::From(first) | ByteRange::Within(first, _) => first >= entry.size,
+        ByteRange::Last(count) => count == 0 || entry.size == 0,
+    };
+    (is_outside && entry.kind == EntryKind::File).then(|| unsatisfiable(entry.size))
+}
+
+/// The answer with a file's content.
+pub(super) fn download(path: &str, range: Option<ByteRange>, file: FileBody) -> Response {
     if range.is_some() && file.len == 0 {
-        return Ok(unsatisfiable(file.size));
+        return unsatisfiable(file.size);
     }
     let (size, offset, len) = (file.size, file.offset, file.len);
     let content = file.stream.map(|chunk| chunk.map_err(|error| std::io::Error::other(error.message)));
@@ -56,7 +60,7 @@ pub(super) fn download(
         }
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
-    Ok(response)
+    response
 }
 
 fn unsatisfiable(size: u64) -> Response {
@@ -164,20 +168,20 @@ mod tests {
         assert!(disposition("/").to_str().unwrap().contains("\"file\""));
     }
 
-    fn body(len: u64, size: u64, offset: u64) -> Result<FileBody, ServiceError> {
-        Ok(FileBody { size, offset, len, mode: None, stream: stream::empty().boxed() })
+    fn body(len: u64, size: u64, offset: u64) -> FileBody {
+        FileBody { size, offset, len, mode: None, stream: stream::empty().boxed() }
     }
 
     #[test]
     fn a_range_answers_206_and_one_outside_416() {
-        let whole = download("/a", None, body(9, 9, 0)).unwrap();
+        let whole = download("/a", None, body(9, 9, 0));
         assert_eq!((whole.status().as_u16(), whole.headers().get(header::CONTENT_RANGE)), (200, None));
-        let part = download("/a", Some(ByteRange::Last(4)), body(4, 9, 5)).unwrap();
+        let part = download("/a", Some(ByteRange::Last(4)), body(4, 9, 5));
         assert_eq!(
             (part.status().as_u16(), &part.headers()[header::CONTENT_RANGE]),
             (206, &HeaderValue::from_static("bytes 5-8/9"))
         );
-        let none = download("/a", Some(ByteRange::From(9)), body(0, 9, 9)).unwrap();
+        let none = download("/a", Some(ByteRange::From(9)), body(0, 9, 9));
         assert_eq!(
             (none.status().as_u16(), &none.headers()[header::CONTENT_RANGE]),
             (416, &HeaderValue::from_static("bytes */9"))

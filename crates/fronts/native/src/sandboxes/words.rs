@@ -7,10 +7,10 @@ use crate::error::ApiError;
 
 /// Makes a wire enum and the maps to and from the model's, both total.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident($case:literal) { $($(#[$word:meta])* $variant:ident,)* }) => {
+    ($(#[$doc:meta])* $name:ident { $($(#[$word:meta])* $variant:ident,)* }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-        #[serde(rename_all = $case)]
+        #[serde(rename_all = "snake_case")]
         pub(crate) enum $name { $($(#[$word])* $variant,)* }
 
         impl From<atoll_model::$name> for $name {
@@ -29,23 +29,23 @@ macro_rules! words {
 
 words! {
     /// What the sandbox is, as last observed.
-    Phase("snake_case") { Creating, Running, Stopping, Stopped, Starting, Deleting, Deleted, Failed, }
+    Phase { Creating, Running, Stopping, Stopped, Starting, Deleting, Deleted, Failed, }
 }
 words! {
     /// What the user wants the sandbox to be.
-    Intent("snake_case") { Run, Stop, Delete, }
+    Intent { Run, Stop, Delete, }
 }
 words! {
     /// How far a creation has come.
-    Stage("snake_case") { Queued, Booting, }
+    Stage { Queued, Booting, }
 }
 words! {
     /// What happens when the timeout passes.
-    OnTimeout("snake_case") { Delete, Stop, }
+    OnTimeout { Delete, Stop, }
 }
 words! {
     /// Where the sandbox's own layer lives; `memory` is gone when it stops.
-    Storage("snake_case") { Disk, Memory, }
+    Storage { Disk, Memory, }
 }
 
 /// What the sandbox may reach. Never the host, other sandboxes, private, link-local or metadata addresses.

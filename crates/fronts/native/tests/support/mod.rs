@@ -1,0 +1,279 @@
+//! The front over a real service and a real store; only the place where sandboxes live is made up: its agent takes its
+//! settings and hands out one file.
+#![allow(unreachable_pub, clippy::unwrap_used, reason = "a module of tests")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use atoll_front_native::testing::{Contract, Exchange};
+use atoll_front_native::{Options, Shutdown, router};
+use atoll_model::policy::placement::Node;
+use atoll_model::{Code, InstanceId, Limits, NetworkPolicy};
+use atoll_provider::{
+    Booted, ByteStream, Capabilities, Fate, InstanceSpec, InstanceUsage, Known, Notice, Provider,
+    ProviderError, Target,
+};
+use atoll_service::{Config, MakeProgress, Service, ServiceError, SystemClock, TemplateRecord, Templates};
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+use tower::ServiceExt;
+
+pub const CONTENT: &str = "0123456789";
+
+/// A front with its keys.
+pub struct World {
+    pub router: Router,
+    pub contract: Contract,
+    pub service: Service,
+    pub shutdown: Shutdown,
+    pub admin: String,
+    pub data: tempfile::TempDir,
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The status and the code of a refusal.
+    pub fn refusal(&self) -> (u16, String) {
+        (self.status, self.json()["code"].as_str().unwrap_or_default().to_owned())
+    }
+}
+
+impl World {
+    pub async fn new() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let store = Arc::new(atoll_store::SqliteStore::open(data.path()).unwrap());
+        let provider = Arc::new(Pretend { notices: broadcast::channel(8).0 });
+        let clock = SystemClock::open().unwrap();
+        let service = Service::open(Config::new(data.path()), store, provider, Arc::new(OneTemplate), clock)
+            .await
+            .unwrap();
+        let admin = std::fs::read_to_string(data.path().join("admin.key")).unwrap().trim().to_owned();
+        let shutdown = Shutdown::default();
+        let router = router(service.clone(), Options { shutdown: shutdown.clone() });
+        Self { router, contract: Contract::new(), service, shutdown, admin, data }
+    }
+
+    /// A new tenant with a key of scope user.
+    pub async fn tenant(&self, name: &str) -> String {
+        let made = self.ask("POST", "/v1/tenants", Some(&self.admin), Some(json!({ "name": name }))).await;
+        assert_eq!(made.status, 201, "{}", made.text());
+        let key = self.ask("POST", "/v1/keys", Some(&self.admin), Some(json!({ "tenant": name }))).await;
+        key.json()["secret"].as_str().unwrap_or_else(|| panic!("{}", key.text())).to_owned()
+    }
+
+    /// A JSON request, held against the document.
+    pub async fn ask(&self, method: &str, path: &str, key: Option<&str>, body: Option<Value>) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        if body.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        if let Some(key) = key {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
+        }
+        let bytes = body.as_ref().map(|body| body.to_string()).unwrap_or_default();
+        self.send_judged(request.body(Body::from(bytes)).unwrap(), body.as_ref()).await
+    }
+
+    /// Any request, held against the document.
+    pub async fn send(&self, request: Request<Body>) -> Answer {
+        self.send_judged(request, None).await
+    }
+
+    async fn send_judged(&self, request: Request<Body>, sent: Option<&Value>) -> Answer {
+        let (method, path) = (request.method().to_string(), request.uri().to_string());
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = to_bytes(body, 16 << 20).await.unwrap().to_vec();
+        let content_type = parts.headers.get(header::CONTENT_TYPE).map(|v| v.to_str().unwrap().to_owned());
+        let exchange = Exchange {
+            method: &method,
+            path: &path,
+            request: sent,
+            status: parts.status.as_u16(),
+            content_type: content_type.as_deref(),
+            response: &body,
+        };
+        if let Err(fault) = self.contract.check(&exchange) {
+            panic!("{fault}\n{}", String::from_utf8_lossy(&body));
+        }
+        assert!(parts.headers.contains_key("x-request-id"), "{method} {path}");
+        Answer { status: parts.status.as_u16(), headers: parts.headers, body }
+    }
+}
+
+struct OneTemplate;
+
+fn template() -> TemplateRecord {
+    TemplateRecord {
+        name: "host".to_owned(),
+        version: "1".to_owned(),
+        aliases: vec!["base".to_owned()],
+        kind: "host".to_owned(),
+        user: "user".to_owned(),
+        workdir: "/home/user".to_owned(),
+        env: BTreeMap::new(),
+        sudo: false,
+        command: None,
+        created_at_ms: 1_780_000_000_000,
+    }
+}
+
+impl Templates for OneTemplate {
+    fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError> {
+        match name {
+            "host" | "base" => Ok(template()),
+            other => Err(ServiceError::new(Code::TemplateNotFound, format!("there is no template {other}"))),
+        }
+    }
+    fn list(&self) -> Result<Vec<TemplateRecord>, ServiceError> {
+        Ok(vec![template()])
+    }
+    fn make(&self, name: &str, mut progress: MakeProgress) -> Result<TemplateRecord, ServiceError> {
+        let _ = progress("one step");
+        self.resolve(name)
+    }
+    fn remove(&self, name: &str) -> Result<(), ServiceError> {
+        self.resolve(name).map(|_| ())
+    }
+}
+
+/// Says yes to everything.
+struct Pretend {
+    notices: broadcast::Sender<Notice>,
+}
+
+type Done<T> = Result<T, ProviderError>;
+
+#[async_trait]
+impl Provider for Pretend {
+    fn name(&self) -> &'static str {
+        "pretend"
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { keeps_files: true, limits_disk: true, resizes_live: true, network: true }
+    }
+    async fn create(&self, _: &InstanceSpec) -> Done<Booted> {
+        Ok(Booted { facts: json!({}), agent_token: "token".to_owned(), from_pool: false })
+    }
+    async fn boot(&self, spec: &InstanceSpec) -> Done<Booted> {
+        self.create(spec).await
+    }
+    async fn halt(&self, _: &Target) -> Done<()> {
+        Ok(())
+    }
+    async fn destroy(&self, _: &Target) -> Done<()> {
+        Ok(())
+    }
+    async fn resize(&self, _: &Target, _: &Limits) -> Done<()> {
+        Ok(())
+    }
+    async fn set_network(&self, _: &Target, _: NetworkPolicy) -> Done<()> {
+        Ok(())
+    }
+    async fn usage(&self, _: &Target) -> Done<InstanceUsage> {
+        Ok(InstanceUsage { cpu_us: 5, memory_bytes: 4_096, cache_bytes: 0, pids: 1, disk_bytes: 8_192 })
+    }
+    async fn dial(&self, _: &Target, _: u16) -> Done<Box<dyn ByteStream>> {
+        let (ours, theirs) = tokio::io::duplex(64 * 1_024);
+        tokio::spawn(async move {
+            let service = TowerToHyperService::new(agent());
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(theirs), service)
+                .await;
+        });
+        Ok(Box::new(ours))
+    }
+    async fn adopt(&self, _: Vec<Known>) -> Done<Vec<(InstanceId, Fate)>> {
+        Ok(Vec::new())
+    }
+    fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.notices.subscribe()
+    }
+    async fn node(&self) -> Done<Node> {
+        Ok(Node {
+            memory_free_mib: 20_000,
+            memory_total_mib: 24_000,
+            cpu_total_milli: 2_000,
+            disk_free_mib: 50_000,
+            live: 0,
+            memory_limits_mib: 0,
+            live_max: 0,
+            overcommit: 0.0,
+        })
+    }
+    async fn settle(&self, _: Duration) -> Done<()> {
+        Ok(())
+    }
+}
+
+fn agent() -> Router {
+    let init = || async {
+        axum::Json(json!({ "agentVersion": "0", "envdVersion": "0", "generation": 1, "features": [] }))
+    };
+    let stat = || async { ([(header::CONTENT_TYPE, "application/proto")], stat_of_the_file()) };
+    Router::new()
+        .route("/init", post(init))
+        .route("/files", get(file))
+        .route("/atoll.agent.v1.Agent/Stat", post(stat))
+        .fallback(|| async { StatusCode::NOT_FOUND })
+}
+
+/// An answer to `Stat` by hand: name, path, type file, size and mode.
+fn stat_of_the_file() -> Vec<u8> {
+    let mut entry = vec![0x0a, 6];
+    entry.extend_from_slice(b"digits");
+    entry.extend_from_slice(&[0x12, 11]);
+    entry.extend_from_slice(b"/tmp/digits");
+    entry.extend_from_slice(&[0x18, 1, 0x20, u8::try_from(CONTENT.len()).unwrap(), 0x28, 0xa4, 0x03]);
+    let mut answer = vec![0x0a, u8::try_from(entry.len()).unwrap()];
+    answer.append(&mut entry);
+    answer
+}
+
+/// One file whatever the path, with ranges as the agent has them.
+async fn file(headers: HeaderMap) -> Response {
+    let size = CONTENT.len();
+    let range =
+        headers.get(header::RANGE).and_then(|v| v.to_str().ok()?.strip_prefix("bytes=")?.split_once('-'));
+    let (status, part) = match range {
+        None => (StatusCode::OK, CONTENT),
+        Some((first, last)) => {
+            let first = first.parse::<usize>().unwrap_or(0);
+            if first >= size {
+                let refusal =
+                    axum::Json(json!({ "code": "out_of_range", "message": "the range is outside the file" }));
+                return (StatusCode::RANGE_NOT_SATISFIABLE, refusal).into_response();
+            }
+            let end = last.parse::<usize>().map_or(size, |last| (last + 1).min(size));
+            (StatusCode::PARTIAL_CONTENT, &CONTENT[first..end])
+        }
+    };
+    let mut response = (status, part).into_response();
+    response.headers_mut().insert("atoll-size", HeaderValue::from(size));
+    response.headers_mut().insert("atoll-mode", HeaderValue::from_static("644"));
+    response
+}
