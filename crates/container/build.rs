@@ -29,7 +29,7 @@ fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .current_dir(&root)
-        .args(["build", "--package", "atoll-agent", "--profile", "agent", "--target", TARGET, "--target-dir"])
+        .args(["build", "--package", "atoll-agent", "--bin", "atoll-agent", "--profile", "agent", "--target", TARGET, "--target-dir"])
         .arg(&target_dir)
         // What the outer cargo sets for this script must not reach the inner one.
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
@@ -37,7 +37,8 @@ fn build() -> PathBuf {
         .env_remove("RUSTC_WRAPPER")
         .env_remove("CARGO_MAKEFLAGS")
         .env_remove("MAKEFLAGS")
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        // As the agent documents it: static, and without relocations that would make pages private.
+        .env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static")
         .status()
         .expect("cargo runs");
     assert!(status.success(), "the agent does not build");
