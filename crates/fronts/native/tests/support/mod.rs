@@ -33,10 +33,10 @@ pub const CONTENT: &str = "0123456789";
 pub struct World {
     pub router: Router,
     pub contract: Contract,
-    pub service: Service,
     pub shutdown: Shutdown,
     pub admin: String,
-    pub data: tempfile::TempDir,
+    /// Removed with the world.
+    _data: tempfile::TempDir,
 }
 
 /// A whole answer.
@@ -73,8 +73,8 @@ impl World {
             .unwrap();
         let admin = std::fs::read_to_string(data.path().join("admin.key")).unwrap().trim().to_owned();
         let shutdown = Shutdown::default();
-        let router = router(service.clone(), Options { shutdown: shutdown.clone() });
-        Self { router, contract: Contract::new(), service, shutdown, admin, data }
+        let router = router(service, Options { shutdown: shutdown.clone() });
+        Self { router, contract: Contract::new(), shutdown, admin, _data: data }
     }
 
     /// A new tenant with a key of scope user.
