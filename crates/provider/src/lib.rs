@@ -16,6 +16,11 @@
 //! - When `halt` or `destroy` returns, the instance is unreachable and runs no more code. Slow endings go on behind
 //!   it and survive a restart; [`Provider::settle`] waits for them.
 
+#[cfg(any(test, feature = "testing"))]
+pub mod conformance;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
+
 use std::time::Duration;
 
 use async_trait::async_trait;

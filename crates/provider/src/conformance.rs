@@ -1,0 +1,343 @@
+//! What every provider must do. Each case makes sandboxes of its own and removes them; run them against one provider,
+//! one after the other, and do a leak check at the end.
+//!
+//! ```ignore
+//! let fixture = Fixture { provider, template: "busybox".into(), template_version, inside: Arc::new(MyInside) };
+//! for (name, case) in conformance::all() {
+//!     case(fixture.clone()).await;
+//! }
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "test code behind a feature")]
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId, Storage};
+
+use crate::{
+    AGENT_PORT, Booted, ByteStream, Fate, InstanceSpec, Known, NoticeKind, Provider, ProviderError, Target,
+};
+
+/// What a case does inside an instance; the tests of a provider bring it, mostly over the agent.
+#[async_trait]
+pub trait Inside: Send + Sync {
+    /// Writes a small file at an absolute path.
+    async fn write(&self, live: &Live<'_>, path: &str, content: &[u8]);
+    /// Reads it; `None` when it is not there.
+    async fn read(&self, live: &Live<'_>, path: &str) -> Option<Vec<u8>>;
+    /// Ends the instance's first process from outside, as a crash would.
+    async fn kill(&self, live: &Live<'_>);
+}
+
+/// A live instance with what is needed to talk to its agent.
+pub struct Live<'a> {
+    /// Its provider.
+    pub provider: &'a Arc<dyn Provider>,
+    /// Which.
+    pub target: Target,
+    /// What the provider said when it was made.
+    pub booted: Booted,
+}
+
+impl Live<'_> {
+    /// A byte stream to its agent.
+    pub async fn dial(&self) -> Result<Box<dyn ByteStream>, ProviderError> {
+        self.provider.dial(&self.target, AGENT_PORT).await
+    }
+}
+
+/// A provider under test.
+#[derive(Clone)]
+pub struct Fixture {
+    /// The provider.
+    pub provider: Arc<dyn Provider>,
+    /// A small template that it has.
+    pub template: String,
+    /// Its version.
+    pub template_version: String,
+    /// How to do things inside.
+    pub inside: Arc<dyn Inside>,
+}
+
+type Case = (&'static str, fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>);
+
+/// Every case with its name.
+#[must_use]
+pub fn all() -> Vec<Case> {
+    macro_rules! cases {
+        ($($name:ident),* $(,)?) => { vec![$((stringify!($name), |fixture| Box::pin($name(fixture)))),*] };
+    }
+    cases![
+        a_created_instance_is_dialled_and_measured,
+        a_closed_port_says_so,
+        an_unknown_template_is_refused_and_leaves_nothing,
+        halt_keeps_files_and_boot_finds_them,
+        halt_and_destroy_may_be_repeated,
+        what_was_never_there_is_gone,
+        a_call_that_names_an_older_instance_does_nothing,
+        destroy_without_an_instance_removes_the_files,
+        adoption_keeps_the_known_and_removes_the_rest,
+        adoption_says_what_is_gone,
+        a_death_is_told_within_two_seconds,
+        limits_and_policy_change_while_it_runs,
+        many_creates_at_once_are_all_different,
+        a_create_that_is_dropped_half_way_can_be_destroyed,
+    ]
+}
+
+/// LIMIT: any single step of any provider, on a busy machine.
+const STEP: Duration = Duration::from_secs(30);
+
+fn random() -> [u8; 20] {
+    use std::hash::{BuildHasher, RandomState};
+    let mut bytes = [0u8; 20];
+    for chunk in bytes.chunks_mut(8) {
+        let word = RandomState::new().hash_one(std::time::Instant::now()).to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    bytes
+}
+
+impl Fixture {
+    /// What a fresh sandbox is made from.
+    #[must_use]
+    pub fn spec(&self) -> InstanceSpec {
+        InstanceSpec {
+            sandbox: SandboxId::from_entropy(random()),
+            instance: InstanceId::from_entropy(random()),
+            template: self.template.clone(),
+            template_version: self.template_version.clone(),
+            limits: Limits { memory_mib: 64, disk_mib: 64, pids: 64, cpu_milli: 500 },
+            network: NetworkPolicy::DenyAll,
+            storage: Storage::Disk,
+            hostname: "conformance".to_owned(),
+        }
+    }
+
+    async fn create(&self, spec: &InstanceSpec) -> Live<'_> {
+        let booted = tokio::time::timeout(STEP, self.provider.create(spec)).await.expect("in time");
+        Live { provider: &self.provider, target: target(spec), booted: booted.expect("created") }
+    }
+
+    async fn boot(&self, spec: &InstanceSpec) -> Live<'_> {
+        let booted = tokio::time::timeout(STEP, self.provider.boot(spec)).await.expect("in time");
+        Live { provider: &self.provider, target: target(spec), booted: booted.expect("booted") }
+    }
+
+    async fn destroy(&self, spec: &InstanceSpec) {
+        self.provider.destroy(&target(spec)).await.expect("destroyed");
+        self.provider.settle(STEP).await.expect("settled");
+    }
+}
+
+fn target(spec: &InstanceSpec) -> Target {
+    Target { sandbox: spec.sandbox.clone(), instance: Some(spec.instance.clone()) }
+}
+
+fn files_only(spec: &InstanceSpec) -> Target {
+    Target { sandbox: spec.sandbox.clone(), instance: None }
+}
+
+fn again(spec: &InstanceSpec) -> InstanceSpec {
+    InstanceSpec { instance: InstanceId::from_entropy(random()), ..spec.clone() }
+}
+
+fn is_gone<T>(outcome: Result<T, ProviderError>) -> bool {
+    matches!(outcome, Err(ProviderError::Gone { .. }))
+}
+
+fn known(spec: &InstanceSpec, live: Option<&Live<'_>>) -> Known {
+    Known {
+        sandbox: spec.sandbox.clone(),
+        instance: live.map(|live| (spec.instance.clone(), live.booted.facts.clone())),
+        storage: spec.storage,
+        limits: spec.limits,
+        network: spec.network,
+    }
+}
+
+async fn a_created_instance_is_dialled_and_measured(fixture: Fixture) {
+    let spec = fixture.spec();
+    let live = fixture.create(&spec).await;
+    assert!(live.dial().await.is_ok());
+    assert!(!live.booted.agent_token.is_empty());
+    let facts = live.booted.facts.to_string();
+    assert!(!facts.contains(&live.booted.agent_token), "facts hold no secret");
+    let usage = fixture.provider.usage(&live.target).await.unwrap();
+    assert!(usage.pids >= 1 && usage.memory_bytes > 0, "{usage:?}");
+    let node = fixture.provider.node().await.unwrap();
+    assert!(node.memory_total_mib >= node.memory_free_mib && node.cpu_total_milli > 0, "{node:?}");
+    fixture.destroy(&spec).await;
+}
+
+async fn a_closed_port_says_so(fixture: Fixture) {
+    let spec = fixture.spec();
+    let live = fixture.create(&spec).await;
+    let refused = fixture.provider.dial(&live.target, 9).await.err().unwrap();
+    assert!(matches!(refused, ProviderError::PortClosed { port: 9 }), "{refused}");
+    fixture.destroy(&spec).await;
+}
+
+async fn an_unknown_template_is_refused_and_leaves_nothing(fixture: Fixture) {
+    let spec = InstanceSpec { template: "no-such-template".to_owned(), ..fixture.spec() };
+    let refused = fixture.provider.create(&spec).await.err().unwrap();
+    assert!(matches!(refused, ProviderError::NoTemplate { .. }), "{refused}");
+    assert!(is_gone(fixture.provider.usage(&target(&spec)).await));
+    // The id is free: what is left of a refused create would be in the way here.
+    let good = InstanceSpec { template: fixture.template.clone(), ..spec };
+    fixture.create(&good).await;
+    fixture.destroy(&good).await;
+}
+
+async fn halt_keeps_files_and_boot_finds_them(fixture: Fixture) {
+    if !fixture.provider.capabilities().keeps_files {
+        return;
+    }
+    let spec = fixture.spec();
+    let live = fixture.create(&spec).await;
+    fixture.inside.write(&live, "/tmp/kept", b"kept").await;
+    fixture.provider.halt(&live.target).await.unwrap();
+    assert!(is_gone(live.dial().await), "a halted instance cannot be reached");
+    let next = again(&spec);
+    let second = fixture.boot(&next).await;
+    assert_eq!(fixture.inside.read(&second, "/tmp/kept").await.as_deref(), Some(&b"kept"[..]));
+    assert_ne!(second.booted.agent_token, live.booted.agent_token, "a token is for one instance");
+    fixture.destroy(&next).await;
+    assert!(matches!(fixture.provider.boot(&again(&spec)).await, Err(ProviderError::Gone { .. })));
+}
+
+async fn halt_and_destroy_may_be_repeated(fixture: Fixture) {
+    let spec = fixture.spec();
+    fixture.create(&spec).await;
+    for _ in 0..3 {
+        fixture.provider.halt(&target(&spec)).await.unwrap();
+    }
+    fixture.provider.halt(&files_only(&spec)).await.unwrap();
+    for _ in 0..3 {
+        fixture.destroy(&spec).await;
+    }
+}
+
+async fn what_was_never_there_is_gone(fixture: Fixture) {
+    let spec = fixture.spec();
+    let target = target(&spec);
+    assert!(is_gone(fixture.provider.usage(&target).await));
+    assert!(is_gone(fixture.provider.dial(&target, AGENT_PORT).await));
+    assert!(is_gone(fixture.provider.resize(&target, &spec.limits).await));
+    assert!(matches!(fixture.provider.halt(&target).await, Ok(()) | Err(ProviderError::Gone { .. })));
+    fixture.provider.destroy(&target).await.unwrap();
+}
+
+async fn a_call_that_names_an_older_instance_does_nothing(fixture: Fixture) {
+    if !fixture.provider.capabilities().keeps_files {
+        return;
+    }
+    let spec = fixture.spec();
+    let first = fixture.create(&spec).await;
+    fixture.provider.halt(&first.target).await.unwrap();
+    let next = again(&spec);
+    let second = fixture.boot(&next).await;
+    assert!(is_gone(first.dial().await));
+    assert!(is_gone(fixture.provider.usage(&first.target).await));
+    let late = fixture.provider.halt(&first.target).await;
+    assert!(matches!(late, Ok(()) | Err(ProviderError::Gone { .. })));
+    assert!(second.dial().await.is_ok(), "a late halt must not end the next instance");
+    fixture.destroy(&next).await;
+}
+
+async fn destroy_without_an_instance_removes_the_files(fixture: Fixture) {
+    let spec = fixture.spec();
+    let live = fixture.create(&spec).await;
+    fixture.provider.halt(&live.target).await.unwrap();
+    fixture.provider.destroy(&files_only(&spec)).await.unwrap();
+    fixture.provider.settle(STEP).await.unwrap();
+    assert!(fixture.provider.boot(&again(&spec)).await.is_err());
+}
+
+async fn adoption_keeps_the_known_and_removes_the_rest(fixture: Fixture) {
+    let (kept, stopped, unknown) = (fixture.spec(), fixture.spec(), fixture.spec());
+    let live = fixture.create(&kept).await;
+    let halted = fixture.create(&stopped).await;
+    fixture.provider.halt(&halted.target).await.unwrap();
+    fixture.create(&unknown).await;
+    let fates = fixture.provider.adopt(vec![known(&kept, Some(&live)), known(&stopped, None)]).await.unwrap();
+    assert_eq!(fates, [(kept.instance.clone(), Fate::Alive)]);
+    assert!(live.dial().await.is_ok());
+    assert!(is_gone(fixture.provider.usage(&target(&unknown)).await));
+    if fixture.provider.capabilities().keeps_files {
+        let next = again(&stopped);
+        fixture.boot(&next).await;
+        fixture.destroy(&next).await;
+    }
+    fixture.destroy(&kept).await;
+}
+
+async fn adoption_says_what_is_gone(fixture: Fixture) {
+    let spec = fixture.spec();
+    let live = fixture.create(&spec).await;
+    fixture.inside.kill(&live).await;
+    let fates = fixture.provider.adopt(vec![known(&spec, Some(&live))]).await.unwrap();
+    assert_eq!(fates, [(spec.instance.clone(), Fate::Gone)]);
+    fixture.destroy(&spec).await;
+}
+
+async fn a_death_is_told_within_two_seconds(fixture: Fixture) {
+    let spec = fixture.spec();
+    let mut notices = fixture.provider.notices();
+    let live = fixture.create(&spec).await;
+    fixture.inside.kill(&live).await;
+    let told = async {
+        loop {
+            let notice = notices.recv().await.unwrap();
+            if notice.instance == spec.instance && notice.what == NoticeKind::Died {
+                return notice.sandbox;
+            }
+        }
+    };
+    let sandbox = tokio::time::timeout(Duration::from_secs(2), told).await.expect("told in time");
+    assert_eq!(sandbox, spec.sandbox);
+    fixture.destroy(&spec).await;
+}
+
+async fn limits_and_policy_change_while_it_runs(fixture: Fixture) {
+    let spec = fixture.spec();
+    let live = fixture.create(&spec).await;
+    let able = fixture.provider.capabilities();
+    let larger = Limits { memory_mib: 96, cpu_milli: 700, ..spec.limits };
+    let resized = fixture.provider.resize(&live.target, &larger).await;
+    assert_eq!(resized.is_ok(), able.resizes_live, "{resized:?}");
+    let switched = fixture.provider.set_network(&live.target, NetworkPolicy::AllowAll).await;
+    assert_eq!(switched.is_ok(), able.network, "{switched:?}");
+    for refused in [resized.err(), switched.err()].into_iter().flatten() {
+        assert!(matches!(refused, ProviderError::Unsupported { .. }), "{refused}");
+    }
+    assert!(live.dial().await.is_ok());
+    fixture.destroy(&spec).await;
+}
+
+async fn many_creates_at_once_are_all_different(fixture: Fixture) {
+    let specs: Vec<_> = (0..8).map(|_| fixture.spec()).collect();
+    let mut creates = tokio::task::JoinSet::new();
+    for spec in specs.clone() {
+        let provider = Arc::clone(&fixture.provider);
+        creates.spawn(async move { provider.create(&spec).await.expect("created").agent_token });
+    }
+    let tokens: std::collections::HashSet<_> = creates.join_all().await.into_iter().collect();
+    assert_eq!(tokens.len(), specs.len());
+    for spec in &specs {
+        fixture.destroy(spec).await;
+    }
+}
+
+async fn a_create_that_is_dropped_half_way_can_be_destroyed(fixture: Fixture) {
+    for delay_us in [0, 200, 1_000, 3_000] {
+        let spec = fixture.spec();
+        let create = fixture.provider.create(&spec);
+        let _ = tokio::time::timeout(Duration::from_micros(delay_us), create).await;
+        fixture.destroy(&spec).await;
+        assert!(is_gone(fixture.provider.usage(&target(&spec)).await));
+    }
+}
