@@ -25,9 +25,9 @@ pub(crate) struct Serve {
     /// Agent binary [default: the one inside this program]
     #[arg(long, env = env::AGENT, hide_env_values = true, value_name = "FILE")]
     pub(crate) agent: Option<std::path::PathBuf>,
-    /// Which log lines, such as `info` or `atoll_service=debug,info`
-    #[arg(long, env = env::LOG, hide_env_values = true, default_value = "info", value_name = "FILTER")]
-    pub(crate) log: String,
+    /// Which log lines, such as `debug` or `atoll_service=debug,info` [default: info; on a terminal without requests]
+    #[arg(long, env = env::LOG, hide_env_values = true, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
     /// Form of the log lines [default: text on a terminal, else json]
     #[arg(long, env = env::LOG_FORMAT, hide_env_values = true)]
     pub(crate) log_format: Option<LogFormat>,

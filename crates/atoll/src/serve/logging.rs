@@ -10,8 +10,11 @@ use crate::{
 
 /// Sets up the one subscriber of the process.
 pub(super) fn start(args: &Serve, out: Out) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(&args.log).map_err(|e| {
-        Failure::usage(format!("{:?} is not a log filter: {e}", args.log), "write info, debug or crate=level")
+    // A person at the terminal wants to see what is wrong, not every request.
+    let usual = if out.talks() { "info,atoll_front_native=warn" } else { "info" };
+    let said = args.log.as_deref().unwrap_or(usual);
+    let filter = EnvFilter::try_new(said).map_err(|e| {
+        Failure::usage(format!("{said:?} is not a log filter: {e}"), "write info, debug or crate=level")
     })?;
     let format = args.log_format.unwrap_or(if out.talks() { LogFormat::Text } else { LogFormat::Json });
     let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(true);
