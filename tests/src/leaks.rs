@@ -148,9 +148,11 @@ fn files(data: &Path) -> Vec<String> {
     found
 }
 
-/// Descriptors of the server, without connections, which end in their own time.
+/// Descriptors of the server, without connections, which end in their own time, and without the database's, of which there
+/// are as many as were ever needed at once.
 fn server_descriptors(server: i32) -> Vec<String> {
-    proc::descriptors(server).into_iter().filter(|target| !target.starts_with("socket:")).collect()
+    let settled = |target: &String| !target.starts_with("socket:") && !target.contains("/sandbox.db");
+    proc::descriptors(server).into_iter().filter(settled).collect()
 }
 
 fn lines(program: &str, arguments: &[&str], pin: Option<&Path>) -> Vec<String> {

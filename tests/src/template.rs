@@ -30,6 +30,17 @@ pub fn shared(name: &str) -> PathBuf {
     made
 }
 
+/// Puts a shared template into a world's folder: a small one as hard links, a large one as one link to the folder.
+pub fn link(templates: &Path, name: &str) {
+    std::fs::create_dir_all(templates).expect("templates");
+    let (from, to) = (shared(name), templates.join(name));
+    if name != "busybox" {
+        return std::os::unix::fs::symlink(from, to).expect("a link");
+    }
+    let linked = std::process::Command::new("cp").arg("-al").arg(from).arg(to).status().expect("cp");
+    assert!(linked.success(), "hard links to {name}");
+}
+
 /// A copy of the busybox template under another name, for a test that bends it.
 pub fn variant(templates: &Path, name: &str, bend: impl FnOnce(&Path, &mut serde_json::Value)) {
     let (from, to) = (shared("busybox"), templates.join(name));

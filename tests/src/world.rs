@@ -119,9 +119,7 @@ impl World {
         for name in options.templates.iter().chain([&options.template]) {
             // `host` is made by the server out of the host itself.
             if *name != "host" {
-                let place = data.join("templates").join(name);
-                std::fs::create_dir_all(&place).expect("templates");
-                ground::bind_read_only(&template::shared(name), &place);
+                template::link(&data.join("templates"), name);
             }
         }
         let canary = Canary::take(folder.path(), &[&program()]);
@@ -147,11 +145,27 @@ impl World {
         }
         let first = self.admin().create(json!({ "network": "deny-all" })).await;
         let agent = self.agent_pid(&first);
-        let homes = proc::cgroups(agent).into_values();
-        lock(&self.marks).cgroups = homes.filter_map(|home| home.parent().map(Path::to_path_buf)).collect();
+        lock(&self.marks).cgroups = self.cgroup_parents(&first, agent);
         self.admin().remove(&first).await;
         let settled = self.settled().await;
         *lock(&self.baseline) = settled;
+    }
+
+    /// The folders of this world's server, one per hierarchy that it uses. Never one that belongs to somebody else: what is
+    /// below is removed at the end.
+    fn cgroup_parents(&self, sandbox: &str, agent: i32) -> BTreeSet<PathBuf> {
+        let name = self.facts(sandbox).expect("facts")["cgroup"].as_str().expect("a name").to_owned();
+        let own = proc::cgroups(agent)
+            .into_values()
+            .filter(|home| home.file_name().is_some_and(|last| *last == *name));
+        let parents: BTreeSet<PathBuf> =
+            own.filter_map(|home| home.parent().map(Path::to_path_buf)).collect();
+        assert!(
+            !parents.is_empty()
+                && parents.iter().all(|parent| parent.display().to_string().contains("atoll")),
+            "{parents:?}"
+        );
+        parents
     }
 
     /// Counts until two counts in a row are equal: endings behind the answers are over.
@@ -396,17 +410,20 @@ impl World {
         self.find_agent(sandbox).unwrap_or_else(|| panic!("no agent of {sandbox}"))
     }
 
-    /// As [`World::agent_pid`], `None` when there is none. Its cgroup is named after the instance.
+    /// As [`World::agent_pid`], `None` when there is none. The facts are read straight from the database, so that it works
+    /// while the server is down.
     pub fn find_agent(&self, sandbox: &str) -> Option<i32> {
-        let instance = self.instance_of(sandbox)?;
-        proc::descendants(proc::own_pid()).iter().map(|p| p.pid).find(|pid| is_agent_of(*pid, &instance))
+        let facts = self.facts(sandbox)?;
+        let pid = i32::try_from(facts["pid"].as_i64()?).ok()?;
+        let found = proc::Process::read(pid)
+            .filter(|found| found.state != 'Z' && facts["started"] == found.started)?;
+        Some(found.pid)
     }
 
-    /// The instance of a sandbox, straight from the database, so that it works while the server is down.
-    pub fn instance_of(&self, sandbox: &str) -> Option<String> {
-        let database = self.database();
-        let row = "select id from sandbox_instances where sandbox_id = ?1 order by rowid desc limit 1";
-        database.query_row(row, [sandbox], |row| row.get(0)).ok()
+    fn facts(&self, sandbox: &str) -> Option<Value> {
+        let select = "select facts from sandbox_instances where sandbox = ?1";
+        let facts: String = self.database().query_row(select, [sandbox], |row| row.get(0)).ok()?;
+        Some(serde_json::from_str(&facts).expect("facts are JSON"))
     }
 
     /// The database, read-only.
@@ -468,13 +485,6 @@ impl World {
             crate::leaks::remove_below(cgroup);
         }
     }
-}
-
-fn is_agent_of(pid: i32, instance: &str) -> bool {
-    let first_inside =
-        proc::status_text(pid, "NSpid").is_some_and(|ids| ids.split_whitespace().last() == Some("1"));
-    first_inside
-        && std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(instance))
 }
 
 /// The binary under test, with its agent inside: `ATOLL_BIN`, or the one that cargo built beside the tests.

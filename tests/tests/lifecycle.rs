@@ -25,7 +25,7 @@ fn a_sandbox_is_made_used_and_deleted() {
             (&made["cpu"], &made["memory_mib"], &made["pids"]),
             (&json!(0.5), &json!(128), &json!(64))
         );
-        assert_eq!(made["env_names"], json!(["SECRET_WORD"]), "{made}");
+        assert!(made["env_names"].as_array().unwrap().contains(&json!("SECRET_WORD")), "{made}");
         assert!(!made.to_string().contains("swordfish"), "the environment's values are never shown: {made}");
         let id = made["id"].as_str().unwrap();
         assert!(id.len() == 20 && id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()), "{id}");
@@ -222,8 +222,7 @@ fn a_hundred_creates_against_a_quota_of_ten_make_exactly_ten() {
 #[test]
 fn quotas_of_cpu_memory_and_disk_hold() {
     run(async |w| {
-        let client =
-            w.tenant_with("small", json!({ "cpu_milli": 1000, "memory_mib": 200, "disk_mib": 1000 })).await;
+        let client = w.tenant_with("small", json!({ "cpu": 1.0, "memory_mib": 200, "disk_mib": 1000 })).await;
         let fits = json!({ "cpu": 0.5, "memory_mib": 100, "disk_mib": 500 });
         let first = client.create(fits.clone()).await;
         for over in [
@@ -410,7 +409,7 @@ fn keys_are_needed_on_every_route_and_end_when_deleted() {
     run(async |w| {
         let nobody = w.client("");
         let wrong = w.client("atl_0000000000000000000000000000000000000000");
-        let open = ["/health", "/docs", "/v1/openapi.json"];
+        let open = ["/health", "/docs", "/v1/openapi.json", "/v1/version"];
         for (method, template) in nobody.contract().operations() {
             if open.contains(&template.as_str()) {
                 continue;
@@ -452,7 +451,7 @@ fn metrics_tell_what_is_used_now_and_over_time() {
     run(async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({ "memory_mib": 128 })).await;
-        client.sh(&id, "dd if=/dev/zero of=/home/user/big bs=1M count=8; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done").await.text();
+        client.sh(&id, "dd if=/dev/zero of=/home/user/big bs=1M count=8; sync; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done").await.text();
         let now = client.get(&format!("/v1/sandboxes/{id}/metrics")).await.ok();
         assert!(now["cpu_us"].as_u64().unwrap() > 10_000, "{now}");
         assert!(now["memory_bytes"].as_u64().unwrap() > 100_000, "{now}");
