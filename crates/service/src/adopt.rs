@@ -7,12 +7,12 @@
 //! | running   | alive / gone  | running / failed, lost while down |
 //! | stopping  | alive / gone  | halted, then stopped |
 //! | deleting  | any           | destroyed, then deleted |
-//! | stopped, failed | (files only) | as it was |
+//! | stopped, failed | (files only) | as it was; a restart that had come as far as its stop goes on |
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use atoll_model::{Lease, Phase};
+use atoll_model::{Intent, Lease, Phase};
 use atoll_provider::{Fate, Known};
 use atoll_store::InstanceRow;
 
@@ -32,7 +32,7 @@ pub(crate) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
     let (mut running, mut lost) = (0, 0);
     for (lease, row) in live {
         let lives = row.as_ref().is_some_and(|row| alive.contains(&row.instance));
-        let first = resumption(lease.phase, lives);
+        let first = resumption(&lease, lives);
         running += u32::from(first == Resumption::Nothing && lease.phase == Phase::Running);
         lost += u32::from(first == Resumption::Lost);
         if lease.phase.holds_compute() {
@@ -65,13 +65,14 @@ fn known((lease, row): &(Lease, Option<InstanceRow>)) -> Option<Known> {
     })
 }
 
-const fn resumption(phase: Phase, lives: bool) -> Resumption {
-    match (phase, lives) {
+fn resumption(lease: &Lease, lives: bool) -> Resumption {
+    match (lease.phase, lives) {
         (Phase::Creating | Phase::Starting, _) => Resumption::Again,
         (Phase::Running, true) => Resumption::Nothing,
         (Phase::Running, false) => Resumption::Lost,
         (Phase::Stopping, _) => Resumption::Halt,
         (Phase::Deleting, _) => Resumption::Destroy,
+        (Phase::Stopped, _) if lease.intent == Intent::Run => Resumption::Start,
         (Phase::Stopped | Phase::Failed | Phase::Deleted, _) => Resumption::Nothing,
     }
 }

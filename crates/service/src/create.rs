@@ -107,7 +107,7 @@ impl Service {
 
     /// Waits for the end of a creation, bounded.
     async fn until_made(&self, handle: Handle) -> Result<Lease, ServiceError> {
-        let lease = self.until(handle.clone(), |phase| phase != Phase::Creating).await?;
+        let lease = self.until(handle.clone(), |state| state.lease.phase != Phase::Creating).await?;
         match lease.phase {
             Phase::Running => Ok(lease.as_ref().clone()),
             Phase::Deleting | Phase::Deleted => Err(ServiceError::new(

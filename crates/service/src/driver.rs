@@ -164,6 +164,8 @@ pub(crate) enum Resumption {
     Destroy,
     /// It ran and is gone.
     Lost,
+    /// A restart had come as far as its stop.
+    Start,
 }
 
 impl Driver {
@@ -248,6 +250,7 @@ impl Driver {
             Resumption::Again => self.begin_again().await,
             Resumption::Halt => self.launch(Work::Halt { instance: self.lease.instance.clone() }),
             Resumption::Destroy => self.launch(Work::Destroy),
+            Resumption::Start => self.start_after_stop().await,
             Resumption::Lost => self.note(Step::internal(Event::Died, Reason::LostWhileDown)).await,
         }
     }
@@ -271,6 +274,7 @@ impl Driver {
     async fn on_mail(&mut self, mail: Mail) {
         match mail {
             Mail::Verb { verb, reply } => {
+                self.failure = None;
                 let outcome = self.on_verb(verb).await.map_err(|error| self.explain(verb, error));
                 let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
             }
@@ -413,12 +417,17 @@ impl Driver {
         }
         self.note(Step::internal(Event::Stopped, Reason::Completed)).await;
         if self.lease.phase == Phase::Stopped && self.lease.intent == Intent::Run {
-            if let Err(error) = self.on_start().await {
-                let failure = self.explain(Verb::Restart, error);
-                tracing::warn!(sandbox = %self.lease.id, error = %failure, "a restart ended after the stop");
-                self.failure = Some(failure);
-                self.publish();
-            }
+            self.start_after_stop().await;
+        }
+    }
+
+    /// The second half of a restart. Without room or quota it stays stopped, with the intent to run.
+    async fn start_after_stop(&mut self) {
+        if let Err(error) = self.on_start().await {
+            let failure = self.explain(Verb::Restart, error);
+            tracing::warn!(sandbox = %self.lease.id, error = %failure, "a restart ended after the stop");
+            self.failure = Some(failure);
+            self.publish();
         }
     }
 
@@ -466,11 +475,18 @@ impl Driver {
             Phase::Starting if effect == Effect::Boot => {
                 next.instance = Some(InstanceId::from_entropy(entropy()?))
             }
-            Phase::Stopped | Phase::Failed | Phase::Deleted => {
+            Phase::Stopped | Phase::Failed | Phase::Deleted if to != from => {
                 next.instance = None;
                 instance = InstanceChange::Drop;
             }
-            Phase::Creating | Phase::Running | Phase::Starting | Phase::Stopping | Phase::Deleting => {}
+            Phase::Creating
+            | Phase::Running
+            | Phase::Starting
+            | Phase::Stopping
+            | Phase::Stopped
+            | Phase::Failed
+            | Phase::Deleting
+            | Phase::Deleted => {}
         }
         if to == Phase::Deleted {
             // The record needs no secrets.

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::create::failure;
 use crate::driver::{Mail, Reply, Verb};
 use crate::keys::visible;
-use crate::registry::Handle;
+use crate::registry::{Handle, State};
 use crate::service::Service;
 use crate::{Filter, ServiceError};
 
@@ -72,20 +72,27 @@ impl Service {
     /// Starts a stopped or failed sandbox. A running one is left as it is.
     pub async fn start(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
         let handle = self.told(who, ident, Verb::Start).await?;
-        self.ended(handle, wait, |phase| phase != Phase::Starting).await
+        self.ended(handle, wait, |state| state.lease.phase != Phase::Starting).await
     }
 
     /// Ends its processes and keeps its files. A stopped one is left as it is.
     pub async fn stop(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
         let handle = self.told(who, ident, Verb::Stop).await?;
-        self.ended(handle, wait, |phase| phase != Phase::Stopping).await
+        self.ended(handle, wait, |state| state.lease.phase != Phase::Stopping).await
     }
 
     /// Stops and starts it; a stopped one is started.
     pub async fn restart(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
         let handle = self.told(who, ident, Verb::Restart).await?;
-        let rests = |phase| !matches!(phase, Phase::Stopping | Phase::Stopped | Phase::Starting);
-        self.ended(handle, wait, rests).await
+        // Stopped is half way, unless the second half was refused.
+        let lease = self.ended(handle.clone(), wait, |state| match state.lease.phase {
+            Phase::Stopping | Phase::Starting => false,
+            Phase::Stopped => state.failure.is_some(),
+            Phase::Creating | Phase::Running | Phase::Deleting | Phase::Deleted | Phase::Failed => true,
+        });
+        let lease = lease.await?;
+        let refused = handle.state.borrow().failure.clone().filter(|_| wait && lease.phase == Phase::Stopped);
+        refused.map_or(Ok(lease), Err)
     }
 
     /// Deletes it with everything it holds. Repeating it, also by a deleted one's whole id, is fine.
@@ -104,7 +111,7 @@ impl Service {
             Err(_) if handle.lease().phase == Phase::Deleted => {}
             Err(error) => return Err(error),
         }
-        self.ended(handle, wait, |phase| phase == Phase::Deleted).await
+        self.ended(handle, wait, |state| state.lease.phase == Phase::Deleted).await
     }
 
     async fn told(&self, who: &Principal, ident: &str, verb: Verb) -> Result<Handle, ServiceError> {
@@ -117,7 +124,7 @@ impl Service {
         &self,
         handle: Handle,
         wait: bool,
-        is_end: fn(Phase) -> bool,
+        is_end: fn(&State) -> bool,
     ) -> Result<Lease, ServiceError> {
         if !wait {
             return Ok(handle.lease().as_ref().clone());
@@ -130,11 +137,11 @@ impl Service {
     pub(crate) async fn until(
         &self,
         mut handle: Handle,
-        is_end: fn(Phase) -> bool,
+        is_end: fn(&State) -> bool,
     ) -> Result<Arc<Lease>, ServiceError> {
         let limit = self.inner.config.create_wait;
         let id = handle.lease().id.clone();
-        match tokio::time::timeout(limit, handle.state.wait_for(|state| is_end(state.lease.phase))).await {
+        match tokio::time::timeout(limit, handle.state.wait_for(is_end)).await {
             Ok(Ok(state)) => Ok(Arc::clone(&state.lease)),
             Ok(Err(_)) => Err(ServiceError::new(Code::Internal, "the service is ending").retry_after(2)),
             Err(_) => {

@@ -1,0 +1,192 @@
+//! A service over the fake provider and a real SQLite file, on a clock that only the test moves.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test file uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_model::{Code, CreateSandbox, Lease, Phase, Principal, SandboxId};
+use atoll_provider::fake::{FakeProvider, TEMPLATE};
+use atoll_service::{
+    Config, FailPoint, MakeProgress, Service, ServiceError, TemplateRecord, Templates, TestClock,
+};
+use atoll_store::{SqliteStore, Store};
+
+pub struct World {
+    pub service: Service,
+    pub fake: Arc<FakeProvider>,
+    pub clock: Arc<TestClock>,
+    pub admin: Principal,
+    pub store: Arc<dyn Store>,
+    dir: Option<tempfile::TempDir>,
+    // While a blocking task runs, tokio moves a paused clock only when told to. Without it every wait for the store's
+    // threads would let all timers fire.
+    _hold_time: std::sync::mpsc::Sender<()>,
+}
+
+#[derive(Default)]
+pub struct Options {
+    pub config: Option<Box<dyn FnOnce(&mut Config)>>,
+    pub failpoint: Option<FailPoint>,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::with(Options::default()).await
+    }
+
+    pub async fn with(options: Options) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = TestClock::new("boot-1");
+        Self::open(dir, FakeProvider::new(), clock, options).await
+    }
+
+    async fn open(
+        dir: tempfile::TempDir,
+        fake: Arc<FakeProvider>,
+        clock: Arc<TestClock>,
+        options: Options,
+    ) -> Self {
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        tokio::task::spawn_blocking(move || held.recv().is_ok());
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path()).unwrap());
+        let mut config = Config::new(dir.path());
+        config.default_template = TEMPLATE.to_owned();
+        config.sample_every = Duration::ZERO;
+        if let Some(change) = options.config {
+            change(&mut config);
+        }
+        let failpoint = options.failpoint.unwrap_or_default();
+        let (templates, own_clock) = (Arc::new(OneTemplate), clock.clone());
+        let service =
+            Service::open_with(config, store.clone(), fake.clone(), templates, own_clock, failpoint)
+                .await
+                .unwrap();
+        let key = std::fs::read_to_string(dir.path().join("admin.key")).unwrap();
+        let admin = service.authenticate(key.trim()).await.unwrap();
+        Self { service, fake, clock, admin, store, dir: Some(dir), _hold_time: hold }
+    }
+
+    /// Ends the server as a crash would and starts the next one over what is left.
+    pub async fn crash_and_reopen(mut self) -> Self {
+        let dir = self.crash().await;
+        Self::open(dir, self.fake.clone(), self.clock.clone(), Options::default()).await
+    }
+
+    pub async fn crash(&mut self) -> tempfile::TempDir {
+        self.service.abandon().await;
+        self.store.close().await;
+        self.dir.take().unwrap()
+    }
+
+    pub async fn reopen(dir: tempfile::TempDir, fake: Arc<FakeProvider>, clock: Arc<TestClock>) -> Self {
+        Self::open(dir, fake, clock, Options::default()).await
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.dir.as_ref().unwrap().path().to_owned()
+    }
+
+    pub async fn create(&self) -> Lease {
+        self.try_create(CreateSandbox::default()).await.unwrap()
+    }
+
+    pub async fn try_create(&self, spec: CreateSandbox) -> Result<Lease, ServiceError> {
+        self.service.create(&self.admin, spec, true).await.map(|(lease, _)| lease)
+    }
+
+    pub async fn get(&self, id: &SandboxId) -> Lease {
+        self.service.get(&self.admin, id.as_str()).await.unwrap()
+    }
+
+    /// Waits in real time, not in the clock's, until the phase is there.
+    pub async fn until(&self, id: &SandboxId, phase: Phase) -> Lease {
+        for _ in 0..20_000 {
+            let lease = self.get(id).await;
+            if lease.phase == phase {
+                return lease;
+            }
+            breathe().await;
+        }
+        panic!("{id} is {:?}, not {phase:?}", self.get(id).await);
+    }
+
+    /// Lets every task that can go on do so, also those that wait for the store's threads.
+    pub async fn quiet(&self) {
+        for _ in 0..20 {
+            breathe().await;
+            self.store.ping().await.unwrap();
+        }
+    }
+
+    pub async fn advance(&self, by: Duration) {
+        tokio::time::advance(by).await;
+        self.quiet().await;
+    }
+
+    /// The fake holds exactly what the store says is there.
+    pub async fn assert_no_leaks(&self) {
+        let mut known: Vec<_> = self
+            .store
+            .live()
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|(lease, _)| (lease.id, lease.instance))
+            .collect();
+        known.sort();
+        let held = self.fake.holds();
+        for (id, instance) in &held {
+            let lease = known.iter().find(|(known, _)| known == id);
+            assert!(lease.is_some_and(|(_, known)| known == instance), "{id} leaks {instance:?}: {known:?}");
+        }
+    }
+}
+
+async fn breathe() {
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+    // A real, short pause for threads outside the runtime.
+    tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_micros(200))).await.unwrap();
+}
+
+struct OneTemplate;
+
+impl Templates for OneTemplate {
+    fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError> {
+        // `broken` is known here and not at the provider.
+        if name != TEMPLATE && name != "broken" {
+            return Err(ServiceError::new(Code::TemplateNotFound, format!("there is no template {name}")));
+        }
+        Ok(TemplateRecord {
+            name: name.to_owned(),
+            version: "1".to_owned(),
+            aliases: vec![],
+            kind: "rootfs".to_owned(),
+            user: "user".to_owned(),
+            workdir: "/home/user".to_owned(),
+            env: BTreeMap::from([("LANG".to_owned(), "C.UTF-8".to_owned())]),
+            sudo: false,
+            command: None,
+            created_at_ms: 0,
+        })
+    }
+
+    fn list(&self) -> Result<Vec<TemplateRecord>, ServiceError> {
+        Ok(vec![self.resolve(TEMPLATE)?])
+    }
+
+    fn make(&self, name: &str, mut progress: MakeProgress) -> Result<TemplateRecord, ServiceError> {
+        match progress("making") {
+            ControlFlow::Continue(()) => self.resolve(name),
+            ControlFlow::Break(()) => Err(ServiceError::new(Code::InvalidRequest, "cancelled")),
+        }
+    }
+
+    fn remove(&self, _name: &str) -> Result<(), ServiceError> {
+        Ok(())
+    }
+}
