@@ -66,7 +66,7 @@ fn libc_open_how() -> [u64; 3] {
 }
 
 /// The directory that holds a path, and the last name. The root has no holder.
-fn open_parent<'a>(path: &'a [u8]) -> Result<(OwnedFd, &'a [u8]), Refusal> {
+fn open_parent(path: &[u8]) -> Result<(OwnedFd, &[u8]), Refusal> {
     let cut = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
     let (parent, name) = (&path[..cut.max(1)], &path[cut + 1..]);
     if name.is_empty() {

@@ -63,13 +63,22 @@ impl Workers {
         T: Send + 'static,
         F: FnOnce() -> Result<T, Refusal> + Send + 'static,
     {
+        self.begin(ids, job)?.answer().await
+    }
+
+    /// Hands a job over and returns at once.
+    pub(crate) fn begin<T, F>(&self, ids: &Ids, job: F) -> Result<Begun<T>, Refusal>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Refusal> + Send + 'static,
+    {
         let (answer, answered) = oneshot::channel();
         let boxed = Box::new(move |confirmed: bool| {
             let denied = || Err(Refusal::Internal("the agent cannot take this user's identity".into()));
             let _ = answer.send(if confirmed { job() } else { denied() });
         });
         self.submit((ids.clone(), boxed))?;
-        answered.await.unwrap_or_else(|_| Err(Refusal::Internal("a file job was lost".into())))
+        Ok(Begun(answered))
     }
 
     fn submit(&self, job: Job) -> Result<(), Refusal> {
@@ -101,6 +110,15 @@ impl Workers {
         if made.is_ok() {
             queue.threads += 1;
         }
+    }
+}
+
+/// A job that a worker has. Dropped, the job still runs, and what it made is dropped there.
+pub(crate) struct Begun<T>(oneshot::Receiver<Result<T, Refusal>>);
+
+impl<T> Begun<T> {
+    pub(crate) async fn answer(self) -> Result<T, Refusal> {
+        self.0.await.unwrap_or_else(|_| Err(Refusal::Internal("a file job was lost".into())))
     }
 }
 

@@ -14,6 +14,7 @@
 //! It never uses NSS, getaddrinfo, iconv or dlopen: a static glibc would load libraries from a hostile root.
 
 #![expect(unsafe_code, reason = "fork, exec, per-thread identities and signals have no safe interface")]
+#![allow(clippy::needless_update, reason = "messages gain fields; the rest of a literal is always default")]
 
 mod error;
 mod files;

@@ -14,14 +14,18 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use crate::http::Front;
 use crate::process::reap_forever;
 use crate::rpc;
 use crate::state::Agent;
 
-/// LIMIT: connections that have not shown the token; the oldest gives way.
+/// LIMIT: connections that have not shown the token. The oldest gives way once it had time to show it, or at once
+/// when there are very many; a burst of the host's own is below that.
 const STRANGERS_MAX: usize = 64;
+const STRANGERS_CRUSH: usize = 1024;
+const INTRODUCTION: Duration = Duration::from_secs(2);
 /// LIMIT: a connection that sends no whole request head for so long is closed. Hosts drop idle ones earlier.
 const HEAD_LIMIT: Duration = Duration::from_secs(300);
 
@@ -38,7 +42,7 @@ pub(crate) async fn serve(listener: std::net::TcpListener, token: Vec<u8>) -> io
 }
 
 async fn accept(listener: TcpListener, front: Front) -> io::Result<()> {
-    let mut strangers: VecDeque<(AbortHandle, Arc<AtomicBool>)> = VecDeque::new();
+    let mut strangers: VecDeque<(AbortHandle, Arc<AtomicBool>, Instant)> = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -50,12 +54,14 @@ async fn accept(listener: TcpListener, front: Front) -> io::Result<()> {
         };
         let known = Arc::new(AtomicBool::new(false));
         let task = tokio::spawn(connection(stream, front.clone(), Arc::clone(&known)));
-        strangers.push_back((task.abort_handle(), known));
-        strangers.retain(|(task, known)| !known.load(Ordering::Relaxed) && !task.is_finished());
-        if strangers.len() > STRANGERS_MAX
-            && let Some((oldest, _)) = strangers.pop_front()
+        strangers.push_back((task.abort_handle(), known, Instant::now()));
+        strangers.retain(|(task, known, _)| !known.load(Ordering::Relaxed) && !task.is_finished());
+        while let Some((oldest, _, since)) = strangers.front()
+            && strangers.len() > STRANGERS_MAX
+            && (strangers.len() > STRANGERS_CRUSH || since.elapsed() > INTRODUCTION)
         {
             oldest.abort();
+            strangers.pop_front();
         }
     }
 }

@@ -28,3 +28,22 @@ pub(super) async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> 
         }
     }
 }
+
+/// LIMIT: what is read of a refused upload so that its sender gets to see the refusal.
+const DRAIN_MAX: usize = 256 << 20;
+const DRAIN_LIMIT: Duration = Duration::from_secs(20);
+
+/// Reads and forgets the rest of a body, within limits.
+pub(super) async fn drain(body: &mut Incoming) {
+    let draining = async {
+        let mut left = DRAIN_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let len = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(len) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DRAIN_LIMIT, draining).await;
+}

@@ -87,7 +87,7 @@ fn open(path: &[u8]) -> Result<Opened, Refusal> {
 /// proc, sysfs, cgroup, cgroup2, tracefs, debugfs: files that are made while they are read.
 fn is_kernel(fs: &StatFs) -> bool {
     let magics: [i64; 6] = [0x9fa0, 0x6265_6572, 0x27_e0eb, 0x6367_7270, 0x7472_6163, 0x6462_6720];
-    magics.contains(&(fs.f_type as i64))
+    magics.contains(&fs.f_type)
 }
 
 /// Such a file may have no end or may make its reader wait (/proc/kmsg): both are refused.

@@ -21,11 +21,16 @@ use super::{
 };
 use crate::error::Refusal;
 use crate::http::{Body, json};
+use crate::identity::Begun;
 use crate::state::Agent;
 use crate::users::User;
 
 /// LIMIT: links followed to find where an upload through a dangling link goes.
 const LINKS_MAX: usize = 8;
+
+/// LIMIT: bytes and pieces that are gathered before a worker is asked to write them.
+const BATCH: usize = 256 * 1024;
+const BATCH_CHUNKS: usize = 64;
 
 /// Header prefix of metadata.
 const METADATA_PREFIX: &str = "x-metadata-";
@@ -37,6 +42,20 @@ pub(crate) async fn post(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Refusal> {
     let (head, mut incoming) = request.into_parts();
+    let received = receive(agent, user, &head, &mut incoming).await;
+    if received.is_err() {
+        // A client that is still sending would meet a closed connection and never see why.
+        body::drain(&mut incoming).await;
+    }
+    received
+}
+
+async fn receive(
+    agent: &Agent,
+    user: &User,
+    head: &http::request::Parts,
+    incoming: &mut Incoming,
+) -> Result<Response<Body>, Refusal> {
     let query = head.uri.query().unwrap_or_default();
     let wanted = Wanted {
         path: decode_query(query, "path").filter(|path| !path.is_empty()),
@@ -52,7 +71,7 @@ pub(crate) async fn post(
                 return Err(Refusal::Invalid("the path parameter is required".into()));
             };
             let mut upload = Upload::begin(agent, user, raw, &wanted, coding).await?;
-            while let Some(chunk) = body::next(&mut incoming).await? {
+            while let Some(chunk) = body::next(incoming).await? {
                 upload.write(chunk).await?;
             }
             vec![upload.finish().await?]
@@ -65,12 +84,12 @@ async fn multipart(
     agent: &Agent,
     user: &User,
     wanted: &Wanted,
-    incoming: Incoming,
+    incoming: &mut Incoming,
     boundary: String,
 ) -> Result<Vec<Vec<u8>>, Refusal> {
     let chunks = futures::stream::unfold(Some(incoming), |incoming| async move {
-        let mut incoming = incoming?;
-        match body::next(&mut incoming).await {
+        let incoming = incoming?;
+        match body::next(incoming).await {
             Ok(Some(chunk)) => Some((Ok(chunk), Some(incoming))),
             Ok(None) => None,
             Err(refusal) => Some((Err(io::Error::other(refusal)), None)),
@@ -157,14 +176,19 @@ impl Coding {
     }
 }
 
-/// An upload in progress. Dropped before `finish`, it leaves nothing behind.
+/// An upload in progress: one batch is written while the next arrives. Dropped before `finish`, it leaves nothing.
 struct Upload<'a> {
     agent: &'a Agent,
     user: &'a User,
     path: Vec<u8>,
-    /// Taken by the job that writes, and put back by it.
-    sink: Option<Sink>,
+    stage: Option<Stage>,
+    batch: Vec<Bytes>,
     metadata: Metadata,
+}
+
+enum Stage {
+    Idle(Sink),
+    Writing(Begun<Sink>),
 }
 
 impl<'a> Upload<'a> {
@@ -182,26 +206,42 @@ impl<'a> Upload<'a> {
             Coding::Identity => Sink::Plain(file),
             Coding::Gzip => Sink::Gzip(Box::new(flate2::write::MultiGzDecoder::new(file))),
         };
-        Ok(Self { agent, user, path, sink: Some(sink), metadata: wanted.metadata.clone() })
+        let metadata = wanted.metadata.clone();
+        Ok(Self { agent, user, path, stage: Some(Stage::Idle(sink)), batch: Vec::new(), metadata })
     }
 
     async fn write(&mut self, chunk: Bytes) -> Result<(), Refusal> {
-        let Some(mut sink) = self.sink.take() else { return Err(lost()) };
-        let job = move || sink.write(&chunk).map(|()| sink);
-        self.sink = Some(self.agent.workers.run(&self.user.ids, job).await?);
+        self.batch.push(chunk);
+        if self.batch.len() >= BATCH_CHUNKS || self.batch.iter().map(Bytes::len).sum::<usize>() >= BATCH {
+            self.flush().await?;
+        }
         Ok(())
     }
 
+    async fn flush(&mut self) -> Result<(), Refusal> {
+        let mut sink = self.idle().await?;
+        let batch = std::mem::take(&mut self.batch);
+        let job = move || batch.iter().try_for_each(|chunk| sink.write(chunk)).map(|()| sink);
+        self.stage = Some(Stage::Writing(self.agent.workers.begin(&self.user.ids, job)?));
+        Ok(())
+    }
+
+    /// The sink, once the batch before is written.
+    async fn idle(&mut self) -> Result<Sink, Refusal> {
+        match self.stage.take() {
+            Some(Stage::Idle(sink)) => Ok(sink),
+            Some(Stage::Writing(begun)) => begun.answer().await,
+            None => Err(Refusal::Internal("the upload lost its file".into())),
+        }
+    }
+
     async fn finish(mut self) -> Result<Vec<u8>, Refusal> {
-        let Some(sink) = self.sink.take() else { return Err(lost()) };
+        self.flush().await?;
+        let sink = self.idle().await?;
         let metadata = std::mem::take(&mut self.metadata);
         self.agent.workers.run(&self.user.ids, move || sink.target()?.commit(&metadata)).await?;
         Ok(self.path)
     }
-}
-
-fn lost() -> Refusal {
-    Refusal::Internal("the upload lost its file".into())
 }
 
 enum Sink {

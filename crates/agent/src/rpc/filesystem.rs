@@ -124,19 +124,19 @@ async fn watch_dir(
     let keepalive = keepalive(&context);
     let step = |event: WatchStep| WatchDirResponse { event: Some(event), ..Default::default() };
     Response::stream_ok(async_stream::stream! {
-        yield Ok(step(WatchStep::Start(StartEvent::default().into())));
+        yield Ok(step(WatchStep::Start(StartEvent::default())));
         loop {
             match tokio::time::timeout(keepalive, watcher.next()).await {
                 Ok(Ok(event)) => {
                     if let Some(event) = told(&agent, &terms, event).await {
-                        yield Ok(step(WatchStep::Filesystem(event.into())));
+                        yield Ok(step(WatchStep::Filesystem(event)));
                     }
                 }
                 Ok(Err(refusal)) => {
                     yield Err(refusal.into());
                     return;
                 }
-                Err(_) => yield Ok(step(WatchStep::Keepalive(KeepAlive::default().into()))),
+                Err(_) => yield Ok(step(WatchStep::Keepalive(KeepAlive::default()))),
             }
         }
     })

@@ -128,7 +128,7 @@ fn events(
     with_output: bool,
 ) -> impl futures::Stream<Item = Result<ProcessEvent, ConnectError>> + Send + 'static {
     async_stream::stream! {
-        yield Ok(event(Event::Started(wire::process_event::Started { pid, ..Default::default() }.into())));
+        yield Ok(event(Event::Started(wire::process_event::Started { pid, ..Default::default() })));
         loop {
             let item = tokio::time::timeout(keepalive, reader.next()).await;
             match item {
@@ -143,11 +143,11 @@ fn events(
                         core_dumped: exit.core_dumped,
                         ..Default::default()
                     };
-                    yield Ok(event(Event::Exit(exit.into())));
+                    yield Ok(event(Event::Exit(exit)));
                     return;
                 }
                 Ok(None) => return,
-                Err(_) => yield Ok(event(Event::Keepalive(wire::process_event::KeepAlive::default().into()))),
+                Err(_) => yield Ok(event(Event::Keepalive(wire::process_event::KeepAlive::default()))),
             }
         }
     }
@@ -209,7 +209,10 @@ async fn logs(
         for line in kept {
             yield Ok(log_event(line));
         }
-        while request.follow {
+        if !request.follow {
+            return;
+        }
+        loop {
             match tokio::time::timeout(keepalive, reader.next()).await {
                 Ok(line) => yield Ok(log_event(line)),
                 Err(_) => yield Ok(LogEvent { keepalive: true, ..Default::default() }),

@@ -247,7 +247,10 @@ impl AgentClient {
             .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         *request.body_mut() = StreamBody::new(content.map(|chunk| chunk.map(Frame::data))).boxed_unsync();
         let call = async {
-            let answer = self.inner.transport.send(request).await?;
+            let mut answer = self.inner.transport.send(request).await?;
+            if !answer.head.status.is_success() {
+                answer.body.forsake();
+            }
             accept(answer).await?.read_all(1 << 20).await
         };
         within("write_file", UPLOAD_LIMIT, call).await.map(|_| ())

@@ -91,7 +91,10 @@ impl Transport {
 
     fn answer(self: &Arc<Self>, response: Response<Incoming>, connection: Connection) -> Answer {
         let (head, body) = response.into_parts();
-        Answer { head, body: BodyReader { body, connection: Some(connection), home: Arc::clone(self) } }
+        Answer {
+            head,
+            body: BodyReader { body, connection: Some(connection), reusable: true, home: Arc::clone(self) },
+        }
     }
 
     async fn connect(&self) -> Result<Connection, AgentError> {
@@ -134,10 +137,16 @@ pub(super) struct Answer {
 pub(super) struct BodyReader {
     body: Incoming,
     connection: Option<Connection>,
+    reusable: bool,
     home: Arc<Transport>,
 }
 
 impl BodyReader {
+    /// Closes the connection after this answer: the peer may not have read all of the request.
+    pub(super) fn forsake(&mut self) {
+        self.reusable = false;
+    }
+
     /// The next bytes, or `None` at the end. Cancel-safe: nothing is taken before it is returned.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, AgentError> {
         loop {
@@ -149,7 +158,9 @@ impl BodyReader {
                 }
                 Some(Err(e)) => return Err(AgentError::Transport(e)),
                 None => {
-                    if let Some(connection) = self.connection.take() {
+                    if let Some(connection) = self.connection.take()
+                        && self.reusable
+                    {
                         self.home.keep(connection);
                     }
                     return Ok(None);
