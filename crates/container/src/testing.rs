@@ -131,3 +131,34 @@ fn links_and_tables(seen: &mut BTreeSet<String>) {
     let text = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     seen.extend(text.lines().filter(|line| line.contains("atoll_")).map(|line| format!("rules {line}")));
 }
+
+/// Removes by force what a server with this data folder left, for a test that failed half way.
+pub fn scrub(data: &Path) {
+    if let Some(block) = crate::block::block_of(Path::new("/run/atoll"), data)
+        && let Ok(cgroups) = crate::cgroup::open(&format!("atoll-{block}"))
+    {
+        let begun = Instant::now();
+        while begun.elapsed() < GRACE {
+            let names = cgroups.list().unwrap_or_default();
+            for name in &names {
+                let _ = cgroups.thaw(name);
+                for pid in cgroups.processes(name).unwrap_or_default() {
+                    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                    }
+                }
+                let _ = cgroups.remove(name);
+            }
+            if names.is_empty() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = cgroups.remove_parent();
+    }
+    for mount in crate::mountinfo::read().unwrap_or_default().iter().rev() {
+        if mount.point.starts_with(data) {
+            let _ = rustix::mount::unmount(&mount.point, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_agentapi::{AgentClient, AgentToken, StartProcess};
 use atoll_container::testing::LeakCheck;
 use atoll_container::{Config, Engine, LauncherCommand};
 use atoll_image::Catalog;
@@ -12,7 +13,7 @@ use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId, Storage};
 use atoll_provider::{Booted, InstanceSpec, Provider, Target};
 
 pub(crate) struct World {
-    pub(crate) engine: Engine,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) config: Config,
 }
@@ -36,16 +37,16 @@ pub(crate) fn in_world<F: Future<Output = World>>(
             tokio::task::spawn_blocking(move || make.make_busybox().unwrap()).await.unwrap();
             let mut config = config(&data);
             adjust(&mut config);
-            let engine = Engine::open(config.clone(), Arc::clone(&catalog)).await.unwrap();
+            let engine = Arc::new(Engine::open(config.clone(), Arc::clone(&catalog)).await.unwrap());
             let world = test(World { engine, catalog, config }).await;
             world.engine.close().await;
             world.engine.settle(Duration::from_secs(20)).await.unwrap();
-            world.engine.uninstall().await.unwrap();
+            let engine = Arc::into_inner(world.engine).expect("the test holds the engine no more");
+            engine.uninstall().await.unwrap();
         });
     });
     if let Err(panic) = worker.join() {
-        // The data folder is kept for a look; what lives in it is ended by the next adoption.
-        std::mem::forget(folder);
+        atoll_container::testing::scrub(folder.path());
         std::panic::resume_unwind(panic);
     }
     check.after().unwrap();
@@ -100,6 +101,48 @@ impl World {
 
     pub(crate) async fn destroy(&self, spec: &InstanceSpec) {
         self.engine.destroy(&target(spec)).await.unwrap_or_else(|error| panic!("destroy: {}", chain(&error)));
+    }
+
+    /// Its agent.
+    pub(crate) fn agent(&self, spec: &InstanceSpec, booted: &Booted) -> AgentClient {
+        let (engine, target) = (Arc::downgrade(&self.engine), target(spec));
+        let connect = move || {
+            let (engine, target) = (engine.clone(), target.clone());
+            async move {
+                let engine = engine.upgrade().ok_or(std::io::ErrorKind::NotConnected)?;
+                engine.dial(&target, atoll_provider::AGENT_PORT).await.map_err(std::io::Error::other)
+            }
+        };
+        AgentClient::new(connect, &AgentToken::new(booted.agent_token.as_str()))
+    }
+
+    /// Runs a line of shell as root; answers its exit code and what it printed on both streams.
+    pub(crate) async fn sh(&self, spec: &InstanceSpec, booted: &Booted, line: &str) -> (i32, String) {
+        self.sh_as(spec, booted, "root", line).await
+    }
+
+    pub(crate) async fn sh_as(&self, spec: &InstanceSpec, booted: &Booted, user: &str, line: &str) -> (i32, String) {
+        let what = StartProcess {
+            cmd: "/bin/sh".into(),
+            args: vec!["-c".into(), line.into()],
+            user: Some(user.into()),
+            cwd: "/".into(),
+            timeout: Some(Duration::from_secs(30)),
+            ..StartProcess::default()
+        };
+        let output = self.agent(spec, booted).run(what, 1 << 20).await.unwrap();
+        let text = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+        (output.status.shell_code(), String::from_utf8_lossy(&text).trim().to_owned())
+    }
+
+    /// Drops the engine without a farewell, as a killed server would leave it, and opens the same data folder again.
+    pub(crate) async fn reopen(self) -> Self {
+        let Self { engine, catalog, config } = self;
+        drop(engine);
+        // Its tasks end at their next turn.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let engine = Arc::new(Engine::open(config.clone(), Arc::clone(&catalog)).await.unwrap());
+        Self { engine, catalog, config }
     }
 
     /// The pid of the first process, on the host.
