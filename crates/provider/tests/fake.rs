@@ -25,6 +25,7 @@ impl Inside for InMemory {
 }
 
 #[tokio::test]
+#[expect(clippy::print_stdout, reason = "a failing case is found by its name")]
 async fn the_fake_conforms() {
     let fake = FakeProvider::new();
     let fixture = Fixture {

@@ -89,7 +89,7 @@ impl Admission {
 
     /// Looks at the machine, at most once a second.
     pub(crate) async fn look(&self, provider: &dyn Provider) -> Result<Node, ProviderError> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let seen = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, node)) = seen
             && at.elapsed() < FRESH
         {

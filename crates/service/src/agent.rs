@@ -116,6 +116,8 @@ fn refused(about: About, code: RpcCode, message: String) -> ServiceError {
         (RpcCode::ResourceExhausted, About::Process | About::Start) => Code::SandboxExhausted,
         (RpcCode::Unimplemented, _) => Code::Unsupported,
         (RpcCode::DeadlineExceeded, _) => Code::DeadlineExceeded,
+        // The protocol's word for a user that the sandbox does not have; the token is ours and right.
+        (RpcCode::Unauthenticated, About::Start | About::File) => Code::InvalidArgument,
         (RpcCode::Unavailable | RpcCode::Canceled | RpcCode::Unauthenticated, _) => Code::SandboxUnavailable,
         (RpcCode::Internal | RpcCode::DataLoss | RpcCode::Unknown, _) => Code::Internal,
     };
@@ -140,5 +142,6 @@ mod tests {
         assert_eq!(refused(About::File, RpcCode::ResourceExhausted), Code::DiskFull);
         assert_eq!(refused(About::Start, RpcCode::ResourceExhausted), Code::SandboxExhausted);
         assert_eq!(refused(About::Start, RpcCode::Unavailable), Code::SandboxUnavailable);
+        assert_eq!(refused(About::Start, RpcCode::Unauthenticated), Code::InvalidArgument);
     }
 }

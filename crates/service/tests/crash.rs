@@ -71,8 +71,7 @@ async fn die_at(at: usize) -> Option<&'static str> {
     let gone = world.service.delete(&world.admin, "x", true).await;
     assert!(gone.is_ok() || through || world.fake.holds().is_empty());
     assert_eq!(world.fake.holds(), []);
-    let place = *stopper.place.lock().unwrap();
-    place
+    *stopper.place.lock().unwrap()
 }
 
 /// After a restart nothing passes for ever.

@@ -26,9 +26,11 @@ pub struct World {
     _hold_time: std::sync::mpsc::Sender<()>,
 }
 
+pub type Configure = Box<dyn FnOnce(&mut Config)>;
+
 #[derive(Default)]
 pub struct Options {
-    pub config: Option<Box<dyn FnOnce(&mut Config)>>,
+    pub config: Option<Configure>,
     pub failpoint: Option<FailPoint>,
 }
 
