@@ -29,8 +29,12 @@ impl Service {
         let template = self.inner.templates.resolve(&self.inner, name).await?;
         let lease = self.lease_for(who, &spec, &template)?;
         let request = NewLease { idempotency: idempotency(&spec), lease };
-        self.reserve(&request.lease).await?;
-        let (handle, created) = match self.make(request).await? {
+        let born = match self.reserve(&request.lease).await {
+            Ok(()) => self.make(request).await?,
+            // Without room only an old answer can be given again: the repeated create may be what took the last place.
+            Err(full) => Born::Replayed(Box::new(self.made_before(&request).await?.ok_or(full)?)),
+        };
+        let (handle, created) = match born {
             Born::New(handle) => (handle, Created::New),
             Born::Replayed(before) => {
                 let Some(handle) = self.inner.registry.get(&before.id) else {
@@ -50,6 +54,13 @@ impl Service {
         driver::birth(&self.inner, request, reply);
         let ended = || ServiceError::new(Code::Internal, "the service is ending").retry_after(2);
         Ok(answer.await.map_err(|_| ended())??)
+    }
+
+    async fn made_before(&self, request: &NewLease) -> Result<Option<Lease>, ServiceError> {
+        match &request.idempotency {
+            Some((key, hash)) => Ok(self.inner.store.made_with(&request.lease.tenant, key, *hash).await?),
+            None => Ok(None),
+        }
     }
 
     async fn reserve(&self, lease: &Lease) -> Result<(), ServiceError> {

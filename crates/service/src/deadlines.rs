@@ -73,6 +73,7 @@ impl Deadlines {
 
     pub(crate) fn again(&self, id: &SandboxId, now: &Moment) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).set(id, Some(now.boot_ms + AGAIN_MS));
+        self.sooner.notify_one();
     }
 }
 

@@ -62,6 +62,8 @@ async fn a_create_that_fails_is_failed_and_cleaned_up() {
         world.quiet().await;
         assert_eq!(world.fake.calls(Call::Halt, &lease.id), 1, "cleanup was called");
         assert_eq!(world.fake.holds(), []);
+        let lost = world.service.start(&world.admin, "x", true).await.unwrap_err();
+        assert_eq!(lost.hint.as_deref(), Some("delete it and create a new one"));
         let gone = world.service.delete(&world.admin, "x", true).await.unwrap();
         assert_eq!(gone.phase, Phase::Deleted);
     }
@@ -271,6 +273,18 @@ async fn the_same_idempotency_key_makes_one_sandbox() {
     let other = world.service.create(&world.admin, keyed("y"), true).await.unwrap_err();
     assert_eq!(other.code, Code::IdempotencyMismatch);
     assert_eq!(world.fake.holds().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_create_is_answered_also_when_it_took_the_last_place() {
+    let world =
+        World::with(Options { config: Some(Box::new(|config| config.live_max = 1)), ..Default::default() })
+            .await;
+    let keyed = CreateSandbox { idempotency_key: Some("k".to_owned()), ..Default::default() };
+    let first = world.try_create(keyed.clone()).await.unwrap();
+    let (again, created) = world.service.create(&world.admin, keyed, true).await.unwrap();
+    assert_eq!((again.id, created), (first.id, Created::Replayed));
+    assert_eq!(world.try_create(CreateSandbox::default()).await.unwrap_err().code, Code::NoCapacity);
 }
 
 #[tokio::test(start_paused = true)]

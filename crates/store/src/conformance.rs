@@ -175,6 +175,9 @@ async fn the_same_idempotency_key_answers_the_same_sandbox(store: Subject) {
     assert_eq!(before.id, lease(1, &mine).id);
     assert!(matches!(store.insert(keyed(3, &mine, 2)).await, Err(StoreError::IdempotencyMismatch)));
     assert_eq!(store.insert(keyed(4, &other, 2)).await.unwrap(), Inserted::New);
+    assert_eq!(store.made_with(&mine, "key", [1; 32]).await.unwrap().unwrap().id, before.id);
+    assert!(store.made_with(&mine, "unused", [1; 32]).await.unwrap().is_none());
+    assert!(matches!(store.made_with(&mine, "key", [2; 32]).await, Err(StoreError::IdempotencyMismatch)));
 }
 
 async fn an_advance_over_a_newer_generation_is_stale(store: Subject) {

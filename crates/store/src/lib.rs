@@ -158,6 +158,15 @@ pub trait Store: Send + Sync + 'static {
     /// Remembers a new sandbox, after quota, name and idempotency key were checked in the same transaction.
     async fn insert(&self, new: NewLease) -> Result<Inserted, StoreError>;
 
+    /// The sandbox that was made with this idempotency key, if it was used; [`StoreError::IdempotencyMismatch`] when it
+    /// was used with another request.
+    async fn made_with(
+        &self,
+        tenant: &TenantId,
+        key: &str,
+        request: Hash,
+    ) -> Result<Option<Lease>, StoreError>;
+
     /// Writes a lease if nobody else did since generation − 1; [`StoreError::Stale`] otherwise.
     async fn advance(&self, change: Advance) -> Result<(), StoreError>;
 

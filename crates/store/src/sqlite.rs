@@ -76,6 +76,16 @@ impl Store for SqliteStore {
         self.write(move |conn| leases::insert(conn, &new, &row)).await
     }
 
+    async fn made_with(
+        &self,
+        tenant: &TenantId,
+        key: &str,
+        request: Hash,
+    ) -> Result<Option<Lease>, StoreError> {
+        let (tenant, key) = (tenant.clone(), key.to_owned());
+        self.read(move |conn| leases::replay(conn, &tenant, &key, &request)).await
+    }
+
     async fn advance(&self, change: Advance) -> Result<(), StoreError> {
         let row = leases::Row::new(&change.lease)?;
         let sealed = leases::seal_instance(&self.seal, &change.instance)?;

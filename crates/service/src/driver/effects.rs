@@ -137,6 +137,12 @@ async fn boot(inner: &Arc<Inner>, lease: &Lease, first: bool) -> Outcome {
     let booted = if first { inner.provider.create(&spec).await } else { inner.provider.boot(&spec).await };
     let booted = match booted {
         Ok(booted) => booted,
+        Err(atoll_provider::ProviderError::Gone { sandbox }) => {
+            let message =
+                format!("the files of sandbox {sandbox} are not there: it was never made, or they were lost");
+            let failure = ServiceError::new(Code::SandboxUnavailable, message);
+            return Outcome::NotBooted(failure.hint("delete it and create a new one"));
+        }
         Err(error) => return Outcome::NotBooted(error.into()),
     };
     inner.failpoint.reach("effect.made").await;

@@ -96,7 +96,7 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
     Ok(Inserted::New)
 }
 
-fn replay(
+pub(crate) fn replay(
     conn: &Connection,
     tenant: &TenantId,
     key: &str,
