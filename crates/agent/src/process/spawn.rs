@@ -5,7 +5,7 @@
 //! What goes wrong in the child comes back through a close-on-exec pipe as (step, errno); its end without a word
 //! means that the program runs.
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
@@ -150,6 +150,8 @@ struct Image {
     candidates: Vec<CString>,
     _strings: Vec<CString>,
     argv: Vec<*const c_char>,
+    /// As `argv`, for the sh that stands in for bash: a program of many names looks at the first word.
+    sh_argv: Vec<*const c_char>,
     envp: Vec<*const c_char>,
     cwd: CString,
     uid: u32,
@@ -177,9 +179,11 @@ impl Image {
             part.iter().map(|s| s.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
         };
         let (argv, envp) = (pointers(&strings[..argc]), pointers(&strings[argc..]));
+        let sh_argv = std::iter::once(SH.as_ptr()).chain(argv[1..].iter().copied()).collect();
         Ok(Self {
             candidates: candidates(plan)?,
             argv,
+            sh_argv,
             envp,
             _strings: strings,
             cwd: text(plan.cwd.clone().into_bytes(), "cwd")?,
@@ -189,6 +193,8 @@ impl Image {
         })
     }
 }
+
+const SH: &CStr = c"/bin/sh";
 
 /// The paths to try: the command itself if it is a path, else below each directory of PATH. A missing bash is
 /// answered by sh, which every image with a shell has.
@@ -207,7 +213,7 @@ fn candidates(plan: &Plan) -> Result<Vec<CString>, Refusal> {
         }
     }
     if matches!(plan.cmd.as_str(), "/bin/bash" | "/usr/bin/bash" | "bash") {
-        paths.push(c"/bin/sh".into());
+        paths.push(SH.into());
     }
     Ok(paths)
 }
@@ -330,8 +336,9 @@ impl Task<'_> {
     fn execute(&self) -> i32 {
         let mut answer = libc::ENOENT;
         for path in &self.image.candidates {
+            let argv = if path.as_c_str() == SH { &self.image.sh_argv } else { &self.image.argv };
             // SAFETY: argv and envp are null-terminated arrays of strings that live in `image`.
-            unsafe { libc::execve(path.as_ptr(), self.image.argv.as_ptr(), self.image.envp.as_ptr()) };
+            unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), self.image.envp.as_ptr()) };
             match last_errno() {
                 libc::ENOENT | libc::ENOTDIR => {}
                 libc::EACCES => answer = libc::EACCES,
