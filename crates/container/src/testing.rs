@@ -52,31 +52,48 @@ impl LeakCheck {
 /// Everything that could be left by a server with this data folder, as lines.
 fn observe(data: &Path) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
-    processes(data, &mut seen);
+    let strangers = processes(data, &mut seen);
     mounts(data, &mut seen);
-    loops(data, &mut seen);
+    if !strangers {
+        loops(data, &mut seen);
+    }
     cgroups(data, &mut seen);
     layers(data, &mut seen);
     links_and_tables(&mut seen);
     seen
 }
 
-/// Processes whose program, root or descriptors lie in the data folder, and agents of ours.
-fn processes(data: &Path, seen: &mut BTreeSet<String>) {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return };
-    for entry in entries.flatten() {
+/// Processes that still see the data folder's mounts. Answers whether strangers do: another program that has copied the
+/// machine's mounts into a namespace of its own keeps our loop device, and that is no leak of ours.
+fn processes(data: &Path, seen: &mut BTreeSet<String>) -> bool {
+    let text = data.display().to_string();
+    let mut strangers = false;
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        if pid == std::process::id() {
+        let read = |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+        let same_view = || std::fs::read_link(entry.path().join("ns/mnt")).ok() == std::fs::read_link("/proc/self/ns/mnt").ok();
+        if !read("mountinfo").contains(&text) || same_view() {
             continue;
         }
-        let mounted = std::fs::read_to_string(entry.path().join("mountinfo")).unwrap_or_default();
-        let text = data.display().to_string();
-        let links = ["exe", "cwd", "root"].map(|name| std::fs::read_link(entry.path().join(name)).unwrap_or_default());
-        if mounted.contains(&text) || links.iter().any(|link| link.starts_with(data)) {
-            let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            seen.insert(format!("process {pid} {}", name.trim()));
+        let name = read("comm").trim().to_owned();
+        let is_ours = name.starts_with("atoll-") || read("cmdline").split('\0').any(|word| word == "launcher");
+        if is_ours && is_below(pid, std::process::id()) {
+            seen.insert(format!("process {pid} {name}"));
+        } else {
+            strangers = true;
         }
     }
+    strangers
+}
+
+fn is_below(pid: u32, ancestor: u32) -> bool {
+    let mut at = pid;
+    while at > 1 && at != ancestor {
+        let stat = std::fs::read_to_string(format!("/proc/{at}/stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        at = parent.unwrap_or(0);
+    }
+    at == ancestor
 }
 
 fn mounts(data: &Path, seen: &mut BTreeSet<String>) {

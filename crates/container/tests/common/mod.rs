@@ -99,6 +99,11 @@ impl World {
         self.engine.create(spec).await.unwrap_or_else(|error| panic!("create: {}", chain(&error)))
     }
 
+    /// As [`World::create`], with the refusal as one line.
+    pub(crate) async fn engine_create(&self, spec: &InstanceSpec) -> Result<Booted, String> {
+        self.engine.create(spec).await.map_err(|error| chain(&error))
+    }
+
     pub(crate) async fn destroy(&self, spec: &InstanceSpec) {
         self.engine.destroy(&target(spec)).await.unwrap_or_else(|error| panic!("destroy: {}", chain(&error)));
     }
