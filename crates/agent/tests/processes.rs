@@ -221,7 +221,7 @@ async fn a_missing_bash_is_answered_by_sh_and_no_shell_by_a_refusal() {
     let agent = TestAgent::start_as_pid_1();
     hide(&agent, &["bash"]).await;
     let output = agent.client.run(command(&["/bin/bash", "-c", "echo by $0"]), 1024).await.unwrap();
-    assert_eq!(output.stdout, b"by /bin/bash\n");
+    assert_eq!(output.stdout, b"by /bin/sh\n");
     let agent = TestAgent::start_as_pid_1();
     hide(&agent, &["bash", "sh", "dash"]).await;
     let error = agent.client.run(command(&["/bin/bash", "-c", "echo"]), 1024).await.unwrap_err();

@@ -43,6 +43,15 @@ impl TestAgent {
         Self::launch(command)
     }
 
+    /// The agent as PID 1, after a shell did `before` (in the same process, so limits and cgroups stay).
+    pub fn start_after(before: &str) -> Self {
+        let mut command = Command::new("sh");
+        let agent = env!("CARGO_BIN_EXE_atoll-agent");
+        let script = format!("{before}; exec unshare --fork --pid --mount-proc --kill-child {agent} \"$@\"");
+        command.args(["-c", &script, "sh"]);
+        Self::launch(command)
+    }
+
     fn launch(mut command: Command) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -13,6 +13,9 @@ use crate::error::AgentError;
 use crate::proto::agent::__buffa::oneof::process_event::Event;
 use crate::proto::{agent, process};
 
+/// LIMIT: the agent takes messages of up to 4 MiB.
+const INPUT_PIECE: usize = 1 << 20;
+
 /// What to start. `Default` is nobody's command: set at least `cmd`.
 #[derive(Debug, Clone, Default)]
 pub struct StartProcess {
@@ -252,17 +255,19 @@ impl AgentClient {
         Ok(answer.processes.into_iter().map(ProcessInfo::from).collect())
     }
 
-    /// Writes to a process's stdin or terminal. Waits while the process does not read, within the call's deadline.
-    pub async fn send_stdin(&self, pid: u32, data: impl Into<Vec<u8>>) -> Result<(), AgentError> {
-        let request = process::SendInputRequest {
-            process: selector(pid),
-            input: MessageField::some(process::ProcessInput {
-                input: Some(process::process_input::Input::Stdin(data.into())),
+    /// Writes to a process's stdin or terminal, large inputs in pieces. Each piece waits while the process does not
+    /// read, within the call's deadline.
+    pub async fn send_stdin(&self, pid: u32, data: impl AsRef<[u8]>) -> Result<(), AgentError> {
+        for piece in data.as_ref().chunks(INPUT_PIECE) {
+            let input = process::process_input::Input::Stdin(piece.to_vec());
+            let request = process::SendInputRequest {
+                process: selector(pid),
+                input: MessageField::some(process::ProcessInput { input: Some(input), ..Default::default() }),
                 ..Default::default()
-            }),
-            ..Default::default()
-        };
-        self.unary("/process.Process/SendInput", &request).await.map(|_: process::SendInputResponse| ())
+            };
+            self.unary::<_, process::SendInputResponse>("/process.Process/SendInput", &request).await?;
+        }
+        Ok(())
     }
 
     /// Ends a process's stdin. A second time is fine.

@@ -1,0 +1,113 @@
+//! The agent beside bad neighbours: a fork bomb at the pids limit, exhausted descriptors, an orphan storm.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use atoll_agentapi::InitRequest;
+use atoll_model::ErrorKind;
+use common::{TestAgent, command, sh};
+
+/// A pids cgroup of this test's own, removed at the end.
+struct PidsLimit(PathBuf);
+
+impl PidsLimit {
+    fn new(max: u32) -> Self {
+        let v1 = PathBuf::from("/sys/fs/cgroup/pids");
+        let top = if v1.is_dir() { v1 } else { PathBuf::from("/sys/fs/cgroup") };
+        let dir = top.join(format!("atoll-agent-test-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("pids.max"), max.to_string()).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for PidsLimit {
+    fn drop(&mut self) {
+        let begun = Instant::now();
+        while std::fs::remove_dir(&self.0).is_err() && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_fork_bomb_at_the_limit_leaves_an_agent_that_answers_and_can_end_it() {
+    let limit = PidsLimit::new(60);
+    let agent = TestAgent::start_after(&format!("echo $$ > {}/cgroup.procs", limit.0.display()));
+    agent.client.init(&InitRequest::default()).await.unwrap();
+    // One that does not give up when a fork fails, as a shell's would.
+    let script = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass";
+    let bomb = command(&["python3", "-c", script]);
+    let (bombs, _stream) = agent.client.start(bomb).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut refused = 0;
+    for _ in 0..50 {
+        let begun = Instant::now();
+        match agent.client.run(command(&["/bin/true"]), 10).await {
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+                refused += 1;
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "an answer takes too long");
+    }
+    assert!(refused > 0, "the bomb never met the limit");
+    // Files need no new process, and the bomb can be ended.
+    assert!(agent.client.stat("/etc/passwd", None).await.is_ok());
+    let begun = Instant::now();
+    while agent.client.run(command(&["/bin/true"]), 10).await.is_err() {
+        let _ = agent.client.signal(bombs.pid, libc::SIGKILL).await;
+        assert!(begun.elapsed() < Duration::from_secs(10), "the bomb cannot be ended");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(agent);
+}
+
+#[tokio::test]
+async fn an_agent_out_of_descriptors_refuses_and_recovers() {
+    let agent = TestAgent::start_after("ulimit -n 64");
+    agent.client.init(&InitRequest::default()).await.unwrap();
+    let mut held = Vec::new();
+    let error = loop {
+        match tokio::time::timeout(Duration::from_secs(15), agent.client.start(command(&["sleep", "60"])))
+            .await
+            .unwrap()
+        {
+            Ok(started) => held.push(started),
+            Err(error) => break error,
+        }
+        assert!(held.len() < 64, "no limit was met");
+    };
+    assert!(matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::Unavailable), "{error}");
+    let pids: Vec<u32> = held.iter().map(|(started, _)| started.pid).collect();
+    drop(held);
+    let begun = Instant::now();
+    for pid in pids {
+        while let Err(error) = agent.client.signal(pid, libc::SIGKILL).await {
+            if error.kind() == ErrorKind::NotFound {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "{error}");
+        }
+    }
+    assert_eq!(agent.sh("echo back").await.stdout, b"back\n");
+}
+
+#[tokio::test]
+async fn a_storm_of_orphans_is_reaped_while_commands_go_on() {
+    let agent = TestAgent::start_as_pid_1();
+    let storm = sh("i=0; while [ $i -lt 1500 ]; do (true &); i=$((i+1)); done");
+    let (_, mut stream) = agent.client.start(storm).await.unwrap();
+    for n in 0..20 {
+        let output = agent.client.run(sh(&format!("exit {n}")), 10).await.unwrap();
+        assert_eq!(output.status.code, Some(n));
+    }
+    while stream.next().await.is_some() {}
+    let zombies = agent.sh("grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l").await;
+    assert_eq!(String::from_utf8_lossy(&zombies.stdout).trim(), "0");
+}
