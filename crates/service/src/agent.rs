@@ -112,7 +112,10 @@ fn refused(about: About, code: RpcCode, message: String) -> ServiceError {
             Code::InvalidArgument
         }
         (RpcCode::AlreadyExists, _) => Code::AlreadyExists,
-        (RpcCode::ResourceExhausted, About::File) => Code::DiskFull,
+        // The agent has one word for a full disk and for every other limit; only its text tells them apart.
+        (RpcCode::ResourceExhausted, _) if message.contains("disk") => Code::DiskFull,
+        (RpcCode::ResourceExhausted, About::File) if !message.contains("too many") => Code::DiskFull,
+        (RpcCode::ResourceExhausted, About::File) => Code::SandboxExhausted,
         (RpcCode::ResourceExhausted, About::Process | About::Start) => Code::SandboxExhausted,
         (RpcCode::Unimplemented, _) => Code::Unsupported,
         (RpcCode::DeadlineExceeded, _) => Code::DeadlineExceeded,

@@ -43,6 +43,7 @@ impl Service {
                 (handle, Created::Replayed)
             }
         };
+        tracing::info!(sandbox = %handle.lease().id, template = %template.name, ?created, "a sandbox was asked for");
         if !wait {
             return Ok((handle.lease().as_ref().clone(), created));
         }

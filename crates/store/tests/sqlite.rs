@@ -214,3 +214,23 @@ async fn sealed_rows_without_their_key_are_refused() {
     let error = refusal(dir.path());
     assert!(matches!(error, OpenError::Secret { .. }), "{error}");
 }
+
+/// Many writers at once share commits, and each is answered only when its own write is on disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_of_many_callers_are_all_there_when_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = with_leases(dir.path(), 0).await;
+    let tenant = store.tenants().await.unwrap()[0].id.clone();
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..500 {
+        let (store, lease) = (Arc::clone(&store), conformance::lease(n, &tenant));
+        tasks.spawn(async move {
+            let id = lease.id.clone();
+            store.insert(NewLease { lease, idempotency: None }).await.unwrap();
+            assert!(store.lease(&id).await.unwrap().is_some(), "read after the answer");
+        });
+    }
+    tasks.join_all().await;
+    store.close().await;
+    assert!(matches!(store.live().await, Err(atoll_store::StoreError::Closed)));
+}
