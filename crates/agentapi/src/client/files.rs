@@ -206,6 +206,9 @@ impl AgentClient {
     ) -> Result<FileReader, AgentError> {
         let mut request = self.request(Method::GET, &files_uri(path.as_ref(), user, None), None)?;
         if let Some(range) = range {
+            if range.len == Some(0) {
+                return Err(AgentError::Argument("an empty range cannot be asked for"));
+            }
             let end = range.len.map(|len| range.start.saturating_add(len).saturating_sub(1).to_string());
             let text = format!("bytes={}-{}", range.start, end.unwrap_or_default());
             let value =
