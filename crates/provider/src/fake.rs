@@ -52,6 +52,8 @@ pub enum Script {
     Delay(Duration),
     /// It waits until [`FakeProvider::release`].
     Hold,
+    /// It hands out a token that the agent does not take.
+    WrongToken,
     /// It panics.
     Panic,
 }
@@ -64,6 +66,7 @@ struct World {
     sandboxes: HashMap<SandboxId, Sandbox>,
     scripts: HashMap<Call, Vec<Script>>,
     calls: Vec<(Call, SandboxId)>,
+    wrong_token: bool,
 }
 
 #[derive(Default)]
@@ -191,6 +194,7 @@ impl FakeProvider {
             Some(Script::FailAfter) => return Ok(true),
             Some(Script::Delay(delay)) => tokio::time::sleep(delay).await,
             Some(Script::Hold) => self.released.notified().await,
+            Some(Script::WrongToken) => self.world.lock().unwrap().wrong_token = true,
             Some(Script::Panic) => panic!("scripted"),
         }
         Ok(false)
@@ -201,6 +205,7 @@ impl FakeProvider {
             return Err(ProviderError::NoTemplate { template: spec.template.clone() });
         }
         let mut world = self.world.lock().unwrap();
+        let wrong_token = std::mem::take(&mut world.wrong_token);
         if first && world.sandboxes.contains_key(&spec.sandbox) {
             return Err(failed());
         }
@@ -217,7 +222,8 @@ impl FakeProvider {
             Instance { id: spec.instance.clone(), token: token.clone(), connections: JoinSet::new() };
         sandbox.instance = Some(instance);
         let facts = serde_json::json!({ "instance": spec.instance });
-        Ok(Booted { facts, agent_token: token, from_pool: false })
+        let agent_token = if wrong_token { "another".to_owned() } else { token };
+        Ok(Booted { facts, agent_token, from_pool: false })
     }
 }
 

@@ -72,10 +72,32 @@ async fn a_create_that_fails_is_failed_and_cleaned_up() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_refuses_its_settings_fails_the_create() {
     let world = World::new().await;
-    let spec = CreateSandbox { template: Some("broken".to_owned()), ..Default::default() };
-    assert_eq!(world.try_create(spec).await.unwrap_err().code, Code::TemplateNotFound);
-    let spec = CreateSandbox { template: Some("unknown".to_owned()), ..Default::default() };
-    assert_eq!(world.try_create(spec).await.unwrap_err().code, Code::TemplateNotFound);
+    world.fake.script(Call::Create, Script::WrongToken);
+    let error = world.try_create(named("x")).await.unwrap_err();
+    assert_eq!(error.code, Code::SandboxUnavailable);
+    let lease = world.service.get(&world.admin, "x").await.unwrap();
+    assert_eq!(lease.phase, Phase::Failed);
+    world.quiet().await;
+    assert_eq!(
+        world.fake.holds(),
+        [(lease.id, None)],
+        "the instance was ended, the files wait for the delete"
+    );
+    world.service.delete(&world.admin, "x", true).await.unwrap();
+    assert_eq!(world.fake.holds(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_template_that_is_not_there_is_named() {
+    let world = World::new().await;
+    // The catalog knows `broken`, the provider does not; nobody knows `unknown`.
+    for template in ["broken", "unknown"] {
+        let spec = CreateSandbox { template: Some(template.to_owned()), ..Default::default() };
+        let error = world.try_create(spec).await.unwrap_err();
+        assert_eq!(error.code, Code::TemplateNotFound);
+        assert!(error.message.contains(template), "{error}");
+    }
+    assert_eq!(world.fake.holds(), []);
 }
 
 #[tokio::test(start_paused = true)]
