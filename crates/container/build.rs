@@ -19,7 +19,10 @@ fn main() {
 }
 
 fn build() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is two levels up");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the workspace is two levels up");
     for crate_name in ["agent", "agentapi"] {
         for part in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed={}", root.join("crates").join(crate_name).join(part).display());
@@ -29,7 +32,18 @@ fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .current_dir(&root)
-        .args(["build", "--package", "atoll-agent", "--bin", "atoll-agent", "--profile", "agent", "--target", TARGET, "--target-dir"])
+        .args([
+            "build",
+            "--package",
+            "atoll-agent",
+            "--bin",
+            "atoll-agent",
+            "--profile",
+            "agent",
+            "--target",
+            TARGET,
+            "--target-dir",
+        ])
         .arg(&target_dir)
         // What the outer cargo sets for this script must not reach the inner one.
         .env_remove("CARGO_ENCODED_RUSTFLAGS")

@@ -143,16 +143,26 @@ fn ranges(chunk: u32) -> impl Iterator<Item = u32> {
 }
 
 fn free_chunk(table: &Table) -> Result<u32, BlockError> {
-    let taken: HashSet<u32> = table.servers.values().flat_map(|server| server.chunks.iter().copied()).collect();
+    let taken: HashSet<u32> =
+        table.servers.values().flat_map(|server| server.chunks.iter().copied()).collect();
     (0..CHUNKS).find(|chunk| !taken.contains(chunk)).ok_or(BlockError::Exhausted { what: "id ranges" })
 }
 
-fn with_table<T>(folder: &Path, change: impl FnOnce(&mut Table) -> Result<T, BlockError>) -> Result<T, BlockError> {
+fn with_table<T>(
+    folder: &Path,
+    change: impl FnOnce(&mut Table) -> Result<T, BlockError>,
+) -> Result<T, BlockError> {
     let path = folder.join("servers.json");
     let failed = |cause| BlockError::Table { path: path.clone(), cause };
     fs::create_dir_all(folder).map_err(failed)?;
-    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join("lock")).map_err(failed)?;
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).map_err(|cause| failed(cause.into()))?;
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(folder.join("lock"))
+        .map_err(failed)?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
+        .map_err(|cause| failed(cause.into()))?;
     let mut table: Table = match fs::read(&path) {
         Ok(bytes) => serde_json::from_slice(&bytes).map_err(|cause| failed(cause.into()))?,
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Table::default(),

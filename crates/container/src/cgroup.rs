@@ -74,13 +74,17 @@ pub(crate) fn open(parent: &str) -> io::Result<Arc<dyn Cgroups>> {
 
 fn read_number(path: &Path) -> io::Result<u64> {
     let text = std::fs::read_to_string(path)?;
-    text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{} is no number", path.display())))
+    text.trim()
+        .parse()
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{} is no number", path.display())))
 }
 
 /// The value behind `key` in a file of `key value` lines.
 fn read_keyed(path: &Path, keys: &[&str]) -> io::Result<u64> {
     let text = std::fs::read_to_string(path)?;
-    let value = |line: &str| line.split_once(' ').filter(|(key, _)| keys.contains(key)).and_then(|(_, v)| v.parse::<u64>().ok());
+    let value = |line: &str| {
+        line.split_once(' ').filter(|(key, _)| keys.contains(key)).and_then(|(_, v)| v.parse::<u64>().ok())
+    };
     Ok(text.lines().filter_map(value).sum())
 }
 

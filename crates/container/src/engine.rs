@@ -23,7 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_image::Catalog;
 use atoll_model::{InstanceId, Limits, SandboxId};
-use atoll_network::{Dialer, DialerConfig, DnsForwarder, Router, RouterConfig, RouterError, RouterHandle, Upstreams};
+use atoll_network::{
+    Dialer, DialerConfig, DnsForwarder, Router, RouterConfig, RouterError, RouterHandle, Upstreams,
+};
 use atoll_provider::{Notice, ProviderError};
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinSet;
@@ -199,12 +201,14 @@ impl Place {
 
 impl Engine {
     /// Opens everything that outlives the server, or makes it, and starts the launcher. Call in the host's network namespace.
-    pub async fn open(config: Config, catalog: Arc<Catalog>) -> Result<Self, OpenError> {
+    pub async fn open(mut config: Config, catalog: Arc<Catalog>) -> Result<Self, OpenError> {
+        crate::sys::raise_descriptors().map_err(step("raise the limit of descriptors"))?;
         let blocking = tokio::task::spawn_blocking({
             let config = config.clone();
             move || Opened::open(&config)
         });
         let opened = blocking.await.map_err(|_| step("open the engine")(io::ErrorKind::Other.into()))??;
+        config.data = opened.data;
         let launcher = Launcher::new(config.launcher.clone(), opened.hello);
         launcher.warm().await?;
         let needs_adoption = !opened.ground.cgroups.list().map_err(step("list cgroups"))?.is_empty();
@@ -218,7 +222,9 @@ impl Engine {
             hands: Hands::start().map_err(step("start threads"))?,
             dialer: Dialer::start(DialerConfig::default()).map_err(step("start dialers"))?,
             boot_id: instance::boot_id().map_err(step("read the boot id"))?,
-            own_uts: Arc::new(std::fs::File::open("/proc/self/ns/uts").map_err(step("open our UTS namespace"))?.into()),
+            own_uts: Arc::new(
+                std::fs::File::open("/proc/self/ns/uts").map_err(step("open our UTS namespace"))?.into(),
+            ),
             places: Mutex::default(),
             pool: Mutex::default(),
             pool_wanted: Notify::new(),
@@ -287,7 +293,8 @@ impl Engine {
     pub async fn uninstall(self) -> Result<(), OpenError> {
         self.close().await;
         let Self { inner } = self;
-        inner.lock_tasks().shutdown().await;
+        let mut tasks = std::mem::take(&mut *inner.lock_tasks());
+        tasks.shutdown().await;
         let Ok(inner) = Arc::try_unwrap(inner) else {
             return Err(step("stop all work")(io::ErrorKind::ResourceBusy.into()));
         };
@@ -296,7 +303,9 @@ impl Engine {
         drop(inner.launcher);
         let data = inner.config.data.clone();
         crate::storage::unmount(&data).map_err(step("unmount the pool"))?;
-        match Arc::try_unwrap(inner.ground).map(|ground| Arc::try_unwrap(ground.numbers).map(Mutex::into_inner)) {
+        match Arc::try_unwrap(inner.ground)
+            .map(|ground| Arc::try_unwrap(ground.numbers).map(Mutex::into_inner))
+        {
             Ok(Ok(numbers)) => Ok(numbers.unwrap_or_else(PoisonError::into_inner).forget()?),
             _ => Ok(()),
         }
@@ -333,6 +342,7 @@ impl Inner {
 
 /// What is opened with blocking calls.
 struct Opened {
+    data: PathBuf,
     hello: Hello,
     ground: Arc<Ground>,
     router: Router,
@@ -348,9 +358,10 @@ impl Opened {
         let numbers = Numbers::open(&config.machine, &data)?;
         let block = numbers.block();
         let layers = Layers::open(&data, config.storage, legacy)?;
-        let agent = crate::agent_binary::install(&data, config.agent.as_deref()).map_err(step("write the agent"))?;
-        let cgroups =
-            crate::cgroup::open(&format!("atoll-{}", block.number())).map_err(step("set up control groups"))?;
+        let agent =
+            crate::agent_binary::install(&data, config.agent.as_deref()).map_err(step("write the agent"))?;
+        let cgroups = crate::cgroup::open(&format!("atoll-{}", block.number()))
+            .map_err(step("set up control groups"))?;
         let router = Router::open(RouterConfig { block, pin: data.join("router") })?;
         let handle = router.handle()?;
         let upstreams = config.name_servers.clone().map_or_else(Upstreams::of_host, Upstreams::fixed);
@@ -364,7 +375,7 @@ impl Opened {
             numbers: Arc::new(Mutex::new(numbers)),
         };
         let hello = Hello { stage: data.join("stage"), agent, needed, legacy };
-        Ok(Self { hello, ground: Arc::new(ground), router, dns })
+        Ok(Self { data, hello, ground: Arc::new(ground), router, dns })
     }
 }
 
@@ -375,7 +386,8 @@ fn is_old_kernel() -> bool {
     }
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (6, 15)
 }
 

@@ -19,6 +19,6 @@ pub(crate) mod protocol;
 mod serve;
 pub(crate) mod wire;
 
-pub(crate) use client::{Launcher, Spawning};
 pub use client::{LaunchError, LauncherCommand};
+pub(crate) use client::{Launcher, Spawning};
 pub use serve::main;

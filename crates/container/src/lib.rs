@@ -11,7 +11,10 @@
 //!         └─ watch      deaths, memory              └─ seccomp   which calls
 //! ```
 
-#![expect(unsafe_code, reason = "clone3, mount attributes, ioctls and capabilities have no safe wrappers; all are in `sys`")]
+#![expect(
+    unsafe_code,
+    reason = "clone3, mount attributes, ioctls and capabilities have no safe wrappers; all are in `sys`"
+)]
 
 mod agent_binary;
 mod block;

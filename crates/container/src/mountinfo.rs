@@ -38,10 +38,14 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, after)) = rest.split_first() {
-        let octal = after.get(..3).filter(|digits| *first == b'\\' && digits.iter().all(|d| (b'0'..b'8').contains(d)));
+        let octal = after
+            .get(..3)
+            .filter(|digits| *first == b'\\' && digits.iter().all(|d| (b'0'..b'8').contains(d)));
         match octal {
             Some(digits) => {
-                out.push(digits.iter().fold(0u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')));
+                out.push(
+                    digits.iter().fold(0u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')),
+                );
                 rest = &after[3..];
             }
             None => {
@@ -63,7 +67,10 @@ mod tests {
         let line = br"36 35 98:0 /mnt1 /a\040b\134c rw,noatime master:1 - btrfs /dev/loop0 rw,ssd";
         let mount = parse(line).unwrap();
         assert_eq!(mount.point, PathBuf::from(r"/a b\c"));
-        assert_eq!((mount.kind.as_str(), mount.source.as_str(), mount.options.as_str()), ("btrfs", "/dev/loop0", "rw,ssd"));
+        assert_eq!(
+            (mount.kind.as_str(), mount.source.as_str(), mount.options.as_str()),
+            ("btrfs", "/dev/loop0", "rw,ssd")
+        );
         assert!(parse(b"").is_none());
     }
 }

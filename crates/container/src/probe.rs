@@ -31,7 +31,11 @@ pub fn probes(data: &Path) -> Vec<Probe> {
     vec![
         Probe::new("root", root(), "run the server as root"),
         Probe::new("kernel", kernel(), "use a kernel of 6.1 or newer"),
-        Probe::new("control groups", control_groups(), "mount memory, cpu and pids controllers (v1 with freezer, or v2)"),
+        Probe::new(
+            "control groups",
+            control_groups(),
+            "mount memory, cpu and pids controllers (v1 with freezer, or v2)",
+        ),
         Probe::new("user namespaces", user_namespaces(), "sysctl user.max_user_namespaces=65536"),
         Probe::new("overlay", file_system("overlay"), "load the overlay module: modprobe overlay"),
         Probe::new("btrfs", file_system("btrfs"), "modprobe btrfs; without it there are no disk limits"),
@@ -45,13 +49,18 @@ pub fn probes(data: &Path) -> Vec<Probe> {
 }
 
 fn root() -> Result<String, String> {
-    if rustix::process::geteuid().is_root() { Ok("running as root".into()) } else { Err("not running as root".into()) }
+    if rustix::process::geteuid().is_root() {
+        Ok("running as root".into())
+    } else {
+        Err("not running as root".into())
+    }
 }
 
 fn kernel() -> Result<String, String> {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     match (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) {
         version if version < (6, 1) => Err(release),
         version if version < (6, 15) => Ok(format!("{release}, older paths are used")),
@@ -61,14 +70,18 @@ fn kernel() -> Result<String, String> {
 
 fn control_groups() -> Result<String, String> {
     let mounts = crate::mountinfo::read().map_err(|cause| cause.to_string())?;
-    let has = |name: &str| mounts.iter().any(|mount| mount.kind == "cgroup" && mount.options.split(',').any(|o| o == name));
-    let missing: Vec<&str> = ["memory", "cpu", "pids", "freezer"].into_iter().filter(|name| !has(name)).collect();
+    let has = |name: &str| {
+        mounts.iter().any(|mount| mount.kind == "cgroup" && mount.options.split(',').any(|o| o == name))
+    };
+    let missing: Vec<&str> =
+        ["memory", "cpu", "pids", "freezer"].into_iter().filter(|name| !has(name)).collect();
     if missing.is_empty() {
         return Ok("v1: memory, cpu, pids, freezer".into());
     }
     for mount in mounts.iter().filter(|mount| mount.kind == "cgroup2") {
         let offered = std::fs::read_to_string(mount.point.join("cgroup.controllers")).unwrap_or_default();
-        if ["memory", "cpu", "pids"].iter().all(|name| offered.split_whitespace().any(|found| found == *name)) {
+        if ["memory", "cpu", "pids"].iter().all(|name| offered.split_whitespace().any(|found| found == *name))
+        {
             return Ok("v2: memory, cpu, pids".into());
         }
     }
@@ -76,7 +89,8 @@ fn control_groups() -> Result<String, String> {
 }
 
 fn user_namespaces() -> Result<String, String> {
-    let text = std::fs::read_to_string("/proc/sys/user/max_user_namespaces").map_err(|cause| cause.to_string())?;
+    let text =
+        std::fs::read_to_string("/proc/sys/user/max_user_namespaces").map_err(|cause| cause.to_string())?;
     match text.trim().parse::<u64>() {
         Ok(0) | Err(_) => Err(format!("at most {}", text.trim())),
         Ok(most) => Ok(format!("up to {most}")),
@@ -90,7 +104,11 @@ fn file_system(name: &str) -> Result<String, String> {
 }
 
 fn device(path: &str) -> Result<String, String> {
-    if Path::new(path).exists() { Ok(format!("{path} is there")) } else { Err(format!("{path} is not there")) }
+    if Path::new(path).exists() {
+        Ok(format!("{path} is there"))
+    } else {
+        Err(format!("{path} is not there"))
+    }
 }
 
 fn program(name: &str) -> Result<String, String> {

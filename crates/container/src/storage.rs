@@ -64,7 +64,9 @@ impl Layers {
             match Self::open_btrfs(data, &at, legacy) {
                 Ok(layers) => return Ok(layers),
                 Err((step, cause)) if choice == StorageChoice::Btrfs => return Err(failed(step, cause)),
-                Err((step, cause)) => tracing::warn!(step, %cause, "no btrfs pool: disk limits can't be kept"),
+                Err((step, cause)) => {
+                    tracing::warn!(step, %cause, "no btrfs pool: disk limits can't be kept")
+                }
             }
         }
         let root = at.join("layers");
@@ -123,7 +125,10 @@ impl Layers {
     /// Changes the limit of a layer.
     pub(crate) fn set_limit(&self, name: &str, limit_bytes: u64) -> io::Result<()> {
         match &self.kind {
-            Kind::Btrfs { .. } => btrfs::limit(&self.path(name), limit_bytes),
+            Kind::Btrfs { pool, .. } => {
+                pool.expect(limit_bytes);
+                btrfs::limit(&self.path(name), limit_bytes)
+            }
             Kind::Folders => Ok(()),
         }
     }
@@ -181,12 +186,15 @@ impl Layers {
 
 /// The folders that an overlay wants. The work folder is always a fresh one: a volatile overlay or a crash may have left marks.
 fn prepare(layer: &Path, with_usr: bool) -> io::Result<()> {
-    let pairs: &[(&str, &str)] = if with_usr { &[("upper", "work"), ("usr-upper", "usr-work")] } else { &[("upper", "work")] };
+    let pairs: &[(&str, &str)] =
+        if with_usr { &[("upper", "work"), ("usr-upper", "usr-work")] } else { &[("upper", "work")] };
     for (upper, work) in pairs {
         match fs::DirBuilder::new().mode(0o755).create(layer.join(upper)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
-            Ok(()) => fs::set_permissions(layer.join(upper), std::os::unix::fs::PermissionsExt::from_mode(0o755))?,
+            Ok(()) => {
+                fs::set_permissions(layer.join(upper), std::os::unix::fs::PermissionsExt::from_mode(0o755))?
+            }
         }
         match fs::DirBuilder::new().mode(0o700).create(layer.join(work)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

@@ -50,7 +50,10 @@ pub(crate) unsafe fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io
         check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) })?;
     match answer {
         0 => Ok(Cloned::Child),
-        pid => Ok(Cloned::Parent { pid: i32::try_from(pid).expect("a pid fits an int"), pidfd: fd_from(pidfd.into()) }),
+        pid => Ok(Cloned::Parent {
+            pid: i32::try_from(pid).expect("a pid fits an int"),
+            pidfd: fd_from(pidfd.into()),
+        }),
     }
 }
 
@@ -71,7 +74,11 @@ pub(crate) const ATTR_NOEXEC: u64 = 8;
 const ATTR_IDMAP: u64 = 0x10_0000;
 
 /// Sets attributes of the mount that `mount` is the root of, and maps its ids by `users` where given.
-pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, set: u64, users: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub(crate) fn mount_setattr(
+    mount: BorrowedFd<'_>,
+    set: u64,
+    users: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
     let mut attr = MountAttr { attr_set: set, ..MountAttr::default() };
     if let Some(users) = users {
         attr.attr_set |= ATTR_IDMAP;
@@ -189,7 +196,8 @@ pub(crate) fn install_filter(program: &[libc::sock_filter]) -> io::Result<()> {
     let length = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let fprog = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
     // SAFETY: `fprog` points at `length` instructions; the kernel copies them and does not write.
-    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog) }).map(drop)
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog) })
+        .map(drop)
 }
 
 /// Sets a resource limit of the calling process, never above its hard one.
@@ -201,6 +209,11 @@ pub(crate) fn limit_resource(resource: libc::__rlimit_resource_t, soft: u64, har
     let wanted = libc::rlimit { rlim_cur: soft.min(hard), rlim_max: hard };
     // SAFETY: `wanted` is a plain structure that the call reads.
     check(unsafe { libc::setrlimit(resource, &raw const wanted) }.into()).map(drop)
+}
+
+/// Lets this process have as many descriptors as it may: two per live sandbox, and those of its clients.
+pub(crate) fn raise_descriptors() -> io::Result<()> {
+    limit_resource(libc::RLIMIT_NOFILE, u64::MAX, u64::MAX)
 }
 
 /// Ignores or takes as usual the deaths of children.
@@ -243,7 +256,8 @@ pub(crate) fn duplicate_above(fd: BorrowedFd<'_>, least: i32) -> io::Result<Owne
 pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
     // SAFETY: plain numbers.
-    check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) }).map(drop)
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) })
+        .map(drop)
 }
 
 /// Replaces the calling process. Comes back only with an error.

@@ -69,14 +69,20 @@ fn processes(data: &Path, seen: &mut BTreeSet<String>) -> bool {
     let text = data.display().to_string();
     let mut strangers = false;
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
         let read = |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-        let same_view = || std::fs::read_link(entry.path().join("ns/mnt")).ok() == std::fs::read_link("/proc/self/ns/mnt").ok();
+        let same_view = || {
+            std::fs::read_link(entry.path().join("ns/mnt")).ok()
+                == std::fs::read_link("/proc/self/ns/mnt").ok()
+        };
         if !read("mountinfo").contains(&text) || same_view() {
             continue;
         }
         let name = read("comm").trim().to_owned();
-        let is_ours = name.starts_with("atoll-") || read("cmdline").split('\0').any(|word| word == "launcher");
+        let is_ours =
+            name.starts_with("atoll-") || read("cmdline").split('\0').any(|word| word == "launcher");
         if is_ours && is_below(pid, std::process::id()) {
             seen.insert(format!("process {pid} {name}"));
         } else {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use atoll_model::Limits;
 
 use super::{
-    Cgroups, Entry, Figures, MIB, folders_in, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
+    Cgroups, Entry, Figures, MIB, folders_in, make_folder, quota_us, read_keyed, read_number, read_pids,
+    remove_folder,
 };
 use crate::launcher::protocol::CgroupEntry;
 use crate::mountinfo::Mount;
@@ -23,8 +24,16 @@ const CPUACCT: &str = "cpuacct";
 const WANTED: [&str; 6] = [MEMORY, CPU, PIDS, FREEZER, DEVICES, CPUACCT];
 
 /// null, zero, full, random, urandom, tty, ptmx and terminals. No node can be made inside anyway; this is the second lock.
-const ALLOWED_DEVICES: [&str; 8] =
-    ["c 1:3 rwm", "c 1:5 rwm", "c 1:7 rwm", "c 1:8 rwm", "c 1:9 rwm", "c 5:0 rwm", "c 5:2 rwm", "c 136:* rwm"];
+const ALLOWED_DEVICES: [&str; 8] = [
+    "c 1:3 rwm",
+    "c 1:5 rwm",
+    "c 1:7 rwm",
+    "c 1:8 rwm",
+    "c 1:9 rwm",
+    "c 5:0 rwm",
+    "c 5:2 rwm",
+    "c 136:* rwm",
+];
 
 /// LIMIT: freezing one process takes 0.04 ms; a hundred busy ones some more.
 const FREEZE_WITHIN: Duration = Duration::from_secs(2);
@@ -40,10 +49,13 @@ impl V1 {
     /// `None` when memory, cpu, pids or freezer is not mounted as v1.
     pub(crate) fn find(mounts: &[Mount], parent: &str) -> io::Result<Option<Self>> {
         let point = |controller: &str| {
-            let has = |mount: &&Mount| mount.kind == "cgroup" && mount.options.split(',').any(|option| option == controller);
+            let has = |mount: &&Mount| {
+                mount.kind == "cgroup" && mount.options.split(',').any(|option| option == controller)
+            };
             mounts.iter().find(has).map(|mount| mount.point.as_path())
         };
-        let found: Vec<(&str, &Path)> = WANTED.iter().filter_map(|name| point(name).map(|at| (*name, at))).collect();
+        let found: Vec<(&str, &Path)> =
+            WANTED.iter().filter_map(|name| point(name).map(|at| (*name, at))).collect();
         let has = |name| found.iter().any(|(found, _)| *found == name);
         if !(has(MEMORY) && has(CPU) && has(PIDS) && has(FREEZER)) {
             return Ok(None);
@@ -93,7 +105,7 @@ impl Cgroups for V1 {
     fn create(&self, name: &str, limits: &Limits) -> io::Result<Entry> {
         let folders = self.folders(name);
         let make = || -> io::Result<Vec<OwnedFd>> {
-            folders.iter().try_for_each(|folder| fs::create_dir(folder))?;
+            folders.iter().try_for_each(fs::create_dir)?;
             self.set_limits(name, limits)?;
             folders
                 .iter()
@@ -151,7 +163,10 @@ impl Cgroups for V1 {
         Ok(Figures {
             cpu_us: cpu_ns / 1_000,
             memory_bytes: read_number(&memory.join("memory.usage_in_bytes"))?,
-            cache_bytes: read_keyed(&memory.join("memory.stat"), &["total_active_file", "total_inactive_file"])?,
+            cache_bytes: read_keyed(
+                &memory.join("memory.stat"),
+                &["total_active_file", "total_inactive_file"],
+            )?,
             pids: u32::try_from(pids).unwrap_or(u32::MAX),
         })
     }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use atoll_model::Limits;
 
 use super::{
-    Cgroups, Entry, Figures, MIB, PERIOD_US, folders_in, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
+    Cgroups, Entry, Figures, MIB, PERIOD_US, folders_in, make_folder, quota_us, read_keyed, read_number,
+    read_pids, remove_folder,
 };
 use crate::launcher::protocol::CgroupEntry;
 use crate::mountinfo::Mount;
@@ -45,7 +46,10 @@ impl V2 {
         let found = Self { parent: root.join(parent) };
         make_folder(&found.parent)?;
         for folder in [root, &found.parent] {
-            fs::write(folder.join("cgroup.subtree_control"), WANTED.map(|name| format!("+{name}")).join(" "))?;
+            fs::write(
+                folder.join("cgroup.subtree_control"),
+                WANTED.map(|name| format!("+{name}")).join(" "),
+            )?;
         }
         Ok(Some(found))
     }

@@ -23,18 +23,24 @@ const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 impl Inner {
     /// Finds known instances by their facts, never by parenthood, and sweeps the rest.
-    pub(super) async fn adopt(self: &Arc<Self>, known: Vec<Known>) -> Result<Vec<(InstanceId, Fate)>, ProviderError> {
+    pub(super) async fn adopt(
+        self: &Arc<Self>,
+        known: Vec<Known>,
+    ) -> Result<Vec<(InstanceId, Fate)>, ProviderError> {
         let mut fates = Vec::new();
         let mut alive = Vec::new();
         for known in known.iter() {
             let Some((instance, facts)) = &known.instance else { continue };
-            let found = serde_json::from_value::<Facts>(facts.clone()).ok().and_then(|facts| self.find(facts));
+            let found =
+                serde_json::from_value::<Facts>(facts.clone()).ok().and_then(|facts| self.find(facts));
             fates.push((instance.clone(), if found.is_some() { Fate::Alive } else { Fate::Gone }));
             alive.extend(found.map(|live| (known, instance, Arc::new(live))));
         }
         let links: Vec<Link> = alive.iter().filter_map(|(_, _, live)| live.facts.link).collect();
-        let mut cgroups: HashSet<String> = alive.iter().map(|(_, _, live)| live.facts.cgroup.clone()).collect();
-        let mut layers: HashSet<String> = known.iter().map(|known| known.sandbox.as_str().to_owned()).collect();
+        let mut cgroups: HashSet<String> =
+            alive.iter().map(|(_, _, live)| live.facts.cgroup.clone()).collect();
+        let mut layers: HashSet<String> =
+            known.iter().map(|known| known.sandbox.as_str().to_owned()).collect();
         // A second adoption finds what this server made since.
         cgroups.extend(self.own_cgroups());
         layers.extend(self.own_layers());
@@ -93,7 +99,12 @@ impl Inner {
     }
 
     fn own_cgroups(&self) -> Vec<String> {
-        let live = self.places().values().filter_map(|place| place.live()).map(|(_, live)| live.facts.cgroup.clone()).collect();
+        let live = self
+            .places()
+            .values()
+            .filter_map(|place| place.live())
+            .map(|(_, live)| live.facts.cgroup.clone())
+            .collect();
         let ready: Vec<String> =
             self.lock_pool().values().flatten().map(|ready| ready.live.facts.cgroup.clone()).collect();
         [live, ready].concat()
@@ -101,15 +112,22 @@ impl Inner {
 
     fn own_layers(&self) -> Vec<String> {
         let live: Vec<String> = self.places().keys().map(|sandbox| sandbox.as_str().to_owned()).collect();
-        let ready: Vec<String> = self.lock_pool().values().flatten().map(|ready| ready.layer.clone()).collect();
+        let ready: Vec<String> =
+            self.lock_pool().values().flatten().map(|ready| ready.layer.clone()).collect();
         [live, ready].concat()
     }
 }
 
 impl Ground {
     /// Ends every instance and removes every link and layer that is not named. Answers what could not be removed in time.
-    fn sweep(&self, links: &[Link], cgroups: &HashSet<String>, layers: &HashSet<String>) -> io::Result<Vec<Remains>> {
-        let strangers: Vec<String> = self.cgroups.list()?.into_iter().filter(|name| !cgroups.contains(name)).collect();
+    fn sweep(
+        &self,
+        links: &[Link],
+        cgroups: &HashSet<String>,
+        layers: &HashSet<String>,
+    ) -> io::Result<Vec<Remains>> {
+        let strangers: Vec<String> =
+            self.cgroups.list()?.into_iter().filter(|name| !cgroups.contains(name)).collect();
         let mut left = strangers;
         let begun = Instant::now();
         // Their ids and links may be given out again only when they are dead.

@@ -25,41 +25,55 @@ impl Inner {
                 Some((ready.live, booted))
             }
             Err(cause) => {
-                tracing::warn!(cause = &cause as &dyn std::error::Error, "a ready instance could not be claimed");
+                tracing::warn!(
+                    cause = &cause as &dyn std::error::Error,
+                    "a ready instance could not be claimed"
+                );
+                // The cold way makes a layer of this name itself. Not there under it: it was not renamed yet.
+                let _ = self.ground.layers.rename(spec.sandbox.as_str(), &ready.layer);
                 self.discard(ready);
                 None
             }
         }
     }
 
-    async fn furnish(&self, ready: &mut Ready, spec: &InstanceSpec) -> Result<serde_json::Value, ProviderError> {
+    async fn furnish(
+        &self,
+        ready: &mut Ready,
+        spec: &InstanceSpec,
+    ) -> Result<serde_json::Value, ProviderError> {
         let link = self.router().reserve(None).map_err(failed("reserving an address"))?;
         ready.live.facts.link = Some(link);
         let netns = ready.live.netns().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
         let (router, policy) = (Arc::clone(&self.ground.router), network(spec.network));
         let connect = self.hands.run(move || {
-            router.lock().unwrap_or_else(PoisonError::into_inner).attach(link, policy, netns.as_fd()).map_err(io::Error::other)?;
+            router
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .attach(link, policy, netns.as_fd())
+                .map_err(io::Error::other)?;
             atoll_network::setup_from_outside(netns.as_fd(), link.address).map_err(io::Error::other)
         });
         let personalise = self.personalise(ready, spec)?;
         let greet = async {
-            let renamed = personalise.await.map_err(failed("making it the sandbox's own"))?;
-            self.greet(ready.live.netns()).await.map(|()| renamed)
+            personalise.await.map_err(failed("making it the sandbox's own"))?;
+            self.greet(ready.live.netns()).await
         };
         let (connected, greeted) = tokio::join!(connect, greet);
-        ready.layer = greeted?;
+        greeted?;
         connected.map_err(failed("connecting the network"))?;
         serde_json::to_value(&ready.live.facts).map_err(failed("writing facts"))
     }
 
-    /// Layer, limits, host name, and then it runs. Answers the layer's new name.
+    /// Layer, limits, host name, and then it runs.
     fn personalise(
         &self,
         ready: &Ready,
         spec: &InstanceSpec,
-    ) -> Result<impl Future<Output = io::Result<String>> + use<'_>, ProviderError> {
+    ) -> Result<impl Future<Output = io::Result<()>> + use<'_>, ProviderError> {
         let (cgroups, layers) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.layers));
-        let (cgroup, old, new) = (ready.live.facts.cgroup.clone(), ready.layer.clone(), spec.sandbox.as_str().to_owned());
+        let (cgroup, old, new) =
+            (ready.live.facts.cgroup.clone(), ready.layer.clone(), spec.sandbox.as_str().to_owned());
         let pidfd = ready.live.pidfd().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
         let (made_with, limits, hostname) = (self.config.pool_limits, spec.limits, spec.hostname.clone());
         let home = Arc::clone(&self.own_uts);
@@ -70,8 +84,7 @@ impl Inner {
                 layers.set_limit(&new, u64::from(limits.disk_mib) * MIB)?;
             }
             set_hostname(&pidfd, &home, &hostname)?;
-            cgroups.thaw(&cgroup)?;
-            Ok(new)
+            cgroups.thaw(&cgroup)
         }))
     }
 }
@@ -81,7 +94,12 @@ fn set_hostname(pidfd: &OwnedFd, home: &OwnedFd, hostname: &str) -> io::Result<(
     let flags = rustix::thread::ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
     rustix::thread::move_into_thread_name_spaces(pidfd.as_fd(), flags)?;
     let named = rustix::system::sethostname(hostname.as_bytes());
-    if rustix::thread::move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::HostNameAndNISDomainName)).is_err() {
+    if rustix::thread::move_into_link_name_space(
+        home.as_fd(),
+        Some(LinkNameSpaceType::HostNameAndNISDomainName),
+    )
+    .is_err()
+    {
         // Going on would mean to name the host after a sandbox one day.
         std::process::abort();
     }

@@ -6,7 +6,7 @@
 //! ```
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use super::instance::{self, Facts, Live};
 use super::reaper::Remains;
 use super::{Inner, failed};
 use crate::launcher::Spawning;
-use crate::launcher::protocol::{CgroupEntry, Rootfs, Spawn, Tell, Told, Times, Upper};
+use crate::launcher::protocol::{CgroupEntry, Rootfs, Spawn, Tell, Times, Told, Upper};
 use crate::launcher::wire;
 
 /// LIMIT: a start takes some milliseconds; on a machine under heavy load a hundred may stand in line.
@@ -131,7 +131,8 @@ impl Inner {
             template_version: plan.template.digest.clone(),
             storage: if matches!(plan.layer, LayerPlan::Memory) { Storage::Memory } else { Storage::Disk },
         };
-        let live = Live::new(facts, spawning.pidfd, spawning.netns).map_err(failed("watching the first process"))?;
+        let live =
+            Live::new(facts, spawning.pidfd, spawning.netns).map_err(failed("watching the first process"))?;
         undo.remains = None;
         self.note_times(&times);
         Ok(Started { live, token })
@@ -139,7 +140,8 @@ impl Inner {
 
     /// Layer, cgroups, ids and token.
     async fn prepare(&self, plan: &Plan, remains: &mut Remains) -> Result<Prepared, ProviderError> {
-        let first_id = self.numbers().take().map_err(|_| ProviderError::Exhausted { what: "id ranges".into() })?;
+        let first_id =
+            self.numbers().take().map_err(|_| ProviderError::Exhausted { what: "id ranges".into() })?;
         remains.first_id = Some(first_id);
         remains.cgroup = Some(plan.name.clone());
         if let LayerPlan::Fresh(name) = &plan.layer {
@@ -153,7 +155,11 @@ impl Inner {
             let upper = match &plan.layer {
                 LayerPlan::Fresh(name) => Upper::Folder(layers.create(name, with_usr, disk_bytes)?),
                 LayerPlan::Kept(name) => Upper::Folder(layers.reopen(name, with_usr)?),
-                LayerPlan::Memory => Upper::Tmpfs { bytes: disk_bytes, inodes: disk_bytes / BYTES_PER_INODE },
+                LayerPlan::Memory => {
+                    // Beyond the memory limit a write would end a process instead of failing.
+                    let bytes = disk_bytes.min(u64::from(plan.limits.memory_mib) * MIB);
+                    Upper::Tmpfs { bytes, inodes: bytes / BYTES_PER_INODE }
+                }
             };
             let entry = cgroups.create(&plan.name, &plan.limits)?;
             let (token, token_pipe) = make_token()?;
@@ -163,7 +169,12 @@ impl Inner {
     }
 
     /// Makes the veth while the launcher makes mounts.
-    async fn connect(&self, plan: &Plan, spawning: &Spawning, remains: &mut Remains) -> Result<Option<Link>, ProviderError> {
+    async fn connect(
+        &self,
+        plan: &Plan,
+        spawning: &Spawning,
+        remains: &mut Remains,
+    ) -> Result<Option<Link>, ProviderError> {
         let Some(policy) = plan.network else { return Ok(None) };
         let link = self.router().reserve(None).map_err(failed("reserving an address"))?;
         remains.link = Some(link);
@@ -180,10 +191,12 @@ impl Inner {
     /// Tells the first process that its network is there and waits until it listens.
     async fn finish(&self, spawning: &mut Spawning, link: Option<Link>) -> Result<Times, ProviderError> {
         let step = "furnishing the first process";
-        let tell = serde_json::to_vec(&Tell::Network { address: link.map(|link| link.address) }).map_err(failed(step))?;
+        let tell = serde_json::to_vec(&Tell::Network { address: link.map(|link| link.address) })
+            .map_err(failed(step))?;
         wire::send(&spawning.control, &tell, &[]).map_err(failed(step))?;
         rustix::io::ioctl_fionbio(&spawning.control, true).map_err(failed(step))?;
-        let control = crate::sys::watch(copy(&spawning.control).map_err(failed(step))?).map_err(failed(step))?;
+        let control =
+            crate::sys::watch(copy(&spawning.control).map_err(failed(step))?).map_err(failed(step))?;
         let mut mounted = None;
         // Both branches only wait and take one message, so the one that is dropped loses nothing.
         let told = loop {
@@ -203,7 +216,10 @@ impl Inner {
     pub(super) async fn greet(&self, netns: std::os::fd::BorrowedFd<'_>) -> Result<(), ProviderError> {
         let step = "asking the agent";
         let mut stream = self.dialer.dial(netns, AGENT_PORT, START_WITHIN).await.map_err(failed(step))?;
-        stream.write_all(b"GET /health HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n").await.map_err(failed(step))?;
+        stream
+            .write_all(b"GET /health HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
+            .await
+            .map_err(failed(step))?;
         let mut answer = [0; 12];
         stream.read_exact(&mut answer).await.map_err(failed(step))?;
         if answer.starts_with(b"HTTP/1.1 2") {
@@ -219,7 +235,8 @@ impl Inner {
 }
 
 fn spawn_request(plan: &Plan, upper: Upper, cgroup: CgroupEntry, first_id: u32) -> Spawn {
-    let usr_layers = plan.template.usr_overlay.as_ref().map(|usr| usr.layers().map(std::path::Path::to_path_buf).to_vec());
+    let usr_layers =
+        plan.template.usr_overlay.as_ref().map(|usr| usr.layers().map(std::path::Path::to_path_buf).to_vec());
     Spawn {
         id: 0,
         rootfs: Rootfs {
@@ -260,7 +277,6 @@ async fn hear(control: &AsyncFd<OwnedFd>) -> io::Result<Option<Told>> {
 }
 
 fn copy(fd: &OwnedFd) -> io::Result<OwnedFd> {
-    debug_assert!(fd.as_raw_fd() >= 0);
     fd.try_clone()
 }
 

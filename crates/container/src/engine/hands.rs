@@ -30,12 +30,17 @@ impl Hands {
     }
 
     /// Runs `job` on one of the threads. It runs to its end even if the caller goes away.
-    pub(super) async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
         let (answer, waiting) = oneshot::channel();
         let job = Box::new(move || {
             let _ = answer.send(job());
         });
-        self.jobs.try_send(job).map_err(|_| io::Error::new(io::ErrorKind::ResourceBusy, "too much kernel work is waiting"))?;
+        self.jobs
+            .try_send(job)
+            .map_err(|_| io::Error::new(io::ErrorKind::ResourceBusy, "too much kernel work is waiting"))?;
         waiting.await.unwrap_or_else(|_| Err(io::Error::other("a kernel job panicked")))
     }
 }

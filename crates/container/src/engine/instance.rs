@@ -103,7 +103,9 @@ pub(super) fn started(pid: i32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The second field is a name in parentheses that may hold anything.
     let rest = stat.rsplit_once(')').map(|(_, rest)| rest);
-    rest.and_then(|rest| rest.split_whitespace().nth(19)).and_then(|field| field.parse().ok()).ok_or(io::ErrorKind::InvalidData.into())
+    rest.and_then(|rest| rest.split_whitespace().nth(19))
+        .and_then(|field| field.parse().ok())
+        .ok_or(io::ErrorKind::InvalidData.into())
 }
 
 /// This boot of the kernel.

@@ -51,8 +51,9 @@ impl Inner {
     pub(super) fn take_ready(&self, template: &Template) -> Option<Ready> {
         let mut pool = self.lock_pool();
         let ready = pool.get_mut(&template.name)?;
-        let (fresh, stale): (Vec<Ready>, Vec<Ready>) =
-            std::mem::take(ready).into_iter().partition(|one| one.live.facts.template_version == template.digest);
+        let (fresh, stale): (Vec<Ready>, Vec<Ready>) = std::mem::take(ready)
+            .into_iter()
+            .partition(|one| one.live.facts.template_version == template.digest);
         *ready = fresh;
         let taken = ready.pop();
         drop(pool);
@@ -85,16 +86,19 @@ impl Inner {
             return None;
         }
         let pool = self.lock_pool();
-        let short = |(template, wanted): &(&String, &usize)| pool.get(*template).map_or(0, Vec::len) < **wanted;
+        let short =
+            |(template, wanted): &(&String, &usize)| pool.get(*template).map_or(0, Vec::len) < **wanted;
         self.config.pool.iter().find(short).map(|(template, _)| template.clone())
     }
 
     async fn make_ready(self: &Arc<Self>, name: &str) -> Result<Ready, ProviderError> {
         let (catalog, wanted) = (Arc::clone(&self.catalog), name.to_owned());
         let found = self.hands.run(move || Ok(catalog.get(&wanted)));
-        let template = found.await.map_err(failed("reading the template"))?.map_err(failed("reading the template"))?;
+        let template =
+            found.await.map_err(failed("reading the template"))?.map_err(failed("reading the template"))?;
         let mut random = [0; 20];
-        getrandom::fill(&mut random).map_err(|cause| failed("making a name")(std::io::Error::other(cause)))?;
+        getrandom::fill(&mut random)
+            .map_err(|cause| failed("making a name")(std::io::Error::other(cause)))?;
         let layer = InstanceId::from_entropy(random).as_str().to_owned();
         let plan = Plan {
             name: layer.clone(),
@@ -135,7 +139,11 @@ pub(super) async fn keep_filled(engine: Weak<Inner>) {
             Ok(ready) if engine.is_closing.load(Ordering::SeqCst) => engine.discard(ready),
             Ok(ready) => engine.lock_pool().entry(name).or_default().push(ready),
             Err(cause) => {
-                tracing::warn!(template = name, cause = &cause as &dyn std::error::Error, "a ready instance can't be made");
+                tracing::warn!(
+                    template = name,
+                    cause = &cause as &dyn std::error::Error,
+                    "a ready instance can't be made"
+                );
                 tokio::time::sleep(AFTER_FAILURE).await;
             }
         }

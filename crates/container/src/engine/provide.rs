@@ -10,7 +10,8 @@ use atoll_model::policy::placement::Node;
 use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId, Storage};
 use atoll_network::{DialError, Policy};
 use atoll_provider::{
-    Booted, ByteStream, Capabilities, Fate, InstanceSpec, InstanceUsage, Known, Notice, Provider, ProviderError, Target,
+    Booted, ByteStream, Capabilities, Fate, InstanceSpec, InstanceUsage, Known, Notice, Provider,
+    ProviderError, Target,
 };
 use tokio::sync::broadcast;
 
@@ -86,7 +87,8 @@ impl Provider for Engine {
 
     async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
         let live = self.inner.live(target);
-        let (cgroups, layers) = (Arc::clone(&self.inner.ground.cgroups), Arc::clone(&self.inner.ground.layers));
+        let (cgroups, layers) =
+            (Arc::clone(&self.inner.ground.cgroups), Arc::clone(&self.inner.ground.layers));
         let (layer, limits) = (target.sandbox.as_str().to_owned(), *limits);
         let cgroup = match (&target.instance, live) {
             (None, _) => None,
@@ -119,7 +121,8 @@ impl Provider for Engine {
 
     async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
         let live = self.inner.live(target)?;
-        let (cgroups, layers) = (Arc::clone(&self.inner.ground.cgroups), Arc::clone(&self.inner.ground.layers));
+        let (cgroups, layers) =
+            (Arc::clone(&self.inner.ground.cgroups), Arc::clone(&self.inner.ground.layers));
         let layer = target.sandbox.as_str().to_owned();
         let work = move || {
             let figures = cgroups.figures(&live.facts.cgroup)?;
@@ -162,7 +165,12 @@ impl Provider for Engine {
 
     async fn node(&self) -> Result<Node, ProviderError> {
         let layers = Arc::clone(&self.inner.ground.layers);
-        let free = self.inner.hands.run(move || layers.free_bytes()).await.map_err(failed("measuring free space"))?;
+        let free = self
+            .inner
+            .hands
+            .run(move || layers.free_bytes())
+            .await
+            .map_err(failed("measuring free space"))?;
         let memory = std::fs::read_to_string("/proc/meminfo").map_err(failed("reading free memory"))?;
         let mib = |key: &str| {
             let line = memory.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
@@ -215,7 +223,11 @@ impl Inner {
         task.await.map_err(failed("starting the sandbox"))?
     }
 
-    async fn start_in_turn(self: &Arc<Self>, spec: &InstanceSpec, files: Files) -> Result<Booted, ProviderError> {
+    async fn start_in_turn(
+        self: &Arc<Self>,
+        spec: &InstanceSpec,
+        files: Files,
+    ) -> Result<Booted, ProviderError> {
         let place = self.place(&spec.sandbox);
         let _turn = place.turn.lock().await;
         let gone = || ProviderError::Gone { sandbox: spec.sandbox.clone() };
@@ -246,11 +258,21 @@ impl Inner {
 
     pub(super) fn watch(&self, live: Arc<Live>, sandbox: &SandboxId, instance: &InstanceId) {
         let (sandbox, instance) = (sandbox.clone(), instance.clone());
-        self.spawn(watch::death(live, sandbox, instance, Arc::clone(&self.ground.cgroups), self.notices.clone()));
+        self.spawn(watch::death(
+            live,
+            sandbox,
+            instance,
+            Arc::clone(&self.ground.cgroups),
+            self.notices.clone(),
+        ));
     }
 
     /// From the pool where that is possible, else cold.
-    async fn start_somehow(self: &Arc<Self>, spec: &InstanceSpec, files: Files) -> Result<(Live, Booted), ProviderError> {
+    async fn start_somehow(
+        self: &Arc<Self>,
+        spec: &InstanceSpec,
+        files: Files,
+    ) -> Result<(Live, Booted), ProviderError> {
         self.refuse_what_cannot_be(spec, files)?;
         let template = self.template(spec).await?;
         if files == Files::New
@@ -279,10 +301,14 @@ impl Inner {
 
     fn refuse_what_cannot_be(&self, spec: &InstanceSpec, files: Files) -> Result<(), ProviderError> {
         let layers = &self.ground.layers;
-        if spec.storage == Storage::Disk && !layers.limits_disk() && spec.limits.disk_mib != Limits::default().disk_mib {
+        if spec.storage == Storage::Disk
+            && !layers.limits_disk()
+            && spec.limits.disk_mib != self.config.pool_limits.disk_mib
+        {
             return Err(ProviderError::Unsupported {
                 what: "a disk limit".into(),
-                hint: "layers are plain folders here; install btrfs-progs, or leave the disk limit out".into(),
+                hint: "layers are plain folders here; install btrfs-progs, or leave the disk limit out"
+                    .into(),
             });
         }
         if spec.storage == Storage::Disk
@@ -295,7 +321,8 @@ impl Inner {
     }
 
     async fn template(&self, spec: &InstanceSpec) -> Result<Arc<Template>, ProviderError> {
-        let (catalog, name, version) = (Arc::clone(&self.catalog), spec.template.clone(), spec.template_version.clone());
+        let (catalog, name, version) =
+            (Arc::clone(&self.catalog), spec.template.clone(), spec.template_version.clone());
         let found = self.hands.run(move || {
             Ok(catalog.pinned(&name, &version).and_then(|template| {
                 atoll_image::verify_host(&template)?;
@@ -304,16 +331,25 @@ impl Inner {
         });
         match found.await.map_err(failed("reading the template"))? {
             Ok(template) => Ok(Arc::new(template)),
-            Err(TemplateError::HostChanged(_)) => Err(ProviderError::HostChanged { template: spec.template.clone() }),
-            Err(TemplateError::NotFound { .. } | TemplateError::BadName { .. } | TemplateError::Replaced { .. }) => {
-                Err(ProviderError::NoTemplate { template: spec.template.clone() })
+            Err(TemplateError::HostChanged(_)) => {
+                Err(ProviderError::HostChanged { template: spec.template.clone() })
             }
+            Err(
+                TemplateError::NotFound { .. }
+                | TemplateError::BadName { .. }
+                | TemplateError::Replaced { .. },
+            ) => Err(ProviderError::NoTemplate { template: spec.template.clone() }),
             Err(other) => Err(failed("reading the template")(other)),
         }
     }
 
     /// Makes an instance unreachable and dead, and hands the rest to the reaper. `layer`: its files go too.
-    pub(super) async fn end(&self, place: &Place, live: &Arc<Live>, layer: Option<String>) -> Result<(), ProviderError> {
+    pub(super) async fn end(
+        &self,
+        place: &Place,
+        live: &Arc<Live>,
+        layer: Option<String>,
+    ) -> Result<(), ProviderError> {
         live.expect_end();
         let (router, cgroups) = (Arc::clone(&self.ground.router), Arc::clone(&self.ground.cgroups));
         let doomed = Arc::clone(live);

@@ -74,7 +74,9 @@ async fn run(
 ) {
     while let Some(first) = queue.recv().await {
         let mut batch = vec![first];
-        while batch.len() < 64 && let Ok(next) = queue.try_recv() {
+        while batch.len() < 64
+            && let Ok(next) = queue.try_recv()
+        {
             batch.push(next);
         }
         let ground = Arc::clone(&ground);
@@ -157,7 +159,9 @@ impl Ground {
         }
         for pid in processes {
             let Some(pid) = rustix::process::Pid::from_raw(pid) else { continue };
-            let Ok(pidfd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { continue };
+            let Ok(pidfd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else {
+                continue;
+            };
             // The number may have been given to a stranger meanwhile; now that it is held, it is looked at again.
             if self.cgroups.processes(name)?.contains(&pid.as_raw_nonzero().get()) {
                 instance::kill(pidfd.as_fd())?;

@@ -14,9 +14,9 @@ use super::instance::Live;
 /// How often the kernel's counter of deaths for memory is read.
 const MEMORY_EVERY: Duration = Duration::from_millis(200);
 /// How often the pool's free space is looked at.
-const SPACE_EVERY: Duration = Duration::from_millis(500);
+const SPACE_EVERY: Duration = Duration::from_millis(200);
 /// How many of those pass between two looks at the host's addresses.
-const ADDRESSES_EVERY: u32 = 20;
+const ADDRESSES_EVERY: u32 = 50;
 
 /// Tells, once, that an instance ended which nobody asked to end.
 pub(super) async fn death(

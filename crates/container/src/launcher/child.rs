@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string,
-    fsmount, fsopen, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -149,11 +149,16 @@ impl Mailbox<'_> {
         // Nobody is left to tell; the caller's report goes nowhere and the process ends.
         let gone = Failure { step: "hear from the host".into(), errno: libc::EPIPE };
         let (length, descriptors) = message.ok_or(gone)?;
-        match serde_json::from_slice(&buffer[..length]).map_err(io::Error::from).step("understand the host")? {
+        match serde_json::from_slice(&buffer[..length])
+            .map_err(io::Error::from)
+            .step("understand the host")?
+        {
             Tell::Network { address } => self.network = Some(address),
             Tell::Mounts => {
                 let mut each = descriptors.into_iter();
-                let mut next = || each.next().ok_or(io::Error::from(io::ErrorKind::UnexpectedEof)).step("take the mounts");
+                let mut next = || {
+                    each.next().ok_or(io::Error::from(io::ErrorKind::UnexpectedEof)).step("take the mounts")
+                };
                 let (root, agent, dev, empty) = (next()?, next()?, next()?, next()?);
                 self.mounts = Some(Received { root, agent, dev, empty, usr: each.next() });
             }
@@ -179,13 +184,19 @@ fn fresh_mount(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags)
         fsconfig_set_string(context.as_fd(), *key, *value)?;
     }
     fsconfig_create(context.as_fd())?;
-    let always =
-        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let always = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, always | attributes)?)
 }
 
 /// Puts the tree together on the folder the process was born in; answers the root.
-fn build_root(received: &Received, proc: &OwnedFd, sys: &OwnedFd, shm_bytes: u64) -> Result<OwnedFd, Failure> {
+fn build_root(
+    received: &Received,
+    proc: &OwnedFd,
+    sys: &OwnedFd,
+    shm_bytes: u64,
+) -> Result<OwnedFd, Failure> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     move_mount(received.root.as_fd(), "", rustix::fs::CWD, ".", flags).step("attach the root")?;
     let root = received.root.try_clone().step("copy a descriptor")?;
@@ -204,7 +215,8 @@ fn build_root(received: &Received, proc: &OwnedFd, sys: &OwnedFd, shm_bytes: u64
     // `nodev` is right for devpts' neighbours but would make its own terminals dead.
     let context_pts = devpts(&pts).step("mount devpts")?;
     let size = shm_bytes.to_string();
-    let shm = fresh_mount("tmpfs", &[("size", &size), ("mode", "1777")], MountAttrFlags::empty()).step("mount shm")?;
+    let shm = fresh_mount("tmpfs", &[("size", &size), ("mode", "1777")], MountAttrFlags::empty())
+        .step("mount shm")?;
     for (mount, name) in [(&context_pts, "pts"), (&shm, "shm")] {
         let folder = open_folder(&received.dev, name).step("find a folder of /dev")?;
         attach(mount, &folder).step("mount a folder of /dev")?;
@@ -239,7 +251,13 @@ fn open_folder(at: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
 
 fn open_strictly(at: impl AsFd, name: &str, more: OFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC | more;
-    Ok(rustix::fs::openat2(at, name, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH)?)
+    Ok(rustix::fs::openat2(
+        at,
+        name,
+        flags,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH,
+    )?)
 }
 
 fn attach(mount: impl AsFd, at: impl AsFd) -> io::Result<()> {
@@ -258,7 +276,9 @@ fn hide(received: &Received, proc: &OwnedFd, sys: &OwnedFd) -> Result<(), Failur
     let mut is_attached = false;
     for (tree, name) in HIDDEN_FOLDERS {
         let tree = if tree == Tree::Proc { proc } else { sys };
-        let Some(target) = existing(tree, name, OFlags::DIRECTORY).step("find a folder to hide")? else { continue };
+        let Some(target) = existing(tree, name, OFlags::DIRECTORY).step("find a folder to hide")? else {
+            continue;
+        };
         // A mount that came from outside can be cloned only once it is attached somewhere here.
         if is_attached {
             let copy = clone_of(received.empty.as_fd(), "").step("clone the empty folder")?;
@@ -269,7 +289,9 @@ fn hide(received: &Received, proc: &OwnedFd, sys: &OwnedFd) -> Result<(), Failur
         }
     }
     for name in HIDDEN_FILES {
-        let Some(target) = existing(proc, name, OFlags::empty()).step("find a file to hide")? else { continue };
+        let Some(target) = existing(proc, name, OFlags::empty()).step("find a file to hide")? else {
+            continue;
+        };
         let null = clone_of(received.dev.as_fd(), "null").step("clone the null device")?;
         if rustix::fs::fstat(&null).step("look at the null device")?.st_rdev != rustix::fs::makedev(1, 3) {
             return Err(Failure { step: "check the null device".into(), errno: libc::ENODEV });
@@ -277,7 +299,9 @@ fn hide(received: &Received, proc: &OwnedFd, sys: &OwnedFd) -> Result<(), Failur
         attach(&null, &target).step("hide a file")?;
     }
     for name in READ_ONLY {
-        let Some(target) = existing(proc, name, OFlags::empty()).step("find a path to fix")? else { continue };
+        let Some(target) = existing(proc, name, OFlags::empty()).step("find a path to fix")? else {
+            continue;
+        };
         let copy = clone_of(proc.as_fd(), name).step("clone a path of proc")?;
         let attributes = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC;
         sys::mount_setattr(copy.as_fd(), attributes, None).step("make a path of proc read-only")?;
@@ -289,7 +313,9 @@ fn hide(received: &Received, proc: &OwnedFd, sys: &OwnedFd) -> Result<(), Failur
 fn existing(tree: &OwnedFd, name: &str, more: OFlags) -> io::Result<Option<OwnedFd>> {
     match open_strictly(tree, name, more) {
         Ok(found) => Ok(Some(found)),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }
@@ -299,12 +325,13 @@ fn pivot(root: &OwnedFd) -> io::Result<()> {
     rustix::process::pivot_root(".", ".")?;
     // The old root lies on top of the new one now, and goes with everything on it.
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
-    Ok(std::env::set_current_dir("/")?)
+    std::env::set_current_dir("/")
 }
 
 /// The socket the agent serves. It is bound before anything of the template runs, so nobody else can take its port.
 fn listen() -> io::Result<OwnedFd> {
-    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
     let address = std::net::SocketAddrV4::new(Ipv4Addr::LOCALHOST, atoll_provider::AGENT_PORT);
     rustix::net::bind(&socket, &address)?;
@@ -319,10 +346,14 @@ fn become_agent(sudo: bool, listener: &OwnedFd, token: &OwnedFd) -> Result<Never
     sys::limit_resource(libc::RLIMIT_NOFILE, 16_384, 20_000).step("limit descriptors")?;
     sys::limit_resource(libc::RLIMIT_MEMLOCK, 8 * MIB, 8 * MIB).step("limit locked memory")?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step("open /dev/null")?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .step("open /dev/null")?;
     let keep = [null.as_fd(), null.as_fd(), null.as_fd(), listener.as_fd(), token.as_fd()];
-    let above: Vec<OwnedFd> =
-        keep.iter().map(|fd| sys::duplicate_above(*fd, 10)).collect::<io::Result<_>>().step("copy descriptors")?;
+    let above: Vec<OwnedFd> = keep
+        .iter()
+        .map(|fd| sys::duplicate_above(*fd, 10))
+        .collect::<io::Result<_>>()
+        .step("copy descriptors")?;
     sys::close_on_exec_from(3).step("mark descriptors")?;
     for (number, fd) in (0..).zip(&above) {
         sys::place_descriptor(fd.as_fd(), number).step("place descriptors")?;

@@ -160,7 +160,11 @@ impl Launcher {
     }
 
     /// Asks for a first process. `request` gets its id here.
-    pub(crate) async fn spawn(&self, mut request: Spawn, descriptors: Vec<OwnedFd>) -> Result<Spawning, LaunchError> {
+    pub(crate) async fn spawn(
+        &self,
+        mut request: Spawn,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Spawning, LaunchError> {
         let running = self.running().await?;
         request.id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answers, mut rest) = mpsc::unbounded_channel();
@@ -174,7 +178,7 @@ impl Launcher {
         match tokio::time::timeout(SPAWN_WITHIN, rest.recv()).await.map_err(|_| LaunchError::Late)? {
             Some(Answer::Spawned { pid, pidfd, netns, control }) => {
                 Ok(Spawning { pid, pidfd, netns, control, rest, times: Times::new() })
-            },
+            }
             Some(Answer::Failed(failure)) => Err(failure.into()),
             Some(Answer::Mounted(_)) | None => Err(LaunchError::Died),
         }
@@ -280,7 +284,10 @@ impl Running {
             Reply::Ready => return,
             Reply::Spawned { id, pid } => {
                 let mut each = descriptors.into_iter();
-                let (Some(pidfd), Some(netns), Some(control)) = (each.next(), each.next(), each.next()) else { return };
+                let (Some(pidfd), Some(netns), Some(control)) = (each.next(), each.next(), each.next())
+                else {
+                    return;
+                };
                 (id, Answer::Spawned { pid, pidfd, netns, control }, false)
             }
             Reply::Mounted { id, times } => (id, Answer::Mounted(times), true),

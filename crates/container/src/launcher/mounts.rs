@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_fd, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags, fsconfig_create, fsconfig_set_fd, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+    move_mount, open_tree,
 };
 
 use super::protocol::{Failure, Hello, Rootfs, Spawn, Step, Upper};
@@ -30,7 +31,8 @@ impl Fixed {
     pub(super) fn prepare(hello: &Hello) -> Result<Self, Failure> {
         rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .step("make mounts private")?;
-        let needed: Vec<&Path> = hello.needed.iter().map(PathBuf::as_path).chain([&*hello.stage, &*hello.agent]).collect();
+        let needed: Vec<&Path> =
+            hello.needed.iter().map(PathBuf::as_path).chain([&*hello.stage, &*hello.agent]).collect();
         trim(&needed).step("let go of other mounts")?;
         rustix::process::umask(Mode::empty());
         let stage = hello.stage.clone();
@@ -66,10 +68,17 @@ fn attach_tmpfs(at: &Path, options: &std::ffi::CStr) -> io::Result<()> {
 /// The devices of every sandbox. They are made here once; sandboxes see them read-only, and open them by the devices cgroup.
 fn fill_dev(at: &Path) -> io::Result<()> {
     attach_tmpfs(at, c"mode=0755,size=64k")?;
-    let nodes = [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+    let nodes =
+        [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
     for (name, major, minor) in nodes {
         let device = rustix::fs::makedev(major, minor);
-        rustix::fs::mknodat(CWD, at.join(name), FileType::CharacterDevice, Mode::from_raw_mode(0o666), device)?;
+        rustix::fs::mknodat(
+            CWD,
+            at.join(name),
+            FileType::CharacterDevice,
+            Mode::from_raw_mode(0o666),
+            device,
+        )?;
     }
     for (name, target) in [
         ("fd", "/proc/self/fd"),
@@ -139,7 +148,8 @@ fn open_upper(rootfs: &Rootfs, first_id: u32, users: BorrowedFd<'_>) -> Result<O
     match &rootfs.upper {
         Upper::Folder(path) => mapped_clone(path, ATTR_NODEV, users).step("clone the sandbox's layer"),
         Upper::Tmpfs { bytes, inodes } => {
-            memory_layer(*bytes, *inodes, first_id, !rootfs.usr_layers.is_empty()).step("make a layer in memory")
+            memory_layer(*bytes, *inodes, first_id, !rootfs.usr_layers.is_empty())
+                .step("make a layer in memory")
         }
     }
 }
@@ -147,16 +157,25 @@ fn open_upper(rootfs: &Rootfs, first_id: u32, users: BorrowedFd<'_>) -> Result<O
 /// A tmpfs dies with its instance, so its files carry the sandbox's own ids and no map is needed.
 fn memory_layer(bytes: u64, inodes: u64, first_id: u32, with_usr: bool) -> io::Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for (key, value) in [("size", bytes.to_string()), ("nr_inodes", inodes.to_string()), ("mode", "0755".to_owned())] {
+    for (key, value) in
+        [("size", bytes.to_string()), ("nr_inodes", inodes.to_string()), ("mode", "0755".to_owned())]
+    {
         fsconfig_set_string(context.as_fd(), key, value)?;
     }
     fsconfig_create(context.as_fd())?;
     let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV)?;
-    let names: &[&str] = if with_usr { &["upper", "work", "usr-upper", "usr-work"] } else { &["upper", "work"] };
+    let names: &[&str] =
+        if with_usr { &["upper", "work", "usr-upper", "usr-work"] } else { &["upper", "work"] };
     for name in names {
         rustix::fs::mkdirat(&mount, *name, Mode::from_raw_mode(0o755))?;
         let owner = (rustix::fs::Uid::from_raw(first_id), rustix::fs::Gid::from_raw(first_id));
-        rustix::fs::chownat(&mount, *name, Some(owner.0), Some(owner.1), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::chownat(
+            &mount,
+            *name,
+            Some(owner.0),
+            Some(owner.1),
+            rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+        )?;
     }
     Ok(mount)
 }
@@ -189,7 +208,8 @@ impl Overlay<'_> {
         }
         // The overlay works with its mounter's file-system ids. The sandbox does not know id 0 of the host, so with it
         // the overlay could not write to its own work folder and would silently be read-only.
-        sys::with_fs_ids(self.spawn.first_id, || fsconfig_create(context.as_fd())).step("mount the overlay")?;
+        sys::with_fs_ids(self.spawn.first_id, || fsconfig_create(context.as_fd()))
+            .step("mount the overlay")?;
         let attributes = MountAttrFlags::from_bits_retain(u32::try_from(self.attributes).unwrap_or(0));
         let root =
             fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).step("take the overlay")?;

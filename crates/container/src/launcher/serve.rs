@@ -16,6 +16,16 @@ use crate::sys::{self, Cloned};
 ///
 /// Call it first in `main`: the process must have one thread only.
 pub fn main() -> io::Result<()> {
+    match run() {
+        // The server went away in the middle of an answer.
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+fn run() -> io::Result<()> {
     let socket = sys::duplicate_above(io::stdin().as_fd(), 10)?;
     let null = std::fs::File::open("/dev/null")?;
     sys::place_descriptor(null.as_fd(), 0)?;
@@ -56,10 +66,16 @@ fn serve(socket: &OwnedFd, fixed: &Fixed, spawn: &Spawn, descriptors: Vec<OwnedF
 }
 
 /// Clones, hands the process to the server, then makes its mounts while the server makes its network.
-fn launch(socket: &OwnedFd, fixed: &Fixed, spawn: &Spawn, descriptors: Vec<OwnedFd>) -> Result<Times, Failure> {
+fn launch(
+    socket: &OwnedFd,
+    fixed: &Fixed,
+    spawn: &Spawn,
+    descriptors: Vec<OwnedFd>,
+) -> Result<Times, Failure> {
     let mut watch = Watch::new();
     let mut descriptors = descriptors.into_iter();
-    let token = descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidInput)).step("take the token")?;
+    let token =
+        descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidInput)).step("take the token")?;
     let cgroups: Vec<OwnedFd> = descriptors.collect();
     let (ours, theirs) = wire::pair().step("make the control socket")?;
     let born_in = match spawn.cgroup {

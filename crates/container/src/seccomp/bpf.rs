@@ -2,7 +2,9 @@
 
 use std::sync::OnceLock;
 
-use super::table::{self, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS, TERMINAL_INPUT};
+use super::table::{
+    self, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS, TERMINAL_INPUT,
+};
 use super::{Check, Verdict};
 
 const LOAD: u16 = 0x20;

@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Cmp, SeccompCondition as Condition, SeccompFilter,
-    SeccompRule, TargetArch,
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Cmp, SeccompCondition as Condition,
+    SeccompFilter, SeccompRule, TargetArch,
 };
 
-use super::table::{self, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS, TERMINAL_INPUT};
+use super::table::{
+    self, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS, TERMINAL_INPUT,
+};
 use super::{Check, Verdict, compile};
 
 const ALLOW: u32 = 0x7fff_0000;
@@ -107,7 +109,10 @@ fn foreign_entries_are_closed() {
     assert_eq!(interpret(&program, 11, i386, [0; 6]), 0x8000_0000);
     let x32_read = 0x4000_0000;
     assert_eq!(interpret(&program, x32_read, X86_64, [0; 6]), 0x0005_0000 | libc::ENOSYS as u32);
-    assert_eq!(interpret(&program, libc::SYS_clone3 as u32, X86_64, [0; 6]), 0x0005_0000 | libc::ENOSYS as u32);
+    assert_eq!(
+        interpret(&program, libc::SYS_clone3 as u32, X86_64, [0; 6]),
+        0x0005_0000 | libc::ENOSYS as u32
+    );
 }
 
 #[test]

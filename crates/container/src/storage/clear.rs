@@ -24,7 +24,7 @@ pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
         empty(&base, &next.to_string(), &mut lifted)?;
         next += 1;
     }
-    Ok(std::fs::remove_dir(&trash)?)
+    std::fs::remove_dir(&trash)
 }
 
 fn open_folder(at: impl std::os::fd::AsFd, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
@@ -44,9 +44,9 @@ fn empty(base: &OwnedFd, name: &str, lifted: &mut u64) -> io::Result<()> {
             }
             seen = true;
             let kind = match entry.file_type() {
-                FileType::Unknown => {
-                    FileType::from_raw_mode(rustix::fs::statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?.st_mode)
-                }
+                FileType::Unknown => FileType::from_raw_mode(
+                    rustix::fs::statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?.st_mode,
+                ),
                 known => known,
             };
             if kind == FileType::Directory {

@@ -63,7 +63,9 @@ pub(super) fn attach(file: &Path) -> io::Result<Attached> {
                 // Somebody was faster.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 // No direct I/O on that file system.
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) && flags & FLAG_DIRECT_IO != 0 => break,
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) && flags & FLAG_DIRECT_IO != 0 => {
+                    break;
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -4,7 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -15,8 +16,9 @@ const GIB: u64 = 1 << 30;
 /// The first size, and each step. Space is taken for good (fallocated), so that a full host never becomes an I/O error inside.
 const FIRST_BYTES: u64 = GIB;
 const STEP_BYTES: u64 = 2 * GIB;
-/// Below this much free space the pool grows.
-const LOW_BYTES: u64 = 768 << 20;
+/// The pool grows until this much is free, or as much as the largest single layer may take, up to a bound.
+const LOW_BYTES: u64 = GIB;
+const HEADROOM_MAX: u64 = 16 * GIB;
 /// Left to the host: the pool never grows into it.
 const RESERVE_BYTES: u64 = 2 * GIB;
 
@@ -24,8 +26,18 @@ const RESERVE_BYTES: u64 = 2 * GIB;
 #[derive(Debug)]
 pub(super) struct Pool {
     at: PathBuf,
-    /// Backing file and device; `None` on the host's own btrfs.
-    growing: Option<Mutex<(PathBuf, PathBuf)>>,
+    /// `None` on the host's own btrfs.
+    backing: Option<Backing>,
+    /// What one layer may ask for at once.
+    headroom: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Backing {
+    file: PathBuf,
+    device: PathBuf,
+    /// One grows it at a time.
+    turn: Mutex<()>,
 }
 
 type Failed = (&'static str, io::Error);
@@ -35,43 +47,64 @@ impl Pool {
     pub(super) fn open(data: &Path, at: &Path) -> Result<Self, Failed> {
         let magic = |path| rustix::fs::statfs(path).map(|stat| stat.f_type as u64).map_err(io::Error::from);
         if magic(data).map_err(|cause| ("look at the data folder", cause))? == BTRFS_MAGIC {
-            return Ok(Self { at: at.to_owned(), growing: None });
+            return Ok(Self { at: at.to_owned(), backing: None, headroom: AtomicU64::new(0) });
         }
         let file = data.join("pool.btrfs");
         make_file(&file).map_err(|cause| ("make the pool's file", cause))?;
         if magic(at).map_err(|cause| ("look at the pool", cause))? != BTRFS_MAGIC {
             let device = loopback::attach(&file).map_err(|cause| ("attach the pool's file", cause))?;
-            rustix::mount::mount(&device.path, at, "btrfs", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME, c"nodiscard")
-                .map_err(|cause| ("mount the pool", cause.into()))?;
+            rustix::mount::mount(
+                &device.path,
+                at,
+                "btrfs",
+                MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME,
+                c"nodiscard",
+            )
+            .map_err(|cause| ("mount the pool", cause.into()))?;
         }
         let device = loopback::find(&file).and_then(|found| found.ok_or(io::ErrorKind::NotFound.into()));
         let device = device.map_err(|cause| ("find the pool's device", cause))?;
-        Ok(Self { at: at.to_owned(), growing: Some(Mutex::new((file, device))) })
+        let backing = Backing { file, device, turn: Mutex::new(()) };
+        Ok(Self { at: at.to_owned(), backing: Some(backing), headroom: AtomicU64::new(LOW_BYTES) })
     }
 
     pub(super) fn free_bytes(&self) -> io::Result<u64> {
         let inside = free_at(&self.at)?;
-        let Some(growing) = &self.growing else { return Ok(inside) };
-        let (file, _) = &*growing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let outside = free_at(file.parent().unwrap_or(Path::new("/")))?;
-        Ok(inside + outside.saturating_sub(RESERVE_BYTES))
+        let outside = match &self.backing {
+            Some(backing) => backing.host_free()?.saturating_sub(RESERVE_BYTES),
+            None => 0,
+        };
+        Ok(inside + outside)
+    }
+
+    /// Notes how much one layer may take.
+    pub(super) fn expect(&self, bytes: u64) {
+        self.headroom.fetch_max(bytes.min(HEADROOM_MAX), Ordering::Relaxed);
     }
 
     pub(super) fn grow(&self) -> io::Result<()> {
-        let Some(growing) = &self.growing else { return Ok(()) };
-        if free_at(&self.at)? > LOW_BYTES {
-            return Ok(());
+        let Some(backing) = &self.backing else { return Ok(()) };
+        let _turn = backing.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        while free_at(&self.at)? < self.headroom.load(Ordering::Relaxed)
+            && backing.host_free()? >= RESERVE_BYTES + STEP_BYTES
+        {
+            let file = OpenOptions::new().write(true).open(&backing.file)?;
+            rustix::fs::fallocate(
+                &file,
+                rustix::fs::FallocateFlags::empty(),
+                file.metadata()?.len(),
+                STEP_BYTES,
+            )?;
+            loopback::take_new_size(&backing.device)?;
+            btrfs::grow(&self.at)?;
         }
-        let (file, device) = &*growing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let outside = free_at(file.parent().unwrap_or(Path::new("/")))?;
-        if outside < RESERVE_BYTES + STEP_BYTES {
-            return Ok(());
-        }
-        let backing = OpenOptions::new().write(true).open(file)?;
-        let size = backing.metadata()?.len();
-        rustix::fs::fallocate(&backing, rustix::fs::FallocateFlags::empty(), size, STEP_BYTES)?;
-        loopback::take_new_size(device)?;
-        btrfs::grow(&self.at)
+        Ok(())
+    }
+}
+
+impl Backing {
+    fn host_free(&self) -> io::Result<u64> {
+        free_at(self.file.parent().unwrap_or(Path::new("/")))
     }
 }
 
@@ -86,7 +119,8 @@ fn make_file(path: &Path) -> io::Result<()> {
     file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, FIRST_BYTES)?;
     drop(file);
-    let program = ["/usr/sbin/mkfs.btrfs", "/sbin/mkfs.btrfs"].into_iter().find(|path| Path::new(path).exists());
+    let program =
+        ["/usr/sbin/mkfs.btrfs", "/sbin/mkfs.btrfs"].into_iter().find(|path| Path::new(path).exists());
     let output = Command::new(program.unwrap_or("mkfs.btrfs"))
         .args(["--quiet", "--force", "--data", "single", "--metadata", "single", "--nodiscard"])
         .arg(&next)

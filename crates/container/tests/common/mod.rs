@@ -30,7 +30,8 @@ pub(crate) fn in_world<F: Future<Output = World>>(
     let worker = std::thread::spawn(move || {
         let host = atoll_network::netns::create().unwrap();
         atoll_network::netns::join(std::os::fd::AsFd::as_fd(&host)).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
             let catalog = Arc::new(Catalog::open(data.join("templates")).unwrap());
             let make = Arc::clone(&catalog);
@@ -54,8 +55,10 @@ pub(crate) fn in_world<F: Future<Output = World>>(
 
 fn config(data: &Path) -> Config {
     let mut config = Config::new(data);
-    config.launcher =
-        LauncherCommand { program: PathBuf::from(env!("CARGO_BIN_EXE_atoll-launcher")), arguments: Vec::new() };
+    config.launcher = LauncherCommand {
+        program: PathBuf::from(env!("CARGO_BIN_EXE_atoll-launcher")),
+        arguments: Vec::new(),
+    };
     config.agent = std::env::var_os("ATOLL_TEST_AGENT").map(PathBuf::from);
     config
 }
@@ -126,7 +129,13 @@ impl World {
         self.sh_as(spec, booted, "root", line).await
     }
 
-    pub(crate) async fn sh_as(&self, spec: &InstanceSpec, booted: &Booted, user: &str, line: &str) -> (i32, String) {
+    pub(crate) async fn sh_as(
+        &self,
+        spec: &InstanceSpec,
+        booted: &Booted,
+        user: &str,
+        line: &str,
+    ) -> (i32, String) {
         let what = StartProcess {
             cmd: "/bin/sh".into(),
             args: vec!["-c".into(), line.into()],
