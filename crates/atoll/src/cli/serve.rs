@@ -25,7 +25,7 @@ pub(crate) struct Serve {
     /// Agent binary [default: the one inside this program]
     #[arg(long, env = env::AGENT, hide_env_values = true, value_name = "FILE")]
     pub(crate) agent: Option<std::path::PathBuf>,
-    /// Which log lines, such as `debug` or `atoll_service=debug,info` [default: info; on a terminal without requests]
+    /// Which log lines, such as `debug` or `atoll_service=debug,info` [default: info; on a terminal warnings only]
     #[arg(long, env = env::LOG, hide_env_values = true, value_name = "FILTER")]
     pub(crate) log: Option<String>,
     /// Form of the log lines [default: text on a terminal, else json]
