@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use rustix::termios::Winsize;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 pub(crate) use output::{Hub, Item, Patience, Reader, Source};
 pub(crate) use pump::start;
@@ -34,6 +35,9 @@ use crate::users::User;
 
 /// LIMIT: how long a caller's write to stdin waits for a process that does not read.
 const INPUT_WAIT: Duration = Duration::from_secs(8);
+
+/// A caller's clock started before ours: by its own it may already be past a deadline that is this near.
+const DEADLINE_SLACK: Duration = Duration::from_millis(20);
 
 /// What to start, already checked.
 #[derive(Debug)]
@@ -102,6 +106,7 @@ pub(crate) struct Process {
     terminal: Mutex<Option<Arc<AsyncFd<OwnedFd>>>>,
     life: Mutex<Life>,
     exited: Notify,
+    deadline: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -147,6 +152,15 @@ impl Process {
             Err(Errno::INVAL) => Err(Refusal::Invalid(format!("no signal {signal}"))),
             Err(errno) => Err(Refusal::from_errno(errno, "signal")),
         }
+    }
+
+    /// Whether its deadline has come, by its caller's clock. Then it is ended now, and nobody lists it any more.
+    fn is_overdue(&self) -> bool {
+        let overdue = self.deadline.is_some_and(|deadline| Instant::now() + DEADLINE_SLACK >= deadline);
+        if overdue {
+            self.expire();
+        }
+        overdue
     }
 
     /// The deadline passed: kills the group, and the exit will say why.

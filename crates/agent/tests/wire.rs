@@ -140,6 +140,22 @@ async fn the_timeout_of_start_kills_and_that_of_connect_only_ends_the_stream() {
 }
 
 #[tokio::test]
+async fn a_process_whose_deadline_is_due_is_not_listed_even_before_it_is_gone() {
+    let agent = TestAgent::start();
+    let what = atoll_agentapi::StartProcess {
+        timeout: Some(Duration::from_millis(200)),
+        ..common::command(&["sleep", "60"])
+    };
+    let (_, mut stream) = agent.client.start(what).await.unwrap();
+    assert_eq!(agent.client.list().await.unwrap().len(), 1);
+    // By the caller's clock, which started earlier than the agent's.
+    tokio::time::sleep(Duration::from_millis(190)).await;
+    assert!(agent.client.list().await.unwrap().is_empty());
+    let exit = stream.next().await.unwrap().unwrap();
+    assert!(matches!(exit, atoll_agentapi::ProcessEvent::Exit(status) if status.timed_out), "{exit:?}");
+}
+
+#[tokio::test]
 async fn a_late_connect_replays_start_and_end() {
     let agent = TestAgent::start();
     let frames = agent

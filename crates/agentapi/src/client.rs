@@ -32,6 +32,9 @@ use transport::Transport;
 /// LIMIT: an agent answers in well under a millisecond; ten seconds cover a sandbox that is starved of CPU.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
+/// LIMIT: removing, moving or listing a large tree takes as long as the disk needs (1-2 ms per directory on ext4).
+const TREE_LIMIT: Duration = Duration::from_secs(600);
+
 /// LIMIT: the largest plain answer (a long directory list). Larger lists are cut by the agent first.
 const ANSWER_MAX: usize = 32 << 20;
 

@@ -120,6 +120,7 @@ fn wrap(agent: &Agent, plan: &Plan, child: Child) -> Result<(Arc<Process>, Ends,
         terminal: Mutex::new(terminal),
         life: Mutex::new(Life::default()),
         exited: Notify::new(),
+        deadline: plan.timeout.map(|limit| tokio::time::Instant::now() + limit),
     });
     agent.processes.insert(Arc::clone(&process));
     Ok((process, ends, verdict))

@@ -79,6 +79,7 @@ impl Table {
     /// Running ones, by pid.
     pub(crate) fn running(&self) -> Vec<Arc<Process>> {
         let mut all: Vec<_> = self.lock().running.values().cloned().collect();
+        all.retain(|process| !process.is_overdue());
         all.sort_unstable_by_key(|process| process.pid);
         all
     }

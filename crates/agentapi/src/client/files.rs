@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, StreamBody};
 
 use super::rpc::{Frames, accept};
 use super::transport::BodyReader;
-use super::{AgentClient, CALL_LIMIT, within};
+use super::{AgentClient, CALL_LIMIT, TREE_LIMIT, within};
 use crate::error::AgentError;
 use crate::proto::agent;
 
@@ -291,7 +291,8 @@ impl AgentClient {
             depth,
             ..Default::default()
         };
-        let answer: agent::ListDirResponse = self.unary("/atoll.agent.v1.Agent/ListDir", &request).await?;
+        let answer: agent::ListDirResponse =
+            self.unary_within(TREE_LIMIT, "/atoll.agent.v1.Agent/ListDir", &request).await?;
         Ok((answer.entries.into_iter().map(Entry::from).collect(), answer.truncated))
     }
 
@@ -324,14 +325,16 @@ impl AgentClient {
             user: name(user),
             ..Default::default()
         };
-        entry_of(self.unary("/atoll.agent.v1.Agent/Move", &request).await?)
+        entry_of(self.unary_within(TREE_LIMIT, "/atoll.agent.v1.Agent/Move", &request).await?)
     }
 
     /// Removes a path and all below it. A missing path is `not_found`.
     pub async fn remove(&self, path: impl AsRef<[u8]>, user: Option<&str>) -> Result<(), AgentError> {
         let request =
             agent::RemoveRequest { path: path.as_ref().to_vec(), user: name(user), ..Default::default() };
-        self.unary("/atoll.agent.v1.Agent/Remove", &request).await.map(|_: agent::RemoveResponse| ())
+        self.unary_within(TREE_LIMIT, "/atoll.agent.v1.Agent/Remove", &request)
+            .await
+            .map(|_: agent::RemoveResponse| ())
     }
 
     /// Watches a directory; the watch is in place when this returns.

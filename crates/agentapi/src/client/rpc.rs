@@ -51,9 +51,19 @@ impl AgentClient {
         Ok(request)
     }
 
-    /// One request, one answer.
+    /// One request, one answer, soon.
     pub(super) async fn unary<Q: Message, A: Message>(
         &self,
+        uri: &'static str,
+        message: &Q,
+    ) -> Result<A, AgentError> {
+        self.unary_within(CALL_LIMIT, uri, message).await
+    }
+
+    /// One request, one answer, within a limit.
+    pub(super) async fn unary_within<Q: Message, A: Message>(
+        &self,
+        limit: Duration,
         uri: &'static str,
         message: &Q,
     ) -> Result<A, AgentError> {
@@ -64,7 +74,7 @@ impl AgentClient {
             let answer = self.inner.transport.send(request).await?;
             accept(answer).await?.read_all(ANSWER_MAX).await
         };
-        let answer = within(uri, CALL_LIMIT, call).await?;
+        let answer = within(uri, limit, call).await?;
         A::decode_from_slice(&answer).map_err(|_| AgentError::Protocol("the message does not decode"))
     }
 
