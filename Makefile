@@ -53,5 +53,5 @@ bench: ## Measure against the bars and the peers; writes bench/RESULTS.md (QUICK
 	@cargo build --release --quiet --locked -p atoll-bench
 	@$(ROOT) $(TARGET)/release/atoll-bench --atoll $(TARGET)/release/atoll $(if $(QUICK),--quick)
 
-clean-data: ## End the server of this user and remove its state
-	@scripts/clean-data
+clean-data: ## Delete every sandbox, end the server and remove all it left (FORCE=1: do not ask)
+	@$(ROOT) $(TARGET)/release/atoll server uninstall $(if $(FORCE),--force)

@@ -238,6 +238,12 @@ pub(crate) enum Server {
     Status,
     /// End it; sandboxes live on and the next server finds them
     Stop,
+    /// Delete every sandbox, end the server, and remove all that it left on this machine, DATA included
+    Uninstall {
+        /// Do not ask
+        #[arg(short, long, visible_alias = "yes")]
+        force: bool,
+    },
     /// Print the log of a server that `atoll run` started
     Logs {
         /// Stay and print what comes

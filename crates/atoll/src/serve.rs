@@ -14,7 +14,9 @@ mod logging;
 mod settings;
 mod tour;
 
-use std::{error::Error, ffi::OsString, io::ErrorKind, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    error::Error, ffi::OsString, io::ErrorKind, path::Path, process::ExitCode, sync::Arc, time::Duration,
+};
 
 use atoll_container::Engine;
 use atoll_front_native::{Options, ServeLimits, Shutdown};
@@ -64,6 +66,19 @@ pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
+}
+
+/// Removes what outlives a server: router, pool, cgroups, its number on this machine, and DATA. No sandbox may be left.
+pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
+    ground::need_root()?;
+    let data = ground::open_data(data)?;
+    let (store, catalog) = records(&data).await?;
+    let engine = Engine::open(atoll_container::Config::new(&data), catalog)
+        .await
+        .map_err(|e| failed("the engine cannot start", &e))?;
+    engine.uninstall().await.map_err(|e| failed("not everything could be removed", &e))?;
+    drop(store);
+    std::fs::remove_dir_all(&data).map_err(|e| failed("the folder cannot be removed", &e))
 }
 
 /// The OpenAPI document of the native front.
@@ -121,15 +136,7 @@ async fn bind(settings: &Settings) -> Result<TcpListener, Failure> {
 
 /// Store, templates, engine, service: each needs the one before.
 async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
-    let data = settings.data.clone();
-    let (store, catalog) = tokio::task::spawn_blocking(move || {
-        let store = SqliteStore::open(&data).map_err(|e| failed("the store cannot be opened", &e))?;
-        let catalog = Catalog::open(data.join("templates"))
-            .map_err(|e| failed("the templates cannot be opened", &e))?;
-        Ok::<_, Failure>((Arc::new(store), Arc::new(catalog)))
-    })
-    .await
-    .map_err(|e| failed("the store did not open", &e))??;
+    let (store, catalog) = records(&settings.data).await?;
     let engine = Engine::open(settings.engine(), Arc::clone(&catalog)).await.map_err(|e| {
         failed("the engine cannot start", &e).hint("`atoll doctor` says what this machine lacks")
     })?;
@@ -140,6 +147,19 @@ async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
         .await
         .map_err(|e| failed("the service cannot open", &e))?;
     Ok((service, engine))
+}
+
+/// What is on disk: the store, which takes DATA for this process, and the templates.
+async fn records(data: &Path) -> Result<(Arc<SqliteStore>, Arc<Catalog>), Failure> {
+    let data = data.to_owned();
+    tokio::task::spawn_blocking(move || {
+        let store = SqliteStore::open(&data).map_err(|e| failed("the store cannot be opened", &e))?;
+        let catalog = Catalog::open(data.join("templates"))
+            .map_err(|e| failed("the templates cannot be opened", &e))?;
+        Ok((Arc::new(store), Arc::new(catalog)))
+    })
+    .await
+    .map_err(|e| failed("the store did not open", &e))?
 }
 
 /// What failed and why, the causes in one line.

@@ -8,11 +8,15 @@ use std::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 
-use super::Context;
+use super::{Context, list, sandbox_path, text};
 use crate::{
     cli::Server,
     failure::Failure,
-    server::{background::log_path, note},
+    serve,
+    server::{
+        background::{self, log_path},
+        note,
+    },
 };
 
 /// LIMIT: requests get 10 s to end; a server that takes longer is stuck.
@@ -22,6 +26,7 @@ pub(super) async fn server(context: &Context, command: Server) -> Result<(), Fai
     match command {
         Server::Status => status(context).await,
         Server::Stop => stop(context).await,
+        Server::Uninstall { force } => uninstall(context, force).await,
         Server::Logs { follow } => logs(context, follow).await,
     }
 }
@@ -67,6 +72,28 @@ async fn stop(context: &Context) -> Result<(), Failure> {
         return context.out.json(&json!({"stopped": note.pid}));
     }
     context.out.line(&format!("stopped the server at {}; sandboxes live on", note.url))
+}
+
+/// Through a server as long as there are sandboxes, by ourselves after that.
+async fn uninstall(context: &Context, force: bool) -> Result<(), Failure> {
+    let data = context.global.data_dir();
+    if !data.is_dir() {
+        return Err(Failure::new("no_server", format!("{} is not there", data.display()))
+            .hint("another folder is chosen with --data or ATOLL_DATA"));
+    }
+    if !force
+        && !context.out.ask(&format!("Delete every sandbox of {} and the folder itself?", data.display()))
+    {
+        return Err(Failure::usage("nothing was removed", "add --force to remove it without a question"));
+    }
+    let client = background::client(&context.global, context.out).await?;
+    for sandbox in list::every(&client, Vec::new(), None).await? {
+        client.delete(&sandbox_path(text(&sandbox, "id"), "")).await?;
+    }
+    stop(context).await?;
+    serve::uninstall(&data).await?;
+    context.out.tell(&format!("removed {}", data.display()));
+    Ok(())
 }
 
 async fn logs(context: &Context, follow: bool) -> Result<(), Failure> {
