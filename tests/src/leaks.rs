@@ -119,7 +119,7 @@ fn rules(pin: Option<&Path>) -> Vec<String> {
         found.push(item.as_object().and_then(|o| o.keys().next()).cloned().unwrap_or_default());
         for element in item["set"]["elem"].as_array().into_iter().flatten() {
             // Sets that the kernel fills by itself from traffic empty themselves in their own time.
-            if item["set"]["flags"].as_array().is_none_or(|flags| !flags.iter().any(|f| f == "dynamic")) {
+            if !item["set"]["flags"].to_string().contains("dynamic") {
                 found.push(format!("{} {element}", item["set"]["name"]));
             }
         }
@@ -181,5 +181,15 @@ pub fn remove_below(root: &Path) {
     folders.sort_by_key(|folder| std::cmp::Reverse(folder.len()));
     for folder in folders {
         let _ = std::fs::remove_dir(folder);
+    }
+}
+
+/// Lets go of the mounts below a folder, in this mount namespace, so that the folder can be removed.
+pub fn unmount_below(folder: &Path) {
+    for line in mounts().iter().rev() {
+        let Some(target) = line.split(' ').nth(4).map(Path::new) else { continue };
+        if target.starts_with(folder) {
+            let _ = nix::mount::umount2(target, nix::mount::MntFlags::MNT_DETACH);
+        }
     }
 }

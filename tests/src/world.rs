@@ -83,6 +83,7 @@ pub fn run_with(options: Options, body: impl AsyncFnOnce(&World) + Send) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = lock(&ONE_AT_A_TIME);
     nix::sys::prctl::set_child_subreaper(true).expect("subreaper");
+    end_everything_on_terminate();
     ground::on_own_ground(move |internet| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(4)
@@ -107,6 +108,32 @@ pub fn run_with(options: Options, body: impl AsyncFnOnce(&World) + Send) {
         });
         runtime.shutdown_timeout(Duration::from_secs(2));
     });
+}
+
+/// A runner that loses patience sends SIGTERM: what descends from the test must not outlive it.
+fn end_everything_on_terminate() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        std::thread::spawn(|| {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let kind = tokio::signal::unix::SignalKind::terminate();
+                tokio::signal::unix::signal(kind).expect("a signal").recv().await;
+            });
+            for _ in 0..20 {
+                kill_descendants();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            std::process::abort();
+        });
+    });
+}
+
+fn kill_descendants() {
+    for process in proc::descendants(proc::own_pid()) {
+        let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+    }
 }
 
 impl World {
@@ -469,13 +496,10 @@ impl World {
                 crate::leaks::thaw_below(cgroup);
             }
             self.reap();
-            let left = proc::descendants(proc::own_pid());
-            if left.is_empty() {
+            if proc::descendants(proc::own_pid()).is_empty() {
                 break;
             }
-            for process in left {
-                let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
-            }
+            kill_descendants();
             if let Some(child) = lock(&self.server).as_mut() {
                 let _ = child.try_wait();
             }
@@ -483,7 +507,9 @@ impl World {
         }
         for cgroup in &marks.cgroups {
             crate::leaks::remove_below(cgroup);
+            let _ = std::fs::remove_dir(cgroup);
         }
+        crate::leaks::unmount_below(self.folder.path());
     }
 }
 

@@ -5,11 +5,11 @@
 use std::time::{Duration, Instant};
 
 use atoll_tests::internet::{DECOYS, GREETING, NAME, PUBLIC};
-use atoll_tests::{Client, World, ground, json, run, until_within};
+use atoll_tests::{Client, Options, World, ground, json, run, run_with, until_within};
 
-/// A web request from inside; what it printed.
+/// A web request from inside to an address; what it printed. Busybox' own wget looks names up, and its static build dies of it.
 async fn fetch(client: &Client, id: &str, host: &str, port: u16) -> String {
-    let line = format!("wget -q -T 3 -O - http://{host}:{port}/ 2>&1");
+    let line = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {host} {port} 2>&1");
     client.exec(id, json!({ "argv": ["/bin/sh", "-c", line], "timeout_s": 8 })).await.stdout
 }
 
@@ -19,26 +19,35 @@ async fn reaches(client: &Client, id: &str, host: &str) -> bool {
 
 #[test]
 fn an_open_sandbox_reaches_the_internet_by_address_and_by_name() {
-    run(async |w| {
+    run_with(Options::debian(), async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({ "network": "allow-all" })).await;
-        assert!(reaches(&client, &id, PUBLIC).await, "{}", fetch(&client, &id, PUBLIC, 80).await);
-        assert!(
-            reaches(&client, &id, NAME).await,
+        let get = async |host: &str| {
+            let code = format!(
+                "import urllib.request; print(urllib.request.urlopen('http://{host}/', timeout=5).read().decode())"
+            );
+            client.exec(&id, json!({ "argv": ["python3", "-c", code] })).await
+        };
+        assert_eq!(get(PUBLIC).await.text(), GREETING);
+        assert_eq!(
+            get(NAME).await.text(),
+            GREETING,
             "{}",
-            client.sh(&id, &format!("nslookup {NAME} 2>&1; cat /etc/resolv.conf; ip a; ip r")).await.stdout
+            client.sh(&id, "cat /etc/resolv.conf").await.stdout
         );
-        let unknown = client.sh(&id, "nslookup no-such.example.test 2>&1").await;
-        assert!(unknown.stdout.contains("NXDOMAIN") || unknown.code != 0, "{unknown:?}");
+        let unknown = get("no-such.example.test").await;
+        assert!(
+            unknown.stderr.contains("Name or service not known") || unknown.stderr.contains("No address"),
+            "{unknown:?}"
+        );
         // Closed ports are told at once.
         let started = Instant::now();
-        let closed = client.sh(&id, &format!("nc -w 5 {PUBLIC} 81 < /dev/null")).await;
+        let closed = get(&format!("{PUBLIC}:81")).await;
         assert!(
-            closed.code != 0 && started.elapsed() < Duration::from_secs(3),
+            closed.stderr.contains("refused") && started.elapsed() < Duration::from_secs(4),
             "{closed:?} after {:?}",
             started.elapsed()
         );
-        assert_eq!(client.sh(&id, "ping -c 1 -W 2 127.0.0.1 > /dev/null 2>&1; cat /sys/class/net/eth0/operstate 2>/dev/null | head -1; hostname").await.code, 0);
     });
 }
 
