@@ -40,6 +40,8 @@ use reaper::{Ground, Reaper};
 
 /// LIMIT: notices that a slow listener may be behind; beyond that it learns that it missed some.
 const NOTICES: usize = 1_024;
+/// LIMIT: threads end their job in milliseconds.
+const STOP_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// How an engine is set up.
 #[derive(Debug, Clone)]
@@ -151,7 +153,9 @@ struct Inner {
     own_uts: Arc<OwnedFd>,
     places: Mutex<HashMap<SandboxId, Arc<Place>>>,
     pool: Mutex<HashMap<String, Vec<pool::Ready>>>,
-    pool_wanted: Notify,
+    pool_wanted: Arc<Notify>,
+    /// Held while a ready instance is being made.
+    filling: tokio::sync::Mutex<()>,
     /// Instances of before may still be there, with numbers that we would give out again.
     needs_adoption: AtomicBool,
     is_closing: AtomicBool,
@@ -168,7 +172,7 @@ struct Place {
     /// Whose turn it is to change something about it.
     turn: tokio::sync::Mutex<()>,
     /// Somebody wants it gone: a create under way gives up.
-    is_doomed: AtomicBool,
+    doomed: AtomicBool,
     doom: Notify,
     live: Mutex<Option<(InstanceId, Arc<Live>)>>,
 }
@@ -184,14 +188,18 @@ impl Place {
 
     /// Tells a create under way to give up.
     fn condemn(&self) {
-        self.is_doomed.store(true, Ordering::SeqCst);
+        self.doomed.store(true, Ordering::SeqCst);
         self.doom.notify_waiters();
+    }
+
+    fn is_doomed(&self) -> bool {
+        self.doomed.load(Ordering::SeqCst)
     }
 
     async fn doomed(&self) {
         loop {
             let told = self.doom.notified();
-            if self.is_doomed.load(Ordering::SeqCst) {
+            if self.is_doomed() {
                 return;
             }
             told.await;
@@ -227,7 +235,8 @@ impl Engine {
             ),
             places: Mutex::default(),
             pool: Mutex::default(),
-            pool_wanted: Notify::new(),
+            pool_wanted: Arc::new(Notify::new()),
+            filling: tokio::sync::Mutex::new(()),
             needs_adoption: AtomicBool::new(needs_adoption),
             is_closing: AtomicBool::new(false),
             starting: AtomicUsize::new(0),
@@ -256,7 +265,10 @@ impl Engine {
     /// Ends what only this server needs: the ready instances. Sandboxes live on.
     pub async fn close(&self) {
         self.inner.is_closing.store(true, Ordering::SeqCst);
+        // One that is just being made is waited for; none is begun after it.
+        let filling = self.inner.filling.lock().await;
         self.inner.drain_pool();
+        drop(filling);
         self.inner.reaper.settle().await;
     }
 
@@ -292,11 +304,21 @@ impl Engine {
     /// Removes everything that outlives the server. No sandbox may be left.
     pub async fn uninstall(self) -> Result<(), OpenError> {
         self.close().await;
-        let Self { inner } = self;
+        let mut inner = Arc::clone(&self.inner);
         let mut tasks = std::mem::take(&mut *inner.lock_tasks());
+        drop(self);
         tasks.shutdown().await;
-        let Ok(inner) = Arc::try_unwrap(inner) else {
-            return Err(step("stop all work")(io::ErrorKind::ResourceBusy.into()));
+        // A thread may still be busy for one of them.
+        let begun = std::time::Instant::now();
+        let inner = loop {
+            match Arc::try_unwrap(inner) {
+                Ok(inner) => break inner,
+                Err(_) if begun.elapsed() > STOP_WITHIN => {
+                    return Err(step("stop all work")(io::ErrorKind::ResourceBusy.into()));
+                }
+                Err(shared) => inner = shared,
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         };
         inner.ground.cgroups.remove_parent().map_err(step("remove our cgroups"))?;
         inner.router.teardown()?;
@@ -309,6 +331,12 @@ impl Engine {
             Ok(Ok(numbers)) => Ok(numbers.unwrap_or_else(PoisonError::into_inner).forget()?),
             _ => Ok(()),
         }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.inner.lock_tasks().abort_all();
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_image::Template;
-use atoll_model::{Limits, Storage};
+use atoll_model::{Limits, SandboxId, Storage};
 use atoll_network::{Link, Policy};
 use atoll_provider::{AGENT_PORT, ProviderError};
 use rustix::pipe::PipeFlags;
@@ -21,13 +21,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::instance::{self, Facts, Live};
 use super::reaper::Remains;
-use super::{Inner, failed};
+use super::{Inner, Place, failed};
 use crate::launcher::Spawning;
 use crate::launcher::protocol::{CgroupEntry, Rootfs, Spawn, Tell, Times, Told, Upper};
 use crate::launcher::wire;
 
 /// LIMIT: a start takes some milliseconds; on a machine under heavy load a hundred may stand in line.
 const START_WITHIN: Duration = Duration::from_secs(20);
+/// LIMIT: an agent answers within a millisecond of its start.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// LIMIT: a file is at least a block; this keeps a layer in memory from being all inodes.
 const BYTES_PER_INODE: u64 = 4_096;
 const MIB: u64 = 1 << 20;
@@ -54,6 +56,34 @@ pub(super) struct Plan {
     pub(super) hostname: String,
     /// `None`: no network yet.
     pub(super) network: Option<Policy>,
+    /// Whose; `None`: nobody's yet.
+    pub(super) owner: Option<(SandboxId, Arc<Place>)>,
+}
+
+impl Plan {
+    /// Waits for something that may be given up: for its end, for its owner's, or for the last moment.
+    async fn unless_doomed<T>(
+        &self,
+        work: impl Future<Output = Result<T, ProviderError>>,
+    ) -> Result<T, ProviderError> {
+        let doomed = async {
+            match &self.owner {
+                Some((sandbox, place)) => {
+                    place.doomed().await;
+                    ProviderError::Gone { sandbox: sandbox.clone() }
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            gone = doomed => Err(gone),
+            done = work => done,
+            () = tokio::time::sleep(START_WITHIN) => {
+                Err(ProviderError::Late { what: "starting the sandbox".into(), after: START_WITHIN })
+            }
+        }
+    }
 }
 
 /// What came of it.
@@ -93,13 +123,11 @@ struct Prepared {
 }
 
 impl Inner {
-    /// Starts an instance. On an error or when dropped, what was made is handed to the reaper.
+    /// Starts an instance. On an error what was made is handed to the reaper.
+    ///
+    /// Not to be dropped half way: a thread may be making what nobody would remove. It gives up by itself when its sandbox
+    /// is condemned.
     pub(super) async fn cold_start(&self, plan: &Plan) -> Result<Started, ProviderError> {
-        let late = |_| ProviderError::Late { what: "starting the sandbox".into(), after: START_WITHIN };
-        tokio::time::timeout(START_WITHIN, self.cold_steps(plan)).await.map_err(late)?
-    }
-
-    async fn cold_steps(&self, plan: &Plan) -> Result<Started, ProviderError> {
         let begun = Instant::now();
         let mut undo = Undo { engine: self, remains: None };
         let prepared = self.prepare(plan, undo.remains()).await?;
@@ -108,16 +136,21 @@ impl Inner {
         let request = spawn_request(plan, upper, entry.how, first_id);
         let descriptors = std::iter::once(token_pipe).chain(entry.descriptors).collect();
         let asked = Instant::now();
-        let mut spawning = self.launcher.spawn(request, descriptors).await.map_err(failed("launching"))?;
+        let spawning = async { self.launcher.spawn(request, descriptors).await.map_err(failed("launching")) };
+        let mut spawning = plan.unless_doomed(spawning).await?;
         times.push(("launcher until clone3".to_owned(), micros(asked)));
-        undo.remains().pidfd = Some(copy(&spawning.pidfd).map_err(failed("copying a descriptor"))?);
+        undo.remains().pidfd = Some(spawning.pidfd.try_clone().map_err(failed("copying a descriptor"))?);
         let networked = Instant::now();
         let link = self.connect(plan, &spawning, undo.remains()).await?;
         times.push(("network".to_owned(), micros(networked)));
-        times.extend(self.finish(&mut spawning, link).await?);
-        let greeted = Instant::now();
-        self.greet(spawning.netns.as_fd()).await?;
-        times.push(("agent answers".to_owned(), micros(greeted)));
+        let ready = async {
+            times.extend(self.finish(&mut spawning, link).await?);
+            let greeted = Instant::now();
+            self.greet(spawning.netns.as_fd()).await?;
+            times.push(("agent answers".to_owned(), micros(greeted)));
+            Ok(())
+        };
+        plan.unless_doomed(ready).await?;
         times.extend(spawning.launcher_times());
         times.push(("total".to_owned(), micros(begun)));
         let facts = Facts {
@@ -179,7 +212,7 @@ impl Inner {
         let link = self.router().reserve(None).map_err(failed("reserving an address"))?;
         remains.link = Some(link);
         let router = Arc::clone(&self.ground.router);
-        let netns = copy(&spawning.netns).map_err(failed("copying a descriptor"))?;
+        let netns = spawning.netns.try_clone().map_err(failed("copying a descriptor"))?;
         let work = move || {
             let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
             router.attach(link, policy, netns.as_fd()).map_err(io::Error::other)
@@ -196,7 +229,7 @@ impl Inner {
         wire::send(&spawning.control, &tell, &[]).map_err(failed(step))?;
         rustix::io::ioctl_fionbio(&spawning.control, true).map_err(failed(step))?;
         let control =
-            crate::sys::watch(copy(&spawning.control).map_err(failed(step))?).map_err(failed(step))?;
+            crate::sys::watch(spawning.control.try_clone().map_err(failed(step))?).map_err(failed(step))?;
         let mut mounted = None;
         // Both branches only wait and take one message, so the one that is dropped loses nothing.
         let told = loop {
@@ -214,18 +247,21 @@ impl Inner {
 
     /// Asks the agent whether it is there.
     pub(super) async fn greet(&self, netns: std::os::fd::BorrowedFd<'_>) -> Result<(), ProviderError> {
-        let step = "asking the agent";
-        let mut stream = self.dialer.dial(netns, AGENT_PORT, START_WITHIN).await.map_err(failed(step))?;
-        stream
-            .write_all(b"GET /health HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
-            .await
-            .map_err(failed(step))?;
+        let late = |_| ProviderError::Late { what: "asking the agent".into(), after: ANSWER_WITHIN };
+        let asked = tokio::time::timeout(ANSWER_WITHIN, self.ask_agent(netns)).await.map_err(late)?;
+        asked.map_err(failed("asking the agent"))
+    }
+
+    async fn ask_agent(&self, netns: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {
+        let mut stream =
+            self.dialer.dial(netns, AGENT_PORT, ANSWER_WITHIN).await.map_err(io::Error::other)?;
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n").await?;
         let mut answer = [0; 12];
-        stream.read_exact(&mut answer).await.map_err(failed(step))?;
+        stream.read_exact(&mut answer).await?;
         if answer.starts_with(b"HTTP/1.1 2") {
             return Ok(());
         }
-        Err(failed(step)(io::Error::new(io::ErrorKind::InvalidData, "the agent is not well")))
+        Err(io::Error::new(io::ErrorKind::InvalidData, "the agent is not well"))
     }
 
     fn note_times(&self, times: &Times) {
@@ -274,10 +310,6 @@ async fn hear(control: &AsyncFd<OwnedFd>) -> io::Result<Option<Told>> {
             Err(_would_block) => {}
         }
     }
-}
-
-fn copy(fd: &OwnedFd) -> io::Result<OwnedFd> {
-    fd.try_clone()
 }
 
 fn micros(since: Instant) -> u32 {

@@ -107,6 +107,7 @@ impl Inner {
             limits: self.config.pool_limits,
             hostname: "sandbox".into(),
             network: None,
+            owner: None,
         };
         let started = self.cold_start(&plan).await?;
         let ready = Ready { live: started.live, token: started.token, layer };
@@ -124,9 +125,10 @@ pub(super) async fn keep_filled(engine: Weak<Inner>) {
     loop {
         let Some(engine) = engine.upgrade() else { return };
         let Some(name) = engine.shortage() else {
-            let wake = engine.clone();
+            let wake = Arc::clone(&engine.pool_wanted);
+            // Not held while waiting: the engine must be able to go.
             drop(engine);
-            let _ = tokio::time::timeout(LOOK_EVERY, wake.pool_wanted.notified()).await;
+            let _ = tokio::time::timeout(LOOK_EVERY, wake.notified()).await;
             continue;
         };
         for _ in 0..YIELD_AT_MOST {
@@ -134,6 +136,10 @@ pub(super) async fn keep_filled(engine: Weak<Inner>) {
                 break;
             }
             tokio::time::sleep(PAUSE).await;
+        }
+        let filling = engine.filling.lock().await;
+        if engine.is_closing.load(Ordering::SeqCst) {
+            return;
         }
         match engine.make_ready(&name).await {
             Ok(ready) if engine.is_closing.load(Ordering::SeqCst) => engine.discard(ready),
@@ -144,9 +150,12 @@ pub(super) async fn keep_filled(engine: Weak<Inner>) {
                     cause = &cause as &dyn std::error::Error,
                     "a ready instance can't be made"
                 );
+                drop(filling);
                 tokio::time::sleep(AFTER_FAILURE).await;
+                continue;
             }
         }
+        drop(filling);
         tokio::time::sleep(PAUSE).await;
     }
 }

@@ -230,17 +230,14 @@ impl Inner {
     ) -> Result<Booted, ProviderError> {
         let place = self.place(&spec.sandbox);
         let _turn = place.turn.lock().await;
-        let gone = || ProviderError::Gone { sandbox: spec.sandbox.clone() };
         if let Some((_, live)) = place.live() {
             // An instance that died is still in its place until somebody ends it.
             self.end(&place, &live, None).await?;
         }
-        let outcome = tokio::select! {
-            biased;
-            () = place.doomed() => Err(gone()),
-            outcome = self.start_somehow(spec, files) => outcome,
-        };
-        match outcome {
+        if place.is_doomed() {
+            return Err(ProviderError::Gone { sandbox: spec.sandbox.clone() });
+        }
+        match self.start_somehow(spec, files, &place).await {
             Ok((live, booted)) => {
                 let live = Arc::new(live);
                 place.set_live(Some((spec.instance.clone(), Arc::clone(&live))));
@@ -272,6 +269,7 @@ impl Inner {
         self: &Arc<Self>,
         spec: &InstanceSpec,
         files: Files,
+        place: &Arc<Place>,
     ) -> Result<(Live, Booted), ProviderError> {
         self.refuse_what_cannot_be(spec, files)?;
         let template = self.template(spec).await?;
@@ -293,6 +291,7 @@ impl Inner {
             limits: spec.limits,
             hostname: spec.hostname.clone(),
             network: Some(network(spec.network)),
+            owner: Some((spec.sandbox.clone(), Arc::clone(place))),
         };
         let started = self.cold_start(&plan).await?;
         let facts = serde_json::to_value(&started.live.facts).map_err(failed("writing facts"))?;

@@ -27,6 +27,10 @@ pub(crate) fn in_world<F: Future<Output = World>>(
     let folder = tempfile::Builder::new().prefix("atoll-engine-").tempdir_in("/var/tmp").unwrap();
     let data = folder.path().to_owned();
     let check = LeakCheck::before(&data);
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .with_test_writer()
+        .try_init();
     let worker = std::thread::spawn(move || {
         let host = atoll_network::netns::create().unwrap();
         atoll_network::netns::join(std::os::fd::AsFd::as_fd(&host)).unwrap();
