@@ -134,6 +134,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        require_utf8(parts.uri.query().unwrap_or_default())?;
         axum::extract::Query::try_from_uri(&parts.uri)
             .map(|query| Self(query.0))
             .map_err(|rejection| ApiError::invalid(rejection.body_text()))
@@ -151,6 +152,26 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
             .await
             .map(|path| Self(path.0))
             .map_err(|rejection| ApiError::invalid(rejection.body_text()))
+    }
+}
+
+/// The decoder below would put replacement characters, and a path would name another file than the one that was meant.
+fn require_utf8(query: &str) -> Result<(), ApiError> {
+    let digit = |byte: Option<&u8>| byte.and_then(|b| char::from(*b).to_digit(16));
+    let (mut decoded, mut rest) = (Vec::with_capacity(query.len()), query.as_bytes());
+    while let Some((first, tail)) = rest.split_first() {
+        rest = tail;
+        match (*first, digit(tail.first()), digit(tail.get(1))) {
+            (b'%', Some(high), Some(low)) => {
+                decoded.push(u8::try_from(high * 16 + low).unwrap_or_default());
+                rest = &tail[2..];
+            }
+            (byte, _, _) => decoded.push(byte),
+        }
+    }
+    match std::str::from_utf8(&decoded) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(ApiError::invalid("the query holds bytes that are not UTF-8")),
     }
 }
 
@@ -217,6 +238,16 @@ mod tests {
                 parse_json::<Sample>(other.as_bytes()).unwrap_err().message.contains("object"),
                 "{other}"
             );
+        }
+    }
+
+    #[test]
+    fn a_query_that_is_not_utf8_is_refused_instead_of_bent() {
+        for fine in ["", "path=/a%20b", "path=n%C3%A4me", "path=100%", "path=%zz", "a=1&b=2"] {
+            assert!(require_utf8(fine).is_ok(), "{fine}");
+        }
+        for bent in ["path=%FF", "path=%C3", "path=%c0%af", "a=1&path=/x%80"] {
+            assert_eq!(require_utf8(bent).unwrap_err().code, Code::InvalidRequest, "{bent}");
         }
     }
 
