@@ -118,8 +118,8 @@ fn rules(pin: Option<&Path>) -> Vec<String> {
     for item in document["nftables"].as_array().into_iter().flatten() {
         found.push(item.as_object().and_then(|o| o.keys().next()).cloned().unwrap_or_default());
         for element in item["set"]["elem"].as_array().into_iter().flatten() {
-            // Sets that the kernel fills by itself from traffic empty themselves in their own time.
-            if !item["set"]["flags"].to_string().contains("dynamic") {
+            // Counted flows are the kernel's own: it forgets them with their connections, up to two minutes later.
+            if element["elem"]["ct count"].is_null() {
                 found.push(format!("{} {element}", item["set"]["name"]));
             }
         }
