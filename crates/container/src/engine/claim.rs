@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 
-use atoll_image::Template;
 use atoll_provider::{Booted, InstanceSpec, ProviderError};
 use rustix::thread::LinkNameSpaceType;
 
@@ -17,8 +16,8 @@ const MIB: u64 = 1 << 20;
 
 impl Inner {
     /// `None`: there is none ready, or the claim did not work out and the cold way is to be taken.
-    pub(super) async fn claim(&self, spec: &InstanceSpec, template: &Template) -> Option<(Live, Booted)> {
-        let mut ready = self.take_ready(template)?;
+    pub(super) async fn claim(&self, spec: &InstanceSpec) -> Option<(Live, Booted)> {
+        let mut ready = self.take_ready(&spec.template, &spec.template_version)?;
         match self.furnish(&mut ready, spec).await {
             Ok(facts) => {
                 let booted = Booted { facts, agent_token: ready.token, from_pool: true };

@@ -28,6 +28,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 pub(super) struct Ready {
     pub(super) live: Live,
     pub(super) token: String,
+    pub(super) template: Arc<Template>,
     /// The name its layer has until it is claimed.
     pub(super) layer: String,
 }
@@ -47,15 +48,15 @@ impl Inner {
         self.config.pool.iter().map(stats).collect()
     }
 
-    /// Takes one made from exactly this template.
-    pub(super) fn take_ready(&self, template: &Template) -> Option<Ready> {
+    /// Takes one made from exactly this version of the template, and lets go of those of another.
+    pub(super) fn take_ready(&self, template: &str, version: &str) -> Option<Ready> {
         let mut pool = self.lock_pool();
-        let ready = pool.get_mut(&template.name)?;
-        let (fresh, stale): (Vec<Ready>, Vec<Ready>) = std::mem::take(ready)
-            .into_iter()
-            .partition(|one| one.live.facts.template_version == template.digest);
+        let ready = pool.get_mut(template)?;
+        let fits =
+            |one: &Ready| one.template.digest == version && atoll_image::verify_host(&one.template).is_ok();
+        let (mut fresh, stale): (Vec<Ready>, Vec<Ready>) = std::mem::take(ready).into_iter().partition(fits);
+        let taken = fresh.pop();
         *ready = fresh;
-        let taken = ready.pop();
         drop(pool);
         stale.into_iter().for_each(|one| self.discard(one));
         taken
@@ -110,7 +111,7 @@ impl Inner {
             owner: None,
         };
         let started = self.cold_start(&plan).await?;
-        let ready = Ready { live: started.live, token: started.token, layer };
+        let ready = Ready { live: started.live, token: started.token, template: plan.template, layer };
         let (cgroups, cgroup) = (Arc::clone(&self.ground.cgroups), ready.live.facts.cgroup.clone());
         if let Err(cause) = self.hands.run(move || cgroups.freeze(&cgroup)).await {
             self.discard(ready);

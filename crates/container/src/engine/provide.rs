@@ -272,13 +272,13 @@ impl Inner {
         place: &Arc<Place>,
     ) -> Result<(Live, Booted), ProviderError> {
         self.refuse_what_cannot_be(spec, files)?;
-        let template = self.template(spec).await?;
         if files == Files::New
             && spec.storage == Storage::Disk
-            && let Some(claimed) = self.claim(spec, &template).await
+            && let Some(claimed) = self.claim(spec).await
         {
             return Ok(claimed);
         }
+        let template = self.template(spec).await?;
         let layer = match (spec.storage, files) {
             (Storage::Memory, _) => LayerPlan::Memory,
             (Storage::Disk, Files::New) => LayerPlan::Fresh(spec.sandbox.as_str().to_owned()),

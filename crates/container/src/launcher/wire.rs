@@ -43,7 +43,8 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option
         let mut parts = [IoSliceMut::new(buffer)];
         match rustix::net::recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+            // The other side ended with something of ours unread. The kernel says so once, ahead of what it has sent.
+            Err(rustix::io::Errno::CONNRESET) => {}
             other => break other?,
         }
     };
@@ -64,6 +65,18 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn the_last_words_of_a_side_that_did_not_listen_are_heard() {
+        let (a, b) = pair().unwrap();
+        send(&a, b"unread", &[]).unwrap();
+        send(&b, b"last words", &[]).unwrap();
+        drop(b);
+        let mut buffer = [0; 64];
+        let (length, _) = receive(&a, &mut buffer).unwrap().unwrap();
+        assert_eq!(&buffer[..length], b"last words");
+        assert!(receive(&a, &mut buffer).unwrap().is_none());
+    }
 
     #[test]
     fn a_message_arrives_whole_with_its_descriptors() {

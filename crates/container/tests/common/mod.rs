@@ -43,6 +43,8 @@ pub(crate) fn in_world<F: Future<Output = World>>(
             let mut config = config(&data);
             adjust(&mut config);
             let engine = Arc::new(Engine::open(config.clone(), Arc::clone(&catalog)).await.unwrap());
+            // As a server does: whoever had this block before may have left something.
+            engine.adopt(Vec::new()).await.unwrap();
             let world = test(World { engine, catalog, config }).await;
             world.engine.close().await;
             world.engine.settle(Duration::from_secs(20)).await.unwrap();
