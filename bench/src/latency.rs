@@ -30,7 +30,23 @@ pub(crate) fn cold(options: &Options, place: &Path, report: &mut Report) -> Resu
     let bar = Bar::Latency { p50_ms: 10.0, p99_ms: Some(30.0) };
     report.row("create → first output over HTTP, cold", &samples, Some(bar));
     report.cold_ms = Some(samples.p50());
+    report.section("Where a cold create spends its time", breakdown(&server)?);
     Ok(())
+}
+
+/// The server's own medians, step by step.
+fn breakdown(server: &Server) -> Result<String> {
+    let answer = server.client()?.get("/metrics")?;
+    let text = String::from_utf8_lossy(&answer.body);
+    let mut rows = String::from("| step | median ms |\n|---|---|\n");
+    for (title, metric) in [("service", "atoll_step_seconds"), ("engine", "atoll_cold_step_seconds")] {
+        for line in text.lines().filter(|l| l.starts_with(metric) && l.contains("quantile=\"0.5\"")) {
+            let step = line.split("step=\"").nth(1).and_then(|s| s.split('"').next()).unwrap_or("?");
+            let seconds: f64 = line.rsplit(' ').next().and_then(|v| v.parse().ok()).unwrap_or(f64::NAN);
+            rows.push_str(&format!("| {title}: {step} | {:.2} |\n", seconds * 1_000.0));
+        }
+    }
+    Ok(rows)
 }
 
 fn create_to_output(server: &Server, count: usize, pause: Duration) -> Result<Samples> {

@@ -34,6 +34,7 @@ use crate::ServiceError;
 use crate::random::entropy;
 use crate::registry::{Handle, MAILBOX, State};
 use crate::service::Inner;
+use crate::timed::timed;
 use effects::{Done, Outcome, UnderWay, Work};
 use steps::{Step, StepError};
 
@@ -87,7 +88,7 @@ pub(crate) fn birth(inner: &Arc<Inner>, new: NewLease, reply: oneshot::Sender<Re
         let id = new.lease.id.clone();
         own.failpoint.reach("insert.before").await;
         let lease = new.lease.clone();
-        let inserted = own.store.insert(new).await;
+        let inserted = timed("insert", own.store.insert(new)).await;
         if !matches!(inserted, Ok(Inserted::New)) {
             own.admission.release(&id);
         }

@@ -27,6 +27,7 @@ mod sandboxes;
 mod service;
 mod templates;
 mod terminals;
+mod timed;
 mod types;
 
 pub use atoll_store::{KeyRecord, Page, ResourceSample, TenantRecord, Terminal};

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use super::Driver;
 use crate::ServiceError;
 use crate::service::Inner;
+use crate::timed::timed;
 
 /// LIMIT: how long an end waits for the beginning that it undoes before that is dropped where it is. `destroy` is legal
 /// half way through `create`.
@@ -134,7 +135,11 @@ async fn boot(inner: &Arc<Inner>, lease: &Lease, first: bool) -> Outcome {
         return Outcome::NotBooted(ServiceError::new(Code::Internal, "no instance was named"));
     };
     let spec = spec(lease, instance.clone());
-    let booted = if first { inner.provider.create(&spec).await } else { inner.provider.boot(&spec).await };
+    let booted = if first {
+        timed("provider", inner.provider.create(&spec)).await
+    } else {
+        inner.provider.boot(&spec).await
+    };
     let booted = match booted {
         Ok(booted) => booted,
         Err(atoll_provider::ProviderError::Gone { sandbox }) => {
@@ -147,7 +152,7 @@ async fn boot(inner: &Arc<Inner>, lease: &Lease, first: bool) -> Outcome {
     };
     inner.failpoint.reach("effect.made").await;
     let agent = crate::agent::client(&inner.provider, &lease.id, &instance, &booted.agent_token);
-    if let Err(failure) = crate::agent::greet(&agent, lease).await {
+    if let Err(failure) = timed("greet", crate::agent::greet(&agent, lease)).await {
         return Outcome::NotBooted(failure);
     }
     let row = InstanceRow { instance, facts: booted.facts, agent_token: booted.agent_token };

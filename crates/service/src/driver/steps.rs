@@ -12,6 +12,7 @@ use super::{Driver, Verb};
 use crate::ServiceError;
 use crate::random::entropy;
 use crate::registry::State;
+use crate::timed::timed;
 
 /// A change of phase that is about to be tried.
 pub(super) struct Step {
@@ -130,7 +131,7 @@ impl Driver {
         // LIMIT: half a second of a disk that hiccups; after that the phase's own deadline takes over.
         let tries = if patient { 5 } else { 1 };
         for attempt in 1..=tries {
-            match self.inner.store.advance(change.clone()).await {
+            match timed("advance", self.inner.store.advance(change.clone())).await {
                 Ok(()) => break,
                 Err(StoreError::NotCommitted { .. }) if attempt < tries => {
                     tokio::time::sleep(Duration::from_millis(20 << attempt)).await;
