@@ -241,7 +241,14 @@ impl Inner {
         match told {
             Some(Told::Ready { times }) => Ok(times),
             Some(Told::Failed(failure)) => Err(failed(step)(failure)),
-            None => Err(failed(step)(io::Error::from(io::ErrorKind::UnexpectedEof))),
+            None => {
+                // It ended without a word. Perhaps the launcher ended it, and its reason is on the way.
+                if mounted.is_none() {
+                    let reason = tokio::time::timeout(ANSWER_WITHIN, spawning.mounted()).await;
+                    reason.unwrap_or(Ok(())).map_err(failed("making its mounts"))?;
+                }
+                Err(failed(step)(io::Error::from(io::ErrorKind::UnexpectedEof)))
+            }
         }
     }
 
@@ -266,6 +273,10 @@ impl Inner {
 
     fn note_times(&self, times: &Times) {
         self.cold_starts.fetch_add(1, Ordering::Relaxed);
+        for (step, us) in times {
+            metrics::histogram!("atoll_cold_step_seconds", "step" => step.clone())
+                .record(f64::from(*us) / 1e6);
+        }
         *self.last_times.lock().unwrap_or_else(PoisonError::into_inner) = times.clone();
     }
 }
