@@ -154,6 +154,8 @@ struct Inner {
     places: Mutex<HashMap<SandboxId, Arc<Place>>>,
     pool: Mutex<HashMap<String, Vec<pool::Ready>>>,
     pool_wanted: Arc<Notify>,
+    /// Shared by starts, taken alone by adoption: a sweep must not meet what is half made.
+    adoption: tokio::sync::RwLock<()>,
     /// Held while a ready instance is being made.
     filling: tokio::sync::Mutex<()>,
     /// Instances of before may still be there, with numbers that we would give out again.
@@ -236,6 +238,7 @@ impl Engine {
             places: Mutex::default(),
             pool: Mutex::default(),
             pool_wanted: Arc::new(Notify::new()),
+            adoption: tokio::sync::RwLock::new(()),
             filling: tokio::sync::Mutex::new(()),
             needs_adoption: AtomicBool::new(needs_adoption),
             is_closing: AtomicBool::new(false),

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use atoll_model::InstanceId;
+use atoll_model::{InstanceId, SandboxId};
 use atoll_network::Link;
 use atoll_provider::{Fate, Known, ProviderError};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -27,22 +27,31 @@ impl Inner {
         self: &Arc<Self>,
         known: Vec<Known>,
     ) -> Result<Vec<(InstanceId, Fate)>, ProviderError> {
+        let _alone = self.adoption.write().await;
         let mut fates = Vec::new();
         let mut alive = Vec::new();
         for known in known.iter() {
             let Some((instance, facts)) = &known.instance else { continue };
+            if self.is_held(&known.sandbox, instance) {
+                fates.push((instance.clone(), Fate::Alive));
+                continue;
+            }
             let found =
                 serde_json::from_value::<Facts>(facts.clone()).ok().and_then(|facts| self.find(facts));
             fates.push((instance.clone(), if found.is_some() { Fate::Alive } else { Fate::Gone }));
             alive.extend(found.map(|live| (known, instance, Arc::new(live))));
         }
-        let links: Vec<Link> = alive.iter().filter_map(|(_, _, live)| live.facts.link).collect();
+        let mut links: Vec<Link> = alive.iter().filter_map(|(_, _, live)| live.facts.link).collect();
         let mut cgroups: HashSet<String> =
             alive.iter().map(|(_, _, live)| live.facts.cgroup.clone()).collect();
         let mut layers: HashSet<String> =
             known.iter().map(|known| known.sandbox.as_str().to_owned()).collect();
         // A second adoption finds what this server made since.
-        cgroups.extend(self.own_cgroups());
+        for live in self.own_live() {
+            cgroups.insert(live.facts.cgroup.clone());
+            links.extend(live.facts.link);
+        }
+        cgroups.extend(self.lock_pool().values().flatten().map(|ready| ready.live.facts.cgroup.clone()));
         layers.extend(self.own_layers());
         let ground = Arc::clone(&self.ground);
         let sweep = tokio::task::spawn_blocking(move || ground.sweep(&links, &cgroups, &layers));
@@ -98,16 +107,16 @@ impl Inner {
         }
     }
 
-    fn own_cgroups(&self) -> Vec<String> {
-        let live = self
-            .places()
-            .values()
-            .filter_map(|place| place.live())
-            .map(|(_, live)| live.facts.cgroup.clone())
-            .collect();
-        let ready: Vec<String> =
-            self.lock_pool().values().flatten().map(|ready| ready.live.facts.cgroup.clone()).collect();
-        [live, ready].concat()
+    /// Whether this server has made or adopted it already, so that it is not watched twice.
+    fn is_held(&self, sandbox: &SandboxId, instance: &InstanceId) -> bool {
+        let place = self.places().get(sandbox).cloned();
+        place
+            .and_then(|place| place.live())
+            .is_some_and(|(held, live)| held == *instance && !instance::is_dead(live.pidfd()).unwrap_or(true))
+    }
+
+    fn own_live(&self) -> Vec<Arc<Live>> {
+        self.places().values().filter_map(|place| place.live()).map(|(_, live)| live).collect()
     }
 
     fn own_layers(&self) -> Vec<String> {

@@ -139,6 +139,7 @@ pub(super) async fn keep_filled(engine: Weak<Inner>) {
             tokio::time::sleep(PAUSE).await;
         }
         let filling = engine.filling.lock().await;
+        let starting = engine.adoption.read().await;
         if engine.is_closing.load(Ordering::SeqCst) {
             return;
         }
@@ -151,12 +152,12 @@ pub(super) async fn keep_filled(engine: Weak<Inner>) {
                     cause = &cause as &dyn std::error::Error,
                     "a ready instance can't be made"
                 );
-                drop(filling);
+                drop((starting, filling));
                 tokio::time::sleep(AFTER_FAILURE).await;
                 continue;
             }
         }
-        drop(filling);
+        drop((starting, filling));
         tokio::time::sleep(PAUSE).await;
     }
 }

@@ -230,6 +230,7 @@ impl Inner {
     ) -> Result<Booted, ProviderError> {
         let place = self.place(&spec.sandbox);
         let _turn = place.turn.lock().await;
+        let _starting = self.adoption.read().await;
         if let Some((_, live)) = place.live() {
             // An instance that died is still in its place until somebody ends it.
             self.end(&place, &live, None).await?;
