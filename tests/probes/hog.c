@@ -165,8 +165,8 @@ int main(int count, char **argument) {
   long amount = count > 2 ? atol(argument[2]) : 0;
   if (!strcmp(kind, "anonymous")) anonymous();
   else if (!strcmp(kind, "memfd")) in_file(memfd_create("hog", 0), "memfd");
-  else if (!strcmp(kind, "tmpfs")) in_file(open("/dev/shm/hog", O_CREAT | O_WRONLY, 0600), "tmpfs");
-  else if (!strcmp(kind, "cache")) in_file(open("/tmp/hog", O_CREAT | O_WRONLY, 0600), "cache");
+  else if (!strcmp(kind, "tmpfs")) in_file(open("/dev/shm/hog-shm", O_CREAT | O_WRONLY, 0600), "tmpfs");
+  else if (!strcmp(kind, "cache")) in_file(open("/home/user/hog-cache", O_CREAT | O_WRONLY, 0600), "cache");
   else if (!strcmp(kind, "pipes")) pipes();
   else if (!strcmp(kind, "sockets")) sockets();
   else if (!strcmp(kind, "bomb")) bomb();

@@ -174,6 +174,12 @@ impl World {
         let agent = self.agent_pid(&first);
         lock(&self.marks).cgroups = self.cgroup_parents(&first, agent);
         self.admin().remove(&first).await;
+        let ready = usize::try_from(self.options.pool).expect("a small pool");
+        poll::until("the pool is full", async || {
+            let groups = lock(&self.marks).cgroups.len();
+            (self.holdings().count("cgroups") >= ready * groups).then_some(())
+        })
+        .await;
         let settled = self.settled().await;
         *lock(&self.baseline) = settled;
     }

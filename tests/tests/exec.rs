@@ -72,7 +72,7 @@ fn a_command_that_takes_too_long_ends_with_124() {
         assert_eq!((ran.code, &ran.answer["timed_out"]), (124, &json!(true)), "{}", ran.answer);
         assert_eq!(ran.stdout, "early\n");
         until("its children end too", async || {
-            client.sh(&id, "pgrep sleep").await.stdout.is_empty().then_some(())
+            client.sh(&id, "ps | grep '[s]leep'").await.stdout.is_empty().then_some(())
         })
         .await;
         let body = json!({ "command": "echo early; sleep 100", "timeout_s": 0.4 });

@@ -92,7 +92,7 @@ fn files_survive_stop_and_start_and_processes_do_not() {
         assert_eq!(started["phase"], "running", "{started}");
         assert_ne!(started["instance"], before["instance"], "a start makes a new instance");
         assert!(started["generation"].as_u64() > before["generation"].as_u64());
-        assert_eq!(client.sh(&id, "cat note; pgrep sleep || true").await.text(), "kept");
+        assert_eq!(client.sh(&id, "cat note; ps | grep '[s]leep' || true").await.text(), "kept");
         let again = client.act(&id, "restart").await.ok();
         assert_eq!(again["phase"], "running");
         assert_ne!(again["instance"], started["instance"]);
