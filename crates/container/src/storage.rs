@@ -92,6 +92,11 @@ impl Layers {
         self.root.join(name)
     }
 
+    /// Whether there is such a layer.
+    pub(crate) fn exists(&self, name: &str) -> bool {
+        self.path(name).join("upper").is_dir()
+    }
+
     /// Makes an empty layer of at most `limit_bytes`.
     pub(crate) fn create(&self, name: &str, with_usr: bool, limit_bytes: u64) -> io::Result<PathBuf> {
         let path = self.path(name);
@@ -115,7 +120,7 @@ impl Layers {
     /// Makes a kept layer ready for the next instance.
     pub(crate) fn reopen(&self, name: &str, with_usr: bool) -> io::Result<PathBuf> {
         let path = self.path(name);
-        if !path.join("upper").is_dir() {
+        if !self.exists(name) {
             return Err(io::ErrorKind::NotFound.into());
         }
         prepare(&path, with_usr)?;

@@ -46,13 +46,15 @@ impl Inner {
             alive.iter().map(|(_, _, live)| live.facts.cgroup.clone()).collect();
         let mut layers: HashSet<String> =
             known.iter().map(|known| known.sandbox.as_str().to_owned()).collect();
-        // A second adoption finds what this server made since.
+        self.end_unknown(&known).await;
         for live in self.own_live() {
             cgroups.insert(live.facts.cgroup.clone());
             links.extend(live.facts.link);
         }
-        cgroups.extend(self.lock_pool().values().flatten().map(|ready| ready.live.facts.cgroup.clone()));
-        layers.extend(self.own_layers());
+        for ready in self.lock_pool().values().flatten() {
+            cgroups.insert(ready.live.facts.cgroup.clone());
+            layers.insert(ready.layer.clone());
+        }
         let ground = Arc::clone(&self.ground);
         let sweep = tokio::task::spawn_blocking(move || ground.sweep(&links, &cgroups, &layers));
         let left = sweep.await.map_err(failed("sweeping"))?.map_err(failed("sweeping"))?;
@@ -119,11 +121,22 @@ impl Inner {
         self.places().values().filter_map(|place| place.live()).map(|(_, live)| live).collect()
     }
 
-    fn own_layers(&self) -> Vec<String> {
-        let live: Vec<String> = self.places().keys().map(|sandbox| sandbox.as_str().to_owned()).collect();
-        let ready: Vec<String> =
-            self.lock_pool().values().flatten().map(|ready| ready.layer.clone()).collect();
-        [live, ready].concat()
+    /// Ends instances that this server made itself but that are dead or not known any more.
+    async fn end_unknown(&self, known: &[Known]) {
+        let is_known = |sandbox: &SandboxId, instance: &InstanceId| {
+            let same = |known: &Known| known.instance.as_ref().is_some_and(|(id, _)| id == instance);
+            known.iter().any(|known| known.sandbox == *sandbox && same(known))
+        };
+        let places: Vec<_> =
+            self.places().iter().map(|(id, place)| (id.clone(), Arc::clone(place))).collect();
+        for (sandbox, place) in places {
+            let Some((instance, live)) = place.live() else { continue };
+            if !(is_known(&sandbox, &instance) && self.is_held(&sandbox, &instance))
+                && let Err(cause) = self.end(&place, &live, None).await
+            {
+                tracing::warn!(%sandbox, %cause, "an unknown instance did not end in time");
+            }
+        }
     }
 }
 

@@ -246,9 +246,7 @@ impl Inner {
                 Ok(booted)
             }
             Err(error) => {
-                if files == Files::New {
-                    self.places().remove(&spec.sandbox);
-                }
+                self.places().remove(&spec.sandbox);
                 Err(error)
             }
         }
@@ -301,6 +299,9 @@ impl Inner {
 
     fn refuse_what_cannot_be(&self, spec: &InstanceSpec, files: Files) -> Result<(), ProviderError> {
         let layers = &self.ground.layers;
+        if spec.storage == Storage::Disk && files == Files::Kept && !layers.exists(spec.sandbox.as_str()) {
+            return Err(ProviderError::Gone { sandbox: spec.sandbox.clone() });
+        }
         if spec.storage == Storage::Disk
             && !layers.limits_disk()
             && spec.limits.disk_mib != self.config.pool_limits.disk_mib

@@ -346,6 +346,8 @@ fn become_agent(sudo: bool, listener: &OwnedFd, token: &OwnedFd) -> Result<Never
     sys::limit_resource(libc::RLIMIT_NOFILE, 16_384, 20_000).step("limit descriptors")?;
     sys::limit_resource(libc::RLIMIT_MEMLOCK, 8 * MIB, 8 * MIB).step("limit locked memory")?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
+    // A session of its own: the launcher's lies outside the pid namespace, and a checkpoint refuses such a tree.
+    rustix::process::setsid().step("begin a session")?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .step("open /dev/null")?;
     let keep = [null.as_fd(), null.as_fd(), null.as_fd(), listener.as_fd(), token.as_fd()];
