@@ -70,6 +70,7 @@ pub struct World {
     contract: OnceLock<Arc<Contract>>,
     marks: Mutex<Marks>,
     more_env: Mutex<Vec<(String, String)>>,
+    waited_for: Mutex<BTreeSet<i32>>,
     baseline: Mutex<Holdings>,
 }
 
@@ -160,6 +161,7 @@ impl World {
             contract: OnceLock::new(),
             marks: Mutex::new(marks),
             more_env: Mutex::default(),
+            waited_for: Mutex::default(),
             baseline: Mutex::default(),
         }
     }
@@ -486,8 +488,26 @@ impl World {
 
     /// Waits for orphans that were handed to the test process.
     pub fn reap(&self) {
-        let kept = lock(&self.server).iter().map(|child| child.id().cast_signed()).collect();
+        let server = lock(&self.server).as_ref().map(|child| child.id().cast_signed());
+        let kept: BTreeSet<i32> = lock(&self.waited_for).iter().copied().chain(server).collect();
         proc::reap_orphans(&kept);
+    }
+
+    /// Runs a command to its end and reaps orphans meanwhile, as the machine's init would.
+    pub async fn output(&self, mut command: Command) -> std::process::Output {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().expect("a command starts");
+        let pid = child.id().cast_signed();
+        lock(&self.waited_for).insert(pid);
+        let mut done = tokio::task::spawn_blocking(move || child.wait_with_output().expect("it ends"));
+        loop {
+            let tick = tokio::time::timeout(Duration::from_millis(20), &mut done).await;
+            if let Ok(output) = tick {
+                lock(&self.waited_for).remove(&pid);
+                return output.expect("it was waited for");
+            }
+            self.reap();
+        }
     }
 
     fn report(&self) {
