@@ -117,7 +117,7 @@ fn podman(home: &Path, rootfs: &Path, count: usize) -> Result<Samples> {
     import(base(), rootfs)?;
     sample(count, || {
         let mut command = base();
-        command.args(["run", "--rm", "--network", "none", IMAGE, "/bin/echo", "hi"]);
+        command.args(["run", "--rm", IMAGE, "/bin/echo", "hi"]);
         command
     })
 }
@@ -182,7 +182,7 @@ fn docker(home: &Path, rootfs: &Path, count: usize) -> Result<Samples> {
     import(base(), rootfs)?;
     sample(count, || {
         let mut command = base();
-        command.args(["run", "--rm", "--network", "none", IMAGE, "/bin/echo", "hi"]);
+        command.args(["run", "--rm", IMAGE, "/bin/echo", "hi"]);
         command
     })
 }

@@ -68,7 +68,7 @@ pub struct InstanceSpec {
     pub hostname: String,
 }
 
-/// An instance whose agent answers.
+/// An instance whose agent takes connections.
 #[derive(Debug, Clone)]
 pub struct Booted {
     /// What only this provider understands and needs for [`Provider::adopt`]. Holds no secret.
@@ -231,7 +231,8 @@ pub trait Provider: Send + Sync + 'static {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Makes the files and the first instance of a sandbox; returns when its agent answers. On error nothing is left.
+    /// Makes the files and the first instance of a sandbox; returns when its agent takes connections, and whoever asked
+    /// greets it. On error nothing is left.
     async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError>;
 
     /// Makes a new instance on the files that `halt` left. On error the files are as they were.

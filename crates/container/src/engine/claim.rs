@@ -54,12 +54,8 @@ impl Inner {
             atoll_network::setup_from_outside(netns.as_fd(), link.address).map_err(io::Error::other)
         });
         let personalise = self.personalise(ready, spec)?;
-        let greet = async {
-            personalise.await.map_err(failed("making it the sandbox's own"))?;
-            self.greet(ready.live.netns()).await
-        };
-        let (connected, greeted) = tokio::join!(connect, greet);
-        greeted?;
+        let (connected, personalised) = tokio::join!(connect, personalise);
+        personalised.map_err(failed("making it the sandbox's own"))?;
         connected.map_err(failed("connecting the network"))?;
         serde_json::to_value(&ready.live.facts).map_err(failed("writing facts"))
     }
