@@ -51,8 +51,8 @@ fn build() -> PathBuf {
         .env_remove("RUSTC_WRAPPER")
         .env_remove("CARGO_MAKEFLAGS")
         .env_remove("MAKEFLAGS")
-        // As the agent documents it: static, and without relocations that would make pages private.
-        .env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static")
+        // As the agent documents it: static, and position-independent by default.
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
         .status()
         .expect("cargo runs");
     assert!(status.success(), "the agent does not build");
