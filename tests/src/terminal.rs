@@ -79,11 +79,14 @@ impl Screen {
     /// Reads until the screen shows `text`; answers all that was seen so far.
     pub async fn wait_for(&mut self, text: &str) -> String {
         let deadline = tokio::time::Instant::now() + crate::poll::PATIENCE;
-        while !self.seen.contains(text) {
+        let mut searched = 0;
+        while !self.seen.get(searched..).is_some_and(|rest| rest.contains(text)) {
+            // A flood is searched once, not again with every piece.
+            searched = self.seen.floor_char_boundary(self.seen.len().saturating_sub(text.len()));
             let Ok(more) = tokio::time::timeout_at(deadline, self.step()).await else {
-                panic!("{text:?} was not shown; seen: {:?}", self.seen)
+                panic!("{text:?} was not shown; seen: {:?}", tail(&self.seen))
             };
-            assert!(more, "the socket closed before {text:?}; seen: {:?}", self.seen);
+            assert!(more, "the socket closed before {text:?}; seen: {:?}", tail(&self.seen));
         }
         self.seen.clone()
     }
@@ -131,4 +134,8 @@ impl Screen {
         }
         true
     }
+}
+
+fn tail(text: &str) -> &str {
+    &text[text.floor_char_boundary(text.len().saturating_sub(400))..]
 }

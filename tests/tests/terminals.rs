@@ -142,9 +142,9 @@ fn absurd_sizes_floods_and_rude_closes_are_survived() {
         tokio::time::sleep(Duration::from_secs(2)).await;
         let after = atoll_tests::proc::status(w.server_pid(), "VmRSS").unwrap();
         assert!(after < before + 32 * 1024, "the server grew from {before} to {after} KiB");
-        deaf.input(vec![3]).await;
         drop(deaf);
         let mut screen = Screen::attach(&client, &id, &terminal).await;
+        screen.input(vec![3]).await;
         screen.input("\n\necho no''w\n").await;
         screen.wait_for("now").await;
         for body in [
