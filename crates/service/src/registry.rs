@@ -11,7 +11,7 @@ use crate::ServiceError;
 use crate::driver::Mail;
 
 /// LIMIT: verbs and notices waiting for one sandbox; beyond that a caller is better served by a quick refusal.
-pub(crate) const MAILBOX: usize = 64;
+pub(crate) const MAILBOX: usize = 256;
 
 /// What a sandbox is now, as its driver last wrote it.
 #[derive(Clone)]
