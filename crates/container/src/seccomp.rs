@@ -27,7 +27,7 @@ enum Verdict {
 enum Check {
     /// `clone` without any new namespace.
     NoNamespaces,
-    /// `socket` of a family that programs use; netlink only for routes.
+    /// `socket` or `socketpair` of a family that programs use; netlink only for routes.
     PlainSocket,
     /// `personality` with a harmless persona.
     HarmlessPersona,

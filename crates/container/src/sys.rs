@@ -30,11 +30,12 @@ fn fd_from(answer: libc::c_long) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(raw) }
 }
 
-/// Forks into new namespaces, and on cgroup v2 straight into `cgroup`.
+/// Forks into new namespaces, and on cgroup v2 straight into `cgroup`. The user namespace belongs to `owner`.
 ///
 /// # Safety
-/// The calling process has one thread only, so that the child finds every lock free.
-pub(crate) unsafe fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
+/// The calling process has one thread only, so that the child finds every lock free. It has set
+/// SECBIT_NO_SETUID_FIXUP, so that it keeps its capabilities.
+pub(crate) unsafe fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>, owner: u32) -> io::Result<Cloned> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: an all-zero clone_args is valid: every field is a plain number and zero means "not asked for".
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
@@ -45,16 +46,35 @@ pub(crate) unsafe fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup.as_raw_fd() as u64;
     }
+    set_effective_user(owner)?;
     // SAFETY: no CLONE_VM, so the child has its own copy of everything; `args` and `pidfd` live through the call.
     let answer =
-        check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) })?;
-    match answer {
+        check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) });
+    if !matches!(answer, Ok(0)) {
+        set_effective_user(0)?;
+    }
+    match answer? {
         0 => Ok(Cloned::Child),
         pid => Ok(Cloned::Parent {
             pid: i32::try_from(pid).expect("a pid fits an int"),
             pidfd: fd_from(pidfd.into()),
         }),
     }
+}
+
+/// Changes the effective user of the calling thread alone and leaves its file-system user at root.
+///
+/// Whoever makes a user namespace owns it, and the kernel adds what is used inside (inotify instances, message queues,
+/// waiting signals) to its owner's account, with one limit for all of the owner's namespaces. So no two sandboxes may have
+/// the same owner, and none may have the host's root.
+fn set_effective_user(user: u32) -> io::Result<()> {
+    const UNCHANGED: libc::uid_t = libc::uid_t::MAX;
+    // SAFETY: plain numbers. The raw calls are used because there is one thread only.
+    unsafe {
+        check(libc::syscall(libc::SYS_setresuid, UNCHANGED, user, UNCHANGED))?;
+        libc::syscall(libc::SYS_setfsuid, 0);
+    }
+    Ok(())
 }
 
 /// Layout of the kernel's `struct mount_attr`.

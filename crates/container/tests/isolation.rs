@@ -13,8 +13,12 @@ use common::{World, in_world, target};
 
 /// The probe, built once per test run as a static program.
 fn probe(folder: &Path) -> Vec<u8> {
-    let program = folder.join("probe");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe.c");
+    build(folder, "probe")
+}
+
+fn build(folder: &Path, name: &str) -> Vec<u8> {
+    let program = folder.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
     let status =
         Command::new("cc").args(["-O1", "-static", "-o"]).arg(&program).arg(source).status().unwrap();
     assert!(status.success(), "a C compiler with a static libc is there, as Rust needs one too");
@@ -124,6 +128,32 @@ fn under_runc(folder: &Path, rootfs: &Path, probe: &[u8]) -> Option<BTreeMap<Str
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     Some(parse(&text))
+}
+
+#[test]
+fn what_the_kernel_counts_per_user_is_counted_per_sandbox() {
+    in_world(
+        |_| {},
+        |world| async {
+            let folder = tempfile::tempdir().unwrap();
+            let bytes = build(folder.path(), "hoard");
+            let (greedy, neighbour) = (world.spec(), world.spec());
+            let (one, other) = (world.create(&greedy).await, world.create(&neighbour).await);
+            put_probe(&world, &greedy, &one, bytes.clone()).await;
+            put_probe(&world, &neighbour, &other, bytes).await;
+            let line =
+                "/probe all >/tmp/had 2>&1 & while ! grep -q had /tmp/had; do sleep 0.1; done; cat /tmp/had";
+            let (code, said) = world.sh(&greedy, &one, line).await;
+            assert_eq!(code, 0, "{said}");
+            let (code, said) = world.sh(&neighbour, &other, "/probe one").await;
+            assert_eq!((code, said.as_str()), (0, "had 1 1 1"), "a neighbour has its own");
+            let host = Command::new(folder.path().join("hoard")).arg("one").output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&host.stdout), "had 1 1 1\n", "and so has the host");
+            world.destroy(&greedy).await;
+            world.destroy(&neighbour).await;
+            world
+        },
+    );
 }
 
 #[test]

@@ -82,8 +82,8 @@ fn launch(
         CgroupEntry::Tasks => None,
         CgroupEntry::Born => cgroups.first().map(AsFd::as_fd),
     };
-    // SAFETY: the launcher has one thread.
-    let (pid, pidfd) = match unsafe { sys::clone_into_namespaces(born_in) }.step("clone3")? {
+    // SAFETY: the launcher has one thread and has set its secure bits at the start.
+    let (pid, pidfd) = match unsafe { sys::clone_into_namespaces(born_in, spawn.first_id) }.step("clone3")? {
         Cloned::Child => {
             // Its own end only: with the other one open it would never see the launcher die.
             drop(ours);

@@ -116,6 +116,18 @@ fn foreign_entries_are_closed() {
 }
 
 #[test]
+fn a_pair_of_sockets_is_of_a_plain_family_too() {
+    let program = ours();
+    let pair = |family: i32| {
+        interpret(&program, libc::SYS_socketpair as u32, X86_64, [family as u64, 1, 0, 0, 0, 0])
+    };
+    assert_eq!(pair(libc::AF_UNIX), ALLOW);
+    for family in [libc::AF_VSOCK, libc::AF_PACKET, libc::AF_ALG, libc::AF_TIPC, libc::AF_CAN, libc::AF_XDP] {
+        assert_eq!(pair(family), 0x0005_0000 | libc::EAFNOSUPPORT as u32, "family {family}");
+    }
+}
+
+#[test]
 fn what_must_never_be_reached_is_refused() {
     let program = ours();
     #[rustfmt::skip]
@@ -144,7 +156,8 @@ fn the_longest_search_is_short() {
 proptest! {
     #[test]
     fn our_filter_and_seccompilers_agree(
-        number in prop_oneof![0u32..500, any::<u32>(), Just(libc::SYS_socket as u32), Just(libc::SYS_clone as u32),
+        number in prop_oneof![0u32..500, any::<u32>(), Just(libc::SYS_socket as u32),
+            Just(libc::SYS_socketpair as u32), Just(libc::SYS_clone as u32),
             Just(libc::SYS_personality as u32), Just(libc::SYS_ioctl as u32)],
         arguments in prop::array::uniform6(prop_oneof![0u64..64, any::<u64>(), Just(0x5412), Just(0x541c), Just(0x1000_0000),
             Just(0x2_0008), Just(0xffff_ffff)]),
