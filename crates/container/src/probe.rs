@@ -40,10 +40,15 @@ pub fn probes(data: &Path) -> Vec<Probe> {
         Probe::new("overlay", file_system("overlay"), "load the overlay module: modprobe overlay"),
         Probe::new("btrfs", file_system("btrfs"), "modprobe btrfs; without it there are no disk limits"),
         Probe::new("mkfs.btrfs", program("mkfs.btrfs"), "apt-get install btrfs-progs"),
+        Probe::new(
+            "disk quota",
+            quota(),
+            "apt-get install btrfs-progs, on a kernel with btrfs and loop devices",
+        ),
         Probe::new("loop devices", device("/dev/loop-control"), "modprobe loop"),
         Probe::new("nft", program("nft"), "apt-get install nftables"),
         Probe::new("disk", disk(data), "free at least 4 GiB where the data folder lies"),
-        Probe::new("CRIU", program("criu"), "optional: criu 4.2 or newer, for pausing to disk"),
+        Probe::new("CRIU", criu(), "optional: criu 4.2 or newer, for pausing to disk"),
         Probe::new("KVM", device("/dev/kvm"), "optional: needed by the microVM provider only"),
     ]
 }
@@ -59,13 +64,37 @@ fn root() -> Result<String, String> {
 fn kernel() -> Result<String, String> {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
-    let mut numbers =
-        release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
-    match (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) {
+    match version(&release) {
         version if version < (6, 1) => Err(release),
         version if version < (6, 15) => Ok(format!("{release}, older paths are used")),
         _ => Ok(release),
     }
+}
+
+/// The first two numbers in a text such as `6.18.44-fc` or `Version: 4.2.1`.
+fn version(text: &str) -> (u32, u32) {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// How disk limits are kept: by what btrfs offers here, or not at all.
+fn quota() -> Result<String, String> {
+    let needs = [file_system("btrfs"), program("mkfs.btrfs"), device("/dev/loop-control")];
+    if needs.iter().any(Result::is_err) {
+        return Err("layers would be plain folders, and a disk limit is refused".into());
+    }
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    Ok(match version(&release) {
+        version if version < (6, 7) => "full quota groups of btrfs",
+        _ => "simple quotas of btrfs",
+    }
+    .into())
+}
+
+/// Older ones cannot read this kernel's time pages, or refuse every TCP socket.
+fn criu() -> Result<String, String> {
+    let found = program("criu")?;
+    if version(&found) >= (4, 2) { Ok(found) } else { Err(format!("{found} is too old")) }
 }
 
 fn control_groups() -> Result<String, String> {
@@ -127,4 +156,24 @@ fn disk(data: &Path) -> Result<String, String> {
     let free = stat.f_bavail * stat.f_frsize;
     let text = format!("{:.1} GiB free", free as f64 / GIB as f64);
     if free >= 4 * GIB { Ok(text) } else { Err(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_out_of_what_programs_say() {
+        assert_eq!(version("6.18.44-fc-v490"), (6, 18));
+        assert_eq!(version("Version: 4.2.1"), (4, 2));
+        assert_eq!(version("nothing"), (0, 0));
+    }
+
+    #[test]
+    fn every_gap_has_one_line_that_closes_it() {
+        for probe in probes(Path::new("/")) {
+            assert_eq!(probe.ok, probe.fix.is_empty(), "{probe:?}");
+            assert!(!probe.fix.contains('\n'), "{probe:?}");
+        }
+    }
 }

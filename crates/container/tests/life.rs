@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use atoll_container::StorageChoice;
-use atoll_model::Storage;
+use atoll_model::{Limits, Storage};
 use atoll_provider::{Fate, Known, NoticeKind, Provider, ProviderError, Target};
 use common::{World, in_world, sandbox_id, target};
 
@@ -308,6 +308,13 @@ fn a_sandbox_in_memory_and_one_on_a_plain_folder_work() {
             let plain = world.spec();
             let booted = world.create(&plain).await;
             assert_eq!(world.sh(&plain, &booted, "echo x > /etc/new && cat /etc/new").await.1, "x");
+            let here = target(&plain);
+            let more_memory = Limits { memory_mib: 96, ..plain.limits };
+            world.engine.resize(&here, &more_memory).await.unwrap();
+            assert!(matches!(
+                world.engine.resize(&here, &limited.limits).await.err(),
+                Some(ProviderError::Unsupported { .. })
+            ));
             let mut memory = world.spec();
             memory.storage = Storage::Memory;
             memory.limits.disk_mib = 8;

@@ -87,6 +87,8 @@ impl Provider for Engine {
 
     async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
         let live = self.inner.live(target);
+        let is_on_disk = self.inner.ground.layers.path(target.sandbox.as_str()).exists();
+        self.inner.refuse_disk_limit(is_on_disk, limits)?;
         let (cgroups, layers) =
             (Arc::clone(&self.inner.ground.cgroups), Arc::clone(&self.inner.ground.layers));
         let (layer, limits) = (target.sandbox.as_str().to_owned(), *limits);
@@ -302,16 +304,7 @@ impl Inner {
         if spec.storage == Storage::Disk && files == Files::Kept && !layers.exists(spec.sandbox.as_str()) {
             return Err(ProviderError::Gone { sandbox: spec.sandbox.clone() });
         }
-        if spec.storage == Storage::Disk
-            && !layers.limits_disk()
-            && spec.limits.disk_mib != self.config.pool_limits.disk_mib
-        {
-            return Err(ProviderError::Unsupported {
-                what: "a disk limit".into(),
-                hint: "layers are plain folders here; install btrfs-progs, or leave the disk limit out"
-                    .into(),
-            });
-        }
+        self.refuse_disk_limit(spec.storage == Storage::Disk, &spec.limits)?;
         if spec.storage == Storage::Disk
             && files == Files::New
             && layers.free_bytes().map_err(failed("measuring free space"))? < DISK_RESERVE
@@ -319,6 +312,18 @@ impl Inner {
             return Err(ProviderError::Exhausted { what: "disk space for sandboxes".into() });
         }
         Ok(())
+    }
+
+    /// Plain folders keep no limit, so none may be asked for; the usual one is what nobody asked for.
+    fn refuse_disk_limit(&self, is_on_disk: bool, limits: &Limits) -> Result<(), ProviderError> {
+        let is_asked = limits.disk_mib != self.config.pool_limits.disk_mib;
+        if !is_on_disk || !is_asked || self.ground.layers.limits_disk() {
+            return Ok(());
+        }
+        Err(ProviderError::Unsupported {
+            what: "a disk limit".into(),
+            hint: "layers are plain folders here; install btrfs-progs, or leave the disk limit out".into(),
+        })
     }
 
     async fn template(&self, spec: &InstanceSpec) -> Result<Arc<Template>, ProviderError> {
