@@ -14,6 +14,8 @@ pub(crate) const DATA: &str = "ATOLL_DATA";
 pub(crate) const LISTEN: &str = "ATOLL_LISTEN";
 /// Template of sandboxes that name none.
 pub(crate) const TEMPLATE: &str = "ATOLL_TEMPLATE";
+/// Whether the template `host` shows `/usr/local` and `/usr/src` too.
+pub(crate) const HOST_LOCAL: &str = "ATOLL_HOST_LOCAL";
 /// Ready instances kept per popular template.
 pub(crate) const POOL: &str = "ATOLL_POOL";
 /// The most sandboxes that may live at once on this node.
@@ -72,8 +74,10 @@ mod tests {
 
     #[test]
     fn every_variable_of_ours_begins_with_our_name() {
-        for name in [URL, API_KEY, DATA, LISTEN, TEMPLATE, POOL, LIVE_MAX, OVERCOMMIT, LOG, LOG_FORMAT, AGENT]
-        {
+        for name in [
+            URL, API_KEY, DATA, LISTEN, TEMPLATE, HOST_LOCAL, POOL, LIVE_MAX, OVERCOMMIT, LOG, LOG_FORMAT,
+            AGENT,
+        ] {
             assert!(name.starts_with("ATOLL_"), "{name}");
         }
     }

@@ -76,6 +76,11 @@ impl Out {
         self.line(&text)
     }
 
+    /// What was acted on, by name: a line, or with `--json` an object per line.
+    pub(crate) fn named(self, field: &str, name: &str) -> Result<(), Failure> {
+        if self.json { self.json(&serde_json::json!({ field: name })) } else { self.line(name) }
+    }
+
     /// Something the user should read whoever looks: a warning, a question, an error.
     pub(crate) fn say(self, text: &str) {
         // A stderr that cannot be written leaves nobody to tell.

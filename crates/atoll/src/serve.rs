@@ -20,7 +20,7 @@ use std::{
 
 use atoll_container::Engine;
 use atoll_front_native::{Options, ServeLimits, Shutdown};
-use atoll_image::Catalog;
+use atoll_image::{Catalog, HostSource};
 use atoll_provider::Provider;
 use atoll_service::{Service, SystemClock};
 use atoll_store::SqliteStore;
@@ -72,7 +72,7 @@ pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
 pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     ground::need_root()?;
     let data = ground::open_data(data)?;
-    let (store, catalog) = records(&data).await?;
+    let (store, catalog) = records(&data, HostSource::default()).await?;
     let engine = Engine::open(atoll_container::Config::new(&data), catalog)
         .await
         .map_err(|e| failed("the engine cannot start", &e))?;
@@ -136,7 +136,7 @@ async fn bind(settings: &Settings) -> Result<TcpListener, Failure> {
 
 /// Store, templates, engine, service: each needs the one before.
 async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
-    let (store, catalog) = records(&settings.data).await?;
+    let (store, catalog) = records(&settings.data, settings.host()).await?;
     let engine = Engine::open(settings.engine(), Arc::clone(&catalog)).await.map_err(|e| {
         failed("the engine cannot start", &e).hint("`atoll doctor` says what this machine lacks")
     })?;
@@ -150,13 +150,13 @@ async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
 }
 
 /// What is on disk: the store, which takes DATA for this process, and the templates.
-async fn records(data: &Path) -> Result<(Arc<SqliteStore>, Arc<Catalog>), Failure> {
+async fn records(data: &Path, host: HostSource) -> Result<(Arc<SqliteStore>, Arc<Catalog>), Failure> {
     let data = data.to_owned();
     tokio::task::spawn_blocking(move || {
         let store = SqliteStore::open(&data).map_err(|e| failed("the store cannot be opened", &e))?;
         let catalog = Catalog::open(data.join("templates"))
             .map_err(|e| failed("the templates cannot be opened", &e))?;
-        Ok((Arc::new(store), Arc::new(catalog)))
+        Ok((Arc::new(store), Arc::new(catalog.with_host(host))))
     })
     .await
     .map_err(|e| failed("the store did not open", &e))?

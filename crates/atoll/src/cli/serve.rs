@@ -13,6 +13,9 @@ pub(crate) struct Serve {
     /// Template of sandboxes that name none
     #[arg(long, visible_alias = "default-template", env = env::TEMPLATE, hide_env_values = true, default_value = "host", value_name = "NAME")]
     pub(crate) template: String,
+    /// Template `host` shows /usr/local and /usr/src of this machine too
+    #[arg(long, env = env::HOST_LOCAL, hide_env_values = true)]
+    pub(crate) host_local: bool,
     /// Ready instances kept per popular template; 0 makes every start a cold one
     #[arg(long, env = env::POOL, hide_env_values = true, default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) pool: u16,

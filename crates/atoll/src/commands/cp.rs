@@ -25,7 +25,7 @@ struct Inside<'a> {
 }
 
 /// What was copied.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize)]
 struct Copied {
     files: u64,
     bytes: u64,
@@ -56,7 +56,10 @@ pub(super) async fn cp(context: &Context, args: Cp) -> Result<(), Failure> {
     };
     context.out.status_done();
     match copied {
-        Ok(copied) => report(context, &copied),
+        Ok(copied) => {
+            let to_stdout = if matches!(args.to, Place::Stream) { ToStdout::Yes } else { ToStdout::No };
+            report(context, &copied, to_stdout)
+        }
         Err(failure) => {
             let ident = [&args.from, &args.to].into_iter().find_map(|place| match place {
                 Place::Inside { sandbox, .. } => Some(sandbox.as_str()),
@@ -67,10 +70,21 @@ pub(super) async fn cp(context: &Context, args: Cp) -> Result<(), Failure> {
     }
 }
 
-fn report(context: &Context, copied: &Copied) -> Result<(), Failure> {
+/// Whether the copy itself took stdout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ToStdout {
+    Yes,
+    No,
+}
+
+fn report(context: &Context, copied: &Copied, to_stdout: ToStdout) -> Result<(), Failure> {
     let out = context.out;
     if copied.skipped > 0 {
         out.say(&format!("atoll: {} links or special files were left out", copied.skipped));
+    }
+    // What goes to `-` has stdout to itself.
+    if out.json && to_stdout == ToStdout::No {
+        return out.json(copied);
     }
     out.tell(&format!("copied {} files, {}", copied.files, bytes(copied.bytes)));
     Ok(())

@@ -19,7 +19,7 @@ pub(super) async fn key(context: &Context, command: Key) -> Result<(), Failure> 
         Key::Rm { ids } => {
             for id in &ids {
                 client.delete(&format!("/v1/keys/{}", segment(id))).await?;
-                context.out.line(id)?;
+                context.out.named("id", id)?;
             }
             Ok(())
         }

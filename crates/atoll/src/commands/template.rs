@@ -24,7 +24,7 @@ pub(super) async fn template(context: &Context, command: Template) -> Result<(),
         Template::Rm { names } => {
             for name in &names {
                 client.delete(&path(name)).await?;
-                context.out.line(name)?;
+                context.out.named("name", name)?;
             }
             Ok(())
         }

@@ -11,6 +11,7 @@ pub(super) struct Settings {
     /// Whole path; there, and closed to others.
     pub(super) data: PathBuf,
     pub(super) template: String,
+    pub(super) host_local: bool,
     pub(super) pool: u16,
     pub(super) live_max: u64,
     pub(super) overcommit: f64,
@@ -24,6 +25,7 @@ impl Settings {
             listen: args.listen,
             data,
             template: args.template,
+            host_local: args.host_local,
             pool: args.pool,
             live_max: args.live_max,
             overcommit: args.overcommit,
@@ -40,6 +42,11 @@ impl Settings {
             overcommit: self.overcommit,
             ..atoll_service::Config::new(&self.data)
         }
+    }
+
+    /// What of this machine the template `host` shows.
+    pub(super) fn host(&self) -> atoll_image::HostSource {
+        atoll_image::HostSource { with_local: self.host_local, ..Default::default() }
     }
 
     /// The engine's share.
