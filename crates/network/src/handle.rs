@@ -1,6 +1,6 @@
 //! Work on sandbox links inside the router namespace: reserve, attach, open and close, detach, delete, sweep.
 //!
-//! The handle is the only writer of sandbox links and elements; the launcher owns the one there is.
+//! The handle is the only writer of sandbox links and elements; the engine owns the one there is.
 //! Making a sandbox unreachable (`detach`) is quick and certain; removing its link may be slow and comes later.
 
 use std::collections::{HashMap, HashSet};

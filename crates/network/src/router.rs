@@ -1,6 +1,6 @@
 //! The router namespace of a server: made once, pinned by a bind mount, found again after a crash, removed by `teardown`.
 //!
-//! Every step asks what is there and adds what is missing, so that `open` may be called at any time, by launcher and server.
+//! Every step asks what is there and adds what is missing, so that `open` may be called at any time.
 //! It never touches another's table, link or setting, beyond letting our uplink's packets through.
 
 use std::io;
@@ -81,7 +81,7 @@ impl Router {
         self.config.block
     }
 
-    /// Moves the calling thread into the router namespace for good. The launcher does so at its start.
+    /// Moves the calling thread into the router namespace for good.
     pub fn join(&self) -> Result<(), RouterError> {
         netns::join(self.namespace()).map_err(step("join the router namespace"))
     }
