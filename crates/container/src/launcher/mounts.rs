@@ -52,7 +52,11 @@ impl Fixed {
 fn trim(needed: &[&Path]) -> io::Result<()> {
     let points = crate::mountinfo::read()?;
     for point in points.iter().rev().map(|mount| mount.point.as_path()) {
-        let on_the_way = needed.iter().any(|path| path.starts_with(point));
+        // A mount below one of them belongs to it: an operator may keep the templates on a disk of their own. Below
+        // `/usr` only its own files are shown, so nothing mounted there is needed.
+        let on_the_way = needed
+            .iter()
+            .any(|path| path.starts_with(point) || (point.starts_with(path) && *path != Path::new("/usr")));
         if !on_the_way && point != Path::new("/proc") && point != Path::new("/sys") {
             // It may be gone with its parent already.
             let _ = rustix::mount::unmount(point, UnmountFlags::DETACH);
