@@ -2,7 +2,7 @@
 //!
 //! A straight list costs 2.9 µs per instruction when it is installed, since the kernel walks it once for every call
 //! number; a search tree of the same table costs 0.08 ms in all. The table says what Docker's default profile says to a
-//! container with our capabilities, less what io_uring and `pidfd_getfd` would open, and with sockets narrowed to
+//! container with our capabilities, less what io_uring and `pidfd_getfd` would open and `io_setup` would take from others, and with sockets narrowed to
 //! families that programs use. It knows x86-64; a call through another architecture's entry ends the process.
 
 mod bpf;

@@ -131,7 +131,7 @@ fn under_runc(folder: &Path, rootfs: &Path, probe: &[u8]) -> Option<BTreeMap<Str
 }
 
 #[test]
-fn what_the_kernel_counts_per_user_is_counted_per_sandbox() {
+fn what_the_kernel_counts_per_user_or_per_machine_no_sandbox_takes_from_others() {
     in_world(
         |_| {},
         |world| async {
@@ -142,13 +142,26 @@ fn what_the_kernel_counts_per_user_is_counted_per_sandbox() {
             put_probe(&world, &greedy, &one, bytes.clone()).await;
             put_probe(&world, &neighbour, &other, bytes).await;
             let line =
-                "/probe all >/tmp/had 2>&1 & while ! grep -q had /tmp/had; do sleep 0.1; done; cat /tmp/had";
+                "/probe all >/tmp/had 2>&1 & while ! grep -q took /tmp/had; do sleep 0.1; done; cat /tmp/had";
             let (code, said) = world.sh(&greedy, &one, line).await;
             assert_eq!(code, 0, "{said}");
+            let took: Vec<i64> = said
+                .lines()
+                .find_map(|line| line.strip_prefix("took "))
+                .unwrap_or_default()
+                .split(' ')
+                .map(|number| number.parse().unwrap())
+                .collect();
+            let [terminals, events, sockets_mib] = took[..] else { panic!("{said}") };
+            assert!(
+                (1..=128).contains(&terminals) && events == 0 && (1..=128).contains(&sockets_mib),
+                "{said}"
+            );
             let (code, said) = world.sh(&neighbour, &other, "/probe one").await;
-            assert_eq!((code, said.as_str()), (0, "had 1 1 1"), "a neighbour has its own");
+            assert_eq!((code, said.as_str()), (0, "had 1 1 1\ntook 1 0 0"), "a neighbour has its own");
             let host = Command::new(folder.path().join("hoard")).arg("one").output().unwrap();
-            assert_eq!(String::from_utf8_lossy(&host.stdout), "had 1 1 1\n", "and so has the host");
+            let host = String::from_utf8_lossy(&host.stdout).into_owned();
+            assert!(host.starts_with("had 1 1 1\ntook 1 1000 "), "and so has the host: {host}");
             world.destroy(&greedy).await;
             world.destroy(&neighbour).await;
             world

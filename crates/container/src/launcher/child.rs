@@ -211,7 +211,8 @@ fn build_root(
     place(sys, "sys")?;
     place(&received.dev, "dev")?;
     place(&received.agent, ".atoll")?;
-    let pts = [("mode", "0620"), ("ptmxmode", "0666"), ("gid", "5")];
+    // LIMIT: terminals of one sandbox. The kernel has some three thousand for all of them together.
+    let pts = [("mode", "0620"), ("ptmxmode", "0666"), ("gid", "5"), ("max", "128")];
     // `nodev` is right for devpts' neighbours but would make its own terminals dead.
     let context_pts = devpts(&pts).step("mount devpts")?;
     let size = shm_bytes.to_string();
