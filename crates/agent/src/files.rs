@@ -7,6 +7,7 @@ mod body;
 mod copy;
 mod download;
 mod entry;
+mod feed;
 mod path;
 mod tree;
 mod upload;

@@ -9,13 +9,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::error::Refusal;
 use crate::users::Ids;
 
 /// LIMIT: jobs that may take long (a large tree) on all but one of these leave one for the others.
 const THREADS_MAX: usize = 4;
-/// LIMIT: waiting jobs; each holds at most one chunk of an upload.
+/// LIMIT: waiting jobs; each holds at most the waiting chunks of an upload.
 const QUEUE_MAX: usize = 256;
 /// LIMIT: file jobs recurse nowhere and keep buffers on the heap.
 const STACK: usize = 256 * 1024;
@@ -117,9 +118,23 @@ impl Workers {
 pub(crate) struct Begun<T>(oneshot::Receiver<Result<T, Refusal>>);
 
 impl<T> Begun<T> {
-    pub(crate) async fn answer(self) -> Result<T, Refusal> {
-        self.0.await.unwrap_or_else(|_| Err(Refusal::Internal("a file job was lost".into())))
+    /// Cancel-safe; not to be asked again once it has answered.
+    pub(crate) async fn answer(&mut self) -> Result<T, Refusal> {
+        (&mut self.0).await.unwrap_or_else(|_| Err(lost()))
     }
+
+    /// The answer if it is there.
+    pub(crate) fn answer_now(&mut self) -> Option<Result<T, Refusal>> {
+        match self.0.try_recv() {
+            Ok(answer) => Some(answer),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Closed) => Some(Err(lost())),
+        }
+    }
+}
+
+fn lost() -> Refusal {
+    Refusal::Internal("a file job was lost".into())
 }
 
 impl Shared {

@@ -28,6 +28,8 @@ const STRANGERS_CRUSH: usize = 1024;
 const INTRODUCTION: Duration = Duration::from_secs(2);
 /// LIMIT: a connection that sends no whole request head for so long is closed. Hosts drop idle ones earlier.
 const HEAD_LIMIT: Duration = Duration::from_secs(300);
+/// LIMIT: bytes of a head, and of one read of a body; below malloc's mmap threshold, so that the memory is used again.
+const BUFFER_MAX: usize = 128 * 1024;
 
 /// Serves until the runtime ends.
 pub(crate) async fn serve(listener: std::net::TcpListener, token: Vec<u8>) -> io::Result<()> {
@@ -83,6 +85,7 @@ async fn connection(stream: TcpStream, front: Front, known: Arc<AtomicBool>) {
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)
+        .max_buf_size(BUFFER_MAX)
         .serve_connection(TokioIo::new(stream), answer)
         .await;
 }

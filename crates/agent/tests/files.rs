@@ -53,7 +53,7 @@ async fn sixty_megabytes_go_up_and_down_whole() {
     let path = agent.path("big");
     let chunk = bytes::Bytes::from((0..65_536u32).map(|n| n as u8).collect::<Vec<u8>>());
     let chunks = futures::stream::iter((0..960).map(move |_| Ok(chunk.clone())));
-    agent.client.write_file(&path, None, None, chunks).await.unwrap();
+    agent.client.write_file(&path, None, None, None, chunks).await.unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 960 * 65_536);
     let back = read(&agent, &path).await;
     assert!(back.len() == 960 * 65_536 && back.iter().enumerate().all(|(n, byte)| *byte == n as u8));

@@ -61,7 +61,10 @@ impl Service {
         check_path(&file.path)?;
         let agent = self.agent(who, ident).await?.client;
         let user = file.user.as_deref();
-        agent.write_file(&file.path, user, file.mode, body).await.map_err(|e| refusal(About::File, e))?;
+        agent
+            .write_file(&file.path, user, file.mode, file.len, body)
+            .await
+            .map_err(|e| refusal(About::File, e))?;
         let written = agent.stat(&file.path, user).await.map_err(|e| refusal(About::File, e))?;
         Ok(entry(written))
     }

@@ -255,6 +255,8 @@ pub struct WriteFile {
     pub mode: Option<u32>,
     /// As whom; `None`: the sandbox's user.
     pub user: Option<String>,
+    /// How many bytes come, where it is known.
+    pub len: Option<u64>,
 }
 
 /// What changed below a watched directory.

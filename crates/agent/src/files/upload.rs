@@ -9,28 +9,23 @@ use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
 use hyper::body::Incoming;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::entry::{Metadata, check_metadata, write_metadata};
+use super::feed::{self, Feed};
 use super::{
     body, decode_query, make_dirs, open, open_parent, open_regular, real_path, refuse, resolve, shown,
 };
 use crate::error::Refusal;
 use crate::http::{Body, json};
-use crate::identity::Begun;
 use crate::state::Agent;
 use crate::users::User;
 
 /// LIMIT: links followed to find where an upload through a dangling link goes.
 const LINKS_MAX: usize = 8;
-
-/// LIMIT: bytes and pieces that are gathered before a worker is asked to write them.
-const BATCH: usize = 256 * 1024;
-const BATCH_CHUNKS: usize = 64;
 
 /// Header prefix of metadata.
 const METADATA_PREFIX: &str = "x-metadata-";
@@ -72,7 +67,7 @@ async fn receive(
             };
             let mut upload = Upload::begin(agent, user, raw, &wanted, coding).await?;
             while let Some(chunk) = body::next(incoming).await? {
-                upload.write(chunk).await?;
+                upload.feed.push(chunk).await?;
             }
             vec![upload.finish().await?]
         }
@@ -108,7 +103,7 @@ async fn multipart(
         };
         let mut upload = Upload::begin(agent, user, &raw, wanted, Coding::Identity).await?;
         while let Some(chunk) = part.chunk().await.map_err(broken)? {
-            upload.write(chunk).await?;
+            upload.feed.push(chunk).await?;
         }
         written.push(upload.finish().await?);
     }
@@ -176,19 +171,13 @@ impl Coding {
     }
 }
 
-/// An upload in progress: one batch is written while the next arrives. Dropped before `finish`, it leaves nothing.
+/// An upload in progress. Dropped before `finish`, it leaves nothing.
 struct Upload<'a> {
     agent: &'a Agent,
     user: &'a User,
     path: Vec<u8>,
-    stage: Option<Stage>,
-    batch: Vec<Bytes>,
+    feed: Feed<'a, Sink>,
     metadata: Metadata,
-}
-
-enum Stage {
-    Idle(Sink),
-    Writing(Begun<Sink>),
 }
 
 impl<'a> Upload<'a> {
@@ -206,39 +195,12 @@ impl<'a> Upload<'a> {
             Coding::Identity => Sink::Plain(file),
             Coding::Gzip => Sink::Gzip(Box::new(flate2::write::MultiGzDecoder::new(file))),
         };
-        let metadata = wanted.metadata.clone();
-        Ok(Self { agent, user, path, stage: Some(Stage::Idle(sink)), batch: Vec::new(), metadata })
+        let feed = Feed::new(&agent.workers, &user.ids, sink);
+        Ok(Self { agent, user, path, feed, metadata: wanted.metadata.clone() })
     }
 
-    async fn write(&mut self, chunk: Bytes) -> Result<(), Refusal> {
-        self.batch.push(chunk);
-        if self.batch.len() >= BATCH_CHUNKS || self.batch.iter().map(Bytes::len).sum::<usize>() >= BATCH {
-            self.flush().await?;
-        }
-        Ok(())
-    }
-
-    async fn flush(&mut self) -> Result<(), Refusal> {
-        let mut sink = self.idle().await?;
-        let batch = std::mem::take(&mut self.batch);
-        let job = move || batch.iter().try_for_each(|chunk| sink.write(chunk)).map(|()| sink);
-        self.stage = Some(Stage::Writing(self.agent.workers.begin(&self.user.ids, job)?));
-        Ok(())
-    }
-
-    /// The sink, once the batch before is written.
-    async fn idle(&mut self) -> Result<Sink, Refusal> {
-        match self.stage.take() {
-            Some(Stage::Idle(sink)) => Ok(sink),
-            Some(Stage::Writing(begun)) => begun.answer().await,
-            None => Err(Refusal::Internal("the upload lost its file".into())),
-        }
-    }
-
-    async fn finish(mut self) -> Result<Vec<u8>, Refusal> {
-        self.flush().await?;
-        let sink = self.idle().await?;
-        let metadata = std::mem::take(&mut self.metadata);
+    async fn finish(self) -> Result<Vec<u8>, Refusal> {
+        let (sink, metadata) = (self.feed.end().await?, self.metadata);
         self.agent.workers.run(&self.user.ids, move || sink.target()?.commit(&metadata)).await?;
         Ok(self.path)
     }
@@ -250,14 +212,16 @@ enum Sink {
     Gzip(Box<flate2::write::MultiGzDecoder<Target>>),
 }
 
-impl Sink {
+impl feed::Sink for Sink {
     fn write(&mut self, chunk: &[u8]) -> Result<(), Refusal> {
         match self {
             Self::Plain(target) => target.write_all(chunk).map_err(|e| write_refusal(&e)),
             Self::Gzip(decoder) => decoder.write_all(chunk).map_err(|e| write_refusal(&e)),
         }
     }
+}
 
+impl Sink {
     fn target(self) -> Result<Target, Refusal> {
         match self {
             Self::Plain(target) => Ok(target),

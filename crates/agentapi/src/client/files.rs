@@ -233,12 +233,14 @@ impl AgentClient {
     }
 
     /// Writes a whole file with the rights of `user`: parents are made, the name appears or changes only when every
-    /// byte has arrived. `mode`: permission bits; `None` keeps an old file's, else 0644.
+    /// byte has arrived. `mode`: permission bits; `None` keeps an old file's, else 0644. `len`: what `content` adds up
+    /// to, where it is known; less than that is a broken upload, and more is never sent.
     pub async fn write_file<S>(
         &self,
         path: impl AsRef<[u8]>,
         user: Option<&str>,
         mode: Option<u32>,
+        len: Option<u64>,
         content: S,
     ) -> Result<(), AgentError>
     where
@@ -248,6 +250,9 @@ impl AgentClient {
         request
             .headers_mut()
             .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        if let Some(len) = len {
+            request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(len));
+        }
         *request.body_mut() = StreamBody::new(content.map(|chunk| chunk.map(Frame::data))).boxed_unsync();
         let call = async {
             let mut answer = self.inner.transport.send(request).await?;
@@ -268,7 +273,8 @@ impl AgentClient {
         content: impl Into<Bytes>,
     ) -> Result<(), AgentError> {
         let content = content.into();
-        self.write_file(path, user, mode, futures::stream::once(async move { Ok(content) })).await
+        let len = Some(content.len() as u64);
+        self.write_file(path, user, mode, len, futures::stream::once(async move { Ok(content) })).await
     }
 
     /// What a path is.

@@ -4,7 +4,7 @@
 
 use atoll_model::Code;
 use atoll_service::{ChangeKind, WriteFile};
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -134,9 +134,9 @@ pub(crate) struct WriteQuery {
 }
 
 impl WriteQuery {
-    fn into_file(self) -> Result<WriteFile, ApiError> {
+    fn into_file(self, len: Option<u64>) -> Result<WriteFile, ApiError> {
         let mode = self.mode.as_deref().map(octal).transpose()?;
-        Ok(WriteFile { path: self.path, mode, user: self.user })
+        Ok(WriteFile { path: self.path, mode, user: self.user, len })
     }
 }
 
@@ -216,8 +216,9 @@ pub(crate) async fn write(
     Query(query): Query<WriteQuery>,
     body: Body,
 ) -> Result<Answer<Entry>, ApiError> {
+    let file = query.into_file(body.size_hint().exact())?;
     let (content, fault) = transfer::upload(body);
-    let written = app.service.write_file(&who, &ident, query.into_file()?, content).await;
+    let written = app.service.write_file(&who, &ident, file, content).await;
     match written {
         Ok(entry) => Ok(ok(entry.into())),
         // When the upload itself broke, that is the news, not what the sandbox made of it.
