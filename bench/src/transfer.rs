@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::Options;
-use crate::http::CHUNK;
+use crate::http::{CHUNK, Client};
 use crate::report::{Bar, Report};
 use crate::server::{self, Server};
 
@@ -18,10 +18,11 @@ pub(crate) fn measure(options: &Options, place: &Path, report: &mut Report) -> R
     let total = if options.quick { 128 } else { 512 } * 1024 * 1024;
     let server = Server::start(options, place, 0)?;
     let mut client = server.client()?;
-    let body = json!({ "template": server::TEMPLATE, "memory_mib": 2048, "disk_mib": 4096 });
+    let body = json!({ "template": server::TEMPLATE, "cpu": 2, "memory_mib": 4096, "disk_mib": 8192 });
     let made = client.post("/v1/sandboxes", &body)?.json()?;
     let id = made["id"].as_str().context("no id")?.to_owned();
     let loopback = best_of(3, || loopback_copy(total))?;
+    let ceiling = best_of(3, || inside_write(&mut client, &id, total))?;
     let before = resident_kib(server.pid())?;
     let path = format!("/v1/sandboxes/{id}/files?path=/home/user/big");
     let up = best_of(3, || {
@@ -38,6 +39,7 @@ pub(crate) fn measure(options: &Options, place: &Path, report: &mut Report) -> R
     let grown = resident_kib(server.pid())?.saturating_sub(before);
     let mib = total / 1_048_576;
     report.figure(&format!("plain loopback TCP copy of {mib} MiB"), loopback, "MB/s", None);
+    report.figure("`dd bs=1M` inside the sandbox (the file system's own ceiling)", ceiling, "MB/s", None);
     report.figure("file download through the API", down, "MB/s", None);
     report.figure("file upload through the API", up, "MB/s", None);
     report.figure(
@@ -51,6 +53,16 @@ pub(crate) fn measure(options: &Options, place: &Path, report: &mut Report) -> R
     let grown = grown as f64 / 1024.0;
     report.figure("server memory grown by the transfers", grown, "MiB", Some(Bar::AtMost(32.0)));
     server::delete(&mut client, &id)
+}
+
+/// What the sandbox's file system takes from a program inside, the end of its start-up included.
+fn inside_write(client: &mut Client, id: &str, total: usize) -> Result<f64> {
+    let count = format!("count={}", total / 1_048_576);
+    let begin = Instant::now();
+    server::exec(client, id, &["/bin/dd", "if=/dev/zero", "of=/home/user/ceiling", "bs=1M", &count])?;
+    let rate = rate(total, begin);
+    server::exec(client, id, &["/bin/rm", "/home/user/ceiling"])?;
+    Ok(rate)
 }
 
 fn best_of(tries: usize, mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
