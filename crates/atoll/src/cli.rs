@@ -155,7 +155,7 @@ pub(crate) enum Template {
     },
     /// Make a template on this machine, or make it anew
     Make {
-        /// Which: `host` or `debian`
+        /// Which: `host`, `debian` or `busybox`
         name: String,
     },
     /// Remove a template that no sandbox uses
@@ -289,6 +289,21 @@ mod tests {
         let Command::Run(run) = cli.command else { panic!("run") };
         assert_eq!(run.command, ["ls", "--json", "-a"]);
         assert!(!cli.global.json);
+    }
+
+    #[test]
+    fn a_mistyped_option_is_refused_and_never_taken_for_the_command() {
+        for line in [
+            &["atoll", "run", "--memry", "64m", "true"][..],
+            &["atoll", "run", "--memry=64m", "--", "true"],
+            &["atoll", "create", "--nam", "box"],
+            &["atoll", "exec", "box", "--tmeout", "1s", "true"],
+        ] {
+            assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
+        }
+        let cli = Cli::try_parse_from(["atoll", "run", "--", "--odd", "-x"]).expect("valid");
+        let Command::Run(run) = cli.command else { panic!("run") };
+        assert_eq!(run.command, ["--odd", "-x"]);
     }
 
     #[test]

@@ -114,7 +114,8 @@ impl Client {
             }
         };
         failure.request_id = failure.request_id.or(request_id);
-        if status == StatusCode::UNAUTHORIZED && failure.hint.is_none() {
+        // Without a key the server speaks to somebody who writes a client; ours knows where it looked.
+        if status == StatusCode::UNAUTHORIZED && (failure.hint.is_none() || self.key.is_none()) {
             failure.hint = Some(self.address.key_hint());
         }
         failure

@@ -35,6 +35,7 @@ const FAIL_AT: &str = "ATOLL_FAIL_AT";
 /// Set to anything: no colour (the convention of no-color.org).
 const NO_COLOR: &str = "NO_COLOR";
 const HOME: &str = "HOME";
+const SUDO_USER: &str = "SUDO_USER";
 const TERM: &str = "TERM";
 const SHELL_COLUMNS: &str = "COLUMNS";
 
@@ -46,6 +47,11 @@ pub(crate) fn no_color() -> bool {
 /// Home folder of the user; root's own when it is not set, as under some supervisors.
 pub(crate) fn home() -> std::path::PathBuf {
     std::env::var_os(HOME).filter(|v| !v.is_empty()).map_or_else(|| "/root".into(), Into::into)
+}
+
+/// Whether somebody other than root started us through sudo; then root's folder is not theirs.
+pub(crate) fn through_sudo() -> bool {
+    std::env::var_os(SUDO_USER).is_some_and(|user| !user.is_empty() && user != "root")
 }
 
 /// Kind of the user's terminal, passed on to shells inside.

@@ -12,7 +12,11 @@ pub(crate) fn left(at: Option<Timestamp>, now: Timestamp) -> String {
     match at.map(|at| at.duration_since(now).as_secs()) {
         None => "-".to_owned(),
         Some(secs) if secs <= 0 => "due".to_owned(),
-        Some(secs) => span(secs),
+        // To the nearest: an hour that began just now is no 59 minutes.
+        Some(secs @ ..60) => span(secs),
+        Some(secs @ 60..3_570) => span(secs + 30),
+        Some(secs @ 3_570..84_600) => span(secs + 1_800),
+        Some(secs) => span(secs + 43_200),
     }
 }
 
@@ -99,8 +103,20 @@ mod tests {
         assert_eq!(age(None, now), "-");
         assert_eq!(
             (left(None, now), left(ago(1), now), left(ago(-90), now)),
-            ("-".into(), "due".into(), "1m".into())
+            ("-".into(), "due".into(), "2m".into())
         );
+    }
+
+    #[test]
+    fn what_is_left_is_said_to_the_nearest() {
+        let now = Timestamp::from_second(1_000_000).expect("valid");
+        let ahead = |secs: i64| left(Timestamp::from_second(1_000_000 + secs).ok(), now);
+        for (secs, want) in [(59, "59s"), (899, "15m"), (3_569, "59m"), (3_599, "1h"), (7_199, "2h")] {
+            assert_eq!(ahead(secs), want, "{secs}");
+        }
+        for (secs, want) in [(84_599, "23h"), (86_399, "1d"), (172_799, "2d")] {
+            assert_eq!(ahead(secs), want, "{secs}");
+        }
     }
 
     #[test]

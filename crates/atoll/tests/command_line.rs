@@ -268,6 +268,50 @@ fn lists_follow_every_page() {
 }
 
 #[test]
+fn events_follow_every_page() {
+    let server = Server::start(|request| {
+        let first = if request.line.contains("after=1000") { 1_001 } else { 1 };
+        let last = if first == 1 { 1_000 } else { 1_002 };
+        let page: Vec<Value> = (first..=last)
+            .map(|seq| json!({"seq": seq, "sandbox": ID, "at": "2026-01-01T00:00:00Z", "kind": "out_of_memory"}))
+            .collect();
+        ok(json!({ "items": page }))
+    });
+    let output = server.run(&["events"]);
+    assert_eq!(text(&output.stdout).lines().count(), 1_002);
+}
+
+#[test]
+fn without_a_key_the_hint_says_where_one_was_looked_for() {
+    let server = Server::start(|_| {
+        let body = json!({"code": "unauthenticated", "message": "this needs a key", "hint": "send a header"});
+        (401, "application/json", body.to_string())
+    });
+    std::fs::remove_file(server.data.path().join("admin.key")).expect("it was there");
+    let output = server.run(&["ls"]);
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("ATOLL_API_KEY") && said.contains(&*server.data.path().to_string_lossy()),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_mistyped_option_starts_nothing() {
+    let server = with_events("");
+    assert_eq!(server.run(&["run", "--memry", "64m", "true"]).status.code(), Some(125));
+    assert_eq!(server.run(&["create", "--nam", "box"]).status.code(), Some(2));
+    assert!(server.seen("").is_empty());
+}
+
+#[test]
+fn a_terminal_without_one_is_our_failure() {
+    let server = with_events("");
+    assert_eq!(server.run(&["exec", "-t", "box", "sh"]).status.code(), Some(125));
+    assert_eq!(server.run(&["sh", "box"]).status.code(), Some(2));
+}
+
+#[test]
 fn rm_goes_on_past_a_failure_and_says_so_in_its_status() {
     let server = Server::start(|request| {
         if request.line.contains("gone") { refused(404, "sandbox_not_found", "gone") } else { ok(sandbox()) }

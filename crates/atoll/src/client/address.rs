@@ -87,8 +87,9 @@ impl Address {
 
     pub(crate) fn key_hint(&self) -> String {
         if self.is_local() {
+            let sudo = if rustix::process::geteuid().is_root() { "" } else { "use sudo, or " };
             format!(
-                "set ATOLL_API_KEY, or point ATOLL_DATA at the server's folder (now {})",
+                "{sudo}set ATOLL_API_KEY, or point ATOLL_DATA at the server's folder (now {})",
                 self.data.display()
             )
         } else {
@@ -100,7 +101,7 @@ impl Address {
         if self.is_local() {
             "start one with `atoll serve`, or use `atoll run`, which starts one by itself".to_owned()
         } else {
-            "is ATOLL_URL right, and is the server running there?".to_owned()
+            "is --url or ATOLL_URL right, and does a server run there?".to_owned()
         }
     }
 }

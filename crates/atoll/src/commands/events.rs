@@ -3,15 +3,19 @@
 use serde_json::Value;
 
 use super::{Context, items, moment, suggest, text};
-use crate::{cli::sandbox::Events as Args, client::sse::Events, failure::Failure, human::harmless};
+use crate::{
+    cli::sandbox::Events as Args,
+    client::{Client, sse::Events},
+    failure::Failure,
+    human::harmless,
+};
 
 pub(super) async fn events(context: &Context, args: Args) -> Result<(), Failure> {
     let client = context.client()?;
-    let mut query: Vec<(&str, String)> = Vec::new();
-    query.extend(args.sandbox.clone().map(|sandbox| ("sandbox", sandbox)));
-    query.extend(args.after.map(|seq| ("after", seq.to_string())));
     if args.follow {
-        query.push(("follow", "1".to_owned()));
+        let mut query = vec![("follow", "1".to_owned())];
+        query.extend(args.sandbox.clone().map(|sandbox| ("sandbox", sandbox)));
+        query.extend(args.after.map(|seq| ("after", seq.to_string())));
         let request = client.request(reqwest::Method::GET, "/v1/events").query(&query);
         let mut stream = Events::new(client.send(request).await?);
         while let Some(event) = stream.next().await? {
@@ -19,11 +23,32 @@ pub(super) async fn events(context: &Context, args: Args) -> Result<(), Failure>
         }
         return Ok(());
     }
-    match client.get_query("/v1/events", &query).await {
-        Ok(answer) => items(answer).iter().try_for_each(|event| show(context, event)),
+    match pages(context, &client, &args).await {
         Err(failure) => Err(suggest(&client, args.sandbox.as_deref().unwrap_or(""), failure).await),
+        done => done,
     }
 }
+
+/// Shows what happened so far, page by page, each as it comes.
+async fn pages(context: &Context, client: &Client, args: &Args) -> Result<(), Failure> {
+    let mut after = args.after;
+    loop {
+        let mut query = vec![("limit", PAGE.to_string())];
+        query.extend(args.sandbox.clone().map(|sandbox| ("sandbox", sandbox)));
+        query.extend(after.map(|seq| ("after", seq.to_string())));
+        let page = items(client.get_query("/v1/events", &query).await?);
+        page.iter().try_for_each(|event| show(context, event))?;
+        let last = page.last().and_then(|event| event["seq"].as_u64());
+        // A page that does not lead on would be a server that goes round in circles.
+        if page.len() < PAGE || last <= after {
+            return Ok(());
+        }
+        after = last;
+    }
+}
+
+/// As many as the server hands out at once.
+const PAGE: usize = 1_000;
 
 fn show(context: &Context, event: &Value) -> Result<(), Failure> {
     if context.out.json { context.out.json(event) } else { context.out.line(&sentence(event)) }

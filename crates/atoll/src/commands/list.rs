@@ -95,7 +95,7 @@ fn table(sandboxes: &[Value], now: Timestamp) -> Table {
     table
 }
 
-fn or_dash(text: &str) -> String {
+pub(super) fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { text.to_owned() }
 }
 

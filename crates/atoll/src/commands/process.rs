@@ -253,7 +253,12 @@ impl Joined<'_> {
                 let count = event["bytes"].as_u64().unwrap_or(0);
                 out.say(&format!("atoll: {count} bytes of output were lost: this end read too slowly"));
             }
-            "exit" => return Ok(Some(status(event))),
+            "exit" => {
+                if event["timed_out"].as_bool() == Some(true) {
+                    out.tell("atoll: the command took longer than --timeout allows and was ended");
+                }
+                return Ok(Some(status(event)));
+            }
             "error" | "lost" => {
                 let message = event["message"].as_str().unwrap_or("the sandbox went away");
                 let code = event["code"].as_str().unwrap_or("sandbox_unavailable");
@@ -317,7 +322,6 @@ pub(super) fn with_exit(failure: Failure) -> Failure {
         "invalid_argument" if failure.message.contains("command not found") => EXIT_NOT_FOUND,
         "tool_missing" => EXIT_NOT_FOUND,
         "invalid_argument" => EXIT_CANNOT_START,
-        "usage" => failure.exit,
         _ => EXIT_OURS,
     };
     failure.exit(exit)

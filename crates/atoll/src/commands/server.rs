@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 
@@ -12,6 +13,7 @@ use super::{Context, list, sandbox_path, text};
 use crate::{
     cli::Server,
     failure::Failure,
+    human::age,
     serve,
     server::{
         background::{self, log_path},
@@ -34,15 +36,19 @@ pub(super) async fn server(context: &Context, command: Server) -> Result<(), Fai
 async fn status(context: &Context) -> Result<(), Failure> {
     let client = context.client()?;
     let health = client.get("/health").await?;
-    let note = note::read(&context.global.data_dir()).filter(note::Note::is_alive);
+    let (data, url) = (context.global.data_dir(), client.address.to_string());
+    // The server that answers may be another than the one of DATA.
+    let note = note::read(&data).filter(|note| note.is_alive() && note.url == url);
     let pid = note.as_ref().map(|note| note.pid);
+    let since = note.and(note::written_at(&data)).and_then(|at| Timestamp::try_from(at).ok());
     if context.out.json {
-        let url = client.address.to_string();
-        return context.out.json(&json!({"url": url, "pid": pid, "health": health}));
+        let since = since.map(|at| format!("{at:.3}"));
+        return context.out.json(&json!({"url": url, "pid": pid, "since": since, "health": health}));
     }
     let version = health["version"].as_str().unwrap_or("unknown");
     let pid = pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
-    context.out.line(&format!("running at {} (version {version}{pid})", client.address))
+    let up = since.map_or_else(String::new, |at| format!(" for {}", age(Some(at), Timestamp::now())));
+    context.out.line(&format!("running at {url}{up} (version {version}{pid})"))
 }
 
 async fn stop(context: &Context) -> Result<(), Failure> {

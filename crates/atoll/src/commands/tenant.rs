@@ -68,6 +68,7 @@ fn shown(field: &str, value: &Value) -> String {
     match (value, field) {
         (Value::Null, _) => "no limit".to_owned(),
         (mib, "memory_mib" | "disk_mib") => bytes(mib.as_u64().unwrap_or(0) << 20),
+        (cores, "cpu") => cores.as_f64().unwrap_or(0.0).to_string(),
         (count, _) => count.to_string(),
     }
 }

@@ -47,7 +47,7 @@ pub(super) async fn session(
     if !termios::isatty(std::io::stdin()) {
         return Err(Failure::usage(
             "a terminal was asked for, and stdin is none",
-            "leave out -t, or use `atoll exec`",
+            "`atoll exec` without -t needs no terminal",
         ));
     }
     let stays = wish.thread.is_some();

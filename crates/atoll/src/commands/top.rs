@@ -64,7 +64,7 @@ fn table(uses: &[Value]) -> Table {
         let limit = |field: &str| row[field].as_u64().map_or_else(|| "-".to_owned(), |mib| bytes(mib << 20));
         table.row(vec![
             text(row, "sandbox").to_owned(),
-            text(row, "name").to_owned(),
+            list::or_dash(text(row, "name")),
             used["cpu_pct"].as_f64().map_or_else(|| "-".to_owned(), |pct| format!("{pct:.1}")),
             size("memory_bytes"),
             limit("memory_mib"),

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Context, sandbox_path, suggest, text};
+use super::{Context, sandbox_path, suggest};
 use crate::{
     cli::{sandbox::Update, values::Pair},
     client::Client,
@@ -18,7 +18,8 @@ pub(super) async fn update(context: &Context, args: Update) -> Result<(), Failur
     let client = context.client()?;
     match apply(&client, &args, &mut body, relabels).await {
         Ok(sandbox) if context.out.json => context.out.json(&sandbox),
-        Ok(sandbox) => context.out.line(text(&sandbox, "id")),
+        // What the user typed, as the other verbs do.
+        Ok(_) => context.out.line(&args.sandbox),
         Err(failure) => Err(suggest(&client, &args.sandbox, failure).await),
     }
 }

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::{
     cli::Global,
     client::{Client, segment},
+    environment,
     failure::Failure,
     human::harmless,
     out::{Out, Shade},
@@ -32,9 +33,16 @@ pub(super) async fn tour(global: Global, out: Out, url: String) {
     }
     out.say(&format!("\n  the server is at {url}, its documentation at {url}/docs"));
     out.say("  next, in another shell:");
-    out.say("    atoll run -- python3 -c 'print(6*7)'     one command in a sandbox of its own");
-    out.say("    atoll create --name box && atoll sh box  one that stays, and a terminal in it");
-    out.say("    atoll doctor                             what this machine could still offer");
+    // The key is in a folder of root's.
+    let sudo = if environment::through_sudo() { "sudo " } else { "" };
+    let (one, stays) =
+        (format!("{sudo}atoll run -- python3 -c 'print(6*7)'"), format!("{sudo}atoll create --name box"));
+    let (shell, doctor) = (format!("{sudo}atoll sh box"), format!("{sudo}atoll doctor"));
+    let width = one.len() + 2;
+    out.say(&format!("    {one:width$}one command in a sandbox of its own"));
+    out.say(&format!("    {stays:width$}one that stays"));
+    out.say(&format!("    {shell:width$}a terminal in it"));
+    out.say(&format!("    {doctor:width$}what this machine could still offer"));
     out.say("\n  Ctrl-C ends the server; sandboxes live on until they are deleted.\n");
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A note may outlive its server. Whoever acts on the pid checks the start time too, so that a reused pid is never hit.
 
-use std::{io, path::Path};
+use std::{io, path::Path, time::SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,11 @@ const FILE: &str = "server.json";
 /// The note in `data`, where there is one.
 pub(crate) fn read(data: &Path) -> Option<Note> {
     serde_json::from_slice(&std::fs::read(data.join(FILE)).ok()?).ok()
+}
+
+/// When the server that wrote the note in `data` became ready: it writes it once.
+pub(crate) fn written_at(data: &Path) -> Option<SystemTime> {
+    std::fs::metadata(data.join(FILE)).ok()?.modified().ok()
 }
 
 /// Writes the note of this process.
@@ -74,6 +79,7 @@ mod tests {
         let note = read(data.path()).expect("written");
         assert_eq!(note.url, "http://127.0.0.1:1");
         assert!(note.is_alive());
+        assert!(written_at(data.path()).is_some());
         assert!(!Note { started: note.started + 1, ..note }.is_alive());
         remove(data.path());
         assert_eq!(read(data.path()), None);
