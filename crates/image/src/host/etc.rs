@@ -29,6 +29,8 @@ const OWN: &[(&str, &str)] = &[
     ("nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\nrpc: files\n"),
     // Empty: a login shell of a sandbox starts as fast as any other.
     ("profile", ""),
+    // Who and where, as people know it; a bare bash says its version.
+    ("bash.bashrc", "PS1='\\u@\\h:\\w\\$ '\n"),
     ("shells", "/bin/sh\n/bin/bash\n"),
     ("fstab", ""),
     ("machine-id", ""),
