@@ -82,7 +82,16 @@ impl Front {
         let parsed = if body.is_empty() { Ok(InitRequest::default()) } else { serde_json::from_slice(&body) };
         let settings =
             parsed.map_err(|_| Refusal::Invalid("the init request is not valid JSON for it".into()))?;
+        let hostname = settings.hostname.clone();
         self.agent.settings.apply(settings)?;
+        if let Some(name) = hostname {
+            // Not waited for: a create has better things to do, and the first command takes longer to arrive. The job also
+            // makes the first worker.
+            let _ = self.agent.workers.begin(&users::Ids::ROOT, move || {
+                crate::hosts::add(&name);
+                Ok(())
+            });
+        }
         // While there is surely room for it: programs inside may use up the process limit later.
         self.agent.workers.warm();
         if !wants_reply {

@@ -21,6 +21,7 @@
 
 mod error;
 mod files;
+mod hosts;
 mod http;
 mod identity;
 mod logs;

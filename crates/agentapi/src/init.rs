@@ -22,6 +22,9 @@ pub struct InitRequest {
     /// The working directory of processes that name none; empty: the user's home.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_workdir: Option<String>,
+    /// The sandbox's host name, to be found in its `/etc/hosts`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
     /// What `GET /metrics` reports as totals, since `/proc` and statfs show the host's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<AgentLimits>,

@@ -42,6 +42,7 @@ pub(crate) async fn greet(agent: &AgentClient, lease: &Lease) -> Result<(), Serv
         access_token: None,
         default_user: Some(lease.user.clone()),
         default_workdir: Some(lease.workdir.clone()),
+        hostname: Some(hostname(lease)),
         limits: Some(limits),
     };
     agent.init(&request).await.map_err(|error| unavailable(error, "the agent did not take its settings"))?;
@@ -49,6 +50,13 @@ pub(crate) async fn greet(agent: &AgentClient, lease: &Lease) -> Result<(), Serv
         start_command(agent, &lease.id, command).await;
     }
     Ok(())
+}
+
+/// The name where it can be a host name, else the id.
+pub(crate) fn hostname(lease: &Lease) -> String {
+    let fits =
+        |name: &&String| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') && !name.ends_with('-');
+    lease.name.as_ref().filter(fits).map_or_else(|| lease.id.to_string(), Clone::clone)
 }
 
 /// A command that can't be started is written to the log; the sandbox is there so that its user can look why.

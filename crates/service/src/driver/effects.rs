@@ -168,13 +168,6 @@ fn spec(lease: &Lease, instance: InstanceId) -> InstanceSpec {
         limits: lease.limits,
         network: lease.network,
         storage: lease.storage,
-        hostname: hostname(lease),
+        hostname: crate::agent::hostname(lease),
     }
-}
-
-/// The name where it can be a host name, else the id.
-fn hostname(lease: &Lease) -> String {
-    let fits =
-        |name: &&String| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') && !name.ends_with('-');
-    lease.name.as_ref().filter(fits).map_or_else(|| lease.id.to_string(), Clone::clone)
 }
