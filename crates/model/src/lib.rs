@@ -5,6 +5,8 @@
 //! lease is due ([`policy::deadlines`]), and how a phase changes ([`lifecycle`]). Time and randomness come in as
 //! arguments.
 
+#![warn(clippy::wildcard_enum_match_arm, reason = "a new phase or code must be looked at everywhere")]
+
 mod error;
 mod event;
 mod id;

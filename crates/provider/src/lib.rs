@@ -16,6 +16,8 @@
 //! - When `halt` or `destroy` returns, the instance is unreachable and runs no more code. Slow endings go on behind
 //!   it and survive a restart; [`Provider::settle`] waits for them.
 
+#![warn(missing_docs, reason = "whoever implements the trait reads only this")]
+
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 #[cfg(any(test, feature = "testing"))]

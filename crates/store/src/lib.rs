@@ -6,6 +6,8 @@
 //!
 //! When a writing call returns `Ok`, the write is on disk.
 
+#![warn(missing_docs, reason = "whoever implements the trait reads only this")]
+
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod error;
