@@ -11,6 +11,7 @@ use futures::stream::BoxStream;
 use tokio::time::Instant;
 
 use crate::agent::{About, refusal};
+use crate::output_room::OutputRoom;
 use crate::service::{Inner, Service};
 use crate::{Exec, ExecEvent, ExecOutcome, LogLine, LogStream, ProcessRecord, ServiceError, TerminalSize};
 
@@ -54,9 +55,9 @@ impl Service {
         let (pid, stream) = start(&agent, exec).await?;
         if detach {
             self.feed(agent, pid, stdin);
-            return Ok(ExecOutcome { pid, ..Collected::default().ended(0, begun) });
+            return Ok(ExecOutcome { pid, ..Collected::new(self.inner.outputs.take()).ended(0, begun) });
         }
-        let mut collected = Collected::default();
+        let mut collected = Collected::new(self.inner.outputs.take());
         let status = {
             let reading = collected.read(stream);
             match stdin {
@@ -247,26 +248,43 @@ async fn bounded<T>(
     }
 }
 
-#[derive(Default)]
 struct Collected {
     stdout: BytesMut,
     stderr: BytesMut,
     truncated: bool,
+    room: OutputRoom,
 }
 
 impl Collected {
+    fn new(room: OutputRoom) -> Self {
+        Self { stdout: BytesMut::new(), stderr: BytesMut::new(), truncated: false, room }
+    }
+
     async fn read(&mut self, mut stream: ProcessStream) -> Result<ExitStatus, ServiceError> {
         while let Some(event) = stream.next().await {
             match event.map_err(|error| refusal(About::Process, error))? {
                 ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => {
+                    let data = self.admit(data).await;
                     self.truncated |= keep(&mut self.stdout, &data);
                 }
-                ProcessEvent::Stderr(data) => self.truncated |= keep(&mut self.stderr, &data),
+                ProcessEvent::Stderr(data) => {
+                    let data = self.admit(data).await;
+                    self.truncated |= keep(&mut self.stderr, &data);
+                }
                 ProcessEvent::Dropped(_) => self.truncated = true,
                 ProcessEvent::Exit(status) => return Ok(status),
             }
         }
         Err(ServiceError::new(Code::SandboxUnavailable, "the command's end was not seen"))
+    }
+
+    /// As much of `data` as there is room for.
+    async fn admit(&mut self, mut data: Bytes) -> Bytes {
+        let held = self.stdout.len() + self.stderr.len();
+        let fits = self.room.grow((held + data.len()).min(2 * OUTPUT_MAX)).await.saturating_sub(held);
+        self.truncated |= fits < data.len();
+        data.truncate(fits);
+        data
     }
 
     fn ended(self, exit_code: i32, begun: Instant) -> ExecOutcome {
@@ -279,6 +297,7 @@ impl Collected {
             truncated: self.truncated,
             pid: 0,
             duration_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            room: self.room,
         }
     }
 }

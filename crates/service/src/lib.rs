@@ -21,6 +21,7 @@ mod housekeeping;
 mod keys;
 mod metrics;
 mod notices;
+mod output_room;
 mod random;
 mod registry;
 mod sandboxes;
@@ -37,6 +38,7 @@ pub use error::{Cause, ServiceError};
 pub use exec::SandboxAgent;
 #[doc(hidden)]
 pub use failpoint::FailPoint;
+pub use output_room::OutputRoom;
 pub use service::{OpenError, Service};
 pub use templates::{MakeProgress, TemplateRecord, Templates};
 pub use terminals::TerminalInput;

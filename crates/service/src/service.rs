@@ -29,6 +29,7 @@ use crate::deadlines::Deadlines;
 use crate::failpoint::FailPoint;
 use crate::keys::KeyCache;
 use crate::metrics::CpuMemory;
+use crate::output_room::OutputRooms;
 use crate::registry::Registry;
 use crate::templates::TemplateCache;
 use crate::{Clock, Config, Templates};
@@ -49,6 +50,7 @@ pub(crate) struct Inner {
     pub(crate) deadlines: Deadlines,
     pub(crate) admission: Admission,
     pub(crate) creates: Semaphore,
+    pub(crate) outputs: OutputRooms,
     pub(crate) keys: KeyCache,
     pub(crate) cpu: CpuMemory,
     pub(crate) counters: Counters,
@@ -131,6 +133,7 @@ impl Service {
     ) -> Result<Service, OpenError> {
         let inner = Arc::new(Inner {
             creates: Semaphore::new(config.creates_at_once),
+            outputs: OutputRooms::default(),
             admission: Admission::new(config.live_max, config.overcommit),
             config,
             store,

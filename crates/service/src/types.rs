@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
-use crate::ServiceError;
+use crate::{OutputRoom, ServiceError};
 
 /// A key to be made.
 #[derive(Debug, Clone)]
@@ -102,7 +102,7 @@ pub struct TerminalSize {
 }
 
 /// How a command ended, with what it wrote.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct ExecOutcome {
     /// As a shell would say it: 128 + the signal where one ended it, 124 after a timeout, 0 when detached.
     pub exit_code: i32,
@@ -120,6 +120,8 @@ pub struct ExecOutcome {
     pub pid: u32,
     /// From start to exit, as seen from here.
     pub duration_ms: u64,
+    /// What `stdout` and `stderr` take of the memory for all outputs; to be held until the answer is written.
+    pub room: OutputRoom,
 }
 
 /// What a running command does, in order. `Exit` or `Lost` is the last.

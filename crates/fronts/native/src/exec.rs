@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_service::{Exec, ExecEvent, ExecOutcome, ServiceError};
+use atoll_service::{Exec, ExecEvent, ExecOutcome, OutputRoom, ServiceError};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::sse::Event;
@@ -21,7 +21,7 @@ use crate::App;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::input::{EXEC_MAX, Json, Path};
-use crate::output::{Answer, ok, text_of};
+use crate::output::{Answer, Held, text_of};
 use crate::sse::{self, Utf8Carry};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -131,11 +131,12 @@ pub(crate) struct ExecResult {
     duration_ms: u64,
 }
 
-impl From<ExecOutcome> for ExecResult {
-    fn from(outcome: ExecOutcome) -> Self {
+impl ExecResult {
+    /// The answer, and what it holds of the memory for all outputs.
+    fn of(outcome: ExecOutcome) -> Held<Self, OutputRoom> {
         let (stdout, stdout_base64) = text_of(outcome.stdout.into());
         let (stderr, stderr_base64) = text_of(outcome.stderr.into());
-        Self {
+        let result = Self {
             exit_code: outcome.exit_code,
             signal: outcome.signal,
             timed_out: outcome.timed_out,
@@ -146,7 +147,8 @@ impl From<ExecOutcome> for ExecResult {
             truncated: outcome.truncated,
             pid: outcome.pid,
             duration_ms: outcome.duration_ms,
-        }
+        };
+        Held(result, outcome.room)
     }
 }
 
@@ -173,7 +175,7 @@ pub(crate) async fn exec(
     if detach {
         return Ok(Answer(StatusCode::ACCEPTED, Detached { pid: outcome.pid }).into_response());
     }
-    Ok(ok(ExecResult::from(outcome)).into_response())
+    Ok(ExecResult::of(outcome).into_response())
 }
 
 /// Runs a command and sends what it does as it happens.
