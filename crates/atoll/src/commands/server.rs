@@ -27,7 +27,13 @@ const END_WITHIN: Duration = Duration::from_secs(30);
 pub(super) async fn server(context: &Context, command: Server) -> Result<(), Failure> {
     match command {
         Server::Status => status(context).await,
-        Server::Stop => stop(context).await,
+        Server::Stop => {
+            let note = stop(context).await?;
+            if context.out.json {
+                return context.out.json(&json!({"stopped": note.pid}));
+            }
+            context.out.line(&format!("stopped the server at {}; sandboxes live on", note.url))
+        }
         Server::Uninstall { force } => uninstall(context, force).await,
         Server::Logs { follow } => logs(context, follow).await,
     }
@@ -51,7 +57,7 @@ async fn status(context: &Context) -> Result<(), Failure> {
     context.out.line(&format!("running at {url}{up} (version {version}{pid})"))
 }
 
-async fn stop(context: &Context) -> Result<(), Failure> {
+async fn stop(context: &Context) -> Result<note::Note, Failure> {
     let data = context.global.data_dir();
     let absent = || {
         Failure::new("no_server", format!("no server of {} runs", data.display()))
@@ -74,10 +80,7 @@ async fn stop(context: &Context) -> Result<(), Failure> {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    if context.out.json {
-        return context.out.json(&json!({"stopped": note.pid}));
-    }
-    context.out.line(&format!("stopped the server at {}; sandboxes live on", note.url))
+    Ok(note)
 }
 
 /// Through a server as long as there are sandboxes, by ourselves after that.
@@ -98,8 +101,12 @@ async fn uninstall(context: &Context, force: bool) -> Result<(), Failure> {
     }
     stop(context).await?;
     serve::uninstall(&data).await?;
-    context.out.tell(&format!("removed {}", data.display()));
-    Ok(())
+    let folder = data.display().to_string();
+    if context.out.json {
+        context.out.json(&json!({ "removed": folder }))
+    } else {
+        context.out.line(&format!("removed {folder}"))
+    }
 }
 
 async fn logs(context: &Context, follow: bool) -> Result<(), Failure> {

@@ -11,7 +11,8 @@ use crate::{
 /// Sets up the one subscriber of the process.
 pub(super) fn start(args: &Serve, out: Out) -> Result<(), Failure> {
     // A person at the terminal wants to see what is wrong, not every request and every sandbox.
-    let usual = if out.talks() { "warn,atoll=info" } else { "info" };
+    // A filter matches by the beginning of a target: a bare `atoll` would be every crate of ours.
+    let usual = if out.talks() { "warn,atoll::serve=info" } else { "info" };
     let said = args.log.as_deref().unwrap_or(usual);
     let filter = EnvFilter::try_new(said).map_err(|e| {
         Failure::usage(format!("{said:?} is not a log filter: {e}"), "write info, debug or crate=level")

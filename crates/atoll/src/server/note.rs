@@ -62,9 +62,12 @@ fn started(pid: u32) -> Option<u64> {
     start_time(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The name in parentheses may hold anything, so fields are counted behind the last one.
+/// The name in parentheses may hold anything, so fields are counted behind the last one. A process that ended and waits
+/// for its parent, as a server does that this program started itself, has none.
 fn start_time(stat: &str) -> Option<u64> {
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
 }
 
 #[cfg(test)]
@@ -90,5 +93,17 @@ mod tests {
         let fields: Vec<String> = (3..=52).map(|n| n.to_string()).collect();
         assert_eq!(start_time(&format!("7 (a) b) {}", fields.join(" "))), Some(22));
         assert_eq!(start_time("garbage"), None);
+    }
+
+    #[test]
+    fn a_process_that_ended_is_not_alive_while_its_parent_looks_away() {
+        let mut child = std::process::Command::new("true").spawn().expect("runs");
+        let stat = format!("/proc/{}/stat", child.id());
+        // Ended, and not waited for.
+        while !std::fs::read_to_string(&stat).expect("not reaped").contains(") Z ") {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert_eq!(started(child.id()), None);
+        child.wait().expect("ends");
     }
 }

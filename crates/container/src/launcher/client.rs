@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -194,6 +195,8 @@ impl Running {
             .args(&command.arguments)
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
+            // Ctrl-C at a terminal is for the server, which still needs the launcher while it drains.
+            .process_group(0)
             .spawn()
             .map_err(LaunchError::Start)?;
         rustix::io::ioctl_fionbio(&ours, true).map_err(|cause| LaunchError::Start(cause.into()))?;
