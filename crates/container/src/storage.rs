@@ -117,11 +117,15 @@ impl Layers {
         }
     }
 
-    /// Makes a kept layer ready for the next instance.
+    /// Makes a kept layer ready for the next instance. Its limit is open until [`Layers::set_limit`] sets it again: also a
+    /// full layer must start, and starting makes a few folders in it.
     pub(crate) fn reopen(&self, name: &str, with_usr: bool) -> io::Result<PathBuf> {
         let path = self.path(name);
         if !self.exists(name) {
             return Err(io::ErrorKind::NotFound.into());
+        }
+        if self.limits_disk() {
+            btrfs::limit(&path, btrfs::UNLIMITED)?;
         }
         prepare(&path, with_usr)?;
         Ok(path)

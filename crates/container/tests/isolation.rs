@@ -319,6 +319,66 @@ fn usage_and_limits_follow_a_resize() {
 }
 
 #[test]
+fn a_full_disk_can_be_enlarged_and_a_sandbox_with_one_starts_again() {
+    use atoll_provider::Provider;
+    in_world(
+        |_| {},
+        |world| async {
+            const FILL: &str = "head -c 40m /dev/urandom > /root/fill; sync; echo x > /root/one-more";
+            let mut spec = world.spec();
+            spec.limits.disk_mib = 16;
+            let booted = world.create(&spec).await;
+            let (code, said) = world.sh(&spec, &booted, FILL).await;
+            assert_ne!(code, 0, "{said}");
+            world.engine.halt(&target(&spec)).await.unwrap();
+            spec.instance = common::instance_id();
+            let booted = world.engine.boot(&spec).await.unwrap_or_else(|e| panic!("{}", common::chain(&e)));
+            let (code, said) =
+                world.sh(&spec, &booted, "sync; head -c 1m /dev/urandom > /root/more && sync").await;
+            assert_ne!(code, 0, "it is as full as before: {said}");
+            spec.limits.disk_mib = 32;
+            world.engine.resize(&target(&spec), &spec.limits).await.unwrap();
+            let (code, said) = world.sh(&spec, &booted, "head -c 1m /dev/urandom > /root/more && sync").await;
+            assert_eq!(code, 0, "{said}");
+            // What was changed while it was stopped holds from the start.
+            world.engine.halt(&target(&spec)).await.unwrap();
+            (spec.instance, spec.limits.disk_mib) = (common::instance_id(), 20);
+            let booted = world.engine.boot(&spec).await.unwrap_or_else(|e| panic!("{}", common::chain(&e)));
+            let (code, said) = world.sh(&spec, &booted, FILL).await;
+            assert_ne!(code, 0, "{said}");
+            let usage = world.engine.usage(&target(&spec)).await.unwrap();
+            assert!(usage.disk_bytes < 21 << 20, "{usage:?}");
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
+
+#[test]
+fn a_memory_limit_below_what_is_used_is_refused_by_name() {
+    use atoll_provider::{Provider, ProviderError};
+    in_world(
+        |_| {},
+        |world| async {
+            let mut spec = world.spec();
+            spec.limits.memory_mib = 128;
+            let booted = world.create(&spec).await;
+            let (code, said) = world.sh(&spec, &booted, "head -c 64m /dev/zero > /dev/shm/held").await;
+            assert_eq!(code, 0, "{said}");
+            let less = atoll_model::Limits { memory_mib: 32, ..spec.limits };
+            match world.engine.resize(&target(&spec), &less).await {
+                Err(ProviderError::Unsupported { .. }) => {}
+                // v2 makes room by ending processes.
+                Ok(()) => assert!(!Path::new("/sys/fs/cgroup/memory").exists()),
+                Err(other) => panic!("{}", common::chain(&other)),
+            }
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
+
+#[test]
 fn the_host_template_shows_usr_and_nothing_else_of_the_host() {
     in_world(
         |_| {},

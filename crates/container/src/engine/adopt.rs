@@ -91,11 +91,15 @@ impl Inner {
         place.set_live(Some((instance.clone(), Arc::clone(&live))));
         self.watch(Arc::clone(&live), &known.sandbox, instance);
         let (cgroups, router) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.router));
+        let (layers, layer) = (Arc::clone(&self.ground.layers), known.sandbox.as_str().to_owned());
         let (limits, policy) = (known.limits, network(known.network));
         let again = move || {
             // A create that was cut short may have left it frozen.
             cgroups.thaw(&live.facts.cgroup)?;
             cgroups.set_limits(&live.facts.cgroup, &limits)?;
+            if layers.exists(&layer) {
+                layers.set_limit(&layer, u64::from(limits.disk_mib) << 20)?;
+            }
             match live.facts.link {
                 Some(link) => {
                     let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);

@@ -153,6 +153,12 @@ impl Inner {
             Ok(())
         };
         plan.unless_doomed(ready).await?;
+        if let LayerPlan::Kept(name) = &plan.layer {
+            // Before anybody's program runs in it.
+            let (layers, name, limits) = (Arc::clone(&self.ground.layers), name.clone(), plan.limits);
+            let set = move || layers.set_limit(&name, u64::from(limits.disk_mib) * MIB);
+            self.hands.run(set).await.map_err(failed("limiting the layer"))?;
+        }
         times.extend(spawning.launcher_times());
         times.push(("total".to_owned(), micros(begun)));
         let facts = Facts {

@@ -35,6 +35,12 @@ enum Files {
     Kept,
 }
 
+/// How a change of limits ended.
+enum Resized {
+    Done,
+    MemoryInUse,
+}
+
 #[async_trait]
 impl Provider for Engine {
     fn name(&self) -> &'static str {
@@ -98,16 +104,26 @@ impl Provider for Engine {
             (Some(_), Err(gone)) => return Err(gone),
         };
         let work = move || {
-            if let Some(cgroup) = cgroup {
-                cgroups.set_limits(&cgroup, &limits)?;
+            if let Some(cgroup) = cgroup
+                && let Err(cause) = cgroups.set_limits(&cgroup, &limits)
+            {
+                // v1's word for a memory limit below what is used and cannot be given back.
+                let is_used = cause.kind() == std::io::ErrorKind::ResourceBusy;
+                return if is_used { Ok(Resized::MemoryInUse) } else { Err(cause) };
             }
             // A layer in memory keeps the size it was made with.
             if layers.path(&layer).exists() {
                 layers.set_limit(&layer, u64::from(limits.disk_mib) * MIB)?;
             }
-            Ok(())
+            Ok(Resized::Done)
         };
-        self.inner.hands.run(work).await.map_err(failed("changing limits"))
+        match self.inner.hands.run(work).await.map_err(failed("changing limits"))? {
+            Resized::Done => Ok(()),
+            Resized::MemoryInUse => Err(ProviderError::Unsupported {
+                what: "a memory limit below what the sandbox uses".into(),
+                hint: "end processes or remove files in memory first, or stop it and change it then".into(),
+            }),
+        }
     }
 
     async fn set_network(&self, target: &Target, policy: NetworkPolicy) -> Result<(), ProviderError> {

@@ -59,7 +59,12 @@ pub(super) fn grow(at: &Path) -> io::Result<()> {
     unsafe { sys::ioctl(File::open(at)?, RESIZE, &mut *args) }.map(drop)
 }
 
+/// No limit.
+pub(super) const UNLIMITED: u64 = u64::MAX;
+
 /// Sets the most bytes that the subvolume at `path` may hold.
+///
+/// The request goes to the folder above: the change is itself a write, and one to a full subvolume would be refused.
 pub(super) fn limit(path: &Path, bytes: u64) -> io::Result<()> {
     #[repr(C)]
     struct Limit {
@@ -68,10 +73,11 @@ pub(super) fn limit(path: &Path, bytes: u64) -> io::Result<()> {
         max_referenced: u64,
         rest: [u64; 3],
     }
-    // Group 0 stands for the subvolume that the descriptor is of.
-    let mut args = Limit { group: 0, flags: LIMIT_MAX_REFERENCED, max_referenced: bytes, rest: [0; 3] };
+    let group = subvolume_id(path)?;
+    let above = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut args = Limit { group, flags: LIMIT_MAX_REFERENCED, max_referenced: bytes, rest: [0; 3] };
     // SAFETY: `Limit` is the structure that this request takes.
-    unsafe { sys::ioctl(File::open(path)?, QGROUP_LIMIT, &mut args) }.map(drop)
+    unsafe { sys::ioctl(File::open(above)?, QGROUP_LIMIT, &mut args) }.map(drop)
 }
 
 /// Where the kernel shows what subvolumes use.
