@@ -95,10 +95,13 @@ fn external_mounts(pid: i32) -> Vec<(String, &'static str)> {
 }
 
 /// Runs CRIU with a private `/run` on tmpfs, where it keeps what it learnt of the kernel.
-fn run_criu(criu: &Path, cgroups: &[PathBuf], arguments: &[String]) {
+fn run_criu(criu: &Path, cgroups: &[PathBuf], owner: Option<u32>, arguments: &[String]) {
     let enter: String =
         cgroups.iter().map(|folder| format!("echo 0 > {}/tasks; ", folder.display())).collect();
-    let line = format!("{enter}mount -t tmpfs none /run && exec \"$0\" \"$@\"");
+    let preload = owner.filter(|_| !has_cap_sys_resource()).map_or(String::new(), |owner| {
+        format!("env ATOLL_OWNER={owner} LD_PRELOAD={} ", probe::library("owner").display())
+    });
+    let line = format!("{enter}mount -t tmpfs none /run && exec {preload}\"$0\" \"$@\"");
     let done =
         Command::new("unshare").args(["-m", "sh", "-ec", &line]).arg(criu).args(arguments).output().unwrap();
     let log = arguments
@@ -117,6 +120,15 @@ fn run_criu(criu: &Path, cgroups: &[PathBuf], arguments: &[String]) {
         String::from_utf8_lossy(&done.stderr),
         errors.join("\n")
     );
+}
+
+/// CRIU reads the limits of other processes. Each sandbox's user namespace has an owner of its own, so the host's root needs
+/// this right for it; root of the reference machine has not got it.
+fn has_cap_sys_resource() -> bool {
+    const CAP_SYS_RESOURCE: u64 = 1 << 24;
+    let own = i32::try_from(std::process::id()).unwrap();
+    let effective = u64::from_str_radix(&proc::status_text(own, "CapEff").unwrap(), 16).unwrap();
+    effective & CAP_SYS_RESOURCE != 0
 }
 
 const WATCHED: &str = "/home/user";
@@ -148,7 +160,7 @@ fn dump(w: &World, criu: &Path, agent: i32) -> Dumped {
     for (target, _) in &external {
         arguments.extend(["--external".into(), format!("mnt[{target}]:{}", key(target))]);
     }
-    run_criu(criu, &[], &arguments);
+    run_criu(criu, &[], Some(first_id), &arguments);
     Dumped { first_id, cgroups, external, images }
 }
 
@@ -204,7 +216,7 @@ fn restore(w: &World, criu: &Path, dumped: &Dumped, sandbox: &str) -> i32 {
             format!("mnt[{}]:{}", key(target), stage.join(stand_in).display()),
         ]);
     }
-    run_criu(criu, &dumped.cgroups, &arguments);
+    run_criu(criu, &dumped.cgroups, None, &arguments);
     std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap()
 }
 
