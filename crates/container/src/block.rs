@@ -1,7 +1,8 @@
 //! Which numbers of this machine are ours: a block (names, uplink) per server, and chunks of id ranges.
 //!
 //! One file for the whole machine, changed under a lock, so that two servers never meet. A server is known by the random id
-//! in its data folder and gets the same block again after a restart. A block whose data folder is gone is free again.
+//! in its data folder and gets the same block again after a restart. A block whose data folder is gone is free again, once
+//! nobody serves it: a folder that is only out of sight here (another mount namespace, a moved folder) is not gone.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -60,6 +61,8 @@ pub(crate) struct Numbers {
     block: Block,
     free: VecDeque<u32>,
     used: HashSet<u32>,
+    /// Locked, shared, for as long as this server lives; the kernel lets go of it with the process.
+    _hold: File,
 }
 
 impl Numbers {
@@ -67,11 +70,13 @@ impl Numbers {
     pub(crate) fn open(folder: &Path, data: &Path) -> Result<Self, BlockError> {
         let failed = |cause| BlockError::Table { path: folder.join("servers.json"), cause };
         let server = server_id(data).map_err(failed)?;
-        let taken = with_table(folder, |table| {
-            table.servers.retain(|id, server| read_id(&server.data).is_some_and(|found| found == *id));
+        let (taken, hold) = with_table(folder, |table| {
+            table.servers.retain(|id, server| {
+                read_id(&server.data).is_some_and(|found| found == *id) || is_served(folder, server.block)
+            });
             if let Some(known) = table.servers.get_mut(&server) {
                 known.data = data.to_owned();
-                return Ok(known.clone());
+                return Ok((known.clone(), hold(folder, known.block).map_err(failed)?));
             }
             let blocks: HashSet<u16> = table.servers.values().map(|server| server.block).collect();
             let block = (0..Block::COUNT)
@@ -80,11 +85,11 @@ impl Numbers {
             let chunk = free_chunk(table)?;
             let fresh = Server { block, data: data.to_owned(), chunks: vec![chunk] };
             table.servers.insert(server.clone(), fresh.clone());
-            Ok(fresh)
+            Ok((fresh, hold(folder, block).map_err(failed)?))
         })?;
         let block = Block::new(taken.block).ok_or(BlockError::Exhausted { what: "server numbers" })?;
         let free = taken.chunks.iter().flat_map(|chunk| ranges(*chunk)).collect();
-        Ok(Self { folder: folder.to_owned(), server, block, free, used: HashSet::new() })
+        Ok(Self { folder: folder.to_owned(), server, block, free, used: HashSet::new(), _hold: hold })
     }
 
     pub(crate) fn block(&self) -> Block {
@@ -124,6 +129,7 @@ impl Numbers {
     pub(crate) fn forget(self) -> Result<(), BlockError> {
         with_table(&self.folder, |table| {
             table.servers.remove(&self.server);
+            let _ = fs::remove_file(hold_file(&self.folder, self.block.number()));
             Ok(())
         })
     }
@@ -135,6 +141,22 @@ pub(crate) fn block_of(folder: &Path, data: &Path) -> Option<u16> {
     let id = read_id(data)?;
     let table: Table = serde_json::from_slice(&fs::read(folder.join("servers.json")).ok()?).ok()?;
     table.servers.get(&id).map(|server| server.block)
+}
+
+fn hold_file(folder: &Path, block: u16) -> PathBuf {
+    folder.join(format!("block-{block}"))
+}
+
+/// Says that somebody serves a block. Shared: a server that opens again may meet itself.
+fn hold(folder: &Path, block: u16) -> io::Result<File> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(hold_file(folder, block))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared)?;
+    Ok(file)
+}
+
+fn is_served(folder: &Path, block: u16) -> bool {
+    let Ok(file) = File::open(hold_file(folder, block)) else { return false };
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err()
 }
 
 fn ranges(chunk: u32) -> impl Iterator<Item = u32> {
@@ -226,6 +248,17 @@ mod tests {
         drop(gone);
         let next = tempfile::tempdir().unwrap();
         assert_eq!(Numbers::open(machine.path(), next.path()).unwrap().block(), block);
+    }
+
+    #[test]
+    fn a_block_that_is_served_is_not_free_when_its_data_folder_is_out_of_sight() {
+        let machine = tempfile::tempdir().unwrap();
+        let (hidden, next) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let serving = Numbers::open(machine.path(), hidden.path()).unwrap();
+        std::fs::rename(hidden.path(), machine.path().join("moved")).unwrap();
+        assert_ne!(Numbers::open(machine.path(), next.path()).unwrap().block(), serving.block());
+        let again = Numbers::open(machine.path(), &machine.path().join("moved")).unwrap();
+        assert_eq!(again.block(), serving.block());
     }
 
     #[test]
