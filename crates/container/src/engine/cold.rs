@@ -122,6 +122,16 @@ struct Prepared {
     token_pipe: OwnedFd,
 }
 
+/// A full pool is no fault of ours: there is room again when somebody deletes something.
+fn not_prepared(cause: io::Error) -> ProviderError {
+    match cause.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            ProviderError::Exhausted { what: "disk space for sandboxes".into() }
+        }
+        _ => failed("preparing layer and cgroups")(cause),
+    }
+}
+
 impl Inner {
     /// Starts an instance. On an error what was made is handed to the reaper.
     ///
@@ -206,7 +216,7 @@ impl Inner {
             let (token, token_pipe) = make_token()?;
             Ok(Prepared { upper, entry, first_id, token, token_pipe })
         };
-        self.hands.run(work).await.map_err(failed("preparing layer and cgroups"))
+        self.hands.run(work).await.map_err(not_prepared)
     }
 
     /// Makes the veth while the launcher makes mounts.
@@ -333,4 +343,17 @@ async fn hear(control: &AsyncFd<OwnedFd>) -> io::Result<Option<Told>> {
 
 fn micros(since: Instant) -> u32 {
     u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_pool_is_said_to_be_full() {
+        let full = not_prepared(io::Error::from_raw_os_error(libc::ENOSPC));
+        assert!(matches!(full, ProviderError::Exhausted { .. }), "{full:?}");
+        let other = not_prepared(io::Error::from_raw_os_error(libc::EIO));
+        assert!(matches!(other, ProviderError::Failed { .. }), "{other:?}");
+    }
 }

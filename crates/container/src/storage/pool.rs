@@ -16,6 +16,7 @@ const GIB: u64 = 1 << 30;
 /// The first size, and each step. Space is taken for good (fallocated), so that a full host never becomes an I/O error inside.
 const FIRST_BYTES: u64 = GIB;
 const STEP_BYTES: u64 = 2 * GIB;
+const STEP_LEAST: u64 = GIB / 4;
 /// The pool grows until this much is free, or as much as the largest single layer may take, up to a bound.
 const LOW_BYTES: u64 = GIB;
 const HEADROOM_MAX: u64 = 16 * GIB;
@@ -85,21 +86,21 @@ impl Pool {
     pub(super) fn grow(&self) -> io::Result<()> {
         let Some(backing) = &self.backing else { return Ok(()) };
         let _turn = backing.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        while free_at(&self.at)? < self.headroom.load(Ordering::Relaxed)
-            && backing.host_free()? >= RESERVE_BYTES + STEP_BYTES
-        {
+        while free_at(&self.at)? < self.headroom.load(Ordering::Relaxed) {
+            let Some(step) = next_step(backing.host_free()?) else { break };
             let file = OpenOptions::new().write(true).open(&backing.file)?;
-            rustix::fs::fallocate(
-                &file,
-                rustix::fs::FallocateFlags::empty(),
-                file.metadata()?.len(),
-                STEP_BYTES,
-            )?;
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), file.metadata()?.len(), step)?;
             loopback::take_new_size(&backing.device)?;
             btrfs::grow(&self.at)?;
         }
         Ok(())
     }
+}
+
+/// How far the pool grows next. The last steps are short ones, so that what counts as free can also be had.
+fn next_step(host_free: u64) -> Option<u64> {
+    let room = host_free.saturating_sub(RESERVE_BYTES);
+    Some(room.min(STEP_BYTES) / STEP_LEAST * STEP_LEAST).filter(|step| *step > 0)
 }
 
 impl Backing {
@@ -139,4 +140,18 @@ pub(crate) fn unmount(data: &Path) -> io::Result<()> {
     let at = data.join("pool");
     let mounted = crate::mountinfo::read()?.iter().any(|mount| mount.point == at);
     if mounted { Ok(rustix::mount::unmount(&at, UnmountFlags::empty())?) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pool_grows_to_the_reserve_and_not_into_it() {
+        assert_eq!(next_step(100 * GIB), Some(STEP_BYTES));
+        assert_eq!(next_step(RESERVE_BYTES + GIB), Some(GIB));
+        assert_eq!(next_step(RESERVE_BYTES + STEP_LEAST + 1), Some(STEP_LEAST));
+        assert_eq!(next_step(RESERVE_BYTES + STEP_LEAST - 1), None);
+        assert_eq!(next_step(0), None);
+    }
 }
