@@ -162,6 +162,8 @@ struct Inner {
     needs_adoption: AtomicBool,
     is_closing: AtomicBool,
     starting: AtomicUsize,
+    /// When the last start that somebody waited for ended.
+    last_start: Mutex<Option<std::time::Instant>>,
     cold_starts: AtomicU64,
     last_times: Mutex<Times>,
     notices: broadcast::Sender<Notice>,
@@ -243,6 +245,7 @@ impl Engine {
             needs_adoption: AtomicBool::new(needs_adoption),
             is_closing: AtomicBool::new(false),
             starting: AtomicUsize::new(0),
+            last_start: Mutex::default(),
             cold_starts: AtomicU64::new(0),
             last_times: Mutex::default(),
             notices: broadcast::Sender::new(NOTICES),

@@ -18,7 +18,10 @@ use super::{Inner, PoolStats, failed};
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Pause between two that are made, so that filling does not disturb.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long a start under way is waited for before one is made anyway.
+/// How long filling waits after a start that somebody waited for: the new sandbox is about to run its first command, and on
+/// two cores a start beside it would double the time of that.
+const AFTER_START: Duration = Duration::from_millis(25);
+/// How often it looks whether all is quiet, before one is made anyway.
 const YIELD_AT_MOST: u32 = 40;
 /// Pause after one could not be made.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -82,6 +85,12 @@ impl Inner {
         all.into_iter().for_each(|one| self.discard(one));
     }
 
+    /// Nobody waits for a start, and none has just ended.
+    fn is_quiet(&self) -> bool {
+        let last = *self.last_start.lock().unwrap_or_else(PoisonError::into_inner);
+        self.starting.load(Ordering::SeqCst) == 0 && last.is_none_or(|at| at.elapsed() >= AFTER_START)
+    }
+
     fn shortage(&self) -> Option<String> {
         if self.is_closing.load(Ordering::SeqCst) || self.needs_adoption.load(Ordering::SeqCst) {
             return None;
@@ -133,7 +142,7 @@ pub(super) async fn keep_filled(engine: Weak<Inner>) {
             continue;
         };
         for _ in 0..YIELD_AT_MOST {
-            if engine.starting.load(Ordering::SeqCst) == 0 {
+            if engine.is_quiet() {
                 break;
             }
             tokio::time::sleep(PAUSE).await;

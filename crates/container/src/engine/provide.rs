@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use atoll_image::{Template, TemplateError};
@@ -235,6 +235,7 @@ impl Inner {
             engine.starting.fetch_add(1, Ordering::SeqCst);
             let outcome = engine.start_in_turn(&spec, files).await;
             engine.starting.fetch_sub(1, Ordering::SeqCst);
+            *engine.last_start.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             engine.pool_wanted.notify_one();
             outcome
         });
