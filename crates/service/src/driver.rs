@@ -88,8 +88,22 @@ pub(crate) fn birth(inner: &Arc<Inner>, new: NewLease, reply: oneshot::Sender<Re
         let id = new.lease.id.clone();
         own.failpoint.reach("insert.before").await;
         let lease = new.lease.clone();
-        let inserted = timed("insert", own.store.insert(new)).await;
+        let (told, mut accepted) = oneshot::channel();
+        let mut insert = std::pin::pin!(timed("insert", own.store.insert_telling(new, told)));
+        // The provider works while the disk does. Nobody hears of the sandbox before the disk has it; after a crash in
+        // between nobody knows the instance, and adoption removes it.
+        let mut begun = None;
+        let inserted = loop {
+            tokio::select! {
+                biased;
+                Ok(()) = &mut accepted, if begun.is_none() => begun = Some(Driver::begin(&own, &lease)),
+                inserted = &mut insert => break inserted,
+            }
+        };
         if !matches!(inserted, Ok(Inserted::New)) {
+            if let Some((driver, ..)) = begun.take() {
+                driver.undo().await;
+            }
             own.admission.release(&id);
         }
         match inserted {
@@ -98,9 +112,8 @@ pub(crate) fn birth(inner: &Arc<Inner>, new: NewLease, reply: oneshot::Sender<Re
             Err(error) => return drop(reply.send(Err(error))),
         }
         own.failpoint.reach("insert.after").await;
-        let (mut driver, handle, mailbox) = Driver::new(&own, lease, None);
+        let (driver, handle, mailbox) = begun.unwrap_or_else(|| Driver::begin(&own, &lease));
         own.registry.put(id, handle.clone());
-        driver.launch(Work::Create);
         let _ = reply.send(Ok(Born::New(handle)));
         driver.supervise(mailbox).await;
     });
@@ -134,6 +147,23 @@ pub(crate) enum Resumption {
 }
 
 impl Driver {
+    /// A driver whose sandbox is being made.
+    fn begin(inner: &Arc<Inner>, lease: &Lease) -> (Self, Handle, mpsc::Receiver<Mail>) {
+        let (mut driver, handle, mailbox) = Self::new(inner, lease.clone(), None);
+        driver.launch(Work::Create);
+        (driver, handle, mailbox)
+    }
+
+    /// The record could not be kept: what was begun is removed. What this can't remove, the next adoption does.
+    async fn undo(mut self) {
+        self.launch(Work::Destroy);
+        while let Some(done) = self.done_out.recv().await {
+            if done.number == self.effects_started {
+                break;
+            }
+        }
+    }
+
     fn new(
         inner: &Arc<Inner>,
         lease: Lease,

@@ -110,7 +110,13 @@ impl From<StoreError> for ServiceError {
             StoreError::Exists { what } => Self::new(Code::AlreadyExists, format!("{what} exists already")),
             StoreError::BadCursor => Self::new(Code::InvalidRequest, "cursor: not one that a list returned")
                 .hint("begin without a cursor"),
-            StoreError::Closed | StoreError::NotCommitted { .. } => {
+            StoreError::NotCommitted { .. } => {
+                Self::new(Code::NoCapacity, "the change could not be written down; nothing has changed")
+                    .hint("the server's disk may be full; its log says more")
+                    .retry_after(30)
+                    .caused_by(error)
+            }
+            StoreError::Closed => {
                 Self::new(Code::Internal, "the change could not be written down").caused_by(error)
             }
             StoreError::BadRow { .. } | StoreError::Database(_) => {

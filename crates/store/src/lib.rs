@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use atoll_model::{
     EventKind, InstanceId, KeyId, Lease, Moment, Phase, Quota, SandboxEvent, SandboxId, TenantId, Usage,
 };
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 pub use error::{OpenError, StoreError};
 pub use records::{KeyRecord, Page, ResourceSample, TenantRecord, Terminal};
@@ -158,7 +158,17 @@ pub struct Sweep {
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// Remembers a new sandbox, after quota, name and idempotency key were checked in the same transaction.
-    async fn insert(&self, new: NewLease) -> Result<Inserted, StoreError>;
+    async fn insert(&self, new: NewLease) -> Result<Inserted, StoreError> {
+        self.insert_telling(new, oneshot::channel().0).await
+    }
+
+    /// The same for whoever has something to do meanwhile: `accepted` is told when the new row stands in its transaction, a
+    /// moment before the disk has it. What is begun then must be undone if this ends in an error.
+    async fn insert_telling(
+        &self,
+        new: NewLease,
+        accepted: oneshot::Sender<()>,
+    ) -> Result<Inserted, StoreError>;
 
     /// The sandbox that was made with this idempotency key, if it was used; [`StoreError::IdempotencyMismatch`] when it
     /// was used with another request.

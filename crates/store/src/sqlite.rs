@@ -22,7 +22,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use atoll_model::{KeyId, Lease, Quota, SandboxEvent, SandboxId, TenantId, Usage};
 use rusqlite::Connection;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::seal::Seal;
 use crate::{
@@ -71,9 +71,20 @@ impl SqliteStore {
 
 #[async_trait]
 impl Store for SqliteStore {
-    async fn insert(&self, new: NewLease) -> Result<Inserted, StoreError> {
+    async fn insert_telling(
+        &self,
+        new: NewLease,
+        accepted: oneshot::Sender<()>,
+    ) -> Result<Inserted, StoreError> {
         let row = leases::Row::new(&new.lease)?;
-        self.write(move |conn| leases::insert(conn, &new, &row)).await
+        let work = move |conn: &Connection| {
+            let inserted = leases::insert(conn, &new, &row)?;
+            if inserted == Inserted::New {
+                let _ = accepted.send(());
+            }
+            Ok(inserted)
+        };
+        self.write(work).await
     }
 
     async fn made_with(

@@ -54,7 +54,8 @@ pub fn admit(node: &Node, limits: &Limits) -> Result<(), NoRoom> {
     enough("MiB of memory to promise", overcommitted(node), promised, 10)?;
     let cpu = (node.live + 1) * RESERVED_CPU_MILLI;
     enough("thousandths of a core", node.cpu_total_milli * CPU_OVERCOMMIT, cpu, 5)?;
-    enough("MiB of free disk", node.disk_free_mib, DISK_FLOOR_MIB, 30)
+    // Limits of disk may add up to more than there is, but no single one may: it could not be held.
+    enough("MiB of free disk", node.disk_free_mib, DISK_FLOOR_MIB + u64::from(limits.disk_mib), 30)
 }
 
 #[expect(

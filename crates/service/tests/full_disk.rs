@@ -1,0 +1,36 @@
+//! A disk that takes no more: the create is refused, and what the provider had begun meanwhile is undone. Alone in its
+//! file, since the limit it sets counts for its whole process.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use atoll_model::{Code, CreateSandbox};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use world::World;
+
+/// No file of this process may grow beyond `bytes`.
+fn limit_files(bytes: Option<u64>) {
+    setrlimit(Resource::Fsize, Rlimit { current: bytes, ..getrlimit(Resource::Fsize) }).unwrap();
+}
+
+#[test]
+fn a_create_that_the_disk_does_not_take_leaves_nothing() {
+    // A write beyond the limit also sends a signal; with it blocked, here and so in every thread, only the error is left.
+    let mut signals = nix::sys::signal::SigSet::empty();
+    signals.add(nix::sys::signal::Signal::SIGXFSZ);
+    signals.thread_block().unwrap();
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(
+        async {
+            let world = World::new().await;
+            world.create().await;
+            let held = world.fake.holds().len();
+            limit_files(Some(4_096));
+            let refused = world.try_create(CreateSandbox::default()).await;
+            limit_files(None);
+            assert_eq!(refused.unwrap_err().code, Code::NoCapacity);
+            assert_eq!(world.fake.holds().len(), held, "an instance that nobody knows is left");
+            world.create().await;
+            assert_eq!(world.fake.holds().len(), held + 1);
+        },
+    );
+}
