@@ -18,6 +18,24 @@ pub(crate) use v2::V2;
 
 use crate::launcher::protocol::CgroupEntry;
 
+/// LIMIT: what all sandboxes together may take, so that the host keeps enough to end them: a tenth of its memory and a
+/// fifth of its process numbers.
+fn all_memory() -> u64 {
+    let machine = rustix::system::sysinfo();
+    machine.totalram.saturating_mul(u64::from(machine.mem_unit)) / 10 * 9
+}
+
+fn all_pids() -> io::Result<u64> {
+    let most: u64 =
+        std::fs::read_to_string("/proc/sys/kernel/pid_max")?.trim().parse().map_err(io::Error::other)?;
+    Ok(most / 5 * 4)
+}
+
+/// Writes a limit where this kernel has a file for it.
+fn limit_where_known(file: &Path, most: u64) -> io::Result<()> {
+    if file.exists() { std::fs::write(file, most.to_string()) } else { Ok(()) }
+}
+
 /// The way of a first process into its cgroups.
 #[derive(Debug)]
 pub(crate) struct Entry {

@@ -275,6 +275,7 @@ impl Engine {
         let filling = self.inner.filling.lock().await;
         self.inner.drain_pool();
         drop(filling);
+        self.inner.starts_end().await;
         self.inner.reaper.settle().await;
     }
 

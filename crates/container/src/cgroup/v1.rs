@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use atoll_model::Limits;
 
 use super::{
-    Cgroups, Entry, Figures, MIB, folders_in, make_folder, quota_us, read_keyed, read_number, read_pids,
-    remove_folder,
+    Cgroups, Entry, Figures, MIB, all_memory, all_pids, folders_in, limit_where_known, make_folder, quota_us,
+    read_keyed, read_number, read_pids, remove_folder,
 };
 use crate::launcher::protocol::CgroupEntry;
 use crate::mountinfo::Mount;
@@ -80,7 +80,11 @@ impl V1 {
         for (controller, parent) in &self.parents {
             make_folder(parent)?;
             if *controller == MEMORY {
-                limit_sockets(parent, all_sockets())?;
+                limit_where_known(&parent.join("memory.limit_in_bytes"), all_memory())?;
+                limit_where_known(&parent.join(SOCKETS_FILE), all_sockets())?;
+            }
+            if *controller == PIDS {
+                limit_where_known(&parent.join("pids.max"), all_pids()?)?;
             }
             if *controller != DEVICES {
                 continue;
@@ -108,12 +112,6 @@ impl V1 {
         folders.dedup();
         folders
     }
-}
-
-/// A kernel that does not count them has no such file.
-fn limit_sockets(folder: &Path, bytes: u64) -> io::Result<()> {
-    let file = folder.join(SOCKETS_FILE);
-    if file.exists() { fs::write(file, bytes.to_string()) } else { Ok(()) }
 }
 
 /// LIMIT: all sandboxes together. TCP may by default use a tenth of the machine's memory; half of that stays the host's.
@@ -155,7 +153,7 @@ impl Cgroups for V1 {
             fs::write(&with_swap, &bytes)?;
         }
         let sockets = u64::from(limits.memory_mib) * MIB / 4;
-        limit_sockets(&memory, sockets.clamp(SOCKETS_LEAST, SOCKETS_MOST))?;
+        limit_where_known(&memory.join(SOCKETS_FILE), sockets.clamp(SOCKETS_LEAST, SOCKETS_MOST))?;
         fs::write(self.folder(PIDS, name)?.join("pids.max"), limits.pids.to_string())?;
         fs::write(self.folder(CPU, name)?.join("cpu.cfs_quota_us"), quota_us(limits).to_string())
     }

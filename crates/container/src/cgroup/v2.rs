@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use atoll_model::Limits;
 
 use super::{
-    Cgroups, Entry, Figures, MIB, PERIOD_US, folders_in, make_folder, quota_us, read_keyed, read_number,
-    read_pids, remove_folder,
+    Cgroups, Entry, Figures, MIB, PERIOD_US, all_memory, all_pids, folders_in, limit_where_known,
+    make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
 };
 use crate::launcher::protocol::CgroupEntry;
 use crate::mountinfo::Mount;
@@ -51,6 +51,8 @@ impl V2 {
                 WANTED.map(|name| format!("+{name}")).join(" "),
             )?;
         }
+        limit_where_known(&found.parent.join("memory.max"), all_memory())?;
+        limit_where_known(&found.parent.join("pids.max"), all_pids()?)?;
         Ok(Some(found))
     }
 

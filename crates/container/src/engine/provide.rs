@@ -18,7 +18,7 @@ use tokio::sync::broadcast;
 use super::cold::{LayerPlan, Plan};
 use super::instance::Live;
 use super::reaper::Remains;
-use super::{Engine, Inner, Place, failed, watch};
+use super::{Engine, Inner, Place, STOP_WITHIN, failed, watch};
 
 /// LIMIT: a kill takes milliseconds; beyond this the reaper goes on alone.
 const DEAD_WITHIN: Duration = Duration::from_secs(2);
@@ -209,7 +209,11 @@ impl Provider for Engine {
 
     async fn settle(&self, deadline: Duration) -> Result<(), ProviderError> {
         let late = |_| ProviderError::Late { what: "cleaning up".into(), after: deadline };
-        tokio::time::timeout(deadline, self.inner.reaper.settle()).await.map_err(late)
+        let settled = async {
+            self.inner.starts_end().await;
+            self.inner.reaper.settle().await;
+        };
+        tokio::time::timeout(deadline, settled).await.map_err(late)
     }
 }
 
@@ -222,6 +226,15 @@ impl Inner {
         if is_it { Ok(live) } else { Err(gone()) }
     }
 
+    /// Waits until no start is under way. One that was given up hands what it had made to the reaper at its end, so the
+    /// reaper is done only after that.
+    pub(super) async fn starts_end(&self) {
+        let begun = Instant::now();
+        while self.starting.load(Ordering::SeqCst) > 0 && begun.elapsed() < STOP_WITHIN {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
     /// Runs a start as a task of its own: a caller that goes away must not leave half an instance.
     async fn start(self: &Arc<Self>, spec: &InstanceSpec, files: Files) -> Result<Booted, ProviderError> {
         if self.needs_adoption.load(Ordering::SeqCst) {
@@ -231,8 +244,8 @@ impl Inner {
             });
         }
         let (engine, spec) = (Arc::clone(self), spec.clone());
+        engine.starting.fetch_add(1, Ordering::SeqCst);
         let task = tokio::spawn(async move {
-            engine.starting.fetch_add(1, Ordering::SeqCst);
             let outcome = engine.start_in_turn(&spec, files).await;
             engine.starting.fetch_sub(1, Ordering::SeqCst);
             *engine.last_start.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
