@@ -64,12 +64,12 @@ fn measure(options: &Options) -> Result<()> {
     let mut report = Report::new(options.quick);
     noise::measure(&mut report)?;
     let rootfs = server::prepare_template(place.path())?;
+    density::measure(options, place.path(), &mut report)?;
     latency::warm(options, place.path(), &mut report)?;
     latency::cold(options, place.path(), &mut report)?;
     latency::burst(options, place.path(), &mut report)?;
     latency::exec(options, place.path(), &mut report)?;
     transfer::measure(options, place.path(), &mut report)?;
-    density::measure(options, place.path(), &mut report)?;
     peers::measure(options, place.path(), &rootfs, &mut report)?;
     report.compare_with_peers();
     let text = report.render();

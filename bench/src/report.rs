@@ -155,6 +155,7 @@ impl Report {
         for (title, body) in &self.sections {
             let _ = write!(text, "\n## {title}\n\n{body}\n");
         }
+        let _ = write!(text, "\n{}", include_str!("../NOTES.md"));
         if !self.notes.is_empty() {
             text.push_str("\n## Left out, and why\n\n");
             for note in &self.notes {

@@ -36,7 +36,7 @@ pub(crate) fn measure(options: &Options, place: &Path, report: &mut Report) -> R
         anyhow::ensure!(got == total, "{got} of {total} bytes came back");
         Ok(rate(total, begin))
     })?;
-    let grown = resident_kib(server.pid())?.saturating_sub(before);
+    let grown = resident_kib(server.pid())? - before;
     let mib = total / 1_048_576;
     report.figure(&format!("plain loopback TCP copy of {mib} MiB"), loopback, "MB/s", None);
     report.figure("`dd bs=1M` inside the sandbox (the file system's own ceiling)", ceiling, "MB/s", None);
@@ -105,7 +105,7 @@ fn loopback_copy(total: usize) -> Result<f64> {
 }
 
 /// Resident memory of a process.
-pub(crate) fn resident_kib(pid: u32) -> Result<u64> {
+pub(crate) fn resident_kib(pid: u32) -> Result<i64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     status
         .lines()
