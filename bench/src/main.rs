@@ -14,7 +14,7 @@ mod server;
 mod stats;
 mod transfer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -64,15 +64,22 @@ fn measure(options: &Options) -> Result<()> {
     let mut report = Report::new(options.quick);
     noise::measure(&mut report)?;
     let rootfs = server::prepare_template(place.path())?;
-    density::measure(options, place.path(), &mut report)?;
-    latency::warm(options, place.path(), &mut report)?;
-    latency::cold(options, place.path(), &mut report)?;
-    latency::burst(options, place.path(), &mut report)?;
-    latency::exec(options, place.path(), &mut report)?;
-    transfer::measure(options, place.path(), &mut report)?;
-    peers::measure(options, place.path(), &rootfs, &mut report)?;
+    let measured = rows(options, place.path(), &rootfs, &mut report);
+    // Also after a failure: a pool that stays mounted would outlive the folder.
+    server::uninstall(options, place.path())?;
+    measured?;
     report.compare_with_peers();
     let text = report.render();
     print!("{text}");
     std::fs::write(&options.out, text).with_context(|| format!("cannot write {}", options.out.display()))
+}
+
+fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> Result<()> {
+    density::measure(options, place, report)?;
+    latency::warm(options, place, report)?;
+    latency::cold(options, place, report)?;
+    latency::burst(options, place, report)?;
+    latency::exec(options, place, report)?;
+    transfer::measure(options, place, report)?;
+    peers::measure(options, place, rootfs, report)
 }

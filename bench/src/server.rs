@@ -36,6 +36,17 @@ pub(crate) fn prepare_template(place: &Path) -> Result<PathBuf> {
     template.layers.first().cloned().context("the template has no layer")
 }
 
+/// Removes all that the servers left: the pool's mount, the router, the cgroups.
+pub(crate) fn uninstall(options: &Options, place: &Path) -> Result<()> {
+    let mut command = Command::new(&options.atoll);
+    command.args(["server", "uninstall", "--force", "--data"]).arg(data_dir(place));
+    let output = command.stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    bail!("cannot clean up: {}", String::from_utf8_lossy(&output.stderr))
+}
+
 fn data_dir(place: &Path) -> PathBuf {
     place.join("data")
 }
