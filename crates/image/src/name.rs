@@ -50,28 +50,12 @@ pub(crate) fn near<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -
     let allowed = (wanted.chars().count() / 3).clamp(1, 3);
     let mut found: Vec<(usize, &str)> = known
         .into_iter()
-        .map(|name| (distance(wanted, name), name))
+        .map(|name| (strsim::levenshtein(wanted, name), name))
         .filter(|(steps, name)| *steps <= allowed || (wanted.len() >= 3 && name.starts_with(wanted)))
         .collect();
     found.sort_unstable();
     found.dedup();
     found.into_iter().take(3).map(|(_, name)| name.to_owned()).collect()
-}
-
-/// Edit distance: insertions, removals and replacements that turn `a` into `b`.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
