@@ -81,6 +81,10 @@ codes! {
     SandboxNotFound = "sandbox_not_found", NotFound, 404;
     /// No such template.
     TemplateNotFound = "template_not_found", NotFound, 404;
+    /// No such snapshot, or it belongs to another tenant.
+    SnapshotNotFound = "snapshot_not_found", NotFound, 404;
+    /// No such archive in object storage.
+    ArchiveNotFound = "archive_not_found", NotFound, 404;
     /// No such process or terminal in this sandbox.
     ProcessNotFound = "process_not_found", NotFound, 404;
     /// No such file or directory in this sandbox.
@@ -101,6 +105,14 @@ codes! {
     IdempotencyMismatch = "idempotency_mismatch", Conflict, 409;
     /// The template is still used by sandboxes.
     TemplateInUse = "template_in_use", Conflict, 409;
+    /// The snapshot is still needed: a sandbox is being made from it or put back to it.
+    SnapshotInUse = "snapshot_in_use", Conflict, 409;
+    /// The snapshot, checkpoint or archive is not what was written; it is not used.
+    Damaged = "damaged", Conflict, 409;
+    /// The sandbox is asleep and its lease lets only `start` and `resume` wake it.
+    Asleep = "asleep", Conflict, 409;
+    /// A limit below what is used was asked for; the message has the figures.
+    BelowUse = "below_use", Conflict, 409;
     /// The packages of the host changed since the sandbox was made from template `host`.
     HostChanged = "host_changed", Conflict, 409;
     /// The body is larger than allowed.
@@ -111,6 +123,10 @@ codes! {
     SandboxExhausted = "sandbox_exhausted", Exhausted, 429;
     /// This node has no room now; `Retry-After` says when to try again.
     NoCapacity = "no_capacity", Unavailable, 503;
+    /// The sandbox could not be woken for this request; the message says why.
+    WakeFailed = "wake_failed", Unavailable, 503;
+    /// Object storage does not answer or refuses.
+    ArchiveUnavailable = "archive_unavailable", Unavailable, 503;
     /// The sandbox does not answer.
     SandboxUnavailable = "sandbox_unavailable", Unavailable, 503;
     /// It took longer than its deadline.

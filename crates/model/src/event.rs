@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{InstanceId, Moment, Phase, Reason, SandboxId, TenantId};
+use crate::{InstanceId, Moment, Phase, Reason, SandboxId, SnapshotId, TenantId};
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,23 @@ pub enum EventKind {
     },
     /// A process inside was ended because memory ran out.
     OutOfMemory,
+    /// A snapshot was taken of it.
+    Snapshotted {
+        /// Which.
+        snapshot: SnapshotId,
+        /// Its processes too.
+        memory: bool,
+    },
+    /// Sandboxes were forked from it.
+    Forked {
+        /// Which.
+        children: Vec<SandboxId>,
+    },
+    /// Its memory was written to disk, or could not be.
+    Checkpointed {
+        /// What went wrong; it stands still with its memory as before.
+        failure: Option<String>,
+    },
     /// Labels, limits, timeout or network policy were changed.
     Updated {
         /// The names of the changed fields.

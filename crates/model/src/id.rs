@@ -93,6 +93,10 @@ id!(
     TenantId, "tenant"
 );
 id!(
+    /// A sandbox at a moment.
+    SnapshotId, "snapshot"
+);
+id!(
     /// Names an API key without being it.
     KeyId, "key"
 );

@@ -1,10 +1,10 @@
 //! The durable record of a sandbox: what was asked, what is wanted, what is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{InstanceId, Limits, Moment, NetworkPolicy, SandboxId, TenantId};
+use crate::{InstanceId, Limits, Moment, NetworkPolicy, SandboxId, SnapshotId, TenantId};
 
 /// What the user wants the sandbox to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,8 +12,12 @@ use crate::{InstanceId, Limits, Moment, NetworkPolicy, SandboxId, TenantId};
 pub enum Intent {
     /// Be running.
     Run,
+    /// Stand still with its memory.
+    Pause,
     /// Keep files only.
     Stop,
+    /// Keep files in object storage only.
+    Archive,
     /// Be gone.
     Delete,
 }
@@ -36,12 +40,24 @@ pub enum Phase {
     Creating,
     /// Answers.
     Running,
+    /// Its processes are being frozen, or their memory is being written to disk.
+    Pausing,
+    /// Its processes stand still; their memory is kept, as [`Lease::held`] says.
+    Paused,
+    /// It is being thawed, or restored from disk.
+    Resuming,
     /// Its processes are being ended.
     Stopping,
     /// Files only.
     Stopped,
     /// Booting again on its files.
     Starting,
+    /// Its files are on their way to object storage.
+    Archiving,
+    /// Files in object storage only.
+    Archived,
+    /// Its files are being put back: from object storage, or to a snapshot.
+    Restoring,
     /// Everything of it is being removed.
     Deleting,
     /// Gone; the row stays for the record.
@@ -52,12 +68,18 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase, for tables and tests.
-    pub const ALL: [Phase; 8] = [
+    pub const ALL: [Phase; 14] = [
         Phase::Creating,
         Phase::Running,
+        Phase::Pausing,
+        Phase::Paused,
+        Phase::Resuming,
         Phase::Stopping,
         Phase::Stopped,
         Phase::Starting,
+        Phase::Archiving,
+        Phase::Archived,
+        Phase::Restoring,
         Phase::Deleting,
         Phase::Deleted,
         Phase::Failed,
@@ -69,23 +91,51 @@ impl Phase {
         match self {
             Self::Creating => "creating",
             Self::Running => "running",
+            Self::Pausing => "pausing",
+            Self::Paused => "paused",
+            Self::Resuming => "resuming",
             Self::Stopping => "stopping",
             Self::Stopped => "stopped",
             Self::Starting => "starting",
+            Self::Archiving => "archiving",
+            Self::Archived => "archived",
+            Self::Restoring => "restoring",
             Self::Deleting => "deleting",
             Self::Deleted => "deleted",
             Self::Failed => "failed",
         }
     }
 
-    /// Whether it counts against CPU and memory quotas.
+    /// Whether processes may be there; see [`Lease::holds_compute`].
     #[must_use]
-    pub const fn holds_compute(self) -> bool {
+    pub const fn has_instance(self) -> bool {
         match self {
-            Self::Creating | Self::Running | Self::Stopping | Self::Starting => true,
-            Self::Stopped | Self::Deleting | Self::Deleted | Self::Failed => false,
+            Self::Creating
+            | Self::Running
+            | Self::Pausing
+            | Self::Paused
+            | Self::Resuming
+            | Self::Stopping
+            | Self::Starting => true,
+            Self::Stopped
+            | Self::Archiving
+            | Self::Archived
+            | Self::Restoring
+            | Self::Deleting
+            | Self::Deleted
+            | Self::Failed => false,
         }
     }
+}
+
+/// Where the memory of a paused sandbox is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Held {
+    /// In memory; its processes are frozen.
+    Live,
+    /// On disk; its processes are gone and will be restored.
+    Disk,
 }
 
 /// Why something happened.
@@ -98,6 +148,14 @@ pub enum Reason {
     Completed,
     /// The sandbox's timeout passed.
     TimedOut,
+    /// Nothing worked in it for as long as its lease allows.
+    Idle,
+    /// It was stopped for as long as its lease allows.
+    Aged,
+    /// A request needed it.
+    Woken,
+    /// The server or the thread that it is bound to ended.
+    Exit,
     /// A passing phase took longer than it may.
     Overdue,
     /// The instance ended by itself: its agent died or was killed.
@@ -120,6 +178,89 @@ pub enum OnTimeout {
     Delete,
     /// Stop it and keep its files.
     Stop,
+    /// Pause it and keep its memory too.
+    Pause,
+}
+
+/// What happens when the server, or the thread it is bound to, ends in good order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExit {
+    /// It goes on.
+    #[default]
+    Keep,
+    /// It is paused.
+    Pause,
+    /// It is deleted.
+    Destroy,
+}
+
+/// Who may wake a sandbox that is paused, stopped or archived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wake {
+    /// Any request that needs it.
+    #[default]
+    Any,
+    /// Only `start` and `resume`.
+    Explicit,
+}
+
+/// What a lease does by itself. Idle times count from the last work, ages from the stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Timers {
+    /// Stop after so many idle seconds.
+    pub auto_stop_s: Option<u64>,
+    /// Pause after so many idle seconds.
+    pub auto_pause_s: Option<u64>,
+    /// Write the memory to disk after so many seconds of pause.
+    pub checkpoint_after_s: Option<u64>,
+    /// Archive after so many seconds of stop.
+    pub auto_archive_s: Option<u64>,
+    /// Delete after so many seconds of stop; 0: with the stop.
+    pub auto_delete_s: Option<u64>,
+}
+
+/// A promise to stay awake.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// Until when.
+    pub until: Moment,
+    /// For people.
+    pub reason: Option<String>,
+}
+
+/// What a sandbox's files began as.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Source {
+    /// Its template alone.
+    #[default]
+    Template,
+    /// A snapshot.
+    Snapshot {
+        /// Which.
+        snapshot: SnapshotId,
+        /// Its processes too.
+        memory: bool,
+    },
+    /// An archive of this or another server.
+    Archive {
+        /// Which.
+        archive: ArchiveRef,
+    },
+}
+
+/// Where an archive lies and what it must hash to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArchiveRef {
+    /// Its name in object storage: `<sandbox>/<digest of the manifest>`.
+    pub key: String,
+    /// Bytes before compression.
+    pub bytes: u64,
+    /// Bytes in object storage.
+    pub stored_bytes: u64,
 }
 
 /// Where the sandbox's own layer lives.
@@ -186,4 +327,51 @@ pub struct Lease {
     pub created_at: Moment,
     /// When the phase last changed.
     pub phase_at: Moment,
+    /// Where the memory is while it is paused.
+    #[serde(default)]
+    pub held: Option<Held>,
+    /// What it does by itself.
+    #[serde(default)]
+    pub timers: Timers,
+    /// When something last worked in it, as far as it is written; the activity of the live server may know better.
+    #[serde(default)]
+    pub active_at: Option<Moment>,
+    /// When it was last stopped; `None` while it runs.
+    #[serde(default)]
+    pub stopped_at: Option<Moment>,
+    /// A promise to stay awake.
+    #[serde(default)]
+    pub hold: Option<Hold>,
+    /// What happens when its server or thread ends.
+    #[serde(default)]
+    pub on_exit: OnExit,
+    /// The thread of conversation that it is bound to.
+    #[serde(default)]
+    pub thread: Option<String>,
+    /// Who may wake it.
+    #[serde(default)]
+    pub wake: Wake,
+    /// What its files began as.
+    #[serde(default)]
+    pub source: Source,
+    /// The sandbox that it was forked from, or whose snapshot or archive it was made from.
+    #[serde(default)]
+    pub parent: Option<SandboxId>,
+    /// Names in `env` that no fork and no snapshot inherits.
+    #[serde(default)]
+    pub private_env: BTreeSet<String>,
+    /// Its files in object storage. Kept after a restore until those are removed.
+    #[serde(default)]
+    pub archive: Option<ArchiveRef>,
+    /// The snapshot that it is being put back to.
+    #[serde(default)]
+    pub rollback_to: Option<SnapshotId>,
+}
+
+impl Lease {
+    /// Whether it counts against CPU and memory quotas. What is on disk takes neither.
+    #[must_use]
+    pub fn holds_compute(&self) -> bool {
+        self.phase.has_instance() && !(self.phase == Phase::Paused && self.held == Some(Held::Disk))
+    }
 }

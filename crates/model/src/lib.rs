@@ -2,7 +2,7 @@
 //!
 //! Everything that decides is here and can be read without a kernel: who may do what ([`policy::authz`]),
 //! how much a tenant may use ([`policy::quota`]), whether this node has room ([`policy::placement`]), when a
-//! lease is due ([`policy::deadlines`]), and how a phase changes ([`lifecycle`]). Time and randomness come in as
+//! lease is due ([`policy::deadlines`]), whether something works in it ([`policy::idle`]), and how a phase changes ([`lifecycle`]). Time and randomness come in as
 //! arguments.
 
 #![warn(clippy::wildcard_enum_match_arm, reason = "a new phase or code must be looked at everywhere")]
@@ -15,16 +15,21 @@ pub mod lifecycle;
 mod limits;
 mod network;
 pub mod policy;
+mod snapshot;
 mod spec;
 mod tenant;
 mod time;
 
 pub use error::{Code, ErrorKind};
 pub use event::{EventKind, SandboxEvent};
-pub use id::{BadId, InstanceId, KeyId, SandboxId, TenantId};
-pub use lease::{Intent, Lease, OnTimeout, Phase, Reason, Stage, Storage};
+pub use id::{BadId, InstanceId, KeyId, SandboxId, SnapshotId, TenantId};
+pub use lease::{
+    ArchiveRef, Held, Hold, Intent, Lease, OnExit, OnTimeout, Phase, Reason, Source, Stage, Storage, Timers,
+    Wake,
+};
 pub use limits::{BadLimit, Limits, LimitsAsk};
 pub use network::NetworkPolicy;
-pub use spec::{BadSpec, CreateSandbox, UpdateSandbox};
+pub use snapshot::{Snapshot, SnapshotState};
+pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name};
 pub use tenant::{Principal, Quota, Scope, Usage};
 pub use time::Moment;

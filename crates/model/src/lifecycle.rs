@@ -1,11 +1,12 @@
 //! The life of a sandbox, as one table. `step` is the only code that changes a phase.
 //!
 //! ```text
-//!            Ready                Stop             Stopped
-//! Creating ───────► Running ───────────► Stopping ───────► Stopped
-//!    │                ▲  │ Died                              │
-//!    │ Failed         │  ▼                 Ready             │ Start
-//!    └───────────► Failed ◄── Failed ── Starting ◄───────────┘
+//!            Ready                 Stop            Stopped            Archive            Archived
+//! Creating ───────► Running ────────────► Stopping ───────► Stopped ────────► Archiving ────────► Archived
+//!    │                ▲ ▲ │ Pause                            │  ▲                                    │
+//!    │ Failed         │ │ └────► Pausing ──► Paused          │  └── Stopped ── Restoring ◄── Start ──┘
+//!    ▼                │ └─ Ready ─ Resuming ◄─ Start ┘       │ Start               ▲
+//!  Failed             └── Ready ── Starting ◄────────────────┘                     └── Rollback ── most
 //!  every phase ── Delete ──► Deleting ── Deleted ──► Deleted
 //! ```
 
@@ -29,6 +30,18 @@ pub enum Event {
     Stopped,
     /// Somebody wants it running.
     Start,
+    /// Somebody wants it to stand still.
+    Pause,
+    /// It stands still.
+    Paused,
+    /// The memory of a paused one is wanted on disk.
+    Checkpoint,
+    /// Somebody wants its files in object storage only.
+    Archive,
+    /// They are there.
+    Archived,
+    /// Somebody wants it as it was at a snapshot.
+    Rollback,
     /// Somebody wants it gone.
     Delete,
     /// Nothing of it is left.
@@ -37,13 +50,19 @@ pub enum Event {
 
 impl Event {
     /// Every event, for tables and tests.
-    pub const ALL: [Event; 8] = [
+    pub const ALL: [Event; 14] = [
         Event::Ready,
         Event::Failed,
         Event::Died,
         Event::Stop,
         Event::Stopped,
         Event::Start,
+        Event::Pause,
+        Event::Paused,
+        Event::Checkpoint,
+        Event::Archive,
+        Event::Archived,
+        Event::Rollback,
         Event::Delete,
         Event::Deleted,
     ];
@@ -59,6 +78,16 @@ pub enum Effect {
     Boot,
     /// End the processes, keep the files.
     Halt,
+    /// Freeze its processes; where the lease wants it, write their memory to disk too.
+    Freeze,
+    /// Write the memory of a frozen one to disk.
+    Checkpoint,
+    /// Thaw it, or restore it from disk.
+    Resume,
+    /// Bring its files to object storage.
+    Archive,
+    /// Bring them back, or put them back to a snapshot.
+    Restore,
     /// Remove everything.
     Destroy,
 }
@@ -78,35 +107,93 @@ use crate::Phase as P;
 
 #[rustfmt::skip]
 const TABLE: &[(Phase, Event, Phase, Effect)] = &[
-    (P::Creating, E::Ready,   P::Running,  X::None),
-    (P::Creating, E::Failed,  P::Failed,   X::Halt),
-    (P::Creating, E::Died,    P::Failed,   X::Halt),
-    (P::Creating, E::Delete,  P::Deleting, X::Destroy),
-    (P::Running,  E::Stop,    P::Stopping, X::Halt),
-    (P::Running,  E::Start,   P::Running,  X::None),
-    (P::Running,  E::Died,    P::Failed,   X::Halt),
-    (P::Running,  E::Delete,  P::Deleting, X::Destroy),
-    (P::Stopping, E::Stopped, P::Stopped,  X::None),
-    (P::Stopping, E::Stop,    P::Stopping, X::None),
-    (P::Stopping, E::Died,    P::Stopping, X::None),
-    (P::Stopping, E::Failed,  P::Failed,   X::Halt),
-    (P::Stopping, E::Delete,  P::Deleting, X::Destroy),
-    (P::Stopped,  E::Start,   P::Starting, X::Boot),
-    (P::Stopped,  E::Stop,    P::Stopped,  X::None),
-    (P::Stopped,  E::Delete,  P::Deleting, X::Destroy),
-    (P::Starting, E::Ready,   P::Running,  X::None),
-    (P::Starting, E::Start,   P::Starting, X::None),
-    (P::Starting, E::Failed,  P::Failed,   X::Halt),
-    (P::Starting, E::Died,    P::Failed,   X::Halt),
-    (P::Starting, E::Delete,  P::Deleting, X::Destroy),
-    (P::Failed,   E::Start,   P::Starting, X::Boot),
-    (P::Failed,   E::Stop,    P::Stopped,  X::Halt),
-    (P::Failed,   E::Delete,  P::Deleting, X::Destroy),
-    (P::Deleting, E::Delete,  P::Deleting, X::None),
-    (P::Deleting, E::Died,    P::Deleting, X::None),
-    (P::Deleting, E::Failed,  P::Deleting, X::Destroy),
-    (P::Deleting, E::Deleted, P::Deleted,  X::None),
-    (P::Deleted,  E::Delete,  P::Deleted,  X::None),
+    (P::Creating,  E::Ready,      P::Running,   X::None),
+    (P::Creating,  E::Failed,     P::Failed,    X::Halt),
+    (P::Creating,  E::Died,       P::Failed,    X::Halt),
+    (P::Creating,  E::Delete,     P::Deleting,  X::Destroy),
+
+    (P::Running,   E::Start,      P::Running,   X::None),
+    (P::Running,   E::Pause,      P::Pausing,   X::Freeze),
+    (P::Running,   E::Stop,       P::Stopping,  X::Halt),
+    (P::Running,   E::Rollback,   P::Restoring, X::Restore),
+    (P::Running,   E::Died,       P::Failed,    X::Halt),
+    (P::Running,   E::Delete,     P::Deleting,  X::Destroy),
+
+    // A start while it pauses is remembered by the intent: the end of the pause resumes it.
+    (P::Pausing,   E::Paused,     P::Paused,    X::None),
+    (P::Pausing,   E::Pause,      P::Pausing,   X::None),
+    (P::Pausing,   E::Start,      P::Pausing,   X::None),
+    (P::Pausing,   E::Failed,     P::Resuming,  X::Resume),
+    (P::Pausing,   E::Stop,       P::Stopping,  X::Halt),
+    (P::Pausing,   E::Died,       P::Failed,    X::Halt),
+    (P::Pausing,   E::Delete,     P::Deleting,  X::Destroy),
+
+    (P::Paused,    E::Pause,      P::Paused,    X::None),
+    (P::Paused,    E::Paused,     P::Paused,    X::None),
+    (P::Paused,    E::Checkpoint, P::Pausing,   X::Checkpoint),
+    (P::Paused,    E::Start,      P::Resuming,  X::Resume),
+    (P::Paused,    E::Stop,       P::Stopping,  X::Halt),
+    (P::Paused,    E::Rollback,   P::Restoring, X::Restore),
+    (P::Paused,    E::Died,       P::Failed,    X::Halt),
+    (P::Paused,    E::Delete,     P::Deleting,  X::Destroy),
+
+    // One that can't be resumed stands still as before: nothing of it is lost.
+    (P::Resuming,  E::Ready,      P::Running,   X::None),
+    (P::Resuming,  E::Start,      P::Resuming,  X::None),
+    (P::Resuming,  E::Failed,     P::Paused,    X::Freeze),
+    (P::Resuming,  E::Stop,       P::Stopping,  X::Halt),
+    (P::Resuming,  E::Died,       P::Failed,    X::Halt),
+    (P::Resuming,  E::Delete,     P::Deleting,  X::Destroy),
+
+    (P::Stopping,  E::Stopped,    P::Stopped,   X::None),
+    (P::Stopping,  E::Stop,       P::Stopping,  X::None),
+    (P::Stopping,  E::Died,       P::Stopping,  X::None),
+    (P::Stopping,  E::Failed,     P::Failed,    X::Halt),
+    (P::Stopping,  E::Delete,     P::Deleting,  X::Destroy),
+
+    (P::Stopped,   E::Start,      P::Starting,  X::Boot),
+    (P::Stopped,   E::Stop,       P::Stopped,   X::None),
+    (P::Stopped,   E::Archive,    P::Archiving, X::Archive),
+    (P::Stopped,   E::Rollback,   P::Restoring, X::Restore),
+    (P::Stopped,   E::Delete,     P::Deleting,  X::Destroy),
+
+    (P::Starting,  E::Ready,      P::Running,   X::None),
+    (P::Starting,  E::Start,      P::Starting,  X::None),
+    (P::Starting,  E::Failed,     P::Failed,    X::Halt),
+    (P::Starting,  E::Died,       P::Failed,    X::Halt),
+    (P::Starting,  E::Delete,     P::Deleting,  X::Destroy),
+
+    // Its files stay where they are until all of them are in object storage.
+    (P::Archiving, E::Archived,   P::Archived,  X::None),
+    (P::Archiving, E::Archive,    P::Archiving, X::None),
+    (P::Archiving, E::Start,      P::Archiving, X::None),
+    (P::Archiving, E::Stop,       P::Archiving, X::None),
+    (P::Archiving, E::Failed,     P::Stopped,   X::None),
+    (P::Archiving, E::Delete,     P::Deleting,  X::Destroy),
+
+    (P::Archived,  E::Archive,    P::Archived,  X::None),
+    (P::Archived,  E::Start,      P::Restoring, X::Restore),
+    (P::Archived,  E::Delete,     P::Deleting,  X::Destroy),
+
+    // What comes after it is the intent's: a stop, a start, or a resume where the snapshot has memory.
+    (P::Restoring, E::Stopped,    P::Stopped,   X::None),
+    (P::Restoring, E::Paused,     P::Paused,    X::None),
+    (P::Restoring, E::Start,      P::Restoring, X::None),
+    (P::Restoring, E::Stop,       P::Restoring, X::None),
+    (P::Restoring, E::Failed,     P::Archived,  X::None),
+    (P::Restoring, E::Died,       P::Restoring, X::None),
+    (P::Restoring, E::Delete,     P::Deleting,  X::Destroy),
+
+    (P::Failed,    E::Start,      P::Starting,  X::Boot),
+    (P::Failed,    E::Stop,       P::Stopped,   X::Halt),
+    (P::Failed,    E::Rollback,   P::Restoring, X::Restore),
+    (P::Failed,    E::Delete,     P::Deleting,  X::Destroy),
+
+    (P::Deleting,  E::Delete,     P::Deleting,  X::None),
+    (P::Deleting,  E::Died,       P::Deleting,  X::None),
+    (P::Deleting,  E::Failed,     P::Deleting,  X::Destroy),
+    (P::Deleting,  E::Deleted,    P::Deleted,   X::None),
+    (P::Deleted,   E::Delete,     P::Deleted,   X::None),
 ];
 
 /// The only place where a phase changes. What the table does not name is refused.
@@ -125,9 +212,18 @@ pub const fn phase_deadline_ms(phase: Phase) -> Option<i64> {
         // LIMIT: a cold start takes milliseconds; a minute means that something is wrong.
         Phase::Creating | Phase::Starting => Some(60_000),
         Phase::Stopping => Some(30_000),
+        // LIMIT: writing or reading the memory of a sandbox; gigabytes on a slow disk.
+        Phase::Pausing | Phase::Resuming => Some(180_000),
+        // LIMIT: object storage at a few megabytes per second; a transfer that stands still ends by itself much earlier.
+        Phase::Archiving | Phase::Restoring => Some(6 * 3_600_000),
         // Deleting never gives up: at its deadline it is tried again.
         Phase::Deleting => Some(30_000),
-        Phase::Running | Phase::Stopped | Phase::Deleted | Phase::Failed => None,
+        Phase::Running
+        | Phase::Paused
+        | Phase::Stopped
+        | Phase::Archived
+        | Phase::Deleted
+        | Phase::Failed => None,
     }
 }
 
@@ -144,7 +240,7 @@ mod tests {
                     Ok((to, effect)) => format!("{} / {effect:?}", to.as_str()),
                     Err(_) => "refused".to_owned(),
                 };
-                text.push_str(&format!("{:<9} {:<8} {cell}\n", phase.as_str(), format!("{event:?}")));
+                text.push_str(&format!("{:<9} {:<10} {cell}\n", phase.as_str(), format!("{event:?}")));
             }
         }
         insta::assert_snapshot!(text);

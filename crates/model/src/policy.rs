@@ -2,5 +2,6 @@
 
 pub mod authz;
 pub mod deadlines;
+pub mod idle;
 pub mod placement;
 pub mod quota;

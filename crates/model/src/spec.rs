@@ -1,8 +1,74 @@
 //! What a user asks for, checked once here for every front.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{BadLimit, LimitsAsk, NetworkPolicy, OnTimeout, Storage};
+use crate::{BadLimit, LimitsAsk, NetworkPolicy, OnExit, OnTimeout, Storage, Timers, Wake};
+
+/// What the files of a new sandbox begin as, as a user names it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// The template alone.
+    #[default]
+    Template,
+    /// A snapshot by id or name; `memory` asks for its processes too.
+    Snapshot {
+        /// Which.
+        snapshot: String,
+        /// Its processes too.
+        memory: bool,
+    },
+    /// An archive by its key in object storage.
+    Archive {
+        /// Which.
+        key: String,
+    },
+}
+
+/// Timers as asked for: `None` leaves one as it is, `Some(-1)` switches it off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TimersAsk {
+    /// Stop after so many idle seconds.
+    pub auto_stop_s: Option<i64>,
+    /// Pause after so many idle seconds.
+    pub auto_pause_s: Option<i64>,
+    /// Write the memory to disk after so many seconds of pause.
+    pub checkpoint_after_s: Option<i64>,
+    /// Archive after so many seconds of stop.
+    pub auto_archive_s: Option<i64>,
+    /// Delete after so many seconds of stop; 0: with the stop.
+    pub auto_delete_s: Option<i64>,
+}
+
+impl TimersAsk {
+    /// Checks each wish and fills the rest from `base`.
+    pub fn resolve(self, base: Timers) -> Result<Timers, BadSpec> {
+        Ok(Timers {
+            auto_stop_s: timer("auto_stop_s", self.auto_stop_s, base.auto_stop_s, 1)?,
+            auto_pause_s: timer("auto_pause_s", self.auto_pause_s, base.auto_pause_s, 1)?,
+            checkpoint_after_s: timer(
+                "checkpoint_after_s",
+                self.checkpoint_after_s,
+                base.checkpoint_after_s,
+                0,
+            )?,
+            auto_archive_s: timer("auto_archive_s", self.auto_archive_s, base.auto_archive_s, 0)?,
+            auto_delete_s: timer("auto_delete_s", self.auto_delete_s, base.auto_delete_s, 0)?,
+        })
+    }
+}
+
+fn timer(field: &'static str, ask: Option<i64>, base: Option<u64>, min: u64) -> Result<Option<u64>, BadSpec> {
+    match ask {
+        None => Ok(base),
+        Some(-1) => Ok(None),
+        Some(seconds) => match u64::try_from(seconds) {
+            Ok(seconds) if (min..=TIMEOUT_S_MAX).contains(&seconds) => Ok(Some(seconds)),
+            _ => {
+                Err(bad(field, format!("must be between {min} and {TIMEOUT_S_MAX} seconds, or -1 for never")))
+            }
+        },
+    }
+}
 
 /// A request to create a sandbox. Built by a front, checked by [`CreateSandbox::check`].
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -29,6 +95,18 @@ pub struct CreateSandbox {
     pub timeout_s: Option<u64>,
     /// What happens then.
     pub on_timeout: OnTimeout,
+    /// What the files begin as.
+    pub from: Origin,
+    /// What it does by itself.
+    pub timers: TimersAsk,
+    /// What happens when its server or thread ends.
+    pub on_exit: OnExit,
+    /// The thread of conversation that it is bound to.
+    pub thread: Option<String>,
+    /// Who may wake it.
+    pub wake: Wake,
+    /// Names in `env` that no fork and no snapshot inherits.
+    pub private_env: BTreeSet<String>,
     /// A repeated create with the same key answers the same sandbox.
     pub idempotency_key: Option<String>,
 }
@@ -44,6 +122,14 @@ pub struct UpdateSandbox {
     pub network: Option<NetworkPolicy>,
     /// A new lifetime from now on; `Some(None)` removes it.
     pub timeout_s: Option<Option<u64>>,
+    /// What happens when it is over.
+    pub on_timeout: Option<OnTimeout>,
+    /// New timers; what is absent stays.
+    pub timers: TimersAsk,
+    /// What happens when its server or thread ends.
+    pub on_exit: Option<OnExit>,
+    /// Who may wake it.
+    pub wake: Option<Wake>,
 }
 
 /// A request that can't be served as it is.
@@ -92,6 +178,18 @@ impl CreateSandbox {
         if let Some(command) = &self.command {
             check_command(command)?;
         }
+        if let Some(thread) = &self.thread {
+            check_plain("thread", thread, 255)?;
+        }
+        match &self.from {
+            Origin::Template => {}
+            Origin::Snapshot { snapshot, .. } => check_plain("snapshot", snapshot, 256)?,
+            Origin::Archive { key } => check_plain("archive", key, 256)?,
+        }
+        if let Some(name) = self.private_env.iter().find(|name| !self.env.contains_key(*name)) {
+            return Err(bad("private_env", format!("names {name:?}, which is not in env")));
+        }
+        self.timers.resolve(Timers::default())?;
         check_timeout(self.timeout_s)?;
         self.limits.resolve(crate::Limits::default())?;
         Ok(())
@@ -104,6 +202,7 @@ impl UpdateSandbox {
         if let Some(labels) = &self.labels {
             check_labels(labels)?;
         }
+        self.timers.resolve(Timers::default())?;
         check_timeout(self.timeout_s.flatten())?;
         self.limits.resolve(crate::Limits::default())?;
         Ok(())
@@ -114,7 +213,8 @@ fn bad(field: &'static str, why: impl Into<String>) -> BadSpec {
     BadSpec::Text { field, why: why.into() }
 }
 
-fn check_name(name: &str) -> Result<(), BadSpec> {
+/// Refuses a name that cannot be told from an id, or not be typed.
+pub fn check_name(name: &str) -> Result<(), BadSpec> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > NAME_MAX {
         return Err(bad("name", format!("must have 1 to {NAME_MAX} characters")));

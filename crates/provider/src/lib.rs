@@ -5,8 +5,12 @@
 //!
 //! ```text
 //! create ──► instance ──► halt ──► (files only) ──► boot ──► next instance
-//!               │                        │
-//!               └──────── destroy ◄──────┘        destroy is legal at any time and idempotent
+//!               │ ▲                       │ ▲
+//!               │ │ resume                │ └─ unpack ◄─ (archive) ◄─ pack, destroy
+//!         pause ▼ │                       └─── rollback to a snapshot
+//!             frozen ──► checkpoint ──► (files and memory on disk) ──► restore ──► next instance
+//!
+//! destroy is legal at any time and idempotent
 //! ```
 //!
 //! - A *sandbox* owns files; an *instance* owns processes. `halt` ends the instance and keeps the files.
@@ -27,7 +31,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_model::policy::placement::Node;
-use atoll_model::{ErrorKind, InstanceId, Limits, NetworkPolicy, SandboxId, Storage};
+use atoll_model::{ErrorKind, Held, InstanceId, Limits, NetworkPolicy, SandboxId, SnapshotId, Storage};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
@@ -47,6 +51,14 @@ pub struct Capabilities {
     pub resizes_live: bool,
     /// Network policy can be enforced.
     pub network: bool,
+    /// An instance can stand still with its memory.
+    pub pauses: bool,
+    /// Memory of a paused instance can be brought to disk and back.
+    pub checkpoints: bool,
+    /// Files can be snapshotted, rolled back and forked.
+    pub snapshots: bool,
+    /// Files can be packed for object storage.
+    pub packs: bool,
 }
 
 /// Everything needed to make one instance.
@@ -68,6 +80,25 @@ pub struct InstanceSpec {
     pub storage: Storage,
     /// Host name inside.
     pub hostname: String,
+    /// What its files begin as; only [`Provider::create`] looks at it.
+    pub origin: Origin,
+}
+
+/// What the files of a new sandbox begin as.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// The template alone.
+    #[default]
+    Template,
+    /// A snapshot; with `memory` its processes too.
+    Snapshot {
+        /// Which.
+        snapshot: SnapshotId,
+        /// What [`Snapshotted::seal`] said.
+        seal: String,
+        /// Its processes too.
+        memory: bool,
+    },
 }
 
 /// An instance whose agent takes connections.
@@ -75,8 +106,8 @@ pub struct InstanceSpec {
 pub struct Booted {
     /// What only this provider understands and needs for [`Provider::adopt`]. Holds no secret.
     pub facts: serde_json::Value,
-    /// The agent's token; known to the host alone.
-    pub agent_token: String,
+    /// The agent's token; known to the host alone. `None`: the processes were restored and have the token that they had.
+    pub agent_token: Option<String>,
     /// Whether it was claimed from a pool of ready ones.
     pub from_pool: bool,
 }
@@ -103,6 +134,20 @@ pub struct Known {
     pub limits: Limits,
     /// What it may reach.
     pub network: NetworkPolicy,
+    /// It is paused, being paused or being resumed: a frozen instance stays frozen, and a checkpoint is kept. In all other
+    /// cases an instance that is found frozen is thawed, and a checkpoint that lies about is removed.
+    pub paused: bool,
+}
+
+/// What became of a known instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Adopted {
+    /// Which.
+    pub instance: InstanceId,
+    /// What became of it.
+    pub fate: Fate,
+    /// Its facts where they are not those that were handed in: a restore had come to its end, but nobody wrote it down.
+    pub facts: Option<serde_json::Value>,
 }
 
 /// What became of a known instance.
@@ -110,6 +155,10 @@ pub struct Known {
 pub enum Fate {
     /// It lives and is watched again.
     Alive,
+    /// It lives, is watched again, and stands still.
+    Frozen,
+    /// Its processes are gone; a whole checkpoint of them is on disk.
+    Checkpointed,
     /// It is gone; what was left of it has been cleaned up, files excepted.
     Gone,
 }
@@ -127,7 +176,35 @@ pub struct InstanceUsage {
     pub pids: u32,
     /// Bytes in its own layer.
     pub disk_bytes: u64,
+    /// Bytes that left it over the network, loopback excepted, since its start.
+    #[serde(default)]
+    pub sent_bytes: u64,
 }
+
+/// What a snapshot became.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshotted {
+    /// Whether it holds processes.
+    pub memory: bool,
+    /// Bytes of its own, as far as they can be told cheaply.
+    pub bytes: u64,
+    /// What the provider needs to tell later whether it is still whole. Holds no secret.
+    pub seal: String,
+    /// How long the sandbox stood still.
+    pub stood_still: Duration,
+}
+
+/// What a rollback left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RolledBack {
+    /// Files; [`Provider::boot`] comes next.
+    Files,
+    /// Files and a checkpoint; [`Provider::restore`] comes next.
+    Memory,
+}
+
+/// A stream of a sandbox's packed files.
+pub type Packed = Box<dyn AsyncRead + Send + Unpin>;
 
 /// Something that happened to an instance without being asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,6 +269,24 @@ pub enum ProviderError {
         /// How long.
         after: Duration,
     },
+    /// A snapshot, checkpoint or pack is not what was written.
+    #[error("{what} is damaged: {why}")]
+    Damaged {
+        /// What was to be used.
+        what: String,
+        /// How one can tell.
+        why: String,
+    },
+    /// A limit below what is used was asked for.
+    #[error("{what} of {wanted_mib} MiB is below the {used_mib} MiB in use")]
+    BelowUse {
+        /// Which limit.
+        what: &'static str,
+        /// What was asked.
+        wanted_mib: u64,
+        /// What is used.
+        used_mib: u64,
+    },
     /// Nothing listens on that port inside.
     #[error("nothing listens on port {port}")]
     PortClosed {
@@ -215,7 +310,7 @@ impl ProviderError {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Gone { .. } | Self::NoTemplate { .. } => ErrorKind::NotFound,
-            Self::HostChanged { .. } => ErrorKind::Conflict,
+            Self::HostChanged { .. } | Self::Damaged { .. } | Self::BelowUse { .. } => ErrorKind::Conflict,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Exhausted { .. } => ErrorKind::Exhausted,
             Self::Late { .. } | Self::PortClosed { .. } => ErrorKind::Unavailable,
@@ -240,7 +335,54 @@ pub trait Provider: Send + Sync + 'static {
     /// Makes a new instance on the files that `halt` left. On error the files are as they were.
     async fn boot(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError>;
 
-    /// Ends the instance and keeps the files. Idempotent.
+    /// Freezes every process where it stands; memory stays, connections stay. Answers when all stand still. Idempotent; one
+    /// that is checkpointed stays so. [`Held`] says where the memory is.
+    async fn pause(&self, target: &Target) -> Result<Held, ProviderError>;
+
+    /// Brings the memory of a frozen instance to disk, checks it, and only then ends the processes. Idempotent. On error, and
+    /// when it is dropped half way, it is frozen as before. When it returns the checkpoint survives a crash of the host.
+    async fn checkpoint(&self, target: &Target) -> Result<(), ProviderError>;
+
+    /// Thaws a frozen instance. Idempotent. On error it is frozen as before.
+    async fn resume(&self, target: &Target) -> Result<(), ProviderError>;
+
+    /// Makes a new instance, named by the spec, from the sandbox's checkpoint; returns when its agent takes connections. The
+    /// checkpoint is spent at the moment when its processes run again, and not before. On error it is as it was.
+    async fn restore(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError>;
+
+    /// Keeps the sandbox at this moment under a name of its own: files, and with `memory` the processes. A running one stands
+    /// still meanwhile and runs on. Nobody else changes the sandbox at the same time. On error nothing is left.
+    async fn snapshot(
+        &self,
+        target: &Target,
+        snapshot: &SnapshotId,
+        memory: bool,
+    ) -> Result<Snapshotted, ProviderError>;
+
+    /// Reads all of a snapshot and says whether it is whole; [`ProviderError::Damaged`] if not. Every use makes a quick check
+    /// by itself.
+    async fn verify_snapshot(&self, snapshot: &SnapshotId, seal: &str) -> Result<(), ProviderError>;
+
+    /// Removes a snapshot. Idempotent.
+    async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError>;
+
+    /// Ends the instance, if there is one, and puts the files (and where the snapshot has them, the processes, as a checkpoint)
+    /// back to a snapshot. Idempotent; after a crash the files are the old or the new ones, never a mixture.
+    async fn rollback(
+        &self,
+        target: &Target,
+        snapshot: &SnapshotId,
+        seal: &str,
+        limits: &Limits,
+    ) -> Result<RolledBack, ProviderError>;
+
+    /// The files of a halted sandbox as one stream that [`Provider::unpack`] of any machine understands.
+    async fn pack(&self, target: &Target) -> Result<Packed, ProviderError>;
+
+    /// Makes the files of a sandbox from such a stream. All or nothing: on error and after a crash there are none.
+    async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Result<(), ProviderError>;
+
+    /// Ends the instance and keeps the files; a checkpoint is removed. Idempotent.
     async fn halt(&self, target: &Target) -> Result<(), ProviderError>;
 
     /// Ends the instance and removes everything. Idempotent, legal at any time, also half way through `create`.
@@ -259,7 +401,13 @@ pub trait Provider: Send + Sync + 'static {
     async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError>;
 
     /// After a restart: says what became of each known instance and removes everything that nobody knows.
-    async fn adopt(&self, known: Vec<Known>) -> Result<Vec<(InstanceId, Fate)>, ProviderError>;
+    /// `snapshots` are all that are wanted. An instance whose restore was under way is named by its new id, with facts `null`:
+    /// where the restore had come to its end it is alive, else the checkpoint is as it was.
+    async fn adopt(
+        &self,
+        known: Vec<Known>,
+        snapshots: Vec<SnapshotId>,
+    ) -> Result<Vec<Adopted>, ProviderError>;
 
     /// What happens to instances by itself.
     fn notices(&self) -> broadcast::Receiver<Notice>;

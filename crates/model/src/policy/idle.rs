@@ -1,0 +1,86 @@
+//! Whether something works in a sandbox. Idle means none of these; each is a reason that can be shown.
+
+use serde::{Deserialize, Serialize};
+
+/// What was seen of a sandbox since the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Signals {
+    /// Requests that are being answered; terminals and streams are counted below.
+    pub requests: u32,
+    /// Terminals with somebody at the other end.
+    pub terminals: u32,
+    /// Commands that somebody waits for.
+    pub commands: u32,
+    /// CPU since the last look, in thousandths of a core.
+    pub cpu_milli: u32,
+    /// Bytes that left it since the last look.
+    pub sent_bytes: u64,
+    /// Seconds that a program inside still asks to stay awake.
+    pub held_inside_s: u64,
+    /// Whether a hold from outside is in force.
+    pub held: bool,
+}
+
+/// Why a sandbox is awake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// A request is being answered.
+    Request,
+    /// Somebody sits at a terminal.
+    Terminal,
+    /// Somebody waits for a command.
+    Command,
+    /// Something inside computes.
+    Cpu,
+    /// Something inside talks to the world.
+    Network,
+    /// It was asked to stay awake from outside.
+    Hold,
+    /// A program inside asked to stay awake.
+    HoldInside,
+}
+
+/// LIMIT: an idle agent and the housekeeping of common servers stay well below two hundredths of a core.
+pub const CPU_FLOOR_MILLI: u32 = 20;
+/// LIMIT: keep-alives of a few idle connections stay below this between two looks.
+pub const SENT_FLOOR_BYTES: u64 = 2_048;
+
+/// Every reason to stay awake; none means idle.
+#[must_use]
+pub fn reasons(seen: &Signals) -> Vec<Why> {
+    [
+        (seen.requests > 0, Why::Request),
+        (seen.terminals > 0, Why::Terminal),
+        (seen.commands > 0, Why::Command),
+        (seen.cpu_milli > CPU_FLOOR_MILLI, Why::Cpu),
+        (seen.sent_bytes > SENT_FLOOR_BYTES, Why::Network),
+        (seen.held, Why::Hold),
+        (seen.held_inside_s > 0, Why::HoldInside),
+    ]
+    .into_iter()
+    .filter_map(|(is, why)| is.then_some(why))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_seen_is_idle_and_each_signal_alone_is_not() {
+        let none = Signals { cpu_milli: CPU_FLOOR_MILLI, sent_bytes: SENT_FLOOR_BYTES, ..Signals::default() };
+        assert_eq!(reasons(&none), []);
+        for (signals, why) in [
+            (Signals { requests: 1, ..none }, Why::Request),
+            (Signals { terminals: 1, ..none }, Why::Terminal),
+            (Signals { commands: 1, ..none }, Why::Command),
+            (Signals { cpu_milli: CPU_FLOOR_MILLI + 1, ..none }, Why::Cpu),
+            (Signals { sent_bytes: SENT_FLOOR_BYTES + 1, ..none }, Why::Network),
+            (Signals { held: true, ..none }, Why::Hold),
+            (Signals { held_inside_s: 1, ..none }, Why::HoldInside),
+        ] {
+            assert_eq!(reasons(&signals), [why]);
+        }
+    }
+}
