@@ -57,6 +57,11 @@ impl Refusal {
         }
     }
 
+    /// Whether a system call failed for want of something of ours, and so says nothing about its object.
+    pub(crate) fn is_exhaustion(errno: Errno) -> bool {
+        matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
+    }
+
     pub(crate) fn http_status(&self) -> StatusCode {
         match self {
             Self::NotFound(_) => StatusCode::NOT_FOUND,

@@ -36,7 +36,7 @@ impl Ids {
 
 /// Finds a user by name; also by number (`1000`, `1000:1000`), as image settings write it.
 pub(crate) fn find(name: &str) -> Result<User, Refusal> {
-    let accounts = Accounts::read();
+    let accounts = Accounts::read().map_err(|errno| Refusal::from_errno(errno, "users of the sandbox"))?;
     accounts.find(name).ok_or_else(|| {
         let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
         Refusal::Unauthenticated(format!("no user '{shown}' in this sandbox"))
@@ -59,8 +59,9 @@ struct PasswdLine<'a> {
 }
 
 impl Accounts {
-    pub(crate) fn read() -> Self {
-        Self { passwd: read_small(b"/etc/passwd"), group: read_small(b"/etc/group") }
+    /// Missing or broken files hold nobody; only an agent that could not look fails.
+    pub(crate) fn read() -> rustix::io::Result<Self> {
+        Ok(Self { passwd: read_small(b"/etc/passwd")?, group: read_small(b"/etc/group")? })
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<User> {
@@ -135,7 +136,7 @@ fn parse_id(text: &str) -> Option<u32> {
 }
 
 /// A small regular file as text, or nothing. Never blocks on a FIFO that took the file's place.
-fn read_small(path: &[u8]) -> String {
+fn read_small(path: &[u8]) -> rustix::io::Result<String> {
     let read = || -> rustix::io::Result<Vec<u8>> {
         let fd = open(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
         if FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) != FileType::RegularFile {
@@ -151,7 +152,10 @@ fn read_small(path: &[u8]) -> String {
         }
         Ok(text)
     };
-    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+    match read() {
+        Err(errno) if Refusal::is_exhaustion(errno) => Err(errno),
+        read => Ok(String::from_utf8_lossy(&read.unwrap_or_default()).into_owned()),
+    }
 }
 
 #[cfg(test)]

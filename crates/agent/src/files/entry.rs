@@ -68,7 +68,9 @@ pub(crate) struct Link {
 /// Describes a path.
 pub(crate) fn stat(path: &[u8]) -> Result<Entry, Refusal> {
     let handle = open(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()).map_err(|e| refuse(e, path))?;
-    describe(&handle, path.to_vec(), &Accounts::read()).map_err(|e| refuse(e, path))
+    Accounts::read()
+        .and_then(|accounts| describe(&handle, path.to_vec(), &accounts))
+        .map_err(|e| refuse(e, path))
 }
 
 /// Describes what a descriptor (opened with PATH and NOFOLLOW) is, under the path it was reached by.
@@ -100,7 +102,10 @@ fn follow(handle: &OwnedFd, path: &[u8]) -> rustix::io::Result<Link> {
         let stat = rustix::fs::fstat(&target)?;
         Ok((real_path(&target)?, Kind::from(FileType::from_raw_mode(stat.st_mode)), stat))
     });
-    Ok(Link { text, end: end.ok() })
+    match end {
+        Err(errno) if Refusal::is_exhaustion(errno) => Err(errno),
+        end => Ok(Link { text, end: end.ok() }),
+    }
 }
 
 /// Checks what a caller wants to attach.

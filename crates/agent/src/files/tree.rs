@@ -32,7 +32,7 @@ pub(crate) fn list(path: &[u8], depth: u32) -> Result<(Vec<Entry>, bool), Refusa
             other => refuse(other, path),
         },
     )?;
-    let accounts = Accounts::read();
+    let accounts = Accounts::read().map_err(|e| refuse(e, path))?;
     let depth = depth.clamp(1, DEPTH_MAX) as usize;
     let mut found = Vec::new();
     let mut levels = vec![Level::open(top, path.to_vec()).map_err(|e| refuse(e, path))?];
@@ -47,16 +47,21 @@ pub(crate) fn list(path: &[u8], depth: u32) -> Result<(Vec<Entry>, bool), Refusa
         let below = level.path_of(&name);
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         // What vanished or may not be seen meanwhile is left out.
-        let Ok(handle) = open_at(&level.dir, &name, flags, Mode::empty(), BELOW) else { continue };
-        let Ok(entry) = describe(&handle, below.clone(), &accounts) else { continue };
+        let described = open_at(&level.dir, &name, flags, Mode::empty(), BELOW)
+            .and_then(|handle| describe(&handle, below.clone(), &accounts));
+        let entry = match described {
+            Err(errno) if Refusal::is_exhaustion(errno) => return Err(refuse(errno, &below)),
+            Err(_) => continue,
+            Ok(entry) => entry,
+        };
         let inside = (entry.kind == Kind::Directory && levels.len() < depth)
             .then(|| levels.last().map(|level| open_at(&level.dir, &name, DIRECTORY, Mode::empty(), BELOW)))
             .flatten();
         found.push(entry);
-        if let Some(Ok(dir)) = inside
-            && let Ok(level) = Level::open(dir, below)
-        {
-            levels.push(level);
+        match inside.map(|dir| Level::open(dir?, below)) {
+            Some(Err(errno)) if Refusal::is_exhaustion(errno) => return Err(refuse(errno, path)),
+            Some(Ok(level)) => levels.push(level),
+            Some(Err(_)) | None => {}
         }
     }
     Ok((found, false))

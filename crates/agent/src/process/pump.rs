@@ -160,7 +160,9 @@ async fn exec_verdict(process: &Process, verdict: AsyncFd<OwnedFd>, shown: &Show
             Refusal::Denied(format!("cwd '{}' is not accessible", shown.cwd))
         }
         (Step::Cwd, Errno::NOTDIR) => Refusal::Invalid(format!("cwd '{}' is not a directory", shown.cwd)),
-        (Step::Cwd, _) => Refusal::Invalid(format!("cwd '{}' does not exist", shown.cwd)),
+        (Step::Cwd, Errno::NOENT) => Refusal::Invalid(format!("cwd '{}' does not exist", shown.cwd)),
+        // Not its fault, most likely: the agent is out of descriptors or memory.
+        (Step::Cwd, errno) => Refusal::from_errno(errno, &format!("cwd '{}'", shown.cwd)),
         (Step::Exec, Errno::NOENT) => Refusal::NotFound(format!("command not found: '{}'", shown.cmd)),
         (Step::Exec, errno) => Refusal::from_errno(errno, &format!("'{}'", shown.cmd)),
         (Step::Session | Step::Stdio | Step::Identity, errno) => {
