@@ -244,7 +244,7 @@ impl Inner {
         let step = "furnishing the first process";
         let tell = serde_json::to_vec(&Tell::Network { address: link.map(|link| link.address) })
             .map_err(failed(step))?;
-        wire::send(&spawning.control, &tell, &[]).map_err(failed(step))?;
+        tell_or_listen(&spawning.control, &tell).map_err(failed(step))?;
         rustix::io::ioctl_fionbio(&spawning.control, true).map_err(failed(step))?;
         let control =
             crate::sys::watch(spawning.control.try_clone().map_err(failed(step))?).map_err(failed(step))?;
@@ -253,7 +253,11 @@ impl Inner {
         let told = loop {
             tokio::select! {
                 told = hear(&control) => break told.map_err(failed(step))?,
-                done = spawning.mounted(), if mounted.is_none() => mounted = Some(done.map_err(failed("making its mounts"))?),
+                done = spawning.mounted(), if mounted.is_none() => match done {
+                    Ok(()) => mounted = Some(()),
+                    // The launcher only says that nobody took the mounts when the process has ended; why is its own word.
+                    Err(cause) => break Some(last_word(&control).ok_or(cause).map_err(failed("making its mounts"))?),
+                },
             }
         };
         match told {
@@ -328,6 +332,22 @@ fn make_token() -> io::Result<(String, OwnedFd)> {
     Ok((token, read))
 }
 
+/// Sends a message to a first process. One that has ended already gets none, and its last word says more than a broken pipe.
+fn tell_or_listen(control: &OwnedFd, message: &[u8]) -> io::Result<()> {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset};
+    match wire::send(control, message, &[]) {
+        Err(error) if matches!(error.kind(), BrokenPipe | ConnectionRefused | ConnectionReset) => Ok(()),
+        other => other,
+    }
+}
+
+/// The failure that a process has told of, if it has.
+fn last_word(control: &AsyncFd<OwnedFd>) -> Option<Told> {
+    let mut buffer = [0; 4 * 1024];
+    let (length, _) = wire::receive(control.get_ref(), &mut buffer).ok()??;
+    serde_json::from_slice(&buffer[..length]).ok().filter(|told| matches!(told, Told::Failed(_)))
+}
+
 async fn hear(control: &AsyncFd<OwnedFd>) -> io::Result<Option<Told>> {
     let mut buffer = [0; 4 * 1024];
     loop {
@@ -346,8 +366,35 @@ fn micros(since: Instant) -> u32 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::launcher::protocol::Failure;
+
+    /// Our end to a first process that failed and ended before it was told anything.
+    fn ended_early() -> OwnedFd {
+        let (ours, theirs) = wire::pair().unwrap();
+        let failure = Failure { step: "find a real folder /proc in the root".into(), errno: libc::ELOOP };
+        wire::send(&theirs, &serde_json::to_vec(&Told::Failed(failure)).unwrap(), &[]).unwrap();
+        rustix::io::ioctl_fionbio(&ours, true).unwrap();
+        ours
+    }
+
+    #[tokio::test]
+    async fn a_process_that_ended_before_its_network_came_is_heard_all_the_same() {
+        let ours = ended_early();
+        assert_eq!(wire::send(&ours, b"{}", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        tell_or_listen(&ours, b"{}").unwrap();
+        let told = hear(&crate::sys::watch(ours).unwrap()).await.unwrap();
+        assert!(matches!(&told, Some(Told::Failed(failure)) if failure.step.contains("/proc")), "{told:?}");
+    }
+
+    #[tokio::test]
+    async fn the_last_word_is_there_without_waiting_for_it() {
+        let control = crate::sys::watch(ended_early()).unwrap();
+        assert!(matches!(last_word(&control), Some(Told::Failed(_))));
+        assert!(last_word(&control).is_none());
+    }
 
     #[test]
     fn a_full_pool_is_said_to_be_full() {
