@@ -8,9 +8,12 @@ mod claim;
 mod cold;
 mod hands;
 mod instance;
+mod pack;
+mod pause;
 mod pool;
 mod provide;
 mod reaper;
+mod snapshot;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};

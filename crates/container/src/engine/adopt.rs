@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use atoll_model::{InstanceId, SandboxId};
+use atoll_model::{InstanceId, SandboxId, SnapshotId};
 use atoll_network::Link;
-use atoll_provider::{Fate, Known, ProviderError};
+use atoll_provider::{Adopted, Fate, Known, ProviderError};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::instance::{self, Facts, Live};
@@ -26,19 +26,21 @@ impl Inner {
     pub(super) async fn adopt(
         self: &Arc<Self>,
         known: Vec<Known>,
-    ) -> Result<Vec<(InstanceId, Fate)>, ProviderError> {
+        snapshots: Vec<SnapshotId>,
+    ) -> Result<Vec<Adopted>, ProviderError> {
         let _alone = self.adoption.write().await;
         let mut fates = Vec::new();
         let mut alive = Vec::new();
         for known in known.iter() {
             let Some((instance, facts)) = &known.instance else { continue };
             if self.is_held(&known.sandbox, instance) {
-                fates.push((instance.clone(), Fate::Alive));
+                fates.push(Adopted { instance: instance.clone(), fate: Fate::Alive, facts: None });
                 continue;
             }
             let found =
                 serde_json::from_value::<Facts>(facts.clone()).ok().and_then(|facts| self.find(facts));
-            fates.push((instance.clone(), if found.is_some() { Fate::Alive } else { Fate::Gone }));
+            let fate = if found.is_some() { Fate::Alive } else { Fate::Gone };
+            fates.push(Adopted { instance: instance.clone(), fate, facts: None });
             alive.extend(found.map(|live| (known, instance, Arc::new(live))));
         }
         let mut links: Vec<Link> = alive.iter().filter_map(|(_, _, live)| live.facts.link).collect();
@@ -62,6 +64,7 @@ impl Inner {
         for (known, instance, live) in alive {
             self.take_up(known, instance, live).await;
         }
+        self.sweep_snapshots(&known, &snapshots).await?;
         self.needs_adoption.store(false, Ordering::SeqCst);
         self.pool_wanted.notify_one();
         Ok(fates)

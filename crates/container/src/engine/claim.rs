@@ -20,7 +20,7 @@ impl Inner {
         let mut ready = self.take_ready(&spec.template, &spec.template_version)?;
         match self.furnish(&mut ready, spec).await {
             Ok(facts) => {
-                let booted = Booted { facts, agent_token: ready.token, from_pool: true };
+                let booted = Booted { facts, agent_token: Some(ready.token), from_pool: true };
                 Some((ready.live, booted))
             }
             Err(cause) => {

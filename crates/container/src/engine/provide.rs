@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use atoll_image::{Template, TemplateError};
 use atoll_model::policy::placement::Node;
-use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId, Storage};
+use atoll_model::{Held, InstanceId, Limits, NetworkPolicy, SandboxId, SnapshotId, Storage};
 use atoll_network::{DialError, Policy};
 use atoll_provider::{
-    Booted, ByteStream, Capabilities, Fate, InstanceSpec, InstanceUsage, Known, Notice, Provider,
-    ProviderError, Target,
+    Adopted, Booted, ByteStream, Capabilities, InstanceSpec, InstanceUsage, Known, Notice, Packed, Provider,
+    ProviderError, RolledBack, Snapshotted, Target,
 };
 use tokio::sync::broadcast;
 
@@ -53,6 +53,10 @@ impl Provider for Engine {
             limits_disk: self.inner.ground.layers.limits_disk(),
             resizes_live: true,
             network: true,
+            pauses: true,
+            checkpoints: self.inner.can_checkpoint(),
+            snapshots: self.inner.can_snapshot(),
+            packs: self.inner.can_pack(),
         }
     }
 
@@ -62,6 +66,57 @@ impl Provider for Engine {
 
     async fn boot(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
         self.inner.start(spec, Files::Kept).await
+    }
+
+    async fn pause(&self, target: &Target) -> Result<Held, ProviderError> {
+        self.inner.pause(target).await
+    }
+
+    async fn checkpoint(&self, target: &Target) -> Result<(), ProviderError> {
+        self.inner.checkpoint(target).await
+    }
+
+    async fn resume(&self, target: &Target) -> Result<(), ProviderError> {
+        self.inner.resume(target).await
+    }
+
+    async fn restore(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        self.inner.restore(spec).await
+    }
+
+    async fn snapshot(
+        &self,
+        target: &Target,
+        snapshot: &SnapshotId,
+        memory: bool,
+    ) -> Result<Snapshotted, ProviderError> {
+        self.inner.snapshot(target, snapshot, memory).await
+    }
+
+    async fn verify_snapshot(&self, snapshot: &SnapshotId, seal: &str) -> Result<(), ProviderError> {
+        self.inner.verify_snapshot(snapshot, seal).await
+    }
+
+    async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError> {
+        self.inner.remove_snapshot(snapshot).await
+    }
+
+    async fn rollback(
+        &self,
+        target: &Target,
+        snapshot: &SnapshotId,
+        seal: &str,
+        limits: &Limits,
+    ) -> Result<RolledBack, ProviderError> {
+        self.inner.rollback(target, snapshot, seal, limits).await
+    }
+
+    async fn pack(&self, target: &Target) -> Result<Packed, ProviderError> {
+        self.inner.pack(target).await
+    }
+
+    async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Result<(), ProviderError> {
+        self.inner.unpack(target, limits, files).await
     }
 
     async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
@@ -155,6 +210,7 @@ impl Provider for Engine {
                 cache_bytes: figures.cache_bytes,
                 pids: figures.pids,
                 disk_bytes,
+                sent_bytes: live.sent_bytes(),
             })
         };
         self.inner.hands.run(work).await.map_err(failed("reading figures"))
@@ -173,8 +229,12 @@ impl Provider for Engine {
         }
     }
 
-    async fn adopt(&self, known: Vec<Known>) -> Result<Vec<(InstanceId, Fate)>, ProviderError> {
-        self.inner.adopt(known).await
+    async fn adopt(
+        &self,
+        known: Vec<Known>,
+        snapshots: Vec<SnapshotId>,
+    ) -> Result<Vec<Adopted>, ProviderError> {
+        self.inner.adopt(known, snapshots).await
     }
 
     fn notices(&self) -> broadcast::Receiver<Notice> {
@@ -218,7 +278,7 @@ impl Provider for Engine {
 }
 
 impl Inner {
-    fn live(&self, target: &Target) -> Result<Arc<Live>, ProviderError> {
+    pub(super) fn live(&self, target: &Target) -> Result<Arc<Live>, ProviderError> {
         let gone = || ProviderError::Gone { sandbox: target.sandbox.clone() };
         let place = self.places().get(&target.sandbox).cloned().ok_or_else(gone)?;
         let (instance, live) = place.live().ok_or_else(gone)?;
@@ -326,7 +386,7 @@ impl Inner {
         };
         let started = self.cold_start(&plan).await?;
         let facts = serde_json::to_value(&started.live.facts).map_err(failed("writing facts"))?;
-        Ok((started.live, Booted { facts, agent_token: started.token, from_pool: false }))
+        Ok((started.live, Booted { facts, agent_token: Some(started.token), from_pool: false }))
     }
 
     fn refuse_what_cannot_be(&self, spec: &InstanceSpec, files: Files) -> Result<(), ProviderError> {

@@ -10,7 +10,7 @@ use atoll_container::testing::LeakCheck;
 use atoll_container::{Config, Engine, LauncherCommand};
 use atoll_image::Catalog;
 use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId, Storage};
-use atoll_provider::{Booted, InstanceSpec, Provider, Target};
+use atoll_provider::{Booted, InstanceSpec, Origin, Provider, Target};
 
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
@@ -44,7 +44,7 @@ pub(crate) fn in_world<F: Future<Output = World>>(
             adjust(&mut config);
             let engine = Arc::new(Engine::open(config.clone(), Arc::clone(&catalog)).await.unwrap());
             // As a server does: whoever had this block before may have left something.
-            engine.adopt(Vec::new()).await.unwrap();
+            engine.adopt(Vec::new(), Vec::new()).await.unwrap();
             let world = test(World { engine, catalog, config }).await;
             world.engine.close().await;
             world.engine.settle(Duration::from_secs(20)).await.unwrap();
@@ -101,6 +101,7 @@ impl World {
             network: NetworkPolicy::AllowAll,
             storage: Storage::Disk,
             hostname: "box".into(),
+            origin: Origin::Template,
         }
     }
 
@@ -127,7 +128,7 @@ impl World {
                 engine.dial(&target, atoll_provider::AGENT_PORT).await.map_err(std::io::Error::other)
             }
         };
-        AgentClient::new(connect, &AgentToken::new(booted.agent_token.as_str()))
+        AgentClient::new(connect, &AgentToken::new(booted.agent_token.as_deref().unwrap()))
     }
 
     /// Runs a line of shell as root; answers its exit code and what it printed on both streams.
