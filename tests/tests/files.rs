@@ -206,30 +206,43 @@ async fn leftovers(client: &Client, id: &str, folder: &str) -> String {
 
 #[test]
 fn an_upload_that_stops_half_way_leaves_nothing() {
-    // B09.
+    // B09. The body itself never ends: an orderly end would make the upload a whole one.
     run(async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({})).await;
         client.write_file(&id, "/home/user/up/file", "old").await.ok();
-        let (feed, body) = tokio::sync::mpsc::channel::<Result<bytes::Bytes, std::io::Error>>(1);
-        let stream =
-            futures::stream::unfold(body, |mut body| async { body.recv().await.map(|part| (part, body)) });
-        let request = client
-            .raw(Method::PUT, &at(&id, "", "/home/user/up/file"))
-            .body(reqwest::Body::wrap_stream(stream));
-        let upload = tokio::spawn(request.send());
-        feed.send(Ok(bytes::Bytes::from(vec![b'n'; 100_000]))).await.unwrap();
-        // Slow on purpose: the old content stays whole and others are served meanwhile.
-        for _ in 0..5 {
+        for breaks_its_body in [false, true] {
+            let (feed, body) = tokio::sync::mpsc::channel::<Result<bytes::Bytes, std::io::Error>>(1);
+            let stream = futures::stream::unfold(body, |mut body| async {
+                body.recv().await.map(|part| (part, body))
+            });
+            let request = client
+                .raw(Method::PUT, &at(&id, "", "/home/user/up/file"))
+                .body(reqwest::Body::wrap_stream(stream));
+            let upload = tokio::spawn(request.send());
+            feed.send(Ok(bytes::Bytes::from(vec![b'n'; 100_000]))).await.unwrap();
+            until("the temporary file is there", async || {
+                (leftovers(&client, &id, "/home/user/up").await != "file\n").then_some(())
+            })
+            .await;
+            // Slow on purpose: the old content stays whole and others are served meanwhile.
+            for _ in 0..5 {
+                assert_eq!(client.read_file(&id, "/home/user/up/file").await.bytes, "old");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            if breaks_its_body {
+                feed.send(Err(std::io::Error::other("the client broke"))).await.unwrap();
+                assert!(upload.await.unwrap().is_err());
+            } else {
+                upload.abort();
+                assert!(upload.await.unwrap_err().is_cancelled());
+            }
+            until("the temporary file is gone", async || {
+                (leftovers(&client, &id, "/home/user/up").await == "file\n").then_some(())
+            })
+            .await;
             assert_eq!(client.read_file(&id, "/home/user/up/file").await.bytes, "old");
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            drop(feed);
         }
-        upload.abort();
-        drop(feed);
-        until("the temporary file is gone", async || {
-            (leftovers(&client, &id, "/home/user/up").await == "file\n").then_some(())
-        })
-        .await;
-        assert_eq!(client.read_file(&id, "/home/user/up/file").await.bytes, "old");
     });
 }
