@@ -3,12 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "this is test code behind a feature")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use atoll_model::{
-    EventKind, InstanceId, Intent, KeyId, Lease, Limits, Moment, NetworkPolicy, OnTimeout, Phase, Quota,
-    Reason, SandboxId, Scope, Stage, Storage, TenantId,
+    EventKind, InstanceId, Intent, KeyId, Lease, Limits, Moment, NetworkPolicy, OnExit, OnTimeout, Phase,
+    Quota, Reason, SandboxId, Scope, Source, Stage, Storage, TenantId, Timers, Wake,
 };
 
 use crate::{
@@ -101,6 +101,19 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         on_timeout: OnTimeout::Delete,
         created_at: at(i64::from(n)),
         phase_at: at(i64::from(n)),
+        held: None,
+        timers: Timers::default(),
+        active_at: None,
+        stopped_at: None,
+        hold: None,
+        on_exit: OnExit::Keep,
+        thread: None,
+        wake: Wake::Any,
+        source: Source::Template,
+        parent: None,
+        private_env: BTreeSet::new(),
+        archive: None,
+        rollback_to: None,
     }
 }
 

@@ -22,6 +22,12 @@ pub enum StoreError {
         /// By whom.
         by: SandboxId,
     },
+    /// Another snapshot of this tenant has that name.
+    #[error("the snapshot name {name} is taken")]
+    SnapshotNameTaken {
+        /// Which.
+        name: String,
+    },
     /// The idempotency key was used with another request.
     #[error("the idempotency key was used with another request")]
     IdempotencyMismatch,
@@ -69,7 +75,9 @@ impl StoreError {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Stale { .. } | Self::IdempotencyMismatch => ErrorKind::Conflict,
-            Self::NameTaken { .. } | Self::Exists { .. } => ErrorKind::Exists,
+            Self::NameTaken { .. } | Self::SnapshotNameTaken { .. } | Self::Exists { .. } => {
+                ErrorKind::Exists
+            }
             Self::Quota(_) => ErrorKind::Exhausted,
             Self::NoTenant => ErrorKind::NotFound,
             Self::BadCursor => ErrorKind::Invalid,

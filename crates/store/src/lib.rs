@@ -17,7 +17,8 @@ mod sqlite;
 
 use async_trait::async_trait;
 use atoll_model::{
-    EventKind, InstanceId, KeyId, Lease, Moment, Phase, Quota, SandboxEvent, SandboxId, TenantId, Usage,
+    EventKind, InstanceId, KeyId, Lease, Moment, Phase, Quota, SandboxEvent, SandboxId, Snapshot, SnapshotId,
+    TenantId, Usage,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -70,6 +71,8 @@ pub enum InstanceChange {
     Keep,
     /// It is there now; replaces an older one of the same sandbox.
     Put(InstanceRow),
+    /// Its processes run again in a new instance, which this row names: the terminals are theirs and move with them.
+    Restored(InstanceRow),
     /// It is gone, and its terminals with it.
     Drop,
 }
@@ -79,7 +82,7 @@ pub enum InstanceChange {
 pub enum Admit {
     /// None.
     Nothing,
-    /// CPU and memory: a stopped sandbox starts.
+    /// CPU and memory: a sandbox that has none of them, stopped or paused on disk, starts.
     Compute,
     /// The new limits in place of the old.
     Resize,
@@ -124,6 +127,21 @@ pub struct LeaseQuery {
     pub template: Option<String>,
     /// Records of deleted ones too.
     pub include_deleted: bool,
+    /// At most this many.
+    pub limit: u32,
+    /// Where the page before ended.
+    pub cursor: Option<String>,
+}
+
+/// Which snapshots to list: those that can be used and are not of a fork under way.
+#[derive(Debug, Clone, Default)]
+pub struct SnapshotQuery {
+    /// Of this tenant; `None`: of all.
+    pub tenant: Option<TenantId>,
+    /// Of this sandbox, which may be gone.
+    pub sandbox: Option<SandboxId>,
+    /// With exactly this name.
+    pub name: Option<String>,
     /// At most this many.
     pub limit: u32,
     /// Where the page before ended.
@@ -203,6 +221,36 @@ pub trait Store: Send + Sync + 'static {
 
     /// How many sandboxes that are not deleted were made from a template.
     async fn template_users(&self, template: &str) -> Result<u64, StoreError>;
+
+    /// The sandboxes that were forked from one, or made from its snapshots, oldest first; deleted ones left out.
+    async fn children(&self, parent: &SandboxId) -> Result<Vec<SandboxId>, StoreError>;
+
+    /// The sandboxes bound to a thread of conversation, oldest first; deleted ones left out.
+    async fn of_thread(&self, tenant: Option<&TenantId>, thread: &str) -> Result<Vec<Lease>, StoreError>;
+
+    /// Remembers a snapshot, or replaces what is known of it, token included. [`StoreError::SnapshotNameTaken`] when another
+    /// of its tenant that is not being deleted has the name; [`StoreError::Quota`] when the tenant has as many as it may.
+    async fn put_snapshot(&self, snapshot: Snapshot, agent_token: Option<String>) -> Result<(), StoreError>;
+
+    /// One snapshot by its id in whatever state, with the token that its processes know.
+    async fn snapshot(&self, id: &SnapshotId) -> Result<Option<(Snapshot, Option<String>)>, StoreError>;
+
+    /// What a word may mean: the snapshot with that id, in whatever state; else those with that name, else those whose id
+    /// starts so, which are ready and not transient. Two at most are returned.
+    async fn find_snapshot(
+        &self,
+        tenant: Option<&TenantId>,
+        ident: &str,
+    ) -> Result<Vec<Snapshot>, StoreError>;
+
+    /// A page of snapshots, newest first, stable while others are made.
+    async fn snapshots(&self, query: SnapshotQuery) -> Result<Page<Snapshot>, StoreError>;
+
+    /// All of them in every state, oldest first, for adoption.
+    async fn all_snapshots(&self) -> Result<Vec<Snapshot>, StoreError>;
+
+    /// Forgets a snapshot; says whether it was there.
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<bool, StoreError>;
 
     /// Makes a tenant; [`StoreError::Exists`] when the name is taken.
     async fn put_tenant(&self, tenant: TenantRecord) -> Result<(), StoreError>;

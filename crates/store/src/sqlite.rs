@@ -13,6 +13,7 @@ mod keys;
 mod leases;
 mod open;
 mod samples;
+mod snapshots;
 mod terminals;
 mod threads;
 
@@ -20,14 +21,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use atoll_model::{KeyId, Lease, Quota, SandboxEvent, SandboxId, TenantId, Usage};
+use atoll_model::{KeyId, Lease, Quota, SandboxEvent, SandboxId, Snapshot, SnapshotId, TenantId, Usage};
 use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 
 use crate::seal::Seal;
 use crate::{
     Advance, EventQuery, Hash, Inserted, InstanceRow, KeyRecord, LeaseQuery, NewEvent, NewLease, OpenError,
-    Page, ResourceSample, Store, StoreError, Sweep, TenantRecord, Terminal,
+    Page, ResourceSample, SnapshotQuery, Store, StoreError, Sweep, TenantRecord, Terminal,
 };
 use threads::{Readers, Writer};
 
@@ -134,6 +135,48 @@ impl Store for SqliteStore {
     async fn template_users(&self, template: &str) -> Result<u64, StoreError> {
         let template = template.to_owned();
         self.read(move |conn| leases::template_users(conn, &template)).await
+    }
+
+    async fn children(&self, parent: &SandboxId) -> Result<Vec<SandboxId>, StoreError> {
+        let parent = parent.clone();
+        self.read(move |conn| leases::children(conn, &parent)).await
+    }
+
+    async fn of_thread(&self, tenant: Option<&TenantId>, thread: &str) -> Result<Vec<Lease>, StoreError> {
+        let (tenant, thread) = (tenant.cloned(), thread.to_owned());
+        self.read(move |conn| leases::of_thread(conn, tenant.as_ref(), &thread)).await
+    }
+
+    async fn put_snapshot(&self, snapshot: Snapshot, agent_token: Option<String>) -> Result<(), StoreError> {
+        let row = snapshots::Row::new(&self.seal, &snapshot, agent_token.as_deref())?;
+        self.write(move |conn| snapshots::put(conn, &snapshot, &row)).await
+    }
+
+    async fn snapshot(&self, id: &SnapshotId) -> Result<Option<(Snapshot, Option<String>)>, StoreError> {
+        let (id, seal) = (id.clone(), Arc::clone(&self.seal));
+        self.read(move |conn| snapshots::by_id(conn, &seal, &id)).await
+    }
+
+    async fn find_snapshot(
+        &self,
+        tenant: Option<&TenantId>,
+        ident: &str,
+    ) -> Result<Vec<Snapshot>, StoreError> {
+        let (tenant, ident) = (tenant.cloned(), ident.to_owned());
+        self.read(move |conn| snapshots::find(conn, tenant.as_ref(), &ident)).await
+    }
+
+    async fn snapshots(&self, query: SnapshotQuery) -> Result<Page<Snapshot>, StoreError> {
+        self.read(move |conn| snapshots::list(conn, &query)).await
+    }
+
+    async fn all_snapshots(&self) -> Result<Vec<Snapshot>, StoreError> {
+        self.read(snapshots::all).await
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<bool, StoreError> {
+        let id = id.clone();
+        self.write(move |conn| snapshots::delete(conn, &id)).await
     }
 
     async fn put_tenant(&self, tenant: TenantRecord) -> Result<(), StoreError> {

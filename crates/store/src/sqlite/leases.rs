@@ -61,8 +61,8 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
     refuse_taken_name(conn, lease)?;
     conn.prepare_cached(
         "INSERT INTO sandbox_leases (id, tenant, name, template, provider, desired, observed, holds_compute,
-           cpu_milli, memory_mib, disk_mib, generation, due_at, phase_ms, lease)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+           cpu_milli, memory_mib, disk_mib, generation, due_at, phase_ms, lease, parent, thread)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
     )?
     .execute(params![
         lease.id.as_str(),
@@ -72,7 +72,7 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
         lease.provider,
         row.desired,
         lease.phase.as_str(),
-        lease.phase.holds_compute(),
+        lease.holds_compute(),
         lease.limits.cpu_milli,
         lease.limits.memory_mib,
         lease.limits.disk_mib,
@@ -80,6 +80,8 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
         row.due_at,
         lease.phase_at.wall_ms,
         row.lease,
+        lease.parent.as_ref().map(SandboxId::as_str),
+        lease.thread,
     ])?;
     if let Some((key, request)) = &new.idempotency {
         conn.prepare_cached("INSERT INTO idempotency VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
@@ -143,7 +145,7 @@ pub(crate) fn seal_instance(
     seal: &Seal,
     change: &InstanceChange,
 ) -> Result<Option<SealedInstance>, StoreError> {
-    let InstanceChange::Put(row) = change else { return Ok(None) };
+    let (InstanceChange::Put(row) | InstanceChange::Restored(row)) = change else { return Ok(None) };
     let token = seal.seal(row.instance.as_str(), &row.agent_token).ok_or_else(|| StoreError::BadRow {
         table: "sandbox_instances",
         cause: "the token could not be sealed".into(),
@@ -162,13 +164,14 @@ pub(crate) fn advance(
     let changed = conn
         .prepare_cached(
             "UPDATE sandbox_leases SET desired = ?1, observed = ?2, holds_compute = ?3, cpu_milli = ?4,
-               memory_mib = ?5, disk_mib = ?6, generation = ?7, due_at = ?8, phase_ms = ?9, lease = ?10
-             WHERE id = ?11 AND generation = ?12",
+               memory_mib = ?5, disk_mib = ?6, generation = ?7, due_at = ?8, phase_ms = ?9, lease = ?10,
+               thread = ?11
+             WHERE id = ?12 AND generation = ?13",
         )?
         .execute(params![
             row.desired,
             lease.phase.as_str(),
-            lease.phase.holds_compute(),
+            lease.holds_compute(),
             lease.limits.cpu_milli,
             lease.limits.memory_mib,
             lease.limits.disk_mib,
@@ -176,27 +179,14 @@ pub(crate) fn advance(
             row.due_at,
             lease.phase_at.wall_ms,
             row.lease,
+            lease.thread,
             lease.id.as_str(),
             int(lease.generation) - 1,
         ])?;
     if changed == 0 {
         return Err(StoreError::Stale { sandbox: lease.id.clone() });
     }
-    match (&change.instance, sealed) {
-        (_, Some(sealed)) => {
-            conn.prepare_cached("INSERT OR REPLACE INTO sandbox_instances VALUES (?1, ?2, ?3, ?4)")?
-                .execute(params![lease.id.as_str(), sealed.instance, sealed.facts, sealed.token])?;
-        }
-        (InstanceChange::Drop, None) => {
-            for sql in [
-                "DELETE FROM sandbox_instances WHERE sandbox = ?1",
-                "DELETE FROM abstract_terminals WHERE sandbox = ?1",
-            ] {
-                conn.prepare_cached(sql)?.execute([lease.id.as_str()])?;
-            }
-        }
-        (InstanceChange::Keep | InstanceChange::Put(_), None) => {}
-    }
+    change_instance(conn, &lease.id, &change.instance, sealed)?;
     if lease.phase == Phase::Deleted {
         conn.prepare_cached("DELETE FROM lease_resource_snapshots WHERE sandbox = ?1")?
             .execute([lease.id.as_str()])?;
@@ -207,13 +197,38 @@ pub(crate) fn advance(
     Ok(())
 }
 
+fn change_instance(
+    conn: &Connection,
+    sandbox: &SandboxId,
+    change: &InstanceChange,
+    sealed: Option<SealedInstance>,
+) -> Result<(), StoreError> {
+    if let Some(sealed) = sealed {
+        if matches!(change, InstanceChange::Restored(_)) {
+            conn.prepare_cached("UPDATE abstract_terminals SET instance = ?2 WHERE sandbox = ?1")?
+                .execute(params![sandbox.as_str(), sealed.instance])?;
+        }
+        conn.prepare_cached("INSERT OR REPLACE INTO sandbox_instances VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![sandbox.as_str(), sealed.instance, sealed.facts, sealed.token])?;
+    }
+    if matches!(change, InstanceChange::Drop) {
+        for sql in [
+            "DELETE FROM sandbox_instances WHERE sandbox = ?1",
+            "DELETE FROM abstract_terminals WHERE sandbox = ?1",
+        ] {
+            conn.prepare_cached(sql)?.execute([sandbox.as_str()])?;
+        }
+    }
+    Ok(())
+}
+
 fn admit(conn: &Connection, lease: &Lease, admit: Admit) -> Result<(), StoreError> {
     if admit == Admit::Nothing {
         return Ok(());
     }
     let tenant = keys::tenant(conn, lease.tenant.as_str())?.ok_or(StoreError::NoTenant)?;
     let others = usage(conn, &lease.tenant, Some(&lease.id))?;
-    let limits = if lease.phase.holds_compute() {
+    let limits = if lease.holds_compute() {
         lease.limits
     } else {
         Limits { cpu_milli: 0, memory_mib: 0, ..lease.limits }
@@ -279,9 +294,7 @@ pub(crate) fn find(
          WHERE (?1 IS NULL OR tenant = ?1) AND name = ?2 AND observed <> 'deleted' ORDER BY n DESC LIMIT 2",
         ident,
     )?;
-    // LIMIT: three characters, so that a prefix is not a guess.
-    let prefix = ident.len() >= 3 && ident.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    if !named.is_empty() || !prefix {
+    if !named.is_empty() || !is_prefix(ident) {
         return Ok(named);
     }
     several(
@@ -290,6 +303,34 @@ pub(crate) fn find(
          ORDER BY id LIMIT 2",
         ident,
     )
+}
+
+/// LIMIT: three characters, so that a prefix is not a guess.
+pub(super) fn is_prefix(ident: &str) -> bool {
+    ident.len() >= 3 && ident.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+}
+
+pub(crate) fn children(conn: &Connection, parent: &SandboxId) -> Result<Vec<SandboxId>, StoreError> {
+    // LIMIT: what people look at; a sandbox with more children is a template.
+    let mut statement = conn.prepare_cached(
+        "SELECT id FROM sandbox_leases WHERE parent = ?1 AND observed <> 'deleted' ORDER BY n LIMIT 1000",
+    )?;
+    let rows = statement.query_map([parent.as_str()], |row| row.get::<_, String>(0))?;
+    rows.map(|id| keys::parse_id("sandbox_leases", &id?)).collect()
+}
+
+pub(crate) fn of_thread(
+    conn: &Connection,
+    tenant: Option<&TenantId>,
+    thread: &str,
+) -> Result<Vec<Lease>, StoreError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT lease FROM sandbox_leases
+         WHERE thread = ?2 AND observed <> 'deleted' AND (?1 IS NULL OR tenant = ?1) ORDER BY n",
+    )?;
+    let rows =
+        statement.query_map(params![tenant.map(TenantId::as_str), thread], |row| row.get::<_, String>(0))?;
+    rows.map(|text| from_json("sandbox_leases", &text?)).collect()
 }
 
 pub(crate) fn names(
@@ -354,11 +395,11 @@ fn conditions(query: &LeaseQuery) -> Result<(String, Vec<Value>), StoreError> {
     Ok((wheres.join(" AND "), values))
 }
 
-fn cursor(n: i64) -> String {
+pub(super) fn cursor(n: i64) -> String {
     format!("c{n:x}")
 }
 
-fn parse_cursor(text: &str) -> Result<i64, StoreError> {
+pub(super) fn parse_cursor(text: &str) -> Result<i64, StoreError> {
     text.strip_prefix('c').and_then(|hex| i64::from_str_radix(hex, 16).ok()).ok_or(StoreError::BadCursor)
 }
 

@@ -25,7 +25,7 @@ const ADMIN: &str = "admin.key";
 const WAL_MARK: &str = "wal";
 
 /// Each entry lifts the schema by one. Released entries never change.
-const MIGRATIONS: &[&str] = &[include_str!("0001.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("0001.sql"), include_str!("0002.sql")];
 
 /// LIMIT: only backups and `sqlite3` by hand compete with the writer.
 const BUSY: Duration = Duration::from_secs(5);
@@ -236,6 +236,11 @@ fn migrate(conn: &mut Connection, db: &Path) -> Result<(), OpenError> {
 }
 
 fn has_sealed_rows(conn: &Connection, db: &Path) -> Result<bool, OpenError> {
-    conn.query_row("SELECT EXISTS (SELECT 1 FROM sandbox_instances)", [], |row| row.get(0))
-        .map_err(|cause| OpenError::Database { action: "read", db: db.to_owned(), cause })
+    let sealed = "SELECT EXISTS (SELECT 1 FROM sandbox_instances)
+                    OR EXISTS (SELECT 1 FROM snapshots WHERE agent_token IS NOT NULL)";
+    conn.query_row(sealed, [], |row| row.get(0)).map_err(|cause| OpenError::Database {
+        action: "read",
+        db: db.to_owned(),
+        cause,
+    })
 }

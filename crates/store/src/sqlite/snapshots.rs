@@ -1,0 +1,186 @@
+//! `snapshots`: sandboxes at a moment. The whole record is one text; the columns beside it are what is asked for.
+
+use atoll_model::policy::quota::Exceeded;
+use atoll_model::{Snapshot, SnapshotId, SnapshotState, TenantId};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
+
+use super::leases::{cursor, from_json, is_prefix, parse_cursor};
+use crate::seal::Seal;
+use crate::{Page, SnapshotQuery, StoreError};
+
+/// LIMIT: adoption names every one of them to the provider; nobody can look through more.
+const PER_TENANT: u64 = 10_000;
+
+/// What is written beside the columns, made before the writer is asked.
+pub(crate) struct Row {
+    snapshot: String,
+    token: Option<Vec<u8>>,
+}
+
+impl Row {
+    pub(crate) fn new(seal: &Seal, snapshot: &Snapshot, token: Option<&str>) -> Result<Self, StoreError> {
+        let bad = |cause| StoreError::BadRow { table: "snapshots", cause };
+        let seal = |token| {
+            seal.seal(&owner(&snapshot.id), token).ok_or_else(|| bad("the token could not be sealed".into()))
+        };
+        let text = serde_json::to_string(snapshot).map_err(|e| bad(Box::new(e)))?;
+        Ok(Self { snapshot: text, token: token.map(seal).transpose()? })
+    }
+}
+
+/// What a sealed token is bound to.
+fn owner(id: &SnapshotId) -> String {
+    format!("snapshot:{id}")
+}
+
+const fn state_text(state: SnapshotState) -> &'static str {
+    match state {
+        SnapshotState::Making => "making",
+        SnapshotState::Ready => "ready",
+        SnapshotState::Deleting => "deleting",
+    }
+}
+
+pub(crate) fn put(conn: &Connection, snapshot: &Snapshot, row: &Row) -> Result<(), StoreError> {
+    refuse_taken_name(conn, snapshot)?;
+    if !is_there(conn, &snapshot.id)? {
+        refuse_too_many(conn, &snapshot.tenant)?;
+    }
+    if !conn.prepare_cached("SELECT 1 FROM tenants WHERE id = ?1")?.exists([snapshot.tenant.as_str()])? {
+        return Err(StoreError::NoTenant);
+    }
+    conn.prepare_cached(
+        "INSERT INTO snapshots (id, tenant, sandbox, name, state, transient, agent_token, snapshot)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+         ON CONFLICT (id) DO UPDATE SET name = excluded.name, state = excluded.state,
+           transient = excluded.transient, agent_token = excluded.agent_token, snapshot = excluded.snapshot",
+    )?
+    .execute(params![
+        snapshot.id.as_str(),
+        snapshot.tenant.as_str(),
+        snapshot.sandbox.as_str(),
+        snapshot.name,
+        state_text(snapshot.state),
+        snapshot.transient,
+        row.token,
+        row.snapshot,
+    ])?;
+    Ok(())
+}
+
+fn is_there(conn: &Connection, id: &SnapshotId) -> Result<bool, StoreError> {
+    Ok(conn.prepare_cached("SELECT 1 FROM snapshots WHERE id = ?1")?.exists([id.as_str()])?)
+}
+
+fn refuse_taken_name(conn: &Connection, snapshot: &Snapshot) -> Result<(), StoreError> {
+    let Some(name) = &snapshot.name else { return Ok(()) };
+    let taken = snapshot.state != SnapshotState::Deleting
+        && conn
+            .prepare_cached(
+                "SELECT 1 FROM snapshots WHERE tenant = ?1 AND name = ?2 AND state <> 'deleting' AND id <> ?3",
+            )?
+            .exists(params![snapshot.tenant.as_str(), name, snapshot.id.as_str()])?;
+    if taken { Err(StoreError::SnapshotNameTaken { name: name.clone() }) } else { Ok(()) }
+}
+
+fn refuse_too_many(conn: &Connection, tenant: &TenantId) -> Result<(), StoreError> {
+    let used = conn
+        .prepare_cached("SELECT count(*) FROM snapshots WHERE tenant = ?1")?
+        .query_row([tenant.as_str()], |row| row.get::<_, i64>(0))?
+        .unsigned_abs();
+    if used >= PER_TENANT {
+        return Err(Exceeded { what: "snapshots", used, asked: 1, max: PER_TENANT }.into());
+    }
+    Ok(())
+}
+
+pub(crate) fn by_id(
+    conn: &Connection,
+    seal: &Seal,
+    id: &SnapshotId,
+) -> Result<Option<(Snapshot, Option<String>)>, StoreError> {
+    let found = conn
+        .prepare_cached("SELECT snapshot, agent_token FROM snapshots WHERE id = ?1")?
+        .query_row([id.as_str()], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<Vec<u8>>>(1)?)))
+        .optional()?;
+    let Some((text, sealed)) = found else { return Ok(None) };
+    let unseal = |sealed: Vec<u8>| {
+        seal.unseal(&owner(id), &sealed).ok_or_else(|| StoreError::BadRow {
+            table: "snapshots",
+            cause: "the agent token does not open with secret.key: the key is not the one of this database"
+                .into(),
+        })
+    };
+    Ok(Some((from_json("snapshots", &text)?, sealed.map(unseal).transpose()?)))
+}
+
+pub(crate) fn find(
+    conn: &Connection,
+    tenant: Option<&TenantId>,
+    ident: &str,
+) -> Result<Vec<Snapshot>, StoreError> {
+    let tenant = tenant.map(TenantId::as_str);
+    let several = |condition: &str| -> Result<Vec<Snapshot>, StoreError> {
+        let sql = format!(
+            "SELECT snapshot FROM snapshots WHERE (?1 IS NULL OR tenant = ?1) AND {condition} LIMIT 2"
+        );
+        let mut statement = conn.prepare_cached(&sql)?;
+        let rows = statement.query_map(params![tenant, ident], |row| row.get::<_, String>(0))?;
+        rows.map(|text| from_json("snapshots", &text?)).collect()
+    };
+    if ident.parse::<SnapshotId>().is_ok() {
+        let found = several("id = ?2")?;
+        if !found.is_empty() {
+            return Ok(found);
+        }
+    }
+    let named = several("name = ?2 AND state = 'ready' AND NOT transient ORDER BY n DESC")?;
+    if !named.is_empty() || !is_prefix(ident) {
+        return Ok(named);
+    }
+    several("id >= ?2 AND id < ?2 || '{' AND state = 'ready' AND NOT transient ORDER BY id")
+}
+
+pub(crate) fn list(conn: &Connection, query: &SnapshotQuery) -> Result<Page<Snapshot>, StoreError> {
+    let mut wheres = vec!["state = 'ready' AND NOT transient"];
+    let mut values = Vec::new();
+    if let Some(tenant) = &query.tenant {
+        wheres.push("tenant = ?");
+        values.push(Value::Text(tenant.as_str().to_owned()));
+    }
+    if let Some(sandbox) = &query.sandbox {
+        wheres.push("sandbox = ?");
+        values.push(Value::Text(sandbox.as_str().to_owned()));
+    }
+    if let Some(name) = &query.name {
+        wheres.push("name = ?");
+        values.push(Value::Text(name.clone()));
+    }
+    if let Some(at) = &query.cursor {
+        wheres.push("n < ?");
+        values.push(Value::Integer(parse_cursor(at)?));
+    }
+    values.push(Value::Integer(i64::from(query.limit) + 1));
+    let sql =
+        format!("SELECT n, snapshot FROM snapshots WHERE {} ORDER BY n DESC LIMIT ?", wheres.join(" AND "));
+    let mut statement = conn.prepare(&sql)?;
+    let rows = statement
+        .query_map(params_from_iter(values), |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
+    let mut rows = rows.collect::<Result<Vec<_>, _>>()?;
+    let more = rows.len() > query.limit as usize;
+    rows.truncate(query.limit as usize);
+    let next_cursor = rows.last().filter(|_| more).map(|(n, _)| cursor(*n));
+    let items = rows.iter().map(|(_, text)| from_json("snapshots", text)).collect::<Result<_, _>>()?;
+    Ok(Page { items, next_cursor })
+}
+
+pub(crate) fn all(conn: &Connection) -> Result<Vec<Snapshot>, StoreError> {
+    let mut statement = conn.prepare("SELECT snapshot FROM snapshots ORDER BY n")?;
+    let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+    rows.map(|text| from_json("snapshots", &text?)).collect()
+}
+
+pub(crate) fn delete(conn: &Connection, id: &SnapshotId) -> Result<bool, StoreError> {
+    Ok(conn.execute("DELETE FROM snapshots WHERE id = ?1", [id.as_str()])? > 0)
+}
