@@ -10,8 +10,11 @@
 //!   .build-*               being made; locked by its maker, swept when that one is gone
 //! ```
 //!
+//! [`archive`] keeps the packed files of sandboxes in object storage.
+//!
 //! This crate never mounts anything, never runs a program of a template, and never writes to one after it is published.
 
+pub mod archive;
 mod busybox;
 mod catalog;
 mod debian;

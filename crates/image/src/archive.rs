@@ -1,0 +1,225 @@
+//! Packed files of sandboxes in object storage: a folder, or any S3.
+//!
+//! ```text
+//! <sandbox>/chunks/<sha256>              pieces of the stream, each compressed by itself and named by what it holds
+//! <sandbox>/<sha256 of this file>.json   the manifest, written last: an archive exists only when this does
+//! ```
+//!
+//! Every byte is checked before it is handed out. What is in a pack, and who may read it, is decided elsewhere.
+
+mod location;
+mod read;
+mod write;
+
+pub use read::Files;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_model::{ArchiveRef, ErrorKind, Limits, SandboxId};
+use futures::{StreamExt, TryStreamExt};
+use object_store::path::Path as Key;
+use object_store::{ObjectStore, ObjectStoreExt};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// LIMIT: bytes of the stream per piece. Larger ones compress no better; smaller ones cost more requests.
+const CHUNK: usize = 8 << 20;
+/// LIMIT: pieces on their way at once, each held in memory twice.
+const AT_ONCE: usize = 4;
+/// LIMIT: a manifest has about 150 bytes per piece; this is one of 4 TiB.
+const MANIFEST_MAX: u64 = 96 << 20;
+const FORMAT: u32 = 1;
+
+/// Where archives are kept.
+#[derive(Debug, Clone)]
+pub struct Archives {
+    store: Arc<dyn ObjectStore>,
+    place: String,
+}
+
+/// What a sandbox was, so that it can be made again anywhere.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct About {
+    /// Which sandbox.
+    pub sandbox: SandboxId,
+    /// Its template.
+    pub template: String,
+    /// Exactly which version of it.
+    pub template_version: String,
+    /// Environment without what is private.
+    pub env: BTreeMap<String, String>,
+    /// Who commands run as.
+    pub user: String,
+    /// Where commands start.
+    pub workdir: String,
+    /// Run at every boot.
+    pub command: Option<Vec<String>>,
+    /// What it might use.
+    pub limits: Limits,
+    /// When it was archived, in milliseconds since the Unix epoch.
+    pub archived_at_ms: i64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Manifest {
+    format: u32,
+    about: About,
+    chunks: Vec<Chunk>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Chunk {
+    /// Of the compressed bytes.
+    sha256: String,
+    /// Before compression.
+    bytes: u64,
+    /// After it.
+    stored: u64,
+}
+
+/// An archive could not be written, read or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// The place is not one that we know how to reach.
+    #[error("{place:?} cannot keep archives: {why}")]
+    BadPlace {
+        /// What was configured, without credentials.
+        place: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// There is no such archive.
+    #[error("there is no archive {key}")]
+    NotFound {
+        /// Which.
+        key: String,
+    },
+    /// What is there is not what was written.
+    #[error("archive {key} is damaged: {why}")]
+    Damaged {
+        /// Which.
+        key: String,
+        /// How one can tell.
+        why: String,
+    },
+    /// The packed files could not be read.
+    #[error("the files could not be packed")]
+    Source(#[source] std::io::Error),
+    /// Object storage refused or did not answer.
+    #[error("object storage failed to {action}")]
+    Storage {
+        /// What was tried.
+        action: &'static str,
+        /// Why.
+        #[source]
+        cause: object_store::Error,
+    },
+}
+
+impl ArchiveError {
+    /// What sort of failure it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::BadPlace { .. } => ErrorKind::Invalid,
+            Self::NotFound { .. } => ErrorKind::NotFound,
+            Self::Damaged { .. } => ErrorKind::Conflict,
+            Self::Source(_) => ErrorKind::Internal,
+            Self::Storage { .. } => ErrorKind::Unavailable,
+        }
+    }
+}
+
+fn storage(action: &'static str) -> impl Fn(object_store::Error) -> ArchiveError {
+    move |cause| ArchiveError::Storage { action, cause }
+}
+
+impl Archives {
+    /// Opens a place: a folder (`/path` or `file:///path`), or `s3://bucket/prefix` with the options `endpoint`, `region` and
+    /// `allow_http` behind a `?`. Credentials come from the environment as every S3 tool has them. Nothing is sent yet.
+    pub fn open(place: &str) -> Result<Self, ArchiveError> {
+        let (store, place) = location::open(place)?;
+        Ok(Self { store, place })
+    }
+
+    /// Where it is, for people; without credentials.
+    #[must_use]
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The archive that a key names, with what it holds.
+    pub async fn find(&self, key: &str) -> Result<(ArchiveRef, About), ArchiveError> {
+        let manifest = self.manifest(key).await?;
+        let sum = |of: fn(&Chunk) -> u64| manifest.chunks.iter().map(of).sum();
+        let found = ArchiveRef {
+            key: key.to_owned(),
+            bytes: sum(|chunk| chunk.bytes),
+            stored_bytes: sum(|c| c.stored),
+        };
+        Ok((found, manifest.about))
+    }
+
+    /// Removes everything of a sandbox, unfinished uploads included. Nothing there is fine.
+    pub async fn remove(&self, sandbox: &SandboxId) -> Result<(), ArchiveError> {
+        self.remove_all_but(sandbox, &HashSet::new()).await
+    }
+
+    /// Manifests go first: an archive that lost a piece must not be found.
+    async fn remove_all_but(&self, sandbox: &SandboxId, keep: &HashSet<Key>) -> Result<(), ArchiveError> {
+        let prefix = Key::from(sandbox.as_str());
+        let all: Vec<_> = self.store.list(Some(&prefix)).try_collect().await.map_err(storage("list"))?;
+        let doomed = all.into_iter().map(|object| object.location).filter(|key| !keep.contains(key));
+        let (manifests, chunks): (Vec<Key>, Vec<Key>) =
+            doomed.partition(|key| key.filename().is_some_and(|name| name.ends_with(".json")));
+        for keys in [manifests, chunks] {
+            let keys = futures::stream::iter(keys.into_iter().map(Ok)).boxed();
+            let removed = self.store.delete_stream(keys).map(|one| match one {
+                Ok(_) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                Err(cause) => Err(cause),
+            });
+            removed.try_collect::<Vec<()>>().await.map_err(storage("remove"))?;
+        }
+        Ok(())
+    }
+
+    async fn manifest(&self, key: &str) -> Result<Manifest, ArchiveError> {
+        let damaged = |why: &str| ArchiveError::Damaged { key: key.to_owned(), why: why.to_owned() };
+        let not_found = || ArchiveError::NotFound { key: key.to_owned() };
+        let (sandbox, digest) = key.split_once('/').ok_or_else(not_found)?;
+        let is_plain = sandbox.parse::<SandboxId>().is_ok()
+            && digest.len() == 64
+            && digest.bytes().all(|b| b.is_ascii_hexdigit());
+        if !is_plain {
+            return Err(not_found());
+        }
+        let location = Key::from(format!("{key}.json"));
+        let got = match self.store.get(&location).await {
+            Err(object_store::Error::NotFound { .. }) => return Err(not_found()),
+            other => other.map_err(storage("read a manifest"))?,
+        };
+        if got.meta.size > MANIFEST_MAX {
+            return Err(damaged("its manifest is far too large"));
+        }
+        let bytes = got.bytes().await.map_err(storage("read a manifest"))?;
+        if hex::encode(Sha256::digest(&bytes)) != digest {
+            return Err(damaged("its manifest is not the one that was written"));
+        }
+        let manifest: Manifest =
+            serde_json::from_slice(&bytes).map_err(|_| damaged("its manifest cannot be understood"))?;
+        if manifest.format != FORMAT {
+            return Err(damaged("it has a format that this version does not know"));
+        }
+        Ok(manifest)
+    }
+}
+
+fn chunk_key(sandbox: &SandboxId, sha256: &str) -> Key {
+    Key::from(format!("{sandbox}/chunks/{sha256}"))
+}
+
+/// LIMIT: how long a request may hang before it is tried again, and for how long it is tried.
+const REQUEST: Duration = Duration::from_secs(60);
+const TRIES: Duration = Duration::from_secs(90);

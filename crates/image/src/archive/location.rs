@@ -1,0 +1,78 @@
+//! From a configured place to a store.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::prefix::PrefixStore;
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use url::Url;
+
+use super::{ArchiveError, REQUEST, TRIES};
+
+type Opened = (Arc<dyn ObjectStore>, String);
+
+pub(super) fn open(place: &str) -> Result<Opened, ArchiveError> {
+    if place.starts_with('/') {
+        return folder(Path::new(place));
+    }
+    let url = Url::parse(place).map_err(|_| bad(place, "it is neither an absolute path nor an address"))?;
+    match url.scheme() {
+        "file" => match url.to_file_path() {
+            Ok(path) => folder(&path),
+            Err(()) => Err(bad(place, "the path is not absolute")),
+        },
+        "s3" => s3(&url),
+        _ => Err(bad(place, "only a folder, file:// and s3:// are known")),
+    }
+}
+
+fn bad(place: &str, why: impl Into<String>) -> ArchiveError {
+    // An address may carry a password in front of its host or among its options.
+    let plain = place.split('?').next().unwrap_or_default();
+    let shown = match (plain.split_once("://"), plain.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+        _ => plain.to_owned(),
+    };
+    ArchiveError::BadPlace { place: shown, why: why.into() }
+}
+
+fn folder(path: &Path) -> Result<Opened, ArchiveError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let shown = path.display().to_string();
+    // Archives hold what people wrote into their sandboxes.
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|cause| bad(&shown, format!("the folder cannot be made: {cause}")))?;
+    let store = LocalFileSystem::new_with_prefix(path).map_err(|cause| bad(&shown, cause.to_string()))?;
+    Ok((Arc::new(store.with_fsync(true).with_automatic_cleanup(true)), shown))
+}
+
+fn s3(url: &Url) -> Result<Opened, ArchiveError> {
+    let shown = format!("s3://{}{}", url.host_str().unwrap_or_default(), url.path());
+    let bucket = url.host_str().filter(|name| !name.is_empty());
+    let bucket = bucket.ok_or_else(|| bad(&shown, "it names no bucket"))?;
+    let options = ClientOptions::new().with_timeout(REQUEST);
+    let retry = RetryConfig { retry_timeout: TRIES, ..RetryConfig::default() };
+    let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
+    let mut allow_http = false;
+    for (name, value) in url.query_pairs() {
+        match name.as_ref() {
+            "endpoint" => builder = builder.with_endpoint(value.as_ref()),
+            "region" => builder = builder.with_region(value.as_ref()),
+            "allow_http" => allow_http = value == "true",
+            other => return Err(bad(&shown, format!("the option {other:?} is not known"))),
+        }
+    }
+    let store = builder
+        .with_client_options(options.with_allow_http(allow_http))
+        .build()
+        .map_err(|cause| bad(&shown, cause.to_string()))?;
+    let prefix = url.path().trim_matches('/');
+    let store: Arc<dyn ObjectStore> =
+        if prefix.is_empty() { Arc::new(store) } else { Arc::new(PrefixStore::new(store, prefix)) };
+    Ok((store, shown))
+}

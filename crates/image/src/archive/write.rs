@@ -1,0 +1,107 @@
+//! From a stream to pieces: cut, compressed, named and sent, a few at once, the manifest last.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+
+use atoll_model::{ArchiveRef, SandboxId};
+use bytes::Bytes;
+use futures::stream::FuturesOrdered;
+use futures::{StreamExt, TryStreamExt};
+use object_store::path::Path as Key;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::{AT_ONCE, About, ArchiveError, Archives, CHUNK, Chunk, FORMAT, Manifest, chunk_key, storage};
+
+/// LIMIT: the fastest level; a disk or a network is slower than it.
+const LEVEL: i32 = 1;
+
+impl Archives {
+    /// Keeps a stream. When it returns, all of it is in object storage and was seen there; an earlier archive of the same
+    /// sandbox is removed. On error there may be pieces left, never an archive; the next `put` or `remove` finds them.
+    pub async fn put(
+        &self,
+        about: About,
+        mut files: impl AsyncRead + Send + Unpin,
+    ) -> Result<ArchiveRef, ArchiveError> {
+        let sandbox = about.sandbox.clone();
+        let mut chunks = Vec::new();
+        let mut sending = FuturesOrdered::new();
+        loop {
+            let piece = read_piece(&mut files).await.map_err(ArchiveError::Source)?;
+            if piece.is_empty() {
+                break;
+            }
+            sending.push_back(self.send(&sandbox, piece));
+            if sending.len() >= AT_ONCE
+                && let Some(sent) = sending.next().await
+            {
+                chunks.push(sent?);
+            }
+        }
+        while let Some(sent) = sending.next().await {
+            chunks.push(sent?);
+        }
+        self.see_all(&sandbox, &chunks).await?;
+        self.finish(Manifest { format: FORMAT, about, chunks }).await
+    }
+
+    async fn send(&self, sandbox: &SandboxId, piece: Vec<u8>) -> Result<Chunk, ArchiveError> {
+        let bytes = piece.len() as u64;
+        let pack = move || -> io::Result<(String, Vec<u8>)> {
+            let packed = zstd::bulk::compress(&piece, LEVEL)?;
+            Ok((hex::encode(Sha256::digest(&packed)), packed))
+        };
+        let packed = tokio::task::spawn_blocking(pack).await.map_err(io::Error::other);
+        let (sha256, packed) = packed.and_then(|done| done).map_err(ArchiveError::Source)?;
+        let stored = packed.len() as u64;
+        let payload = PutPayload::from_bytes(Bytes::from(packed));
+        self.store.put(&chunk_key(sandbox, &sha256), payload).await.map_err(storage("write a piece"))?;
+        Ok(Chunk { sha256, bytes, stored })
+    }
+
+    /// An answer of 200 is a promise; seeing every piece with its length in the listing is better.
+    async fn see_all(&self, sandbox: &SandboxId, chunks: &[Chunk]) -> Result<(), ArchiveError> {
+        let prefix = Key::from(format!("{sandbox}/chunks"));
+        let seen: HashMap<Key, u64> = self
+            .store
+            .list(Some(&prefix))
+            .map_ok(|object| (object.location, object.size))
+            .try_collect()
+            .await
+            .map_err(storage("list"))?;
+        match chunks.iter().find(|chunk| seen.get(&chunk_key(sandbox, &chunk.sha256)) != Some(&chunk.stored))
+        {
+            None => Ok(()),
+            Some(lost) => Err(ArchiveError::Damaged {
+                key: sandbox.to_string(),
+                why: format!("piece {} was written and is not there whole", lost.sha256),
+            }),
+        }
+    }
+
+    async fn finish(&self, manifest: Manifest) -> Result<ArchiveRef, ArchiveError> {
+        let sandbox = manifest.about.sandbox.clone();
+        let text = serde_json::to_vec(&manifest).map_err(|cause| ArchiveError::Source(cause.into()))?;
+        let key = format!("{sandbox}/{}", hex::encode(Sha256::digest(&text)));
+        let location = Key::from(format!("{key}.json"));
+        let mut keep: HashSet<Key> =
+            manifest.chunks.iter().map(|chunk| chunk_key(&sandbox, &chunk.sha256)).collect();
+        keep.insert(location.clone());
+        self.store.put(&location, PutPayload::from(text)).await.map_err(storage("write a manifest"))?;
+        // Read back and checked like any other; what came before may go now, and is found again if it does not.
+        let (found, _) = self.find(&key).await?;
+        if let Err(error) = self.remove_all_but(&sandbox, &keep).await {
+            tracing::warn!(%sandbox, %error, "an earlier archive was left in object storage");
+        }
+        Ok(found)
+    }
+}
+
+async fn read_piece(files: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let mut piece = Vec::with_capacity(CHUNK);
+    let mut part = files.take(CHUNK as u64);
+    while part.read_buf(&mut piece).await? > 0 {}
+    Ok(piece)
+}

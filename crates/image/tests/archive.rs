@@ -1,0 +1,162 @@
+//! Archives in a folder: whole or not at all, every byte checked.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use atoll_image::archive::{About, ArchiveError, Archives};
+use atoll_model::{ArchiveRef, Limits, SandboxId};
+use tokio::io::AsyncReadExt;
+
+const MIB: usize = 1 << 20;
+
+fn about() -> About {
+    About {
+        sandbox: "abcdefghijklmnopqrst".parse().unwrap(),
+        template: "debian".into(),
+        template_version: "1".into(),
+        env: [("A".to_owned(), "1".to_owned())].into(),
+        user: "user".into(),
+        workdir: "/home/user".into(),
+        command: None,
+        limits: Limits::default(),
+        archived_at_ms: 1,
+    }
+}
+
+/// Bytes that do not compress, different for every seed.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+async fn read(archives: &Archives, at: &ArchiveRef) -> std::io::Result<Vec<u8>> {
+    let (_, mut files) = archives.get(at).await.map_err(std::io::Error::other)?;
+    let mut bytes = Vec::new();
+    files.read_to_end(&mut bytes).await?;
+    Ok(bytes)
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            found.extend(files_below(&entry.path()))
+        } else {
+            found.push(entry.path())
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn what_was_put_is_got_whatever_its_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let archives = Archives::open(&format!("file://{}", folder.path().display())).unwrap();
+    for length in [0, 1, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 40 * MIB] {
+        let bytes = noise(7, length);
+        let at = archives.put(about(), bytes.as_slice()).await.unwrap();
+        assert_eq!(at.bytes, length as u64);
+        assert_eq!(archives.find(&at.key).await.unwrap(), (at.clone(), about()));
+        assert!(read(&archives, &at).await.unwrap() == bytes, "{length} bytes came back changed");
+    }
+}
+
+#[tokio::test]
+async fn the_next_archive_of_a_sandbox_replaces_the_one_before_and_remove_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let archives = Archives::open(folder.path().to_str().unwrap()).unwrap();
+    let first = archives.put(about(), noise(1, 20 * MIB).as_slice()).await.unwrap();
+    let second = archives.put(about(), noise(2, 9 * MIB).as_slice()).await.unwrap();
+    assert!(matches!(archives.find(&first.key).await, Err(ArchiveError::NotFound { .. })));
+    assert_eq!(files_below(folder.path()).len(), 3, "two pieces and a manifest");
+    assert!(read(&archives, &second).await.unwrap() == noise(2, 9 * MIB));
+    let id: SandboxId = about().sandbox;
+    archives.remove(&id).await.unwrap();
+    archives.remove(&id).await.unwrap();
+    assert_eq!(files_below(folder.path()), Vec::<PathBuf>::new());
+}
+
+/// Gives some bytes and then fails, as a disk or a packer may.
+struct Broken(usize);
+
+impl tokio::io::AsyncRead for Broken {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        if self.0 == 0 {
+            return std::task::Poll::Ready(Err(std::io::ErrorKind::UnexpectedEof.into()));
+        }
+        let part = self.0.min(buffer.remaining());
+        buffer.put_slice(&noise(self.0 as u64, part));
+        self.0 -= part;
+        std::task::Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_leaves_no_archive_and_the_old_one_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let archives = Archives::open(folder.path().to_str().unwrap()).unwrap();
+    let old = archives.put(about(), noise(3, 9 * MIB).as_slice()).await.unwrap();
+    let broken = archives.put(about(), Broken(30 * MIB)).await;
+    assert!(matches!(broken, Err(ArchiveError::Source(_))), "{broken:?}");
+    let manifests = files_below(folder.path()).iter().filter(|p| p.extension().is_some()).count();
+    assert_eq!(manifests, 1);
+    assert!(read(&archives, &old).await.unwrap() == noise(3, 9 * MIB));
+}
+
+#[tokio::test]
+async fn a_damaged_a_cut_and_a_lost_piece_are_each_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let archives = Archives::open(folder.path().to_str().unwrap()).unwrap();
+    let damages: [(&str, fn(&Path)); 3] = [
+        ("flipped", |path| {
+            let mut bytes = std::fs::read(path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(path, bytes).unwrap();
+        }),
+        ("cut", |path| std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(100).unwrap()),
+        ("lost", |path| std::fs::remove_file(path).unwrap()),
+    ];
+    for (what, damage) in damages {
+        let at = archives.put(about(), noise(4, 20 * MIB).as_slice()).await.unwrap();
+        let last = files_below(folder.path()).into_iter().rfind(|p| p.extension().is_none()).unwrap();
+        damage(&last);
+        let refused = read(&archives, &at).await.expect_err(what);
+        let source = refused.get_ref().unwrap().to_string();
+        assert!(source.contains("damaged"), "{what}: {source}");
+        archives.remove(&about().sandbox).await.unwrap();
+    }
+    let at = archives.put(about(), noise(5, MIB).as_slice()).await.unwrap();
+    let manifest = files_below(folder.path()).into_iter().find(|p| p.extension().is_some()).unwrap();
+    let text = std::fs::read_to_string(&manifest).unwrap().replace("\"user\":\"user\"", "\"user\":\"root\"");
+    std::fs::write(&manifest, text).unwrap();
+    assert!(matches!(archives.find(&at.key).await, Err(ArchiveError::Damaged { .. })));
+}
+
+#[tokio::test]
+async fn keys_and_places_without_sense_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let archives = Archives::open(folder.path().to_str().unwrap()).unwrap();
+    for key in ["", "x", "../../etc/passwd", "abcdefghijklmnopqrst/../x", "abcdefghijklmnopqrst/"] {
+        assert!(matches!(archives.find(key).await, Err(ArchiveError::NotFound { .. })), "{key:?}");
+    }
+    for place in ["relative/folder", "http://host/x", "s3://", "s3://bucket?colour=red", ""] {
+        let refused = Archives::open(place).expect_err(place);
+        assert!(matches!(refused, ArchiveError::BadPlace { .. }), "{refused}");
+    }
+    let secret = Archives::open("ftp://user:hunter2@host/x").expect_err("no such scheme").to_string();
+    assert!(!secret.contains("hunter2"), "{secret}");
+}
