@@ -7,6 +7,7 @@
 mod files;
 mod logs;
 mod process;
+mod pulse;
 mod rpc;
 mod transport;
 
@@ -18,6 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Method};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
 
 pub use files::{Entry, EntryKind, FileReader, Range, WatchKind, WatchStream, Watched};
 pub use logs::{LogLine, LogStream, LogTail};
@@ -25,8 +27,11 @@ pub use process::{
     ExitStatus, Output, ProcessEvent, ProcessInfo, ProcessStream, StartProcess, Started, TerminalSize,
 };
 
+pub use pulse::Pulse;
+
 use crate::error::AgentError;
 use crate::init::{InitReply, InitRequest, Metrics};
+use pulse::Patience;
 use transport::Transport;
 
 /// LIMIT: an agent answers in well under a millisecond; ten seconds cover a sandbox that is starved of CPU.
@@ -64,6 +69,7 @@ impl std::fmt::Debug for AgentToken {
 #[derive(Clone)]
 pub struct AgentClient {
     inner: Arc<Inner>,
+    patience: Patience,
 }
 
 struct Inner {
@@ -87,7 +93,13 @@ impl AgentClient {
     {
         let inner =
             Inner { transport: Arc::new(Transport::new(connect)), token: RwLock::new(header_of(token)) };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), patience: Patience::default() }
+    }
+
+    /// The same client for somebody who knows when the sandbox stands still: deadlines do not count then.
+    #[must_use]
+    pub fn with_pulse(&self, pulse: watch::Receiver<Pulse>) -> Self {
+        Self { inner: Arc::clone(&self.inner), patience: Patience::new(pulse) }
     }
 
     /// Whether an agent answers at all. Needs no token.
@@ -114,6 +126,14 @@ impl AgentClient {
         serde_json::from_slice(&answer).map_err(|_| AgentError::Protocol("metrics are not what was agreed"))
     }
 
+    /// Seconds for which a program inside still asks to be kept awake; 0: none does.
+    pub async fn held(&self) -> Result<u64, AgentError> {
+        let answer = self.plain(Method::GET, "/hold", None).await?;
+        let held: crate::init::Held = serde_json::from_slice(&answer)
+            .map_err(|_| AgentError::Protocol("a hold is not what was agreed"))?;
+        Ok(held.held_s)
+    }
+
     async fn plain(
         &self,
         method: Method,
@@ -127,7 +147,7 @@ impl AgentClient {
             let answer = self.inner.transport.send(request).await?;
             rpc::accept(answer).await?.read_all(ANSWER_MAX).await
         };
-        within(path, CALL_LIMIT, call).await
+        self.patience.within(path, CALL_LIMIT, call).await
     }
 }
 
@@ -136,13 +156,4 @@ fn header_of(token: &AgentToken) -> HeaderValue {
     let mut value = HeaderValue::from_str(token.expose()).unwrap_or(HeaderValue::from_static(""));
     value.set_sensitive(true);
     value
-}
-
-/// Puts a deadline on a wait.
-async fn within<T>(
-    what: &'static str,
-    limit: Duration,
-    call: impl Future<Output = Result<T, AgentError>>,
-) -> Result<T, AgentError> {
-    tokio::time::timeout(limit, call).await.unwrap_or(Err(AgentError::Deadline { what, limit }))
 }

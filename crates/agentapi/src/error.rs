@@ -25,6 +25,9 @@ pub enum AgentError {
         /// How long it was waited for.
         limit: Duration,
     },
+    /// The instance ended, or was restored as another one, before the agent answered.
+    #[error("the instance ended before its agent answered")]
+    Ended,
     /// The agent answered something that its protocol does not have.
     #[error("the agent's answer breaks its protocol: {0}")]
     Protocol(&'static str),
@@ -45,7 +48,9 @@ impl AgentError {
     /// The closed kind that edges map.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Connect(_) | Self::Transport(_) | Self::Deadline { .. } => ErrorKind::Unavailable,
+            Self::Connect(_) | Self::Transport(_) | Self::Deadline { .. } | Self::Ended => {
+                ErrorKind::Unavailable
+            }
             Self::Upload(_) | Self::Argument(_) => ErrorKind::Invalid,
             Self::Protocol(_) => ErrorKind::Internal,
             Self::Refused { code, .. } => code.kind(),

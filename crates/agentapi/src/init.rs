@@ -58,6 +58,13 @@ pub struct InitReply {
     pub features: Vec<String>,
 }
 
+/// Body of `GET /hold`: how long a program inside asks to be kept awake.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Seconds from now; 0: nobody asks.
+    pub held_s: u64,
+}
+
 /// Names of features that a host may gate on.
 #[derive(Debug, Clone, Copy)]
 pub struct Features;

@@ -15,12 +15,12 @@ pub mod proto;
 #[cfg(feature = "client")]
 pub use client::{
     AgentClient, AgentToken, Entry, EntryKind, ExitStatus, FileReader, LogLine, LogStream, LogTail, Output,
-    ProcessEvent, ProcessInfo, ProcessStream, Range, StartProcess, Started, TerminalSize, WatchKind,
+    ProcessEvent, ProcessInfo, ProcessStream, Pulse, Range, StartProcess, Started, TerminalSize, WatchKind,
     WatchStream, Watched,
 };
 #[cfg(feature = "client")]
 pub use error::{AgentError, RpcCode};
-pub use init::{AgentLimits, Features, InitReply, InitRequest, Metrics};
+pub use init::{AgentLimits, Features, Held, InitReply, InitRequest, Metrics};
 
 /// The port the agent listens on, on loopback inside the sandbox's own network namespace.
 pub const AGENT_PORT: u16 = 49983;

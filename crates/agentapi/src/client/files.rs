@@ -11,9 +11,10 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 
+use super::pulse::Patience;
 use super::rpc::{Frames, accept};
 use super::transport::BodyReader;
-use super::{AgentClient, CALL_LIMIT, TREE_LIMIT, within};
+use super::{AgentClient, CALL_LIMIT, TREE_LIMIT};
 use crate::error::AgentError;
 use crate::proto::agent;
 
@@ -82,6 +83,7 @@ pub struct FileReader {
     pub mode: u32,
     body: BodyReader,
     left: u64,
+    patience: Patience,
 }
 
 impl std::fmt::Debug for FileReader {
@@ -93,7 +95,7 @@ impl std::fmt::Debug for FileReader {
 impl FileReader {
     /// The next bytes, `None` when all `len` came. A file that shrank meanwhile is an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Bytes, AgentError>> {
-        match within("file", READ_SILENCE, self.body.chunk()).await {
+        match self.patience.within("file", READ_SILENCE, self.body.chunk()).await {
             Ok(Some(chunk)) => match self.left.checked_sub(chunk.len() as u64) {
                 Some(left) => {
                     self.left = left;
@@ -220,7 +222,7 @@ impl AgentClient {
             let (status, headers) = (answer.head.status, answer.head.headers.clone());
             Ok((status, headers, accept(answer).await?))
         };
-        let (status, headers, body) = within("read_file", CALL_LIMIT, call).await?;
+        let (status, headers, body) = self.patience.within("read_file", CALL_LIMIT, call).await?;
         if range.is_some() && status != StatusCode::PARTIAL_CONTENT {
             return Err(AgentError::Protocol("a range was asked for and not sent"));
         }
@@ -229,7 +231,8 @@ impl AgentClient {
         let mode =
             headers.get(crate::MODE_HEADER).and_then(|v| u32::from_str_radix(v.to_str().ok()?, 8).ok());
         let size = number(crate::SIZE_HEADER).unwrap_or(len);
-        Ok(FileReader { len, size, mode: mode.unwrap_or(0o644) & 0o7777, body, left: len })
+        let (mode, patience) = (mode.unwrap_or(0o644) & 0o7777, self.patience.clone());
+        Ok(FileReader { len, size, mode, body, left: len, patience })
     }
 
     /// Writes a whole file with the rights of `user`: parents are made, the name appears or changes only when every
@@ -261,7 +264,7 @@ impl AgentClient {
             }
             accept(answer).await?.read_all(1 << 20).await
         };
-        within("write_file", UPLOAD_LIMIT, call).await.map(|_| ())
+        self.patience.within("write_file", UPLOAD_LIMIT, call).await.map(|_| ())
     }
 
     /// Writes a whole file from memory.
@@ -357,7 +360,7 @@ impl AgentClient {
             ..Default::default()
         };
         let mut frames = self.stream("/atoll.agent.v1.Agent/Watch", &request).await?;
-        let first = within("watch", CALL_LIMIT, frames.next::<agent::WatchEvent>()).await?;
+        let first = self.patience.within("watch", CALL_LIMIT, frames.next::<agent::WatchEvent>()).await?;
         match first.and_then(|event| event.kind.as_known()) {
             Some(agent::watch_event::Kind::KIND_STARTED) => Ok(WatchStream { frames }),
             _ => Err(AgentError::Protocol("a watch did not say that it started")),

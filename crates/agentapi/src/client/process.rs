@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::Stream;
 
 use super::rpc::Frames;
-use super::{AgentClient, CALL_LIMIT, within};
+use super::{AgentClient, CALL_LIMIT};
 use crate::error::AgentError;
 use crate::proto::agent::__buffa::oneof::process_event::Event;
 use crate::proto::{agent, process};
@@ -148,12 +148,8 @@ impl ProcessStream {
         self.ended = !matches!(item, Some(Ok(ref event)) if !matches!(event, ProcessEvent::Exit(_)));
         if matches!(item, Some(Ok(ProcessEvent::Exit(_)))) {
             // The end frame is on its way with the exit; reading it gives the connection back.
-            let _ = within(
-                "end of stream",
-                Duration::from_millis(200),
-                self.frames.next::<agent::ProcessEvent>(),
-            )
-            .await;
+            let end = self.frames.next::<agent::ProcessEvent>();
+            let _ = tokio::time::timeout(Duration::from_millis(200), end).await;
         }
         item
     }
@@ -302,7 +298,7 @@ impl AgentClient {
     ) -> Result<(Started, ProcessStream), AgentError> {
         let frames = self.stream(uri, request).await?;
         let mut stream = ProcessStream { frames, ended: false };
-        let started = within(uri, CALL_LIMIT, stream.started()).await?;
+        let started = self.patience.within(uri, CALL_LIMIT, stream.started()).await?;
         Ok((started, stream))
     }
 }

@@ -8,8 +8,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use serde::Deserialize;
 
+use super::pulse::Patience;
 use super::transport::{Answer, Body, BodyReader, full};
-use super::{ANSWER_MAX, AgentClient, CALL_LIMIT, within};
+use super::{ANSWER_MAX, AgentClient, CALL_LIMIT};
 use crate::error::{AgentError, RpcCode};
 
 /// LIMIT: an agent's output events are at most 32 KiB of data; the rest is room for a future agent.
@@ -19,7 +20,7 @@ const FRAME_MAX: usize = 1 << 20;
 const ERROR_MAX: usize = 64 * 1024;
 
 /// How often the agent is asked to say that it lives, and how long its silence is borne. A paused sandbox is
-/// silent too: its streams end, and the caller attaches again after the resume.
+/// silent too: that does not count where the client knows of it.
 const KEEPALIVE_S: &str = "20";
 const SILENCE_LIMIT: Duration = Duration::from_secs(90);
 
@@ -74,7 +75,7 @@ impl AgentClient {
             let answer = self.inner.transport.send(request).await?;
             accept(answer).await?.read_all(ANSWER_MAX).await
         };
-        let answer = within(uri, limit, call).await?;
+        let answer = self.patience.within(uri, limit, call).await?;
         A::decode_from_slice(&answer).map_err(|_| AgentError::Protocol("the message does not decode"))
     }
 
@@ -90,8 +91,8 @@ impl AgentClient {
         headers.insert("keepalive-ping-interval", HeaderValue::from_static(KEEPALIVE_S));
         *request.body_mut() = full(envelope(message)?);
         let call = async { accept(self.inner.transport.send(request).await?).await };
-        let body = within(uri, CALL_LIMIT, call).await?;
-        Ok(Frames { body, buffered: BytesMut::new(), ended: false })
+        let body = self.patience.within(uri, CALL_LIMIT, call).await?;
+        Ok(Frames { body, buffered: BytesMut::new(), ended: false, patience: self.patience.clone() })
     }
 }
 
@@ -153,6 +154,7 @@ pub(super) struct Frames {
     body: BodyReader,
     buffered: BytesMut,
     ended: bool,
+    patience: Patience,
 }
 
 #[derive(Deserialize)]
@@ -163,7 +165,8 @@ struct EndOfStream {
 impl Frames {
     /// The next message, or `None` after an orderly end. Cancel-safe: partial frames stay buffered.
     pub(super) async fn next<A: Message>(&mut self) -> Result<Option<A>, AgentError> {
-        within("stream", SILENCE_LIMIT, self.next_unbounded()).await
+        let patience = self.patience.clone();
+        patience.within("stream", SILENCE_LIMIT, self.next_unbounded()).await
     }
 
     async fn next_unbounded<A: Message>(&mut self) -> Result<Option<A>, AgentError> {

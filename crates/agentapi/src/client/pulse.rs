@@ -1,0 +1,130 @@
+//! Whether the sandbox stands still. Deadlines count only while it does not: a paused sandbox is silent and well.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::error::AgentError;
+
+/// What whoever drives the sandbox knows of the instance that a client talks to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pulse {
+    /// It runs: silence counts.
+    Beats,
+    /// It is paused: nothing counts.
+    Still,
+    /// It ended, or was restored as another instance: whatever waits for it waits in vain.
+    Gone,
+}
+
+/// Puts deadlines on waits, and stops their clocks while the sandbox stands still.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Patience {
+    pulse: Option<watch::Receiver<Pulse>>,
+}
+
+impl Patience {
+    pub(super) fn new(pulse: watch::Receiver<Pulse>) -> Self {
+        Self { pulse: Some(pulse) }
+    }
+
+    pub(super) async fn within<T>(
+        &self,
+        what: &'static str,
+        limit: Duration,
+        call: impl Future<Output = Result<T, AgentError>>,
+    ) -> Result<T, AgentError> {
+        let Some(mut pulse) = self.pulse.clone() else {
+            let late = || Err(AgentError::Deadline { what, limit });
+            return tokio::time::timeout(limit, call).await.unwrap_or_else(|_| late());
+        };
+        tokio::select! {
+            // What has come is handed out, also when the instance is gone by now.
+            biased;
+            done = call => done,
+            error = elapse(&mut pulse, what, limit) => Err(error),
+        }
+    }
+}
+
+/// Ends when `limit` has passed with a beating pulse, or when there is no pulse any more.
+async fn elapse(pulse: &mut watch::Receiver<Pulse>, what: &'static str, limit: Duration) -> AgentError {
+    let mut left = limit;
+    loop {
+        let now = *pulse.borrow_and_update();
+        let since = Instant::now();
+        let counts = match now {
+            Pulse::Gone => return AgentError::Ended,
+            Pulse::Still => false,
+            Pulse::Beats => true,
+        };
+        tokio::select! {
+            () = tokio::time::sleep(left), if counts => return AgentError::Deadline { what, limit },
+            changed = pulse.changed() => {
+                if counts {
+                    left = left.saturating_sub(since.elapsed());
+                }
+                if changed.is_err() {
+                    // Nobody knows any more; the clock goes on.
+                    tokio::time::sleep(left).await;
+                    return AgentError::Deadline { what, limit };
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+    }
+
+    #[test]
+    fn time_in_which_the_sandbox_stands_still_does_not_count() {
+        runtime().block_on(async {
+            let (tell, pulse) = watch::channel(Pulse::Beats);
+            let begun = Instant::now();
+            let patience = Patience::new(pulse);
+            let waiting = patience.within::<()>("x", LIMIT, std::future::pending());
+            let life = async {
+                tokio::time::sleep(Duration::from_secs(4)).await;
+                tell.send_replace(Pulse::Still);
+                tokio::time::sleep(Duration::from_secs(3_600)).await;
+                tell.send_replace(Pulse::Beats);
+                std::future::pending::<()>().await;
+            };
+            let error = tokio::select! { ended = waiting => ended.unwrap_err(), () = life => unreachable!() };
+            assert!(matches!(error, AgentError::Deadline { .. }));
+            assert_eq!(begun.elapsed().as_secs(), 3_610);
+        });
+    }
+
+    #[test]
+    fn who_waits_for_an_instance_that_is_gone_is_told_at_once() {
+        runtime().block_on(async {
+            let (tell, pulse) = watch::channel(Pulse::Still);
+            tell.send_replace(Pulse::Gone);
+            let ended = Patience::new(pulse).within::<()>("x", LIMIT, std::future::pending()).await;
+            assert!(matches!(ended, Err(AgentError::Ended)));
+        });
+    }
+
+    #[test]
+    fn without_anybody_who_knows_the_clock_goes_on() {
+        runtime().block_on(async {
+            for pulse in [Pulse::Still, Pulse::Beats] {
+                let (_, pulse) = watch::channel(pulse);
+                let ended = Patience::new(pulse).within::<()>("x", LIMIT, std::future::pending()).await;
+                assert!(matches!(ended, Err(AgentError::Deadline { .. })));
+            }
+        });
+    }
+}
