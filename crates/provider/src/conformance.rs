@@ -18,7 +18,8 @@ use async_trait::async_trait;
 use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId, Storage};
 
 use crate::{
-    AGENT_PORT, Booted, ByteStream, Fate, InstanceSpec, Known, NoticeKind, Provider, ProviderError, Target,
+    AGENT_PORT, Adopted, Booted, ByteStream, Fate, InstanceSpec, Known, NoticeKind, Origin, Provider,
+    ProviderError, Target,
 };
 
 /// What a case does inside an instance; the tests of a provider bring it, mostly over the agent.
@@ -114,6 +115,7 @@ impl Fixture {
             network: NetworkPolicy::DenyAll,
             storage: Storage::Disk,
             hostname: "conformance".to_owned(),
+            origin: Origin::Template,
         }
     }
 
@@ -156,16 +158,20 @@ fn known(spec: &InstanceSpec, live: Option<&Live<'_>>) -> Known {
         storage: spec.storage,
         limits: spec.limits,
         network: spec.network,
+        paused: false,
     }
+}
+
+fn adopted(spec: &InstanceSpec, fate: Fate) -> Adopted {
+    Adopted { instance: spec.instance.clone(), fate, facts: None }
 }
 
 async fn a_created_instance_is_dialled_and_measured(fixture: Fixture) {
     let spec = fixture.spec();
     let live = fixture.create(&spec).await;
     assert!(live.dial().await.is_ok());
-    assert!(!live.booted.agent_token.is_empty());
-    let facts = live.booted.facts.to_string();
-    assert!(!facts.contains(&live.booted.agent_token), "facts hold no secret");
+    let token = live.booted.agent_token.clone().expect("a new agent has a new token");
+    assert!(!token.is_empty() && !live.booted.facts.to_string().contains(&token), "facts hold no secret");
     let usage = fixture.provider.usage(&live.target).await.unwrap();
     assert!(usage.pids >= 1 && usage.memory_bytes > 0, "{usage:?}");
     let node = fixture.provider.node().await.unwrap();
@@ -263,8 +269,9 @@ async fn adoption_keeps_the_known_and_removes_the_rest(fixture: Fixture) {
     let halted = fixture.create(&stopped).await;
     fixture.provider.halt(&halted.target).await.unwrap();
     fixture.create(&unknown).await;
-    let fates = fixture.provider.adopt(vec![known(&kept, Some(&live)), known(&stopped, None)]).await.unwrap();
-    assert_eq!(fates, [(kept.instance.clone(), Fate::Alive)]);
+    let fates =
+        fixture.provider.adopt(vec![known(&kept, Some(&live)), known(&stopped, None)], vec![]).await.unwrap();
+    assert_eq!(fates, [adopted(&kept, Fate::Alive)]);
     assert!(live.dial().await.is_ok());
     assert!(is_gone(fixture.provider.usage(&target(&unknown)).await));
     if fixture.provider.capabilities().keeps_files {
@@ -279,8 +286,8 @@ async fn adoption_says_what_is_gone(fixture: Fixture) {
     let spec = fixture.spec();
     let live = fixture.create(&spec).await;
     fixture.inside.kill(&live).await;
-    let fates = fixture.provider.adopt(vec![known(&spec, Some(&live))]).await.unwrap();
-    assert_eq!(fates, [(spec.instance.clone(), Fate::Gone)]);
+    let fates = fixture.provider.adopt(vec![known(&spec, Some(&live))], vec![]).await.unwrap();
+    assert_eq!(fates, [adopted(&spec, Fate::Gone)]);
     fixture.destroy(&spec).await;
 }
 

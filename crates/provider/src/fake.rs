@@ -5,21 +5,19 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "test code behind a feature")]
 
 mod agent;
+mod provide;
+mod world;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use atoll_model::policy::placement::Node;
-use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId};
+use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId, SnapshotId};
 use tokio::sync::{Notify, broadcast};
-use tokio::task::JoinSet;
 
-use crate::{
-    Booted, ByteStream, Capabilities, Fate, InstanceSpec, InstanceUsage, Known, Notice, NoticeKind, Provider,
-    ProviderError, Target,
-};
+use crate::{Capabilities, Notice, NoticeKind, ProviderError};
+use world::{World, failed};
 
 /// The only template it has.
 pub const TEMPLATE: &str = "base";
@@ -27,17 +25,37 @@ pub const TEMPLATE: &str = "base";
 /// A call that can be scripted and is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// [`Provider::create`]
+    /// [`crate::Provider::create`]
     Create,
-    /// [`Provider::boot`]
+    /// [`crate::Provider::boot`]
     Boot,
-    /// [`Provider::halt`]
+    /// [`crate::Provider::pause`]
+    Pause,
+    /// [`crate::Provider::checkpoint`]
+    Checkpoint,
+    /// [`crate::Provider::resume`]
+    Resume,
+    /// [`crate::Provider::restore`]
+    Restore,
+    /// [`crate::Provider::snapshot`]
+    Snapshot,
+    /// [`crate::Provider::verify_snapshot`]
+    VerifySnapshot,
+    /// [`crate::Provider::remove_snapshot`]
+    RemoveSnapshot,
+    /// [`crate::Provider::rollback`]
+    Rollback,
+    /// [`crate::Provider::pack`]
+    Pack,
+    /// [`crate::Provider::unpack`]
+    Unpack,
+    /// [`crate::Provider::halt`]
     Halt,
-    /// [`Provider::destroy`]
+    /// [`crate::Provider::destroy`]
     Destroy,
-    /// [`Provider::resize`]
+    /// [`crate::Provider::resize`]
     Resize,
-    /// [`Provider::set_network`]
+    /// [`crate::Provider::set_network`]
     SetNetwork,
 }
 
@@ -46,14 +64,19 @@ pub enum Call {
 pub enum Script {
     /// It fails before it did anything.
     Fail,
-    /// It does its work and then fails: the answer got lost.
+    /// It does its work and then fails: the answer got lost. Calls that promise to leave all as it was keep that promise.
     FailAfter,
     /// It takes so long.
     Delay(Duration),
     /// It waits until [`FakeProvider::release`].
     Hold,
+    /// It does its work and waits until [`FakeProvider::release`] before it says so. Who drops it has the work of a server
+    /// that died before it could write it down.
+    HoldAfter,
     /// It hands out a token that the agent does not take.
     WrongToken,
+    /// The stream of a pack breaks off in the middle.
+    Cut,
     /// It panics.
     Panic,
 }
@@ -61,35 +84,22 @@ pub enum Script {
 /// Files of one sandbox, by path.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-#[derive(Default)]
-struct World {
-    sandboxes: HashMap<SandboxId, Sandbox>,
-    scripts: HashMap<Call, Vec<Script>>,
-    calls: Vec<(Call, SandboxId)>,
-    wrong_token: bool,
-}
-
-#[derive(Default)]
-struct Sandbox {
-    files: Files,
-    instance: Option<Instance>,
-    limits: Limits,
-    network: NetworkPolicy,
-}
-
-struct Instance {
-    id: InstanceId,
-    token: String,
-    /// Its connections end with it.
-    connections: JoinSet<()>,
-}
-
 /// A provider in memory. It outlives any service over it, as real instances do.
 pub struct FakeProvider {
     world: Mutex<World>,
     notices: broadcast::Sender<Notice>,
     released: Notify,
     node: Mutex<Node>,
+    able: Mutex<Capabilities>,
+}
+
+/// What a call does when its work is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    Nothing,
+    Fail,
+    Hold,
+    Cut,
 }
 
 impl Default for FakeProvider {
@@ -105,7 +115,23 @@ impl Default for FakeProvider {
             overcommit: 1.0,
         };
         let (notices, _) = broadcast::channel(64);
-        Self { world: Mutex::default(), notices, released: Notify::new(), node: Mutex::new(node) }
+        let able = Capabilities {
+            keeps_files: true,
+            limits_disk: true,
+            resizes_live: true,
+            network: true,
+            pauses: true,
+            checkpoints: true,
+            snapshots: true,
+            packs: true,
+        };
+        Self {
+            world: Mutex::default(),
+            notices,
+            released: Notify::new(),
+            node: Mutex::new(node),
+            able: Mutex::new(able),
+        }
     }
 }
 
@@ -131,6 +157,11 @@ impl FakeProvider {
         change(&mut self.node.lock().unwrap());
     }
 
+    /// Changes what it can do.
+    pub fn set_capabilities(&self, change: impl FnOnce(&mut Capabilities)) {
+        change(&mut self.able.lock().unwrap());
+    }
+
     /// Everything it holds: sandboxes, each with its live instance. Empty means no leak.
     #[must_use]
     pub fn holds(&self) -> Vec<(SandboxId, Option<InstanceId>)> {
@@ -144,10 +175,48 @@ impl FakeProvider {
         held
     }
 
+    /// The snapshots that it holds; part of the leak check.
+    #[must_use]
+    pub fn snapshots(&self) -> Vec<SnapshotId> {
+        self.world.lock().unwrap().snapshots.keys().cloned().collect()
+    }
+
+    /// Whether a sandbox's processes stand still in memory.
+    #[must_use]
+    pub fn is_frozen(&self, sandbox: &SandboxId) -> bool {
+        let world = self.world.lock().unwrap();
+        let live = world.sandboxes.get(sandbox).and_then(|sandbox| sandbox.instance.as_ref());
+        live.is_some_and(world::Instance::is_frozen)
+    }
+
+    /// Whether a sandbox's processes are on disk.
+    #[must_use]
+    pub fn is_checkpointed(&self, sandbox: &SandboxId) -> bool {
+        let world = self.world.lock().unwrap();
+        world.sandboxes.get(sandbox).is_some_and(|sandbox| sandbox.checkpoint.is_some())
+    }
+
+    /// Changes a byte of a snapshot, as a bad disk would; says whether it was there.
+    pub fn damage(&self, snapshot: &SnapshotId) -> bool {
+        let mut world = self.world.lock().unwrap();
+        let shot = world.snapshots.get_mut(snapshot);
+        shot.map(|shot| shot.files.insert("/damaged".to_owned(), vec![0])).is_some()
+    }
+
     /// How often a call was made for a sandbox.
     #[must_use]
     pub fn calls(&self, call: Call, sandbox: &SandboxId) -> usize {
-        self.world.lock().unwrap().calls.iter().filter(|(c, s)| *c == call && s == sandbox).count()
+        self.count(call, sandbox.as_str())
+    }
+
+    /// How often a call was made for a snapshot: verify and remove.
+    #[must_use]
+    pub fn snapshot_calls(&self, call: Call, snapshot: &SnapshotId) -> usize {
+        self.count(call, snapshot.as_str())
+    }
+
+    fn count(&self, call: Call, id: &str) -> usize {
+        self.world.lock().unwrap().calls.iter().filter(|(c, i)| *c == call && i == id).count()
     }
 
     /// The limits and policy that are in force.
@@ -180,181 +249,41 @@ impl FakeProvider {
         self.world.lock().unwrap().sandboxes.get_mut(sandbox).map(|sandbox| look(&mut sandbox.files))
     }
 
-    /// Logs a call and plays its script; says whether it must fail after its work.
-    async fn play(&self, call: Call, sandbox: &SandboxId) -> Result<bool, ProviderError> {
+    /// Looks at or changes what the processes of a live instance know.
+    pub fn memory<T>(&self, sandbox: &SandboxId, look: impl FnOnce(&mut Vec<u8>) -> T) -> Option<T> {
+        let mut world = self.world.lock().unwrap();
+        let live = world.sandboxes.get_mut(sandbox).and_then(|sandbox| sandbox.instance.as_mut());
+        live.map(|live| look(&mut live.bytes))
+    }
+
+    /// Lets a live instance use CPU time and send bytes, as work inside would.
+    pub fn work(&self, sandbox: &SandboxId, cpu: Duration, sent_bytes: u64) {
+        let mut world = self.world.lock().unwrap();
+        if let Some(live) = world.sandboxes.get_mut(sandbox).and_then(|sandbox| sandbox.instance.as_mut()) {
+            live.worked.cpu_us += u64::try_from(cpu.as_micros()).unwrap();
+            live.worked.sent_bytes += sent_bytes;
+        }
+    }
+
+    /// Logs a call and plays its script; says what it must do after its work.
+    async fn play(&self, call: Call, id: &str) -> Result<After, ProviderError> {
         let script = {
             let mut world = self.world.lock().unwrap();
-            world.calls.push((call, sandbox.clone()));
+            world.calls.push((call, id.to_owned()));
             let scripts = world.scripts.entry(call).or_default();
             if scripts.is_empty() { None } else { Some(scripts.remove(0)) }
         };
         match script {
             None => {}
-            Some(Script::Fail) => return Err(failed()),
-            Some(Script::FailAfter) => return Ok(true),
+            Some(Script::Fail) => return Err(failed("the scripted step", "scripted")),
+            Some(Script::FailAfter) => return Ok(After::Fail),
+            Some(Script::HoldAfter) => return Ok(After::Hold),
+            Some(Script::Cut) => return Ok(After::Cut),
             Some(Script::Delay(delay)) => tokio::time::sleep(delay).await,
             Some(Script::Hold) => self.released.notified().await,
             Some(Script::WrongToken) => self.world.lock().unwrap().wrong_token = true,
             Some(Script::Panic) => panic!("scripted"),
         }
-        Ok(false)
-    }
-
-    fn make(&self, spec: &InstanceSpec, first: bool) -> Result<Booted, ProviderError> {
-        if spec.template != TEMPLATE {
-            return Err(ProviderError::NoTemplate { template: spec.template.clone() });
-        }
-        let mut world = self.world.lock().unwrap();
-        let wrong_token = std::mem::take(&mut world.wrong_token);
-        if first && world.sandboxes.contains_key(&spec.sandbox) {
-            return Err(failed());
-        }
-        if !first && !world.sandboxes.contains_key(&spec.sandbox) {
-            return Err(gone(&spec.sandbox));
-        }
-        let sandbox = world.sandboxes.entry(spec.sandbox.clone()).or_default();
-        if sandbox.instance.is_some() {
-            return Err(failed());
-        }
-        (sandbox.limits, sandbox.network) = (spec.limits, spec.network);
-        let token = format!("token-{}", spec.instance);
-        let instance =
-            Instance { id: spec.instance.clone(), token: token.clone(), connections: JoinSet::new() };
-        sandbox.instance = Some(instance);
-        let facts = serde_json::json!({ "instance": spec.instance });
-        let agent_token = if wrong_token { "another".to_owned() } else { token };
-        Ok(Booted { facts, agent_token, from_pool: false })
-    }
-}
-
-fn gone(sandbox: &SandboxId) -> ProviderError {
-    ProviderError::Gone { sandbox: sandbox.clone() }
-}
-
-fn failed() -> ProviderError {
-    ProviderError::Failed { step: "the scripted step".to_owned(), cause: "scripted".into() }
-}
-
-impl World {
-    /// The live instance that a call names.
-    fn named(&mut self, target: &Target) -> Result<&mut Sandbox, ProviderError> {
-        let sandbox = self.sandboxes.get_mut(&target.sandbox).ok_or_else(|| gone(&target.sandbox))?;
-        let live = sandbox.instance.as_ref().map(|instance| &instance.id);
-        if live.is_some() && live == target.instance.as_ref() {
-            Ok(sandbox)
-        } else {
-            Err(gone(&target.sandbox))
-        }
-    }
-}
-
-#[async_trait]
-impl Provider for FakeProvider {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { keeps_files: true, limits_disk: false, resizes_live: true, network: true }
-    }
-
-    async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
-        let fail_after = self.play(Call::Create, &spec.sandbox).await?;
-        let booted = self.make(spec, true)?;
-        if fail_after {
-            self.world.lock().unwrap().sandboxes.remove(&spec.sandbox);
-            return Err(failed());
-        }
-        Ok(booted)
-    }
-
-    async fn boot(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
-        let fail_after = self.play(Call::Boot, &spec.sandbox).await?;
-        let booted = self.make(spec, false)?;
-        if fail_after {
-            self.kill(&spec.sandbox, false);
-            return Err(failed());
-        }
-        Ok(booted)
-    }
-
-    async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
-        let fail_after = self.play(Call::Halt, &target.sandbox).await?;
-        if self.world.lock().unwrap().named(target).is_ok() {
-            self.kill(&target.sandbox, false);
-        }
-        if fail_after { Err(failed()) } else { Ok(()) }
-    }
-
-    async fn destroy(&self, target: &Target) -> Result<(), ProviderError> {
-        let fail_after = self.play(Call::Destroy, &target.sandbox).await?;
-        self.world.lock().unwrap().sandboxes.remove(&target.sandbox);
-        if fail_after { Err(failed()) } else { Ok(()) }
-    }
-
-    async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
-        self.play(Call::Resize, &target.sandbox).await?;
-        self.world.lock().unwrap().named(target)?.limits = *limits;
-        Ok(())
-    }
-
-    async fn set_network(&self, target: &Target, policy: NetworkPolicy) -> Result<(), ProviderError> {
-        self.play(Call::SetNetwork, &target.sandbox).await?;
-        self.world.lock().unwrap().named(target)?.network = policy;
-        Ok(())
-    }
-
-    async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
-        self.world.lock().unwrap().named(target)?;
-        Ok(InstanceUsage {
-            cpu_us: 1_000,
-            memory_bytes: 1 << 20,
-            cache_bytes: 1 << 10,
-            pids: 1,
-            disk_bytes: 4_096,
-        })
-    }
-
-    async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError> {
-        let mut world = self.world.lock().unwrap();
-        let sandbox = world.named(target)?;
-        if port != crate::AGENT_PORT {
-            return Err(ProviderError::PortClosed { port });
-        }
-        let instance = sandbox.instance.as_mut().ok_or_else(|| gone(&target.sandbox))?;
-        let (near, far) = tokio::io::duplex(64 << 10);
-        instance.connections.spawn(agent::serve(far, instance.token.clone()));
-        Ok(Box::new(near))
-    }
-
-    async fn adopt(&self, known: Vec<Known>) -> Result<Vec<(InstanceId, Fate)>, ProviderError> {
-        let mut world = self.world.lock().unwrap();
-        world.sandboxes.retain(|id, _| known.iter().any(|known| known.sandbox == *id));
-        let mut fates = Vec::new();
-        for known in known {
-            let live = world.sandboxes.get_mut(&known.sandbox);
-            let wanted = known.instance.as_ref().map(|(id, _)| id);
-            let lives = live.is_some_and(|sandbox| {
-                sandbox.instance.take_if(|instance| Some(&instance.id) != wanted);
-                (sandbox.limits, sandbox.network) = (known.limits, known.network);
-                sandbox.instance.is_some()
-            });
-            if let Some((id, _)) = known.instance {
-                fates.push((id, if lives { Fate::Alive } else { Fate::Gone }));
-            }
-        }
-        Ok(fates)
-    }
-
-    fn notices(&self) -> broadcast::Receiver<Notice> {
-        self.notices.subscribe()
-    }
-
-    async fn node(&self) -> Result<Node, ProviderError> {
-        Ok(*self.node.lock().unwrap())
-    }
-
-    async fn settle(&self, _deadline: Duration) -> Result<(), ProviderError> {
-        Ok(())
+        Ok(After::Nothing)
     }
 }

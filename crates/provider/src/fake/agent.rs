@@ -10,14 +10,27 @@
 //! | anything else | is not found |
 
 use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
+use tokio::sync::watch;
 
-/// Serves one connection until it ends.
-pub(super) async fn serve(stream: DuplexStream, token: String) {
+/// Serves one connection until it ends; while it is frozen it stands still.
+pub(super) async fn serve(
+    stream: DuplexStream,
+    token: Arc<Mutex<String>>,
+    mut frozen: watch::Receiver<bool>,
+) {
     let mut stream = BufReader::new(stream);
     while let Some(request) = read(&mut stream).await {
-        let answer = if request.token == token || request.path == "/health" {
+        if frozen.wait_for(|frozen| !frozen).await.is_err() {
+            return;
+        }
+        let is_trusted = request.token == *token.lock().unwrap();
+        let answer = if is_trusted || request.path == "/health" {
+            if is_trusted && request.path == "/init" {
+                rotate(&request.body, &token);
+            }
             answer(&request)
         } else {
             plain(401, r#"{"code":"unauthenticated","message":"wrong token"}"#)
@@ -26,6 +39,14 @@ pub(super) async fn serve(stream: DuplexStream, token: String) {
         if stream.get_mut().write_all(&answer).await.is_err() {
             return;
         }
+    }
+}
+
+/// A greeting may bring a new token; it counts from the next request on.
+fn rotate(body: &[u8], token: &Mutex<String>) {
+    let greeting = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
+    if let Some(next) = greeting["accessToken"].as_str() {
+        next.clone_into(&mut token.lock().unwrap());
     }
 }
 

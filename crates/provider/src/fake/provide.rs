@@ -1,0 +1,239 @@
+//! The fake as a provider: each call plays its script and then changes the world.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use atoll_model::policy::placement::Node;
+use atoll_model::{Held, Limits, NetworkPolicy, SnapshotId};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::sync::broadcast;
+
+use super::world::failed;
+use super::{After, Call, FakeProvider, agent};
+use crate::{
+    Adopted, Booted, ByteStream, Capabilities, InstanceSpec, InstanceUsage, Known, Notice, Origin, Packed,
+    Provider, ProviderError, RolledBack, Snapshotted, Target,
+};
+
+#[async_trait]
+impl Provider for FakeProvider {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        *self.able.lock().unwrap()
+    }
+
+    async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        if let Origin::Snapshot { memory, .. } = &spec.origin {
+            self.need(|able| able.snapshots, "a sandbox from a snapshot")?;
+            self.need(|able| able.checkpoints || !memory, "a sandbox from a snapshot with memory")?;
+        }
+        let after = self.play(Call::Create, spec.sandbox.as_str()).await?;
+        let booted = self.world.lock().unwrap().create(spec)?;
+        if after == After::Fail {
+            self.world.lock().unwrap().sandboxes.remove(&spec.sandbox);
+        }
+        self.end(after, booted).await
+    }
+
+    async fn boot(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        let after = self.play(Call::Boot, spec.sandbox.as_str()).await?;
+        let booted = self.world.lock().unwrap().boot(spec)?;
+        if after == After::Fail {
+            self.kill(&spec.sandbox, false);
+        }
+        self.end(after, booted).await
+    }
+
+    async fn pause(&self, target: &Target) -> Result<Held, ProviderError> {
+        self.need(|able| able.pauses, "a pause")?;
+        let after = self.play(Call::Pause, target.sandbox.as_str()).await?;
+        let held = self.world.lock().unwrap().pause(target)?;
+        self.end(after, held).await
+    }
+
+    async fn checkpoint(&self, target: &Target) -> Result<(), ProviderError> {
+        self.need(|able| able.checkpoints, "a checkpoint")?;
+        let after = self.play_whole(Call::Checkpoint, target.sandbox.as_str()).await?;
+        self.world.lock().unwrap().checkpoint(target)?;
+        self.end(after, ()).await
+    }
+
+    async fn resume(&self, target: &Target) -> Result<(), ProviderError> {
+        let after = self.play_whole(Call::Resume, target.sandbox.as_str()).await?;
+        self.world.lock().unwrap().live(target)?.frozen.send_replace(false);
+        self.end(after, ()).await
+    }
+
+    async fn restore(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        self.need(|able| able.checkpoints, "a restore")?;
+        let after = self.play_whole(Call::Restore, spec.sandbox.as_str()).await?;
+        let booted = self.world.lock().unwrap().restore(spec)?;
+        self.end(after, booted).await
+    }
+
+    async fn snapshot(
+        &self,
+        target: &Target,
+        snapshot: &SnapshotId,
+        memory: bool,
+    ) -> Result<Snapshotted, ProviderError> {
+        self.need(|able| able.snapshots, "a snapshot")?;
+        self.need(|able| able.checkpoints || !memory, "a snapshot with memory")?;
+        let after = self.play_whole(Call::Snapshot, target.sandbox.as_str()).await?;
+        let made = self.world.lock().unwrap().snapshot(target, snapshot, memory)?;
+        self.end(after, made).await
+    }
+
+    async fn verify_snapshot(&self, snapshot: &SnapshotId, seal: &str) -> Result<(), ProviderError> {
+        let after = self.play(Call::VerifySnapshot, snapshot.as_str()).await?;
+        self.world.lock().unwrap().verify(snapshot, seal)?;
+        self.end(after, ()).await
+    }
+
+    async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError> {
+        let after = self.play(Call::RemoveSnapshot, snapshot.as_str()).await?;
+        self.world.lock().unwrap().snapshots.remove(snapshot);
+        self.end(after, ()).await
+    }
+
+    async fn rollback(
+        &self,
+        target: &Target,
+        snapshot: &SnapshotId,
+        seal: &str,
+        limits: &Limits,
+    ) -> Result<RolledBack, ProviderError> {
+        self.need(|able| able.snapshots, "a rollback")?;
+        let after = self.play(Call::Rollback, target.sandbox.as_str()).await?;
+        let left = self.world.lock().unwrap().rollback(target, snapshot, seal, limits)?;
+        self.end(after, left).await
+    }
+
+    async fn pack(&self, target: &Target) -> Result<Packed, ProviderError> {
+        self.need(|able| able.packs, "a pack")?;
+        let after = self.play(Call::Pack, target.sandbox.as_str()).await?;
+        let packed = self.world.lock().unwrap().pack(target)?;
+        if after == After::Cut {
+            let half = packed[..packed.len() / 2].to_vec();
+            return Ok(Box::new(std::io::Cursor::new(half).chain(Broken)));
+        }
+        self.end(after, Box::new(std::io::Cursor::new(packed)) as Packed).await
+    }
+
+    async fn unpack(&self, target: &Target, limits: &Limits, mut files: Packed) -> Result<(), ProviderError> {
+        self.need(|able| able.packs, "an unpack")?;
+        let after = self.play_whole(Call::Unpack, target.sandbox.as_str()).await?;
+        let mut packed = Vec::new();
+        files
+            .read_to_end(&mut packed)
+            .await
+            .map_err(|cause| ProviderError::Failed { step: "unpack".to_owned(), cause: Box::new(cause) })?;
+        self.world.lock().unwrap().unpack(target, limits, &packed)?;
+        self.end(after, ()).await
+    }
+
+    async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
+        let after = self.play(Call::Halt, target.sandbox.as_str()).await?;
+        self.world.lock().unwrap().halt(target);
+        self.end(after, ()).await
+    }
+
+    async fn destroy(&self, target: &Target) -> Result<(), ProviderError> {
+        let after = self.play(Call::Destroy, target.sandbox.as_str()).await?;
+        self.world.lock().unwrap().sandboxes.remove(&target.sandbox);
+        self.end(after, ()).await
+    }
+
+    async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
+        let after = self.play(Call::Resize, target.sandbox.as_str()).await?;
+        self.world.lock().unwrap().resize(target, limits)?;
+        self.end(after, ()).await
+    }
+
+    async fn set_network(&self, target: &Target, policy: NetworkPolicy) -> Result<(), ProviderError> {
+        let after = self.play(Call::SetNetwork, target.sandbox.as_str()).await?;
+        self.world.lock().unwrap().named(target)?.0.network = policy;
+        self.end(after, ()).await
+    }
+
+    async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
+        self.world.lock().unwrap().usage(target)
+    }
+
+    async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError> {
+        let mut world = self.world.lock().unwrap();
+        let live = world.live(target)?;
+        if port != crate::AGENT_PORT {
+            return Err(ProviderError::PortClosed { port });
+        }
+        let (near, far) = tokio::io::duplex(64 << 10);
+        live.connections.spawn(agent::serve(far, live.token.clone(), live.frozen.subscribe()));
+        Ok(Box::new(near))
+    }
+
+    async fn adopt(
+        &self,
+        known: Vec<Known>,
+        snapshots: Vec<SnapshotId>,
+    ) -> Result<Vec<Adopted>, ProviderError> {
+        Ok(self.world.lock().unwrap().adopt(known, &snapshots))
+    }
+
+    fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.notices.subscribe()
+    }
+
+    async fn node(&self) -> Result<Node, ProviderError> {
+        Ok(*self.node.lock().unwrap())
+    }
+
+    async fn settle(&self, _deadline: Duration) -> Result<(), ProviderError> {
+        Ok(())
+    }
+}
+
+impl FakeProvider {
+    fn need(&self, able: impl FnOnce(&Capabilities) -> bool, what: &str) -> Result<(), ProviderError> {
+        if able(&self.able.lock().unwrap()) {
+            return Ok(());
+        }
+        Err(ProviderError::Unsupported { what: what.to_owned(), hint: "the test took it away".to_owned() })
+    }
+
+    /// [`FakeProvider::play`] for calls that leave everything as it was when they fail.
+    async fn play_whole(&self, call: Call, id: &str) -> Result<After, ProviderError> {
+        match self.play(call, id).await? {
+            After::Fail => Err(failed("the scripted step", "scripted")),
+            after => Ok(after),
+        }
+    }
+
+    async fn end<T>(&self, after: After, answer: T) -> Result<T, ProviderError> {
+        match after {
+            After::Nothing | After::Cut => Ok(answer),
+            After::Fail => Err(failed("the scripted step", "scripted")),
+            After::Hold => {
+                self.released.notified().await;
+                Ok(answer)
+            }
+        }
+    }
+}
+
+/// A stream that fails.
+struct Broken;
+
+impl AsyncRead for Broken {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        _: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into()))
+    }
+}

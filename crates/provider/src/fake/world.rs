@@ -1,0 +1,370 @@
+//! What the fake keeps, and what the calls do to it. Plain state behind one lock: no call, no clock, no script.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex};
+
+use atoll_model::{Held, InstanceId, Limits, NetworkPolicy, SandboxId, SnapshotId};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::{Call, Files, Script, TEMPLATE};
+use crate::{
+    Adopted, Booted, Fate, InstanceSpec, InstanceUsage, Known, Origin, ProviderError, RolledBack,
+    Snapshotted, Target,
+};
+
+/// How often a call was made: the call with the sandbox's or snapshot's id.
+pub(super) type Calls = Vec<(Call, String)>;
+
+#[derive(Default)]
+pub(super) struct World {
+    pub(super) sandboxes: HashMap<SandboxId, Sandbox>,
+    pub(super) snapshots: BTreeMap<SnapshotId, Shot>,
+    pub(super) scripts: HashMap<Call, Vec<Script>>,
+    pub(super) calls: Calls,
+    pub(super) wrong_token: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Sandbox {
+    pub(super) files: Files,
+    pub(super) instance: Option<Instance>,
+    /// Its processes on disk; never beside an instance.
+    pub(super) checkpoint: Option<Memory>,
+    pub(super) limits: Limits,
+    pub(super) network: NetworkPolicy,
+}
+
+/// What processes know, on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Memory {
+    pub(super) bytes: Vec<u8>,
+    pub(super) token: String,
+}
+
+pub(super) struct Instance {
+    pub(super) id: InstanceId,
+    pub(super) bytes: Vec<u8>,
+    /// Its agent's token, which a greeting may change.
+    pub(super) token: Arc<Mutex<String>>,
+    pub(super) frozen: watch::Sender<bool>,
+    /// What the tests say that it did.
+    pub(super) worked: InstanceUsage,
+    /// Its connections end with it.
+    pub(super) connections: JoinSet<()>,
+}
+
+pub(super) struct Shot {
+    pub(super) files: Files,
+    pub(super) memory: Option<Memory>,
+}
+
+impl Instance {
+    fn new(id: &InstanceId, memory: Memory) -> Self {
+        Self {
+            id: id.clone(),
+            bytes: memory.bytes,
+            token: Arc::new(Mutex::new(memory.token)),
+            frozen: watch::Sender::new(false),
+            worked: InstanceUsage::default(),
+            connections: JoinSet::new(),
+        }
+    }
+
+    fn memory(&self) -> Memory {
+        Memory { bytes: self.bytes.clone(), token: self.token.lock().unwrap().clone() }
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        *self.frozen.borrow()
+    }
+}
+
+impl Shot {
+    fn seal(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        (&self.files, &self.memory).hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
+    }
+
+    fn bytes(&self) -> u64 {
+        bytes_of(&self.files) + self.memory.as_ref().map_or(0, |memory| memory.bytes.len() as u64)
+    }
+}
+
+fn bytes_of(files: &Files) -> u64 {
+    files.values().map(|content| content.len() as u64).sum()
+}
+
+pub(super) fn gone(sandbox: &SandboxId) -> ProviderError {
+    ProviderError::Gone { sandbox: sandbox.clone() }
+}
+
+pub(super) fn failed(step: &str, why: &str) -> ProviderError {
+    ProviderError::Failed { step: step.to_owned(), cause: why.into() }
+}
+
+pub(super) fn facts(instance: &InstanceId) -> serde_json::Value {
+    serde_json::json!({ "instance": instance })
+}
+
+impl World {
+    fn sandbox(&mut self, id: &SandboxId) -> Result<&mut Sandbox, ProviderError> {
+        self.sandboxes.get_mut(id).ok_or_else(|| gone(id))
+    }
+
+    /// The sandbox whose live instance a call names.
+    pub(super) fn named(&mut self, target: &Target) -> Result<(&mut Sandbox, InstanceId), ProviderError> {
+        let sandbox = self.sandbox(&target.sandbox)?;
+        match (&sandbox.instance, &target.instance) {
+            (Some(live), Some(named)) if live.id == *named => {
+                let id = named.clone();
+                Ok((sandbox, id))
+            }
+            _ => Err(gone(&target.sandbox)),
+        }
+    }
+
+    pub(super) fn live(&mut self, target: &Target) -> Result<&mut Instance, ProviderError> {
+        let (sandbox, _) = self.named(target)?;
+        sandbox.instance.as_mut().ok_or_else(|| gone(&target.sandbox))
+    }
+
+    /// The sandbox of a call that names its live instance, or one that has none.
+    fn idle_or_named(&mut self, target: &Target) -> Result<&mut Sandbox, ProviderError> {
+        let sandbox = self.sandbox(&target.sandbox)?;
+        let live = sandbox.instance.as_ref().map(|live| &live.id);
+        if live.is_none() || live == target.instance.as_ref() {
+            Ok(sandbox)
+        } else {
+            Err(gone(&target.sandbox))
+        }
+    }
+
+    fn shot(&self, id: &SnapshotId, seal: &str) -> Result<&Shot, ProviderError> {
+        let damaged =
+            |why: &str| ProviderError::Damaged { what: format!("snapshot {id}"), why: why.to_owned() };
+        let shot = self.snapshots.get(id).ok_or_else(|| damaged("it is not there"))?;
+        if shot.seal() == seal { Ok(shot) } else { Err(damaged("its content is not what was written")) }
+    }
+
+    pub(super) fn verify(&self, id: &SnapshotId, seal: &str) -> Result<(), ProviderError> {
+        self.shot(id, seal).map(drop)
+    }
+
+    pub(super) fn create(&mut self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        check_template(spec)?;
+        if self.sandboxes.contains_key(&spec.sandbox) {
+            return Err(failed("create", "it is there already"));
+        }
+        let (files, memory) = match &spec.origin {
+            Origin::Template => (Files::new(), None),
+            Origin::Snapshot { snapshot, seal, memory } => {
+                let shot = self.shot(snapshot, seal)?;
+                if *memory && shot.memory.is_none() {
+                    return Err(failed("create", "the snapshot holds no processes"));
+                }
+                (shot.files.clone(), shot.memory.clone().filter(|_| *memory))
+            }
+        };
+        self.sandboxes.insert(spec.sandbox.clone(), Sandbox { files, ..Sandbox::default() });
+        self.start(spec, memory)
+    }
+
+    pub(super) fn boot(&mut self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        check_template(spec)?;
+        let sandbox = self.sandbox(&spec.sandbox)?;
+        if sandbox.instance.is_some() || sandbox.checkpoint.is_some() {
+            return Err(failed("boot", "it is not halted"));
+        }
+        self.start(spec, None)
+    }
+
+    pub(super) fn restore(&mut self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        let sandbox = self.sandbox(&spec.sandbox)?;
+        if sandbox.instance.is_some() {
+            return Err(failed("restore", "it has an instance"));
+        }
+        let memory = sandbox.checkpoint.take().ok_or_else(|| gone(&spec.sandbox))?;
+        self.start(spec, Some(memory))
+    }
+
+    fn start(&mut self, spec: &InstanceSpec, memory: Option<Memory>) -> Result<Booted, ProviderError> {
+        let wrong = std::mem::take(&mut self.wrong_token);
+        let sandbox = self.sandbox(&spec.sandbox)?;
+        (sandbox.limits, sandbox.network) = (spec.limits, spec.network);
+        let token = format!("token-{}", spec.instance);
+        let told = memory.is_none().then(|| token.clone());
+        let mut memory = memory.unwrap_or(Memory { bytes: Vec::new(), token });
+        if wrong {
+            memory.token = "another".to_owned();
+        }
+        sandbox.instance = Some(Instance::new(&spec.instance, memory));
+        Ok(Booted { facts: facts(&spec.instance), agent_token: told, from_pool: false })
+    }
+
+    pub(super) fn pause(&mut self, target: &Target) -> Result<Held, ProviderError> {
+        let sandbox = self.idle_or_named(target)?;
+        match (&sandbox.instance, &sandbox.checkpoint) {
+            (Some(live), _) => {
+                live.frozen.send_replace(true);
+                Ok(Held::Live)
+            }
+            (None, Some(_)) => Ok(Held::Disk),
+            (None, None) => Err(gone(&target.sandbox)),
+        }
+    }
+
+    pub(super) fn checkpoint(&mut self, target: &Target) -> Result<(), ProviderError> {
+        let sandbox = self.idle_or_named(target)?;
+        match (&sandbox.instance, &sandbox.checkpoint) {
+            (Some(live), _) if live.is_frozen() => {
+                sandbox.checkpoint = Some(live.memory());
+                sandbox.instance = None;
+                Ok(())
+            }
+            (Some(_), _) => Err(failed("checkpoint", "it is not frozen")),
+            (None, Some(_)) => Ok(()),
+            (None, None) => Err(gone(&target.sandbox)),
+        }
+    }
+
+    pub(super) fn snapshot(
+        &mut self,
+        target: &Target,
+        id: &SnapshotId,
+        memory: bool,
+    ) -> Result<Snapshotted, ProviderError> {
+        if self.snapshots.contains_key(id) {
+            return Err(failed("snapshot", "it is there already"));
+        }
+        let sandbox = self.idle_or_named(target)?;
+        let processes = match &sandbox.instance {
+            Some(live) => Some(live.memory()),
+            None => sandbox.checkpoint.clone(),
+        };
+        let shot = Shot { files: sandbox.files.clone(), memory: processes.filter(|_| memory) };
+        let made = Snapshotted {
+            memory: shot.memory.is_some(),
+            bytes: shot.bytes(),
+            seal: shot.seal(),
+            stood_still: std::time::Duration::from_micros(100),
+        };
+        self.snapshots.insert(id.clone(), shot);
+        Ok(made)
+    }
+
+    pub(super) fn rollback(
+        &mut self,
+        target: &Target,
+        id: &SnapshotId,
+        seal: &str,
+        limits: &Limits,
+    ) -> Result<RolledBack, ProviderError> {
+        let shot = self.shot(id, seal)?;
+        let (files, memory) = (shot.files.clone(), shot.memory.clone());
+        let sandbox = self.idle_or_named(target)?;
+        let left = if memory.is_some() { RolledBack::Memory } else { RolledBack::Files };
+        let network = sandbox.network;
+        *sandbox = Sandbox { files, instance: None, checkpoint: memory, limits: *limits, network };
+        Ok(left)
+    }
+
+    pub(super) fn pack(&mut self, target: &Target) -> Result<Vec<u8>, ProviderError> {
+        let sandbox = self.sandbox(&target.sandbox)?;
+        if sandbox.instance.is_some() || sandbox.checkpoint.is_some() {
+            return Err(failed("pack", "it is not halted"));
+        }
+        serde_json::to_vec(&sandbox.files)
+            .map_err(|cause| ProviderError::Failed { step: "pack".to_owned(), cause: Box::new(cause) })
+    }
+
+    pub(super) fn unpack(
+        &mut self,
+        target: &Target,
+        limits: &Limits,
+        packed: &[u8],
+    ) -> Result<(), ProviderError> {
+        let damaged = |why: String| ProviderError::Damaged { what: "the pack".to_owned(), why };
+        let files: Files = serde_json::from_slice(packed).map_err(|cause| damaged(cause.to_string()))?;
+        if self.sandboxes.get(&target.sandbox).is_some_and(|sandbox| sandbox.instance.is_some()) {
+            return Err(failed("unpack", "it has an instance"));
+        }
+        let sandbox = Sandbox { files, limits: *limits, ..Sandbox::default() };
+        self.sandboxes.insert(target.sandbox.clone(), sandbox);
+        Ok(())
+    }
+
+    pub(super) fn halt(&mut self, target: &Target) {
+        if let Ok(sandbox) = self.idle_or_named(target) {
+            (sandbox.instance, sandbox.checkpoint) = (None, None);
+        }
+    }
+
+    pub(super) fn resize(&mut self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
+        let sandbox = self.idle_or_named(target)?;
+        let memory = sandbox.instance.as_ref().map_or(0, |live| live.bytes.len() as u64);
+        for (what, wanted, used) in
+            [("memory", limits.memory_mib, memory), ("disk", limits.disk_mib, bytes_of(&sandbox.files))]
+        {
+            let (wanted_mib, used_mib) = (u64::from(wanted), used.div_ceil(1 << 20));
+            if wanted_mib < used_mib {
+                return Err(ProviderError::BelowUse { what, wanted_mib, used_mib });
+            }
+        }
+        sandbox.limits = *limits;
+        Ok(())
+    }
+
+    pub(super) fn usage(&mut self, target: &Target) -> Result<InstanceUsage, ProviderError> {
+        let (sandbox, _) = self.named(target)?;
+        let live = sandbox.instance.as_ref().ok_or_else(|| gone(&target.sandbox))?;
+        Ok(InstanceUsage {
+            cpu_us: 1_000 + live.worked.cpu_us,
+            memory_bytes: (1 << 20) + live.bytes.len() as u64,
+            cache_bytes: 1 << 10,
+            pids: 1,
+            disk_bytes: 4_096 + bytes_of(&sandbox.files),
+            sent_bytes: live.worked.sent_bytes,
+        })
+    }
+
+    pub(super) fn adopt(&mut self, known: Vec<Known>, snapshots: &[SnapshotId]) -> Vec<Adopted> {
+        self.sandboxes.retain(|id, _| known.iter().any(|known| known.sandbox == *id));
+        self.snapshots.retain(|id, _| snapshots.contains(id));
+        known.into_iter().filter_map(|known| self.adopt_one(known)).collect()
+    }
+
+    fn adopt_one(&mut self, known: Known) -> Option<Adopted> {
+        let wanted = known.instance;
+        let Some(sandbox) = self.sandboxes.get_mut(&known.sandbox) else {
+            return wanted.map(|(instance, _)| Adopted { instance, fate: Fate::Gone, facts: None });
+        };
+        (sandbox.limits, sandbox.network) = (known.limits, known.network);
+        sandbox.instance.take_if(|live| wanted.as_ref().is_none_or(|(id, _)| live.id != *id));
+        if !known.paused {
+            sandbox.checkpoint = None;
+            if let Some(live) = &sandbox.instance {
+                live.frozen.send_replace(false);
+            }
+        }
+        let (instance, told) = wanted?;
+        let fate = match (&sandbox.instance, &sandbox.checkpoint) {
+            (Some(live), _) if live.is_frozen() => Fate::Frozen,
+            (Some(_), _) => Fate::Alive,
+            (None, Some(_)) => Fate::Checkpointed,
+            (None, None) => Fate::Gone,
+        };
+        let facts = (told.is_null() && sandbox.instance.is_some()).then(|| facts(&instance));
+        Some(Adopted { instance, fate, facts })
+    }
+}
+
+fn check_template(spec: &InstanceSpec) -> Result<(), ProviderError> {
+    if spec.template == TEMPLATE {
+        Ok(())
+    } else {
+        Err(ProviderError::NoTemplate { template: spec.template.clone() })
+    }
+}
