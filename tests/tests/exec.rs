@@ -68,7 +68,7 @@ fn a_command_that_takes_too_long_ends_with_124() {
         let ran = client
             .exec(&id, json!({ "command": "echo early; sleep 100 & sleep 100", "timeout_s": 0.4 }))
             .await;
-        assert!(started.elapsed() < Duration::from_secs(5));
+        assert!(started.elapsed() < Duration::from_secs(20));
         assert_eq!((ran.code, &ran.answer["timed_out"]), (124, &json!(true)), "{}", ran.answer);
         assert_eq!(ran.stdout, "early\n");
         until("its children end too", async || {

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use atoll_tests::internet::{DECOYS, GREETING, NAME, PUBLIC};
-use atoll_tests::{Client, Options, World, ground, json, run, run_with, until_within};
+use atoll_tests::{Client, Options, World, ground, json, run, run_with, until, until_within};
 
 /// A web request from inside to an address; what it printed. Busybox' own wget looks names up, and its static build dies of it.
 async fn fetch(client: &Client, id: &str, host: &str, port: u16) -> String {
@@ -60,7 +60,7 @@ fn a_closed_sandbox_reaches_nothing_and_is_told_at_once() {
             let started = Instant::now();
             let refused = client.sh(&id, &format!("nc -w 5 {target} 80 < /dev/null")).await;
             assert!(
-                refused.code != 0 && started.elapsed() < Duration::from_secs(2),
+                refused.code != 0 && started.elapsed() < Duration::from_secs(4),
                 "{target}: {refused:?} after {:?}",
                 started.elapsed()
             );
@@ -74,7 +74,7 @@ fn a_closed_sandbox_reaches_nothing_and_is_told_at_once() {
         );
         assert!(started.elapsed() < Duration::from_secs(45));
         // Its own loopback works.
-        assert_eq!(client.sh(&id, "(echo hi | nc -l -p 8099 -w 3 > /dev/null &) ; sleep 0.3; nc -w 2 127.0.0.1 8099 < /dev/null").await.stdout.trim(), "hi");
+        assert_eq!(client.sh(&id, "(echo hi | nc -l -p 8099 -w 3 > /dev/null &) ; for i in $(seq 100); do nc -w 2 127.0.0.1 8099 < /dev/null 2> /dev/null && break; sleep 0.1; done").await.stdout.trim(), "hi");
     });
 }
 
@@ -173,10 +173,7 @@ fn the_policy_changes_while_it_runs_also_for_open_connections() {
         w.crash_server().await;
         assert!(!reaches(&client, &id, PUBLIC).await);
         client.patch(&path, json!({ "network": "allow-all" })).await.ok();
-        until_within(Duration::from_secs(3), "open again", async || {
-            reaches(&client, &id, PUBLIC).await.then_some(())
-        })
-        .await;
+        until("open again", async || reaches(&client, &id, PUBLIC).await.then_some(())).await;
     });
 }
 

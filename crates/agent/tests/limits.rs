@@ -43,9 +43,10 @@ async fn a_fork_bomb_at_the_limit_leaves_an_agent_that_answers_and_can_end_it() 
     let script = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass";
     let bomb = command(&["python3", "-c", script]);
     let (bombs, _stream) = agent.client.start(bomb).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let mut refused = 0;
-    for _ in 0..50 {
+    let (mut asked, mut refused, first) = (0, 0, Instant::now());
+    while asked < 50 || refused == 0 {
+        asked += 1;
+        assert!(first.elapsed() < Duration::from_secs(60), "the bomb never met the limit");
         let begun = Instant::now();
         match agent.client.run(command(&["/bin/true"]), 10).await {
             Ok(_) => {}
@@ -56,7 +57,6 @@ async fn a_fork_bomb_at_the_limit_leaves_an_agent_that_answers_and_can_end_it() 
         }
         assert!(begun.elapsed() < Duration::from_secs(5), "an answer takes too long");
     }
-    assert!(refused > 0, "the bomb never met the limit");
     // Files need no new process, and the bomb can be ended.
     assert!(agent.client.stat("/etc/passwd", None).await.is_ok());
     let begun = Instant::now();
@@ -148,6 +148,6 @@ async fn a_storm_of_orphans_is_reaped_while_commands_go_on() {
         assert_eq!(output.status.code, Some(n));
     }
     while stream.next().await.is_some() {}
-    let zombies = agent.sh("grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l").await;
-    assert_eq!(String::from_utf8_lossy(&zombies.stdout).trim(), "0");
+    // The last orphans may still be on their way out; nobody may stay a zombie.
+    agent.sh_until("grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l", "0\n").await;
 }

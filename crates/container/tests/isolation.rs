@@ -464,7 +464,12 @@ fn the_pool_grows_before_a_sandbox_meets_its_end() {
             let mut spec = world.spec();
             spec.limits.disk_mib = 5_000;
             let booted = world.create(&spec).await;
-            tokio::time::sleep(Duration::from_millis(800)).await;
+            let pool = world.config.data.join("pool");
+            let begun = Instant::now();
+            while rustix::fs::statvfs(&pool).map(|fs| fs.f_bavail * fs.f_frsize).unwrap() < 5_000 << 20 {
+                assert!(begun.elapsed() < Duration::from_secs(30), "the pool does not grow");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
             let (code, said) =
                 world.sh(&spec, &booted, "fallocate -l 4g /root/large && stat -c %s /root/large").await;
             assert_eq!((code, said.as_str()), (0, "4294967296"));

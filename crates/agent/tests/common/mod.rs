@@ -9,12 +9,16 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use atoll_agentapi::{AgentClient, AgentToken, InitRequest, Output, StartProcess};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 pub const TOKEN: &str = "test-token-0123456789abcdef";
+
+/// LIMIT: what a loaded machine may need for anything that takes milliseconds when it is quiet.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct TestAgent {
     pub child: Child,
@@ -79,6 +83,19 @@ impl TestAgent {
 
     pub async fn sh(&self, script: &str) -> Output {
         self.client.run(sh(script), 64 << 20).await.unwrap()
+    }
+
+    /// Runs a script until it prints this; what it looks at may need its time.
+    pub async fn sh_until(&self, script: &str, printed: &str) {
+        let begun = Instant::now();
+        loop {
+            let said = self.sh(script).await.stdout;
+            if said == printed.as_bytes() {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{script}: {}", String::from_utf8_lossy(&said));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// One raw HTTP exchange: status, head, body.
