@@ -10,6 +10,8 @@
 //!  every phase ── Delete ──► Deleting ── Deleted ──► Deleted
 //! ```
 
+pub mod picture;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Phase;
@@ -254,26 +256,76 @@ mod tests {
     }
 
     #[test]
+    fn every_phase_can_be_reached() {
+        let mut seen = vec![Phase::Creating];
+        for at in 0.. {
+            let Some(phase) = seen.get(at).copied() else { break };
+            for (next, _) in Event::ALL.iter().filter_map(|event| step(phase, *event).ok()) {
+                if !seen.contains(&next) {
+                    seen.push(next);
+                }
+            }
+        }
+        assert!(Phase::ALL.iter().all(|phase| seen.contains(phase)), "{seen:?}");
+    }
+
+    #[test]
     fn every_phase_can_reach_deleted() {
         for phase in Phase::ALL {
-            let (next, _) = step(phase, Event::Delete).expect("delete is never refused");
-            assert!(matches!(next, Phase::Deleting | Phase::Deleted));
+            let (next, effect) = step(phase, Event::Delete).expect("delete is never refused");
+            // What is being destroyed already is not told twice.
+            let is_told = !matches!(phase, Phase::Deleting | Phase::Deleted);
+            assert_eq!(effect, if is_told { Effect::Destroy } else { Effect::None }, "{phase:?}");
+            assert_eq!(next, if phase == Phase::Deleted { Phase::Deleted } else { Phase::Deleting });
         }
         assert_eq!(step(Phase::Deleting, Event::Deleted), Ok((Phase::Deleted, Effect::None)));
     }
 
     #[test]
-    fn every_passing_phase_has_a_deadline_and_takes_failed() {
+    fn resting_phases_are_these_and_all_others_have_a_deadline_and_take_failed() {
+        let resting: Vec<_> = Phase::ALL.into_iter().filter(|p| phase_deadline_ms(*p).is_none()).collect();
+        let named =
+            [Phase::Running, Phase::Paused, Phase::Stopped, Phase::Archived, Phase::Deleted, Phase::Failed];
+        assert_eq!(resting, named);
         for phase in Phase::ALL {
-            if phase_deadline_ms(phase).is_some() {
-                assert!(step(phase, Event::Failed).is_ok(), "{phase:?}");
-            }
+            assert_eq!(step(phase, Event::Failed).is_ok(), !named.contains(&phase), "{phase:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_enters_a_passing_phase_has_something_to_do() {
+        for (from, event, to, effect) in TABLE {
+            let is_entered = from != to && phase_deadline_ms(*to).is_some();
+            assert!(!is_entered || *effect != Effect::None, "{from:?} {event:?}");
+        }
+    }
+
+    #[test]
+    fn events_of_the_machine_are_taken_while_it_is_at_work() {
+        // The end of an effect and the death of an instance may come at any time: they are taken wherever that effect or an
+        // instance can be.
+        for phase in Phase::ALL.into_iter().filter(|phase| phase.has_instance()) {
+            assert!(step(phase, Event::Died).is_ok(), "{phase:?}");
+        }
+        for (phase, end) in [
+            (Phase::Creating, Event::Ready),
+            (Phase::Starting, Event::Ready),
+            (Phase::Resuming, Event::Ready),
+            (Phase::Pausing, Event::Paused),
+            (Phase::Stopping, Event::Stopped),
+            (Phase::Archiving, Event::Archived),
+            (Phase::Restoring, Event::Stopped),
+            (Phase::Restoring, Event::Paused),
+            (Phase::Deleting, Event::Deleted),
+        ] {
+            let (next, effect) = step(phase, end).expect("an effect may end");
+            assert!(phase_deadline_ms(next).is_none() && effect == Effect::None, "{phase:?}");
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn random_events_never_leave_deleted(picks in proptest::collection::vec(0..Event::ALL.len(), 0..60)) {
+        fn random_events_never_leave_deleted(picks in proptest::collection::vec(0..Event::ALL.len(), 0..80)) {
             let mut phase = Phase::Creating;
             let mut was_deleted = false;
             for pick in picks {
@@ -283,6 +335,27 @@ mod tests {
                 was_deleted |= phase == Phase::Deleted;
                 proptest::prop_assert!(!was_deleted || phase == Phase::Deleted);
             }
+        }
+
+        /// From wherever chance leads, two events end it, and what passes ends by failures alone.
+        #[test]
+        fn every_walk_can_be_ended(picks in proptest::collection::vec(0..Event::ALL.len(), 0..80)) {
+            let mut phase = Phase::Creating;
+            for pick in picks {
+                if let Ok((next, _)) = step(phase, Event::ALL[pick]) {
+                    phase = next;
+                }
+            }
+            let mut failing = phase;
+            for _ in 0..3 {
+                if failing != Phase::Deleting && phase_deadline_ms(failing).is_some() {
+                    failing = step(failing, Event::Failed).expect("passing phases take it").0;
+                }
+            }
+            proptest::prop_assert!(failing == Phase::Deleting || phase_deadline_ms(failing).is_none());
+            let (next, _) = step(phase, Event::Delete).expect("delete is never refused");
+            let last = step(next, Event::Deleted).map_or(next, |(last, _)| last);
+            proptest::prop_assert_eq!(last, Phase::Deleted);
         }
     }
 }

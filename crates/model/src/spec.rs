@@ -339,4 +339,54 @@ mod tests {
             assert!(CreateSandbox { timeout_s, ..Default::default() }.check().is_err());
         }
     }
+    #[test]
+    fn timers_that_are_not_named_stay_and_minus_one_switches_off() {
+        let base = Timers { auto_stop_s: Some(5), auto_pause_s: Some(6), ..Timers::default() };
+        assert_eq!(TimersAsk::default().resolve(base), Ok(base));
+        let ask = TimersAsk { auto_stop_s: Some(-1), auto_delete_s: Some(0), ..TimersAsk::default() };
+        let wanted = Timers { auto_stop_s: None, auto_delete_s: Some(0), ..base };
+        assert_eq!(ask.resolve(base), Ok(wanted));
+    }
+
+    #[test]
+    fn timers_without_sense_are_refused_by_name() {
+        let none = TimersAsk::default();
+        let most = i64::try_from(TIMEOUT_S_MAX).expect("a year");
+        for (ask, field) in [
+            // Idle for no time at all would stop what has just begun.
+            (TimersAsk { auto_stop_s: Some(0), ..none }, "auto_stop_s"),
+            (TimersAsk { auto_pause_s: Some(0), ..none }, "auto_pause_s"),
+            (TimersAsk { checkpoint_after_s: Some(-2), ..none }, "checkpoint_after_s"),
+            (TimersAsk { auto_archive_s: Some(most + 1), ..none }, "auto_archive_s"),
+            (TimersAsk { auto_delete_s: Some(i64::MIN), ..none }, "auto_delete_s"),
+        ] {
+            let refusal = ask.resolve(Timers::default()).expect_err(field);
+            assert!(refusal.to_string().starts_with(field), "{refusal}");
+            assert!(CreateSandbox { timers: ask, ..Default::default() }.check().is_err(), "{field}");
+            assert!(UpdateSandbox { timers: ask, ..Default::default() }.check().is_err(), "{field}");
+        }
+        for ask in [
+            TimersAsk {
+                checkpoint_after_s: Some(0),
+                auto_archive_s: Some(0),
+                auto_delete_s: Some(0),
+                ..none
+            },
+            TimersAsk { auto_stop_s: Some(most), auto_pause_s: Some(1), ..none },
+        ] {
+            assert_eq!(CreateSandbox { timers: ask, ..Default::default() }.check(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn private_names_must_be_in_the_environment() {
+        let env = BTreeMap::from([("KEY".to_owned(), "x".to_owned())]);
+        let spec = |name: &str| CreateSandbox {
+            env: env.clone(),
+            private_env: [name.to_owned()].into(),
+            ..Default::default()
+        };
+        assert_eq!(spec("KEY").check(), Ok(()));
+        assert!(spec("OTHER").check().is_err());
+    }
 }
