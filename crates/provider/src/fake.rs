@@ -265,6 +265,14 @@ impl FakeProvider {
         }
     }
 
+    /// Lets a program inside a live instance ask to be kept awake; 0: no longer.
+    pub fn hold_inside(&self, sandbox: &SandboxId, seconds: u64) {
+        let world = self.world.lock().unwrap();
+        if let Some(live) = world.sandboxes.get(sandbox).and_then(|sandbox| sandbox.instance.as_ref()) {
+            live.mind.held_s.store(seconds, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
     /// Logs a call and plays its script; says what it must do after its work.
     async fn play(&self, call: Call, id: &str) -> Result<After, ProviderError> {
         let script = {

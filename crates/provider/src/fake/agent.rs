@@ -7,31 +7,46 @@
 //! | `yell` | writes to stderr, dies of signal 9 |
 //! | `late` | says that its timeout passed |
 //! | `cut` | the connection breaks in the middle |
+//! | `wait` | starts and never ends |
 //! | anything else | is not found |
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::watch;
 
-/// Serves one connection until it ends; while it is frozen it stands still.
-pub(super) async fn serve(
-    stream: DuplexStream,
-    token: Arc<Mutex<String>>,
-    mut frozen: watch::Receiver<bool>,
-) {
-    let mut stream = BufReader::new(stream);
+/// What an agent knows, shared with whoever plays with it.
+pub(super) struct Mind {
+    /// A greeting may change it.
+    pub(super) token: Mutex<String>,
+    /// What a program inside asks for.
+    pub(super) held_s: AtomicU64,
+    /// While it is frozen nothing is answered.
+    pub(super) frozen: watch::Sender<bool>,
+}
+
+impl Mind {
+    pub(super) fn new(token: String) -> Arc<Self> {
+        Arc::new(Self {
+            token: Mutex::new(token),
+            held_s: AtomicU64::new(0),
+            frozen: watch::Sender::new(false),
+        })
+    }
+}
+
+/// Serves one connection until it ends.
+pub(super) async fn serve(stream: DuplexStream, mind: Arc<Mind>) {
+    let (mut stream, mut frozen) = (BufReader::new(stream), mind.frozen.subscribe());
     while let Some(request) = read(&mut stream).await {
         if frozen.wait_for(|frozen| !frozen).await.is_err() {
             return;
         }
-        let is_trusted = request.token == *token.lock().unwrap();
+        let is_trusted = request.token == *mind.token.lock().unwrap();
         let answer = if is_trusted || request.path == "/health" {
-            if is_trusted && request.path == "/init" {
-                rotate(&request.body, &token);
-            }
-            answer(&request)
+            answer(&request, &mind)
         } else {
             plain(401, r#"{"code":"unauthenticated","message":"wrong token"}"#)
         };
@@ -43,11 +58,12 @@ pub(super) async fn serve(
 }
 
 /// A greeting may bring a new token; it counts from the next request on.
-fn rotate(body: &[u8], token: &Mutex<String>) {
+fn greet(body: &[u8], mind: &Mind) -> Option<Vec<u8>> {
     let greeting = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
     if let Some(next) = greeting["accessToken"].as_str() {
-        next.clone_into(&mut token.lock().unwrap());
+        next.clone_into(&mut mind.token.lock().unwrap());
     }
+    plain(200, r#"{"agentVersion":"fake","envdVersion":"0.0.0","generation":1,"features":[]}"#)
 }
 
 struct Request {
@@ -77,12 +93,11 @@ async fn read(stream: &mut BufReader<DuplexStream>) -> Option<Request> {
 }
 
 /// `None`: break the connection.
-fn answer(request: &Request) -> Option<Vec<u8>> {
+fn answer(request: &Request, mind: &Mind) -> Option<Vec<u8>> {
     match request.path.as_str() {
         "/health" => plain(204, ""),
-        "/init" => {
-            plain(200, r#"{"agentVersion":"fake","envdVersion":"0.0.0","generation":1,"features":[]}"#)
-        }
+        "/init" => greet(&request.body, mind),
+        "/hold" => plain(200, &format!(r#"{{"held_s":{}}}"#, mind.held_s.load(Ordering::Relaxed))),
         "/atoll.agent.v1.Agent/Start" => start(request.body.get(5..)?),
         "/atoll.agent.v1.Agent/List" => plain(200, ""),
         _ => plain(404, r#"{"code":"unimplemented","message":"the fake cannot do that"}"#),
@@ -115,6 +130,12 @@ fn start(message: &[u8]) -> Option<Vec<u8>> {
         }
         "late" => frames.extend(frame(0, &field(6, &[16, 9, 24, 1]))),
         "cut" => return None,
+        "wait" => {
+            // A body whose length nobody knows yet; the rest of it never comes.
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/connect+proto\r\ntransfer-encoding: chunked\r\n";
+            let begun = format!("{head}\r\n{:x}\r\n", frames.len());
+            return Some([begun.into_bytes(), frames, b"\r\n".to_vec()].concat());
+        }
         _ => return plain(404, r#"{"code":"not_found","message":"no such program"}"#),
     }
     frames.extend(frame(2, b"{}"));

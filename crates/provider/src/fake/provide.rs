@@ -65,7 +65,7 @@ impl Provider for FakeProvider {
 
     async fn resume(&self, target: &Target) -> Result<(), ProviderError> {
         let after = self.play_whole(Call::Resume, target.sandbox.as_str()).await?;
-        self.world.lock().unwrap().live(target)?.frozen.send_replace(false);
+        self.world.lock().unwrap().live(target)?.mind.frozen.send_replace(false);
         self.end(after, ()).await
     }
 
@@ -172,7 +172,7 @@ impl Provider for FakeProvider {
             return Err(ProviderError::PortClosed { port });
         }
         let (near, far) = tokio::io::duplex(64 << 10);
-        live.connections.spawn(agent::serve(far, live.token.clone(), live.frozen.subscribe()));
+        live.connections.spawn(agent::serve(far, live.mind.clone()));
         Ok(Box::new(near))
     }
 

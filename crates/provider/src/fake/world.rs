@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use atoll_model::{Held, InstanceId, Limits, NetworkPolicy, SandboxId, SnapshotId};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::agent::Mind;
 use super::{Call, Files, Script, TEMPLATE};
 use crate::{
     Adopted, Booted, Fate, InstanceSpec, InstanceUsage, Known, Origin, ProviderError, RolledBack,
@@ -46,9 +46,7 @@ pub(super) struct Memory {
 pub(super) struct Instance {
     pub(super) id: InstanceId,
     pub(super) bytes: Vec<u8>,
-    /// Its agent's token, which a greeting may change.
-    pub(super) token: Arc<Mutex<String>>,
-    pub(super) frozen: watch::Sender<bool>,
+    pub(super) mind: Arc<Mind>,
     /// What the tests say that it did.
     pub(super) worked: InstanceUsage,
     /// Its connections end with it.
@@ -65,19 +63,18 @@ impl Instance {
         Self {
             id: id.clone(),
             bytes: memory.bytes,
-            token: Arc::new(Mutex::new(memory.token)),
-            frozen: watch::Sender::new(false),
+            mind: Mind::new(memory.token),
             worked: InstanceUsage::default(),
             connections: JoinSet::new(),
         }
     }
 
     fn memory(&self) -> Memory {
-        Memory { bytes: self.bytes.clone(), token: self.token.lock().unwrap().clone() }
+        Memory { bytes: self.bytes.clone(), token: self.mind.token.lock().unwrap().clone() }
     }
 
     pub(super) fn is_frozen(&self) -> bool {
-        *self.frozen.borrow()
+        *self.mind.frozen.borrow()
     }
 }
 
@@ -208,7 +205,7 @@ impl World {
         let sandbox = self.idle_or_named(target)?;
         match (&sandbox.instance, &sandbox.checkpoint) {
             (Some(live), _) => {
-                live.frozen.send_replace(true);
+                live.mind.frozen.send_replace(true);
                 Ok(Held::Live)
             }
             (None, Some(_)) => Ok(Held::Disk),
@@ -346,7 +343,7 @@ impl World {
         if !known.paused {
             sandbox.checkpoint = None;
             if let Some(live) = &sandbox.instance {
-                live.frozen.send_replace(false);
+                live.mind.frozen.send_replace(false);
             }
         }
         let (instance, told) = wanted?;
