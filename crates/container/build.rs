@@ -1,7 +1,7 @@
-//! Builds the agent and leaves its path for `include_bytes!`.
+//! Builds the agent and the library for CRIU, and leaves their paths for `include_bytes!`.
 //!
-//! The agent is a static program of another profile, so it is built by a cargo of its own in a target folder of its own: the
-//! outer cargo holds the lock of the shared one. `ATOLL_AGENT_BINARY` names a ready one instead.
+//! Both are of another profile and other flags, so each is built by a cargo of its own in a target folder of its own: the
+//! outer cargo holds the lock of the shared one. `ATOLL_AGENT_BINARY` and `ATOLL_CRIU_PRELOAD` name ready ones instead.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,41 +9,40 @@ use std::process::Command;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 fn main() {
-    println!("cargo::rerun-if-env-changed=ATOLL_AGENT_BINARY");
-    let built = match std::env::var_os("ATOLL_AGENT_BINARY") {
-        Some(path) => PathBuf::from(path),
-        None => build(),
-    };
-    println!("cargo::rerun-if-changed={}", built.display());
-    println!("cargo::rustc-env=ATOLL_AGENT_BINARY={}", built.display());
+    // As the agent documents it: static, and position-independent by default.
+    let flags = "-C target-feature=+crt-static";
+    give("ATOLL_AGENT_BINARY", || {
+        build("atoll-agent", &["agent", "agentapi"], "agent", flags).join("atoll-agent")
+    });
+    give("ATOLL_CRIU_PRELOAD", || {
+        build("atoll-preload", &["preload"], "preload", "").join("libatoll_preload.so")
+    });
 }
 
-fn build() -> PathBuf {
+/// Leaves a path under a name: the one that the environment has for it, or a fresh build.
+fn give(name: &str, build: impl FnOnce() -> PathBuf) {
+    println!("cargo::rerun-if-env-changed={name}");
+    let built = std::env::var_os(name).map_or_else(build, PathBuf::from);
+    println!("cargo::rerun-if-changed={}", built.display());
+    println!("cargo::rustc-env={name}={}", built.display());
+}
+
+/// Builds a package made of these crates and answers the folder that it is in.
+fn build(package: &str, crates: &[&str], folder: &str, flags: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .canonicalize()
         .expect("the workspace is two levels up");
-    for crate_name in ["agent", "agentapi"] {
+    for crate_name in crates {
         for part in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed={}", root.join("crates").join(crate_name).join(part).display());
         }
     }
-    let target_dir = root.join("target/agent");
+    let target_dir = root.join("target").join(folder);
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .current_dir(&root)
-        .args([
-            "build",
-            "--package",
-            "atoll-agent",
-            "--bin",
-            "atoll-agent",
-            "--profile",
-            "agent",
-            "--target",
-            TARGET,
-            "--target-dir",
-        ])
+        .args(["build", "--package", package, "--profile", "agent", "--target", TARGET, "--target-dir"])
         .arg(&target_dir)
         // What the outer cargo sets for this script must not reach the inner one.
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
@@ -51,10 +50,9 @@ fn build() -> PathBuf {
         .env_remove("RUSTC_WRAPPER")
         .env_remove("CARGO_MAKEFLAGS")
         .env_remove("MAKEFLAGS")
-        // As the agent documents it: static, and position-independent by default.
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env("RUSTFLAGS", flags)
         .status()
         .expect("cargo runs");
-    assert!(status.success(), "the agent does not build");
-    target_dir.join(TARGET).join("agent/atoll-agent")
+    assert!(status.success(), "{package} does not build");
+    target_dir.join(TARGET).join("agent")
 }

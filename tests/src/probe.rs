@@ -10,15 +10,6 @@ use crate::template::cache;
 
 /// The compiled probe of that name, from `tests/probes/NAME.c`.
 pub fn compiled(name: &str) -> PathBuf {
-    compiled_with(name, &["-static", "-pthread"])
-}
-
-/// The same as a library that can be loaded before others.
-pub fn library(name: &str) -> PathBuf {
-    compiled_with(name, &["-shared", "-fPIC"])
-}
-
-fn compiled_with(name: &str, how: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("probes").join(format!("{name}.c"));
     let text = std::fs::read(&source).unwrap_or_else(|cause| panic!("{}: {cause}", source.display()));
     let folder = cache().join("probes");
@@ -30,7 +21,7 @@ fn compiled_with(name: &str, how: &[&str]) -> PathBuf {
     // Tests run in parallel: each compiles under its own name and the last rename wins.
     let own = folder.join(format!("{name}-{}.tmp", nix::unistd::gettid()));
     let done = Command::new("gcc")
-        .args(how)
+        .args(["-static", "-pthread"])
         .args(["-O1", "-Wall", "-o"])
         .arg(&own)
         .arg(&source)

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use atoll_agentapi::{AgentClient, AgentToken, ProcessEvent, StartProcess, TerminalSize};
 use atoll_store::{SqliteStore, Store};
-use atoll_tests::{Value, World, json, probe, proc, run, template, until, until_within};
+use atoll_tests::{Options, Value, World, json, probe, proc, run, run_with, template, until, until_within};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -94,13 +94,17 @@ fn external_mounts(pid: i32) -> Vec<(String, &'static str)> {
     text.lines().filter_map(of).collect()
 }
 
+/// What is loaded into CRIU for a dump, as the server carries it: see `crates/preload`.
+fn preload(w: &World, agent: i32, owner: u32) -> String {
+    let carried = std::fs::read_dir(w.data().join("criu")).unwrap().flatten().next().unwrap().path();
+    let owner = if has_cap_sys_resource() { String::new() } else { format!("ATOLL_CRIU_OWNER={owner} ") };
+    format!("env {owner}ATOLL_CRIU_ROOT=/proc/{agent}/root LD_PRELOAD={} ", carried.display())
+}
+
 /// Runs CRIU with a private `/run` on tmpfs, where it keeps what it learnt of the kernel.
-fn run_criu(criu: &Path, cgroups: &[PathBuf], owner: Option<u32>, arguments: &[String]) {
+fn run_criu(criu: &Path, cgroups: &[PathBuf], preload: &str, arguments: &[String]) {
     let enter: String =
         cgroups.iter().map(|folder| format!("echo 0 > {}/tasks; ", folder.display())).collect();
-    let preload = owner.filter(|_| !has_cap_sys_resource()).map_or(String::new(), |owner| {
-        format!("env ATOLL_OWNER={owner} LD_PRELOAD={} ", probe::library("owner").display())
-    });
     let line = format!("{enter}mount -t tmpfs none /run && exec {preload}\"$0\" \"$@\"");
     let done =
         Command::new("unshare").args(["-m", "sh", "-ec", &line]).arg(criu).args(arguments).output().unwrap();
@@ -160,7 +164,7 @@ fn dump(w: &World, criu: &Path, agent: i32) -> Dumped {
     for (target, _) in &external {
         arguments.extend(["--external".into(), format!("mnt[{target}]:{}", key(target))]);
     }
-    run_criu(criu, &[], Some(first_id), &arguments);
+    run_criu(criu, &[], &preload(w, agent, first_id), &arguments);
     Dumped { first_id, cgroups, external, images }
 }
 
@@ -182,7 +186,7 @@ fn common(images: &Path, what: &str) -> Vec<String> {
     .into()
 }
 
-fn restore(w: &World, criu: &Path, dumped: &Dumped, sandbox: &str) -> i32 {
+fn restore(w: &World, criu: &Path, dumped: &Dumped, sandbox: &str, template: &str) -> i32 {
     let stage = w.folder().join("stage");
     let layer = w.data().join("pool/layers").join(sandbox);
     let agent = std::fs::read_dir(w.data().join("agent"))
@@ -193,7 +197,7 @@ fn restore(w: &World, criu: &Path, dumped: &Dumped, sandbox: &str) -> i32 {
         .path();
     let rebuilt = Command::new(probe::compiled("rebuild"))
         .arg(dumped.first_id.to_string())
-        .args([&stage, &layer, &agent, &template::shared("busybox").join("rootfs")])
+        .args([&stage, &layer, &agent, &template::shared(template).join("rootfs")])
         .output()
         .unwrap();
     assert!(rebuilt.status.success(), "{}", String::from_utf8_lossy(&rebuilt.stderr));
@@ -216,8 +220,69 @@ fn restore(w: &World, criu: &Path, dumped: &Dumped, sandbox: &str) -> i32 {
             format!("mnt[{}]:{}", key(target), stage.join(stand_in).display()),
         ]);
     }
-    run_criu(criu, &dumped.cgroups, None, &arguments);
+    run_criu(criu, &dumped.cgroups, "", &arguments);
     std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap()
+}
+
+/// A shell with job control in a terminal of that width.
+async fn open_terminal(agent: &AgentClient, shell: &str, cols: u16) -> u32 {
+    let shell = StartProcess {
+        cmd: shell.into(),
+        args: vec!["-i".into()],
+        pty: Some(TerminalSize { cols, rows: 30 }),
+        ..StartProcess::default()
+    };
+    let (terminal, mut screen) = agent.start(shell).await.unwrap();
+    // It takes its terminal before it prompts.
+    let prompted = async {
+        loop {
+            if let Some(Ok(ProcessEvent::Pty(_))) = screen.next().await {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), prompted).await.expect("a prompt");
+    terminal.pid
+}
+
+/// Types a line into a terminal and waits for what it is to show.
+async fn types(agent: &AgentClient, terminal: u32, line: &str, shows: &str) {
+    let mut screen = agent.attach(terminal, false).await.unwrap();
+    agent.send_stdin(terminal, format!("{line}\n")).await.unwrap();
+    let mut seen = String::new();
+    let shown = async {
+        while !seen.contains(shows) {
+            if let Some(Ok(ProcessEvent::Pty(bytes))) = screen.next().await {
+                seen.push_str(&String::from_utf8_lossy(&bytes));
+            }
+        }
+    };
+    let shown = tokio::time::timeout(Duration::from_secs(10), shown).await;
+    assert!(shown.is_ok(), "after {line:?} the terminal shows {seen:?}");
+}
+
+/// What the server shows its agent.
+async fn token(w: &World, id: &str) -> String {
+    let store = SqliteStore::open(&w.data()).unwrap();
+    let live = store.live().await.unwrap();
+    store.close().await;
+    let row = live.into_iter().find_map(|(lease, row)| (lease.id.as_str() == id).then_some(row?));
+    row.unwrap().agent_token
+}
+
+async fn gone(w: &World, pid: i32) {
+    until_within(Duration::from_secs(5), "it ends", async || {
+        w.reap();
+        proc::Process::read(pid).is_none_or(|p| p.state == 'Z').then_some(())
+    })
+    .await;
+}
+
+/// Ends a restored sandbox, which no server knows.
+async fn end(w: &World, restored: i32) {
+    kill(Pid::from_raw(restored), Signal::SIGKILL).unwrap();
+    gone(w, restored).await;
+    atoll_tests::leaks::unmount_below(&w.folder().join("stage"));
 }
 
 #[test]
@@ -229,26 +294,15 @@ fn an_agent_with_a_terminal_a_watcher_and_a_pipe_is_dumped_and_restored() {
         // The server is away meanwhile; sandboxes live on.
         w.stop_server(Signal::SIGTERM).await;
         let agent = w.agent_pid(&id);
-        let token = {
-            let store = SqliteStore::open(&w.data()).unwrap();
-            let live = store.live().await.unwrap();
-            store.close().await;
-            live.into_iter()
-                .find_map(|(lease, row)| (lease.id.as_str() == id).then_some(row?))
-                .unwrap()
-                .agent_token
-        };
+        let token = token(w, &id).await;
         let before = agent_at(agent, &token);
-        // LIMIT: a shell with job control keeps /dev/tty open, and CRIU 4.2.1 does not dump that while another process, here the
-        // agent, holds the terminal's other end ("ctty inheritance detected").
-        let shell = StartProcess {
-            cmd: "/bin/sh".into(),
-            args: vec!["+m".into()],
-            pty: Some(TerminalSize { cols: 90, rows: 30 }),
-            ..StartProcess::default()
-        };
-        let (terminal, _screen) = before.start(shell).await.unwrap();
-        before.send_stdin(terminal.pid, "cd /tmp; MARK=kept; echo in > /tmp/typed\n").await.unwrap();
+        let terminal = open_terminal(&before, "/bin/sh", 90).await;
+        before.send_stdin(terminal, "cd /tmp; MARK=kept; sleep 777 & echo in > /tmp/typed\n").await.unwrap();
+        // Another one, with a job in the foreground, and one that is gone, but not what it started.
+        let busy = open_terminal(&before, "/bin/sh", 70).await;
+        before.send_stdin(busy, "sleep 778 && echo never\n").await.unwrap();
+        let closed = open_terminal(&before, "/bin/sh", 60).await;
+        before.send_stdin(closed, "(trap '' HUP; exec 9</dev/tty sleep 779) & exit\n").await.unwrap();
         let line = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done | while read n; do echo $n > /tmp/count; done";
         let counter = StartProcess {
             cmd: "/bin/sh".into(),
@@ -276,12 +330,8 @@ fn an_agent_with_a_terminal_a_watcher_and_a_pipe_is_dumped_and_restored() {
         assert_eq!(held(agent), (true, true, true), "{:?}", proc::descriptors(agent));
 
         let dumped = dump(w, &criu, agent);
-        until("the dumped one is gone", async || {
-            w.reap();
-            proc::Process::read(agent).is_none_or(|p| p.state == 'Z').then_some(())
-        })
-        .await;
-        let restored = restore(w, &criu, &dumped, &id);
+        gone(w, agent).await;
+        let restored = restore(w, &criu, &dumped, &id, "busybox");
 
         assert_eq!(held(restored), (true, true, true), "{:?}", proc::descriptors(restored));
         assert_eq!(proc::status_text(restored, "Seccomp").as_deref(), Some("2"));
@@ -295,7 +345,7 @@ fn an_agent_with_a_terminal_a_watcher_and_a_pipe_is_dumped_and_restored() {
         until("the agent answers", async || after.health().await.ok()).await;
         let listed = after.list().await.unwrap();
         assert!(
-            listed.iter().any(|p| p.pid == terminal.pid) && listed.iter().any(|p| p.pid == counter.pid),
+            listed.iter().any(|p| p.pid == terminal) && listed.iter().any(|p| p.pid == counter.pid),
             "{listed:?}"
         );
         after.write_bytes(format!("{WATCHED}/seen"), None, None, "x").await.unwrap();
@@ -306,34 +356,73 @@ fn an_agent_with_a_terminal_a_watcher_and_a_pipe_is_dumped_and_restored() {
         .await;
         let was = count(&after).await;
         until("the pipe still carries", async || (count(&after).await > was + 3).then_some(())).await;
-        let mut screen = after.attach(terminal.pid, true).await.unwrap();
-        after.send_stdin(terminal.pid, "echo at=$(pwd) mark=$MARK size=$(stty size)\n").await.unwrap();
-        let mut seen = String::new();
-        let shown = async {
-            while !seen.contains("at=/tmp mark=kept size=30 90") {
-                if let Some(Ok(ProcessEvent::Pty(bytes))) = screen.next().await {
-                    seen.push_str(&String::from_utf8_lossy(&bytes));
-                }
-            }
-        };
-        assert!(
-            tokio::time::timeout(Duration::from_secs(10), shown).await.is_ok(),
-            "the terminal shows {seen:?}"
-        );
+        types(
+            &after,
+            terminal,
+            "echo at=$(pwd) mark=$MARK size=$(stty size)",
+            "at=/tmp mark=kept size=30 90",
+        )
+        .await;
+        types(&after, terminal, "jobs; kill %1; wait; echo jobs=$?", "sleep 777").await;
+        types(&after, busy, "\x03", "^C").await;
+        types(&after, busy, "echo size=$(stty size) < /dev/tty", "size=30 70").await;
         let echo =
             StartProcess { cmd: "/bin/echo".into(), args: vec!["new".into()], ..StartProcess::default() };
         let ran = after.run(echo, 1024).await.unwrap();
         assert_eq!(ran.stdout, b"new\n", "new commands run");
 
-        kill(Pid::from_raw(restored), Signal::SIGKILL).unwrap();
-        until_within(Duration::from_secs(5), "it ends", async || {
-            w.reap();
-            proc::Process::read(restored).is_none_or(|p| p.state == 'Z').then_some(())
-        })
-        .await;
-        atoll_tests::leaks::unmount_below(&w.folder().join("stage"));
+        end(w, restored).await;
         w.start_server().await;
         let lost = client.sandbox(&id).await;
         assert_eq!(lost["phase"], "failed", "the server knows the first instance only: {lost}");
+    });
+}
+
+#[test]
+fn shells_of_debian_keep_their_jobs_and_terminals() {
+    let Some(criu) = criu() else { return };
+    run_with(Options::debian(), async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({ "template": "debian", "network": "deny-all" })).await;
+        w.stop_server(Signal::SIGTERM).await;
+        let (agent, token) = (w.agent_pid(&id), token(w, &id).await);
+        let before = agent_at(agent, &token);
+        let bash = open_terminal(&before, "/bin/bash", 90).await;
+        types(&before, bash, "sleep 777 & exec 9<>/dev/tty; echo $((40+2))", "42").await;
+        let dash = open_terminal(&before, "/bin/dash", 70).await;
+        types(&before, dash, "(while :; do sleep 0.1; done) & sleep 778 & echo $((40+2))", "42").await;
+        // Jobs that were stopped: by a key, and for want of the terminal.
+        let stopped = open_terminal(&before, "/bin/bash", 50).await;
+        types(&before, stopped, "sleep 779", "779").await;
+        types(&before, stopped, "\x1a", "Stopped").await;
+        types(&before, stopped, "cat /dev/tty &", "cat").await;
+        types(&before, stopped, "sleep 0.3; jobs -l", "tty input").await;
+        // A program that took the terminal for itself: raw, in the foreground, with its keys from /dev/tty.
+        let pager = open_terminal(&before, "/bin/bash", 60).await;
+        types(&before, pager, "seq 1 500 > /tmp/n; python3 -c \"import tty,sys; t=open('/dev/tty','rb',0); tty.setraw(t); print('r'+'aw',flush=True); [print('key',t.read(1),flush=True) for _ in range(3)]\"; stty sane; echo d''one", "raw").await;
+
+        let dumped = dump(w, &criu, agent);
+        gone(w, agent).await;
+        let restored = restore(w, &criu, &dumped, &id, "debian");
+
+        let after = agent_at(restored, &token);
+        until("the agent answers", async || after.health().await.ok()).await;
+        types(&after, bash, "jobs; echo size=$(stty size)", "size=30 90").await;
+        types(&after, bash, "fg %1", "sleep 777").await;
+        types(&after, bash, "\x1a", "Stopped").await;
+        types(&after, bash, "echo to-the-descriptor >&9", "to-the-descriptor").await;
+        types(&after, dash, "jobs; echo size=$(stty size)", "size=30 70").await;
+        types(&after, dash, "fg %2", "sleep 778").await;
+        types(&after, dash, "\x03", "^C").await;
+        types(&after, dash, "echo $((40+3))", "43").await;
+        types(&after, stopped, "jobs", "sleep 779").await;
+        types(&after, stopped, "fg %1", "sleep 779").await;
+        types(&after, stopped, "\x03", "^C").await;
+        types(&after, stopped, "fg %2", "cat /dev/tty").await;
+        types(&after, stopped, "heard", "heard\r\nheard").await;
+        types(&after, pager, "abc", "done").await;
+        types(&after, pager, "echo size=$(stty size)", "size=30 60").await;
+        end(w, restored).await;
+        w.start_server().await;
     });
 }

@@ -1,4 +1,5 @@
-//! The agent that this server carries: written once per version to a folder that sandboxes see read-only at `/.atoll`.
+//! What this server carries for others: the agent, written once per version to a folder that sandboxes see read-only at
+//! `/.atoll`, and the library that is loaded into CRIU for a dump.
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,28 +9,43 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 static AGENT: &[u8] = include_bytes!(env!("ATOLL_AGENT_BINARY"));
+static CRIU_PRELOAD: &[u8] = include_bytes!(env!("ATOLL_CRIU_PRELOAD"));
 
 /// The folder with the agent, made when missing. Older versions stay: sandboxes that run them hold them.
 pub(crate) fn install(data: &Path, given: Option<&Path>) -> io::Result<PathBuf> {
+    criu_preload(data)?;
     match given {
         None => write(data, AGENT),
         Some(path) => write(data, &fs::read(path)?),
     }
 }
 
+/// The library for CRIU's dumps (`LD_PRELOAD`, see `crates/preload`), written when missing.
+pub(crate) fn criu_preload(data: &Path) -> io::Result<PathBuf> {
+    let hash = hex::encode(Sha256::digest(CRIU_PRELOAD));
+    let library = data.join("criu").join(format!("preload-{hash}.so"));
+    place(&library, CRIU_PRELOAD, 0o444)?;
+    Ok(library)
+}
+
 fn write(data: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let folder = data.join("agent").join(hex::encode(Sha256::digest(bytes)));
-    let program = folder.join("atoll-agent");
+    place(&folder.join("atoll-agent"), bytes, 0o555)?;
+    Ok(folder)
+}
+
+/// Writes a file whole or not at all.
+fn place(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     // Size is enough here: the folder is root's, and the name is written only when the content is complete.
-    if fs::metadata(&program).is_ok_and(|found| found.len() == bytes.len() as u64) {
-        return Ok(folder);
+    if fs::metadata(path).is_ok_and(|found| found.len() == bytes.len() as u64) {
+        return Ok(());
     }
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(&folder)?;
-    let next = data.join("agent").join(format!(".next-{}", std::process::id()));
-    let mut file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o555).open(&next)?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    let next = folder.with_file_name(format!(".next-{}", std::process::id()));
+    let mut file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(&next)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     drop(file);
-    fs::rename(&next, &program)?;
-    Ok(folder)
+    fs::rename(&next, path)
 }

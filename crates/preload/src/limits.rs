@@ -1,0 +1,50 @@
+//! `prlimit` of another process, as the owner of its user namespace.
+
+use std::ffi::{c_int, c_long};
+
+use crate::{Next, variable};
+
+type Syscall = unsafe extern "C" fn(c_long, ...) -> c_long;
+
+static SYSCALL: Next = Next::new(c"syscall");
+const NO_SETUID_FIXUP: c_int = 1 << 2;
+
+fn next() -> Syscall {
+    // SAFETY: the address is that of syscall(3), which has this type.
+    unsafe { std::mem::transmute::<*mut std::ffi::c_void, Syscall>(SYSCALL.address()) }
+}
+
+/// Takes the place of syscall(3); everything but `prlimit64` of another process passes.
+///
+/// # Safety
+/// As that of the call which is asked for.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    n: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    let owner = (n == libc::SYS_prlimit64 && a != 0).then(|| variable(c"ATOLL_CRIU_OWNER")).flatten();
+    let owner: Option<c_long> = owner.and_then(|text| text.to_str().ok()?.parse().ok());
+    let next = next();
+    // SAFETY: the caller's own promise. A variadic function takes integers in the same registers.
+    let Some(owner) = owner else { return unsafe { next(n, a, b, c, d, e, f) } };
+    // SAFETY: the caller's own promise for the call; the others change identities of this one thread and take integers only.
+    unsafe {
+        // Without the bit a change of the effective user would take the capabilities along.
+        let bits = libc::prctl(libc::PR_GET_SECUREBITS);
+        libc::prctl(libc::PR_SET_SECUREBITS, bits | NO_SETUID_FIXUP);
+        let keep: c_long = -1;
+        next(libc::SYS_setresuid, keep, owner, keep);
+        let answer = next(n, a, b, c, d);
+        let errno = *libc::__errno_location();
+        next(libc::SYS_setresuid, keep, 0 as c_long, keep);
+        libc::prctl(libc::PR_SET_SECUREBITS, bits);
+        *libc::__errno_location() = errno;
+        answer
+    }
+}
