@@ -62,6 +62,8 @@ pub(crate) trait Cgroups: Send + Sync + std::fmt::Debug {
     fn freeze(&self, name: &str) -> io::Result<()>;
     /// Lets them run again. A frozen process of v1 does not even die, so this comes before a kill.
     fn thaw(&self, name: &str) -> io::Result<()>;
+    /// Whether they are stopped, or about to be.
+    fn is_frozen(&self, name: &str) -> io::Result<bool>;
     /// Current figures.
     fn figures(&self, name: &str) -> io::Result<Figures>;
     /// How many processes were ended for want of memory.

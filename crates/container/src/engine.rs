@@ -13,6 +13,7 @@ mod pause;
 mod pool;
 mod provide;
 mod reaper;
+mod resize;
 mod snapshot;
 mod watch;
 

@@ -3,21 +3,31 @@
 //! ```text
 //! DATA/pool/            the pool, 0700 root; mounted nosuid nodev from DATA/pool.btrfs where DATA is not on btrfs
 //!   layers/<sandbox>/   a subvolume with a limit of its own:  upper/ work/ [usr-upper/ usr-work/]
+//!   snapshots/<id>/     what layers were at some moment, read-only
 //! ```
 //!
 //! Ids in layers are canonical. Without btrfs a layer is a plain folder, and no disk limit can be kept.
 
 mod btrfs;
 mod clear;
+mod format;
 mod loopback;
+mod machine_id;
+mod pack;
 mod pool;
+mod snapshots;
+mod unpack;
+mod walk;
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+pub(crate) use format::ReadError;
+pub(crate) use machine_id::renew as renew_machine_id;
 pub(crate) use pool::unmount;
+pub(crate) use snapshots::{CopyError, Seal};
 
 /// How layers are to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,6 +54,9 @@ pub struct StorageError {
 /// The layers of one server.
 #[derive(Debug)]
 pub(crate) struct Layers {
+    /// The pool.
+    at: PathBuf,
+    /// Its folder of layers.
     root: PathBuf,
     kind: Kind,
 }
@@ -62,24 +75,29 @@ impl Layers {
         make_private(&at).map_err(|cause| failed("make a folder", cause))?;
         if choice != StorageChoice::Folders {
             match Self::open_btrfs(data, &at, legacy) {
-                Ok(layers) => return Ok(layers),
+                Ok(layers) => return layers.opened().map_err(|cause| failed("look at what is there", cause)),
                 Err((step, cause)) if choice == StorageChoice::Btrfs => return Err(failed(step, cause)),
                 Err((step, cause)) => {
                     tracing::warn!(step, %cause, "no btrfs pool: disk limits can't be kept")
                 }
             }
         }
-        let root = at.join("layers");
-        make_private(&root).map_err(|cause| failed("make a folder", cause))?;
-        Ok(Self { root, kind: Kind::Folders })
+        let layers = Self { root: at.join("layers"), at: at.clone(), kind: Kind::Folders };
+        layers.opened().map_err(|cause| failed("make a folder", cause))
+    }
+
+    /// Makes the folders, and finishes or takes back what was cut short.
+    fn opened(self) -> io::Result<Self> {
+        make_private(&self.root)?;
+        make_private(&self.at.join("snapshots"))?;
+        self.recover()?;
+        Ok(self)
     }
 
     fn open_btrfs(data: &Path, at: &Path, legacy: bool) -> Result<Self, (&'static str, io::Error)> {
         let pool = pool::Pool::open(data, at)?;
         let quota = btrfs::enable_quota(at, legacy).map_err(|cause| ("switch quotas on", cause))?;
-        let root = at.join("layers");
-        make_private(&root).map_err(|cause| ("make a folder", cause))?;
-        Ok(Self { root, kind: Kind::Btrfs { pool, quota } })
+        Ok(Self { at: at.to_owned(), root: at.join("layers"), kind: Kind::Btrfs { pool, quota } })
     }
 
     /// Whether a disk limit holds.
@@ -136,7 +154,7 @@ impl Layers {
         match &self.kind {
             Kind::Btrfs { pool, .. } => {
                 pool.expect(limit_bytes);
-                btrfs::limit(&self.path(name), limit_bytes)
+                btrfs::limit(&self.path(name), self.own_limit(name, limit_bytes))
             }
             Kind::Folders => Ok(()),
         }
@@ -162,7 +180,7 @@ impl Layers {
     /// Bytes that a layer takes, as far as it can be said cheaply.
     pub(crate) fn used_bytes(&self, name: &str) -> io::Result<u64> {
         match &self.kind {
-            Kind::Btrfs { quota, .. } => quota.used_bytes(&self.path(name)),
+            Kind::Btrfs { quota, .. } => Ok(quota.used_bytes(&self.path(name))? + self.inherited(name)),
             Kind::Folders => Ok(0),
         }
     }

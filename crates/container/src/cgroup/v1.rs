@@ -175,6 +175,11 @@ impl Cgroups for V1 {
         fs::write(self.folder(FREEZER, name)?.join("freezer.state"), "THAWED")
     }
 
+    fn is_frozen(&self, name: &str) -> io::Result<bool> {
+        let state = fs::read_to_string(self.folder(FREEZER, name)?.join("freezer.state"))?;
+        Ok(matches!(state.trim(), "FROZEN" | "FREEZING"))
+    }
+
     fn figures(&self, name: &str) -> io::Result<Figures> {
         let memory = self.folder(MEMORY, name)?;
         let cpu_ns = match self.folder(CPUACCT, name) {

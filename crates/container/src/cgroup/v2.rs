@@ -104,6 +104,10 @@ impl Cgroups for V2 {
         fs::write(self.file(name, "cgroup.freeze"), "0")
     }
 
+    fn is_frozen(&self, name: &str) -> io::Result<bool> {
+        Ok(read_number(&self.file(name, "cgroup.freeze"))? == 1)
+    }
+
     fn figures(&self, name: &str) -> io::Result<Figures> {
         let pids = read_number(&self.file(name, "pids.current"))?;
         Ok(Figures {

@@ -12,19 +12,20 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_image::Template;
-use atoll_model::{Limits, SandboxId, Storage};
+use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
 use atoll_network::{Link, Policy};
-use atoll_provider::{AGENT_PORT, ProviderError};
+use atoll_provider::{AGENT_PORT, InstanceSpec, Origin, ProviderError};
 use rustix::pipe::PipeFlags;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::instance::{self, Facts, Live};
 use super::reaper::Remains;
-use super::{Inner, Place, failed};
+use super::{Inner, Place, failed, snapshot};
 use crate::launcher::Spawning;
 use crate::launcher::protocol::{CgroupEntry, Rootfs, Spawn, Tell, Times, Told, Upper};
 use crate::launcher::wire;
+use crate::storage::{Layers, Seal};
 
 /// LIMIT: a start takes some milliseconds; on a machine under heavy load a hundred may stand in line.
 const START_WITHIN: Duration = Duration::from_secs(20);
@@ -41,8 +42,39 @@ pub(super) enum LayerPlan {
     Fresh(String),
     /// Left by an earlier instance.
     Kept(String),
+    /// A copy of a snapshot, under this name.
+    Copy { name: String, snapshot: SnapshotId, seal: Seal },
     /// In memory.
     Memory,
+}
+
+impl LayerPlan {
+    /// For a sandbox that has no files yet.
+    pub(super) fn of_new(spec: &InstanceSpec) -> Result<Self, ProviderError> {
+        let name = spec.sandbox.as_str().to_owned();
+        match &spec.origin {
+            Origin::Template => Ok(Self::Fresh(name)),
+            Origin::Snapshot { snapshot, seal, .. } => {
+                Ok(Self::Copy { name, snapshot: snapshot.clone(), seal: snapshot::parse(snapshot, seal)? })
+            }
+        }
+    }
+
+    /// The layer that is made for this instance, and goes if it can't be started.
+    fn made(&self) -> Option<&String> {
+        match self {
+            Self::Fresh(name) | Self::Copy { name, .. } => Some(name),
+            Self::Kept(_) | Self::Memory => None,
+        }
+    }
+
+    /// The layer whose limit is open while the instance is being started: what is full must start too.
+    fn open(&self) -> Option<&String> {
+        match self {
+            Self::Kept(name) | Self::Copy { name, .. } => Some(name),
+            Self::Fresh(_) | Self::Memory => None,
+        }
+    }
 }
 
 /// What to start.
@@ -83,6 +115,29 @@ impl Plan {
                 Err(ProviderError::Late { what: "starting the sandbox".into(), after: START_WITHIN })
             }
         }
+    }
+}
+
+impl Plan {
+    /// Makes the layer.
+    fn upper(&self, layers: &Layers) -> io::Result<Upper> {
+        let with_usr = self.template.usr_overlay.is_some();
+        let disk_bytes = u64::from(self.limits.disk_mib) * MIB;
+        Ok(match &self.layer {
+            LayerPlan::Fresh(name) => Upper::Folder(layers.create(name, with_usr, disk_bytes)?),
+            LayerPlan::Kept(name) => Upper::Folder(layers.reopen(name, with_usr)?),
+            LayerPlan::Copy { name, snapshot, seal } => {
+                let made = layers.create_from(name, snapshot.as_str(), seal, with_usr, disk_bytes);
+                let path = made.map_err(snapshot::copy_failed)?;
+                crate::storage::renew_machine_id(&path, name)?;
+                Upper::Folder(path)
+            }
+            LayerPlan::Memory => {
+                // Beyond the memory limit a write would end a process instead of failing.
+                let bytes = disk_bytes.min(u64::from(self.limits.memory_mib) * MIB);
+                Upper::Tmpfs { bytes, inodes: bytes / BYTES_PER_INODE }
+            }
+        })
     }
 }
 
@@ -163,7 +218,7 @@ impl Inner {
             Ok(())
         };
         plan.unless_doomed(ready).await?;
-        if let LayerPlan::Kept(name) = &plan.layer {
+        if let Some(name) = plan.layer.open() {
             // Before anybody's program runs in it.
             let (layers, name, limits) = (Arc::clone(&self.ground.layers), name.clone(), plan.limits);
             let set = move || layers.set_limit(&name, u64::from(limits.disk_mib) * MIB);
@@ -195,28 +250,32 @@ impl Inner {
             self.numbers().take().map_err(|_| ProviderError::Exhausted { what: "id ranges".into() })?;
         remains.first_id = Some(first_id);
         remains.cgroup = Some(plan.name.clone());
-        if let LayerPlan::Fresh(name) = &plan.layer {
-            remains.layer = Some(name.clone());
-        }
-        let (cgroups, layers) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.layers));
-        let plan = plan.clone();
-        let work = move || {
-            let with_usr = plan.template.usr_overlay.is_some();
-            let disk_bytes = u64::from(plan.limits.disk_mib) * MIB;
-            let upper = match &plan.layer {
-                LayerPlan::Fresh(name) => Upper::Folder(layers.create(name, with_usr, disk_bytes)?),
-                LayerPlan::Kept(name) => Upper::Folder(layers.reopen(name, with_usr)?),
-                LayerPlan::Memory => {
-                    // Beyond the memory limit a write would end a process instead of failing.
-                    let bytes = disk_bytes.min(u64::from(plan.limits.memory_mib) * MIB);
-                    Upper::Tmpfs { bytes, inodes: bytes / BYTES_PER_INODE }
-                }
-            };
-            let entry = cgroups.create(&plan.name, &plan.limits)?;
-            let (token, token_pipe) = make_token()?;
-            Ok(Prepared { upper, entry, first_id, token, token_pipe })
+        remains.layer = plan.layer.made().cloned();
+        let layers = Arc::clone(&self.ground.layers);
+        let cgroups = Arc::clone(&self.ground.cgroups);
+        let entry = {
+            let plan = plan.clone();
+            move || Ok((cgroups.create(&plan.name, &plan.limits)?, make_token()?))
         };
-        self.hands.run(work).await.map_err(not_prepared)
+        let ((entry, (token, token_pipe)), upper) = if let LayerPlan::Copy { snapshot, .. } = &plan.layer {
+            // The disk is waited for, so both at once.
+            let upper = {
+                let plan = plan.clone();
+                move || plan.upper(&layers)
+            };
+            let (entry, upper) = tokio::join!(self.hands.run(entry), snapshot::blocking(upper));
+            let explain =
+                |cause| snapshot::explain(&format!("snapshot {snapshot}"), Some(plan.limits.disk_mib), cause);
+            (entry.map_err(not_prepared)?, upper.map_err(explain)?)
+        } else {
+            let plan = plan.clone();
+            let both = self.hands.run(move || {
+                let upper = plan.upper(&layers)?;
+                Ok((entry()?, upper))
+            });
+            both.await.map_err(not_prepared)?
+        };
+        Ok(Prepared { upper, entry, first_id, token, token_pipe })
     }
 
     /// Makes the veth while the launcher makes mounts.

@@ -1,29 +1,200 @@
-//! The files of a sandbox as one stream, and back.
+//! The files of a sandbox as one stream, and back. A thread reads or writes the layer; a short queue of pieces is between it
+//! and the async side, so neither runs ahead of the other.
+
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use atoll_model::Limits;
 use atoll_provider::{Packed, ProviderError, Target};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::sync::mpsc;
 
-use super::Inner;
+use super::snapshot::blocking;
+use super::{Inner, failed};
+use crate::storage::ReadError;
+
+const MIB: u64 = 1 << 20;
+const PIECE: usize = 256 << 10;
+/// LIMIT: pieces between the two sides; 2 MiB per stream.
+const PIECES: usize = 8;
+
+/// A piece of the stream, or how it ended.
+enum Piece {
+    Bytes(Vec<u8>),
+    End(io::Result<()>),
+}
 
 impl Inner {
     pub(super) fn can_pack(&self) -> bool {
-        false
+        true
     }
 
-    pub(super) async fn pack(&self, _target: &Target) -> Result<Packed, ProviderError> {
-        Err(not_yet())
+    pub(super) async fn pack(&self, target: &Target) -> Result<Packed, ProviderError> {
+        let name = target.sandbox.as_str().to_owned();
+        if !self.ground.layers.exists(&name) {
+            return Err(ProviderError::Gone { sandbox: target.sandbox.clone() });
+        }
+        if self.live(target).is_ok() {
+            return Err(ProviderError::Unsupported {
+                what: "packing the files of a live sandbox".into(),
+                hint: "stop it first".into(),
+            });
+        }
+        let (sender, pieces) = mpsc::channel(PIECES);
+        let layers = Arc::clone(&self.ground.layers);
+        // It ends with the layer, or when nobody reads any more.
+        tokio::task::spawn_blocking(move || {
+            let mut out = Pieces { sender: &sender, piece: Vec::with_capacity(PIECE) };
+            let packed = layers.pack(&name, &mut out);
+            let _ = sender.blocking_send(Piece::End(packed));
+        });
+        Ok(Box::new(PackedFiles { pieces, piece: Vec::new(), read: 0, has_ended: false }))
     }
 
     pub(super) async fn unpack(
         &self,
-        _target: &Target,
-        _limits: &Limits,
-        _files: Packed,
+        target: &Target,
+        limits: &Limits,
+        files: Packed,
     ) -> Result<(), ProviderError> {
-        Err(not_yet())
+        let place = self.place(&target.sandbox);
+        let _turn = place.turn.lock().await;
+        if place.live().is_some() || self.ground.layers.exists(target.sandbox.as_str()) {
+            return Err(ProviderError::Unsupported {
+                what: "unpacking over files that are there".into(),
+                hint: "delete them first".into(),
+            });
+        }
+        let (sender, pieces) = mpsc::channel(PIECES);
+        let (layers, name) = (Arc::clone(&self.ground.layers), target.sandbox.as_str().to_owned());
+        let limit = u64::from(limits.disk_mib) * MIB;
+        let work = move || {
+            let mut input = Incoming { pieces, piece: Vec::new(), read: 0, has_ended: false };
+            Ok(layers.unpack(&name, limit, &mut input))
+        };
+        let (fed, unpacked) = tokio::join!(feed(files, sender), blocking(work));
+        if let Err(cause) = fed {
+            return Err(failed("reading the packed files")(cause));
+        }
+        unpacked.map_err(failed("unpacking"))?.map_err(|error| not_unpacked(error, limits))
     }
 }
 
-fn not_yet() -> ProviderError {
-    ProviderError::Unsupported { what: "packing files".into(), hint: "keep the pool on btrfs".into() }
+fn not_unpacked(error: ReadError, limits: &Limits) -> ProviderError {
+    match error {
+        ReadError::Damaged(why) => ProviderError::Damaged { what: "the packed files".into(), why },
+        ReadError::Io(cause) => match cause.kind() {
+            io::ErrorKind::QuotaExceeded => {
+                ProviderError::Exhausted { what: format!("disk within the limit of {} MiB", limits.disk_mib) }
+            }
+            io::ErrorKind::StorageFull => {
+                ProviderError::Exhausted { what: "disk space for sandboxes".into() }
+            }
+            _ => failed("unpacking")(cause),
+        },
+    }
+}
+
+/// Hands a stream on in pieces. Its error ends the other side, and is the reason that counts.
+async fn feed(mut files: Packed, pieces: mpsc::Sender<Piece>) -> io::Result<()> {
+    loop {
+        let mut piece = Vec::with_capacity(PIECE);
+        while piece.len() < PIECE && files.read_buf(&mut piece).await? > 0 {
+            if piece.len() == piece.capacity() {
+                break;
+            }
+        }
+        let is_end = piece.is_empty();
+        let next = if is_end { Piece::End(Ok(())) } else { Piece::Bytes(piece) };
+        // Nobody there: it has its own reason.
+        if pieces.send(next).await.is_err() || is_end {
+            return Ok(());
+        }
+    }
+}
+
+/// The writing side of a queue of pieces.
+struct Pieces<'a> {
+    sender: &'a mpsc::Sender<Piece>,
+    piece: Vec<u8>,
+}
+
+impl Write for Pieces<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let fits = bytes.len().min(PIECE - self.piece.len());
+        self.piece.extend_from_slice(&bytes[..fits]);
+        if self.piece.len() == PIECE {
+            self.flush()?;
+        }
+        Ok(fits)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.piece.is_empty() {
+            return Ok(());
+        }
+        let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE));
+        self.sender.blocking_send(Piece::Bytes(piece)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+/// The reading side, for async readers.
+struct PackedFiles {
+    pieces: mpsc::Receiver<Piece>,
+    piece: Vec<u8>,
+    read: usize,
+    has_ended: bool,
+}
+
+impl AsyncRead for PackedFiles {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.read == self.piece.len() && !self.has_ended {
+            match std::task::ready!(self.pieces.poll_recv(context)) {
+                Some(Piece::Bytes(piece)) => (self.piece, self.read) = (piece, 0),
+                Some(Piece::End(outcome)) => {
+                    self.has_ended = true;
+                    outcome?;
+                }
+                // Its thread is gone without a word.
+                None => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+            }
+        }
+        let fits = (self.piece.len() - self.read).min(buffer.remaining());
+        buffer.put_slice(&self.piece[self.read..self.read + fits]);
+        self.read += fits;
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The reading side, for a thread.
+struct Incoming {
+    pieces: mpsc::Receiver<Piece>,
+    piece: Vec<u8>,
+    read: usize,
+    has_ended: bool,
+}
+
+impl Read for Incoming {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.read == self.piece.len() && !self.has_ended {
+            match self.pieces.blocking_recv() {
+                Some(Piece::Bytes(piece)) => (self.piece, self.read) = (piece, 0),
+                Some(Piece::End(outcome)) => {
+                    self.has_ended = true;
+                    outcome?;
+                }
+                None => return Err(io::ErrorKind::ConnectionAborted.into()),
+            }
+        }
+        let fits = (self.piece.len() - self.read).min(buffer.len());
+        buffer[..fits].copy_from_slice(&self.piece[self.read..self.read + fits]);
+        self.read += fits;
+        Ok(fits)
+    }
 }

@@ -10,8 +10,8 @@ use atoll_model::policy::placement::Node;
 use atoll_model::{Held, InstanceId, Limits, NetworkPolicy, SandboxId, SnapshotId, Storage};
 use atoll_network::{DialError, Policy};
 use atoll_provider::{
-    Adopted, Booted, ByteStream, Capabilities, InstanceSpec, InstanceUsage, Known, Notice, Packed, Provider,
-    ProviderError, RolledBack, Snapshotted, Target,
+    Adopted, Booted, ByteStream, Capabilities, InstanceSpec, InstanceUsage, Known, Notice, Origin, Packed,
+    Provider, ProviderError, RolledBack, Snapshotted, Target,
 };
 use tokio::sync::broadcast;
 
@@ -33,12 +33,6 @@ const MIB: u64 = 1 << 20;
 enum Files {
     New,
     Kept,
-}
-
-/// How a change of limits ended.
-enum Resized {
-    Done,
-    MemoryInUse,
 }
 
 #[async_trait]
@@ -147,38 +141,7 @@ impl Provider for Engine {
     }
 
     async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
-        let live = self.inner.live(target);
-        let is_on_disk = self.inner.ground.layers.path(target.sandbox.as_str()).exists();
-        self.inner.refuse_disk_limit(is_on_disk, limits)?;
-        let (cgroups, layers) =
-            (Arc::clone(&self.inner.ground.cgroups), Arc::clone(&self.inner.ground.layers));
-        let (layer, limits) = (target.sandbox.as_str().to_owned(), *limits);
-        let cgroup = match (&target.instance, live) {
-            (None, _) => None,
-            (Some(_), Ok(live)) => Some(live.facts.cgroup.clone()),
-            (Some(_), Err(gone)) => return Err(gone),
-        };
-        let work = move || {
-            if let Some(cgroup) = cgroup
-                && let Err(cause) = cgroups.set_limits(&cgroup, &limits)
-            {
-                // v1's word for a memory limit below what is used and cannot be given back.
-                let is_used = cause.kind() == std::io::ErrorKind::ResourceBusy;
-                return if is_used { Ok(Resized::MemoryInUse) } else { Err(cause) };
-            }
-            // A layer in memory keeps the size it was made with.
-            if layers.path(&layer).exists() {
-                layers.set_limit(&layer, u64::from(limits.disk_mib) * MIB)?;
-            }
-            Ok(Resized::Done)
-        };
-        match self.inner.hands.run(work).await.map_err(failed("changing limits"))? {
-            Resized::Done => Ok(()),
-            Resized::MemoryInUse => Err(ProviderError::Unsupported {
-                what: "a memory limit below what the sandbox uses".into(),
-                hint: "end processes or remove files in memory first, or stop it and change it then".into(),
-            }),
-        }
+        self.inner.resize(target, limits).await
     }
 
     async fn set_network(&self, target: &Target, policy: NetworkPolicy) -> Result<(), ProviderError> {
@@ -365,6 +328,7 @@ impl Inner {
         self.refuse_what_cannot_be(spec, files)?;
         if files == Files::New
             && spec.storage == Storage::Disk
+            && spec.origin == Origin::Template
             && let Some(claimed) = self.claim(spec).await
         {
             return Ok(claimed);
@@ -372,7 +336,7 @@ impl Inner {
         let template = self.template(spec).await?;
         let layer = match (spec.storage, files) {
             (Storage::Memory, _) => LayerPlan::Memory,
-            (Storage::Disk, Files::New) => LayerPlan::Fresh(spec.sandbox.as_str().to_owned()),
+            (Storage::Disk, Files::New) => LayerPlan::of_new(spec)?,
             (Storage::Disk, Files::Kept) => LayerPlan::Kept(spec.sandbox.as_str().to_owned()),
         };
         let plan = Plan {
@@ -405,7 +369,7 @@ impl Inner {
     }
 
     /// Plain folders keep no limit, so none may be asked for; the usual one is what nobody asked for.
-    fn refuse_disk_limit(&self, is_on_disk: bool, limits: &Limits) -> Result<(), ProviderError> {
+    pub(super) fn refuse_disk_limit(&self, is_on_disk: bool, limits: &Limits) -> Result<(), ProviderError> {
         let is_asked = limits.disk_mib != self.config.pool_limits.disk_mib;
         if !is_on_disk || !is_asked || self.ground.layers.limits_disk() {
             return Ok(());

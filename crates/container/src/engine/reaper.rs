@@ -22,6 +22,7 @@ pub(super) struct Remains {
     pub(super) pidfd: Option<OwnedFd>,
     pub(super) cgroup: Option<String>,
     pub(super) layer: Option<String>,
+    pub(super) snapshot: Option<String>,
     pub(super) link: Option<Link>,
     pub(super) first_id: Option<u32>,
     pub(super) tries: u32,
@@ -132,6 +133,10 @@ impl Ground {
         if let Some(name) = &remains.layer {
             self.layers.remove(name)?;
             remains.layer = None;
+        }
+        if let Some(name) = &remains.snapshot {
+            self.layers.remove_snapshot(name)?;
+            remains.snapshot = None;
         }
         if let Some(link) = remains.link {
             let mut router = self.router.lock().unwrap_or_else(PoisonError::into_inner);

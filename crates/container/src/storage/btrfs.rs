@@ -1,7 +1,8 @@
-//! btrfs by ioctl: subvolumes, limits and what they use.
+//! btrfs by ioctl: subvolumes, copies of them, limits and what they use.
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,10 @@ use crate::sys;
 
 const SUBVOL_CREATE: u64 = 0x5000_940e;
 const SNAP_DESTROY: u64 = 0x5000_940f;
+const SNAP_CREATE_V2: u64 = 0x5000_9417;
+const GET_SUBVOL_INFO: u64 = 0x81f8_943c;
+const START_SYNC: u64 = 0x8008_9418;
+const WAIT_SYNC: u64 = 0x4008_9416;
 const RESIZE: u64 = 0x5000_9403;
 const INO_LOOKUP: u64 = 0xd000_9412;
 const FS_INFO: u64 = 0x8400_941f;
@@ -43,6 +48,90 @@ pub(super) fn create_subvolume(parent: &Path, name: &str) -> io::Result<()> {
     let mut args = Named::new(name)?;
     // SAFETY: `Named` is the structure that this request takes.
     unsafe { sys::ioctl(File::open(parent)?, SUBVOL_CREATE, &mut *args) }.map(drop)
+}
+
+/// Whether a copy may be written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    ReadOnly,
+    Writable,
+}
+
+/// Makes `parent/name` a copy of the subvolume `of`. What was written to it before and is still in memory goes along, and when
+/// this returns the copy is on disk: the kernel makes it inside of a transaction and commits that.
+pub(super) fn copy_subvolume(of: &Path, parent: &Path, name: &str, access: Access) -> io::Result<()> {
+    /// The kernel's `btrfs_ioctl_vol_args_v2`.
+    #[repr(C)]
+    struct Copy {
+        fd: i64,
+        transaction: u64,
+        flags: u64,
+        inherit: [u64; 4],
+        name: [u8; 4040],
+    }
+    const READ_ONLY: u64 = 2;
+    let source = File::open(of)?;
+    let flags = if access == Access::ReadOnly { READ_ONLY } else { 0 };
+    let fd = source.as_raw_fd().into();
+    let mut args = Box::new(Copy { fd, transaction: 0, flags, inherit: [0; 4], name: [0; 4040] });
+    let room = args.name.get_mut(..name.len()).filter(|room| room.len() < 4039);
+    room.ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(name.as_bytes());
+    // SAFETY: `Copy` is the structure that this request takes.
+    unsafe { sys::ioctl(File::open(parent)?, SNAP_CREATE_V2, &mut *args) }.map(drop)
+}
+
+/// What tells one state of a subvolume from all others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// Of this subvolume alone, for ever.
+    pub(super) uuid: [u8; 16],
+    /// The transaction in which an inode of it was last changed. (Its generation also moves when the kernel removes files
+    /// that were open but had no name when it was copied.)
+    pub(super) changed_in: u64,
+    pub(super) is_read_only: bool,
+}
+
+/// The identity of the subvolume at `path`, as of the last commit.
+pub(super) fn identity(path: &Path) -> io::Result<Identity> {
+    /// The kernel's `btrfs_ioctl_get_subvol_info_args`, 504 bytes.
+    #[repr(C)]
+    struct Info {
+        tree: u64,
+        name: [u8; 256],
+        above: [u64; 2],
+        generation: u64,
+        flags: u64,
+        uuid: [u8; 16],
+        other_uuids: [u8; 32],
+        changed_in: u64,
+        rest: [u64; 19],
+    }
+    let mut info = Box::new(Info {
+        tree: 0,
+        name: [0; 256],
+        above: [0; 2],
+        generation: 0,
+        flags: 0,
+        uuid: [0; 16],
+        other_uuids: [0; 32],
+        changed_in: 0,
+        rest: [0; 19],
+    });
+    // SAFETY: `Info` is the structure that this request takes.
+    unsafe { sys::ioctl(File::open(path)?, GET_SUBVOL_INFO, &mut *info) }?;
+    Ok(Identity { uuid: info.uuid, changed_in: info.changed_in, is_read_only: info.flags & 1 != 0 })
+}
+
+/// Waits until what names things at `at` is on disk: folders, renames, links. Data of files is another matter.
+pub(super) fn commit(at: &Path) -> io::Result<()> {
+    let file = File::open(at)?;
+    let mut transaction = 0u64;
+    // SAFETY: one number is what both requests take.
+    unsafe {
+        sys::ioctl(&file, START_SYNC, &mut transaction)?;
+        sys::ioctl(&file, WAIT_SYNC, &mut transaction)?;
+    }
+    Ok(())
 }
 
 /// Removes the subvolume `name` of `parent`; its blocks are freed behind us.
@@ -84,14 +173,30 @@ pub(super) fn limit(path: &Path, bytes: u64) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct Quota {
     groups: PathBuf,
+    /// Simple quotas: every byte counts for the subvolume that it was written in, and for no copy of it.
+    pub(super) is_simple: bool,
 }
 
 impl Quota {
+    /// Bytes written to the subvolume at `path` that have no place on disk yet.
+    pub(super) fn dirty_bytes(&self, path: &Path) -> io::Result<u64> {
+        self.figure(path, "rsv_data")
+    }
+
+    /// The limit of the subvolume at `path`.
+    pub(super) fn limit_bytes(&self, path: &Path) -> io::Result<u64> {
+        self.figure(path, "max_referenced")
+    }
+
+    fn figure(&self, path: &Path, name: &str) -> io::Result<u64> {
+        let group = self.groups.join(format!("0_{}", subvolume_id(path)?));
+        let text = std::fs::read_to_string(group.join(name))?;
+        text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+
     /// Bytes that the subvolume at `path` holds, as of the last time btrfs settled its books (within its commit interval).
     pub(super) fn used_bytes(&self, path: &Path) -> io::Result<u64> {
-        let group = self.groups.join(format!("0_{}", subvolume_id(path)?));
-        let text = std::fs::read_to_string(group.join("referenced"))?;
-        text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
+        self.figure(path, "referenced")
     }
 }
 
@@ -112,7 +217,8 @@ pub(super) fn enable_quota(at: &Path, legacy: bool) -> io::Result<Quota> {
         }
         outcome?;
     }
-    Ok(Quota { groups })
+    let is_simple = std::fs::read_to_string(groups.join("mode")).is_ok_and(|mode| mode.trim() == "squota");
+    Ok(Quota { groups, is_simple })
 }
 
 fn subvolume_id(path: &Path) -> io::Result<u64> {

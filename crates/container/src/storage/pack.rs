@@ -1,0 +1,353 @@
+//! Writes a layer as one stream (see [`super::format`]). The same tree is always the same stream, byte for byte, so the hash
+//! of the stream is also a hash of the tree.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom as Whence, Stat};
+use tar::EntryType;
+
+use super::format::{self, About, IDS, PIECES_MOST, Records};
+use super::walk::{Entry, Walk, open_folder};
+
+/// The parts of a layer that are its content.
+pub(super) const PARTS: [&str; 2] = ["upper", "usr-upper"];
+const BUFFER: usize = 256 << 10;
+/// A hole below this is not worth a piece of its own.
+const HOLE_LEAST: u64 = 4 << 10;
+
+/// Writes the layer at `layer`. Nobody may change it meanwhile.
+pub(super) fn write(layer: &Path, out: &mut impl Write) -> io::Result<()> {
+    let mut packer = Packer { out, names: Names::default(), buffer: vec![0; BUFFER] };
+    format::begin(packer.out)?;
+    for part in PARTS {
+        match open_folder(CWD, layer.join(part)) {
+            Ok(root) => packer.part(part, root)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    format::end(packer.out)?;
+    packer.out.flush()
+}
+
+struct Packer<'a, W> {
+    out: &'a mut W,
+    names: Names,
+    buffer: Vec<u8>,
+}
+
+impl<W: Write> Packer<'_, W> {
+    fn part(&mut self, part: &str, root: OwnedFd) -> io::Result<()> {
+        let stat = rustix::fs::fstat(&root)?;
+        let records = attributes(root.as_fd())?;
+        self.head(EntryType::Directory, format!("{part}/").into_bytes(), &stat, records)?;
+        self.names.begin(part);
+        let mut walk = Walk::new(root)?;
+        while let Some(entry) = walk.next()? {
+            let path = [part.as_bytes(), b"/", walk.path()].concat();
+            self.entry(walk.here(), &entry, path)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, here: BorrowedFd<'_>, entry: &Entry, mut path: Vec<u8>) -> io::Result<()> {
+        let is_whiteout = entry.kind == FileType::CharacterDevice && entry.stat.st_rdev == 0;
+        // All whiteouts of an overlay are names of one node; apart they are as good.
+        if entry.stat.st_nlink > 1
+            && entry.kind != FileType::Directory
+            && !is_whiteout
+            && let Some(first) = self.names.first(entry.stat.st_ino, &path)
+        {
+            return self.about(EntryType::Link, path, &entry.stat, first, 0, Records::new());
+        }
+        match entry.kind {
+            FileType::Directory => {
+                path.push(b'/');
+                self.head(EntryType::Directory, path, &entry.stat, attributes(here)?)
+            }
+            FileType::RegularFile => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOATIME | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(here, &entry.name, flags, Mode::empty())?;
+                let records = attributes(file.as_fd())?;
+                self.file(File::from(file), path, &entry.stat, records)
+            }
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(here, &entry.name, Vec::new())?.into_bytes();
+                let records = attributes_of_node(here, entry)?;
+                self.about(EntryType::Symlink, path, &entry.stat, target, 0, records)
+            }
+            FileType::Fifo => self.head(EntryType::Fifo, path, &entry.stat, attributes_of_node(here, entry)?),
+            FileType::CharacterDevice if is_whiteout => {
+                self.head(EntryType::Char, path, &entry.stat, attributes_of_node(here, entry)?)
+            }
+            // A socket means nothing without its process, and no other device can be in a layer.
+            _ => Ok(()),
+        }
+    }
+
+    fn head(&mut self, kind: EntryType, path: Vec<u8>, stat: &Stat, records: Records) -> io::Result<()> {
+        self.about(kind, path, stat, Vec::new(), 0, records)
+    }
+
+    fn about(
+        &mut self,
+        kind: EntryType,
+        path: Vec<u8>,
+        stat: &Stat,
+        link: Vec<u8>,
+        size: u64,
+        records: Records,
+    ) -> io::Result<()> {
+        if stat.st_uid >= IDS || stat.st_gid >= IDS {
+            let why = format!("{} belongs to nobody of the sandbox", String::from_utf8_lossy(&path));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let about = About {
+            kind,
+            path,
+            link,
+            mode: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            seconds: stat.st_mtime,
+            nanoseconds: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
+            size,
+            device: (0, 0),
+        };
+        format::write_head(self.out, &about, records)
+    }
+
+    fn file(&mut self, mut file: File, path: Vec<u8>, stat: &Stat, mut records: Records) -> io::Result<()> {
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let pieces = pieces(&file, size)?;
+        if pieces == [(0, size)] || size == 0 {
+            self.about(EntryType::Regular, path, stat, Vec::new(), size, records)?;
+            self.data(&mut file, 0, size)?;
+            return format::pad(self.out, size);
+        }
+        let mut map = format!("{}\n", pieces.len());
+        for (offset, length) in &pieces {
+            map.push_str(&format!("{offset}\n{length}\n"));
+        }
+        map.extend(std::iter::repeat_n('\0', format::padding(map.len() as u64)));
+        records.extend([
+            (b"GNU.sparse.major".to_vec(), b"1".to_vec()),
+            (b"GNU.sparse.minor".to_vec(), b"0".to_vec()),
+            (b"GNU.sparse.name".to_vec(), path),
+            (b"GNU.sparse.realsize".to_vec(), size.to_string().into_bytes()),
+        ]);
+        let stored = map.len() as u64 + pieces.iter().map(|(_, length)| length).sum::<u64>();
+        self.about(EntryType::Regular, b"GNUSparseFile.0".to_vec(), stat, Vec::new(), stored, records)?;
+        self.out.write_all(map.as_bytes())?;
+        for (offset, length) in pieces {
+            self.data(&mut file, offset, length)?;
+        }
+        format::pad(self.out, stored)
+    }
+
+    fn data(&mut self, file: &mut File, offset: u64, mut left: u64) -> io::Result<()> {
+        file.seek(SeekFrom::Start(offset))?;
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(BUFFER).min(BUFFER);
+            match file.read(&mut self.buffer[..most])? {
+                0 => return Err(io::Error::new(io::ErrorKind::ResourceBusy, "a file shrank under way")),
+                got => {
+                    self.out.write_all(&self.buffer[..got])?;
+                    left -= got as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The pieces of a file that hold data, as (offset, length). At most [`PIECES_MOST`]: small holes count as data.
+fn pieces(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
+    let mut least = HOLE_LEAST;
+    loop {
+        match pieces_apart(file, size, least)? {
+            Some(pieces) => return Ok(pieces),
+            None => least *= 4,
+        }
+    }
+}
+
+fn pieces_apart(file: &File, size: u64, hole_least: u64) -> io::Result<Option<Vec<(u64, u64)>>> {
+    let mut pieces: Vec<(u64, u64)> = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match rustix::fs::seek(file, Whence::Data(at)) {
+            Ok(start) => start,
+            Err(rustix::io::Errno::NXIO) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let stop = rustix::fs::seek(file, Whence::Hole(start))?.min(size);
+        if start >= stop {
+            break;
+        }
+        match pieces.last_mut() {
+            Some((offset, length)) if start - (*offset + *length) < hole_least => *length = stop - *offset,
+            // A short hole at the beginning is not worth it either.
+            None if start < hole_least => pieces.push((0, stop)),
+            _ => pieces.push((start, stop - start)),
+        }
+        if pieces.len() > PIECES_MOST {
+            return Ok(None);
+        }
+        at = stop;
+    }
+    if let Some((offset, length)) = pieces.last_mut()
+        && size - (*offset + *length) < hole_least
+    {
+        *length = size - *offset;
+    }
+    Ok(Some(pieces))
+}
+
+/// The attributes of an open file or folder.
+fn attributes(fd: BorrowedFd<'_>) -> io::Result<Records> {
+    read_attributes(
+        |list| rustix::fs::flistxattr(fd, list),
+        |name, value| rustix::fs::fgetxattr(fd, name, value),
+    )
+}
+
+/// The attributes of what can't be opened: links, pipes, whiteouts.
+fn attributes_of_node(here: BorrowedFd<'_>, entry: &Entry) -> io::Result<Records> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let node = rustix::fs::openat(here, &entry.name, flags, Mode::empty())?;
+    let path = format!("/proc/self/fd/{}", node.as_raw_fd());
+    read_attributes(
+        |list| rustix::fs::listxattr(&path, list),
+        |name, value| rustix::fs::getxattr(&path, name, value),
+    )
+}
+
+fn read_attributes(
+    list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
+    get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
+) -> io::Result<Records> {
+    let mut names = [0; 512];
+    let names = match list(&mut names) {
+        Ok(length) => names[..length].to_vec(),
+        Err(rustix::io::Errno::RANGE) => {
+            // LIMIT: the kernel's own for a list of names, and for a value.
+            let mut names = vec![0; 64 << 10];
+            let length = list(&mut names)?;
+            names.truncate(length);
+            names
+        }
+        Err(rustix::io::Errno::NOTSUP) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let mut sorted: Vec<&[u8]> =
+        names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && format::is_kept(name)).collect();
+    sorted.sort_unstable();
+    let mut records = Records::new();
+    let mut total = 0;
+    for name in sorted {
+        let mut value = vec![0; 64 << 10];
+        let length = get(name, &mut value)?;
+        value.truncate(length);
+        total += name.len() + length;
+        if total > format::RECORDS_MOST {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a file has too many attributes"));
+        }
+        let key = if name.contains(&b'=') {
+            [format::XATTR_HEX, hex::encode(name).as_bytes()].concat()
+        } else {
+            [format::XATTR, name].concat()
+        };
+        records.push((key, value));
+    }
+    Ok(records)
+}
+
+/// The first names of files that have several. Folders are kept once each, so that deep trees don't cost their paths again
+/// and again.
+#[derive(Default)]
+struct Names {
+    seen: HashMap<u64, (usize, Box<[u8]>)>,
+    /// Each with the one above; the first is the part itself.
+    folders: Vec<(usize, Box<[u8]>)>,
+    /// The folders on the way to the last file, by their numbers.
+    way: Vec<(Box<[u8]>, usize)>,
+}
+
+impl Names {
+    /// Inodes of two parts are those of one subvolume, so what was seen stays.
+    fn begin(&mut self, part: &str) {
+        self.folders.push((usize::MAX, part.as_bytes().into()));
+        self.way = vec![(part.as_bytes().into(), self.folders.len() - 1)];
+    }
+
+    /// The path under which this file was seen first; `None` notes that it is seen now.
+    fn first(&mut self, inode: u64, path: &[u8]) -> Option<Vec<u8>> {
+        if let Some((folder, name)) = self.seen.get(&inode) {
+            return Some(self.path(*folder, name));
+        }
+        let mut parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+        let name = parts.pop().unwrap_or_default();
+        let same = self.way.iter().zip(&parts).take_while(|((known, _), part)| **known == ***part).count();
+        self.way.truncate(same);
+        for part in &parts[same..] {
+            let above = self.way.last().map_or(usize::MAX, |(_, number)| *number);
+            self.folders.push((above, (*part).into()));
+            self.way.push(((*part).into(), self.folders.len() - 1));
+        }
+        let folder = self.way.last().map_or(usize::MAX, |(_, number)| *number);
+        self.seen.insert(inode, (folder, name.into()));
+        None
+    }
+
+    fn path(&self, mut folder: usize, name: &[u8]) -> Vec<u8> {
+        let mut parts = vec![name];
+        while let Some((above, name)) = self.folders.get(folder) {
+            parts.push(name);
+            folder = *above;
+        }
+        parts.reverse();
+        parts.join(&b'/')
+    }
+}
+
+/// Reads everything of a layer from the disk, and so lets the file system check its sums.
+pub(super) fn read_through(layer: &Path) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER];
+    for part in PARTS {
+        let root = match open_folder(CWD, layer.join(part)) {
+            Ok(root) => root,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let mut walk = Walk::new(root)?;
+        while let Some(entry) = walk.next()? {
+            match entry.kind {
+                FileType::RegularFile => {
+                    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOATIME | OFlags::CLOEXEC;
+                    let file = rustix::fs::openat(walk.here(), &entry.name, flags, Mode::empty())?;
+                    // What is in memory says nothing about the disk.
+                    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+                    let mut file = File::from(file);
+                    for (offset, length) in pieces(&file, u64::try_from(entry.stat.st_size).unwrap_or(0))? {
+                        file.seek(SeekFrom::Start(offset))?;
+                        let mut piece = (&mut file).take(length);
+                        while piece.read(&mut buffer)? > 0 {}
+                    }
+                    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+                }
+                FileType::Symlink => {
+                    rustix::fs::readlinkat(walk.here(), &entry.name, Vec::new())?;
+                }
+                _ => {
+                    rustix::fs::statat(walk.here(), c".", AtFlags::empty())?;
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,448 @@
+//! Copies of layers: snapshots, sandboxes that begin as one, and the way back to one.
+//!
+//! ```text
+//! DATA/pool/snapshots/<snapshot>/files/    a copy of the layer, read-only
+//!                               /images/   its processes, where they were kept
+//! DATA/pool/layers/.old-<sandbox>/         put aside by a rollback until the new layer stands in its place
+//! ```
+//!
+//! On btrfs every copy is made by the kernel in a few milliseconds, whatever its size, and is on disk when the call returns.
+//! On plain folders a copy is a copy: right, and as slow as reading and writing everything. The sandbox stands still for it.
+//!
+//! **Whose bytes count.** With simple quotas a byte counts for the layer that wrote it and for no copy. So that a limit still
+//! bounds what a sandbox holds, a layer made from a snapshot notes how much it began with ([`INHERITED`]), and that much is
+//! taken off its limit and added to its use. What it deletes or overwrites of that keeps counting; where this would matter,
+//! because more than half of the limit is inherited, the snapshot's files are counted anew. With full quota groups the kernel
+//! counts all that a layer refers to, and nothing is noted.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, XattrFlags};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::btrfs::{self, Access};
+use super::format::ReadError;
+use super::{Kind, Layers, clear, make_private, pack, prepare, unpack, walk};
+
+/// Where a layer notes how many bytes it began with.
+const INHERITED: &str = "trusted.atoll.inherited";
+const FILES: &str = "files";
+const ASIDE: &str = ".old-";
+const FLUSH: &str = ".flush-";
+/// LIMIT: so much can always be written, however much was inherited: a sandbox that can't write at all can't be tidied up.
+const ROOM_LEAST: u64 = 4 << 20;
+/// Dirty bytes that a frozen sandbox may be made to wait for; more are brought to disk before it is frozen.
+const DIRTY_MOST: u64 = 4 << 20;
+
+/// How one can tell later that a snapshot is what was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seal {
+    files: FilesSeal,
+    /// Bytes that a layer made from it begins with, as far as it was known cheaply.
+    pub(crate) bytes: u64,
+    /// Whether `bytes` may be too high, because the layer was itself made from a snapshot.
+    is_estimate: bool,
+    /// The hash of what describes its processes, where it has some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) images: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum FilesSeal {
+    /// The subvolume, and the transaction that last changed it. To change a file one must make it writable, and the kernel
+    /// notes the change.
+    Btrfs { uuid: String, changed_in: u64 },
+    /// The hash of its stream.
+    Tree { sha256: String },
+}
+
+/// A copy could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CopyError {
+    /// It is not what was sealed.
+    #[error("{0}")]
+    Damaged(String),
+    /// The limit is below what the snapshot holds.
+    #[error("it holds {used_bytes} bytes")]
+    BelowUse { used_bytes: u64 },
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Seal {
+    pub(crate) fn parse(text: &str) -> Result<Self, CopyError> {
+        serde_json::from_str(text).map_err(|_| CopyError::Damaged("its seal is not one".into()))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl Layers {
+    fn snapshots(&self) -> PathBuf {
+        self.at.join("snapshots")
+    }
+
+    /// Where a snapshot is.
+    pub(crate) fn snapshot_path(&self, snapshot: &str) -> PathBuf {
+        self.snapshots().join(snapshot)
+    }
+
+    /// Brings most of what a layer's sandbox wrote to disk while it runs, so that it stands still for a short time only.
+    pub(crate) fn settle_writes(&self, name: &str) -> io::Result<()> {
+        let Kind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
+        if quota.dirty_bytes(&self.path(name))? <= DIRTY_MOST {
+            return Ok(());
+        }
+        self.flush(name)
+    }
+
+    /// Brings all of one layer to disk. There is no call for that which leaves the other layers alone, but a copy does it.
+    fn flush(&self, name: &str) -> io::Result<()> {
+        let copy = format!("{FLUSH}{name}");
+        // One that was cut short.
+        let _ = btrfs::remove_subvolume(&self.snapshots(), &copy);
+        btrfs::copy_subvolume(&self.path(name), &self.snapshots(), &copy, Access::ReadOnly)?;
+        btrfs::remove_subvolume(&self.snapshots(), &copy)
+    }
+
+    /// Keeps a layer as it is now; nobody may write to it meanwhile. On disk when it returns.
+    pub(crate) fn snapshot(&self, name: &str, snapshot: &str) -> io::Result<()> {
+        let at = self.snapshot_path(snapshot);
+        make_private(&at)?;
+        match &self.kind {
+            Kind::Btrfs { .. } => btrfs::copy_subvolume(&self.path(name), &at, FILES, Access::ReadOnly),
+            Kind::Folders => copy_folders(&self.path(name), &at.join(FILES)),
+        }
+    }
+
+    /// Seals a snapshot that was just made of the layer `name`. `images`: the hash of what describes its processes.
+    pub(crate) fn seal(&self, name: &str, snapshot: &str, images: Option<String>) -> io::Result<Seal> {
+        let files = self.snapshot_path(snapshot).join(FILES);
+        let sealed = match &self.kind {
+            Kind::Btrfs { .. } => {
+                let identity = btrfs::identity(&files)?;
+                FilesSeal::Btrfs { uuid: hex::encode(identity.uuid), changed_in: identity.changed_in }
+            }
+            Kind::Folders => FilesSeal::Tree { sha256: tree_hash(&files)? },
+        };
+        Ok(Seal {
+            files: sealed,
+            bytes: self.used_bytes(name)?,
+            is_estimate: self.inherited(name) > 0,
+            images,
+        })
+    }
+
+    /// A quick look whether a snapshot is the one that was sealed. On plain folders it reads everything.
+    pub(crate) fn check(&self, snapshot: &str, seal: &Seal) -> Result<(), CopyError> {
+        let files = self.snapshot_path(snapshot).join(FILES);
+        let damaged = |why: &str| Err(CopyError::Damaged(why.to_owned()));
+        if !files.join("upper").is_dir() {
+            return damaged("its files are gone");
+        }
+        match (&self.kind, &seal.files) {
+            (Kind::Btrfs { .. }, FilesSeal::Btrfs { uuid, changed_in }) => {
+                let found = btrfs::identity(&files)?;
+                match found {
+                    _ if hex::encode(found.uuid) != *uuid => damaged("other files are in its place"),
+                    _ if !found.is_read_only => damaged("it was made writable"),
+                    _ if found.changed_in != *changed_in => damaged("it was changed"),
+                    _ => Ok(()),
+                }
+            }
+            (Kind::Folders, FilesSeal::Tree { sha256 }) => match tree_hash(&files)? {
+                found if found == *sha256 => Ok(()),
+                _ => damaged("it was changed"),
+            },
+            _ => damaged("it was made on storage of another kind"),
+        }
+    }
+
+    /// Reads all files of a snapshot; the file system's sums are checked on the way. (Files that somebody inside has set to be
+    /// written in place have none.)
+    pub(crate) fn verify(&self, snapshot: &str, seal: &Seal) -> Result<(), CopyError> {
+        self.check(snapshot, seal)?;
+        if matches!(self.kind, Kind::Folders) {
+            return Ok(());
+        }
+        let read = pack::read_through(&self.snapshot_path(snapshot).join(FILES));
+        read.map_err(|cause| match cause.raw_os_error() {
+            Some(libc::EIO | libc::EUCLEAN) => CopyError::Damaged("the disk has lost a part of it".into()),
+            _ => CopyError::Io(cause),
+        })
+    }
+
+    /// Makes the layer `name` from a snapshot. Its limit is open until [`Layers::set_limit`] sets it; `limit_bytes` is what
+    /// that will be.
+    pub(crate) fn create_from(
+        &self,
+        name: &str,
+        snapshot: &str,
+        seal: &Seal,
+        with_usr: bool,
+        limit_bytes: u64,
+    ) -> Result<PathBuf, CopyError> {
+        self.check(snapshot, seal)?;
+        let inherited = self.inheritance(snapshot, seal, limit_bytes)?;
+        let path = self.path(name);
+        if path.exists() {
+            return Err(io::Error::from(io::ErrorKind::AlreadyExists).into());
+        }
+        let fill = || -> Result<(), CopyError> {
+            self.copy_of(snapshot, seal, name)?;
+            self.note_inherited(&path, inherited)?;
+            Ok(prepare(&path, with_usr)?)
+        };
+        match fill() {
+            Ok(()) => Ok(path),
+            Err(cause) => {
+                let _ = self.remove(name);
+                Err(cause)
+            }
+        }
+    }
+
+    fn copy_of(&self, snapshot: &str, seal: &Seal, name: &str) -> Result<(), CopyError> {
+        let files = self.snapshot_path(snapshot).join(FILES);
+        match &self.kind {
+            Kind::Btrfs { .. } => {
+                btrfs::copy_subvolume(&files, &self.root, name, Access::Writable)?;
+                // A change that was only in memory before shows now: the copy has brought it to disk.
+                self.check(snapshot, seal)
+            }
+            Kind::Folders => Ok(copy_folders(&files, &self.path(name))?),
+        }
+    }
+
+    /// How many bytes a layer made from the snapshot begins with; an error where that is more than it may hold.
+    fn inheritance(&self, snapshot: &str, seal: &Seal, limit_bytes: u64) -> Result<u64, CopyError> {
+        if !self.limits_disk() {
+            return Ok(0);
+        }
+        let mut bytes = seal.bytes;
+        if seal.is_estimate && bytes > limit_bytes / 2 {
+            let files = walk::open_folder(CWD, self.snapshot_path(snapshot).join(FILES))?;
+            bytes = bytes.min(walk::disk_bytes(files)?);
+        }
+        if bytes > limit_bytes { Err(CopyError::BelowUse { used_bytes: bytes }) } else { Ok(bytes) }
+    }
+
+    fn note_inherited(&self, layer: &Path, bytes: u64) -> io::Result<()> {
+        match &self.kind {
+            Kind::Btrfs { quota, .. } if quota.is_simple => {
+                let text = bytes.to_string();
+                Ok(rustix::fs::setxattr(layer, INHERITED, text.as_bytes(), XattrFlags::empty())?)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes that a layer began with and that the kernel does not count for it.
+    pub(super) fn inherited(&self, name: &str) -> u64 {
+        let mut text = [0; 20];
+        let read = rustix::fs::getxattr(self.path(name), INHERITED, &mut text);
+        let text = read.ok().and_then(|length| std::str::from_utf8(text.get(..length)?).ok());
+        text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// What is left of a limit for what a layer writes itself.
+    pub(super) fn own_limit(&self, name: &str, limit_bytes: u64) -> u64 {
+        match self.inherited(name) {
+            0 => limit_bytes,
+            inherited => limit_bytes.saturating_sub(inherited).max(ROOM_LEAST),
+        }
+    }
+
+    /// Puts a copy of the snapshot in the place of the layer `name`, whose sandbox has ended. The old one is put aside first;
+    /// the copy is on disk under its name or not at all, and [`Layers::recover`] sees which. Answers what was put aside.
+    pub(crate) fn roll_back(
+        &self,
+        name: &str,
+        snapshot: &str,
+        seal: &Seal,
+        limit_bytes: u64,
+    ) -> Result<Option<String>, CopyError> {
+        self.check(snapshot, seal)?;
+        let inherited = self.inheritance(snapshot, seal, limit_bytes)?;
+        let aside = format!("{ASIDE}{name}");
+        // Left by one that was cut short after the new layer stood.
+        self.remove(&aside)?;
+        let (old, kept) = (self.path(name), self.path(&aside));
+        let had_one = old.exists();
+        if had_one {
+            fs::rename(&old, &kept)?;
+        }
+        let made = self.copy_of(snapshot, seal, name);
+        if let Err(cause) = made {
+            let _ = self.remove(name);
+            if had_one {
+                fs::rename(&kept, &old)?;
+            }
+            return Err(cause);
+        }
+        self.note_inherited(&old, inherited)?;
+        self.set_limit(name, limit_bytes)?;
+        Ok(had_one.then_some(aside))
+    }
+
+    /// Puts back what a rollback put aside, where no new layer came to stand. The rest of what it left is an unknown layer.
+    pub(super) fn recover(&self) -> io::Result<()> {
+        for aside in self.list()? {
+            let Some(name) = aside.strip_prefix(ASIDE) else { continue };
+            if !self.exists(name) {
+                self.remove(name)?;
+                fs::rename(self.path(&aside), self.path(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a snapshot with everything in it. Nothing there is fine.
+    pub(crate) fn remove_snapshot(&self, snapshot: &str) -> io::Result<()> {
+        let at = self.snapshot_path(snapshot);
+        if !at.exists() {
+            return Ok(());
+        }
+        if let Kind::Btrfs { .. } = &self.kind {
+            if snapshot.starts_with(FLUSH) {
+                return btrfs::remove_subvolume(&self.snapshots(), snapshot);
+            }
+            match btrfs::remove_subvolume(&at, FILES) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
+            }
+        }
+        clear::remove_tree(&at)
+    }
+
+    /// Every snapshot that is not wanted, half-made ones included.
+    pub(crate) fn unwanted_snapshots(&self, wanted: &HashSet<String>) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.snapshots())? {
+            names.extend(entry?.file_name().into_string().ok().filter(|name| !wanted.contains(name)));
+        }
+        Ok(names)
+    }
+
+    /// Writes the layer `name` as a stream.
+    pub(crate) fn pack(&self, name: &str, out: &mut impl Write) -> io::Result<()> {
+        pack::write(&self.path(name), out)
+    }
+
+    /// Makes the layer `name` from a stream: under its name when all of it is on disk, or not at all.
+    pub(crate) fn unpack(
+        &self,
+        name: &str,
+        limit_bytes: u64,
+        input: &mut impl Read,
+    ) -> Result<(), ReadError> {
+        let half = format!(".unpack-{name}-tmp");
+        self.remove(&half)?;
+        match &self.kind {
+            Kind::Btrfs { .. } => btrfs::create_subvolume(&self.root, &half)?,
+            Kind::Folders => fs::create_dir(self.path(&half))?,
+        }
+        let mut fill = || -> Result<(), ReadError> {
+            self.set_limit(&half, limit_bytes)?;
+            unpack::read(&self.path(&half), input)?;
+            self.sync()?;
+            if self.path(name).exists() {
+                return Err(io::Error::from(io::ErrorKind::AlreadyExists).into());
+            }
+            self.rename(&half, name)?;
+            self.commit_names()?;
+            Ok(())
+        };
+        let filled = fill();
+        if filled.is_err() {
+            let _ = self.remove(&half);
+        }
+        filled
+    }
+
+    /// Waits until everything in the pool is on disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(fs::File::open(&self.root)?)?)
+    }
+
+    fn commit_names(&self) -> io::Result<()> {
+        match &self.kind {
+            Kind::Btrfs { .. } => btrfs::commit(&self.root),
+            Kind::Folders => fs::File::open(&self.root)?.sync_all(),
+        }
+    }
+
+    /// Whether a limit is below the one in force.
+    pub(crate) fn is_smaller(&self, name: &str, limit_bytes: u64) -> io::Result<bool> {
+        match &self.kind {
+            Kind::Btrfs { quota, .. } => {
+                Ok(self.own_limit(name, limit_bytes) < quota.limit_bytes(&self.path(name))?)
+            }
+            Kind::Folders => Ok(false),
+        }
+    }
+
+    /// Bytes that a layer takes now, not as of the last time the books were settled.
+    pub(crate) fn used_bytes_now(&self, name: &str) -> io::Result<u64> {
+        if let Kind::Btrfs { .. } = &self.kind {
+            self.flush(name)?;
+        }
+        self.used_bytes(name)
+    }
+}
+
+/// Copies the content of a layer between plain folders, and brings it to disk.
+fn copy_folders(from: &Path, to: &Path) -> io::Result<()> {
+    let half = to.with_file_name(format!(".half-{}", to.file_name().unwrap_or_default().to_string_lossy()));
+    let half = half.as_path();
+    if half.exists() {
+        clear::remove_tree(half)?;
+    }
+    make_private(half)?;
+    let (mut read, mut write) = io::pipe()?;
+    let copied = std::thread::scope(|scope| {
+        let packer = scope.spawn(move || {
+            let mut out = io::BufWriter::with_capacity(64 << 10, &mut write);
+            pack::write(from, &mut out)
+        });
+        let unpacked = unpack::read(half, &mut read);
+        drop(read);
+        let packed = packer.join().unwrap_or_else(|_| Err(io::Error::other("copying a layer panicked")));
+        match unpacked {
+            Err(ReadError::Io(cause)) => Err(cause),
+            Err(ReadError::Damaged(why)) => Err(packed.err().unwrap_or_else(|| io::Error::other(why))),
+            Ok(()) => packed,
+        }
+    });
+    let finish = || {
+        copied?;
+        rustix::fs::syncfs(fs::File::open(half)?)?;
+        fs::rename(half, to)?;
+        fs::File::open(to.parent().unwrap_or(to))?.sync_all()
+    };
+    finish().inspect_err(|_| drop(clear::remove_tree(half)))
+}
+
+/// The hash of everything in a layer.
+fn tree_hash(layer: &Path) -> io::Result<String> {
+    struct Hasher(Sha256);
+    impl Write for Hasher {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.update(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut hasher = Hasher(Sha256::new());
+    pack::write(layer, &mut hasher)?;
+    Ok(hex::encode(hasher.0.finalize()))
+}
