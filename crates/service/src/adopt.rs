@@ -3,58 +3,133 @@
 //! | was       | provider says | becomes |
 //! |-----------|---------------|---------|
 //! | creating  | (not asked)   | created again as another instance: a caller that repeats its key finds it running |
+//! | creating, child of a fork that was not finished | (not asked) | deleted, with all its siblings |
 //! | starting  | (files only)  | booted again as another instance |
 //! | running   | alive / gone  | running / failed, lost while down |
+//! | pausing   | lives / gone  | frozen (again), then paused / failed, lost while down |
+//! | paused    | frozen, checkpointed / gone | paused, its memory where it is / failed, lost while down |
+//! | resuming  | frozen, checkpointed / alive / gone | resumed again / greeted / failed, lost while down |
 //! | stopping  | alive / gone  | halted, then stopped |
+//! | archiving | (files only)  | archived again; what was uploaded already is found |
+//! | archived  | (not asked)   | archived; files that lie here still are removed |
+//! | restoring | (files only, or not asked) | rolled back again, or brought back again |
 //! | deleting  | any           | destroyed, then deleted |
-//! | stopped, failed | (files only) | as it was; a restart that had come as far as its stop goes on |
+//! | stopped, failed | (files only) | as it was; what had come half way goes on |
+//!
+//! Snapshots that are not ready are removed. One that was made for a fork is removed too: while it is ready, the fork was
+//! not finished.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use atoll_model::{Intent, Lease, Phase};
-use atoll_provider::{Fate, Known};
+use atoll_model::{Held, Intent, Lease, Phase, SandboxId, SnapshotId, SnapshotState, Source};
+use atoll_provider::{Adopted, Fate, Known};
 use atoll_store::InstanceRow;
 
 use crate::driver::{self, Resumption};
+use crate::registry::State;
 use crate::service::{Inner, OpenError};
+use crate::snapshots::Seed;
 
 pub(crate) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
     let live = inner.store.live().await?;
-    let known = live.iter().filter_map(known).collect();
-    let fates = inner
+    let snapshots = Snapshots::read(inner).await?;
+    let known = live.iter().filter_map(|(lease, row)| known(lease, row.as_ref())).collect();
+    let adopted = inner
         .provider
-        .adopt(known)
+        .adopt(known, snapshots.wanted.clone())
         .await
         .map_err(|cause| OpenError::Adopt { provider: inner.provider.name(), cause })?;
-    let alive: HashSet<_> =
-        fates.into_iter().filter(|(_, fate)| *fate == Fate::Alive).map(|(instance, _)| instance).collect();
-    let (mut running, mut lost) = (0, 0);
+    let mut fates: HashMap<_, _> =
+        adopted.into_iter().map(|adopted| (adopted.instance.clone(), adopted)).collect();
+    snapshots.forget_unwanted(inner).await;
+    let (mut running, mut paused, mut lost) = (0, 0, 0);
+    let mut unmade = Vec::new();
     for (lease, row) in live {
-        let lives = row.as_ref().is_some_and(|row| alive.contains(&row.instance));
-        let first = resumption(&lease, lives);
+        let fate = lease.instance.as_ref().and_then(|instance| fates.remove(instance));
+        let first = if snapshots.is_unfinished(&lease) {
+            unmade.push(lease.id.clone());
+            Resumption::Unmake
+        } else {
+            resumption(&lease, fate.as_ref())
+        };
         running += u32::from(first == Resumption::Nothing && lease.phase == Phase::Running);
+        paused += u32::from(lease.phase == Phase::Paused);
         lost += u32::from(first == Resumption::Lost);
-        if lease.phase.holds_compute() {
-            inner.admission.count(&lease.id, &lease.limits);
-        }
-        let agent = row
-            .filter(|_| lives && lease.phase == Phase::Running)
-            .map(|row| crate::agent::client(&inner.provider, &lease.id, &row.instance, &row.agent_token));
-        driver::resume(inner, lease, agent, first);
+        take_up(inner, lease, row, fate, first).await;
     }
-    tracing::info!(running, lost, "sandboxes were adopted");
+    finish_forks(inner, snapshots.unfinished, unmade);
+    tracing::info!(running, paused, lost, "sandboxes were adopted");
     Ok(())
 }
 
-/// A creation that was under way is not named, so that the provider removes all of it.
-fn known((lease, row): &(Lease, Option<InstanceRow>)) -> Option<Known> {
-    let instance = match lease.phase {
-        Phase::Creating | Phase::Deleted => return None,
-        Phase::Running | Phase::Stopping | Phase::Deleting => {
-            row.as_ref().map(|row| (row.instance.clone(), row.facts.clone()))
+/// Forgets forks that were not finished, as soon as it is written that all of their children go.
+fn finish_forks(inner: &Arc<Inner>, unfinished: HashSet<SnapshotId>, children: Vec<SandboxId>) {
+    if unfinished.is_empty() {
+        return;
+    }
+    let own = Arc::clone(inner);
+    inner.spawn(async move {
+        for child in children {
+            let Some(mut handle) = own.registry.get(&child) else { continue };
+            let goes = |state: &State| matches!(state.lease.phase, Phase::Deleting | Phase::Deleted);
+            // An error means that its driver ended, as it does when it is deleted.
+            let _ = handle.state.wait_for(goes).await;
         }
-        Phase::Starting | Phase::Stopped | Phase::Failed => None,
+        for id in unfinished {
+            if let Err(error) = own.store.delete_snapshot(&id).await {
+                tracing::warn!(snapshot = %id, %error, "the row of an unfinished fork is left");
+            }
+        }
+    });
+}
+
+async fn take_up(
+    inner: &Arc<Inner>,
+    lease: Lease,
+    row: Option<InstanceRow>,
+    fate: Option<Adopted>,
+    first: Resumption,
+) {
+    if lease.holds_compute() {
+        inner.admission.count(&lease.id, &lease.limits);
+    }
+    let row = row.map(|row| match fate.as_ref().and_then(|fate| fate.facts.clone()) {
+        Some(facts) => InstanceRow { facts, ..row },
+        None => row,
+    });
+    let lives = fate.as_ref().is_some_and(|fate| fate.fate == Fate::Alive);
+    let agent = row
+        .as_ref()
+        .filter(|_| lives && lease.phase == Phase::Running)
+        .map(|row| crate::agent::client(&inner.provider, &lease.id, &row.instance, &row.agent_token));
+    let needs_seed = match (lease.phase, &lease.rollback_to, &lease.source) {
+        (Phase::Restoring, Some(snapshot), _) => Some((snapshot.clone(), true)),
+        (Phase::Creating, _, Source::Snapshot { snapshot, memory }) => Some((snapshot.clone(), *memory)),
+        _ => None,
+    };
+    let seed = match needs_seed {
+        // One that is not there any more is met again by the effect, which says so.
+        Some((snapshot, memory)) => Seed::of(inner, &snapshot, memory).await.ok().map(Arc::new),
+        None => None,
+    };
+    driver::resume(inner, driver::Known { lease, row, agent, seed }, first);
+}
+
+/// A creation that was under way is not named, so that the provider removes all of it; nor is one whose files are in object
+/// storage.
+fn known(lease: &Lease, row: Option<&InstanceRow>) -> Option<Known> {
+    let of_row = || row.map(|row| (row.instance.clone(), row.facts.clone()));
+    let instance = match lease.phase {
+        Phase::Creating | Phase::Archived | Phase::Deleted => return None,
+        Phase::Restoring if lease.rollback_to.is_none() => return None,
+        Phase::Running
+        | Phase::Pausing
+        | Phase::Paused
+        | Phase::Resuming
+        | Phase::Stopping
+        | Phase::Deleting => of_row(),
+        Phase::Starting | Phase::Stopped | Phase::Archiving | Phase::Restoring | Phase::Failed => None,
     };
     Some(Known {
         sandbox: lease.id.clone(),
@@ -62,17 +137,86 @@ fn known((lease, row): &(Lease, Option<InstanceRow>)) -> Option<Known> {
         storage: lease.storage,
         limits: lease.limits,
         network: lease.network,
+        paused: matches!(lease.phase, Phase::Pausing | Phase::Paused | Phase::Resuming),
     })
 }
 
-fn resumption(lease: &Lease, lives: bool) -> Resumption {
-    match (lease.phase, lives) {
+fn resumption(lease: &Lease, adopted: Option<&Adopted>) -> Resumption {
+    let fate = adopted.map_or(Fate::Gone, |adopted| adopted.fate);
+    match (lease.phase, fate) {
         (Phase::Creating | Phase::Starting, _) => Resumption::Again,
-        (Phase::Running, true) => Resumption::Nothing,
-        (Phase::Running, false) => Resumption::Lost,
+        (Phase::Running, Fate::Alive) => Resumption::Nothing,
+        // It should have been thawed; it runs when it is resumed.
+        (Phase::Running, Fate::Frozen | Fate::Checkpointed | Fate::Gone) => Resumption::Lost,
+        (Phase::Pausing | Phase::Paused | Phase::Resuming, Fate::Gone) => Resumption::Lost,
+        (Phase::Pausing, _) => Resumption::Freeze,
+        (Phase::Paused, fate) => paused(lease, fate),
+        (Phase::Resuming, fate) => match (lease.held, fate, adopted.and_then(|a| a.facts.clone())) {
+            // The restore had come to its end; its agent is to be greeted.
+            (Some(Held::Disk), Fate::Alive | Fate::Frozen, facts) => {
+                Resumption::Restored(facts.unwrap_or_default())
+            }
+            (_, _, _) => Resumption::Resume,
+        },
         (Phase::Stopping, _) => Resumption::Halt,
+        (Phase::Archiving, _) => Resumption::Archive,
+        (Phase::Restoring, _) => Resumption::Restore,
         (Phase::Deleting, _) => Resumption::Destroy,
-        (Phase::Stopped, _) if lease.intent == Intent::Run => Resumption::Start,
-        (Phase::Stopped | Phase::Failed | Phase::Deleted, _) => Resumption::Nothing,
+        (Phase::Stopped, _) if matches!(lease.intent, Intent::Run | Intent::Archive) => Resumption::GoOn,
+        (Phase::Archived, _) if matches!(lease.intent, Intent::Run | Intent::Stop) => Resumption::GoOn,
+        (Phase::Stopped | Phase::Archived | Phase::Failed | Phase::Deleted, _) => Resumption::Nothing,
+    }
+}
+
+fn paused(lease: &Lease, fate: Fate) -> Resumption {
+    match fate {
+        Fate::Gone => Resumption::Lost,
+        Fate::Alive => Resumption::Freeze,
+        Fate::Frozen if lease.held != Some(Held::Live) => Resumption::Held(Held::Live),
+        Fate::Checkpointed if lease.held != Some(Held::Disk) => Resumption::Held(Held::Disk),
+        Fate::Frozen | Fate::Checkpointed if lease.intent == Intent::Run => Resumption::GoOn,
+        Fate::Frozen | Fate::Checkpointed => Resumption::Nothing,
+    }
+}
+
+/// What the store knows of snapshots.
+struct Snapshots {
+    wanted: Vec<SnapshotId>,
+    /// Rows of what is gone with the adoption.
+    unwanted: Vec<SnapshotId>,
+    /// Made for forks that were not finished.
+    unfinished: HashSet<SnapshotId>,
+}
+
+impl Snapshots {
+    async fn read(inner: &Inner) -> Result<Self, OpenError> {
+        let (mut wanted, mut unwanted, mut unfinished) = (vec![], vec![], HashSet::new());
+        for snapshot in inner.store.all_snapshots().await? {
+            match snapshot.state {
+                SnapshotState::Ready if snapshot.transient => {
+                    unfinished.insert(snapshot.id.clone());
+                    unwanted.push(snapshot.id);
+                }
+                SnapshotState::Ready => wanted.push(snapshot.id),
+                SnapshotState::Making | SnapshotState::Deleting => unwanted.push(snapshot.id),
+            }
+        }
+        Ok(Self { wanted, unwanted, unfinished })
+    }
+
+    fn is_unfinished(&self, lease: &Lease) -> bool {
+        match &lease.source {
+            Source::Snapshot { snapshot, .. } => self.unfinished.contains(snapshot),
+            Source::Template | Source::Archive { .. } => false,
+        }
+    }
+
+    /// The provider has removed them. Rows of unfinished forks stay until their children are marked: see [`finish_forks`].
+    async fn forget_unwanted(&self, inner: &Inner) {
+        for id in self.unwanted.iter().filter(|id| !self.unfinished.contains(*id)) {
+            if let Err(error) = inner.store.delete_snapshot(id).await {
+                tracing::warn!(snapshot = %id, %error, "the row of a removed snapshot is left");
+            }
+        }
     }
 }

@@ -30,6 +30,78 @@ pub(crate) fn client(
 
 /// Hands a fresh agent its settings and starts the lease's command.
 pub(crate) async fn greet(agent: &AgentClient, lease: &Lease) -> Result<(), ServiceError> {
+    let request = settings(lease, None);
+    agent.init(&request).await.map_err(|error| unavailable(error, "the agent did not take its settings"))?;
+    if let Some(command) = &lease.command {
+        start_command(agent, &lease.id, command).await;
+    }
+    Ok(())
+}
+
+/// Hands an agent that was restored with its processes its settings and the last of the tokens; answers with a client
+/// that shows it. Which of the tokens it knows is not certain: the server may have died half way through this before.
+pub(crate) async fn greet_restored(
+    provider: &Arc<dyn Provider>,
+    lease: &Lease,
+    instance: &InstanceId,
+    tokens: &Tokens,
+) -> Result<(AgentClient, String), ServiceError> {
+    let request = settings(lease, Some(tokens.newest().to_owned()));
+    let mut refused = None;
+    for token in tokens.all() {
+        let agent = client(provider, &lease.id, instance, token);
+        match agent.init(&request).await {
+            Ok(_) => return Ok((agent, tokens.newest().to_owned())),
+            Err(error @ AgentError::Refused { .. }) => refused = Some(error),
+            Err(error) => return Err(unavailable(error, "the restored agent did not take its settings")),
+        }
+    }
+    let error = refused.unwrap_or(AgentError::Argument("no token is known"));
+    Err(unavailable(error, "the restored agent does not know its token"))
+}
+
+/// Tokens that an agent may know, the likeliest first; the last is the one that it shall know. Kept in one text.
+pub(crate) struct Tokens(String);
+
+impl Tokens {
+    /// LIMIT: each restore that fails half way adds one.
+    const MOST: usize = 4;
+
+    pub(crate) fn from_row(row: &str) -> Self {
+        Self(row.to_owned())
+    }
+
+    /// The same with a fresh one at the end.
+    pub(crate) fn and_new(&self) -> Result<Self, ServiceError> {
+        let fresh = hex::encode(crate::random::entropy::<32>()?);
+        let known: Vec<&str> = self.all().take(Self::MOST - 1).collect();
+        Ok(Self(format!("{} {fresh}", known.join(" "))))
+    }
+
+    /// Only the one that it knew first.
+    pub(crate) fn first(&self) -> &str {
+        self.all().next().unwrap_or_default()
+    }
+
+    /// Whether it is not certain which one it knows.
+    pub(crate) fn is_open(&self) -> bool {
+        self.all().count() > 1
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
+    fn all(&self) -> impl Iterator<Item = &str> {
+        self.0.split(' ').filter(|token| !token.is_empty())
+    }
+
+    fn newest(&self) -> &str {
+        self.all().last().unwrap_or_default()
+    }
+}
+
+fn settings(lease: &Lease, access_token: Option<String>) -> InitRequest {
     const MIB: u64 = 1 << 20;
     let limits = AgentLimits {
         cpu_count: lease.limits.cpu_milli.div_ceil(1_000),
@@ -37,19 +109,14 @@ pub(crate) async fn greet(agent: &AgentClient, lease: &Lease) -> Result<(), Serv
         disk_bytes: u64::from(lease.limits.disk_mib) * MIB,
         disk_used_bytes: 0,
     };
-    let request = InitRequest {
+    InitRequest {
         env_vars: Some(lease.env.clone()),
-        access_token: None,
+        access_token,
         default_user: Some(lease.user.clone()),
         default_workdir: Some(lease.workdir.clone()),
         hostname: Some(hostname(lease)),
         limits: Some(limits),
-    };
-    agent.init(&request).await.map_err(|error| unavailable(error, "the agent did not take its settings"))?;
-    if let Some(command) = &lease.command {
-        start_command(agent, &lease.id, command).await;
     }
-    Ok(())
 }
 
 /// The name where it can be a host name, else the id.

@@ -10,6 +10,8 @@ use atoll_model::Limits;
 pub struct Config {
     /// The folder of this server; `admin.key` is written here at the first start.
     pub data: PathBuf,
+    /// Where archives go: a folder, or `s3://…` as [`atoll_image::archive::Archives::open`] takes it.
+    pub archive: String,
     /// The template of a create that names none.
     pub default_template: String,
     /// The most live sandboxes on this node.
@@ -37,8 +39,10 @@ impl Config {
     #[must_use]
     pub fn new(data: impl Into<PathBuf>) -> Self {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let data = data.into();
         Self {
-            data: data.into(),
+            archive: data.join("archive").to_string_lossy().into_owned(),
+            data,
             default_template: "host".to_owned(),
             live_max: 2_000,
             overcommit: 50.0,

@@ -10,40 +10,52 @@
 //! Effects of one sandbox run one after the other. A result that does not carry the number of the effect under way, or
 //! names another instance than the lease, is late and dropped. The instance id is in the store before its effect starts.
 
+mod due;
 mod effects;
+mod files;
+mod moment;
+mod results;
 mod steps;
 mod update;
 
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use atoll_agentapi::AgentClient;
-use atoll_model::lifecycle::{self, Event};
-use atoll_model::policy::deadlines::{Due, next_deadline};
+use atoll_model::lifecycle::{self, Event, Refused};
 use atoll_model::{
-    Code, EventKind, InstanceId, Intent, Lease, OnTimeout, Phase, Reason, SandboxId, UpdateSandbox,
+    ArchiveRef, Code, EventKind, Held, InstanceId, Intent, Lease, Moment, Phase, Reason, SandboxId, Storage,
+    UpdateSandbox,
 };
 use atoll_provider::NoticeKind;
 use atoll_store::{Admit, Inserted, InstanceChange, InstanceRow, NewEvent, NewLease, StoreError};
 use futures::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 
 use crate::ServiceError;
 use crate::random::entropy;
 use crate::registry::{Handle, MAILBOX, State};
 use crate::service::Inner;
+use crate::snapshots::Seed;
 use crate::timed::timed;
-use effects::{Done, Outcome, UnderWay, Work};
+use effects::{Done, UnderWay, Work};
+pub(crate) use moment::SnapshotJob;
 use steps::{Step, StepError};
 
 /// What a driver is told.
 pub(crate) enum Mail {
-    /// Somebody asks for something.
-    Verb { verb: Verb, reply: Reply },
+    /// Somebody asks for something, and why.
+    Verb { verb: Verb, reason: Reason, reply: Reply },
     /// Somebody changes something.
     Update { change: Box<UpdateSandbox>, reply: Reply },
+    /// A change that touches the lease alone.
+    Edit { edit: Edit, reply: Reply },
+    /// Somebody wants a snapshot.
+    Snapshot(SnapshotJob),
+    /// This archive is gone from object storage.
+    Tidied { archive: ArchiveRef },
     /// The instance says something by itself.
     Notice { instance: InstanceId, what: NoticeKind },
     /// A deadline may have passed.
@@ -53,12 +65,24 @@ pub(crate) enum Mail {
 /// Answered when the change is written; what it sets off goes on.
 pub(crate) type Reply = oneshot::Sender<Result<Arc<Lease>, ServiceError>>;
 
+/// Changes a lease, given the time, and names the fields it changed; none: nothing is written. Never touches the phase.
+pub(crate) type Edit = Box<dyn FnOnce(&mut Lease, &Moment) -> Result<Vec<&'static str>, ServiceError> + Send>;
+
 /// What can be asked of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Verb {
+    /// Run, from wherever it is.
     Start,
     Stop,
     Restart,
+    /// Stand still; the memory goes where the caller says.
+    Pause(Held),
+    /// Files to object storage, and only there.
+    Archive,
+    /// Files back from there, without starting it.
+    Restore,
+    /// Files, and where the snapshot has them processes, as they were.
+    Rollback(Arc<Seed>),
     Delete,
 }
 
@@ -71,18 +95,36 @@ pub(crate) enum Born {
 pub(crate) struct Driver {
     inner: Arc<Inner>,
     lease: Lease,
+    /// What the store keeps of the instance; its token may be several, see `agent::Tokens`.
+    row: Option<InstanceRow>,
+    /// Also kept while it is frozen; published while it runs.
     agent: Option<AgentClient>,
     failure: Option<ServiceError>,
     publish: watch::Sender<State>,
     under_way: Option<UnderWay>,
     effects_started: u64,
     attempts: u32,
+    /// Snapshots that wait for their turn.
+    snapshots: VecDeque<Arc<SnapshotJob>>,
+    /// What it is being made from or put back to.
+    seed: Option<Arc<Seed>>,
+    /// Its memory could not be written to disk in this pause.
+    checkpoint_failed: bool,
+    /// Something of it may be in object storage that the lease does not name.
+    uploads: bool,
+    /// The removal of an archive that is not needed any more.
+    tidying: Option<JoinHandle<Option<()>>>,
     done_in: mpsc::Sender<Done>,
     done_out: mpsc::Receiver<Done>,
 }
 
 /// Remembers a new sandbox and drives it from then on. The task owns the birth: a caller that goes away changes nothing.
-pub(crate) fn birth(inner: &Arc<Inner>, new: NewLease, reply: oneshot::Sender<Result<Born, StoreError>>) {
+pub(crate) fn birth(
+    inner: &Arc<Inner>,
+    new: NewLease,
+    seed: Option<Arc<Seed>>,
+    reply: oneshot::Sender<Result<Born, StoreError>>,
+) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
         let id = new.lease.id.clone();
@@ -96,7 +138,7 @@ pub(crate) fn birth(inner: &Arc<Inner>, new: NewLease, reply: oneshot::Sender<Re
         let inserted = loop {
             tokio::select! {
                 biased;
-                Ok(()) = &mut accepted, if begun.is_none() => begun = Some(Driver::begin(&own, &lease)),
+                Ok(()) = &mut accepted, if begun.is_none() => begun = Some(Driver::begin(&own, &lease, seed.clone())),
                 inserted = &mut insert => break inserted,
             }
         };
@@ -112,16 +154,19 @@ pub(crate) fn birth(inner: &Arc<Inner>, new: NewLease, reply: oneshot::Sender<Re
             Err(error) => return drop(reply.send(Err(error))),
         }
         own.failpoint.reach("insert.after").await;
-        let (driver, handle, mailbox) = begun.unwrap_or_else(|| Driver::begin(&own, &lease));
+        let (driver, handle, mailbox) = begun.unwrap_or_else(|| Driver::begin(&own, &lease, seed.clone()));
         own.registry.put(id, handle.clone());
+        drop(seed);
         let _ = reply.send(Ok(Born::New(handle)));
         driver.supervise(mailbox).await;
     });
 }
 
 /// Drives a sandbox that the store knows already; `first` is done before anything else.
-pub(crate) fn resume(inner: &Arc<Inner>, lease: Lease, agent: Option<AgentClient>, first: Resumption) {
-    let (mut driver, handle, mailbox) = Driver::new(inner, lease, agent);
+pub(crate) fn resume(inner: &Arc<Inner>, known: Known, first: Resumption) {
+    let Known { lease, row, agent, seed } = known;
+    let (mut driver, handle, mailbox) = Driver::new(inner, lease, row, agent);
+    driver.seed = seed;
     inner.registry.put(driver.lease.id.clone(), handle);
     inner.spawn(async move {
         driver.take_up(first).await;
@@ -129,8 +174,16 @@ pub(crate) fn resume(inner: &Arc<Inner>, lease: Lease, agent: Option<AgentClient
     });
 }
 
+/// A sandbox as the store and the provider know it.
+pub(crate) struct Known {
+    pub(crate) lease: Lease,
+    pub(crate) row: Option<InstanceRow>,
+    pub(crate) agent: Option<AgentClient>,
+    pub(crate) seed: Option<Arc<Seed>>,
+}
+
 /// What a sandbox needs after a restart of the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Resumption {
     /// Nothing: it rests, or runs and is watched.
     Nothing,
@@ -142,15 +195,34 @@ pub(crate) enum Resumption {
     Destroy,
     /// It ran and is gone.
     Lost,
-    /// A restart had come as far as its stop.
-    Start,
+    /// It rests where it was not meant to: a restart, an archive or a wake had come half way.
+    GoOn,
+    /// It was being paused, or it is not certain whether it stands still.
+    Freeze,
+    /// It is paused, and its memory is not where the lease says.
+    Held(Held),
+    /// It was being resumed: go on.
+    Resume,
+    /// Its restore had come so far that the instance is there.
+    Restored(serde_json::Value),
+    /// Its files were on their way to object storage.
+    Archive,
+    /// Its files were on their way back, or were being put back to a snapshot.
+    Restore,
+    /// The fork that it is part of was not finished.
+    Unmake,
 }
 
 impl Driver {
     /// A driver whose sandbox is being made.
-    fn begin(inner: &Arc<Inner>, lease: &Lease) -> (Self, Handle, mpsc::Receiver<Mail>) {
-        let (mut driver, handle, mailbox) = Self::new(inner, lease.clone(), None);
-        driver.launch(Work::Create);
+    fn begin(
+        inner: &Arc<Inner>,
+        lease: &Lease,
+        seed: Option<Arc<Seed>>,
+    ) -> (Self, Handle, mpsc::Receiver<Mail>) {
+        let (mut driver, handle, mailbox) = Self::new(inner, lease.clone(), None, None);
+        driver.seed = seed;
+        driver.launch(if lease.phase == Phase::Restoring { Work::Unarchive } else { Work::Create });
         (driver, handle, mailbox)
     }
 
@@ -167,22 +239,31 @@ impl Driver {
     fn new(
         inner: &Arc<Inner>,
         lease: Lease,
+        row: Option<InstanceRow>,
         agent: Option<AgentClient>,
     ) -> (Self, Handle, mpsc::Receiver<Mail>) {
+        let lease_phase = lease.phase;
         inner.deadlines.schedule(&lease, &inner.clock.now());
-        let state = State { lease: Arc::new(lease.clone()), agent: agent.clone(), failure: None };
+        let shown = agent.clone().filter(|_| lease.phase == Phase::Running);
+        let state = State { lease: Arc::new(lease.clone()), agent: shown, failure: None };
         let (publish, watched) = watch::channel(state);
         let (mailbox_in, mailbox) = mpsc::channel(MAILBOX);
         let (done_in, done_out) = mpsc::channel(4);
         let driver = Self {
             inner: Arc::clone(inner),
             lease,
+            row,
             agent,
             failure: None,
             publish,
             under_way: None,
             effects_started: 0,
             attempts: 0,
+            snapshots: VecDeque::new(),
+            seed: None,
+            checkpoint_failed: false,
+            uploads: matches!(lease_phase, Phase::Archiving | Phase::Deleting),
+            tidying: None,
             done_in,
             done_out,
         };
@@ -215,12 +296,24 @@ impl Driver {
         self.reload().await;
         let reason = Reason::Provider { message: "an internal error; see the log".to_owned() };
         match self.lease.phase {
-            Phase::Creating | Phase::Starting | Phase::Stopping => {
+            Phase::Restoring if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
+            Phase::Creating
+            | Phase::Starting
+            | Phase::Stopping
+            | Phase::Pausing
+            | Phase::Resuming
+            | Phase::Archiving
+            | Phase::Restoring => {
                 self.failure = Some(ServiceError::new(Code::Internal, "the sandbox's driver failed"));
                 self.note(Step::internal(Event::Failed, reason)).await;
             }
             Phase::Deleting => self.launch(Work::Destroy),
-            Phase::Running | Phase::Stopped | Phase::Failed | Phase::Deleted => {}
+            Phase::Running
+            | Phase::Paused
+            | Phase::Stopped
+            | Phase::Archived
+            | Phase::Failed
+            | Phase::Deleted => {}
         }
     }
 
@@ -241,12 +334,40 @@ impl Driver {
 
     async fn take_up(&mut self, first: Resumption) {
         match first {
-            Resumption::Nothing => {}
+            Resumption::Nothing => self.tidy_after_restart(),
             Resumption::Again => self.begin_again().await,
             Resumption::Halt => self.launch(Work::Halt { instance: self.lease.instance.clone() }),
             Resumption::Destroy => self.launch(Work::Destroy),
-            Resumption::Start => self.start_after_stop().await,
             Resumption::Lost => self.note(Step::internal(Event::Died, Reason::LostWhileDown)).await,
+            Resumption::GoOn if self.lease.phase == Phase::Stopped => self.after_stop().await,
+            Resumption::GoOn => self.go_on().await,
+            Resumption::Freeze => {
+                let disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(Held::Disk);
+                self.launch(Work::Freeze { disk });
+            }
+            Resumption::Held(held) => {
+                let rest = Step { held: Some(held), ..Step::internal(Event::Paused, Reason::Completed) };
+                self.note(rest).await;
+            }
+            Resumption::Resume if self.lease.held == Some(Held::Disk) => {
+                self.launch(Work::Restore { made: None });
+            }
+            Resumption::Resume => self.launch(Work::Resume),
+            Resumption::Restored(facts) => self.launch(Work::Restore { made: Some(facts) }),
+            Resumption::Archive => self.launch(Work::Archive),
+            Resumption::Restore if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
+            Resumption::Restore => self.launch(Work::Unarchive),
+            Resumption::Unmake => {
+                let unmake = Step::asked(Event::Delete, Intent::Delete, Reason::LostWhileDown);
+                self.note(unmake).await;
+            }
+        }
+    }
+
+    /// Objects of a restore that were not removed before the server ended.
+    fn tidy_after_restart(&mut self) {
+        if self.lease.phase != Phase::Archived {
+            self.tidy_objects();
         }
     }
 
@@ -268,46 +389,125 @@ impl Driver {
 
     async fn on_mail(&mut self, mail: Mail) {
         match mail {
-            Mail::Verb { verb, reply } => {
+            Mail::Verb { verb, reason, reply } => {
                 self.failure = None;
-                let outcome = self.on_verb(verb).await.map_err(|error| self.explain(verb, error));
+                let outcome = self.on_verb(&verb, reason).await.map_err(|error| self.explain(&verb, error));
+                let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
+            }
+            Mail::Edit { edit, reply } => {
+                let outcome = self.on_edit(edit).await;
                 let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
             }
             Mail::Update { change, reply } => {
                 let outcome = self.on_update(&change).await;
                 let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
             }
+            Mail::Snapshot(wanted) => self.on_snapshot(wanted),
+            Mail::Tidied { archive } => self.on_tidied(&archive).await,
             Mail::Notice { instance, what } => self.on_notice(&instance, what).await,
             Mail::Due => self.on_due().await,
         }
     }
 
-    async fn on_verb(&mut self, verb: Verb) -> Result<(), StepError> {
+    async fn on_verb(&mut self, verb: &Verb, reason: Reason) -> Result<(), StepError> {
         match (verb, self.lease.phase) {
-            (Verb::Start, _) | (Verb::Restart, Phase::Stopped | Phase::Failed) => self.on_start().await,
+            (Verb::Start, _) | (Verb::Restart, Phase::Stopped | Phase::Failed | Phase::Archived) => {
+                self.on_start(Intent::Run, reason).await
+            }
             // While it stops with the intent to run, the end of the stop starts it again, also after a crash.
-            (Verb::Restart, _) => self.step(Step::asked(Event::Stop, Intent::Run)).await,
-            (Verb::Stop, _) => self.step(Step::asked(Event::Stop, Intent::Stop)).await,
-            (Verb::Delete, _) => self.step(Step::asked(Event::Delete, Intent::Delete)).await,
+            (Verb::Restart, _) => self.step(Step::asked(Event::Stop, Intent::Run, reason)).await,
+            (Verb::Stop, _) => {
+                self.step(Step::asked(Event::Stop, Intent::Stop, reason)).await?;
+                self.end_transfer();
+                Ok(())
+            }
+            (Verb::Pause(held), _) => self.on_pause(*held, reason).await,
+            (Verb::Archive, _) => self.on_archive(reason).await,
+            (Verb::Restore, Phase::Stopped) => Ok(()),
+            (Verb::Restore, Phase::Restoring) if self.lease.rollback_to.is_none() => Ok(()),
+            (Verb::Restore, Phase::Archived) => self.on_start(Intent::Stop, reason).await,
+            (Verb::Restore, phase) => Err(Refused { phase, event: Event::Archived }.into()),
+            (Verb::Rollback(seed), phase) => {
+                let intent = if phase == Phase::Stopped { Intent::Stop } else { Intent::Run };
+                self.seed = Some(Arc::clone(seed));
+                let rollback_to = Some(seed.snapshot.clone());
+                let step = Step { rollback_to, ..Step::asked(Event::Rollback, intent, reason) };
+                self.step(step).await.inspect_err(|_| self.seed = None)
+            }
+            (Verb::Delete, _) => self.step(Step::asked(Event::Delete, Intent::Delete, reason)).await,
         }
     }
 
-    async fn on_start(&mut self) -> Result<(), StepError> {
+    /// Runs it, or with another intent brings it nearer to that, from wherever it is.
+    async fn on_start(&mut self, intent: Intent, reason: Reason) -> Result<(), StepError> {
         let (to, _) = lifecycle::step(self.lease.phase, Event::Start)?;
-        let was_held = self.lease.phase.holds_compute();
-        if !was_held && to.holds_compute() {
+        let was_held = self.lease.holds_compute();
+        let needs_room = !was_held && to.has_instance();
+        if needs_room {
             self.inner
                 .admission
                 .reserve(self.inner.provider.as_ref(), &self.lease.id, &self.lease.limits)
                 .await
                 .map_err(ServiceError::from)?;
         }
-        let step = Step { admit: Admit::Compute, ..Step::asked(Event::Start, Intent::Run) };
-        let outcome = self.step(step).await;
-        if outcome.is_err() && !was_held {
+        let admit = if needs_room { Admit::Compute } else { Admit::Nothing };
+        let outcome = self.step(Step { admit, ..Step::asked(Event::Start, intent, reason) }).await;
+        if outcome.is_err() && needs_room {
             self.inner.admission.release(&self.lease.id);
         }
+        self.end_transfer();
         outcome
+    }
+
+    /// Files that are on their way to object storage are still here: nobody need wait for the end of that.
+    fn end_transfer(&self) {
+        if self.lease.phase == Phase::Archiving && self.lease.intent != Intent::Archive {
+            self.cut_short();
+        }
+    }
+
+    async fn on_pause(&mut self, held: Held, reason: Reason) -> Result<(), StepError> {
+        let able = self.inner.provider.capabilities();
+        if !able.pauses || (held == Held::Disk && !able.checkpoints) {
+            let what = if able.pauses { "memory: disk" } else { "pause" };
+            let message = format!("{what} is not possible here");
+            let hint = "atoll doctor says what is missing";
+            return Err(ServiceError::new(Code::Unsupported, message).hint(hint).into());
+        }
+        if self.lease.phase == Phase::Paused {
+            let on_disk = self.lease.held == Some(Held::Disk);
+            let event = if held == Held::Disk && !on_disk { Event::Checkpoint } else { Event::Pause };
+            return self.step(Step::asked(event, Intent::Pause, reason)).await;
+        }
+        // While it is being paused `held` says where its memory shall go.
+        let also_disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(Held::Disk);
+        let held = if also_disk { Held::Disk } else { held };
+        self.step(Step { held: Some(held), ..Step::asked(Event::Pause, Intent::Pause, reason) }).await
+    }
+
+    /// What runs or stands still is stopped first; the end of the stop goes on, also after a crash.
+    async fn on_archive(&mut self, reason: Reason) -> Result<(), StepError> {
+        let able = self.inner.provider.capabilities();
+        if !able.packs || !able.keeps_files || self.lease.storage == Storage::Memory {
+            let message = format!("sandbox {} has no files that could be archived", self.lease.id);
+            return Err(ServiceError::new(Code::Unsupported, message).into());
+        }
+        let event = match self.lease.phase {
+            Phase::Running | Phase::Pausing | Phase::Paused | Phase::Resuming | Phase::Stopping => {
+                Event::Stop
+            }
+            Phase::Creating
+            | Phase::Stopped
+            | Phase::Starting
+            | Phase::Archiving
+            | Phase::Archived
+            | Phase::Restoring
+            | Phase::Failed
+            | Phase::Deleting
+            | Phase::Deleted => Event::Archive,
+        };
+        self.uploads = true;
+        self.step(Step::asked(event, Intent::Archive, reason)).await
     }
 
     async fn on_notice(&mut self, instance: &InstanceId, what: NoticeKind) {
@@ -334,109 +534,6 @@ impl Driver {
                 }
             }
         }
-    }
-
-    async fn on_due(&mut self) {
-        let now = self.inner.clock.now();
-        let Some((at, due)) = next_deadline(&self.lease) else { return };
-        if at.ms_after(&now) > 0 {
-            return self.inner.deadlines.schedule(&self.lease, &now);
-        }
-        let step = match due {
-            Due::PhaseOverdue => {
-                let message = format!("the sandbox was {} for too long", self.lease.phase.as_str());
-                self.failure = Some(ServiceError::new(Code::DeadlineExceeded, message));
-                Step::internal(Event::Failed, Reason::Overdue)
-            }
-            Due::Timeout(OnTimeout::Delete) => {
-                Step { intent: Some(Intent::Delete), ..Step::internal(Event::Delete, Reason::TimedOut) }
-            }
-            Due::Timeout(OnTimeout::Stop) => {
-                Step { intent: Some(Intent::Stop), ..Step::internal(Event::Stop, Reason::TimedOut) }
-            }
-        };
-        self.note(step).await;
-        let still =
-            next_deadline(&self.lease).is_some_and(|(at, _)| at.ms_after(&self.inner.clock.now()) <= 0);
-        if still {
-            // It could not be written; somebody must look again, but not in a loop.
-            self.inner.deadlines.again(self.id(), &self.inner.clock.now());
-        }
-    }
-
-    async fn on_done(&mut self, done: Done) {
-        if self.under_way.as_ref().is_none_or(|current| current.number != done.number) {
-            return self.count_late("effect");
-        }
-        self.under_way = None;
-        match done.outcome {
-            Outcome::Booted { row, agent, from_pool } => self.on_booted(row, agent, from_pool).await,
-            Outcome::NotBooted(failure) => {
-                self.inner.counters.failed.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "it did not boot");
-                let reason = Reason::Provider { message: failure.message.clone() };
-                self.failure = Some(failure);
-                self.note(Step::internal(Event::Failed, reason)).await;
-            }
-            Outcome::Halted(Ok(())) => self.on_halted().await,
-            Outcome::Halted(Err(failure)) if self.lease.phase == Phase::Stopping => {
-                let reason = Reason::Provider { message: failure.message.clone() };
-                self.failure = Some(failure);
-                self.note(Step::internal(Event::Failed, reason)).await;
-            }
-            Outcome::Halted(Err(failure)) => self.try_again(Work::Halt { instance: done.instance }, &failure),
-            Outcome::Destroyed(Ok(())) => self.note(Step::internal(Event::Deleted, Reason::Completed)).await,
-            Outcome::Destroyed(Err(failure)) => self.try_again(Work::Destroy, &failure),
-        }
-    }
-
-    async fn on_booted(&mut self, row: InstanceRow, agent: AgentClient, from_pool: bool) {
-        if self.lease.instance.as_ref() != Some(&row.instance) {
-            return self.count_late("instance");
-        }
-        self.agent = Some(agent);
-        self.failure = None;
-        let first = self.lease.phase == Phase::Creating;
-        let ready =
-            Step { instance: InstanceChange::Put(row), ..Step::internal(Event::Ready, Reason::Completed) };
-        self.note(ready).await;
-        if self.lease.phase == Phase::Running && first {
-            self.inner.counters.created.fetch_add(1, Ordering::Relaxed);
-            self.inner.counters.from_pool.fetch_add(u64::from(from_pool), Ordering::Relaxed);
-        }
-    }
-
-    async fn on_halted(&mut self) {
-        if self.lease.phase != Phase::Stopping {
-            return;
-        }
-        self.note(Step::internal(Event::Stopped, Reason::Completed)).await;
-        if self.lease.phase == Phase::Stopped && self.lease.intent == Intent::Run {
-            self.start_after_stop().await;
-        }
-    }
-
-    /// The second half of a restart. Without room or quota it stays stopped, with the intent to run.
-    async fn start_after_stop(&mut self) {
-        if let Err(error) = self.on_start().await {
-            let failure = self.explain(Verb::Restart, error);
-            tracing::warn!(sandbox = %self.lease.id, error = %failure, "a restart ended after the stop");
-            self.failure = Some(failure);
-            self.publish();
-        }
-    }
-
-    /// Ends never give up; each attempt waits longer than the one before, up to half a minute.
-    fn try_again(&mut self, work: Work, failure: &ServiceError) {
-        self.attempts += 1;
-        let delay = Duration::from_millis(250 << self.attempts.min(7));
-        tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, ?delay, "will be tried again");
-        self.launch_after(work, delay);
-    }
-
-    fn count_late(&self, what: &str) {
-        self.inner.counters.late_effects.fetch_add(1, Ordering::Relaxed);
-        tracing::info!(sandbox = %self.lease.id, what, "late, dropped");
     }
 
     fn id(&self) -> &SandboxId {

@@ -81,6 +81,12 @@ pub(crate) fn phase_conflict(lease: &Lease, what: &str) -> ServiceError {
         Phase::Creating | Phase::Starting => "wait until it runs".to_owned(),
         Phase::Stopping => "wait until it is stopped".to_owned(),
         Phase::Stopped => "start it first".to_owned(),
+        Phase::Pausing => "wait until it is paused".to_owned(),
+        Phase::Paused => "resume it first".to_owned(),
+        Phase::Resuming => "wait until it runs".to_owned(),
+        Phase::Archiving => "wait until it is archived, or start it".to_owned(),
+        Phase::Archived => "restore or start it first".to_owned(),
+        Phase::Restoring => "wait until its files are back".to_owned(),
         Phase::Failed => "look at its reason; start it again, or delete it".to_owned(),
         Phase::Deleting | Phase::Deleted => "create a new one".to_owned(),
         Phase::Running => "stop it first".to_owned(),
@@ -98,6 +104,10 @@ impl From<StoreError> for ServiceError {
             }
             StoreError::NameTaken { name, by } => {
                 Self::new(Code::NameTaken, format!("sandbox {by} has the name {name}"))
+                    .hint("choose another name, or delete that one first")
+            }
+            StoreError::SnapshotNameTaken { name } => {
+                Self::new(Code::NameTaken, format!("another snapshot has the name {name}"))
                     .hint("choose another name, or delete that one first")
             }
             StoreError::IdempotencyMismatch => {
@@ -140,6 +150,10 @@ impl From<ProviderError> for ServiceError {
             ProviderError::Unsupported { hint, .. } => Self::new(Code::Unsupported, text).hint(hint.clone()),
             ProviderError::Exhausted { .. } => Self::new(Code::NoCapacity, text).retry_after(5),
             ProviderError::Late { .. } => Self::new(Code::DeadlineExceeded, text).retry_after(2),
+            ProviderError::Damaged { .. } => Self::new(Code::Damaged, text),
+            ProviderError::BelowUse { .. } => {
+                Self::new(Code::BelowUse, text).hint("free some of it first, or ask for more than is used")
+            }
             ProviderError::PortClosed { port } => {
                 Self::new(Code::SandboxUnavailable, format!("nothing listens on port {port} inside"))
             }

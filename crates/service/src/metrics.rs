@@ -84,7 +84,7 @@ async fn look(inner: &Inner, lease: &Lease) -> Result<ResourceSample, ProviderEr
     let late = ProviderError::Late { what: "the look at its counters".to_owned(), after: LOOK };
     let usage = tokio::time::timeout(LOOK, inner.provider.usage(&target)).await.unwrap_or(Err(late))?;
     let now = inner.clock.now();
-    let InstanceUsage { cpu_us, memory_bytes, cache_bytes, pids, disk_bytes } = usage;
+    let InstanceUsage { cpu_us, memory_bytes, cache_bytes, pids, disk_bytes, .. } = usage;
     let cpu_pct = inner.cpu.pct(lease, now.boot_ms, cpu_us);
     let (at_ms, limits) = (now.wall_ms, lease.limits);
     Ok(ResourceSample { at_ms, cpu_us, cpu_pct, memory_bytes, cache_bytes, pids, disk_bytes, limits })

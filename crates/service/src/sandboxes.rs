@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use atoll_model::lifecycle::phase_deadline_ms;
 use atoll_model::policy::authz;
-use atoll_model::{Code, Lease, Phase, Principal, SandboxId, UpdateSandbox};
+use atoll_model::{Code, Held, Intent, Lease, Phase, Principal, Reason, SandboxId, UpdateSandbox};
 use atoll_store::{LeaseQuery, Page};
 use tokio::sync::oneshot;
 
@@ -13,11 +14,11 @@ use crate::driver::{Mail, Reply, Verb};
 use crate::keys::visible;
 use crate::registry::{Handle, State};
 use crate::service::Service;
-use crate::{Filter, ServiceError};
+use crate::{Filter, Pause, ServiceError};
 
 /// LIMIT: a page that fits a screen, and one that fits an answer.
-const PAGE: u32 = 100;
-const PAGE_MAX: u32 = 1_000;
+pub(crate) const PAGE: u32 = 100;
+pub(crate) const PAGE_MAX: u32 = 1_000;
 
 impl Service {
     /// A sandbox by id, name or unique start of its id (three characters at least). Deleted ones only by whole id.
@@ -69,30 +70,58 @@ impl Service {
         Ok(lease.as_ref().clone())
     }
 
-    /// Starts a stopped or failed sandbox. A running one is left as it is.
+    /// Runs a stopped, failed, paused or archived sandbox. A running one is left as it is.
     pub async fn start(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
         let handle = self.told(who, ident, Verb::Start).await?;
-        self.ended(handle, wait, |state| state.lease.phase != Phase::Starting).await
+        if !wait {
+            return Ok(handle.lease().as_ref().clone());
+        }
+        self.wanted(handle, Phase::Running, Long::Boot, |state| !is_under_way(state)).await
+    }
+
+    /// The same by another name: whoever paused a sandbox resumes it.
+    pub async fn resume(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
+        self.start(who, ident, wait).await
+    }
+
+    /// Lets its processes stand still and keeps their memory, here or on disk. A paused one is left as it is.
+    pub async fn pause(
+        &self,
+        who: &Principal,
+        ident: &str,
+        ask: Pause,
+        wait: bool,
+    ) -> Result<Lease, ServiceError> {
+        let handle = self.told(who, ident, Verb::Pause(ask.memory.unwrap_or(Held::Live))).await?;
+        if !wait {
+            return Ok(handle.lease().as_ref().clone());
+        }
+        let lease =
+            self.wanted(handle.clone(), Phase::Paused, Long::Memory, |state| !is_under_way(state)).await?;
+        // Memory that was to go to disk and did not is a failure, also where it stands still.
+        let failure = handle.state.borrow().failure.clone();
+        match failure {
+            Some(failure) if ask.memory == Some(Held::Disk) && lease.held != Some(Held::Disk) => Err(failure),
+            _ => Ok(lease),
+        }
     }
 
     /// Ends its processes and keeps its files. A stopped one is left as it is.
     pub async fn stop(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
         let handle = self.told(who, ident, Verb::Stop).await?;
-        self.ended(handle, wait, |state| state.lease.phase != Phase::Stopping).await
+        if !wait {
+            return Ok(handle.lease().as_ref().clone());
+        }
+        self.settled(handle).await
     }
 
     /// Stops and starts it; a stopped one is started.
     pub async fn restart(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
         let handle = self.told(who, ident, Verb::Restart).await?;
-        // Stopped is half way, unless the second half was refused.
-        let lease = self.ended(handle.clone(), wait, |state| match state.lease.phase {
-            Phase::Stopping | Phase::Starting => false,
-            Phase::Stopped => state.failure.is_some(),
-            Phase::Creating | Phase::Running | Phase::Deleting | Phase::Deleted | Phase::Failed => true,
-        });
-        let lease = lease.await?;
-        let refused = handle.state.borrow().failure.clone().filter(|_| wait && lease.phase == Phase::Stopped);
-        refused.map_or(Ok(lease), Err)
+        if !wait {
+            return Ok(handle.lease().as_ref().clone());
+        }
+        self.wanted(handle, Phase::Running, Long::Boot, |state| !is_under_way(state)).await
     }
 
     /// Deletes it with everything it holds. Repeating it, also by a deleted one's whole id, is fine.
@@ -105,41 +134,74 @@ impl Service {
                 Err(undriven(&lease))
             };
         };
-        match ask(&handle, |reply| Mail::Verb { verb: Verb::Delete, reply }).await {
+        match ask(&handle, |reply| Mail::Verb { verb: Verb::Delete, reason: Reason::Requested, reply }).await
+        {
             Ok(_) => {}
             // The driver may have ended with the sandbox between the look and the question.
             Err(_) if handle.lease().phase == Phase::Deleted => {}
             Err(error) => return Err(error),
         }
-        self.ended(handle, wait, |state| state.lease.phase == Phase::Deleted).await
-    }
-
-    async fn told(&self, who: &Principal, ident: &str, verb: Verb) -> Result<Handle, ServiceError> {
-        let handle = self.driven(who, ident).await?;
-        ask(&handle, |reply| Mail::Verb { verb, reply }).await?;
-        Ok(handle)
-    }
-
-    async fn ended(
-        &self,
-        handle: Handle,
-        wait: bool,
-        is_end: fn(&State) -> bool,
-    ) -> Result<Lease, ServiceError> {
         if !wait {
             return Ok(handle.lease().as_ref().clone());
         }
-        let lease = self.until(handle.clone(), is_end).await?;
-        if lease.phase == Phase::Failed { Err(failure(&handle, &lease)) } else { Ok(lease.as_ref().clone()) }
+        self.wanted(handle, Phase::Deleted, Long::Boot, |state| state.lease.phase == Phase::Deleted).await
+    }
+
+    pub(crate) async fn told(
+        &self,
+        who: &Principal,
+        ident: &str,
+        verb: Verb,
+    ) -> Result<Handle, ServiceError> {
+        let handle = self.driven(who, ident).await?;
+        ask(&handle, |reply| Mail::Verb { verb, reason: Reason::Requested, reply }).await?;
+        Ok(handle)
+    }
+
+    /// Waits, bounded, until nothing is under way any more.
+    pub(crate) async fn settled(&self, handle: Handle) -> Result<Lease, ServiceError> {
+        let lease = self.until_within(handle.clone(), Long::Memory, |state| !is_under_way(state)).await?;
+        let failed = handle.state.borrow().failure.clone();
+        match failed {
+            Some(failure) => Err(failure),
+            None if lease.phase == Phase::Failed => Err(failure(&handle, &lease)),
+            None => Ok(lease.as_ref().clone()),
+        }
+    }
+
+    /// Waits, bounded, for an end. When that is not the phase that was wanted and its driver knows why, that is the answer.
+    pub(crate) async fn wanted(
+        &self,
+        handle: Handle,
+        wanted: Phase,
+        long: Long,
+        is_end: fn(&State) -> bool,
+    ) -> Result<Lease, ServiceError> {
+        let lease = self.until_within(handle.clone(), long, is_end).await?;
+        let failed = handle.state.borrow().failure.clone();
+        match failed {
+            _ if lease.phase == Phase::Failed => Err(failure(&handle, &lease)),
+            Some(failure) if lease.phase != wanted => Err(failure),
+            _ => Ok(lease.as_ref().clone()),
+        }
     }
 
     /// Waits, bounded, until the phase is one of an end.
     pub(crate) async fn until(
         &self,
-        mut handle: Handle,
+        handle: Handle,
         is_end: fn(&State) -> bool,
     ) -> Result<Arc<Lease>, ServiceError> {
-        let limit = self.inner.config.create_wait;
+        self.until_within(handle, Long::Boot, is_end).await
+    }
+
+    async fn until_within(
+        &self,
+        mut handle: Handle,
+        long: Long,
+        is_end: fn(&State) -> bool,
+    ) -> Result<Arc<Lease>, ServiceError> {
+        let limit = self.inner.config.create_wait * long.times();
         let id = handle.lease().id.clone();
         match tokio::time::timeout(limit, handle.state.wait_for(is_end)).await {
             Ok(Ok(state)) => Ok(Arc::clone(&state.lease)),
@@ -205,20 +267,67 @@ impl Service {
     }
 }
 
+/// How long somebody waits for an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Long {
+    /// Processes are started or ended.
+    Boot,
+    /// Memory is written or read.
+    Memory,
+    /// Files go to object storage or come from there.
+    Transfer,
+}
+
+impl Long {
+    const fn times(self) -> u32 {
+        match self {
+            Self::Boot => 1,
+            Self::Memory => 4,
+            Self::Transfer => 20,
+        }
+    }
+}
+
+/// Whether a sandbox changes its phase by itself before long: a passing phase, or half of a longer way.
+pub(crate) fn is_under_way(state: &State) -> bool {
+    let lease = &state.lease;
+    if phase_deadline_ms(lease.phase).is_some() {
+        return true;
+    }
+    let half_way = matches!(
+        (lease.phase, lease.intent),
+        (Phase::Stopped, Intent::Run | Intent::Archive)
+            | (Phase::Paused, Intent::Run)
+            | (Phase::Archived, Intent::Run | Intent::Stop)
+    );
+    half_way && state.failure.is_none()
+}
+
 /// Asks a driver and waits for its answer.
-async fn ask(handle: &Handle, mail: impl FnOnce(Reply) -> Mail) -> Result<Arc<Lease>, ServiceError> {
+pub(crate) async fn ask(
+    handle: &Handle,
+    mail: impl FnOnce(Reply) -> Mail,
+) -> Result<Arc<Lease>, ServiceError> {
     let (reply, answer) = oneshot::channel();
-    let busy = || {
-        ServiceError::new(Code::SandboxUnavailable, "too many requests wait for this sandbox").retry_after(1)
-    };
-    let lost = || match handle.lease() {
+    tell(handle, mail(reply))?;
+    answer.await.map_err(|_| lost(handle))?
+}
+
+/// Tells a driver something.
+pub(crate) fn tell(handle: &Handle, mail: Mail) -> Result<(), ServiceError> {
+    handle.mailbox.try_send(mail).map_err(|error| match error {
+        tokio::sync::mpsc::error::TrySendError::Full(_) => {
+            ServiceError::new(Code::SandboxUnavailable, "too many requests wait for this sandbox")
+                .retry_after(1)
+        }
+        tokio::sync::mpsc::error::TrySendError::Closed(_) => lost(handle),
+    })
+}
+
+fn lost(handle: &Handle) -> ServiceError {
+    match handle.lease() {
         lease if lease.phase == Phase::Deleted => deleted(&lease),
         _ => ServiceError::new(Code::Internal, "the service is ending").retry_after(2),
-    };
-    match handle.mailbox.try_send(mail(reply)) {
-        Ok(()) => answer.await.map_err(|_| lost())?,
-        Err(tokio::sync::mpsc::error::TrySendError::Full(_)) => Err(busy()),
-        Err(tokio::sync::mpsc::error::TrySendError::Closed(_)) => Err(lost()),
     }
 }
 

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use atoll_provider::{Provider, ProviderError};
+use atoll_image::archive::{ArchiveError, Archives};
+use atoll_provider::{Capabilities, Provider, ProviderError};
 use atoll_store::{Store, StoreError};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +32,7 @@ use crate::keys::KeyCache;
 use crate::metrics::CpuMemory;
 use crate::output_room::OutputRooms;
 use crate::registry::Registry;
+use crate::snapshots::Uses;
 use crate::templates::TemplateCache;
 use crate::{Clock, Config, Templates};
 
@@ -44,11 +46,13 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) archives: Archives,
     pub(crate) templates: TemplateCache,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) registry: Registry,
     pub(crate) deadlines: Deadlines,
     pub(crate) admission: Admission,
+    pub(crate) uses: Uses,
     pub(crate) creates: Semaphore,
     pub(crate) outputs: OutputRooms,
     pub(crate) keys: KeyCache,
@@ -84,6 +88,9 @@ pub enum OpenError {
         #[source]
         cause: ProviderError,
     },
+    /// The place for archives can't be used.
+    #[error("archives cannot be kept where they should be")]
+    Archive(#[from] ArchiveError),
     /// The admin key can't be written or read.
     #[error("cannot {action} {}", path.display())]
     AdminKey {
@@ -100,10 +107,11 @@ pub enum OpenError {
 impl OpenError {
     /// What sort of failure it is.
     #[must_use]
-    pub const fn kind(&self) -> atoll_model::ErrorKind {
+    pub fn kind(&self) -> atoll_model::ErrorKind {
         match self {
             Self::Store(cause) => cause.kind(),
             Self::Adopt { cause, .. } => cause.kind(),
+            Self::Archive(cause) => cause.kind(),
             Self::AdminKey { .. } => atoll_model::ErrorKind::Unavailable,
         }
     }
@@ -131,6 +139,7 @@ impl Service {
         clock: Arc<dyn Clock>,
         failpoint: FailPoint,
     ) -> Result<Service, OpenError> {
+        let archives = Archives::open(&config.archive)?;
         let inner = Arc::new(Inner {
             creates: Semaphore::new(config.creates_at_once),
             outputs: OutputRooms::default(),
@@ -138,6 +147,8 @@ impl Service {
             config,
             store,
             provider,
+            archives,
+            uses: Uses::default(),
             templates: TemplateCache::new(templates),
             clock,
             registry: Registry::default(),
@@ -160,6 +171,12 @@ impl Service {
         crate::metrics::start_sampler(&service.inner);
         crate::housekeeping::start(&service.inner);
         Ok(service)
+    }
+
+    /// What the provider can do beyond the basics.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.provider.capabilities()
     }
 
     /// Ends the service: what is under way may finish within `grace`. Sandboxes live on.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_model::{Phase, Scope};
+use atoll_model::policy::idle::Why;
+use atoll_model::{Held, Lease, Phase, SandboxId, Scope, SnapshotId};
 use atoll_store::KeyRecord;
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -65,6 +66,107 @@ pub struct Filter {
     pub limit: u32,
     /// Where the page before ended.
     pub cursor: Option<String>,
+}
+
+/// How a sandbox shall be paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pause {
+    /// Where its memory goes; `None`: it stays where it is.
+    pub memory: Option<Held>,
+}
+
+/// A snapshot to be taken.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NewSnapshot {
+    /// A name unique among the tenant's snapshots.
+    pub name: Option<String>,
+    /// Its processes too.
+    pub memory: bool,
+}
+
+/// Which snapshots to list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SnapshotFilter {
+    /// Of this sandbox, by id, name or unique start of its id; also of one that is deleted, by its whole id.
+    pub sandbox: Option<String>,
+    /// Exactly this name.
+    pub name: Option<String>,
+    /// At most this many; 0 takes the default.
+    pub limit: u32,
+    /// Where the page before ended.
+    pub cursor: Option<String>,
+}
+
+/// Sandboxes to be made from a live one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fork {
+    /// How many; 1 to 100.
+    pub count: u32,
+    /// Its processes too, where that can be had.
+    pub memory: bool,
+    /// Instead of its labels.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Instead of its lifetime; it counts from now.
+    pub timeout_s: Option<u64>,
+}
+
+impl Default for Fork {
+    fn default() -> Self {
+        Self { count: 1, memory: false, labels: None, timeout_s: None }
+    }
+}
+
+/// What a fork made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forked {
+    /// The new sandboxes, all of them running.
+    pub sandboxes: Vec<Lease>,
+    /// Whether they have the processes too.
+    pub memory: bool,
+    /// Why not, where they were asked for.
+    pub memory_refused: Option<String>,
+}
+
+/// A promise to stay awake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HoldAsk {
+    /// For how long from now; at most a day.
+    pub for_s: u64,
+    /// For people.
+    pub reason: Option<String>,
+}
+
+/// Why a sandbox is awake, and what it does next by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Awake {
+    /// What works in it now; nothing: it is idle.
+    pub because: Vec<Why>,
+    /// When something last worked in it, in milliseconds since the Unix epoch.
+    pub active_at_ms: Option<i64>,
+    /// Whether nothing works in it.
+    pub idle: bool,
+    /// What its lease does next.
+    pub next: Option<NextTimer>,
+}
+
+/// What a lease does next by itself, if nothing happens before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NextTimer {
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: i64,
+    /// `pause`, `stop`, `checkpoint`, `archive` or `delete`.
+    pub what: &'static str,
+}
+
+/// Where a sandbox comes from and what came from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lineage {
+    /// The sandbox that it was forked from, or whose snapshot or archive it was made from.
+    pub parent: Option<SandboxId>,
+    /// The snapshot that it was made from.
+    pub snapshot: Option<SnapshotId>,
+    /// Sandboxes that were made from it, the oldest first.
+    pub children: Vec<SandboxId>,
 }
 
 /// A command to run.

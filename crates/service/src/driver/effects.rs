@@ -6,33 +6,67 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_agentapi::AgentClient;
-use atoll_model::{Code, InstanceId, Lease};
-use atoll_provider::{InstanceSpec, Target};
+use atoll_model::{ArchiveRef, Code, Held, InstanceId, Intent, Lease, Source};
+use atoll_provider::{Booted, InstanceSpec, Origin, ProviderError, RolledBack, Target};
 use atoll_store::InstanceRow;
 use futures::FutureExt;
+use serde_json::Value;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use super::Driver;
+use super::moment::SnapshotJob;
 use crate::ServiceError;
+use crate::agent::Tokens;
 use crate::service::Inner;
+use crate::snapshots::Seed;
 use crate::timed::timed;
 
 /// LIMIT: how long an end waits for the beginning that it undoes before that is dropped where it is. `destroy` is legal
 /// half way through `create`.
 const PREDECESSOR: Duration = Duration::from_secs(5);
+/// LIMIT: the same for work that is as before when it is dropped half way: writing memory or files away.
+const DROPPABLE: Duration = Duration::from_millis(100);
+/// LIMIT: how long work that was asked to end may take to clean up behind itself.
+const CLEANS_UP: Duration = Duration::from_secs(2);
+/// LIMIT: how long work waits for long work before it; the deadline of its phase comes first.
+const IN_TURN: Duration = Duration::from_secs(6 * 3_600);
+
+/// LIMIT: how long an upload waits for the removal of the archive before it.
+const TIDIES: Duration = Duration::from_secs(60);
 
 /// A piece of work at the provider.
 #[derive(Debug, Clone)]
 pub(super) enum Work {
     Create,
     Boot,
-    Halt { instance: Option<InstanceId> },
+    /// Freeze it; then, where it was asked for, bring its memory to disk.
+    Freeze {
+        disk: bool,
+    },
+    Checkpoint,
+    Resume,
+    /// From its own checkpoint; `made`: an earlier server came so far that the instance is there with these facts.
+    Restore {
+        made: Option<Value>,
+    },
+    Archive,
+    /// What is in object storage is not needed here any more.
+    ClearFiles,
+    Unarchive,
+    Rollback,
+    Snapshot(Arc<SnapshotJob>),
+    Halt {
+        instance: Option<InstanceId>,
+    },
     Destroy,
 }
 
 /// Work that has not come back yet.
 pub(super) struct UnderWay {
     pub(super) number: u64,
+    droppable: bool,
+    stop: CancellationToken,
     task: JoinHandle<Option<()>>,
 }
 
@@ -44,10 +78,44 @@ pub(super) struct Done {
 }
 
 pub(super) enum Outcome {
-    Booted { row: InstanceRow, agent: AgentClient, from_pool: bool },
+    Booted {
+        row: InstanceRow,
+        agent: AgentClient,
+        from_pool: bool,
+    },
     NotBooted(ServiceError),
+    Frozen(Result<Held, ServiceError>),
+    Checkpointed(Result<(), ServiceError>),
+    Resumed(Result<(), ServiceError>),
+    Restored {
+        row: InstanceRow,
+        agent: AgentClient,
+    },
+    /// `made`: its processes run, but nobody could talk to its agent.
+    NotRestored {
+        failure: ServiceError,
+        made: Option<Value>,
+    },
+    Archived(Result<ArchiveRef, ServiceError>),
+    Cleared(Result<(), ServiceError>),
+    Unarchived(Result<(), ServiceError>),
+    RolledBack(Result<RolledBack, ServiceError>),
+    Snapshotted,
     Halted(Result<(), ServiceError>),
     Destroyed(Result<(), ServiceError>),
+    /// The instance is not there any more.
+    Gone,
+}
+
+/// What a piece of work knows of its sandbox.
+pub(super) struct Job {
+    pub(super) inner: Arc<Inner>,
+    pub(super) lease: Lease,
+    pub(super) row: Option<InstanceRow>,
+    seed: Option<Arc<Seed>>,
+    /// Whether anything of it may be in object storage that the lease does not name.
+    pub(super) uploads: bool,
+    pub(super) stop: CancellationToken,
 }
 
 impl Driver {
@@ -60,30 +128,93 @@ impl Driver {
         self.effects_started += 1;
         let number = self.effects_started;
         let before = self.under_way.take();
-        let (inner, lease, done) = (Arc::clone(&self.inner), self.lease.clone(), self.done_in.clone());
+        let stop = CancellationToken::new();
+        let job = Job {
+            inner: Arc::clone(&self.inner),
+            lease: self.lease.clone(),
+            row: self.row.clone(),
+            seed: self.seed.clone(),
+            uploads: self.uploads,
+            stop: stop.clone(),
+        };
+        // An upload must not meet a removal of the same names.
+        let tidying = if matches!(work, Work::Archive) { self.tidying.take() } else { None };
+        let done = self.done_in.clone();
+        let droppable = work.is_droppable();
         let task = self.inner.spawn(async move {
             if let Some(before) = before {
-                before.settle().await;
+                before.settle(&work).await;
+            }
+            if let Some(mut tidying) = tidying
+                && tokio::time::timeout(TIDIES, &mut tidying).await.is_err()
+            {
+                tidying.abort();
+                let _ = tidying.await;
             }
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
             let instance = match &work {
                 Work::Halt { instance } => instance.clone(),
-                Work::Create | Work::Boot | Work::Destroy => lease.instance.clone(),
+                _ => job.lease.instance.clone(),
             };
-            let outcome = guarded(&inner, &lease, &work).await;
-            inner.failpoint.reach("effect.after").await;
+            let outcome = guarded(&job, &work).await;
+            job.inner.failpoint.reach("effect.after").await;
             // The driver may have ended with the server; the next start looks at the provider itself.
             let _ = done.send(Done { number, instance, outcome }).await;
         });
-        self.under_way = Some(UnderWay { number, task });
+        self.under_way = Some(UnderWay { number, droppable, stop, task });
+    }
+
+    /// Asks what is under way to end early, where that does no harm.
+    pub(super) fn cut_short(&self) {
+        if let Some(current) = self.under_way.as_ref().filter(|current| current.droppable) {
+            current.stop.cancel();
+        }
+    }
+}
+
+impl Work {
+    /// Whether it leaves everything as before when it is dropped half way.
+    const fn is_droppable(&self) -> bool {
+        match self {
+            Self::Checkpoint
+            | Self::Freeze { disk: true }
+            | Self::Archive
+            | Self::Unarchive
+            | Self::Snapshot(_)
+            | Self::ClearFiles => true,
+            Self::Create
+            | Self::Boot
+            | Self::Freeze { disk: false }
+            | Self::Resume
+            | Self::Restore { .. }
+            | Self::Rollback
+            | Self::Halt { .. }
+            | Self::Destroy => false,
+        }
+    }
+
+    /// Whether it ends what was there before.
+    const fn is_end(&self) -> bool {
+        matches!(self, Self::Halt { .. } | Self::Destroy)
     }
 }
 
 impl UnderWay {
-    async fn settle(mut self) {
-        if tokio::time::timeout(PREDECESSOR, &mut self.task).await.is_err() {
+    /// Waits until it is over, not longer than `next` can.
+    async fn settle(mut self, next: &Work) {
+        let patience = match (next.is_end(), self.droppable) {
+            (true, true) => DROPPABLE,
+            (true, false) => PREDECESSOR,
+            (false, _) => IN_TURN,
+        };
+        if tokio::time::timeout(patience, &mut self.task).await.is_ok() {
+            return;
+        }
+        self.stop.cancel();
+        let ended = self.droppable && tokio::time::timeout(CLEANS_UP, &mut self.task).await.is_ok();
+        if !ended {
             self.task.abort();
             let _ = self.task.await;
         }
@@ -91,42 +222,147 @@ impl UnderWay {
 }
 
 /// A provider that panics has failed; it does not take the driver with it.
-async fn guarded(inner: &Arc<Inner>, lease: &Lease, work: &Work) -> Outcome {
-    let run = AssertUnwindSafe(perform(inner, lease, work)).catch_unwind();
-    run.await.unwrap_or_else(|_| {
-        let failure = ServiceError::new(Code::Internal, "the provider failed inside");
-        match work {
-            Work::Create | Work::Boot => Outcome::NotBooted(failure),
-            Work::Halt { .. } => Outcome::Halted(Err(failure)),
-            Work::Destroy => Outcome::Destroyed(Err(failure)),
-        }
-    })
+async fn guarded(job: &Job, work: &Work) -> Outcome {
+    let run = AssertUnwindSafe(perform(job, work)).catch_unwind();
+    run.await
+        .unwrap_or_else(|_| failed(work, ServiceError::new(Code::Internal, "the provider failed inside")))
 }
 
-async fn perform(inner: &Arc<Inner>, lease: &Lease, work: &Work) -> Outcome {
-    let target = |instance| Target { sandbox: lease.id.clone(), instance };
+fn failed(work: &Work, failure: ServiceError) -> Outcome {
+    match work {
+        Work::Create | Work::Boot => Outcome::NotBooted(failure),
+        Work::Freeze { .. } => Outcome::Frozen(Err(failure)),
+        Work::Checkpoint => Outcome::Checkpointed(Err(failure)),
+        Work::Resume => Outcome::Resumed(Err(failure)),
+        Work::Restore { .. } => Outcome::NotRestored { failure, made: None },
+        Work::Archive => Outcome::Archived(Err(failure)),
+        Work::ClearFiles => Outcome::Cleared(Err(failure)),
+        Work::Unarchive => Outcome::Unarchived(Err(failure)),
+        Work::Rollback => Outcome::RolledBack(Err(failure)),
+        Work::Snapshot(_) => Outcome::Snapshotted,
+        Work::Halt { .. } => Outcome::Halted(Err(failure)),
+        Work::Destroy => Outcome::Destroyed(Err(failure)),
+    }
+}
+
+async fn perform(job: &Job, work: &Work) -> Outcome {
+    let (inner, lease) = (&job.inner, &job.lease);
+    let provider = &inner.provider;
     inner.failpoint.reach("effect.before").await;
     match work {
-        Work::Create | Work::Boot => boot(inner, lease, matches!(work, Work::Create)).await,
+        Work::Create | Work::Boot => boot(job, matches!(work, Work::Create)).await,
+        Work::Freeze { disk } => match freeze(job, *disk).await {
+            Err(ProviderError::Gone { .. }) => Outcome::Gone,
+            ended => Outcome::Frozen(ended.map_err(Into::into)),
+        },
+        Work::Checkpoint => match checkpoint(job).await {
+            Err(ProviderError::Gone { .. }) => Outcome::Gone,
+            ended => Outcome::Checkpointed(ended.map_err(Into::into)),
+        },
+        Work::Resume => resume(job).await,
+        Work::Restore { made } => restore(job, made.clone()).await,
+        Work::Archive => Outcome::Archived(job.archive().await),
+        Work::ClearFiles => {
+            let target = Target { sandbox: lease.id.clone(), instance: None };
+            let cleared = gone_is_fine(provider.destroy(&target).await);
+            inner.failpoint.reach("archive.local_removed").await;
+            Outcome::Cleared(cleared)
+        }
+        Work::Unarchive => Outcome::Unarchived(job.unarchive().await),
+        Work::Rollback => Outcome::RolledBack(rollback(job).await),
+        Work::Snapshot(wanted) => {
+            job.snapshot(wanted).await;
+            Outcome::Snapshotted
+        }
         Work::Halt { instance } => {
-            let halted = inner.provider.halt(&target(instance.clone())).await;
-            Outcome::Halted(gone_is_fine(halted))
+            let target = Target { sandbox: lease.id.clone(), instance: instance.clone() };
+            Outcome::Halted(gone_is_fine(provider.halt(&target).await))
         }
         Work::Destroy => {
-            let destroyed = inner.provider.destroy(&target(lease.instance.clone())).await;
-            Outcome::Destroyed(gone_is_fine(destroyed))
+            let destroyed = gone_is_fine(provider.destroy(&job.target()).await);
+            Outcome::Destroyed(match destroyed {
+                Ok(()) => job.forget_objects().await,
+                failed => failed,
+            })
         }
     }
 }
 
-fn gone_is_fine(ended: Result<(), atoll_provider::ProviderError>) -> Result<(), ServiceError> {
+pub(super) fn gone_is_fine(ended: Result<(), ProviderError>) -> Result<(), ServiceError> {
     match ended {
-        Ok(()) | Err(atoll_provider::ProviderError::Gone { .. }) => Ok(()),
+        Ok(()) | Err(ProviderError::Gone { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-async fn boot(inner: &Arc<Inner>, lease: &Lease, first: bool) -> Outcome {
+impl Job {
+    pub(super) fn target(&self) -> Target {
+        Target { sandbox: self.lease.id.clone(), instance: self.lease.instance.clone() }
+    }
+
+    /// Runs work that may be asked to end early.
+    pub(super) async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => None,
+            ended = work => Some(ended),
+        }
+    }
+
+    /// What a sandbox is made from or put back to, where that is a snapshot.
+    async fn seed(&self) -> Result<Option<Arc<Seed>>, ServiceError> {
+        if self.seed.is_some() {
+            return Ok(self.seed.clone());
+        }
+        let wanted = match (&self.lease.rollback_to, &self.lease.source) {
+            (Some(snapshot), _) => (snapshot, true),
+            (None, Source::Snapshot { snapshot, memory }) => (snapshot, *memory),
+            (None, Source::Template | Source::Archive { .. }) => return Ok(None),
+        };
+        Ok(Some(Arc::new(Seed::of(&self.inner, wanted.0, wanted.1).await?)))
+    }
+}
+
+async fn freeze(job: &Job, disk: bool) -> Result<Held, ProviderError> {
+    job.inner.failpoint.reach("pause.before").await;
+    let held = job.inner.provider.pause(&job.target()).await?;
+    job.inner.failpoint.reach("pause.frozen").await;
+    if !disk || held == Held::Disk {
+        return Ok(held);
+    }
+    checkpoint(job).await?;
+    Ok(Held::Disk)
+}
+
+async fn checkpoint(job: &Job) -> Result<(), ProviderError> {
+    job.inner.failpoint.reach("checkpoint.before").await;
+    let target = job.target();
+    let written = job.unless_stopped(job.inner.provider.checkpoint(&target)).await;
+    job.inner.failpoint.reach("checkpoint.after").await;
+    written.unwrap_or_else(|| {
+        Err(ProviderError::Late { what: "writing the memory to disk".to_owned(), after: DROPPABLE })
+    })
+}
+
+async fn rollback(job: &Job) -> Result<RolledBack, ServiceError> {
+    let Some(seed) = job.seed().await? else {
+        return Err(ServiceError::new(Code::Internal, "no snapshot was named"));
+    };
+    let (inner, target) = (&job.inner, job.target());
+    inner.failpoint.reach("rollback.before").await;
+    let became = inner.provider.rollback(&target, &seed.snapshot, &seed.seal, &job.lease.limits).await?;
+    inner.failpoint.reach("rollback.after").await;
+    if became == RolledBack::Memory && (job.lease.intent == Intent::Stop || seed.token.is_none()) {
+        // It shall rest with its files alone.
+        let files = Target { sandbox: job.lease.id.clone(), instance: None };
+        gone_is_fine(inner.provider.halt(&files).await)?;
+        return Ok(RolledBack::Files);
+    }
+    Ok(became)
+}
+
+async fn boot(job: &Job, first: bool) -> Outcome {
+    let (inner, lease) = (&job.inner, &job.lease);
     // Bursts wait here: more at once than the machine has cores for only makes each of them slower.
     let Ok(_turn) = inner.creates.acquire().await else {
         return Outcome::NotBooted(ServiceError::new(Code::Internal, "the service is ending"));
@@ -134,7 +370,11 @@ async fn boot(inner: &Arc<Inner>, lease: &Lease, first: bool) -> Outcome {
     let Some(instance) = lease.instance.clone() else {
         return Outcome::NotBooted(ServiceError::new(Code::Internal, "no instance was named"));
     };
-    let spec = spec(lease, instance.clone());
+    let seed = match if first { job.seed().await } else { Ok(None) } {
+        Ok(seed) => seed,
+        Err(failure) => return Outcome::NotBooted(failure),
+    };
+    let spec = spec(lease, instance.clone(), seed.as_deref());
     let booted = if first {
         timed("provider", inner.provider.create(&spec)).await
     } else {
@@ -142,7 +382,7 @@ async fn boot(inner: &Arc<Inner>, lease: &Lease, first: bool) -> Outcome {
     };
     let booted = match booted {
         Ok(booted) => booted,
-        Err(atoll_provider::ProviderError::Gone { sandbox }) => {
+        Err(ProviderError::Gone { sandbox }) => {
             let message =
                 format!("the files of sandbox {sandbox} are not there: it was never made, or they were lost");
             let failure = ServiceError::new(Code::SandboxUnavailable, message);
@@ -151,15 +391,93 @@ async fn boot(inner: &Arc<Inner>, lease: &Lease, first: bool) -> Outcome {
         Err(error) => return Outcome::NotBooted(error.into()),
     };
     inner.failpoint.reach("effect.made").await;
-    let agent = crate::agent::client(&inner.provider, &lease.id, &instance, &booted.agent_token);
-    if let Err(failure) = timed("greet", crate::agent::greet(&agent, lease)).await {
-        return Outcome::NotBooted(failure);
+    let from_pool = booted.from_pool;
+    match greet(job, instance, booted, seed.as_deref()).await {
+        Ok((row, agent)) => Outcome::Booted { row, agent, from_pool },
+        Err(failure) => Outcome::NotBooted(failure),
     }
-    let row = InstanceRow { instance, facts: booted.facts, agent_token: booted.agent_token };
-    Outcome::Booted { row, agent, from_pool: booted.from_pool }
 }
 
-fn spec(lease: &Lease, instance: InstanceId) -> InstanceSpec {
+/// A fresh agent gets its settings and starts the command; one of a copied process has what its origin had, and gets a
+/// token of its own.
+async fn greet(
+    job: &Job,
+    instance: InstanceId,
+    booted: Booted,
+    seed: Option<&Seed>,
+) -> Result<(InstanceRow, AgentClient), ServiceError> {
+    let (inner, lease) = (&job.inner, &job.lease);
+    let Some(agent_token) = booted.agent_token else {
+        let Some(had) = seed.and_then(|seed| seed.token.as_deref()) else {
+            return Err(ServiceError::new(Code::Internal, "the copied agent cannot be talked to"));
+        };
+        let tokens = Tokens::from_row(had).and_new()?;
+        let (agent, agent_token) =
+            crate::agent::greet_restored(&inner.provider, lease, &instance, &tokens).await?;
+        return Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent));
+    };
+    let agent = crate::agent::client(&inner.provider, &lease.id, &instance, &agent_token);
+    timed("greet", crate::agent::greet(&agent, lease)).await?;
+    Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent))
+}
+
+async fn resume(job: &Job) -> Outcome {
+    job.inner.failpoint.reach("resume.before").await;
+    let resumed = job.inner.provider.resume(&job.target()).await;
+    job.inner.failpoint.reach("resume.after").await;
+    match (resumed, &job.row) {
+        (Err(ProviderError::Gone { .. }), _) => Outcome::Gone,
+        (Ok(()), Some(row)) if Tokens::from_row(&row.agent_token).is_open() => {
+            // It was restored before, but nobody could talk to its agent.
+            talk(job, row.instance.clone(), row.facts.clone(), &row.agent_token).await
+        }
+        (ended, _) => Outcome::Resumed(ended.map_err(Into::into)),
+    }
+}
+
+async fn restore(job: &Job, made: Option<Value>) -> Outcome {
+    let (inner, lease) = (&job.inner, &job.lease);
+    let not = |failure| Outcome::NotRestored { failure, made: None };
+    let Ok(_turn) = inner.creates.acquire().await else {
+        return not(ServiceError::new(Code::Internal, "the service is ending"));
+    };
+    let (Some(instance), Some(row)) = (lease.instance.clone(), &job.row) else {
+        return not(ServiceError::new(Code::Internal, "no instance was named"));
+    };
+    inner.failpoint.reach("restore.before").await;
+    let facts = match made {
+        Some(facts) => facts,
+        None => match inner.provider.restore(&spec(lease, instance.clone(), None)).await {
+            Ok(booted) => booted.facts,
+            Err(ProviderError::Gone { .. }) => return Outcome::Gone,
+            Err(error) => {
+                let failure = ServiceError::from(error);
+                let hint = "stop it to let go of its memory and keep its files";
+                return not(if failure.hint.is_some() { failure } else { failure.hint(hint) });
+            }
+        },
+    };
+    inner.failpoint.reach("restore.made").await;
+    talk(job, instance, facts, &row.agent_token).await
+}
+
+/// Greets an agent that was restored with its processes.
+async fn talk(job: &Job, instance: InstanceId, facts: Value, tokens: &str) -> Outcome {
+    let tokens = Tokens::from_row(tokens);
+    match crate::agent::greet_restored(&job.inner.provider, &job.lease, &instance, &tokens).await {
+        Ok((agent, agent_token)) => {
+            Outcome::Restored { row: InstanceRow { instance, facts, agent_token }, agent }
+        }
+        Err(failure) => Outcome::NotRestored { failure, made: Some(facts) },
+    }
+}
+
+fn spec(lease: &Lease, instance: InstanceId, seed: Option<&Seed>) -> InstanceSpec {
+    let origin = seed.map_or(Origin::Template, |seed| Origin::Snapshot {
+        snapshot: seed.snapshot.clone(),
+        seal: seed.seal.clone(),
+        memory: seed.memory,
+    });
     InstanceSpec {
         sandbox: lease.id.clone(),
         instance,
@@ -169,5 +487,6 @@ fn spec(lease: &Lease, instance: InstanceId) -> InstanceSpec {
         network: lease.network,
         storage: lease.storage,
         hostname: crate::agent::hostname(lease),
+        origin,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_model::lifecycle::{self, Effect, Event, Refused};
-use atoll_model::{EventKind, InstanceId, Intent, Lease, Phase, Reason};
+use atoll_model::{ArchiveRef, EventKind, Held, InstanceId, Intent, Lease, Phase, Reason, SnapshotId};
 use atoll_store::{Admit, Advance, InstanceChange, NewEvent, StoreError};
 
 use super::effects::Work;
@@ -21,6 +21,14 @@ pub(super) struct Step {
     pub(super) intent: Option<Intent>,
     pub(super) instance: InstanceChange,
     pub(super) admit: Admit,
+    /// Where the memory is, or shall go.
+    pub(super) held: Option<Held>,
+    /// Where the files are now.
+    pub(super) archive: Option<ArchiveRef>,
+    /// What it shall be put back to.
+    pub(super) rollback_to: Option<SnapshotId>,
+    /// What else to tell the listeners.
+    pub(super) also: Option<EventKind>,
     /// Internal results are written again when the disk fails for a moment; a caller is told at once.
     pub(super) patient: bool,
 }
@@ -33,12 +41,17 @@ impl Step {
             intent: None,
             instance: InstanceChange::Keep,
             admit: Admit::Nothing,
+            held: None,
+            archive: None,
+            rollback_to: None,
+            also: None,
             patient: true,
         }
     }
 
-    pub(super) fn asked(event: Event, intent: Intent) -> Self {
-        Self { intent: Some(intent), patient: false, ..Self::internal(event, Reason::Requested) }
+    pub(super) fn asked(event: Event, intent: Intent, reason: Reason) -> Self {
+        let patient = !matches!(reason, Reason::Requested | Reason::Woken);
+        Self { intent: Some(intent), patient, ..Self::internal(event, reason) }
     }
 }
 
@@ -76,44 +89,117 @@ impl Driver {
         // A failed delete stays in its phase and is given its time anew.
         if to != from || step.event == Event::Failed {
             next.phase_at = self.inner.clock.now();
-            next.reason = step.reason;
+            next.reason = step.reason.clone();
         }
         let before = self.lease.instance.clone();
-        let mut instance = step.instance;
-        match to {
-            Phase::Starting if effect == Effect::Boot => {
-                next.instance = Some(InstanceId::from_entropy(entropy()?))
-            }
-            Phase::Stopped | Phase::Failed | Phase::Deleted if to != from => {
-                next.instance = None;
-                instance = InstanceChange::Drop;
-            }
-            Phase::Creating
-            | Phase::Running
-            | Phase::Starting
-            | Phase::Stopping
-            | Phase::Stopped
-            | Phase::Failed
-            | Phase::Deleting
-            | Phase::Deleted => {}
-        }
-        if to == Phase::Deleted {
-            // The record needs no secrets.
-            next.env.clear();
-        }
-        if next != self.lease || instance != InstanceChange::Keep {
-            let what = EventKind::Phase { from: Some(from), to, reason: next.reason.clone() };
-            let event = NewEvent { at: next.phase_at.clone(), instance: before.clone(), what };
-            let events = if to == from { vec![] } else { vec![event] };
-            self.write(next, instance, step.admit, events, step.patient).await?;
+        let also = step.also.clone();
+        let (admit, patient) = (step.admit, step.patient);
+        let instance = self.dress(&mut next, step, effect)?;
+        if next != self.lease || instance != InstanceChange::Keep || also.is_some() {
+            let at = self.inner.clock.now();
+            let moved = EventKind::Phase { from: Some(from), to, reason: next.reason.clone() };
+            let told = (to != from).then_some(moved).into_iter().chain(also);
+            let events =
+                told.map(|what| NewEvent { at: at.clone(), instance: before.clone(), what }).collect();
+            self.write(next, instance, admit, events, patient).await?;
         }
         match effect {
             Effect::None => {}
             Effect::Boot => self.launch(Work::Boot),
             Effect::Halt => self.launch(Work::Halt { instance: before }),
+            Effect::Freeze => self
+                .launch(Work::Freeze { disk: self.lease.held == Some(Held::Disk) && to == Phase::Pausing }),
+            Effect::Checkpoint => self.launch(Work::Checkpoint),
+            Effect::Resume if self.lease.held == Some(Held::Disk) => {
+                self.launch(Work::Restore { made: None })
+            }
+            Effect::Resume => self.launch(Work::Resume),
+            Effect::Archive => self.launch(Work::Archive),
+            Effect::Restore if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
+            Effect::Restore => self.launch(Work::Unarchive),
             Effect::Destroy => self.launch(Work::Destroy),
         }
         Ok(())
+    }
+
+    /// What else of the lease goes with the change of phase, and what happens to the instance row.
+    fn dress(&mut self, next: &mut Lease, step: Step, effect: Effect) -> Result<InstanceChange, StepError> {
+        let (from, to) = (self.lease.phase, next.phase);
+        let mut instance = step.instance;
+        next.held = step.held.or(next.held);
+        next.archive = step.archive.or(next.archive.take());
+        next.rollback_to = step.rollback_to.or(next.rollback_to.take());
+        match to {
+            Phase::Starting if effect == Effect::Boot => {
+                next.instance = Some(InstanceId::from_entropy(entropy()?));
+            }
+            // The new name is in the store before the restore begins, with both tokens that the agent may then answer to.
+            Phase::Resuming if from == Phase::Paused && next.held == Some(Held::Disk) => {
+                let row = self.row_to_restore()?;
+                next.instance = Some(row.instance.clone());
+                instance = InstanceChange::Restored(row);
+            }
+            Phase::Pausing if step.event == Event::Checkpoint => next.held = Some(Held::Live),
+            // A pause that failed left it frozen with its memory where it was.
+            Phase::Resuming if from == Phase::Pausing => next.held = Some(Held::Live),
+            Phase::Stopped | Phase::Failed | Phase::Archived | Phase::Deleted if to != from => {
+                next.instance = None;
+                instance = InstanceChange::Drop;
+            }
+            Phase::Creating
+            | Phase::Running
+            | Phase::Pausing
+            | Phase::Paused
+            | Phase::Resuming
+            | Phase::Stopping
+            | Phase::Stopped
+            | Phase::Starting
+            | Phase::Archiving
+            | Phase::Archived
+            | Phase::Restoring
+            | Phase::Failed
+            | Phase::Deleting
+            | Phase::Deleted => {}
+        }
+        self.dates(next, from);
+        Ok(instance)
+    }
+
+    /// What a phase forgets, when a stop was, and that what could not be done is not wanted any more.
+    fn dates(&self, next: &mut Lease, from: Phase) {
+        match next.phase {
+            Phase::Running => {
+                (next.held, next.stopped_at) = (None, None);
+                next.intent = if next.intent == Intent::Pause { Intent::Run } else { next.intent };
+            }
+            Phase::Stopped | Phase::Failed if next.phase != from => {
+                next.held = None;
+                if from == Phase::Archiving && next.intent == Intent::Archive {
+                    next.intent = Intent::Stop;
+                }
+                next.rollback_to = None;
+                // A restore or a failed archive is no new stop.
+                next.stopped_at.get_or_insert_with(|| next.phase_at.clone());
+            }
+            Phase::Paused => {
+                next.rollback_to = None;
+                next.intent = if from == Phase::Resuming { Intent::Pause } else { next.intent };
+            }
+            Phase::Archived if from == Phase::Restoring => next.intent = Intent::Archive,
+            Phase::Restoring => next.held = None,
+            // The record needs no secrets.
+            Phase::Deleted => next.env.clear(),
+            Phase::Creating
+            | Phase::Pausing
+            | Phase::Resuming
+            | Phase::Stopping
+            | Phase::Stopped
+            | Phase::Starting
+            | Phase::Archiving
+            | Phase::Archived
+            | Phase::Failed
+            | Phase::Deleting => {}
+        }
     }
 
     /// Writes the lease as `next`, then publishes it.
@@ -147,21 +233,47 @@ impl Driver {
         }
         self.inner.failpoint.reach("advance.after").await;
         self.lease = change.lease;
-        if !matches!(self.lease.phase, Phase::Running) {
+        match change.instance {
+            InstanceChange::Keep => {}
+            InstanceChange::Put(row) | InstanceChange::Restored(row) => self.row = Some(row),
+            InstanceChange::Drop => self.row = None,
+        }
+        if !self.keeps_agent() {
             self.agent = None;
         }
-        if !self.lease.phase.holds_compute() {
+        if self.lease.phase != Phase::Paused && self.lease.phase != Phase::Pausing {
+            self.checkpoint_failed = false;
+        }
+        if !self.lease.holds_compute() {
             self.inner.admission.release(&self.lease.id);
         }
         self.publish();
         Ok(())
     }
 
+    /// Connections to a frozen agent outlive the freeze.
+    fn keeps_agent(&self) -> bool {
+        match self.lease.phase {
+            Phase::Running | Phase::Pausing | Phase::Resuming => true,
+            Phase::Paused => self.lease.held == Some(Held::Live),
+            Phase::Creating
+            | Phase::Stopping
+            | Phase::Stopped
+            | Phase::Starting
+            | Phase::Archiving
+            | Phase::Archived
+            | Phase::Restoring
+            | Phase::Failed
+            | Phase::Deleting
+            | Phase::Deleted => false,
+        }
+    }
+
     pub(super) fn publish(&self) {
-        self.inner.deadlines.schedule(&self.lease, &self.inner.clock.now());
+        self.schedule();
         self.publish.send_replace(State {
             lease: Arc::new(self.lease.clone()),
-            agent: self.agent.clone(),
+            agent: self.agent.clone().filter(|_| self.lease.phase == Phase::Running),
             failure: self.failure.clone(),
         });
     }
@@ -177,7 +289,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn explain(&self, verb: Verb, error: StepError) -> ServiceError {
+    pub(super) fn explain(&self, verb: &Verb, error: StepError) -> ServiceError {
         match error {
             StepError::Refused(_) => crate::error::phase_conflict(&self.lease, verb_name(verb)),
             StepError::Store(error) => error.into(),
@@ -186,11 +298,15 @@ impl Driver {
     }
 }
 
-const fn verb_name(verb: Verb) -> &'static str {
+const fn verb_name(verb: &Verb) -> &'static str {
     match verb {
         Verb::Start => "start",
         Verb::Stop => "stop",
         Verb::Restart => "restart",
+        Verb::Pause(_) => "pause",
+        Verb::Archive => "archive",
+        Verb::Restore => "restore",
+        Verb::Rollback(_) => "rollback",
         Verb::Delete => "delete",
     }
 }

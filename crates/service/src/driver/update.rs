@@ -9,7 +9,7 @@ use atoll_model::{Code, EventKind, Lease, Limits, Phase, UpdateSandbox};
 use atoll_provider::{ProviderError, Target};
 use atoll_store::{Admit, InstanceChange, NewEvent};
 
-use super::Driver;
+use super::{Driver, Edit};
 use crate::ServiceError;
 
 /// LIMIT: these are single writes to a cgroup, a quota or a rule set.
@@ -35,10 +35,23 @@ impl Driver {
             }
             return Err(failure);
         }
-        if self.lease.phase.holds_compute() {
+        if self.lease.holds_compute() {
             self.inner.admission.count(&self.lease.id, &self.lease.limits);
         }
         Ok(())
+    }
+
+    /// Writes a change that touches the lease alone.
+    pub(super) async fn on_edit(&mut self, edit: Edit) -> Result<(), ServiceError> {
+        let now = self.inner.clock.now();
+        let mut next = self.lease.clone();
+        let fields = edit(&mut next, &now)?;
+        if fields.is_empty() {
+            return Ok(());
+        }
+        let what = EventKind::Updated { fields: fields.into_iter().map(str::to_owned).collect() };
+        let event = NewEvent { at: now, instance: self.lease.instance.clone(), what };
+        Ok(self.write(next, InstanceChange::Keep, Admit::Nothing, vec![event], false).await?)
     }
 
     fn changed(&self, change: &UpdateSandbox) -> Result<(Lease, Vec<String>), ServiceError> {
@@ -69,12 +82,26 @@ impl Driver {
     fn refuse_in_passing(&self, touches_instance: bool) -> Result<(), ServiceError> {
         match self.lease.phase {
             Phase::Deleting | Phase::Deleted => Err(crate::error::phase_conflict(&self.lease, "update")),
-            Phase::Creating | Phase::Starting | Phase::Stopping if touches_instance => {
+            Phase::Creating
+            | Phase::Starting
+            | Phase::Pausing
+            | Phase::Resuming
+            | Phase::Stopping
+            | Phase::Archiving
+            | Phase::Restoring
+                if touches_instance =>
+            {
                 Err(crate::error::phase_conflict(&self.lease, "update"))
             }
             Phase::Creating
             | Phase::Starting
+            | Phase::Pausing
+            | Phase::Paused
+            | Phase::Resuming
             | Phase::Stopping
+            | Phase::Archiving
+            | Phase::Archived
+            | Phase::Restoring
             | Phase::Running
             | Phase::Stopped
             | Phase::Failed => Ok(()),

@@ -1,0 +1,45 @@
+//! Archives: a sandbox's files in object storage only, and back.
+
+use atoll_model::{Code, Lease, Phase, Principal};
+
+use crate::ServiceError;
+use crate::driver::Verb;
+use crate::sandboxes::{Long, is_under_way};
+use crate::service::Service;
+
+impl Service {
+    /// Stops it, brings its files to object storage and frees the disk here.
+    pub async fn archive(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
+        let handle = self.told(who, ident, Verb::Archive).await?;
+        if !wait {
+            return Ok(handle.lease().as_ref().clone());
+        }
+        self.wanted(handle, Phase::Archived, Long::Transfer, |state| !is_under_way(state)).await
+    }
+
+    /// Brings the files of an archived sandbox back without starting it. A stopped one is left as it is.
+    pub async fn restore(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
+        let handle = self.told(who, ident, Verb::Restore).await?;
+        if !wait {
+            return Ok(handle.lease().as_ref().clone());
+        }
+        self.wanted(handle, Phase::Stopped, Long::Transfer, |state| !is_under_way(state)).await
+    }
+
+    /// What an archive in object storage says of itself; only its key opens it, and never another tenant's.
+    pub(crate) async fn archived(
+        &self,
+        who: &Principal,
+        key: &str,
+    ) -> Result<(atoll_model::ArchiveRef, atoll_image::archive::About), ServiceError> {
+        let not_found =
+            || ServiceError::new(Code::ArchiveNotFound, "there is no such archive in object storage");
+        let (at, about) = self.inner.archives.find(key).await?;
+        let known = self.inner.store.lease(&about.sandbox).await?;
+        match known {
+            Some(lease) if atoll_model::policy::authz::sandbox(who, &lease).is_err() => Err(not_found()),
+            // One that is not of this server is opened by whoever knows its digest.
+            Some(_) | None => Ok((at, about)),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Files on their way to object storage and back.
+//!
+//! ```text
+//! pack ──► upload ──► (lease says archived) ──► local files go
+//! download ──► unpack ──► (lease says stopped) ──► objects go
+//! ```
+//! At every moment one of the two places has all of them, and the lease says which.
+
+use std::sync::Arc;
+
+use atoll_image::archive::{About, ArchiveError};
+use atoll_model::{ArchiveRef, Code, Source};
+use atoll_provider::Target;
+
+use super::effects::Job;
+use super::{Driver, Mail};
+use crate::ServiceError;
+
+impl Job {
+    /// Brings the files of a stopped sandbox to object storage. What is here stays.
+    pub(super) async fn archive(&self) -> Result<ArchiveRef, ServiceError> {
+        let work = async {
+            let inner = &self.inner;
+            inner.failpoint.reach("archive.before").await;
+            let files = Target { sandbox: self.lease.id.clone(), instance: None };
+            let packed = inner.provider.pack(&files).await?;
+            inner.failpoint.reach("archive.packed").await;
+            let kept = inner.archives.put(self.about(), packed).await?;
+            inner.failpoint.reach("archive.uploaded").await;
+            Ok(kept)
+        };
+        self.unless_stopped(work).await.unwrap_or_else(|| Err(cut_short()))
+    }
+
+    /// Brings the files back. What is in object storage stays.
+    pub(super) async fn unarchive(&self) -> Result<(), ServiceError> {
+        let work = async {
+            let (inner, lease) = (&self.inner, &self.lease);
+            inner.failpoint.reach("restore.fetch").await;
+            let at = match (&lease.archive, &lease.source) {
+                (Some(own), _) | (None, Source::Archive { archive: own }) => own,
+                (None, Source::Template | Source::Snapshot { .. }) => {
+                    return Err(ServiceError::new(Code::Internal, "no archive was named"));
+                }
+            };
+            let (_, packed) = inner.archives.get(at).await?;
+            let target = Target { sandbox: lease.id.clone(), instance: None };
+            inner.provider.unpack(&target, &lease.limits, packed).await?;
+            inner.failpoint.reach("restore.unpacked").await;
+            Ok(())
+        };
+        self.unless_stopped(work).await.unwrap_or_else(|| Err(cut_short()))
+    }
+
+    /// Removes what a deleted sandbox has in object storage.
+    pub(super) async fn forget_objects(&self) -> Result<(), ServiceError> {
+        if self.lease.archive.is_some() || self.uploads {
+            self.inner.archives.remove(&self.lease.id).await?;
+        }
+        Ok(())
+    }
+
+    fn about(&self) -> About {
+        let lease = &self.lease;
+        let mut env = lease.env.clone();
+        env.retain(|name, _| !lease.private_env.contains(name));
+        About {
+            sandbox: lease.id.clone(),
+            template: lease.template.clone(),
+            template_version: lease.template_version.clone(),
+            env,
+            user: lease.user.clone(),
+            workdir: lease.workdir.clone(),
+            command: lease.command.clone(),
+            limits: lease.limits,
+            archived_at_ms: self.inner.clock.now().wall_ms,
+        }
+    }
+}
+
+/// What a transfer that was asked to end answers.
+fn cut_short() -> ServiceError {
+    ServiceError::new(Code::PhaseConflict, "the transfer was ended early").hint("try again")
+}
+
+impl Driver {
+    /// The files are here again: what is in object storage is removed behind everybody's back, then the lease forgets it.
+    pub(super) fn tidy_objects(&mut self) {
+        let Some(archive) = self.lease.archive.clone() else { return };
+        if self.tidying.as_ref().is_some_and(|tidying| !tidying.is_finished()) {
+            return;
+        }
+        let (inner, id, handle) =
+            (Arc::clone(&self.inner), self.lease.id.clone(), self.inner.registry.get(&self.lease.id));
+        let tidying = self.inner.spawn(async move {
+            // LIMIT: storage that is away for longer is asked again at the next start.
+            for wait_s in [0, 2, 10, 60, 300] {
+                tokio::time::sleep(std::time::Duration::from_secs(wait_s)).await;
+                match inner.archives.remove(&id).await {
+                    Ok(()) => {
+                        inner.failpoint.reach("restore.objects_removed").await;
+                        if let Some(handle) = handle {
+                            let _ = handle.mailbox.send(Mail::Tidied { archive }).await;
+                        }
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::warn!(sandbox = %id, %error, "its archive could not be removed yet")
+                    }
+                }
+            }
+        });
+        self.tidying = Some(tidying);
+    }
+}
+
+impl From<ArchiveError> for ServiceError {
+    fn from(error: ArchiveError) -> Self {
+        let text = error.to_string();
+        match &error {
+            ArchiveError::NotFound { .. } => Self::new(Code::ArchiveNotFound, text),
+            ArchiveError::Damaged { .. } => Self::new(Code::Damaged, text),
+            ArchiveError::BadPlace { .. } => {
+                Self::new(Code::ArchiveUnavailable, "the configured place cannot keep archives")
+                    .caused_by(error)
+            }
+            ArchiveError::Source(_) => {
+                Self::new(Code::Internal, "the files could not be packed").caused_by(error)
+            }
+            ArchiveError::Storage { .. } => Self::new(Code::ArchiveUnavailable, text)
+                .hint("look at the server's log and at object storage")
+                .retry_after(30)
+                .caused_by(error),
+        }
+    }
+}

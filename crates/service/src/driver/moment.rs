@@ -1,0 +1,194 @@
+//! A snapshot, taken in the order of the driver's work: nobody else changes the sandbox meanwhile.
+//!
+//! The row and the copy are made at the same time. A row that is not ready, and a copy without a ready row, are removed
+//! after a crash.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_model::{Code, EventKind, Phase, Snapshot, SnapshotId, SnapshotState};
+use atoll_store::NewEvent;
+use tokio::sync::oneshot;
+
+use super::Driver;
+use super::effects::{Job, Work};
+use crate::ServiceError;
+use crate::agent::Tokens;
+
+/// A snapshot to be taken, and who waits for it.
+pub(crate) struct SnapshotJob {
+    id: SnapshotId,
+    name: Option<String>,
+    memory: bool,
+    transient: bool,
+    reply: Mutex<Option<SnapshotReply>>,
+}
+
+/// Answered when the snapshot is ready.
+pub(crate) type SnapshotReply = oneshot::Sender<Result<Snapshot, ServiceError>>;
+
+impl std::fmt::Debug for SnapshotJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SnapshotJob").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl SnapshotJob {
+    pub(crate) fn new(
+        id: SnapshotId,
+        name: Option<String>,
+        memory: bool,
+        transient: bool,
+        reply: SnapshotReply,
+    ) -> Self {
+        Self { id, name, memory, transient, reply: Mutex::new(Some(reply)) }
+    }
+
+    fn answer(&self, answer: Result<Snapshot, ServiceError>) {
+        if let Some(reply) = self.reply.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = reply.send(answer);
+        }
+    }
+}
+
+impl Driver {
+    /// Takes the snapshot when what is under way is over.
+    pub(super) fn on_snapshot(&mut self, wanted: SnapshotJob) {
+        self.snapshots.push_back(Arc::new(wanted));
+        self.next_snapshot();
+    }
+
+    /// Begins with the next snapshot that waits, if nothing else is under way.
+    pub(super) fn next_snapshot(&mut self) {
+        while self.under_way.is_none() {
+            let Some(wanted) = self.snapshots.pop_front() else { return };
+            match self.lease.phase {
+                Phase::Running | Phase::Paused | Phase::Stopped => self.launch(Work::Snapshot(wanted)),
+                Phase::Creating
+                | Phase::Pausing
+                | Phase::Resuming
+                | Phase::Stopping
+                | Phase::Starting
+                | Phase::Archiving
+                | Phase::Archived
+                | Phase::Restoring
+                | Phase::Failed
+                | Phase::Deleting
+                | Phase::Deleted => {
+                    wanted.answer(Err(crate::error::phase_conflict(&self.lease, "snapshot")));
+                }
+            }
+        }
+    }
+}
+
+impl Job {
+    /// Makes it whole or leaves nothing, and tells who asked.
+    pub(super) async fn snapshot(&self, wanted: &SnapshotJob) {
+        let made = self.unless_stopped(self.make_snapshot(wanted)).await;
+        let made = made.unwrap_or_else(|| {
+            let message = format!("sandbox {} changed before its snapshot was ready", self.lease.id);
+            Err(ServiceError::new(Code::PhaseConflict, message).hint("try again"))
+        });
+        if made.is_err() {
+            self.forget_snapshot(&wanted.id).await;
+        }
+        wanted.answer(made);
+    }
+
+    async fn make_snapshot(&self, wanted: &SnapshotJob) -> Result<Snapshot, ServiceError> {
+        let inner = &self.inner;
+        let making = self.row_of(wanted);
+        let target = self.target();
+        let row = async {
+            // Nobody can see or name one that is made for a fork.
+            if !wanted.transient {
+                inner.store.put_snapshot(making.clone(), None).await?;
+            }
+            inner.failpoint.reach("snapshot.row").await;
+            Ok::<(), ServiceError>(())
+        };
+        let copy = inner.provider.snapshot(&target, &wanted.id, wanted.memory);
+        let (row, copy) = tokio::join!(row, copy);
+        let copy = copy?;
+        row?;
+        inner.failpoint.reach("snapshot.made").await;
+        let token = self.row.as_ref().filter(|_| copy.memory).map(|row| row.agent_token.clone());
+        let ready = Snapshot {
+            state: SnapshotState::Ready,
+            memory: copy.memory,
+            bytes: copy.bytes,
+            seal: copy.seal,
+            stood_still_us: u64::try_from(copy.stood_still.as_micros()).unwrap_or(u64::MAX),
+            ..making
+        };
+        let event = NewEvent {
+            at: inner.clock.now(),
+            instance: self.lease.instance.clone(),
+            what: EventKind::Snapshotted { snapshot: ready.id.clone(), memory: ready.memory },
+        };
+        let record = async {
+            // A fork tells of itself.
+            if wanted.transient {
+                return Ok(());
+            }
+            inner.store.record(self.lease.tenant.clone(), self.lease.id.clone(), event).await
+        };
+        let (put, told) = tokio::join!(inner.store.put_snapshot(ready.clone(), token), record);
+        put?;
+        if let Err(error) = told {
+            tracing::warn!(sandbox = %self.lease.id, %error, "an event could not be written");
+        }
+        inner.failpoint.reach("snapshot.ready").await;
+        Ok(ready)
+    }
+
+    fn row_of(&self, wanted: &SnapshotJob) -> Snapshot {
+        let lease = &self.lease;
+        let mut env = lease.env.clone();
+        env.retain(|name, _| !lease.private_env.contains(name));
+        Snapshot {
+            id: wanted.id.clone(),
+            tenant: lease.tenant.clone(),
+            sandbox: lease.id.clone(),
+            name: wanted.name.clone(),
+            transient: wanted.transient,
+            state: SnapshotState::Making,
+            memory: wanted.memory,
+            template: lease.template.clone(),
+            template_version: lease.template_version.clone(),
+            env,
+            user: lease.user.clone(),
+            workdir: lease.workdir.clone(),
+            command: lease.command.clone(),
+            limits: lease.limits,
+            bytes: 0,
+            seal: String::new(),
+            stood_still_us: 0,
+            created_at: self.inner.clock.now(),
+        }
+    }
+
+    /// What can't be removed now, the next start does.
+    async fn forget_snapshot(&self, id: &SnapshotId) {
+        if let Err(error) = self.inner.provider.remove_snapshot(id).await {
+            tracing::warn!(snapshot = %id, %error, "half a snapshot is left to the next start");
+        }
+        if let Err(error) = self.inner.store.delete_snapshot(id).await {
+            tracing::warn!(snapshot = %id, %error, "the row of half a snapshot is left to the next start");
+        }
+    }
+}
+
+impl Driver {
+    /// The instance row of a restore that is about to begin.
+    pub(super) fn row_to_restore(&self) -> Result<atoll_store::InstanceRow, ServiceError> {
+        let Some(row) = &self.row else {
+            return Err(ServiceError::new(Code::Internal, "the sandbox's agent cannot be found again"));
+        };
+        Ok(atoll_store::InstanceRow {
+            instance: atoll_model::InstanceId::from_entropy(crate::random::entropy()?),
+            facts: serde_json::Value::Null,
+            agent_token: Tokens::from_row(&row.agent_token).and_new()?.text().to_owned(),
+        })
+    }
+}

@@ -1,0 +1,339 @@
+//! What the results of effects mean to the lease.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use atoll_agentapi::AgentClient;
+use atoll_model::lifecycle::Event;
+use atoll_model::{ArchiveRef, Code, EventKind, Held, Intent, Phase, Reason};
+use atoll_provider::RolledBack;
+use atoll_store::{Admit, InstanceChange, InstanceRow};
+
+use super::effects::{Done, Outcome, Work};
+use super::steps::Step;
+use super::{Driver, Verb};
+use crate::ServiceError;
+use crate::agent::Tokens;
+
+/// LIMIT: a frozen sandbox that can't be looked at this often is left to the next verb.
+const LOOKS: u32 = 6;
+
+impl Driver {
+    pub(super) async fn on_done(&mut self, done: Done) {
+        if self.under_way.as_ref().is_none_or(|current| current.number != done.number) {
+            return self.count_late("effect");
+        }
+        self.under_way = None;
+        match done.outcome {
+            Outcome::Booted { row, agent, from_pool } => self.on_booted(row, agent, from_pool).await,
+            Outcome::NotBooted(failure) => self.on_not_booted(failure).await,
+            Outcome::Frozen(frozen) => self.on_frozen(frozen).await,
+            Outcome::Checkpointed(written) => self.on_checkpointed(written).await,
+            Outcome::Resumed(Ok(())) => self.on_resumed(None).await,
+            Outcome::Restored { row, agent } => self.on_resumed(Some((row, agent))).await,
+            Outcome::Resumed(Err(failure)) => self.on_not_resumed(failure, None).await,
+            Outcome::NotRestored { failure, made } => self.on_not_resumed(failure, made).await,
+            Outcome::Archived(kept) => self.on_archived(kept).await,
+            Outcome::Cleared(Ok(())) | Outcome::Snapshotted => {}
+            Outcome::Cleared(Err(failure)) => self.try_again(Work::ClearFiles, &failure),
+            Outcome::Unarchived(fetched) => self.on_unarchived(fetched).await,
+            Outcome::RolledBack(became) => self.on_rolled_back(became).await,
+            Outcome::Gone => {
+                self.failure =
+                    Some(ServiceError::new(Code::SandboxUnavailable, "its processes are not there any more"));
+                self.note(Step::internal(Event::Died, Reason::InstanceDied)).await;
+            }
+            Outcome::Halted(Ok(())) => self.on_halted().await,
+            Outcome::Halted(Err(failure)) if self.lease.phase == Phase::Stopping => {
+                self.fail(failure, Event::Failed).await;
+            }
+            Outcome::Halted(Err(failure)) => self.try_again(Work::Halt { instance: done.instance }, &failure),
+            Outcome::Destroyed(Ok(())) => self.note(Step::internal(Event::Deleted, Reason::Completed)).await,
+            Outcome::Destroyed(Err(failure)) => self.try_again(Work::Destroy, &failure),
+        }
+        self.next_snapshot();
+    }
+
+    /// Publishes why, and takes the step that follows from it.
+    async fn fail(&mut self, failure: ServiceError, event: Event) {
+        let reason = Reason::Provider { message: failure.message.clone() };
+        tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, phase = self.lease.phase.as_str(), "an effect failed");
+        self.failure = Some(failure);
+        self.note(Step::internal(event, reason)).await;
+    }
+
+    async fn on_booted(&mut self, row: InstanceRow, agent: AgentClient, from_pool: bool) {
+        if self.lease.instance.as_ref() != Some(&row.instance) {
+            return self.count_late("instance");
+        }
+        self.agent = Some(agent);
+        self.failure = None;
+        self.seed = None;
+        let first = self.lease.phase == Phase::Creating;
+        let ready =
+            Step { instance: InstanceChange::Put(row), ..Step::internal(Event::Ready, Reason::Completed) };
+        self.note(ready).await;
+        if self.lease.phase == Phase::Running && first {
+            self.inner.counters.created.fetch_add(1, Ordering::Relaxed);
+            self.inner.counters.from_pool.fetch_add(u64::from(from_pool), Ordering::Relaxed);
+        }
+    }
+
+    async fn on_not_booted(&mut self, failure: ServiceError) {
+        self.inner.counters.failed.fetch_add(1, Ordering::Relaxed);
+        self.seed = None;
+        self.fail(failure, Event::Failed).await;
+    }
+
+    async fn on_frozen(&mut self, frozen: Result<Held, ServiceError>) {
+        match (frozen, self.lease.phase) {
+            (Ok(held), _) => self.rest_paused(held, None).await,
+            // Half way through a pause: it is thawed again, and whoever asked is told.
+            (Err(failure), Phase::Pausing) => self.fail(failure, Event::Failed).await,
+            // It should stand still as it did; somebody must see to that.
+            (Err(failure), _) if self.attempts < LOOKS => {
+                self.try_again(Work::Freeze { disk: false }, &failure);
+            }
+            (Err(failure), _) => {
+                tracing::error!(sandbox = %self.lease.id, error = %failure, "it is not known whether it stands still");
+            }
+        }
+    }
+
+    async fn on_checkpointed(&mut self, written: Result<(), ServiceError>) {
+        match written {
+            Ok(()) => self.rest_paused(Held::Disk, Some(EventKind::Checkpointed { failure: None })).await,
+            Err(failure) => {
+                tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "its memory was not written to disk");
+                self.checkpoint_failed = true;
+                let told = EventKind::Checkpointed { failure: Some(failure.message.clone()) };
+                self.failure = Some(failure);
+                self.rest_paused(Held::Live, Some(told)).await;
+            }
+        }
+    }
+
+    /// It stands still. What came in meanwhile is done now.
+    async fn rest_paused(&mut self, held: Held, also: Option<EventKind>) {
+        let wanted_on_disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(Held::Disk);
+        let mut step = Step { held: Some(held), also, ..Step::internal(Event::Paused, Reason::Completed) };
+        if held == Held::Disk
+            && let Some(row) = self.row.clone()
+        {
+            // The checkpoint is as it was: its agent knows the token that it knew first.
+            let agent_token = Tokens::from_row(&row.agent_token).first().to_owned();
+            if agent_token != row.agent_token {
+                step.instance = InstanceChange::Put(InstanceRow { agent_token, ..row });
+            }
+        }
+        if self.lease.phase == Phase::Pausing {
+            // Why it is paused is why it was asked to.
+            step.reason = self.lease.reason.clone();
+        }
+        self.note(step).await;
+        if self.lease.phase != Phase::Paused {
+            return;
+        }
+        match (self.lease.intent, held) {
+            (Intent::Run, _) => self.go_on().await,
+            // Asked for while it was being frozen.
+            (Intent::Pause, Held::Live) if wanted_on_disk && !self.checkpoint_failed => {
+                self.note(Step::internal(Event::Checkpoint, Reason::Requested)).await;
+            }
+            (Intent::Pause | Intent::Stop | Intent::Archive | Intent::Delete, _) => {}
+        }
+    }
+
+    async fn on_resumed(&mut self, restored: Option<(InstanceRow, AgentClient)>) {
+        let mut ready = Step::internal(Event::Ready, Reason::Completed);
+        match restored {
+            Some((row, agent)) => {
+                if self.lease.instance.as_ref() != Some(&row.instance) {
+                    return self.count_late("instance");
+                }
+                self.agent = Some(agent);
+                ready.instance = InstanceChange::Put(row);
+            }
+            // After a restart, or when its greeting had failed, nobody has talked to its agent yet.
+            None if self.agent.is_none() => self.agent = self.client_of_row(),
+            None => {}
+        }
+        if self.lease.phase == Phase::Resuming {
+            ready.reason = self.lease.reason.clone();
+        }
+        self.note(ready).await;
+    }
+
+    pub(super) fn client_of_row(&self) -> Option<AgentClient> {
+        let row = self.row.as_ref()?;
+        let token = Tokens::from_row(&row.agent_token);
+        Some(crate::agent::client(&self.inner.provider, &self.lease.id, &row.instance, token.first()))
+    }
+
+    async fn on_not_resumed(&mut self, failure: ServiceError, made: Option<serde_json::Value>) {
+        tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "it was not resumed");
+        let reason = Reason::Provider { message: failure.message.clone() };
+        self.failure = Some(failure);
+        let mut back = Step::internal(Event::Failed, reason);
+        if let (Some(facts), Some(row)) = (made, self.row.clone()) {
+            back.instance = InstanceChange::Put(InstanceRow { facts, ..row });
+        }
+        self.note(back).await;
+    }
+
+    async fn on_archived(&mut self, kept: Result<ArchiveRef, ServiceError>) {
+        match kept {
+            Ok(archive) => {
+                let step = Step {
+                    archive: Some(archive),
+                    ..Step::internal(Event::Archived, self.lease.reason.clone())
+                };
+                self.note(step).await;
+                if self.lease.phase != Phase::Archived {
+                    return;
+                }
+                self.inner.failpoint.reach("archive.written").await;
+                self.launch(Work::ClearFiles);
+                if matches!(self.lease.intent, Intent::Run | Intent::Stop) {
+                    self.go_on().await;
+                }
+            }
+            // It was ended early because somebody wants it otherwise.
+            Err(_) if matches!(self.lease.intent, Intent::Run | Intent::Stop) => {
+                self.note(Step::internal(Event::Failed, Reason::Requested)).await;
+                self.after_stop().await;
+            }
+            Err(failure) => {
+                let reason = Reason::Provider { message: failure.message.clone() };
+                tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "it was not archived");
+                self.failure = Some(failure);
+                self.note(Step::internal(Event::Failed, reason)).await;
+                self.tidy_objects();
+            }
+        }
+    }
+
+    async fn on_unarchived(&mut self, fetched: Result<(), ServiceError>) {
+        match fetched {
+            Ok(()) => {
+                self.note(Step::internal(Event::Stopped, Reason::Completed)).await;
+                self.after_stop().await;
+            }
+            Err(failure) => {
+                let reason = Reason::Provider { message: failure.message.clone() };
+                tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "its files were not brought back");
+                self.failure = Some(failure);
+                self.note(Step::internal(Event::Failed, reason)).await;
+            }
+        }
+    }
+
+    async fn on_rolled_back(&mut self, became: Result<RolledBack, ServiceError>) {
+        let seed = self.seed.take();
+        match became {
+            Ok(RolledBack::Files) => {
+                self.note(Step::internal(Event::Stopped, Reason::Completed)).await;
+                self.after_stop().await;
+            }
+            Ok(RolledBack::Memory) => {
+                let row = match crate::snapshots::row_of_seed(&self.inner, &self.lease, seed).await {
+                    Ok(row) => row,
+                    Err(failure) => return self.fail(failure, Event::Stopped).await,
+                };
+                let rest = Step {
+                    held: Some(Held::Disk),
+                    instance: InstanceChange::Put(row),
+                    ..Step::internal(Event::Paused, Reason::Completed)
+                };
+                self.note(rest).await;
+                if self.lease.phase == Phase::Paused && self.lease.intent == Intent::Run {
+                    self.go_on().await;
+                }
+            }
+            Err(failure) => {
+                let reason = Reason::Provider { message: failure.message.clone() };
+                tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "it was not rolled back");
+                self.failure = Some(failure);
+                let rest = Step { intent: Some(Intent::Stop), ..Step::internal(Event::Stopped, reason) };
+                self.note(rest).await;
+            }
+        }
+    }
+
+    async fn on_halted(&mut self) {
+        if self.lease.phase == Phase::Stopping {
+            self.note(Step::internal(Event::Stopped, Reason::Completed)).await;
+            self.after_stop().await;
+        }
+    }
+
+    /// It is stopped; where that was half of the way, the other half begins.
+    pub(super) async fn after_stop(&mut self) {
+        if self.lease.phase != Phase::Stopped {
+            return;
+        }
+        self.tidy_objects();
+        match self.lease.intent {
+            Intent::Run => self.go_on().await,
+            Intent::Archive => {
+                if let Err(error) = self.on_verb(&Verb::Archive, Reason::Requested).await {
+                    let failure = self.explain(&Verb::Archive, error);
+                    tracing::warn!(sandbox = %self.lease.id, error = %failure, "an archive ended after the stop");
+                    self.failure = Some(failure);
+                    self.publish();
+                }
+            }
+            Intent::Pause | Intent::Stop | Intent::Delete => {}
+        }
+    }
+
+    /// The second half of a restart, a wake or a rollback. Without room or quota it stays where it is, with the intent to
+    /// run.
+    pub(super) async fn go_on(&mut self) {
+        let (intent, reason) = (self.lease.intent, self.lease.reason.clone());
+        let reason = if matches!(reason, Reason::Woken) { reason } else { Reason::Requested };
+        if let Err(error) = self.on_start(intent, reason).await {
+            let failure = self.explain(&Verb::Start, error);
+            tracing::warn!(sandbox = %self.lease.id, error = %failure, "a start ended half way");
+            self.failure = Some(failure);
+            self.publish();
+        }
+    }
+
+    /// Its archive is gone from object storage: the lease need not name it any more.
+    pub(super) async fn on_tidied(&mut self, archive: &ArchiveRef) {
+        let is_here = match self.lease.phase {
+            Phase::Archiving | Phase::Archived | Phase::Deleting | Phase::Deleted => false,
+            Phase::Restoring => self.lease.rollback_to.is_some(),
+            Phase::Creating
+            | Phase::Running
+            | Phase::Pausing
+            | Phase::Paused
+            | Phase::Resuming
+            | Phase::Stopping
+            | Phase::Stopped
+            | Phase::Starting
+            | Phase::Failed => true,
+        };
+        if !is_here || self.lease.archive.as_ref() != Some(archive) {
+            return;
+        }
+        let next = atoll_model::Lease { archive: None, ..self.lease.clone() };
+        if let Err(error) = self.write(next, InstanceChange::Keep, Admit::Nothing, vec![], true).await {
+            tracing::warn!(sandbox = %self.lease.id, %error, "its removed archive is still named");
+        }
+    }
+
+    /// Ends never give up; each attempt waits longer than the one before, up to half a minute.
+    pub(super) fn try_again(&mut self, work: Work, failure: &ServiceError) {
+        self.attempts += 1;
+        let delay = Duration::from_millis(250 << self.attempts.min(7));
+        tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, ?delay, "will be tried again");
+        self.launch_after(work, delay);
+    }
+
+    pub(super) fn count_late(&self, what: &str) {
+        self.inner.counters.late_effects.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(sandbox = %self.lease.id, what, "late, dropped");
+    }
+}

@@ -1,0 +1,256 @@
+//! Forks: many sandboxes from a live one, all of them or none; and who comes from whom.
+//!
+//! ```text
+//! snapshot that nobody sees ──► children are made from it ──► all run: its row says "deleting" ──► answer
+//! ```
+//! That row is the moment at which the fork is done. After a crash before it, the children are deleted.
+
+use std::sync::Arc;
+
+use atoll_model::{
+    Code, EventKind, InstanceId, Intent, Lease, Phase, Principal, Reason, SandboxId, Snapshot, SnapshotState,
+    Source,
+};
+use atoll_store::{NewEvent, NewLease};
+use futures::future::join_all;
+
+use crate::create::timeout_at;
+use crate::driver::{Born, Mail, Verb};
+use crate::random::entropy;
+use crate::registry::Handle;
+use crate::sandboxes::ask;
+use crate::service::Service;
+use crate::snapshots::Seed;
+use crate::{Fork, Forked, Lineage, ServiceError};
+
+/// LIMIT: more at once than anybody can look at.
+const CHILDREN_MAX: u32 = 100;
+
+impl Service {
+    /// Makes sandboxes from another's files at this moment, with its processes where that was asked and can be had.
+    pub async fn fork(&self, who: &Principal, ident: &str, ask: Fork) -> Result<Forked, ServiceError> {
+        check(&ask)?;
+        let handle = self.driven(who, ident).await?;
+        let own = self.clone();
+        // The caller may go away at any time; all or nothing holds nevertheless.
+        let work = self.inner.spawn(async move { own.fork_of(handle, ask).await });
+        match work.await {
+            Ok(Some(forked)) => forked,
+            Ok(None) | Err(_) => {
+                Err(ServiceError::new(Code::Internal, "the service is ending").retry_after(2))
+            }
+        }
+    }
+
+    async fn fork_of(&self, source: Handle, ask: Fork) -> Result<Forked, ServiceError> {
+        let lease = source.lease();
+        let refused = if ask.memory { self.no_memory(&lease) } else { None };
+        let wants_memory = ask.memory && refused.is_none();
+        let (snapshot, refused) = match self.take(&source, None, wants_memory, true).await {
+            Ok(snapshot) => (snapshot, refused),
+            // Its processes can't be copied as they are now; its files can.
+            Err(why) if wants_memory && why.code != Code::PhaseConflict => {
+                (self.take(&source, None, false, true).await?, Some(why))
+            }
+            Err(error) => return Err(error),
+        };
+        self.inner.failpoint.reach("fork.snapshot").await;
+        let made = self.children_of(&lease, &snapshot, &ask).await;
+        let done = match made {
+            Ok(children) => self.finish_fork(&lease, &snapshot, children).await,
+            Err(failure) => Err(failure),
+        };
+        self.forget_transient(snapshot.clone());
+        let refused = refused.map(|why| why.message);
+        let refused = refused.or_else(|| {
+            (ask.memory && !snapshot.memory).then(|| "it has no processes at the moment".to_owned())
+        });
+        Ok(Forked { sandboxes: done?, memory: snapshot.memory, memory_refused: refused })
+    }
+
+    /// Makes all children or none.
+    async fn children_of(
+        &self,
+        source: &Lease,
+        snapshot: &Snapshot,
+        ask: &Fork,
+    ) -> Result<Vec<Handle>, ServiceError> {
+        let seed = Arc::new(Seed::of(&self.inner, &snapshot.id, snapshot.memory).await?);
+        let children = (0..ask.count).map(|_| self.child_of(source, snapshot, ask));
+        let children = children.collect::<Result<Vec<_>, _>>()?;
+        let begun = children.into_iter().map(|child| self.make_child(child, Arc::clone(&seed)));
+        let begun = join_all(begun).await;
+        let mut failure = None;
+        let mut handles = Vec::with_capacity(begun.len());
+        for born in begun {
+            match born {
+                Ok(handle) => handles.push(handle),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        if failure.is_none() {
+            let ended = join_all(handles.iter().map(|handle| self.until_made(handle.clone()))).await;
+            failure = ended.into_iter().find_map(Result::err);
+        }
+        match failure {
+            None => Ok(handles),
+            Some(failure) => {
+                self.unmake(&handles).await;
+                Err(failure)
+            }
+        }
+    }
+
+    async fn make_child(&self, child: Lease, seed: Arc<Seed>) -> Result<Handle, ServiceError> {
+        self.reserve(&child).await?;
+        let born = self.make(NewLease { lease: child, idempotency: None }, Some(seed)).await?;
+        self.inner.failpoint.reach("fork.child").await;
+        match born {
+            Born::New(handle) => Ok(handle),
+            Born::Replayed(_) => Err(ServiceError::new(Code::Internal, "a child without a key was replayed")),
+        }
+    }
+
+    /// What was made of a fork that failed goes again; the first error is what the caller hears.
+    async fn unmake(&self, children: &[Handle]) {
+        let gone = children.iter().map(|child| async {
+            let verb = |reply| Mail::Verb { verb: Verb::Delete, reason: Reason::Requested, reply };
+            if let Err(error) = ask(child, verb).await
+                && child.lease().phase != Phase::Deleted
+            {
+                tracing::error!(sandbox = %child.lease().id, %error, "a child of a failed fork is left");
+                return;
+            }
+            let _ = self.until(child.clone(), |state| state.lease.phase == Phase::Deleted).await;
+        });
+        join_all(gone).await;
+    }
+
+    /// Writes down that the fork is done.
+    async fn finish_fork(
+        &self,
+        source: &Lease,
+        snapshot: &Snapshot,
+        children: Vec<Handle>,
+    ) -> Result<Vec<Lease>, ServiceError> {
+        let inner = &self.inner;
+        inner.failpoint.reach("fork.made").await;
+        let leases: Vec<Lease> = children.iter().map(|child| child.lease().as_ref().clone()).collect();
+        let what = EventKind::Forked { children: leases.iter().map(|lease| lease.id.clone()).collect() };
+        let event = NewEvent { at: inner.clock.now(), instance: source.instance.clone(), what };
+        let done = Snapshot { state: SnapshotState::Deleting, ..snapshot.clone() };
+        let (put, told) = tokio::join!(
+            inner.store.put_snapshot(done, None),
+            inner.store.record(source.tenant.clone(), source.id.clone(), event),
+        );
+        if let Err(error) = told {
+            tracing::warn!(sandbox = %source.id, %error, "an event could not be written");
+        }
+        if let Err(error) = put {
+            self.unmake(&children).await;
+            return Err(error.into());
+        }
+        inner.failpoint.reach("fork.done").await;
+        Ok(leases)
+    }
+
+    /// Removes the snapshot of a fork behind everybody's back. What can't be removed now, the next start does.
+    fn forget_transient(&self, snapshot: Snapshot) {
+        let inner = Arc::clone(&self.inner);
+        self.inner.spawn(async move {
+            let id = snapshot.id.clone();
+            let removed = match inner.store.snapshot(&id).await {
+                Ok(Some((known, _))) if known.state == SnapshotState::Deleting => {
+                    crate::snapshots::finish_removal(&inner, &id).await
+                }
+                Ok(_) => crate::snapshots::remove(&inner, snapshot).await,
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = removed {
+                tracing::warn!(snapshot = %id, %error, "the snapshot of a fork is left to the next start");
+            }
+        });
+    }
+
+    fn child_of(&self, source: &Lease, snapshot: &Snapshot, ask: &Fork) -> Result<Lease, ServiceError> {
+        let now = self.inner.clock.now();
+        let timeout_s = ask.timeout_s.or(source.timeout_s);
+        Ok(Lease {
+            id: SandboxId::from_entropy(entropy()?),
+            name: None,
+            labels: ask.labels.clone().unwrap_or_else(|| source.labels.clone()),
+            env: snapshot.env.clone(),
+            private_env: std::collections::BTreeSet::new(),
+            intent: Intent::Run,
+            phase: Phase::Creating,
+            stage: atoll_model::Stage::Booting,
+            reason: Reason::Requested,
+            generation: 1,
+            instance: Some(InstanceId::from_entropy(entropy()?)),
+            timeout_s,
+            timeout_at: timeout_s.map(|s| timeout_at(&now, s)),
+            created_at: now.clone(),
+            phase_at: now,
+            held: None,
+            active_at: None,
+            stopped_at: None,
+            hold: None,
+            source: Source::Snapshot { snapshot: snapshot.id.clone(), memory: snapshot.memory },
+            parent: Some(source.id.clone()),
+            archive: None,
+            rollback_to: None,
+            ..source.clone()
+        })
+    }
+
+    /// Puts a sandbox back to one of its own snapshots.
+    pub async fn rollback(
+        &self,
+        who: &Principal,
+        ident: &str,
+        snapshot: &str,
+        wait: bool,
+    ) -> Result<Lease, ServiceError> {
+        let (lease, _) = self.find(who, ident).await?;
+        let snapshot = self.get_snapshot(who, snapshot).await?;
+        if snapshot.sandbox != lease.id {
+            let message = format!("snapshot {} is of sandbox {}", snapshot.id, snapshot.sandbox);
+            return Err(
+                ServiceError::new(Code::InvalidRequest, message).hint("create a new sandbox from it instead")
+            );
+        }
+        let seed = Arc::new(Seed::of(&self.inner, &snapshot.id, true).await?);
+        let handle = self.told(who, ident, Verb::Rollback(seed)).await?;
+        if !wait {
+            return Ok(handle.lease().as_ref().clone());
+        }
+        self.settled(handle).await
+    }
+
+    /// Where a sandbox comes from and what came from it.
+    pub async fn lineage(&self, who: &Principal, ident: &str) -> Result<Lineage, ServiceError> {
+        let (lease, _) = self.find(who, ident).await?;
+        let snapshot = match &lease.source {
+            Source::Snapshot { snapshot, .. } => {
+                let known = self.inner.store.snapshot(snapshot).await?;
+                known.filter(|(known, _)| !known.transient).map(|(known, _)| known.id)
+            }
+            Source::Template | Source::Archive { .. } => None,
+        };
+        let children = self.inner.store.children(&lease.id).await?;
+        Ok(Lineage { parent: lease.parent.clone(), snapshot, children })
+    }
+}
+
+fn check(ask: &Fork) -> Result<(), ServiceError> {
+    if !(1..=CHILDREN_MAX).contains(&ask.count) {
+        let message = format!("count must be between 1 and {CHILDREN_MAX}");
+        return Err(ServiceError::new(Code::InvalidRequest, message));
+    }
+    let spec = atoll_model::CreateSandbox {
+        labels: ask.labels.clone().unwrap_or_default(),
+        timeout_s: ask.timeout_s,
+        ..Default::default()
+    };
+    Ok(spec.check()?)
+}

@@ -1,0 +1,282 @@
+//! Snapshots: taken, found, checked, removed. Making sandboxes from them is in `create`, putting one back in `driver`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_model::{Code, InstanceId, Lease, Principal, Snapshot, SnapshotId, SnapshotState};
+use atoll_store::{InstanceRow, SnapshotQuery};
+use tokio::sync::oneshot;
+
+use crate::driver::{Mail, SnapshotJob};
+use crate::keys::visible;
+use crate::random::entropy;
+use crate::registry::Handle;
+use crate::sandboxes::{PAGE, PAGE_MAX, printable, tell};
+use crate::service::{Inner, Service};
+use crate::{NewSnapshot, Page, ServiceError, SnapshotFilter};
+
+/// LIMIT: reading a large memory image from a slow disk.
+const VERIFY: Duration = Duration::from_secs(600);
+
+impl Service {
+    /// Keeps a running, paused or stopped sandbox as it is now.
+    pub async fn snapshot(
+        &self,
+        who: &Principal,
+        ident: &str,
+        ask: NewSnapshot,
+    ) -> Result<Snapshot, ServiceError> {
+        if let Some(name) = &ask.name {
+            atoll_model::check_name(name)?;
+        }
+        let handle = self.driven(who, ident).await?;
+        let lease = handle.lease();
+        if ask.memory
+            && let Some(why) = self.no_memory(&lease)
+        {
+            return Err(why);
+        }
+        self.take(&handle, ask.name, ask.memory, false).await
+    }
+
+    /// Why the processes of a sandbox can't be copied.
+    pub(crate) fn no_memory(&self, lease: &Lease) -> Option<ServiceError> {
+        if !self.inner.provider.capabilities().checkpoints {
+            return Some(
+                ServiceError::new(Code::Unsupported, "the memory of a sandbox cannot be copied here")
+                    .hint("atoll doctor says what is missing"),
+            );
+        }
+        if !lease.private_env.is_empty() {
+            let message =
+                format!("sandbox {} holds private_env, which copied processes would show", lease.id);
+            return Some(ServiceError::new(Code::InvalidRequest, message).hint("ask for its files only"));
+        }
+        if lease.storage == atoll_model::Storage::Memory {
+            let message = format!("sandbox {} keeps its files in memory", lease.id);
+            return Some(ServiceError::new(Code::InvalidRequest, message).hint("ask for its files only"));
+        }
+        None
+    }
+
+    /// Takes a snapshot in the order of the driver's work.
+    pub(crate) async fn take(
+        &self,
+        handle: &Handle,
+        name: Option<String>,
+        memory: bool,
+        transient: bool,
+    ) -> Result<Snapshot, ServiceError> {
+        if !self.inner.provider.capabilities().snapshots {
+            return Err(ServiceError::new(Code::Unsupported, "snapshots are not possible here")
+                .hint("atoll doctor says what is missing"));
+        }
+        let id = SnapshotId::from_entropy(entropy()?);
+        let (reply, answer) = oneshot::channel();
+        tell(handle, Mail::Snapshot(SnapshotJob::new(id, name, memory, transient, reply)))?;
+        answer.await.unwrap_or_else(|_| {
+            let message = format!("sandbox {} went away before its snapshot was ready", handle.lease().id);
+            Err(ServiceError::new(Code::PhaseConflict, message))
+        })
+    }
+
+    /// A page of snapshots, newest first.
+    pub async fn snapshots(
+        &self,
+        who: &Principal,
+        filter: SnapshotFilter,
+    ) -> Result<Page<Snapshot>, ServiceError> {
+        let sandbox = match &filter.sandbox {
+            Some(ident) => Some(self.find(who, ident).await?.0.id.clone()),
+            None => None,
+        };
+        let query = SnapshotQuery {
+            tenant: visible(who).cloned(),
+            sandbox,
+            name: filter.name,
+            limit: if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) },
+            cursor: filter.cursor,
+        };
+        Ok(self.inner.store.snapshots(query).await?)
+    }
+
+    /// A snapshot by id, name or unique start of its id.
+    pub async fn get_snapshot(&self, who: &Principal, ident: &str) -> Result<Snapshot, ServiceError> {
+        let mut found = self.inner.store.find_snapshot(visible(who), ident).await?;
+        found.retain(|snapshot| snapshot.state == SnapshotState::Ready && !snapshot.transient);
+        match (found.pop(), found.pop()) {
+            (Some(snapshot), None) => Ok(snapshot),
+            (None, _) => {
+                let message = format!("there is no snapshot {}", printable(ident));
+                Err(ServiceError::new(Code::SnapshotNotFound, message)
+                    .hint("list what there is: GET /v1/snapshots, or atoll snapshot ls"))
+            }
+            (Some(one), Some(other)) => {
+                let message = format!("{} means more than one snapshot", printable(ident));
+                Err(ServiceError::new(Code::InvalidRequest, message)
+                    .hint(format!("say which: {}, {}, …", other.id, one.id)))
+            }
+        }
+    }
+
+    /// Removes a snapshot; [`Code::SnapshotInUse`] while a sandbox is being made from it or put back to it.
+    pub async fn delete_snapshot(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
+        let snapshot = self.get_snapshot(who, ident).await?;
+        let Some(doomed) = self.inner.uses.doom(&snapshot.id) else {
+            let message = format!("snapshot {} is being used", snapshot.id);
+            return Err(ServiceError::new(Code::SnapshotInUse, message)
+                .hint("wait until the sandboxes made from it run")
+                .retry_after(1));
+        };
+        // The caller may go away at any time.
+        let inner = Arc::clone(&self.inner);
+        let removal = self.inner.spawn(async move {
+            let removed = remove(&inner, snapshot).await;
+            drop(doomed);
+            removed
+        });
+        match removal.await {
+            Ok(Some(removed)) => removed,
+            Ok(None) | Err(_) => {
+                Err(ServiceError::new(Code::Internal, "the service is ending").retry_after(2))
+            }
+        }
+    }
+
+    /// Reads all of a snapshot; [`Code::Damaged`] when it is not what was written.
+    pub async fn verify_snapshot(&self, who: &Principal, ident: &str) -> Result<Snapshot, ServiceError> {
+        let snapshot = self.get_snapshot(who, ident).await?;
+        let _use = self.inner.uses.take(&snapshot.id)?;
+        let reading = self.inner.provider.verify_snapshot(&snapshot.id, &snapshot.seal);
+        match tokio::time::timeout(VERIFY, reading).await {
+            Ok(checked) => checked?,
+            Err(_) => {
+                let message = format!("snapshot {} was not read within {VERIFY:?}", snapshot.id);
+                return Err(ServiceError::new(Code::DeadlineExceeded, message));
+            }
+        }
+        Ok(snapshot)
+    }
+}
+
+/// Removes a snapshot for good. The row says so first, so that a crash in between is finished at the next start.
+pub(crate) async fn remove(inner: &Inner, snapshot: Snapshot) -> Result<(), ServiceError> {
+    let id = snapshot.id.clone();
+    let doomed = Snapshot { state: SnapshotState::Deleting, name: None, ..snapshot };
+    inner.store.put_snapshot(doomed, None).await?;
+    inner.failpoint.reach("snapshot.deleting").await;
+    finish_removal(inner, &id).await
+}
+
+/// The rest of a removal whose row is written.
+pub(crate) async fn finish_removal(inner: &Inner, id: &SnapshotId) -> Result<(), ServiceError> {
+    inner.provider.remove_snapshot(id).await?;
+    inner.failpoint.reach("snapshot.removed").await;
+    inner.store.delete_snapshot(id).await?;
+    Ok(())
+}
+
+/// A snapshot that a sandbox is being made from or put back to.
+pub(crate) struct Seed {
+    pub(crate) snapshot: SnapshotId,
+    pub(crate) seal: String,
+    /// Its processes too.
+    pub(crate) memory: bool,
+    /// What its agent knows.
+    pub(crate) token: Option<String>,
+    _use: Use,
+}
+
+impl std::fmt::Debug for Seed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seed").field("snapshot", &self.snapshot).finish_non_exhaustive()
+    }
+}
+
+impl Seed {
+    /// Reads what is needed of a snapshot and keeps it from being removed meanwhile.
+    pub(crate) async fn of(inner: &Inner, id: &SnapshotId, memory: bool) -> Result<Self, ServiceError> {
+        let held = inner.uses.take(id)?;
+        let found = inner.store.snapshot(id).await?;
+        let Some((snapshot, token)) = found.filter(|(known, _)| known.state == SnapshotState::Ready) else {
+            return Err(ServiceError::new(
+                Code::SnapshotNotFound,
+                format!("snapshot {id} is not there any more"),
+            ));
+        };
+        let memory = memory && snapshot.memory;
+        Ok(Self { snapshot: snapshot.id, seal: snapshot.seal, memory, token, _use: held })
+    }
+}
+
+/// The row of an instance that is a checkpoint from a snapshot: its agent knows what the snapshot's knew.
+pub(crate) async fn row_of_seed(
+    inner: &Inner,
+    lease: &Lease,
+    seed: Option<Arc<Seed>>,
+) -> Result<InstanceRow, ServiceError> {
+    let seed = match (seed, &lease.rollback_to) {
+        (Some(seed), _) => seed,
+        (None, Some(snapshot)) => Arc::new(Seed::of(inner, snapshot, true).await?),
+        (None, None) => return Err(ServiceError::new(Code::Internal, "no snapshot was named")),
+    };
+    let Some(agent_token) = seed.token.clone() else {
+        return Err(ServiceError::new(Code::Internal, "the snapshot's agent cannot be talked to"));
+    };
+    let instance = InstanceId::from_entropy(entropy()?);
+    Ok(InstanceRow { instance, facts: serde_json::Value::Null, agent_token })
+}
+
+/// Which snapshots are needed right now, and which are being removed.
+#[derive(Clone, Default)]
+pub(crate) struct Uses(Arc<Mutex<HashMap<SnapshotId, Count>>>);
+
+#[derive(Clone, Copy)]
+enum Count {
+    Used(u32),
+    Doomed,
+}
+
+/// Keeps a snapshot from being removed, or from being used, until it is dropped.
+pub(crate) struct Use {
+    of: Uses,
+    id: SnapshotId,
+}
+
+impl Uses {
+    /// Keeps it from being removed.
+    pub(crate) fn take(&self, id: &SnapshotId) -> Result<Use, ServiceError> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.entry(id.clone()).or_insert(Count::Used(0)) {
+            Count::Used(count) => *count += 1,
+            Count::Doomed => {
+                return Err(ServiceError::new(
+                    Code::SnapshotNotFound,
+                    format!("snapshot {id} is being removed"),
+                ));
+            }
+        }
+        Ok(Use { of: self.clone(), id: id.clone() })
+    }
+
+    /// Keeps it from being used; `None` while it is.
+    pub(crate) fn doom(&self, id: &SnapshotId) -> Option<Use> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.contains_key(id) {
+            return None;
+        }
+        all.insert(id.clone(), Count::Doomed);
+        Some(Use { of: self.clone(), id: id.clone() })
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let mut all = self.of.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.get_mut(&self.id) {
+            Some(Count::Used(count)) if *count > 1 => *count -= 1,
+            _ => drop(all.remove(&self.id)),
+        }
+    }
+}
