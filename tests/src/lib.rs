@@ -18,8 +18,10 @@
 pub mod canary;
 pub mod client;
 pub mod contract;
+pub mod eye;
 pub mod ground;
 pub mod internet;
+pub mod keeper;
 pub mod leaks;
 pub mod poll;
 pub mod probe;

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::canary::Canary;
 use crate::client::Client;
 use crate::contract::Contract;
+use crate::eye::Eye;
 use crate::ground;
 use crate::internet::Internet;
 use crate::leaks::{Holdings, Marks};
@@ -445,29 +446,23 @@ impl World {
         self.find_agent(sandbox).unwrap_or_else(|| panic!("no agent of {sandbox}"))
     }
 
-    /// As [`World::agent_pid`], `None` when there is none. The facts are read straight from the database, so that it works
-    /// while the server is down.
+    /// As [`World::agent_pid`], `None` when there is none.
     pub fn find_agent(&self, sandbox: &str) -> Option<i32> {
-        let facts = self.facts(sandbox)?;
-        let pid = i32::try_from(facts["pid"].as_i64()?).ok()?;
-        let found = proc::Process::read(pid)
-            .filter(|found| found.state != 'Z' && facts["started"] == found.started)?;
-        Some(found.pid)
+        self.eye().find_agent(sandbox)
+    }
+
+    /// The state folder, looked at from the host; may outlive a borrow of the world.
+    pub fn eye(&self) -> Eye {
+        Eye::new(&self.data())
     }
 
     fn facts(&self, sandbox: &str) -> Option<Value> {
-        let select = "select facts from sandbox_instances where sandbox = ?1";
-        let facts: String = self.database().query_row(select, [sandbox], |row| row.get(0)).ok()?;
-        Some(serde_json::from_str(&facts).expect("facts are JSON"))
+        self.eye().facts(sandbox)
     }
 
     /// The database, read-only.
     pub fn database(&self) -> rusqlite::Connection {
-        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let database = rusqlite::Connection::open_with_flags(self.data().join("sandbox.db"), flags)
-            .expect("the database");
-        database.busy_timeout(Duration::from_secs(5)).expect("a timeout");
-        database
+        self.eye().database()
     }
 
     fn log_path(&self) -> PathBuf {
