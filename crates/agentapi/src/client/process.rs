@@ -98,6 +98,17 @@ pub enum ProcessEvent {
     Exit(ExitStatus),
 }
 
+impl ProcessEvent {
+    /// How much output it stands for.
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Stdout(data) | Self::Stderr(data) | Self::Pty(data) => data.len() as u64,
+            Self::Dropped(bytes) => *bytes,
+            Self::Exit(_) => 0,
+        }
+    }
+}
+
 /// A process that the agent started and that has not been reaped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -130,6 +141,7 @@ pub struct Output {
 pub struct ProcessStream {
     frames: Frames,
     ended: bool,
+    position: Option<u64>,
 }
 
 impl std::fmt::Debug for ProcessStream {
@@ -139,12 +151,21 @@ impl std::fmt::Debug for ProcessStream {
 }
 
 impl ProcessStream {
+    /// How much of the process's output lies before the next event, what was lost included; `None` where the agent did not
+    /// say where the stream begins. [`AgentClient::attach_from`] goes on there.
+    pub fn position(&self) -> Option<u64> {
+        self.position
+    }
+
     /// The next event; `None` after `Exit` or after an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<ProcessEvent, AgentError>> {
         if self.ended {
             return None;
         }
         let item = self.event().await.transpose();
+        if let (Some(Ok(event)), Some(position)) = (&item, &mut self.position) {
+            *position = position.saturating_add(event.bytes());
+        }
         self.ended = !matches!(item, Some(Ok(ref event)) if !matches!(event, ProcessEvent::Exit(_)));
         if matches!(item, Some(Ok(ProcessEvent::Exit(_)))) {
             // The end frame is on its way with the exit; reading it gives the connection back.
@@ -186,7 +207,10 @@ impl ProcessStream {
         loop {
             let first = self.frames.next::<agent::ProcessEvent>().await?;
             match first.ok_or(AgentError::Protocol("the stream ended without a start"))?.event {
-                Some(Event::Started(started)) => return Ok(Started { pid: started.pid }),
+                Some(Event::Started(started)) => {
+                    self.position = started.position;
+                    return Ok(Started { pid: started.pid });
+                }
                 Some(Event::Keepalive(_)) | None => {}
                 Some(_) => return Err(AgentError::Protocol("output came before the start")),
             }
@@ -218,6 +242,13 @@ impl AgentClient {
     /// ended not long ago still answers, with its exit.
     pub async fn attach(&self, pid: u32, tail: bool) -> Result<ProcessStream, AgentError> {
         let request = agent::AttachRequest { pid, tail, ..Default::default() };
+        self.open("/atoll.agent.v1.Agent/Attach", &request).await.map(|(_, stream)| stream)
+    }
+
+    /// Follows a process again, from where another stream of it ended. What fell out of the kept tail meanwhile is told as
+    /// [`ProcessEvent::Dropped`].
+    pub async fn attach_from(&self, pid: u32, from: u64) -> Result<ProcessStream, AgentError> {
+        let request = agent::AttachRequest { pid, tail: true, from: Some(from), ..Default::default() };
         self.open("/atoll.agent.v1.Agent/Attach", &request).await.map(|(_, stream)| stream)
     }
 
@@ -297,7 +328,7 @@ impl AgentClient {
         request: &Q,
     ) -> Result<(Started, ProcessStream), AgentError> {
         let frames = self.stream(uri, request).await?;
-        let mut stream = ProcessStream { frames, ended: false };
+        let mut stream = ProcessStream { frames, ended: false, position: None };
         let started = self.patience.within(uri, CALL_LIMIT, stream.started()).await?;
         Ok((started, stream))
     }

@@ -690,12 +690,23 @@ pub struct AttachRequest {
         skip_serializing_if = "::buffa::json_helpers::skip_if::is_false"
     )]
     pub tail: bool,
+    /// With tail: replay only what lies at or after this position in all output (both streams counted together, from the
+    /// start of the process). What is not kept any more comes as one Dropped first.
+    ///
+    /// Field 3: `from`
+    #[serde(
+        rename = "from",
+        with = "::buffa::json_helpers::opt_uint64",
+        skip_serializing_if = "::core::option::Option::is_none"
+    )]
+    pub from: ::core::option::Option<u64>,
 }
 impl ::core::fmt::Debug for AttachRequest {
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
         f.debug_struct("AttachRequest")
             .field("pid", &self.pid)
             .field("tail", &self.tail)
+            .field("from", &self.from)
             .finish()
     }
 }
@@ -705,6 +716,15 @@ impl AttachRequest {
     ///
     /// Format: `type.googleapis.com/<fully.qualified.TypeName>`
     pub const TYPE_URL: &'static str = "type.googleapis.com/atoll.agent.v1.AttachRequest";
+}
+impl AttachRequest {
+    #[must_use = "with_* setters return `self` by value; assign or chain the result"]
+    #[inline]
+    ///Sets [`Self::from`] to `Some(value)`, consuming and returning `self`.
+    pub fn with_from(mut self, value: u64) -> Self {
+        self.from = Some(value);
+        self
+    }
 }
 ::buffa::impl_default_instance!(AttachRequest);
 impl ::buffa::MessageName for AttachRequest {
@@ -732,6 +752,9 @@ impl ::buffa::Message for AttachRequest {
         if self.tail {
             size += 1u64 + ::buffa::types::BOOL_ENCODED_LEN as u64;
         }
+        if let Some(v) = self.from {
+            size += 1u64 + ::buffa::types::uint64_encoded_len(v) as u64;
+        }
         ::buffa::saturate_size(size)
     }
     fn write_to(
@@ -746,6 +769,9 @@ impl ::buffa::Message for AttachRequest {
         }
         if self.tail {
             ::buffa::types::put_bool_field(2u32, self.tail, buf);
+        }
+        if let Some(v) = self.from {
+            ::buffa::types::put_uint64_field(3u32, v, buf);
         }
     }
     fn merge_field(
@@ -773,6 +799,15 @@ impl ::buffa::Message for AttachRequest {
                 )?;
                 self.tail = ::buffa::types::decode_bool(buf)?;
             }
+            3u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.from = ::core::option::Option::Some(
+                    ::buffa::types::decode_uint64(buf)?,
+                );
+            }
             _ => {
                 ::buffa::encoding::skip_field_depth(tag, buf, ctx.depth())?;
             }
@@ -782,6 +817,7 @@ impl ::buffa::Message for AttachRequest {
     fn clear(&mut self) {
         self.pid = 0u32;
         self.tail = false;
+        self.from = ::core::option::Option::None;
     }
 }
 impl ::buffa::json_helpers::ProtoElemJson for AttachRequest {
@@ -1315,10 +1351,22 @@ pub mod process_event {
             skip_serializing_if = "::buffa::json_helpers::skip_if::is_zero_u32"
         )]
         pub pid: u32,
+        /// How much output lies before what follows. Every later byte, sent or told as Dropped, counts on from here.
+        ///
+        /// Field 2: `position`
+        #[serde(
+            rename = "position",
+            with = "::buffa::json_helpers::opt_uint64",
+            skip_serializing_if = "::core::option::Option::is_none"
+        )]
+        pub position: ::core::option::Option<u64>,
     }
     impl ::core::fmt::Debug for Started {
         fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-            f.debug_struct("Started").field("pid", &self.pid).finish()
+            f.debug_struct("Started")
+                .field("pid", &self.pid)
+                .field("position", &self.position)
+                .finish()
         }
     }
     impl Started {
@@ -1327,6 +1375,15 @@ pub mod process_event {
         ///
         /// Format: `type.googleapis.com/<fully.qualified.TypeName>`
         pub const TYPE_URL: &'static str = "type.googleapis.com/atoll.agent.v1.ProcessEvent.Started";
+    }
+    impl Started {
+        #[must_use = "with_* setters return `self` by value; assign or chain the result"]
+        #[inline]
+        ///Sets [`Self::position`] to `Some(value)`, consuming and returning `self`.
+        pub fn with_position(mut self, value: u64) -> Self {
+            self.position = Some(value);
+            self
+        }
     }
     ::buffa::impl_default_instance!(Started);
     impl ::buffa::MessageName for Started {
@@ -1351,6 +1408,9 @@ pub mod process_event {
             if self.pid != 0u32 {
                 size += 1u64 + ::buffa::types::uint32_encoded_len(self.pid) as u64;
             }
+            if let Some(v) = self.position {
+                size += 1u64 + ::buffa::types::uint64_encoded_len(v) as u64;
+            }
             ::buffa::saturate_size(size)
         }
         fn write_to(
@@ -1362,6 +1422,9 @@ pub mod process_event {
             use ::buffa::Enumeration as _;
             if self.pid != 0u32 {
                 ::buffa::types::put_uint32_field(1u32, self.pid, buf);
+            }
+            if let Some(v) = self.position {
+                ::buffa::types::put_uint64_field(2u32, v, buf);
             }
         }
         fn merge_field(
@@ -1382,6 +1445,15 @@ pub mod process_event {
                     )?;
                     self.pid = ::buffa::types::decode_uint32(buf)?;
                 }
+                2u32 => {
+                    ::buffa::encoding::check_wire_type(
+                        tag,
+                        ::buffa::encoding::WireType::Varint,
+                    )?;
+                    self.position = ::core::option::Option::Some(
+                        ::buffa::types::decode_uint64(buf)?,
+                    );
+                }
                 _ => {
                     ::buffa::encoding::skip_field_depth(tag, buf, ctx.depth())?;
                 }
@@ -1390,6 +1462,7 @@ pub mod process_event {
         }
         fn clear(&mut self) {
             self.pid = 0u32;
+            self.position = ::core::option::Option::None;
         }
     }
     impl ::buffa::json_helpers::ProtoElemJson for Started {
