@@ -169,7 +169,7 @@ pub(crate) fn refusal(about: About, error: AgentError) -> ServiceError {
         AgentError::Deadline { .. } => {
             ServiceError::new(Code::DeadlineExceeded, "the sandbox did not answer in time").caused_by(error)
         }
-        AgentError::Connect(_) | AgentError::Transport(_) | AgentError::Protocol(_) => {
+        AgentError::Connect(_) | AgentError::Transport(_) | AgentError::Protocol(_) | AgentError::Ended => {
             unavailable(error, "the sandbox does not answer")
                 .hint("look at its phase; restart it if it stays so")
         }

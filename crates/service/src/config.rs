@@ -24,6 +24,10 @@ pub struct Config {
     pub create_wait: Duration,
     /// How many creates and boots may be at the provider at once; the others wait their turn.
     pub creates_at_once: usize,
+    /// How long a request waits for a sandbox that it wakes.
+    pub wake_wait: Duration,
+    /// How many requests may wait for one sandbox to wake.
+    pub wake_waiters: usize,
     /// How often the use of every running sandbox is written down; zero switches it off.
     pub sample_every: Duration,
     /// How many samples are kept per sandbox.
@@ -49,6 +53,9 @@ impl Config {
             default_limits: Limits::default(),
             create_wait: Duration::from_secs(30),
             creates_at_once: (cores * 2).clamp(4, 64),
+            wake_wait: Duration::from_secs(60),
+            // LIMIT: a burst of one client; whoever comes after them is told when to try again.
+            wake_waiters: 64,
             sample_every: Duration::from_secs(10),
             // LIMIT: one hour at the default interval.
             samples_kept: 360,

@@ -1,14 +1,18 @@
 //! One queue over all deadlines. It only says that somebody should look: the driver asks `next_deadline` again, so an
 //! entry that is stale or early does no harm.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_model::policy::deadlines::next_deadline;
-use atoll_model::{Lease, Moment, SandboxId};
+use atoll_model::policy::deadlines::{Due, next_deadline};
+use atoll_model::{Code, Lease, Moment, OnExit, OnTimeout, Phase, SandboxId};
+use atoll_provider::Capabilities;
 use tokio::sync::Notify;
 
+use crate::ServiceError;
+use crate::activity::Activity;
 use crate::driver::Mail;
 use crate::service::Inner;
 
@@ -46,12 +50,12 @@ impl Queue {
 }
 
 impl Deadlines {
-    /// Notes when this lease is due next, or that it is not.
-    pub(crate) fn schedule(&self, lease: &Lease, now: &Moment) {
-        let at = next_deadline(lease).map(|(due, _)| now.boot_ms.saturating_add(due.ms_after(now)));
+    /// Notes when this sandbox is due next, or that it is not.
+    pub(crate) fn schedule(&self, id: &SandboxId, due: Option<&Moment>, now: &Moment) {
+        let at = due.map(|due| now.boot_ms.saturating_add(due.ms_after(now)));
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.set(&lease.id, at);
-        if at.is_some() && queue.order.first().is_some_and(|(_, first)| *first == lease.id) {
+        queue.set(id, at);
+        if at.is_some() && queue.order.first().is_some_and(|(_, first)| first == id) {
             self.sooner.notify_one();
         }
     }
@@ -74,6 +78,61 @@ impl Deadlines {
     pub(crate) fn again(&self, id: &SandboxId, now: &Moment) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).set(id, Some(now.boot_ms + AGAIN_MS));
         self.sooner.notify_one();
+    }
+}
+
+/// When this lease needs somebody next, and for what: its timers with the newest activity, and those that failed not before
+/// they are tried again.
+pub(crate) fn next_due(lease: &Lease, activity: &Activity, now: &Moment) -> Option<(Moment, Due)> {
+    let mut lease = Cow::Borrowed(lease);
+    let sleeps = lease.timers.auto_pause_s.is_some() || lease.timers.auto_stop_s.is_some();
+    if lease.phase == Phase::Running && sleeps {
+        activity.refresh(lease.to_mut(), now);
+    }
+    let tried = activity.tried();
+    let mut candidates = Vec::new();
+    while let Some((at, due)) = next_deadline(&lease) {
+        let again = tried.iter().find(|tried| tried.due == due).and_then(|tried| tried.until.clone());
+        match again {
+            Some(until) if until.ms_after(&at) > 0 => {
+                candidates.push((until, due));
+                switch_off(lease.to_mut(), due);
+            }
+            _ => {
+                candidates.push((at, due));
+                break;
+            }
+        }
+    }
+    candidates.into_iter().min_by_key(|(at, _)| at.ms_after(now))
+}
+
+/// Refuses what this provider will not be able to do when the time comes.
+pub(crate) fn check_possible(can: &Capabilities, lease: &Lease) -> Result<(), ServiceError> {
+    let pauses = lease.timers.auto_pause_s.is_some()
+        || lease.on_timeout == OnTimeout::Pause
+        || lease.on_exit == OnExit::Pause;
+    let missing = match &lease.timers {
+        _ if pauses && !can.pauses => "a pause",
+        timers if timers.checkpoint_after_s.is_some() && !can.checkpoints => "a checkpoint of its memory",
+        timers if timers.auto_archive_s.is_some() && !can.packs => "an archive of its files",
+        _ => return Ok(()),
+    };
+    Err(ServiceError::new(Code::Unsupported, format!("{missing} is not possible here"))
+        .hint("atoll doctor says what is missing; leave that timer out"))
+}
+
+/// The lease without what makes it due for this.
+fn switch_off(lease: &mut Lease, due: Due) {
+    match due {
+        // Passing phases have one deadline, and nothing is tried in vain about it.
+        Due::PhaseOverdue => {}
+        Due::Timeout(_) => lease.timeout_at = None,
+        Due::IdlePause => lease.timers.auto_pause_s = None,
+        Due::IdleStop => lease.timers.auto_stop_s = None,
+        Due::Checkpoint => lease.timers.checkpoint_after_s = None,
+        Due::Archive => lease.timers.auto_archive_s = None,
+        Due::Delete => lease.timers.auto_delete_s = None,
     }
 }
 

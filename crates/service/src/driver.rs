@@ -35,6 +35,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::ServiceError;
+use crate::activity::Activity;
 use crate::random::entropy;
 use crate::registry::{Handle, MAILBOX, State};
 use crate::service::Inner;
@@ -101,6 +102,7 @@ pub(crate) struct Driver {
     agent: Option<AgentClient>,
     failure: Option<ServiceError>,
     publish: watch::Sender<State>,
+    activity: Arc<Activity>,
     under_way: Option<UnderWay>,
     effects_started: u64,
     attempts: u32,
@@ -243,7 +245,7 @@ impl Driver {
         agent: Option<AgentClient>,
     ) -> (Self, Handle, mpsc::Receiver<Mail>) {
         let lease_phase = lease.phase;
-        inner.deadlines.schedule(&lease, &inner.clock.now());
+        let activity = Activity::new(Arc::clone(&inner.clock), &lease, inner.config.wake_waiters);
         let shown = agent.clone().filter(|_| lease.phase == Phase::Running);
         let state = State { lease: Arc::new(lease.clone()), agent: shown, failure: None };
         let (publish, watched) = watch::channel(state);
@@ -256,6 +258,7 @@ impl Driver {
             agent,
             failure: None,
             publish,
+            activity: Arc::clone(&activity),
             under_way: None,
             effects_started: 0,
             attempts: 0,
@@ -267,7 +270,8 @@ impl Driver {
             done_in,
             done_out,
         };
-        (driver, Handle { mailbox: mailbox_in, state: watched }, mailbox)
+        driver.schedule();
+        (driver, Handle { mailbox: mailbox_in, state: watched, activity }, mailbox)
     }
 
     /// Runs until the sandbox is deleted or the server ends. A panic is contained: the lease is read again and what was

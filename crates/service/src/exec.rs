@@ -1,18 +1,21 @@
 //! Commands inside a sandbox: run and collected, streamed, attached to, signalled.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_agentapi::{AgentClient, ExitStatus, ProcessEvent, ProcessStream, StartProcess};
-use atoll_model::{Code, Lease, Phase, Principal};
+use atoll_model::{Code, Principal};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::time::Instant;
 
+use crate::activity::Kind;
 use crate::agent::{About, refusal};
+use crate::follow::{Follow, awake_for, unseen_end};
 use crate::output_room::OutputRoom;
+use crate::registry::Handle;
 use crate::service::{Inner, Service};
+use crate::wake::SandboxAgent;
 use crate::{Exec, ExecEvent, ExecOutcome, LogLine, LogStream, ProcessRecord, ServiceError, TerminalSize};
 
 /// LIMIT: collected output per stream; whoever wants more streams it.
@@ -25,30 +28,14 @@ const AFTER_TIMEOUT: Duration = Duration::from_secs(10);
 /// LIMIT: input goes to the agent in pieces that it can hold.
 const STDIN_CHUNK: usize = 64 << 10;
 
-/// A running sandbox with the client of its agent. It ends with the instance.
-#[derive(Debug, Clone)]
-pub struct SandboxAgent {
-    /// Whose.
-    pub lease: Arc<Lease>,
-    /// Its agent.
-    pub client: AgentClient,
-}
-
 impl Service {
-    /// The agent of a running sandbox, for whoever composes from processes and files.
-    pub async fn agent(&self, who: &Principal, ident: &str) -> Result<SandboxAgent, ServiceError> {
-        let handle = self.driven(who, ident).await?;
-        let state = handle.state.borrow().clone();
-        match (state.lease.phase, state.agent) {
-            (Phase::Running, Some(client)) => Ok(SandboxAgent { lease: state.lease, client }),
-            _ => Err(crate::error::phase_conflict(&state.lease, "commands and files")),
-        }
-    }
-
     /// Runs a command and collects what it writes. After its timeout the exit code is 124.
     pub async fn exec(&self, who: &Principal, ident: &str, exec: Exec) -> Result<ExecOutcome, ServiceError> {
         check(&exec)?;
-        let agent = self.agent(who, ident).await?.client;
+        // What is detached runs on by itself; its CPU keeps the sandbox awake, not this call.
+        let kind = if exec.detach { Kind::Request } else { Kind::Command };
+        let sandbox = self.awake_agent(who, ident, kind).await?;
+        let (agent, handle) = (sandbox.client.clone(), sandbox.handle.clone());
         let begun = Instant::now();
         let (limit, stdin) = (exec.timeout, exec.stdin.clone());
         let detach = exec.detach;
@@ -59,9 +46,9 @@ impl Service {
         }
         let mut collected = Collected::new(self.inner.outputs.take());
         let status = {
-            let reading = collected.read(stream);
+            let reading = collected.read(Follow::new(sandbox, pid, stream));
             match stdin {
-                None => bounded(limit, reading).await?,
+                None => bounded(&handle, limit, reading).await?,
                 Some(stdin) => {
                     let feeding = async {
                         write_all(&agent, pid, stdin).await;
@@ -69,7 +56,7 @@ impl Service {
                     };
                     // The command may end without reading its input.
                     tokio::select! {
-                        status = bounded(limit, reading) => status?,
+                        status = bounded(&handle, limit, reading) => status?,
                         never = feeding => match never {},
                     }
                 }
@@ -87,11 +74,11 @@ impl Service {
         exec: Exec,
     ) -> Result<(u32, BoxStream<'static, ExecEvent>), ServiceError> {
         check(&exec)?;
-        let agent = self.agent(who, ident).await?.client;
+        let sandbox = self.awake_agent(who, ident, Kind::Command).await?;
         let stdin = exec.stdin.clone();
-        let (pid, stream) = start(&agent, exec).await?;
-        self.feed(agent, pid, stdin);
-        Ok((pid, events(stream)))
+        let (pid, stream) = start(&sandbox.client, exec).await?;
+        self.feed(sandbox.client.clone(), pid, stdin);
+        Ok((pid, Follow::new(sandbox, pid, stream).into_events()))
     }
 
     /// Input for a command that nobody waits for goes on by itself.
@@ -109,8 +96,8 @@ impl Service {
 
     /// Processes that were started through us and still run.
     pub async fn processes(&self, who: &Principal, ident: &str) -> Result<Vec<ProcessRecord>, ServiceError> {
-        let agent = self.agent(who, ident).await?.client;
-        let found = agent.list().await.map_err(|error| refusal(About::Process, error))?;
+        let sandbox = self.agent(who, ident).await?;
+        let found = sandbox.client.list().await.map_err(|error| refusal(About::Process, error))?;
         Ok(found.into_iter().map(record).collect())
     }
 
@@ -125,8 +112,8 @@ impl Service {
         if !(1..=64).contains(&signal) {
             return Err(ServiceError::new(Code::InvalidRequest, "signal must be between 1 and 64"));
         }
-        let agent = self.agent(who, ident).await?.client;
-        agent.signal(pid, signal).await.map_err(|error| refusal(About::Process, error))
+        let sandbox = self.agent(who, ident).await?;
+        sandbox.client.signal(pid, signal).await.map_err(|error| refusal(About::Process, error))
     }
 
     /// Writes to a process's stdin or terminal.
@@ -137,17 +124,17 @@ impl Service {
         pid: u32,
         data: Bytes,
     ) -> Result<(), ServiceError> {
-        let agent = self.agent(who, ident).await?.client;
+        let sandbox = self.agent(who, ident).await?;
         for chunk in data.chunks(STDIN_CHUNK) {
-            agent.send_stdin(pid, chunk).await.map_err(|error| refusal(About::Process, error))?;
+            sandbox.client.send_stdin(pid, chunk).await.map_err(|error| refusal(About::Process, error))?;
         }
         Ok(())
     }
 
     /// Ends a process's stdin.
     pub async fn close_stdin(&self, who: &Principal, ident: &str, pid: u32) -> Result<(), ServiceError> {
-        let agent = self.agent(who, ident).await?.client;
-        agent.close_stdin(pid).await.map_err(|error| refusal(About::Process, error))
+        let sandbox = self.agent(who, ident).await?;
+        sandbox.client.close_stdin(pid).await.map_err(|error| refusal(About::Process, error))
     }
 
     /// Follows a process; with `tail` the kept end of its output comes first.
@@ -158,9 +145,10 @@ impl Service {
         pid: u32,
         tail: bool,
     ) -> Result<BoxStream<'static, ExecEvent>, ServiceError> {
-        let agent = self.agent(who, ident).await?.client;
-        let stream = agent.attach(pid, tail).await.map_err(|error| refusal(About::Process, error))?;
-        Ok(events(stream))
+        let sandbox = self.awake_agent(who, ident, Kind::Command).await?;
+        let stream =
+            sandbox.client.attach(pid, tail).await.map_err(|error| refusal(About::Process, error))?;
+        Ok(Follow::new(sandbox, pid, stream).into_events())
     }
 
     /// Output of detached processes and of the lease's own command: what is kept, then, with `follow`, what comes.
@@ -170,10 +158,10 @@ impl Service {
         ident: &str,
         follow: bool,
     ) -> Result<BoxStream<'static, LogLine>, ServiceError> {
-        let agent = self.agent(who, ident).await?.client;
-        let tail = agent.logs(follow, None).await.map_err(|error| refusal(About::Process, error))?;
+        let SandboxAgent { client, busy, .. } = self.agent(who, ident).await?;
+        let tail = client.logs(follow, None).await.map_err(|error| refusal(About::Process, error))?;
         let lines = tail.into_stream().filter_map(|line| async move { line.ok().map(log_line) });
-        Ok(lines.boxed())
+        Ok(busy.during(lines))
     }
 }
 
@@ -236,15 +224,18 @@ async fn write_all(agent: &AgentClient, pid: u32, stdin: Bytes) {
     }
 }
 
+/// How long a command may take, and a little; pauses do not count.
 async fn bounded<T>(
+    handle: &Handle,
     limit: Option<Duration>,
     reading: impl Future<Output = Result<T, ServiceError>>,
 ) -> Result<T, ServiceError> {
     match limit.and_then(|limit| limit.checked_add(AFTER_TIMEOUT)) {
         None => reading.await,
-        Some(limit) => tokio::time::timeout(limit, reading).await.unwrap_or_else(|_| {
-            Err(ServiceError::new(Code::SandboxUnavailable, "the sandbox did not say how the command ended"))
-        }),
+        Some(limit) => tokio::select! {
+            done = reading => done,
+            () = awake_for(handle, limit) => Err(unseen_end()),
+        },
     }
 }
 
@@ -260,9 +251,9 @@ impl Collected {
         Self { stdout: BytesMut::new(), stderr: BytesMut::new(), truncated: false, room }
     }
 
-    async fn read(&mut self, mut stream: ProcessStream) -> Result<ExitStatus, ServiceError> {
-        while let Some(event) = stream.next().await {
-            match event.map_err(|error| refusal(About::Process, error))? {
+    async fn read(&mut self, mut follow: Follow) -> Result<ExitStatus, ServiceError> {
+        while let Some(event) = follow.next().await {
+            match event? {
                 ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => {
                     let data = self.admit(data).await;
                     self.truncated |= keep(&mut self.stdout, &data);
@@ -307,22 +298,6 @@ fn keep(into: &mut BytesMut, data: &[u8]) -> bool {
     let fits = data.len().min(OUTPUT_MAX - into.len());
     into.extend_from_slice(&data[..fits]);
     fits < data.len()
-}
-
-pub(crate) fn events(stream: ProcessStream) -> BoxStream<'static, ExecEvent> {
-    let events = stream.into_stream().map(|event| match event {
-        Ok(ProcessEvent::Stdout(data)) => ExecEvent::Stdout(data),
-        Ok(ProcessEvent::Stderr(data)) => ExecEvent::Stderr(data),
-        Ok(ProcessEvent::Pty(data)) => ExecEvent::Terminal(data),
-        Ok(ProcessEvent::Dropped(bytes)) => ExecEvent::Dropped(bytes),
-        Ok(ProcessEvent::Exit(status)) => ExecEvent::Exit {
-            exit_code: status.shell_code(),
-            signal: status.signal,
-            timed_out: status.timed_out,
-        },
-        Err(error) => ExecEvent::Lost(refusal(About::Process, error)),
-    });
-    events.boxed()
 }
 
 fn record(info: atoll_agentapi::ProcessInfo) -> ProcessRecord {

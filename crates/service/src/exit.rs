@@ -1,13 +1,99 @@
-//! The end of what sandboxes are bound to: a thread of conversation, or the server itself.
+//! The end of what sandboxes are bound to: a thread of conversation, or the server itself. Each is paused, deleted or left
+//! as its lease says; whoever is late is named in the log and goes on as it is.
 
-use atoll_model::{Code, Lease, Principal};
+use std::time::Duration;
+
+use atoll_model::{Code, Held, Lease, OnExit, Phase, Principal, Reason};
+use futures::StreamExt;
 
 use crate::ServiceError;
+use crate::driver::{Mail, Verb};
+use crate::keys::visible;
+use crate::registry::{Handle, State};
+use crate::sandboxes::ask;
 use crate::service::Service;
 
+/// LIMIT: pauses take a millisecond and deletes a few; more at once only wait for each other.
+const AT_ONCE: usize = 32;
+/// LIMIT: as long as a thread's name may be at create.
+const THREAD_MAX: usize = 255;
+
 impl Service {
-    /// Ends a thread: what is bound to it is paused or deleted, as each lease says. Answers what was touched.
-    pub async fn end_thread(&self, _who: &Principal, _thread: &str) -> Result<Vec<Lease>, ServiceError> {
-        Err(ServiceError::new(Code::Unsupported, "not yet"))
+    /// The server ends in good order: what is bound to it is paused or deleted, within `limit` for all together. Comes before
+    /// [`Service::shutdown`].
+    pub async fn exit(&self, limit: Duration) {
+        let bound: Vec<Handle> = self.inner.registry.all();
+        let bound: Vec<_> =
+            bound.into_iter().filter(|handle| handle.lease().on_exit != OnExit::Keep).collect();
+        if bound.is_empty() {
+            return;
+        }
+        tracing::info!(sandboxes = bound.len(), "those bound to this server are paused or deleted");
+        let leaving = futures::stream::iter(&bound).for_each_concurrent(AT_ONCE, |handle| async move {
+            if let Err(error) = leave(handle).await {
+                tracing::warn!(sandbox = %handle.lease().id, %error, cause = ?error.cause, "it goes on without its server");
+            }
+        });
+        if tokio::time::timeout(limit, leaving).await.is_err() {
+            let late: Vec<_> = bound.iter().filter(|handle| !has_left(&handle.state.borrow())).collect();
+            tracing::warn!(late = late.len(), ?limit, "some were not paused or deleted in time");
+        }
+    }
+
+    /// Ends a thread: what is bound to it is paused or deleted, as each lease says. Answers what is bound to it.
+    pub async fn end_thread(&self, who: &Principal, thread: &str) -> Result<Vec<Lease>, ServiceError> {
+        if thread.is_empty() || thread.len() > THREAD_MAX || thread.chars().any(char::is_control) {
+            let message = format!("thread must have 1 to {THREAD_MAX} printable characters");
+            return Err(ServiceError::new(Code::InvalidRequest, message));
+        }
+        let bound = self.inner.store.of_thread(visible(who), thread).await?;
+        let left: Vec<_> = futures::stream::iter(bound)
+            .map(|lease| async move {
+                let Some(handle) = self.inner.registry.get(&lease.id) else { return Ok(lease) };
+                let limit = self.inner.config.create_wait;
+                match tokio::time::timeout(limit, leave(&handle)).await {
+                    Ok(left) => left.map(|()| handle.lease().as_ref().clone()),
+                    Err(_) => {
+                        let message = format!("sandbox {} did not end in time; it goes on", lease.id);
+                        Err(ServiceError::new(Code::DeadlineExceeded, message))
+                    }
+                }
+            })
+            .buffered(AT_ONCE)
+            .collect()
+            .await;
+        // All are tried before one that failed is told of.
+        left.into_iter().collect()
+    }
+}
+
+/// Does what the lease says and waits for its end.
+async fn leave(handle: &Handle) -> Result<(), ServiceError> {
+    let lease = handle.lease();
+    let verb = match (lease.on_exit, lease.phase) {
+        (OnExit::Keep, _) | (_, Phase::Deleting | Phase::Deleted) => return Ok(()),
+        (OnExit::Destroy, _) => Verb::Delete,
+        (OnExit::Pause, Phase::Running | Phase::Resuming | Phase::Pausing) => Verb::Pause(Held::Live),
+        // It does not run: there is nothing to keep in memory.
+        (OnExit::Pause, _) => return Ok(()),
+    };
+    ask(handle, |reply| Mail::Verb { verb, reason: Reason::Exit, reply }).await?;
+    let mut state = handle.state.clone();
+    // A driver that ended has deleted its sandbox.
+    let _ = state.wait_for(has_left).await;
+    let State { lease, failure, .. } = handle.state.borrow().clone();
+    match failure {
+        Some(failure) if lease.phase == Phase::Running => Err(failure),
+        _ => Ok(()),
+    }
+}
+
+fn has_left(state: &State) -> bool {
+    match (state.lease.on_exit, state.lease.phase) {
+        (OnExit::Destroy, phase) => phase == Phase::Deleted,
+        (OnExit::Keep, _) => true,
+        (OnExit::Pause, Phase::Running) => state.failure.is_some(),
+        (OnExit::Pause, Phase::Pausing | Phase::Resuming | Phase::Creating | Phase::Starting) => false,
+        (OnExit::Pause, _) => true,
     }
 }

@@ -8,6 +8,7 @@ use futures::stream::BoxStream;
 
 use crate::agent::{About, refusal};
 use crate::service::Service;
+use crate::wake::SandboxAgent;
 use crate::{ByteRange, ChangeKind, Entry, EntryKind, FileBody, FileChange, ServiceError, WriteFile};
 
 /// LIMIT: what the kernel takes as a path.
@@ -25,7 +26,7 @@ impl Service {
         range: Option<ByteRange>,
     ) -> Result<FileBody, ServiceError> {
         check_path(path)?;
-        let agent = self.agent(who, ident).await?.client;
+        let SandboxAgent { client: agent, busy, .. } = self.agent(who, ident).await?;
         let range = match range {
             None => None,
             Some(ByteRange::From(start)) => Some(Range { start, len: None }),
@@ -46,7 +47,7 @@ impl Service {
             offset: range.map_or(0, |range| range.start),
             len: reader.len,
             mode: Some(reader.mode),
-            stream: reader.into_stream().map(|chunk| chunk.map_err(|e| refusal(About::File, e))).boxed(),
+            stream: busy.during(reader.into_stream().map(|chunk| chunk.map_err(|e| refusal(About::File, e)))),
         })
     }
 
@@ -59,7 +60,7 @@ impl Service {
         body: BoxStream<'static, std::io::Result<Bytes>>,
     ) -> Result<Entry, ServiceError> {
         check_path(&file.path)?;
-        let agent = self.agent(who, ident).await?.client;
+        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
         let user = file.user.as_deref();
         agent
             .write_file(&file.path, user, file.mode, file.len, body)
@@ -72,7 +73,7 @@ impl Service {
     /// What a path is.
     pub async fn stat(&self, who: &Principal, ident: &str, path: &str) -> Result<Entry, ServiceError> {
         check_path(path)?;
-        let agent = self.agent(who, ident).await?.client;
+        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
         agent.stat(path, None).await.map(entry).map_err(|e| refusal(About::File, e))
     }
 
@@ -85,7 +86,7 @@ impl Service {
         depth: u32,
     ) -> Result<(Vec<Entry>, bool), ServiceError> {
         check_path(path)?;
-        let agent = self.agent(who, ident).await?.client;
+        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
         let found = agent.list_dir(path, None, depth.clamp(1, DEPTH_MAX)).await;
         let (entries, cut) = found.map_err(|e| refusal(About::File, e))?;
         Ok((entries.into_iter().map(entry).collect(), cut))
@@ -94,7 +95,7 @@ impl Service {
     /// Makes a directory and its parents.
     pub async fn make_dir(&self, who: &Principal, ident: &str, path: &str) -> Result<Entry, ServiceError> {
         check_path(path)?;
-        let agent = self.agent(who, ident).await?.client;
+        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
         agent.make_dir(path, None, None).await.map(entry).map_err(|e| refusal(About::File, e))
     }
 
@@ -108,14 +109,14 @@ impl Service {
     ) -> Result<Entry, ServiceError> {
         check_path(from)?;
         check_path(to)?;
-        let agent = self.agent(who, ident).await?.client;
+        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
         agent.move_entry(from, to, None).await.map(entry).map_err(|e| refusal(About::File, e))
     }
 
     /// Removes a file, or a directory with all it holds.
     pub async fn remove_path(&self, who: &Principal, ident: &str, path: &str) -> Result<(), ServiceError> {
         check_path(path)?;
-        let agent = self.agent(who, ident).await?.client;
+        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
         agent.remove(path, None).await.map_err(|e| refusal(About::File, e))
     }
 
@@ -128,13 +129,13 @@ impl Service {
         recursive: bool,
     ) -> Result<BoxStream<'static, Result<FileChange, ServiceError>>, ServiceError> {
         check_path(path)?;
-        let agent = self.agent(who, ident).await?.client;
-        let watch = agent.watch(path, None, recursive).await.map_err(|e| refusal(About::File, e))?;
+        let SandboxAgent { client, busy, .. } = self.agent(who, ident).await?;
+        let watch = client.watch(path, None, recursive).await.map_err(|e| refusal(About::File, e))?;
         let changes = watch.into_stream().map(|change| match change {
             Ok(change) => Ok(FileChange { kind: kind(change.kind), name: change.name }),
             Err(error) => Err(refusal(About::File, error)),
         });
-        Ok(changes.boxed())
+        Ok(busy.during(changes))
     }
 }
 

@@ -1,32 +1,130 @@
-//! Promises to stay awake, longer lives, and the answer to why a sandbox is awake.
+//! Promises to stay awake, longer lives, and the answer to why a sandbox is awake. None of this wakes anybody.
 
-use atoll_model::{Code, Lease, Principal};
+use atoll_model::policy::deadlines::Due;
+use atoll_model::{Code, Hold, Lease, OnTimeout, Phase, Principal};
 
+use crate::create::timeout_at;
+use crate::deadlines::next_due;
+use crate::driver::{Edit, Mail};
+use crate::error::phase_conflict;
+use crate::sandboxes::ask;
 use crate::service::Service;
-use crate::{Awake, HoldAsk, ServiceError};
+use crate::{Awake, HoldAsk, NextTimer, ServiceError};
+
+/// LIMIT: a hold that somebody forgot ends by itself.
+const HOLD_S_MAX: u64 = 24 * 3_600;
+const REASON_MAX: usize = 256;
+/// LIMIT: as long as any timeout may be.
+const EXTEND_S_MAX: u64 = 365 * 24 * 3_600;
+/// How old a look may be for an answer.
+const FRESH_MS: i64 = 1_000;
 
 impl Service {
     /// Keeps a sandbox from being idle until a deadline. A new hold takes the place of the one before.
-    pub async fn hold(&self, who: &Principal, ident: &str, _ask: HoldAsk) -> Result<Lease, ServiceError> {
-        self.driven(who, ident).await?;
-        Err(ServiceError::new(Code::Unsupported, "not yet"))
+    pub async fn hold(&self, who: &Principal, ident: &str, ask: HoldAsk) -> Result<Lease, ServiceError> {
+        within("for_s", ask.for_s, HOLD_S_MAX)?;
+        if let Some(reason) = &ask.reason
+            && (reason.is_empty() || reason.len() > REASON_MAX || reason.chars().any(char::is_control))
+        {
+            let message = format!("reason must have 1 to {REASON_MAX} printable characters");
+            return Err(ServiceError::new(Code::InvalidRequest, message));
+        }
+        self.edit(
+            who,
+            ident,
+            Box::new(move |lease, now| {
+                refuse_ending(lease, "hold")?;
+                lease.hold = Some(Hold { until: timeout_at(now, ask.for_s), reason: ask.reason });
+                Ok(vec!["hold"])
+            }),
+        )
+        .await
     }
 
     /// Takes a hold back. Without one nothing happens.
     pub async fn release(&self, who: &Principal, ident: &str) -> Result<Lease, ServiceError> {
-        self.driven(who, ident).await?;
-        Err(ServiceError::new(Code::Unsupported, "not yet"))
+        self.edit(
+            who,
+            ident,
+            Box::new(|lease, _| Ok(if lease.hold.take().is_some() { vec!["hold"] } else { vec![] })),
+        )
+        .await
     }
 
-    /// Lets a sandbox live at least so many seconds from now on; never shortens.
-    pub async fn extend(&self, who: &Principal, ident: &str, _seconds: u64) -> Result<Lease, ServiceError> {
-        self.driven(who, ident).await?;
-        Err(ServiceError::new(Code::Unsupported, "not yet"))
+    /// Lets a sandbox live at least so many seconds from now on; never shortens. One without a timeout lives on anyway.
+    pub async fn extend(&self, who: &Principal, ident: &str, seconds: u64) -> Result<Lease, ServiceError> {
+        within("seconds", seconds, EXTEND_S_MAX)?;
+        self.edit(
+            who,
+            ident,
+            Box::new(move |lease, now| {
+                refuse_ending(lease, "extend")?;
+                let until = timeout_at(now, seconds);
+                match &lease.timeout_at {
+                    Some(at) if until.ms_after(at) > 0 => {
+                        lease.timeout_at = Some(until);
+                        lease.timeout_s = Some(seconds);
+                        Ok(vec!["timeout_s"])
+                    }
+                    Some(_) | None => Ok(vec![]),
+                }
+            }),
+        )
+        .await
     }
 
     /// Why it is awake, since when, and what it does next by itself. Never wakes it.
     pub async fn awake(&self, who: &Principal, ident: &str) -> Result<Awake, ServiceError> {
-        self.driven(who, ident).await?;
-        Err(ServiceError::new(Code::Unsupported, "not yet"))
+        let (lease, Some(handle)) = self.find(who, ident).await? else {
+            return Ok(Awake { because: vec![], active_at_ms: None, idle: true, next: None });
+        };
+        let mut active_at_ms = lease.active_at.as_ref().map(|at| at.wall_ms);
+        let mut because = vec![];
+        if lease.phase == Phase::Running {
+            if handle.activity.wants_look(&self.inner.clock.now(), FRESH_MS) {
+                crate::idle::look(&self.inner, &handle).await;
+            }
+            let now = self.inner.clock.now();
+            because = handle.activity.because(&lease, &now);
+            active_at_ms = Some(handle.activity.active_at(&now).wall_ms);
+        }
+        let now = self.inner.clock.now();
+        let next = next_due(&handle.lease(), &handle.activity, &now).and_then(|(at, due)| {
+            // By the wall clock as it is now, which may have jumped since the timer was set.
+            let at_ms = now.wall_ms.saturating_add(at.ms_after(&now));
+            what(due).map(|what| NextTimer { at_ms, what })
+        });
+        Ok(Awake { idle: because.is_empty(), because, active_at_ms, next })
+    }
+
+    async fn edit(&self, who: &Principal, ident: &str, edit: Edit) -> Result<Lease, ServiceError> {
+        let handle = self.driven(who, ident).await?;
+        let lease = ask(&handle, |reply| Mail::Edit { edit, reply }).await?;
+        Ok(lease.as_ref().clone())
+    }
+}
+
+fn within(field: &str, seconds: u64, max: u64) -> Result<(), ServiceError> {
+    if (1..=max).contains(&seconds) {
+        return Ok(());
+    }
+    Err(ServiceError::new(Code::InvalidRequest, format!("{field} must be between 1 and {max} seconds")))
+}
+
+fn refuse_ending(lease: &Lease, what: &str) -> Result<(), ServiceError> {
+    match lease.phase {
+        Phase::Deleting | Phase::Deleted => Err(phase_conflict(lease, what)),
+        _ => Ok(()),
+    }
+}
+
+const fn what(due: Due) -> Option<&'static str> {
+    match due {
+        Due::PhaseOverdue => None,
+        Due::Timeout(OnTimeout::Pause) | Due::IdlePause => Some("pause"),
+        Due::Timeout(OnTimeout::Stop) | Due::IdleStop => Some("stop"),
+        Due::Checkpoint => Some("checkpoint"),
+        Due::Archive => Some("archive"),
+        Due::Timeout(OnTimeout::Delete) | Due::Delete => Some("delete"),
     }
 }

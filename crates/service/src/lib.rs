@@ -3,6 +3,7 @@
 //! A front calls [`Service`]; everything that is allowed or refused is decided below it. The service knows no HTTP status
 //! and no SQL. State changes belong to drivers, so a caller may go away at any await.
 
+mod activity;
 mod admission;
 mod adopt;
 mod agent;
@@ -18,10 +19,12 @@ mod exec;
 mod exit;
 mod failpoint;
 mod files;
+mod follow;
 mod fork;
 mod health;
 mod holds;
 mod housekeeping;
+mod idle;
 mod keys;
 mod metrics;
 mod notices;
@@ -35,12 +38,12 @@ mod templates;
 mod terminals;
 mod timed;
 mod types;
+mod wake;
 
 pub use atoll_store::{KeyRecord, Page, ResourceSample, TenantRecord, Terminal};
 pub use clock::{Clock, SystemClock, TestClock};
 pub use config::Config;
 pub use error::{Cause, ServiceError};
-pub use exec::SandboxAgent;
 #[doc(hidden)]
 pub use failpoint::FailPoint;
 pub use output_room::OutputRoom;
@@ -48,3 +51,4 @@ pub use service::{OpenError, Service};
 pub use templates::{MakeProgress, TemplateRecord, Templates};
 pub use terminals::TerminalInput;
 pub use types::*;
+pub use wake::SandboxAgent;

@@ -8,6 +8,7 @@ use atoll_model::{Lease, SandboxId};
 use tokio::sync::{mpsc, watch};
 
 use crate::ServiceError;
+use crate::activity::Activity;
 use crate::driver::Mail;
 
 /// LIMIT: verbs and notices waiting for one sandbox; beyond that a caller is better served by a quick refusal.
@@ -28,6 +29,7 @@ pub(crate) struct State {
 pub(crate) struct Handle {
     pub(crate) mailbox: mpsc::Sender<Mail>,
     pub(crate) state: watch::Receiver<State>,
+    pub(crate) activity: Arc<Activity>,
 }
 
 impl Handle {

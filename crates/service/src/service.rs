@@ -28,6 +28,7 @@ use tokio_util::task::TaskTracker;
 use crate::admission::Admission;
 use crate::deadlines::Deadlines;
 use crate::failpoint::FailPoint;
+use crate::idle::Looks;
 use crate::keys::KeyCache;
 use crate::metrics::CpuMemory;
 use crate::output_room::OutputRooms;
@@ -51,6 +52,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) registry: Registry,
     pub(crate) deadlines: Deadlines,
+    pub(crate) looks: Looks,
     pub(crate) admission: Admission,
     pub(crate) uses: Uses,
     pub(crate) creates: Semaphore,
@@ -153,6 +155,7 @@ impl Service {
             clock,
             registry: Registry::default(),
             deadlines: Deadlines::default(),
+            looks: Looks::default(),
             keys: KeyCache::default(),
             cpu: CpuMemory::default(),
             counters: Counters::default(),
@@ -168,6 +171,7 @@ impl Service {
         crate::adopt::adopt(&service.inner).await?;
         crate::notices::start(&service.inner, notices);
         crate::deadlines::start(&service.inner);
+        crate::idle::start(&service.inner);
         crate::metrics::start_sampler(&service.inner);
         crate::housekeeping::start(&service.inner);
         Ok(service)

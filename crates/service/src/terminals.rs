@@ -2,6 +2,7 @@
 //! environment, until the shell or the instance ends.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use atoll_agentapi::AgentClient;
 use atoll_model::{Code, Principal};
@@ -9,10 +10,14 @@ use atoll_store::Terminal;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
+use crate::activity::Kind;
 use crate::agent::{About, refusal};
-use crate::exec::{SandboxAgent, events, size, start};
+use crate::exec::{size, start};
+use crate::follow::Follow;
 use crate::random::entropy;
+use crate::registry::Handle;
 use crate::service::{Inner, Service};
+use crate::wake::{SandboxAgent, awake};
 use crate::{Exec, ExecEvent, OpenTerminal, ServiceError, TerminalSize};
 
 /// LIMIT: more shells than a conversation needs; each costs the sandbox a process.
@@ -20,22 +25,42 @@ const TERMINALS_MAX: usize = 64;
 const THREAD_MAX: usize = 256;
 const HANGUP: i32 = 1;
 
-/// The writing side of an attached terminal.
-#[derive(Debug, Clone)]
+/// The writing side of an attached terminal. Typing wakes a sandbox that sleeps, as any request does.
+#[derive(Clone)]
 pub struct TerminalInput {
-    agent: AgentClient,
+    inner: Arc<Inner>,
+    handle: Handle,
+    epoch: u64,
     pid: u32,
+}
+
+impl std::fmt::Debug for TerminalInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TerminalInput").field("pid", &self.pid).finish_non_exhaustive()
+    }
 }
 
 impl TerminalInput {
     /// Types.
     pub async fn write(&self, data: Bytes) -> Result<(), ServiceError> {
-        self.agent.send_stdin(self.pid, data).await.map_err(|error| refusal(About::Process, error))
+        let agent = self.agent().await?;
+        agent.send_stdin(self.pid, data).await.map_err(|error| refusal(About::Process, error))
     }
 
     /// Changes the size.
     pub async fn resize(&self, to: TerminalSize) -> Result<(), ServiceError> {
-        self.agent.resize(self.pid, size(to)).await.map_err(|error| refusal(About::Process, error))
+        let agent = self.agent().await?;
+        agent.resize(self.pid, size(to)).await.map_err(|error| refusal(About::Process, error))
+    }
+
+    /// The agent of whichever instance has the shell now: its memory may have been restored since.
+    async fn agent(&self) -> Result<AgentClient, ServiceError> {
+        let (_, agent) = awake(&self.inner, &self.handle).await?;
+        if self.handle.activity.epoch() != self.epoch {
+            return Err(ServiceError::new(Code::ProcessNotFound, "the terminal's shell is gone")
+                .hint("open it again with its thread"));
+        }
+        Ok(agent)
     }
 }
 
@@ -58,8 +83,8 @@ impl Service {
         let known = self.inner.store.terminals(&sandbox.lease.id).await?;
         if let Some(terminal) = known.iter().find(|terminal| terminal.thread == open.thread) {
             if self.is_live(&sandbox, terminal).await {
-                let input = TerminalInput { agent: sandbox.client, pid: terminal.pid };
-                input.resize(open.size).await?;
+                let resized = sandbox.client.resize(terminal.pid, size(open.size)).await;
+                resized.map_err(|error| refusal(About::Process, error))?;
                 return Ok(terminal.clone());
             }
             self.inner.store.delete_terminal(&sandbox.lease.id, &terminal.id).await?;
@@ -105,14 +130,14 @@ impl Service {
         ident: &str,
         terminal: &str,
     ) -> Result<(BoxStream<'static, ExecEvent>, TerminalInput), ServiceError> {
-        let sandbox = self.agent(who, ident).await?;
-        let terminal = self.terminal(&sandbox, terminal).await?;
-        let stream = sandbox
-            .client
-            .attach(terminal.pid, true)
-            .await
-            .map_err(|error| refusal(About::Process, error))?;
-        Ok((events(stream), TerminalInput { agent: sandbox.client, pid: terminal.pid }))
+        let sandbox = self.awake_agent(who, ident, Kind::Terminal).await?;
+        let pid = self.terminal(&sandbox, terminal).await?.pid;
+        let stream = sandbox.client.attach(pid, true).await;
+        let stream = stream.map_err(|error| refusal(About::Process, error))?;
+        let handle = sandbox.handle.clone();
+        let input =
+            TerminalInput { inner: Arc::clone(&self.inner), epoch: handle.activity.epoch(), handle, pid };
+        Ok((Follow::new(sandbox, pid, stream).into_events(), input))
     }
 
     /// The terminals of a sandbox.

@@ -1,72 +1,122 @@
-//! What a lease does by itself when its time has come.
+//! What a lease does by itself when its time has come. A timer that does its work in vain tries again later and later, and
+//! stays visible meanwhile; one that would put a working sandbox to sleep does not.
 
 use atoll_model::lifecycle::Event;
-use atoll_model::policy::deadlines::{Due, next_deadline};
-use atoll_model::{Code, Held, Lease, OnTimeout, Phase, Reason};
+use atoll_model::policy::deadlines::Due;
+use atoll_model::{Code, Held, Moment, OnTimeout, Phase, Reason};
 
 use super::steps::{Step, StepError};
 use super::{Driver, Verb};
 use crate::ServiceError;
+use crate::deadlines::next_due;
+
+/// LIMIT: what could not be written is tried again soon: a full disk may be emptied at any time.
+const UNWRITTEN_MS: i64 = 500;
+/// LIMIT: what failed at the provider or in object storage is tried again after half a minute, then ever later.
+const FAILED_MS: i64 = 30_000;
+const LATEST_MS: i64 = 3_600_000;
 
 impl Driver {
-    /// The lease as its timers see it.
-    pub(super) fn timed_lease(&self) -> Lease {
-        let mut lease = self.lease.clone();
-        if self.checkpoint_failed {
-            // Not again in this pause: a sandbox that can't be checkpointed now can't be a moment later.
-            lease.timers.checkpoint_after_s = None;
-        }
-        lease
-    }
-
     /// Notes when somebody must look at this lease next.
     pub(super) fn schedule(&self) {
-        self.inner.deadlines.schedule(&self.timed_lease(), &self.inner.clock.now());
+        let now = self.inner.clock.now();
+        self.activity.attempt_over(&self.lease, |times| now.plus_ms(delay(FAILED_MS, times)));
+        let next = next_due(&self.lease, &self.activity, &now);
+        self.inner.deadlines.schedule(self.id(), next.map(|(at, _)| at).as_ref(), &now);
     }
 
     pub(super) async fn on_due(&mut self) {
         let now = self.inner.clock.now();
-        let Some((at, due)) = next_deadline(&self.timed_lease()) else { return };
+        let Some((at, due)) = next_due(&self.lease, &self.activity, &now) else { return };
         if at.ms_after(&now) > 0 {
             return self.schedule();
         }
-        match due {
-            Due::PhaseOverdue => self.on_overdue().await,
-            Due::Timeout(OnTimeout::Delete) => self.by_itself(Verb::Delete, Reason::TimedOut).await,
-            Due::Timeout(OnTimeout::Stop) => self.by_itself(Verb::Stop, Reason::TimedOut).await,
-            Due::Timeout(OnTimeout::Pause) => self.by_itself(Verb::Pause(Held::Live), Reason::TimedOut).await,
-            Due::IdlePause => self.by_itself(Verb::Pause(Held::Live), Reason::Idle).await,
-            Due::IdleStop => self.by_itself(Verb::Stop, Reason::Idle).await,
-            Due::Checkpoint => self.by_itself(Verb::Pause(Held::Disk), Reason::Aged).await,
-            Due::Archive => self.by_itself(Verb::Archive, Reason::Aged).await,
-            Due::Delete => self.by_itself(Verb::Delete, Reason::Aged).await,
+        let (verb, reason) = match due {
+            Due::PhaseOverdue => return self.on_overdue(&at).await,
+            Due::Timeout(OnTimeout::Delete) => (Verb::Delete, Reason::TimedOut),
+            Due::Timeout(OnTimeout::Stop) => (Verb::Stop, Reason::TimedOut),
+            Due::Timeout(OnTimeout::Pause) => (Verb::Pause(Held::Live), Reason::TimedOut),
+            Due::IdlePause => (Verb::Pause(Held::Live), Reason::Idle),
+            Due::IdleStop => (Verb::Stop, Reason::Idle),
+            Due::Checkpoint => (Verb::Pause(Held::Disk), Reason::Aged),
+            Due::Archive => (Verb::Archive, Reason::Aged),
+            Due::Delete => (Verb::Delete, Reason::Aged),
+        };
+        if reason == Reason::Idle && !self.is_idle(&at, &now) {
+            return;
         }
-        let now = self.inner.clock.now();
-        if next_deadline(&self.timed_lease()).is_some_and(|(at, _)| at.ms_after(&now) <= 0) {
-            // It could not be done; somebody must look again, but not in a loop.
-            self.inner.deadlines.again(self.id(), &now);
-        }
+        self.by_itself(due, verb, reason).await;
     }
 
-    async fn on_overdue(&mut self) {
+    /// Whether nothing works in it, by a look that came after the timer. Without one it is looked at, which tells again.
+    fn is_idle(&self, at: &Moment, now: &Moment) -> bool {
+        if !self.activity.looked_since(at, now) {
+            if let Some(handle) = self.inner.registry.get(self.id()) {
+                crate::idle::look_and_tell(&self.inner, handle);
+            }
+            self.inner.deadlines.again(self.id(), now);
+            return false;
+        }
+        if !self.activity.falls_asleep() {
+            self.schedule();
+            return false;
+        }
+        true
+    }
+
+    async fn on_overdue(&mut self, at: &Moment) {
         let message = format!("the sandbox was {} for too long", self.lease.phase.as_str());
         self.failure = Some(ServiceError::new(Code::DeadlineExceeded, message));
         // What is put back to a snapshot has its files, the old or the new ones; it has no archive to go back to.
         let rolls_back = self.lease.phase == Phase::Restoring && self.lease.rollback_to.is_some();
         let event = if rolls_back { Event::Stopped } else { Event::Failed };
         self.note(Step::internal(event, Reason::Overdue)).await;
+        let now = self.inner.clock.now();
+        let still = next_due(&self.lease, &self.activity, &now);
+        if still.is_some_and(|(next, due)| due == Due::PhaseOverdue && next == *at) {
+            // It could not be written; somebody must look again, but not in a loop.
+            self.inner.deadlines.again(self.id(), &now);
+        }
     }
 
     /// A verb that nobody asked for.
-    async fn by_itself(&mut self, verb: Verb, reason: Reason) {
-        match self.on_verb(&verb, reason).await {
-            Ok(()) => {}
-            Err(StepError::Refused(refused)) => {
-                tracing::debug!(sandbox = %self.lease.id, %refused, "ignored")
+    async fn by_itself(&mut self, due: Due, verb: Verb, reason: Reason) {
+        let times = self.activity.attempt_begins(due, self.lease.phase);
+        let before = self.lease.generation;
+        let outcome = self.on_verb(&verb, reason).await;
+        let first = match &outcome {
+            Ok(()) => FAILED_MS,
+            Err(StepError::Store(error)) => {
+                tracing::warn!(sandbox = %self.id(), ?verb, %error, "what a timer did was not written");
+                UNWRITTEN_MS
             }
             Err(error) => {
-                tracing::warn!(sandbox = %self.lease.id, ?verb, %error, "a timer could not do its work")
+                tracing::warn!(sandbox = %self.id(), ?verb, %error, "a timer could not do its work");
+                FAILED_MS
             }
+        };
+        if self.lease.generation == before {
+            let until = self.inner.clock.now().plus_ms(delay(first, times));
+            self.activity.attempt_over(&self.lease, |_| until.clone());
+            self.activity.stays_awake();
         }
+        self.schedule();
+    }
+}
+
+/// Twice as long each time, an hour at most.
+fn delay(first_ms: i64, times: u32) -> i64 {
+    first_ms.saturating_mul(1 << times.saturating_sub(1).min(12)).min(LATEST_MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_tried_ever_later_but_each_hour() {
+        assert_eq!(delay(FAILED_MS, 1), 30_000);
+        assert_eq!(delay(FAILED_MS, 2), 60_000);
+        assert_eq!(delay(FAILED_MS, 40), LATEST_MS);
     }
 }

@@ -91,6 +91,9 @@ impl Driver {
             next.phase_at = self.inner.clock.now();
             next.reason = step.reason.clone();
         }
+        if from == Phase::Running && to != from {
+            next.active_at = Some(self.activity.active_at(&next.phase_at));
+        }
         let before = self.lease.instance.clone();
         let also = step.also.clone();
         let (admit, patient) = (step.admit, step.patient);
@@ -276,6 +279,8 @@ impl Driver {
             agent: self.agent.clone().filter(|_| self.lease.phase == Phase::Running),
             failure: self.failure.clone(),
         });
+        // After the phase is published: see [`crate::activity::Activity::falls_asleep`].
+        self.activity.observe(&self.lease);
     }
 
     pub(super) async fn reload(&mut self) {

@@ -1,16 +1,18 @@
-//! Changes to a sandbox that keep its phase: labels, lifetime, limits, network policy.
+//! Changes to a sandbox that keep its phase: labels, lifetime, timers, limits, network policy.
 //!
-//! The store comes first (it checks the quota), the provider second; when the provider refuses, the lease is written
-//! back. A crash in between is healed at adoption, which puts limits and policy in force again.
+//! The store comes first (it checks the quota), the provider second; when the provider refuses, what it did is undone and
+//! the lease is written back. A crash in between is healed at adoption, which puts limits and policy in force again.
 
 use std::time::Duration;
 
-use atoll_model::{Code, EventKind, Lease, Limits, Phase, UpdateSandbox};
+use atoll_model::{Code, EventKind, Held, Lease, Limits, Phase, UpdateSandbox};
 use atoll_provider::{ProviderError, Target};
 use atoll_store::{Admit, InstanceChange, NewEvent};
 
 use super::{Driver, Edit};
 use crate::ServiceError;
+use crate::create::timeout_at;
+use crate::deadlines::check_possible;
 
 /// LIMIT: these are single writes to a cgroup, a quota or a rule set.
 const APPLY: Duration = Duration::from_secs(10);
@@ -28,7 +30,11 @@ impl Driver {
         let what = EventKind::Updated { fields };
         let event = NewEvent { at: self.inner.clock.now(), instance: before.instance.clone(), what };
         self.write(next, InstanceChange::Keep, admit, vec![event], false).await?;
-        if let Err(failure) = self.put_in_force(&before).await {
+        if let Err(failure) = self.put_in_force(&before, &self.lease).await {
+            // Half of it may be in force.
+            if let Err(error) = self.put_in_force(&self.lease, &before).await {
+                tracing::warn!(sandbox = %self.id(), %error, cause = ?error.cause, "a refused change was not undone");
+            }
             let back = Lease { limits: before.limits, network: before.network, ..self.lease.clone() };
             if let Err(error) = self.write(back, InstanceChange::Keep, Admit::Nothing, vec![], true).await {
                 tracing::error!(sandbox = %self.id(), %error, "a refused change could not be taken back");
@@ -66,17 +72,27 @@ impl Driver {
         next.network = change.network.unwrap_or(next.network);
         if let Some(timeout_s) = change.timeout_s {
             next.timeout_s = timeout_s;
-            let ms = |s: u64| i64::try_from(s.saturating_mul(1_000)).unwrap_or(i64::MAX);
-            next.timeout_at = timeout_s.map(|s| self.inner.clock.now().plus_ms(ms(s)));
+            next.timeout_at = timeout_s.map(|s| timeout_at(&self.inner.clock.now(), s));
         }
+        next.on_timeout = change.on_timeout.unwrap_or(next.on_timeout);
+        next.timers = change.timers.resolve(next.timers)?;
+        next.on_exit = change.on_exit.unwrap_or(next.on_exit);
+        next.wake = change.wake.unwrap_or(next.wake);
         let old = &self.lease;
         let fields = [
             ("labels", next.labels != old.labels),
             ("limits", next.limits != old.limits),
             ("network", next.network != old.network),
             ("timeout_s", change.timeout_s.is_some()),
+            ("on_timeout", next.on_timeout != old.on_timeout),
+            ("timers", next.timers != old.timers),
+            ("on_exit", next.on_exit != old.on_exit),
+            ("wake", next.wake != old.wake),
         ];
-        Ok((next, fields.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect()))
+        let fields: Vec<_> =
+            fields.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect();
+        check_possible(&self.inner.provider.capabilities(), &next)?;
+        Ok((next, fields))
     }
 
     fn refuse_in_passing(&self, touches_instance: bool) -> Result<(), ServiceError> {
@@ -108,19 +124,29 @@ impl Driver {
         }
     }
 
-    /// A sandbox that does not run gets its limits and policy when it boots.
-    async fn put_in_force(&self, before: &Lease) -> Result<(), ServiceError> {
-        if self.lease.phase != Phase::Running {
-            return Ok(());
-        }
-        let target = Target { sandbox: self.lease.id.clone(), instance: self.lease.instance.clone() };
+    /// What lives gets its limits and policy now. What has only files gets them when it boots; its disk is checked now.
+    async fn put_in_force(&self, old: &Lease, new: &Lease) -> Result<(), ServiceError> {
+        let (live, files) = match self.lease.phase {
+            Phase::Running => (true, false),
+            Phase::Paused => (self.lease.held == Some(Held::Live), self.lease.held == Some(Held::Disk)),
+            Phase::Stopped => (false, true),
+            _ => (false, false),
+        };
+        let instance = self.lease.instance.clone().filter(|_| live);
+        let target = Target { sandbox: self.lease.id.clone(), instance };
         let provider = &self.inner.provider;
+        let resizes =
+            if files { new.limits.disk_mib != old.limits.disk_mib } else { new.limits != old.limits };
         let apply = async {
-            if self.lease.limits != before.limits {
-                provider.resize(&target, &self.lease.limits).await?;
+            if (live || files) && resizes {
+                match provider.resize(&target, &new.limits).await {
+                    // There may be no files to speak of.
+                    Err(ProviderError::Gone { .. } | ProviderError::Unsupported { .. }) if files => {}
+                    resized => resized?,
+                }
             }
-            if self.lease.network != before.network {
-                provider.set_network(&target, self.lease.network).await?;
+            if live && new.network != old.network {
+                provider.set_network(&target, new.network).await?;
             }
             Ok::<(), ProviderError>(())
         };

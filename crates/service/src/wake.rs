@@ -1,0 +1,186 @@
+//! The one way to a sandbox's agent. Who needs it gets a sandbox that runs: one that sleeps is woken for it, where its lease
+//! allows. The caller is authorised first; many callers wake it once; how many wait and for how long is bounded.
+//!
+//! ```text
+//! authorise ──► busy (it can't fall asleep now) ──► runs? ──► agent
+//!                                                    │ no
+//!                          on its way ◄── wake: any ─┴─ explicit ──► asleep
+//!                               │ wait, bounded
+//!                               └──► agent, or wake_failed with the cause
+//! ```
+
+use std::sync::Arc;
+
+use atoll_agentapi::AgentClient;
+use atoll_model::{Code, Intent, Lease, Phase, Principal, Reason, Wake};
+use tokio::time::Instant;
+
+use crate::ServiceError;
+use crate::activity::{Busy, Kind};
+use crate::driver::{Mail, Verb};
+use crate::registry::{Handle, State};
+use crate::sandboxes::ask;
+use crate::service::{Inner, Service};
+
+/// A running sandbox with the client of its agent. As long as it is held, the sandbox does not count as idle.
+pub struct SandboxAgent {
+    /// Whose.
+    pub lease: Arc<Lease>,
+    /// Its agent. It ends with the instance.
+    pub client: AgentClient,
+    pub(crate) handle: Handle,
+    pub(crate) busy: Busy,
+}
+
+impl std::fmt::Debug for SandboxAgent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SandboxAgent").field("lease", &self.lease.id).finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// The agent of a sandbox, which is woken for it, for whoever composes from processes and files.
+    pub async fn agent(&self, who: &Principal, ident: &str) -> Result<SandboxAgent, ServiceError> {
+        self.awake_agent(who, ident, Kind::Request).await
+    }
+
+    pub(crate) async fn awake_agent(
+        &self,
+        who: &Principal,
+        ident: &str,
+        kind: Kind,
+    ) -> Result<SandboxAgent, ServiceError> {
+        let handle = self.driven(who, ident).await?;
+        let busy = handle.activity.begin(kind);
+        let (lease, client) = awake(&self.inner, &handle).await?;
+        Ok(SandboxAgent { lease, client, handle, busy })
+    }
+}
+
+/// What a request finds.
+enum Found {
+    Awake(Arc<Lease>, AgentClient),
+    /// It is on its way to run, or somebody must ask for that first.
+    Coming,
+    Sleeping,
+    Never,
+}
+
+/// The agent of a sandbox that runs, or that is woken for this. The caller is busy with it already.
+pub(crate) async fn awake(inner: &Inner, handle: &Handle) -> Result<(Arc<Lease>, AgentClient), ServiceError> {
+    match find(handle) {
+        Found::Awake(lease, agent) => return Ok((lease, agent)),
+        Found::Never => return Err(crate::error::phase_conflict(&handle.lease(), "commands and files")),
+        Found::Coming | Found::Sleeping => {}
+    }
+    let Ok(_place) = handle.activity.waiters.try_acquire() else {
+        metrics::counter!("atoll_wakes_total", "outcome" => "refused").increment(1);
+        let message = format!("too many requests wait for sandbox {} to wake", handle.lease().id);
+        return Err(ServiceError::new(Code::WakeFailed, message).retry_after(1));
+    };
+    let limit = inner.config.wake_wait;
+    let woken = tokio::time::timeout(limit, wake(handle)).await.unwrap_or_else(|_| {
+        let message =
+            format!("sandbox {} did not wake within {} s; it goes on", handle.lease().id, limit.as_secs());
+        Err(ServiceError::new(Code::WakeFailed, message).retry_after(5))
+    });
+    let outcome = if woken.is_ok() { "ok" } else { "failed" };
+    metrics::counter!("atoll_wakes_total", "outcome" => outcome).increment(1);
+    woken
+}
+
+async fn wake(handle: &Handle) -> Result<(Arc<Lease>, AgentClient), ServiceError> {
+    let begun = Instant::now();
+    let mut watched = handle.state.clone();
+    let mut asked = false;
+    loop {
+        // What changes from here on is seen by the wait below.
+        watched.mark_unchanged();
+        match find(handle) {
+            Found::Awake(lease, agent) => {
+                metrics::histogram!("atoll_wake_seconds").record(begun.elapsed().as_secs_f64());
+                return Ok((lease, agent));
+            }
+            Found::Never => return Err(failed(handle)),
+            Found::Coming => {}
+            Found::Sleeping if asked => return Err(failed(handle)),
+            Found::Sleeping => {
+                let lease = handle.lease();
+                if lease.wake == Wake::Explicit {
+                    return Err(asleep(&lease));
+                }
+                // The end of a stop can't be hurried; it is waited for.
+                if lease.phase != Phase::Stopping {
+                    let mail = |reply| Mail::Verb { verb: Verb::Start, reason: Reason::Woken, reply };
+                    ask(handle, mail).await.map_err(|cause| not_woken(&lease, &cause))?;
+                    asked = true;
+                    continue;
+                }
+            }
+        }
+        if watched.changed().await.is_err() {
+            return Err(ServiceError::new(Code::WakeFailed, "the service is ending").retry_after(2));
+        }
+    }
+}
+
+fn find(handle: &Handle) -> Found {
+    // In this order: the mark is taken away only after the phase behind it is published.
+    let falls_asleep = handle.activity.is_falling_asleep();
+    let State { lease, agent, failure } = handle.state.borrow().clone();
+    let runs_next = lease.intent == Intent::Run && failure.is_none();
+    match lease.phase {
+        Phase::Running if falls_asleep => Found::Sleeping,
+        Phase::Running => match agent {
+            Some(agent) => Found::Awake(lease, agent.with_pulse(handle.activity.pulse())),
+            None => Found::Never,
+        },
+        Phase::Starting | Phase::Resuming => Found::Coming,
+        Phase::Pausing
+        | Phase::Paused
+        | Phase::Stopping
+        | Phase::Stopped
+        | Phase::Archiving
+        | Phase::Archived
+        | Phase::Restoring => {
+            if runs_next {
+                Found::Coming
+            } else {
+                Found::Sleeping
+            }
+        }
+        Phase::Creating | Phase::Deleting | Phase::Deleted | Phase::Failed => Found::Never,
+    }
+}
+
+fn asleep(lease: &Lease) -> ServiceError {
+    let message = format!(
+        "sandbox {} is {}, and its lease lets only start and resume wake it",
+        lease.id,
+        lease.phase.as_str()
+    );
+    ServiceError::new(Code::Asleep, message).hint("resume it first, or update it with wake: any")
+}
+
+/// It went back to sleep, or worse, instead of waking.
+fn failed(handle: &Handle) -> ServiceError {
+    let State { lease, failure, .. } = handle.state.borrow().clone();
+    match failure {
+        Some(cause) => not_woken(&lease, &cause),
+        None => {
+            let message = format!("sandbox {} is {} again", lease.id, lease.phase.as_str());
+            ServiceError::new(Code::WakeFailed, message).retry_after(1)
+        }
+    }
+}
+
+fn not_woken(lease: &Lease, cause: &ServiceError) -> ServiceError {
+    let message = format!("sandbox {} could not be woken: {}", lease.id, cause.message);
+    let error = ServiceError::new(Code::WakeFailed, message)
+        .retry_after(cause.retry_after_s.unwrap_or(5))
+        .caused_by(cause.clone());
+    match &cause.hint {
+        Some(hint) => error.hint(hint.clone()),
+        None => error,
+    }
+}
