@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "this is test code behind a feature")]
 
+pub mod life;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -28,7 +30,7 @@ mod futures_box {
 #[must_use]
 pub fn all() -> Vec<Case> {
     macro_rules! cases {
-        ($($name:ident),* $(,)?) => { vec![$((stringify!($name), |store| Box::pin($name(store)))),*] };
+        ($($name:path),* $(,)?) => { vec![$((stringify!($name), |store| Box::pin($name(store)))),*] };
     }
     cases![
         what_was_inserted_is_found_by_id_name_and_prefix,
@@ -46,6 +48,13 @@ pub fn all() -> Vec<Case> {
         samples_are_bounded_and_go_with_the_sandbox,
         events_are_ordered_and_filtered,
         a_sweep_forgets_only_what_is_old,
+        life::a_snapshot_is_found_by_id_name_and_prefix,
+        life::a_snapshot_is_replaced_by_its_id_and_keeps_its_place,
+        life::a_snapshot_name_is_unique_per_tenant,
+        life::snapshots_are_listed_by_page_tenant_sandbox_and_name,
+        life::children_and_threads_are_found_until_they_are_deleted,
+        life::a_restored_instance_takes_the_terminals_with_it,
+        life::memory_on_disk_takes_no_compute_until_it_is_resumed,
     ]
 }
 

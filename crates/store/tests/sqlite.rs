@@ -234,3 +234,90 @@ async fn writes_of_many_callers_are_all_there_when_answered() {
     store.close().await;
     assert!(matches!(store.live().await, Err(atoll_store::StoreError::Closed)));
 }
+
+/// The same rows in a database as the first release made it: schema 1, leases without what came later.
+fn as_the_first_release_wrote_it(from: &Path, to: &Path) {
+    std::fs::copy(from.join("secret.key"), to.join("secret.key")).unwrap();
+    let conn = rusqlite::Connection::open(to.join("sandbox.db")).unwrap();
+    conn.execute_batch(include_str!("../src/sqlite/0001.sql")).unwrap();
+    conn.pragma_update(None, "user_version", 1).unwrap();
+    conn.execute("ATTACH ?1 AS new", [from.join("sandbox.db").to_str().unwrap()]).unwrap();
+    conn.execute_batch(
+        "INSERT INTO main.tenants SELECT * FROM new.tenants;
+         INSERT INTO main.sandbox_leases
+           SELECT n, id, tenant, name, template, provider, desired, observed, holds_compute, cpu_milli, memory_mib,
+             disk_mib, generation, due_at, phase_ms, json_remove(lease, '$.held', '$.timers', '$.active_at',
+             '$.stopped_at', '$.hold', '$.on_exit', '$.thread', '$.wake', '$.source', '$.parent', '$.private_env',
+             '$.archive', '$.rollback_to')
+           FROM new.sandbox_leases;
+         INSERT INTO main.sandbox_instances SELECT * FROM new.sandbox_instances;
+         DETACH new;",
+    )
+    .unwrap();
+}
+
+fn running(lease: &atoll_model::Lease) -> atoll_store::Advance {
+    let row = atoll_store::InstanceRow {
+        instance: lease.instance.clone().unwrap(),
+        facts: serde_json::json!({ "pid": 7 }),
+        agent_token: "token".to_owned(),
+    };
+    let lease = atoll_model::Lease {
+        phase: atoll_model::Phase::Running,
+        generation: lease.generation + 1,
+        ..lease.clone()
+    };
+    atoll_store::Advance {
+        lease,
+        instance: atoll_store::InstanceChange::Put(row),
+        admit: atoll_store::Admit::Nothing,
+        events: vec![],
+    }
+}
+
+#[tokio::test]
+async fn a_database_of_the_first_release_opens_with_all_that_was_in_it() {
+    let (new, old) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = with_leases(new.path(), 3).await;
+    let lease = store.live().await.unwrap()[1].0.clone();
+    store.advance(running(&lease)).await.unwrap();
+    let before = store.live().await.unwrap();
+    store.close().await;
+    as_the_first_release_wrote_it(new.path(), old.path());
+    for _ in 0..2 {
+        let store = open(old.path()).unwrap();
+        // The default of every later field is what those leases meant.
+        assert_eq!(store.live().await.unwrap(), before);
+        assert_eq!(store.usage(&lease.tenant).await.unwrap().sandboxes, 3);
+        assert_eq!(store.all_snapshots().await.unwrap(), []);
+        assert_eq!(store.children(&lease.id).await.unwrap(), []);
+        store.close().await;
+    }
+    let store = open(old.path()).unwrap();
+    let first = before[0].0.clone();
+    store.advance(running(&first)).await.unwrap();
+    let child = atoll_model::Lease {
+        parent: Some(first.id.clone()),
+        thread: Some("t".to_owned()),
+        ..conformance::lease(50, &first.tenant)
+    };
+    store.insert(NewLease { lease: child.clone(), idempotency: None }).await.unwrap();
+    assert_eq!(store.children(&first.id).await.unwrap(), [child.id]);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_sealed_snapshot_token_without_its_key_is_refused_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = with_leases(dir.path(), 1).await;
+    let tenant = store.tenants().await.unwrap()[0].id.clone();
+    let shot = conformance::life::snapshot(1, &tenant, None);
+    store.put_snapshot(shot.clone(), None).await.unwrap();
+    store.put_snapshot(shot, Some("token-of-the-agent".to_owned())).await.unwrap();
+    store.close().await;
+    let content = std::fs::read(dir.path().join("sandbox.db")).unwrap();
+    assert!(!content.windows(18).any(|bytes| bytes == b"token-of-the-agent"), "sealed on disk");
+    std::fs::remove_file(dir.path().join("secret.key")).unwrap();
+    let error = refusal(dir.path());
+    assert!(matches!(error, OpenError::Secret { .. }), "{error}");
+}

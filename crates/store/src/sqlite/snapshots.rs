@@ -184,3 +184,29 @@ pub(crate) fn all(conn: &Connection) -> Result<Vec<Snapshot>, StoreError> {
 pub(crate) fn delete(conn: &Connection, id: &SnapshotId) -> Result<bool, StoreError> {
     Ok(conn.execute("DELETE FROM snapshots WHERE id = ?1", [id.as_str()])? > 0)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_tenant_has_at_most_so_many() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(include_str!("0001.sql")).unwrap();
+        conn.execute_batch(include_str!("0002.sql")).unwrap();
+        let tenant: TenantId = "tttttttttttttttttttt".parse().unwrap();
+        conn.execute("INSERT INTO tenants VALUES (?1, 't', '{}', 0)", [tenant.as_str()]).unwrap();
+        let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?2)
+                    INSERT INTO snapshots (id, tenant, sandbox, state, transient, snapshot)
+                    SELECT 's' || i, ?1, 'x', 'ready', 0, '{}' FROM n";
+        conn.execute(fill, params![tenant.as_str(), super::super::leases::int(PER_TENANT) - 1]).unwrap();
+        refuse_too_many(&conn, &tenant).unwrap();
+        let one_more = "INSERT INTO snapshots (id, tenant, sandbox, state, transient, snapshot)
+                        VALUES ('last', ?1, 'x', 'making', 1, '{}')";
+        conn.execute(one_more, [tenant.as_str()]).unwrap();
+        let refusal = refuse_too_many(&conn, &tenant).unwrap_err();
+        assert_eq!(refusal.kind(), atoll_model::ErrorKind::Exhausted);
+        assert!(refusal.to_string().contains("snapshots"), "{refusal}");
+    }
+}

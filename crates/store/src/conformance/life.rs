@@ -1,0 +1,232 @@
+//! Cases of the longer life: snapshots, forks, threads, and instances that are restored.
+
+use super::*;
+use crate::SnapshotQuery;
+use atoll_model::{Held, Snapshot, SnapshotId, SnapshotState};
+
+/// A snapshot of this number, not remembered yet.
+#[must_use]
+pub fn snapshot(n: u32, tenant: &TenantId, name: Option<&str>) -> Snapshot {
+    Snapshot {
+        id: SnapshotId::from_entropy(entropy(n)),
+        tenant: tenant.clone(),
+        sandbox: SandboxId::from_entropy(entropy(n % 2)),
+        name: name.map(str::to_owned),
+        transient: false,
+        state: SnapshotState::Ready,
+        memory: false,
+        template: "base".to_owned(),
+        template_version: "1".to_owned(),
+        env: BTreeMap::from([("A".to_owned(), "1".to_owned())]),
+        user: "user".to_owned(),
+        workdir: "/".to_owned(),
+        command: None,
+        limits: Limits::default(),
+        bytes: 4_096,
+        seal: "seal".to_owned(),
+        stood_still_us: 1_500,
+        created_at: at(i64::from(n)),
+    }
+}
+
+fn ids(snapshots: &[Snapshot]) -> Vec<SnapshotId> {
+    snapshots.iter().map(|snapshot| snapshot.id.clone()).collect()
+}
+
+pub(super) async fn a_snapshot_is_found_by_id_name_and_prefix(store: Subject) {
+    let (mine, other) =
+        (tenant(&store, 1, Quota::default()).await, tenant(&store, 2, Quota::default()).await);
+    // The sandbox of a snapshot need not be there.
+    let shot = snapshot(5, &mine, Some("before"));
+    store.put_snapshot(shot.clone(), None).await.unwrap();
+    assert_eq!(store.snapshot(&shot.id).await.unwrap(), Some((shot.clone(), None)));
+    for word in [shot.id.as_str(), "before", &shot.id.as_str()[..5]] {
+        assert_eq!(store.find_snapshot(Some(&mine), word).await.unwrap().first(), Some(&shot), "{word}");
+        assert_eq!(store.find_snapshot(None, word).await.unwrap().len(), 1, "{word}");
+        assert_eq!(store.find_snapshot(Some(&other), word).await.unwrap(), [], "{word}");
+    }
+    assert_eq!(store.find_snapshot(None, &shot.id.as_str()[..2]).await.unwrap(), []);
+    // These begin alike and differ in their sixth letter.
+    for n in [5 + 36u32.pow(5), 5 + 2 * 36u32.pow(5)] {
+        store.put_snapshot(snapshot(n, &mine, None), None).await.unwrap();
+    }
+    assert_eq!(store.find_snapshot(None, &shot.id.as_str()[..3]).await.unwrap().len(), 2);
+    assert!(store.delete_snapshot(&shot.id).await.unwrap());
+    assert!(!store.delete_snapshot(&shot.id).await.unwrap());
+    assert_eq!(store.snapshot(&shot.id).await.unwrap(), None);
+}
+
+pub(super) async fn a_snapshot_is_replaced_by_its_id_and_keeps_its_place(store: Subject) {
+    let mine = tenant(&store, 1, Quota::default()).await;
+    let making = Snapshot { state: SnapshotState::Making, ..snapshot(1, &mine, Some("one")) };
+    store.put_snapshot(making.clone(), None).await.unwrap();
+    store.put_snapshot(snapshot(2, &mine, None), None).await.unwrap();
+    // What is not ready is found by its whole id and for adoption, and nowhere else.
+    let all =
+        |name: Option<&str>| SnapshotQuery { limit: 10, name: name.map(str::to_owned), ..Default::default() };
+    assert_eq!(ids(&store.snapshots(all(None)).await.unwrap().items), ids(&[snapshot(2, &mine, None)]));
+    assert_eq!(store.find_snapshot(None, "one").await.unwrap(), []);
+    assert_eq!(store.find_snapshot(None, making.id.as_str()).await.unwrap().first(), Some(&making));
+    assert_eq!(store.all_snapshots().await.unwrap().len(), 2);
+    let ready = Snapshot { state: SnapshotState::Ready, memory: true, bytes: 9, ..making };
+    store.put_snapshot(ready.clone(), Some("token".to_owned())).await.unwrap();
+    assert_eq!(store.snapshot(&ready.id).await.unwrap(), Some((ready.clone(), Some("token".to_owned()))));
+    let listed = store.snapshots(all(None)).await.unwrap().items;
+    assert_eq!(listed.last(), Some(&ready), "newest first, and it was first");
+    let hidden = Snapshot { transient: true, ..ready.clone() };
+    store.put_snapshot(hidden.clone(), None).await.unwrap();
+    assert_eq!(store.snapshot(&ready.id).await.unwrap(), Some((hidden, None)), "the token goes with the row");
+    assert_eq!(store.find_snapshot(None, "one").await.unwrap(), []);
+    assert_eq!(store.snapshots(all(None)).await.unwrap().items.len(), 1);
+}
+
+pub(super) async fn a_snapshot_name_is_unique_per_tenant(store: Subject) {
+    let (mine, other) =
+        (tenant(&store, 1, Quota::default()).await, tenant(&store, 2, Quota::default()).await);
+    let first = snapshot(1, &mine, Some("name"));
+    store.put_snapshot(first.clone(), None).await.unwrap();
+    store.put_snapshot(first.clone(), None).await.unwrap();
+    store.put_snapshot(snapshot(2, &other, Some("name")), None).await.unwrap();
+    let second = snapshot(3, &mine, Some("name"));
+    let refusal = store.put_snapshot(second.clone(), None).await.unwrap_err();
+    assert!(matches!(&refusal, StoreError::SnapshotNameTaken { name } if name == "name"), "{refusal}");
+    let going = Snapshot { state: SnapshotState::Deleting, ..first };
+    store.put_snapshot(going.clone(), None).await.unwrap();
+    store.put_snapshot(second, None).await.unwrap();
+    store.put_snapshot(going, None).await.unwrap();
+    let nobody = TenantId::from_entropy(entropy(77));
+    let refusal = store.put_snapshot(snapshot(9, &nobody, None), None).await.unwrap_err();
+    assert!(matches!(refusal, StoreError::NoTenant), "{refusal}");
+}
+
+pub(super) async fn snapshots_are_listed_by_page_tenant_sandbox_and_name(store: Subject) {
+    let (mine, other) =
+        (tenant(&store, 1, Quota::default()).await, tenant(&store, 2, Quota::default()).await);
+    for n in 0..25 {
+        let name = (n == 7).then_some("seven");
+        store.put_snapshot(snapshot(n, &mine, name), None).await.unwrap();
+    }
+    store.put_snapshot(snapshot(99, &other, Some("seven")), None).await.unwrap();
+    let mut query = SnapshotQuery { tenant: Some(mine.clone()), limit: 10, ..Default::default() };
+    let mut seen = Vec::new();
+    for page in 0.. {
+        let answer = store.snapshots(query.clone()).await.unwrap();
+        seen.extend(answer.items.into_iter().map(|snapshot| snapshot.created_at.wall_ms));
+        store.put_snapshot(snapshot(100 + page, &mine, None), None).await.unwrap();
+        match answer.next_cursor {
+            Some(cursor) => query.cursor = Some(cursor),
+            None => break,
+        }
+    }
+    assert_eq!(seen, (0..25).rev().collect::<Vec<i64>>());
+    let count = |query: SnapshotQuery| {
+        let store = Arc::clone(&store);
+        async move { store.snapshots(SnapshotQuery { limit: 100, ..query }).await.unwrap().items.len() }
+    };
+    let named = SnapshotQuery { name: Some("seven".to_owned()), ..Default::default() };
+    assert_eq!(count(named.clone()).await, 2);
+    assert_eq!(count(SnapshotQuery { tenant: Some(mine), ..named }).await, 1);
+    let sandbox = Some(SandboxId::from_entropy(entropy(0)));
+    let of_sandbox = SnapshotQuery { sandbox, tenant: Some(other.clone()), ..Default::default() };
+    assert_eq!(count(of_sandbox.clone()).await, 0);
+    assert!(count(SnapshotQuery { tenant: None, ..of_sandbox }).await >= 13);
+    let bad = SnapshotQuery { cursor: Some("'; DROP".to_owned()), limit: 1, ..Default::default() };
+    assert!(matches!(store.snapshots(bad).await, Err(StoreError::BadCursor)));
+}
+
+pub(super) async fn children_and_threads_are_found_until_they_are_deleted(store: Subject) {
+    let (mine, other) =
+        (tenant(&store, 1, Quota::default()).await, tenant(&store, 2, Quota::default()).await);
+    let parent = lease(1, &mine);
+    let child =
+        |n| Lease { parent: Some(parent.id.clone()), thread: Some("t'1".to_owned()), ..lease(n, &mine) };
+    let foreign = Lease { thread: Some("t'1".to_owned()), ..lease(4, &other) };
+    for lease in [&parent, &child(2), &child(3), &foreign] {
+        store.insert(new(lease)).await.unwrap();
+    }
+    assert_eq!(store.children(&parent.id).await.unwrap(), [child(2).id, child(3).id]);
+    assert_eq!(store.children(&child(2).id).await.unwrap(), []);
+    assert_eq!(store.of_thread(Some(&mine), "t'1").await.unwrap(), [child(2), child(3)]);
+    assert_eq!(store.of_thread(None, "t'1").await.unwrap().len(), 3);
+    assert_eq!(store.of_thread(Some(&mine), "t").await.unwrap(), []);
+    advanced(&store, &child(2), Phase::Deleted).await;
+    assert_eq!(store.children(&parent.id).await.unwrap(), [child(3).id]);
+    assert_eq!(store.of_thread(Some(&mine), "t'1").await.unwrap(), [child(3)]);
+    // A parent's record may be forgotten before its children's.
+    advanced(&store, &parent, Phase::Deleted).await;
+    store.sweep(Sweep { events_kept: 9, deleted_before_ms: 9_999, idempotency_before_ms: 0 }).await.unwrap();
+    assert_eq!(store.children(&parent.id).await.unwrap(), [child(3).id]);
+}
+
+pub(super) async fn a_restored_instance_takes_the_terminals_with_it(store: Subject) {
+    let mine = tenant(&store, 1, Quota::default()).await;
+    let first = lease(1, &mine);
+    store.insert(new(&first)).await.unwrap();
+    let row = |n, token: &str| InstanceRow {
+        instance: InstanceId::from_entropy(entropy(n)),
+        facts: serde_json::json!({ "n": n }),
+        agent_token: token.to_owned(),
+    };
+    let running = Advance { instance: InstanceChange::Put(row(1, "old")), ..to(&first, Phase::Running) };
+    store.advance(running.clone()).await.unwrap();
+    let terminal = |id: &str, thread: &str, n| Terminal {
+        id: id.to_owned(),
+        sandbox: first.id.clone(),
+        instance: row(n, "").instance,
+        thread: thread.to_owned(),
+        pid: 4,
+        created_at_ms: 1,
+    };
+    for (id, thread) in [("a", "one"), ("b", "two")] {
+        store.put_terminal(terminal(id, thread, 1)).await.unwrap();
+    }
+    let restored =
+        Advance { instance: InstanceChange::Restored(row(2, "new")), ..to(&running.lease, Phase::Running) };
+    store.advance(restored.clone()).await.unwrap();
+    assert_eq!(store.live().await.unwrap(), [(restored.lease.clone(), Some(row(2, "new")))]);
+    let there = store.terminals(&first.id).await.unwrap();
+    assert_eq!(there, [terminal("a", "one", 2), terminal("b", "two", 2)]);
+    assert_eq!(
+        store.put_terminal(terminal("c", "one", 2)).await.unwrap().id,
+        "a",
+        "the shell is still there"
+    );
+    // A stale write moves nothing.
+    let late =
+        Advance { instance: InstanceChange::Restored(row(3, "late")), ..to(&running.lease, Phase::Running) };
+    assert!(matches!(store.advance(late).await, Err(StoreError::Stale { .. })));
+    assert_eq!(store.terminals(&first.id).await.unwrap(), there);
+    // A new boot has new terminals: those of the instance before are not handed out in it.
+    let booted =
+        Advance { instance: InstanceChange::Put(row(4, "boot")), ..to(&restored.lease, Phase::Running) };
+    store.advance(booted).await.unwrap();
+    assert_eq!(store.put_terminal(terminal("d", "one", 4)).await.unwrap().id, "d");
+}
+
+pub(super) async fn memory_on_disk_takes_no_compute_until_it_is_resumed(store: Subject) {
+    let limits = Limits { memory_mib: 600, disk_mib: 100, ..Limits::default() };
+    let quota = Quota { memory_mib: Some(1_000), disk_mib: Some(200), ..Default::default() };
+    let mine = tenant(&store, 1, quota).await;
+    let sized = |n| Lease { limits, ..lease(n, &mine) };
+    store.insert(new(&sized(1))).await.unwrap();
+    let frozen = Lease { held: Some(Held::Live), ..sized(1) };
+    let frozen = advanced(&store, &frozen, Phase::Paused).await;
+    assert_eq!(store.usage(&mine).await.unwrap().memory_mib, 600, "frozen memory is memory");
+    assert!(matches!(store.insert(new(&sized(2))).await, Err(StoreError::Quota(_))));
+    let on_disk = advanced(&store, &Lease { held: Some(Held::Disk), ..frozen }, Phase::Paused).await;
+    let usage = store.usage(&mine).await.unwrap();
+    assert_eq!((usage.memory_mib, usage.cpu_milli, usage.disk_mib, usage.sandboxes), (0, 0, 100, 1));
+    store.insert(new(&sized(2))).await.unwrap();
+    let resume = Advance { admit: Admit::Compute, ..to(&on_disk, Phase::Resuming) };
+    let refusal = store.advance(resume.clone()).await.unwrap_err();
+    assert!(matches!(&refusal, StoreError::Quota(exceeded) if exceeded.what == "MiB of memory"), "{refusal}");
+    // A resize of what takes no compute is counted by its disk alone.
+    let grown = Lease { limits: Limits { memory_mib: 5_000, ..limits }, ..on_disk.clone() };
+    let grown = Advance { admit: Admit::Resize, ..to(&grown, Phase::Paused) };
+    store.advance(grown.clone()).await.unwrap();
+    let back = Lease { limits, ..grown.lease };
+    let back = advanced(&store, &back, Phase::Paused).await;
+    advanced(&store, &sized(2), Phase::Stopped).await;
+    store.advance(Advance { admit: Admit::Compute, ..to(&back, Phase::Resuming) }).await.unwrap();
+    assert_eq!(store.usage(&mine).await.unwrap().memory_mib, 600);
+}
