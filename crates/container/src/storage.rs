@@ -16,6 +16,8 @@ mod machine_id;
 mod pack;
 mod pool;
 mod snapshots;
+#[cfg(test)]
+mod tests;
 mod unpack;
 mod walk;
 
