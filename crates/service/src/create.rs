@@ -139,6 +139,7 @@ impl Service {
             archive: None,
             rollback_to: None,
         };
+        crate::deadlines::check_possible(&self.inner.provider.capabilities(), &lease)?;
         Ok((lease, seed))
     }
 

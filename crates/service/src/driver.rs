@@ -337,8 +337,9 @@ impl Driver {
     }
 
     async fn take_up(&mut self, first: Resumption) {
+        self.tidy_after_restart();
         match first {
-            Resumption::Nothing => self.tidy_after_restart(),
+            Resumption::Nothing => {}
             Resumption::Again => self.begin_again().await,
             Resumption::Halt => self.launch(Work::Halt { instance: self.lease.instance.clone() }),
             Resumption::Destroy => self.launch(Work::Destroy),
@@ -370,7 +371,10 @@ impl Driver {
 
     /// Objects of a restore that were not removed before the server ended.
     fn tidy_after_restart(&mut self) {
-        if self.lease.phase != Phase::Archived {
+        if !matches!(
+            self.lease.phase,
+            Phase::Archiving | Phase::Archived | Phase::Restoring | Phase::Deleting | Phase::Deleted
+        ) {
             self.tidy_objects();
         }
     }

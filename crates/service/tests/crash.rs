@@ -6,9 +6,11 @@ mod world;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use atoll_model::{CreateSandbox, Intent, Phase, Reason, SandboxId};
-use atoll_provider::fake::{Call, Script};
-use atoll_service::FailPoint;
+use atoll_model::lifecycle::phase_deadline_ms;
+use atoll_model::{CreateSandbox, Held, Intent, Origin, Phase, Principal, Reason, SandboxId, SnapshotState};
+use atoll_provider::fake::{Call, FakeProvider, Script};
+use atoll_service::{FailPoint, Fork, NewSnapshot, Pause, Service};
+use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use world::{Options, World};
 
@@ -44,33 +46,167 @@ fn keyed() -> CreateSandbox {
     CreateSandbox { name: Some("x".to_owned()), idempotency_key: Some("k".to_owned()), ..Default::default() }
 }
 
-/// Runs a whole life in a server that dies at the nth place; says where, or `None` when it got through.
-async fn die_at(at: usize) -> Option<&'static str> {
-    let stopper = Stopper::new(at);
-    let mut world = World::with(Options { failpoint: Some(stopper.failpoint()), ..Default::default() }).await;
-    let service = world.service.clone();
-    let who = world.admin.clone();
-    let life = tokio::spawn(async move {
+/// Part of a life, against a server that may die at any place of it.
+type Part = fn(Service, Principal, Arc<FakeProvider>) -> BoxFuture<'static, ()>;
+
+/// Everything that a sandbox goes through in a part, and the places that it passes beyond those of every part.
+const PARTS: &[(&str, Part, &[&str])] = &[
+    ("starts and stops", starts_and_stops, EVERYWHERE),
+    (
+        "pauses",
+        pauses,
+        &[
+            "pause.before",
+            "pause.frozen",
+            "checkpoint.before",
+            "checkpoint.after",
+            "resume.before",
+            "resume.after",
+            "restore.before",
+            "restore.made",
+        ],
+    ),
+    (
+        "snapshots",
+        snapshots,
+        &[
+            "snapshot.row",
+            "snapshot.made",
+            "snapshot.ready",
+            "snapshot.deleting",
+            "snapshot.removed",
+            "rollback.before",
+            "rollback.after",
+        ],
+    ),
+    ("forks", forks, &["fork.snapshot", "fork.child", "fork.made", "fork.done"]),
+    (
+        "archives",
+        archives,
+        &[
+            "archive.before",
+            "archive.packed",
+            "archive.uploaded",
+            "archive.written",
+            "archive.local_removed",
+            "restore.fetch",
+            "restore.unpacked",
+            "restore.objects_removed",
+        ],
+    ),
+];
+
+const EVERYWHERE: &[&str] = &[
+    "insert.before",
+    "insert.after",
+    "effect.before",
+    "effect.made",
+    "effect.after",
+    "advance.before",
+    "advance.after",
+];
+
+fn starts_and_stops(service: Service, who: Principal, _: Arc<FakeProvider>) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
         service.create(&who, keyed(), true).await.unwrap();
         service.stop(&who, "x", true).await.unwrap();
         service.start(&who, "x", true).await.unwrap();
         service.restart(&who, "x", true).await.unwrap();
         service.delete(&who, "x", true).await.unwrap();
-    });
+    })
+}
+
+/// Makes the sandbox, with something in its files and in its memory.
+async fn begin(service: &Service, who: &Principal, fake: &FakeProvider) -> SandboxId {
+    let (lease, _) = service.create(who, keyed(), true).await.unwrap();
+    fake.files(&lease.id, |files| files.insert("/kept".to_owned(), b"1".to_vec())).unwrap();
+    fake.memory(&lease.id, |bytes| *bytes = b"known".to_vec()).unwrap();
+    lease.id
+}
+
+fn pauses(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        begin(&service, &who, &fake).await;
+        let disk = Pause { memory: Some(Held::Disk) };
+        for ask in [Pause::default(), disk] {
+            service.pause(&who, "x", ask, true).await.unwrap();
+            service.resume(&who, "x", true).await.unwrap();
+        }
+        service.pause(&who, "x", Pause::default(), true).await.unwrap();
+        service.pause(&who, "x", disk, true).await.unwrap();
+        service.resume(&who, "x", true).await.unwrap();
+    })
+}
+
+fn snapshots(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let id = begin(&service, &who, &fake).await;
+        for (name, memory) in [("files", false), ("all", true)] {
+            let ask = NewSnapshot { name: Some(name.to_owned()), memory };
+            service.snapshot(&who, "x", ask).await.unwrap();
+            fake.files(&id, |files| files.insert("/kept".to_owned(), b"2".to_vec())).unwrap();
+            service.rollback(&who, "x", name, true).await.unwrap();
+            assert_eq!(fake.files(&id, |files| files["/kept"].clone()).unwrap(), b"1");
+            if !memory {
+                // Its processes began anew.
+                fake.memory(&id, |bytes| *bytes = b"known".to_vec()).unwrap();
+            }
+            let from = Origin::Snapshot { snapshot: name.to_owned(), memory };
+            let clone = CreateSandbox { from, ..Default::default() };
+            let (clone, _) = service.create(&who, clone, true).await.unwrap();
+            service.delete(&who, clone.id.as_str(), true).await.unwrap();
+            service.delete_snapshot(&who, name).await.unwrap();
+        }
+    })
+}
+
+fn forks(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        begin(&service, &who, &fake).await;
+        for memory in [false, true] {
+            let forked =
+                service.fork(&who, "x", Fork { count: 2, memory, ..Default::default() }).await.unwrap();
+            assert_eq!(forked.memory, memory);
+        }
+    })
+}
+
+fn archives(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        begin(&service, &who, &fake).await;
+        service.archive(&who, "x", true).await.unwrap();
+        service.restore(&who, "x", true).await.unwrap();
+        service.archive(&who, "x", true).await.unwrap();
+        service.start(&who, "x", true).await.unwrap();
+        while service.get(&who, "x").await.unwrap().archive.is_some() {
+            tokio::task::yield_now().await;
+        }
+    })
+}
+
+/// Runs a part of a life in a server that dies at the nth place; says where, or `None` when it got through.
+async fn die_at((of, part, _): (&str, Part, &[&str]), at: usize) -> Option<&'static str> {
+    let stopper = Stopper::new(at);
+    let mut world = World::with(Options { failpoint: Some(stopper.failpoint()), ..Default::default() }).await;
+    let mut life = tokio::spawn(part(world.service.clone(), world.admin.clone(), world.fake.clone()));
     let through = tokio::select! {
         () = stopper.stopped.notified() => false,
-        lived = life => { lived.unwrap(); true }
+        lived = &mut life => { lived.unwrap(); true }
     };
+    life.abort();
     let dir = world.crash().await;
     let world = World::reopen(dir, world.fake.clone(), world.clock.clone()).await;
     settle(&world).await;
     world.assert_no_leaks().await;
     if !through {
-        converge(&world).await;
+        converge(&world, of).await;
     }
-    let gone = world.service.delete(&world.admin, "x", true).await;
-    assert!(gone.is_ok() || through || world.fake.holds().is_empty());
+    for (lease, _) in world.store.live().await.unwrap() {
+        world.service.delete(&world.admin, lease.id.as_str(), true).await.unwrap();
+    }
+    settle(&world).await;
     assert_eq!(world.fake.holds(), []);
+    world.assert_no_leaks().await;
     *stopper.place.lock().unwrap()
 }
 
@@ -79,36 +215,103 @@ async fn settle(world: &World) {
     for _ in 0..200 {
         let live = world.store.live().await.unwrap();
         let passing = live.iter().any(|(lease, _)| {
-            matches!(lease.phase, Phase::Creating | Phase::Starting | Phase::Stopping | Phase::Deleting)
-                || (lease.phase == Phase::Stopped && lease.intent == Intent::Run)
+            phase_deadline_ms(lease.phase).is_some()
+                || matches!(
+                    (lease.phase, lease.intent),
+                    (Phase::Stopped, Intent::Run | Intent::Archive)
+                        | (Phase::Paused, Intent::Run)
+                        | (Phase::Archived, Intent::Run | Intent::Stop)
+                )
+                || (lease.archive.is_some() && lease.phase != Phase::Archived)
         });
-        if !passing {
+        let unfinished = world.store.all_snapshots().await.unwrap();
+        let unfinished =
+            unfinished.iter().any(|snapshot| snapshot.transient || snapshot.state != SnapshotState::Ready);
+        if !passing && !unfinished {
             return;
         }
         world.quiet().await;
     }
-    panic!("it does not settle: {:?}", world.store.live().await.unwrap());
+    panic!(
+        "it does not settle: {:?} {:?}",
+        world.store.live().await.unwrap(),
+        world.store.all_snapshots().await.unwrap()
+    );
 }
 
-/// A client that repeats its create with the same key gets one running sandbox, or the record of the deleted one.
-async fn converge(world: &World) {
+/// A client that repeats its create with the same key gets one sandbox, or the record of the deleted one. What it had is
+/// there, whatever it was doing, and it can be used.
+async fn converge(world: &World, of: &str) {
     let (lease, _) = world.service.create(&world.admin, keyed(), true).await.unwrap();
-    assert!(matches!(lease.phase, Phase::Running | Phase::Stopped | Phase::Deleted), "{lease:?}");
-    let held: Vec<SandboxId> = world.fake.holds().into_iter().map(|(id, _)| id).collect();
-    assert!(held.iter().all(|id| *id == lease.id), "one sandbox at most: {held:?}");
+    let resting = [Phase::Running, Phase::Paused, Phase::Stopped, Phase::Archived, Phase::Deleted];
+    assert!(resting.contains(&lease.phase), "{lease:?}");
+    if lease.phase == Phase::Deleted {
+        return;
+    }
+    let others = world.store.live().await.unwrap().len() - 1;
+    // A clone that was acknowledged, or both children of a fork that was: never one of two.
+    assert!(matches!(others, 0 | 2 | 4) || (others == 1 && of == "snapshots"), "{others} others");
+    let kept_memory = matches!(lease.phase, Phase::Running | Phase::Paused);
+    world.service.start(&world.admin, "x", true).await.unwrap();
+    let exec = atoll_service::Exec { argv: vec!["echo".to_owned(), "here".to_owned()], ..Default::default() };
+    let out = world.service.exec(&world.admin, "x", exec).await.unwrap();
+    assert_eq!(&out.stdout[..], b"here\n");
+    let files = world.fake.files(&lease.id, |files| files.get("/kept").cloned()).unwrap();
+    assert!(files.is_none() || files.as_deref() == Some(b"1") || files.as_deref() == Some(b"2"));
+    if of == "pauses" && files.is_some() && kept_memory {
+        let memory = world.fake.memory(&lease.id, |bytes| bytes.clone()).unwrap();
+        assert_eq!(memory, b"known", "a pause never loses a byte");
+    }
+    if of == "archives" && lease.phase == Phase::Archived {
+        assert_eq!(files.as_deref(), Some(&b"1"[..]), "an archive never loses a byte");
+    }
+}
+
+async fn every_place(part: usize) {
+    let (name, _, expected) = PARTS[part];
+    let mut places = std::collections::BTreeSet::new();
+    let mut at = 1;
+    while let Some(place) = die_at(PARTS[part], at).await {
+        places.insert(place);
+        at += 1;
+    }
+    for place in EVERYWHERE.iter().chain(expected) {
+        assert!(places.contains(place), "{name}: {place} was not died at, of {places:?}");
+    }
+    println!("{name}: died at {} moments", at - 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_dies_at_any_place_leaves_the_old_or_the_new_state() {
-    let mut places = std::collections::BTreeSet::new();
-    let mut at = 1;
-    while let Some(place) = die_at(at).await {
-        places.insert(place);
-        at += 1;
-    }
-    assert!(at > 20, "a life has many places: {at}");
+    every_place(0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_dies_while_it_pauses_or_resumes_loses_no_byte_of_memory() {
+    every_place(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_dies_over_a_snapshot_or_a_rollback_leaves_the_old_or_the_new_state() {
+    every_place(2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_dies_over_a_fork_leaves_all_children_or_none() {
+    every_place(3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_dies_over_an_archive_leaves_all_files_here_or_there() {
+    every_place(4).await;
+}
+
+#[test]
+fn every_named_place_belongs_to_a_part_of_a_life() {
     let all: std::collections::BTreeSet<_> = FailPoint::PLACES.iter().copied().collect();
-    assert_eq!(places, all, "every named place was died at");
+    let passed: std::collections::BTreeSet<_> =
+        PARTS.iter().flat_map(|(_, _, places)| places.iter().copied()).collect();
+    assert_eq!(passed, all);
 }
 
 #[tokio::test(start_paused = true)]

@@ -95,7 +95,9 @@ impl Driver {
         let tidying = self.inner.spawn(async move {
             // LIMIT: storage that is away for longer is asked again at the next start.
             for wait_s in [0, 2, 10, 60, 300] {
-                tokio::time::sleep(std::time::Duration::from_secs(wait_s)).await;
+                if wait_s > 0 {
+                    tokio::time::sleep(std::time::Duration::from_secs(wait_s)).await;
+                }
                 match inner.archives.remove(&id).await {
                     Ok(()) => {
                         inner.failpoint.reach("restore.objects_removed").await;

@@ -51,8 +51,11 @@ impl SnapshotJob {
 }
 
 impl Driver {
-    /// Takes the snapshot when what is under way is over.
+    /// Takes the snapshot of a resting sandbox, when what may be under way there is over.
     pub(super) fn on_snapshot(&mut self, wanted: SnapshotJob) {
+        if !self.can_be_kept() {
+            return wanted.answer(Err(crate::error::phase_conflict(&self.lease, "snapshot")));
+        }
         self.snapshots.push_back(Arc::new(wanted));
         self.next_snapshot();
     }
@@ -61,22 +64,28 @@ impl Driver {
     pub(super) fn next_snapshot(&mut self) {
         while self.under_way.is_none() {
             let Some(wanted) = self.snapshots.pop_front() else { return };
-            match self.lease.phase {
-                Phase::Running | Phase::Paused | Phase::Stopped => self.launch(Work::Snapshot(wanted)),
-                Phase::Creating
-                | Phase::Pausing
-                | Phase::Resuming
-                | Phase::Stopping
-                | Phase::Starting
-                | Phase::Archiving
-                | Phase::Archived
-                | Phase::Restoring
-                | Phase::Failed
-                | Phase::Deleting
-                | Phase::Deleted => {
-                    wanted.answer(Err(crate::error::phase_conflict(&self.lease, "snapshot")));
-                }
+            if self.can_be_kept() {
+                self.launch(Work::Snapshot(wanted));
+            } else {
+                wanted.answer(Err(crate::error::phase_conflict(&self.lease, "snapshot")));
             }
+        }
+    }
+
+    const fn can_be_kept(&self) -> bool {
+        match self.lease.phase {
+            Phase::Running | Phase::Paused | Phase::Stopped => true,
+            Phase::Creating
+            | Phase::Pausing
+            | Phase::Resuming
+            | Phase::Stopping
+            | Phase::Starting
+            | Phase::Archiving
+            | Phase::Archived
+            | Phase::Restoring
+            | Phase::Failed
+            | Phase::Deleting
+            | Phase::Deleted => false,
         }
     }
 }

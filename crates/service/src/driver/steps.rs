@@ -138,9 +138,7 @@ impl Driver {
             }
             // The new name is in the store before the restore begins, with both tokens that the agent may then answer to.
             Phase::Resuming if from == Phase::Paused && next.held == Some(Held::Disk) => {
-                let row = self.row_to_restore()?;
-                next.instance = Some(row.instance.clone());
-                instance = InstanceChange::Restored(row);
+                instance = InstanceChange::Restored(self.row_to_restore()?);
             }
             Phase::Pausing if step.event == Event::Checkpoint => next.held = Some(Held::Live),
             // A pause that failed left it frozen with its memory where it was.
@@ -163,6 +161,9 @@ impl Driver {
             | Phase::Failed
             | Phase::Deleting
             | Phase::Deleted => {}
+        }
+        if let InstanceChange::Put(row) | InstanceChange::Restored(row) = &instance {
+            next.instance = Some(row.instance.clone());
         }
         self.dates(next, from);
         Ok(instance)

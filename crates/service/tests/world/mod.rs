@@ -128,23 +128,47 @@ impl World {
         self.quiet().await;
     }
 
-    /// The fake holds exactly what the store says is there.
+    /// The fake, and object storage, hold exactly what the store says is there.
     pub async fn assert_no_leaks(&self) {
-        let mut known: Vec<_> = self
-            .store
-            .live()
-            .await
-            .unwrap()
-            .into_iter()
-            .map(|(lease, _)| (lease.id, lease.instance))
-            .collect();
+        let live = self.store.live().await.unwrap();
+        for (id, instance) in &self.fake.holds() {
+            let lease = live.iter().map(|(lease, _)| lease).find(|lease| lease.id == *id);
+            let lease = lease.unwrap_or_else(|| panic!("{id} leaks"));
+            assert_ne!(lease.phase, Phase::Archived, "{id} leaks its files");
+            // What is on disk has no instance; the lease names the one that it was.
+            let on_disk = lease.held == Some(atoll_model::Held::Disk) && instance.is_none();
+            assert!(on_disk || lease.instance == *instance, "{id} leaks {instance:?}: {lease:?}");
+        }
+        let mut known: Vec<_> =
+            self.store.all_snapshots().await.unwrap().into_iter().map(|snapshot| snapshot.id).collect();
         known.sort();
-        let held = self.fake.holds();
-        for (id, instance) in &held {
-            let lease = known.iter().find(|(known, _)| known == id);
-            assert!(lease.is_some_and(|(_, known)| known == instance), "{id} leaks {instance:?}: {known:?}");
+        let mut held = self.fake.snapshots();
+        held.sort();
+        assert_eq!(held, known, "snapshots leak");
+        for id in self.archived() {
+            let named = live.iter().any(|(lease, _)| lease.id.as_str() == id && lease.archive.is_some());
+            assert!(named, "the archive of {id} leaks");
         }
     }
+
+    /// Sandboxes that have anything in object storage.
+    pub fn archived(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for folder in std::fs::read_dir(self.data().join("archive")).into_iter().flatten() {
+            let path = folder.unwrap().path();
+            if has_files(&path) {
+                found.push(path.file_name().unwrap().to_string_lossy().into_owned());
+            }
+        }
+        found
+    }
+}
+
+fn has_files(path: &std::path::Path) -> bool {
+    if !path.is_dir() {
+        return true;
+    }
+    std::fs::read_dir(path).into_iter().flatten().any(|entry| has_files(&entry.unwrap().path()))
 }
 
 async fn breathe() {
