@@ -8,7 +8,7 @@ mod v2;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_model::Limits;
@@ -64,6 +64,10 @@ pub(crate) trait Cgroups: Send + Sync + std::fmt::Debug {
     fn thaw(&self, name: &str) -> io::Result<()>;
     /// Whether they are stopped, or about to be.
     fn is_frozen(&self, name: &str) -> io::Result<bool>;
+    /// The folder whose files freeze it.
+    fn freezer(&self, name: &str) -> io::Result<PathBuf>;
+    /// Its place in each hierarchy: the controller that names the hierarchy (none on v2), and the path below its root.
+    fn homes(&self, name: &str) -> Vec<(String, String)>;
     /// Current figures.
     fn figures(&self, name: &str) -> io::Result<Figures>;
     /// How many processes were ended for want of memory.

@@ -13,6 +13,7 @@ mod pause;
 mod pool;
 mod provide;
 mod reaper;
+mod restore;
 mod resize;
 mod snapshot;
 mod watch;
@@ -35,6 +36,7 @@ use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinSet;
 
 use crate::block::{BlockError, Numbers};
+use crate::checkpoint::{Checkpoints, Criu};
 use crate::launcher::protocol::{Hello, Times};
 use crate::launcher::{LaunchError, Launcher, LauncherCommand};
 use crate::storage::{Layers, StorageChoice, StorageError};
@@ -152,6 +154,9 @@ struct Inner {
     reaper: Reaper,
     hands: Hands,
     dialer: Dialer,
+    checkpoints: Checkpoints,
+    /// CRIU, or why there is none.
+    criu: Result<Criu, String>,
     boot_id: String,
     /// The way back after stepping into a sandbox's UTS namespace.
     own_uts: Arc<OwnedFd>,
@@ -237,6 +242,8 @@ impl Engine {
             reaper,
             hands: Hands::start().map_err(step("start threads"))?,
             dialer: Dialer::start(DialerConfig::default()).map_err(step("start dialers"))?,
+            checkpoints: opened.checkpoints,
+            criu: opened.criu,
             boot_id: instance::boot_id().map_err(step("read the boot id"))?,
             own_uts: Arc::new(
                 std::fs::File::open("/proc/self/ns/uts").map_err(step("open our UTS namespace"))?.into(),
@@ -386,6 +393,8 @@ struct Opened {
     ground: Arc<Ground>,
     router: Router,
     dns: io::Result<DnsForwarder>,
+    checkpoints: Checkpoints,
+    criu: Result<Criu, String>,
 }
 
 impl Opened {
@@ -414,7 +423,13 @@ impl Opened {
             numbers: Arc::new(Mutex::new(numbers)),
         };
         let hello = Hello { stage: data.join("stage"), agent, needed, legacy };
-        Ok(Self { data, hello, ground: Arc::new(ground), router, dns })
+        let checkpoints =
+            Checkpoints::open(&data.join("pool")).map_err(step("make the folder of checkpoints"))?;
+        let criu = Criu::open(&data);
+        if let Err(why) = &criu {
+            tracing::info!(why, "memory can't be brought to disk here");
+        }
+        Ok(Self { data, hello, ground: Arc::new(ground), router, dns, checkpoints, criu })
     }
 }
 

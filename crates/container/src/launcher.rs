@@ -8,17 +8,21 @@
 //!    ◄──ready with its times, or the failed step ──────────────────────── ┘
 //! ```
 //!
+//! It also runs CRIU, in a child that makes the mounts a restored tree stands on ([`keeper`]).
+//!
 //! It is started by exec of our own program, never by a bare fork: a forked copy of a threaded server may find any lock
 //! held for ever, a fresh program may not. So it can also be started again when it dies. Requests are pipelined; it never
 //! waits for a first process. It owns nothing that must outlive it: when it goes, sandboxes go on.
 
 pub(crate) mod child;
 mod client;
+mod keeper;
 mod mounts;
 pub(crate) mod protocol;
 mod serve;
 pub(crate) mod wire;
 
 pub use client::{LaunchError, LauncherCommand};
-pub(crate) use client::{Launcher, Spawning};
+pub(crate) use client::{Launcher, Line, Spawning, Word};
+pub(crate) use keeper::RESTORE;
 pub use serve::main;

@@ -19,6 +19,7 @@
 mod agent_binary;
 mod block;
 mod cgroup;
+mod checkpoint;
 mod engine;
 pub mod launcher;
 mod mountinfo;

@@ -48,7 +48,7 @@ pub fn probes(data: &Path) -> Vec<Probe> {
         Probe::new("loop devices", device("/dev/loop-control"), "modprobe loop"),
         Probe::new("nft", program("nft"), "apt-get install nftables"),
         Probe::new("disk", disk(data), "free at least 4 GiB where the data folder lies"),
-        Probe::new("CRIU", criu(), "optional: criu 4.2 or newer, for pausing to disk"),
+        Probe::new("CRIU", criu(), "optional, for pausing to disk: criu 4.2 or newer in PATH or named by ATOLL_CRIU, or scripts/get-criu"),
         Probe::new("KVM", device("/dev/kvm"), "optional: needed by the microVM provider only"),
     ]
 }
@@ -91,10 +91,9 @@ fn quota() -> Result<String, String> {
     .into())
 }
 
-/// Older ones cannot read this kernel's time pages, or refuse every TCP socket.
+/// The one that the engine would use.
 fn criu() -> Result<String, String> {
-    let found = program("criu")?;
-    if version(&found) >= (4, 2) { Ok(found) } else { Err(format!("{found} is too old")) }
+    crate::checkpoint::find().map(|(program, version)| format!("{version}, {}", program.display()))
 }
 
 fn control_groups() -> Result<String, String> {

@@ -36,10 +36,33 @@ fn fd_from(answer: libc::c_long) -> OwnedFd {
 /// The calling process has one thread only, so that the child finds every lock free. It has set
 /// SECBIT_NO_SETUID_FIXUP, so that it keeps its capabilities.
 pub(crate) unsafe fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>, owner: u32) -> io::Result<Cloned> {
+    // SAFETY: the caller vouches for both.
+    unsafe { clone_with(NAMESPACES, cgroup, owner) }
+}
+
+/// Forks into a user namespace that belongs to `owner`, and into nothing else that is new.
+///
+/// # Safety
+/// As for [`clone_into_namespaces`].
+pub(crate) unsafe fn clone_into_users(owner: u32) -> io::Result<Cloned> {
+    // SAFETY: the caller vouches for both.
+    unsafe { clone_with(libc::CLONE_NEWUSER as u64, None, owner) }
+}
+
+/// Forks a child that shares nothing with its parent but open files.
+///
+/// # Safety
+/// The calling process has one thread only, so that the child finds every lock free.
+pub(crate) unsafe fn fork() -> io::Result<Cloned> {
+    // SAFETY: the caller vouches for it. The owner of namespaces does not matter where none are made.
+    unsafe { clone_with(0, None, 0) }
+}
+
+unsafe fn clone_with(namespaces: u64, cgroup: Option<BorrowedFd<'_>>, owner: u32) -> io::Result<Cloned> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: an all-zero clone_args is valid: every field is a plain number and zero means "not asked for".
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-    args.flags = NAMESPACES | libc::CLONE_PIDFD as u64;
+    args.flags = namespaces | libc::CLONE_PIDFD as u64;
     args.pidfd = (&raw mut pidfd) as u64;
     args.exit_signal = libc::SIGCHLD as u64;
     if let Some(cgroup) = cgroup {
@@ -243,6 +266,12 @@ pub(crate) fn reap_children_by_kernel(by_kernel: bool) {
     unsafe { libc::signal(libc::SIGCHLD, action) };
 }
 
+/// Makes the calling process the one that gets the orphans among its descendants.
+pub(crate) fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: prctl with plain numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.into()).map(drop)
+}
+
 /// Unblocks every signal.
 pub(crate) fn unblock_signals() {
     // SAFETY: `set` is initialised by sigemptyset before it is used.
@@ -295,6 +324,14 @@ pub(crate) fn execute(program: &CStr, arguments: &[&CStr], environment: &[&CStr]
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }
+}
+
+/// Does nothing until a signal ends the process.
+pub(crate) fn wait_for_ever() -> ! {
+    loop {
+        // SAFETY: waits for a signal.
+        unsafe { libc::pause() };
+    }
 }
 
 /// An ioctl whose argument is a structure that the kernel may fill.

@@ -26,6 +26,20 @@ pub fn setup_from_outside(namespace: BorrowedFd<'_>, address: Ipv4Addr) -> Resul
     configure(socket, address)
 }
 
+/// Gives `lo` addresses beside its own, from outside: a restored sandbox's sockets may hold addresses that it no longer has.
+pub fn add_to_loopback(namespace: BorrowedFd<'_>, addresses: &[Ipv4Addr]) -> Result<(), SetupError> {
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let mut socket =
+        Socket::open_in(Family::Route, namespace).map_err(|cause| SetupError { step: OPEN, cause })?;
+    let mut batch = Batch::new();
+    for address in addresses {
+        route::add_address(&mut batch, LOOPBACK_INDEX, *address, 32);
+    }
+    socket.call_all(&mut batch).map_err(|cause| SetupError { step: "give lo an address", cause })
+}
+
 /// Raises `lo` alone, for an instance that has no network yet.
 pub fn loopback_up() -> Result<(), SetupError> {
     let mut socket = Socket::open(Family::Route).map_err(|cause| SetupError { step: OPEN, cause })?;

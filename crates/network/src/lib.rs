@@ -50,7 +50,7 @@ mod tool;
 
 pub use address::{Block, BlockOutOfRange, GATEWAY, Link};
 pub use atoll_model::ErrorKind;
-pub use child::{child_setup, loopback_up, setup_from_outside};
+pub use child::{add_to_loopback, child_setup, loopback_up, setup_from_outside};
 pub use dialer::{Dialer, DialerConfig};
 pub use dns::{DnsForwarder, Upstreams};
 pub use doctor::{ForeignDrop, NetworkFacts, network_facts};

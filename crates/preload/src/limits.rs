@@ -1,4 +1,8 @@
-//! `prlimit` of another process, as the owner of its user namespace.
+//! What the owner of a sandbox's user namespace does, and not the host's root.
+//!
+//! - `prlimit` of another process: where root lacks `CAP_SYS_RESOURCE`, only the owner may read its limits.
+//! - `clone3` into a new user namespace: whoever makes it owns it, and the kernel counts what is used inside on the owner's
+//!   account. No two sandboxes may share an owner, and none may have the host's root.
 
 use std::ffi::{c_int, c_long};
 
@@ -14,7 +18,20 @@ fn next() -> Syscall {
     unsafe { std::mem::transmute::<*mut std::ffi::c_void, Syscall>(SYSCALL.address()) }
 }
 
-/// Takes the place of syscall(3); everything but `prlimit64` of another process passes.
+/// Whether a call is to be made as the owner.
+///
+/// # Safety
+/// As that of the call.
+unsafe fn is_owners(n: c_long, first: c_long) -> bool {
+    match n {
+        libc::SYS_prlimit64 => first != 0,
+        // SAFETY: the caller hands the kernel a `clone_args`, whose first field are the flags.
+        libc::SYS_clone3 => unsafe { *(first as *const u64) & libc::CLONE_NEWUSER as u64 != 0 },
+        _ => false,
+    }
+}
+
+/// Takes the place of syscall(3); everything but the calls above passes.
 ///
 /// # Safety
 /// As that of the call which is asked for.
@@ -28,7 +45,8 @@ unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    let owner = (n == libc::SYS_prlimit64 && a != 0).then(|| variable(c"ATOLL_CRIU_OWNER")).flatten();
+    // SAFETY: the caller's own promise.
+    let owner = unsafe { is_owners(n, a) }.then(|| variable(c"ATOLL_CRIU_OWNER")).flatten();
     let owner: Option<c_long> = owner.and_then(|text| text.to_str().ok()?.parse().ok());
     let next = next();
     // SAFETY: the caller's own promise. A variadic function takes integers in the same registers.
@@ -40,7 +58,13 @@ unsafe extern "C" fn syscall(
         libc::prctl(libc::PR_SET_SECUREBITS, bits | NO_SETUID_FIXUP);
         let keep: c_long = -1;
         next(libc::SYS_setresuid, keep, owner, keep);
+        // Files stay root's.
+        next(libc::SYS_setfsuid, 0 as c_long);
         let answer = next(n, a, b, c, d);
+        if n == libc::SYS_clone3 && answer == 0 {
+            // The child, in its own user namespace, with all capabilities there. It becomes root of it by itself.
+            return answer;
+        }
         let errno = *libc::__errno_location();
         next(libc::SYS_setresuid, keep, 0 as c_long, keep);
         libc::prctl(libc::PR_SET_SECUREBITS, bits);

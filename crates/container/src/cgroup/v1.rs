@@ -180,6 +180,18 @@ impl Cgroups for V1 {
         Ok(matches!(state.trim(), "FROZEN" | "FREEZING"))
     }
 
+    fn freezer(&self, name: &str) -> io::Result<PathBuf> {
+        self.folder(FREEZER, name)
+    }
+
+    fn homes(&self, name: &str) -> Vec<(String, String)> {
+        let of = |(controller, parent): &(&str, PathBuf)| {
+            let ours = parent.file_name().unwrap_or_default().to_string_lossy();
+            ((*controller).to_owned(), format!("/{ours}/{name}"))
+        };
+        self.parents.iter().map(of).collect()
+    }
+
     fn figures(&self, name: &str) -> io::Result<Figures> {
         let memory = self.folder(MEMORY, name)?;
         let cpu_ns = match self.folder(CPUACCT, name) {

@@ -108,6 +108,15 @@ impl Cgroups for V2 {
         Ok(read_number(&self.file(name, "cgroup.freeze"))? == 1)
     }
 
+    fn freezer(&self, name: &str) -> io::Result<PathBuf> {
+        Ok(self.parent.join(name))
+    }
+
+    fn homes(&self, name: &str) -> Vec<(String, String)> {
+        let ours = self.parent.file_name().unwrap_or_default().to_string_lossy();
+        vec![(String::new(), format!("/{ours}/{name}"))]
+    }
+
     fn figures(&self, name: &str) -> io::Result<Figures> {
         let pids = read_number(&self.file(name, "pids.current"))?;
         Ok(Figures {

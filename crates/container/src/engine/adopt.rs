@@ -16,10 +16,13 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::instance::{self, Facts, Live};
 use super::provide::network;
 use super::reaper::{Ground, Remains};
+use super::snapshot::blocking;
 use super::{Inner, failed};
 
 /// LIMIT: how long ends of strangers are waited for; what is left then goes to the reaper.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
+/// LIMIT: how long a run of CRIU that an earlier server began is waited for.
+const CRIU_WITHIN: Duration = Duration::from_secs(60);
 
 impl Inner {
     /// Finds known instances by their facts, never by parenthood, and sweeps the rest.
@@ -29,19 +32,28 @@ impl Inner {
         snapshots: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError> {
         let _alone = self.adoption.write().await;
+        self.dumps_end(&known).await;
         let mut fates = Vec::new();
         let mut alive = Vec::new();
         for known in known.iter() {
             let Some((instance, facts)) = &known.instance else { continue };
-            if self.is_held(&known.sandbox, instance) {
-                fates.push(Adopted { instance: instance.clone(), fate: Fate::Alive, facts: None });
-                continue;
-            }
-            let found =
-                serde_json::from_value::<Facts>(facts.clone()).ok().and_then(|facts| self.find(facts));
-            let fate = if found.is_some() { Fate::Alive } else { Fate::Gone };
-            fates.push(Adopted { instance: instance.clone(), fate, facts: None });
-            alive.extend(found.map(|live| (known, instance, Arc::new(live))));
+            let (found, told) = if self.is_held(&known.sandbox, instance) {
+                let place = self.place(&known.sandbox);
+                (place.live().map(|(_, live)| live), None)
+            } else {
+                let (facts, told) = self.facts_of(&known.sandbox, instance, facts);
+                let found = facts.and_then(|facts| self.find(facts)).map(Arc::new);
+                alive.extend(found.iter().map(|live| (known, instance, Arc::clone(live))));
+                let told = told.filter(|_| found.is_some());
+                (found, told)
+            };
+            let fate = match found {
+                Some(live) if known.paused && self.stands_still(&live) => Fate::Frozen,
+                Some(_) => Fate::Alive,
+                None if known.paused && self.checkpoints.exists(&known.sandbox) => Fate::Checkpointed,
+                None => Fate::Gone,
+            };
+            fates.push(Adopted { instance: instance.clone(), fate, facts: told });
         }
         let mut links: Vec<Link> = alive.iter().filter_map(|(_, _, live)| live.facts.link).collect();
         let mut cgroups: HashSet<String> =
@@ -64,10 +76,72 @@ impl Inner {
         for (known, instance, live) in alive {
             self.take_up(known, instance, live).await;
         }
+        self.sweep_checkpoints(&known, &fates).await?;
         self.sweep_snapshots(&known, &snapshots).await?;
         self.needs_adoption.store(false, Ordering::SeqCst);
         self.pool_wanted.notify_one();
         Ok(fates)
+    }
+
+    /// Waits for dumps and restores that an earlier server left under way: CRIU ends by itself, and until then nobody can say
+    /// what stands and what does not.
+    async fn dumps_end(&self, known: &[Known]) {
+        for known in known {
+            let (checkpoints, sandbox) = (self.checkpoints.clone(), known.sandbox.clone());
+            let waited = blocking(move || checkpoints.wait_for_criu(&sandbox, CRIU_WITHIN)).await;
+            if let Err(cause) = waited {
+                tracing::error!(sandbox = %known.sandbox, %cause, "CRIU still works on a sandbox");
+            }
+        }
+    }
+
+    /// Its facts as they were stored, or those of a restore that had come to its end without anybody writing it down.
+    fn facts_of(
+        &self,
+        sandbox: &SandboxId,
+        instance: &InstanceId,
+        stored: &serde_json::Value,
+    ) -> (Option<Facts>, Option<serde_json::Value>) {
+        if !stored.is_null() {
+            return (serde_json::from_value(stored.clone()).ok(), None);
+        }
+        match self.checkpoints.restored(sandbox).filter(|restored| restored.instance == *instance) {
+            Some(restored) => (serde_json::from_value(restored.facts.clone()).ok(), Some(restored.facts)),
+            None => (None, None),
+        }
+    }
+
+    fn stands_still(&self, live: &Live) -> bool {
+        self.ground.cgroups.is_frozen(&live.facts.cgroup).unwrap_or(false)
+    }
+
+    /// Removes drafts, checkpoints of those that live or should not have one, and logs. Whom a spent one became stays known as
+    /// long as that instance lives.
+    async fn sweep_checkpoints(&self, known: &[Known], fates: &[Adopted]) -> Result<(), ProviderError> {
+        let fate = |known: &Known| {
+            let (instance, _) = known.instance.as_ref()?;
+            fates.iter().find(|one| one.instance == *instance).map(|one| one.fate)
+        };
+        let (mut kept, mut lives) = (HashSet::new(), HashSet::new());
+        for known in known {
+            let name = known.sandbox.as_str().to_owned();
+            match fate(known) {
+                Some(Fate::Alive | Fate::Frozen) => drop(lives.insert(name)),
+                Some(Fate::Checkpointed) => drop(kept.insert(name)),
+                Some(Fate::Gone) => {}
+                // Only files, or files with the memory of a snapshot.
+                None if known.paused => drop(kept.insert(name)),
+                None => {}
+            }
+        }
+        let (checkpoints, data) = (self.checkpoints.clone(), self.config.data.clone());
+        let sweep = move || {
+            for name in checkpoints.list()? {
+                checkpoints.sweep_named(&name, kept.contains(&name), lives.contains(&name))?;
+            }
+            clear_logs(&data)
+        };
+        blocking(sweep).await.map_err(failed("sweeping checkpoints"))
     }
 
     /// The instance that the facts speak of, if it is still that one.
@@ -96,9 +170,10 @@ impl Inner {
         let (cgroups, router) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.router));
         let (layers, layer) = (Arc::clone(&self.ground.layers), known.sandbox.as_str().to_owned());
         let (limits, policy) = (known.limits, network(known.network));
+        let stays = known.paused && self.stands_still(&live);
         let again = move || {
-            // A create that was cut short may have left it frozen.
-            cgroups.thaw(&live.facts.cgroup)?;
+            // A create that was cut short may have left it frozen, and a dump that was cut short half frozen.
+            if stays { cgroups.freeze(&live.facts.cgroup)? } else { cgroups.thaw(&live.facts.cgroup)? }
             cgroups.set_limits(&live.facts.cgroup, &limits)?;
             if layers.exists(&layer) {
                 layers.set_limit(&layer, u64::from(limits.disk_mib) << 20)?;
@@ -145,6 +220,17 @@ impl Inner {
             }
         }
     }
+}
+
+/// Removes CRIU's logs of restores that nobody waits for any more.
+fn clear_logs(data: &std::path::Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(data.join("criu")).into_iter().flatten() {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            std::fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 impl Ground {

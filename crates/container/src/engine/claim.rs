@@ -85,7 +85,7 @@ impl Inner {
 }
 
 /// Steps into the sandbox's UTS namespace for one call, and home again.
-fn set_hostname(pidfd: &OwnedFd, home: &OwnedFd, hostname: &str) -> io::Result<()> {
+pub(super) fn set_hostname(pidfd: &OwnedFd, home: &OwnedFd, hostname: &str) -> io::Result<()> {
     let flags = rustix::thread::ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
     rustix::thread::move_into_thread_name_spaces(pidfd.as_fd(), flags)?;
     let named = rustix::system::sethostname(hostname.as_bytes());

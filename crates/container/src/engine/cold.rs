@@ -233,6 +233,7 @@ impl Inner {
             cgroup: plan.name.clone(),
             first_id,
             link,
+            earlier: Vec::new(),
             template: plan.template.name.clone(),
             template_version: plan.template.digest.clone(),
             storage: if matches!(plan.layer, LayerPlan::Memory) { Storage::Memory } else { Storage::Disk },

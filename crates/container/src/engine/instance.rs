@@ -1,6 +1,7 @@
 //! One live instance as the server holds it, and the facts by which it is found again.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -22,6 +23,9 @@ pub(super) struct Facts {
     pub(super) cgroup: String,
     pub(super) first_id: u32,
     pub(super) link: Option<Link>,
+    /// Addresses that it had before a restore; its own sockets may still use them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) earlier: Vec<Ipv4Addr>,
     pub(super) template: String,
     pub(super) template_version: String,
     pub(super) storage: Storage,

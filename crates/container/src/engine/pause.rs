@@ -1,44 +1,262 @@
-//! Pause and resume: freezing where it stands, memory to disk and back.
+//! Pause and resume: every process stands still where it is, and then its memory may go to disk.
+//!
+//! ```text
+//! freeze ─► dump (left frozen) ─► hashes, manifest ─► all on disk ─► rename ─► end the processes
+//! ```
+//!
+//! Up to the rename there is a frozen instance, from it on there is a checkpoint; a crash finds one of them, or both.
 
-use std::sync::Arc;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
-use atoll_model::Held;
-use atoll_provider::{Booted, InstanceSpec, ProviderError, Target};
+use atoll_model::{Held, SandboxId, Storage};
+use atoll_provider::{ProviderError, Target};
+use tokio::sync::oneshot;
 
-use super::{Inner, failed};
+use super::instance::Live;
+use super::reaper::Remains;
+use super::snapshot::blocking;
+use super::{Inner, Place, failed};
+use crate::checkpoint::{Criu, Draft, DumpAsk, Manifest, outside_mounts};
+use crate::launcher::Word;
+use crate::launcher::protocol;
+
+/// LIMIT: some gigabytes of memory to a slow disk. Longer is given up, and what CRIU still does is waited for at adoption.
+const DUMP_WITHIN: Duration = Duration::from_secs(300);
+/// LIMIT: killed processes are gone within milliseconds; what is left then is the reaper's.
+const DEAD_WITHIN: Duration = Duration::from_secs(2);
 
 impl Inner {
     /// Whether memory can be brought to disk here.
     pub(super) fn can_checkpoint(&self) -> bool {
-        false
+        self.criu.is_ok()
+    }
+
+    pub(super) fn criu(&self) -> Result<&Criu, ProviderError> {
+        self.criu.as_ref().map_err(|why| ProviderError::Unsupported {
+            what: "bringing memory to disk".into(),
+            hint: format!("{why}; install CRIU 4.2 or later, or run scripts/get-criu"),
+        })
     }
 
     pub(super) async fn pause(&self, target: &Target) -> Result<Held, ProviderError> {
-        let live = self.live(target)?;
-        let cgroups = Arc::clone(&self.ground.cgroups);
-        self.hands.run(move || cgroups.freeze(&live.facts.cgroup)).await.map_err(failed("freezing"))?;
-        Ok(Held::Live)
-    }
-
-    pub(super) async fn checkpoint(&self, target: &Target) -> Result<(), ProviderError> {
-        self.live(target)?;
-        Err(no_checkpoints())
+        let place = self.place(&target.sandbox);
+        let _turn = place.turn.lock().await;
+        match self.live(target) {
+            Ok(live) => {
+                self.freeze(&live).await?;
+                Ok(Held::Live)
+            }
+            Err(_) if self.checkpoints.exists(&target.sandbox) => Ok(Held::Disk),
+            Err(gone) => {
+                self.forget_empty(&target.sandbox, &place);
+                Err(gone)
+            }
+        }
     }
 
     pub(super) async fn resume(&self, target: &Target) -> Result<(), ProviderError> {
         let live = self.live(target)?;
+        let place = self.place(&target.sandbox);
+        let _turn = place.turn.lock().await;
         let cgroups = Arc::clone(&self.ground.cgroups);
         self.hands.run(move || cgroups.thaw(&live.facts.cgroup)).await.map_err(failed("thawing"))
     }
 
-    pub(super) async fn restore(&self, _spec: &InstanceSpec) -> Result<Booted, ProviderError> {
-        Err(no_checkpoints())
+    /// A place that was made only to wait in it.
+    pub(super) fn forget_empty(&self, sandbox: &SandboxId, place: &Arc<Place>) {
+        let mut places = self.places();
+        // The map's, and the caller's.
+        if place.live().is_none() && Arc::strong_count(place) <= 2 {
+            places.remove(sandbox);
+        }
+    }
+
+    pub(super) async fn freeze(&self, live: &Arc<Live>) -> Result<(), ProviderError> {
+        let (cgroups, live) = (Arc::clone(&self.ground.cgroups), Arc::clone(live));
+        let freeze = move || {
+            let frozen = cgroups.freeze(&live.facts.cgroup);
+            if frozen.is_err() {
+                let _ = cgroups.thaw(&live.facts.cgroup);
+            }
+            frozen
+        };
+        self.hands.run(freeze).await.map_err(failed("freezing"))
+    }
+
+    /// As a task of its own: a caller that goes away before the point of no return leaves a frozen instance, after it a
+    /// checkpoint, and never anything between.
+    pub(super) async fn checkpoint(self: &Arc<Self>, target: &Target) -> Result<(), ProviderError> {
+        let (engine, target) = (Arc::clone(self), target.clone());
+        let (mut answer, waiting) = oneshot::channel();
+        tokio::spawn(async move {
+            let outcome = engine.checkpoint_in_turn(&target, &mut answer).await;
+            let _ = answer.send(outcome);
+        });
+        waiting.await.map_err(failed("checkpointing"))?
+    }
+
+    async fn checkpoint_in_turn(
+        self: &Arc<Self>,
+        target: &Target,
+        caller: &mut oneshot::Sender<Result<(), ProviderError>>,
+    ) -> Result<(), ProviderError> {
+        let place = self.place(&target.sandbox);
+        let _turn = place.turn.lock().await;
+        let _changing = self.adoption.read().await;
+        let live = match self.live(target) {
+            Ok(live) => live,
+            Err(_) if self.checkpoints.exists(&target.sandbox) => return Ok(()),
+            Err(gone) => {
+                self.forget_empty(&target.sandbox, &place);
+                return Err(gone);
+            }
+        };
+        self.freeze(&live).await?;
+        let draft = self.draft(&target.sandbox).await?;
+        let outcome = self.write_checkpoint(&target.sandbox, &live, draft, caller).await;
+        if outcome.is_err() {
+            let (checkpoints, sandbox) = (self.checkpoints.clone(), target.sandbox.clone());
+            let _ = blocking(move || checkpoints.drop_draft(&sandbox)).await;
+            return outcome;
+        }
+        self.end_checkpointed(&place, &live).await;
+        Ok(())
+    }
+
+    async fn draft(&self, sandbox: &SandboxId) -> Result<Draft, ProviderError> {
+        let (checkpoints, sandbox) = (self.checkpoints.clone(), sandbox.clone());
+        blocking(move || checkpoints.draft(&sandbox)).await.map_err(failed("making room for memory"))
+    }
+
+    async fn write_checkpoint(
+        &self,
+        sandbox: &SandboxId,
+        live: &Arc<Live>,
+        draft: Draft,
+        caller: &oneshot::Sender<Result<(), ProviderError>>,
+    ) -> Result<(), ProviderError> {
+        let folder = draft.folder.clone();
+        self.dump(live, draft).await?;
+        if caller.is_closed() {
+            return Err(ProviderError::Gone { sandbox: sandbox.clone() });
+        }
+        let begun = Instant::now();
+        let (checkpoints, sandbox) = (self.checkpoints.clone(), sandbox.clone());
+        let committed = blocking(move || checkpoints.commit(&sandbox, &folder)).await;
+        metrics::histogram!("atoll_checkpoint_sync_seconds").record(begun.elapsed());
+        committed.map_err(not_written)
+    }
+
+    /// Dumps a frozen instance into a draft and seals it. Nothing is synced. The instance is frozen before and after, whatever
+    /// comes of it; somebody else thaws it.
+    pub(super) async fn dump(&self, live: &Arc<Live>, draft: Draft) -> Result<(Manifest, String), ProviderError> {
+        let criu = self.criu()?;
+        if live.facts.storage == Storage::Memory {
+            return Err(ProviderError::Unsupported {
+                what: "bringing the memory of a sandbox with files in memory to disk".into(),
+                hint: "its files end with its processes; make it with storage on disk".into(),
+            });
+        }
+        let begun = Instant::now();
+        let dumped = self.run_dump(criu, live, &draft).await;
+        // CRIU leaves it frozen. One that was ended by force does not.
+        self.freeze(live).await?;
+        let mut manifest = dumped?;
+        metrics::histogram!("atoll_checkpoint_dump_seconds").record(begun.elapsed());
+        let sealing = Instant::now();
+        let sealed = blocking(move || {
+            draft.tidy()?;
+            let hash = manifest.seal(&draft.folder)?;
+            Ok((manifest, hash))
+        })
+        .await;
+        metrics::histogram!("atoll_checkpoint_seal_seconds").record(sealing.elapsed());
+        sealed.map_err(not_written)
+    }
+
+    async fn run_dump(&self, criu: &Criu, live: &Arc<Live>, draft: &Draft) -> Result<Manifest, ProviderError> {
+        let facts = &live.facts;
+        let step = "looking at the sandbox";
+        let (outside, agent) = outside_mounts(facts.pid).map_err(failed(step))?;
+        let freezer = self.ground.cgroups.freezer(&facts.cgroup).and_then(File::open).map_err(failed(step))?;
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(failed("copying a descriptor"));
+        let descriptors = vec![copy(&draft.images)?, copy(&draft.work)?, freezer.into()];
+        let ask = DumpAsk { pid: facts.pid, first_id: facts.first_id, outside: &outside };
+        let (arguments, environment) = criu.dump(&ask);
+        let request = protocol::Criu {
+            id: 0,
+            program: criu.program().to_owned(),
+            arguments,
+            environment,
+            rebuild: None,
+        };
+        let mut line = self.launcher.criu(request, descriptors).await.map_err(failed("launching CRIU"))?;
+        let late = |_| ProviderError::Late { what: "bringing memory to disk".into(), after: DUMP_WITHIN };
+        let step = "bringing memory to disk";
+        match tokio::time::timeout(DUMP_WITHIN, line.hear()).await.map_err(late)?.map_err(failed(step))? {
+            Word::Ended(0) => {}
+            Word::Ended(code) => {
+                let why = format!("CRIU ended with {code}: {}", draft.complaint());
+                return Err(failed(step)(io::Error::other(why)));
+            }
+            Word::Failed(why) => return Err(failed(step)(io::Error::other(why))),
+            Word::Step { action, .. } => {
+                return Err(failed(step)(io::Error::other(format!("CRIU came to {action} in a dump"))));
+            }
+        }
+        let mut manifest = Manifest::new(criu.version());
+        manifest.template.clone_from(&facts.template);
+        manifest.template_version.clone_from(&facts.template_version);
+        manifest.addresses = facts.link.map(|link| link.address).into_iter().chain(facts.earlier.clone()).collect();
+        (manifest.outside, manifest.agent) = (outside, agent);
+        Ok(manifest)
+    }
+
+    /// Ends an instance whose memory is on disk. It stands still, and none of its processes runs another instruction.
+    async fn end_checkpointed(&self, place: &Place, live: &Arc<Live>) {
+        live.expect_end();
+        place.set_live(None);
+        let (ground, doomed) = (Arc::clone(&self.ground), Arc::clone(live));
+        let work = move || ground.kill_all(&doomed.facts.cgroup);
+        if let Err(cause) = self.hands.run(work).await {
+            tracing::warn!(%cause, "a checkpointed sandbox's processes could not be ended at once");
+        }
+        // Its connections are closed by the kernel meanwhile, and their peers told; only then the link goes.
+        let _ = tokio::time::timeout(DEAD_WITHIN, live.dead()).await;
+        if let Some(link) = live.facts.link {
+            let _ = self.ground.router.lock().unwrap_or_else(PoisonError::into_inner).detach(link);
+        }
+        self.reaper.take(Remains {
+            cgroup: Some(live.facts.cgroup.clone()),
+            link: live.facts.link,
+            first_id: Some(live.facts.first_id),
+            ..Remains::default()
+        });
+    }
+
+    /// Removes what there is of a sandbox's memory on disk.
+    pub(super) async fn remove_checkpoint(&self, sandbox: &SandboxId) -> Result<(), ProviderError> {
+        let (checkpoints, sandbox) = (self.checkpoints.clone(), sandbox.clone());
+        blocking(move || checkpoints.remove(&sandbox)).await.map_err(failed("removing a checkpoint"))
     }
 }
 
-fn no_checkpoints() -> ProviderError {
-    ProviderError::Unsupported {
-        what: "bringing memory to disk".into(),
-        hint: "install CRIU 4.2 or later, or run scripts/get-criu".into(),
+/// A full pool is no fault of ours.
+fn not_written(cause: io::Error) -> ProviderError {
+    match cause.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            ProviderError::Exhausted { what: "disk space for memory".into() }
+        }
+        _ => failed("writing a checkpoint")(cause),
     }
+}
+
+/// Where the dump of a running instance goes that somebody else keeps.
+pub(super) fn draft_at(folder: &Path) -> Result<Draft, ProviderError> {
+    Draft::begin(folder).map_err(failed("making room for memory"))
 }

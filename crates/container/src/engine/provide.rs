@@ -114,13 +114,19 @@ impl Provider for Engine {
     }
 
     async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
-        let Some(place) = self.inner.places().get(&target.sandbox).cloned() else { return Ok(()) };
+        let place = self.inner.place(&target.sandbox);
         let _turn = place.turn.lock().await;
+        // First, so that a crash between the two does not bring back what was ended.
+        self.inner.remove_checkpoint(&target.sandbox).await?;
         match place.live() {
             Some((instance, live)) if target.instance.as_ref().is_none_or(|wanted| *wanted == instance) => {
                 self.inner.end(&place, &live, None).await
             }
-            _ => Ok(()),
+            Some(_) => Ok(()),
+            None => {
+                self.inner.forget_empty(&target.sandbox, &place);
+                Ok(())
+            }
         }
     }
 
@@ -129,6 +135,7 @@ impl Provider for Engine {
         place.condemn();
         let _turn = place.turn.lock().await;
         let layer = target.sandbox.as_str().to_owned();
+        self.inner.remove_checkpoint(&target.sandbox).await?;
         let ended = match place.live() {
             Some((_, live)) => self.inner.end(&place, &live, Some(layer)).await,
             None => {
@@ -380,7 +387,7 @@ impl Inner {
         })
     }
 
-    async fn template(&self, spec: &InstanceSpec) -> Result<Arc<Template>, ProviderError> {
+    pub(super) async fn template(&self, spec: &InstanceSpec) -> Result<Arc<Template>, ProviderError> {
         let (catalog, name, version) =
             (Arc::clone(&self.catalog), spec.template.clone(), spec.template_version.clone());
         let found = self.hands.run(move || {

@@ -157,11 +157,14 @@ impl Ground {
 
     /// Ends whoever is still inside, then removes the folders.
     pub(super) fn clear_cgroup(&self, name: &str) -> io::Result<()> {
+        self.kill_all(name)?;
+        self.cgroups.remove(name)
+    }
+
+    /// Ends all that are in a cgroup. Those that stand still run no more code of their own.
+    pub(super) fn kill_all(&self, name: &str) -> io::Result<()> {
         let processes = self.cgroups.processes(name)?;
-        if !processes.is_empty() {
-            // A frozen process does not die.
-            let _ = self.cgroups.thaw(name);
-        }
+        let is_empty = processes.is_empty();
         for pid in processes {
             let Some(pid) = rustix::process::Pid::from_raw(pid) else { continue };
             let Ok(pidfd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else {
@@ -172,6 +175,10 @@ impl Ground {
                 instance::kill(pidfd.as_fd())?;
             }
         }
-        self.cgroups.remove(name)
+        if !is_empty {
+            // A frozen process does not die. Each has its end before it now, so none comes to anything else.
+            let _ = self.cgroups.thaw(name);
+        }
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use super::protocol::{Failure, Hello, Reply, Spawn, Times};
+use super::protocol::{Criu, Failure, Hello, Reply, Request, Spawn, Times};
 use super::wire;
 
 /// LIMIT: a launcher prepares itself in some milliseconds.
@@ -97,7 +97,7 @@ impl Spawning {
                 Ok(())
             }
             Some(Answer::Failed(failure)) => Err(failure.into()),
-            Some(Answer::Spawned { .. }) | None => Err(LaunchError::Died),
+            Some(Answer::Spawned { .. } | Answer::Begun) | None => Err(LaunchError::Died),
         }
     }
 }
@@ -106,6 +106,7 @@ impl Spawning {
 enum Answer {
     Spawned { pid: i32, pidfd: OwnedFd, netns: OwnedFd, control: OwnedFd },
     Mounted(Times),
+    Begun,
     Failed(Failure),
 }
 
@@ -166,23 +167,99 @@ impl Launcher {
         mut request: Spawn,
         descriptors: Vec<OwnedFd>,
     ) -> Result<Spawning, LaunchError> {
-        let running = self.running().await?;
         request.id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (answers, mut rest) = mpsc::unbounded_channel();
-        running.expect(request.id, answers)?;
-        let asked = running.ask(&request, &descriptors).await;
-        drop(descriptors);
-        if asked.is_err() {
-            running.forget(request.id);
-            return Err(LaunchError::Died);
-        }
+        let mut rest = self.ask(request.id, Request::Spawn(request), descriptors).await?;
         match tokio::time::timeout(SPAWN_WITHIN, rest.recv()).await.map_err(|_| LaunchError::Late)? {
             Some(Answer::Spawned { pid, pidfd, netns, control }) => {
                 Ok(Spawning { pid, pidfd, netns, control, rest, times: Times::new() })
             }
             Some(Answer::Failed(failure)) => Err(failure.into()),
-            Some(Answer::Mounted(_)) | None => Err(LaunchError::Died),
+            Some(Answer::Mounted(_) | Answer::Begun) | None => Err(LaunchError::Died),
         }
+    }
+
+    /// Has CRIU run; answers the line over which it says how it goes. `request` gets its id here.
+    pub(crate) async fn criu(
+        &self,
+        mut request: Criu,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Line, LaunchError> {
+        request.id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(LaunchError::Start)?;
+        let line = Line::new(ours).map_err(LaunchError::Start)?;
+        let descriptors = std::iter::once(OwnedFd::from(theirs)).chain(descriptors).collect();
+        let mut rest = self.ask(request.id, Request::Criu(request), descriptors).await?;
+        match tokio::time::timeout(SPAWN_WITHIN, rest.recv()).await.map_err(|_| LaunchError::Late)? {
+            Some(Answer::Begun) => Ok(line),
+            Some(Answer::Failed(failure)) => Err(failure.into()),
+            Some(_) | None => Err(LaunchError::Died),
+        }
+    }
+
+    async fn ask(
+        &self,
+        id: u64,
+        request: Request,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<mpsc::UnboundedReceiver<Answer>, LaunchError> {
+        let running = self.running().await?;
+        let (answers, rest) = mpsc::unbounded_channel();
+        running.expect(id, answers)?;
+        let asked = running.ask(&request, &descriptors).await;
+        drop(descriptors);
+        if asked.is_err() {
+            running.forget(id);
+            return Err(LaunchError::Died);
+        }
+        Ok(rest)
+    }
+}
+
+/// What CRIU says while it runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It has come to a step and waits for [`Line::go_on`]. The pid is that of the tree's first process.
+    Step { action: String, pid: i32 },
+    /// It has ended with this code.
+    Ended(i32),
+    /// It could not even begin.
+    Failed(String),
+}
+
+/// The line to a run of CRIU.
+#[derive(Debug)]
+pub(crate) struct Line {
+    lines: tokio::io::BufReader<tokio::net::UnixStream>,
+}
+
+impl Line {
+    fn new(ours: std::os::unix::net::UnixStream) -> io::Result<Self> {
+        ours.set_nonblocking(true)?;
+        Ok(Self { lines: tokio::io::BufReader::new(tokio::net::UnixStream::from_std(ours)?) })
+    }
+
+    /// The next word. An error when nobody is left to say one.
+    pub(crate) async fn hear(&mut self) -> io::Result<Word> {
+        use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _};
+        /// LIMIT: what one line may hold; ours are some words.
+        const LINE_MAX: u64 = 4_096;
+        let mut text = String::new();
+        (&mut self.lines).take(LINE_MAX).read_line(&mut text).await?;
+        read_word(text.trim_end()).ok_or(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Lets it go on.
+    pub(crate) async fn go_on(&mut self) -> io::Result<()> {
+        tokio::io::AsyncWriteExt::write_all(self.lines.get_mut(), b"ok\n").await
+    }
+}
+
+fn read_word(line: &str) -> Option<Word> {
+    let (first, rest) = line.split_once(' ')?;
+    match first {
+        "ended" => rest.parse().ok().map(Word::Ended),
+        "failed" => Some(Word::Failed(rest.to_owned())),
+        action => Some(Word::Step { action: action.to_owned(), pid: rest.parse().ok()? }),
     }
 }
 
@@ -240,7 +317,7 @@ impl Running {
         self.lock().requests.remove(&id);
     }
 
-    async fn ask(&self, request: &Spawn, descriptors: &[OwnedFd]) -> io::Result<()> {
+    async fn ask(&self, request: &Request, descriptors: &[OwnedFd]) -> io::Result<()> {
         let bytes = serde_json::to_vec(request)?;
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         loop {
@@ -294,6 +371,7 @@ impl Running {
                 (id, Answer::Spawned { pid, pidfd, netns, control }, false)
             }
             Reply::Mounted { id, times } => (id, Answer::Mounted(times), true),
+            Reply::Begun { id } => (id, Answer::Begun, true),
             Reply::Failed { id, failure } => (id, Answer::Failed(failure), true),
         };
         let waiter = {

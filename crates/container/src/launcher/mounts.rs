@@ -16,12 +16,12 @@ use rustix::mount::{
     move_mount, open_tree,
 };
 
-use super::protocol::{Failure, Hello, Rootfs, Spawn, Step, Upper};
+use super::protocol::{Failure, Hello, Rebuild, Rootfs, Spawn, Step, Upper};
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
 
 /// What all sandboxes share.
 pub(super) struct Fixed {
-    stage: PathBuf,
+    pub(super) stage: PathBuf,
     agent: PathBuf,
     legacy: bool,
 }
@@ -37,7 +37,7 @@ impl Fixed {
         rustix::process::umask(Mode::empty());
         let stage = hello.stage.clone();
         attach_tmpfs(&stage, c"mode=0755,size=1m").step("mount the stage")?;
-        for name in ["root", "dev", "empty", "layers"] {
+        for name in ["root", "dev", "empty", "layers", "restore", "run"] {
             fs::create_dir(stage.join(name)).step("make the stage")?;
         }
         fill_dev(&stage.join("dev")).step("make the device folder")?;
@@ -65,7 +65,7 @@ fn trim(needed: &[&Path]) -> io::Result<()> {
     Ok(())
 }
 
-fn attach_tmpfs(at: &Path, options: &std::ffi::CStr) -> io::Result<()> {
+pub(super) fn attach_tmpfs(at: &Path, options: &std::ffi::CStr) -> io::Result<()> {
     Ok(rustix::mount::mount("tmpfs", at, "tmpfs", rustix::mount::MountFlags::NOSUID, options)?)
 }
 
@@ -97,6 +97,28 @@ fn fill_dev(at: &Path) -> io::Result<()> {
     fs::create_dir(at.join("shm"))
 }
 
+/// What mounts are wanted.
+pub(super) struct Ask<'a> {
+    rootfs: &'a Rootfs,
+    first_id: u32,
+    sudo: bool,
+    /// Another agent than the launcher's own.
+    agent: Option<&'a Path>,
+}
+
+impl<'a> From<&'a Spawn> for Ask<'a> {
+    fn from(spawn: &'a Spawn) -> Self {
+        Self { rootfs: &spawn.rootfs, first_id: spawn.first_id, sudo: spawn.sudo, agent: None }
+    }
+}
+
+impl<'a> From<&'a Rebuild> for Ask<'a> {
+    fn from(rebuild: &'a Rebuild) -> Self {
+        let agent = Some(rebuild.agent.as_path());
+        Self { rootfs: &rebuild.rootfs, first_id: rebuild.first_id, sudo: rebuild.sudo, agent }
+    }
+}
+
 /// The mounts of one sandbox, detached, ready to be handed to its first process.
 pub(super) struct Handover {
     root: OwnedFd,
@@ -109,27 +131,40 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    pub(super) fn make(fixed: &Fixed, spawn: &Spawn, users: BorrowedFd<'_>) -> Result<Self, Failure> {
+    pub(super) fn make(fixed: &Fixed, ask: &Ask<'_>, users: BorrowedFd<'_>) -> Result<Self, Failure> {
         let read_only = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV;
-        let agent = mapped_clone(&fixed.agent, read_only, users).step("clone the agent's folder")?;
+        let agent = ask.agent.unwrap_or(&fixed.agent);
+        let agent = mapped_clone(agent, read_only, users).step("clone the agent's folder")?;
         let dev = mapped_clone(&fixed.stage.join("dev"), ATTR_RDONLY | ATTR_NOSUID | ATTR_NOEXEC, users)
             .step("clone the device folder")?;
         let empty = mapped_clone(&fixed.stage.join("empty"), read_only | ATTR_NOEXEC, users)
             .step("clone the empty folder")?;
         let mut layers = Vec::new();
-        let changes = open_upper(&spawn.rootfs, spawn.first_id, users)?;
+        let changes = open_upper(ask.rootfs, ask.first_id, users)?;
         let mut overlay = |lower: &[PathBuf], names: (&str, &str)| {
-            let attributes = if spawn.sudo { ATTR_NODEV } else { ATTR_NODEV | ATTR_NOSUID };
-            let plan = Overlay { fixed, spawn, users, changes: changes.as_fd(), names, attributes };
+            let attributes = if ask.sudo { ATTR_NODEV } else { ATTR_NODEV | ATTR_NOSUID };
+            let plan = Overlay { fixed, ask, users, changes: changes.as_fd(), names, attributes };
             plan.mount(lower, &mut layers)
         };
-        let root = overlay(&spawn.rootfs.layers, ("upper", "work"))?;
-        let usr = match &spawn.rootfs.usr_layers[..] {
+        let root = overlay(&ask.rootfs.layers, ("upper", "work"))?;
+        let usr = match &ask.rootfs.usr_layers[..] {
             [] => None,
             lower => Some(overlay(lower, ("usr-upper", "usr-work"))?),
         };
         layers.push(changes);
         Ok(Self { root, agent, dev, empty, usr, _layers: layers })
+    }
+
+    /// Each with the name that a checkpoint has for it.
+    pub(super) fn named(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
+        let mut all = vec![
+            ("root", self.root.as_fd()),
+            ("agent", self.agent.as_fd()),
+            ("dev", self.dev.as_fd()),
+            ("empty", self.empty.as_fd()),
+        ];
+        all.extend(self.usr.as_ref().map(|usr| ("usr", usr.as_fd())));
+        all
     }
 
     pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
@@ -140,7 +175,7 @@ impl Handover {
 }
 
 /// A detached clone of the mount at `path`, seen through the ids of `users`.
-fn mapped_clone(path: &Path, attributes: u64, users: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(super) fn mapped_clone(path: &Path, attributes: u64, users: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mount = open_tree(CWD, path, flags)?;
     sys::mount_setattr(mount.as_fd(), attributes, Some(users))?;
@@ -187,7 +222,7 @@ fn memory_layer(bytes: u64, inodes: u64, first_id: u32, with_usr: bool) -> io::R
 /// One overlay to be mounted.
 struct Overlay<'a> {
     fixed: &'a Fixed,
-    spawn: &'a Spawn,
+    ask: &'a Ask<'a>,
     users: BorrowedFd<'a>,
     changes: BorrowedFd<'a>,
     names: (&'a str, &'a str),
@@ -207,13 +242,12 @@ impl Overlay<'_> {
             self.name_by_descriptor(&context, &lower).step("name the overlay's layers")?;
             None
         };
-        if self.spawn.rootfs.volatile {
+        if self.ask.rootfs.volatile {
             fsconfig_set_flag(context.as_fd(), "volatile").step("make the overlay volatile")?;
         }
         // The overlay works with its mounter's file-system ids. The sandbox does not know id 0 of the host, so with it
         // the overlay could not write to its own work folder and would silently be read-only.
-        sys::with_fs_ids(self.spawn.first_id, || fsconfig_create(context.as_fd()))
-            .step("mount the overlay")?;
+        sys::with_fs_ids(self.ask.first_id, || fsconfig_create(context.as_fd())).step("mount the overlay")?;
         let attributes = MountAttrFlags::from_bits_retain(u32::try_from(self.attributes).unwrap_or(0));
         let root =
             fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).step("take the overlay")?;
@@ -253,7 +287,7 @@ impl Overlay<'_> {
         }
         let empty = OpenTreeFlags::AT_EMPTY_PATH;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let changes = match &self.spawn.rootfs.upper {
+        let changes = match &self.ask.rootfs.upper {
             Upper::Folder(path) => mapped_clone(path, ATTR_NODEV, self.users)?,
             Upper::Tmpfs { .. } => open_tree(self.changes, "", flags | empty)?,
         };

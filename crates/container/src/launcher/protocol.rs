@@ -18,6 +18,49 @@ pub(crate) struct Hello {
     pub(crate) legacy: bool,
 }
 
+/// What a launcher is asked for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// A first process.
+    Spawn(Spawn),
+    /// A run of CRIU.
+    Criu(Criu),
+}
+
+/// A run of CRIU in a mount namespace of its own. Descriptors: the line to the server, then those that CRIU finds at
+/// [`FIRST_HANDED`] and above.
+///
+/// The launcher answers that it has begun. All else is said over the line, one line of text each: an action of
+/// CRIU with the pid of the first process (answered `ok` by the server), and at the end `ended` with the exit code.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Criu {
+    pub(crate) id: u64,
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) environment: Vec<(String, String)>,
+    /// For a restore: what its tree stands on.
+    pub(crate) rebuild: Option<Rebuild>,
+}
+
+/// What a restored tree stands on, made as for a first process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Rebuild {
+    pub(crate) rootfs: Rootfs,
+    pub(crate) first_id: u32,
+    pub(crate) sudo: bool,
+    /// The folder with the agent that was running.
+    pub(crate) agent: PathBuf,
+    /// The folder with the images; seen through the sandbox's ids.
+    pub(crate) images: PathBuf,
+    /// Images that others stand in for.
+    pub(crate) replaced: Vec<(String, Vec<u8>)>,
+}
+
+/// The number that the line to the server has in CRIU and its scripts.
+pub(crate) const LINE: i32 = 3;
+/// The number of the first of the other descriptors that are handed to CRIU.
+pub(crate) const FIRST_HANDED: i32 = 4;
+
 /// A request for a first process. Descriptors: token, then the cgroups.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spawn {
@@ -69,6 +112,8 @@ pub(crate) enum Reply {
     Ready,
     /// The process exists. Descriptors: pidfd, network namespace, control socket.
     Spawned { id: u64, pid: i32 },
+    /// CRIU is about to run; the rest is said over its line.
+    Begun { id: u64 },
     /// All mounts are made and handed over.
     Mounted { id: u64, times: Times },
     /// A step failed; what was made is undone, the process told to end. `id` 0: the launcher itself.

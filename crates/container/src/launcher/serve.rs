@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use super::child::{self, Inside};
 use super::mounts::{Fixed, Handover};
-use super::protocol::{CgroupEntry, Failure, Hello, Reply, Spawn, Step, Tell, Times};
-use super::wire;
+use super::protocol::{CgroupEntry, Failure, Hello, Reply, Request, Spawn, Step, Tell, Times};
+use super::{keeper, wire};
 use crate::sys::{self, Cloned};
 
 /// Runs a launcher on the socket at standard input. Returns when the server is gone.
@@ -38,8 +38,17 @@ fn run() -> io::Result<()> {
     };
     reply(&socket, &Reply::Ready, &[])?;
     while let Some((length, descriptors)) = wire::receive(&socket, &mut buffer)? {
-        let spawn: Spawn = serde_json::from_slice(&buffer[..length])?;
-        serve(&socket, &fixed, &spawn, descriptors)?;
+        match serde_json::from_slice(&buffer[..length])? {
+            Request::Spawn(spawn) => serve(&socket, &fixed, &spawn, descriptors)?,
+            Request::Criu(criu) => {
+                let begun = keeper::begin(&socket, &fixed, &criu, descriptors);
+                let answer = match begun {
+                    Ok(()) => Reply::Begun { id: criu.id },
+                    Err(failure) => Reply::Failed { id: criu.id, failure },
+                };
+                reply(&socket, &answer, &[])?;
+            }
+        }
     }
     Ok(())
 }
@@ -47,6 +56,8 @@ fn run() -> io::Result<()> {
 fn start(hello: &Hello) -> Result<Fixed, Failure> {
     sys::keep_capabilities_over_setuid().step("set secure bits")?;
     sys::reap_children_by_kernel(true);
+    // A restored first process is left behind by CRIU, and comes here to be reaped.
+    sys::adopt_orphans().step("become a reaper of orphans")?;
     // SAFETY: this process has one thread, so nobody is surprised by another view of the mounts.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.step("unshare mounts")?;
     let _ = crate::seccomp::compile();
@@ -102,7 +113,7 @@ fn launch(
         let (_, net) = &namespaces;
         reply(socket, &Reply::Spawned { id: spawn.id, pid }, &[pidfd.as_fd(), net.as_fd(), ours.as_fd()])
             .step("tell the server")?;
-        let handover = Handover::make(fixed, spawn, namespaces.0.as_fd())?;
+        let handover = Handover::make(fixed, &spawn.into(), namespaces.0.as_fd())?;
         watch.lap("mounts");
         let tell = serde_json::to_vec(&Tell::Mounts).map_err(io::Error::from).step("write a message")?;
         wire::send(&ours, &tell, &handover.descriptors()).step("hand the mounts over")?;
@@ -125,11 +136,17 @@ fn launch(
 
 /// Gives the process its ids; answers its user and network namespaces.
 fn map_ids(pid: i32, first_id: u32) -> Result<(OwnedFd, OwnedFd), Failure> {
+    let users = map_users(pid, first_id)?;
+    let net = std::fs::File::open(format!("/proc/{pid}/ns/net")).map(OwnedFd::from);
+    Ok((users, net.step("open the network namespace")?))
+}
+
+/// Gives the process its ids; answers its user namespace.
+pub(super) fn map_users(pid: i32, first_id: u32) -> Result<OwnedFd, Failure> {
     let map = format!("0 {first_id} {}", crate::block::IDS_PER_SANDBOX);
     std::fs::write(format!("/proc/{pid}/uid_map"), &map).step("write the uid map")?;
     std::fs::write(format!("/proc/{pid}/gid_map"), &map).step("write the gid map")?;
-    let open = |name| std::fs::File::open(format!("/proc/{pid}/ns/{name}")).map(OwnedFd::from);
-    Ok((open("user").step("open the user namespace")?, open("net").step("open the network namespace")?))
+    std::fs::File::open(format!("/proc/{pid}/ns/user")).map(OwnedFd::from).step("open the user namespace")
 }
 
 /// Takes the time of steps.

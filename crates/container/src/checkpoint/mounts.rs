@@ -1,0 +1,57 @@
+//! Which mounts of a sandbox come from outside, so that a restore has to bring them along.
+
+use std::io;
+
+/// Mount points of a process's namespace that come from outside, each with the part of ours that stands for it, and the name of
+/// the agent's folder.
+pub(crate) fn outside_mounts(pid: i32) -> io::Result<(Vec<(String, String)>, String)> {
+    parse(&std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))?)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the sandbox has lost its agent's folder"))
+}
+
+fn parse(text: &str) -> Option<(Vec<(String, String)>, String)> {
+    let mut agent = None;
+    let mut outside = Vec::new();
+    for line in text.lines() {
+        let Some((head, tail)) = line.split_once(" - ") else { continue };
+        let fields: Vec<&str> = head.split(' ').collect();
+        let (Some(root), Some(point), Some(kind)) = (fields.get(3), fields.get(4), tail.split(' ').next())
+        else {
+            continue;
+        };
+        let part = match (*point, kind) {
+            ("/.atoll", _) => {
+                agent = root.rsplit('/').next().map(str::to_owned);
+                "agent"
+            }
+            ("/dev", _) => "dev",
+            ("/usr", "overlay") => "usr",
+            (point, "tmpfs") if point.starts_with("/proc/") || point.starts_with("/sys/") => {
+                if root.ends_with("/null") { "dev/null" } else { "empty" }
+            }
+            _ => continue,
+        };
+        outside.push(((*point).to_owned(), part.to_owned()));
+    }
+    Some((outside, agent?))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn mounts_of_ours_are_told_from_the_sandboxs_own() {
+        let text = "1 0 0:1 / / rw - overlay none rw\n2 1 0:2 / /proc rw - proc proc rw\n\
+            3 2 0:9 /dev/null /proc/kcore ro - tmpfs tmpfs rw\n4 2 0:9 /empty /proc/scsi ro - tmpfs tmpfs rw\n\
+            5 1 0:9 /dev /dev ro - tmpfs tmpfs rw\n6 5 0:10 / /dev/shm rw - tmpfs none rw\n\
+            7 1 8:1 /data/agent/abc /.atoll ro - ext4 /dev/sda rw\n8 1 0:3 / /usr rw - overlay none rw\n";
+        let (outside, agent) = parse(text).unwrap();
+        let of = |point: &str| outside.iter().find(|(at, _)| at == point).map(|(_, part)| part.as_str());
+        assert_eq!(agent, "abc");
+        assert_eq!((of("/proc/kcore"), of("/proc/scsi"), of("/dev")), (Some("dev/null"), Some("empty"), Some("dev")));
+        assert_eq!((of("/usr"), of("/dev/shm"), of("/")), (Some("usr"), None, None));
+        assert!(parse("").is_none());
+    }
+}

@@ -1,0 +1,176 @@
+//! After a restore: TCP connections whose other end is not in the sandbox are closed, both ways.
+//!
+//! Their peers (the outside, and the host's own dials) have not been restored. Left alone a reader would wait for ever; closed by
+//! the kernel it gets an error at once and the peer, if it is still there, a reset. Connections within the sandbox stay.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+
+const BY_FAMILY: u16 = 20;
+const DESTROY: u16 = 21;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const REQUEST: u16 = 1;
+const ACK: u16 = 4;
+const DUMP: u16 = 0x300;
+const TCP: u8 = 6;
+const HEADER: usize = 16;
+/// Family, protocol, extensions, padding, states; then the socket's id.
+const ASK: usize = 8;
+/// Ports, addresses, interface and cookie.
+const ID: usize = 48;
+/// States of a connection that can carry something: established, both sides of opening and closing.
+const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
+
+/// One connected socket as the kernel names it.
+struct Found {
+    family: u8,
+    id: [u8; ID],
+    local: SocketAddr,
+    remote: SocketAddr,
+}
+
+/// Closes every connection in a network namespace that has one end there only; answers how many. Processes must stand still.
+pub(crate) fn close_halves(namespace: BorrowedFd<'_>) -> io::Result<usize> {
+    atoll_network::netns::run_in(namespace, || {
+        let socket = open()?;
+        let mut found = Vec::new();
+        for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+            found.extend(list(&socket, family)?);
+        }
+        let ends: HashSet<(SocketAddr, SocketAddr)> =
+            found.iter().map(|one| (one.local, one.remote)).collect();
+        let halves = found.iter().filter(|one| !ends.contains(&(one.remote, one.local)));
+        let mut closed = 0;
+        for half in halves {
+            destroy(&socket, half)?;
+            closed += 1;
+        }
+        Ok(closed)
+    })?
+}
+
+fn open() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket =
+        rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))?;
+    rustix::net::bind(&socket, &netlink::SocketAddrNetlink::new(0, 0))?;
+    Ok(socket)
+}
+
+fn request(kind: u16, flags: u16, family: u8, id: Option<&[u8; ID]>) -> Vec<u8> {
+    let length = (HEADER + ASK + ID) as u32;
+    let mut message = Vec::with_capacity(HEADER + ASK + ID);
+    message.extend_from_slice(&length.to_ne_bytes());
+    message.extend_from_slice(&kind.to_ne_bytes());
+    message.extend_from_slice(&(REQUEST | flags).to_ne_bytes());
+    message.extend_from_slice(&1u32.to_ne_bytes());
+    message.extend_from_slice(&0u32.to_ne_bytes());
+    message.extend_from_slice(&[family, TCP, 0, 0]);
+    message.extend_from_slice(&CONNECTED.to_ne_bytes());
+    message.extend_from_slice(id.unwrap_or(&[0; ID]));
+    message
+}
+
+fn list(socket: &OwnedFd, family: u8) -> io::Result<Vec<Found>> {
+    rustix::net::send(socket, &request(BY_FAMILY, DUMP, family, None), SendFlags::empty())?;
+    let mut found = Vec::new();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let (length, _) = rustix::net::recv(socket.as_fd(), &mut buffer[..], RecvFlags::empty())?;
+        let mut rest = &buffer[..length];
+        while let Some((kind, body, after)) = next(rest) {
+            match kind {
+                DONE => return Ok(found),
+                ERROR => return Err(failure(body).err().unwrap_or_else(|| io::ErrorKind::Other.into())),
+                _ => found.extend(read(body)),
+            }
+            rest = after;
+        }
+    }
+}
+
+fn destroy(socket: &OwnedFd, one: &Found) -> io::Result<()> {
+    rustix::net::send(socket, &request(DESTROY, ACK, one.family, Some(&one.id)), SendFlags::empty())?;
+    let mut buffer = vec![0; 8 * 1024];
+    let (length, _) = rustix::net::recv(socket.as_fd(), &mut buffer[..], RecvFlags::empty())?;
+    match next(&buffer[..length]) {
+        Some((ERROR, body, _)) => match failure(body) {
+            // It has gone by itself.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        },
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// The kind and body of the first message, and what comes after it.
+fn next(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
+    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
+    let body = bytes.get(HEADER..length)?;
+    Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+fn failure(body: &[u8]) -> io::Result<()> {
+    let code = body.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(libc::EIO, i32::from_ne_bytes);
+    if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-code)) }
+}
+
+fn read(body: &[u8]) -> Option<Found> {
+    let family = *body.first()?;
+    let id: [u8; ID] = body.get(4..4 + ID)?.try_into().ok()?;
+    let port = |at: usize| u16::from_be_bytes([id[at], id[at + 1]]);
+    Some(Found {
+        family,
+        id,
+        local: SocketAddr::new(address(family, &id[4..20])?, port(0)),
+        remote: SocketAddr::new(address(family, &id[20..36])?, port(2)),
+    })
+}
+
+/// An IPv4 address in the clothes of IPv6 is the same end.
+fn address(family: u8, bytes: &[u8]) -> Option<IpAddr> {
+    if i32::from(family) == libc::AF_INET {
+        return Some(Ipv4Addr::from(<[u8; 4]>::try_from(&bytes[..4]).ok()?).into());
+    }
+    Some(IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)).to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::io::Read as _;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_connection_with_both_ends_stays_and_a_half_one_is_closed() {
+        let namespace = atoll_network::netns::create().unwrap();
+        let (whole, mut half) = atoll_network::netns::run_in(namespace.as_fd(), || {
+            atoll_network::loopback_up().unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let at = listener.local_addr().unwrap();
+            let whole = (TcpStream::connect(at).unwrap(), listener.accept().unwrap().0);
+            let half = TcpStream::connect(at).unwrap();
+            let other = listener.accept().unwrap().0;
+            // As a restore leaves it: one end is simply not there.
+            rustix::net::sockopt::set_socket_linger(&other, Some(std::time::Duration::ZERO)).unwrap();
+            (whole, (half, other))
+        })
+        .unwrap();
+        assert_eq!(close_halves(namespace.as_fd()).unwrap(), 0, "all have both ends");
+        // The kernel would tell the other end; destroying one by hand shows that destroying works.
+        let socket = atoll_network::netns::run_in(namespace.as_fd(), open).unwrap().unwrap();
+        let wanted = half.0.local_addr().unwrap();
+        let found = list(&socket, libc::AF_INET as u8).unwrap();
+        let one = found.iter().find(|one| one.local == wanted).unwrap();
+        destroy(&socket, one).unwrap();
+        assert!(half.0.read(&mut [0; 1]).is_err());
+        drop(whole);
+    }
+}

@@ -1,0 +1,389 @@
+//! From memory on disk to an instance that runs: the cold start's ground, and CRIU's processes on it.
+//!
+//! ```text
+//! check ─► ids, cgroups, layer ─► launcher: mounts, CRIU ─┬ namespaces ► veth, address ┬► frozen ─► spent on disk ─► thaw
+//!                                                          └────────────────────────────┘
+//! ```
+//!
+//! Nothing of the sandbox runs before the checkpoint is spent, and it is spent only when everything stands.
+
+use std::fs::File;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use atoll_image::Template;
+use atoll_model::{Limits, Storage};
+use atoll_network::{Link, LinkError};
+use atoll_provider::{Booted, InstanceSpec, ProviderError};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::instance::{self, Facts, Live};
+use super::provide::network;
+use super::reaper::Remains;
+use super::snapshot::blocking;
+use super::{Inner, Place, claim, failed};
+use crate::checkpoint::{Manifest, RestoreAsk, Restored, VerifyError, close_halves, complaint, hold_images, users_image};
+use crate::launcher::protocol::{self, Rebuild, Rootfs, Upper};
+use crate::launcher::{Line, Word};
+
+/// LIMIT: some gigabytes of memory from a slow disk.
+const RESTORE_WITHIN: Duration = Duration::from_secs(300);
+/// LIMIT: killed processes are gone within milliseconds.
+const DEAD_WITHIN: Duration = Duration::from_secs(5);
+const MIB: u64 = 1 << 20;
+
+/// Where memory comes from, and what becomes of it there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The sandbox's own checkpoint, which is spent.
+    Own,
+    /// A snapshot's, which stays as it is.
+    Kept,
+}
+
+/// What is there once CRIU is done.
+struct Standing {
+    pid: i32,
+    pidfd: OwnedFd,
+    netns: OwnedFd,
+    link: Link,
+}
+
+impl Inner {
+    /// Runs a restore as a task of its own: a caller that goes away must not leave half an instance.
+    pub(super) async fn restore(self: &Arc<Self>, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        if self.needs_adoption.load(Ordering::SeqCst) {
+            return Err(ProviderError::Unsupported {
+                what: "a restore before adoption".into(),
+                hint: "instances of an earlier server may still live; call adopt first".into(),
+            });
+        }
+        let (engine, spec) = (Arc::clone(self), spec.clone());
+        engine.starting.fetch_add(1, Ordering::SeqCst);
+        let task = tokio::spawn(async move {
+            let outcome = engine.restore_in_turn(&spec).await;
+            engine.starting.fetch_sub(1, Ordering::SeqCst);
+            outcome
+        });
+        task.await.map_err(failed("restoring the sandbox"))?
+    }
+
+    async fn restore_in_turn(self: &Arc<Self>, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        let place = self.place(&spec.sandbox);
+        let _turn = place.turn.lock().await;
+        let _starting = self.adoption.read().await;
+        let gone = || ProviderError::Gone { sandbox: spec.sandbox.clone() };
+        if place.live().is_some() || !self.checkpoints.exists(&spec.sandbox) || place.is_doomed() {
+            self.forget_empty(&spec.sandbox, &place);
+            return Err(gone());
+        }
+        let folder = self.checkpoints.path(&spec.sandbox);
+        let restored = self.restore_from(&folder, Source::Own, spec).await;
+        let (live, booted) = match restored {
+            Ok(restored) => restored,
+            Err(error) => {
+                self.forget_empty(&spec.sandbox, &place);
+                return Err(error);
+            }
+        };
+        self.settle_in(spec, &place, live);
+        let (checkpoints, sandbox) = (self.checkpoints.clone(), spec.sandbox.clone());
+        // What it takes on disk goes behind the caller's back.
+        self.spawn(async move {
+            let _ = tokio::task::spawn_blocking(move || checkpoints.free_spent(&sandbox)).await;
+        });
+        Ok(booted)
+    }
+
+    pub(super) fn settle_in(self: &Arc<Self>, spec: &InstanceSpec, place: &Place, live: Live) {
+        let live = Arc::new(live);
+        place.set_live(Some((spec.instance.clone(), Arc::clone(&live))));
+        self.watch(live, &spec.sandbox, &spec.instance);
+    }
+
+    /// Makes the instance of `spec` from the images in `folder`, on the sandbox's layer. On an error nothing of it is left, and
+    /// none of its processes has run.
+    pub(super) async fn restore_from(
+        &self,
+        folder: &Path,
+        source: Source,
+        spec: &InstanceSpec,
+    ) -> Result<(Live, Booted), ProviderError> {
+        if spec.storage == Storage::Memory {
+            return Err(ProviderError::Unsupported {
+                what: "memory from disk on files in memory".into(),
+                hint: "use storage on disk".into(),
+            });
+        }
+        let begun = Instant::now();
+        let manifest = self.verified(folder).await?;
+        metrics::histogram!("atoll_restore_verify_seconds").record(begun.elapsed());
+        let template = self.template(spec).await?;
+        if template.digest != manifest.template_version {
+            return Err(ProviderError::NoTemplate { template: manifest.template });
+        }
+        let mut remains = Remains::default();
+        let outcome = self.restore_onto(folder, source, spec, &manifest, &template, &mut remains).await;
+        match outcome {
+            Ok(live) => {
+                let facts = serde_json::to_value(&live.facts).map_err(failed("writing facts"))?;
+                metrics::histogram!("atoll_restore_seconds").record(begun.elapsed());
+                Ok((live, Booted { facts, agent_token: None, from_pool: false }))
+            }
+            Err(error) => {
+                self.undo_restore(spec, remains).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn verified(&self, folder: &Path) -> Result<Manifest, ProviderError> {
+        let folder = folder.to_owned();
+        let verified = blocking(move || Ok(Manifest::verify(&folder))).await;
+        match verified.map_err(failed("reading a checkpoint"))? {
+            Ok((manifest, _)) => Ok(manifest),
+            Err(error) if error.is_damage() => Err(damaged(&error)),
+            Err(error) => Err(failed("reading a checkpoint")(error)),
+        }
+    }
+
+    async fn restore_onto(
+        &self,
+        folder: &Path,
+        source: Source,
+        spec: &InstanceSpec,
+        manifest: &Manifest,
+        template: &Template,
+        remains: &mut Remains,
+    ) -> Result<Live, ProviderError> {
+        let first_id =
+            self.numbers().take().map_err(|_| ProviderError::Exhausted { what: "id ranges".into() })?;
+        remains.first_id = Some(first_id);
+        remains.cgroup = Some(spec.instance.as_str().to_owned());
+        let (request, work) = self.restore_request(folder, spec, manifest, template, first_id).await?;
+        let log = work.join("restore.log");
+        let work_folder = File::open(&work).map_err(failed("opening a folder"))?.into();
+        let held = hold_images(folder).map_err(failed("holding the images"))?;
+        let launched = self.launcher.criu(request, vec![work_folder, held]).await;
+        let mut line = launched.map_err(failed("launching CRIU"))?;
+        let late = |_| ProviderError::Late { what: "restoring memory".into(), after: RESTORE_WITHIN };
+        let restoring = self.attend(&mut line, &log, spec, manifest, remains);
+        let standing = tokio::time::timeout(RESTORE_WITHIN, restoring).await.map_err(late);
+        let _ = std::fs::remove_dir_all(&work);
+        let standing = standing??;
+        self.let_go(source, spec, manifest, standing, first_id).await
+    }
+
+    /// Cgroups, layer and what the launcher is asked for; and a folder for CRIU's log.
+    async fn restore_request(
+        &self,
+        folder: &Path,
+        spec: &InstanceSpec,
+        manifest: &Manifest,
+        template: &Template,
+        first_id: u32,
+    ) -> Result<(protocol::Criu, PathBuf), ProviderError> {
+        let criu = self.criu()?;
+        let (cgroups, layers) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.layers));
+        let (name, layer) = (spec.instance.as_str().to_owned(), spec.sandbox.as_str().to_owned());
+        let (limits, with_usr) = (spec.limits, template.usr_overlay.is_some());
+        let (images, seen) = (folder.to_owned(), manifest.clone());
+        let work = self.config.data.join("criu").join(format!("work-{name}"));
+        let making = work.clone();
+        let prepare = move || {
+            std::fs::create_dir_all(&making)?;
+            let upper = layers.reopen(&layer, with_usr)?;
+            // CRIU's moving in is not the sandbox's to pay; its own limits come before it runs.
+            drop(cgroups.create(&name, &roomy(limits))?);
+            Ok((upper, users_image(&images, &seen, first_id)?))
+        };
+        let (upper, replaced) = self.hands.run(prepare).await.map_err(failed("preparing layer and cgroups"))?;
+        let usr = template.usr_overlay.as_ref();
+        let rootfs = Rootfs {
+            layers: template.layers.clone(),
+            usr_layers: usr.map(|usr| usr.layers().map(Path::to_path_buf).to_vec()).unwrap_or_default(),
+            upper: Upper::Folder(upper),
+            volatile: false,
+        };
+        let rebuild = Rebuild {
+            rootfs,
+            first_id,
+            sudo: template.sudo,
+            agent: self.config.data.join("agent").join(&manifest.agent),
+            images: folder.join("images"),
+            replaced: vec![replaced],
+        };
+        let homes = self.ground.cgroups.homes(spec.instance.as_str());
+        let (arguments, environment) = criu.restore(&RestoreAsk { manifest, first_id, cgroups: &homes });
+        let program = criu.program().to_owned();
+        Ok((protocol::Criu { id: 0, program, arguments, environment, rebuild: Some(rebuild) }, work))
+    }
+
+    /// Does the server's part of the steps that CRIU comes to.
+    async fn attend(
+        &self,
+        line: &mut Line,
+        log: &Path,
+        spec: &InstanceSpec,
+        manifest: &Manifest,
+        remains: &mut Remains,
+    ) -> Result<Standing, ProviderError> {
+        let step = "restoring memory";
+        let failure = |why: String| failed(step)(io::Error::other(why));
+        let mut standing: Option<Standing> = None;
+        let mut is_frozen = false;
+        loop {
+            match line.hear().await.map_err(failed(step))? {
+                Word::Step { action, pid } if action == "setup-namespaces" => {
+                    standing = Some(self.connect_restored(spec, manifest, pid, remains).await?);
+                }
+                Word::Step { action, .. } if action == "pre-resume" => {
+                    let (cgroups, name) = (Arc::clone(&self.ground.cgroups), spec.instance.as_str().to_owned());
+                    self.hands.run(move || cgroups.freeze(&name)).await.map_err(failed("freezing"))?;
+                    is_frozen = true;
+                }
+                Word::Step { action, .. } => return Err(failure(format!("CRIU came to {action}"))),
+                Word::Failed(why) => return Err(failure(why)),
+                Word::Ended(0) => {
+                    return standing
+                        .filter(|_| is_frozen)
+                        .ok_or_else(|| failure("CRIU skipped a step".into()));
+                }
+                Word::Ended(code) => {
+                    return Err(failure(format!("CRIU ended with {code}: {}", complaint(log))));
+                }
+            }
+            line.go_on().await.map_err(failed(step))?;
+        }
+    }
+
+    /// The network of the new namespaces: loopback, its veth, and every address that its sockets may hold.
+    async fn connect_restored(
+        &self,
+        spec: &InstanceSpec,
+        manifest: &Manifest,
+        pid: i32,
+        remains: &mut Remains,
+    ) -> Result<Standing, ProviderError> {
+        let step = "finding the restored process";
+        let id = Pid::from_raw(pid).ok_or_else(|| failed(step)(io::Error::from(io::ErrorKind::InvalidData)))?;
+        let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(failed(step))?;
+        let netns: OwnedFd = File::open(format!("/proc/{pid}/ns/net")).map_err(failed(step))?.into();
+        let link = self.reserve_again(manifest).map_err(failed("reserving an address"))?;
+        remains.link = Some(link);
+        let (router, policy) = (Arc::clone(&self.ground.router), network(spec.network));
+        let inside = netns.try_clone().map_err(failed("copying a descriptor"))?;
+        let earlier = earlier(manifest, link.address);
+        let connect = move || {
+            let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
+            router.attach(link, policy, inside.as_fd()).map_err(io::Error::other)?;
+            drop(router);
+            atoll_network::setup_from_outside(inside.as_fd(), link.address).map_err(io::Error::other)?;
+            atoll_network::add_to_loopback(inside.as_fd(), &earlier).map_err(io::Error::other)
+        };
+        self.hands.run(connect).await.map_err(failed("connecting the network"))?;
+        Ok(Standing { pid, pidfd, netns, link })
+    }
+
+    /// The address that it had, where nobody has it now.
+    fn reserve_again(&self, manifest: &Manifest) -> Result<Link, LinkError> {
+        let mut router = self.router();
+        match manifest.addresses.first() {
+            Some(address) => router.reserve(Some(*address)).or_else(|_| router.reserve(None)),
+            None => router.reserve(None),
+        }
+    }
+
+    /// Makes the frozen tree the sandbox's own, spends the checkpoint, and lets it run.
+    async fn let_go(
+        &self,
+        source: Source,
+        spec: &InstanceSpec,
+        manifest: &Manifest,
+        standing: Standing,
+        first_id: u32,
+    ) -> Result<Live, ProviderError> {
+        let facts = Facts {
+            boot_id: self.boot_id.clone(),
+            pid: standing.pid,
+            started: instance::started(standing.pid).map_err(failed("reading the start time"))?,
+            cgroup: spec.instance.as_str().to_owned(),
+            first_id,
+            link: Some(standing.link),
+            earlier: earlier(manifest, standing.link.address),
+            template: manifest.template.clone(),
+            template_version: manifest.template_version.clone(),
+            storage: Storage::Disk,
+        };
+        let restored = Restored {
+            instance: spec.instance.clone(),
+            facts: serde_json::to_value(&facts).map_err(failed("writing facts"))?,
+        };
+        let (ground, home) = (Arc::clone(&self.ground), Arc::clone(&self.own_uts));
+        let (checkpoints, spec) = (self.checkpoints.clone(), spec.clone());
+        let work = move || {
+            let name = spec.instance.as_str();
+            if !ground.cgroups.processes(name)?.contains(&standing.pid) {
+                return Err(io::Error::other("the restored processes are not in their cgroups"));
+            }
+            let closed = close_halves(standing.netns.as_fd())?;
+            tracing::debug!(closed, "connections to the outside were closed");
+            claim::set_hostname(&standing.pidfd, &home, &spec.hostname)?;
+            ground.cgroups.set_limits(name, &spec.limits)?;
+            ground.layers.set_limit(spec.sandbox.as_str(), u64::from(spec.limits.disk_mib) * MIB)?;
+            if source == Source::Own {
+                checkpoints.spend(&spec.sandbox, &restored)?;
+            }
+            ground.cgroups.thaw(name)?;
+            Ok((standing.pidfd, standing.netns))
+        };
+        let (pidfd, netns) = blocking(work).await.map_err(failed("letting the restored sandbox go"))?;
+        Live::new(facts, pidfd, netns).map_err(failed("watching the first process"))
+    }
+
+    /// Ends what stands of a restore that failed. The layer must be free before anybody tries again.
+    async fn undo_restore(&self, spec: &InstanceSpec, remains: Remains) {
+        let (ground, name) = (Arc::clone(&self.ground), spec.instance.as_str().to_owned());
+        let end = move || {
+            let begun = Instant::now();
+            while !ground.cgroups.processes(&name)?.is_empty() && begun.elapsed() < DEAD_WITHIN {
+                ground.kill_all(&name)?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        };
+        if let Err(cause) = blocking(end).await {
+            tracing::warn!(sandbox = %spec.sandbox, %cause, "a half-restored sandbox could not be ended at once");
+        }
+        self.reaper.take(remains);
+    }
+}
+
+fn damaged(error: &VerifyError) -> ProviderError {
+    ProviderError::Damaged { what: "the checkpoint".into(), why: error.to_string() }
+}
+
+/// Addresses that it had and has not now.
+fn earlier(manifest: &Manifest, now: Ipv4Addr) -> Vec<Ipv4Addr> {
+    let mut all: Vec<Ipv4Addr> = manifest.addresses.iter().copied().filter(|address| *address != now).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Room for CRIU beside the sandbox's own processes while it moves them in.
+fn roomy(limits: Limits) -> Limits {
+    const CRIU_MIB: u32 = 256;
+    const CRIU_PIDS: u32 = 64;
+    Limits {
+        cpu_milli: limits.cpu_milli.max(8_000),
+        memory_mib: limits.memory_mib.saturating_add(CRIU_MIB),
+        pids: limits.pids.saturating_add(CRIU_PIDS),
+        ..limits
+    }
+}

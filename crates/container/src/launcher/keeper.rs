@@ -1,0 +1,155 @@
+//! The keeper of one run of CRIU: a child of the launcher that makes what CRIU stands on, runs it, and tells how it ended.
+//!
+//! It has a mount namespace of its own with a `/run` that all runs share (CRIU remembers there what it learnt of the kernel)
+//! and a `/tmp` of its own. It goes on when launcher and server die: a dump that is cut short would leave half-stopped
+//! processes, one that ends leaves them as they were. It decides nothing; whether a restored tree may run is the server's word.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::fs::{CWD, Mode};
+use rustix::mount::{MoveMountFlags, move_mount};
+
+use super::mounts::{Fixed, Handover, attach_tmpfs, mapped_clone};
+use super::protocol::{Criu, FIRST_HANDED, Failure, LINE, Rebuild, Step};
+use super::serve::map_users;
+use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY, Cloned};
+
+/// Where the parts of a restored tree lie, each by the name that its checkpoint has for it.
+pub(crate) const RESTORE: &str = "/run/restore";
+
+/// What CRIU runs between its steps. The two that matter are asked of the server, which answers when it has done its part. No
+/// answer means no restore; CRIU only logs a failure of the last step, so there the tree is ended by hand.
+const ACTION: &str = r#"#!/bin/sh
+case $CRTOOLS_SCRIPT_ACTION in
+setup-namespaces | pre-resume) ;;
+*) exit 0 ;;
+esac
+if echo "$CRTOOLS_SCRIPT_ACTION $CRTOOLS_INIT_PID" >&3 && read -r answer <&3 && [ "$answer" = ok ]; then exit 0; fi
+kill -9 "$CRTOOLS_INIT_PID"
+exit 1
+"#;
+
+/// Starts a keeper and does not wait for it.
+pub(super) fn begin(
+    launcher: &OwnedFd,
+    fixed: &Fixed,
+    criu: &Criu,
+    descriptors: Vec<OwnedFd>,
+) -> Result<(), Failure> {
+    // SAFETY: the launcher has one thread.
+    match unsafe { sys::fork() }.step("fork")? {
+        Cloned::Parent { .. } => Ok(()),
+        Cloned::Child => {
+            sys::close_for_good(launcher.as_fd());
+            sys::reap_children_by_kernel(false);
+            sys::unblock_signals();
+            let mut said = match keep(fixed, criu, &descriptors) {
+                Ok(code) => format!("ended {code}\n"),
+                Err(failure) => format!("failed {failure}\n"),
+            };
+            if let Some(line) = descriptors.into_iter().next() {
+                // A newline in a message would be another message.
+                said = said.trim_end().replace('\n', " ") + "\n";
+                let _ = fs::File::from(line).write_all(said.as_bytes());
+            }
+            sys::exit_now(0)
+        }
+    }
+}
+
+/// Runs CRIU; answers its exit code, or 128 and the signal that ended it.
+fn keep(fixed: &Fixed, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i32, Failure> {
+    // SAFETY: this process has one thread, so nobody is surprised by another view of the mounts.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.step("unshare mounts")?;
+    let rebuilt = criu.rebuild.as_ref().map(|rebuild| Rebuilt::make(fixed, rebuild)).transpose()?;
+    let run = rustix::mount::mount_bind(fixed.stage.join("run"), "/run");
+    run.step("mount a place for CRIU's memory")?;
+    attach_tmpfs(Path::new("/tmp"), c"mode=0700").step("mount a place for CRIU's work")?;
+    if let Some(rebuilt) = rebuilt {
+        rebuilt.attach()?;
+    }
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    sys::plain_securebits().step("reset secure bits")?;
+    hand_down(descriptors).step("hand descriptors down")?;
+    let mut command = Command::new(&criu.program);
+    command.args(&criu.arguments).env_clear().envs(criu.environment.iter().map(|(key, value)| (key, value)));
+    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let status = command.status().step("run CRIU")?;
+    Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+}
+
+/// Puts the descriptors where CRIU and its scripts look for them.
+fn hand_down(descriptors: &[OwnedFd]) -> io::Result<()> {
+    const ABOVE_ALL: i32 = 40;
+    let copies: Vec<OwnedFd> = descriptors
+        .iter()
+        .map(|descriptor| sys::duplicate_above(descriptor.as_fd(), ABOVE_ALL))
+        .collect::<io::Result<_>>()?;
+    for (number, copy) in [LINE].into_iter().chain(FIRST_HANDED..).zip(&copies) {
+        sys::place_descriptor(copy.as_fd(), number)?;
+    }
+    Ok(())
+}
+
+/// The mounts of a restored tree, not attached yet.
+struct Rebuilt<'a> {
+    handover: Handover,
+    images: OwnedFd,
+    replaced: &'a [(String, Vec<u8>)],
+}
+
+impl<'a> Rebuilt<'a> {
+    fn make(fixed: &Fixed, rebuild: &'a Rebuild) -> Result<Self, Failure> {
+        let users = user_namespace(rebuild.first_id)?;
+        let handover = Handover::make(fixed, &rebuild.into(), users.as_fd())?;
+        let attributes = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC;
+        // CRIU opens them as the root of the sandbox.
+        let images =
+            mapped_clone(&rebuild.images, attributes, users.as_fd()).step("clone the images' folder")?;
+        Ok(Self { handover, images, replaced: &rebuild.replaced })
+    }
+
+    fn attach(self) -> Result<(), Failure> {
+        let at = Path::new(RESTORE);
+        fs::create_dir_all(at).step("make a place for the tree")?;
+        attach_tmpfs(at, c"mode=0755,size=1m").step("mount a place for the tree")?;
+        for (name, mount) in self.handover.named().into_iter().chain([("images", self.images.as_fd())]) {
+            attach(mount, &at.join(name)).step("attach a part of the tree")?;
+        }
+        for (name, content) in self.replaced {
+            let stand_in = at.join(name);
+            fs::write(&stand_in, content).step("write an image")?;
+            // Readable to the root of the sandbox too: it holds no secret.
+            fs::set_permissions(&stand_in, std::os::unix::fs::PermissionsExt::from_mode(0o644))
+                .step("write an image")?;
+            rustix::mount::mount_bind(&stand_in, at.join("images").join(name)).step("replace an image")?;
+        }
+        let mut script = fs::OpenOptions::new();
+        let script = script.create_new(true).write(true).mode(0o755).open(at.join("action"));
+        script.and_then(|mut file| file.write_all(ACTION.as_bytes())).step("write the action script")
+    }
+}
+
+fn attach(mount: BorrowedFd<'_>, at: &Path) -> io::Result<()> {
+    fs::create_dir(at)?;
+    Ok(move_mount(mount, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+/// A user namespace with the ids of a sandbox, held by descriptor only.
+fn user_namespace(first_id: u32) -> Result<OwnedFd, Failure> {
+    // SAFETY: this process has one thread; its secure bits are those that the launcher set.
+    match unsafe { sys::clone_into_users(first_id) }.step("make a user namespace")? {
+        Cloned::Child => sys::wait_for_ever(),
+        Cloned::Parent { pid, pidfd } => {
+            let users = map_users(pid, first_id);
+            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+            users
+        }
+    }
+}

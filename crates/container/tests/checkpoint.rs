@@ -1,0 +1,216 @@
+//! Pause, memory on disk and back, on a real kernel with a real CRIU.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use atoll_container::Config;
+use atoll_model::{Held, InstanceId};
+use atoll_provider::{Booted, Fate, InstanceSpec, Known, Provider, ProviderError};
+use common::{World, chain, in_world, instance_id, target};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Whether a CRIU is there; on CI it must be.
+fn has_criu(world: &World) -> bool {
+    let has = world.engine.capabilities().checkpoints;
+    assert!(has || std::env::var_os("CI").is_none(), "CI has a CRIU");
+    if !has {
+        eprintln!("not run: no CRIU");
+    }
+    has
+}
+
+fn held_program(folder: &Path) -> Vec<u8> {
+    let program = folder.join("held");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/held.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-static", "-pthread", "-o"]).arg(&program).arg(source).arg("-lutil");
+    assert!(cc.status().unwrap().success());
+    std::fs::read(program).unwrap()
+}
+
+/// A sandbox in which the holder runs.
+async fn holding(world: &World) -> (InstanceSpec, Booted) {
+    let spec = world.spec();
+    let booted = world.create(&spec).await;
+    let folder = tempfile::tempdir().unwrap();
+    let agent = world.agent(&spec, &booted);
+    agent.write_bytes("/held", Some("root"), Some(0o755), held_program(folder.path())).await.unwrap();
+    let address = booted.facts["link"]["address"].as_str().unwrap();
+    let line = format!("setsid /held {address} </dev/null >/tmp/out 2>&1 & for i in $(seq 200); do [ -e /tmp/holding ] && exit 0; usleep 10000; done; cat /tmp/out; exit 1");
+    let (code, said) = world.sh(&spec, &booted, &line).await;
+    assert_eq!(code, 0, "{said}");
+    (spec, booted)
+}
+
+/// What the holder says about what it holds.
+async fn report(world: &World, spec: &InstanceSpec, booted: &Booted) -> String {
+    let line = "rm -f /tmp/report; printf c > /tmp/ask; for i in $(seq 300); do [ -e /tmp/report ] && break; usleep 10000; done; cat /tmp/report";
+    world.sh(spec, booted, line).await.1
+}
+
+/// The next instance of the same sandbox, from its checkpoint.
+async fn restore(world: &World, spec: &mut InstanceSpec, before: &Booted) -> Booted {
+    spec.instance = instance_id();
+    let restored = world.engine.restore(spec).await;
+    let mut restored = restored.unwrap_or_else(|error| panic!("restore: {}", chain(&error)));
+    assert_eq!(restored.agent_token, None);
+    restored.agent_token.clone_from(&before.agent_token);
+    restored
+}
+
+async fn checkpoint(world: &World, spec: &InstanceSpec) {
+    assert_eq!(world.engine.pause(&target(spec)).await.unwrap(), Held::Live);
+    let done = world.engine.checkpoint(&target(spec)).await;
+    done.unwrap_or_else(|error| panic!("checkpoint: {}", chain(&error)));
+    assert_eq!(world.engine.pause(&target(spec)).await.unwrap(), Held::Disk);
+}
+
+fn mounts(pid: i32) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+    let of = |line: &str| {
+        let (head, tail) = line.split_once(" - ").unwrap();
+        let fields: Vec<&str> = head.split(' ').collect();
+        let mut options: Vec<&str> = fields[5].split(',').collect();
+        options.sort_unstable();
+        format!("{} {} {}", fields[4], options.join(","), tail.split(' ').next().unwrap())
+    };
+    let mut all: Vec<String> = text.lines().map(of).collect();
+    all.sort();
+    all
+}
+
+/// What must not change for a sandbox: its limits of power, its view of files, its place on the machine.
+fn identity(booted: &Booted) -> Vec<String> {
+    let pid = World::pid(booted);
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let fields = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp:", "NStgid"];
+    let last_pid = |line: &str| line.split_whitespace().last().unwrap_or_default().to_owned();
+    let mut all: Vec<String> = status
+        .lines()
+        .filter(|line| fields.iter().any(|field| line.starts_with(field)))
+        .map(|line| if line.starts_with("NStgid") { last_pid(line) } else { line.to_owned() })
+        .collect();
+    let first: u32 = booted.facts["first_id"].as_u64().unwrap().try_into().unwrap();
+    let ids = std::fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap();
+    all.push(format!("mapped {}", ids.split_whitespace().nth(1) == Some(&first.to_string())));
+    all.push(format!("owned {}", owner(pid) == first));
+    let cgroup = booted.facts["cgroup"].as_str().unwrap();
+    let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    all.push(format!("in {} cgroups", cgroups.lines().filter(|line| line.ends_with(cgroup)).count()));
+    all.push(format!("limits {}", std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap()));
+    all.extend(mounts(pid));
+    all
+}
+
+/// The owner of a process's user namespace.
+fn owner(pid: i32) -> u32 {
+    use std::os::fd::AsRawFd;
+    const NS_GET_OWNER_UID: u64 = 0xb704;
+    let users = std::fs::File::open(format!("/proc/{pid}/ns/user")).unwrap();
+    let mut owner: u32 = 0;
+    // SAFETY: the request fills one number.
+    let answer = unsafe { libc::ioctl(users.as_raw_fd(), NS_GET_OWNER_UID, &raw mut owner) };
+    assert_eq!(answer, 0);
+    owner
+}
+
+#[test]
+fn a_frozen_sandbox_stands_still_and_runs_on() {
+    in_world(
+        |_| {},
+        |world| async {
+            let spec = world.spec();
+            let booted = world.create(&spec).await;
+            let line = "i=0; while :; do i=$((i+1)); echo $i > /tmp/n; done </dev/null >/dev/null 2>&1 & echo $!";
+            world.sh(&spec, &booted, line).await;
+            let cpu = async || world.engine.usage(&target(&spec)).await.unwrap().cpu_us;
+            let mut took = Vec::new();
+            for _ in 0..20 {
+                let begun = Instant::now();
+                assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), Held::Live);
+                let frozen = begun.elapsed();
+                let before = cpu().await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                assert_eq!(cpu().await, before, "it stands still");
+                assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), Held::Live, "again is fine");
+                let begun = Instant::now();
+                world.engine.resume(&target(&spec)).await.unwrap();
+                took.push((frozen, begun.elapsed()));
+                world.engine.resume(&target(&spec)).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            took.sort();
+            eprintln!("freeze and thaw, sorted by freeze: {took:?}");
+            let (code, _) = world.sh(&spec, &booted, "true").await;
+            assert_eq!(code, 0);
+            world.engine.pause(&target(&spec)).await.unwrap();
+            world.engine.halt(&target(&spec)).await.unwrap();
+            assert!(matches!(world.engine.pause(&target(&spec)).await, Err(ProviderError::Gone { .. })));
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
+
+#[test]
+fn everything_that_a_process_holds_comes_back_from_disk() {
+    comes_back(|_| {});
+}
+
+#[test]
+fn everything_comes_back_by_the_paths_for_old_kernels() {
+    comes_back(|config| config.legacy = Some(true));
+}
+
+fn comes_back(adjust: impl FnOnce(&mut Config) + Send + 'static) {
+    in_world(adjust, |world| async {
+        if !has_criu(&world) {
+            return world;
+        }
+        let (mut spec, mut booted) = holding(&world).await;
+        assert!(report(&world, &spec, &booted).await.starts_with("ok "));
+        // A connection whose other end is the host's.
+        world.sh(&spec, &booted, "printf o > /tmp/ask").await;
+        let mut outside = world.engine.dial(&target(&spec), 7_000).await.unwrap();
+        outside.write_all(b"").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let before = identity(&booted);
+        for round in 0..3 {
+            let begun = Instant::now();
+            checkpoint(&world, &spec).await;
+            let dumped = begun.elapsed();
+            assert!(!Path::new(&format!("/proc/{}/ns", World::pid(&booted))).exists(), "its memory is free");
+            let usage = world.engine.usage(&target(&spec)).await;
+            assert!(matches!(usage, Err(ProviderError::Gone { .. })));
+            let begun = Instant::now();
+            booted = restore(&world, &mut spec, &booted).await;
+            eprintln!("round {round}: checkpoint {dumped:?}, restore {:?}", begun.elapsed());
+            let said = report(&world, &spec, &booted).await;
+            assert!(said.starts_with("ok ") && said.ends_with(" outside ECONNABORTED"), "{said}");
+            assert_eq!(identity(&booted), before);
+            let (_, hostname) = world.sh(&spec, &booted, "hostname").await;
+            assert_eq!(hostname, "box");
+        }
+        // The host's end was told too.
+        let heard = tokio::time::timeout(Duration::from_secs(5), outside.read(&mut [0; 8])).await.unwrap();
+        assert!(!matches!(heard, Ok(1..)), "{heard:?}");
+        world.engine.halt(&target(&spec)).await.unwrap();
+        world.destroy(&spec).await;
+        world
+    });
+}
+
+fn known(spec: &InstanceSpec, instance: &InstanceId, facts: serde_json::Value, paused: bool) -> Known {
+    Known {
+        sandbox: spec.sandbox.clone(),
+        instance: Some((instance.clone(), facts)),
+        storage: spec.storage,
+        limits: spec.limits,
+        network: spec.network,
+        paused,
+    }
+}

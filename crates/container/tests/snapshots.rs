@@ -1,0 +1,611 @@
+//! Snapshots, forks, rollback and packs of files on a real kernel.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use atoll_container::{Config, StorageChoice};
+use atoll_model::{Limits, SnapshotId, Storage};
+use atoll_provider::{
+    Booted, InstanceSpec, Known, Origin, Packed, Provider, ProviderError, RolledBack, Snapshotted, Target,
+};
+use common::{World, chain, in_world, target};
+use tokio::io::AsyncReadExt;
+
+fn snapshot_id() -> SnapshotId {
+    // The same form as the id of a sandbox has, with entropy of its own.
+    let bytes: Vec<u8> = common::sandbox_id().as_str().bytes().rev().take(20).collect();
+    SnapshotId::from_entropy(bytes.try_into().unwrap())
+}
+
+fn files(spec: &InstanceSpec) -> Target {
+    Target { sandbox: spec.sandbox.clone(), instance: None }
+}
+
+fn plain(_: &mut Config) {}
+
+fn folders(config: &mut Config) {
+    config.storage = StorageChoice::Folders;
+}
+
+fn legacy(config: &mut Config) {
+    config.legacy = Some(true);
+}
+
+impl World {
+    async fn snap(&self, spec: &InstanceSpec) -> (SnapshotId, Snapshotted) {
+        let id = snapshot_id();
+        let made = self.engine.snapshot(&target(spec), &id, false).await;
+        (id, made.unwrap_or_else(|error| panic!("snapshot: {}", chain(&error))))
+    }
+
+    fn fork_of(&self, spec: &InstanceSpec, from: &(SnapshotId, Snapshotted)) -> InstanceSpec {
+        let origin =
+            Origin::Snapshot { snapshot: from.0.clone(), seal: from.1.seal.clone(), memory: false };
+        InstanceSpec { limits: spec.limits, origin, ..self.spec_of(&spec.template) }
+    }
+
+    async fn said(&self, spec: &InstanceSpec, booted: &Booted, line: &str) -> String {
+        let (code, said) = self.sh(spec, booted, line).await;
+        assert_eq!(code, 0, "{line}: {said}");
+        said
+    }
+
+    fn snapshot_files(&self, id: &SnapshotId) -> PathBuf {
+        self.config.data.join("pool/snapshots").join(id.as_str()).join("files/upper")
+    }
+
+    fn layer(&self, spec: &InstanceSpec) -> PathBuf {
+        self.config.data.join("pool/layers").join(spec.sandbox.as_str())
+    }
+
+    async fn rolled_back(&self, spec: &mut InstanceSpec, to: &(SnapshotId, Snapshotted)) -> Booted {
+        let back = self.engine.rollback(&target(spec), &to.0, &to.1.seal, &spec.limits).await;
+        assert_eq!(back.unwrap_or_else(|error| panic!("rollback: {}", chain(&error))), RolledBack::Files);
+        spec.instance = common::instance_id();
+        self.engine.boot(spec).await.unwrap()
+    }
+}
+
+fn in_pool(world: &World, folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(world.config.data.join("pool").join(folder)).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Lines of numbers, whole and without a gap; answers the last one.
+fn last_number(path: &Path) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(text.is_empty() || text.ends_with('\n'), "torn: {:?}", &text[text.len().saturating_sub(20)..]);
+    for (line, number) in text.lines().zip(1u64..) {
+        assert_eq!(line.parse::<u64>().unwrap(), number);
+    }
+    text.lines().count() as u64
+}
+
+fn moment(adjust: fn(&mut Config), count: u32) {
+    in_world(adjust, move |world| async move {
+        let spec = world.spec();
+        let booted = world.create(&spec).await;
+        let writer = "(i=0; while :; do i=$((i+1)); echo $i >> /root/a; echo $i >> /root/b; done) >/dev/null 2>&1 & \
+             (while :; do dd if=/dev/zero of=/root/noise bs=64k count=64 2>/dev/null; done) >/dev/null 2>&1 & echo on";
+        world.said(&spec, &booted, writer).await;
+        let mut before = 0;
+        for _ in 0..count {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            let (id, made) = world.snap(&spec).await;
+            let at = world.snapshot_files(&id);
+            let (a, b) = (last_number(&at.join("root/a")), last_number(&at.join("root/b")));
+            eprintln!("stood still for {:?} at {a}, {b}", made.stood_still);
+            assert!(a == b || a == b + 1, "b without its a: {a}, {b}");
+            assert!(a >= before);
+            before = a;
+            world.engine.verify_snapshot(&id, &made.seal).await.unwrap();
+            world.engine.remove_snapshot(&id).await.unwrap();
+            world.engine.remove_snapshot(&id).await.unwrap();
+        }
+        let now: u64 = world.said(&spec, &booted, "tail -n 1 /root/a").await.parse().unwrap();
+        assert!(now > before, "it does not run on: {now} {before}");
+        world.destroy(&spec).await;
+        assert!(in_pool(&world, "snapshots").is_empty());
+        world
+    });
+}
+
+#[test]
+fn a_snapshot_of_a_sandbox_at_work_is_one_moment_of_it() {
+    moment(plain, 12);
+}
+
+#[test]
+fn a_snapshot_on_plain_folders_is_one_moment_too() {
+    moment(folders, 4);
+}
+
+#[test]
+fn a_frozen_sandbox_stays_frozen_over_a_snapshot_and_a_stopped_one_can_be_kept() {
+    in_world(plain, |world| async {
+        let spec = world.spec();
+        let booted = world.create(&spec).await;
+        world.said(&spec, &booted, "echo 1 > /root/x").await;
+        world.engine.pause(&target(&spec)).await.unwrap();
+        let (_, made) = world.snap(&spec).await;
+        assert_eq!(made.stood_still, Duration::ZERO);
+        let state = format!(
+            "/sys/fs/cgroup/freezer/atoll-{}/{}/freezer.state",
+            world.engine.block(),
+            booted.facts["cgroup"].as_str().unwrap()
+        );
+        if world.engine.cgroup_layout() == "v1" {
+            assert_eq!(std::fs::read_to_string(state).unwrap().trim(), "FROZEN");
+        }
+        world.engine.resume(&target(&spec)).await.unwrap();
+        world.engine.halt(&target(&spec)).await.unwrap();
+        let id = snapshot_id();
+        world.engine.snapshot(&files(&spec), &id, false).await.unwrap();
+        assert_eq!(std::fs::read_to_string(world.snapshot_files(&id).join("root/x")).unwrap(), "1\n");
+        world.destroy(&spec).await;
+        let gone = world.engine.snapshot(&files(&spec), &snapshot_id(), false).await;
+        assert!(matches!(gone, Err(ProviderError::Gone { .. })), "{gone:?}");
+        let mut spec = world.spec();
+        spec.storage = Storage::Memory;
+        world.create(&spec).await;
+        let id = snapshot_id();
+        let refused = world.engine.snapshot(&target(&spec), &id, false).await;
+        assert!(matches!(refused, Err(ProviderError::Unsupported { .. })), "{refused:?}");
+        world.destroy(&spec).await;
+        world.engine.adopt(Vec::new(), Vec::new()).await.unwrap();
+        world.engine.settle(Duration::from_secs(10)).await.unwrap();
+        assert!(in_pool(&world, "snapshots").is_empty());
+        world
+    });
+}
+
+fn forks(adjust: fn(&mut Config)) {
+    in_world(adjust, |world| async {
+        let spec = world.spec();
+        let booted = world.create(&spec).await;
+        world
+            .said(
+                &spec,
+                &booted,
+                "echo base > /root/f; rm -r /home; mkdir /home; chown 7:8 /root/f; ln /root/f /root/g; mkfifo /root/p; \
+                 echo same > /etc/machine-id; (exec 3> /root/unnamed; rm /root/unnamed; sleep 1000 >&3) >/dev/null 2>&1 &",
+            )
+            .await;
+        let made = world.snap(&spec).await;
+        world.said(&spec, &booted, "echo later > /root/f").await;
+        let (mut one, mut two) = (world.fork_of(&spec, &made), world.fork_of(&spec, &made));
+        (one.hostname, two.hostname) = ("one".into(), "two".into());
+        let (first, second) = tokio::join!(world.create(&one), world.create(&two));
+        assert!(first.agent_token.is_some() && first.agent_token != second.agent_token);
+        for (fork, booted) in [(&one, &first), (&two, &second)] {
+            let seen =
+                "cat /root/f; stat -c '%u:%g %h' /root/f; ls -A /home | wc -l; ls /root/unnamed 2>&1 | grep -c No; hostname";
+            let seen = world.said(fork, booted, seen).await;
+            assert_eq!(seen, format!("base\n7:8 2\n0\n1\n{}", fork.hostname));
+            world.said(fork, booted, &format!("echo {} > /root/f", fork.hostname)).await;
+        }
+        let mut ids = Vec::new();
+        for (fork, booted) in [(&one, &first), (&two, &second), (&spec, &booted)] {
+            ids.push(world.said(fork, booted, "cat /etc/machine-id; ip -4 addr show eth0 | grep inet").await);
+        }
+        assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[2].starts_with("same") && !ids[0].contains("same"), "{ids:?}");
+        // All four are apart.
+        assert_eq!(world.said(&spec, &booted, "cat /root/f").await, "later");
+        assert_eq!(world.said(&one, &first, "cat /root/g").await, "one");
+        assert_eq!(std::fs::read_to_string(world.snapshot_files(&made.0).join("root/f")).unwrap(), "base\n");
+        // A fork outlives what it came from.
+        world.destroy(&spec).await;
+        world.engine.remove_snapshot(&made.0).await.unwrap();
+        world.engine.settle(Duration::from_secs(10)).await.unwrap();
+        assert_eq!(world.said(&two, &second, "cat /root/g").await, "two");
+        world.destroy(&one).await;
+        world.destroy(&two).await;
+        world
+    });
+}
+
+#[test]
+fn forks_are_apart_from_each_other_and_from_where_they_came_from() {
+    forks(plain);
+}
+
+#[test]
+fn forks_are_apart_on_plain_folders() {
+    forks(folders);
+}
+
+#[test]
+fn forks_are_apart_on_old_kernels() {
+    forks(legacy);
+}
+
+/// MiB that can be written to `file`.
+async fn writable_mib(world: &World, spec: &InstanceSpec, booted: &Booted, file: &str) -> u64 {
+    let line = format!("dd if=/dev/urandom of={file} bs=1M count=200 2>/dev/null; sync {file}; stat -c %s {file}");
+    let (_, said) = world.sh(spec, booted, &line).await;
+    said.lines().last().unwrap().parse::<u64>().unwrap() >> 20
+}
+
+fn limits_in_forks(adjust: fn(&mut Config)) {
+    in_world(adjust, |world| async {
+        let mut spec = world.spec();
+        spec.limits = Limits { disk_mib: 64, ..Limits::default() };
+        let booted = world.create(&spec).await;
+        world.said(&spec, &booted, "dd if=/dev/urandom of=/root/base bs=1M count=40 2>/dev/null; sync").await;
+        let made = world.snap(&spec).await;
+        assert!((40..44).contains(&(made.1.bytes >> 20)), "{:?}", made.1);
+        let fork = world.fork_of(&spec, &made);
+        let forked = world.create(&fork).await;
+        let used = world.engine.usage(&target(&fork)).await.unwrap().disk_bytes >> 20;
+        assert!((40..44).contains(&used), "{used}");
+        let more = writable_mib(&world, &fork, &forked, "/root/more").await;
+        assert!((18..=24).contains(&more), "a fork wrote {more} MiB");
+        let own = writable_mib(&world, &spec, &booted, "/root/more").await;
+        assert!((18..=24).contains(&own), "the source wrote {own} MiB");
+        // What it holds does not fit.
+        let mut small = world.fork_of(&spec, &made);
+        small.limits.disk_mib = 32;
+        let refused = world.engine.create(&small).await;
+        assert!(
+            matches!(refused, Err(ProviderError::BelowUse { what: "disk_mib", wanted_mib: 32, used_mib: 40..44 })),
+            "{refused:?}"
+        );
+        // A limit counts the whole after a rollback, too.
+        let again = world.rolled_back(&mut spec, &made).await;
+        let more = writable_mib(&world, &spec, &again, "/root/more").await;
+        assert!((18..=24).contains(&more), "after a rollback {more} MiB");
+        // Not even a long line of snapshots and rollbacks holds more than the limit.
+        world.said(&spec, &again, "rm /root/more; dd if=/dev/urandom of=/root/base bs=1M count=10 2>/dev/null; sync").await;
+        let second = world.snap(&spec).await;
+        let again = world.rolled_back(&mut spec, &second).await;
+        let more = writable_mib(&world, &spec, &again, "/root/more").await;
+        eprintln!("10 MiB held, 64 allowed: {more} MiB could be written");
+        assert!((40..=54).contains(&more), "after two rollbacks {more} MiB");
+        world.destroy(&spec).await;
+        world.destroy(&fork).await;
+        world.engine.remove_snapshot(&made.0).await.unwrap();
+        world.engine.remove_snapshot(&second.0).await.unwrap();
+        world
+    });
+}
+
+#[test]
+fn a_fork_holds_no_more_than_its_limit_and_what_it_began_with_counts() {
+    limits_in_forks(plain);
+}
+
+#[test]
+fn a_fork_holds_no_more_than_its_limit_with_full_quota_groups() {
+    limits_in_forks(legacy);
+}
+
+fn is_damaged<T: std::fmt::Debug>(outcome: &Result<T, ProviderError>) -> bool {
+    matches!(outcome, Err(ProviderError::Damaged { .. }))
+}
+
+#[test]
+fn a_snapshot_that_was_touched_is_refused_and_nothing_is_lost_by_that() {
+    in_world(plain, |world| async {
+        let spec = world.spec();
+        let booted = world.create(&spec).await;
+        world.said(&spec, &booted, "echo base > /root/f; sync").await;
+        let tampered = world.snap(&spec).await;
+        let missing = world.snap(&spec).await;
+        let swapped = world.snap(&spec).await;
+        let files = |id: &SnapshotId| world.config.data.join("pool/snapshots").join(id.as_str()).join("files");
+        let set = |path: &Path, value: &str| {
+            let done = std::process::Command::new("btrfs")
+                .args(["property", "set", "-f", "-ts"]).arg(path).args(["ro", value]).status().unwrap();
+            assert!(done.success());
+        };
+        set(&files(&tampered.0), "false");
+        std::fs::write(world.snapshot_files(&tampered.0).join("root/f"), "forged").unwrap();
+        set(&files(&tampered.0), "true");
+        std::fs::remove_dir_all(files(&missing.0)).unwrap_err();
+        set(&files(&missing.0), "false");
+        std::fs::remove_dir_all(files(&missing.0)).unwrap();
+        set(&files(&swapped.0), "false");
+        std::fs::rename(files(&swapped.0), world.config.data.join("pool/swapped")).unwrap();
+        std::fs::create_dir_all(world.snapshot_files(&swapped.0)).unwrap();
+        for made in [&tampered, &missing, &swapped] {
+            let fork = world.fork_of(&spec, made);
+            let refused = world.engine.create(&fork).await;
+            assert!(is_damaged(&refused), "{refused:?}");
+            let refused = world.engine.verify_snapshot(&made.0, &made.1.seal).await;
+            assert!(is_damaged(&refused), "{refused:?}");
+            let refused = world.engine.rollback(&target(&spec), &made.0, &made.1.seal, &spec.limits).await;
+            assert!(is_damaged(&refused), "{refused:?}");
+        }
+        let refused = world.engine.verify_snapshot(&tampered.0, "no seal").await;
+        assert!(is_damaged(&refused), "{refused:?}");
+        // The instance still runs, and nothing half made is about.
+        assert_eq!(world.said(&spec, &booted, "cat /root/f").await, "base");
+        world.engine.settle(Duration::from_secs(10)).await.unwrap();
+        assert_eq!(in_pool(&world, "layers"), [spec.sandbox.as_str()]);
+        world.destroy(&spec).await;
+        for made in [&tampered, &missing, &swapped] {
+            world.engine.remove_snapshot(&made.0).await.unwrap();
+        }
+        std::fs::remove_dir_all(world.config.data.join("pool/swapped")).unwrap();
+        world
+    });
+}
+
+#[test]
+fn a_snapshot_on_plain_folders_that_was_touched_is_refused() {
+    in_world(folders, |world| async {
+        let spec = world.spec();
+        let booted = world.create(&spec).await;
+        world.said(&spec, &booted, "echo base > /root/f").await;
+        let made = world.snap(&spec).await;
+        std::fs::write(world.snapshot_files(&made.0).join("root/f"), "bASE\n").unwrap();
+        let refused = world.engine.create(&world.fork_of(&spec, &made)).await;
+        assert!(is_damaged(&refused), "{refused:?}");
+        world.destroy(&spec).await;
+        world.engine.remove_snapshot(&made.0).await.unwrap();
+        assert!(in_pool(&world, "snapshots").is_empty());
+        world
+    });
+}
+
+#[test]
+fn a_bit_that_rots_on_disk_is_found_by_a_whole_look() {
+    in_world(plain, |world| async {
+        let spec = world.spec();
+        let booted = world.create(&spec).await;
+        let marker = "rot-".repeat(32);
+        let write = format!("for i in $(seq 2000); do printf {marker}; done > /root/f; sync");
+        world.said(&spec, &booted, &write).await;
+        let made = world.snap(&spec).await;
+        world.engine.verify_snapshot(&made.0, &made.1.seal).await.unwrap();
+        let backing = world.config.data.join("pool.btrfs");
+        if !backing.exists() {
+            eprintln!("the data folder is on btrfs: no file of ours to damage");
+        } else {
+            damage(&backing, marker.as_bytes());
+            let refused = world.engine.verify_snapshot(&made.0, &made.1.seal).await;
+            assert!(is_damaged(&refused), "{refused:?}");
+        }
+        world.destroy(&spec).await;
+        world.engine.remove_snapshot(&made.0).await.unwrap();
+        world
+    });
+}
+
+/// Changes a byte of the first place in a file where `marker` is found.
+fn damage(file: &Path, marker: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        let read = file.read_at(&mut buffer, at).unwrap();
+        assert!(read > 0, "the marker is not on the disk");
+        // Blocks are whole, so the marker never lies across two buffers.
+        let found = buffer[..read].chunks(4_096).position(|block| block.windows(marker.len()).next() == Some(marker));
+        if let Some(block) = found {
+            file.write_all_at(b"R", at + block as u64 * 4_096 + 2_000).unwrap();
+            file.sync_all().unwrap();
+            return;
+        }
+        at += read as u64;
+    }
+}
+
+fn rollback(adjust: fn(&mut Config)) {
+    in_world(adjust, |world| async {
+        let mut spec = world.spec();
+        let booted = world.create(&spec).await;
+        world.said(&spec, &booted, "echo one > /root/f; mkdir /root/d; echo x > /root/d/x").await;
+        let made = world.snap(&spec).await;
+        world.said(&spec, &booted, "echo two > /root/f; rm -r /root/d; echo new > /root/new").await;
+        let seen = "cat /root/f; cat /root/d/x; ls /root/new 2>&1 | grep -c No";
+        for _ in 0..2 {
+            let booted = world.rolled_back(&mut spec, &made).await;
+            assert_eq!(world.said(&spec, &booted, seen).await, "one\nx\n1");
+            world.said(&spec, &booted, "echo three > /root/f; rm -r /root/d; echo new > /root/new").await;
+        }
+        world.engine.halt(&target(&spec)).await.unwrap();
+        let booted = world.rolled_back(&mut spec, &made).await;
+        assert_eq!(world.said(&spec, &booted, seen).await, "one\nx\n1");
+        world.engine.settle(Duration::from_secs(10)).await.unwrap();
+        assert_eq!(in_pool(&world, "layers"), [spec.sandbox.as_str()]);
+        world.destroy(&spec).await;
+        world.engine.remove_snapshot(&made.0).await.unwrap();
+        world
+    });
+}
+
+#[test]
+fn a_rollback_brings_files_back_again_and_again() {
+    rollback(plain);
+}
+
+#[test]
+fn a_rollback_works_on_plain_folders() {
+    rollback(folders);
+}
+
+#[test]
+fn a_rollback_works_on_old_kernels() {
+    rollback(legacy);
+}
+
+#[test]
+fn a_rollback_that_was_cut_short_leaves_the_old_files_or_the_new_and_unwanted_snapshots_go() {
+    in_world(plain, |world| async {
+        let mut spec = world.spec();
+        let booted = world.create(&spec).await;
+        world.said(&spec, &booted, "echo old > /root/f").await;
+        let (kept, unwanted) = (world.snap(&spec).await, world.snap(&spec).await);
+        world.engine.halt(&target(&spec)).await.unwrap();
+        let known = || {
+            vec![Known {
+                sandbox: spec.sandbox.clone(),
+                instance: None,
+                storage: Storage::Disk,
+                limits: spec.limits,
+                network: spec.network,
+                paused: false,
+            }]
+        };
+        let layer = world.layer(&spec);
+        let aside = layer.with_file_name(format!(".old-{}", spec.sandbox));
+        // Put aside, and nothing in its place.
+        std::fs::rename(&layer, &aside).unwrap();
+        // Half of a snapshot, and half of an unpacked layer.
+        std::fs::create_dir_all(world.config.data.join("pool/snapshots").join(snapshot_id().as_str())).unwrap();
+        let made = std::process::Command::new("btrfs").args(["subvolume", "create"])
+            .arg(layer.with_file_name(".unpack-x-tmp")).output().unwrap();
+        assert!(made.status.success());
+        let world = world.reopen().await;
+        world.engine.adopt(known(), vec![kept.0.clone()]).await.unwrap();
+        world.engine.settle(Duration::from_secs(10)).await.unwrap();
+        assert_eq!(std::fs::read_to_string(layer.join("upper/root/f")).unwrap(), "old\n");
+        assert_eq!(in_pool(&world, "layers"), [spec.sandbox.as_str()]);
+        assert_eq!(in_pool(&world, "snapshots"), [kept.0.as_str()]);
+        // Both are there: the new one stands.
+        let copied = std::process::Command::new("btrfs").args(["subvolume", "snapshot"])
+            .args([&layer, &aside]).output().unwrap();
+        assert!(copied.status.success());
+        std::fs::write(layer.join("upper/root/f"), "new\n").unwrap();
+        let world = world.reopen().await;
+        world.engine.adopt(known(), vec![kept.0.clone()]).await.unwrap();
+        world.engine.settle(Duration::from_secs(10)).await.unwrap();
+        assert_eq!(std::fs::read_to_string(layer.join("upper/root/f")).unwrap(), "new\n");
+        assert_eq!(in_pool(&world, "layers"), [spec.sandbox.as_str()]);
+        // What was done once more is done.
+        let booted = world.rolled_back(&mut spec, &kept).await;
+        assert_eq!(world.said(&spec, &booted, "cat /root/f").await, "old");
+        world.destroy(&spec).await;
+        world.engine.remove_snapshot(&kept.0).await.unwrap();
+        drop(unwanted);
+        world
+    });
+}
+
+async fn collected(mut files: Packed) -> Vec<u8> {
+    let mut all = Vec::new();
+    files.read_to_end(&mut all).await.unwrap();
+    all
+}
+
+fn packs(adjust: fn(&mut Config)) {
+    in_world(adjust, |world| async {
+        let mut spec = world.spec();
+        let booted = world.create(&spec).await;
+        world
+            .said(
+                &spec,
+                &booted,
+                "echo kept > /root/f; chown 1000:1000 /root/f; ln /root/f /root/g; rm -r /home; mkdir /home; rm -f /etc/passwd; \
+                 mkdir -p /root/deep/er; dd if=/dev/urandom of=/root/deep/er/big bs=1M count=20 2>/dev/null; \
+                 dd if=/dev/zero of=/root/sparse bs=1 count=1 seek=100000000 2>/dev/null",
+            )
+            .await;
+        let live = world.engine.pack(&target(&spec)).await;
+        assert!(matches!(live.err(), Some(ProviderError::Unsupported { .. })));
+        let look = "cat /root/f; stat -c '%u:%g %h' /root/f; ls -A /home | wc -l; ls /etc/passwd 2>&1 | grep -c No; \
+             md5sum /root/deep/er/big; stat -c %s /root/sparse";
+        let before = world.said(&spec, &booted, look).await;
+        world.engine.halt(&target(&spec)).await.unwrap();
+        let stream = collected(world.engine.pack(&files(&spec)).await.unwrap()).await;
+        assert!((20 << 20..25 << 20).contains(&stream.len()), "{}", stream.len());
+        let there = world.engine.unpack(&files(&spec), &spec.limits, Box::new(&[][..])).await;
+        assert!(matches!(there, Err(ProviderError::Unsupported { .. })), "{there:?}");
+        world.destroy(&spec).await;
+        world.engine.settle(Duration::from_secs(10)).await.unwrap();
+        refuse_bad_packs(&world, &spec, &stream).await;
+        let whole: Packed = Box::new(std::io::Cursor::new(stream.clone()));
+        world.engine.unpack(&files(&spec), &spec.limits, whole).await.unwrap();
+        assert_eq!(in_pool(&world, "layers"), [spec.sandbox.as_str()]);
+        let again = collected(world.engine.pack(&files(&spec)).await.unwrap()).await;
+        assert!(again == stream, "{} {}", again.len(), stream.len());
+        spec.instance = common::instance_id();
+        let booted = world.engine.boot(&spec).await.unwrap();
+        assert_eq!(world.said(&spec, &booted, look).await, before);
+        world.destroy(&spec).await;
+        world
+    });
+}
+
+async fn refuse_bad_packs(world: &World, spec: &InstanceSpec, stream: &[u8]) {
+    let cut: Packed = Box::new(std::io::Cursor::new(stream[..stream.len() / 2].to_vec()));
+    let refused = world.engine.unpack(&files(spec), &spec.limits, cut).await;
+    assert!(is_damaged(&refused), "{refused:?}");
+    assert!(in_pool(world, "layers").is_empty());
+    if world.engine.capabilities().limits_disk {
+        let small = Limits { disk_mib: 10, ..spec.limits };
+        let whole: Packed = Box::new(std::io::Cursor::new(stream.to_vec()));
+        let refused = world.engine.unpack(&files(spec), &small, whole).await;
+        assert!(matches!(refused, Err(ProviderError::Exhausted { .. })), "{refused:?}");
+        assert!(in_pool(world, "layers").is_empty());
+    }
+    // Nobody waits for its end.
+    let (slow, mut other) = tokio::io::duplex(1 << 20);
+    let (engine, at, limits) = (Arc::clone(&world.engine), files(spec), spec.limits);
+    let task = tokio::spawn(async move { engine.unpack(&at, &limits, Box::new(slow)).await });
+    tokio::io::AsyncWriteExt::write_all(&mut other, &stream[..100_000]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    task.abort();
+    let _ = task.await;
+    let begun = Instant::now();
+    while !in_pool(world, "layers").is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", in_pool(world, "layers"));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[test]
+fn files_come_back_from_a_pack_and_a_bad_one_leaves_nothing() {
+    packs(plain);
+}
+
+#[test]
+fn files_come_back_from_a_pack_on_plain_folders() {
+    packs(folders);
+}
+
+#[test]
+fn limits_grow_live_and_do_not_shrink_below_what_is_used() {
+    in_world(plain, |world| async {
+        let mut spec = world.spec();
+        spec.limits = Limits { disk_mib: 64, memory_mib: 256, ..Limits::default() };
+        let booted = world.create(&spec).await;
+        world.said(&spec, &booted, "dd if=/dev/urandom of=/root/f bs=1M count=40 2>/dev/null").await;
+        world.said(&spec, &booted, "dd if=/dev/zero of=/dev/shm/f bs=1M count=60 2>/dev/null").await;
+        let resize = |disk_mib, memory_mib| {
+            let limits = Limits { disk_mib, memory_mib, ..spec.limits };
+            let (engine, target) = (Arc::clone(&world.engine), target(&spec));
+            async move { engine.resize(&target, &limits).await }
+        };
+        let refused = resize(30, 256).await;
+        assert!(
+            matches!(refused, Err(ProviderError::BelowUse { what: "disk_mib", wanted_mib: 30, used_mib: 40..44 })),
+            "{refused:?}"
+        );
+        let refused = resize(64, 40).await;
+        assert!(
+            matches!(refused, Err(ProviderError::BelowUse { what: "memory_mib", wanted_mib: 40, used_mib: 60.. })),
+            "{refused:?}"
+        );
+        // Nothing has changed by that.
+        let more = writable_mib(&world, &spec, &booted, "/root/more").await;
+        assert!((18..=24).contains(&more), "{more}");
+        resize(100, 300).await.unwrap();
+        let more = writable_mib(&world, &spec, &booted, "/root/more").await;
+        assert!((50..=60).contains(&more), "{more}");
+        world.said(&spec, &booted, "rm /root/more /dev/shm/f").await;
+        resize(50, 100).await.unwrap();
+        world.engine.halt(&target(&spec)).await.unwrap();
+        let small = Limits { disk_mib: 20, ..spec.limits };
+        let refused = world.engine.resize(&files(&spec), &small).await;
+        assert!(matches!(refused, Err(ProviderError::BelowUse { .. })), "{refused:?}");
+        world.destroy(&spec).await;
+        world
+    });
+}
