@@ -19,7 +19,7 @@ const PIPED: usize = 4_000;
 /// Its name is left out of every look: nobody knows how much of it the disk took.
 pub const FILL: &str = "fill";
 /// Where the probe lies inside.
-pub const PROGRAM: &str = "/home/user/keeper";
+pub const PROGRAM: &str = "/bin/keeper";
 /// The folder that is watched.
 pub const FOLDER: &str = "/home/user/kept";
 
@@ -176,6 +176,24 @@ impl std::fmt::Display for Change {
     }
 }
 
+impl Change {
+    /// As it was written.
+    pub fn parse(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (text, number) = (|n: usize| words[n].to_owned(), |n: usize| words[n].parse().ok());
+        Some(match (words[0], words.len()) {
+            ("write", 4) => Self::Write(text(1), number(2)?, number(3)?),
+            ("patch", 5) => Self::Patch(text(1), number(2)?, number(3)?, number(4)?),
+            ("rename", 3) => Self::Rename(text(1), text(2)),
+            ("symlink", 3) => Self::Symlink(text(1), text(2)),
+            ("link", 3) => Self::Link(text(1), text(2)),
+            ("unlink", 2) => Self::Unlink(text(1)),
+            ("mkdir", 2) => Self::Mkdir(text(1)),
+            _ => return None,
+        })
+    }
+}
+
 impl Tree {
     /// What a look must see.
     pub fn sight(&self) -> Sight {
@@ -306,6 +324,8 @@ pub struct Memory {
     pub counter: u64,
     /// Whether more may have been answered than we know of.
     pub loose: bool,
+    /// Of the region, the deleted file and the pipe.
+    pub hashes: [u64; 3],
 }
 
 /// What it says of itself.
@@ -330,18 +350,29 @@ pub struct Held {
 impl Memory {
     /// Of a holder that was just started.
     pub fn new(seed: u64) -> Self {
-        Self { first: seed, seed, counter: 0, loose: true }
+        Self { first: seed, seed, counter: 0, loose: true, hashes: [0; 3] }.stirred(seed)
+    }
+
+    /// With a new filling.
+    pub fn stirred(&self, seed: u64) -> Self {
+        let hashes = [
+            hash(&make(seed, REGION)),
+            hash(&make(seed ^ 0x1111, DELETED)),
+            hash(&make(self.first ^ 0x2222, PIPED)),
+        ];
+        Self { seed, hashes, ..self.clone() }
+    }
+
+    /// Hash of the region.
+    pub fn page(&self) -> u64 {
+        self.hashes[0]
     }
 
     /// Whether that is what it ought to hold.
     pub fn fits(&self, held: &Held) -> bool {
         let counted =
             if self.loose { held.counter > self.counter } else { held.counter == self.counter + 1 };
-        held.page == hash(&make(self.seed, REGION))
-            && held.deleted == hash(&make(self.seed ^ 0x1111, DELETED))
-            && held.pipe == hash(&make(self.first ^ 0x2222, PIPED))
-            && held.peer == held.counter
-            && counted
+        [held.page, held.deleted, held.pipe] == self.hashes && held.peer == held.counter && counted
     }
 }
 

@@ -27,6 +27,8 @@ pub mod poll;
 pub mod probe;
 pub mod proc;
 pub mod runc;
+pub mod s3;
+pub mod soak;
 pub mod sse;
 pub mod template;
 pub mod terminal;

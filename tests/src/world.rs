@@ -242,8 +242,9 @@ impl World {
         }
     }
 
-    /// Deletes every sandbox of every tenant.
+    /// Deletes every sandbox and every snapshot of every tenant.
     pub async fn delete_all(&self) {
+        self.delete_all_snapshots().await;
         loop {
             let page = self.admin().get("/v1/sandboxes?limit=100").await.ok();
             let ids: Vec<String> = page["items"]
@@ -257,6 +258,20 @@ impl World {
             }
             for id in ids {
                 self.admin().remove(&id).await;
+            }
+        }
+    }
+
+    async fn delete_all_snapshots(&self) {
+        loop {
+            let page = self.admin().get("/v1/snapshots?limit=100").await.ok();
+            let items = page["items"].as_array().expect("items");
+            if items.is_empty() {
+                return;
+            }
+            for found in items {
+                let id = found["id"].as_str().expect("id");
+                self.admin().delete(&format!("/v1/snapshots/{id}")).await.ok();
             }
         }
     }

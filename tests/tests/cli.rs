@@ -122,7 +122,8 @@ fn the_daily_verbs_work_by_name_prefix_and_alias() {
         assert!(listed.to_string().contains(&id));
         assert!(ok(w, &["inspect", "box"]).contains(&id));
         ok(w, &["stop", "box"]);
-        assert!(ok(w, &["ls", "-a"]).contains("stopped"));
+        assert!(ok(w, &["ls"]).contains("stopped"));
+        ok(w, &["update", "box", "--wake", "explicit", "--label", "team=blue"]);
         let refused = atoll(w, &["exec", "box", "true"]);
         assert!(
             refused.status.code() == Some(125) && text(&refused.stderr).contains("start"),
@@ -130,11 +131,59 @@ fn the_daily_verbs_work_by_name_prefix_and_alias() {
             text(&refused.stderr)
         );
         ok(w, &["start", "box"]);
-        ok(w, &["update", "box", "--label", "team=blue"]);
+        ok(w, &["update", "box", "--wake", "any"]);
+        ok(w, &["stop", "box"]);
+        assert_eq!(ok(w, &["exec", "box", "echo", "woken"]), "woken\n", "a request wakes it");
         assert!(ok(w, &["events"]).contains("running"));
         assert!(ok(w, &["top", "--json"]).contains(&id) || ok(w, &["top"]).contains("box"));
         ok(w, &["rm", "-f", "box"]);
         assert_eq!(ok(w, &["ls", "-q"]), "");
+    });
+}
+
+#[test]
+fn the_verbs_of_life_work_from_the_shell() {
+    run(async |w| {
+        ok(w, &["create", "--name", "box", "--auto-pause", "1h", "--private-env", "KEY", "--env", "KEY=1"]);
+        ok(w, &["exec", "box", "sh", "-c", "echo one > f; sleep 600 >/dev/null 2>&1 &"]);
+        ok(w, &["pause", "box"]);
+        assert!(ok(w, &["ls"]).contains("paused"));
+        assert!(ok(w, &["top"]).contains("paused"));
+        ok(w, &["resume", "box"]);
+        ok(w, &["snapshot", "box", "--name", "clean"]);
+        assert!(ok(w, &["snapshot", "ls"]).contains("clean"));
+        ok(w, &["snapshot", "verify", "clean"]);
+        ok(w, &["exec", "box", "sh", "-c", "echo two > f"]);
+        let forks = ok(w, &["fork", "box", "-n", "2"]);
+        let forks: Vec<&str> = forks.lines().collect();
+        assert_eq!(forks.len(), 2);
+        assert_eq!(ok(w, &["exec", forks[0], "cat", "f"]), "two\n");
+        assert_eq!(ok(w, &["exec", forks[1], "sh", "-c", "echo ${KEY-none}"]), "none\n", "it is private");
+        ok(w, &["rollback", "box", "clean"]);
+        assert_eq!(ok(w, &["exec", "box", "cat", "f"]), "one\n");
+        ok(w, &["create", "--name", "child", "--snapshot", "clean"]);
+        assert_eq!(ok(w, &["exec", "child", "cat", "f"]), "one\n");
+        let shown = ok(w, &["inspect", "box"]);
+        assert!(shown.contains("pause after 1h idle") && shown.contains(forks[0]), "{shown}");
+        ok(w, &["hold", "box", "10m", "--reason", "a build"]);
+        assert!(ok(w, &["inspect", "box"]).contains("a build"));
+        ok(w, &["hold", "box", "--release"]);
+        ok(w, &["extend", "box", "1h"]);
+        ok(w, &["resize", "box", "--memory", "256m", "--cpu", "0.5"]);
+        ok(w, &["archive", "box"]);
+        assert!(ok(w, &["ls"]).contains("archived"));
+        let shown: Value = serde_json::from_str(&ok(w, &["inspect", "--json", "box"])).unwrap();
+        let key = shown["archive"]["key"].as_str().unwrap().to_owned();
+        let copy = ok(w, &["restore", "--from", &key]);
+        assert_eq!(ok(w, &["exec", copy.trim(), "cat", "f"]), "one\n");
+        ok(w, &["restore", "box"]);
+        assert!(ok(w, &["ls"]).contains("stopped"));
+        assert_eq!(ok(w, &["exec", "box", "cat", "f"]), "one\n");
+        ok(w, &["snapshot", "rm", "clean"]);
+        ok(w, &["create", "--name", "bound", "--thread", "t", "--on-exit", "destroy"]);
+        ok(w, &["thread", "end", "t"]);
+        assert!(!ok(w, &["ls"]).contains("bound"));
+        ok(w, &["rm", "--all", "--force"]);
     });
 }
 

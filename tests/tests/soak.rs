@@ -1,0 +1,34 @@
+//! The soak: two minutes in the suite, as long as `SOAK_S` says with `make soak`.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "a soak says what it did")]
+
+use atoll_tests::soak::{Plan, soak};
+use atoll_tests::{World, run};
+use nix::mount::{MsFlags, mount, umount};
+
+/// Archives go to a small place of their own, so that it is full now and then.
+async fn small_archive_place(w: &World) -> std::path::PathBuf {
+    let place = w.folder().join("archive");
+    std::fs::create_dir(&place).unwrap();
+    mount(Some("tmpfs"), &place, Some("tmpfs"), MsFlags::empty(), Some("size=24m")).unwrap();
+    w.crash_server_with(&[("ATOLL_ARCHIVE", place.to_str().unwrap())]).await;
+    place
+}
+
+#[test]
+fn random_lives_lose_no_byte() {
+    run(async |w| {
+        let place = small_archive_place(w).await;
+        let report = soak(w, Plan::of_environment()).await;
+        eprintln!("soak: {}", report.summary);
+        let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf();
+        let out = std::env::var_os("SOAK_OUT").map_or_else(|| target.join("soak.json"), Into::into);
+        std::fs::write(&out, format!("{:#}\n", report.summary)).unwrap();
+        assert!(report.losses.is_empty(), "seed {}: {}", report.summary["seed"], report.losses.join("\n\n"));
+        w.delete_all().await;
+        let left: Vec<_> = std::fs::read_dir(&place).unwrap().flatten().map(|e| e.path()).collect();
+        umount(&place).unwrap();
+        assert!(left.is_empty(), "archives are left behind: {left:?}");
+    });
+}
