@@ -44,7 +44,20 @@ pub(crate) enum What {
     Phase { from: Option<Phase>, to: Phase, reason: Reason },
     /// A process inside was ended because memory ran out.
     OutOfMemory,
-    /// Labels, limits, timeout or network policy were changed.
+    /// A snapshot was taken of it.
+    Snapshotted {
+        snapshot: String,
+        /// Its processes too.
+        memory: bool,
+    },
+    /// Sandboxes were forked from it.
+    Forked { children: Vec<String> },
+    /// Its memory was written to disk while it was paused, or could not be.
+    Checkpointed {
+        /// What went wrong; it stands still with its memory as before.
+        failure: Option<String>,
+    },
+    /// Labels, limits, timers, timeout or network policy were changed.
     Updated { fields: Vec<String> },
 }
 
@@ -53,6 +66,9 @@ impl What {
         match self {
             Self::Phase { .. } => "phase",
             Self::OutOfMemory => "out_of_memory",
+            Self::Snapshotted { .. } => "snapshotted",
+            Self::Forked { .. } => "forked",
+            Self::Checkpointed { .. } => "checkpointed",
             Self::Updated { .. } => "updated",
         }
     }
@@ -65,6 +81,13 @@ impl From<SandboxEvent> for Event {
                 What::Phase { from: from.map(Into::into), to: to.into(), reason: reason.into() }
             }
             EventKind::OutOfMemory => What::OutOfMemory,
+            EventKind::Snapshotted { snapshot, memory } => {
+                What::Snapshotted { snapshot: snapshot.into(), memory }
+            }
+            EventKind::Forked { children } => {
+                What::Forked { children: children.into_iter().map(Into::into).collect() }
+            }
+            EventKind::Checkpointed { failure } => What::Checkpointed { failure },
             EventKind::Updated { fields } => What::Updated { fields },
         };
         Self {

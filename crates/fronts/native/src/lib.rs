@@ -27,6 +27,7 @@ mod output;
 mod processes;
 mod sandboxes;
 mod serve;
+mod snapshots;
 mod sse;
 mod telemetry;
 mod templates;
@@ -34,6 +35,7 @@ mod tenants;
 mod terminals;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod threads;
 
 use std::sync::Arc;
 

@@ -12,8 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::error::Envelope;
 use crate::{
-    App, docs, events, exec, files, health, keys, metrics, processes, sandboxes, templates, tenants,
-    terminals,
+    App, docs, events, exec, files, health, keys, metrics, processes, sandboxes, snapshots, templates,
+    tenants, terminals, threads,
 };
 
 /// The document of all native routes; `docs/openapi.json` is this, rendered.
@@ -25,6 +25,8 @@ pub fn openapi() -> OpenApi {
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(base())
         .merge(sandboxes::routes())
+        .merge(snapshots::routes())
+        .merge(threads::routes())
         .merge(exec::routes())
         .merge(processes::routes())
         .merge(terminals::routes())
@@ -111,8 +113,9 @@ fn base() -> OpenApi {
         .build()
 }
 
-const TAGS: [(&str, &str); 10] = [
-    ("sandboxes", "Create, change, start, stop and delete isolated computers."),
+const TAGS: [(&str, &str); 11] = [
+    ("sandboxes", "Create, change, start, stop, pause, fork, archive and delete isolated computers."),
+    ("snapshots", "A sandbox at a moment: to begin others from, or to go back to."),
     ("commands", "Run programs in them and follow what they do."),
     ("terminals", "Shells that keep their directory and environment."),
     ("files", "Read, write, list, move, remove and watch."),

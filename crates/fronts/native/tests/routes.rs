@@ -17,6 +17,8 @@ fn fill(template: &str, ident: &str) -> String {
         .replace("{ident}", ident)
         .replace("{pid}", "7")
         .replace("{tid}", "t")
+        .replace("{snapshot}", NOBODY)
+        .replace("{thread}", "t")
         .replace("{id}", NOBODY);
     let path = path.replace("{name}", "host");
     if template.contains("/files") && !template.ends_with("/mkdir") && !template.ends_with("/move") {
@@ -36,6 +38,9 @@ fn body(method: &str, template: &str) -> Option<Value> {
         ("POST", "move") => Some(json!({ "from": "/x", "to": "/y" })),
         ("POST", "sandboxes" | "keys") => Some(json!({})),
         ("POST", "tenants") => Some(json!({ "name": "other" })),
+        ("POST", "rollback") => Some(json!({ "snapshot": "none" })),
+        ("POST", "hold") => Some(json!({ "for_s": 60 })),
+        ("POST", "extend") => Some(json!({ "seconds": 60 })),
         ("PATCH", "{ident}") => Some(json!({ "labels": {} })),
         ("PATCH", "{name}") => Some(json!({ "quota": {} })),
         _ => None,
@@ -85,7 +90,7 @@ async fn another_tenants_sandbox_looks_like_none_on_every_route() {
         }
         tried += 1;
     }
-    assert!(tried >= 25, "only {tried} routes");
+    assert!(tried >= 40, "only {tried} routes");
     assert_eq!(world.ask("GET", "/v1/sandboxes", Some(&blue), None).await.json()["items"], json!([]));
     let theirs = format!("/v1/events?sandbox={id}");
     assert_eq!(world.ask("GET", &theirs, Some(&blue), None).await.status, 404);
@@ -118,7 +123,7 @@ async fn a_sandbox_lives_through_the_api() {
     let key = world.tenant("acme").await;
     let ask =
         async |method: &str, path: &str, sent: Option<Value>| world.ask(method, path, Some(&key), sent).await;
-    let wish = json!({ "name": "box", "labels": { "a": "b" }, "env": { "SECRET": "hush" }, "cpu": 0.5, "timeout_s": 60 });
+    let wish = json!({ "name": "box", "labels": { "a": "b" }, "env": { "SECRET": "hush" }, "cpu": 0.5, "timeout_s": 60, "wake": "explicit" });
     let made = ask("POST", "/v1/sandboxes", Some(wish)).await;
     assert_eq!(made.status, 201, "{}", made.text());
     let sandbox = made.json();
@@ -138,7 +143,7 @@ async fn a_sandbox_lives_through_the_api() {
     assert_eq!(ask("GET", "/v1/sandboxes/box/terminals", None).await.json()["items"], json!([]));
     assert_eq!(ask("POST", "/v1/sandboxes/box/stop", None).await.json()["phase"], "stopped");
     let refused = ask("POST", "/v1/sandboxes/box/exec", Some(json!({ "argv": ["true"] }))).await;
-    assert_eq!(refused.refusal(), (409, "phase_conflict".to_owned()));
+    assert_eq!(refused.refusal(), (409, "asleep".to_owned()), "only start and resume wake it");
     assert_eq!(ask("POST", "/v1/sandboxes/box/start", None).await.json()["phase"], "running");
     assert_eq!(ask("POST", "/v1/sandboxes/box/restart", None).await.json()["phase"], "running");
     let id = sandbox["id"].as_str().unwrap();

@@ -5,6 +5,14 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 
+/// Every word of the model that is on the wire, in one place.
+mod model {
+    pub(super) use atoll_model::policy::idle::Why;
+    pub(super) use atoll_model::{
+        Held, Intent, OnExit, OnTimeout, Phase, SnapshotState, Stage, Storage, Wake,
+    };
+}
+
 /// Makes a wire enum and the maps to and from the model's, both total.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$word:meta])* $variant:ident,)* }) => {
@@ -13,13 +21,13 @@ macro_rules! words {
         #[serde(rename_all = "snake_case")]
         pub(crate) enum $name { $($(#[$word])* $variant,)* }
 
-        impl From<atoll_model::$name> for $name {
-            fn from(word: atoll_model::$name) -> Self {
-                match word { $(atoll_model::$name::$variant => Self::$variant,)* }
+        impl From<model::$name> for $name {
+            fn from(word: model::$name) -> Self {
+                match word { $(model::$name::$variant => Self::$variant,)* }
             }
         }
 
-        impl From<$name> for atoll_model::$name {
+        impl From<$name> for model::$name {
             fn from(word: $name) -> Self {
                 match word { $($name::$variant => Self::$variant,)* }
             }
@@ -29,23 +37,47 @@ macro_rules! words {
 
 words! {
     /// What the sandbox is, as last observed.
-    Phase { Creating, Running, Stopping, Stopped, Starting, Deleting, Deleted, Failed, }
+    Phase {
+        Creating, Running, Pausing, Paused, Resuming, Stopping, Stopped, Starting, Archiving, Archived, Restoring,
+        Deleting, Deleted, Failed,
+    }
 }
 words! {
     /// What the user wants the sandbox to be.
-    Intent { Run, Stop, Delete, }
+    Intent { Run, Pause, Stop, Archive, Delete, }
 }
 words! {
     /// How far a creation has come.
     Stage { Queued, Booting, }
 }
 words! {
+    /// Where the memory of a paused sandbox is: `live` in memory with its processes frozen, `disk` written down and freed.
+    Held { Live, Disk, }
+}
+words! {
     /// What happens when the timeout passes.
-    OnTimeout { Delete, Stop, }
+    OnTimeout { Delete, Stop, Pause, }
+}
+words! {
+    /// What happens when the server, or the thread it is bound to, ends in good order.
+    OnExit { Keep, Pause, Destroy, }
+}
+words! {
+    /// Who may wake a sandbox that is paused, stopped or archived: `any` request that needs it, or only `start` and `resume`.
+    Wake { Any, Explicit, }
 }
 words! {
     /// Where the sandbox's own layer lives; `memory` is gone when it stops.
     Storage { Disk, Memory, }
+}
+words! {
+    /// Why a sandbox is not idle: a request, terminal or command that somebody waits for, CPU above a floor, bytes sent, a
+    /// hold from outside or from inside.
+    Why { Request, Terminal, Command, Cpu, Network, Hold, HoldInside, }
+}
+words! {
+    /// How far a snapshot is.
+    SnapshotState { Making, Ready, Deleting, }
 }
 
 /// What the sandbox may reach. Never the host, other sandboxes, private, link-local or metadata addresses.
@@ -90,6 +122,14 @@ pub(crate) enum ReasonCode {
     Requested,
     Completed,
     TimedOut,
+    /// Nothing worked in it for as long as its timers allow.
+    Idle,
+    /// It was stopped for as long as its timers allow.
+    Aged,
+    /// A request needed it.
+    Woken,
+    /// The server or the thread that it is bound to ended.
+    Exit,
     Overdue,
     InstanceDied,
     LostWhileDown,
@@ -103,6 +143,10 @@ impl From<atoll_model::Reason> for Reason {
             R::Requested => (ReasonCode::Requested, None),
             R::Completed => (ReasonCode::Completed, None),
             R::TimedOut => (ReasonCode::TimedOut, None),
+            R::Idle => (ReasonCode::Idle, None),
+            R::Aged => (ReasonCode::Aged, None),
+            R::Woken => (ReasonCode::Woken, None),
+            R::Exit => (ReasonCode::Exit, None),
             R::Overdue => (ReasonCode::Overdue, None),
             R::InstanceDied => (ReasonCode::InstanceDied, None),
             R::LostWhileDown => (ReasonCode::LostWhileDown, None),

@@ -10,10 +10,11 @@ use async_trait::async_trait;
 use atoll_front_native::testing::{Contract, Exchange};
 use atoll_front_native::{Options, Shutdown, router};
 use atoll_model::policy::placement::Node;
-use atoll_model::{Code, InstanceId, Limits, NetworkPolicy};
+use atoll_model::{Code, Held, Limits, NetworkPolicy, SnapshotId};
+use atoll_provider::fake::{self, FakeProvider};
 use atoll_provider::{
-    Booted, ByteStream, Capabilities, Fate, InstanceSpec, InstanceUsage, Known, Notice, Provider,
-    ProviderError, Target,
+    Adopted, Booted, ByteStream, Capabilities, InstanceSpec, InstanceUsage, Known, Notice, Packed, Provider,
+    ProviderError, RolledBack, Snapshotted, Target,
 };
 use atoll_service::{Config, MakeProgress, Service, ServiceError, SystemClock, TemplateRecord, Templates};
 use axum::Router;
@@ -35,6 +36,8 @@ pub struct World {
     pub contract: Contract,
     pub shutdown: Shutdown,
     pub admin: String,
+    /// Where the sandboxes live.
+    pub fake: Arc<FakeProvider>,
     /// Removed with the world.
     _data: tempfile::TempDir,
 }
@@ -66,7 +69,8 @@ impl World {
     pub async fn new() -> Self {
         let data = tempfile::tempdir().unwrap();
         let store = Arc::new(atoll_store::SqliteStore::open(data.path()).unwrap());
-        let provider = Arc::new(Pretend { notices: broadcast::channel(8).0 });
+        let fake = FakeProvider::new();
+        let provider = Arc::new(Pretend { fake: Arc::clone(&fake) });
         let clock = SystemClock::open().unwrap();
         let service = Service::open(Config::new(data.path()), store, provider, Arc::new(OneTemplate), clock)
             .await
@@ -74,7 +78,7 @@ impl World {
         let admin = std::fs::read_to_string(data.path().join("admin.key")).unwrap().trim().to_owned();
         let shutdown = Shutdown::default();
         let router = router(service, Options { shutdown: shutdown.clone() });
-        Self { router, contract: Contract::new(), shutdown, admin, _data: data }
+        Self { router, contract: Contract::new(), shutdown, admin, fake, _data: data }
     }
 
     /// A new tenant with a key of scope user.
@@ -161,12 +165,17 @@ impl Templates for OneTemplate {
     }
 }
 
-/// Says yes to everything.
+/// The provider in memory, with an agent of our own behind every instance.
 struct Pretend {
-    notices: broadcast::Sender<Notice>,
+    fake: Arc<FakeProvider>,
 }
 
 type Done<T> = Result<T, ProviderError>;
+
+/// The one template of the provider in memory has another name.
+fn known(spec: &InstanceSpec) -> InstanceSpec {
+    InstanceSpec { template: fake::TEMPLATE.to_owned(), ..spec.clone() }
+}
 
 #[async_trait]
 impl Provider for Pretend {
@@ -174,28 +183,64 @@ impl Provider for Pretend {
         "pretend"
     }
     fn capabilities(&self) -> Capabilities {
-        Capabilities { keeps_files: true, limits_disk: true, resizes_live: true, network: true }
+        self.fake.capabilities()
     }
-    async fn create(&self, _: &InstanceSpec) -> Done<Booted> {
-        Ok(Booted { facts: json!({}), agent_token: "token".to_owned(), from_pool: false })
+    async fn create(&self, spec: &InstanceSpec) -> Done<Booted> {
+        self.fake.create(&known(spec)).await
     }
     async fn boot(&self, spec: &InstanceSpec) -> Done<Booted> {
-        self.create(spec).await
+        self.fake.boot(&known(spec)).await
     }
-    async fn halt(&self, _: &Target) -> Done<()> {
-        Ok(())
+    async fn pause(&self, target: &Target) -> Done<Held> {
+        self.fake.pause(target).await
     }
-    async fn destroy(&self, _: &Target) -> Done<()> {
-        Ok(())
+    async fn checkpoint(&self, target: &Target) -> Done<()> {
+        self.fake.checkpoint(target).await
     }
-    async fn resize(&self, _: &Target, _: &Limits) -> Done<()> {
-        Ok(())
+    async fn resume(&self, target: &Target) -> Done<()> {
+        self.fake.resume(target).await
     }
-    async fn set_network(&self, _: &Target, _: NetworkPolicy) -> Done<()> {
-        Ok(())
+    async fn restore(&self, spec: &InstanceSpec) -> Done<Booted> {
+        self.fake.restore(&known(spec)).await
     }
-    async fn usage(&self, _: &Target) -> Done<InstanceUsage> {
-        Ok(InstanceUsage { cpu_us: 5, memory_bytes: 4_096, cache_bytes: 0, pids: 1, disk_bytes: 8_192 })
+    async fn snapshot(&self, target: &Target, snapshot: &SnapshotId, memory: bool) -> Done<Snapshotted> {
+        self.fake.snapshot(target, snapshot, memory).await
+    }
+    async fn verify_snapshot(&self, snapshot: &SnapshotId, seal: &str) -> Done<()> {
+        self.fake.verify_snapshot(snapshot, seal).await
+    }
+    async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Done<()> {
+        self.fake.remove_snapshot(snapshot).await
+    }
+    async fn rollback(
+        &self,
+        target: &Target,
+        snapshot: &SnapshotId,
+        seal: &str,
+        limits: &Limits,
+    ) -> Done<RolledBack> {
+        self.fake.rollback(target, snapshot, seal, limits).await
+    }
+    async fn pack(&self, target: &Target) -> Done<Packed> {
+        self.fake.pack(target).await
+    }
+    async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Done<()> {
+        self.fake.unpack(target, limits, files).await
+    }
+    async fn halt(&self, target: &Target) -> Done<()> {
+        self.fake.halt(target).await
+    }
+    async fn destroy(&self, target: &Target) -> Done<()> {
+        self.fake.destroy(target).await
+    }
+    async fn resize(&self, target: &Target, limits: &Limits) -> Done<()> {
+        self.fake.resize(target, limits).await
+    }
+    async fn set_network(&self, target: &Target, policy: NetworkPolicy) -> Done<()> {
+        self.fake.set_network(target, policy).await
+    }
+    async fn usage(&self, target: &Target) -> Done<InstanceUsage> {
+        self.fake.usage(target).await
     }
     async fn dial(&self, _: &Target, _: u16) -> Done<Box<dyn ByteStream>> {
         let (ours, theirs) = tokio::io::duplex(64 * 1_024);
@@ -207,26 +252,17 @@ impl Provider for Pretend {
         });
         Ok(Box::new(ours))
     }
-    async fn adopt(&self, _: Vec<Known>) -> Done<Vec<(InstanceId, Fate)>> {
-        Ok(Vec::new())
+    async fn adopt(&self, known: Vec<Known>, snapshots: Vec<SnapshotId>) -> Done<Vec<Adopted>> {
+        self.fake.adopt(known, snapshots).await
     }
     fn notices(&self) -> broadcast::Receiver<Notice> {
-        self.notices.subscribe()
+        self.fake.notices()
     }
     async fn node(&self) -> Done<Node> {
-        Ok(Node {
-            memory_free_mib: 20_000,
-            memory_total_mib: 24_000,
-            cpu_total_milli: 2_000,
-            disk_free_mib: 50_000,
-            live: 0,
-            memory_limits_mib: 0,
-            live_max: 0,
-            overcommit: 0.0,
-        })
+        self.fake.node().await
     }
-    async fn settle(&self, _: Duration) -> Done<()> {
-        Ok(())
+    async fn settle(&self, deadline: Duration) -> Done<()> {
+        self.fake.settle(deadline).await
     }
 }
 

@@ -1,0 +1,225 @@
+//! What a client asks of a sandbox: the bodies of create and update.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_model::{CreateSandbox, LimitsAsk, Origin, TimersAsk, UpdateSandbox};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::words::{Network, OnExit, OnTimeout, Storage, Wake};
+use crate::error::ApiError;
+use crate::input::present;
+
+/// What to make. Everything has a default.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CreateBody {
+    /// Name or alias; the server's default template where absent.
+    #[schema(example = "debian")]
+    template: Option<String>,
+    /// Make it from this snapshot, by id or name, instead of a template.
+    snapshot: Option<String>,
+    /// With `snapshot`: its processes too. Refused where the snapshot has none.
+    memory: bool,
+    /// Make it from this archive, by its key, instead of a template.
+    archive: Option<String>,
+    /// Unique within the tenant: letters, digits, `-`, `_`, `.`.
+    name: Option<String>,
+    labels: BTreeMap<String, String>,
+    /// Environment of every command.
+    env: BTreeMap<String, String>,
+    /// Names in `env` that no fork and no snapshot inherits.
+    private_env: BTreeSet<String>,
+    /// Cores, fractions allowed.
+    #[schema(example = 1.0)]
+    cpu: Option<f64>,
+    #[schema(example = 512)]
+    memory_mib: Option<i64>,
+    #[schema(example = 2048)]
+    disk_mib: Option<i64>,
+    /// Processes and threads.
+    pids: Option<i64>,
+    network: Option<Network>,
+    storage: Option<Storage>,
+    /// Default user of commands.
+    user: Option<String>,
+    /// Started at every boot; its output is in the logs.
+    command: Option<Vec<String>>,
+    /// Absolute lifetime in seconds.
+    #[schema(example = 3600)]
+    timeout_s: Option<u64>,
+    on_timeout: Option<OnTimeout>,
+    /// Stop after so many idle seconds; -1 is never.
+    auto_stop_s: Option<i64>,
+    /// Pause after so many idle seconds; -1 is never.
+    #[schema(example = 600)]
+    auto_pause_s: Option<i64>,
+    /// Write the memory to disk after so many seconds of pause; -1 is never.
+    checkpoint_after_s: Option<i64>,
+    /// Archive after so many seconds of stop; -1 is never.
+    auto_archive_s: Option<i64>,
+    /// Delete after so many seconds of stop; 0: with the stop; -1 is never.
+    auto_delete_s: Option<i64>,
+    on_exit: Option<OnExit>,
+    /// Binds it to a thread of conversation; `DELETE /v1/threads/{thread}` does to it what `on_exit` says.
+    thread: Option<String>,
+    wake: Option<Wake>,
+}
+
+impl CreateBody {
+    pub(super) fn into_spec(self, idempotency_key: Option<String>) -> Result<CreateSandbox, ApiError> {
+        Ok(CreateSandbox {
+            from: origin(&self.template, self.snapshot, self.memory, self.archive)?,
+            template: self.template,
+            name: self.name,
+            labels: self.labels,
+            env: self.env,
+            private_env: self.private_env,
+            limits: LimitsAsk {
+                cpu: self.cpu,
+                memory_mib: self.memory_mib,
+                disk_mib: self.disk_mib,
+                pids: self.pids,
+            },
+            network: self.network.map(Into::into).unwrap_or_default(),
+            storage: self.storage.map(Into::into).unwrap_or_default(),
+            user: self.user,
+            command: self.command,
+            timeout_s: self.timeout_s,
+            on_timeout: self.on_timeout.map(Into::into).unwrap_or_default(),
+            timers: TimersAsk {
+                auto_stop_s: self.auto_stop_s,
+                auto_pause_s: self.auto_pause_s,
+                checkpoint_after_s: self.checkpoint_after_s,
+                auto_archive_s: self.auto_archive_s,
+                auto_delete_s: self.auto_delete_s,
+            },
+            on_exit: self.on_exit.map(Into::into).unwrap_or_default(),
+            thread: self.thread,
+            wake: self.wake.map(Into::into).unwrap_or_default(),
+            idempotency_key,
+        })
+    }
+}
+
+/// The three fields that name a beginning exclude each other: none of them could win without a surprise.
+fn origin(
+    template: &Option<String>,
+    snapshot: Option<String>,
+    memory: bool,
+    archive: Option<String>,
+) -> Result<Origin, ApiError> {
+    match (template, snapshot, archive) {
+        (None, Some(snapshot), None) => Ok(Origin::Snapshot { snapshot, memory }),
+        (_, Some(_), Some(_)) => Err(ApiError::invalid("snapshot and archive exclude each other")),
+        (Some(_), Some(_), None) => Err(ApiError::invalid("template and snapshot exclude each other")
+            .hint("a snapshot keeps the template of its sandbox")),
+        (Some(_), None, Some(_)) => Err(ApiError::invalid("template and archive exclude each other")
+            .hint("an archive keeps the template of its sandbox")),
+        (_, None, _) if memory => Err(ApiError::invalid("memory needs a snapshot")
+            .hint("limits are called memory_mib; memory takes the processes of a snapshot")),
+        (None, None, Some(key)) => Ok(Origin::Archive { key }),
+        (_, None, None) => Ok(Origin::Template),
+    }
+}
+
+/// What to change; what is absent stays.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct UpdateBody {
+    /// Replaces all labels.
+    labels: Option<BTreeMap<String, String>>,
+    cpu: Option<f64>,
+    memory_mib: Option<i64>,
+    disk_mib: Option<i64>,
+    pids: Option<i64>,
+    network: Option<Network>,
+    /// A new lifetime from now on; null removes it.
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    timeout_s: Option<Option<u64>>,
+    on_timeout: Option<OnTimeout>,
+    /// Stop after so many idle seconds; -1 is never.
+    auto_stop_s: Option<i64>,
+    /// Pause after so many idle seconds; -1 is never.
+    auto_pause_s: Option<i64>,
+    /// Write the memory to disk after so many seconds of pause; -1 is never.
+    checkpoint_after_s: Option<i64>,
+    /// Archive after so many seconds of stop; -1 is never.
+    auto_archive_s: Option<i64>,
+    /// Delete after so many seconds of stop; 0: with the stop; -1 is never.
+    auto_delete_s: Option<i64>,
+    on_exit: Option<OnExit>,
+    wake: Option<Wake>,
+}
+
+impl From<UpdateBody> for UpdateSandbox {
+    fn from(body: UpdateBody) -> Self {
+        Self {
+            labels: body.labels,
+            limits: LimitsAsk {
+                cpu: body.cpu,
+                memory_mib: body.memory_mib,
+                disk_mib: body.disk_mib,
+                pids: body.pids,
+            },
+            network: body.network.map(Into::into),
+            timeout_s: body.timeout_s,
+            on_timeout: body.on_timeout.map(Into::into),
+            timers: TimersAsk {
+                auto_stop_s: body.auto_stop_s,
+                auto_pause_s: body.auto_pause_s,
+                checkpoint_after_s: body.checkpoint_after_s,
+                auto_archive_s: body.auto_archive_s,
+                auto_delete_s: body.auto_delete_s,
+            },
+            on_exit: body.on_exit.map(Into::into),
+            wake: body.wake.map(Into::into),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::input::parse_json;
+
+    #[test]
+    fn a_timeout_of_null_is_told_from_none() {
+        let change = |text: &str| UpdateSandbox::from(parse_json::<UpdateBody>(text.as_bytes()).unwrap());
+        assert_eq!(change("{}").timeout_s, None);
+        assert_eq!(change("{\"timeout_s\":null}").timeout_s, Some(None));
+        assert_eq!(change("{\"timeout_s\":9}").timeout_s, Some(Some(9)));
+    }
+
+    #[test]
+    fn numbers_that_fit_nowhere_name_their_field() {
+        let error = parse_json::<CreateBody>(b"{\"memory_mib\":1e300}").unwrap_err();
+        assert!(error.message.starts_with("memory_mib"), "{error:?}");
+        let error = parse_json::<CreateBody>(b"{\"labels\":{\"a\":1}}").unwrap_err();
+        assert!(error.message.starts_with("labels.a"), "{error:?}");
+    }
+
+    #[test]
+    fn a_sandbox_begins_as_one_thing() {
+        let from = |text: &str| {
+            parse_json::<CreateBody>(text.as_bytes()).unwrap().into_spec(None).map(|spec| spec.from)
+        };
+        assert_eq!(from("{}").unwrap(), Origin::Template);
+        assert_eq!(
+            from("{\"snapshot\":\"s\",\"memory\":true}").unwrap(),
+            Origin::Snapshot { snapshot: "s".to_owned(), memory: true }
+        );
+        assert_eq!(from("{\"archive\":\"k\"}").unwrap(), Origin::Archive { key: "k".to_owned() });
+        for bad in [
+            "{\"memory\":true}",
+            "{\"archive\":\"k\",\"memory\":true}",
+            "{\"snapshot\":\"s\",\"archive\":\"k\"}",
+            "{\"snapshot\":\"s\",\"template\":\"t\"}",
+            "{\"archive\":\"k\",\"template\":\"t\"}",
+        ] {
+            assert!(from(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The verbs that change what a sandbox is: start, stop, restart, pause, resume, archive, restore, rollback.
+
+use axum::extract::State;
+use serde::Deserialize;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::words::Held;
+use super::{Sandbox, WaitQuery};
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, OptionalJson, Path, Query};
+use crate::output::{Answer, ok};
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(start))
+        .routes(routes!(stop))
+        .routes(routes!(restart))
+        .routes(routes!(pause))
+        .routes(routes!(resume))
+        .routes(routes!(archive))
+        .routes(routes!(restore))
+        .routes(routes!(rollback))
+}
+
+/// Boots a stopped sandbox on its files; resumes a paused one, restores an archived one first.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/start", tag = "sandboxes",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
+    responses((status = 200, body = Sandbox)))]
+pub(crate) async fn start(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    Ok(ok(app.service.start(&who, &ident, query.wait()).await?.into()))
+}
+
+/// Ends the processes of a sandbox and keeps its files. The memory of a paused one is dropped.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/stop", tag = "sandboxes",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
+    responses((status = 200, body = Sandbox)))]
+pub(crate) async fn stop(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    Ok(ok(app.service.stop(&who, &ident, query.wait()).await?.into()))
+}
+
+/// Stops and starts.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/restart", tag = "sandboxes",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
+    responses((status = 200, body = Sandbox)))]
+pub(crate) async fn restart(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    Ok(ok(app.service.restart(&who, &ident, query.wait()).await?.into()))
+}
+
+/// How to pause. May be absent.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct PauseBody {
+    /// `live` (the default) freezes; `disk` also writes the memory to disk and frees it.
+    memory: Option<Held>,
+}
+
+/// Freezes a sandbox at once; its processes and their memory stay.
+///
+/// With `memory: disk` the memory is then written to disk, checked and freed; where the machine cannot do that the answer
+/// is `unsupported` and nothing is changed. A paused one can be brought to disk in the same way.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/pause", tag = "sandboxes",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
+    request_body(content = PauseBody), responses((status = 200, body = Sandbox)))]
+pub(crate) async fn pause(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<WaitQuery>,
+    OptionalJson(body): OptionalJson<PauseBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let ask = atoll_service::Pause { memory: body.memory.map(Into::into) };
+    Ok(ok(app.service.pause(&who, &ident, ask, query.wait()).await?.into()))
+}
+
+/// Makes a sandbox run again, wherever it rests: paused, stopped or archived.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/resume", tag = "sandboxes",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
+    responses((status = 200, body = Sandbox)))]
+pub(crate) async fn resume(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    Ok(ok(app.service.resume(&who, &ident, query.wait()).await?.into()))
+}
+
+/// Moves the files of a sandbox to object storage and frees the disk. One that runs or is paused is stopped first.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/archive", tag = "sandboxes",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
+    responses((status = 200, body = Sandbox)))]
+pub(crate) async fn archive(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    Ok(ok(app.service.archive(&who, &ident, query.wait()).await?.into()))
+}
+
+/// Brings the files of an archived sandbox back and leaves it stopped; `start` does both.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/restore", tag = "sandboxes",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
+    responses((status = 200, body = Sandbox)))]
+pub(crate) async fn restore(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    Ok(ok(app.service.restore(&who, &ident, query.wait()).await?.into()))
+}
+
+/// Where to go back to.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RollbackBody {
+    /// Id or name of a snapshot of this very sandbox.
+    snapshot: String,
+}
+
+/// Puts a sandbox back to one of its own snapshots. What was written since is lost.
+///
+/// One that ran, was paused or failed runs afterwards; one that was stopped stays stopped.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/rollback", tag = "sandboxes",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
+    request_body = RollbackBody, responses((status = 200, body = Sandbox)))]
+pub(crate) async fn rollback(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<WaitQuery>,
+    Json(body): Json<RollbackBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    Ok(ok(app.service.rollback(&who, &ident, &body.snapshot, query.wait()).await?.into()))
+}

@@ -1,0 +1,195 @@
+//! Snapshots: a sandbox at a moment, kept under a name. Taken, listed, checked, removed.
+
+use std::num::NonZeroU32;
+
+use atoll_service::{NewSnapshot, SnapshotFilter};
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{OptionalJson, Path, Query};
+use crate::output::{Answer, ok, time};
+use crate::sandboxes::SnapshotState;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(create))
+        .routes(routes!(list))
+        .routes(routes!(get, delete))
+        .routes(routes!(verify))
+}
+
+/// A sandbox at a moment.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Snapshot {
+    id: String,
+    /// Unique among the tenant's snapshots.
+    name: Option<String>,
+    /// The tenant's id.
+    tenant: String,
+    /// The sandbox that it was taken of; that one may be gone by now.
+    sandbox: String,
+    state: SnapshotState,
+    /// Whether it holds processes too.
+    memory: bool,
+    template: String,
+    template_version: String,
+    /// Names of the environment's variables, without what is private; values are never shown.
+    env_names: Vec<String>,
+    user: String,
+    workdir: String,
+    command: Option<Vec<String>>,
+    /// Cores that its sandbox might use.
+    cpu: f64,
+    memory_mib: u32,
+    disk_mib: u32,
+    pids: u32,
+    /// Bytes of its own, as far as known.
+    bytes: u64,
+    /// How long the sandbox stood still for it, in microseconds.
+    stood_still_us: u64,
+    #[schema(format = DateTime)]
+    created_at: String,
+}
+
+impl From<atoll_model::Snapshot> for Snapshot {
+    fn from(snapshot: atoll_model::Snapshot) -> Self {
+        Self {
+            id: snapshot.id.into(),
+            name: snapshot.name,
+            tenant: snapshot.tenant.into(),
+            sandbox: snapshot.sandbox.into(),
+            state: snapshot.state.into(),
+            memory: snapshot.memory,
+            template: snapshot.template,
+            template_version: snapshot.template_version,
+            env_names: snapshot.env.into_keys().collect(),
+            user: snapshot.user,
+            workdir: snapshot.workdir,
+            command: snapshot.command,
+            cpu: f64::from(snapshot.limits.cpu_milli) / 1_000.0,
+            memory_mib: snapshot.limits.memory_mib,
+            disk_mib: snapshot.limits.disk_mib,
+            pids: snapshot.limits.pids,
+            bytes: snapshot.bytes,
+            stood_still_us: snapshot.stood_still_us,
+            created_at: time(snapshot.created_at.wall_ms),
+        }
+    }
+}
+
+/// One page of snapshots, newest first.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct SnapshotPage {
+    items: Vec<Snapshot>,
+    /// Hand it in as `cursor` for the next page; null: that was all.
+    next_cursor: Option<String>,
+}
+
+/// What to keep. May be absent.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SnapshotBody {
+    /// Unique among the tenant's snapshots: letters, digits, `-`, `_`, `.`.
+    name: Option<String>,
+    /// Its processes too; `unsupported` where that cannot be had.
+    memory: bool,
+}
+
+/// Takes a snapshot of a sandbox that runs, is paused or is stopped. It stands still for milliseconds at most.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/snapshots", tag = "snapshots",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
+    request_body(content = SnapshotBody), responses((status = 201, body = Snapshot, description = "Taken")))]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    OptionalJson(body): OptionalJson<SnapshotBody>,
+) -> Result<Response, ApiError> {
+    let ask = NewSnapshot { name: body.name, memory: body.memory };
+    let taken = app.service.snapshot(&who, &ident, ask).await?;
+    let location = HeaderValue::from_str(&format!("/v1/snapshots/{}", taken.id));
+    let mut response = Answer(StatusCode::CREATED, Snapshot::from(taken)).into_response();
+    if let Ok(location) = location {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SnapshotsQuery {
+    /// Only of this sandbox: id, unique prefix of an id, or name. One that is gone goes by its whole id.
+    sandbox: Option<String>,
+    /// Exactly this name.
+    name: Option<String>,
+    /// At most this many.
+    #[param(value_type = Option<u32>, minimum = 1)]
+    limit: Option<NonZeroU32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// Lists snapshots, newest first.
+#[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots", params(SnapshotsQuery),
+    responses((status = 200, body = SnapshotPage)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Query(query): Query<SnapshotsQuery>,
+) -> Result<Answer<SnapshotPage>, ApiError> {
+    let filter = SnapshotFilter {
+        sandbox: query.sandbox,
+        name: query.name,
+        limit: query.limit.map_or(0, NonZeroU32::get),
+        cursor: query.cursor,
+    };
+    let page = app.service.snapshots(&who, filter).await?;
+    let items = page.items.into_iter().map(Snapshot::from).collect();
+    Ok(ok(SnapshotPage { items, next_cursor: page.next_cursor }))
+}
+
+/// Shows a snapshot.
+#[utoipa::path(get, path = "/v1/snapshots/{snapshot}", tag = "snapshots",
+    params(("snapshot" = String, Path, description = "Id, unique prefix of an id, or name")),
+    responses((status = 200, body = Snapshot)))]
+pub(crate) async fn get(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(snapshot): Path<String>,
+) -> Result<Answer<Snapshot>, ApiError> {
+    Ok(ok(app.service.get_snapshot(&who, &snapshot).await?.into()))
+}
+
+/// Removes a snapshot. Sandboxes that were made from it stay as they are.
+#[utoipa::path(delete, path = "/v1/snapshots/{snapshot}", tag = "snapshots",
+    params(("snapshot" = String, Path, description = "Id, unique prefix of an id, or name")),
+    responses((status = 204)))]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(snapshot): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    app.service.delete_snapshot(&who, &snapshot).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Reads a snapshot whole and compares it with what was written; `damaged` where it differs.
+#[utoipa::path(post, path = "/v1/snapshots/{snapshot}/verify", tag = "snapshots",
+    params(("snapshot" = String, Path, description = "Id, unique prefix of an id, or name")),
+    responses((status = 200, body = Snapshot, description = "It is whole")))]
+pub(crate) async fn verify(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(snapshot): Path<String>,
+) -> Result<Answer<Snapshot>, ApiError> {
+    Ok(ok(app.service.verify_snapshot(&who, &snapshot).await?.into()))
+}

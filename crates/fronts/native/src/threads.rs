@@ -1,0 +1,37 @@
+//! Threads of conversation that sandboxes are bound to. A thread exists as long as a sandbox names it.
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::Path;
+use crate::output::{Answer, ok};
+use crate::sandboxes::Sandbox;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(end))
+}
+
+/// What became of the sandboxes of a thread.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Ended {
+    items: Vec<Sandbox>,
+}
+
+/// Ends a thread: each of its sandboxes is kept, paused or deleted, as its `on_exit` says. Repeating it is fine.
+#[utoipa::path(delete, path = "/v1/threads/{thread}", tag = "sandboxes", operation_id = "end_thread",
+    params(("thread" = String, Path, description = "As the sandboxes name it")),
+    responses((status = 200, body = Ended)))]
+pub(crate) async fn end(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(thread): Path<String>,
+) -> Result<Answer<Ended>, ApiError> {
+    let leases = app.service.end_thread(&who, &thread).await?;
+    Ok(ok(Ended { items: leases.into_iter().map(Sandbox::from).collect() }))
+}
