@@ -33,6 +33,8 @@ pub(crate) struct Activity {
     seen: Mutex<Seen>,
     pulse: Mutex<(Option<InstanceId>, watch::Sender<Pulse>)>,
     looking: AtomicBool,
+    /// The driver waits for what a look shows.
+    awaited: AtomicBool,
     /// Requests that may wait for it to wake.
     pub(crate) waiters: Semaphore,
 }
@@ -103,6 +105,7 @@ impl Activity {
             seen: Mutex::new(seen),
             pulse: Mutex::new((lease.instance.clone(), pulse)),
             looking: AtomicBool::new(false),
+            awaited: AtomicBool::new(false),
             waiters: Semaphore::new(waiters),
         })
     }
@@ -173,8 +176,13 @@ impl Activity {
     }
 
     /// Notes what a look showed; work moves the time of the last activity. `held_s` is absent where the agent did not
-    /// answer: then what it said before holds.
-    pub(crate) fn note(&self, instance: Option<&InstanceId>, usage: &InstanceUsage, held_s: Option<u64>) {
+    /// answer: then what it said before holds. True: a hold ended, so that a timer may be due earlier than it was.
+    pub(crate) fn note(
+        &self,
+        instance: Option<&InstanceId>,
+        usage: &InstanceUsage,
+        held_s: Option<u64>,
+    ) -> bool {
         let now = self.clock.now();
         let mut seen = self.lock();
         let (mut cpu_milli, mut sent_bytes) = (0, 0);
@@ -215,6 +223,16 @@ impl Activity {
         if elapsed.is_some() {
             seen.looked = Some(Looked { at: now, cpu_milli, sent_bytes });
         }
+        ended_since
+    }
+
+    /// The driver wants to be told of the next look that shows something.
+    pub(crate) fn await_look(&self) {
+        self.awaited.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_look_awaited(&self) -> bool {
+        self.awaited.swap(false, Ordering::SeqCst)
     }
 
     /// One look at a time; `None`: somebody looks already.

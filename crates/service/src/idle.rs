@@ -65,20 +65,19 @@ pub(crate) fn start(inner: &Arc<Inner>) {
     });
 }
 
-/// Looks once more before a timer acts, and tells the driver when it has seen something. Where somebody looks already, or
-/// nothing can be seen, the queue of deadlines asks again.
+/// Looks once more before a timer acts; the driver is told when there is something to see. Where somebody looks already,
+/// that look will do; where nothing can be seen, the queue of deadlines asks again.
 pub(crate) fn look_and_tell(inner: &Arc<Inner>, handle: Handle) {
+    handle.activity.await_look();
     let Some(one) = handle.activity.look_begins() else { return };
     let own = Arc::clone(inner);
     inner.spawn(async move {
+        let _one = one;
         if !handle.activity.has_baseline(handle.lease().instance.as_ref()) {
             look_now(&own, &handle).await;
             tokio::time::sleep(BASELINE).await;
         }
-        if look_now(&own, &handle).await {
-            drop(one);
-            let _ = handle.mailbox.try_send(Mail::Due);
-        }
+        look_now(&own, &handle).await;
     });
 }
 
@@ -89,12 +88,12 @@ pub(crate) async fn look(inner: &Inner, handle: &Handle) {
     }
 }
 
-/// Looks at the counters and asks the agent for holds. Counts as no activity. False: it could not be seen.
-async fn look_now(inner: &Inner, handle: &Handle) -> bool {
-    let Ok(_turn) = inner.looks.0.acquire().await else { return false };
+/// Looks at the counters and asks the agent for holds. Counts as no activity.
+async fn look_now(inner: &Inner, handle: &Handle) {
+    let Ok(_turn) = inner.looks.0.acquire().await else { return };
     let state = handle.state.borrow().clone();
     if state.lease.phase != Phase::Running {
-        return false;
+        return;
     }
     metrics::counter!("atoll_idle_looks_total").increment(1);
     let instance = state.lease.instance.as_ref();
@@ -109,16 +108,18 @@ async fn look_now(inner: &Inner, handle: &Handle) -> bool {
     let usage = tokio::time::timeout(LOOK, inner.provider.usage(&target));
     match tokio::join!(usage, held) {
         (Ok(Ok(usage)), held_s) => {
-            handle.activity.note(instance, &usage, held_s);
-            true
+            let sees = handle.activity.has_baseline(instance);
+            let sooner = handle.activity.note(instance, &usage, held_s);
+            if sooner || (sees && handle.activity.is_look_awaited()) {
+                // A full mailbox: the queue of deadlines asks again.
+                let _ = handle.mailbox.try_send(Mail::Due);
+            }
         }
         (Ok(Err(error)), _) => {
             tracing::debug!(sandbox = %state.lease.id, %error, "its counters could not be read");
-            false
         }
         (Err(_), _) => {
             tracing::warn!(sandbox = %state.lease.id, "its counters could not be read in time");
-            false
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use atoll_model::{
     Code, CreateSandbox, EventKind, Limits, LimitsAsk, NetworkPolicy, OnTimeout, Phase, Quota, Reason, Scope,
-    UpdateSandbox,
+    UpdateSandbox, Wake,
 };
 use atoll_provider::NoticeKind;
 use atoll_provider::fake::{Call, Script};
@@ -144,14 +144,15 @@ async fn a_caller_that_goes_away_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn stop_start_and_restart_make_new_instances_on_the_same_files() {
     let world = World::new().await;
-    let first = world.create().await;
+    let explicit = CreateSandbox { wake: Wake::Explicit, ..Default::default() };
+    let first = world.try_create(explicit).await.unwrap();
     let id = first.id.as_str();
     world.fake.files(&first.id, |files| files.insert("/a".to_owned(), vec![1])).unwrap();
     let stopped = world.service.stop(&world.admin, id, true).await.unwrap();
     assert_eq!((stopped.phase, &stopped.instance), (Phase::Stopped, &None));
     assert_eq!(world.service.stop(&world.admin, id, true).await.unwrap().generation, stopped.generation);
     let refused = world.service.exec(&world.admin, id, argv(&["echo"])).await.unwrap_err();
-    assert_eq!((refused.code, refused.hint.as_deref()), (Code::PhaseConflict, Some("start it first")));
+    assert_eq!(refused.code, Code::Asleep);
     let started = world.service.start(&world.admin, id, true).await.unwrap();
     assert_ne!(started.instance, first.instance);
     let again = world.service.restart(&world.admin, id, true).await.unwrap();

@@ -1,0 +1,290 @@
+//! Requests for sandboxes that sleep: woken once, for those who may, within bounds; and what their ends leave behind.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use std::time::Duration;
+
+use atoll_model::{
+    Code, CreateSandbox, EventKind, Held, Lease, OnExit, Phase, Principal, Quota, Reason, SandboxId, Scope,
+    TimersAsk, UpdateSandbox, Wake,
+};
+use atoll_provider::fake::{Call, Script};
+use atoll_service::{Exec, Filter, NewKey, Pause};
+use futures::StreamExt;
+use world::{Options, World};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn argv(words: &[&str]) -> Exec {
+    Exec { argv: words.iter().map(|word| (*word).to_owned()).collect(), ..Default::default() }
+}
+
+async fn paused(world: &World, spec: CreateSandbox, memory: Held) -> Lease {
+    let lease = world.try_create(spec).await.unwrap();
+    let ask = Pause { memory: Some(memory) };
+    world.service.pause(&world.admin, lease.id.as_str(), ask, true).await.unwrap()
+}
+
+async fn echo(world: &World, who: &Principal, lease: &Lease) -> Result<String, atoll_service::ServiceError> {
+    let out = world.service.exec(who, lease.id.as_str(), argv(&["echo", "hi"])).await?;
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+async fn reasons_to(world: &World, id: &SandboxId, phase: Phase) -> Vec<Reason> {
+    let events = world.service.events(&world.admin, Some(id.as_str()), None, 0).await.unwrap();
+    let to = |what: EventKind| match what {
+        EventKind::Phase { to, reason, .. } if to == phase => Some(reason),
+        _ => None,
+    };
+    events.into_iter().filter_map(|event| to(event.what)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_wakes_what_is_paused_stopped_or_archived() {
+    let world = World::new().await;
+    for memory in [Held::Live, Held::Disk] {
+        let lease = paused(&world, CreateSandbox::default(), memory).await;
+        assert_eq!(echo(&world, &world.admin, &lease).await.unwrap(), "hi\n");
+        assert_eq!(reasons_to(&world, &lease.id, Phase::Resuming).await, [Reason::Woken]);
+    }
+    let stopped = world.create().await;
+    world.service.stop(&world.admin, stopped.id.as_str(), true).await.unwrap();
+    assert_eq!(echo(&world, &world.admin, &stopped).await.unwrap(), "hi\n");
+    assert_eq!(reasons_to(&world, &stopped.id, Phase::Starting).await, [Reason::Woken]);
+    let archived = world.create().await;
+    world.service.archive(&world.admin, archived.id.as_str(), true).await.unwrap();
+    assert_eq!(echo(&world, &world.admin, &archived).await.unwrap(), "hi\n");
+    assert_eq!(world.get(&archived.id).await.phase, Phase::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_requests_wake_it_once() {
+    let more = Options { config: Some(Box::new(|config| config.wake_waiters = 100)), ..Default::default() };
+    let world = World::with(more).await;
+    let lease = paused(&world, CreateSandbox::default(), Held::Disk).await;
+    let requests = (0..100).map(|_| echo(&world, &world.admin, &lease));
+    let answers = futures::future::join_all(requests).await;
+    assert!(answers.into_iter().all(|answer| answer.unwrap() == "hi\n"));
+    assert_eq!(world.fake.calls(Call::Restore, &lease.id), 1);
+    assert_eq!(reasons_to(&world, &lease.id, Phase::Resuming).await, [Reason::Woken]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_requests_than_may_wait_are_told_when_to_come_back() {
+    let world = World::new().await;
+    let lease = paused(&world, CreateSandbox::default(), Held::Live).await;
+    world.fake.script(Call::Resume, Script::Hold);
+    let requests = (0..100).map(|_| echo(&world, &world.admin, &lease));
+    let release = async {
+        world.quiet().await;
+        world.fake.release();
+    };
+    let (answers, ()) = futures::future::join(futures::future::join_all(requests), release).await;
+    let refused: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
+    assert_eq!(refused.len(), 36);
+    assert!(refused.iter().all(|error| error.code == Code::WakeFailed && error.retry_after_s == Some(1)));
+    assert_eq!(world.fake.calls(Call::Resume, &lease.id), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_start_and_resume_wake_what_says_so() {
+    let world = World::new().await;
+    let explicit = CreateSandbox { wake: Wake::Explicit, ..Default::default() };
+    let lease = paused(&world, explicit, Held::Live).await;
+    let error = echo(&world, &world.admin, &lease).await.unwrap_err();
+    assert_eq!(error.code, Code::Asleep);
+    assert!(error.hint.unwrap().contains("resume"));
+    assert!(world.fake.is_frozen(&lease.id));
+    // Who comes while somebody else resumes it waits for that.
+    world.fake.script(Call::Resume, Script::Hold);
+    world.service.resume(&world.admin, lease.id.as_str(), false).await.unwrap();
+    let release = async {
+        world.quiet().await;
+        world.fake.release();
+    };
+    let (answer, ()) = futures::future::join(echo(&world, &world.admin, &lease), release).await;
+    assert_eq!(answer.unwrap(), "hi\n");
+    let change = UpdateSandbox { wake: Some(Wake::Any), ..Default::default() };
+    world.service.update(&world.admin, lease.id.as_str(), change).await.unwrap();
+    world.service.stop(&world.admin, lease.id.as_str(), true).await.unwrap();
+    assert_eq!(echo(&world, &world.admin, &lease).await.unwrap(), "hi\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wake_that_fails_says_why_and_the_next_may_succeed() {
+    let world = World::new().await;
+    let lease = paused(&world, CreateSandbox::default(), Held::Disk).await;
+    world.fake.script(Call::Restore, Script::Fail);
+    let requests = (0..10).map(|_| echo(&world, &world.admin, &lease));
+    for answer in futures::future::join_all(requests).await {
+        let error = answer.unwrap_err();
+        assert_eq!(error.code, Code::WakeFailed);
+        assert!(error.message.contains("could not be woken"), "{}", error.message);
+    }
+    assert_eq!(world.get(&lease.id).await.phase, Phase::Paused);
+    assert_eq!(echo(&world, &world.admin, &lease).await.unwrap(), "hi\n");
+    // Without room it sleeps on.
+    world.service.stop(&world.admin, lease.id.as_str(), true).await.unwrap();
+    world.fake.set_node(|node| node.memory_free_mib = 0);
+    tokio::time::advance(SECOND * 2).await;
+    let error = echo(&world, &world.admin, &lease).await.unwrap_err();
+    assert_eq!(error.code, Code::WakeFailed);
+    assert!(error.retry_after_s.is_some());
+    assert_eq!(world.get(&lease.id).await.phase, Phase::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wake_has_a_deadline_and_the_work_goes_on() {
+    let world = World::new().await;
+    let lease = paused(&world, CreateSandbox::default(), Held::Live).await;
+    world.fake.script(Call::Resume, Script::Hold);
+    let late = async {
+        world.quiet().await;
+        world.advance(SECOND * 61).await;
+    };
+    let (answer, ()) = futures::future::join(echo(&world, &world.admin, &lease), late).await;
+    assert_eq!(answer.unwrap_err().code, Code::WakeFailed);
+    world.fake.release();
+    world.until(&lease.id, Phase::Running).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_not_use_it_does_not_wake_it_and_looking_does_not_either() {
+    let world = World::new().await;
+    let lease = paused(&world, CreateSandbox::default(), Held::Live).await;
+    world.service.create_tenant(&world.admin, "other", Quota::default()).await.unwrap();
+    let key = NewKey { tenant: Some("other".to_owned()), scope: Scope::User, name: None };
+    let key = world.service.create_key(&world.admin, key).await.unwrap();
+    let other = world.service.authenticate(&key.secret).await.unwrap();
+    assert_eq!(echo(&world, &other, &lease).await.unwrap_err().code, Code::SandboxNotFound);
+    let id = lease.id.as_str();
+    world.service.get(&world.admin, id).await.unwrap();
+    world.service.list(&world.admin, Filter::default()).await.unwrap();
+    world.service.awake(&world.admin, id).await.unwrap();
+    world.service.lineage(&world.admin, id).await.unwrap();
+    world.service.events(&world.admin, Some(id), None, 0).await.unwrap();
+    world.service.metrics_history(&world.admin, id, None, 0).await.unwrap();
+    world.service.list_terminals(&world.admin, id).await.unwrap();
+    world.service.snapshots(&world.admin, Default::default()).await.unwrap();
+    for _ in 0..30 {
+        world.advance(SECOND).await;
+    }
+    assert!(world.fake.is_frozen(&lease.id));
+    assert_eq!(world.fake.calls(Call::Resume, &lease.id), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_failed_or_goes_is_not_woken() {
+    let world = World::new().await;
+    let lease = world.create().await;
+    world.fake.kill(&lease.id, true);
+    world.until(&lease.id, Phase::Failed).await;
+    assert_eq!(echo(&world, &world.admin, &lease).await.unwrap_err().code, Code::PhaseConflict);
+    assert_eq!(world.get(&lease.id).await.phase, Phase::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_comes_while_it_falls_asleep_is_served() {
+    let world = World::new().await;
+    let timers = TimersAsk { auto_pause_s: Some(5), ..Default::default() };
+    let lease = world.try_create(CreateSandbox { timers, ..Default::default() }).await.unwrap();
+    world.fake.script(Call::Pause, Script::Hold);
+    while world.get(&lease.id).await.phase == Phase::Running {
+        world.advance(SECOND).await;
+    }
+    let release = async {
+        world.quiet().await;
+        world.fake.release();
+    };
+    let (answer, ()) = futures::future::join(echo(&world, &world.admin, &lease), release).await;
+    assert_eq!(answer.unwrap(), "hi\n");
+    assert_eq!(world.get(&lease.id).await.phase, Phase::Running);
+    assert_eq!(reasons_to(&world, &lease.id, Phase::Pausing).await, [Reason::Idle]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_stands_still_with_its_sandbox() {
+    let world = World::new().await;
+    let lease = world.create().await;
+    let id = lease.id.as_str();
+    let (_, mut stream) = world.service.exec_stream(&world.admin, id, argv(&["wait"])).await.unwrap();
+    world.service.pause(&world.admin, id, Pause::default(), true).await.unwrap();
+    for _ in 0..10 {
+        world.advance(SECOND * 600).await;
+        assert!(futures::poll!(stream.next()).is_pending(), "silence counts only while it runs");
+    }
+    world.service.resume(&world.admin, id, true).await.unwrap();
+    world.advance(SECOND * 60).await;
+    assert!(futures::poll!(stream.next()).is_pending());
+    world.service.stop(&world.admin, id, true).await.unwrap();
+    let end = stream.next().await;
+    assert!(matches!(end, Some(atoll_service::ExecEvent::Lost(_))), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_server_pauses_and_deletes_what_is_bound_to_it() {
+    let world = World::new().await;
+    let bound = |on_exit| CreateSandbox { on_exit, ..Default::default() };
+    let kept = world.try_create(bound(OnExit::Keep)).await.unwrap();
+    let paused = world.try_create(bound(OnExit::Pause)).await.unwrap();
+    let deleted = world.try_create(bound(OnExit::Destroy)).await.unwrap();
+    let asleep = world.try_create(bound(OnExit::Pause)).await.unwrap();
+    world.service.stop(&world.admin, asleep.id.as_str(), true).await.unwrap();
+    world.service.exit(SECOND * 10).await;
+    assert_eq!(world.get(&kept.id).await.phase, Phase::Running);
+    assert_eq!(world.get(&paused.id).await.phase, Phase::Paused);
+    assert_eq!(world.get(&deleted.id).await.phase, Phase::Deleted);
+    assert_eq!(world.get(&asleep.id).await.phase, Phase::Stopped);
+    assert_eq!(reasons_to(&world, &paused.id, Phase::Pausing).await, [Reason::Exit]);
+    let world = world.crash_and_reopen().await;
+    assert_eq!(world.get(&paused.id).await.phase, Phase::Paused, "it sleeps until somebody needs it");
+    assert_eq!(echo(&world, &world.admin, &paused).await.unwrap(), "hi\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_server_waits_for_nobody_for_ever() {
+    let world = World::new().await;
+    let spec = CreateSandbox { on_exit: OnExit::Pause, ..Default::default() };
+    let lease = world.try_create(spec).await.unwrap();
+    world.fake.script(Call::Pause, Script::Hold);
+    let late = async {
+        world.quiet().await;
+        world.advance(SECOND * 11).await;
+    };
+    futures::future::join(world.service.exit(SECOND * 10), late).await;
+    assert_eq!(world.get(&lease.id).await.phase, Phase::Pausing);
+    world.fake.release();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_thread_touches_its_sandboxes_and_no_others() {
+    let world = World::new().await;
+    let bound = |thread: &str, on_exit| CreateSandbox {
+        thread: Some(thread.to_owned()),
+        on_exit,
+        ..Default::default()
+    };
+    let paused = world.try_create(bound("t-1", OnExit::Pause)).await.unwrap();
+    let deleted = world.try_create(bound("t-1", OnExit::Destroy)).await.unwrap();
+    let kept = world.try_create(bound("t-1", OnExit::Keep)).await.unwrap();
+    let beside = world.try_create(bound("t-2", OnExit::Destroy)).await.unwrap();
+    let mut touched = world.service.end_thread(&world.admin, "t-1").await.unwrap();
+    touched.sort_by_key(|lease| lease.phase.as_str());
+    let phases: Vec<_> = touched.iter().map(|lease| lease.phase).collect();
+    assert_eq!(phases, [Phase::Deleted, Phase::Paused, Phase::Running]);
+    for (lease, phase) in [
+        (&paused, Phase::Paused),
+        (&deleted, Phase::Deleted),
+        (&kept, Phase::Running),
+        (&beside, Phase::Running),
+    ] {
+        assert_eq!(world.get(&lease.id).await.phase, phase);
+    }
+    world.service.create_tenant(&world.admin, "other", Quota::default()).await.unwrap();
+    let key = NewKey { tenant: Some("other".to_owned()), scope: Scope::User, name: None };
+    let key = world.service.create_key(&world.admin, key).await.unwrap();
+    let other = world.service.authenticate(&key.secret).await.unwrap();
+    assert_eq!(world.service.end_thread(&other, "t-2").await.unwrap(), []);
+    assert_eq!(world.get(&beside.id).await.phase, Phase::Running);
+}
