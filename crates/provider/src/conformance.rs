@@ -10,16 +10,24 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "test code behind a feature")]
 
+mod basics;
+mod checkpoints;
+mod memories;
+mod packs;
+mod pauses;
+mod sizes;
+mod snapshots;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId, Storage};
+use atoll_model::{Held, InstanceId, Limits, NetworkPolicy, SandboxId, SnapshotId, Storage};
 
 use crate::{
     AGENT_PORT, Adopted, Booted, ByteStream, Fate, InstanceSpec, Known, NoticeKind, Origin, Provider,
-    ProviderError, Target,
+    ProviderError, RolledBack, Target,
 };
 
 /// What a case does inside an instance; the tests of a provider bring it, mostly over the agent.
@@ -29,6 +37,10 @@ pub trait Inside: Send + Sync {
     async fn write(&self, live: &Live<'_>, path: &str, content: &[u8]);
     /// Reads it; `None` when it is not there.
     async fn read(&self, live: &Live<'_>, path: &str) -> Option<Vec<u8>>;
+    /// Starts a process that keeps a text in its memory alone; it takes the place of one that was started before.
+    async fn hold_memory(&self, live: &Live<'_>, text: &str);
+    /// What that process holds; `None` when it is not there.
+    async fn memory(&self, live: &Live<'_>) -> Option<String>;
     /// Ends the instance's first process from outside, as a crash would.
     async fn kill(&self, live: &Live<'_>);
 }
@@ -41,6 +53,8 @@ pub struct Live<'a> {
     pub target: Target,
     /// What the provider said when it was made.
     pub booted: Booted,
+    /// What its agent takes.
+    pub token: String,
 }
 
 impl Live<'_> {
@@ -69,28 +83,57 @@ type Case = (&'static str, fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send
 #[must_use]
 pub fn all() -> Vec<Case> {
     macro_rules! cases {
-        ($($name:ident),* $(,)?) => { vec![$((stringify!($name), |fixture| Box::pin($name(fixture)))),*] };
+        ($($name:path),* $(,)?) => { vec![$((stringify!($name), |fixture| Box::pin($name(fixture)))),*] };
     }
     cases![
-        a_created_instance_is_dialled_and_measured,
-        a_closed_port_says_so,
-        an_unknown_template_is_refused_and_leaves_nothing,
-        halt_keeps_files_and_boot_finds_them,
-        halt_and_destroy_may_be_repeated,
-        what_was_never_there_is_gone,
-        a_call_that_names_an_older_instance_does_nothing,
-        destroy_without_an_instance_removes_the_files,
-        adoption_keeps_the_known_and_removes_the_rest,
-        adoption_says_what_is_gone,
-        a_death_is_told_within_two_seconds,
-        limits_and_policy_change_while_it_runs,
-        many_creates_at_once_are_all_different,
-        a_create_that_is_dropped_half_way_can_be_destroyed,
+        basics::a_created_instance_is_dialled_and_measured,
+        basics::a_closed_port_says_so,
+        basics::an_unknown_template_is_refused_and_leaves_nothing,
+        basics::halt_keeps_files_and_boot_finds_them,
+        basics::halt_and_destroy_may_be_repeated,
+        basics::what_was_never_there_is_gone,
+        basics::a_call_that_names_an_older_instance_does_nothing,
+        basics::destroy_without_an_instance_removes_the_files,
+        basics::adoption_keeps_the_known_and_removes_the_rest,
+        basics::adoption_says_what_is_gone,
+        basics::a_death_is_told_within_two_seconds,
+        basics::limits_and_policy_change_while_it_runs,
+        basics::many_creates_at_once_are_all_different,
+        basics::a_create_that_is_dropped_half_way_can_be_destroyed,
+        pauses::a_pause_keeps_everything_and_may_be_repeated,
+        pauses::a_paused_instance_stays_so_over_an_adoption_where_that_is_wanted,
+        pauses::a_paused_sandbox_can_be_halted_and_destroyed,
+        pauses::pausing_what_does_not_run_is_gone,
+        pauses::what_it_cannot_do_is_said_before_anything_is_done,
+        checkpoints::a_checkpoint_keeps_memory_and_files_and_is_spent_by_its_restore,
+        checkpoints::a_checkpoint_that_is_dropped_half_way_loses_nothing,
+        checkpoints::a_restore_that_is_dropped_half_way_loses_nothing,
+        checkpoints::halt_drops_a_checkpoint_and_keeps_the_files,
+        checkpoints::adoption_keeps_a_checkpoint_only_of_what_is_paused,
+        checkpoints::destroy_removes_a_checkpoint,
+        snapshots::a_snapshot_is_taken_of_what_runs_stands_still_or_is_stopped,
+        snapshots::a_sandbox_from_a_snapshot_is_independent_both_ways,
+        snapshots::rollback_puts_the_files_back,
+        snapshots::a_damaged_or_unknown_snapshot_is_refused,
+        snapshots::removing_a_snapshot_may_be_repeated,
+        snapshots::adoption_removes_snapshots_that_nobody_knows,
+        snapshots::a_snapshot_that_is_dropped_half_way_leaves_the_sandbox_running,
+        memories::a_snapshot_with_memory_makes_running_copies,
+        memories::rollback_puts_memory_back_where_the_snapshot_has_it,
+        memories::a_snapshot_of_a_checkpointed_sandbox_has_its_memory,
+        memories::a_stopped_sandbox_has_no_memory_to_keep,
+        packs::a_pack_becomes_the_same_files_here_and_elsewhere,
+        packs::a_pack_that_breaks_off_leaves_nothing,
+        packs::a_pack_that_nobody_reads_to_its_end_changes_nothing,
+        sizes::a_limit_below_use_is_refused_with_the_figures,
+        sizes::limits_of_files_alone_change_too,
     ]
 }
 
 /// LIMIT: any single step of any provider, on a busy machine.
 const STEP: Duration = Duration::from_secs(30);
+/// LIMIT: an agent that runs answers much earlier.
+const SILENCE: Duration = Duration::from_millis(400);
 
 fn random() -> [u8; 20] {
     use std::hash::{BuildHasher, RandomState};
@@ -120,19 +163,98 @@ impl Fixture {
     }
 
     async fn create(&self, spec: &InstanceSpec) -> Live<'_> {
-        let booted = tokio::time::timeout(STEP, self.provider.create(spec)).await.expect("in time");
-        Live { provider: &self.provider, target: target(spec), booted: booted.expect("created") }
+        self.live(spec, self.provider.create(spec), None).await
     }
 
     async fn boot(&self, spec: &InstanceSpec) -> Live<'_> {
-        let booted = tokio::time::timeout(STEP, self.provider.boot(spec)).await.expect("in time");
-        Live { provider: &self.provider, target: target(spec), booted: booted.expect("booted") }
+        self.live(spec, self.provider.boot(spec), None).await
+    }
+
+    /// From the sandbox's checkpoint: its agent has the token that it had.
+    async fn restore(&self, spec: &InstanceSpec, token: &str) -> Live<'_> {
+        self.live(spec, self.provider.restore(spec), Some(token)).await
+    }
+
+    async fn live(
+        &self,
+        spec: &InstanceSpec,
+        made: impl Future<Output = Result<Booted, ProviderError>>,
+        had: Option<&str>,
+    ) -> Live<'_> {
+        let booted = tokio::time::timeout(STEP, made).await.expect("in time").expect("made");
+        assert_eq!(booted.agent_token.is_none(), had.is_some(), "processes that live on keep their token");
+        let token = booted.agent_token.clone().or(had.map(str::to_owned)).expect("one of them");
+        Live { provider: &self.provider, target: target(spec), booted, token }
+    }
+
+    /// Another live sandbox, made from a snapshot.
+    async fn copy(&self, of: &InstanceSpec, shot: &Shot, memory: Option<&str>) -> (InstanceSpec, Live<'_>) {
+        let spec = InstanceSpec { origin: shot.origin(memory.is_some()), ..self.spec() };
+        let spec = InstanceSpec { limits: of.limits, ..spec };
+        let live = self.live(&spec, self.provider.create(&spec), memory).await;
+        (spec, live)
+    }
+
+    async fn shoot(&self, target: &Target, memory: bool) -> Shot {
+        let id = SnapshotId::from_entropy(random());
+        let made = tokio::time::timeout(STEP, self.provider.snapshot(target, &id, memory)).await;
+        let made = made.expect("in time").expect("a snapshot");
+        assert_eq!(made.memory, memory, "what is said to be in it");
+        Shot { id, seal: made.seal }
+    }
+
+    async fn pause(&self, live: &Live<'_>) {
+        assert_eq!(self.provider.pause(&live.target).await.expect("paused"), Held::Live);
+    }
+
+    /// To disk, processes and all.
+    async fn checkpoint(&self, live: &Live<'_>) {
+        self.pause(live).await;
+        let done = tokio::time::timeout(STEP, self.provider.checkpoint(&live.target)).await;
+        done.expect("in time").expect("checkpointed");
+    }
+
+    /// Nobody answers inside.
+    async fn is_silent(&self, live: &Live<'_>) -> bool {
+        tokio::time::timeout(SILENCE, self.inside.read(live, "/tmp/silence")).await.is_err()
+    }
+
+    async fn remove(&self, shot: &Shot) {
+        self.provider.remove_snapshot(&shot.id).await.expect("removed");
     }
 
     async fn destroy(&self, spec: &InstanceSpec) {
         self.provider.destroy(&target(spec)).await.expect("destroyed");
         self.provider.settle(STEP).await.expect("settled");
     }
+}
+
+/// A snapshot that was taken.
+struct Shot {
+    id: SnapshotId,
+    seal: String,
+}
+
+impl Shot {
+    fn origin(&self, memory: bool) -> Origin {
+        Origin::Snapshot { snapshot: self.id.clone(), seal: self.seal.clone(), memory }
+    }
+}
+
+/// A page that no other process has.
+fn page() -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    while text.len() < 4_096 {
+        for byte in random() {
+            let _ = write!(text, "{byte:02x}");
+        }
+    }
+    text
+}
+
+fn is_damaged<T>(outcome: Result<T, ProviderError>) -> bool {
+    matches!(outcome, Err(ProviderError::Damaged { .. }))
 }
 
 fn target(spec: &InstanceSpec) -> Target {
@@ -151,6 +273,11 @@ fn is_gone<T>(outcome: Result<T, ProviderError>) -> bool {
     matches!(outcome, Err(ProviderError::Gone { .. }))
 }
 
+/// The same, paused or on its way from or to a pause.
+fn known_paused(spec: &InstanceSpec, facts: serde_json::Value) -> Known {
+    Known { instance: Some((spec.instance.clone(), facts)), paused: true, ..known(spec, None) }
+}
+
 fn known(spec: &InstanceSpec, live: Option<&Live<'_>>) -> Known {
     Known {
         sandbox: spec.sandbox.clone(),
@@ -164,187 +291,4 @@ fn known(spec: &InstanceSpec, live: Option<&Live<'_>>) -> Known {
 
 fn adopted(spec: &InstanceSpec, fate: Fate) -> Adopted {
     Adopted { instance: spec.instance.clone(), fate, facts: None }
-}
-
-async fn a_created_instance_is_dialled_and_measured(fixture: Fixture) {
-    let spec = fixture.spec();
-    let live = fixture.create(&spec).await;
-    assert!(live.dial().await.is_ok());
-    let token = live.booted.agent_token.clone().expect("a new agent has a new token");
-    assert!(!token.is_empty() && !live.booted.facts.to_string().contains(&token), "facts hold no secret");
-    let usage = fixture.provider.usage(&live.target).await.unwrap();
-    assert!(usage.pids >= 1 && usage.memory_bytes > 0, "{usage:?}");
-    let node = fixture.provider.node().await.unwrap();
-    assert!(node.memory_total_mib >= node.memory_free_mib && node.cpu_total_milli > 0, "{node:?}");
-    fixture.destroy(&spec).await;
-}
-
-async fn a_closed_port_says_so(fixture: Fixture) {
-    let spec = fixture.spec();
-    let live = fixture.create(&spec).await;
-    let refused = fixture.provider.dial(&live.target, 9).await.err().unwrap();
-    assert!(matches!(refused, ProviderError::PortClosed { port: 9 }), "{refused}");
-    fixture.destroy(&spec).await;
-}
-
-async fn an_unknown_template_is_refused_and_leaves_nothing(fixture: Fixture) {
-    let spec = InstanceSpec { template: "no-such-template".to_owned(), ..fixture.spec() };
-    let refused = fixture.provider.create(&spec).await.err().unwrap();
-    assert!(matches!(refused, ProviderError::NoTemplate { .. }), "{refused}");
-    assert!(is_gone(fixture.provider.usage(&target(&spec)).await));
-    // The id is free: what is left of a refused create would be in the way here.
-    let good = InstanceSpec { template: fixture.template.clone(), ..spec };
-    fixture.create(&good).await;
-    fixture.destroy(&good).await;
-}
-
-async fn halt_keeps_files_and_boot_finds_them(fixture: Fixture) {
-    if !fixture.provider.capabilities().keeps_files {
-        return;
-    }
-    let spec = fixture.spec();
-    let live = fixture.create(&spec).await;
-    fixture.inside.write(&live, "/tmp/kept", b"kept").await;
-    fixture.provider.halt(&live.target).await.unwrap();
-    assert!(is_gone(live.dial().await), "a halted instance cannot be reached");
-    let next = again(&spec);
-    let second = fixture.boot(&next).await;
-    assert_eq!(fixture.inside.read(&second, "/tmp/kept").await.as_deref(), Some(&b"kept"[..]));
-    assert_ne!(second.booted.agent_token, live.booted.agent_token, "a token is for one instance");
-    fixture.destroy(&next).await;
-    assert!(matches!(fixture.provider.boot(&again(&spec)).await, Err(ProviderError::Gone { .. })));
-}
-
-async fn halt_and_destroy_may_be_repeated(fixture: Fixture) {
-    let spec = fixture.spec();
-    fixture.create(&spec).await;
-    for _ in 0..3 {
-        fixture.provider.halt(&target(&spec)).await.unwrap();
-    }
-    fixture.provider.halt(&files_only(&spec)).await.unwrap();
-    for _ in 0..3 {
-        fixture.destroy(&spec).await;
-    }
-}
-
-async fn what_was_never_there_is_gone(fixture: Fixture) {
-    let spec = fixture.spec();
-    let target = target(&spec);
-    assert!(is_gone(fixture.provider.usage(&target).await));
-    assert!(is_gone(fixture.provider.dial(&target, AGENT_PORT).await));
-    assert!(is_gone(fixture.provider.resize(&target, &spec.limits).await));
-    assert!(matches!(fixture.provider.halt(&target).await, Ok(()) | Err(ProviderError::Gone { .. })));
-    fixture.provider.destroy(&target).await.unwrap();
-}
-
-async fn a_call_that_names_an_older_instance_does_nothing(fixture: Fixture) {
-    if !fixture.provider.capabilities().keeps_files {
-        return;
-    }
-    let spec = fixture.spec();
-    let first = fixture.create(&spec).await;
-    fixture.provider.halt(&first.target).await.unwrap();
-    let next = again(&spec);
-    let second = fixture.boot(&next).await;
-    assert!(is_gone(first.dial().await));
-    assert!(is_gone(fixture.provider.usage(&first.target).await));
-    let late = fixture.provider.halt(&first.target).await;
-    assert!(matches!(late, Ok(()) | Err(ProviderError::Gone { .. })));
-    assert!(second.dial().await.is_ok(), "a late halt must not end the next instance");
-    fixture.destroy(&next).await;
-}
-
-async fn destroy_without_an_instance_removes_the_files(fixture: Fixture) {
-    let spec = fixture.spec();
-    let live = fixture.create(&spec).await;
-    fixture.provider.halt(&live.target).await.unwrap();
-    fixture.provider.destroy(&files_only(&spec)).await.unwrap();
-    fixture.provider.settle(STEP).await.unwrap();
-    assert!(fixture.provider.boot(&again(&spec)).await.is_err());
-}
-
-async fn adoption_keeps_the_known_and_removes_the_rest(fixture: Fixture) {
-    let (kept, stopped, unknown) = (fixture.spec(), fixture.spec(), fixture.spec());
-    let live = fixture.create(&kept).await;
-    let halted = fixture.create(&stopped).await;
-    fixture.provider.halt(&halted.target).await.unwrap();
-    fixture.create(&unknown).await;
-    let fates =
-        fixture.provider.adopt(vec![known(&kept, Some(&live)), known(&stopped, None)], vec![]).await.unwrap();
-    assert_eq!(fates, [adopted(&kept, Fate::Alive)]);
-    assert!(live.dial().await.is_ok());
-    assert!(is_gone(fixture.provider.usage(&target(&unknown)).await));
-    if fixture.provider.capabilities().keeps_files {
-        let next = again(&stopped);
-        fixture.boot(&next).await;
-        fixture.destroy(&next).await;
-    }
-    fixture.destroy(&kept).await;
-}
-
-async fn adoption_says_what_is_gone(fixture: Fixture) {
-    let spec = fixture.spec();
-    let live = fixture.create(&spec).await;
-    fixture.inside.kill(&live).await;
-    let fates = fixture.provider.adopt(vec![known(&spec, Some(&live))], vec![]).await.unwrap();
-    assert_eq!(fates, [adopted(&spec, Fate::Gone)]);
-    fixture.destroy(&spec).await;
-}
-
-async fn a_death_is_told_within_two_seconds(fixture: Fixture) {
-    let spec = fixture.spec();
-    let mut notices = fixture.provider.notices();
-    let live = fixture.create(&spec).await;
-    fixture.inside.kill(&live).await;
-    let told = async {
-        loop {
-            let notice = notices.recv().await.unwrap();
-            if notice.instance == spec.instance && notice.what == NoticeKind::Died {
-                return notice.sandbox;
-            }
-        }
-    };
-    let sandbox = tokio::time::timeout(Duration::from_secs(2), told).await.expect("told in time");
-    assert_eq!(sandbox, spec.sandbox);
-    fixture.destroy(&spec).await;
-}
-
-async fn limits_and_policy_change_while_it_runs(fixture: Fixture) {
-    let spec = fixture.spec();
-    let live = fixture.create(&spec).await;
-    let able = fixture.provider.capabilities();
-    let larger = Limits { memory_mib: 96, cpu_milli: 700, ..spec.limits };
-    let resized = fixture.provider.resize(&live.target, &larger).await;
-    assert_eq!(resized.is_ok(), able.resizes_live, "{resized:?}");
-    let switched = fixture.provider.set_network(&live.target, NetworkPolicy::AllowAll).await;
-    assert_eq!(switched.is_ok(), able.network, "{switched:?}");
-    for refused in [resized.err(), switched.err()].into_iter().flatten() {
-        assert!(matches!(refused, ProviderError::Unsupported { .. }), "{refused}");
-    }
-    assert!(live.dial().await.is_ok());
-    fixture.destroy(&spec).await;
-}
-
-async fn many_creates_at_once_are_all_different(fixture: Fixture) {
-    let specs: Vec<_> = (0..8).map(|_| fixture.spec()).collect();
-    let mut creates = tokio::task::JoinSet::new();
-    for spec in specs.clone() {
-        let provider = Arc::clone(&fixture.provider);
-        creates.spawn(async move { provider.create(&spec).await.expect("created").agent_token });
-    }
-    let tokens: std::collections::HashSet<_> = creates.join_all().await.into_iter().collect();
-    assert_eq!(tokens.len(), specs.len());
-    for spec in &specs {
-        fixture.destroy(spec).await;
-    }
-}
-
-async fn a_create_that_is_dropped_half_way_can_be_destroyed(fixture: Fixture) {
-    for delay_us in [0, 200, 1_000, 3_000] {
-        let spec = fixture.spec();
-        let create = fixture.provider.create(&spec);
-        let _ = tokio::time::timeout(Duration::from_micros(delay_us), create).await;
-        fixture.destroy(&spec).await;
-        assert!(is_gone(fixture.provider.usage(&target(&spec)).await));
-    }
 }

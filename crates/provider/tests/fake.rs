@@ -1,22 +1,47 @@
 //! The fake passes the suite that it helps to write tests above.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests; a failing case is found by its name")]
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use atoll_provider::Capabilities;
 use atoll_provider::conformance::{self, Fixture, Inside, Live};
 use atoll_provider::fake::{FakeProvider, TEMPLATE};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 struct InMemory(Arc<FakeProvider>);
+
+/// Whoever does something inside does it over the agent: one that stands still does nothing.
+async fn answers(live: &Live<'_>) {
+    let mut agent = live.dial().await.unwrap();
+    let request = format!("GET /hold HTTP/1.1\r\nx-access-token: {}\r\n\r\n", live.token);
+    agent.write_all(request.as_bytes()).await.unwrap();
+    let mut status = [0; 12];
+    agent.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200", "the token is the one that it takes");
+}
 
 #[async_trait]
 impl Inside for InMemory {
     async fn write(&self, live: &Live<'_>, path: &str, content: &[u8]) {
+        answers(live).await;
         self.0.files(&live.target.sandbox, |files| files.insert(path.to_owned(), content.to_vec())).unwrap();
     }
 
     async fn read(&self, live: &Live<'_>, path: &str) -> Option<Vec<u8>> {
+        answers(live).await;
         self.0.files(&live.target.sandbox, |files| files.get(path).cloned())?
+    }
+
+    async fn hold_memory(&self, live: &Live<'_>, text: &str) {
+        answers(live).await;
+        self.0.memory(&live.target.sandbox, |memory| text.as_bytes().clone_into(memory)).unwrap();
+    }
+
+    async fn memory(&self, live: &Live<'_>) -> Option<String> {
+        answers(live).await;
+        let held = self.0.memory(&live.target.sandbox, |memory| memory.clone())?;
+        Some(String::from_utf8(held).unwrap()).filter(|text| !text.is_empty())
     }
 
     async fn kill(&self, live: &Live<'_>) {
@@ -24,10 +49,9 @@ impl Inside for InMemory {
     }
 }
 
-#[tokio::test]
-#[expect(clippy::print_stdout, reason = "a failing case is found by its name")]
-async fn the_fake_conforms() {
+async fn conform(able: impl FnOnce(&mut Capabilities)) {
     let fake = FakeProvider::new();
+    fake.set_capabilities(able);
     let fixture = Fixture {
         provider: fake.clone(),
         template: TEMPLATE.to_owned(),
@@ -38,5 +62,18 @@ async fn the_fake_conforms() {
         println!("{name}");
         case(fixture.clone()).await;
         assert_eq!(fake.holds(), [], "{name}");
+        assert_eq!(fake.snapshots(), [], "{name}");
     }
+}
+
+#[tokio::test]
+async fn the_fake_conforms() {
+    conform(|_| {}).await;
+}
+
+#[tokio::test]
+async fn the_fake_conforms_without_what_can_be_taken_away() {
+    conform(|able| able.checkpoints = false).await;
+    conform(|able| (able.snapshots, able.packs) = (false, false)).await;
+    conform(|able| (able.pauses, able.checkpoints, able.limits_disk) = (false, false, false)).await;
 }

@@ -73,6 +73,11 @@ impl Instance {
         Memory { bytes: self.bytes.clone(), token: self.mind.token.lock().unwrap().clone() }
     }
 
+    /// Its agent is not free either.
+    fn memory_bytes(&self) -> u64 {
+        (1 << 20) + self.bytes.len() as u64
+    }
+
     pub(super) fn is_frozen(&self) -> bool {
         *self.mind.frozen.borrow()
     }
@@ -301,7 +306,7 @@ impl World {
 
     pub(super) fn resize(&mut self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
         let sandbox = self.idle_or_named(target)?;
-        let memory = sandbox.instance.as_ref().map_or(0, |live| live.bytes.len() as u64);
+        let memory = sandbox.instance.as_ref().map_or(0, Instance::memory_bytes);
         for (what, wanted, used) in
             [("memory", limits.memory_mib, memory), ("disk", limits.disk_mib, bytes_of(&sandbox.files))]
         {
@@ -319,7 +324,7 @@ impl World {
         let live = sandbox.instance.as_ref().ok_or_else(|| gone(&target.sandbox))?;
         Ok(InstanceUsage {
             cpu_us: 1_000 + live.worked.cpu_us,
-            memory_bytes: (1 << 20) + live.bytes.len() as u64,
+            memory_bytes: live.memory_bytes(),
             cache_bytes: 1 << 10,
             pids: 1,
             disk_bytes: 4_096 + bytes_of(&sandbox.files),

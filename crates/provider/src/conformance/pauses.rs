@@ -1,0 +1,118 @@
+//! Cases of standing still with the memory where it is.
+
+use super::*;
+
+pub(super) async fn a_pause_keeps_everything_and_may_be_repeated(fixture: Fixture) {
+    if !fixture.provider.capabilities().pauses {
+        return;
+    }
+    let (spec, page) = (fixture.spec(), page());
+    let live = fixture.create(&spec).await;
+    fixture.inside.hold_memory(&live, &page).await;
+    fixture.inside.write(&live, "/tmp/kept", b"kept").await;
+    for _ in 0..3 {
+        for _ in 0..2 {
+            fixture.pause(&live).await;
+        }
+        assert!(fixture.is_silent(&live).await, "it stands still");
+        assert!(fixture.provider.usage(&live.target).await.is_ok(), "it is looked at from outside");
+        for _ in 0..2 {
+            fixture.provider.resume(&live.target).await.expect("resumed");
+        }
+        assert_eq!(fixture.inside.memory(&live).await.as_ref(), Some(&page));
+        assert_eq!(fixture.inside.read(&live, "/tmp/kept").await.as_deref(), Some(&b"kept"[..]));
+    }
+    fixture.destroy(&spec).await;
+}
+
+pub(super) async fn a_paused_instance_stays_so_over_an_adoption_where_that_is_wanted(fixture: Fixture) {
+    if !fixture.provider.capabilities().pauses {
+        return;
+    }
+    let (spec, page) = (fixture.spec(), page());
+    let live = fixture.create(&spec).await;
+    fixture.inside.hold_memory(&live, &page).await;
+    fixture.pause(&live).await;
+    let paused = known_paused(&spec, live.booted.facts.clone());
+    let fates = fixture.provider.adopt(vec![paused.clone()], vec![]).await.expect("adopted");
+    assert_eq!(fates, [adopted(&spec, Fate::Frozen)]);
+    assert!(fixture.is_silent(&live).await, "it still stands still");
+    // The server died between a thaw and its record, or while a snapshot was taken: it is to run.
+    let fates = fixture.provider.adopt(vec![known(&spec, Some(&live))], vec![]).await.expect("adopted");
+    assert_eq!(fates, [adopted(&spec, Fate::Alive)]);
+    assert_eq!(fixture.inside.memory(&live).await.as_ref(), Some(&page));
+    // It died before the freeze: the one who drives it sees that it runs.
+    let fates = fixture.provider.adopt(vec![paused], vec![]).await.expect("adopted");
+    assert_eq!(fates, [adopted(&spec, Fate::Alive)]);
+    fixture.destroy(&spec).await;
+}
+
+pub(super) async fn a_paused_sandbox_can_be_halted_and_destroyed(fixture: Fixture) {
+    if !fixture.provider.capabilities().pauses {
+        return;
+    }
+    let spec = fixture.spec();
+    let live = fixture.create(&spec).await;
+    fixture.inside.write(&live, "/tmp/kept", b"kept").await;
+    fixture.pause(&live).await;
+    fixture.provider.halt(&live.target).await.expect("halted");
+    assert!(is_gone(live.dial().await));
+    let mut last = spec;
+    if fixture.provider.capabilities().keeps_files {
+        last = again(&last);
+        let second = fixture.boot(&last).await;
+        assert_eq!(fixture.inside.read(&second, "/tmp/kept").await.as_deref(), Some(&b"kept"[..]));
+        fixture.pause(&second).await;
+    }
+    fixture.destroy(&last).await;
+    assert!(is_gone(fixture.provider.usage(&target(&last)).await));
+}
+
+pub(super) async fn pausing_what_does_not_run_is_gone(fixture: Fixture) {
+    if !fixture.provider.capabilities().pauses {
+        return;
+    }
+    let spec = fixture.spec();
+    assert!(is_gone(fixture.provider.pause(&target(&spec)).await));
+    assert!(is_gone(fixture.provider.resume(&target(&spec)).await));
+    let live = fixture.create(&spec).await;
+    fixture.provider.halt(&live.target).await.expect("halted");
+    assert!(is_gone(fixture.provider.pause(&live.target).await));
+    assert!(is_gone(fixture.provider.resume(&live.target).await));
+    assert!(is_gone(fixture.provider.pause(&files_only(&spec)).await));
+    if fixture.provider.capabilities().checkpoints {
+        assert!(is_gone(fixture.provider.checkpoint(&live.target).await));
+        assert!(is_gone(fixture.provider.restore(&again(&spec)).await));
+    }
+    fixture.destroy(&spec).await;
+}
+
+pub(super) async fn what_it_cannot_do_is_said_before_anything_is_done(fixture: Fixture) {
+    fn refused<T: std::fmt::Debug>(outcome: Result<T, ProviderError>) {
+        let refusal = outcome.expect_err("it cannot");
+        assert!(matches!(refusal, ProviderError::Unsupported { .. }), "{refusal}");
+    }
+    let able = fixture.provider.capabilities();
+    let spec = fixture.spec();
+    let live = fixture.create(&spec).await;
+    let shot = SnapshotId::from_entropy(random());
+    if !able.pauses {
+        refused(fixture.provider.pause(&live.target).await);
+    } else if !able.checkpoints {
+        fixture.pause(&live).await;
+        refused(fixture.provider.checkpoint(&live.target).await);
+        fixture.pause(&live).await;
+        fixture.provider.resume(&live.target).await.expect("resumed");
+    }
+    if !able.snapshots {
+        refused(fixture.provider.snapshot(&live.target, &shot, false).await);
+    } else if !able.checkpoints {
+        refused(fixture.provider.snapshot(&live.target, &shot, true).await);
+    }
+    assert_eq!(fixture.inside.read(&live, "/tmp/none").await, None, "it runs as before");
+    fixture.provider.halt(&live.target).await.expect("halted");
+    if !able.packs {
+        refused(fixture.provider.pack(&files_only(&spec)).await.map(|_| ()));
+    }
+    fixture.destroy(&spec).await;
+}
