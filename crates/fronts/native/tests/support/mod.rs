@@ -1,6 +1,11 @@
 //! The front over a real service and a real store; only the place where sandboxes live is made up: its agent takes its
 //! settings and hands out one file.
-#![allow(unreachable_pub, clippy::unwrap_used, reason = "a module of tests")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    clippy::unwrap_used,
+    reason = "a module of tests, each of which uses a part"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
