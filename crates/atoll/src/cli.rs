@@ -3,6 +3,7 @@
 //! Daily verbs stand alone (`run`, `exec`, `ls`), everything else is noun and verb (`template make`, `key create`).
 //! Never does anything: it parses, and refuses nonsense before a server is asked.
 
+pub(crate) mod life;
 pub(crate) mod sandbox;
 pub(crate) mod serve;
 pub(crate) mod values;
@@ -38,7 +39,10 @@ Examples:
   atoll create --name box                  one that stays
   atoll sh box                             a terminal in it
   atoll cp ./src box:/home/user/src        files in, and out again
-  atoll ls                                 what runs
+  atoll ls                                 what is there
+  atoll pause box                          frozen at once; `resume` goes on where it was
+  atoll snapshot box --name clean          a moment to return to: `rollback box clean`
+  atoll fork box -n 3                      three more like it
 
 Exit status of run and exec: the command's own; 124 it took too long, 125 Atoll failed,
 126 the command cannot be started, 127 there is no such command.";
@@ -78,10 +82,10 @@ pub(crate) enum Command {
     /// Open a terminal in a sandbox
     #[command(visible_alias = "connect")]
     Sh(sandbox::Sh),
-    /// List sandboxes: those that run, or all with -a
+    /// List sandboxes, whatever they do; with -a also those that were deleted
     #[command(visible_alias = "list")]
     Ls(sandbox::Ls),
-    /// Show everything about sandboxes
+    /// Show everything about sandboxes: what they are, why they are awake, what happens next
     #[command(visible_alias = "info")]
     Inspect(sandbox::Targets),
     /// Copy files into a sandbox or out of it
@@ -95,19 +99,42 @@ pub(crate) enum Command {
     /// Send a signal to a process of a sandbox
     #[command(visible_alias = "kill")]
     Signal(sandbox::Signal),
+    /// Freeze sandboxes; their processes and memory stay
+    Pause(life::Pause),
+    /// Let sandboxes run again, whether paused, stopped or archived
+    Resume(sandbox::Targets),
     /// Start stopped sandboxes
     Start(sandbox::Targets),
     /// Stop sandboxes; their files stay
     Stop(sandbox::Targets),
     /// Stop and start sandboxes
     Restart(sandbox::Targets),
+    /// Change limits, also while it runs
+    Resize(life::Resize),
+    /// Keep a sandbox as it is at this moment; list, check and remove what was kept
+    Snapshot(life::Snapshot),
+    /// Make sandboxes from a live one
+    Fork(life::Fork),
+    /// Put a sandbox back to one of its snapshots; what was written since is lost
+    Rollback(life::Rollback),
+    /// Move the files of sandboxes to object storage; running ones are stopped first
+    Archive(sandbox::Targets),
+    /// Bring archived sandboxes back and leave them stopped; `start` does both
+    Restore(life::Restore),
+    /// Keep a sandbox awake for a while, whatever its timers say
+    Hold(life::Hold),
+    /// Let a sandbox live longer; never shortens its life
+    Extend(life::Extend),
     /// Delete sandboxes with their files
     #[command(visible_aliases = ["remove", "delete"])]
     Rm(sandbox::Rm),
-    /// Change labels, limits, network or lifetime
+    /// Change labels, limits, network, lifetime or timers
     Update(sandbox::Update),
     /// Show what happened, and with -f what happens
     Events(sandbox::Events),
+    /// Threads of conversation that sandboxes are bound to
+    #[command(subcommand)]
+    Thread(life::Thread),
     /// What sandboxes start from
     #[command(subcommand)]
     Template(Template),
@@ -278,6 +305,18 @@ mod tests {
             &["atoll", "--json", "ls"],
             &["atoll", "ls", "--json"],
             &["atoll", "template", "list"],
+            &["atoll", "pause", "--memory", "disk", "a", "b"],
+            &["atoll", "snapshot", "box", "--name", "n", "--memory"],
+            &["atoll", "snapshot", "create", "box", "--name", "n"],
+            &["atoll", "snapshot", "list", "box"],
+            &["atoll", "snapshot", "delete", "a", "b"],
+            &["atoll", "fork", "box", "-n", "3"],
+            &["atoll", "restore", "a", "b"],
+            &["atoll", "restore", "--from", "key", "--name", "n"],
+            &["atoll", "hold", "box"],
+            &["atoll", "hold", "box", "10m", "--reason", "a build"],
+            &["atoll", "hold", "box", "--release"],
+            &["atoll", "create", "--auto-stop", "-1", "--auto-delete", "0", "--auto-pause", "never"],
         ] {
             assert!(Cli::try_parse_from(line).is_ok(), "{line:?}");
         }
@@ -304,6 +343,26 @@ mod tests {
         let cli = Cli::try_parse_from(["atoll", "run", "--", "--odd", "-x"]).expect("valid");
         let Command::Run(run) = cli.command else { panic!("run") };
         assert_eq!(run.command, ["--odd", "-x"]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_together_is_refused() {
+        for line in [
+            &["atoll", "snapshot"][..],
+            &["atoll", "snapshot", "--name", "n", "ls"],
+            &["atoll", "fork", "box", "-n", "0"],
+            &["atoll", "fork", "box", "-n", "101"],
+            &["atoll", "hold", "box", "10m", "--release"],
+            &["atoll", "restore"],
+            &["atoll", "restore", "a", "--from", "key"],
+            &["atoll", "restore", "a", "--name", "n"],
+            &["atoll", "create", "--memory-of-snapshot"],
+            &["atoll", "create", "--snapshot", "s", "--template", "t"],
+            &["atoll", "extend", "box"],
+            &["atoll", "pause"],
+        ] {
+            assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
+        }
     }
 
     #[test]

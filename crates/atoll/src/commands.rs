@@ -7,6 +7,8 @@ mod create;
 mod doctor;
 mod events;
 mod exec;
+mod fork;
+mod inspect;
 mod key;
 mod lifecycle;
 mod list;
@@ -14,7 +16,9 @@ mod logs;
 mod process;
 mod run;
 mod server;
+mod settle;
 mod shell;
+mod snapshot;
 mod template;
 mod tenant;
 mod terminal;
@@ -54,15 +58,26 @@ pub(crate) async fn dispatch(context: &Context, command: Command) -> Result<u8, 
         Command::Sh(args) => shell::sh(context, args).await,
         Command::Create(args) => create::create(context, args).await.map(done),
         Command::Ls(args) => list::ls(context, args).await.map(done),
-        Command::Inspect(args) => inspect(context, args).await.map(done),
+        Command::Inspect(args) => inspect::inspect(context, args).await.map(done),
         Command::Cp(args) => cp::cp(context, args).await.map(done),
         Command::Logs(args) => logs::logs(context, args).await.map(done),
         Command::Top(args) => top::top(context, args).await.map(done),
         Command::Ps(args) => list::ps(context, args).await.map(done),
         Command::Signal(args) => lifecycle::signal(context, args).await.map(done),
-        Command::Start(args) => lifecycle::each(context, args, "start").await.map(done),
-        Command::Stop(args) => lifecycle::each(context, args, "stop").await.map(done),
-        Command::Restart(args) => lifecycle::each(context, args, "restart").await.map(done),
+        Command::Pause(args) => lifecycle::pause(context, args).await.map(done),
+        Command::Resume(args) => each(context, &args, lifecycle::RESUME).await.map(done),
+        Command::Start(args) => each(context, &args, lifecycle::START).await.map(done),
+        Command::Stop(args) => each(context, &args, lifecycle::STOP).await.map(done),
+        Command::Restart(args) => each(context, &args, lifecycle::RESTART).await.map(done),
+        Command::Archive(args) => each(context, &args, lifecycle::ARCHIVE).await.map(done),
+        Command::Restore(args) => lifecycle::restore(context, args).await.map(done),
+        Command::Resize(args) => update::resize(context, args).await.map(done),
+        Command::Snapshot(args) => snapshot::snapshot(context, args).await.map(done),
+        Command::Fork(args) => fork::fork(context, args).await.map(done),
+        Command::Rollback(args) => lifecycle::rollback(context, args).await.map(done),
+        Command::Hold(args) => lifecycle::hold(context, args).await.map(done),
+        Command::Extend(args) => lifecycle::extend(context, args).await.map(done),
+        Command::Thread(args) => lifecycle::thread(context, args).await.map(done),
         Command::Rm(args) => lifecycle::rm(context, args).await.map(done),
         Command::Update(args) => update::update(context, args).await.map(done),
         Command::Events(args) => events::events(context, args).await.map(done),
@@ -121,26 +136,14 @@ async fn suggest(client: &Client, wanted: &str, failure: Failure) -> Failure {
     let known = items(answer);
     let names = known.iter().flat_map(|sandbox| [text(sandbox, "name"), text(sandbox, "id")]);
     match near::nearest(wanted, names.filter(|name| !name.is_empty())) {
-        Some(name) => failure.hint(format!("did you mean {name}? `atoll ls --all` shows every sandbox")),
-        None => failure.hint("`atoll ls --all` shows every sandbox"),
+        Some(name) => failure.hint(format!("did you mean {name}? `atoll ls` shows every sandbox")),
+        None => failure.hint("`atoll ls` shows every sandbox"),
     }
 }
 
-async fn inspect(context: &Context, args: Targets) -> Result<(), Failure> {
-    let client = context.client()?;
-    for ident in &args.sandboxes {
-        let found = client.get(&sandbox_path(ident, "")).await;
-        let sandbox = match found {
-            Ok(sandbox) => sandbox,
-            Err(failure) => return Err(suggest(&client, ident, failure).await),
-        };
-        if context.out.json {
-            context.out.json(&sandbox)?;
-        } else {
-            context.out.line(&pretty(&sandbox))?;
-        }
-    }
-    Ok(())
+/// A verb without options, on each target.
+async fn each(context: &Context, args: &Targets, verb: lifecycle::Verb) -> Result<(), Failure> {
+    lifecycle::each(context, &args.sandboxes, verb, None).await
 }
 
 /// JSON for people.

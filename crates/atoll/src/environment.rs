@@ -26,6 +26,8 @@ pub(crate) const OVERCOMMIT: &str = "ATOLL_OVERCOMMIT";
 pub(crate) const LOG: &str = "ATOLL_LOG";
 /// Form of the log lines.
 pub(crate) const LOG_FORMAT: &str = "ATOLL_LOG_FORMAT";
+/// Where the archives of sandboxes go.
+pub(crate) const ARCHIVE: &str = "ATOLL_ARCHIVE";
 /// Path of an agent binary to use instead of the one inside the program.
 pub(crate) const AGENT: &str = "ATOLL_AGENT";
 
@@ -82,7 +84,7 @@ mod tests {
     fn every_variable_of_ours_begins_with_our_name() {
         for name in [
             URL, API_KEY, DATA, LISTEN, TEMPLATE, HOST_LOCAL, POOL, LIVE_MAX, OVERCOMMIT, LOG, LOG_FORMAT,
-            AGENT,
+            AGENT, ARCHIVE,
         ] {
             assert!(name.starts_with("ATOLL_"), "{name}");
         }

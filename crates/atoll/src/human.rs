@@ -29,6 +29,14 @@ fn span(secs: i64) -> String {
     }
 }
 
+/// `10m`, `1h30m`, `7d`: a duration as it is typed, nothing rounded.
+pub(crate) fn exact(secs: u64) -> String {
+    let parts = [(secs / 86_400, 'd'), (secs / 3_600 % 24, 'h'), (secs / 60 % 60, 'm'), (secs % 60, 's')];
+    let text: String =
+        parts.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}")).collect();
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
 /// `17 B`, `4.2 KiB`, `512 MiB`.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -116,6 +124,15 @@ mod tests {
         }
         for (secs, want) in [(84_599, "23h"), (86_399, "1d"), (172_799, "2d")] {
             assert_eq!(ahead(secs), want, "{secs}");
+        }
+    }
+
+    #[test]
+    fn durations_are_shown_as_they_are_typed() {
+        for (secs, want) in
+            [(0, "0s"), (45, "45s"), (600, "10m"), (5_400, "1h30m"), (604_800, "7d"), (90_061, "1d1h1m1s")]
+        {
+            assert_eq!(exact(secs), want);
         }
     }
 

@@ -111,6 +111,8 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     };
     // The server ends by itself once a signal closed it.
     tokio::select! { () = serving => {}, () = beside => {} }
+    // What is bound to this server is paused or deleted while its drivers still listen.
+    service.exit(END_WITHIN).await;
     service.shutdown(END_WITHIN).await;
     // Ready instances that nobody asked for end with the server; a reaper that is slow is left to the next one.
     if tokio::time::timeout(END_WITHIN, engine.close()).await.is_err() {

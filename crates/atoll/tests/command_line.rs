@@ -323,6 +323,78 @@ fn rm_goes_on_past_a_failure_and_says_so_in_its_status() {
 }
 
 #[test]
+fn verbs_of_life_send_what_was_said() {
+    let server = Server::start(|request| {
+        if request.line.contains("/fork") {
+            return ok(json!({"sandboxes": [sandbox()], "memory": false, "memory_refused": "no CRIU here"}));
+        }
+        ok(sandbox())
+    });
+    for (words, line, body) in [
+        (&["pause", "box"][..], "POST /v1/sandboxes/box/pause", Value::Null),
+        (&["pause", "--memory", "disk", "a"], "POST /v1/sandboxes/a/pause", json!({"memory": "disk"})),
+        (&["resume", "box"], "POST /v1/sandboxes/box/resume", Value::Null),
+        (&["resize", "box", "--memory", "1g"], "PATCH /v1/sandboxes/box", json!({"memory_mib": 1_024})),
+        (&["snapshot", "box"], "POST /v1/sandboxes/box/snapshots", json!({})),
+        (
+            &["snapshot", "create", "c", "--name", "n", "--memory"],
+            "POST /v1/sandboxes/c/snapshots",
+            json!({"name": "n", "memory": true}),
+        ),
+        (&["snapshot", "verify", "n"], "POST /v1/snapshots/n/verify", Value::Null),
+        (&["snapshot", "rm", "n"], "DELETE /v1/snapshots/n", Value::Null),
+        (&["rollback", "box", "n"], "POST /v1/sandboxes/box/rollback", json!({"snapshot": "n"})),
+        (&["fork", "box", "-n", "2"], "POST /v1/sandboxes/box/fork", json!({"count": 2})),
+        (&["archive", "box"], "POST /v1/sandboxes/box/archive", Value::Null),
+        (&["restore", "box"], "POST /v1/sandboxes/box/restore", Value::Null),
+        (&["restore", "--from", "k"], "POST /v1/sandboxes?wait=1", json!({"archive": "k"})),
+        (
+            &["hold", "box", "90m", "--reason", "r"],
+            "POST /v1/sandboxes/box/hold",
+            json!({"for_s": 5_400, "reason": "r"}),
+        ),
+        (&["hold", "box", "--release"], "DELETE /v1/sandboxes/box/hold", Value::Null),
+        (&["extend", "box", "1h"], "POST /v1/sandboxes/box/extend", json!({"seconds": 3_600})),
+        (&["thread", "end", "t/1"], "DELETE /v1/threads/t%2F1", Value::Null),
+    ] {
+        let output = server.run(words);
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        let seen = server.seen(line);
+        assert_eq!(seen.first().map(Request::json), Some(body), "{words:?}");
+    }
+    let output = server.run(&["fork", "box", "--memory"]);
+    assert_eq!(text(&output.stdout), format!("{ID}\n"));
+    assert!(text(&output.stderr).contains("no CRIU here"), "{}", text(&output.stderr));
+    assert_eq!(server.run(&["resize", "box"]).status.code(), Some(2), "nothing to change");
+}
+
+#[test]
+fn work_that_outlasts_the_servers_patience_is_waited_for() {
+    let looks = std::sync::atomic::AtomicU32::new(0);
+    let server = Server::start(move |request| {
+        if request.line.starts_with("POST") {
+            return refused(504, "deadline_exceeded", "it takes long; the work goes on");
+        }
+        let first = looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        let mut shown = sandbox();
+        shown["phase"] = json!(if first { "archiving" } else { "archived" });
+        ok(shown)
+    });
+    let output = server.run(&["archive", "box"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "box\n"), "{}", text(&output.stderr));
+    assert!(server.seen("GET").len() >= 2);
+}
+
+#[test]
+fn several_are_gone_through_past_a_failure() {
+    let server = Server::start(|request| {
+        if request.line.contains("/b/") { refused(409, "asleep", "no") } else { ok(sandbox()) }
+    });
+    let output = server.run(&["pause", "a", "b", "c"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), "a\nc\n"));
+}
+
+#[test]
 fn a_reader_that_leaves_ends_the_command_quietly() {
     let server = Server::start(|_| {
         let many: Vec<Value> = std::iter::repeat_with(sandbox).take(5_000).collect();

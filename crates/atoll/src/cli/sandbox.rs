@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
+use super::life::Timers;
 use super::values::{
     Mebibytes, Pair, Place, Seconds, cores, label, mebibytes, place, seconds, signal, variable,
 };
@@ -66,6 +67,8 @@ pub(crate) enum OnTimeout {
     Delete,
     /// Stop it and keep its files
     Stop,
+    /// Pause it and keep its memory too
+    Pause,
 }
 
 impl Network {
@@ -91,6 +94,7 @@ impl OnTimeout {
         match self {
             Self::Delete => "delete",
             Self::Stop => "stop",
+            Self::Pause => "pause",
         }
     }
 }
@@ -139,6 +143,20 @@ pub(crate) struct Create {
     /// What happens then [default: delete]
     #[arg(long, value_enum, requires = "timeout")]
     pub(crate) on_timeout: Option<OnTimeout>,
+    /// Make it from this snapshot instead of a template: name, id or beginning of an id
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "template")]
+    pub(crate) snapshot: Option<String>,
+    /// With --snapshot: its processes too
+    #[arg(long, requires = "snapshot")]
+    pub(crate) memory_of_snapshot: bool,
+    /// Bind it to a thread of conversation; `atoll thread end` ends it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) thread: Option<String>,
+    /// A variable of --env that no fork and no snapshot inherits
+    #[arg(long, value_name = "NAME")]
+    pub(crate) private_env: Vec<String>,
+    #[command(flatten)]
+    pub(crate) timers: Timers,
     /// Answer at once instead of when it runs
     #[arg(short = 'd', long, visible_alias = "no-wait")]
     pub(crate) detach: bool,
@@ -193,7 +211,7 @@ pub(crate) struct Sh {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Ls {
-    /// All that are there, not only those that run; deleted ones are shown by --phase deleted
+    /// The records of deleted ones too
     #[arg(short, long)]
     pub(crate) all: bool,
     /// Only ids, one per line
@@ -213,8 +231,22 @@ pub(crate) struct Ls {
     pub(crate) limit: Option<u32>,
 }
 
-const PHASES: [&str; 8] =
-    ["creating", "running", "stopping", "stopped", "starting", "deleting", "deleted", "failed"];
+const PHASES: [&str; 14] = [
+    "creating",
+    "running",
+    "pausing",
+    "paused",
+    "resuming",
+    "stopping",
+    "stopped",
+    "starting",
+    "archiving",
+    "archived",
+    "restoring",
+    "deleting",
+    "deleted",
+    "failed",
+];
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Target {
@@ -270,7 +302,7 @@ pub(crate) struct Logs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Top {
-    /// Names, ids or beginnings of ids [default: all that run]
+    /// Names, ids or beginnings of ids [default: all that run or are paused]
     pub(crate) sandboxes: Vec<String>,
     /// Print once and end
     #[arg(long)]
@@ -311,6 +343,11 @@ pub(crate) struct Update {
     /// Let it live until it is deleted
     #[arg(long, conflicts_with = "timeout")]
     pub(crate) no_timeout: bool,
+    /// What happens when its lifetime is over
+    #[arg(long, value_enum)]
+    pub(crate) on_timeout: Option<OnTimeout>,
+    #[command(flatten)]
+    pub(crate) timers: Timers,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -25,6 +25,9 @@ pub(crate) struct Serve {
     /// Memory limits may add up to this many times the memory of the machine
     #[arg(long, env = env::OVERCOMMIT, hide_env_values = true, default_value_t = 50.0, value_parser = overcommit)]
     pub(crate) overcommit: f64,
+    /// Where archives go: a folder, or s3://BUCKET/PREFIX with credentials in AWS_* [default: DATA/archive]
+    #[arg(long, env = env::ARCHIVE, hide_env_values = true, value_name = "URL")]
+    pub(crate) archive: Option<String>,
     /// Agent binary [default: the one inside this program]
     #[arg(long, env = env::AGENT, hide_env_values = true, value_name = "FILE")]
     pub(crate) agent: Option<std::path::PathBuf>,

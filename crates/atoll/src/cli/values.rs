@@ -12,6 +12,10 @@ pub(crate) struct Mebibytes(pub(crate) u64);
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Seconds(pub(crate) f64);
 
+/// Seconds after which something happens by itself; -1 is never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Timer(pub(crate) i64);
+
 /// `KEY=VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pair(pub(crate) String, pub(crate) String);
@@ -85,6 +89,18 @@ impl Seconds {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "parsed to at most a year")]
     pub(crate) fn whole(self) -> u64 {
         self.0.ceil() as u64
+    }
+}
+
+/// A duration, `0` for at once, `never` or `-1`. What makes sense for which timer is the server's to say.
+pub(crate) fn timer(text: &str) -> Result<Timer, String> {
+    match text.trim() {
+        "never" | "off" | "-1" => Ok(Timer(-1)),
+        "0" | "0s" => Ok(Timer(0)),
+        other => {
+            let span = seconds(other).map_err(|why| format!("{why}, or never"))?;
+            Ok(Timer(i64::try_from(span.whole()).unwrap_or(i64::MAX)))
+        }
     }
 }
 
@@ -188,6 +204,16 @@ mod tests {
             assert!(seconds(text).is_err(), "{text:?}");
         }
         assert_eq!(Seconds(0.25).whole(), 1);
+    }
+
+    #[test]
+    fn timers_are_durations_or_never() {
+        for (text, want) in [("never", -1), ("-1", -1), ("0", 0), ("90", 90), ("1h30m", 5_400), ("0.2s", 1)] {
+            assert_eq!(timer(text), Ok(Timer(want)), "{text}");
+        }
+        for text in ["", "-2", "soon", "400d", "nie"] {
+            assert!(timer(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

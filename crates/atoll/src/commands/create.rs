@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{Context, text};
 use crate::{
     cli::{
+        life::Timers,
         sandbox::{Create, Shape},
         values::Pair,
     },
@@ -14,21 +15,30 @@ use crate::{
     out::Shade,
 };
 
+/// Whether to answer when it runs, or at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    Yes,
+    No,
+}
+
 pub(super) async fn create(context: &Context, args: Create) -> Result<(), Failure> {
     let client = context.client()?;
-    let mut body = body(&args.shape);
-    if let Some(timeout) = args.timeout {
-        body.insert("timeout_s".to_owned(), json!(timeout.whole()));
-    }
-    if let Some(on_timeout) = args.on_timeout {
-        body.insert("on_timeout".to_owned(), json!(on_timeout.as_str()));
-    }
-    if !args.command.is_empty() {
-        body.insert("command".to_owned(), json!(args.command));
-    }
+    let wait = if args.detach { Wait::No } else { Wait::Yes };
+    make(context, &client, &whole(&args), wait, args.idempotency_key.as_deref()).await
+}
+
+/// Asks for a sandbox and shows what was made.
+pub(super) async fn make(
+    context: &Context,
+    client: &Client,
+    body: &Map<String, Value>,
+    wait: Wait,
+    idempotency_key: Option<&str>,
+) -> Result<(), Failure> {
     context.out.status("creating …");
-    let wait = if args.detach { "0" } else { "1" };
-    let answer = send(&client, &body, wait, args.idempotency_key.as_deref()).await;
+    let wait = if wait == Wait::Yes { "1" } else { "0" };
+    let answer = send(client, body, wait, idempotency_key).await;
     context.out.status_done();
     let sandbox = answer?;
     if context.out.json {
@@ -38,6 +48,37 @@ pub(super) async fn create(context: &Context, args: Create) -> Result<(), Failur
     let name = if text(&sandbox, "name").is_empty() { text(&sandbox, "id") } else { text(&sandbox, "name") };
     context.out.tell(&context.out.shade_talk(Shade::Faint, &format!("next: atoll sh {name}")));
     Ok(())
+}
+
+/// The whole body of a create.
+fn whole(args: &Create) -> Map<String, Value> {
+    let mut body = body(&args.shape);
+    let fields = [
+        ("timeout_s", args.timeout.map(|v| json!(v.whole()))),
+        ("on_timeout", args.on_timeout.map(|v| json!(v.as_str()))),
+        ("snapshot", args.snapshot.as_ref().map(|v| json!(v))),
+        ("memory", args.memory_of_snapshot.then_some(json!(true))),
+        ("thread", args.thread.as_ref().map(|v| json!(v))),
+        ("private_env", (!args.private_env.is_empty()).then(|| json!(args.private_env))),
+        ("command", (!args.command.is_empty()).then(|| json!(args.command))),
+    ];
+    body.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    body.extend(timers(&args.timers));
+    body
+}
+
+/// Timers that were named, as create and update take them.
+pub(super) fn timers(timers: &Timers) -> impl Iterator<Item = (String, Value)> {
+    let fields = [
+        ("auto_pause_s", timers.auto_pause.map(|v| json!(v.0))),
+        ("auto_stop_s", timers.auto_stop.map(|v| json!(v.0))),
+        ("checkpoint_after_s", timers.checkpoint_after.map(|v| json!(v.0))),
+        ("auto_archive_s", timers.auto_archive.map(|v| json!(v.0))),
+        ("auto_delete_s", timers.auto_delete.map(|v| json!(v.0))),
+        ("on_exit", timers.on_exit.map(|v| json!(v.as_str()))),
+        ("wake", timers.wake.map(|v| json!(v.as_str()))),
+    ];
+    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)))
 }
 
 /// Asks for a sandbox.
@@ -88,7 +129,8 @@ pub(super) fn pairs(pairs: &[Pair]) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::values::Mebibytes;
+    use crate::cli::{Cli, Command, values::Mebibytes};
+    use clap::Parser;
 
     #[test]
     fn only_what_was_said_is_sent() {
@@ -99,5 +141,23 @@ mod tests {
             ..Shape::default()
         };
         assert_eq!(Value::Object(body(&shape)), json!({"memory_mib": 64, "env": {"A": "2"}}));
+    }
+
+    #[test]
+    fn every_option_of_create_has_its_field() {
+        let line = "atoll create --snapshot clean --memory-of-snapshot --auto-stop never --auto-pause 10m \
+            --checkpoint-after 1h --auto-archive 7d --auto-delete 0 --timeout 1h --on-timeout pause --on-exit pause \
+            --thread t --wake explicit --env K=v --private-env K";
+        let Command::Create(args) = Cli::try_parse_from(line.split_whitespace()).expect("valid").command
+        else {
+            panic!("create")
+        };
+        assert_eq!(
+            Value::Object(whole(&args)),
+            json!({"snapshot": "clean", "memory": true, "auto_stop_s": -1, "auto_pause_s": 600,
+                "checkpoint_after_s": 3600, "auto_archive_s": 604_800, "auto_delete_s": 0, "timeout_s": 3600,
+                "on_timeout": "pause", "on_exit": "pause", "thread": "t", "wake": "explicit", "env": {"K": "v"},
+                "private_env": ["K"]})
+        );
     }
 }

@@ -63,14 +63,24 @@ fn sentence(event: &Value) -> String {
             let why = reason["message"].as_str().or(reason["code"].as_str()).unwrap_or("");
             format!("{from} -> {} ({why})", text(event, "to"))
         }
-        "updated" => {
-            let fields: Vec<&str> =
-                event["fields"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-            format!("updated {}", fields.join(", "))
+        "updated" => format!("updated {}", words(&event["fields"]).join(", ")),
+        "snapshotted" => {
+            let with = if event["memory"] == true { " with its memory" } else { "" };
+            format!("snapshot {} taken{with}", text(event, "snapshot"))
         }
+        "forked" => format!("forked into {}", words(&event["children"]).join(", ")),
+        "checkpointed" => match event["failure"].as_str() {
+            None => "memory written to disk".to_owned(),
+            Some(why) => format!("memory could not be written to disk ({why})"),
+        },
         other => other.replace('_', " "),
     };
     harmless(&format!("{at}  {}  {what}", text(event, "sandbox")))
+}
+
+/// The texts of a list.
+fn words(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 #[cfg(test)]
@@ -85,5 +95,15 @@ mod tests {
         assert_eq!(sentence(&event), "2026-01-02 03:04:05  abc  creating -> running (completed)");
         let event = json!({"sandbox": "abc", "at": 0, "kind": "out_of_memory"});
         assert_eq!(sentence(&event), "1970-01-01 00:00:00  abc  out of memory");
+        for (event, want) in [
+            (
+                json!({"kind": "snapshotted", "snapshot": "s1", "memory": true}),
+                "snapshot s1 taken with its memory",
+            ),
+            (json!({"kind": "forked", "children": ["a", "b"]}), "forked into a, b"),
+            (json!({"kind": "checkpointed", "failure": null}), "memory written to disk"),
+        ] {
+            assert!(sentence(&event).ends_with(want), "{}", sentence(&event));
+        }
     }
 }

@@ -1,27 +1,128 @@
-//! `atoll start|stop|restart|rm|signal`. Several targets go on past a failure; the exit status tells.
+//! The verbs on one or several sandboxes: `pause`, `resume`, `start`, `stop`, `restart`, `archive`, `restore`, `rollback`,
+//! `hold`, `extend`, `rm`, `signal`. Several targets go on past a failure; the exit status tells.
 
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Context, list, sandbox_path, suggest, text};
+use super::{
+    Context, create, list, sandbox_path,
+    settle::{Work, carry_out},
+    suggest, text,
+};
 use crate::{
-    cli::sandbox::{Rm, Signal, Targets},
-    client::Client,
+    cli::{
+        life::{Extend, Hold, Pause, Restore, Rollback, Thread},
+        sandbox::{Rm, Signal},
+    },
+    client::{Client, segment},
     failure::Failure,
 };
 
-/// `start`, `stop` or `restart` each target.
-pub(super) async fn each(context: &Context, args: Targets, verb: &str) -> Result<(), Failure> {
+/// A verb as the API calls it, as the line says it, and where it leads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Verb {
+    name: &'static str,
+    doing: &'static str,
+    goal: &'static [&'static str],
+}
+
+pub(super) const START: Verb = Verb { name: "start", doing: "starting", goal: &["running"] };
+pub(super) const RESUME: Verb = Verb { name: "resume", doing: "resuming", goal: &["running"] };
+pub(super) const RESTART: Verb = Verb { name: "restart", doing: "restarting", goal: &["running"] };
+pub(super) const STOP: Verb = Verb { name: "stop", doing: "stopping", goal: &["stopped"] };
+pub(super) const ARCHIVE: Verb = Verb { name: "archive", doing: "archiving", goal: &["archived"] };
+const PAUSE: Verb = Verb { name: "pause", doing: "pausing", goal: &["paused"] };
+const RESTORE: Verb = Verb { name: "restore", doing: "restoring", goal: &["stopped"] };
+const ROLLBACK: Verb = Verb { name: "rollback", doing: "rolling back", goal: &["running", "stopped"] };
+
+/// Does `verb` to each target.
+pub(super) async fn each(
+    context: &Context,
+    targets: &[String],
+    verb: Verb,
+    body: Option<Value>,
+) -> Result<(), Failure> {
     let client = context.client()?;
     let mut tally = Tally::new(context);
-    for ident in &args.sandboxes {
-        context.out.status(&format!("{verb} {ident} …"));
-        let request = client.request(Method::POST, &sandbox_path(ident, &format!("/{verb}")));
-        let answer = client.json(request).await;
-        context.out.status_done();
+    for ident in targets {
+        let mut request = client.request(Method::POST, &sandbox_path(ident, &format!("/{}", verb.name)));
+        if let Some(body) = &body {
+            request = request.json(body);
+        }
+        let work = Work { ident, doing: verb.doing, goal: verb.goal };
+        let answer = carry_out(context, &client, work, request).await;
         tally.count(&client, ident, answer).await?;
     }
     tally.end()
+}
+
+pub(super) async fn pause(context: &Context, args: Pause) -> Result<(), Failure> {
+    let body = args.memory.map(|memory| json!({ "memory": memory.as_str() }));
+    each(context, &args.sandboxes, PAUSE, body).await
+}
+
+pub(super) async fn rollback(context: &Context, args: Rollback) -> Result<(), Failure> {
+    each(context, &[args.sandbox], ROLLBACK, Some(json!({ "snapshot": args.snapshot }))).await
+}
+
+/// Brings archived ones back, or makes a new one from an archive.
+pub(super) async fn restore(context: &Context, args: Restore) -> Result<(), Failure> {
+    let Some(key) = args.from else { return each(context, &args.sandboxes, RESTORE, None).await };
+    let mut body = Map::from_iter([("archive".to_owned(), json!(key))]);
+    body.extend(args.name.map(|name| ("name".to_owned(), json!(name))));
+    let client = context.client()?;
+    create::make(context, &client, &body, create::Wait::Yes, None).await
+}
+
+pub(super) async fn hold(context: &Context, args: Hold) -> Result<(), Failure> {
+    let client = context.client()?;
+    let path = sandbox_path(&args.sandbox, "/hold");
+    let answer = if args.release {
+        client.delete(&path).await
+    } else {
+        let mut body = Map::from_iter([("for_s".to_owned(), json!(args.duration.whole()))]);
+        body.extend(args.reason.map(|reason| ("reason".to_owned(), json!(reason))));
+        client.post(&path, &body).await
+    };
+    one(context, &client, &args.sandbox, answer).await
+}
+
+pub(super) async fn extend(context: &Context, args: Extend) -> Result<(), Failure> {
+    let client = context.client()?;
+    let body = json!({ "seconds": args.duration.whole() });
+    let answer = client.post(&sandbox_path(&args.sandbox, "/extend"), &body).await;
+    one(context, &client, &args.sandbox, answer).await
+}
+
+/// The answer of a verb that takes one sandbox.
+pub(super) async fn one(
+    context: &Context,
+    client: &Client,
+    ident: &str,
+    answer: Result<Value, Failure>,
+) -> Result<(), Failure> {
+    match answer {
+        Ok(sandbox) if context.out.json => context.out.json(&sandbox),
+        // What the user typed, so that output and input line up.
+        Ok(_) => context.out.line(ident),
+        Err(failure) => Err(suggest(client, ident, failure).await),
+    }
+}
+
+/// Ends threads and says what became of their sandboxes.
+pub(super) async fn thread(context: &Context, Thread::End { threads }: Thread) -> Result<(), Failure> {
+    let client = context.client()?;
+    for thread in &threads {
+        let ended = client.delete(&format!("/v1/threads/{}", segment(thread))).await?;
+        if context.out.json {
+            context.out.json(&ended)?;
+            continue;
+        }
+        for sandbox in ended["items"].as_array().into_iter().flatten() {
+            context.out.line(&format!("{}  {}", text(sandbox, "id"), text(sandbox, "phase")))?;
+        }
+    }
+    Ok(())
 }
 
 pub(super) async fn rm(context: &Context, args: Rm) -> Result<(), Failure> {

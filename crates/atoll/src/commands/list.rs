@@ -18,9 +18,11 @@ pub(super) async fn ls(context: &Context, args: Ls) -> Result<(), Failure> {
     let client = context.client()?;
     let mut query = filter(&args.label);
     // Without a phase the server lists all that are not deleted.
-    if !args.all {
-        let phases = if args.phase.is_empty() { RUNNING.to_owned() } else { args.phase.join(",") };
-        query.push(("phase", phases));
+    if !args.phase.is_empty() {
+        query.push(("phase", args.phase.join(",")));
+    }
+    if args.all {
+        query.push(("all", "1".to_owned()));
     }
     if let Some(template) = args.template {
         query.push(("template", template));
@@ -37,22 +39,29 @@ pub(super) async fn ls(context: &Context, args: Ls) -> Result<(), Failure> {
         out.line(&line)?;
     }
     if sandboxes.is_empty() {
-        out.tell("nothing runs; `atoll create` makes a sandbox, `atoll ls -a` shows stopped ones");
+        out.tell("there is none; `atoll create` makes a sandbox");
     }
     Ok(())
 }
-
-/// What counts as running: also what is about to.
-const RUNNING: &str = "creating,starting,running,stopping";
 
 /// The label part of a query.
 pub(super) fn filter(labels: &[Pair]) -> Vec<(&'static str, String)> {
     labels.iter().map(|Pair(key, value)| ("label", format!("{key}={value}"))).collect()
 }
 
-/// All pages, or the first `limit` sandboxes.
+/// All sandboxes, or the first `limit`.
 pub(super) async fn every(
     client: &Client,
+    query: Vec<(&'static str, String)>,
+    limit: Option<u32>,
+) -> Result<Vec<Value>, Failure> {
+    pages(client, "/v1/sandboxes", query, limit).await
+}
+
+/// All pages of a list, or the first `limit` items.
+pub(super) async fn pages(
+    client: &Client,
+    path: &str,
     query: Vec<(&'static str, String)>,
     limit: Option<u32>,
 ) -> Result<Vec<Value>, Failure> {
@@ -63,7 +72,7 @@ pub(super) async fn every(
         let mut page = query.clone();
         page.push(("limit", (wanted - all.len()).min(PAGE).to_string()));
         page.extend(cursor.take().map(|cursor| ("cursor", cursor)));
-        let answer = client.get_query("/v1/sandboxes", &page).await?;
+        let answer = client.get_query(path, &page).await?;
         cursor = answer["next_cursor"].as_str().map(str::to_owned);
         let found = items(answer);
         let empty = found.is_empty();
@@ -85,7 +94,7 @@ fn table(sandboxes: &[Value], now: Timestamp) -> Table {
             text(sandbox, "id").to_owned(),
             or_dash(text(sandbox, "name")),
             text(sandbox, "template").to_owned(),
-            text(sandbox, "phase").to_owned(),
+            phase(sandbox),
             sandbox["cpu"].as_f64().map_or_else(|| "-".to_owned(), |cpu| cpu.to_string()),
             bytes(mib << 20),
             age(moment(sandbox, "created_at"), now),
@@ -93,6 +102,21 @@ fn table(sandboxes: &[Value], now: Timestamp) -> Table {
         ]);
     }
     table
+}
+
+/// The phase, and where the memory of a paused one is, or that it is held awake.
+pub(super) fn phase(sandbox: &Value) -> String {
+    let phase = text(sandbox, "phase");
+    match phase {
+        "paused" if text(sandbox, "held") == "disk" => "paused (disk)".to_owned(),
+        "running" if is_held(sandbox) => "running (held)".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+/// Whether a hold is in force; one that is over may still be written down.
+fn is_held(sandbox: &Value) -> bool {
+    moment(&sandbox["hold"], "until").is_some_and(|until| until > Timestamp::now())
 }
 
 pub(super) fn or_dash(text: &str) -> String {
@@ -139,11 +163,14 @@ mod tests {
                    "memory_mib": 512, "created_at": "2026-01-01T00:00:00Z", "timeout_at": "2026-01-01T01:05:00Z"}),
             json!({"id": "bbcdefghijklmnopqrst", "name": null, "template": "host", "phase": "stopped", "cpu": 2.0,
                    "memory_mib": 2048, "created_at": "2026-01-01T00:59:50Z", "timeout_at": null}),
+            json!({"id": "cbcdefghijklmnopqrst", "name": "nap", "template": "host", "phase": "paused", "held": "disk",
+                   "cpu": 1.0, "memory_mib": 512, "created_at": "2026-01-01T00:00:00Z", "timeout_at": null}),
         ];
         insta::assert_snapshot!(table(&sandboxes, now).lines().join("\n"), @r"
-        ID                    NAME  TEMPLATE  PHASE    CPU  MEMORY   AGE  LEFT
-        abcdefghijklmnopqrst  box   debian    running  0.5  512 MiB  1h   5m
-        bbcdefghijklmnopqrst  -     host      stopped  2    2 GiB    10s  -
+        ID                    NAME  TEMPLATE  PHASE          CPU  MEMORY   AGE  LEFT
+        abcdefghijklmnopqrst  box   debian    running        0.5  512 MiB  1h   5m
+        bbcdefghijklmnopqrst  -     host      stopped        2    2 GiB    10s  -
+        cbcdefghijklmnopqrst  nap   host      paused (disk)  1    512 MiB  1h   -
         ");
     }
 }

@@ -35,7 +35,7 @@ pub(super) async fn top(context: &Context, args: Top) -> Result<(), Failure> {
 
 async fn uses(client: &Client, wanted: &[String]) -> Result<Vec<Value>, Failure> {
     let sandboxes = if wanted.is_empty() {
-        list::every(client, vec![("phase", "running".to_owned())], None).await?
+        list::every(client, vec![("phase", "running,paused".to_owned())], None).await?
     } else {
         let mut found = Vec::new();
         for ident in wanted {
@@ -50,6 +50,7 @@ async fn uses(client: &Client, wanted: &[String]) -> Result<Vec<Value>, Failure>
         let sample = client.get(&sandbox_path(text(&sandbox, "id"), "/metrics")).await;
         // One that ended since the list was made uses nothing.
         json!({"sandbox": sandbox["id"], "name": sandbox["name"], "phase": sandbox["phase"],
+               "held": sandbox["held"], "hold": sandbox["hold"],
                "memory_mib": sandbox["memory_mib"], "disk_mib": sandbox["disk_mib"], "pids": sandbox["pids"],
                "use": sample.unwrap_or(Value::Null)})
     });
@@ -57,7 +58,7 @@ async fn uses(client: &Client, wanted: &[String]) -> Result<Vec<Value>, Failure>
 }
 
 fn table(uses: &[Value]) -> Table {
-    let mut table = Table::new(&["ID", "NAME", "CPU %", "MEMORY", "OF", "DISK", "OF", "PIDS"]);
+    let mut table = Table::new(&["ID", "NAME", "PHASE", "CPU %", "MEMORY", "OF", "DISK", "OF", "PIDS"]);
     for row in uses {
         let used = &row["use"];
         let size = |field: &str| used[field].as_u64().map_or_else(|| "-".to_owned(), bytes);
@@ -65,6 +66,7 @@ fn table(uses: &[Value]) -> Table {
         table.row(vec![
             text(row, "sandbox").to_owned(),
             list::or_dash(text(row, "name")),
+            list::phase(row),
             used["cpu_pct"].as_f64().map_or_else(|| "-".to_owned(), |pct| format!("{pct:.1}")),
             size("memory_bytes"),
             limit("memory_mib"),

@@ -1,10 +1,10 @@
-//! `atoll update`: labels, limits, network and lifetime of a live sandbox.
+//! `atoll update` and `atoll resize`: labels, limits, network, lifetime and timers of a live sandbox.
 
 use serde_json::{Map, Value, json};
 
-use super::{Context, sandbox_path, suggest};
+use super::{Context, create, lifecycle, sandbox_path};
 use crate::{
-    cli::{sandbox::Update, values::Pair},
+    cli::{life::Resize, sandbox::Update, values::Pair},
     client::Client,
     failure::Failure,
 };
@@ -16,12 +16,25 @@ pub(super) async fn update(context: &Context, args: Update) -> Result<(), Failur
         return Err(Failure::usage("nothing to change", "say what: `atoll update --help` lists it"));
     }
     let client = context.client()?;
-    match apply(&client, &args, &mut body, relabels).await {
-        Ok(sandbox) if context.out.json => context.out.json(&sandbox),
-        // What the user typed, as the other verbs do.
-        Ok(_) => context.out.line(&args.sandbox),
-        Err(failure) => Err(suggest(&client, &args.sandbox, failure).await),
+    let answer = apply(&client, &args, &mut body, relabels).await;
+    lifecycle::one(context, &client, &args.sandbox, answer).await
+}
+
+pub(super) async fn resize(context: &Context, args: Resize) -> Result<(), Failure> {
+    let fields = [
+        ("cpu", args.cpu.map(|v| json!(v))),
+        ("memory_mib", args.memory.map(|v| json!(v.0))),
+        ("disk_mib", args.disk.map(|v| json!(v.0))),
+        ("pids", args.pids.map(|v| json!(v))),
+    ];
+    let body: Map<String, Value> =
+        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+    if body.is_empty() {
+        return Err(Failure::usage("nothing to change", "say what: --cpu, --memory, --disk or --pids"));
     }
+    let client = context.client()?;
+    let answer = client.patch(&sandbox_path(&args.sandbox, ""), &body).await;
+    lifecycle::one(context, &client, &args.sandbox, answer).await
 }
 
 async fn apply(
@@ -48,8 +61,10 @@ fn changes(args: &Update) -> Map<String, Value> {
         ("network", args.network.map(|v| json!(v.as_str()))),
         ("timeout_s", args.timeout.map(|v| json!(v.whole()))),
         ("timeout_s", args.no_timeout.then_some(Value::Null)),
+        ("on_timeout", args.on_timeout.map(|v| json!(v.as_str()))),
     ];
-    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    let named = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    named.chain(create::timers(&args.timers)).collect()
 }
 
 fn relabelled(now: &Value, args: &Update) -> Value {
@@ -81,6 +96,10 @@ mod tests {
     fn a_removed_lifetime_is_sent_as_null() {
         assert_eq!(Value::Object(changes(&parsed(&["--no-timeout"]))), json!({"timeout_s": null}));
         assert_eq!(Value::Object(changes(&parsed(&["--timeout", "1m"]))), json!({"timeout_s": 60}));
+        assert_eq!(
+            Value::Object(changes(&parsed(&["--auto-pause", "10m", "--auto-stop", "never"]))),
+            json!({"auto_pause_s": 600, "auto_stop_s": -1})
+        );
         assert_eq!(Value::Object(changes(&parsed(&[]))), json!({}));
     }
 

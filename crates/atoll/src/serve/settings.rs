@@ -15,6 +15,7 @@ pub(super) struct Settings {
     pub(super) pool: u16,
     pub(super) live_max: u64,
     pub(super) overcommit: f64,
+    pub(super) archive: Option<String>,
     pub(super) agent: Option<PathBuf>,
     pub(super) tour: bool,
 }
@@ -29,6 +30,7 @@ impl Settings {
             pool: args.pool,
             live_max: args.live_max,
             overcommit: args.overcommit,
+            archive: args.archive,
             agent: args.agent,
             tour: args.tour,
         }
@@ -36,11 +38,13 @@ impl Settings {
 
     /// The service's share.
     pub(super) fn service(&self) -> atoll_service::Config {
+        let defaults = atoll_service::Config::new(&self.data);
         atoll_service::Config {
             default_template: self.template.clone(),
             live_max: self.live_max,
             overcommit: self.overcommit,
-            ..atoll_service::Config::new(&self.data)
+            archive: self.archive.as_deref().map_or_else(|| defaults.archive.clone(), archive_place),
+            ..defaults
         }
     }
 
@@ -61,5 +65,25 @@ impl Settings {
             agent: self.agent.clone(),
             ..atoll_container::Config::new(&self.data)
         }
+    }
+}
+
+/// A folder by its whole path, so that the note of it stays true wherever the server stands; a URL as it is.
+fn archive_place(asked: &str) -> String {
+    if asked.contains("://") {
+        return asked.to_owned();
+    }
+    std::path::absolute(asked).map_or_else(|_| asked.to_owned(), |path| path.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_for_archives_is_whole_and_a_url_is_left_alone() {
+        assert_eq!(archive_place("s3://bucket/a?region=x"), "s3://bucket/a?region=x");
+        assert_eq!(archive_place("/var/archive"), "/var/archive");
+        assert!(std::path::Path::new(&archive_place("here")).is_absolute());
     }
 }

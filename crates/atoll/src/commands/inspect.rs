@@ -1,0 +1,283 @@
+//! `atoll inspect`: everything about a sandbox. For a person: what it is, why it is awake, what happens next, and who came
+//! from whom; with `--json` the object of the API, with its lineage.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{Context, list, moment, sandbox_path, suggest, text};
+use crate::{
+    cli::sandbox::Targets,
+    client::Client,
+    failure::Failure,
+    human::{age, bytes, exact, harmless, left},
+};
+
+pub(super) async fn inspect(context: &Context, args: Targets) -> Result<(), Failure> {
+    let client = context.client()?;
+    for (place, ident) in args.sandboxes.iter().enumerate() {
+        let sandbox = match found(&client, ident).await {
+            Ok(sandbox) => sandbox,
+            Err(failure) => return Err(suggest(&client, ident, failure).await),
+        };
+        if context.out.json {
+            context.out.json(&sandbox)?;
+            continue;
+        }
+        if place > 0 {
+            context.out.line("")?;
+        }
+        report(&sandbox, Timestamp::now()).iter().try_for_each(|line| context.out.line(line))?;
+    }
+    Ok(())
+}
+
+async fn found(client: &Client, ident: &str) -> Result<Value, Failure> {
+    let mut sandbox = client.get(&sandbox_path(ident, "")).await?;
+    // An older server knows no lineage; what it has is shown all the same.
+    if let Ok(lineage) = client.get(&sandbox_path(text(&sandbox, "id"), "/lineage")).await {
+        sandbox["lineage"] = lineage;
+    }
+    Ok(sandbox)
+}
+
+/// The page of one sandbox. What is not so is left out.
+fn report(sandbox: &Value, now: Timestamp) -> Vec<String> {
+    let name = text(sandbox, "name");
+    let title = if name.is_empty() {
+        text(sandbox, "id").to_owned()
+    } else {
+        format!("{name}  {}", text(sandbox, "id"))
+    };
+    let mut lines = vec![harmless(&title)];
+    let facts = [
+        ("phase", Some(phase(sandbox, now))),
+        ("awake", awake(&sandbox["awake"], now)),
+        ("next", next(&sandbox["awake"]["next"], now)),
+        ("held", hold(&sandbox["hold"], now)),
+        ("lifetime", lifetime(sandbox, now)),
+        ("timers", timers(sandbox)),
+        ("on exit", exit(sandbox)),
+        ("thread", some(text(sandbox, "thread"))),
+        ("wake", some(text(sandbox, "wake")).filter(|wake| wake != "any")),
+        ("made", Some(made(sandbox, now))),
+        ("limits", Some(limits(sandbox))),
+        ("network", some(text(sandbox, "network"))),
+        ("storage", some(text(sandbox, "storage"))),
+        ("runs as", Some(format!("{} in {}", text(sandbox, "user"), text(sandbox, "workdir")))),
+        ("command", some(&words(&sandbox["command"]).join(" "))),
+        ("labels", some(&labels(&sandbox["labels"]))),
+        ("env", some(&env(sandbox))),
+        ("archive", archive(&sandbox["archive"])),
+    ];
+    let shown = facts.into_iter().filter_map(|(name, fact)| Some((name, fact?)));
+    lines.extend(shown.map(|(name, fact)| format!("  {name:<9} {}", harmless(&fact))));
+    lines.extend(tree(sandbox));
+    lines
+}
+
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn words(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+fn phase(sandbox: &Value, now: Timestamp) -> String {
+    let reason = &sandbox["reason"];
+    let why = reason["message"].as_str().or(reason["code"].as_str()).unwrap_or("").replace('_', " ");
+    let since = age(moment(sandbox, "phase_at"), now);
+    let phase = match (text(sandbox, "phase"), text(sandbox, "held")) {
+        ("paused", "disk") => "paused, memory on disk,",
+        ("paused", _) => "paused, memory live,",
+        (phase, _) => phase,
+    };
+    format!("{phase} for {since} ({why})")
+}
+
+fn awake(awake: &Value, now: Timestamp) -> Option<String> {
+    let because = words(&awake["because"]);
+    let last = moment(awake, "active_at").map(|at| format!("last work {} ago", age(Some(at), now)));
+    match (because.is_empty(), awake["idle"].as_bool()) {
+        (false, _) => {
+            let because = because.join(", ").replace("hold_inside", "hold from inside");
+            Some(std::iter::once(because).chain(last).collect::<Vec<_>>().join("; "))
+        }
+        (true, Some(true)) => {
+            Some(std::iter::once("idle".to_owned()).chain(last).collect::<Vec<_>>().join("; "))
+        }
+        (true, _) => None,
+    }
+}
+
+fn next(next: &Value, now: Timestamp) -> Option<String> {
+    let at = moment(next, "at")?;
+    let what = text(next, "what").replace('_', " ");
+    match left(Some(at), now).as_str() {
+        "due" => Some(format!("{what}, due now")),
+        span => Some(format!("{what} in {span}")),
+    }
+}
+
+fn hold(hold: &Value, now: Timestamp) -> Option<String> {
+    let until = moment(hold, "until").filter(|until| *until > now)?;
+    let why = hold["reason"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
+    Some(format!("awake for another {}{why}", left(Some(until), now)))
+}
+
+fn lifetime(sandbox: &Value, now: Timestamp) -> Option<String> {
+    let at = moment(sandbox, "timeout_at")?;
+    Some(format!("{} left, then {}", left(Some(at), now), text(sandbox, "on_timeout")))
+}
+
+fn timers(sandbox: &Value) -> Option<String> {
+    let after = |field: &str, say: &dyn Fn(String) -> String| sandbox[field].as_u64().map(exact).map(say);
+    let all = [
+        after("auto_pause_s", &|t| format!("pause after {t} idle")),
+        after("auto_stop_s", &|t| format!("stop after {t} idle")),
+        after("checkpoint_after_s", &|t| format!("memory to disk after {t} paused")),
+        after("auto_archive_s", &|t| format!("archive after {t} stopped")),
+        after("auto_delete_s", &|t| match t.as_str() {
+            "0s" => "delete with the stop".to_owned(),
+            t => format!("delete after {t} stopped"),
+        }),
+    ];
+    some(&all.into_iter().flatten().collect::<Vec<_>>().join(", "))
+}
+
+fn exit(sandbox: &Value) -> Option<String> {
+    some(text(sandbox, "on_exit")).filter(|word| word != "keep")
+}
+
+fn made(sandbox: &Value, now: Timestamp) -> String {
+    let from = match sandbox["snapshot"].as_str() {
+        Some(snapshot) => format!("snapshot {snapshot} of template {}", text(sandbox, "template")),
+        None => format!("template {}", text(sandbox, "template")),
+    };
+    format!("{} ago from {from}", age(moment(sandbox, "created_at"), now))
+}
+
+fn limits(sandbox: &Value) -> String {
+    let size = |field: &str| bytes(sandbox[field].as_u64().unwrap_or(0) << 20);
+    let cpu = sandbox["cpu"].as_f64().unwrap_or(0.0);
+    format!("{cpu} cpu, {} memory, {} disk, {} pids", size("memory_mib"), size("disk_mib"), sandbox["pids"])
+}
+
+fn labels(labels: &Value) -> String {
+    let pairs = labels.as_object().into_iter().flatten();
+    pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or(""))).collect::<Vec<_>>().join(", ")
+}
+
+/// Names only; values are never shown.
+fn env(sandbox: &Value) -> String {
+    let private = words(&sandbox["private_env"]);
+    let shown =
+        |name: &str| if private.contains(&name) { format!("{name} (private)") } else { name.to_owned() };
+    words(&sandbox["env_names"]).into_iter().map(shown).collect::<Vec<_>>().join(", ")
+}
+
+fn archive(archive: &Value) -> Option<String> {
+    let key = archive["key"].as_str()?;
+    let size = |field: &str| bytes(archive[field].as_u64().unwrap_or(0));
+    Some(format!("{key}, {} ({} unpacked)", size("stored_bytes"), size("bytes")))
+}
+
+/// Who came from whom, as a little tree; nothing where there is no relation.
+fn tree(sandbox: &Value) -> Vec<String> {
+    let lineage = &sandbox["lineage"];
+    let (parent, children) = (lineage["parent"].as_str(), words(&lineage["children"]));
+    if parent.is_none() && children.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec!["  lineage".to_owned()];
+    let mut indent = "    ".to_owned();
+    if let Some(parent) = parent {
+        let of = lineage["snapshot"].as_str().map(|s| format!(" (snapshot {s})")).unwrap_or_default();
+        lines.push(format!("{indent}{parent}{of}"));
+        lines.push(format!("{indent}└─ {} (this one)", list::or_dash(text(sandbox, "id"))));
+        indent.push_str("   ");
+    } else {
+        lines.push(format!("{indent}{} (this one)", text(sandbox, "id")));
+    }
+    for (place, child) in children.iter().enumerate() {
+        let branch = if place + 1 == children.len() { "└─" } else { "├─" };
+        lines.push(format!("{indent}{branch} {child}"));
+    }
+    lines.iter().map(|line| harmless(line)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn now() -> Timestamp {
+        "2026-01-01T01:00:00Z".parse().expect("valid")
+    }
+
+    fn sandbox() -> Value {
+        json!({"id": "abcdefghijklmnopqrst", "name": "box", "phase": "running", "phase_at": "2026-01-01T00:30:00Z",
+            "reason": {"code": "completed"}, "held": null, "template": "host", "user": "user",
+            "workdir": "/home/user", "cpu": 0.5, "memory_mib": 512, "disk_mib": 2048, "pids": 256,
+            "network": "allow-all", "storage": "disk", "created_at": "2026-01-01T00:00:00Z", "wake": "any",
+            "on_exit": "keep", "labels": {}, "env_names": [], "lineage": {"parent": null, "snapshot": null, "children": []}})
+    }
+
+    #[test]
+    fn a_plain_sandbox_is_short() {
+        insta::assert_snapshot!(report(&sandbox(), now()).join("\n"), @r"
+        box  abcdefghijklmnopqrst
+          phase     running for 30m (completed)
+          made      1h ago from template host
+          limits    0.5 cpu, 512 MiB memory, 2 GiB disk, 256 pids
+          network   allow-all
+          storage   disk
+          runs as   user in /home/user
+        ");
+    }
+
+    #[test]
+    fn what_keeps_it_awake_and_what_comes_next_is_said() {
+        let mut busy = sandbox();
+        for (field, value) in [
+            (
+                "awake",
+                json!({"because": ["command", "hold_inside"], "active_at": "2026-01-01T00:59:58Z",
+                "idle": false, "next": {"at": "2026-01-01T01:10:00Z", "what": "pause"}}),
+            ),
+            ("hold", json!({"until": "2026-01-01T02:00:00Z", "reason": "a build"})),
+            ("timeout_at", json!("2026-01-01T03:00:00Z")),
+            ("on_timeout", json!("delete")),
+            ("auto_pause_s", json!(600)),
+            ("auto_archive_s", json!(90_000)),
+            ("auto_delete_s", json!(0)),
+            ("wake", json!("explicit")),
+            ("env_names", json!(["A", "TOKEN"])),
+            ("private_env", json!(["TOKEN"])),
+            ("lineage", json!({"parent": "p", "snapshot": "s", "children": ["c1", "c2\u{1b}[2J"]})),
+        ] {
+            busy[field] = value;
+        }
+        insta::assert_snapshot!(report(&busy, now()).join("\n"), @r"
+        box  abcdefghijklmnopqrst
+          phase     running for 30m (completed)
+          awake     command, hold from inside; last work 2s ago
+          next      pause in 10m
+          held      awake for another 1h: a build
+          lifetime  2h left, then delete
+          timers    pause after 10m idle, archive after 1d1h stopped, delete with the stop
+          wake      explicit
+          made      1h ago from template host
+          limits    0.5 cpu, 512 MiB memory, 2 GiB disk, 256 pids
+          network   allow-all
+          storage   disk
+          runs as   user in /home/user
+          env       A, TOKEN (private)
+          lineage
+            p (snapshot s)
+            └─ abcdefghijklmnopqrst (this one)
+               ├─ c1
+               └─ c2\u{1b}[2J
+        ");
+    }
+}

@@ -1,0 +1,111 @@
+//! Work that may take long, waited for with a line that says so. The server answers after its own patience; the work goes
+//! on, and so does the waiting, until the sandbox rests.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::{Instant, interval, sleep};
+
+use super::{Context, sandbox_path, text};
+use crate::{client::Client, failure::Failure};
+
+/// One verb on one sandbox.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work<'a> {
+    pub(super) ident: &'a str,
+    /// For the line: `archiving`.
+    pub(super) doing: &'a str,
+    /// Phases in which it has succeeded.
+    pub(super) goal: &'a [&'a str],
+}
+
+/// How often the line is written anew.
+const TICK: Duration = Duration::from_millis(250);
+/// How often a server that gave up waiting is asked.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// LIMIT: looks at one resting phase that is not the goal, before it is taken for the end; a step in between takes less.
+const LOOKS: u32 = 10;
+
+/// Sends the request and waits for the end of the work; the answer is the sandbox.
+pub(super) async fn carry_out(
+    context: &Context,
+    client: &Client,
+    work: Work<'_>,
+    request: reqwest::RequestBuilder,
+) -> Result<Value, Failure> {
+    let began = Instant::now();
+    let mut tick = interval(TICK);
+    let mut end = std::pin::pin!(finish(client, work, request));
+    let answer = loop {
+        tokio::select! {
+            answer = end.as_mut() => break answer,
+            _ = tick.tick() => context.out.status(&line(work, began.elapsed())),
+        }
+    };
+    context.out.status_done();
+    answer
+}
+
+fn line(work: Work<'_>, since: Duration) -> String {
+    match since.as_secs() {
+        // What is quick has no time to show.
+        0 => format!("{} {} …", work.doing, work.ident),
+        secs => format!("{} {} … {secs}s", work.doing, work.ident),
+    }
+}
+
+async fn finish(client: &Client, work: Work<'_>, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
+    match client.json(request).await {
+        Err(failure) if failure.is("deadline_exceeded") => rest(client, work).await,
+        answer => answer,
+    }
+}
+
+async fn rest(client: &Client, work: Work<'_>) -> Result<Value, Failure> {
+    let mut elsewhere = 0;
+    loop {
+        let sandbox = client.get(&sandbox_path(work.ident, "")).await?;
+        let phase = text(&sandbox, "phase");
+        if work.goal.contains(&phase) {
+            return Ok(sandbox);
+        }
+        elsewhere = if RESTING.contains(&phase) { elsewhere + 1 } else { 0 };
+        if elsewhere >= LOOKS || matches!(phase, "failed" | "deleted") {
+            return Err(missed(work, &sandbox));
+        }
+        sleep(ASK_EVERY).await;
+    }
+}
+
+const RESTING: [&str; 4] = ["running", "paused", "stopped", "archived"];
+
+fn missed(work: Work<'_>, sandbox: &Value) -> Failure {
+    let reason = &sandbox["reason"];
+    let why = reason["message"].as_str().or(reason["code"].as_str()).unwrap_or("it does not say why");
+    let phase = text(sandbox, "phase");
+    Failure::new("failed", format!("{} {} did not succeed: it is {phase} ({why})", work.doing, work.ident))
+        .hint(format!("`atoll events {}` shows the steps", work.ident))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_line_shows_seconds_once_there_are_some() {
+        let work = Work { ident: "box", doing: "archiving", goal: &["archived"] };
+        assert_eq!(line(work, Duration::from_millis(900)), "archiving box …");
+        assert_eq!(line(work, Duration::from_millis(2_100)), "archiving box … 2s");
+    }
+
+    #[test]
+    fn what_did_not_succeed_says_why() {
+        let work = Work { ident: "box", doing: "archiving", goal: &["archived"] };
+        let sandbox = json!({"phase": "stopped", "reason": {"code": "provider", "message": "no bucket"}});
+        assert_eq!(
+            missed(work, &sandbox).message,
+            "archiving box did not succeed: it is stopped (no bucket)"
+        );
+    }
+}
