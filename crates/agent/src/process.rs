@@ -24,7 +24,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub(crate) use output::{Hub, Item, Patience, Reader, Source};
+pub(crate) use output::{Begin, Hub, Item, Patience, Reader, Source};
 pub(crate) use pump::start;
 pub(crate) use reaper::reap_forever;
 pub(crate) use spawn::CHILD_NOFILE;

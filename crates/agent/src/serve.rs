@@ -31,6 +31,10 @@ const HEAD_LIMIT: Duration = Duration::from_secs(300);
 /// LIMIT: bytes of a head, and of one read of a body; below malloc's mmap threshold, so that the memory is used again.
 const BUFFER_MAX: usize = 128 * 1024;
 
+/// LIMIT: bytes that wait in a socket (the kernel doubles it, for its own use). What was sent and not received when a
+/// checkpoint takes the connection away must fit the tails (see `process::output`).
+const SOCKET_MAX: usize = 128 * 1024;
+
 /// Serves until the runtime ends.
 pub(crate) async fn serve(listener: std::net::TcpListener, token: Vec<u8>) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
@@ -71,6 +75,7 @@ async fn accept(listener: TcpListener, front: Front) -> io::Result<()> {
 async fn connection(stream: TcpStream, front: Front, known: Arc<AtomicBool>) {
     // Answers are small and awaited: never held back for more.
     let _ = stream.set_nodelay(true);
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SOCKET_MAX);
     let answer = service_fn(move |request| {
         let (front, known) = (front.clone(), Arc::clone(&known));
         async move {

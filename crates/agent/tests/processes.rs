@@ -6,7 +6,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use atoll_agentapi::{ExitStatus, ProcessEvent, ProcessStream, StartProcess, TerminalSize};
+use atoll_agentapi::{
+    AgentClient, AgentToken, ExitStatus, ProcessEvent, ProcessStream, StartProcess, TerminalSize,
+};
 use atoll_model::ErrorKind;
 use common::{PATIENCE, TestAgent, command, sh};
 
@@ -70,11 +72,11 @@ async fn a_reader_that_stops_reading_blocks_neither_the_process_nor_others() {
     }
     let mut late = agent.client.attach(started.pid, true).await.unwrap();
     let (out, ..) = collect(&mut late).await;
-    assert!(out.len() <= 256 * 1024 && !out.is_empty());
+    assert!(out.len() <= 1 << 20 && !out.is_empty());
 }
 
 #[tokio::test]
-async fn a_reader_that_goes_away_frees_the_process_at_once() {
+async fn a_reader_that_goes_away_frees_the_process_soon() {
     let agent = TestAgent::start();
     let done = agent.path("done");
     let (_, stream) =
@@ -85,6 +87,54 @@ async fn a_reader_that_goes_away_frees_the_process_at_once() {
         assert!(begun.elapsed() < Duration::from_secs(5));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// A reader whose connection breaks again and again, as over checkpoints, and who goes on where it was.
+#[tokio::test]
+async fn a_reader_that_comes_back_misses_nothing_and_gets_nothing_twice() {
+    let agent = TestAgent::start();
+    let address = agent.address;
+    // What lies in the own receive buffer when the connection breaks is lost too, so that is kept small.
+    let connect = move || async move {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.set_recv_buffer_size(64 * 1024)?;
+        socket.connect(address).await
+    };
+    let client = AgentClient::new(connect, &AgentToken::new(common::TOKEN));
+    let lines = 400_000u64;
+    let (started, mut stream) =
+        client.start(sh(&format!("seq {lines}; echo done >&2; exit 5"))).await.unwrap();
+    assert_eq!(stream.position(), Some(0));
+    let (mut out, mut breaks) = (Vec::new(), 0);
+    let status = loop {
+        match stream.next().await.unwrap().unwrap() {
+            ProcessEvent::Stdout(data) => out.extend(data),
+            ProcessEvent::Stderr(data) => assert_eq!(data, "done\n"),
+            ProcessEvent::Exit(status) => break status,
+            other => panic!("{other:?} after {} bytes and {breaks} breaks", out.len()),
+        }
+        if out.len() > (breaks + 1) * 300_000 && breaks < 6 {
+            breaks += 1;
+            let from = stream.position().unwrap();
+            drop(stream);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            stream = client.attach_from(started.pid, from).await.unwrap();
+            assert_eq!(stream.position(), Some(from));
+        }
+    };
+    let expected: String = (1..=lines).map(|n| format!("{n}\n")).collect();
+    assert!(out == expected.as_bytes(), "{} bytes of {}", out.len(), expected.len());
+    assert_eq!((status.code, breaks), (Some(5), 6));
+    // After its end too, and a reader that is ahead of a process that was put back is simply at its end.
+    let all = expected.len() as u64 + 5;
+    let mut late = agent.client.attach_from(started.pid, all - 3).await.unwrap();
+    assert_eq!(collect(&mut late).await.1, b"ne\n");
+    let mut ahead = agent.client.attach_from(started.pid, all + 100).await.unwrap();
+    assert_eq!(ahead.position(), Some(all));
+    assert_eq!(collect(&mut ahead).await.0, b"");
+    let mut early = agent.client.attach_from(started.pid, 0).await.unwrap();
+    let (out, err, dropped, _) = collect(&mut early).await;
+    assert_eq!((out.len() + err.len()) as u64 + dropped, all);
 }
 
 #[tokio::test]

@@ -71,8 +71,16 @@ pub struct Features;
 
 impl Features {
     /// Every feature of this source's agent.
-    pub const ALL: &'static [&'static str] =
-        &["attach-tail", "logs", "byte-paths", "range", "signal-any", "token-rotation"];
+    pub const ALL: &'static [&'static str] = &[
+        "attach-tail",
+        "logs",
+        "byte-paths",
+        "range",
+        "signal-any",
+        "token-rotation",
+        "attach-from",
+        "hold",
+    ];
 }
 
 /// Body of `GET /metrics`, as envd names it.

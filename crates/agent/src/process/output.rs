@@ -3,6 +3,10 @@
 //! A reader is *patient* (the one that started the process: the process waits for it while it makes progress, so that
 //! it gets every byte) or *lossy* (everybody else: what does not fit is counted and lost). A patient reader that takes
 //! nothing for [`STALL_LIMIT`], or goes away, becomes lossy. So no reader ever blocks a process for good.
+//!
+//! Every byte has a position: how many came before it, from all sources. A patient reader whose connection breaks (a
+//! checkpoint does that) may come back within [`RETURN_LIMIT`] with the position it has, and misses nothing: what was under
+//! way to it fits the tail, and meanwhile nothing leaves the tail.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,15 +19,18 @@ use tokio::time::Instant;
 
 use super::Exit;
 
-/// LIMIT: what a late reader sees of one process.
-const TAIL_MAX: usize = 256 * 1024;
+/// LIMIT: what a late reader sees of one process. More than can be under way to a patient one: its queue, the connection's
+/// buffer, the socket's (see `serve`) and the other end's while that is small.
+const TAIL_MAX: usize = 1 << 20;
 /// LIMIT: and what it sees when all tails together are above [`TAILS_BUDGET`].
 const TAIL_MIN: usize = 16 * 1024;
-const TAILS_BUDGET: usize = 8 << 20;
+const TAILS_BUDGET: usize = 16 << 20;
 /// LIMIT: pieces in a tail, so that alternating single bytes do not cost more than the bytes.
 const RUNS_MAX: usize = 8192;
-/// LIMIT: what waits for one reader. A pipe holds 64 KiB, so this is ample for full speed.
-const QUEUE_MAX: usize = 256 * 1024;
+/// LIMIT: what waits for one reader. A pipe holds 64 KiB, so this is ample for full speed; who loses what does not fit gets
+/// more room.
+const QUEUE_MAX: usize = 128 * 1024;
+const LOSSY_QUEUE_MAX: usize = 256 * 1024;
 /// LIMIT: what an entry in a queue costs besides its bytes.
 const ENTRY_COST: usize = 64;
 /// LIMIT: readers of one process.
@@ -31,6 +38,9 @@ const READERS_MAX: usize = 64;
 /// A reader that takes nothing for so long is dead for the process: long enough for a starved host, short enough
 /// that a build behind a hung terminal goes on.
 const STALL_LIMIT: Duration = Duration::from_secs(10);
+/// A patient reader whose connection broke is expected back for so long, once its process fills the tail: longer than a
+/// restored sandbox takes to be greeted, and a build whose reader went for good loses no more than that.
+const RETURN_LIMIT: Duration = Duration::from_secs(3);
 /// LIMIT: bytes per replayed chunk, like a live one.
 const REPLAY_CHUNK: usize = 32 * 1024;
 
@@ -47,6 +57,17 @@ pub(crate) enum Source {
     Stdout,
     Stderr,
     Pty,
+}
+
+/// Where a reader begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Begin {
+    /// With what comes next.
+    Now,
+    /// With all that is kept.
+    Tail,
+    /// At this position.
+    At(u64),
 }
 
 /// What a reader gets. `Exit` is the last.
@@ -66,6 +87,7 @@ pub(crate) enum Patience {
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
     state: Mutex<HubState>,
+    returned: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -73,42 +95,95 @@ struct HubState {
     tail: Tail,
     readers: Vec<Arc<Queue>>,
     exit: Option<Exit>,
+    /// Until when a patient reader that went may come back.
+    expected: Option<Instant>,
+}
+
+impl HubState {
+    /// Forgets readers that are gone, and expects a patient one back.
+    fn sweep(&mut self) {
+        let mut left_patient = false;
+        self.readers.retain(|queue| {
+            let entries = queue.lock();
+            left_patient |= entries.gone && entries.patience == Patience::Patient;
+            !entries.gone
+        });
+        if left_patient {
+            self.expected = Some(Instant::now() + RETURN_LIMIT);
+        }
+    }
 }
 
 impl Hub {
-    /// A reader from now on; with `replay`, the tail comes first. After the end it gets the exit at once.
-    pub(crate) fn reader(&self, patience: Patience, replay: bool) -> Option<Reader> {
+    /// A reader. What it asks for and is no longer kept counts as lost. After the end it gets the exit at once.
+    pub(crate) fn reader(&self, patience: Patience, begin: Begin) -> Option<Reader> {
         let mut state = self.lock();
-        state.readers.retain(|queue| !queue.lock().gone);
+        state.sweep();
         if state.readers.len() >= READERS_MAX {
             return None;
         }
         let queue = Arc::new(Queue::new(patience));
-        if replay {
-            let mut entries = queue.lock();
-            for (source, data) in state.tail.chunks() {
-                entries.bytes += data.len() + ENTRY_COST;
-                entries.items.push_back((source, data));
-            }
+        let mut entries = queue.lock();
+        let tail = &state.tail;
+        let from = match begin {
+            Begin::Now => tail.written,
+            Begin::Tail => tail.begin(),
+            // Beyond the end: the process was put back to an earlier moment, and goes on from there.
+            Begin::At(from) => from.min(tail.written),
+        };
+        let lost = tail.begin().saturating_sub(from);
+        if lost > 0 {
+            entries.items.push_back(Item::Dropped(lost));
         }
-        queue.lock().exit = state.exit;
+        for (source, data) in tail.chunks(from) {
+            entries.bytes += data.len() + ENTRY_COST;
+            entries.items.push_back(Item::Data(source, data));
+        }
+        entries.exit = state.exit;
+        drop(entries);
         if state.exit.is_none() {
             state.readers.push(Arc::clone(&queue));
         }
-        Some(Reader { queue })
+        if patience == Patience::Patient {
+            state.expected = None;
+            self.returned.notify_one();
+        }
+        Some(Reader { queue, from })
     }
 
     /// Hands bytes to everybody. Waits for the patient reader only.
     pub(crate) async fn publish(&self, source: Source, data: Bytes) {
+        self.keep_for_return(data.len()).await;
         let waiting = {
             let mut state = self.lock();
             state.tail.push(source, &data);
-            state.readers.retain(|queue| !queue.lock().gone);
             let full = state.readers.iter().filter(|queue| !queue.offer(source, &data));
             full.cloned().collect::<Vec<_>>()
         };
         for queue in waiting {
-            queue.push_patiently(source, data.clone()).await;
+            queue.push_patiently(source, &data).await;
+        }
+    }
+
+    /// Waits while more bytes would push out of the tail what a reader that may come back has not had.
+    async fn keep_for_return(&self, more: usize) {
+        loop {
+            let until = {
+                let mut state = self.lock();
+                state.sweep();
+                match state.expected {
+                    Some(until) if until <= Instant::now() => {
+                        state.expected = None;
+                        return;
+                    }
+                    Some(until) if state.tail.is_filled_by(more) => until,
+                    _ => return,
+                }
+            };
+            tokio::select! {
+                () = self.returned.notified() => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
         }
     }
 
@@ -131,6 +206,8 @@ impl Hub {
 #[derive(Debug)]
 pub(crate) struct Reader {
     queue: Arc<Queue>,
+    /// The position of its first byte, or of the first that it lost.
+    pub(crate) from: u64,
 }
 
 impl Reader {
@@ -164,9 +241,9 @@ struct Queue {
 
 #[derive(Debug)]
 struct Entries {
-    items: VecDeque<(Source, Bytes)>,
+    /// Data and losses, in their order.
+    items: VecDeque<Item>,
     bytes: usize,
-    dropped: u64,
     exit: Option<Exit>,
     ended: bool,
     gone: bool,
@@ -179,7 +256,6 @@ impl Queue {
         let entries = Entries {
             items: VecDeque::new(),
             bytes: 0,
-            dropped: 0,
             exit: None,
             ended: false,
             gone: false,
@@ -193,21 +269,25 @@ impl Queue {
     fn offer(&self, source: Source, data: &Bytes) -> bool {
         let mut entries = self.lock();
         let cost = data.len() + ENTRY_COST;
-        if entries.bytes + cost <= QUEUE_MAX {
+        let patient = entries.patience == Patience::Patient;
+        if entries.bytes + cost <= if patient { QUEUE_MAX } else { LOSSY_QUEUE_MAX } {
             entries.bytes += cost;
-            entries.items.push_back((source, data.clone()));
-        } else if entries.patience == Patience::Patient {
+            entries.items.push_back(Item::Data(source, data.clone()));
+        } else if patient {
             return false;
+        } else if let Some(Item::Dropped(lost)) = entries.items.back_mut() {
+            *lost += data.len() as u64;
         } else {
-            entries.dropped += data.len() as u64;
+            // The queue is full of data, so there are no more of these than of those.
+            entries.items.push_back(Item::Dropped(data.len() as u64));
         }
         drop(entries);
         self.ready.notify_one();
         true
     }
 
-    async fn push_patiently(&self, source: Source, data: Bytes) {
-        while !self.offer(source, &data) {
+    async fn push_patiently(&self, source: Source, data: &Bytes) {
+        while !self.offer(source, data) {
             let stalled_at = self.lock().taken_at + STALL_LIMIT;
             tokio::select! {
                 () = self.space.notified() => {}
@@ -229,14 +309,13 @@ impl Queue {
     fn take(&self) -> Option<Option<Item>> {
         let mut entries = self.lock();
         entries.taken_at = Instant::now();
-        if let Some((source, data)) = entries.items.pop_front() {
-            entries.bytes -= data.len() + ENTRY_COST;
+        if let Some(item) = entries.items.pop_front() {
+            if let Item::Data(_, data) = &item {
+                entries.bytes -= data.len() + ENTRY_COST;
+            }
             drop(entries);
             self.space.notify_one();
-            return Some(Some(Item::Data(source, data)));
-        }
-        if entries.dropped > 0 {
-            return Some(Some(Item::Dropped(std::mem::take(&mut entries.dropped))));
+            return Some(Some(item));
         }
         match entries.exit {
             Some(exit) if !entries.ended => {
@@ -258,13 +337,23 @@ impl Queue {
 struct Tail {
     bytes: VecDeque<u8>,
     runs: VecDeque<(Source, usize)>,
+    /// All bytes that ever came.
+    written: u64,
 }
 
 impl Tail {
+    fn max() -> usize {
+        if over_budget() { TAIL_MIN } else { TAIL_MAX }
+    }
+
+    /// Whether so many more bytes push others out.
+    fn is_filled_by(&self, more: usize) -> bool {
+        self.bytes.len() + more > Self::max() || self.runs.len() >= RUNS_MAX
+    }
+
     fn push(&mut self, source: Source, data: &[u8]) {
-        let total = TAILS_TOTAL.load(Ordering::Relaxed);
-        let max = if total > TAILS_BUDGET { TAIL_MIN } else { TAIL_MAX };
-        let before = self.bytes.len();
+        self.written += data.len() as u64;
+        let (max, before) = (Self::max(), self.bytes.len());
         let data = &data[data.len().saturating_sub(max)..];
         self.bytes.extend(data);
         match self.runs.back_mut() {
@@ -287,11 +376,20 @@ impl Tail {
         TAILS_TOTAL.fetch_sub(before, Ordering::Relaxed);
     }
 
-    fn chunks(&self) -> Vec<(Source, Bytes)> {
+    /// The position of the first byte that is kept.
+    fn begin(&self) -> u64 {
+        self.written - self.bytes.len() as u64
+    }
+
+    /// What is kept from a position on.
+    fn chunks(&self, from: u64) -> Vec<(Source, Bytes)> {
+        let mut skip = usize::try_from(from.saturating_sub(self.begin())).unwrap_or(usize::MAX);
+        let mut bytes = self.bytes.iter().skip(skip).copied();
         let mut chunks = Vec::new();
-        let mut bytes = self.bytes.iter().copied();
         for &(source, len) in &self.runs {
-            let mut left = len;
+            let had = skip.min(len);
+            skip -= had;
+            let mut left = len - had;
             while left > 0 {
                 let size = left.min(REPLAY_CHUNK);
                 chunks.push((source, bytes.by_ref().take(size).collect::<Vec<u8>>().into()));
@@ -337,14 +435,14 @@ mod tests {
     fn a_lossy_reader_that_never_reads_blocks_nobody_and_counts_its_loss() {
         runtime().block_on(async {
             let hub = Hub::default();
-            let reader = hub.reader(Patience::Lossy, false).unwrap();
+            let reader = hub.reader(Patience::Lossy, Begin::Now).unwrap();
             for _ in 0..100 {
                 hub.publish(Source::Stdout, Bytes::from(vec![0; 32 * 1024])).await;
             }
             hub.finish(DONE);
             let (bytes, dropped, ended) = drain(reader).await;
             assert_eq!(bytes as u64 + dropped, 100 * 32 * 1024);
-            assert!(dropped > 0 && ended && bytes <= QUEUE_MAX);
+            assert!(dropped > 0 && ended && bytes <= LOSSY_QUEUE_MAX);
         });
     }
 
@@ -352,7 +450,7 @@ mod tests {
     fn a_patient_reader_that_stalls_is_waited_for_ten_seconds_and_then_no_more() {
         runtime().block_on(async {
             let hub = Hub::default();
-            let reader = hub.reader(Patience::Patient, false).unwrap();
+            let reader = hub.reader(Patience::Patient, Begin::Now).unwrap();
             let start = Instant::now();
             for _ in 0..100 {
                 hub.publish(Source::Stdout, Bytes::from(vec![0; 32 * 1024])).await;
@@ -370,11 +468,114 @@ mod tests {
             hub.publish(Source::Stdout, Bytes::from_static(b"out")).await;
             hub.publish(Source::Stderr, Bytes::from_static(b"err")).await;
             hub.finish(DONE);
-            let mut reader = hub.reader(Patience::Lossy, true).unwrap();
+            let mut reader = hub.reader(Patience::Lossy, Begin::Tail).unwrap();
             assert!(matches!(reader.next().await, Some(Item::Data(Source::Stdout, data)) if data == "out"));
             assert!(matches!(reader.next().await, Some(Item::Data(Source::Stderr, data)) if data == "err"));
             assert!(matches!(reader.next().await, Some(Item::Exit(_))));
             assert!(reader.next().await.is_none());
+        });
+    }
+
+    #[test]
+    fn a_reader_that_comes_back_gets_the_rest_and_nothing_twice() {
+        runtime().block_on(async {
+            let hub = Hub::default();
+            let first = hub.reader(Patience::Patient, Begin::Now).unwrap();
+            hub.publish(Source::Stdout, Bytes::from_static(b"one two")).await;
+            hub.publish(Source::Stderr, Bytes::from_static(b"oops")).await;
+            drop(first);
+            let mut second = hub.reader(Patience::Patient, Begin::At(4)).unwrap();
+            assert_eq!(second.from, 4);
+            hub.publish(Source::Stderr, Bytes::from_static(b"!")).await;
+            hub.finish(DONE);
+            assert!(matches!(second.next().await, Some(Item::Data(Source::Stdout, data)) if data == "two"));
+            assert!(matches!(second.next().await, Some(Item::Data(Source::Stderr, data)) if data == "oops"));
+            assert!(matches!(second.next().await, Some(Item::Data(Source::Stderr, data)) if data == "!"));
+            assert!(matches!(second.next().await, Some(Item::Exit(_))));
+            let mut ahead = hub.reader(Patience::Patient, Begin::At(90)).unwrap();
+            assert_eq!(ahead.from, 12);
+            assert!(matches!(ahead.next().await, Some(Item::Exit(_))));
+        });
+    }
+
+    #[test]
+    fn losses_come_in_their_place() {
+        runtime().block_on(async {
+            let hub = Hub::default();
+            let mut reader = hub.reader(Patience::Lossy, Begin::Now).unwrap();
+            let (chunk, mut sent, mut position) = (32 * 1024u64, 0, 0);
+            let mut see = |item: &Item| match item {
+                Item::Data(_, data) => {
+                    assert_eq!(u64::from(data[0]) * chunk, position);
+                    position += data.len() as u64;
+                }
+                Item::Dropped(n) => position += n,
+                Item::Exit(_) => {}
+            };
+            for round in 0..40u8 {
+                hub.publish(Source::Stdout, Bytes::from(vec![round; 32 * 1024])).await;
+                sent += chunk;
+                if round % 3 == 0 {
+                    see(&reader.next().await.unwrap());
+                }
+            }
+            hub.finish(DONE);
+            while let Some(item) = reader.next().await {
+                see(&item);
+            }
+            assert_eq!(position, sent);
+        });
+    }
+
+    #[test]
+    fn what_is_no_longer_kept_is_counted_first() {
+        runtime().block_on(async {
+            let hub = Hub::default();
+            let all = TAIL_MAX + 1000;
+            for _ in 0..all / 1000 {
+                hub.publish(Source::Pty, Bytes::from(vec![0; 1000])).await;
+            }
+            hub.finish(DONE);
+            let mut reader = hub.reader(Patience::Patient, Begin::At(0)).unwrap();
+            let written = all / 1000 * 1000;
+            let lost = (written - TAIL_MAX) as u64;
+            assert_eq!(reader.from, 0);
+            assert!(matches!(reader.next().await, Some(Item::Dropped(n)) if n == lost));
+            assert_eq!(drain(reader).await, (TAIL_MAX, 0, true));
+        });
+    }
+
+    #[test]
+    fn a_process_waits_a_while_for_a_patient_reader_to_come_back() {
+        runtime().block_on(async {
+            let hub = Arc::new(Hub::default());
+            let start = Instant::now();
+            drop(hub.reader(Patience::Patient, Begin::Now).unwrap());
+            let writer = Arc::clone(&hub);
+            let writing = tokio::spawn(async move {
+                for _ in 0..100 {
+                    writer.publish(Source::Stdout, Bytes::from(vec![0; 32 * 1024])).await;
+                }
+                writer.finish(DONE);
+            });
+            tokio::time::sleep(RETURN_LIMIT / 2).await;
+            let back = hub.reader(Patience::Patient, Begin::At(0)).unwrap();
+            assert_eq!(drain(back).await, (100 * 32 * 1024, 0, true), "not a byte is missing");
+            writing.await.unwrap();
+            assert!(start.elapsed() < RETURN_LIMIT);
+        });
+    }
+
+    #[test]
+    fn a_process_whose_reader_is_gone_for_good_waits_once_and_then_no_more() {
+        runtime().block_on(async {
+            let hub = Hub::default();
+            drop(hub.reader(Patience::Patient, Begin::Now).unwrap());
+            let start = Instant::now();
+            for _ in 0..100 {
+                hub.publish(Source::Stdout, Bytes::from(vec![0; 32 * 1024])).await;
+            }
+            assert!(start.elapsed() >= RETURN_LIMIT && start.elapsed() < RETURN_LIMIT * 2);
         });
     }
 
@@ -388,8 +589,12 @@ mod tests {
                 tail.push(if *err { Source::Stderr } else { Source::Stdout }, &data);
                 all.extend(data.iter().map(|b| (*err, *b)));
             }
-            let kept: Vec<(bool, u8)> = tail.chunks().iter()
-                .flat_map(|(source, data)| data.iter().map(move |b| (*source == Source::Stderr, *b)).collect::<Vec<_>>()).collect();
+            let shown = |from| tail.chunks(from).iter()
+                .flat_map(|(source, data)| data.iter().map(move |b| (*source == Source::Stderr, *b)).collect::<Vec<_>>())
+                .collect::<Vec<(bool, u8)>>();
+            let kept = shown(0);
+            let from = tail.begin() + kept.len() as u64 / 3;
+            prop_assert_eq!(&shown(from)[..], &all[usize::try_from(from).unwrap()..]);
             prop_assert!(kept.len() <= TAIL_MAX);
             prop_assert_eq!(&kept[..], &all[all.len() - kept.len()..]);
             prop_assert!(kept.len() == all.len().min(TAIL_MAX) || all.len() > TAIL_MIN);

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, oneshot};
 
-use super::output::{Patience, Reader, Source};
+use super::output::{Begin, Patience, Reader, Source};
 use super::spawn::{self, Child, Step};
 use super::{Exit, Facts, Hub, Input, Life, Plan, Process, now_ms};
 use crate::error::Refusal;
@@ -42,7 +42,7 @@ pub(crate) async fn start(
     let child = spawn::spawn(&plan)?;
     // No await from the fork to the registration: the reaper runs on this thread and must know the pid.
     let (process, mut ends, verdict) = register(agent, &plan, child)?;
-    let Some(reader) = process.hub.reader(patience, false) else {
+    let Some(reader) = process.hub.reader(patience, Begin::Now) else {
         return Err(Refusal::Internal("a fresh process has no room for a reader".into()));
     };
     let (answer, answered) = oneshot::channel();

@@ -20,7 +20,7 @@ use crate::error::Refusal;
 use crate::files::{self, Entry, Kind};
 use crate::http::request_user;
 use crate::logs::Line;
-use crate::process::{Item, Patience, Plan, Process, Reader, Size, Source, not_running, start};
+use crate::process::{Begin, Item, Patience, Plan, Process, Reader, Size, Source, not_running, start};
 use crate::state::Agent;
 use crate::users::User;
 use crate::watch::{Watcher, What};
@@ -117,7 +117,13 @@ async fn attach(
     request: AttachRequest,
 ) -> ServiceResult<ServiceStream<ProcessEvent>> {
     let process = agent.processes.find(request.pid).ok_or_else(|| not_running(request.pid))?;
-    let reader = process.hub.reader(Patience::Lossy, request.tail).ok_or_else(too_many_readers)?;
+    let (patience, begin) = match (request.from, request.tail) {
+        // It comes back for what is its own: the process waits for it as for the reader that started it.
+        (Some(from), true) => (Patience::Patient, Begin::At(from)),
+        (None, true) => (Patience::Lossy, Begin::Tail),
+        (_, false) => (Patience::Lossy, Begin::Now),
+    };
+    let reader = process.hub.reader(patience, begin).ok_or_else(too_many_readers)?;
     Response::stream_ok(events(process.pid, reader, keepalive(&context), true))
 }
 
@@ -128,7 +134,8 @@ fn events(
     with_output: bool,
 ) -> impl futures::Stream<Item = Result<ProcessEvent, ConnectError>> + Send + 'static {
     async_stream::stream! {
-        yield Ok(event(Event::Started(wire::process_event::Started { pid, ..Default::default() })));
+        let position = Some(reader.from);
+        yield Ok(event(Event::Started(wire::process_event::Started { pid, position, ..Default::default() })));
         loop {
             let item = tokio::time::timeout(keepalive, reader.next()).await;
             match item {

@@ -18,7 +18,7 @@ use wire::process_event::{DataEvent, EndEvent, Event, KeepAlive, StartEvent, dat
 use super::keepalive;
 use crate::error::Refusal;
 use crate::http::request_user;
-use crate::process::{Exit, Item, Patience, Plan, Process, Reader, Size, Source, not_running, start};
+use crate::process::{Begin, Exit, Item, Patience, Plan, Process, Reader, Size, Source, not_running, start};
 use crate::state::Agent;
 
 pub(super) fn routes(router: Router, agent: &Arc<Agent>) -> Router {
@@ -108,7 +108,7 @@ async fn connect(
     request: ConnectRequest,
 ) -> ServiceResult<ServiceStream<ConnectResponse>> {
     let process = find(&agent, request.process.into_option())?;
-    let reader = process.hub.reader(Patience::Lossy, false).ok_or_else(too_many_readers)?;
+    let reader = process.hub.reader(Patience::Lossy, Begin::Now).ok_or_else(too_many_readers)?;
     let limit = context.deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let events = events(process.pid, reader, keepalive(&context), limit);
     Response::stream_ok(events.map(|event| {
