@@ -10,7 +10,7 @@ use atoll_model::{
     TimersAsk, UpdateSandbox, Wake,
 };
 use atoll_provider::fake::{Call, Script};
-use atoll_service::{Exec, Filter, NewKey, Pause};
+use atoll_service::{Exec, ExecEvent, Filter, NewKey, Pause};
 use futures::StreamExt;
 use world::{Options, World};
 
@@ -219,7 +219,39 @@ async fn a_stream_stands_still_with_its_sandbox() {
     assert!(futures::poll!(stream.next()).is_pending());
     world.service.stop(&world.admin, id, true).await.unwrap();
     let end = stream.next().await;
-    assert!(matches!(end, Some(atoll_service::ExecEvent::Lost(_))), "{end:?}");
+    assert!(matches!(end, Some(ExecEvent::Lost(_))), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restore_a_reader_goes_on_where_it_was() {
+    let world = World::new().await;
+    let lease = world.create().await;
+    let id = lease.id.as_str();
+    let (_, mut stream) = world.service.exec_stream(&world.admin, id, argv(&["tell"])).await.unwrap();
+    let collected = world.service.exec(&world.admin, id, argv(&["tell"]));
+    let play = async {
+        let mut told = match stream.next().await {
+            Some(ExecEvent::Stdout(data)) => data.to_vec(),
+            other => panic!("{other:?}"),
+        };
+        world.service.pause(&world.admin, id, Pause { memory: Some(Held::Disk) }, true).await.unwrap();
+        world.advance(SECOND * 3_600).await;
+        assert!(futures::poll!(stream.next()).is_pending(), "it waits, and wakes nobody");
+        assert!(world.fake.is_checkpointed(&lease.id));
+        let running = world.service.resume(&world.admin, id, true).await.unwrap();
+        assert_ne!(running.instance, lease.instance);
+        while let Some(event) = stream.next().await {
+            match event {
+                ExecEvent::Stdout(data) => told.extend_from_slice(&data),
+                ExecEvent::Exit { exit_code: 0, .. } => return told,
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("no exit");
+    };
+    let (collected, told) = futures::future::join(collected, play).await;
+    assert_eq!(told, b"to be continued", "no byte is lost and none comes twice");
+    assert_eq!(&collected.unwrap().stdout[..], b"to be continued");
 }
 
 #[tokio::test(start_paused = true)]

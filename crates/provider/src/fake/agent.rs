@@ -8,6 +8,7 @@
 //! | `late` | says that its timeout passed |
 //! | `cut` | the connection breaks in the middle |
 //! | `wait` | starts and never ends |
+//! | `tell` | writes the first half of [`TOLD`]; the rest and its end come to whoever attaches again |
 //! | anything else | is not found |
 
 use std::fmt::Write as _;
@@ -99,6 +100,7 @@ fn answer(request: &Request, mind: &Mind) -> Option<Vec<u8>> {
         "/init" => greet(&request.body, mind),
         "/hold" => plain(200, &format!(r#"{{"held_s":{}}}"#, mind.held_s.load(Ordering::Relaxed))),
         "/atoll.agent.v1.Agent/Start" => start(request.body.get(5..)?),
+        "/atoll.agent.v1.Agent/Attach" => attach(request.body.get(5..)?),
         "/atoll.agent.v1.Agent/List" => plain(200, ""),
         _ => plain(404, r#"{"code":"unimplemented","message":"the fake cannot do that"}"#),
     }
@@ -113,11 +115,40 @@ fn plain(status: u16, body: &str) -> Option<Vec<u8>> {
     Some(head.into_bytes())
 }
 
+/// What `tell` writes in all.
+pub(super) const TOLD: &str = "to be continued";
+
+/// `tell` from a position on, with its end.
+fn attach(message: &[u8]) -> Option<Vec<u8>> {
+    let (mut message, mut from) = (message, None);
+    while !message.is_empty() {
+        let (key, value) = (varint(&mut message)?, varint(&mut message)?);
+        if key == 3 << 3 {
+            from = Some(value);
+        }
+    }
+    let from = usize::try_from(from.unwrap_or(0)).ok()?.min(TOLD.len());
+    let mut frames = frame(0, &field(1, &[8, 7, 16, u8::try_from(from).ok()?]));
+    frames.extend(frame(0, &field(2, TOLD[from..].as_bytes())));
+    frames.extend(frame(0, &field(6, &[])));
+    frames.extend(frame(2, b"{}"));
+    Some(whole(frames))
+}
+
+/// A stream that is there as a whole.
+fn whole(frames: Vec<u8>) -> Vec<u8> {
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/connect+proto\r\ncontent-length: {}\r\n\r\n",
+        frames.len()
+    );
+    [head.into_bytes(), frames].concat()
+}
+
 fn start(message: &[u8]) -> Option<Vec<u8>> {
     let texts = fields(message)?;
     let text = |number| texts.iter().filter(move |(n, _)| *n == number).map(|(_, text)| text.as_str());
     let args = text(2).collect::<Vec<_>>().join(" ");
-    let mut frames = frame(0, &field(1, &[8, 7]));
+    let mut frames = frame(0, &field(1, &[8, 7, 16, 0]));
     match text(1).next()? {
         "echo" => {
             frames.extend(frame(0, &field(2, format!("{args}\n").as_bytes())));
@@ -130,7 +161,10 @@ fn start(message: &[u8]) -> Option<Vec<u8>> {
         }
         "late" => frames.extend(frame(0, &field(6, &[16, 9, 24, 1]))),
         "cut" => return None,
-        "wait" => {
+        program @ ("wait" | "tell") => {
+            if program == "tell" {
+                frames.extend(frame(0, &field(2, &TOLD.as_bytes()[..TOLD.len() / 2])));
+            }
             // A body whose length nobody knows yet; the rest of it never comes.
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/connect+proto\r\ntransfer-encoding: chunked\r\n";
             let begun = format!("{head}\r\n{:x}\r\n", frames.len());
@@ -139,11 +173,7 @@ fn start(message: &[u8]) -> Option<Vec<u8>> {
         _ => return plain(404, r#"{"code":"not_found","message":"no such program"}"#),
     }
     frames.extend(frame(2, b"{}"));
-    let head = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/connect+proto\r\ncontent-length: {}\r\n\r\n",
-        frames.len()
-    );
-    Some([head.into_bytes(), frames].concat())
+    Some(whole(frames))
 }
 
 fn frame(flags: u8, payload: &[u8]) -> Vec<u8> {
