@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::driver::{self, Born};
 use crate::random::entropy;
 use crate::registry::{Handle, State};
-use crate::sandboxes::is_under_way;
+use crate::sandboxes::{Long, is_under_way};
 use crate::service::Service;
 use crate::snapshots::Seed;
 use crate::{Created, ServiceError, TemplateRecord};
@@ -190,7 +190,12 @@ impl Service {
             Source::Archive { .. } => !is_under_way(state),
             Source::Template | Source::Snapshot { .. } => state.lease.phase != Phase::Creating,
         };
-        let lease = self.until(handle.clone(), is_made).await?;
+        let long = match handle.lease().source {
+            Source::Template => Long::Boot,
+            Source::Snapshot { .. } => Long::Memory,
+            Source::Archive { .. } => Long::Transfer,
+        };
+        let lease = self.until_within(handle.clone(), long, is_made).await?;
         match lease.phase {
             Phase::Running => Ok(lease.as_ref().clone()),
             Phase::Deleting | Phase::Deleted => Err(ServiceError::new(

@@ -195,7 +195,7 @@ impl Service {
         self.until_within(handle, Long::Boot, is_end).await
     }
 
-    async fn until_within(
+    pub(crate) async fn until_within(
         &self,
         mut handle: Handle,
         long: Long,

@@ -141,6 +141,12 @@ impl Service {
             return Err(ServiceError::new(Code::TemplateInUse, message)
                 .hint(format!("delete them first: GET /v1/sandboxes?template={}", record.name)));
         }
+        let kept = self.inner.store.all_snapshots().await?;
+        let kept = kept.iter().filter(|snapshot| snapshot.template == record.name).count();
+        if kept > 0 {
+            let message = format!("template {} lies beneath {kept} snapshots", record.name);
+            return Err(ServiceError::new(Code::TemplateInUse, message).hint("delete them first"));
+        }
         let templates = Arc::clone(&self.inner.templates.templates);
         let removed = blocking(&self.inner, move || templates.remove(&record.name)).await;
         self.inner.templates.forget();

@@ -103,6 +103,19 @@ impl World {
         self.service.get(&self.admin, id.as_str()).await.unwrap()
     }
 
+    /// A key of another tenant.
+    pub async fn stranger(&self) -> Principal {
+        let quota = atoll_model::Quota::default();
+        self.service.create_tenant(&self.admin, "stranger", quota).await.unwrap();
+        let key = atoll_service::NewKey {
+            tenant: Some("stranger".to_owned()),
+            scope: atoll_model::Scope::User,
+            name: None,
+        };
+        let key = self.service.create_key(&self.admin, key).await.unwrap();
+        self.service.authenticate(&key.secret).await.unwrap()
+    }
+
     /// Waits in real time, not in the clock's, until the phase is there.
     pub async fn until(&self, id: &SandboxId, phase: Phase) -> Lease {
         for _ in 0..20_000 {
