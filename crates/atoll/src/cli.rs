@@ -349,7 +349,6 @@ mod tests {
     fn what_makes_no_sense_together_is_refused() {
         for line in [
             &["atoll", "snapshot"][..],
-            &["atoll", "snapshot", "--name", "n", "ls"],
             &["atoll", "fork", "box", "-n", "0"],
             &["atoll", "fork", "box", "-n", "101"],
             &["atoll", "hold", "box", "10m", "--release"],

@@ -6,28 +6,27 @@ use super::values::{Mebibytes, Pair, Seconds, Timer, cores, label, mebibytes, se
 
 /// What a sandbox does by itself.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Timers")]
 pub(crate) struct Timers {
     /// Pause it after this long without work, such as 10m, or never
-    #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION")]
+    #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION", help_heading = "Timers")]
     pub(crate) auto_pause: Option<Timer>,
     /// Stop it after this long without work
-    #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION")]
+    #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION", help_heading = "Timers")]
     pub(crate) auto_stop: Option<Timer>,
     /// Write its memory to disk after this long paused
-    #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION")]
+    #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION", help_heading = "Timers")]
     pub(crate) checkpoint_after: Option<Timer>,
     /// Archive it after this long stopped
-    #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION")]
+    #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION", help_heading = "Timers")]
     pub(crate) auto_archive: Option<Timer>,
     /// Delete it after this long stopped; 0 deletes it with the stop
-    #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION")]
+    #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION", help_heading = "Timers")]
     pub(crate) auto_delete: Option<Timer>,
     /// What happens to it when the server, or its thread, ends [default: keep]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = "Timers")]
     pub(crate) on_exit: Option<OnExit>,
     /// Who may wake it when it is paused, stopped or archived [default: any]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = "Timers")]
     pub(crate) wake: Option<Wake>,
 }
 
@@ -211,7 +210,7 @@ pub(crate) struct Restore {
     #[arg(long, value_name = "KEY", conflicts_with = "sandboxes")]
     pub(crate) from: Option<String>,
     /// With --from: a name of your own
-    #[arg(long, requires = "from")]
+    #[arg(long, requires = "from", conflicts_with = "sandboxes")]
     pub(crate) name: Option<String>,
 }
 
