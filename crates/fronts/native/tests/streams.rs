@@ -2,7 +2,6 @@
 //! Alone in its file because the figures it reads are those of the whole process.
 #![allow(clippy::unwrap_used)]
 
-#[allow(dead_code, reason = "shared with the other test files")]
 mod support;
 
 use std::time::Duration;
