@@ -290,8 +290,11 @@ impl World {
     ) -> Result<(), ProviderError> {
         let damaged = |why: String| ProviderError::Damaged { what: "the pack".to_owned(), why };
         let files: Files = serde_json::from_slice(packed).map_err(|cause| damaged(cause.to_string()))?;
-        if self.sandboxes.get(&target.sandbox).is_some_and(|sandbox| sandbox.instance.is_some()) {
-            return Err(failed("unpack", "it has an instance"));
+        if self.sandboxes.contains_key(&target.sandbox) {
+            return Err(ProviderError::Unsupported {
+                what: "unpacking over files that are there".to_owned(),
+                hint: "delete them first".to_owned(),
+            });
         }
         let sandbox = Sandbox { files, limits: *limits, ..Sandbox::default() };
         self.sandboxes.insert(target.sandbox.clone(), sandbox);
