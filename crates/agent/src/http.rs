@@ -39,6 +39,10 @@ impl Front {
         if path == "/health" && request.method() == Method::GET {
             return (empty(StatusCode::NO_CONTENT), false);
         }
+        if path == "/hold" {
+            // For programs inside, which have no token; what they can do with it is bounded.
+            return (self.hold(&request).unwrap_or_else(|refusal| refused(&refusal)), false);
+        }
         let shown =
             request.headers().get(atoll_agentapi::TOKEN_HEADER).map_or(&b""[..], HeaderValue::as_bytes);
         if !self.agent.settings.is_token(shown) {
@@ -70,6 +74,22 @@ impl Front {
                 Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()))
             }
         }
+    }
+
+    fn hold(&self, request: &Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        let query = request.uri().query().unwrap_or_default();
+        let text = |name| files::decode_query(query, name).and_then(|value| String::from_utf8(value).ok());
+        let name = text("name").unwrap_or_default();
+        Ok(json(&match *request.method() {
+            Method::GET => self.agent.holds.read(),
+            Method::POST => {
+                let seconds = text("seconds").and_then(|seconds| seconds.parse().ok());
+                let missing = || Refusal::Invalid("seconds must be a number".into());
+                self.agent.holds.add(&name, seconds.ok_or_else(missing)?)?
+            }
+            Method::DELETE => self.agent.holds.release(&name),
+            _ => return Ok(empty(StatusCode::METHOD_NOT_ALLOWED)),
+        }))
     }
 
     async fn init(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {

@@ -14,6 +14,8 @@
 //! Position-independent on purpose: a fixed address would save some 50 KiB of private memory per sandbox (of about 200)
 //! and cost the randomised layout of the one program that hostile bytes are sent to.
 //!
+//! Called `atoll-hold` it is the command of that name for programs inside (see `hold`).
+//!
 //! It never uses NSS, getaddrinfo, iconv or dlopen: a static glibc would load libraries from a hostile root.
 
 #![expect(unsafe_code, reason = "fork, exec, per-thread identities and signals have no safe interface")]
@@ -21,6 +23,7 @@
 
 mod error;
 mod files;
+mod hold;
 mod hosts;
 mod http;
 mod identity;
@@ -39,6 +42,11 @@ mod watch;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    let called = words.next().map(std::path::PathBuf::from);
+    if called.as_deref().and_then(std::path::Path::file_name).is_some_and(|name| name == hold::NAME) {
+        return hold::run(words);
+    }
     setup::harden();
     let Ok(options) = setup::Options::parse(std::env::args().skip(1)) else { return ExitCode::from(2) };
     let (Ok(token), Ok(listener)) = (options.read_token(), options.listener()) else {

@@ -12,6 +12,9 @@ use crate::users::User;
 /// Where programs are looked for when nobody says.
 pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Where the commands that come with the agent are.
+const OWN_COMMANDS: &str = "/.atoll/bin";
+
 /// LIMIT: tokens are 40-128 characters; anything longer is not one.
 pub(crate) const TOKEN_MAX: usize = 1024;
 
@@ -105,6 +108,12 @@ impl Settings {
         let mut all: BTreeMap<String, String> = basics.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
         all.extend(self.lock().envs.clone());
         all.extend(request.clone());
+        if let Some(path) = all.get_mut("PATH").filter(|path| !path.split(':').any(|dir| dir == OWN_COMMANDS))
+        {
+            // Last, so that it hides nothing.
+            let gap = if path.is_empty() { "" } else { ":" };
+            *path = format!("{path}{gap}{OWN_COMMANDS}");
+        }
         all
     }
 
@@ -147,7 +156,7 @@ mod tests {
         let all = settings.environment(&user(), &[("A".to_owned(), "request".to_owned())].into());
         assert_eq!(
             (all["PATH"].as_str(), all["A"].as_str(), all["LOGNAME"].as_str()),
-            ("/p", "request", "user")
+            ("/p:/.atoll/bin", "request", "user")
         );
     }
 

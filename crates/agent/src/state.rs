@@ -1,5 +1,6 @@
 //! Everything the agent holds, shared by its tasks.
 
+use crate::hold::Holds;
 use crate::identity::Workers;
 use crate::logs::Logs;
 use crate::metrics::Meter;
@@ -14,6 +15,7 @@ pub(crate) struct Agent {
     pub(crate) workers: Workers,
     pub(crate) watchers: Held,
     pub(crate) meter: Meter,
+    pub(crate) holds: Holds,
 }
 
 impl Agent {
@@ -25,6 +27,7 @@ impl Agent {
             workers: Workers::new(),
             watchers: Held::default(),
             meter: Meter::default(),
+            holds: Holds::default(),
         }
     }
 }

@@ -72,6 +72,35 @@ async fn a_rotated_token_takes_the_place_of_the_old_one() {
 }
 
 #[tokio::test]
+async fn streams_go_on_over_a_rotation_and_the_old_token_opens_nothing_more() {
+    let agent = TestAgent::start();
+    let old = atoll_agentapi::AgentClient::new(
+        {
+            let address = agent.address;
+            move || tokio::net::TcpStream::connect(address)
+        },
+        &atoll_agentapi::AgentToken::new(TOKEN),
+    );
+    let what = atoll_agentapi::StartProcess { stdin: true, ..common::sh("echo up; read x; echo $x; exit 4") };
+    let (started, mut stream) = old.start(what).await.unwrap();
+    let up = stream.next().await.unwrap().unwrap();
+    assert_eq!(up, atoll_agentapi::ProcessEvent::Stdout("up\n".into()));
+    // A kept connection that showed the old token is no key either: each request is asked for it.
+    assert!(old.metrics().await.is_ok());
+    let request =
+        InitRequest { access_token: Some("another-token-9876543210".into()), ..InitRequest::default() };
+    agent.client.init(&request).await.unwrap();
+    assert!(old.metrics().await.is_err());
+    assert!(old.send_stdin(started.pid, "no\n").await.is_err());
+    assert!(old.attach(started.pid, true).await.is_err());
+    agent.client.send_stdin(started.pid, "yes\n").await.unwrap();
+    let next = stream.next().await.unwrap().unwrap();
+    assert_eq!(next, atoll_agentapi::ProcessEvent::Stdout("yes\n".into()));
+    let end = stream.next().await.unwrap().unwrap();
+    assert!(matches!(end, atoll_agentapi::ProcessEvent::Exit(status) if status.code == Some(4)));
+}
+
+#[tokio::test]
 async fn start_in_json_gives_start_data_end_and_the_end_frame() {
     let agent = TestAgent::start();
     let frames = agent

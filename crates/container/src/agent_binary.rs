@@ -31,7 +31,13 @@ pub(crate) fn criu_preload(data: &Path) -> io::Result<PathBuf> {
 fn write(data: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let folder = data.join("agent").join(hex::encode(Sha256::digest(bytes)));
     place(&folder.join("atoll-agent"), bytes, 0o555)?;
-    Ok(folder)
+    // The agent under another name is a command for programs inside.
+    let commands = folder.join("bin");
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(&commands)?;
+    match std::os::unix::fs::symlink("../atoll-agent", commands.join("atoll-hold")) {
+        Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => Err(cause),
+        _ => Ok(folder),
+    }
 }
 
 /// Writes a file whole or not at all.
