@@ -16,34 +16,36 @@ mod files;
 mod moment;
 mod results;
 mod steps;
+mod take_up;
 mod update;
+mod verbs;
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use atoll_agentapi::AgentClient;
-use atoll_model::lifecycle::{self, Event, Refused};
+use atoll_model::lifecycle::Event;
 use atoll_model::{
-    ArchiveRef, Code, EventKind, Held, InstanceId, Intent, Lease, Moment, Phase, Reason, SandboxId, Storage,
-    UpdateSandbox,
+    ArchiveRef, Code, EventKind, InstanceId, Lease, Moment, Phase, Reason, SandboxId, UpdateSandbox,
 };
 use atoll_provider::NoticeKind;
-use atoll_store::{Admit, Inserted, InstanceChange, InstanceRow, NewEvent, NewLease, StoreError};
+use atoll_store::{Inserted, InstanceRow, NewEvent, NewLease, StoreError};
 use futures::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::ServiceError;
 use crate::activity::Activity;
-use crate::random::entropy;
 use crate::registry::{Handle, MAILBOX, State};
 use crate::service::Inner;
 use crate::snapshots::Seed;
 use crate::timed::timed;
 use effects::{Done, UnderWay, Work};
 pub(crate) use moment::SnapshotJob;
-use steps::{Step, StepError};
+use steps::Step;
+pub(crate) use take_up::{Known, Resumption, resume};
+pub(crate) use verbs::Verb;
 
 /// What a driver is told.
 pub(crate) enum Mail {
@@ -68,24 +70,6 @@ pub(crate) type Reply = oneshot::Sender<Result<Arc<Lease>, ServiceError>>;
 
 /// Changes a lease, given the time, and names the fields it changed; none: nothing is written. Never touches the phase.
 pub(crate) type Edit = Box<dyn FnOnce(&mut Lease, &Moment) -> Result<Vec<&'static str>, ServiceError> + Send>;
-
-/// What can be asked of a sandbox.
-#[derive(Debug, Clone)]
-pub(crate) enum Verb {
-    /// Run, from wherever it is.
-    Start,
-    Stop,
-    Restart,
-    /// Stand still; the memory goes where the caller says.
-    Pause(Held),
-    /// Files to object storage, and only there.
-    Archive,
-    /// Files back from there, without starting it.
-    Restore,
-    /// Files, and where the snapshot has them processes, as they were.
-    Rollback(Arc<Seed>),
-    Delete,
-}
 
 /// What a birth led to.
 pub(crate) enum Born {
@@ -162,57 +146,6 @@ pub(crate) fn birth(
         let _ = reply.send(Ok(Born::New(handle)));
         driver.supervise(mailbox).await;
     });
-}
-
-/// Drives a sandbox that the store knows already; `first` is done before anything else.
-pub(crate) fn resume(inner: &Arc<Inner>, known: Known, first: Resumption) {
-    let Known { lease, row, agent, seed } = known;
-    let (mut driver, handle, mailbox) = Driver::new(inner, lease, row, agent);
-    driver.seed = seed;
-    inner.registry.put(driver.lease.id.clone(), handle);
-    inner.spawn(async move {
-        driver.take_up(first).await;
-        driver.supervise(mailbox).await;
-    });
-}
-
-/// A sandbox as the store and the provider know it.
-pub(crate) struct Known {
-    pub(crate) lease: Lease,
-    pub(crate) row: Option<InstanceRow>,
-    pub(crate) agent: Option<AgentClient>,
-    pub(crate) seed: Option<Arc<Seed>>,
-}
-
-/// What a sandbox needs after a restart of the server.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Resumption {
-    /// Nothing: it rests, or runs and is watched.
-    Nothing,
-    /// Its creation or start was under way: do it again as another instance.
-    Again,
-    /// It was being stopped.
-    Halt,
-    /// It was being deleted.
-    Destroy,
-    /// It ran and is gone.
-    Lost,
-    /// It rests where it was not meant to: a restart, an archive or a wake had come half way.
-    GoOn,
-    /// It was being paused, or it is not certain whether it stands still.
-    Freeze,
-    /// It is paused, and its memory is not where the lease says.
-    Held(Held),
-    /// It was being resumed: go on.
-    Resume,
-    /// Its restore had come so far that the instance is there.
-    Restored(serde_json::Value),
-    /// Its files were on their way to object storage.
-    Archive,
-    /// Its files were on their way back, or were being put back to a snapshot.
-    Restore,
-    /// The fork that it is part of was not finished.
-    Unmake,
 }
 
 impl Driver {
@@ -296,31 +229,6 @@ impl Driver {
         self.inner.registry.remove(&self.lease.id);
     }
 
-    async fn recover(&mut self) {
-        self.reload().await;
-        let reason = Reason::Provider { message: "an internal error; see the log".to_owned() };
-        match self.lease.phase {
-            Phase::Restoring if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
-            Phase::Creating
-            | Phase::Starting
-            | Phase::Stopping
-            | Phase::Pausing
-            | Phase::Resuming
-            | Phase::Archiving
-            | Phase::Restoring => {
-                self.failure = Some(ServiceError::new(Code::Internal, "the sandbox's driver failed"));
-                self.note(Step::internal(Event::Failed, reason)).await;
-            }
-            Phase::Deleting => self.launch(Work::Destroy),
-            Phase::Running
-            | Phase::Paused
-            | Phase::Stopped
-            | Phase::Archived
-            | Phase::Failed
-            | Phase::Deleted => {}
-        }
-    }
-
     async fn run(&mut self, mailbox: &mut mpsc::Receiver<Mail>) {
         while self.lease.phase != Phase::Deleted {
             let closing = self.inner.closing.clone();
@@ -332,65 +240,6 @@ impl Driver {
                     Some(mail) => self.on_mail(mail).await,
                     None => return,
                 },
-            }
-        }
-    }
-
-    async fn take_up(&mut self, first: Resumption) {
-        self.tidy_after_restart();
-        match first {
-            Resumption::Nothing => {}
-            Resumption::Again => self.begin_again().await,
-            Resumption::Halt => self.launch(Work::Halt { instance: self.lease.instance.clone() }),
-            Resumption::Destroy => self.launch(Work::Destroy),
-            Resumption::Lost => self.note(Step::internal(Event::Died, Reason::LostWhileDown)).await,
-            Resumption::GoOn if self.lease.phase == Phase::Stopped => self.after_stop().await,
-            Resumption::GoOn => self.go_on().await,
-            Resumption::Freeze => {
-                let disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(Held::Disk);
-                self.launch(Work::Freeze { disk });
-            }
-            Resumption::Held(held) => {
-                let rest = Step { held: Some(held), ..Step::internal(Event::Paused, Reason::Completed) };
-                self.note(rest).await;
-            }
-            Resumption::Resume if self.lease.held == Some(Held::Disk) => {
-                self.launch(Work::Restore { made: None });
-            }
-            Resumption::Resume => self.launch(Work::Resume),
-            Resumption::Restored(facts) => self.launch(Work::Restore { made: Some(facts) }),
-            Resumption::Archive => self.launch(Work::Archive),
-            Resumption::Restore if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
-            Resumption::Restore => self.launch(Work::Unarchive),
-            Resumption::Unmake => {
-                let unmake = Step::asked(Event::Delete, Intent::Delete, Reason::LostWhileDown);
-                self.note(unmake).await;
-            }
-        }
-    }
-
-    /// Objects of a restore that were not removed before the server ended.
-    fn tidy_after_restart(&mut self) {
-        if !matches!(
-            self.lease.phase,
-            Phase::Archiving | Phase::Archived | Phase::Restoring | Phase::Deleting | Phase::Deleted
-        ) {
-            self.tidy_objects();
-        }
-    }
-
-    /// The phase stays; only the instance is another, so that a late result of the first attempt cannot be taken for
-    /// one of the second.
-    async fn begin_again(&mut self) {
-        let work = if self.lease.phase == Phase::Creating { Work::Create } else { Work::Boot };
-        let Ok(random) = entropy() else { return };
-        let mut next = self.lease.clone();
-        next.instance = Some(InstanceId::from_entropy(random));
-        next.phase_at = self.inner.clock.now();
-        match self.write(next, InstanceChange::Drop, Admit::Nothing, vec![], true).await {
-            Ok(()) => self.launch(work),
-            Err(error) => {
-                tracing::error!(sandbox = %self.lease.id, %error, "a creation could not be taken up")
             }
         }
     }
@@ -415,107 +264,6 @@ impl Driver {
             Mail::Notice { instance, what } => self.on_notice(&instance, what).await,
             Mail::Due => self.on_due().await,
         }
-    }
-
-    async fn on_verb(&mut self, verb: &Verb, reason: Reason) -> Result<(), StepError> {
-        match (verb, self.lease.phase) {
-            (Verb::Start, _) | (Verb::Restart, Phase::Stopped | Phase::Failed | Phase::Archived) => {
-                self.on_start(Intent::Run, reason).await
-            }
-            // While it stops with the intent to run, the end of the stop starts it again, also after a crash.
-            (Verb::Restart, _) => self.step(Step::asked(Event::Stop, Intent::Run, reason)).await,
-            (Verb::Stop, _) => {
-                self.step(Step::asked(Event::Stop, Intent::Stop, reason)).await?;
-                self.end_transfer();
-                Ok(())
-            }
-            (Verb::Pause(held), _) => self.on_pause(*held, reason).await,
-            (Verb::Archive, _) => self.on_archive(reason).await,
-            (Verb::Restore, Phase::Stopped) => Ok(()),
-            (Verb::Restore, Phase::Restoring) if self.lease.rollback_to.is_none() => Ok(()),
-            (Verb::Restore, Phase::Archived) => self.on_start(Intent::Stop, reason).await,
-            (Verb::Restore, phase) => Err(Refused { phase, event: Event::Archived }.into()),
-            (Verb::Rollback(seed), phase) => {
-                let intent = if phase == Phase::Stopped { Intent::Stop } else { Intent::Run };
-                self.seed = Some(Arc::clone(seed));
-                let rollback_to = Some(seed.snapshot.clone());
-                let step = Step { rollback_to, ..Step::asked(Event::Rollback, intent, reason) };
-                self.step(step).await.inspect_err(|_| self.seed = None)
-            }
-            (Verb::Delete, _) => self.step(Step::asked(Event::Delete, Intent::Delete, reason)).await,
-        }
-    }
-
-    /// Runs it, or with another intent brings it nearer to that, from wherever it is.
-    async fn on_start(&mut self, intent: Intent, reason: Reason) -> Result<(), StepError> {
-        let (to, _) = lifecycle::step(self.lease.phase, Event::Start)?;
-        let was_held = self.lease.holds_compute();
-        let needs_room = !was_held && to.has_instance();
-        if needs_room {
-            self.inner
-                .admission
-                .reserve(self.inner.provider.as_ref(), &self.lease.id, &self.lease.limits)
-                .await
-                .map_err(ServiceError::from)?;
-        }
-        let admit = if needs_room { Admit::Compute } else { Admit::Nothing };
-        let outcome = self.step(Step { admit, ..Step::asked(Event::Start, intent, reason) }).await;
-        if outcome.is_err() && needs_room {
-            self.inner.admission.release(&self.lease.id);
-        }
-        self.end_transfer();
-        outcome
-    }
-
-    /// Files that are on their way to object storage are still here: nobody need wait for the end of that.
-    fn end_transfer(&self) {
-        if self.lease.phase == Phase::Archiving && self.lease.intent != Intent::Archive {
-            self.cut_short();
-        }
-    }
-
-    async fn on_pause(&mut self, held: Held, reason: Reason) -> Result<(), StepError> {
-        let able = self.inner.provider.capabilities();
-        if !able.pauses || (held == Held::Disk && !able.checkpoints) {
-            let what = if able.pauses { "memory: disk" } else { "pause" };
-            let message = format!("{what} is not possible here");
-            let hint = "atoll doctor says what is missing";
-            return Err(ServiceError::new(Code::Unsupported, message).hint(hint).into());
-        }
-        if self.lease.phase == Phase::Paused {
-            let on_disk = self.lease.held == Some(Held::Disk);
-            let event = if held == Held::Disk && !on_disk { Event::Checkpoint } else { Event::Pause };
-            return self.step(Step::asked(event, Intent::Pause, reason)).await;
-        }
-        // While it is being paused `held` says where its memory shall go.
-        let also_disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(Held::Disk);
-        let held = if also_disk { Held::Disk } else { held };
-        self.step(Step { held: Some(held), ..Step::asked(Event::Pause, Intent::Pause, reason) }).await
-    }
-
-    /// What runs or stands still is stopped first; the end of the stop goes on, also after a crash.
-    async fn on_archive(&mut self, reason: Reason) -> Result<(), StepError> {
-        let able = self.inner.provider.capabilities();
-        if !able.packs || !able.keeps_files || self.lease.storage == Storage::Memory {
-            let message = format!("sandbox {} has no files that could be archived", self.lease.id);
-            return Err(ServiceError::new(Code::Unsupported, message).into());
-        }
-        let event = match self.lease.phase {
-            Phase::Running | Phase::Pausing | Phase::Paused | Phase::Resuming | Phase::Stopping => {
-                Event::Stop
-            }
-            Phase::Creating
-            | Phase::Stopped
-            | Phase::Starting
-            | Phase::Archiving
-            | Phase::Archived
-            | Phase::Restoring
-            | Phase::Failed
-            | Phase::Deleting
-            | Phase::Deleted => Event::Archive,
-        };
-        self.uploads = true;
-        self.step(Step::asked(event, Intent::Archive, reason)).await
     }
 
     async fn on_notice(&mut self, instance: &InstanceId, what: NoticeKind) {

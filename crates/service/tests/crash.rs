@@ -278,7 +278,6 @@ async fn every_place(part: usize) {
     for place in EVERYWHERE.iter().chain(expected) {
         assert!(places.contains(place), "{name}: {place} was not died at, of {places:?}");
     }
-    println!("{name}: died at {} moments", at - 1);
 }
 
 #[tokio::test(start_paused = true)]

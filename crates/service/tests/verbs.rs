@@ -344,10 +344,10 @@ async fn a_snapshot_is_named_listed_checked_used_and_removed() {
     let snapshot = service.snapshot(who, "x", named("first")).await.unwrap();
     assert_eq!(service.get(who, "x").await.unwrap().phase, Phase::Running);
     assert_eq!(service.snapshot(who, "x", named("first")).await.unwrap_err().code, Code::NameTaken);
-    assert_eq!(world.fake.snapshots(), [snapshot.id.clone()], "the one without a name is gone");
+    assert_eq!(world.fake.snapshots(), std::slice::from_ref(&snapshot.id), "the one without a name is gone");
     assert_eq!(service.get_snapshot(who, "first").await.unwrap(), snapshot);
     let filter = SnapshotFilter { sandbox: Some("x".to_owned()), ..Default::default() };
-    assert_eq!(service.snapshots(who, filter).await.unwrap().items, [snapshot.clone()]);
+    assert_eq!(service.snapshots(who, filter).await.unwrap().items, std::slice::from_ref(&snapshot));
     service.verify_snapshot(who, "first").await.unwrap();
 
     let from = Origin::Snapshot { snapshot: "first".to_owned(), memory: false };

@@ -288,6 +288,7 @@ impl Driver {
         match self.inner.store.lease(&self.lease.id).await {
             Ok(Some(lease)) => {
                 self.lease = lease;
+                self.reload_row().await;
                 self.publish();
             }
             Ok(None) => tracing::error!(sandbox = %self.lease.id, "the lease is not in the store"),
@@ -295,24 +296,22 @@ impl Driver {
         }
     }
 
+    /// The row of the instance as the store has it: a write may have been the last thing before a panic.
+    async fn reload_row(&mut self) {
+        match self.inner.store.live().await {
+            Ok(live) => {
+                let own = live.into_iter().find(|(lease, _)| lease.id == self.lease.id);
+                self.row = own.and_then(|(_, row)| row);
+            }
+            Err(error) => tracing::error!(sandbox = %self.lease.id, %error, "its instance could not be read"),
+        }
+    }
+
     pub(super) fn explain(&self, verb: &Verb, error: StepError) -> ServiceError {
         match error {
-            StepError::Refused(_) => crate::error::phase_conflict(&self.lease, verb_name(verb)),
+            StepError::Refused(_) => crate::error::phase_conflict(&self.lease, verb.name()),
             StepError::Store(error) => error.into(),
             StepError::Service(error) => error,
         }
-    }
-}
-
-const fn verb_name(verb: &Verb) -> &'static str {
-    match verb {
-        Verb::Start => "start",
-        Verb::Stop => "stop",
-        Verb::Restart => "restart",
-        Verb::Pause(_) => "pause",
-        Verb::Archive => "archive",
-        Verb::Restore => "restore",
-        Verb::Rollback(_) => "rollback",
-        Verb::Delete => "delete",
     }
 }

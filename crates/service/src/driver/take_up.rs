@@ -1,0 +1,153 @@
+//! Where a driver begins when its sandbox is known already: after a restart of the server, or after a panic of its own.
+
+use std::sync::Arc;
+
+use atoll_agentapi::AgentClient;
+use atoll_model::lifecycle::Event;
+use atoll_model::{Code, Held, InstanceId, Intent, Lease, Phase, Reason};
+use atoll_store::{Admit, InstanceChange, InstanceRow};
+
+use super::Driver;
+use super::effects::Work;
+use super::steps::Step;
+use crate::ServiceError;
+use crate::random::entropy;
+use crate::service::Inner;
+use crate::snapshots::Seed;
+
+/// Drives a sandbox that the store knows already; `first` is done before anything else.
+pub(crate) fn resume(inner: &Arc<Inner>, known: Known, first: Resumption) {
+    let Known { lease, row, agent, seed } = known;
+    let (mut driver, handle, mailbox) = Driver::new(inner, lease, row, agent);
+    driver.seed = seed;
+    inner.registry.put(driver.lease.id.clone(), handle);
+    inner.spawn(async move {
+        driver.take_up(first).await;
+        driver.supervise(mailbox).await;
+    });
+}
+
+/// A sandbox as the store and the provider know it.
+pub(crate) struct Known {
+    pub(crate) lease: Lease,
+    pub(crate) row: Option<InstanceRow>,
+    pub(crate) agent: Option<AgentClient>,
+    pub(crate) seed: Option<Arc<Seed>>,
+}
+
+/// What a sandbox needs after a restart of the server.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Resumption {
+    /// Nothing: it rests, or runs and is watched.
+    Nothing,
+    /// Its creation or start was under way: do it again as another instance.
+    Again,
+    /// It was being stopped.
+    Halt,
+    /// It was being deleted.
+    Destroy,
+    /// It ran and is gone.
+    Lost,
+    /// It rests where it was not meant to: a restart, an archive or a wake had come half way.
+    GoOn,
+    /// It was being paused, or it is not certain whether it stands still.
+    Freeze,
+    /// It is paused, and its memory is not where the lease says.
+    Held(Held),
+    /// It was being resumed: go on.
+    Resume,
+    /// Its restore had come so far that the instance is there.
+    Restored(serde_json::Value),
+    /// Its files were on their way to object storage.
+    Archive,
+    /// Its files were on their way back, or were being put back to a snapshot.
+    Restore,
+    /// The fork that it is part of was not finished.
+    Unmake,
+}
+
+impl Driver {
+    async fn take_up(&mut self, first: Resumption) {
+        self.tidy_after_restart();
+        match first {
+            Resumption::Nothing => {}
+            Resumption::Again => self.begin_again().await,
+            Resumption::Halt => self.launch(Work::Halt { instance: self.lease.instance.clone() }),
+            Resumption::Destroy => self.launch(Work::Destroy),
+            Resumption::Lost => self.note(Step::internal(Event::Died, Reason::LostWhileDown)).await,
+            Resumption::GoOn if self.lease.phase == Phase::Stopped => self.after_stop().await,
+            Resumption::GoOn => self.go_on().await,
+            Resumption::Freeze => {
+                let disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(Held::Disk);
+                self.launch(Work::Freeze { disk });
+            }
+            Resumption::Held(held) => {
+                let rest = Step { held: Some(held), ..Step::internal(Event::Paused, Reason::Completed) };
+                self.note(rest).await;
+            }
+            Resumption::Resume if self.lease.held == Some(Held::Disk) => {
+                self.launch(Work::Restore { made: None });
+            }
+            Resumption::Resume => self.launch(Work::Resume),
+            Resumption::Restored(facts) => self.launch(Work::Restore { made: Some(facts) }),
+            Resumption::Archive => self.launch(Work::Archive),
+            Resumption::Restore if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
+            Resumption::Restore => self.launch(Work::Unarchive),
+            Resumption::Unmake => {
+                let unmake = Step::asked(Event::Delete, Intent::Delete, Reason::LostWhileDown);
+                self.note(unmake).await;
+            }
+        }
+    }
+
+    /// Objects of a restore that were not removed before the server ended.
+    fn tidy_after_restart(&mut self) {
+        if !matches!(
+            self.lease.phase,
+            Phase::Archiving | Phase::Archived | Phase::Restoring | Phase::Deleting | Phase::Deleted
+        ) {
+            self.tidy_objects();
+        }
+    }
+
+    /// The phase stays; only the instance is another, so that a late result of the first attempt cannot be taken for
+    /// one of the second.
+    async fn begin_again(&mut self) {
+        let work = if self.lease.phase == Phase::Creating { Work::Create } else { Work::Boot };
+        let Ok(random) = entropy() else { return };
+        let mut next = self.lease.clone();
+        next.instance = Some(InstanceId::from_entropy(random));
+        next.phase_at = self.inner.clock.now();
+        match self.write(next, InstanceChange::Drop, Admit::Nothing, vec![], true).await {
+            Ok(()) => self.launch(work),
+            Err(error) => {
+                tracing::error!(sandbox = %self.lease.id, %error, "a creation could not be taken up")
+            }
+        }
+    }
+
+    pub(super) async fn recover(&mut self) {
+        self.reload().await;
+        let reason = Reason::Provider { message: "an internal error; see the log".to_owned() };
+        match self.lease.phase {
+            Phase::Restoring if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
+            Phase::Creating
+            | Phase::Starting
+            | Phase::Stopping
+            | Phase::Pausing
+            | Phase::Resuming
+            | Phase::Archiving
+            | Phase::Restoring => {
+                self.failure = Some(ServiceError::new(Code::Internal, "the sandbox's driver failed"));
+                self.note(Step::internal(Event::Failed, reason)).await;
+            }
+            Phase::Deleting => self.launch(Work::Destroy),
+            Phase::Running
+            | Phase::Paused
+            | Phase::Stopped
+            | Phase::Archived
+            | Phase::Failed
+            | Phase::Deleted => {}
+        }
+    }
+}

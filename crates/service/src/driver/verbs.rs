@@ -1,0 +1,149 @@
+//! What can be asked of a sandbox, and the step that each verb begins with. What comes after it is the intent's.
+
+use std::sync::Arc;
+
+use atoll_model::lifecycle::{self, Event, Refused};
+use atoll_model::{Code, Held, Intent, Phase, Reason, Storage};
+use atoll_store::Admit;
+
+use super::Driver;
+use super::steps::{Step, StepError};
+use crate::ServiceError;
+use crate::snapshots::Seed;
+
+/// What can be asked of a sandbox.
+#[derive(Debug, Clone)]
+pub(crate) enum Verb {
+    /// Run, from wherever it is.
+    Start,
+    Stop,
+    Restart,
+    /// Stand still; the memory goes where the caller says.
+    Pause(Held),
+    /// Files to object storage, and only there.
+    Archive,
+    /// Files back from there, without starting it.
+    Restore,
+    /// Files, and where the snapshot has them processes, as they were.
+    Rollback(Arc<Seed>),
+    Delete,
+}
+
+impl Verb {
+    /// The verb as the API names it.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Stop => "stop",
+            Self::Restart => "restart",
+            Self::Pause(_) => "pause",
+            Self::Archive => "archive",
+            Self::Restore => "restore",
+            Self::Rollback(_) => "rollback",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+impl Driver {
+    pub(super) async fn on_verb(&mut self, verb: &Verb, reason: Reason) -> Result<(), StepError> {
+        match (verb, self.lease.phase) {
+            (Verb::Start, _) | (Verb::Restart, Phase::Stopped | Phase::Failed | Phase::Archived) => {
+                self.on_start(Intent::Run, reason).await
+            }
+            // While it stops with the intent to run, the end of the stop starts it again, also after a crash.
+            (Verb::Restart | Verb::Stop, _) => {
+                let intent = if matches!(verb, Verb::Restart) { Intent::Run } else { Intent::Stop };
+                self.step(Step::asked(Event::Stop, intent, reason)).await?;
+                self.end_transfer();
+                Ok(())
+            }
+            (Verb::Pause(held), _) => self.on_pause(*held, reason).await,
+            (Verb::Archive, _) => self.on_archive(reason).await,
+            (Verb::Restore, Phase::Stopped) => Ok(()),
+            (Verb::Restore, Phase::Restoring) if self.lease.rollback_to.is_none() => Ok(()),
+            (Verb::Restore, Phase::Archived) => self.on_start(Intent::Stop, reason).await,
+            (Verb::Restore, phase) => Err(Refused { phase, event: Event::Archived }.into()),
+            (Verb::Rollback(seed), phase) => {
+                let intent = if phase == Phase::Stopped { Intent::Stop } else { Intent::Run };
+                self.seed = Some(Arc::clone(seed));
+                let rollback_to = Some(seed.snapshot.clone());
+                let step = Step { rollback_to, ..Step::asked(Event::Rollback, intent, reason) };
+                self.step(step).await.inspect_err(|_| self.seed = None)
+            }
+            (Verb::Delete, _) => self.step(Step::asked(Event::Delete, Intent::Delete, reason)).await,
+        }
+    }
+
+    /// Runs it, or with another intent brings it nearer to that, from wherever it is.
+    pub(super) async fn on_start(&mut self, intent: Intent, reason: Reason) -> Result<(), StepError> {
+        let (to, _) = lifecycle::step(self.lease.phase, Event::Start)?;
+        let was_held = self.lease.holds_compute();
+        let needs_room = !was_held && to.has_instance();
+        if needs_room {
+            self.inner
+                .admission
+                .reserve(self.inner.provider.as_ref(), &self.lease.id, &self.lease.limits)
+                .await
+                .map_err(ServiceError::from)?;
+        }
+        let admit = if needs_room { Admit::Compute } else { Admit::Nothing };
+        let outcome = self.step(Step { admit, ..Step::asked(Event::Start, intent, reason) }).await;
+        if outcome.is_err() && needs_room {
+            self.inner.admission.release(&self.lease.id);
+        }
+        self.end_transfer();
+        outcome
+    }
+
+    /// Files that are on their way to object storage are still here: nobody need wait for the end of that.
+    fn end_transfer(&self) {
+        if self.lease.phase == Phase::Archiving && self.lease.intent != Intent::Archive {
+            self.cut_short();
+        }
+    }
+
+    async fn on_pause(&mut self, held: Held, reason: Reason) -> Result<(), StepError> {
+        let able = self.inner.provider.capabilities();
+        if !able.pauses || (held == Held::Disk && !able.checkpoints) {
+            let what = if able.pauses { "memory: disk" } else { "pause" };
+            let message = format!("{what} is not possible here");
+            let hint = "atoll doctor says what is missing";
+            return Err(ServiceError::new(Code::Unsupported, message).hint(hint).into());
+        }
+        if self.lease.phase == Phase::Paused {
+            let on_disk = self.lease.held == Some(Held::Disk);
+            let event = if held == Held::Disk && !on_disk { Event::Checkpoint } else { Event::Pause };
+            return self.step(Step::asked(event, Intent::Pause, reason)).await;
+        }
+        // While it is being paused `held` says where its memory shall go.
+        let also_disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(Held::Disk);
+        let held = if also_disk { Held::Disk } else { held };
+        self.step(Step { held: Some(held), ..Step::asked(Event::Pause, Intent::Pause, reason) }).await
+    }
+
+    /// What runs or stands still is stopped first; the end of the stop goes on, also after a crash.
+    async fn on_archive(&mut self, reason: Reason) -> Result<(), StepError> {
+        let able = self.inner.provider.capabilities();
+        if !able.packs || !able.keeps_files || self.lease.storage == Storage::Memory {
+            let message = format!("sandbox {} has no files that could be archived", self.lease.id);
+            return Err(ServiceError::new(Code::Unsupported, message).into());
+        }
+        let event = match self.lease.phase {
+            Phase::Running | Phase::Pausing | Phase::Paused | Phase::Resuming | Phase::Stopping => {
+                Event::Stop
+            }
+            Phase::Creating
+            | Phase::Stopped
+            | Phase::Starting
+            | Phase::Archiving
+            | Phase::Archived
+            | Phase::Restoring
+            | Phase::Failed
+            | Phase::Deleting
+            | Phase::Deleted => Event::Archive,
+        };
+        self.uploads = true;
+        self.step(Step::asked(event, Intent::Archive, reason)).await
+    }
+}
