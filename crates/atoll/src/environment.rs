@@ -1,6 +1,6 @@
-//! Every environment variable that the binary reads, in one place. Three are read by crates that also run without it:
-//! `ATOLL_CACHE` and `ATOLL_DEBIAN_MIRROR` by image, and `ATOLL_LEGACY_KERNEL=1` (the paths for kernels before 6.15, which a
-//! whole test run takes) by container.
+//! Every environment variable that the binary reads, in one place. A few are read by crates that also run without it:
+//! `ATOLL_CACHE`, `ATOLL_DEBIAN_MIRROR` and the `AWS_*` of object storage by image, `ATOLL_CRIU` (the program that brings
+//! memory to disk) and `ATOLL_LEGACY_KERNEL=1` (the paths for kernels before 6.15, which a whole test run takes) by container.
 //!
 //! `clap` reads them by these names, so each is also a flag and shows in `--help`.
 

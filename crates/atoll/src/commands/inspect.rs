@@ -1,10 +1,13 @@
 //! `atoll inspect`: everything about a sandbox. For a person: what it is, why it is awake, what happens next, and who came
 //! from whom; with `--json` the object of the API, with its lineage.
 
+use std::collections::HashMap;
+
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Context, list, moment, sandbox_path, suggest, text};
+use super::{Context, moment, sandbox_path, suggest, text};
 use crate::{
     cli::sandbox::Targets,
     client::Client,
@@ -26,7 +29,8 @@ pub(super) async fn inspect(context: &Context, args: Targets) -> Result<(), Fail
         if place > 0 {
             context.out.line("")?;
         }
-        report(&sandbox, Timestamp::now()).iter().try_for_each(|line| context.out.line(line))?;
+        let kin = kin(&client, &sandbox["lineage"]).await;
+        report(&sandbox, &kin, Timestamp::now()).iter().try_for_each(|line| context.out.line(line))?;
     }
     Ok(())
 }
@@ -40,8 +44,26 @@ async fn found(client: &Client, ident: &str) -> Result<Value, Failure> {
     Ok(sandbox)
 }
 
+/// What relatives are called and what they do, by id.
+type Kin = HashMap<String, String>;
+
+/// LIMIT: a fork makes a hundred at most; whoever has more of them reads ids.
+const KIN_MAX: usize = 100;
+const ASK_AT_ONCE: usize = 16;
+
+/// Asks for the names of relatives; one that is not there any more is told by its id alone.
+async fn kin(client: &Client, lineage: &Value) -> Kin {
+    let ids = lineage["parent"].as_str().into_iter().chain(words(&lineage["children"]));
+    let asked = ids.take(KIN_MAX).map(|id| async move {
+        let found = client.get(&sandbox_path(id, "")).await.ok()?;
+        let known = [text(&found, "name"), text(&found, "phase")].into_iter().filter(|word| !word.is_empty());
+        Some((id.to_owned(), known.collect::<Vec<_>>().join(", ")))
+    });
+    stream::iter(asked).buffered(ASK_AT_ONCE).filter_map(async |known| known).collect().await
+}
+
 /// The page of one sandbox. What is not so is left out.
-fn report(sandbox: &Value, now: Timestamp) -> Vec<String> {
+fn report(sandbox: &Value, kin: &Kin, now: Timestamp) -> Vec<String> {
     let name = text(sandbox, "name");
     let title = if name.is_empty() {
         text(sandbox, "id").to_owned()
@@ -51,7 +73,7 @@ fn report(sandbox: &Value, now: Timestamp) -> Vec<String> {
     let mut lines = vec![harmless(&title)];
     let facts = [
         ("phase", Some(phase(sandbox, now))),
-        ("awake", awake(&sandbox["awake"], now)),
+        ("awake", awake(&sandbox["awake"], now).filter(|_| text(sandbox, "phase") == "running")),
         ("next", next(&sandbox["awake"]["next"], now)),
         ("held", hold(&sandbox["hold"], now)),
         ("lifetime", lifetime(sandbox, now)),
@@ -71,7 +93,7 @@ fn report(sandbox: &Value, now: Timestamp) -> Vec<String> {
     ];
     let shown = facts.into_iter().filter_map(|(name, fact)| Some((name, fact?)));
     lines.extend(shown.map(|(name, fact)| format!("  {name:<9} {}", harmless(&fact))));
-    lines.extend(tree(sandbox));
+    lines.extend(tree(sandbox, kin));
     lines
 }
 
@@ -183,25 +205,30 @@ fn archive(archive: &Value) -> Option<String> {
 }
 
 /// Who came from whom, as a little tree; nothing where there is no relation.
-fn tree(sandbox: &Value) -> Vec<String> {
+fn tree(sandbox: &Value, kin: &Kin) -> Vec<String> {
     let lineage = &sandbox["lineage"];
     let (parent, children) = (lineage["parent"].as_str(), words(&lineage["children"]));
     if parent.is_none() && children.is_empty() {
         return Vec::new();
     }
+    let called = |id: &str| match kin.get(id) {
+        Some(known) => format!("{id}  {known}"),
+        None => id.to_owned(),
+    };
+    let this = format!("{}  this one", text(sandbox, "id"));
     let mut lines = vec!["  lineage".to_owned()];
     let mut indent = "    ".to_owned();
-    if let Some(parent) = parent {
-        let of = lineage["snapshot"].as_str().map(|s| format!(" (snapshot {s})")).unwrap_or_default();
-        lines.push(format!("{indent}{parent}{of}"));
-        lines.push(format!("{indent}└─ {} (this one)", list::or_dash(text(sandbox, "id"))));
-        indent.push_str("   ");
-    } else {
-        lines.push(format!("{indent}{} (this one)", text(sandbox, "id")));
+    match parent {
+        Some(parent) => {
+            lines.push(format!("{indent}{}", called(parent)));
+            lines.push(format!("{indent}└─ {this}"));
+            indent.push_str("   ");
+        }
+        None => lines.push(format!("{indent}{this}")),
     }
     for (place, child) in children.iter().enumerate() {
         let branch = if place + 1 == children.len() { "└─" } else { "├─" };
-        lines.push(format!("{indent}{branch} {child}"));
+        lines.push(format!("{indent}{branch} {}", called(child)));
     }
     lines.iter().map(|line| harmless(line)).collect()
 }
@@ -225,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_plain_sandbox_is_short() {
-        insta::assert_snapshot!(report(&sandbox(), now()).join("\n"), @r"
+        insta::assert_snapshot!(report(&sandbox(), &Kin::new(), now()).join("\n"), @r"
         box  abcdefghijklmnopqrst
           phase     running for 30m (completed)
           made      1h ago from template host
@@ -258,7 +285,8 @@ mod tests {
         ] {
             busy[field] = value;
         }
-        insta::assert_snapshot!(report(&busy, now()).join("\n"), @r"
+        let kin = Kin::from([("c1".to_owned(), "copy, paused".to_owned())]);
+        insta::assert_snapshot!(report(&busy, &kin, now()).join("\n"), @r"
         box  abcdefghijklmnopqrst
           phase     running for 30m (completed)
           awake     command, hold from inside; last work 2s ago
@@ -274,9 +302,9 @@ mod tests {
           runs as   user in /home/user
           env       A, TOKEN (private)
           lineage
-            p (snapshot s)
-            └─ abcdefghijklmnopqrst (this one)
-               ├─ c1
+            p
+            └─ abcdefghijklmnopqrst  this one
+               ├─ c1  copy, paused
                └─ c2\u{1b}[2J
         ");
     }
