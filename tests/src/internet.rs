@@ -69,6 +69,8 @@ fn serve() {
     }
     let web = TcpListener::bind("0.0.0.0:80").expect("port 80");
     std::thread::spawn(move || serve_web(&web));
+    let echo = TcpListener::bind("0.0.0.0:7").expect("port 7");
+    std::thread::spawn(move || serve_echo(&echo));
     let names = UdpSocket::bind("0.0.0.0:53").expect("port 53");
     std::thread::spawn(move || serve_names(&names));
 }
@@ -83,6 +85,16 @@ fn serve_web(listener: &TcpListener) {
                 let length = GREETING.len();
                 let _ = write!(stream, "HTTP/1.0 200 OK\r\nContent-Length: {length}\r\n\r\n{GREETING}");
             }
+        });
+    }
+}
+
+/// Gives back whatever comes, for as long as the other side lives.
+fn serve_echo(listener: &TcpListener) {
+    for stream in listener.incoming().flatten() {
+        std::thread::spawn(move || {
+            let (mut from, mut to) = (&stream, &stream);
+            let _ = std::io::copy(&mut from, &mut to);
         });
     }
 }
