@@ -13,8 +13,8 @@ mod pause;
 mod pool;
 mod provide;
 mod reaper;
-mod restore;
 mod resize;
+mod restore;
 mod snapshot;
 mod watch;
 
@@ -416,6 +416,13 @@ impl Opened {
         let dns = DnsForwarder::bind(router.namespace(), upstreams);
         let mut needed = vec![data.join("pool"), data.join("templates"), PathBuf::from("/usr")];
         needed.extend(config.template_folders.iter().cloned());
+        let checkpoints =
+            Checkpoints::open(&data.join("pool")).map_err(step("make the folder of checkpoints"))?;
+        let criu = Criu::open(&data);
+        match &criu {
+            Ok(criu) => needed.extend(criu.program().parent().map(PathBuf::from)),
+            Err(why) => tracing::info!(why, "memory can't be brought to disk here"),
+        }
         let ground = Ground {
             cgroups,
             layers: Arc::new(layers),
@@ -423,12 +430,6 @@ impl Opened {
             numbers: Arc::new(Mutex::new(numbers)),
         };
         let hello = Hello { stage: data.join("stage"), agent, needed, legacy };
-        let checkpoints =
-            Checkpoints::open(&data.join("pool")).map_err(step("make the folder of checkpoints"))?;
-        let criu = Criu::open(&data);
-        if let Err(why) = &criu {
-            tracing::info!(why, "memory can't be brought to disk here");
-        }
         Ok(Self { data, hello, ground: Arc::new(ground), router, dns, checkpoints, criu })
     }
 }

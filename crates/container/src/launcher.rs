@@ -24,5 +24,5 @@ pub(crate) mod wire;
 
 pub use client::{LaunchError, LauncherCommand};
 pub(crate) use client::{Launcher, Line, Spawning, Word};
-pub(crate) use keeper::RESTORE;
+pub(crate) use keeper::{LOG, RESTORE, WORK};
 pub use serve::main;

@@ -155,6 +155,16 @@ fn links_and_tables(seen: &mut BTreeSet<String>) {
     seen.extend(text.lines().filter(|line| line.contains("atoll_")).map(|line| format!("rules {line}")));
 }
 
+/// The host's id of the owner of a process's user namespace.
+pub fn owner_of_users(pid: i32) -> std::io::Result<u32> {
+    const NS_GET_OWNER_UID: u64 = 0xb704;
+    let users = std::fs::File::open(format!("/proc/{pid}/ns/user"))?;
+    let mut owner: u32 = 0;
+    // SAFETY: the request fills one number of this size.
+    unsafe { crate::sys::ioctl(&users, NS_GET_OWNER_UID, &mut owner) }?;
+    Ok(owner)
+}
+
 /// Removes by force what a server with this data folder left, for a test that failed half way.
 pub fn scrub(data: &Path) {
     if let Some(block) = crate::block::block_of(Path::new("/run/atoll"), data)

@@ -40,7 +40,9 @@ async fn holding(world: &World) -> (InstanceSpec, Booted) {
     let agent = world.agent(&spec, &booted);
     agent.write_bytes("/held", Some("root"), Some(0o755), held_program(folder.path())).await.unwrap();
     let address = booted.facts["link"]["address"].as_str().unwrap();
-    let line = format!("setsid /held {address} </dev/null >/tmp/out 2>&1 & for i in $(seq 200); do [ -e /tmp/holding ] && exit 0; usleep 10000; done; cat /tmp/out; exit 1");
+    let line = format!(
+        "setsid /held {address} </dev/null >/tmp/out 2>&1 & for i in $(seq 200); do [ -e /tmp/holding ] && exit 0; usleep 10000; done; cat /tmp/out; exit 1"
+    );
     let (code, said) = world.sh(&spec, &booted, &line).await;
     assert_eq!(code, 0, "{said}");
     (spec, booted)
@@ -97,25 +99,13 @@ fn identity(booted: &Booted) -> Vec<String> {
     let first: u32 = booted.facts["first_id"].as_u64().unwrap().try_into().unwrap();
     let ids = std::fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap();
     all.push(format!("mapped {}", ids.split_whitespace().nth(1) == Some(&first.to_string())));
-    all.push(format!("owned {}", owner(pid) == first));
+    all.push(format!("owned {}", atoll_container::testing::owner_of_users(pid).unwrap() == first));
     let cgroup = booted.facts["cgroup"].as_str().unwrap();
     let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     all.push(format!("in {} cgroups", cgroups.lines().filter(|line| line.ends_with(cgroup)).count()));
     all.push(format!("limits {}", std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap()));
     all.extend(mounts(pid));
     all
-}
-
-/// The owner of a process's user namespace.
-fn owner(pid: i32) -> u32 {
-    use std::os::fd::AsRawFd;
-    const NS_GET_OWNER_UID: u64 = 0xb704;
-    let users = std::fs::File::open(format!("/proc/{pid}/ns/user")).unwrap();
-    let mut owner: u32 = 0;
-    // SAFETY: the request fills one number.
-    let answer = unsafe { libc::ioctl(users.as_raw_fd(), NS_GET_OWNER_UID, &raw mut owner) };
-    assert_eq!(answer, 0);
-    owner
 }
 
 #[test]
@@ -125,7 +115,8 @@ fn a_frozen_sandbox_stands_still_and_runs_on() {
         |world| async {
             let spec = world.spec();
             let booted = world.create(&spec).await;
-            let line = "i=0; while :; do i=$((i+1)); echo $i > /tmp/n; done </dev/null >/dev/null 2>&1 & echo $!";
+            let line =
+                "i=0; while :; do i=$((i+1)); echo $i > /tmp/n; done </dev/null >/dev/null 2>&1 & echo $!";
             world.sh(&spec, &booted, line).await;
             let cpu = async || world.engine.usage(&target(&spec)).await.unwrap().cpu_us;
             let mut took = Vec::new();
@@ -183,14 +174,18 @@ fn comes_back(adjust: impl FnOnce(&mut Config) + Send + 'static) {
             let begun = Instant::now();
             checkpoint(&world, &spec).await;
             let dumped = begun.elapsed();
-            assert!(!Path::new(&format!("/proc/{}/ns", World::pid(&booted))).exists(), "its memory is free");
+            let status = format!("/proc/{}/statm", World::pid(&booted));
+            let memory = std::fs::read_to_string(status).unwrap_or_default();
+            assert!(memory.is_empty() || memory.starts_with("0 "), "its memory is free: {memory}");
             let usage = world.engine.usage(&target(&spec)).await;
             assert!(matches!(usage, Err(ProviderError::Gone { .. })));
             let begun = Instant::now();
             booted = restore(&world, &mut spec, &booted).await;
             eprintln!("round {round}: checkpoint {dumped:?}, restore {:?}", begun.elapsed());
             let said = report(&world, &spec, &booted).await;
-            assert!(said.starts_with("ok ") && said.ends_with(" outside ECONNABORTED"), "{said}");
+            // Not a wait: an error once, and the end ever after.
+            let told = if round == 0 { " outside ECONN" } else { " outside end" };
+            assert!(said.starts_with("ok ") && said.contains(told), "{said}");
             assert_eq!(identity(&booted), before);
             let (_, hostname) = world.sh(&spec, &booted, "hostname").await;
             assert_eq!(hostname, "box");
@@ -213,4 +208,150 @@ fn known(spec: &InstanceSpec, instance: &InstanceId, facts: serde_json::Value, p
         network: spec.network,
         paused,
     }
+}
+
+#[test]
+fn a_frozen_and_a_checkpointed_sandbox_are_adopted_as_what_they_are() {
+    in_world(
+        |_| {},
+        |world| async {
+            if !has_criu(&world) {
+                return world;
+            }
+            let (mut disk, was_disk) = holding(&world).await;
+            let live = world.spec();
+            let was_live = world.create(&live).await;
+            checkpoint(&world, &disk).await;
+            world.engine.pause(&target(&live)).await.unwrap();
+            let world = world.reopen().await;
+            let fates = world.engine.adopt(
+                vec![
+                    known(&disk, &disk.instance, was_disk.facts.clone(), true),
+                    known(&live, &live.instance, was_live.facts.clone(), true),
+                ],
+                Vec::new(),
+            );
+            let fates: Vec<Fate> = fates.await.unwrap().iter().map(|one| one.fate).collect();
+            assert_eq!(fates, [Fate::Checkpointed, Fate::Frozen]);
+            let frozen = world.engine.usage(&target(&live)).await.unwrap().cpu_us;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert_eq!(world.engine.usage(&target(&live)).await.unwrap().cpu_us, frozen);
+            world.engine.resume(&target(&live)).await.unwrap();
+            assert_eq!(world.sh(&live, &was_live, "echo on").await, (0, "on".into()));
+            // As after a reboot: its pids mean nothing, its memory is still there.
+            let mut elsewhere = was_disk.facts.clone();
+            elsewhere["boot_id"] = "another".into();
+            let again = vec![
+                known(&disk, &disk.instance, elsewhere, true),
+                known(&live, &live.instance, was_live.facts.clone(), false),
+            ];
+            let fates: Vec<Fate> =
+                world.engine.adopt(again, Vec::new()).await.unwrap().iter().map(|one| one.fate).collect();
+            assert_eq!(fates, [Fate::Checkpointed, Fate::Alive]);
+            let restored = restore(&world, &mut disk, &was_disk).await;
+            assert!(report(&world, &disk, &restored).await.starts_with("ok "));
+            // Whose memory nobody wants any more loses it.
+            checkpoint(&world, &disk).await;
+            let unwanted = vec![
+                known(&disk, &disk.instance, restored.facts.clone(), false),
+                known(&live, &live.instance, was_live.facts.clone(), false),
+            ];
+            let fates: Vec<Fate> =
+                world.engine.adopt(unwanted, Vec::new()).await.unwrap().iter().map(|one| one.fate).collect();
+            assert_eq!(fates, [Fate::Gone, Fate::Alive]);
+            let left: Vec<_> =
+                std::fs::read_dir(world.config.data.join("pool/checkpoints")).unwrap().flatten().collect();
+            assert!(left.is_empty(), "{left:?}");
+            world.destroy(&disk).await;
+            world.destroy(&live).await;
+            world
+        },
+    );
+}
+
+#[test]
+fn a_restore_that_nobody_wrote_down_is_found_and_one_that_did_not_end_leaves_the_checkpoint() {
+    in_world(
+        |_| {},
+        |world| async {
+            if !has_criu(&world) {
+                return world;
+            }
+            let (mut spec, booted) = holding(&world).await;
+            checkpoint(&world, &spec).await;
+            // Named by its new id, without facts: it had not come to its end.
+            let next = instance_id();
+            let world = world.reopen().await;
+            let half = vec![known(&spec, &next, serde_json::Value::Null, true)];
+            let fates = world.engine.adopt(half, Vec::new()).await.unwrap();
+            assert_eq!((fates[0].fate, &fates[0].facts), (Fate::Checkpointed, &None));
+            let restored = restore(&world, &mut spec, &booted).await;
+            let world = world.reopen().await;
+            let unwritten = vec![known(&spec, &spec.instance, serde_json::Value::Null, true)];
+            let fates = world.engine.adopt(unwritten, Vec::new()).await.unwrap();
+            assert_eq!((fates[0].fate, fates[0].facts.as_ref()), (Fate::Alive, Some(&restored.facts)));
+            assert!(report(&world, &spec, &restored).await.starts_with("ok "));
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
+
+#[test]
+fn a_damaged_checkpoint_is_refused_and_stays_what_it_is() {
+    in_world(
+        |_| {},
+        |world| async {
+            if !has_criu(&world) {
+                return world;
+            }
+            let (mut spec, booted) = holding(&world).await;
+            checkpoint(&world, &spec).await;
+            let images =
+                world.config.data.join("pool/checkpoints").join(spec.sandbox.as_str()).join("images");
+            let pages = std::fs::read_dir(&images).unwrap().flatten().map(|entry| entry.path());
+            let pages = pages.max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+            let whole = std::fs::read(&pages).unwrap();
+            let mut damaged = whole.clone();
+            damaged[whole.len() / 2] ^= 1;
+            std::fs::write(&pages, damaged).unwrap();
+            let before = spec.instance.clone();
+            spec.instance = instance_id();
+            let refused = world.engine.restore(&spec).await;
+            assert!(matches!(refused, Err(ProviderError::Damaged { .. })), "{refused:?}");
+            std::fs::write(&pages, whole).unwrap();
+            spec.instance = before;
+            let restored = restore(&world, &mut spec, &booted).await;
+            assert!(report(&world, &spec, &restored).await.starts_with("ok "));
+            // It is spent: it cannot be restored twice.
+            world.engine.halt(&target(&spec)).await.unwrap();
+            spec.instance = instance_id();
+            assert!(matches!(world.engine.restore(&spec).await, Err(ProviderError::Gone { .. })));
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
+
+#[test]
+fn what_cannot_be_dumped_stays_frozen_and_runs_on() {
+    in_world(
+        |_| {},
+        |world| async {
+            if !has_criu(&world) {
+                return world;
+            }
+            let mut spec = world.spec();
+            spec.storage = atoll_model::Storage::Memory;
+            let booted = world.create(&spec).await;
+            world.engine.pause(&target(&spec)).await.unwrap();
+            let refused = world.engine.checkpoint(&target(&spec)).await;
+            assert!(matches!(refused, Err(ProviderError::Unsupported { .. })), "{refused:?}");
+            assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), Held::Live);
+            world.engine.resume(&target(&spec)).await.unwrap();
+            assert_eq!(world.sh(&spec, &booted, "echo on").await, (0, "on".into()));
+            world.destroy(&spec).await;
+            world
+        },
+    );
 }

@@ -4,17 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::manifest::Manifest;
-use crate::launcher::RESTORE;
 use crate::launcher::protocol::FIRST_HANDED;
+use crate::launcher::{LOG, RESTORE, WORK};
 
 /// Older ones cannot read current kernels' time pages, or refuse every TCP socket.
 const LEAST: (u32, u32) = (4, 2);
 /// LIMIT: a deleted file that is still open goes into the images up to this size.
 const GHOST_LIMIT: &str = "1G";
 /// Where watched files are looked for: an overlay's file handles cannot be opened.
-const WATCHED_BELOW: [&str; 10] = [
-    "/home", "/root", "/tmp", "/workspace", "/app", "/code", "/opt", "/srv", "/mnt", "/var",
-];
+const WATCHED_BELOW: [&str; 10] =
+    ["/home", "/root", "/tmp", "/workspace", "/app", "/code", "/opt", "/srv", "/mnt", "/var"];
 
 /// A CRIU that can be used.
 #[derive(Debug, Clone)]
@@ -104,6 +103,7 @@ impl Criu {
     /// Finds one and what goes with it; `Err` says why there is none.
     pub(crate) fn open(data: &Path) -> Result<Self, String> {
         let (program, version) = find()?;
+        let program = program.canonicalize().map_err(|cause| cause.to_string())?;
         let preload = crate::agent_binary::criu_preload(data).map_err(|cause| cause.to_string())?;
         Ok(Self { program, version, preload })
     }
@@ -116,15 +116,13 @@ impl Criu {
         &self.version
     }
 
-    /// Handed descriptors: images, work folder, freezer.
+    /// Handed descriptors: images, freezer.
     pub(crate) fn dump(&self, ask: &DumpAsk<'_>) -> (Vec<String>, Vec<(String, String)>) {
         let mut arguments: Vec<String> = vec!["dump".into(), "--tree".into(), ask.pid.to_string()];
         arguments.extend([
             format!("--images-dir={}", handed(0)),
-            format!("--work-dir={}", handed(1)),
-            "--log-file=dump.log".into(),
             // It is frozen and stays so: they are caught first, thawed then, and frozen again before they are let go of.
-            format!("--freeze-cgroup={}", handed(2)),
+            format!("--freeze-cgroup={}", handed(1)),
             "--leave-running".into(),
             "--root=/".into(),
             // The host may dial a frozen one: that it does not answer is no reason to refuse.
@@ -142,14 +140,12 @@ impl Criu {
         (arguments, environment)
     }
 
-    /// Handed descriptors: work folder.
+    /// Handed descriptors: none that it needs.
     pub(crate) fn restore(&self, ask: &RestoreAsk<'_>) -> (Vec<String>, Vec<(String, String)>) {
         let mut arguments: Vec<String> = vec![
             "restore".into(),
             "--restore-detached".into(),
             format!("--images-dir={RESTORE}/images"),
-            format!("--work-dir={}", handed(0)),
-            "--log-file=restore.log".into(),
             format!("--action-script={RESTORE}/action"),
             format!("--root={RESTORE}/root"),
         ];
@@ -178,6 +174,8 @@ fn common() -> Vec<String> {
     let verbosity = std::env::var("ATOLL_CRIU_VERBOSITY").unwrap_or_else(|_| "2".into());
     vec![
         format!("-v{verbosity}"),
+        format!("--work-dir={WORK}"),
+        format!("--log-file={LOG}"),
         "--manage-cgroups=soft".into(),
         // Its network is made anew by the router.
         "--empty-ns=net".into(),

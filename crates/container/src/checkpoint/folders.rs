@@ -16,7 +16,6 @@ use super::manifest::{IMAGES, MANIFEST};
 const DRAFT: &str = "tmp";
 const SPENT: &str = "spent";
 const RESTORED: &str = "restored.json";
-const WORK: &str = "work";
 
 /// All checkpoints of one server.
 #[derive(Debug, Clone)]
@@ -29,7 +28,6 @@ pub(crate) struct Checkpoints {
 pub(crate) struct Draft {
     pub(crate) folder: PathBuf,
     pub(crate) images: OwnedFd,
-    pub(crate) work: OwnedFd,
 }
 
 /// Whom the processes of a spent checkpoint became.
@@ -43,38 +41,14 @@ impl Draft {
     /// Makes an empty draft at `folder`; what was there is removed.
     pub(crate) fn begin(folder: &Path) -> io::Result<Self> {
         remove_all(folder)?;
-        let make = |path: &Path| DirBuilder::new().mode(0o700).create(path);
-        make(folder)?;
-        make(&folder.join(IMAGES))?;
-        make(&folder.join(WORK))?;
+        DirBuilder::new().mode(0o700).create(folder)?;
+        // Open below a closed one: a restore reads them as root of the host and as root of the sandbox, in both cases without
+        // the rights that go with it.
+        DirBuilder::new().mode(0o755).create(folder.join(IMAGES))?;
         let images: OwnedFd = File::open(folder.join(IMAGES))?.into();
         rustix::fs::flock(&images, FlockOperation::NonBlockingLockExclusive)?;
-        let work = File::open(folder.join(WORK))?.into();
-        Ok(Self { folder: folder.to_owned(), images, work })
+        Ok(Self { folder: folder.to_owned(), images })
     }
-
-    /// The last of what CRIU complained about.
-    pub(crate) fn complaint(&self) -> String {
-        complaint(&self.folder.join(WORK).join("dump.log"))
-    }
-
-    /// Only images and manifest are kept.
-    pub(crate) fn tidy(&self) -> io::Result<()> {
-        remove_all(&self.folder.join(WORK))
-    }
-}
-
-/// The first errors in a log of CRIU, as one line.
-pub(crate) fn complaint(log: &Path) -> String {
-    /// LIMIT: the first errors say why, the rest is what followed.
-    const ERRORS: usize = 3;
-    let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    let errors: Vec<&str> = text
-        .lines()
-        .filter_map(|line| line.split_once("Error").map(|(_, rest)| rest.trim_start_matches([' ', ':'])))
-        .take(ERRORS)
-        .collect();
-    if errors.is_empty() { "it did not say why".into() } else { errors.join("; ") }
 }
 
 impl Checkpoints {
@@ -152,7 +126,6 @@ impl Checkpoints {
             .try_for_each(|folder| remove_all(folder))
     }
 
-
     /// Every sandbox that has something here.
     pub(crate) fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
@@ -180,7 +153,8 @@ impl Checkpoints {
         let begun = Instant::now();
         for folder in [self.named(sandbox, DRAFT), self.path(sandbox), self.named(sandbox, SPENT)] {
             let Ok(images) = File::open(folder.join(IMAGES)) else { continue };
-            while let Err(error) = rustix::fs::flock(images.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+            while let Err(error) = rustix::fs::flock(images.as_fd(), FlockOperation::NonBlockingLockExclusive)
+            {
                 if begun.elapsed() >= at_most {
                     return Err(error.into());
                 }
@@ -226,7 +200,6 @@ mod tests {
         fs::write(draft.folder.join("images/core-1.img"), b"x").unwrap();
         assert!(!checkpoints.exists(&id()));
         Manifest::new("4.2.1").seal(&draft.folder).unwrap();
-        draft.tidy().unwrap();
         checkpoints.commit(&id(), &draft.folder).unwrap();
         assert!(checkpoints.exists(&id()) && checkpoints.restored(&id()).is_none());
         let restored = Restored { instance: InstanceId::from_entropy([1; 20]), facts: 5.into() };
@@ -249,14 +222,5 @@ mod tests {
         assert!(checkpoints.wait_for_criu(&id(), Duration::ZERO).is_err(), "whoever has a copy holds it");
         drop(held);
         checkpoints.wait_for_criu(&id(), Duration::ZERO).unwrap();
-    }
-
-    #[test]
-    fn the_first_errors_of_a_log_are_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("dump.log");
-        fs::write(&log, "(0.1) Warn: x\n(0.2) Error (criu/a.c:1): tty: no\n(0.3) Error (criu/b.c:2): so\n").unwrap();
-        assert_eq!(complaint(&log), "(criu/a.c:1): tty: no; (criu/b.c:2): so");
-        assert_eq!(complaint(&folder.path().join("none")), "it did not say why");
     }
 }

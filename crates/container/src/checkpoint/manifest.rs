@@ -140,7 +140,8 @@ fn list(folder: &Path) -> io::Result<Vec<Image>> {
     let mut images = Vec::new();
     for entry in fs::read_dir(folder.join(IMAGES))? {
         let entry = entry?;
-        let name = entry.file_name().into_string().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+        let name =
+            entry.file_name().into_string().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
         let (length, hash) = hash_of(&entry.path())?;
         images.push(Image { name, length, hash });
     }
@@ -191,7 +192,9 @@ mod tests {
         let damages: [Damage; 4] = [
             |at| fs::remove_file(at.join("images/core-1.img")).unwrap(),
             |at| fs::write(at.join("images/core-1.img"), b"cord").unwrap(),
-            |at| File::options().write(true).open(at.join("images/pages-1.img")).unwrap().set_len(10).unwrap(),
+            |at| {
+                File::options().write(true).open(at.join("images/pages-1.img")).unwrap().set_len(10).unwrap()
+            },
             |at| {
                 let text = fs::read_to_string(at.join(MANIFEST)).unwrap();
                 fs::write(at.join(MANIFEST), text.replace("5000", "5001")).unwrap();

@@ -50,7 +50,10 @@ mod tests {
         let (outside, agent) = parse(text).unwrap();
         let of = |point: &str| outside.iter().find(|(at, _)| at == point).map(|(_, part)| part.as_str());
         assert_eq!(agent, "abc");
-        assert_eq!((of("/proc/kcore"), of("/proc/scsi"), of("/dev")), (Some("dev/null"), Some("empty"), Some("dev")));
+        assert_eq!(
+            (of("/proc/kcore"), of("/proc/scsi"), of("/dev")),
+            (Some("dev/null"), Some("empty"), Some("dev"))
+        );
         assert_eq!((of("/usr"), of("/dev/shm"), of("/")), (Some("usr"), None, None));
         assert!(parse("").is_none());
     }

@@ -38,8 +38,13 @@ impl Inner {
         for known in known.iter() {
             let Some((instance, facts)) = &known.instance else { continue };
             let (found, told) = if self.is_held(&known.sandbox, instance) {
-                let place = self.place(&known.sandbox);
-                (place.live().map(|(_, live)| live), None)
+                let held = self.place(&known.sandbox).live().map(|(_, live)| live);
+                if let Some(live) = held.clone().filter(|_| !known.paused) {
+                    let cgroups = Arc::clone(&self.ground.cgroups);
+                    let thawed = self.hands.run(move || cgroups.thaw(&live.facts.cgroup)).await;
+                    thawed.map_err(failed("thawing what is to run"))?;
+                }
+                (held, None)
             } else {
                 let (facts, told) = self.facts_of(&known.sandbox, instance, facts);
                 let found = facts.and_then(|facts| self.find(facts)).map(Arc::new);
@@ -115,7 +120,7 @@ impl Inner {
         self.ground.cgroups.is_frozen(&live.facts.cgroup).unwrap_or(false)
     }
 
-    /// Removes drafts, checkpoints of those that live or should not have one, and logs. Whom a spent one became stays known as
+    /// Removes drafts and checkpoints of those that live or should not have one. Whom a spent one became stays known as
     /// long as that instance lives.
     async fn sweep_checkpoints(&self, known: &[Known], fates: &[Adopted]) -> Result<(), ProviderError> {
         let fate = |known: &Known| {
@@ -134,12 +139,12 @@ impl Inner {
                 None => {}
             }
         }
-        let (checkpoints, data) = (self.checkpoints.clone(), self.config.data.clone());
+        let checkpoints = self.checkpoints.clone();
         let sweep = move || {
             for name in checkpoints.list()? {
                 checkpoints.sweep_named(&name, kept.contains(&name), lives.contains(&name))?;
             }
-            clear_logs(&data)
+            Ok(())
         };
         blocking(sweep).await.map_err(failed("sweeping checkpoints"))
     }
@@ -173,7 +178,11 @@ impl Inner {
         let stays = known.paused && self.stands_still(&live);
         let again = move || {
             // A create that was cut short may have left it frozen, and a dump that was cut short half frozen.
-            if stays { cgroups.freeze(&live.facts.cgroup)? } else { cgroups.thaw(&live.facts.cgroup)? }
+            if stays {
+                cgroups.freeze(&live.facts.cgroup)?
+            } else {
+                cgroups.thaw(&live.facts.cgroup)?
+            }
             cgroups.set_limits(&live.facts.cgroup, &limits)?;
             if layers.exists(&layer) {
                 layers.set_limit(&layer, u64::from(limits.disk_mib) << 20)?;
@@ -220,17 +229,6 @@ impl Inner {
             }
         }
     }
-}
-
-/// Removes CRIU's logs of restores that nobody waits for any more.
-fn clear_logs(data: &std::path::Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(data.join("criu")).into_iter().flatten() {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            std::fs::remove_dir_all(entry.path())?;
-        }
-    }
-    Ok(())
 }
 
 impl Ground {

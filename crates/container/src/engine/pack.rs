@@ -60,25 +60,31 @@ impl Inner {
         files: Packed,
     ) -> Result<(), ProviderError> {
         let place = self.place(&target.sandbox);
-        let _turn = place.turn.lock().await;
-        if place.live().is_some() || self.ground.layers.exists(target.sandbox.as_str()) {
-            return Err(ProviderError::Unsupported {
-                what: "unpacking over files that are there".into(),
-                hint: "delete them first".into(),
-            });
-        }
         let (sender, pieces) = mpsc::channel(PIECES);
         let (layers, name) = (Arc::clone(&self.ground.layers), target.sandbox.as_str().to_owned());
         let limit = u64::from(limits.disk_mib) * MIB;
         let work = move || {
+            // The thread has the turn: when the call is dropped, the next one waits until nothing of this one is under way.
+            let _turn = place.turn.blocking_lock();
+            if place.live().is_some() || layers.exists(&name) {
+                return Ok(None);
+            }
             let mut input = Incoming { pieces, piece: Vec::new(), read: 0, has_ended: false };
-            Ok(layers.unpack(&name, limit, &mut input))
+            Ok(Some(layers.unpack(&name, limit, &mut input)))
         };
-        let (fed, unpacked) = tokio::join!(feed(files, sender), blocking(work));
-        if let Err(cause) = fed {
-            return Err(failed("reading the packed files")(cause));
-        }
-        unpacked.map_err(failed("unpacking"))?.map_err(|error| not_unpacked(error, limits))
+        let (feed, work) = (feed(files, sender), blocking(work));
+        tokio::pin!(feed, work);
+        let (fed, unpacked) = tokio::select! {
+            // It may end early, and what is still to come may never come.
+            unpacked = &mut work => (Ok(()), unpacked),
+            fed = &mut feed => (fed, work.await),
+        };
+        let unpacked = unpacked.map_err(failed("unpacking"))?.ok_or_else(|| ProviderError::Unsupported {
+            what: "unpacking over files that are there".into(),
+            hint: "delete them first".into(),
+        })?;
+        fed.map_err(failed("reading the packed files"))?;
+        unpacked.map_err(|error| not_unpacked(error, limits))
     }
 }
 

@@ -154,7 +154,11 @@ impl Inner {
 
     /// Dumps a frozen instance into a draft and seals it. Nothing is synced. The instance is frozen before and after, whatever
     /// comes of it; somebody else thaws it.
-    pub(super) async fn dump(&self, live: &Arc<Live>, draft: Draft) -> Result<(Manifest, String), ProviderError> {
+    pub(super) async fn dump(
+        &self,
+        live: &Arc<Live>,
+        draft: Draft,
+    ) -> Result<(Manifest, String), ProviderError> {
         let criu = self.criu()?;
         if live.facts.storage == Storage::Memory {
             return Err(ProviderError::Unsupported {
@@ -170,7 +174,6 @@ impl Inner {
         metrics::histogram!("atoll_checkpoint_dump_seconds").record(begun.elapsed());
         let sealing = Instant::now();
         let sealed = blocking(move || {
-            draft.tidy()?;
             let hash = manifest.seal(&draft.folder)?;
             Ok((manifest, hash))
         })
@@ -179,13 +182,19 @@ impl Inner {
         sealed.map_err(not_written)
     }
 
-    async fn run_dump(&self, criu: &Criu, live: &Arc<Live>, draft: &Draft) -> Result<Manifest, ProviderError> {
+    async fn run_dump(
+        &self,
+        criu: &Criu,
+        live: &Arc<Live>,
+        draft: &Draft,
+    ) -> Result<Manifest, ProviderError> {
         let facts = &live.facts;
         let step = "looking at the sandbox";
         let (outside, agent) = outside_mounts(facts.pid).map_err(failed(step))?;
-        let freezer = self.ground.cgroups.freezer(&facts.cgroup).and_then(File::open).map_err(failed(step))?;
+        let freezer =
+            self.ground.cgroups.freezer(&facts.cgroup).and_then(File::open).map_err(failed(step))?;
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(failed("copying a descriptor"));
-        let descriptors = vec![copy(&draft.images)?, copy(&draft.work)?, freezer.into()];
+        let descriptors = vec![copy(&draft.images)?, freezer.into()];
         let ask = DumpAsk { pid: facts.pid, first_id: facts.first_id, outside: &outside };
         let (arguments, environment) = criu.dump(&ask);
         let request = protocol::Criu {
@@ -199,9 +208,9 @@ impl Inner {
         let late = |_| ProviderError::Late { what: "bringing memory to disk".into(), after: DUMP_WITHIN };
         let step = "bringing memory to disk";
         match tokio::time::timeout(DUMP_WITHIN, line.hear()).await.map_err(late)?.map_err(failed(step))? {
-            Word::Ended(0) => {}
-            Word::Ended(code) => {
-                let why = format!("CRIU ended with {code}: {}", draft.complaint());
+            Word::Ended(0, _) => {}
+            Word::Ended(code, complaint) => {
+                let why = format!("CRIU ended with {code}: {complaint}");
                 return Err(failed(step)(io::Error::other(why)));
             }
             Word::Failed(why) => return Err(failed(step)(io::Error::other(why))),
@@ -212,7 +221,8 @@ impl Inner {
         let mut manifest = Manifest::new(criu.version());
         manifest.template.clone_from(&facts.template);
         manifest.template_version.clone_from(&facts.template_version);
-        manifest.addresses = facts.link.map(|link| link.address).into_iter().chain(facts.earlier.clone()).collect();
+        manifest.addresses =
+            facts.link.map(|link| link.address).into_iter().chain(facts.earlier.clone()).collect();
         (manifest.outside, manifest.agent) = (outside, agent);
         Ok(manifest)
     }

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,7 +27,9 @@ use super::provide::network;
 use super::reaper::Remains;
 use super::snapshot::blocking;
 use super::{Inner, Place, claim, failed};
-use crate::checkpoint::{Manifest, RestoreAsk, Restored, VerifyError, close_halves, complaint, hold_images, users_image};
+use crate::checkpoint::{
+    Manifest, RestoreAsk, Restored, VerifyError, close_halves, hold_images, users_image,
+};
 use crate::launcher::protocol::{self, Rebuild, Rootfs, Upper};
 use crate::launcher::{Line, Word};
 
@@ -165,21 +167,17 @@ impl Inner {
             self.numbers().take().map_err(|_| ProviderError::Exhausted { what: "id ranges".into() })?;
         remains.first_id = Some(first_id);
         remains.cgroup = Some(spec.instance.as_str().to_owned());
-        let (request, work) = self.restore_request(folder, spec, manifest, template, first_id).await?;
-        let log = work.join("restore.log");
-        let work_folder = File::open(&work).map_err(failed("opening a folder"))?.into();
+        let request = self.restore_request(folder, spec, manifest, template, first_id).await?;
         let held = hold_images(folder).map_err(failed("holding the images"))?;
-        let launched = self.launcher.criu(request, vec![work_folder, held]).await;
+        let launched = self.launcher.criu(request, vec![held]).await;
         let mut line = launched.map_err(failed("launching CRIU"))?;
         let late = |_| ProviderError::Late { what: "restoring memory".into(), after: RESTORE_WITHIN };
-        let restoring = self.attend(&mut line, &log, spec, manifest, remains);
-        let standing = tokio::time::timeout(RESTORE_WITHIN, restoring).await.map_err(late);
-        let _ = std::fs::remove_dir_all(&work);
-        let standing = standing??;
+        let restoring = self.attend(&mut line, spec, manifest, remains);
+        let standing = tokio::time::timeout(RESTORE_WITHIN, restoring).await.map_err(late)??;
         self.let_go(source, spec, manifest, standing, first_id).await
     }
 
-    /// Cgroups, layer and what the launcher is asked for; and a folder for CRIU's log.
+    /// Cgroups, layer and what the launcher is asked for.
     async fn restore_request(
         &self,
         folder: &Path,
@@ -187,22 +185,20 @@ impl Inner {
         manifest: &Manifest,
         template: &Template,
         first_id: u32,
-    ) -> Result<(protocol::Criu, PathBuf), ProviderError> {
+    ) -> Result<protocol::Criu, ProviderError> {
         let criu = self.criu()?;
         let (cgroups, layers) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.layers));
         let (name, layer) = (spec.instance.as_str().to_owned(), spec.sandbox.as_str().to_owned());
         let (limits, with_usr) = (spec.limits, template.usr_overlay.is_some());
         let (images, seen) = (folder.to_owned(), manifest.clone());
-        let work = self.config.data.join("criu").join(format!("work-{name}"));
-        let making = work.clone();
         let prepare = move || {
-            std::fs::create_dir_all(&making)?;
             let upper = layers.reopen(&layer, with_usr)?;
             // CRIU's moving in is not the sandbox's to pay; its own limits come before it runs.
             drop(cgroups.create(&name, &roomy(limits))?);
             Ok((upper, users_image(&images, &seen, first_id)?))
         };
-        let (upper, replaced) = self.hands.run(prepare).await.map_err(failed("preparing layer and cgroups"))?;
+        let (upper, replaced) =
+            self.hands.run(prepare).await.map_err(failed("preparing layer and cgroups"))?;
         let usr = template.usr_overlay.as_ref();
         let rootfs = Rootfs {
             layers: template.layers.clone(),
@@ -221,14 +217,13 @@ impl Inner {
         let homes = self.ground.cgroups.homes(spec.instance.as_str());
         let (arguments, environment) = criu.restore(&RestoreAsk { manifest, first_id, cgroups: &homes });
         let program = criu.program().to_owned();
-        Ok((protocol::Criu { id: 0, program, arguments, environment, rebuild: Some(rebuild) }, work))
+        Ok(protocol::Criu { id: 0, program, arguments, environment, rebuild: Some(rebuild) })
     }
 
     /// Does the server's part of the steps that CRIU comes to.
     async fn attend(
         &self,
         line: &mut Line,
-        log: &Path,
         spec: &InstanceSpec,
         manifest: &Manifest,
         remains: &mut Remains,
@@ -243,19 +238,20 @@ impl Inner {
                     standing = Some(self.connect_restored(spec, manifest, pid, remains).await?);
                 }
                 Word::Step { action, .. } if action == "pre-resume" => {
-                    let (cgroups, name) = (Arc::clone(&self.ground.cgroups), spec.instance.as_str().to_owned());
+                    let (cgroups, name) =
+                        (Arc::clone(&self.ground.cgroups), spec.instance.as_str().to_owned());
                     self.hands.run(move || cgroups.freeze(&name)).await.map_err(failed("freezing"))?;
                     is_frozen = true;
                 }
                 Word::Step { action, .. } => return Err(failure(format!("CRIU came to {action}"))),
                 Word::Failed(why) => return Err(failure(why)),
-                Word::Ended(0) => {
+                Word::Ended(0, _) => {
                     return standing
                         .filter(|_| is_frozen)
                         .ok_or_else(|| failure("CRIU skipped a step".into()));
                 }
-                Word::Ended(code) => {
-                    return Err(failure(format!("CRIU ended with {code}: {}", complaint(log))));
+                Word::Ended(code, complaint) => {
+                    return Err(failure(format!("CRIU ended with {code}: {complaint}")));
                 }
             }
             line.go_on().await.map_err(failed(step))?;
@@ -271,7 +267,8 @@ impl Inner {
         remains: &mut Remains,
     ) -> Result<Standing, ProviderError> {
         let step = "finding the restored process";
-        let id = Pid::from_raw(pid).ok_or_else(|| failed(step)(io::Error::from(io::ErrorKind::InvalidData)))?;
+        let id =
+            Pid::from_raw(pid).ok_or_else(|| failed(step)(io::Error::from(io::ErrorKind::InvalidData)))?;
         let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(failed(step))?;
         let netns: OwnedFd = File::open(format!("/proc/{pid}/ns/net")).map_err(failed(step))?.into();
         let link = self.reserve_again(manifest).map_err(failed("reserving an address"))?;
@@ -370,7 +367,8 @@ fn damaged(error: &VerifyError) -> ProviderError {
 
 /// Addresses that it had and has not now.
 fn earlier(manifest: &Manifest, now: Ipv4Addr) -> Vec<Ipv4Addr> {
-    let mut all: Vec<Ipv4Addr> = manifest.addresses.iter().copied().filter(|address| *address != now).collect();
+    let mut all: Vec<Ipv4Addr> =
+        manifest.addresses.iter().copied().filter(|address| *address != now).collect();
     all.sort_unstable();
     all.dedup();
     all

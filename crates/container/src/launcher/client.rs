@@ -185,9 +185,8 @@ impl Launcher {
         descriptors: Vec<OwnedFd>,
     ) -> Result<Line, LaunchError> {
         request.id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(LaunchError::Start)?;
-        let line = Line::new(ours).map_err(LaunchError::Start)?;
-        let descriptors = std::iter::once(OwnedFd::from(theirs)).chain(descriptors).collect();
+        let (line, theirs) = Line::new().map_err(LaunchError::Start)?;
+        let descriptors = theirs.into_iter().chain(descriptors).collect();
         let mut rest = self.ask(request.id, Request::Criu(request), descriptors).await?;
         match tokio::time::timeout(SPAWN_WITHIN, rest.recv()).await.map_err(|_| LaunchError::Late)? {
             Some(Answer::Begun) => Ok(line),
@@ -220,22 +219,27 @@ impl Launcher {
 pub(crate) enum Word {
     /// It has come to a step and waits for [`Line::go_on`]. The pid is that of the tree's first process.
     Step { action: String, pid: i32 },
-    /// It has ended with this code.
-    Ended(i32),
+    /// It has ended with this code, and this complaint where it is not zero.
+    Ended(i32, String),
     /// It could not even begin.
     Failed(String),
 }
 
-/// The line to a run of CRIU.
+/// The line to a run of CRIU: a pipe each way, since its scripts can open a pipe of the keeper but no socket.
 #[derive(Debug)]
 pub(crate) struct Line {
-    lines: tokio::io::BufReader<tokio::net::UnixStream>,
+    heard: tokio::io::BufReader<tokio::net::unix::pipe::Receiver>,
+    said: tokio::net::unix::pipe::Sender,
 }
 
 impl Line {
-    fn new(ours: std::os::unix::net::UnixStream) -> io::Result<Self> {
-        ours.set_nonblocking(true)?;
-        Ok(Self { lines: tokio::io::BufReader::new(tokio::net::UnixStream::from_std(ours)?) })
+    /// A line, and the other ends of it: what is said there, what is heard there.
+    fn new() -> io::Result<(Self, [OwnedFd; 2])> {
+        use tokio::net::unix::pipe::{Receiver, Sender};
+        let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
+        let ((heard, they_say), (they_hear, said)) = (pipe()?, pipe()?);
+        let heard = tokio::io::BufReader::new(Receiver::from_owned_fd(heard)?);
+        Ok((Self { heard, said: Sender::from_owned_fd(said)? }, [they_say, they_hear]))
     }
 
     /// The next word. An error when nobody is left to say one.
@@ -244,20 +248,23 @@ impl Line {
         /// LIMIT: what one line may hold; ours are some words.
         const LINE_MAX: u64 = 4_096;
         let mut text = String::new();
-        (&mut self.lines).take(LINE_MAX).read_line(&mut text).await?;
+        (&mut self.heard).take(LINE_MAX).read_line(&mut text).await?;
         read_word(text.trim_end()).ok_or(io::ErrorKind::UnexpectedEof.into())
     }
 
     /// Lets it go on.
     pub(crate) async fn go_on(&mut self) -> io::Result<()> {
-        tokio::io::AsyncWriteExt::write_all(self.lines.get_mut(), b"ok\n").await
+        tokio::io::AsyncWriteExt::write_all(&mut self.said, b"ok\n").await
     }
 }
 
 fn read_word(line: &str) -> Option<Word> {
     let (first, rest) = line.split_once(' ')?;
     match first {
-        "ended" => rest.parse().ok().map(Word::Ended),
+        "ended" => {
+            let (code, complaint) = rest.split_once(' ').unwrap_or((rest, ""));
+            Some(Word::Ended(code.parse().ok()?, complaint.to_owned()))
+        }
         "failed" => Some(Word::Failed(rest.to_owned())),
         action => Some(Word::Step { action: action.to_owned(), pid: rest.parse().ok()? }),
     }

@@ -16,24 +16,34 @@ use rustix::fs::{CWD, Mode};
 use rustix::mount::{MoveMountFlags, move_mount};
 
 use super::mounts::{Fixed, Handover, attach_tmpfs, mapped_clone};
-use super::protocol::{Criu, FIRST_HANDED, Failure, LINE, Rebuild, Step};
+use super::protocol::{Criu, Failure, Rebuild, SAY, Step};
 use super::serve::map_users;
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY, Cloned};
 
 /// Where the parts of a restored tree lie, each by the name that its checkpoint has for it.
 pub(crate) const RESTORE: &str = "/run/restore";
 
+/// Where CRIU works, in the keeper's own view.
+pub(crate) const WORK: &str = "/tmp";
+/// The name of its log there.
+pub(crate) const LOG: &str = "criu.log";
+
 /// What CRIU runs between its steps. The two that matter are asked of the server, which answers when it has done its part. No
-/// answer means no restore; CRIU only logs a failure of the last step, so there the tree is ended by hand.
+/// answer means no restore; CRIU only logs a failure of the last step, so there the tree is ended by hand. Scripts of CRIU have
+/// no descriptors but the first three, so they open the keeper's pipes anew.
 const ACTION: &str = r#"#!/bin/sh
 case $CRTOOLS_SCRIPT_ACTION in
 setup-namespaces | pre-resume) ;;
 *) exit 0 ;;
 esac
-if echo "$CRTOOLS_SCRIPT_ACTION $CRTOOLS_INIT_PID" >&3 && read -r answer <&3 && [ "$answer" = ok ]; then exit 0; fi
+if echo "$CRTOOLS_SCRIPT_ACTION $CRTOOLS_INIT_PID" >"$ATOLL_LINE/3" &&
+  read -r answer <"$ATOLL_LINE/4" && [ "$answer" = ok ]; then exit 0; fi
 kill -9 "$CRTOOLS_INIT_PID"
 exit 1
 "#;
+
+/// Beyond every number that CRIU is handed.
+const ABOVE_ALL: i32 = 40;
 
 /// Starts a keeper and does not wait for it.
 pub(super) fn begin(
@@ -49,14 +59,17 @@ pub(super) fn begin(
             sys::close_for_good(launcher.as_fd());
             sys::reap_children_by_kernel(false);
             sys::unblock_signals();
-            let mut said = match keep(fixed, criu, &descriptors) {
-                Ok(code) => format!("ended {code}\n"),
-                Err(failure) => format!("failed {failure}\n"),
+            // A copy that handing down does not overwrite.
+            let line =
+                descriptors.first().and_then(|line| sys::duplicate_above(line.as_fd(), ABOVE_ALL).ok());
+            let said = match keep(fixed, criu, &descriptors) {
+                Ok(0) => "ended 0 ".to_owned(),
+                Ok(code) => format!("ended {code} {}", complaint()),
+                Err(failure) => format!("failed {failure}"),
             };
-            if let Some(line) = descriptors.into_iter().next() {
+            if let Some(line) = line {
                 // A newline in a message would be another message.
-                said = said.trim_end().replace('\n', " ") + "\n";
-                let _ = fs::File::from(line).write_all(said.as_bytes());
+                let _ = fs::File::from(line).write_all((said.replace('\n', " ") + "\n").as_bytes());
             }
             sys::exit_now(0)
         }
@@ -70,7 +83,11 @@ fn keep(fixed: &Fixed, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i32, Fail
     let rebuilt = criu.rebuild.as_ref().map(|rebuild| Rebuilt::make(fixed, rebuild)).transpose()?;
     let run = rustix::mount::mount_bind(fixed.stage.join("run"), "/run");
     run.step("mount a place for CRIU's memory")?;
-    attach_tmpfs(Path::new("/tmp"), c"mode=0700").step("mount a place for CRIU's work")?;
+    attach_tmpfs(Path::new(WORK), c"mode=1777").step("mount a place for CRIU's work")?;
+    // The launcher has let go of the host's, and this much is enough.
+    rustix::mount::mount_bind(fixed.stage.join("dev"), "/dev").step("mount devices")?;
+    let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NOEXEC;
+    rustix::mount::mount("devpts", "/dev/pts", "devpts", flags, c"newinstance").step("mount terminals")?;
     if let Some(rebuilt) = rebuilt {
         rebuilt.attach()?;
     }
@@ -79,19 +96,41 @@ fn keep(fixed: &Fixed, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i32, Fail
     hand_down(descriptors).step("hand descriptors down")?;
     let mut command = Command::new(&criu.program);
     command.args(&criu.arguments).env_clear().envs(criu.environment.iter().map(|(key, value)| (key, value)));
+    command.env("ATOLL_LINE", format!("/proc/{}/fd", std::process::id()));
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let status = command.status().step("run CRIU")?;
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
 }
 
+/// The first errors in CRIU's log, as one line.
+fn complaint() -> String {
+    let log = fs::read(Path::new(WORK).join(LOG)).unwrap_or_default();
+    errors(&String::from_utf8_lossy(&log))
+}
+
+fn errors(log: &str) -> String {
+    /// LIMIT: the first errors say why, the rest is what followed.
+    const ERRORS: usize = 3;
+    const LENGTH: usize = 1_000;
+    // These two are said on machines where all is well.
+    let is_noise =
+        |text: &str| text.contains("tun: Unable to create tun") || text.contains("setup RLIMIT_NOFILE");
+    let found = log.lines().filter_map(|line| line.split_once("Error ").map(|(_, rest)| rest));
+    let found: Vec<&str> = found.filter(|text| !is_noise(text)).take(ERRORS).collect();
+    if found.is_empty() {
+        "it did not say why".into()
+    } else {
+        found.join("; ").chars().take(LENGTH).collect()
+    }
+}
+
 /// Puts the descriptors where CRIU and its scripts look for them.
 fn hand_down(descriptors: &[OwnedFd]) -> io::Result<()> {
-    const ABOVE_ALL: i32 = 40;
     let copies: Vec<OwnedFd> = descriptors
         .iter()
         .map(|descriptor| sys::duplicate_above(descriptor.as_fd(), ABOVE_ALL))
         .collect::<io::Result<_>>()?;
-    for (number, copy) in [LINE].into_iter().chain(FIRST_HANDED..).zip(&copies) {
+    for (number, copy) in (SAY..).zip(&copies) {
         sys::place_descriptor(copy.as_fd(), number)?;
     }
     Ok(())
@@ -151,5 +190,18 @@ fn user_namespace(first_id: u32) -> Result<OwnedFd, Failure> {
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
             users
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_errors_of_a_log_are_told() {
+        let log = "(0.1) Warn x\n(0.1) Error (criu/tun.c:8): tun: Unable to create tun: y\n\
+            (0.2) Error (criu/a.c:1): tty: no\n(0.3) Error (criu/b.c:2): so\n";
+        assert_eq!(errors(log), "(criu/a.c:1): tty: no; (criu/b.c:2): so");
+        assert_eq!(errors(""), "it did not say why");
     }
 }

@@ -27,11 +27,11 @@ pub(crate) enum Request {
     Criu(Criu),
 }
 
-/// A run of CRIU in a mount namespace of its own. Descriptors: the line to the server, then those that CRIU finds at
+/// A run of CRIU in a mount namespace of its own. Descriptors: the two pipes of the line to the server, then those that CRIU finds at
 /// [`FIRST_HANDED`] and above.
 ///
 /// The launcher answers that it has begun. All else is said over the line, one line of text each: an action of
-/// CRIU with the pid of the first process (answered `ok` by the server), and at the end `ended` with the exit code.
+/// CRIU with the pid of the first process (answered `ok` by the server), and at the end `ended` with the exit code and a complaint.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Criu {
     pub(crate) id: u64,
@@ -56,10 +56,11 @@ pub(crate) struct Rebuild {
     pub(crate) replaced: Vec<(String, Vec<u8>)>,
 }
 
-/// The number that the line to the server has in CRIU and its scripts.
-pub(crate) const LINE: i32 = 3;
+/// The numbers that the two pipes of the line have in the keeper.
+pub(crate) const SAY: i32 = 3;
+pub(crate) const HEAR: i32 = 4;
 /// The number of the first of the other descriptors that are handed to CRIU.
-pub(crate) const FIRST_HANDED: i32 = 4;
+pub(crate) const FIRST_HANDED: i32 = 5;
 
 /// A request for a first process. Descriptors: token, then the cgroups.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -34,6 +34,8 @@ pub(crate) fn in_world<F: Future<Output = World>>(
     let worker = std::thread::spawn(move || {
         let host = atoll_network::netns::create().unwrap();
         atoll_network::netns::join(std::os::fd::AsFd::as_fd(&host)).unwrap();
+        // As every host has it.
+        atoll_network::loopback_up().unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
