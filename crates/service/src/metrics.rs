@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_model::{InstanceId, Lease, Phase, Principal, SandboxId};
+use atoll_model::{Held, InstanceId, Lease, Phase, Principal, SandboxId};
 use atoll_provider::{InstanceUsage, ProviderError, Target};
 use atoll_store::ResourceSample;
 
@@ -55,11 +55,13 @@ impl CpuMemory {
 }
 
 impl Service {
-    /// What a running sandbox uses now.
+    /// What a running or frozen sandbox uses now. Wakes nobody.
     pub async fn metrics_now(&self, who: &Principal, ident: &str) -> Result<ResourceSample, ServiceError> {
         let handle = self.driven(who, ident).await?;
         let lease = handle.lease();
-        if lease.phase != Phase::Running {
+        // Counters of what stands still are read without touching it.
+        let stands_still = lease.phase == Phase::Paused && lease.held == Some(Held::Live);
+        if lease.phase != Phase::Running && !stands_still {
             return Err(crate::error::phase_conflict(&lease, "metrics"));
         }
         Ok(look(&self.inner, &lease).await?)
