@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Context, create, list, sandbox_path,
+    Context, create, items, list, sandbox_path,
     settle::{Work, carry_out},
     suggest, text,
 };
@@ -118,7 +118,11 @@ pub(super) async fn thread(context: &Context, Thread::End { threads }: Thread) -
             context.out.json(&ended)?;
             continue;
         }
-        for sandbox in ended["items"].as_array().into_iter().flatten() {
+        let sandboxes = items(ended);
+        if sandboxes.is_empty() {
+            context.out.tell(&format!("no sandbox is bound to {thread}"));
+        }
+        for sandbox in &sandboxes {
             context.out.line(&format!("{}  {}", text(sandbox, "id"), text(sandbox, "phase")))?;
         }
     }

@@ -22,6 +22,7 @@ use crate::{
     client::{Client, segment},
     environment,
     failure::Failure,
+    human::harmless,
 };
 
 /// What runs in the terminal.
@@ -162,6 +163,10 @@ async fn attached(context: &Context, socket: Socket) -> Result<Ended, Failure> {
 fn controlled(context: &Context, control: &Value) -> Result<Option<Ended>, Failure> {
     match text(control, "type") {
         "exit" => return Ok(Some(Ended::Exit(exit_status(control)))),
+        // The shell is there still; what was typed is not.
+        "error" if matches!(text(control, "code"), "asleep" | "wake_failed") => {
+            context.out.say(&format!("\r\natoll: {}\r", harmless(text(control, "message"))));
+        }
         "error" => return Err(Failure::new(text(control, "code"), text(control, "message"))),
         "dropped" => context.out.say(&format!("\r\natoll: {} bytes of output were lost\r", control["bytes"])),
         // A newer server may say more.

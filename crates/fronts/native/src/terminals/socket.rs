@@ -132,8 +132,14 @@ impl Bridge {
         };
         match done {
             Ok(()) => Next::On,
-            // What makes no sense is answered; the shell behind it is not at fault.
-            Err(error) if error.kind() == ErrorKind::Invalid => self.say(&Says::Error(error.into())).await,
+            // What makes no sense is answered; the shell behind it is not at fault. Nor is it where the sandbox sleeps and was
+            // not woken: it is there when somebody resumes it.
+            Err(error)
+                if error.kind() == ErrorKind::Invalid
+                    || matches!(error.code, Code::Asleep | Code::WakeFailed) =>
+            {
+                self.say(&Says::Error(error.into())).await
+            }
             Err(error) => {
                 self.say(&Says::Error(error.into())).await;
                 Next::Over
