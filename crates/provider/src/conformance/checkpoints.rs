@@ -39,6 +39,12 @@ pub(super) async fn a_checkpoint_keeps_memory_and_files_and_is_spent_by_its_rest
         assert_eq!(fixture.inside.read(&restored, &written).await.as_deref(), Some(&b"on"[..]));
         (spec, live) = (next, restored);
     }
+    // When it dies it is dead: the memory that it was restored from is not a second chance.
+    fixture.inside.kill(&live).await;
+    let paused = known_paused(&spec, live.booted.facts.clone());
+    let fates = fixture.provider.adopt(vec![paused], vec![]).await.expect("adopted");
+    assert_eq!(fates, [adopted(&spec, Fate::Gone)]);
+    assert!(is_gone(fixture.provider.restore(&again(&spec)).await));
     fixture.destroy(&spec).await;
 }
 
