@@ -19,6 +19,6 @@ mod sockets;
 pub(crate) use criu::{Criu, DumpAsk, RestoreAsk, find};
 pub(crate) use folders::{Checkpoints, Draft, Restored, hold_images};
 pub(crate) use images::users_image;
-pub(crate) use manifest::{Manifest, VerifyError};
+pub(crate) use manifest::{IMAGES, MANIFEST, Manifest, VerifyError};
 pub(crate) use mounts::outside_mounts;
 pub(crate) use sockets::close_halves;

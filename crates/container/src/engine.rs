@@ -175,6 +175,8 @@ struct Inner {
     last_start: Mutex<Option<std::time::Instant>>,
     cold_starts: AtomicU64,
     last_times: Mutex<Times>,
+    /// The same of the last checkpoint or restore.
+    memory_times: Mutex<Times>,
     notices: broadcast::Sender<Notice>,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -259,6 +261,7 @@ impl Engine {
             last_start: Mutex::default(),
             cold_starts: AtomicU64::new(0),
             last_times: Mutex::default(),
+            memory_times: Mutex::default(),
             notices: broadcast::Sender::new(NOTICES),
             tasks: Mutex::new(JoinSet::new()),
             config,
@@ -294,6 +297,12 @@ impl Engine {
     #[must_use]
     pub fn timings(&self) -> Timings {
         self.inner.last_times.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the last checkpoint or restore took, step by step.
+    #[must_use]
+    pub fn memory_timings(&self) -> Timings {
+        self.inner.memory_times.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How full the pools are.
@@ -342,6 +351,7 @@ impl Engine {
         inner.router.teardown()?;
         drop(inner.launcher);
         let data = inner.config.data.clone();
+        inner.ground.layers.remove_all_snapshots().map_err(step("remove snapshots"))?;
         crate::storage::unmount(&data).map_err(step("unmount the pool"))?;
         match Arc::try_unwrap(inner.ground)
             .map(|ground| Arc::try_unwrap(ground.numbers).map(Mutex::into_inner))

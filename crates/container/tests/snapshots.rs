@@ -43,8 +43,7 @@ impl World {
     }
 
     fn fork_of(&self, spec: &InstanceSpec, from: &(SnapshotId, Snapshotted)) -> InstanceSpec {
-        let origin =
-            Origin::Snapshot { snapshot: from.0.clone(), seal: from.1.seal.clone(), memory: false };
+        let origin = Origin::Snapshot { snapshot: from.0.clone(), seal: from.1.seal.clone(), memory: false };
         InstanceSpec { limits: spec.limits, origin, ..self.spec_of(&spec.template) }
     }
 
@@ -147,6 +146,7 @@ fn a_frozen_sandbox_stays_frozen_over_a_snapshot_and_a_stopped_one_can_be_kept()
         world.engine.snapshot(&files(&spec), &id, false).await.unwrap();
         assert_eq!(std::fs::read_to_string(world.snapshot_files(&id).join("root/x")).unwrap(), "1\n");
         world.destroy(&spec).await;
+        world.engine.settle(Duration::from_secs(10)).await.unwrap();
         let gone = world.engine.snapshot(&files(&spec), &snapshot_id(), false).await;
         assert!(matches!(gone, Err(ProviderError::Gone { .. })), "{gone:?}");
         let mut spec = world.spec();
@@ -182,8 +182,7 @@ fn forks(adjust: fn(&mut Config)) {
         let (first, second) = tokio::join!(world.create(&one), world.create(&two));
         assert!(first.agent_token.is_some() && first.agent_token != second.agent_token);
         for (fork, booted) in [(&one, &first), (&two, &second)] {
-            let seen =
-                "cat /root/f; stat -c '%u:%g %h' /root/f; ls -A /home | wc -l; ls /root/unnamed 2>&1 | grep -c No; hostname";
+            let seen = "cat /root/f; stat -c '%u:%g %h' /root/f; ls -A /home | wc -l; ls /root/unnamed 2>&1 | grep -c No; hostname";
             let seen = world.said(fork, booted, seen).await;
             assert_eq!(seen, format!("base\n7:8 2\n0\n1\n{}", fork.hostname));
             world.said(fork, booted, &format!("echo {} > /root/f", fork.hostname)).await;
@@ -192,7 +191,10 @@ fn forks(adjust: fn(&mut Config)) {
         for (fork, booted) in [(&one, &first), (&two, &second), (&spec, &booted)] {
             ids.push(world.said(fork, booted, "cat /etc/machine-id; ip -4 addr show eth0 | grep inet").await);
         }
-        assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[2].starts_with("same") && !ids[0].contains("same"), "{ids:?}");
+        assert!(
+            ids[0] != ids[1] && ids[1] != ids[2] && ids[2].starts_with("same") && !ids[0].contains("same"),
+            "{ids:?}"
+        );
         // All four are apart.
         assert_eq!(world.said(&spec, &booted, "cat /root/f").await, "later");
         assert_eq!(world.said(&one, &first, "cat /root/g").await, "one");
@@ -225,7 +227,8 @@ fn forks_are_apart_on_old_kernels() {
 
 /// MiB that can be written to `file`.
 async fn writable_mib(world: &World, spec: &InstanceSpec, booted: &Booted, file: &str) -> u64 {
-    let line = format!("dd if=/dev/urandom of={file} bs=1M count=200 2>/dev/null; sync {file}; stat -c %s {file}");
+    let line =
+        format!("dd if=/dev/urandom of={file} bs=1M count=200 2>/dev/null; sync {file}; stat -c %s {file}");
     let (_, said) = world.sh(spec, booted, &line).await;
     said.lines().last().unwrap().parse::<u64>().unwrap() >> 20
 }
@@ -251,7 +254,10 @@ fn limits_in_forks(adjust: fn(&mut Config)) {
         small.limits.disk_mib = 32;
         let refused = world.engine.create(&small).await;
         assert!(
-            matches!(refused, Err(ProviderError::BelowUse { what: "disk_mib", wanted_mib: 32, used_mib: 40..44 })),
+            matches!(
+                refused,
+                Err(ProviderError::BelowUse { what: "disk_mib", wanted_mib: 32, used_mib: 40..44 })
+            ),
             "{refused:?}"
         );
         // A limit counts the whole after a rollback, too.
@@ -259,7 +265,13 @@ fn limits_in_forks(adjust: fn(&mut Config)) {
         let more = writable_mib(&world, &spec, &again, "/root/more").await;
         assert!((18..=24).contains(&more), "after a rollback {more} MiB");
         // Not even a long line of snapshots and rollbacks holds more than the limit.
-        world.said(&spec, &again, "rm /root/more; dd if=/dev/urandom of=/root/base bs=1M count=10 2>/dev/null; sync").await;
+        world
+            .said(
+                &spec,
+                &again,
+                "rm /root/more; dd if=/dev/urandom of=/root/base bs=1M count=10 2>/dev/null; sync",
+            )
+            .await;
         let second = world.snap(&spec).await;
         let again = world.rolled_back(&mut spec, &second).await;
         let more = writable_mib(&world, &spec, &again, "/root/more").await;
@@ -296,10 +308,15 @@ fn a_snapshot_that_was_touched_is_refused_and_nothing_is_lost_by_that() {
         let tampered = world.snap(&spec).await;
         let missing = world.snap(&spec).await;
         let swapped = world.snap(&spec).await;
-        let files = |id: &SnapshotId| world.config.data.join("pool/snapshots").join(id.as_str()).join("files");
+        let files =
+            |id: &SnapshotId| world.config.data.join("pool/snapshots").join(id.as_str()).join("files");
         let set = |path: &Path, value: &str| {
             let done = std::process::Command::new("btrfs")
-                .args(["property", "set", "-f", "-ts"]).arg(path).args(["ro", value]).status().unwrap();
+                .args(["property", "set", "-f", "-ts"])
+                .arg(path)
+                .args(["ro", value])
+                .status()
+                .unwrap();
             assert!(done.success());
         };
         set(&files(&tampered.0), "false");
@@ -386,7 +403,8 @@ fn damage(file: &Path, marker: &[u8]) {
         let read = file.read_at(&mut buffer, at).unwrap();
         assert!(read > 0, "the marker is not on the disk");
         // Blocks are whole, so the marker never lies across two buffers.
-        let found = buffer[..read].chunks(4_096).position(|block| block.windows(marker.len()).next() == Some(marker));
+        let found =
+            buffer[..read].chunks(4_096).position(|block| block.windows(marker.len()).next() == Some(marker));
         if let Some(block) = found {
             file.write_all_at(b"R", at + block as u64 * 4_096 + 2_000).unwrap();
             file.sync_all().unwrap();
@@ -458,9 +476,13 @@ fn a_rollback_that_was_cut_short_leaves_the_old_files_or_the_new_and_unwanted_sn
         // Put aside, and nothing in its place.
         std::fs::rename(&layer, &aside).unwrap();
         // Half of a snapshot, and half of an unpacked layer.
-        std::fs::create_dir_all(world.config.data.join("pool/snapshots").join(snapshot_id().as_str())).unwrap();
-        let made = std::process::Command::new("btrfs").args(["subvolume", "create"])
-            .arg(layer.with_file_name(".unpack-x-tmp")).output().unwrap();
+        std::fs::create_dir_all(world.config.data.join("pool/snapshots").join(snapshot_id().as_str()))
+            .unwrap();
+        let made = std::process::Command::new("btrfs")
+            .args(["subvolume", "create"])
+            .arg(layer.with_file_name(".unpack-x-tmp"))
+            .output()
+            .unwrap();
         assert!(made.status.success());
         let world = world.reopen().await;
         world.engine.adopt(known(), vec![kept.0.clone()]).await.unwrap();
@@ -469,8 +491,11 @@ fn a_rollback_that_was_cut_short_leaves_the_old_files_or_the_new_and_unwanted_sn
         assert_eq!(in_pool(&world, "layers"), [spec.sandbox.as_str()]);
         assert_eq!(in_pool(&world, "snapshots"), [kept.0.as_str()]);
         // Both are there: the new one stands.
-        let copied = std::process::Command::new("btrfs").args(["subvolume", "snapshot"])
-            .args([&layer, &aside]).output().unwrap();
+        let copied = std::process::Command::new("btrfs")
+            .args(["subvolume", "snapshot"])
+            .args([&layer, &aside])
+            .output()
+            .unwrap();
         assert!(copied.status.success());
         std::fs::write(layer.join("upper/root/f"), "new\n").unwrap();
         let world = world.reopen().await;
@@ -585,12 +610,18 @@ fn limits_grow_live_and_do_not_shrink_below_what_is_used() {
         };
         let refused = resize(30, 256).await;
         assert!(
-            matches!(refused, Err(ProviderError::BelowUse { what: "disk_mib", wanted_mib: 30, used_mib: 40..44 })),
+            matches!(
+                refused,
+                Err(ProviderError::BelowUse { what: "disk_mib", wanted_mib: 30, used_mib: 40..44 })
+            ),
             "{refused:?}"
         );
         let refused = resize(64, 40).await;
         assert!(
-            matches!(refused, Err(ProviderError::BelowUse { what: "memory_mib", wanted_mib: 40, used_mib: 60.. })),
+            matches!(
+                refused,
+                Err(ProviderError::BelowUse { what: "memory_mib", wanted_mib: 40, used_mib: 60.. })
+            ),
             "{refused:?}"
         );
         // Nothing has changed by that.
@@ -608,4 +639,175 @@ fn limits_grow_live_and_do_not_shrink_below_what_is_used() {
         world.destroy(&spec).await;
         world
     });
+}
+
+#[test]
+fn processes_come_along_into_a_fork_and_back_by_a_rollback() {
+    in_world(plain, |world| async {
+        if !world.engine.capabilities().checkpoints {
+            eprintln!("skipped: no CRIU here");
+            return world;
+        }
+        let mut spec = world.spec();
+        let booted = world.create(&spec).await;
+        let counter = "echo 0 > /root/f; (i=0; while :; do i=$((i+1)); echo $i > /root/f; sleep 0.01; done) >/dev/null 2>&1 & sleep 0.2";
+        world.said(&spec, &booted, counter).await;
+        let id = snapshot_id();
+        let made = world.engine.snapshot(&target(&spec), &id, true).await;
+        let made = (id, made.unwrap_or_else(|error| panic!("snapshot: {}", chain(&error))));
+        assert!(made.1.memory);
+        eprintln!("with memory: stood still for {:?}, {} MiB", made.1.stood_still, made.1.bytes >> 20);
+        let token = booted.agent_token.clone();
+        let number = |text: &str| text.parse::<u64>().unwrap();
+        let before = number(&world.said(&spec, &booted, "cat /root/f").await);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(number(&world.said(&spec, &booted, "cat /root/f").await) > before, "it does not run on");
+        world.engine.verify_snapshot(&made.0, &made.1.seal).await.unwrap();
+        let kept =
+            number(std::fs::read_to_string(world.snapshot_files(&made.0).join("root/f")).unwrap().trim());
+        for _ in 0..2 {
+            let mut fork = world.fork_of(&spec, &made);
+            fork.origin =
+                Origin::Snapshot { snapshot: made.0.clone(), seal: made.1.seal.clone(), memory: true };
+            let mut forked = world.create(&fork).await;
+            assert!(forked.agent_token.is_none());
+            forked.agent_token.clone_from(&token);
+            let (first, host) = (world.said(&fork, &forked, "cat /root/f").await, fork.hostname.clone());
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let later = number(&world.said(&fork, &forked, "cat /root/f").await);
+            assert!(kept <= number(&first) && number(&first) < later, "{kept} {first} {later}");
+            assert_eq!(world.said(&fork, &forked, "hostname").await, host);
+            world.destroy(&fork).await;
+        }
+        let back = world.engine.rollback(&target(&spec), &made.0, &made.1.seal, &spec.limits).await.unwrap();
+        assert_eq!(back, RolledBack::Memory);
+        spec.instance = common::instance_id();
+        let mut again =
+            world.engine.restore(&spec).await.unwrap_or_else(|error| panic!("restore: {}", chain(&error)));
+        again.agent_token.clone_from(&token);
+        let first = number(&world.said(&spec, &again, "cat /root/f").await);
+        assert!((kept..kept + 200).contains(&first), "{kept} {first}");
+        world.destroy(&spec).await;
+        world.engine.remove_snapshot(&made.0).await.unwrap();
+        world
+    });
+}
+
+/// Median and worst of some times, in milliseconds.
+fn figures(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let (least, median, most) = (times[0], times[times.len() / 2], times[times.len() - 1]);
+    eprintln!(
+        "{what}: min {:.2} med {:.2} max {:.2} ms (n={})",
+        ms(least),
+        ms(median),
+        ms(most),
+        times.len()
+    );
+}
+
+#[test]
+#[ignore = "prints figures; run alone with --release --ignored --nocapture"]
+fn figures_of_a_sandbox_that_holds_500_mb() {
+    in_world(plain, |world| async {
+        let mut spec = world.spec();
+        let booted = world.create(&spec).await;
+        world.said(&spec, &booted, "dd if=/dev/urandom of=/root/big bs=1M count=500 2>/dev/null; sync").await;
+        let (mut totals, mut still) = (Vec::new(), Vec::new());
+        for _ in 0..30 {
+            let begun = Instant::now();
+            let (id, made) = world.snap(&spec).await;
+            totals.push(begun.elapsed());
+            still.push(made.stood_still);
+            world.engine.remove_snapshot(&id).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        figures("snapshot, 500 MB synced, call", totals);
+        figures("snapshot, 500 MB synced, stood still", still);
+        let made = world.snap(&spec).await;
+        let (mut creates, mut firsts) = (Vec::new(), Vec::new());
+        for _ in 0..20 {
+            let fork = world.fork_of(&spec, &made);
+            let begun = Instant::now();
+            let booted = world.create(&fork).await;
+            creates.push(begun.elapsed());
+            world.said(&fork, &booted, "echo").await;
+            firsts.push(begun.elapsed());
+            world.destroy(&fork).await;
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        eprintln!("{:?}", world.engine.timings());
+        figures("create from a snapshot", creates);
+        figures("create from a snapshot, first output", firsts);
+        for _ in 0..5 {
+            let forks: Vec<_> = (0..20).map(|_| world.fork_of(&spec, &made)).collect();
+            let begun = Instant::now();
+            let mut all = tokio::task::JoinSet::new();
+            for fork in forks.clone() {
+                let engine = Arc::clone(&world.engine);
+                all.spawn(async move { engine.create(&fork).await.map(drop) });
+            }
+            assert!(all.join_all().await.iter().all(Result::is_ok));
+            eprintln!("20 forks at once: {:?}", begun.elapsed());
+            for fork in &forks {
+                world.destroy(fork).await;
+            }
+            world.engine.settle(Duration::from_secs(20)).await.unwrap();
+        }
+        let (mut backs, mut boots) = (Vec::new(), Vec::new());
+        for _ in 0..20 {
+            let begun = Instant::now();
+            world.engine.rollback(&target(&spec), &made.0, &made.1.seal, &spec.limits).await.unwrap();
+            backs.push(begun.elapsed());
+            spec.instance = common::instance_id();
+            world.engine.boot(&spec).await.unwrap();
+            boots.push(begun.elapsed());
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        figures("rollback", backs);
+        figures("rollback and boot", boots);
+        world.engine.remove_snapshot(&made.0).await.unwrap();
+        let begun = Instant::now();
+        world.engine.halt(&target(&spec)).await.unwrap();
+        eprintln!("halt: {:?}", begun.elapsed());
+        pack_figures(&world, &spec).await;
+        world.destroy(&spec).await;
+        let spec = world.spec();
+        let booted = world.create(&spec).await;
+        for _ in 0..3 {
+            world
+                .said(
+                    &spec,
+                    &booted,
+                    "rm -f /root/big; sync; dd if=/dev/urandom of=/root/big bs=1M count=500 2>/dev/null",
+                )
+                .await;
+            let begun = Instant::now();
+            let (id, made) = world.snap(&spec).await;
+            eprintln!("500 MB dirty: call {:?}, stood still {:?}", begun.elapsed(), made.stood_still);
+            world.engine.remove_snapshot(&id).await.unwrap();
+        }
+        world.destroy(&spec).await;
+        world
+    });
+}
+
+async fn pack_figures(world: &World, spec: &InstanceSpec) {
+    for round in 0..3 {
+        let begun = Instant::now();
+        let mut stream = world.engine.pack(&files(spec)).await.unwrap();
+        let bytes = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.unwrap();
+        let rate = bytes as f64 / begun.elapsed().as_secs_f64() / 1e6;
+        eprintln!("pack {round}: {} MB at {rate:.0} MB/s", bytes / 1_000_000);
+    }
+    let stream = collected(world.engine.pack(&files(spec)).await.unwrap()).await;
+    for _ in 0..2 {
+        let other = world.spec();
+        let (bytes, whole): (usize, Packed) = (stream.len(), Box::new(std::io::Cursor::new(stream.clone())));
+        let begun = Instant::now();
+        world.engine.unpack(&files(&other), &spec.limits, whole).await.unwrap();
+        eprintln!("unpack: {:.0} MB/s, on disk", bytes as f64 / begun.elapsed().as_secs_f64() / 1e6);
+        world.destroy(&other).await;
+    }
 }

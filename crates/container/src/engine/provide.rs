@@ -333,6 +333,9 @@ impl Inner {
         place: &Arc<Place>,
     ) -> Result<(Live, Booted), ProviderError> {
         self.refuse_what_cannot_be(spec, files)?;
+        if files == Files::New && matches!(spec.origin, Origin::Snapshot { memory: true, .. }) {
+            return self.fork_with_memory(spec).await;
+        }
         if files == Files::New
             && spec.storage == Storage::Disk
             && spec.origin == Origin::Template
@@ -342,6 +345,9 @@ impl Inner {
         }
         let template = self.template(spec).await?;
         let layer = match (spec.storage, files) {
+            (Storage::Memory, Files::New) if spec.origin != Origin::Template => {
+                return Err(super::snapshot::in_memory());
+            }
             (Storage::Memory, _) => LayerPlan::Memory,
             (Storage::Disk, Files::New) => LayerPlan::of_new(spec)?,
             (Storage::Disk, Files::Kept) => LayerPlan::Kept(spec.sandbox.as_str().to_owned()),

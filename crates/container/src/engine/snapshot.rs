@@ -2,15 +2,19 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
-use atoll_provider::{Known, ProviderError, RolledBack, Snapshotted, Target};
+use atoll_provider::{Booted, InstanceSpec, Known, Origin, ProviderError, RolledBack, Snapshotted, Target};
 
+use super::instance::Live;
 use super::reaper::Remains;
-use super::{Inner, failed};
+use super::restore::Source;
+use super::{Inner, Place, failed, pause};
 use crate::cgroup::Cgroups;
+use crate::checkpoint::{IMAGES, MANIFEST, Manifest};
 use crate::storage::{CopyError, Seal};
 
 const MIB: u64 = 1 << 20;
@@ -58,14 +62,36 @@ impl Inner {
         true
     }
 
+    /// As a task of its own: a caller that goes away must not leave a frozen sandbox.
     pub(super) async fn snapshot(
-        &self,
+        self: &Arc<Self>,
         target: &Target,
         snapshot: &SnapshotId,
         memory: bool,
     ) -> Result<Snapshotted, ProviderError> {
-        let place = self.place(&target.sandbox);
+        let (engine, target, snapshot) = (Arc::clone(self), target.clone(), snapshot.clone());
+        let task = tokio::spawn(async move {
+            let place = engine.place(&target.sandbox);
+            let outcome = engine.snapshot_in_turn(&place, &target, &snapshot, memory).await;
+            engine.forget_empty(&target.sandbox, &place);
+            if outcome.is_err() {
+                engine.remove_snapshot(&snapshot).await?;
+            }
+            outcome
+        });
+        task.await.map_err(failed("taking a snapshot"))?
+    }
+
+    async fn snapshot_in_turn(
+        &self,
+        place: &Place,
+        target: &Target,
+        snapshot: &SnapshotId,
+        memory: bool,
+    ) -> Result<Snapshotted, ProviderError> {
         let _turn = place.turn.lock().await;
+        // A sweep must not meet what is half made.
+        let _changing = self.adoption.read().await;
         let gone = || ProviderError::Gone { sandbox: target.sandbox.clone() };
         let live = match (place.live(), &target.instance) {
             (Some((instance, live)), wanted) if wanted.as_ref().is_none_or(|wanted| *wanted == instance) => {
@@ -80,35 +106,155 @@ impl Inner {
         if !self.ground.layers.exists(target.sandbox.as_str()) {
             return Err(gone());
         }
-        if memory {
-            return Err(no_memory());
+        match (memory, live) {
+            (false, live) => {
+                let cgroup = live.map(|live| live.facts.cgroup.clone());
+                self.snapshot_files(&target.sandbox, snapshot, cgroup).await
+            }
+            (true, Some(live)) => self.snapshot_with_memory(&target.sandbox, snapshot, &live).await,
+            (true, None) => self.snapshot_of_checkpoint(&target.sandbox, snapshot).await,
         }
-        let cgroup = live.map(|live| live.facts.cgroup.clone());
-        self.snapshot_files(target, snapshot, cgroup).await
     }
 
-    /// Not dropped half way: the thread that does it always lets the sandbox run on, and removes what it made on an error.
     async fn snapshot_files(
         &self,
-        target: &Target,
+        sandbox: &SandboxId,
         snapshot: &SnapshotId,
         cgroup: Option<String>,
     ) -> Result<Snapshotted, ProviderError> {
         let (layers, cgroups) = (Arc::clone(&self.ground.layers), Arc::clone(&self.ground.cgroups));
-        let (name, id) = (target.sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
+        let (name, id) = (sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
         let work = move || {
-            let make = || -> io::Result<(Duration, Seal)> {
-                layers.settle_writes(&name)?;
-                let still = Stillness::begin(&*cgroups, cgroup.as_deref())?;
-                layers.snapshot(&name, &id)?;
-                let stood_still = still.end();
-                Ok((stood_still, layers.seal(&name, &id, None)?))
-            };
-            make().inspect_err(|_| drop(layers.remove_snapshot(&id)))
+            layers.settle_writes(&name)?;
+            let still = Stillness::begin(&*cgroups, cgroup.as_deref())?;
+            layers.snapshot(&name, &id)?;
+            let stood_still = still.end();
+            Ok((stood_still, layers.seal(&name, &id, None)?))
         };
-        let made = blocking(work).await.map_err(not_copied("snapshot", snapshot))?;
-        let (stood_still, seal) = made;
+        let (stood_still, seal) = blocking(work).await.map_err(not_copied(snapshot, None))?;
         Ok(Snapshotted { memory: false, bytes: seal.bytes, seal: seal.text(), stood_still })
+    }
+
+    /// Processes and files of one moment: it stands still until both are copied, and is not waited for the disk.
+    async fn snapshot_with_memory(
+        &self,
+        sandbox: &SandboxId,
+        snapshot: &SnapshotId,
+        live: &Arc<Live>,
+    ) -> Result<Snapshotted, ProviderError> {
+        self.criu()?;
+        let (layers, cgroups) = (Arc::clone(&self.ground.layers), Arc::clone(&self.ground.cgroups));
+        let (name, id) = (sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
+        let cgroup = live.facts.cgroup.clone();
+        let begin = {
+            let (layers, name, id, cgroup) = (Arc::clone(&layers), name.clone(), id.clone(), cgroup.clone());
+            move || {
+                layers.settle_writes(&name)?;
+                layers.snapshot_folder(&id)?;
+                cgroups.is_frozen(&cgroup)
+            }
+        };
+        let was_frozen = blocking(begin).await.map_err(not_copied(snapshot, None))?;
+        let begun = Instant::now();
+        let copied = self.copy_both(&name, snapshot, live).await;
+        let mut stood_still = Duration::ZERO;
+        if !was_frozen {
+            let cgroups = Arc::clone(&self.ground.cgroups);
+            let thawed = self.hands.run(move || cgroups.thaw(&cgroup)).await;
+            stood_still = begun.elapsed();
+            thawed.map_err(failed("thawing"))?;
+        }
+        let (manifest, hash) = copied?;
+        let seal = blocking(move || {
+            layers.sync()?;
+            layers.seal(&name, &id, Some(hash))
+        });
+        let seal = seal.await.map_err(not_copied(snapshot, None))?;
+        Ok(Snapshotted { memory: true, bytes: seal.bytes + manifest.bytes(), seal: seal.text(), stood_still })
+    }
+
+    /// Freezes it, and leaves it so.
+    async fn copy_both(
+        &self,
+        name: &str,
+        snapshot: &SnapshotId,
+        live: &Arc<Live>,
+    ) -> Result<(Manifest, String), ProviderError> {
+        self.freeze(live).await?;
+        let draft = pause::draft_at(&self.memory_of(snapshot))?;
+        let dumped = self.dump(live, draft).await?;
+        let (layers, name, id) =
+            (Arc::clone(&self.ground.layers), name.to_owned(), snapshot.as_str().to_owned());
+        blocking(move || layers.snapshot(&name, &id)).await.map_err(not_copied(snapshot, None))?;
+        Ok(dumped)
+    }
+
+    /// One whose memory is on disk already.
+    async fn snapshot_of_checkpoint(
+        &self,
+        sandbox: &SandboxId,
+        snapshot: &SnapshotId,
+    ) -> Result<Snapshotted, ProviderError> {
+        if !self.checkpoints.exists(sandbox) {
+            return Err(ProviderError::Unsupported {
+                what: "a snapshot with memory of a stopped sandbox".into(),
+                hint: "it has no processes; leave the memory out".into(),
+            });
+        }
+        let (layers, from, to) =
+            (Arc::clone(&self.ground.layers), self.checkpoints.path(sandbox), self.memory_of(snapshot));
+        let (name, id) = (sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
+        let work = move || {
+            layers.snapshot_folder(&id)?;
+            copy_checkpoint(&from, &to)?;
+            let (manifest, hash) = Manifest::read(&to).map_err(io::Error::other)?;
+            layers.snapshot(&name, &id)?;
+            layers.sync()?;
+            Ok((manifest.bytes(), layers.seal(&name, &id, Some(hash))?))
+        };
+        let (bytes, seal) = blocking(work).await.map_err(not_copied(snapshot, None))?;
+        let bytes = seal.bytes + bytes;
+        Ok(Snapshotted { memory: true, bytes, seal: seal.text(), stood_still: Duration::ZERO })
+    }
+
+    fn memory_of(&self, snapshot: &SnapshotId) -> PathBuf {
+        self.ground.layers.snapshot_path(snapshot.as_str()).join("memory")
+    }
+
+    /// A new sandbox with files and processes of a snapshot.
+    pub(super) async fn fork_with_memory(
+        &self,
+        spec: &InstanceSpec,
+    ) -> Result<(Live, Booted), ProviderError> {
+        let Origin::Snapshot { snapshot, seal, .. } = &spec.origin else {
+            return Err(failed("forking")(io::Error::from(io::ErrorKind::InvalidInput)));
+        };
+        self.criu()?;
+        let seal = parse(snapshot, seal)?;
+        if seal.images.is_none() {
+            return Err(ProviderError::Unsupported {
+                what: "memory of a snapshot that has none".into(),
+                hint: "ask for its files alone".into(),
+            });
+        }
+        self.check_snapshot(snapshot, &seal).await?;
+        let with_usr = self.template(spec).await?.usr_overlay.is_some();
+        let (layers, name, id) =
+            (Arc::clone(&self.ground.layers), spec.sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
+        let limit = u64::from(spec.limits.disk_mib) * MIB;
+        let make = move || {
+            let path = layers.create_from(&name, &id, &seal, with_usr, limit).map_err(copy_failed)?;
+            crate::storage::renew_machine_id(&path, &name)
+        };
+        let restored = match blocking(make).await {
+            Ok(()) => self.restore_from(&self.memory_of(snapshot), Source::Kept, spec).await,
+            Err(cause) => Err(not_copied(snapshot, Some(spec.limits))(cause)),
+        };
+        if restored.is_err() {
+            let layer = Some(spec.sandbox.as_str().to_owned());
+            self.reaper.take(Remains { layer, ..Remains::default() });
+        }
+        restored
     }
 
     pub(super) async fn verify_snapshot(
@@ -117,10 +263,20 @@ impl Inner {
         seal: &str,
     ) -> Result<(), ProviderError> {
         let seal = parse(snapshot, seal)?;
+        self.check_snapshot(snapshot, &seal).await?;
         let (layers, id) = (Arc::clone(&self.ground.layers), snapshot.as_str().to_owned());
-        blocking(move || layers.verify(&id, &seal).map_err(copy_failed))
-            .await
-            .map_err(not_copied("snapshot", snapshot))
+        let memory = seal.images.is_some().then(|| self.memory_of(snapshot));
+        let work = move || {
+            layers.verify(&id, &seal).map_err(copy_failed)?;
+            match memory.map(|folder| Manifest::verify(&folder)) {
+                None | Some(Ok(_)) => Ok(()),
+                Some(Err(error)) if error.is_damage() => {
+                    Err(copy_failed(CopyError::Damaged(error.to_string())))
+                }
+                Some(Err(error)) => Err(io::Error::other(error)),
+            }
+        };
+        blocking(work).await.map_err(not_copied(snapshot, None))
     }
 
     /// At once for everybody who asks; its blocks are freed behind.
@@ -135,7 +291,7 @@ impl Inner {
     }
 
     pub(super) async fn rollback(
-        &self,
+        self: &Arc<Self>,
         target: &Target,
         snapshot: &SnapshotId,
         seal: &str,
@@ -143,28 +299,85 @@ impl Inner {
     ) -> Result<RolledBack, ProviderError> {
         let seal = parse(snapshot, seal)?;
         if seal.images.is_some() {
-            return Err(no_memory());
+            self.criu()?;
         }
-        let place = self.place(&target.sandbox);
+        let (engine, target, snapshot, limits) =
+            (Arc::clone(self), target.clone(), snapshot.clone(), *limits);
+        let task = tokio::spawn(async move {
+            let place = engine.place(&target.sandbox);
+            let outcome = engine.rollback_in_turn(&place, &target.sandbox, &snapshot, &seal, &limits).await;
+            engine.forget_empty(&target.sandbox, &place);
+            outcome
+        });
+        task.await.map_err(failed("rolling back"))?
+    }
+
+    /// The order is what a crash may leave: old files without memory, new files without memory, new files with theirs. Done
+    /// once more, it comes to its end.
+    async fn rollback_in_turn(
+        &self,
+        place: &Place,
+        sandbox: &SandboxId,
+        snapshot: &SnapshotId,
+        seal: &Seal,
+        limits: &Limits,
+    ) -> Result<RolledBack, ProviderError> {
         let _turn = place.turn.lock().await;
+        let _changing = self.adoption.read().await;
+        // A snapshot that can't be used must not cost the sandbox its processes.
+        self.check_snapshot(snapshot, seal).await?;
+        self.check_room(snapshot, seal, limits).await?;
         if let Some((_, live)) = place.live() {
             if live.facts.storage == Storage::Memory {
                 return Err(in_memory());
             }
-            // A snapshot that can't be used must not cost the sandbox its processes.
-            self.check_snapshot(snapshot, &seal).await?;
-            self.end(&place, &live, None).await?;
+            self.end(place, &live, None).await?;
         }
-        self.roll_back_files(&target.sandbox, snapshot, &seal, limits).await?;
-        Ok(RolledBack::Files)
+        // Memory of the old files must never meet the new ones.
+        self.remove_checkpoint(sandbox).await?;
+        self.roll_back_files(sandbox, snapshot, seal, limits).await?;
+        if seal.images.is_none() {
+            return Ok(RolledBack::Files);
+        }
+        let (checkpoints, sandbox, from) =
+            (self.checkpoints.clone(), sandbox.clone(), self.memory_of(snapshot));
+        let place_memory = move || {
+            let draft = checkpoints.draft(&sandbox)?;
+            copy_checkpoint(&from, &draft.folder)?;
+            checkpoints.commit(&sandbox, &draft.folder)
+        };
+        blocking(place_memory).await.map_err(not_copied(snapshot, None))?;
+        Ok(RolledBack::Memory)
     }
 
+    /// Every use makes this quick look.
     async fn check_snapshot(&self, snapshot: &SnapshotId, seal: &Seal) -> Result<(), ProviderError> {
         let (layers, id, seal) =
             (Arc::clone(&self.ground.layers), snapshot.as_str().to_owned(), seal.clone());
-        blocking(move || layers.check(&id, &seal).map_err(copy_failed))
-            .await
-            .map_err(not_copied("snapshot", snapshot))
+        let memory = self.memory_of(snapshot);
+        let work = move || {
+            layers.check(&id, &seal).map_err(copy_failed)?;
+            let Some(sealed) = &seal.images else { return Ok(()) };
+            match Manifest::read(&memory) {
+                Ok((_, found)) if found == *sealed => Ok(()),
+                Ok(_) => Err(copy_failed(CopyError::Damaged("its memory was changed".into()))),
+                Err(error) => Err(copy_failed(CopyError::Damaged(format!("its memory is gone: {error}")))),
+            }
+        };
+        blocking(work).await.map_err(not_copied(snapshot, None))
+    }
+
+    async fn check_room(
+        &self,
+        snapshot: &SnapshotId,
+        seal: &Seal,
+        limits: &Limits,
+    ) -> Result<(), ProviderError> {
+        let (layers, id, seal) =
+            (Arc::clone(&self.ground.layers), snapshot.as_str().to_owned(), seal.clone());
+        let limit = u64::from(limits.disk_mib) * MIB;
+        let work = move || layers.inheritance(&id, &seal, limit).map(drop).map_err(copy_failed);
+        blocking(work).await.map_err(not_copied(snapshot, Some(*limits)))
     }
 
     async fn roll_back_files(
@@ -178,10 +391,7 @@ impl Inner {
         let (id, seal, limit) =
             (snapshot.as_str().to_owned(), seal.clone(), u64::from(limits.disk_mib) * MIB);
         let work = move || layers.roll_back(&name, &id, &seal, limit).map_err(copy_failed);
-        let aside = match blocking(work).await {
-            Ok(aside) => aside,
-            Err(cause) => return Err(not_copied_into(snapshot, limits)(cause)),
-        };
+        let aside = blocking(work).await.map_err(not_copied(snapshot, Some(*limits)))?;
         if let Some(layer) = aside {
             self.reaper.take(Remains { layer: Some(layer), ..Remains::default() });
         }
@@ -220,14 +430,20 @@ pub(super) fn copy_failed(error: CopyError) -> io::Error {
     }
 }
 
-fn not_copied(what: &'static str, snapshot: &SnapshotId) -> impl Fn(io::Error) -> ProviderError {
-    let name = format!("{what} {snapshot}");
-    move |cause| explain(&name, None, cause)
+fn not_copied(snapshot: &SnapshotId, limits: Option<Limits>) -> impl Fn(io::Error) -> ProviderError {
+    let name = format!("snapshot {snapshot}");
+    move |cause| explain(&name, limits.map(|limits| limits.disk_mib), cause)
 }
 
-fn not_copied_into(snapshot: &SnapshotId, limits: &Limits) -> impl Fn(io::Error) -> ProviderError {
-    let (name, limit) = (format!("snapshot {snapshot}"), limits.disk_mib);
-    move |cause| explain(&name, Some(limit), cause)
+/// Copies a checkpoint that nobody changes; on btrfs its blocks are shared. It is on disk when somebody syncs.
+fn copy_checkpoint(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(to.join(IMAGES))?;
+    for entry in std::fs::read_dir(from.join(IMAGES))? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), to.join(IMAGES).join(entry.file_name()))?;
+    }
+    // The manifest last: what has one is whole.
+    std::fs::copy(from.join(MANIFEST), to.join(MANIFEST)).map(drop)
 }
 
 /// What an error with a snapshot means.
@@ -260,16 +476,9 @@ pub(super) fn parse(snapshot: &SnapshotId, seal: &str) -> Result<Seal, ProviderE
     })
 }
 
-fn in_memory() -> ProviderError {
+pub(super) fn in_memory() -> ProviderError {
     ProviderError::Unsupported {
         what: "a snapshot of files in memory".into(),
         hint: "make the sandbox with its files on disk".into(),
-    }
-}
-
-fn no_memory() -> ProviderError {
-    ProviderError::Unsupported {
-        what: "a snapshot with memory".into(),
-        hint: "leave the memory out, or install CRIU 4.2 or later".into(),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DATA/pool/snapshots/<snapshot>/files/    a copy of the layer, read-only
-//!                               /images/   its processes, where they were kept
+//!                               /memory/   its processes, where they were kept (see `checkpoint`)
 //! DATA/pool/layers/.old-<sandbox>/         put aside by a rollback until the new layer stands in its place
 //! ```
 //!
@@ -112,10 +112,16 @@ impl Layers {
         btrfs::remove_subvolume(&self.snapshots(), &copy)
     }
 
-    /// Keeps a layer as it is now; nobody may write to it meanwhile. On disk when it returns.
-    pub(crate) fn snapshot(&self, name: &str, snapshot: &str) -> io::Result<()> {
+    /// Makes the folder of a snapshot.
+    pub(crate) fn snapshot_folder(&self, snapshot: &str) -> io::Result<PathBuf> {
         let at = self.snapshot_path(snapshot);
         make_private(&at)?;
+        Ok(at)
+    }
+
+    /// Keeps a layer as it is now; nobody may write to it meanwhile. On disk when it returns.
+    pub(crate) fn snapshot(&self, name: &str, snapshot: &str) -> io::Result<()> {
+        let at = self.snapshot_folder(snapshot)?;
         match &self.kind {
             Kind::Btrfs { .. } => btrfs::copy_subvolume(&self.path(name), &at, FILES, Access::ReadOnly),
             Kind::Folders => copy_folders(&self.path(name), &at.join(FILES)),
@@ -222,7 +228,12 @@ impl Layers {
     }
 
     /// How many bytes a layer made from the snapshot begins with; an error where that is more than it may hold.
-    fn inheritance(&self, snapshot: &str, seal: &Seal, limit_bytes: u64) -> Result<u64, CopyError> {
+    pub(crate) fn inheritance(
+        &self,
+        snapshot: &str,
+        seal: &Seal,
+        limit_bytes: u64,
+    ) -> Result<u64, CopyError> {
         if !self.limits_disk() {
             return Ok(0);
         }
@@ -315,11 +326,18 @@ impl Layers {
                 return btrfs::remove_subvolume(&self.snapshots(), snapshot);
             }
             match btrfs::remove_subvolume(&at, FILES) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // Not there, or somebody has put something else in its place.
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::ENOTDIR)) => {}
                 other => other?,
             }
         }
         clear::remove_tree(&at)
+    }
+
+    /// Removes every snapshot, when the server is taken off the machine: what is read-only can't be removed like a folder.
+    pub(crate) fn remove_all_snapshots(&self) -> io::Result<()> {
+        self.unwanted_snapshots(&HashSet::new())?.iter().try_for_each(|name| self.remove_snapshot(name))
     }
 
     /// Every snapshot that is not wanted, half-made ones included.

@@ -90,7 +90,8 @@ fn everything_that_a_layer_can_hold_comes_back() {
     fs::write(at("etc/plain"), "text").unwrap();
     fs::write(at("empty"), "").unwrap();
     fs::write(at(&"n".repeat(255)), "long name").unwrap();
-    fs::write(source.path().join("upper").join(std::ffi::OsStr::from_bytes(b"\xff\xfe\n=")), "no text").unwrap();
+    fs::write(source.path().join("upper").join(std::ffi::OsStr::from_bytes(b"\xff\xfe\n=")), "no text")
+        .unwrap();
     std::os::unix::fs::chown(at("etc/plain"), Some(1_000), Some(65_535)).unwrap();
     fs::set_permissions(at("etc/plain"), std::os::unix::fs::PermissionsExt::from_mode(0o4751)).unwrap();
     fs::hard_link(at("etc/plain"), at("etc/deep/same")).unwrap();
@@ -224,8 +225,17 @@ fn refused(what: &str, stream: &[u8]) {
 fn what_an_archive_may_not_hold_is_refused() {
     let file = |path: &str| about(EntryType::Regular, path);
     for path in [
-        "/etc/passwd", "../x", "upper/../../x", "upper/./x", "upper//x", "x", "work/x", "upper", "usr-upper/x",
-        "upper/nowhere/x", "",
+        "/etc/passwd",
+        "../x",
+        "upper/../../x",
+        "upper/./x",
+        "upper//x",
+        "x",
+        "work/x",
+        "upper",
+        "usr-upper/x",
+        "upper/nowhere/x",
+        "",
     ] {
         refused(path, &one(file(path)));
     }
@@ -257,7 +267,13 @@ fn what_an_archive_may_not_hold_is_refused() {
         (file("upper/a/x"), Records::new(), b""),
     ];
     refused("after its folder's end", &stream(&after));
-    for name in ["trusted.other", "trusted.overlay.metacopy", "security.selinux", "nonsense", "trusted.atoll.inherited"] {
+    for name in [
+        "trusted.other",
+        "trusted.overlay.metacopy",
+        "security.selinux",
+        "nonsense",
+        "trusted.atoll.inherited",
+    ] {
         let records = vec![([b"SCHILY.xattr.", name.as_bytes()].concat(), b"x".to_vec())];
         refused(name, &stream(&[(file("upper/x"), records, b"")]));
     }
