@@ -179,9 +179,14 @@ fn comes_back(adjust: impl FnOnce(&mut Config) + Send + 'static) {
             assert!(memory.is_empty() || memory.starts_with("0 "), "its memory is free: {memory}");
             let usage = world.engine.usage(&target(&spec)).await;
             assert!(matches!(usage, Err(ProviderError::Gone { .. })));
+            let steps = world.engine.memory_timings();
             let begun = Instant::now();
             booted = restore(&world, &mut spec, &booted).await;
-            eprintln!("round {round}: checkpoint {dumped:?}, restore {:?}", begun.elapsed());
+            eprintln!(
+                "round {round}: checkpoint {dumped:?} {steps:?}, restore {:?} {:?}",
+                begun.elapsed(),
+                world.engine.memory_timings()
+            );
             let said = report(&world, &spec, &booted).await;
             // Not a wait: an error once, and the end ever after.
             let told = if round == 0 { " outside ECONN" } else { " outside end" };

@@ -1,10 +1,11 @@
-//! Loaded into CRIU (`LD_PRELOAD`): three answers of the system in the form that CRIU 4.2.1 can dump.
+//! Loaded into CRIU (`LD_PRELOAD`): answers of the system in the form that CRIU 4.2.1 can use.
 //!
 //! - `/dev/tty` is the terminal that it is. CRIU knows one "current terminal" per dump, takes its foreground group to be the
 //!   shell, and wants one process to hold both ends. A shell with job control keeps `/dev/tty` open and the agent holds the
 //!   other end, so every terminal would be refused. The file behind it is the session's `/dev/pts/N`, which CRIU dumps well.
 //! - A job that was stopped for want of the terminal (SIGTTIN, SIGTTOU) is a stopped job. CRIU knows only other reasons.
 //! - Limits are read, and at a restore the user namespace is made, as the owner of that namespace.
+//! - Namespaces of a sandbox that was restored before can be looked at from inside.
 //!
 //! `ATOLL_CRIU_ROOT` names the sandbox's root (`/proc/PID/root`), `ATOLL_CRIU_OWNER` the owner's id; what is not named is left
 //! alone. Nothing in here is for any other program, and it never changes the dumped processes.
@@ -12,6 +13,7 @@
 #![expect(unsafe_code, reason = "functions of the C library are taken over and called")]
 
 mod limits;
+mod namespaces;
 mod stops;
 mod terminals;
 

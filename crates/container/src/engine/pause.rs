@@ -124,7 +124,9 @@ impl Inner {
             let _ = blocking(move || checkpoints.drop_draft(&sandbox)).await;
             return outcome;
         }
+        let ending = Instant::now();
         self.end_checkpointed(&place, &live).await;
+        self.note_memory("end", ending);
         Ok(())
     }
 
@@ -148,7 +150,7 @@ impl Inner {
         let begun = Instant::now();
         let (checkpoints, sandbox) = (self.checkpoints.clone(), sandbox.clone());
         let committed = blocking(move || checkpoints.commit(&sandbox, &folder)).await;
-        metrics::histogram!("atoll_checkpoint_sync_seconds").record(begun.elapsed());
+        self.note_memory("sync to disk", begun);
         committed.map_err(not_written)
     }
 
@@ -171,14 +173,15 @@ impl Inner {
         // CRIU leaves it frozen. One that was ended by force does not.
         self.freeze(live).await?;
         let mut manifest = dumped?;
-        metrics::histogram!("atoll_checkpoint_dump_seconds").record(begun.elapsed());
+        self.memory_begins();
+        self.note_memory("dump", begun);
         let sealing = Instant::now();
         let sealed = blocking(move || {
             let hash = manifest.seal(&draft.folder)?;
             Ok((manifest, hash))
         })
         .await;
-        metrics::histogram!("atoll_checkpoint_seal_seconds").record(sealing.elapsed());
+        self.note_memory("hashes", sealing);
         sealed.map_err(not_written)
     }
 
@@ -247,6 +250,18 @@ impl Inner {
             first_id: Some(live.facts.first_id),
             ..Remains::default()
         });
+    }
+
+    pub(super) fn memory_begins(&self) {
+        self.memory_times.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Keeps what a step of a checkpoint or restore took.
+    pub(super) fn note_memory(&self, step: &'static str, since: Instant) {
+        let took = since.elapsed();
+        metrics::histogram!("atoll_memory_step_seconds", "step" => step).record(took);
+        let mut times = self.memory_times.lock().unwrap_or_else(PoisonError::into_inner);
+        times.push((step.to_owned(), u32::try_from(took.as_micros()).unwrap_or(u32::MAX)));
     }
 
     /// Removes what there is of a sandbox's memory on disk.

@@ -123,8 +123,10 @@ impl Inner {
             });
         }
         let begun = Instant::now();
+        self.criu()?;
         let manifest = self.verified(folder).await?;
-        metrics::histogram!("atoll_restore_verify_seconds").record(begun.elapsed());
+        self.memory_begins();
+        self.note_memory("check", begun);
         let template = self.template(spec).await?;
         if template.digest != manifest.template_version {
             return Err(ProviderError::NoTemplate { template: manifest.template });
@@ -134,7 +136,6 @@ impl Inner {
         match outcome {
             Ok(live) => {
                 let facts = serde_json::to_value(&live.facts).map_err(failed("writing facts"))?;
-                metrics::histogram!("atoll_restore_seconds").record(begun.elapsed());
                 Ok((live, Booted { facts, agent_token: None, from_pool: false }))
             }
             Err(error) => {
@@ -172,8 +173,10 @@ impl Inner {
         let launched = self.launcher.criu(request, vec![held]).await;
         let mut line = launched.map_err(failed("launching CRIU"))?;
         let late = |_| ProviderError::Late { what: "restoring memory".into(), after: RESTORE_WITHIN };
+        let begun = Instant::now();
         let restoring = self.attend(&mut line, spec, manifest, remains);
         let standing = tokio::time::timeout(RESTORE_WITHIN, restoring).await.map_err(late)??;
+        self.note_memory("CRIU", begun);
         self.let_go(source, spec, manifest, standing, first_id).await
     }
 
@@ -339,7 +342,9 @@ impl Inner {
             ground.cgroups.thaw(name)?;
             Ok((standing.pidfd, standing.netns))
         };
+        let begun = Instant::now();
         let (pidfd, netns) = blocking(work).await.map_err(failed("letting the restored sandbox go"))?;
+        self.note_memory("let go", begun);
         Live::new(facts, pidfd, netns).map_err(failed("watching the first process"))
     }
 
