@@ -156,6 +156,7 @@ pub(super) async fn removing_a_snapshot_may_be_repeated(fixture: Fixture) {
     for _ in 0..3 {
         fixture.remove(&shot).await;
     }
+    fixture.provider.settle(STEP).await.expect("settled");
     assert!(is_damaged(fixture.provider.verify_snapshot(&shot.id, &shot.seal).await));
     fixture.provider.verify_snapshot(&other.id, &other.seal).await.expect("only the one that was named");
     fixture.provider.remove_snapshot(&SnapshotId::from_entropy(random())).await.expect("nothing to do");
@@ -172,6 +173,7 @@ pub(super) async fn adoption_removes_snapshots_that_nobody_knows(fixture: Fixtur
     let (kept, swept) = (fixture.shoot(&live.target, false).await, fixture.shoot(&live.target, false).await);
     let known = vec![known(&spec, Some(&live))];
     fixture.provider.adopt(known, vec![kept.id.clone()]).await.expect("adopted");
+    fixture.provider.settle(STEP).await.expect("settled");
     fixture.provider.verify_snapshot(&kept.id, &kept.seal).await.expect("it is wanted");
     assert!(is_damaged(fixture.provider.verify_snapshot(&swept.id, &swept.seal).await));
     assert!(live.dial().await.is_ok());

@@ -115,24 +115,39 @@ fn plain(status: u16, body: &str) -> Option<Vec<u8>> {
     Some(head.into_bytes())
 }
 
+/// The pid of `wait`; all others are 7.
+const WAITS: u8 = 8;
+
 /// What `tell` writes in all.
 pub(super) const TOLD: &str = "to be continued";
 
 /// `tell` from a position on, with its end.
 fn attach(message: &[u8]) -> Option<Vec<u8>> {
-    let (mut message, mut from) = (message, None);
+    let (mut message, mut pid, mut from) = (message, 0, 0);
     while !message.is_empty() {
         let (key, value) = (varint(&mut message)?, varint(&mut message)?);
-        if key == 3 << 3 {
-            from = Some(value);
+        match key >> 3 {
+            1 => pid = value,
+            3 => from = value,
+            _ => {}
         }
     }
-    let from = usize::try_from(from.unwrap_or(0)).ok()?.min(TOLD.len());
+    if pid == u64::from(WAITS) {
+        return Some(endless(frame(0, &field(1, &[8, WAITS, 16, 0]))));
+    }
+    let from = usize::try_from(from).ok()?.min(TOLD.len());
     let mut frames = frame(0, &field(1, &[8, 7, 16, u8::try_from(from).ok()?]));
-    frames.extend(frame(0, &field(2, TOLD[from..].as_bytes())));
+    frames.extend(frame(0, &field(2, &TOLD.as_bytes()[from..])));
     frames.extend(frame(0, &field(6, &[])));
     frames.extend(frame(2, b"{}"));
     Some(whole(frames))
+}
+
+/// A stream whose length nobody knows yet; the rest of it never comes.
+fn endless(frames: Vec<u8>) -> Vec<u8> {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/connect+proto\r\ntransfer-encoding: chunked\r\n";
+    let begun = format!("{head}\r\n{:x}\r\n", frames.len());
+    [begun.into_bytes(), frames, b"\r\n".to_vec()].concat()
 }
 
 /// A stream that is there as a whole.
@@ -161,14 +176,10 @@ fn start(message: &[u8]) -> Option<Vec<u8>> {
         }
         "late" => frames.extend(frame(0, &field(6, &[16, 9, 24, 1]))),
         "cut" => return None,
-        program @ ("wait" | "tell") => {
-            if program == "tell" {
-                frames.extend(frame(0, &field(2, &TOLD.as_bytes()[..TOLD.len() / 2])));
-            }
-            // A body whose length nobody knows yet; the rest of it never comes.
-            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/connect+proto\r\ntransfer-encoding: chunked\r\n";
-            let begun = format!("{head}\r\n{:x}\r\n", frames.len());
-            return Some([begun.into_bytes(), frames, b"\r\n".to_vec()].concat());
+        "wait" => return Some(endless(frame(0, &field(1, &[8, WAITS, 16, 0])))),
+        "tell" => {
+            frames.extend(frame(0, &field(2, &TOLD.as_bytes()[..TOLD.len() / 2])));
+            return Some(endless(frames));
         }
         _ => return plain(404, r#"{"code":"not_found","message":"no such program"}"#),
     }
