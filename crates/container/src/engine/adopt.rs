@@ -44,7 +44,9 @@ impl Inner {
                     let thawed = self.hands.run(move || cgroups.thaw(&live.facts.cgroup)).await;
                     thawed.map_err(failed("thawing what is to run"))?;
                 }
-                (held, None)
+                let told = held.as_ref().filter(|_| facts.is_null());
+                let told = told.map(|live| serde_json::to_value(&live.facts)).transpose();
+                (held, told.map_err(failed("writing facts"))?)
             } else {
                 let (facts, told) = self.facts_of(&known.sandbox, instance, facts);
                 let found = facts.and_then(|facts| self.find(facts)).map(Arc::new);
