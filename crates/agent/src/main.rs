@@ -32,6 +32,7 @@ mod metrics;
 mod process;
 mod readiness;
 mod rpc;
+mod running;
 mod serve;
 mod settings;
 mod setup;

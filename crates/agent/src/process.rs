@@ -31,6 +31,7 @@ pub(crate) use spawn::CHILD_NOFILE;
 pub(crate) use table::Table;
 
 use crate::error::Refusal;
+use crate::running;
 use crate::users::User;
 
 /// LIMIT: how long a caller's write to stdin waits for a process that does not read.
@@ -106,7 +107,8 @@ pub(crate) struct Process {
     terminal: Mutex<Option<Arc<AsyncFd<OwnedFd>>>>,
     life: Mutex<Life>,
     exited: Notify,
-    deadline: Option<Instant>,
+    /// By the agent's clock; moved along when the sandbox was paused.
+    deadline: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -154,9 +156,16 @@ impl Process {
         }
     }
 
+    fn deadline(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether its deadline has come, by its caller's clock. Then it is ended now, and nobody lists it any more.
     fn is_overdue(&self) -> bool {
-        let overdue = self.deadline.is_some_and(|deadline| Instant::now() + DEADLINE_SLACK >= deadline);
+        let now = Instant::now();
+        // One that is long past is not past at all: the sandbox was paused, and the pump is about to move it.
+        let is_due = |at: Instant| now + DEADLINE_SLACK >= at && now < at + running::SLICE;
+        let overdue = self.deadline().is_some_and(is_due);
         if overdue {
             self.expire();
         }
@@ -189,7 +198,7 @@ impl Process {
                 "the process does not read its stdin; part of the input may be written".into(),
             ))
         };
-        tokio::time::timeout(INPUT_WAIT, writing).await.unwrap_or_else(|_| late())
+        running::within(INPUT_WAIT, writing).await.unwrap_or_else(late)
     }
 
     /// Ends stdin. Closed already is fine; a terminal has no end to close.
@@ -206,7 +215,7 @@ impl Process {
             Ok(())
         };
         let late = || Err(Refusal::Exhausted("another write to stdin is still waiting".into()));
-        tokio::time::timeout(INPUT_WAIT, closing).await.unwrap_or_else(|_| late())
+        running::within(INPUT_WAIT, closing).await.unwrap_or_else(late)
     }
 
     /// After the exit nobody reads it; a descriptor less.

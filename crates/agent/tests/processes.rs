@@ -425,3 +425,25 @@ async fn the_agent_hides_its_memory_from_users_inside() {
     let output = agent.client.run(what, 1 << 20).await.unwrap();
     assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
 }
+
+#[tokio::test]
+async fn a_pause_does_not_use_up_a_deadline() {
+    let agent = TestAgent::start();
+    let what = StartProcess { timeout: Some(Duration::from_secs(4)), ..sh("exec sleep 600") };
+    let (_, mut stream) = agent.client.start(what).await.unwrap();
+    let begun = Instant::now();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let signal = |name: &str| {
+        let done = std::process::Command::new("kill").args([name, &agent.child.id().to_string()]).status();
+        assert!(done.unwrap().success());
+    };
+    // A stopped agent sees what a frozen one sees: all at once it is later.
+    signal("-STOP");
+    let frozen = Duration::from_secs(6);
+    tokio::time::sleep(frozen).await;
+    signal("-CONT");
+    assert_eq!(agent.client.list().await.unwrap().len(), 1, "it has time left");
+    let (.., status) = collect(&mut stream).await;
+    let ran = begun.elapsed() - frozen;
+    assert!(status.timed_out && ran > Duration::from_millis(2500), "{ran:?}");
+}

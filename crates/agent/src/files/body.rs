@@ -7,6 +7,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::error::Refusal;
+use crate::running;
 
 /// LIMIT: a client that sends nothing for so long is gone; its temporary file goes too.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
@@ -14,7 +15,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(60);
 /// The next bytes, `None` at the orderly end. A broken connection is an error, not an end.
 pub(super) async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> {
     loop {
-        let Ok(frame) = tokio::time::timeout(STALL_LIMIT, body.frame()).await else {
+        let Some(frame) = running::within(STALL_LIMIT, body.frame()).await else {
             return Err(Refusal::Unavailable("the upload stalled".into()));
         };
         match frame {

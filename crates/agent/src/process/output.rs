@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Exit;
+use crate::running;
 
 /// LIMIT: what a late reader sees of one process. More than can be under way to a patient one: its queue, the connection's
 /// buffer, the socket's (see `serve`) and the other end's while that is small.
@@ -287,19 +288,23 @@ impl Queue {
     }
 
     async fn push_patiently(&self, source: Source, data: &Bytes) {
+        // Running time, in slices: a pause is nobody's stall.
+        let mut waited = Duration::ZERO;
         while !self.offer(source, data) {
-            let stalled_at = self.lock().taken_at + STALL_LIMIT;
+            let taken_at = self.lock().taken_at;
             tokio::select! {
-                () = self.space.notified() => {}
-                () = tokio::time::sleep_until(stalled_at) => {
-                    let mut entries = self.lock();
-                    if entries.taken_at + STALL_LIMIT <= Instant::now() {
-                        entries.patience = Patience::Lossy;
-                    }
-                }
+                () = self.space.notified() => waited = Duration::ZERO,
+                () = tokio::time::sleep(running::SLICE) => waited += running::SLICE,
             }
-            if self.lock().gone {
+            let mut entries = self.lock();
+            if entries.gone {
                 return;
+            }
+            if entries.taken_at != taken_at {
+                waited = Duration::ZERO;
+            }
+            if waited >= STALL_LIMIT {
+                entries.patience = Patience::Lossy;
             }
         }
     }

@@ -17,6 +17,7 @@ use super::spawn::{self, Child, Step};
 use super::{Exit, Facts, Hub, Input, Life, Plan, Process, now_ms};
 use crate::error::Refusal;
 use crate::readiness::watched;
+use crate::running;
 use crate::state::Agent;
 
 /// How long after the exit a grandchild's output still counts: enough for `exec > >(tee log)`, too short to be felt
@@ -120,7 +121,7 @@ fn wrap(agent: &Agent, plan: &Plan, child: Child) -> Result<(Arc<Process>, Ends,
         terminal: Mutex::new(terminal),
         life: Mutex::new(Life::default()),
         exited: Notify::new(),
-        deadline: plan.timeout.map(|limit| tokio::time::Instant::now() + limit),
+        deadline: Mutex::new(plan.timeout.map(|limit| tokio::time::Instant::now() + limit)),
     });
     agent.processes.insert(Arc::clone(&process));
     Ok((process, ends, verdict))
@@ -150,7 +151,7 @@ async fn exec_verdict(process: &Process, verdict: AsyncFd<OwnedFd>, shown: &Show
             }
         }
     };
-    let Ok(failure) = tokio::time::timeout(EXEC_LIMIT, reading).await else {
+    let Some(failure) = running::within(EXEC_LIMIT, reading).await else {
         process.expire();
         return Err(Refusal::Unavailable("the process was stopped before its program started".into()));
     };
@@ -178,7 +179,10 @@ async fn carry(agent: &Agent, process: &Arc<Process>, ends: &mut Ends, timeout: 
         Some(limit) => {
             // The deadline runs beside the output, which may be waiting for a reader.
             let expiring = async {
-                tokio::time::sleep(limit).await;
+                running::sleep(limit, |left| {
+                    *process.deadline() = Some(tokio::time::Instant::now() + left);
+                })
+                .await;
                 process.expire();
                 std::future::pending::<Exit>().await
             };
