@@ -1,12 +1,13 @@
 //! Files inside a sandbox: thin over its agent, with our words for what can go wrong.
 
-use atoll_agentapi::{Range, WatchKind};
+use atoll_agentapi::{Range, WatchKind, WatchStream};
 use atoll_model::{Code, Principal};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 
 use crate::agent::{About, refusal};
+use crate::follow::WayBack;
 use crate::service::Service;
 use crate::wake::SandboxAgent;
 use crate::{ByteRange, ChangeKind, Entry, EntryKind, FileBody, FileChange, ServiceError, WriteFile};
@@ -129,13 +130,43 @@ impl Service {
         recursive: bool,
     ) -> Result<BoxStream<'static, Result<FileChange, ServiceError>>, ServiceError> {
         check_path(path)?;
-        let SandboxAgent { client, busy, .. } = self.agent(who, ident).await?;
-        let watch = client.watch(path, None, recursive).await.map_err(|e| refusal(About::File, e))?;
-        let changes = watch.into_stream().map(|change| match change {
-            Ok(change) => Ok(FileChange { kind: kind(change.kind), name: change.name }),
-            Err(error) => Err(refusal(About::File, error)),
-        });
+        let SandboxAgent { client, handle, busy, .. } = self.agent(who, ident).await?;
+        let stream = client.watch(path, None, recursive).await.map_err(|e| refusal(About::File, e))?;
+        let back = WayBack::new(handle);
+        let watch = Watch { stream: Some(stream), back, path: path.to_owned(), recursive };
+        let changes =
+            futures::stream::unfold(watch, |mut watch| async move { Some((watch.next().await?, watch)) });
         Ok(busy.during(changes))
+    }
+}
+
+/// A watch that outlives its connection: after a restore of the sandbox's memory it is begun again.
+struct Watch {
+    /// `None` after an error.
+    stream: Option<WatchStream>,
+    back: WayBack,
+    path: String,
+    recursive: bool,
+}
+
+impl Watch {
+    async fn next(&mut self) -> Option<Result<FileChange, ServiceError>> {
+        let error = match self.stream.as_mut()?.next().await? {
+            Ok(change) => return Some(Ok(FileChange { kind: kind(change.kind), name: change.name })),
+            Err(error) => error,
+        };
+        self.stream = None;
+        let Some(agent) = self.back.after(&error).await else {
+            return Some(Err(refusal(About::File, error)));
+        };
+        match agent.watch(&self.path, None, self.recursive).await {
+            Ok(stream) => {
+                self.stream = Some(stream);
+                // Nobody knows what changed between the two.
+                Some(Ok(FileChange { kind: ChangeKind::Overflow, name: Vec::new() }))
+            }
+            Err(error) => Some(Err(refusal(About::File, error))),
+        }
     }
 }
 

@@ -4,28 +4,26 @@
 
 use std::time::Duration;
 
-use atoll_agentapi::{AgentError, ProcessEvent, ProcessStream};
-use atoll_model::{Code, Phase};
+use atoll_agentapi::{AgentClient, AgentError, ProcessEvent, ProcessStream};
+use atoll_model::{Code, InstanceId, Phase};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::time::Instant;
 
 use crate::activity::Busy;
 use crate::agent::{About, refusal};
-use crate::registry::Handle;
+use crate::registry::{Handle, State};
 use crate::wake::SandboxAgent;
 use crate::{ExecEvent, ServiceError};
 
-/// LIMIT: a connection that breaks again and again without a byte in between is not attached for ever.
+/// LIMIT: a connection to one instance that breaks again and again is not made anew for ever.
 const ATTEMPTS: u32 = 3;
 
 /// A reader of one process, and a reason for its sandbox to stay awake.
 pub(crate) struct Follow {
-    handle: Handle,
-    epoch: u64,
+    back: WayBack,
     pid: u32,
     stream: ProcessStream,
-    attempts: u32,
     ended: bool,
     _busy: Busy,
 }
@@ -33,7 +31,7 @@ pub(crate) struct Follow {
 impl Follow {
     pub(crate) fn new(sandbox: SandboxAgent, pid: u32, stream: ProcessStream) -> Self {
         let SandboxAgent { handle, busy, .. } = sandbox;
-        Self { epoch: handle.activity.epoch(), handle, pid, stream, attempts: 0, ended: false, _busy: busy }
+        Self { back: WayBack::new(handle), pid, stream, ended: false, _busy: busy }
     }
 
     /// The next event; `None` after the exit or an error. Cancel-safe between events and while it waits out a pause.
@@ -41,7 +39,6 @@ impl Follow {
         while !self.ended {
             match self.stream.next().await {
                 Some(Ok(event)) => {
-                    self.attempts = 0;
                     self.ended = matches!(event, ProcessEvent::Exit(_));
                     return Some(Ok(event));
                 }
@@ -59,19 +56,11 @@ impl Follow {
 
     /// Attaches again, once the sandbox runs; or says why that is no use.
     async fn again(&mut self, mut error: AgentError) -> Result<(), ServiceError> {
-        let from = self.stream.position();
-        while let (true, Some(from)) = (broken(&error) && self.attempts < ATTEMPTS, from) {
-            self.attempts += 1;
-            let mut state = self.handle.state.clone();
-            let awake = state.wait_for(|state| {
-                !matches!(state.lease.phase, Phase::Pausing | Phase::Paused | Phase::Resuming)
-            });
-            let Ok(agent) = awake.await.map(|state| state.agent.clone()) else { break };
-            let Some(agent) = agent.filter(|_| self.handle.activity.epoch() == self.epoch) else { break };
-            let agent = agent.with_pulse(self.handle.activity.pulse());
+        let Some(from) = self.stream.position() else { return Err(refusal(About::Process, error)) };
+        while let Some(agent) = self.back.after(&error).await {
             match agent.attach_from(self.pid, from).await {
                 Ok(stream) => {
-                    tracing::debug!(sandbox = %self.handle.lease().id, pid = self.pid, from, "a reader is attached again");
+                    tracing::debug!(pid = self.pid, from, "a reader is attached again");
                     self.stream = stream;
                     return Ok(());
                 }
@@ -89,7 +78,40 @@ impl Follow {
     }
 }
 
-/// Whether only the connection is gone, not the process.
+/// The way back to the same processes after a connection to their agent broke.
+pub(crate) struct WayBack {
+    handle: Handle,
+    epoch: u64,
+    instance: Option<InstanceId>,
+    attempts: u32,
+}
+
+impl WayBack {
+    pub(crate) fn new(handle: Handle) -> Self {
+        let (epoch, instance) = (handle.activity.epoch(), handle.lease().instance.clone());
+        Self { handle, epoch, instance, attempts: 0 }
+    }
+
+    /// Waits out a pause and answers with the agent of the same processes. `None`: they are gone, or what broke is no
+    /// connection, or it breaks again and again.
+    pub(crate) async fn after(&mut self, error: &AgentError) -> Option<AgentClient> {
+        if !broken(error) {
+            return None;
+        }
+        let mut state = self.handle.state.clone();
+        let awake =
+            |state: &State| !matches!(state.lease.phase, Phase::Pausing | Phase::Paused | Phase::Resuming);
+        let State { lease, agent, .. } = state.wait_for(awake).await.ok()?.clone();
+        if self.instance != lease.instance {
+            (self.instance, self.attempts) = (lease.instance.clone(), 0);
+        }
+        self.attempts += 1;
+        let same = self.handle.activity.epoch() == self.epoch && self.attempts <= ATTEMPTS;
+        Some(agent.filter(|_| same)?.with_pulse(self.handle.activity.pulse()))
+    }
+}
+
+/// Whether only the connection is gone, not what is at its other end.
 const fn broken(error: &AgentError) -> bool {
     matches!(
         error,

@@ -255,6 +255,23 @@ async fn after_a_restore_a_reader_goes_on_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_silent_command_outlives_many_restores() {
+    let world = World::new().await;
+    let lease = world.create().await;
+    let id = lease.id.as_str();
+    let (_, mut stream) = world.service.exec_stream(&world.admin, id, argv(&["wait"])).await.unwrap();
+    for _ in 0..6 {
+        world.service.pause(&world.admin, id, Pause { memory: Some(Held::Disk) }, true).await.unwrap();
+        assert!(futures::poll!(stream.next()).is_pending());
+        world.service.resume(&world.admin, id, true).await.unwrap();
+        world.quiet().await;
+        assert!(futures::poll!(stream.next()).is_pending());
+        world.advance(SECOND * 60).await;
+    }
+    assert!(futures::poll!(stream.next()).is_pending());
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_end_of_the_server_pauses_and_deletes_what_is_bound_to_it() {
     let world = World::new().await;
     let bound = |on_exit| CreateSandbox { on_exit, ..Default::default() };
