@@ -71,7 +71,9 @@ pub fn keeper_template(w: &World) -> String {
 /// Runs the soak in a world.
 pub async fn soak(w: &World, plan: Plan) -> Report {
     let (tell_up, up) = watch::channel(true);
-    let shared = Arc::new(Shared::new(w, w.tenant("soak").await, up));
+    let mut shared = Shared::new(w, w.tenant("soak").await, up);
+    shared.memory = std::env::var("SOAK_MEMORY").as_deref() != Ok("0");
+    let shared = Arc::new(shared);
     eprintln!("soak: seed {}, {} sandboxes, {:?}", plan.seed, plan.actors, plan.time);
     let started = Instant::now();
     let actors: Vec<_> = (0..plan.actors).map(|n| tokio::spawn(live(shared.clone(), n, plan.seed))).collect();

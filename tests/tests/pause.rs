@@ -117,7 +117,7 @@ fn memory_on_disk_comes_back_whole() {
         let client = &shared.client;
         let mut kept = Kept::create(&shared, json!({ "network": "allow-all" }), 2).await;
         talk_outside(client, &kept.id).await;
-        client.sh(&kept.id, "echo kept > /home/user/note; (sleep 1000; echo never) > /dev/null 2>&1 &").await.text();
+        client.sh(&kept.id, "echo kept > /home/user/note; sleep 1000 > /dev/null 2>&1 &").await.text();
         let before = client.sandbox(&kept.id).await;
         let agent = w.agent_pid(&kept.id);
         pause(client, &kept.id, "disk").await;

@@ -32,6 +32,8 @@ pub struct Shared {
     pub over: AtomicBool,
     /// Steps by name.
     pub tally: Mutex<BTreeMap<&'static str, u64>>,
+    /// Whether processes can be brought to disk here.
+    pub memory: bool,
     /// When a launcher was last killed.
     pub hurt_at: Mutex<Option<Instant>>,
 }
@@ -62,6 +64,7 @@ impl Shared {
             ends: AtomicU64::new(0),
             over: AtomicBool::new(false),
             tally: Mutex::default(),
+            memory: true,
             hurt_at: Mutex::default(),
         }
     }

@@ -81,7 +81,7 @@ impl Actor {
             ("running", _) => self.act_running(shared, roll).await,
             ("paused", held) => match roll {
                 0..45 => self.wish(shared, &RESUME).await,
-                45..60 if held == Some("live") => self.wish(shared, &checkpoint()).await,
+                45..60 if held == Some("live") && shared.memory => self.wish(shared, &checkpoint()).await,
                 45..65 => self.wake(shared).await,
                 65..72 => self.snapshot(shared).await,
                 72..80 => self.fork(shared).await,
@@ -118,7 +118,8 @@ impl Actor {
             0..30 if !self.kept.full => self.write(shared).await,
             30..36 if !self.kept.full => self.put(shared).await,
             0..52 => self.wish(shared, &pause()).await,
-            52..60 => self.wish(shared, &checkpoint()).await,
+            52..60 if shared.memory => self.wish(shared, &checkpoint()).await,
+            52..60 => self.write(shared).await,
             60..67 => self.snapshot(shared).await,
             67..73 => self.fork(shared).await,
             73..78 => self.from_snapshot(shared).await,
@@ -188,6 +189,9 @@ impl Actor {
     /// A few changes of files and perhaps of the memory, by the probe.
     async fn write(&mut self, shared: &Shared) -> Result<&'static str, Loss> {
         let [old] = self.kept.may.as_slice() else { return self.wish(shared, &pause()).await };
+        if self.kept.full {
+            return self.make_room(shared).await;
+        }
         let (mut tree, mut lines) = ((*old.tree).clone(), String::new());
         for _ in 0..=self.dice.below(4) {
             let change = tree.random_change(&mut self.dice);
@@ -246,7 +250,7 @@ impl Actor {
             let oldest = self.moments.remove(0);
             remove_snapshot(shared, &oldest.id).await?;
         }
-        let memory = self.kept.phase != "stopped" && self.dice.percent(40);
+        let memory = shared.memory && self.kept.phase != "stopped" && self.dice.percent(40);
         let reply =
             shared.call(Method::POST, &self.kept.path("/snapshots"), Some(json!({ "memory": memory }))).await?;
         self.kept.note(format!("snapshot memory={memory} ({}) → {}", self.kept.phase, said(&reply)));
@@ -290,9 +294,9 @@ impl Actor {
     }
 
     async fn fork(&mut self, shared: &Shared) -> Result<&'static str, Loss> {
-        let memory = self.kept.phase != "stopped" && self.dice.percent(40);
+        let memory = shared.memory && self.kept.phase != "stopped" && self.dice.percent(40);
         let count = 1 + self.dice.below(2);
-        let body = json!({ "count": count, "memory": memory });
+        let (body, asked) = (json!({ "count": count, "memory": memory }), Instant::now());
         let reply = shared.call(Method::POST, &self.kept.path("/fork"), Some(body)).await?;
         self.kept.note(format!("fork {count} memory={memory} ({}) → {}", self.kept.phase, said(&reply)));
         let of = |v: &Version| if memory { v.clone() } else { v.without_memory() };
@@ -300,7 +304,11 @@ impl Actor {
         match reply {
             Reply::Lost => self.check_lost_children(shared).await?,
             Reply::Answer(answer) => {
-                let children = children_of(&answer, memory, count)?;
+                // A launcher that dies in the middle of it may leave the files only, and the answer says so.
+                let granted = memory && !(shared.was_hurt_since(asked) && answer.json()["memory"] == false);
+                let children = children_of(&answer, granted, count)?;
+                let of = |v: &Version| if granted { v.clone() } else { v.without_memory() };
+                let may = may.iter().map(of).collect();
                 self.adopt(shared, children, may).await?;
             }
         }
@@ -388,11 +396,17 @@ impl Actor {
         if self.kept.full && self.kept.phase == "running" {
             self.make_room(shared).await?;
         }
+        if self.kept.full {
+            return self.wish(shared, &START).await;
+        }
         self.wish(shared, &ARCHIVE).await
     }
 
     /// Fills the disk; what was there stays.
     async fn fill(&mut self, shared: &Shared) -> Result<&'static str, Loss> {
+        if self.kept.full {
+            return self.make_room(shared).await;
+        }
         self.kept.note("fill the disk");
         self.kept.full = true;
         let lines = format!("fill {FILL} {}\n", self.dice.below(99));
