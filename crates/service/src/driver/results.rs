@@ -87,6 +87,8 @@ impl Driver {
 
     async fn on_frozen(&mut self, frozen: Result<Held, ServiceError>) {
         match (frozen, self.lease.phase) {
+            // It went ahead of a lease that was then not written.
+            (Ok(_), Phase::Running) => self.launch(Work::Resume),
             (Ok(held), _) => self.rest_paused(held, None).await,
             // Half way through a pause: it is thawed again, and whoever asked is told.
             (Err(failure), Phase::Pausing) => self.fail(failure, Event::Failed).await,
@@ -145,6 +147,10 @@ impl Driver {
     }
 
     async fn on_resumed(&mut self, restored: Option<(InstanceRow, AgentClient)>) {
+        if self.lease.phase == Phase::Paused {
+            // It went ahead of a lease that was then not written.
+            return self.launch(Work::Freeze { disk: false });
+        }
         let mut ready = Step::internal(Event::Ready, Reason::Completed);
         match restored {
             Some((row, agent)) => {

@@ -98,31 +98,70 @@ impl Driver {
         let also = step.also.clone();
         let (admit, patient) = (step.admit, step.patient);
         let instance = self.dress(&mut next, step, effect)?;
+        let ahead = self.begin_ahead(&next, effect);
         if next != self.lease || instance != InstanceChange::Keep || also.is_some() {
             let at = self.inner.clock.now();
             let moved = EventKind::Phase { from: Some(from), to, reason: next.reason.clone() };
             let told = (to != from).then_some(moved).into_iter().chain(also);
             let events =
                 told.map(|what| NewEvent { at: at.clone(), instance: before.clone(), what }).collect();
-            self.write(next, instance, admit, events, patient).await?;
-        }
-        match effect {
-            Effect::None => {}
-            Effect::Boot => self.launch(Work::Boot),
-            Effect::Halt => self.launch(Work::Halt { instance: before }),
-            Effect::Freeze => self
-                .launch(Work::Freeze { disk: self.lease.held == Some(Held::Disk) && to == Phase::Pausing }),
-            Effect::Checkpoint => self.launch(Work::Checkpoint),
-            Effect::Resume if self.lease.held == Some(Held::Disk) => {
-                self.launch(Work::Restore { made: None })
+            let written = self.write(next, instance, admit, events, patient).await;
+            if let Err(error) = written {
+                self.take_back(ahead);
+                return Err(error.into());
             }
-            Effect::Resume => self.launch(Work::Resume),
-            Effect::Archive => self.launch(Work::Archive),
-            Effect::Restore if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
-            Effect::Restore => self.launch(Work::Unarchive),
-            Effect::Destroy => self.launch(Work::Destroy),
+        }
+        if ahead.is_none() {
+            self.follow(effect, before);
         }
         Ok(())
+    }
+
+    /// What the lease now needs at the provider.
+    fn follow(&mut self, effect: Effect, before: Option<InstanceId>) {
+        let on_disk = self.lease.held == Some(Held::Disk);
+        let work = match effect {
+            Effect::None => return,
+            Effect::Boot => Work::Boot,
+            Effect::Halt => Work::Halt { instance: before },
+            // While it is being paused `held` says where its memory shall go.
+            Effect::Freeze => Work::Freeze { disk: on_disk && self.lease.phase == Phase::Pausing },
+            Effect::Checkpoint => Work::Checkpoint,
+            Effect::Resume if on_disk => Work::Restore { made: None },
+            Effect::Resume => Work::Resume,
+            Effect::Archive => Work::Archive,
+            Effect::Restore if self.lease.rollback_to.is_some() => Work::Rollback,
+            Effect::Restore => Work::Unarchive,
+            Effect::Destroy => Work::Destroy,
+        };
+        self.launch(work);
+    }
+
+    /// A freeze and a thaw take less time than the disk needs to write that they begin, and undo each other: they go ahead.
+    /// After a crash in between the lease says what was before, and adoption makes it so. Answers with what would undo it.
+    fn begin_ahead(&mut self, next: &Lease, effect: Effect) -> Option<Work> {
+        let undo = match (effect, self.lease.phase, next.held) {
+            (Effect::Freeze, Phase::Running, Some(Held::Live)) => {
+                // Whoever comes now shall not talk to an agent that is about to stand still.
+                self.publish_as(next);
+                self.launch(Work::Freeze { disk: false });
+                Work::Resume
+            }
+            (Effect::Resume, Phase::Paused, Some(Held::Live)) => {
+                self.launch(Work::Resume);
+                Work::Freeze { disk: false }
+            }
+            _ => return None,
+        };
+        Some(undo)
+    }
+
+    /// The lease could not be written: what went ahead is undone.
+    fn take_back(&mut self, ahead: Option<Work>) {
+        if let Some(undo) = ahead {
+            self.launch(undo);
+            self.publish();
+        }
     }
 
     /// What else of the lease goes with the change of phase, and what happens to the instance row.
@@ -275,13 +314,17 @@ impl Driver {
 
     pub(super) fn publish(&self) {
         self.schedule();
+        self.publish_as(&self.lease);
+    }
+
+    fn publish_as(&self, lease: &Lease) {
         self.publish.send_replace(State {
-            lease: Arc::new(self.lease.clone()),
-            agent: self.agent.clone().filter(|_| self.lease.phase == Phase::Running),
+            lease: Arc::new(lease.clone()),
+            agent: self.agent.clone().filter(|_| lease.phase == Phase::Running),
             failure: self.failure.clone(),
         });
         // After the phase is published: see [`crate::activity::Activity::falls_asleep`].
-        self.activity.observe(&self.lease);
+        self.activity.observe(lease);
     }
 
     pub(super) async fn reload(&mut self) {
