@@ -198,7 +198,13 @@ impl Inner {
             self.ground.cgroups.freezer(&facts.cgroup).and_then(File::open).map_err(failed(step))?;
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(failed("copying a descriptor"));
         let descriptors = vec![copy(&draft.images)?, freezer.into()];
-        let ask = DumpAsk { pid: facts.pid, first_id: facts.first_id, outside: &outside };
+        let hierarchies = hierarchies(facts.pid, &facts.cgroup).map_err(failed("looking at the sandbox"))?;
+        let ask = DumpAsk {
+            pid: facts.pid,
+            first_id: facts.first_id,
+            outside: &outside,
+            hierarchies: &hierarchies,
+        };
         let (arguments, environment) = criu.dump(&ask);
         let request = protocol::Criu {
             id: 0,
@@ -269,6 +275,17 @@ impl Inner {
         let (checkpoints, sandbox) = (self.checkpoints.clone(), sandbox.clone());
         blocking(move || checkpoints.remove(&sandbox)).await.map_err(failed("removing a checkpoint"))
     }
+}
+
+/// The names of the v1 hierarchies in which a process has a cgroup of this name.
+fn hierarchies(pid: i32, cgroup: &str) -> io::Result<Vec<String>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let of = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (names, path) = (fields.next()?, fields.next()?);
+        (!names.is_empty() && path.rsplit('/').next() == Some(cgroup)).then(|| names.to_owned())
+    };
+    Ok(text.lines().filter_map(of).collect())
 }
 
 /// A full pool is no fault of ours.
