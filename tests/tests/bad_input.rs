@@ -204,18 +204,21 @@ fn commands_that_cannot_run_say_why() {
 fn verbs_in_the_wrong_phase_say_so() {
     run(async |w| {
         let client = w.tenant("acme").await;
-        let id = client.create(json!({})).await;
+        let id = client.create(json!({ "wake": "explicit" })).await;
         client.act(&id, "start").await.ok();
+        client.act(&id, "restore").await.refused(409, "phase_conflict");
         client.act(&id, "stop").await.ok();
+        client.act(&id, "pause").await.refused(409, "phase_conflict");
         for path in [
             format!("/v1/sandboxes/{id}/files?path=/etc/passwd"),
             format!("/v1/sandboxes/{id}/processes"),
             format!("/v1/sandboxes/{id}/files/list?path=/"),
         ] {
-            client.get(&path).await.refused(409, "phase_conflict");
+            client.get(&path).await.refused(409, "asleep");
         }
         client.remove(&id).await;
-        for verb in ["start", "stop", "restart"] {
+        for verb in ["start", "stop", "restart", "pause", "resume", "archive", "restore", "fork", "snapshots"]
+        {
             let answer = client.act(&id, verb).await;
             assert!(matches!(answer.code().as_str(), "phase_conflict" | "sandbox_not_found"), "{answer}");
         }

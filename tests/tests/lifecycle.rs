@@ -78,14 +78,14 @@ fn limits_hold_inside_and_change_while_it_runs() {
 fn files_survive_stop_and_start_and_processes_do_not() {
     run(async |w| {
         let client = w.tenant("acme").await;
-        let id = client.create(json!({})).await;
+        let id = client.create(json!({ "wake": "explicit" })).await;
         client.sh(&id, "echo kept > /home/user/note; sleep 1000 > /dev/null 2>&1 &").await.text();
         let before = client.sandbox(&id).await;
         let stopped = client.act(&id, "stop").await.ok();
         assert_eq!((&stopped["phase"], &stopped["intent"]), (&json!("stopped"), &json!("stop")), "{stopped}");
         assert_eq!(w.find_agent(&id), None, "no process is left");
-        let refusal = client.try_exec(&id, json!({ "argv": ["true"] })).await.refused(409, "phase_conflict");
-        assert!(refusal["hint"].as_str().is_some_and(|hint| hint.contains("start")), "{refusal}");
+        let refusal = client.try_exec(&id, json!({ "argv": ["true"] })).await.refused(409, "asleep");
+        assert!(refusal["hint"].as_str().is_some_and(|hint| hint.contains("resume")), "{refusal}");
         // Twice is as good as once.
         client.act(&id, "stop").await.ok();
         let started = client.act(&id, "start").await.ok();
