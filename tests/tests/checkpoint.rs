@@ -94,11 +94,12 @@ fn external_mounts(pid: i32) -> Vec<(String, &'static str)> {
     text.lines().filter_map(of).collect()
 }
 
-/// What is loaded into CRIU for a dump, as the server carries it: see `crates/preload`.
-fn preload(w: &World, agent: i32, owner: u32) -> String {
+/// What is loaded into CRIU, as the server carries it: see `crates/preload`. The agent is named for a dump.
+fn preload(w: &World, agent: Option<i32>, owner: u32) -> String {
     let carried = std::fs::read_dir(w.data().join("criu")).unwrap().flatten().next().unwrap().path();
+    let root = agent.map_or(String::new(), |agent| format!("ATOLL_CRIU_ROOT=/proc/{agent}/root "));
     let owner = if has_cap_sys_resource() { String::new() } else { format!("ATOLL_CRIU_OWNER={owner} ") };
-    format!("env {owner}ATOLL_CRIU_ROOT=/proc/{agent}/root LD_PRELOAD={} ", carried.display())
+    format!("env {owner}{root}LD_PRELOAD={} ", carried.display())
 }
 
 /// Runs CRIU with a private `/run` on tmpfs, where it keeps what it learnt of the kernel.
@@ -165,7 +166,7 @@ fn dump(w: &World, criu: &Path, agent: i32) -> Dumped {
     for (target, _) in &external {
         arguments.extend(["--external".into(), format!("mnt[{target}]:{}", key(target))]);
     }
-    run_criu(criu, &[], &preload(w, agent, first_id), &arguments);
+    run_criu(criu, &[], &preload(w, Some(agent), first_id), &arguments);
     Dumped { first_id, cgroups, external, images }
 }
 
@@ -207,7 +208,7 @@ fn restore(w: &World, criu: &Path, dumped: &Dumped, sandbox: &str, template: &st
     let text = "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = setup-namespaces ] || exit 0\nexec nsenter -t \"$CRTOOLS_INIT_PID\" -n ip link set lo up\n";
     std::fs::write(&script, text).unwrap();
     template::set_mode(&script, 0o755);
-    let pid_file = w.folder().join("restored.pid");
+    let pid_file = dumped.images.join("restored.pid");
     let mut arguments: Vec<String> = vec!["restore".into(), "--restore-detached".into()];
     arguments.extend(common(&dumped.images, "restore"));
     arguments.extend([
@@ -221,7 +222,7 @@ fn restore(w: &World, criu: &Path, dumped: &Dumped, sandbox: &str, template: &st
             format!("mnt[{}]:{}", key(target), stage.join(stand_in).display()),
         ]);
     }
-    run_criu(criu, &dumped.cgroups, "", &arguments);
+    run_criu(criu, &dumped.cgroups, &preload(w, None, dumped.first_id), &arguments);
     std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap()
 }
 
@@ -407,7 +408,12 @@ fn shells_of_debian_keep_their_jobs_and_terminals() {
         for _ in 0..2 {
             let dumped = dump(w, &criu, restored);
             gone(w, restored).await;
-            atoll_tests::leaks::unmount_below(&w.folder().join("stage"));
+            let stage = w.folder().join("stage");
+            atoll_tests::leaks::unmount_below(&stage);
+            let work = w.data().join("pool/layers").join(&id).join("work-restored");
+            for old in [stage, work] {
+                let _ = std::fs::remove_dir_all(old);
+            }
             restored = restore(w, &criu, &dumped, &id, "debian");
         }
 
