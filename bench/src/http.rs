@@ -37,10 +37,18 @@ impl Client {
     }
 
     pub(crate) fn post(&mut self, path: &str, body: &serde_json::Value) -> Result<Answer> {
+        self.send("POST", path, body)
+    }
+
+    pub(crate) fn patch(&mut self, path: &str, body: &serde_json::Value) -> Result<Answer> {
+        self.send("PATCH", path, body)
+    }
+
+    fn send(&mut self, method: &str, path: &str, body: &serde_json::Value) -> Result<Answer> {
         let body = body.to_string();
         let kind = "Content-Type: application/json\r\n";
         let text = format!(
-            "POST {path} HTTP/1.1\r\n{}{kind}Content-Length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.1\r\n{}{kind}Content-Length: {}\r\n\r\n{body}",
             self.head,
             body.len()
         );

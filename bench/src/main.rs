@@ -7,6 +7,7 @@
 mod density;
 mod http;
 mod latency;
+mod life;
 mod noise;
 mod peers;
 mod report;
@@ -81,5 +82,6 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     latency::burst(options, place, report)?;
     latency::exec(options, place, report)?;
     transfer::measure(options, place, report)?;
+    life::measure(options, place, report)?;
     peers::measure(options, place, rootfs, report)
 }
