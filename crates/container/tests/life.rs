@@ -94,12 +94,14 @@ fn instances_live_on_without_a_server_and_are_adopted() {
                 storage: Storage::Disk,
                 limits: kept.limits,
                 network: kept.network,
+                paused: false,
             };
-            let fates = world.engine.adopt(vec![
+            let claimed = vec![
                 known(kept.instance.clone(), booted.facts.clone(), &kept.sandbox),
                 known(ghost.clone(), forged, &sandbox_id()),
-            ]);
-            let fates = fates.await.unwrap();
+            ];
+            let fates = world.engine.adopt(claimed, Vec::new()).await.unwrap();
+            let fates: Vec<_> = fates.into_iter().map(|one| (one.instance, one.fate)).collect();
             assert_eq!(fates, [(kept.instance.clone(), Fate::Alive), (ghost, Fate::Gone)]);
             let (_, said) = world.sh(&kept, &booted, "cat /root/file").await;
             assert_eq!(said, "here");
