@@ -235,3 +235,24 @@ fn the_host_template_shows_programs_and_no_secrets() {
         client.sh_root(&id, "touch /usr/bin/mine && rm /usr/bin/mine").await.text();
     });
 }
+
+#[test]
+fn programs_inside_can_ask_to_be_kept_awake() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        assert_eq!(
+            client.sh(&id, "atoll-hold 90s; atoll-hold --release").await.text(),
+            "held for 90 s\nnot held"
+        );
+        let ran = client.sh(&id, "atoll-hold -- sh -c 'atoll-hold; exit 6'").await;
+        assert_eq!((ran.code, ran.stdout.as_str()), (6, "held for 60 s\n"));
+        until("the command's hold ends with it", async || {
+            (client.sh(&id, "atoll-hold").await.text() == "not held").then_some(())
+        })
+        .await;
+        // It is not a way around the limits: the sandbox's own program, and nothing of it can be written.
+        assert_ne!(client.sh_root(&id, "echo x > /.atoll/bin/atoll-hold").await.code, 0);
+        assert_ne!(client.sh_root(&id, "rm /.atoll/bin/atoll-hold").await.code, 0);
+    });
+}
