@@ -26,7 +26,7 @@ pub(crate) struct Awake {
     /// When something last worked in it.
     #[schema(format = DateTime)]
     active_at: Option<String>,
-    /// Runs, and nothing works in it.
+    /// Nothing works in it; so it is with one that does not run.
     idle: bool,
     /// The timer that acts next, should nothing happen until then.
     next: Option<NextTimer>,
@@ -37,7 +37,7 @@ pub(crate) struct Awake {
 pub(crate) struct NextTimer {
     #[schema(format = DateTime)]
     at: String,
-    /// What it will do.
+    /// What it will do: `pause`, `stop`, `checkpoint`, `archive` or `delete`.
     #[schema(example = "pause")]
     what: String,
 }
