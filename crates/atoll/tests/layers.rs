@@ -19,6 +19,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-network", &["atoll-model"]),
     ("atoll-image", &["atoll-model"]),
     ("atoll-container", &["atoll-model", "atoll-provider", "atoll-image", "atoll-network", "atoll-agentapi"]),
+    // Carried by container as bytes, loaded into another program; it knows nothing of us.
+    ("atoll-preload", &[]),
     ("atoll-store", &["atoll-model"]),
     ("atoll-service", &["atoll-model", "atoll-provider", "atoll-store", "atoll-image", "atoll-agentapi"]),
     ("atoll-front-native", &["atoll-model", "atoll-service"]),

@@ -1,4 +1,4 @@
-//! Templates: what a sandbox starts from, and how one is made.
+//! Templates, and archives in object storage: what a sandbox starts from.
 //!
 //! A [`Catalog`] is a folder of templates. `host` shows the host's own `/usr` and needs no download; `debian` is made from
 //! Debian packages; `busybox` is one static program. A template is a folder of its own that appears whole or not at all:
