@@ -93,6 +93,7 @@ impl Layers {
         make_private(&self.root)?;
         make_private(&self.at.join("snapshots"))?;
         self.recover()?;
+        self.remove_stale_books()?;
         Ok(self)
     }
 

@@ -172,7 +172,8 @@ fn forks(adjust: fn(&mut Config)) {
                 &spec,
                 &booted,
                 "echo base > /root/f; rm -r /home; mkdir /home; chown 7:8 /root/f; ln /root/f /root/g; mkfifo /root/p; \
-                 echo same > /etc/machine-id; (exec 3> /root/unnamed; rm /root/unnamed; sleep 1000 >&3) >/dev/null 2>&1 &",
+                 echo same > /etc/machine-id; (exec 3> /root/unnamed; rm /root/unnamed; touch /root/ready; sleep 1000 >&3) >/dev/null 2>&1 & \
+                 while [ ! -e /root/ready ]; do sleep 0.01; done",
             )
             .await;
         let made = world.snap(&spec).await;
@@ -451,6 +452,49 @@ fn a_rollback_works_on_plain_folders() {
 #[test]
 fn a_rollback_works_on_old_kernels() {
     rollback(legacy);
+}
+
+#[test]
+fn the_books_of_what_is_gone_do_not_pile_up() {
+    in_world(plain, |world| async {
+        let groups = |world: &World| {
+            let uuid = std::process::Command::new("findmnt")
+                .args(["-no", "UUID"])
+                .arg(world.config.data.join("pool"))
+                .output()
+                .unwrap();
+            let uuid = String::from_utf8(uuid.stdout).unwrap();
+            let folder = Path::new("/sys/fs/btrfs").join(uuid.trim()).join("qgroups");
+            std::fs::read_dir(folder).unwrap().flatten().filter(|entry| entry.path().is_dir()).count()
+        };
+        let spec = world.spec();
+        let booted = world.create(&spec).await;
+        world
+            .said(
+                &spec,
+                &booted,
+                "echo base > /root/f; dd if=/dev/urandom of=/root/g bs=1M count=1 2>/dev/null",
+            )
+            .await;
+        let made = world.snap(&spec).await;
+        let fork = world.fork_of(&spec, &made);
+        world.create(&fork).await;
+        // In the order in which the owner of the bytes goes first.
+        world.destroy(&spec).await;
+        world.engine.remove_snapshot(&made.0).await.unwrap();
+        world.destroy(&fork).await;
+        world.engine.settle(Duration::from_secs(10)).await.unwrap();
+        let done = std::process::Command::new("btrfs")
+            .args(["subvolume", "sync"])
+            .arg(world.config.data.join("pool"))
+            .output()
+            .unwrap();
+        assert!(done.status.success());
+        let world = world.reopen().await;
+        world.engine.adopt(Vec::new(), Vec::new()).await.unwrap();
+        assert!(groups(&world) <= 1, "{}", groups(&world));
+        world
+    });
 }
 
 #[test]

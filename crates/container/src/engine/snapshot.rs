@@ -465,6 +465,9 @@ pub(super) fn explain(what: &str, disk_mib: Option<u32>, cause: io::Error) -> Pr
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             ProviderError::Exhausted { what: "disk space for sandboxes".into() }
         }
+        io::ErrorKind::TimedOut => {
+            ProviderError::Late { what: "freezing the sandbox".into(), after: Duration::from_secs(2) }
+        }
         _ => ProviderError::Failed { step: format!("working with {what}"), cause: cause.into() },
     }
 }

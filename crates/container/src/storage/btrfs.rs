@@ -1,5 +1,6 @@
 //! btrfs by ioctl: subvolumes, copies of them, limits and what they use.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,6 +20,7 @@ const INO_LOOKUP: u64 = 0xd000_9412;
 const FS_INFO: u64 = 0x8400_941f;
 const QUOTA_CTL: u64 = 0xc010_9428;
 const QGROUP_LIMIT: u64 = 0x8030_942b;
+const QGROUP_CREATE: u64 = 0x4010_942a;
 
 const QUOTA_ENABLE: u64 = 1;
 const QUOTA_ENABLE_SIMPLE: u64 = 4;
@@ -183,6 +185,33 @@ impl Quota {
         self.figure(path, "rsv_data")
     }
 
+    /// Removes the books of subvolumes that are gone. With simple quotas the kernel keeps them as long as a copy still holds
+    /// bytes of theirs, and then forgets to remove them. `live`: those of subvolumes that are there.
+    pub(super) fn remove_stale(&self, at: &Path, live: &HashSet<u64>) -> io::Result<usize> {
+        if !self.is_simple {
+            return Ok(0);
+        }
+        let file = File::open(at)?;
+        let mut removed = 0;
+        for entry in std::fs::read_dir(&self.groups)? {
+            let entry = entry?;
+            let number = entry.file_name().to_str().and_then(|name| name.strip_prefix("0_")?.parse().ok());
+            let Some(number) = number.filter(|number| *number >= FIRST_OBJECT && !live.contains(number))
+            else {
+                continue;
+            };
+            let is_empty =
+                std::fs::read_to_string(entry.path().join("referenced")).is_ok_and(|text| text.trim() == "0");
+            // 0: to be removed.
+            let mut args = [0, number];
+            // SAFETY: two numbers are the structure that this request takes.
+            if is_empty && unsafe { sys::ioctl(&file, QGROUP_CREATE, &mut args) }.is_ok() {
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
     /// The limit of the subvolume at `path`.
     pub(super) fn limit_bytes(&self, path: &Path) -> io::Result<u64> {
         self.figure(path, "max_referenced")
@@ -221,7 +250,7 @@ pub(super) fn enable_quota(at: &Path, legacy: bool) -> io::Result<Quota> {
     Ok(Quota { groups, is_simple })
 }
 
-fn subvolume_id(path: &Path) -> io::Result<u64> {
+pub(super) fn subvolume_id(path: &Path) -> io::Result<u64> {
     #[repr(C)]
     struct Lookup {
         tree: u64,

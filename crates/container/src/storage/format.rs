@@ -24,8 +24,10 @@ pub(super) const XATTR: &[u8] = b"SCHILY.xattr.";
 /// The name in hexadecimal follows.
 pub(super) const XATTR_HEX: &[u8] = b"ATOLL.xattr.";
 
+/// A key and a value.
+pub(super) type Record = (Vec<u8>, Vec<u8>);
 /// Pax records of one entry.
-pub(super) type Records = Vec<(Vec<u8>, Vec<u8>)>;
+pub(super) type Records = Vec<Record>;
 
 /// Attributes of files that belong to the layer. What an overlay notes for one mount or one machine does not.
 pub(super) fn is_kept(name: &[u8]) -> bool {
@@ -276,7 +278,7 @@ fn read_records(input: &mut impl Read, header: &Header) -> Result<Records, ReadE
 }
 
 /// `length key=value\n`, the length being that of the whole.
-fn split_record(text: &[u8]) -> Option<((Vec<u8>, Vec<u8>), &[u8])> {
+fn split_record(text: &[u8]) -> Option<(Record, &[u8])> {
     let space = text.iter().take(20).position(|byte| *byte == b' ')?;
     let length: usize = std::str::from_utf8(&text[..space]).ok()?.parse().ok()?;
     let record = text.get(space + 1..length)?.strip_suffix(b"\n")?;

@@ -303,6 +303,26 @@ impl Layers {
         Ok(had_one.then_some(aside))
     }
 
+    /// Removes the books of what is gone; before anything new is made.
+    pub(super) fn remove_stale_books(&self) -> io::Result<()> {
+        let Kind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
+        let mut live = HashSet::new();
+        for folder in [&self.root, &self.snapshots()] {
+            for entry in fs::read_dir(folder)? {
+                let path = entry?.path();
+                // Where it is no subvolume this is the one that it lies in, which has books of its own.
+                live.extend(
+                    [path.clone(), path.join(FILES)].iter().filter_map(|at| btrfs::subvolume_id(at).ok()),
+                );
+            }
+        }
+        let removed = quota.remove_stale(&self.at, &live)?;
+        if removed > 0 {
+            tracing::debug!(removed, "books of layers that are gone were removed");
+        }
+        Ok(())
+    }
+
     /// Puts back what a rollback put aside, where no new layer came to stand. The rest of what it left is an unknown layer.
     pub(super) fn recover(&self) -> io::Result<()> {
         for aside in self.list()? {
@@ -369,6 +389,8 @@ impl Layers {
         }
         let mut fill = || -> Result<(), ReadError> {
             self.set_limit(&half, limit_bytes)?;
+            // It may be filled faster than the pool grows by itself.
+            self.grow()?;
             unpack::read(&self.path(&half), input)?;
             self.sync()?;
             if self.path(name).exists() {

@@ -168,7 +168,7 @@ fn a_very_deep_tree_comes_back_and_a_deeper_one_is_refused() {
     let stream = packed(source.path());
     let copy = unpacked(&stream).unwrap();
     assert!(packed(copy.path()) == stream);
-    let deeper = deep(40_000);
+    let deeper = deep(33_000);
     let refused = pack::write(deeper.path(), &mut std::io::sink()).unwrap_err();
     assert!(refused.to_string().contains("longer"), "{refused}");
     for folder in [source, copy, deeper] {

@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use tar::EntryType;
 
-use super::format::{self, About, PIECES_MOST, ReadError, Records, damaged, record};
+use super::format::{self, About, PIECES_MOST, ReadError, Record, Records, damaged, record};
 use super::pack::PARTS;
 use super::walk::{PATH_MOST, open_folder};
 
@@ -55,7 +55,7 @@ struct Unpacker<'a, R> {
 struct Level {
     name: Vec<u8>,
     about: About,
-    attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    attributes: Records,
 }
 
 impl<R: Read> Unpacker<'_, R> {
@@ -128,12 +128,7 @@ impl<R: Read> Unpacker<'_, R> {
         Ok(())
     }
 
-    fn folder(
-        &mut self,
-        name: Vec<u8>,
-        about: About,
-        attributes: Vec<(Vec<u8>, Vec<u8>)>,
-    ) -> Result<(), ReadError> {
+    fn folder(&mut self, name: Vec<u8>, about: About, attributes: Records) -> Result<(), ReadError> {
         made(rustix::fs::mkdirat(&self.here, name.as_slice(), Mode::from_raw_mode(0o700)))?;
         self.here = open_folder(&self.here, name.as_slice())?;
         self.levels.push(Level { name, about, attributes });
@@ -145,12 +140,7 @@ impl<R: Read> Unpacker<'_, R> {
         Ok(made(rustix::fs::openat(&self.here, name, flags, Mode::from_raw_mode(0o600)))?.into())
     }
 
-    fn file(
-        &mut self,
-        name: &[u8],
-        about: &About,
-        attributes: &[(Vec<u8>, Vec<u8>)],
-    ) -> Result<(), ReadError> {
+    fn file(&mut self, name: &[u8], about: &About, attributes: &[Record]) -> Result<(), ReadError> {
         let mut file = self.create(name)?;
         self.data(&mut file, about.size)?;
         self.skip_padding(about.size)?;
@@ -161,7 +151,7 @@ impl<R: Read> Unpacker<'_, R> {
         &mut self,
         name: &[u8],
         about: &About,
-        attributes: &[(Vec<u8>, Vec<u8>)],
+        attributes: &[Record],
         records: &Records,
     ) -> Result<(), ReadError> {
         let size: u64 = record(records, b"GNU.sparse.realsize")
@@ -241,7 +231,7 @@ impl<R: Read> Unpacker<'_, R> {
         &mut self,
         name: &[u8],
         about: &About,
-        attributes: &[(Vec<u8>, Vec<u8>)],
+        attributes: &[Record],
         kind: FileType,
     ) -> Result<(), ReadError> {
         made(rustix::fs::mknodat(&self.here, name, kind, Mode::from_raw_mode(0o600), 0))?;
@@ -249,12 +239,7 @@ impl<R: Read> Unpacker<'_, R> {
     }
 
     /// As [`finish`], for what can't be opened.
-    fn finish_node(
-        &mut self,
-        name: &[u8],
-        about: &About,
-        attributes: &[(Vec<u8>, Vec<u8>)],
-    ) -> Result<(), ReadError> {
+    fn finish_node(&mut self, name: &[u8], about: &About, attributes: &[Record]) -> Result<(), ReadError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let node = rustix::fs::openat(&self.here, name, flags, Mode::empty())?;
         let (user, group) = (Uid::from_raw(about.uid), Gid::from_raw(about.gid));
@@ -272,7 +257,7 @@ impl<R: Read> Unpacker<'_, R> {
 
 /// Owner, mode, attributes and time, in this order: a change of owner takes privileges of a file away, and all but the last
 /// change its time.
-fn finish(file: &OwnedFd, about: &About, attributes: &[(Vec<u8>, Vec<u8>)]) -> Result<(), ReadError> {
+fn finish(file: &OwnedFd, about: &About, attributes: &[Record]) -> Result<(), ReadError> {
     rustix::fs::fchown(file, Some(Uid::from_raw(about.uid)), Some(Gid::from_raw(about.gid)))?;
     rustix::fs::fchmod(file, Mode::from_raw_mode(about.mode))?;
     for (name, value) in attributes {
@@ -302,7 +287,7 @@ fn made<T>(outcome: rustix::io::Result<T>) -> Result<T, ReadError> {
 }
 
 /// The attributes among the records, only such as a layer may hold.
-fn attributes(records: &Records) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ReadError> {
+fn attributes(records: &Records) -> Result<Records, ReadError> {
     let mut attributes = Vec::new();
     for (key, value) in records {
         let name = match (key.strip_prefix(format::XATTR), key.strip_prefix(format::XATTR_HEX)) {
