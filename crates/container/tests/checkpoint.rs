@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use atoll_container::Config;
 use atoll_model::{Held, InstanceId};
 use atoll_provider::{Booted, Fate, InstanceSpec, Known, Provider, ProviderError};
-use common::{World, chain, in_world, instance_id, target};
+use common::{World, chain, in_world, in_world_with, instance_id, target};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Whether a CRIU is there; on CI it must be.
@@ -355,6 +355,124 @@ fn what_cannot_be_dumped_stays_frozen_and_runs_on() {
             assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), Held::Live);
             world.engine.resume(&target(&spec)).await.unwrap();
             assert_eq!(world.sh(&spec, &booted, "echo on").await, (0, "on".into()));
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
+
+/// A crash between the rename and the end of the processes leaves both.
+#[test]
+fn where_a_frozen_tree_and_its_checkpoint_are_both_there_the_tree_is_kept() {
+    in_world(
+        |_| {},
+        |world| async {
+            if !has_criu(&world) {
+                return world;
+            }
+            let (mut spec, booted) = holding(&world).await;
+            checkpoint(&world, &spec).await;
+            let whole = world.config.data.join("pool/checkpoints").join(spec.sandbox.as_str());
+            let aside = world.config.data.join("aside");
+            let copy = |from: &Path, to: &Path| {
+                assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+            };
+            copy(&whole, &aside);
+            let restored = restore(&world, &mut spec, &booted).await;
+            world.engine.pause(&target(&spec)).await.unwrap();
+            copy(&aside, &whole);
+            // And half of a dump on top, which nobody writes any more.
+            copy(&aside, &whole.with_extension("tmp"));
+            let world = world.reopen().await;
+            let paused = vec![known(&spec, &spec.instance, restored.facts.clone(), true)];
+            let fates = world.engine.adopt(paused, Vec::new()).await.unwrap();
+            assert_eq!(fates[0].fate, Fate::Frozen);
+            assert!(!whole.exists() && !whole.with_extension("tmp").exists());
+            world.engine.resume(&target(&spec)).await.unwrap();
+            assert!(report(&world, &spec, &restored).await.starts_with("ok "));
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
+
+#[test]
+fn a_launcher_that_dies_half_way_costs_nothing() {
+    in_world(
+        |_| {},
+        |world| async {
+            if !has_criu(&world) {
+                return world;
+            }
+            let (mut spec, mut booted) = holding(&world).await;
+            let kill = async |after: u64| {
+                tokio::time::sleep(Duration::from_millis(after)).await;
+                if let Some(pid) = world.engine.launcher_pid().await {
+                    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+                }
+            };
+            for after in [0, 15, 40, 80] {
+                world.engine.pause(&target(&spec)).await.unwrap();
+                let place = target(&spec);
+                let (done, ()) = tokio::join!(world.engine.checkpoint(&place), kill(after));
+                match done {
+                    Ok(()) => assert_eq!(world.engine.pause(&place).await.unwrap(), Held::Disk),
+                    Err(error) => {
+                        eprintln!("killed after {after} ms: {}", chain(&error));
+                        assert_eq!(world.engine.pause(&place).await.unwrap(), Held::Live);
+                        checkpoint(&world, &spec).await;
+                    }
+                }
+                let before = spec.instance.clone();
+                spec.instance = instance_id();
+                let (done, ()) = tokio::join!(world.engine.restore(&spec), kill(after));
+                booted = match done {
+                    Ok(restored) => Booted { agent_token: booted.agent_token.clone(), ..restored },
+                    Err(error) => {
+                        eprintln!("killed after {after} ms: {}", chain(&error));
+                        spec.instance = before;
+                        restore(&world, &mut spec, &booted).await
+                    }
+                };
+                let said = report(&world, &spec, &booted).await;
+                assert!(said.starts_with("ok "), "{said}");
+            }
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
+
+/// A shell at a terminal with job control, a Python interpreter that holds memory, and what each step takes.
+#[test]
+#[ignore = "prints figures; needs the Debian template named by ATOLL_TEST_TEMPLATES; run alone with --release"]
+fn figures_of_a_python_process_that_holds_50_mb() {
+    let templates = std::env::var_os("ATOLL_TEST_TEMPLATES").expect("a folder of templates is named");
+    in_world_with(
+        Some(templates.into()),
+        |_| {},
+        |world| async {
+            let mut spec = world.spec_of("debian");
+            let mut booted = world.create(&spec).await;
+            let program = "import os,time,hashlib\nm=os.urandom(50<<20)\nh=lambda: hashlib.sha256(m).hexdigest()\nopen('/tmp/first','w').write(h())\nwhile True:\n  time.sleep(0.01)\n  if os.path.exists('/tmp/ask'): os.remove('/tmp/ask'); open('/tmp/again','w').write(h())\n";
+            let agent = world.agent(&spec, &booted);
+            agent.write_bytes("/tmp/p.py", Some("root"), None, program).await.unwrap();
+            let start = "setsid python3 /tmp/p.py </dev/null >/tmp/out 2>&1 & while [ ! -s /tmp/first ]; do sleep 0.02; done";
+            assert_eq!(world.sh(&spec, &booted, start).await, (0, String::new()));
+            for round in 0..7 {
+                let begun = Instant::now();
+                world.engine.pause(&target(&spec)).await.unwrap();
+                let frozen = begun.elapsed();
+                let begun = Instant::now();
+                checkpoint(&world, &spec).await;
+                let (took, steps) = (begun.elapsed(), world.engine.memory_timings());
+                eprintln!("{round}: freeze {frozen:?}, checkpoint {took:?} {steps:?}");
+                let begun = Instant::now();
+                booted = restore(&world, &mut spec, &booted).await;
+                eprintln!("{round}: restore {:?} {:?}", begun.elapsed(), world.engine.memory_timings());
+                let ask = "rm -f /tmp/again; touch /tmp/ask; while [ ! -s /tmp/again ]; do sleep 0.01; done; sleep 0.1; cmp /tmp/first /tmp/again";
+                assert_eq!(world.sh(&spec, &booted, ask).await, (0, String::new()));
+            }
             world.destroy(&spec).await;
             world
         },

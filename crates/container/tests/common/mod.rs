@@ -23,6 +23,15 @@ pub(crate) fn in_world<F: Future<Output = World>>(
     adjust: impl FnOnce(&mut Config) + Send + 'static,
     test: impl FnOnce(World) -> F + Send + 'static,
 ) {
+    in_world_with(None, adjust, test);
+}
+
+/// The same with templates that somebody has made before.
+pub(crate) fn in_world_with<F: Future<Output = World>>(
+    templates: Option<PathBuf>,
+    adjust: impl FnOnce(&mut Config) + Send + 'static,
+    test: impl FnOnce(World) -> F + Send + 'static,
+) {
     // A name in mountinfo and on loop devices; removed with everything in it at the end.
     let folder = tempfile::Builder::new().prefix("atoll-engine-").tempdir_in("/var/tmp").unwrap();
     let data = folder.path().to_owned();
@@ -39,9 +48,13 @@ pub(crate) fn in_world<F: Future<Output = World>>(
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
-            let catalog = Arc::new(Catalog::open(data.join("templates")).unwrap());
-            let make = Arc::clone(&catalog);
-            tokio::task::spawn_blocking(move || make.make_busybox().unwrap()).await.unwrap();
+            let is_made = templates.is_some();
+            let folder = templates.unwrap_or_else(|| data.join("templates"));
+            let catalog = Arc::new(Catalog::open(folder).unwrap());
+            if !is_made {
+                let make = Arc::clone(&catalog);
+                tokio::task::spawn_blocking(move || make.make_busybox().unwrap()).await.unwrap();
+            }
             let mut config = config(&data);
             adjust(&mut config);
             let engine = Arc::new(Engine::open(config.clone(), Arc::clone(&catalog)).await.unwrap());
