@@ -137,8 +137,10 @@ fn cgroups(data: &Path, seen: &mut BTreeSet<String>) {
 }
 
 fn layers(data: &Path, seen: &mut BTreeSet<String>) {
-    for entry in std::fs::read_dir(data.join("pool/layers")).into_iter().flatten().flatten() {
-        seen.insert(format!("layer {}", entry.path().display()));
+    for kind in ["layers", "checkpoints"] {
+        for entry in std::fs::read_dir(data.join("pool").join(kind)).into_iter().flatten().flatten() {
+            seen.insert(format!("{kind}: {}", entry.path().display()));
+        }
     }
 }
 

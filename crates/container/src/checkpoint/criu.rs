@@ -11,10 +11,6 @@ use crate::launcher::{LOG, RESTORE, WORK};
 const LEAST: (u32, u32) = (4, 2);
 /// LIMIT: a deleted file that is still open goes into the images up to this size.
 const GHOST_LIMIT: &str = "1G";
-/// Where watched files are looked for: an overlay's file handles cannot be opened.
-const WATCHED_BELOW: [&str; 10] =
-    ["/home", "/root", "/tmp", "/workspace", "/app", "/code", "/opt", "/srv", "/mnt", "/var"];
-
 /// A CRIU that can be used.
 #[derive(Debug, Clone)]
 pub(crate) struct Criu {
@@ -88,6 +84,8 @@ pub(crate) struct DumpAsk<'a> {
     pub(crate) first_id: u32,
     /// Mounts from outside: where they are, and which part of ours they are.
     pub(crate) outside: &'a [(String, String)],
+    /// Where watched files are looked for: an overlay's file handles cannot be opened.
+    pub(crate) watched: &'a [String],
     /// Its cgroup hierarchies of v1, as the kernel names them; none on v2.
     pub(crate) hierarchies: &'a [String],
 }
@@ -132,7 +130,7 @@ impl Criu {
             format!("--ghost-limit={GHOST_LIMIT}"),
             "--force-irmap".into(),
         ]);
-        arguments.extend(WATCHED_BELOW.iter().map(|path| format!("--irmap-scan-path={path}")));
+        arguments.extend(ask.watched.iter().map(|path| format!("--irmap-scan-path={path}")));
         arguments.extend(common());
         // In all others it sits where we do, and CRIU would write down every cgroup of the machine, to make them again.
         arguments.extend(ask.hierarchies.iter().map(|name| format!("--cgroup-dump-controller={name}")));

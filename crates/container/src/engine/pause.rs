@@ -18,6 +18,7 @@ use atoll_provider::{ProviderError, Target};
 use tokio::sync::oneshot;
 
 use super::instance::Live;
+use super::provide::DISK_RESERVE;
 use super::reaper::Remains;
 use super::snapshot::blocking;
 use super::{Inner, Place, failed};
@@ -60,9 +61,10 @@ impl Inner {
     }
 
     pub(super) async fn resume(&self, target: &Target) -> Result<(), ProviderError> {
-        let live = self.live(target)?;
-        let place = self.place(&target.sandbox);
+        let gone = || ProviderError::Gone { sandbox: target.sandbox.clone() };
+        let place = self.places().get(&target.sandbox).cloned().ok_or_else(gone)?;
         let _turn = place.turn.lock().await;
+        let live = self.live(target)?;
         let cgroups = Arc::clone(&self.ground.cgroups);
         self.hands.run(move || cgroups.thaw(&live.facts.cgroup)).await.map_err(failed("thawing"))
     }
@@ -168,6 +170,7 @@ impl Inner {
                 hint: "its files end with its processes; make it with storage on disk".into(),
             });
         }
+        self.make_room(live).await?;
         let begun = Instant::now();
         let dumped = self.run_dump(criu, live, &draft).await;
         // CRIU leaves it frozen. One that was ended by force does not.
@@ -185,6 +188,19 @@ impl Inner {
         sealed.map_err(not_written)
     }
 
+    /// Refuses what cannot be written, before anything is, and has the pool grow in time for the rest.
+    async fn make_room(&self, live: &Arc<Live>) -> Result<(), ProviderError> {
+        let (ground, live) = (Arc::clone(&self.ground), Arc::clone(live));
+        let look = move || {
+            let needed = ground.cgroups.figures(&live.facts.cgroup)?.memory_bytes;
+            Ok(ground.layers.free_bytes()? > needed.saturating_add(DISK_RESERVE))
+        };
+        match blocking(look).await.map_err(failed("measuring free space"))? {
+            true => Ok(()),
+            false => Err(ProviderError::Exhausted { what: "disk space for memory".into() }),
+        }
+    }
+
     async fn run_dump(
         &self,
         criu: &Criu,
@@ -199,7 +215,9 @@ impl Inner {
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(failed("copying a descriptor"));
         let descriptors = vec![copy(&draft.images)?, freezer.into()];
         let hierarchies = hierarchies(facts.pid, &facts.cgroup).map_err(failed("looking at the sandbox"))?;
+        let watched = places_to_watch(facts.pid).map_err(failed("looking at the sandbox"))?;
         let ask = DumpAsk {
+            watched: &watched,
             pid: facts.pid,
             first_id: facts.first_id,
             outside: &outside,
@@ -275,6 +293,23 @@ impl Inner {
         let (checkpoints, sandbox) = (self.checkpoints.clone(), sandbox.clone());
         blocking(move || checkpoints.remove(&sandbox)).await.map_err(failed("removing a checkpoint"))
     }
+}
+
+/// Where a process inside may watch files: every folder at the top of its root but those of the system.
+fn places_to_watch(pid: i32) -> io::Result<Vec<String>> {
+    const NOT_WATCHED: [&str; 11] =
+        ["proc", "sys", "dev", ".atoll", "usr", "bin", "sbin", "lib", "lib32", "lib64", "boot"];
+    /// LIMIT: a root has some twenty.
+    const PLACES: usize = 64;
+    let mut places = vec!["/usr/local".to_owned()];
+    for entry in std::fs::read_dir(format!("/proc/{pid}/root"))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if places.len() < PLACES && entry.file_type()?.is_dir() && !NOT_WATCHED.contains(&name.as_str()) {
+            places.push(format!("/{name}"));
+        }
+    }
+    Ok(places)
 }
 
 /// The names of the v1 hierarchies in which a process has a cgroup of this name.

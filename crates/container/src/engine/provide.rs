@@ -25,7 +25,7 @@ const DEAD_WITHIN: Duration = Duration::from_secs(2);
 /// LIMIT: a connection inside the machine.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
 /// Below this much free space nothing new is made.
-const DISK_RESERVE: u64 = 512 << 20;
+pub(super) const DISK_RESERVE: u64 = 512 << 20;
 const MIB: u64 = 1 << 20;
 
 /// Whether the sandbox's files are new or left by an earlier instance.

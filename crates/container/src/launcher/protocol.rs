@@ -56,9 +56,8 @@ pub(crate) struct Rebuild {
     pub(crate) replaced: Vec<(String, Vec<u8>)>,
 }
 
-/// The numbers that the two pipes of the line have in the keeper.
+/// The number that the first of the two pipes of the line has in the keeper; the second follows it.
 pub(crate) const SAY: i32 = 3;
-pub(crate) const HEAR: i32 = 4;
 /// The number of the first of the other descriptors that are handed to CRIU.
 pub(crate) const FIRST_HANDED: i32 = 5;
 
