@@ -147,6 +147,89 @@ fn a_frozen_sandbox_stands_still_and_runs_on() {
     );
 }
 
+/// A process that has used up its share of the CPU must not make its owner wait for the next period.
+#[test]
+fn a_sandbox_at_its_cpu_limit_freezes_as_quickly() {
+    in_world(
+        |_| {},
+        |world| async {
+            let mut spec = world.spec();
+            spec.limits.cpu_milli = 100;
+            let booted = world.create(&spec).await;
+            let line = "for i in 1 2 3; do (while :; do :; done) </dev/null >/dev/null 2>&1 & done; true";
+            world.sh(&spec, &booted, line).await;
+            let mut took = Vec::new();
+            for _ in 0..15 {
+                tokio::time::sleep(Duration::from_millis(37)).await;
+                let begun = Instant::now();
+                world.engine.pause(&target(&spec)).await.unwrap();
+                took.push(begun.elapsed());
+                world.engine.resume(&target(&spec)).await.unwrap();
+            }
+            took.sort();
+            eprintln!("freeze of a throttled one: {took:?}");
+            assert!(took[7] < Duration::from_millis(20), "{took:?}");
+            let quota = "cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us 2>/dev/null || echo 10000";
+            assert_eq!(world.sh(&spec, &booted, quota).await.1, "10000", "its limit is in force again");
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
+
+#[test]
+fn a_fork_with_memory_holds_everything_beside_the_one_it_came_from() {
+    in_world(
+        |_| {},
+        |world| async {
+            if !has_criu(&world) {
+                return world;
+            }
+            let (spec, booted) = holding(&world).await;
+            let snapshot = atoll_model::SnapshotId::from_entropy([5; 20]);
+            let made = world.engine.snapshot(&target(&spec), &snapshot, true).await;
+            let made = made.unwrap_or_else(|error| panic!("snapshot: {}", chain(&error)));
+            assert!(made.memory);
+            assert!(report(&world, &spec, &booted).await.starts_with("ok "), "it goes on");
+            let mut forks = Vec::new();
+            for n in 0..2 {
+                let mut fork = world.spec();
+                fork.hostname = format!("fork-{n}");
+                fork.origin = atoll_provider::Origin::Snapshot {
+                    snapshot: snapshot.clone(),
+                    seal: made.seal.clone(),
+                    memory: true,
+                };
+                let mut forked = world.create(&fork).await;
+                forked.agent_token.clone_from(&booted.agent_token);
+                forks.push((fork, forked));
+            }
+            let mut seen = vec![(booted.facts["first_id"].clone(), booted.facts["link"]["address"].clone())];
+            for (fork, forked) in &forks {
+                let said = report(&world, fork, forked).await;
+                assert!(said.starts_with("ok "), "{said}");
+                assert_eq!(world.sh(fork, forked, "hostname").await.1, fork.hostname);
+                let own = (forked.facts["first_id"].clone(), forked.facts["link"]["address"].clone());
+                assert!(!seen.contains(&own) && seen.iter().all(|(id, at)| *id != own.0 && *at != own.1));
+                seen.push(own);
+                assert_eq!(identity(forked), identity(&booted));
+            }
+            // A fork can go to disk and come back too, and still has the address that its sockets know.
+            let (mut fork, forked) = forks.remove(0);
+            checkpoint(&world, &fork).await;
+            let again = restore(&world, &mut fork, &forked).await;
+            let said = report(&world, &fork, &again).await;
+            assert!(said.starts_with("ok "), "{said}");
+            assert!(report(&world, &spec, &booted).await.starts_with("ok "));
+            for one in [&spec, &fork, &forks[0].0] {
+                world.destroy(one).await;
+            }
+            world.engine.remove_snapshot(&snapshot).await.unwrap();
+            world
+        },
+    );
+}
+
 #[test]
 fn everything_that_a_process_holds_comes_back_from_disk() {
     comes_back(|_| {});

@@ -4,13 +4,12 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use atoll_model::Limits;
 
 use super::{
     Cgroups, Entry, Figures, MIB, all_memory, all_pids, folders_in, limit_where_known, make_folder, quota_us,
-    read_keyed, read_number, read_pids, remove_folder,
+    read_keyed, read_number, read_pids, remove_folder, wait_until_frozen,
 };
 use crate::launcher::protocol::CgroupEntry;
 use crate::mountinfo::Mount;
@@ -40,9 +39,6 @@ const ALLOWED_DEVICES: [&str; 8] = [
 const SOCKETS_LEAST: u64 = 4 * MIB;
 const SOCKETS_MOST: u64 = 64 * MIB;
 const SOCKETS_FILE: &str = "memory.kmem.tcp.limit_in_bytes";
-
-/// LIMIT: freezing one process takes 0.04 ms; a hundred busy ones some more.
-const FREEZE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Our folders, one per hierarchy.
 #[derive(Debug)]
@@ -161,14 +157,9 @@ impl Cgroups for V1 {
     fn freeze(&self, name: &str) -> io::Result<()> {
         let state = self.folder(FREEZER, name)?.join("freezer.state");
         fs::write(&state, "FROZEN")?;
-        let begun = Instant::now();
-        while fs::read_to_string(&state)?.trim() != "FROZEN" {
-            if begun.elapsed() > FREEZE_WITHIN {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        Ok(())
+        let is_frozen = || Ok(fs::read_to_string(&state)?.trim() == "FROZEN");
+        let quota = self.folder(CPU, name)?.join("cpu.cfs_quota_us");
+        wait_until_frozen(is_frozen, &quota, "-1")
     }
 
     fn thaw(&self, name: &str) -> io::Result<()> {

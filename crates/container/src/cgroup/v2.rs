@@ -7,19 +7,17 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use atoll_model::Limits;
 
 use super::{
     Cgroups, Entry, Figures, MIB, PERIOD_US, all_memory, all_pids, folders_in, limit_where_known,
-    make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
+    make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder, wait_until_frozen,
 };
 use crate::launcher::protocol::CgroupEntry;
 use crate::mountinfo::Mount;
 
 const WANTED: [&str; 3] = ["memory", "cpu", "pids"];
-const FREEZE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Our folder in the one hierarchy.
 #[derive(Debug)]
@@ -90,14 +88,8 @@ impl Cgroups for V2 {
 
     fn freeze(&self, name: &str) -> io::Result<()> {
         fs::write(self.file(name, "cgroup.freeze"), "1")?;
-        let begun = Instant::now();
-        while read_keyed(&self.file(name, "cgroup.events"), &["frozen"])? != 1 {
-            if begun.elapsed() > FREEZE_WITHIN {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        Ok(())
+        let events = self.file(name, "cgroup.events");
+        wait_until_frozen(|| Ok(read_keyed(&events, &["frozen"])? == 1), &self.file(name, "cpu.max"), "max")
     }
 
     fn thaw(&self, name: &str) -> io::Result<()> {
