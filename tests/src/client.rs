@@ -208,6 +208,11 @@ impl Client {
         self.send(Method::POST, path, Some(&body)).await
     }
 
+    /// POST without a body.
+    pub async fn post_empty(&self, path: &str) -> Answer {
+        self.send(Method::POST, path, None).await
+    }
+
     /// `start`, `stop` or `restart` of a sandbox.
     pub async fn act(&self, id: &str, verb: &str) -> Answer {
         self.send(Method::POST, &format!("/v1/sandboxes/{id}/{verb}"), None).await

@@ -287,7 +287,11 @@ impl Tree {
         let full = self.bytes() > 1_500_000 || self.nodes.len() > 24;
         let fresh = |dice: &mut Dice| {
             let name = format!("n{}", dice.below(1_000_000));
-            if folders.is_empty() || dice.percent(60) { name } else { format!("{}/{name}", dice.pick(&folders)) }
+            if folders.is_empty() || dice.percent(60) {
+                name
+            } else {
+                format!("{}/{name}", dice.pick(&folders))
+            }
         };
         let size = match dice.below(20) {
             0 => 100_000 + dice.below(900_000),
@@ -370,8 +374,7 @@ impl Memory {
 
     /// Whether that is what it ought to hold.
     pub fn fits(&self, held: &Held) -> bool {
-        let counted =
-            if self.loose { held.counter > self.counter } else { held.counter == self.counter + 1 };
+        let counted = if self.loose { held.counter > self.counter } else { held.counter == self.counter + 1 };
         [held.page, held.deleted, held.pipe] == self.hashes && held.peer == held.counter && counted
     }
 }
@@ -484,9 +487,10 @@ pub fn page_from_host(holder: i32, at: u64) -> std::io::Result<u64> {
 /// What differs, for people.
 pub fn difference(model: &Sight, seen: &Sight) -> String {
     let names: std::collections::BTreeSet<&String> = model.keys().chain(seen.keys()).collect();
-    let lines = names.into_iter().filter(|name| model.get(*name) != seen.get(*name)).map(|name| {
-        format!("{name}: wanted {:?}, found {:?}", model.get(name), seen.get(name))
-    });
+    let lines = names
+        .into_iter()
+        .filter(|name| model.get(*name) != seen.get(*name))
+        .map(|name| format!("{name}: wanted {:?}, found {:?}", model.get(name), seen.get(name)));
     lines.take(8).collect::<Vec<_>>().join("; ")
 }
 

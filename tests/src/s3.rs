@@ -303,9 +303,7 @@ async fn pace(bytes: usize, speed: Option<u32>) {
 
 /// The same head, asking the server to close afterwards; that header is not part of the signature.
 fn closing(head: &str) -> String {
-    let kept = head
-        .trim_end()
-        .split("\r\n")
-        .filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
+    let kept =
+        head.trim_end().split("\r\n").filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
     format!("{}\r\nConnection: close\r\n\r\n", kept.collect::<Vec<_>>().join("\r\n"))
 }

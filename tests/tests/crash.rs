@@ -214,7 +214,7 @@ impl Stage {
         for found in page["items"].as_array().unwrap() {
             assert_eq!(found["state"], "ready", "{place}: {found}");
             let id = found["id"].as_str().unwrap();
-            self.shared.client.post(&format!("/v1/snapshots/{id}/verify"), json!({})).await.ok();
+            self.shared.client.post_empty(&format!("/v1/snapshots/{id}/verify")).await.ok();
             self.shared.client.delete(&format!("/v1/snapshots/{id}")).await.ok();
         }
     }
@@ -224,7 +224,8 @@ impl Stage {
         let children = until("children run or are gone", async || {
             let page = self.shared.client.get("/v1/sandboxes?limit=100").await.ok();
             let others: Vec<Value> = page["items"].as_array().unwrap().to_vec();
-            let others: Vec<Value> = others.into_iter().filter(|s| s["id"] != self.kept.id.as_str()).collect();
+            let others: Vec<Value> =
+                others.into_iter().filter(|s| s["id"] != self.kept.id.as_str()).collect();
             others.iter().all(|s| s["phase"] == "running").then_some(others)
         })
         .await;
@@ -292,7 +293,8 @@ fn kill_9_at_random_moments_of_long_transitions_loses_nothing() {
             stage.prepare(ask).await;
             stage.expect(ask);
             let (method, path, body) = stage.request(ask);
-            let after = Duration::from_micros(stage.dice.below(if round % 3 == 0 { 20_000 } else { 200_000 }));
+            let after =
+                Duration::from_micros(stage.dice.below(if round % 3 == 0 { 20_000 } else { 200_000 }));
             let killer = async {
                 tokio::time::sleep(after).await;
                 w.stop_server(Signal::SIGKILL).await;

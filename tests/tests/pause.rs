@@ -29,12 +29,15 @@ async fn resume(client: &Client, id: &str) -> Value {
 
 /// Starts a connection to the echo server outside; what is written to `ctl` comes back in `out`.
 async fn talk_outside(client: &Client, id: &str) {
-    let line = format!(
-        "mkfifo ctl; (while :; do cat ctl; done) | nc {PUBLIC} 7 > out; echo over > ended"
-    );
+    let line = format!("mkfifo ctl; (while :; do cat ctl; done) | nc {PUBLIC} 7 > out; echo over > ended");
     client.try_exec(id, json!({ "argv": ["/bin/sh", "-c", line], "detach": true })).await.ok();
     until("the connection answers", async || {
-        client.sh(id, "test -p ctl && echo hello > ctl; sleep 0.05; cat out").await.stdout.contains("hello").then_some(())
+        client
+            .sh(id, "test -p ctl && echo hello > ctl; sleep 0.05; cat out")
+            .await
+            .stdout
+            .contains("hello")
+            .then_some(())
     })
     .await;
 }
@@ -129,10 +132,18 @@ fn memory_on_disk_comes_back_whole() {
         let running = resume(client, &kept.id).await;
         assert_ne!(running["instance"], before["instance"], "a restore makes a new instance");
         kept.is_intact(&shared, "running").await;
-        assert_eq!(client.sh(&kept.id, "cat /home/user/note; ps | grep -c '[s]leep 1000'").await.text(), "kept\n1");
+        assert_eq!(
+            client.sh(&kept.id, "cat /home/user/note; ps | grep -c '[s]leep 1000'").await.text(),
+            "kept\n1"
+        );
         // A connection to the outside was closed, and the program is told so.
         until("the connection to the outside ends cleanly", async || {
-            (client.sh(&kept.id, "cat ended; echo x > ctl & sleep 0.1; kill $! 2>/dev/null").await.stdout.contains("over")).then_some(())
+            (client
+                .sh(&kept.id, "cat ended; echo x > ctl & sleep 0.1; kill $! 2>/dev/null")
+                .await
+                .stdout
+                .contains("over"))
+            .then_some(())
         })
         .await;
         // The network is there as before.
@@ -226,7 +237,10 @@ fn without_criu_memory_on_disk_is_unsupported_and_freezing_works() {
         let refused = refused.refused(501, "unsupported");
         assert!(refused["hint"].as_str().is_some_and(|hint| !hint.is_empty()), "{refused}");
         assert_eq!(client.sandbox(&id).await["phase"], "running", "nothing was done");
-        client.post(&format!("{path}/snapshots"), json!({ "memory": true })).await.refused(501, "unsupported");
+        client
+            .post(&format!("{path}/snapshots"), json!({ "memory": true }))
+            .await
+            .refused(501, "unsupported");
         let forked = client.post(&format!("{path}/fork"), json!({ "count": 1, "memory": true })).await.ok();
         assert_eq!(forked["memory"], false, "{forked}");
         assert!(forked["memory_refused"].as_str().is_some_and(|why| !why.is_empty()), "{forked}");

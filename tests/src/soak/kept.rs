@@ -221,7 +221,8 @@ impl Kept {
             return self.verify_layer(shared);
         };
         let holder = keeper::holder_on_host(agent, inside).ok_or("LOSS: the holder is gone in its sleep")?;
-        let page = keeper::page_from_host(holder, at).map_err(|cause| format!("LOSS: its memory: {cause}"))?;
+        let page =
+            keeper::page_from_host(holder, at).map_err(|cause| format!("LOSS: its memory: {cause}"))?;
         let root = format!("/proc/{holder}/root{FOLDER}");
         let sight = keeper::look_from_host(root.as_ref()).map_err(|cause| format!("{root}: {cause}"))?;
         let fits = |version: &Version| {

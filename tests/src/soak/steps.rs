@@ -46,7 +46,12 @@ impl Actor {
     /// What was done to the sandbox at hand.
     pub(super) fn history(&self) -> String {
         let from = self.kept.history.len().saturating_sub(60);
-        format!("actor {}, sandbox {}:\n  {}", self.number, self.kept.id, self.kept.history[from..].join("\n  "))
+        format!(
+            "actor {}, sandbox {}:\n  {}",
+            self.number,
+            self.kept.id,
+            self.kept.history[from..].join("\n  ")
+        )
     }
 
     /// One step and the look after it.
@@ -54,7 +59,8 @@ impl Actor {
         let name = self.act(shared).await?;
         shared.count(name);
         self.kept.verify(shared).await?;
-        if self.kept.full && self.kept.phase == "running" && self.kept.may.iter().all(|v| v.memory.is_none()) {
+        if self.kept.full && self.kept.phase == "running" && self.kept.may.iter().all(|v| v.memory.is_none())
+        {
             self.make_room(shared).await?;
         }
         let seed = self.dice.roll();
@@ -251,8 +257,9 @@ impl Actor {
             remove_snapshot(shared, &oldest.id).await?;
         }
         let memory = shared.memory && self.kept.phase != "stopped" && self.dice.percent(40);
-        let reply =
-            shared.call(Method::POST, &self.kept.path("/snapshots"), Some(json!({ "memory": memory }))).await?;
+        let reply = shared
+            .call(Method::POST, &self.kept.path("/snapshots"), Some(json!({ "memory": memory })))
+            .await?;
         self.kept.note(format!("snapshot memory={memory} ({}) → {}", self.kept.phase, said(&reply)));
         match reply {
             Reply::Lost => self.forget_unknown_snapshots(shared).await?,
@@ -376,7 +383,12 @@ impl Actor {
         let from = self.kept.phase.clone();
         let body = json!({ "snapshot": moment.id });
         let reply = shared.call(Method::POST, &self.kept.path("/rollback"), Some(body)).await?;
-        self.kept.note(format!("rollback to {} memory={} ({from}) → {}", moment.id, moment.memory, said(&reply)));
+        self.kept.note(format!(
+            "rollback to {} memory={} ({from}) → {}",
+            moment.id,
+            moment.memory,
+            said(&reply)
+        ));
         let mut after = moment.may.clone();
         if !matches!(reply, Reply::Answer(_)) {
             after.extend(moment.may.iter().map(Version::without_memory));
@@ -516,7 +528,11 @@ fn between(old: &Version, lines: &str) -> Vec<Version> {
                 memory = memory.zip(seed).map(|(memory, seed)| memory.stirred(seed));
             }
         }
-        found.push(Version { sight: Arc::new(tree.sight()), tree: Arc::new(tree.clone()), memory: memory.clone() });
+        found.push(Version {
+            sight: Arc::new(tree.sight()),
+            tree: Arc::new(tree.clone()),
+            memory: memory.clone(),
+        });
     }
     found
 }

@@ -150,19 +150,22 @@ impl Checkpoints {
     /// Waits until no CRIU works on a sandbox any more. A server that died may have left one under way, and until it has ended
     /// the processes are neither frozen nor free.
     pub(crate) fn wait_for_criu(&self, sandbox: &SandboxId, at_most: Duration) -> io::Result<()> {
-        let begun = Instant::now();
-        for folder in [self.named(sandbox, DRAFT), self.path(sandbox), self.named(sandbox, SPENT)] {
-            let Ok(images) = File::open(folder.join(IMAGES)) else { continue };
-            while let Err(error) = rustix::fs::flock(images.as_fd(), FlockOperation::NonBlockingLockExclusive)
-            {
-                if begun.elapsed() >= at_most {
-                    return Err(error.into());
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
-        Ok(())
+        let end = Instant::now() + at_most;
+        let folders = [self.named(sandbox, DRAFT), self.path(sandbox), self.named(sandbox, SPENT)];
+        folders.iter().try_for_each(|folder| wait_for_images(folder, end))
     }
+}
+
+/// Waits until no CRIU works on the images of a folder any more.
+pub(crate) fn wait_for_images(folder: &Path, end: Instant) -> io::Result<()> {
+    let Ok(images) = File::open(folder.join(IMAGES)) else { return Ok(()) };
+    while let Err(error) = rustix::fs::flock(images.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+        if Instant::now() >= end {
+            return Err(error.into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// The images of a checkpoint, held for a restore. Several may restore the same at once.

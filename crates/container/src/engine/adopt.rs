@@ -18,6 +18,7 @@ use super::provide::network;
 use super::reaper::{Ground, Remains};
 use super::snapshot::blocking;
 use super::{Inner, failed};
+use crate::checkpoint::wait_for_images;
 
 /// LIMIT: how long ends of strangers are waited for; what is left then goes to the reaper.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
@@ -99,6 +100,16 @@ impl Inner {
             if let Err(cause) = waited {
                 tracing::error!(sandbox = %known.sandbox, %cause, "CRIU still works on a sandbox");
             }
+        }
+        // A dump for a snapshot freezes its sandbox too, until it has ended.
+        let layers = Arc::clone(&self.ground.layers);
+        let waited = blocking(move || {
+            let end = Instant::now() + CRIU_WITHIN;
+            let all = layers.unwanted_snapshots(&HashSet::new())?;
+            all.iter().try_for_each(|name| wait_for_images(&layers.snapshot_path(name).join("memory"), end))
+        });
+        if let Err(cause) = waited.await {
+            tracing::error!(%cause, "CRIU still works on a snapshot");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
@@ -264,17 +264,22 @@ impl Inner {
     ) -> Result<(), ProviderError> {
         let seal = parse(snapshot, seal)?;
         self.check_snapshot(snapshot, &seal).await?;
+        self.verify_memory(snapshot, &seal).await?;
         let (layers, id) = (Arc::clone(&self.ground.layers), snapshot.as_str().to_owned());
-        let memory = seal.images.is_some().then(|| self.memory_of(snapshot));
-        let work = move || {
-            layers.verify(&id, &seal).map_err(copy_failed)?;
-            match memory.map(|folder| Manifest::verify(&folder)) {
-                None | Some(Ok(_)) => Ok(()),
-                Some(Err(error)) if error.is_damage() => {
-                    Err(copy_failed(CopyError::Damaged(error.to_string())))
-                }
-                Some(Err(error)) => Err(io::Error::other(error)),
-            }
+        let work = move || layers.verify(&id, &seal).map_err(copy_failed);
+        blocking(work).await.map_err(not_copied(snapshot, None))
+    }
+
+    /// Reads all of its memory, where it has some.
+    async fn verify_memory(&self, snapshot: &SnapshotId, seal: &Seal) -> Result<(), ProviderError> {
+        if seal.images.is_none() {
+            return Ok(());
+        }
+        let memory = self.memory_of(snapshot);
+        let work = move || match Manifest::verify(&memory) {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_damage() => Err(copy_failed(CopyError::Damaged(error.to_string()))),
+            Err(error) => Err(io::Error::other(error)),
         };
         blocking(work).await.map_err(not_copied(snapshot, None))
     }
@@ -312,7 +317,8 @@ impl Inner {
         task.await.map_err(failed("rolling back"))?
     }
 
-    /// The order is what a crash may leave: old files without memory, new files without memory, new files with theirs. Done
+    /// The copy comes first, so that a snapshot that can't be used or a full disk does not cost the sandbox its processes. Then
+    /// the order is what a crash may leave: old files without memory, new files without memory, new files with theirs. Done
     /// once more, it comes to its end.
     async fn rollback_in_turn(
         &self,
@@ -324,30 +330,85 @@ impl Inner {
     ) -> Result<RolledBack, ProviderError> {
         let _turn = place.turn.lock().await;
         let _changing = self.adoption.read().await;
-        // A snapshot that can't be used must not cost the sandbox its processes.
-        self.check_snapshot(snapshot, seal).await?;
-        self.check_room(snapshot, seal, limits).await?;
-        if let Some((_, live)) = place.live() {
-            if live.facts.storage == Storage::Memory {
-                return Err(in_memory());
-            }
-            self.end(place, &live, None).await?;
+        let live = place.live().map(|(_, live)| live);
+        if live.as_ref().is_some_and(|live| live.facts.storage == Storage::Memory) {
+            return Err(in_memory());
         }
+        if seal.images.is_some() {
+            self.check_snapshot(snapshot, seal).await?;
+        }
+        let (layers, name) = (Arc::clone(&self.ground.layers), sandbox.as_str().to_owned());
+        let (id, sealed, limit) =
+            (snapshot.as_str().to_owned(), seal.clone(), u64::from(limits.disk_mib) * MIB);
+        let prepare = move || layers.prepare_rollback(&name, &id, &sealed, limit).map_err(copy_failed);
+        let next = blocking(prepare).await.map_err(not_copied(snapshot, Some(*limits)))?;
+        let remains = match live {
+            Some(live) => self.end_at_once(place, &live).await,
+            None => Ok(Remains::default()),
+        };
+        let swapped = match &remains {
+            Ok(_) => self.swap_files(sandbox, &next).await,
+            Err(_) => Ok(()),
+        };
+        // The old files, or a copy that nobody wants. Only when nobody is in them any more.
+        let (remains, ended) =
+            remains.map_or_else(|error| (Remains::default(), Err(error)), |remains| (remains, Ok(())));
+        self.reaper.take(Remains { layer: Some(next), ..remains });
+        ended?;
+        swapped?;
+        match seal.images {
+            Some(_) => self.place_memory(sandbox, snapshot).await.map(|()| RolledBack::Memory),
+            None => Ok(RolledBack::Files),
+        }
+    }
+
+    async fn swap_files(&self, sandbox: &SandboxId, next: &str) -> Result<(), ProviderError> {
         // Memory of the old files must never meet the new ones.
         self.remove_checkpoint(sandbox).await?;
-        self.roll_back_files(sandbox, snapshot, seal, limits).await?;
-        if seal.images.is_none() {
-            return Ok(RolledBack::Files);
+        let (layers, name, next) =
+            (Arc::clone(&self.ground.layers), sandbox.as_str().to_owned(), next.to_owned());
+        blocking(move || layers.swap_in(&name, &next)).await.map_err(failed("putting files in place"))
+    }
+
+    /// Ends an instance without waiting for the kernel to take it apart: it stands still first, and each of its processes has
+    /// its end before it when it goes on. Its layer may be put aside at once, and goes after what is answered.
+    async fn end_at_once(&self, place: &Place, live: &Arc<Live>) -> Result<Remains, ProviderError> {
+        if self.freeze(live).await.is_err() {
+            return self.end(place, live, None).await.map(|()| Remains::default());
         }
+        live.expect_end();
+        let (ground, doomed) = (Arc::clone(&self.ground), Arc::clone(live));
+        let work = move || {
+            if let Some(link) = doomed.facts.link {
+                // A link that can't be closed dies with its namespace.
+                let _ = ground.router.lock().unwrap_or_else(PoisonError::into_inner).detach(link);
+            }
+            ground.kill_all(&doomed.facts.cgroup)
+        };
+        if self.hands.run(work).await.is_err() {
+            return self.end(place, live, None).await.map(|()| Remains::default());
+        }
+        let pidfd = live.pidfd().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
+        place.set_live(None);
+        Ok(Remains {
+            pidfd: Some(pidfd),
+            cgroup: Some(live.facts.cgroup.clone()),
+            link: live.facts.link,
+            first_id: Some(live.facts.first_id),
+            ..Remains::default()
+        })
+    }
+
+    /// Makes the memory of a snapshot the sandbox's checkpoint.
+    async fn place_memory(&self, sandbox: &SandboxId, snapshot: &SnapshotId) -> Result<(), ProviderError> {
         let (checkpoints, sandbox, from) =
             (self.checkpoints.clone(), sandbox.clone(), self.memory_of(snapshot));
-        let place_memory = move || {
+        let work = move || {
             let draft = checkpoints.draft(&sandbox)?;
             copy_checkpoint(&from, &draft.folder)?;
             checkpoints.commit(&sandbox, &draft.folder)
         };
-        blocking(place_memory).await.map_err(not_copied(snapshot, None))?;
-        Ok(RolledBack::Memory)
+        blocking(work).await.map_err(not_copied(snapshot, None))
     }
 
     /// Every use makes this quick look.
@@ -365,37 +426,6 @@ impl Inner {
             }
         };
         blocking(work).await.map_err(not_copied(snapshot, None))
-    }
-
-    async fn check_room(
-        &self,
-        snapshot: &SnapshotId,
-        seal: &Seal,
-        limits: &Limits,
-    ) -> Result<(), ProviderError> {
-        let (layers, id, seal) =
-            (Arc::clone(&self.ground.layers), snapshot.as_str().to_owned(), seal.clone());
-        let limit = u64::from(limits.disk_mib) * MIB;
-        let work = move || layers.inheritance(&id, &seal, limit).map(drop).map_err(copy_failed);
-        blocking(work).await.map_err(not_copied(snapshot, Some(*limits)))
-    }
-
-    async fn roll_back_files(
-        &self,
-        sandbox: &SandboxId,
-        snapshot: &SnapshotId,
-        seal: &Seal,
-        limits: &Limits,
-    ) -> Result<(), ProviderError> {
-        let (layers, name) = (Arc::clone(&self.ground.layers), sandbox.as_str().to_owned());
-        let (id, seal, limit) =
-            (snapshot.as_str().to_owned(), seal.clone(), u64::from(limits.disk_mib) * MIB);
-        let work = move || layers.roll_back(&name, &id, &seal, limit).map_err(copy_failed);
-        let aside = blocking(work).await.map_err(not_copied(snapshot, Some(*limits)))?;
-        if let Some(layer) = aside {
-            self.reaper.take(Remains { layer: Some(layer), ..Remains::default() });
-        }
-        Ok(())
     }
 
     /// At adoption, with everything else in place: removes every snapshot that is not wanted, and what a rollback left.
