@@ -32,6 +32,9 @@ pub(crate) struct Options {
     /// The binary under test.
     #[arg(long, default_value = "target/release/atoll")]
     pub(crate) atoll: PathBuf,
+    /// Only the rows about the life of a sandbox; nothing is written.
+    #[arg(long)]
+    pub(crate) life: bool,
     /// Where the figures go.
     #[arg(long, default_value = "bench/RESULTS.md")]
     pub(crate) out: PathBuf,
@@ -72,10 +75,16 @@ fn measure(options: &Options) -> Result<()> {
     report.compare_with_peers();
     let text = report.render();
     print!("{text}");
+    if options.life {
+        return Ok(());
+    }
     std::fs::write(&options.out, text).with_context(|| format!("cannot write {}", options.out.display()))
 }
 
 fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> Result<()> {
+    if options.life {
+        return life::measure(options, place, report);
+    }
     density::measure(options, place, report)?;
     latency::warm(options, place, report)?;
     latency::cold(options, place, report)?;
