@@ -5,7 +5,6 @@ use std::time::Duration;
 use atoll_agentapi::{AgentClient, ExitStatus, ProcessEvent, ProcessStream, StartProcess};
 use atoll_model::{Code, Principal};
 use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::time::Instant;
 
@@ -15,8 +14,7 @@ use crate::follow::{Follow, awake_for, unseen_end};
 use crate::output_room::OutputRoom;
 use crate::registry::Handle;
 use crate::service::{Inner, Service};
-use crate::wake::SandboxAgent;
-use crate::{Exec, ExecEvent, ExecOutcome, LogLine, LogStream, ProcessRecord, ServiceError, TerminalSize};
+use crate::{Exec, ExecEvent, ExecOutcome, ProcessRecord, ServiceError, TerminalSize};
 
 /// LIMIT: collected output per stream; whoever wants more streams it.
 const OUTPUT_MAX: usize = 8 << 20;
@@ -149,19 +147,6 @@ impl Service {
         let stream =
             sandbox.client.attach(pid, tail).await.map_err(|error| refusal(About::Process, error))?;
         Ok(Follow::new(sandbox, pid, stream).into_events())
-    }
-
-    /// Output of detached processes and of the lease's own command: what is kept, then, with `follow`, what comes.
-    pub async fn logs(
-        &self,
-        who: &Principal,
-        ident: &str,
-        follow: bool,
-    ) -> Result<BoxStream<'static, LogLine>, ServiceError> {
-        let SandboxAgent { client, busy, .. } = self.agent(who, ident).await?;
-        let tail = client.logs(follow, None).await.map_err(|error| refusal(About::Process, error))?;
-        let lines = tail.into_stream().filter_map(|line| async move { line.ok().map(log_line) });
-        Ok(busy.during(lines))
     }
 }
 
@@ -309,20 +294,6 @@ fn record(info: atoll_agentapi::ProcessInfo) -> ProcessRecord {
         tag: Some(info.tag).filter(|tag| !tag.is_empty()),
         terminal: info.pty,
         started_at_ms: i64::try_from(info.started_at_ms).unwrap_or(i64::MAX),
-    }
-}
-
-fn log_line(line: atoll_agentapi::LogLine) -> LogLine {
-    LogLine {
-        at_ms: i64::try_from(line.at_ms).unwrap_or(i64::MAX),
-        pid: line.pid,
-        stream: match line.stream {
-            atoll_agentapi::LogStream::Stdout => LogStream::Stdout,
-            atoll_agentapi::LogStream::Stderr => LogStream::Stderr,
-            atoll_agentapi::LogStream::Pty => LogStream::Terminal,
-        },
-        data: line.data,
-        dropped: line.dropped,
     }
 }
 

@@ -26,6 +26,7 @@ mod holds;
 mod housekeeping;
 mod idle;
 mod keys;
+mod logs;
 mod metrics;
 mod notices;
 mod output_room;

@@ -1,0 +1,95 @@
+//! The sandbox's logs: output of detached processes and of the lease's own command.
+
+use atoll_agentapi::LogTail;
+use atoll_model::Principal;
+use futures::stream::BoxStream;
+
+use crate::agent::{About, refusal};
+use crate::follow::WayBack;
+use crate::service::Service;
+use crate::wake::SandboxAgent;
+use crate::{LogLine, LogStream, ServiceError};
+
+impl Service {
+    /// Output of detached processes and of the lease's own command: what is kept, then, with `follow`, what comes.
+    pub async fn logs(
+        &self,
+        who: &Principal,
+        ident: &str,
+        follow: bool,
+    ) -> Result<BoxStream<'static, LogLine>, ServiceError> {
+        let SandboxAgent { client, handle, busy, .. } = self.agent(who, ident).await?;
+        let tail = client.logs(follow, None).await.map_err(|error| refusal(About::Process, error))?;
+        let back = follow.then(|| WayBack::new(handle));
+        let reader = Reader { tail, back, last: None, told: None };
+        let lines =
+            futures::stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) });
+        Ok(busy.during(lines))
+    }
+}
+
+/// Reads on after a restore of the sandbox's memory, from the piece after the last one.
+struct Reader {
+    tail: LogTail,
+    /// Only for who follows.
+    back: Option<WayBack>,
+    /// When the last piece was written, and how many of that millisecond have come.
+    last: Option<(u64, u32)>,
+    /// What comes again at the beginning of a second reading.
+    told: Option<(u64, u32)>,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<LogLine> {
+        loop {
+            match self.tail.next().await? {
+                Ok(line) if self.is_told(line.at_ms) => {}
+                Ok(line) => {
+                    self.last = match self.last {
+                        Some((at_ms, count)) if at_ms == line.at_ms => Some((at_ms, count + 1)),
+                        _ => Some((line.at_ms, 1)),
+                    };
+                    return Some(log_line(line));
+                }
+                Err(error) => {
+                    let agent = self.back.as_mut()?.after(&error).await?;
+                    self.tail = agent.logs(true, None).await.ok()?;
+                    self.told = self.last;
+                }
+            }
+        }
+    }
+
+    /// The kept pieces come in the order and form in which they came before; the first that is newer ends the repetition.
+    fn is_told(&mut self, at_ms: u64) -> bool {
+        match &mut self.told {
+            Some((last, _)) if at_ms < *last => true,
+            Some((last, count)) if at_ms == *last => {
+                *count -= 1;
+                if *count == 0 {
+                    self.told = None;
+                }
+                true
+            }
+            Some(_) => {
+                self.told = None;
+                false
+            }
+            None => false,
+        }
+    }
+}
+
+fn log_line(line: atoll_agentapi::LogLine) -> LogLine {
+    LogLine {
+        at_ms: i64::try_from(line.at_ms).unwrap_or(i64::MAX),
+        pid: line.pid,
+        stream: match line.stream {
+            atoll_agentapi::LogStream::Stdout => LogStream::Stdout,
+            atoll_agentapi::LogStream::Stderr => LogStream::Stderr,
+            atoll_agentapi::LogStream::Pty => LogStream::Terminal,
+        },
+        data: line.data,
+        dropped: line.dropped,
+    }
+}
