@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use atoll_agentapi::{AgentClient, ProcessEvent, StartProcess, TerminalSize};
 use atoll_container::Config;
 use atoll_model::{Held, InstanceId};
 use atoll_provider::{Booted, Fate, InstanceSpec, Known, Provider, ProviderError};
@@ -444,6 +445,64 @@ fn what_cannot_be_dumped_stays_frozen_and_runs_on() {
     );
 }
 
+/// Types a line and waits until the screen shows what is expected.
+async fn typed(agent: &AgentClient, terminal: u32, line: &str, expected: &str) {
+    let mut screen = agent.attach(terminal, false).await.unwrap();
+    agent.send_stdin(terminal, format!("{line}\n")).await.unwrap();
+    let mut seen = String::new();
+    let shown = async {
+        while !seen.contains(expected) {
+            if let Some(Ok(ProcessEvent::Pty(bytes))) = screen.next().await {
+                seen.push_str(&String::from_utf8_lossy(&bytes));
+            }
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(10), shown).await.is_ok();
+    assert!(in_time, "{line:?} shows {seen:?}");
+}
+
+#[test]
+fn a_shell_with_job_control_goes_on_with_its_jobs() {
+    in_world(
+        |_| {},
+        |world| async {
+            if !has_criu(&world) {
+                return world;
+            }
+            let mut spec = world.spec();
+            let mut booted = world.create(&spec).await;
+            let agent = world.agent(&spec, &booted);
+            let shell = StartProcess {
+                cmd: "/bin/sh".into(),
+                args: vec!["-i".into()],
+                pty: Some(TerminalSize { cols: 90, rows: 30 }),
+                ..StartProcess::default()
+            };
+            let (terminal, screen) = agent.start(shell).await.unwrap();
+            drop(screen);
+            typed(
+                &agent,
+                terminal.pid,
+                "cd /tmp; MARK=kept; sleep 1000 & echo started=$((1+1))",
+                "started=2",
+            )
+            .await;
+            for _ in 0..2 {
+                checkpoint(&world, &spec).await;
+                booted = restore(&world, &mut spec, &booted).await;
+                let agent = world.agent(&spec, &booted);
+                let line = "echo at=$(pwd) mark=$MARK size=$(stty size)";
+                typed(&agent, terminal.pid, line, "at=/tmp mark=kept size=30 90").await;
+                typed(&agent, terminal.pid, "jobs", "sleep 1000").await;
+            }
+            let agent = world.agent(&spec, &booted);
+            typed(&agent, terminal.pid, "kill %1; wait; echo over=$((2+2))", "over=4").await;
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
+
 /// A crash between the rename and the end of the processes leaves both.
 #[test]
 fn where_a_frozen_tree_and_its_checkpoint_are_both_there_the_tree_is_kept() {
@@ -535,7 +594,8 @@ fn figures_of_a_python_process_that_holds_50_mb() {
         Some(templates.into()),
         |_| {},
         |world| async {
-            let mut spec = world.spec_of("debian");
+            let template = std::env::var("ATOLL_TEST_TEMPLATE").unwrap_or_else(|_| "debian".into());
+            let mut spec = world.spec_of(&template);
             let mut booted = world.create(&spec).await;
             let program = "import os,time,hashlib\nm=os.urandom(50<<20)\nh=lambda: hashlib.sha256(m).hexdigest()\nopen('/tmp/first','w').write(h())\nwhile True:\n  time.sleep(0.01)\n  if os.path.exists('/tmp/ask'): os.remove('/tmp/ask'); open('/tmp/again','w').write(h())\n";
             let agent = world.agent(&spec, &booted);

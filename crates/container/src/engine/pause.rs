@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -95,8 +96,11 @@ impl Inner {
     pub(super) async fn checkpoint(self: &Arc<Self>, target: &Target) -> Result<(), ProviderError> {
         let (engine, target) = (Arc::clone(self), target.clone());
         let (mut answer, waiting) = oneshot::channel();
+        // Counted as a start is: a server that closes waits for it.
+        engine.starting.fetch_add(1, Ordering::SeqCst);
         tokio::spawn(async move {
             let outcome = engine.checkpoint_in_turn(&target, &mut answer).await;
+            engine.starting.fetch_sub(1, Ordering::SeqCst);
             let _ = answer.send(outcome);
         });
         waiting.await.map_err(failed("checkpointing"))?
