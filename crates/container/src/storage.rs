@@ -88,11 +88,10 @@ impl Layers {
         layers.opened().map_err(|cause| failed("make a folder", cause))
     }
 
-    /// Makes the folders, and finishes or takes back what was cut short.
+    /// Makes the folders, and removes the books of layers that are gone.
     fn opened(self) -> io::Result<Self> {
         make_private(&self.root)?;
         make_private(&self.at.join("snapshots"))?;
-        self.recover()?;
         self.remove_stale_books()?;
         Ok(self)
     }

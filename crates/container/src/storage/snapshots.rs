@@ -3,7 +3,7 @@
 //! ```text
 //! DATA/pool/snapshots/<snapshot>/files/    a copy of the layer, read-only
 //!                               /memory/   its processes, where they were kept (see `checkpoint`)
-//! DATA/pool/layers/.old-<sandbox>/         put aside by a rollback until the new layer stands in its place
+//! DATA/pool/layers/.new-<sandbox>-…/       a copy that a rollback is about to exchange with the layer
 //! ```
 //!
 //! On btrfs every copy is made by the kernel in a few milliseconds, whatever its size, and is on disk when the call returns.
@@ -20,7 +20,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, XattrFlags};
+use rustix::fs::{CWD, RenameFlags, XattrFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -31,7 +31,7 @@ use super::{Kind, Layers, clear, make_private, pack, prepare, unpack, walk};
 /// Where a layer notes how many bytes it began with.
 const INHERITED: &str = "trusted.atoll.inherited";
 const FILES: &str = "files";
-const ASIDE: &str = ".old-";
+const NEXT: &str = ".new-";
 const FLUSH: &str = ".flush-";
 /// LIMIT: so much can always be written, however much was inherited: a sandbox that can't write at all can't be tidied up.
 const ROOM_LEAST: u64 = 4 << 20;
@@ -105,9 +105,7 @@ impl Layers {
 
     /// Brings all of one layer to disk. There is no call for that which leaves the other layers alone, but a copy does it.
     fn flush(&self, name: &str) -> io::Result<()> {
-        let copy = format!("{FLUSH}{name}");
-        // One that was cut short.
-        let _ = btrfs::remove_subvolume(&self.snapshots(), &copy);
+        let copy = passing_name(FLUSH, name)?;
         btrfs::copy_subvolume(&self.path(name), &self.snapshots(), &copy, Access::ReadOnly)?;
         btrfs::remove_subvolume(&self.snapshots(), &copy)
     }
@@ -271,36 +269,42 @@ impl Layers {
         }
     }
 
-    /// Puts a copy of the snapshot in the place of the layer `name`, whose sandbox has ended. The old one is put aside first;
-    /// the copy is on disk under its name or not at all, and [`Layers::recover`] sees which. Answers what was put aside.
-    pub(crate) fn roll_back(
+    /// Makes a copy of the snapshot beside the layer `name`, for [`Layers::swap_in`]; answers its name. The layer may be in
+    /// use.
+    pub(crate) fn prepare_rollback(
         &self,
         name: &str,
         snapshot: &str,
         seal: &Seal,
         limit_bytes: u64,
-    ) -> Result<Option<String>, CopyError> {
+    ) -> Result<String, CopyError> {
         self.check(snapshot, seal)?;
         let inherited = self.inheritance(snapshot, seal, limit_bytes)?;
-        let aside = format!("{ASIDE}{name}");
-        // Left by one that was cut short after the new layer stood.
-        self.remove(&aside)?;
-        let (old, kept) = (self.path(name), self.path(&aside));
-        let had_one = old.exists();
-        if had_one {
-            fs::rename(&old, &kept)?;
-        }
-        let made = self.copy_of(snapshot, seal, name);
-        if let Err(cause) = made {
-            let _ = self.remove(name);
-            if had_one {
-                fs::rename(&kept, &old)?;
+        let next = passing_name(NEXT, name)?;
+        let make = || -> Result<(), CopyError> {
+            self.copy_of(snapshot, seal, &next)?;
+            self.note_inherited(&self.path(&next), inherited)?;
+            Ok(self.set_limit(&next, limit_bytes)?)
+        };
+        match make() {
+            Ok(()) => Ok(next),
+            Err(cause) => {
+                let _ = self.remove(&next);
+                Err(cause)
             }
-            return Err(cause);
         }
-        self.note_inherited(&old, inherited)?;
-        self.set_limit(name, limit_bytes)?;
-        Ok(had_one.then_some(aside))
+    }
+
+    /// Exchanges the layer `name` with the copy `next`, in one step: whatever happens, its files are the old or the new ones.
+    /// On disk when it returns; the old ones are then at `next`.
+    pub(crate) fn swap_in(&self, name: &str, next: &str) -> io::Result<()> {
+        let (new, old) = (self.path(next), self.path(name));
+        match rustix::fs::renameat_with(CWD, &new, CWD, &old, RenameFlags::EXCHANGE) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::NOENT) => fs::rename(&new, &old)?,
+            Err(error) => return Err(error.into()),
+        }
+        self.commit_names()
     }
 
     /// Removes the books of what is gone; before anything new is made.
@@ -319,18 +323,6 @@ impl Layers {
         let removed = quota.remove_stale(&self.at, &live)?;
         if removed > 0 {
             tracing::debug!(removed, "books of layers that are gone were removed");
-        }
-        Ok(())
-    }
-
-    /// Puts back what a rollback put aside, where no new layer came to stand. The rest of what it left is an unknown layer.
-    pub(super) fn recover(&self) -> io::Result<()> {
-        for aside in self.list()? {
-            let Some(name) = aside.strip_prefix(ASIDE) else { continue };
-            if !self.exists(name) {
-                self.remove(name)?;
-                fs::rename(self.path(&aside), self.path(name))?;
-            }
         }
         Ok(())
     }
@@ -381,8 +373,7 @@ impl Layers {
         limit_bytes: u64,
         input: &mut impl Read,
     ) -> Result<(), ReadError> {
-        let half = format!(".unpack-{name}-tmp");
-        self.remove(&half)?;
+        let half = passing_name(".unpack-", name)?;
         match &self.kind {
             Kind::Btrfs { .. } => btrfs::create_subvolume(&self.root, &half)?,
             Kind::Folders => fs::create_dir(self.path(&half))?,
@@ -436,6 +427,13 @@ impl Layers {
         }
         self.used_bytes(name)
     }
+}
+
+/// A name that nothing had before: what is under an old one may be about to be removed.
+fn passing_name(kind: &str, of: &str) -> io::Result<String> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    Ok(format!("{kind}{of}-{}", hex::encode(random)))
 }
 
 /// Copies the content of a layer between plain folders, and brings it to disk.
