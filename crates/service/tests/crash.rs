@@ -305,6 +305,46 @@ async fn a_server_that_dies_over_an_archive_leaves_all_files_here_or_there() {
     every_place(4).await;
 }
 
+/// Panics at the nth time that any place is reached, once.
+fn panic_at(at: usize) -> (FailPoint, Arc<AtomicUsize>) {
+    let reached = Arc::new(AtomicUsize::new(0));
+    let own = Arc::clone(&reached);
+    let hook = FailPoint::new(move |place| {
+        // Behind the last code of an effect nothing can panic; what is lost there ends with the phase's deadline.
+        let is_time = place != "effect.after" && own.fetch_add(1, Ordering::SeqCst) + 1 == at;
+        Box::pin(async move { assert!(!is_time, "a test asked for a panic at {place}") })
+    });
+    (hook, reached)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_panics_at_any_place_of_a_pause_loses_no_byte_of_memory() {
+    let disk = Pause { memory: Some(Held::Disk) };
+    // The places of a create come first and are tried elsewhere.
+    for at in 8.. {
+        let (failpoint, reached) = panic_at(at);
+        let world = World::with(Options { failpoint: Some(failpoint), ..Default::default() }).await;
+        let id = begin(&world.service, &world.admin, &world.fake).await;
+        for ask in [Pause::default(), disk] {
+            // Either may fail because of the panic; nothing of it may be lost.
+            let _ = world.service.pause(&world.admin, "x", ask, true).await;
+            let _ = world.service.resume(&world.admin, "x", true).await;
+        }
+        settle(&world).await;
+        world.service.start(&world.admin, "x", true).await.unwrap();
+        for _ in 0..3 {
+            world.quiet().await;
+        }
+        assert!(!world.fake.is_frozen(&id), "it runs, as its lease says");
+        let memory = world.fake.memory(&id, |bytes| bytes.clone());
+        assert_eq!(memory.as_deref(), Some(&b"known"[..]), "panicked at {at}");
+        world.assert_no_leaks().await;
+        if reached.load(Ordering::SeqCst) < at {
+            break;
+        }
+    }
+}
+
 #[test]
 fn every_named_place_belongs_to_a_part_of_a_life() {
     let all: std::collections::BTreeSet<_> = FailPoint::PLACES.iter().copied().collect();

@@ -339,9 +339,16 @@ async fn checkpoint(job: &Job) -> Result<(), ProviderError> {
     let target = job.target();
     let written = job.unless_stopped(job.inner.provider.checkpoint(&target)).await;
     job.inner.failpoint.reach("checkpoint.after").await;
-    written.unwrap_or_else(|| {
-        Err(ProviderError::Late { what: "writing the memory to disk".to_owned(), after: DROPPABLE })
-    })
+    let Some(Err(error)) = written else {
+        return written.unwrap_or_else(|| {
+            Err(ProviderError::Late { what: "writing the memory to disk".to_owned(), after: DROPPABLE })
+        });
+    };
+    // Only the answer may have been lost; a pause of what is on disk says so.
+    match job.inner.provider.pause(&target).await {
+        Ok(Held::Disk) => Ok(()),
+        Ok(Held::Live) | Err(_) => Err(error),
+    }
 }
 
 async fn rollback(job: &Job) -> Result<RolledBack, ServiceError> {
@@ -426,7 +433,15 @@ async fn resume(job: &Job) -> Outcome {
     let resumed = job.inner.provider.resume(&job.target()).await;
     job.inner.failpoint.reach("resume.after").await;
     match (resumed, &job.row) {
-        (Err(ProviderError::Gone { .. }), _) => Outcome::Gone,
+        // A checkpoint that was said to have failed may have come to its end.
+        (Err(ProviderError::Gone { .. }), _) => match job.inner.provider.pause(&job.target()).await {
+            Ok(_) => Outcome::Resumed(Err(ServiceError::new(
+                Code::SandboxUnavailable,
+                "it was not where it should have been; its memory is kept",
+            )
+            .hint("resume it"))),
+            Err(_) => Outcome::Gone,
+        },
         (Ok(()), Some(row)) if Tokens::from_row(&row.agent_token).is_open() => {
             // It was restored before, but nobody could talk to its agent.
             talk(job, row.instance.clone(), row.facts.clone(), &row.agent_token).await
