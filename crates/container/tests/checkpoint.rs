@@ -24,9 +24,9 @@ fn has_criu(world: &World) -> bool {
     has
 }
 
-fn held_program(folder: &Path) -> Vec<u8> {
-    let program = folder.join("held");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/held.c");
+fn built(folder: &Path, name: &str) -> Vec<u8> {
+    let program = folder.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-static", "-pthread", "-o"]).arg(&program).arg(source).arg("-lutil");
     assert!(cc.status().unwrap().success());
@@ -39,7 +39,7 @@ async fn holding(world: &World) -> (InstanceSpec, Booted) {
     let booted = world.create(&spec).await;
     let folder = tempfile::tempdir().unwrap();
     let agent = world.agent(&spec, &booted);
-    agent.write_bytes("/held", Some("root"), Some(0o755), held_program(folder.path())).await.unwrap();
+    agent.write_bytes("/held", Some("root"), Some(0o755), built(folder.path(), "held")).await.unwrap();
     let address = booted.facts["link"]["address"].as_str().unwrap();
     let line = format!(
         "setsid /held {address} </dev/null >/tmp/out 2>&1 & for i in $(seq 200); do [ -e /tmp/holding ] && exit 0; usleep 10000; done; cat /tmp/out; exit 1"
@@ -439,6 +439,45 @@ fn what_cannot_be_dumped_stays_frozen_and_runs_on() {
             assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), Held::Live);
             world.engine.resume(&target(&spec)).await.unwrap();
             assert_eq!(world.sh(&spec, &booted, "echo on").await, (0, "on".into()));
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
+
+#[test]
+fn a_restored_sandbox_is_shut_in_as_a_fresh_one() {
+    in_world(
+        |_| {},
+        |world| async {
+            if !has_criu(&world) {
+                return world;
+            }
+            let mut spec = world.spec();
+            let booted = world.create(&spec).await;
+            let folder = tempfile::tempdir().unwrap();
+            let probe = built(folder.path(), "probe");
+            world
+                .agent(&spec, &booted)
+                .write_bytes("/probe", Some("root"), Some(0o755), probe)
+                .await
+                .unwrap();
+            // What leads out, and what is seen of the machine.
+            let look = "/probe; cat /proc/self/cgroup /proc/self/uid_map /proc/self/limits; ls -la / /dev 2>&1 | sed 's/[0-9:]* [a-z.]*$//'; ls /sys/class/net; cat /proc/mounts | sort; for f in mem maps environ; do cat /proc/1/$f >/dev/null 2>&1; echo $f $?; done; id";
+            let before = world.sh(&spec, &booted, look).await;
+            checkpoint(&world, &spec).await;
+            let restored = restore(&world, &mut spec, &booted).await;
+            let after = world.sh(&spec, &restored, look).await;
+            // Its ids on the host are others, and only a fresh layer gets an overlay with a mark of its own.
+            let lines = |said: &str, booted: &Booted| -> Vec<String> {
+                let first = booted.facts["first_id"].as_u64().unwrap();
+                let said = said.replace(&first.to_string(), "ID").replace(&(first + 5).to_string(), "ID+5");
+                said.replace(",uuid=on", "").lines().map(str::to_owned).collect()
+            };
+            let (was, is) = (lines(&before.1, &booted), lines(&after.1, &restored));
+            let lost: Vec<_> = was.iter().filter(|line| !is.contains(line)).collect();
+            let new: Vec<_> = is.iter().filter(|line| !was.contains(line)).collect();
+            assert!(lost.is_empty() && new.is_empty(), "lost {lost:#?}, new {new:#?}");
             world.destroy(&spec).await;
             world
         },
