@@ -180,6 +180,7 @@ impl Service {
         let lease = self.until_within(handle.clone(), long, is_end).await?;
         let failed = handle.state.borrow().failure.clone();
         match failed {
+            _ if lease.phase == Phase::Deleted && wanted != Phase::Deleted => Err(deleted(&lease)),
             _ if lease.phase == Phase::Failed => Err(failure(&handle, &lease)),
             Some(failure) if lease.phase != wanted => Err(failure),
             _ => Ok(lease.as_ref().clone()),
