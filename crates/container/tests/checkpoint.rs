@@ -463,7 +463,7 @@ fn a_restored_sandbox_is_shut_in_as_a_fresh_one() {
                 .await
                 .unwrap();
             // What leads out, and what is seen of the machine.
-            let look = "/probe; cat /proc/self/cgroup /proc/self/uid_map /proc/self/limits; ls -la / /dev 2>&1 | sed 's/[0-9:]* [a-z.]*$//'; ls /sys/class/net; cat /proc/mounts | sort; for f in mem maps environ; do cat /proc/1/$f >/dev/null 2>&1; echo $f $?; done; id";
+            let look = "/probe; cat /proc/self/cgroup /proc/self/uid_map /proc/self/limits; stat -c '%n %a %u %g %t %T' / /* /.atoll/* /dev/*; ls /sys/class/net; cat /proc/mounts | sort; for f in mem maps environ; do cat /proc/1/$f >/dev/null 2>&1; echo $f $?; done; id";
             let before = world.sh(&spec, &booted, look).await;
             checkpoint(&world, &spec).await;
             let restored = restore(&world, &mut spec, &booted).await;

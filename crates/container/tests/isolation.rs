@@ -370,7 +370,7 @@ fn a_memory_limit_below_what_is_used_is_refused_by_name() {
             assert_eq!(code, 0, "{said}");
             let less = atoll_model::Limits { memory_mib: 32, ..spec.limits };
             match world.engine.resize(&target(&spec), &less).await {
-                Err(ProviderError::Unsupported { .. }) => {}
+                Err(ProviderError::BelowUse { what: "memory_mib", .. }) => {}
                 // v2 makes room by ending processes.
                 Ok(()) => assert!(!Path::new("/sys/fs/cgroup/memory").exists()),
                 Err(other) => panic!("{}", common::chain(&other)),
