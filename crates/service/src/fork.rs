@@ -219,6 +219,10 @@ impl Service {
                 ServiceError::new(Code::InvalidRequest, message).hint("create a new sandbox from it instead")
             );
         }
+        if snapshot.memory {
+            // Its pages are read whole only when they are used; then it would be too late to stay as it was.
+            self.verify_snapshot(who, snapshot.id.as_str()).await?;
+        }
         let seed = Arc::new(Seed::of(&self.inner, &snapshot.id, true).await?);
         let handle = self.told(who, ident, Verb::Rollback(seed)).await?;
         if !wait {

@@ -520,6 +520,8 @@ async fn a_rollback_puts_files_and_processes_back_and_ends_as_it_began() {
     set(b"3", b"now");
     assert_eq!(service.rollback(who, "x", "files", true).await.unwrap_err().code, Code::Damaged);
     assert_eq!((world.get(&born.id).await.phase, file()), (Phase::Stopped, b"3".to_vec()));
+    world.quiet().await;
+    world.assert_no_leaks().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -357,8 +357,16 @@ async fn rollback(job: &Job) -> Result<RolledBack, ServiceError> {
     };
     let (inner, target) = (&job.inner, job.target());
     inner.failpoint.reach("rollback.before").await;
-    let became = inner.provider.rollback(&target, &seed.snapshot, &seed.seal, &job.lease.limits).await?;
+    let became = inner.provider.rollback(&target, &seed.snapshot, &seed.seal, &job.lease.limits).await;
     inner.failpoint.reach("rollback.after").await;
+    let became = match became {
+        Ok(became) => became,
+        Err(error) => {
+            // What was refused before anything was done still runs, and it is about to be called stopped.
+            gone_is_fine(inner.provider.halt(&target).await)?;
+            return Err(error.into());
+        }
+    };
     if became == RolledBack::Memory && (job.lease.intent == Intent::Stop || seed.token.is_none()) {
         // It shall rest with its files alone.
         let files = Target { sandbox: job.lease.id.clone(), instance: None };
