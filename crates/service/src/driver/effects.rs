@@ -325,7 +325,7 @@ impl Job {
 
 async fn freeze(job: &Job, disk: bool) -> Result<Held, ProviderError> {
     job.inner.failpoint.reach("pause.before").await;
-    let held = job.inner.provider.pause(&job.target()).await?;
+    let held = timed("freeze", job.inner.provider.pause(&job.target())).await?;
     job.inner.failpoint.reach("pause.frozen").await;
     if !disk || held == Held::Disk {
         return Ok(held);
@@ -337,7 +337,7 @@ async fn freeze(job: &Job, disk: bool) -> Result<Held, ProviderError> {
 async fn checkpoint(job: &Job) -> Result<(), ProviderError> {
     job.inner.failpoint.reach("checkpoint.before").await;
     let target = job.target();
-    let written = job.unless_stopped(job.inner.provider.checkpoint(&target)).await;
+    let written = job.unless_stopped(timed("checkpoint", job.inner.provider.checkpoint(&target))).await;
     job.inner.failpoint.reach("checkpoint.after").await;
     let Some(Err(error)) = written else {
         return written.unwrap_or_else(|| {
@@ -357,7 +357,8 @@ async fn rollback(job: &Job) -> Result<RolledBack, ServiceError> {
     };
     let (inner, target) = (&job.inner, job.target());
     inner.failpoint.reach("rollback.before").await;
-    let became = inner.provider.rollback(&target, &seed.snapshot, &seed.seal, &job.lease.limits).await;
+    let rollback = inner.provider.rollback(&target, &seed.snapshot, &seed.seal, &job.lease.limits);
+    let became = timed("rollback", rollback).await;
     inner.failpoint.reach("rollback.after").await;
     let became = match became {
         Ok(became) => became,
@@ -438,7 +439,7 @@ async fn greet(
 
 async fn resume(job: &Job) -> Outcome {
     job.inner.failpoint.reach("resume.before").await;
-    let resumed = job.inner.provider.resume(&job.target()).await;
+    let resumed = timed("thaw", job.inner.provider.resume(&job.target())).await;
     job.inner.failpoint.reach("resume.after").await;
     match (resumed, &job.row) {
         // A checkpoint that was said to have failed may have come to its end.
@@ -470,7 +471,7 @@ async fn restore(job: &Job, made: Option<Value>) -> Outcome {
     inner.failpoint.reach("restore.before").await;
     let facts = match made {
         Some(facts) => facts,
-        None => match inner.provider.restore(&spec(lease, instance.clone(), None)).await {
+        None => match timed("restore", inner.provider.restore(&spec(lease, instance.clone(), None))).await {
             Ok(booted) => booted.facts,
             Err(ProviderError::Gone { .. }) => return Outcome::Gone,
             Err(error) => {

@@ -13,6 +13,7 @@ use super::Driver;
 use super::effects::{Job, Work};
 use crate::ServiceError;
 use crate::agent::Tokens;
+use crate::timed::timed;
 
 /// A snapshot to be taken, and who waits for it.
 pub(crate) struct SnapshotJob {
@@ -116,7 +117,7 @@ impl Job {
             inner.failpoint.reach("snapshot.row").await;
             Ok::<(), ServiceError>(())
         };
-        let copy = inner.provider.snapshot(&target, &wanted.id, wanted.memory);
+        let copy = timed("snapshot", inner.provider.snapshot(&target, &wanted.id, wanted.memory));
         let (row, copy) = tokio::join!(row, copy);
         let copy = copy?;
         row?;
