@@ -1,5 +1,6 @@
 //! The life of a sandbox: pause, checkpoint, snapshot, fork, rollback, archive, wake, and many timers at once.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -219,11 +220,13 @@ fn steps(server: &Server, report: &mut Report) -> Result<()> {
             None => report.note(format!("{step}: the server has no figure for it")),
         }
     }
-    for step in ["checkpoint dump", "checkpoint check", "checkpoint durable", "snapshot", "rollback"] {
+    let mut parts = String::from("| step | median ms |\n|---|---|\n");
+    for step in ["dump", "hashes", "sync to disk", "end", "check", "CRIU", "let go", "snapshot", "rollback"] {
         if let Some(seconds) = median(step) {
-            report.figure(&format!("{step}, the provider's part (median)"), seconds * 1_000.0, "ms", None);
+            let _ = writeln!(parts, "| {step} | {:.2} |", seconds * 1_000.0);
         }
     }
+    report.section("Where checkpoint, restore, snapshot and rollback spend their time", parts);
     Ok(())
 }
 
