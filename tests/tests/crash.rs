@@ -275,6 +275,31 @@ fn a_crash_at_every_named_place_ends_in_the_old_or_the_new_state() {
 }
 
 #[test]
+fn kill_9_in_the_middle_of_restores_leaves_no_criu_behind() {
+    run(async |w| {
+        let mut stage = Stage::new(w).await;
+        for round in 0..8_u64 {
+            stage.prepare(Ask::Restore).await;
+            stage.expect(Ask::Restore);
+            let (method, path, body) = stage.request(Ask::Restore);
+            let after = Duration::from_millis(15 + round * 12);
+            let killer = async {
+                tokio::time::sleep(after).await;
+                w.stop_server(Signal::SIGKILL).await;
+            };
+            let client = stage.shared.client.clone();
+            let _ = futures::join!(attempt(&client, method, &path, body), killer);
+            let started = std::time::Instant::now();
+            w.start_server().await;
+            assert!(started.elapsed() < Duration::from_secs(8), "the start took {:?}", started.elapsed());
+            stage.judge(Ask::Restore, &format!("restore, after {after:?}")).await;
+        }
+        w.delete_all().await;
+        w.leak_check().await;
+    });
+}
+
+#[test]
 fn kill_9_at_random_moments_of_long_transitions_loses_nothing() {
     run(async |w| {
         let mut stage = Stage::new(w).await;

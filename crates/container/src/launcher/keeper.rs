@@ -29,8 +29,9 @@ pub(crate) const WORK: &str = "/tmp";
 pub(crate) const LOG: &str = "criu.log";
 
 /// What CRIU runs between its steps. The two that matter are asked of the server, which answers when it has done its part. No
-/// answer means no restore; CRIU only logs a failure of the last step, so there the tree is ended by hand. Scripts of CRIU have
-/// no descriptors but the first three, so they open the keeper's pipes anew.
+/// answer means no restore: the tree is ended by hand, since CRIU only logs a failure of the last step, and so are CRIU and its
+/// helpers, since it traces every thread by then and would wait for the first process for ever. Scripts of CRIU have no
+/// descriptors but the first three, so they open the keeper's pipes anew.
 const ACTION: &str = r#"#!/bin/sh
 case $CRTOOLS_SCRIPT_ACTION in
 setup-namespaces | pre-resume) ;;
@@ -39,6 +40,12 @@ esac
 if echo "$CRTOOLS_SCRIPT_ACTION $CRTOOLS_INIT_PID" >"$ATOLL_LINE/3" &&
   read -r answer <"$ATOLL_LINE/4" && [ "$answer" = ok ]; then exit 0; fi
 kill -9 "$CRTOOLS_INIT_PID"
+criu=$PPID
+read -r name <"/proc/$criu/comm"
+if [ "$name" = sh ]; then read -r _ _ _ criu _ <"/proc/$criu/stat"; fi
+read -r helpers <"/proc/$criu/task/$criu/children"
+kill -9 "$criu"
+for helper in $helpers; do [ "$helper" = $$ ] || kill -9 "$helper"; done
 exit 1
 "#;
 
