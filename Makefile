@@ -15,6 +15,7 @@ run: ## Install what is missing, build, start a server here and run a first sand
 	@scripts/install-deps run
 	@scripts/build release
 	@$(ROOT) install -m 755 $(TARGET)/release/atoll /usr/local/bin/atoll
+	@$(ROOT) scripts/get-criu >/dev/null || echo "run: without CRIU nothing can be paused to disk; all else works" >&2
 	@exec $(ROOT) /usr/local/bin/atoll serve --tour
 
 build: ## Build the release binary with the agent inside
@@ -49,6 +50,7 @@ kernel: ## Only the suites with real servers and real sandboxes
 
 bench: ## Measure against the bars and the peers; writes bench/RESULTS.md (QUICK=1: one minute)
 	@scripts/install-deps bench
+	@$(ROOT) scripts/get-criu >/dev/null
 	@scripts/build release
 	@cargo build --release --quiet --locked -p atoll-bench
 	@$(ROOT) $(TARGET)/release/atoll-bench --atoll $(TARGET)/release/atoll $(if $(QUICK),--quick)
