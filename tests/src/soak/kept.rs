@@ -163,6 +163,15 @@ impl Kept {
         Err("a look was never answered".to_owned())
     }
 
+    /// Runs the probe once; nothing where the answer was lost.
+    pub async fn look_once(&mut self, shared: &Shared) -> Result<Option<Look>, Loss> {
+        let body = json!({ "argv": [PROGRAM, "look", FOLDER] });
+        match shared.call(Method::POST, &self.path("/exec"), Some(body)).await? {
+            Reply::Answer(answer) => Ok(Some(understand(&answer)?)),
+            Reply::Lost => Ok(None),
+        }
+    }
+
     /// A command of a lost wish may still be at work inside: then a look or two more decide.
     pub async fn judge_until_sure(&mut self, shared: &Shared, look: Option<Look>) -> Result<(), Loss> {
         let started = Instant::now();

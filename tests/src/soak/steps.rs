@@ -1,7 +1,7 @@
 //! The steps: one wish each, what it does to the model, and the look after it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -120,7 +120,7 @@ impl Actor {
 
     async fn act_running(&mut self, shared: &Shared, roll: u64) -> Result<&'static str, Loss> {
         match roll {
-            0..3 if self.kept.full => self.make_room(shared).await,
+            0..30 if self.kept.full => self.make_room(shared).await,
             0..30 if !self.kept.full => self.write(shared).await,
             30..36 if !self.kept.full => self.put(shared).await,
             0..52 => self.wish(shared, &pause()).await,
@@ -242,12 +242,19 @@ impl Actor {
         Ok("put")
     }
 
-    /// A request wakes it.
+    /// A request wakes it; one that is cut short may leave it asleep, or failed where its boot was cut short.
     async fn wake(&mut self, shared: &Shared) -> Result<&'static str, Loss> {
-        self.kept.note(format!("look ({})", self.kept.phase));
-        let look = self.kept.look(shared, None).await?;
-        self.kept.settle(shared, &["running"]).await?;
-        self.kept.judge_until_sure(shared, look).await?;
+        let from = self.kept.phase.clone();
+        let look = self.kept.look_once(shared).await?;
+        self.kept.note(format!("look ({from}) → {}", if look.is_some() { "seen" } else { "lost" }));
+        if look.is_some() {
+            self.kept.settle(shared, &["running"]).await?;
+            self.kept.judge_until_sure(shared, look).await?;
+        } else {
+            self.kept.loosen();
+            self.kept.settle(shared, &["running", "paused", "stopped", "archived", "failed"]).await?;
+            self.revive(shared).await?;
+        }
         Ok("wake")
     }
 
@@ -430,13 +437,30 @@ impl Actor {
         Ok("disk full")
     }
 
+    /// What a snapshot holds is on its sandbox's account, so the snapshots go too; their blocks are freed behind the answer.
     async fn make_room(&mut self, shared: &Shared) -> Result<&'static str, Loss> {
-        let path = self.kept.path(&format!("/files?path={FOLDER}/{FILL}"));
-        let answer = shared.insist(Method::DELETE, &path, None).await?;
-        self.kept.note(format!("make room → {}", answer.status));
-        if answer.status >= 300 && answer.code() != "file_not_found" {
-            return Err(format!("no room can be made: {answer}"));
+        for moment in std::mem::take(&mut self.moments) {
+            remove_snapshot(shared, &moment.id).await?;
         }
+        let path = self.kept.path(&format!("/files?path={FOLDER}/{FILL}"));
+        let started = Instant::now();
+        loop {
+            let answer = shared.insist(Method::DELETE, &path, None).await?;
+            if answer.status >= 300 && answer.code() != "file_not_found" {
+                return Err(format!("no room can be made: {answer}"));
+            }
+            let reply = shared.put(&path, vec![1; 2_000_000]).await?;
+            match reply {
+                Reply::Answer(answer) if answer.status < 300 => break,
+                Reply::Answer(answer) if answer.code() != "disk_full" => return Err(format!("no room: {answer}")),
+                _ if started.elapsed() > Duration::from_secs(30) => {
+                    return Err(format!("LOSS: the disk stays full: {}", said(&reply)));
+                }
+                _ => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+        shared.insist(Method::DELETE, &path, None).await?;
+        self.kept.note(format!("make room in {:?}", started.elapsed()));
         self.kept.full = false;
         Ok("make room")
     }

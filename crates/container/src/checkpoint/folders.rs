@@ -168,10 +168,19 @@ pub(crate) fn wait_for_images(folder: &Path, end: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// The images of a checkpoint, held for a restore. Several may restore the same at once.
+/// The images of a checkpoint, held for a restore. Several may restore the same at once. Whoever has just written them has said
+/// so, but may need a moment more to end.
 pub(crate) fn hold_images(folder: &Path) -> io::Result<OwnedFd> {
+    /// LIMIT: the end of a process that has nothing more to do.
+    const WRITER_WITHIN: Duration = Duration::from_secs(5);
     let images = File::open(folder.join(IMAGES))?;
-    rustix::fs::flock(&images, FlockOperation::NonBlockingLockShared)?;
+    let end = Instant::now() + WRITER_WITHIN;
+    while let Err(error) = rustix::fs::flock(&images, FlockOperation::NonBlockingLockShared) {
+        if error != rustix::io::Errno::WOULDBLOCK || Instant::now() >= end {
+            return Err(error.into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     Ok(images.into())
 }
 

@@ -169,7 +169,8 @@ impl Inner {
         remains.first_id = Some(first_id);
         remains.cgroup = Some(spec.instance.as_str().to_owned());
         let request = self.restore_request(folder, spec, manifest, template, first_id).await?;
-        let held = hold_images(folder).map_err(failed("holding the images"))?;
+        let images = folder.to_owned();
+        let held = blocking(move || hold_images(&images)).await.map_err(failed("holding the images"))?;
         let launched = self.launcher.criu(request, vec![held]).await;
         let mut line = launched.map_err(failed("launching CRIU"))?;
         let late = |_| ProviderError::Late { what: "restoring memory".into(), after: RESTORE_WITHIN };
