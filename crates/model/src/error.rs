@@ -93,6 +93,8 @@ codes! {
     KeyNotFound = "key_not_found", NotFound, 404;
     /// No such tenant.
     TenantNotFound = "tenant_not_found", NotFound, 404;
+    /// No such preview of this sandbox.
+    PreviewNotFound = "preview_not_found", NotFound, 404;
     /// The method does not exist on this route.
     MethodNotAllowed = "method_not_allowed", Invalid, 405;
     /// The sandbox is in a phase that does not allow this.
@@ -129,6 +131,12 @@ codes! {
     ArchiveUnavailable = "archive_unavailable", Unavailable, 503;
     /// The sandbox does not answer.
     SandboxUnavailable = "sandbox_unavailable", Unavailable, 503;
+    /// Nothing listens on that port in the sandbox.
+    PortClosed = "port_closed", Unavailable, 503;
+    /// The app in the sandbox broke off or answered something that is no HTTP.
+    BadAnswer = "bad_answer", Unavailable, 502;
+    /// The request went round in a circle through previews.
+    LoopDetected = "loop_detected", Exhausted, 508;
     /// It took longer than its deadline.
     DeadlineExceeded = "deadline_exceeded", Unavailable, 504;
     /// The sandbox's disk is full.

@@ -100,6 +100,10 @@ id!(
     /// Names an API key without being it.
     KeyId, "key"
 );
+id!(
+    /// A way to one port of a sandbox that was opened for others.
+    PreviewId, "preview"
+);
 
 #[cfg(test)]
 mod tests {

@@ -22,7 +22,7 @@ mod time;
 
 pub use error::{Code, ErrorKind};
 pub use event::{EventKind, SandboxEvent};
-pub use id::{BadId, InstanceId, KeyId, SandboxId, SnapshotId, TenantId};
+pub use id::{BadId, InstanceId, KeyId, PreviewId, SandboxId, SnapshotId, TenantId};
 pub use lease::{
     ArchiveRef, Held, Hold, Intent, Lease, OnExit, OnTimeout, Phase, Reason, Source, Stage, Storage, Timers,
     Wake,

@@ -177,7 +177,9 @@ const TABLE: &[(Phase, Event, Phase, Effect)] = &[
     (P::Archived,  E::Start,      P::Restoring, X::Restore),
     (P::Archived,  E::Delete,     P::Deleting,  X::Destroy),
 
-    // What comes after it is the intent's: a stop, a start, or a resume where the snapshot has memory.
+    // What comes after it is the intent's: a stop, a start, or a resume where the snapshot has memory. A rollback that was
+    // refused before it touched anything leaves it running or paused as it was.
+    (P::Restoring, E::Ready,      P::Running,   X::None),
     (P::Restoring, E::Stopped,    P::Stopped,   X::None),
     (P::Restoring, E::Paused,     P::Paused,    X::None),
     (P::Restoring, E::Start,      P::Restoring, X::None),
@@ -314,6 +316,7 @@ mod tests {
             (Phase::Pausing, Event::Paused),
             (Phase::Stopping, Event::Stopped),
             (Phase::Archiving, Event::Archived),
+            (Phase::Restoring, Event::Ready),
             (Phase::Restoring, Event::Stopped),
             (Phase::Restoring, Event::Paused),
             (Phase::Deleting, Event::Deleted),
