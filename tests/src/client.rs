@@ -115,6 +115,11 @@ impl Client {
         Self { key: key.to_owned(), ..self.clone() }
     }
 
+    /// The same client of another server.
+    pub fn at(&self, base: &str, key: &str) -> Self {
+        Self { base: base.to_owned(), key: key.to_owned(), ..self.clone() }
+    }
+
     /// The key it shows.
     pub fn key(&self) -> &str {
         &self.key

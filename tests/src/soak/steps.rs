@@ -572,9 +572,14 @@ async fn create(shared: &Shared, dice: &mut Dice, key: &str) -> Result<Kept, Los
 
 /// Creates until it is answered; the key makes that one sandbox.
 async fn create_with(shared: &Shared, body: Value, key: &str) -> Result<String, Loss> {
-    for _ in 0..200 {
-        let asked = shared.call_keyed(Method::POST, "/v1/sandboxes", Some(body.clone()), Some(key)).await?;
-        let Reply::Answer(answer) = asked else { continue };
+    for round in 0..200 {
+        // One whose boot was cut short by the death of a launcher has failed for good, and its key says so again and again.
+        let key = format!("{key}-{}", round / 5);
+        let asked = shared.call_keyed(Method::POST, "/v1/sandboxes", Some(body.clone()), Some(&key)).await?;
+        let Reply::Answer(answer) = asked else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
         let found = answer.json();
         let Some(id) = found["id"].as_str().filter(|_| answer.status < 300) else {
             return Err(format!("no sandbox: {answer}"));

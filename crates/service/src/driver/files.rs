@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use atoll_image::archive::{About, ArchiveError};
 use atoll_model::{ArchiveRef, Code, Source};
-use atoll_provider::Target;
+use atoll_provider::{ProviderError, Target};
 
-use super::effects::Job;
+use super::effects::{Job, gone_is_fine};
 use super::{Driver, Mail};
 use crate::ServiceError;
 
@@ -45,7 +45,10 @@ impl Job {
             };
             let (_, packed) = inner.archives.get(at).await?;
             let target = Target { sandbox: lease.id.clone(), instance: None };
-            inner.provider.unpack(&target, &lease.limits, packed).await?;
+            // An attempt before this one may have come to its end without anybody writing it down. All is in object storage.
+            gone_is_fine(inner.provider.destroy(&target).await)?;
+            let unpacked = inner.provider.unpack(&target, &lease.limits, packed).await;
+            unpacked.map_err(|error| told_by_the_stream(&error).unwrap_or_else(|| error.into()))?;
             inner.failpoint.reach("restore.unpacked").await;
             Ok(())
         };
@@ -116,23 +119,38 @@ impl Driver {
     }
 }
 
+/// The provider only says that it could not read on; why is known to the stream that it read from.
+fn told_by_the_stream(error: &ProviderError) -> Option<ServiceError> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(now) = cause {
+        if let Some(found) = now.downcast_ref::<ArchiveError>() {
+            return Some(shown(found));
+        }
+        cause = match now.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => now.source(),
+        };
+    }
+    None
+}
+
+fn shown(error: &ArchiveError) -> ServiceError {
+    let new = |code, text: String| ServiceError::new(code, text);
+    match error {
+        ArchiveError::NotFound { .. } => new(Code::ArchiveNotFound, error.to_string()),
+        ArchiveError::Damaged { .. } => new(Code::Damaged, error.to_string()),
+        ArchiveError::BadPlace { .. } => {
+            new(Code::ArchiveUnavailable, "the configured place cannot keep archives".to_owned())
+        }
+        ArchiveError::Source(_) => new(Code::Internal, "the files could not be packed".to_owned()),
+        ArchiveError::Storage { .. } => new(Code::ArchiveUnavailable, error.to_string())
+            .hint("look at the server's log and at object storage")
+            .retry_after(30),
+    }
+}
+
 impl From<ArchiveError> for ServiceError {
     fn from(error: ArchiveError) -> Self {
-        let text = error.to_string();
-        match &error {
-            ArchiveError::NotFound { .. } => Self::new(Code::ArchiveNotFound, text),
-            ArchiveError::Damaged { .. } => Self::new(Code::Damaged, text),
-            ArchiveError::BadPlace { .. } => {
-                Self::new(Code::ArchiveUnavailable, "the configured place cannot keep archives")
-                    .caused_by(error)
-            }
-            ArchiveError::Source(_) => {
-                Self::new(Code::Internal, "the files could not be packed").caused_by(error)
-            }
-            ArchiveError::Storage { .. } => Self::new(Code::ArchiveUnavailable, text)
-                .hint("look at the server's log and at object storage")
-                .retry_after(30)
-                .caused_by(error),
-        }
+        shown(&error).caused_by(error)
     }
 }
