@@ -59,7 +59,7 @@ async fn refuse_bad_packs(world: &World, spec: &InstanceSpec, stream: &[u8]) {
     assert!(is_damaged(&refused), "{refused:?}");
     assert!(in_pool(world, "layers").is_empty());
     if world.engine.capabilities().limits_disk {
-        let small = Limits { disk_mib: 10, ..spec.limits };
+        let small = Limits { disk_mib: 8, ..spec.limits };
         let whole: Packed = Box::new(std::io::Cursor::new(stream.to_vec()));
         let refused = world.engine.unpack(&files(spec), &small, whole).await;
         assert!(matches!(refused, Err(ProviderError::Exhausted { .. })), "{refused:?}");

@@ -3,7 +3,7 @@
 //! ```text
 //! DATA/pool/snapshots/<snapshot>/files/    a copy of the layer, read-only
 //!                               /memory/   its processes, where they were kept (see `checkpoint`)
-//! DATA/pool/layers/.new-<sandbox>-…/       a copy that a rollback is about to exchange with the layer
+//! DATA/pool/layers/.new-<sandbox>-…/       a copy that a rollback is about to exchange with the layer, or what is to be removed
 //! ```
 //!
 //! On btrfs every copy is made by the kernel in a few milliseconds, whatever its size, and is on disk when the call returns.
@@ -35,6 +35,8 @@ const NEXT: &str = ".new-";
 const FLUSH: &str = ".flush-";
 /// LIMIT: so much can always be written, however much was inherited: a sandbox that can't write at all can't be tidied up.
 const ROOM_LEAST: u64 = 4 << 20;
+/// What an unpacked layer may take beyond its limit at least: trees of files are not laid out as they were.
+const UNPACK_ROOM: u64 = 8 << 20;
 /// Dirty bytes that a frozen sandbox may be made to wait for; more are brought to disk before it is frozen.
 const DIRTY_MOST: u64 = 4 << 20;
 
@@ -216,8 +218,12 @@ impl Layers {
     fn copy_of(&self, snapshot: &str, seal: &Seal, name: &str) -> Result<(), CopyError> {
         let files = self.snapshot_path(snapshot).join(FILES);
         match &self.kind {
-            Kind::Btrfs { .. } => {
+            Kind::Btrfs { quota, .. } => {
                 btrfs::copy_subvolume(&files, &self.root, name, Access::Writable)?;
+                // With full quota groups the copy has the limit of what it is a copy of, and is as full.
+                if !quota.is_simple {
+                    btrfs::limit(&self.path(name), btrfs::UNLIMITED)?;
+                }
                 // A change that was only in memory before shows now: the copy has brought it to disk.
                 self.check(snapshot, seal)
             }
@@ -293,6 +299,19 @@ impl Layers {
                 Err(cause)
             }
         }
+    }
+
+    /// Gives a layer that is about to be removed a name that nothing had before; `None` where there is none.
+    pub(crate) fn put_aside(&self, name: &str) -> io::Result<Option<String>> {
+        if !self.path(name).exists() {
+            return Ok(None);
+        }
+        if name.starts_with(NEXT) {
+            return Ok(Some(name.to_owned()));
+        }
+        let aside = passing_name(NEXT, name)?;
+        self.rename(name, &aside)?;
+        Ok(Some(aside))
     }
 
     /// Exchanges the layer `name` with the copy `next`, in one step: whatever happens, its files are the old or the new ones.
@@ -379,7 +398,8 @@ impl Layers {
             Kind::Folders => fs::create_dir(self.path(&half))?,
         }
         let mut fill = || -> Result<(), ReadError> {
-            self.set_limit(&half, limit_bytes)?;
+            // The same files may take a little more than they did. What does not fit into the limit then can still be removed.
+            self.set_limit(&half, limit_bytes + limit_bytes / 8 + UNPACK_ROOM)?;
             // It may be filled faster than the pool grows by itself.
             self.grow()?;
             unpack::read(&self.path(&half), input)?;

@@ -20,6 +20,9 @@ use super::pack::PARTS;
 use super::walk::{PATH_MOST, open_folder};
 
 const BUFFER: usize = 256 << 10;
+/// Says of a folder that nobody knows which folder below it was made from. Where nothing is said, an overlay finds out at the
+/// first look and writes it down, and in a layer that is full the look fails with the write.
+const ORIGIN: (&str, &[u8]) = ("trusted.overlay.origin", b"");
 /// The kernel's bound for one lookup.
 const LOOKUP_MOST: usize = 4_000;
 
@@ -131,6 +134,7 @@ impl<R: Read> Unpacker<'_, R> {
     fn folder(&mut self, name: Vec<u8>, about: About, attributes: Records) -> Result<(), ReadError> {
         made(rustix::fs::mkdirat(&self.here, name.as_slice(), Mode::from_raw_mode(0o700)))?;
         self.here = open_folder(&self.here, name.as_slice())?;
+        made(rustix::fs::fsetxattr(self.here.as_fd(), ORIGIN.0, ORIGIN.1, XattrFlags::empty()))?;
         self.levels.push(Level { name, about, attributes });
         Ok(())
     }
