@@ -244,6 +244,9 @@ pub enum Source {
         snapshot: SnapshotId,
         /// Its processes too.
         memory: bool,
+        /// It was made for a fork, is nobody's, and went with the end of the fork.
+        #[serde(default)]
+        fork: bool,
     },
     /// An archive of this or another server.
     Archive {

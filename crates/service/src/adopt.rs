@@ -105,7 +105,7 @@ async fn take_up(
         .map(|row| crate::agent::client(&inner.provider, &lease.id, &row.instance, &row.agent_token));
     let needs_seed = match (lease.phase, &lease.rollback_to, &lease.source) {
         (Phase::Restoring, Some(snapshot), _) => Some((snapshot.clone(), true)),
-        (Phase::Creating, _, Source::Snapshot { snapshot, memory }) => Some((snapshot.clone(), *memory)),
+        (Phase::Creating, _, Source::Snapshot { snapshot, memory, .. }) => Some((snapshot.clone(), *memory)),
         _ => None,
     };
     let seed = match needs_seed {

@@ -179,6 +179,8 @@ impl Service {
                         "storage: an archive can be brought back to disk only",
                     ));
                 }
+                // Its files lie on that very version: who has another one need not wait for the download.
+                self.inner.templates.need(&self.inner, &about.template, &about.template_version).await?;
                 Ok((Base::of_archive(archive, about), None))
             }
         }
@@ -258,7 +260,7 @@ impl Base {
             workdir: snapshot.workdir,
             command: snapshot.command,
             limits: snapshot.limits,
-            source: Source::Snapshot { snapshot: snapshot.id, memory },
+            source: Source::Snapshot { snapshot: snapshot.id, memory, fork: false },
             parent: Some(snapshot.sandbox),
         }
     }

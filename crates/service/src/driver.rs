@@ -15,6 +15,7 @@ mod effects;
 mod files;
 mod moment;
 mod results;
+mod rollback;
 mod steps;
 mod take_up;
 mod update;

@@ -195,7 +195,7 @@ impl Service {
             active_at: None,
             stopped_at: None,
             hold: None,
-            source: Source::Snapshot { snapshot: snapshot.id.clone(), memory: snapshot.memory },
+            source: Source::Snapshot { snapshot: snapshot.id.clone(), memory: snapshot.memory, fork: true },
             parent: Some(source.id.clone()),
             archive: None,
             rollback_to: None,
@@ -218,10 +218,6 @@ impl Service {
             return Err(
                 ServiceError::new(Code::InvalidRequest, message).hint("create a new sandbox from it instead")
             );
-        }
-        if snapshot.memory {
-            // Its pages are read whole only when they are used; then it would be too late to stay as it was.
-            self.verify_snapshot(who, snapshot.id.as_str()).await?;
         }
         let seed = Arc::new(Seed::of(&self.inner, &snapshot.id, true).await?);
         let handle = self.told(who, ident, Verb::Rollback(seed)).await?;

@@ -46,6 +46,8 @@ pub type MakeProgress = Box<dyn FnMut(&str) -> ControlFlow<()> + Send>;
 pub trait Templates: Send + Sync + 'static {
     /// The template of this name or alias; the ones that make themselves are made.
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError>;
+    /// The very version of a template that a sandbox was made from; nothing is made.
+    fn pinned(&self, name: &str, version: &str) -> Result<TemplateRecord, ServiceError>;
     /// All of them.
     fn list(&self) -> Result<Vec<TemplateRecord>, ServiceError>;
     /// Makes a built-in one.
@@ -85,6 +87,24 @@ impl TemplateCache {
         }
         known.insert(name.to_owned(), (Instant::now(), record.clone()));
         Ok(record)
+    }
+
+    /// Whether exactly this version is here; [`Code::TemplateNotFound`] if not.
+    pub(crate) async fn need(&self, inner: &Inner, name: &str, version: &str) -> Result<(), ServiceError> {
+        let templates = Arc::clone(&self.templates);
+        let (wanted, exactly) = (name.to_owned(), version.to_owned());
+        match blocking(inner, move || templates.pinned(&wanted, &exactly)).await {
+            Ok(_) => Ok(()),
+            Err(error) if matches!(error.code, Code::TemplateNotFound | Code::HostChanged) => {
+                let message = format!("template {name} of version {version} is not here");
+                let hint = match name {
+                    "host" => "template host is each machine's own: bring it back where it was archived",
+                    _ => "make the template here from what it was made from there (copy ATOLL_CACHE first)",
+                };
+                Err(ServiceError::new(Code::TemplateNotFound, message).hint(hint).caused_by(error))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn forget(&self) {
@@ -157,6 +177,10 @@ impl Service {
 impl Templates for atoll_image::Catalog {
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError> {
         Ok(record(&*self.get(name)?))
+    }
+
+    fn pinned(&self, name: &str, version: &str) -> Result<TemplateRecord, ServiceError> {
+        Ok(record(&*atoll_image::Catalog::pinned(self, name, version)?))
     }
 
     fn list(&self) -> Result<Vec<TemplateRecord>, ServiceError> {

@@ -199,6 +199,39 @@ async fn a_sandbox_is_made_from_an_archive_also_on_another_server() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_archive_whose_template_is_not_here_is_refused_before_anything_is_fetched() {
+    let world = World::new().await;
+    begin(&world).await;
+    let archived = world.service.archive(&world.admin, "x", true).await.unwrap();
+    let place = world.data().join("archive").to_string_lossy().into_owned();
+    let config: world::Configure = Box::new(move |config| config.archive = place);
+    let options = Options { config: Some(config), template_version: Some("2"), ..Default::default() };
+    let other = World::with(options).await;
+    let from = Origin::Archive { key: archived.archive.unwrap().key };
+    let error = other.try_create(CreateSandbox { from, ..Default::default() }).await.unwrap_err();
+    assert_eq!(error.code, Code::TemplateNotFound);
+    assert!(error.message.contains("base") && error.message.contains("version 1"), "{error}");
+    assert!(error.hint.is_some());
+    assert_eq!(other.store.live().await.unwrap().len(), 0, "nothing was begun");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_came_back_without_anybody_writing_it_down_is_brought_back_again() {
+    let reached = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let failpoint = atoll_service::FailPoint::new(move |place| {
+        let first = place == "restore.unpacked" && !reached.swap(true, std::sync::atomic::Ordering::SeqCst);
+        Box::pin(async move { assert!(!first, "a test asked for a panic") })
+    });
+    let world = World::with(Options { failpoint: Some(failpoint), ..Default::default() }).await;
+    let lease = begin(&world).await;
+    world.service.archive(&world.admin, "x", true).await.unwrap();
+    world.service.restore(&world.admin, "x", true).await.unwrap_err();
+    assert_eq!(world.get(&lease.id).await.phase, Phase::Archived);
+    world.service.start(&world.admin, "x", true).await.unwrap();
+    assert_eq!(content(&world, &lease).unwrap(), b"precious");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_archive_of_another_tenant_is_not_found() {
     let world = World::new().await;
     begin(&world).await;

@@ -121,6 +121,27 @@ async fn the_memory_of_a_paused_one_goes_to_disk_and_a_stopped_one_to_object_sto
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_brought_back_is_not_archived_again_at_once() {
+    let world = World::new().await;
+    let timers = TimersAsk { auto_archive_s: Some(20), auto_delete_s: Some(60), ..Default::default() };
+    let lease = world.try_create(timed(timers)).await.unwrap();
+    world.service.stop(&world.admin, lease.id.as_str(), true).await.unwrap();
+    pass(&world, 22).await;
+    world.until(&lease.id, Phase::Archived).await;
+    pass(&world, 20).await;
+    world.service.restore(&world.admin, lease.id.as_str(), true).await.unwrap();
+    pass(&world, 15).await;
+    assert_eq!(phase(&world, &lease.id).await, Phase::Stopped);
+    assert!(matches!(next(&world, &lease).await, Some((4..=6, "archive"))));
+    pass(&world, 6).await;
+    world.until(&lease.id, Phase::Archived).await;
+    pass(&world, 30).await;
+    assert_eq!(phase(&world, &lease.id).await, Phase::Archived, "nor deleted by its age before");
+    pass(&world, 10).await;
+    world.until(&lease.id, Phase::Deleted).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_timeout_is_absolute_and_may_pause() {
     let world = World::new().await;
     let spec = CreateSandbox { timeout_s: Some(30), on_timeout: OnTimeout::Pause, ..Default::default() };

@@ -446,7 +446,10 @@ async fn a_fork_makes_children_of_their_own() {
     }
     world.quiet().await;
     assert_eq!(world.fake.snapshots(), [], "what it was made from is gone");
-    assert_eq!(service.lineage(who, "x").await.unwrap().children.len(), 6);
+    let lineage = service.lineage(who, "x").await.unwrap();
+    assert_eq!(lineage.children.len(), 6);
+    let child = service.lineage(who, lineage.children[0].as_str()).await.unwrap();
+    assert_eq!((child.parent.as_ref(), child.snapshot), (Some(&born.id), None));
     for count in [0, 101] {
         let error = service.fork(who, "x", Fork { count, ..Default::default() }).await.unwrap_err();
         assert_eq!(error.code, Code::InvalidRequest);
@@ -514,14 +517,98 @@ async fn a_rollback_puts_files_and_processes_back_and_ends_as_it_began() {
     let other = world.create().await;
     let error = service.rollback(who, other.id.as_str(), "files", true).await.unwrap_err();
     assert_eq!(error.code, Code::InvalidRequest);
-    // A damaged snapshot is refused; the files are as they were.
-    let damaged = service.get_snapshot(who, "files").await.unwrap();
-    world.fake.damage(&damaged.id);
-    set(b"3", b"now");
-    assert_eq!(service.rollback(who, "x", "files", true).await.unwrap_err().code, Code::Damaged);
-    assert_eq!((world.get(&born.id).await.phase, file()), (Phase::Stopped, b"3".to_vec()));
     world.quiet().await;
     world.assert_no_leaks().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollback_that_is_refused_leaves_it_as_it_was() {
+    let world = World::new().await;
+    let (service, who) = (&world.service, &world.admin);
+    let born =
+        world.try_create(CreateSandbox { name: Some("x".to_owned()), ..Default::default() }).await.unwrap();
+    for (name, memory) in [("files", false), ("all", true)] {
+        let ask = NewSnapshot { name: Some(name.to_owned()), memory };
+        let snapshot = service.snapshot(who, "x", ask).await.unwrap();
+        world.fake.damage(&snapshot.id);
+    }
+    world.fake.files(&born.id, |files| files.insert("/a".to_owned(), b"3".to_vec()));
+    world.fake.memory(&born.id, |bytes| *bytes = b"now".to_vec());
+    for name in ["files", "all"] {
+        let error = service.rollback(who, "x", name, true).await.unwrap_err();
+        assert_eq!(error.code, Code::Damaged);
+        let still = world.get(&born.id).await;
+        assert_eq!((still.phase, still.intent, still.rollback_to), (Phase::Running, Intent::Run, None));
+        assert_eq!((still.instance, still.stopped_at), (born.instance.clone(), None));
+        assert!(matches!(still.reason, Reason::Provider { .. }));
+        echo(&world, &born.id).await;
+        assert_eq!(world.fake.memory(&born.id, |bytes| bytes.clone()).unwrap(), b"now");
+    }
+    for ask in [LIVE, DISK] {
+        service.pause(who, "x", ask, true).await.unwrap();
+        assert_eq!(service.rollback(who, "x", "all", true).await.unwrap_err().code, Code::Damaged);
+        let still = world.get(&born.id).await;
+        assert_eq!((still.phase, still.intent), (Phase::Paused, Intent::Pause));
+        assert_eq!(still.held, Some(ask.memory.unwrap_or(Held::Live)));
+        world.quiet().await;
+        assert_eq!(world.get(&born.id).await.phase, Phase::Paused);
+        service.resume(who, "x", true).await.unwrap();
+        assert_eq!(world.fake.memory(&born.id, |bytes| bytes.clone()).unwrap(), b"now");
+        echo(&world, &born.id).await;
+    }
+    service.stop(who, "x", true).await.unwrap();
+    assert_eq!(service.rollback(who, "x", "files", true).await.unwrap_err().code, Code::Damaged);
+    let still = world.get(&born.id).await;
+    assert_eq!((still.phase, still.intent), (Phase::Stopped, Intent::Stop));
+    assert_eq!(world.fake.files(&born.id, |files| files["/a"].clone()).unwrap(), b"3");
+    world.quiet().await;
+    world.assert_no_leaks().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollback_that_fails_half_way_leaves_files_and_nothing_that_runs() {
+    let world = World::new().await;
+    let (service, who) = (&world.service, &world.admin);
+    let id = at(&world, Phase::Running).await;
+    // Its answer was lost: the processes are gone.
+    world.fake.script(Call::Rollback, Script::FailAfter);
+    service.rollback(who, "x", "first", true).await.unwrap_err();
+    let stopped = world.get(&id).await;
+    assert_eq!((stopped.phase, stopped.intent, stopped.instance), (Phase::Stopped, Intent::Stop, None));
+    service.start(who, "x", true).await.unwrap();
+    // It died meanwhile, and somebody wants it stopped meanwhile: either way nothing runs behind a stopped lease.
+    for dies in [true, false] {
+        world.fake.script(Call::Rollback, Script::Hold);
+        service.rollback(who, "x", "first", false).await.unwrap();
+        world.quiet().await;
+        world.fake.damage(&service.get_snapshot(who, "first").await.unwrap().id);
+        if dies {
+            world.fake.kill(&id, true);
+        } else {
+            service.stop(who, "x", false).await.unwrap();
+        }
+        world.quiet().await;
+        world.fake.release();
+        world.until(&id, Phase::Stopped).await;
+        world.assert_no_leaks().await;
+        service.start(who, "x", true).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_memory_of_a_stopped_one_is_refused_and_that_of_one_on_disk_is_copied() {
+    let world = World::new().await;
+    let (service, who) = (&world.service, &world.admin);
+    let id = at(&world, Phase::Stopped).await;
+    let calls = world.fake.calls(Call::Snapshot, &id);
+    let memory = || NewSnapshot { name: None, memory: true };
+    let error = service.snapshot(who, "x", memory()).await.unwrap_err();
+    assert_eq!((error.code, error.hint.is_some()), (Code::InvalidRequest, true));
+    assert_eq!(world.fake.calls(Call::Snapshot, &id), calls, "nobody was asked");
+    service.start(who, "x", true).await.unwrap();
+    service.pause(who, "x", DISK, true).await.unwrap();
+    assert!(service.snapshot(who, "x", memory()).await.unwrap().memory);
+    assert_eq!(world.get(&id).await.held, Some(Held::Disk));
 }
 
 #[tokio::test(start_paused = true)]

@@ -172,7 +172,9 @@ fn exit(sandbox: &Value) -> Option<String> {
 }
 
 fn made(sandbox: &Value, now: Timestamp) -> String {
-    let from = match sandbox["snapshot"].as_str() {
+    // The lineage names a snapshot only while it is there; an older server tells no lineage.
+    let known = if sandbox["lineage"].is_object() { &sandbox["lineage"] } else { sandbox };
+    let from = match known["snapshot"].as_str() {
         Some(snapshot) => format!("snapshot {snapshot} of template {}", text(sandbox, "template")),
         None => format!("template {}", text(sandbox, "template")),
     };
@@ -295,7 +297,7 @@ mod tests {
           lifetime  2h left, then delete
           timers    pause after 10m idle, archive after 1d1h stopped, delete with the stop
           wake      explicit
-          made      1h ago from template host
+          made      1h ago from snapshot s of template host
           limits    0.5 cpu, 512 MiB memory, 2 GiB disk, 256 pids
           network   allow-all
           storage   disk
@@ -307,5 +309,16 @@ mod tests {
                ├─ c1  copy, paused
                └─ c2\u{1b}[2J
         ");
+    }
+
+    #[test]
+    fn a_snapshot_that_is_not_there_any_more_is_not_named() {
+        let mut fork = sandbox();
+        fork["snapshot"] = json!("s");
+        assert_eq!(made(&fork, now()).split(" from ").last(), Some("template host"));
+        fork["lineage"]["snapshot"] = json!("s");
+        assert_eq!(made(&fork, now()).split(" from ").last(), Some("snapshot s of template host"));
+        fork["lineage"] = Value::Null;
+        assert_eq!(made(&fork, now()).split(" from ").last(), Some("snapshot s of template host"));
     }
 }

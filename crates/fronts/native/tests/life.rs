@@ -150,6 +150,10 @@ async fn forks_are_all_there_and_say_what_was_granted() {
     assert_eq!(answer.status, 201, "{}", answer.text());
     let forked = answer.json();
     let children = forked["sandboxes"].as_array().unwrap();
+    assert!(
+        children.iter().all(|child| child["snapshot"].is_null() && child["parent"].is_string()),
+        "{forked}"
+    );
     assert_eq!((children.len(), &forked["memory"]), (3, &json!(true)), "{forked}");
     assert!(forked.get("memory_refused").is_none(), "{forked}");
     for child in children {

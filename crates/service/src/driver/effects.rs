@@ -316,7 +316,7 @@ impl Job {
         }
         let wanted = match (&self.lease.rollback_to, &self.lease.source) {
             (Some(snapshot), _) => (snapshot, true),
-            (None, Source::Snapshot { snapshot, memory }) => (snapshot, *memory),
+            (None, Source::Snapshot { snapshot, memory, .. }) => (snapshot, *memory),
             (None, Source::Template | Source::Archive { .. }) => return Ok(None),
         };
         Ok(Some(Arc::new(Seed::of(&self.inner, wanted.0, wanted.1).await?)))
@@ -360,14 +360,7 @@ async fn rollback(job: &Job) -> Result<RolledBack, ServiceError> {
     let rollback = inner.provider.rollback(&target, &seed.snapshot, &seed.seal, &job.lease.limits);
     let became = timed("rollback", rollback).await;
     inner.failpoint.reach("rollback.after").await;
-    let became = match became {
-        Ok(became) => became,
-        Err(error) => {
-            // What was refused before anything was done still runs, and it is about to be called stopped.
-            gone_is_fine(inner.provider.halt(&target).await)?;
-            return Err(error.into());
-        }
-    };
+    let became = became?;
     if became == RolledBack::Memory && (job.lease.intent == Intent::Stop || seed.token.is_none()) {
         // It shall rest with its files alone.
         let files = Target { sandbox: job.lease.id.clone(), instance: None };

@@ -54,8 +54,8 @@ impl SnapshotJob {
 impl Driver {
     /// Takes the snapshot of a resting sandbox, when what may be under way there is over.
     pub(super) fn on_snapshot(&mut self, wanted: SnapshotJob) {
-        if !self.can_be_kept() {
-            return wanted.answer(Err(crate::error::phase_conflict(&self.lease, "snapshot")));
+        if let Err(refused) = self.can_be_kept(&wanted) {
+            return wanted.answer(Err(refused));
         }
         self.snapshots.push_back(Arc::new(wanted));
         self.next_snapshot();
@@ -65,17 +65,22 @@ impl Driver {
     pub(super) fn next_snapshot(&mut self) {
         while self.under_way.is_none() {
             let Some(wanted) = self.snapshots.pop_front() else { return };
-            if self.can_be_kept() {
-                self.launch(Work::Snapshot(wanted));
-            } else {
-                wanted.answer(Err(crate::error::phase_conflict(&self.lease, "snapshot")));
+            match self.can_be_kept(&wanted) {
+                Ok(()) => self.launch(Work::Snapshot(wanted)),
+                Err(refused) => wanted.answer(Err(refused)),
             }
         }
     }
 
-    const fn can_be_kept(&self) -> bool {
+    fn can_be_kept(&self, wanted: &SnapshotJob) -> Result<(), ServiceError> {
         match self.lease.phase {
-            Phase::Running | Phase::Paused | Phase::Stopped => true,
+            Phase::Stopped if wanted.memory => {
+                let message =
+                    format!("memory: sandbox {} is stopped and has no processes to copy", self.lease.id);
+                Err(ServiceError::new(Code::InvalidRequest, message)
+                    .hint("ask for its files only, or start it first"))
+            }
+            Phase::Running | Phase::Paused | Phase::Stopped => Ok(()),
             Phase::Creating
             | Phase::Pausing
             | Phase::Resuming
@@ -86,7 +91,7 @@ impl Driver {
             | Phase::Restoring
             | Phase::Failed
             | Phase::Deleting
-            | Phase::Deleted => false,
+            | Phase::Deleted => Err(crate::error::phase_conflict(&self.lease, "snapshot")),
         }
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use atoll_agentapi::AgentClient;
 use atoll_model::lifecycle::Event;
 use atoll_model::{ArchiveRef, Code, EventKind, Held, Intent, Phase, Reason};
-use atoll_provider::RolledBack;
 use atoll_store::{Admit, InstanceChange, InstanceRow};
 
 use super::effects::{Done, Outcome, Work};
@@ -55,7 +54,7 @@ impl Driver {
     }
 
     /// Publishes why, and takes the step that follows from it.
-    async fn fail(&mut self, failure: ServiceError, event: Event) {
+    pub(super) async fn fail(&mut self, failure: ServiceError, event: Event) {
         let reason = Reason::Provider { message: failure.message.clone() };
         tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, phase = self.lease.phase.as_str(), "an effect failed");
         self.failure = Some(failure);
@@ -230,38 +229,6 @@ impl Driver {
                 tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "its files were not brought back");
                 self.failure = Some(failure);
                 self.note(Step::internal(Event::Failed, reason)).await;
-            }
-        }
-    }
-
-    async fn on_rolled_back(&mut self, became: Result<RolledBack, ServiceError>) {
-        let seed = self.seed.take();
-        match became {
-            Ok(RolledBack::Files) => {
-                self.note(Step::internal(Event::Stopped, Reason::Completed)).await;
-                self.after_stop().await;
-            }
-            Ok(RolledBack::Memory) => {
-                let row = match crate::snapshots::row_of_seed(&self.inner, &self.lease, seed).await {
-                    Ok(row) => row,
-                    Err(failure) => return self.fail(failure, Event::Stopped).await,
-                };
-                let rest = Step {
-                    held: Some(Held::Disk),
-                    instance: InstanceChange::Put(row),
-                    ..Step::internal(Event::Paused, Reason::Completed)
-                };
-                self.note(rest).await;
-                if self.lease.phase == Phase::Paused && self.lease.intent == Intent::Run {
-                    self.go_on().await;
-                }
-            }
-            Err(failure) => {
-                let reason = Reason::Provider { message: failure.message.clone() };
-                tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "it was not rolled back");
-                self.failure = Some(failure);
-                let rest = Step { intent: Some(Intent::Stop), ..Step::internal(Event::Stopped, reason) };
-                self.note(rest).await;
             }
         }
     }

@@ -212,7 +212,7 @@ impl Driver {
     fn dates(&self, next: &mut Lease, from: Phase) {
         match next.phase {
             Phase::Running => {
-                (next.held, next.stopped_at) = (None, None);
+                (next.held, next.stopped_at, next.rollback_to) = (None, None, None);
                 next.intent = if next.intent == Intent::Pause { Intent::Run } else { next.intent };
             }
             Phase::Stopped | Phase::Failed if next.phase != from => {
@@ -221,15 +221,18 @@ impl Driver {
                     next.intent = Intent::Stop;
                 }
                 next.rollback_to = None;
-                // A restore or a failed archive is no new stop.
-                next.stopped_at.get_or_insert_with(|| next.phase_at.clone());
+                // A failed archive is no new stop. What was just brought back is wanted here: its age begins anew.
+                if from == Phase::Restoring || next.stopped_at.is_none() {
+                    next.stopped_at = Some(next.phase_at.clone());
+                }
             }
             Phase::Paused => {
                 next.rollback_to = None;
                 next.intent = if from == Phase::Resuming { Intent::Pause } else { next.intent };
             }
             Phase::Archived if from == Phase::Restoring => next.intent = Intent::Archive,
-            Phase::Restoring => next.held = None,
+            // A rollback that is refused leaves it as it was; until its end `held` says how that is.
+            Phase::Restoring if next.rollback_to.is_none() => next.held = None,
             // The record needs no secrets.
             Phase::Deleted => next.env.clear(),
             Phase::Creating
@@ -240,6 +243,7 @@ impl Driver {
             | Phase::Starting
             | Phase::Archiving
             | Phase::Archived
+            | Phase::Restoring
             | Phase::Failed
             | Phase::Deleting => {}
         }

@@ -32,6 +32,8 @@ pub type Configure = Box<dyn FnOnce(&mut Config)>;
 pub struct Options {
     pub config: Option<Configure>,
     pub failpoint: Option<FailPoint>,
+    /// Of the one template; `1` unless said otherwise.
+    pub template_version: Option<&'static str>,
 }
 
 impl World {
@@ -61,7 +63,8 @@ impl World {
             change(&mut config);
         }
         let failpoint = options.failpoint.unwrap_or_default();
-        let (templates, own_clock) = (Arc::new(OneTemplate), clock.clone());
+        let (templates, own_clock) =
+            (Arc::new(OneTemplate(options.template_version.unwrap_or("1"))), clock.clone());
         let service =
             Service::open_with(config, store.clone(), fake.clone(), templates, own_clock, failpoint)
                 .await
@@ -192,7 +195,7 @@ async fn breathe() {
     tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_micros(200))).await.unwrap();
 }
 
-struct OneTemplate;
+struct OneTemplate(&'static str);
 
 impl Templates for OneTemplate {
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError> {
@@ -202,7 +205,7 @@ impl Templates for OneTemplate {
         }
         Ok(TemplateRecord {
             name: name.to_owned(),
-            version: "1".to_owned(),
+            version: self.0.to_owned(),
             aliases: vec![],
             kind: "rootfs".to_owned(),
             user: "user".to_owned(),
@@ -212,6 +215,14 @@ impl Templates for OneTemplate {
             command: None,
             created_at_ms: 0,
         })
+    }
+
+    fn pinned(&self, name: &str, version: &str) -> Result<TemplateRecord, ServiceError> {
+        let found = self.resolve(name)?;
+        if found.version == version {
+            return Ok(found);
+        }
+        Err(ServiceError::new(Code::TemplateNotFound, "another version"))
     }
 
     fn list(&self) -> Result<Vec<TemplateRecord>, ServiceError> {

@@ -139,8 +139,9 @@ impl From<Lease> for Sandbox {
     fn from(lease: Lease) -> Self {
         let creating = lease.phase == atoll_model::Phase::Creating;
         let snapshot = match lease.source {
-            Source::Snapshot { snapshot, .. } => Some(snapshot.into()),
-            Source::Template | Source::Archive { .. } => None,
+            Source::Snapshot { snapshot, fork: false, .. } => Some(snapshot.into()),
+            // Nobody can do anything with the snapshot of a fork.
+            Source::Snapshot { fork: true, .. } | Source::Template | Source::Archive { .. } => None,
         };
         Self {
             id: lease.id.into(),

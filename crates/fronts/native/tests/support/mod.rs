@@ -158,6 +158,14 @@ impl Templates for OneTemplate {
             other => Err(ServiceError::new(Code::TemplateNotFound, format!("there is no template {other}"))),
         }
     }
+    fn pinned(&self, name: &str, version: &str) -> Result<TemplateRecord, ServiceError> {
+        let found = self.resolve(name)?;
+        if found.version == version {
+            return Ok(found);
+        }
+        Err(ServiceError::new(Code::TemplateNotFound, "another version"))
+    }
+
     fn list(&self) -> Result<Vec<TemplateRecord>, ServiceError> {
         Ok(vec![template()])
     }

@@ -1,0 +1,113 @@
+//! A sandbox that is put back to one of its snapshots: what the end of that means to the lease.
+//!
+//! A provider refuses before it touches anything, or ends the processes and exchanges the files in one step. So what still
+//! lives after an error is as it was, and what does not has its files, the old or the new ones.
+
+use std::time::Duration;
+
+use atoll_model::lifecycle::Event;
+use atoll_model::{Held, Intent, Phase, Reason};
+use atoll_provider::{RolledBack, Target};
+use atoll_store::InstanceChange;
+
+use super::Driver;
+use super::effects::{Work, gone_is_fine};
+use super::steps::Step;
+use crate::ServiceError;
+
+/// LIMIT: a look at an instance, a thaw and a word with its agent take milliseconds.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// How a sandbox was found after a rollback that failed.
+enum Left {
+    Running,
+    Paused(Held),
+    /// Its processes are gone, or wanted gone.
+    Files,
+}
+
+impl Driver {
+    pub(super) async fn on_rolled_back(&mut self, became: Result<RolledBack, ServiceError>) {
+        let seed = self.seed.take();
+        match became {
+            Ok(RolledBack::Files) => {
+                self.note(Step::internal(Event::Stopped, Reason::Completed)).await;
+                self.after_stop().await;
+            }
+            Ok(RolledBack::Memory) => {
+                let row = match crate::snapshots::row_of_seed(&self.inner, &self.lease, seed).await {
+                    Ok(row) => row,
+                    Err(failure) => return self.fail(failure, Event::Stopped).await,
+                };
+                let rest = Step {
+                    held: Some(Held::Disk),
+                    instance: InstanceChange::Put(row),
+                    ..Step::internal(Event::Paused, Reason::Completed)
+                };
+                self.note(rest).await;
+                if self.lease.phase == Phase::Paused && self.lease.intent == Intent::Run {
+                    self.go_on().await;
+                }
+            }
+            Err(failure) => self.on_not_rolled_back(failure).await,
+        }
+    }
+
+    /// It stays as it was where that can be had, and whoever asked is told why.
+    async fn on_not_rolled_back(&mut self, failure: ServiceError) {
+        let reason = Reason::Provider { message: failure.message.clone() };
+        tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "it was not rolled back");
+        self.failure = Some(failure);
+        if self.lease.phase != Phase::Restoring {
+            return;
+        }
+        let before = self.lease.instance.clone();
+        let left = tokio::time::timeout(LOOK, self.look()).await.unwrap_or(Left::Files);
+        let step = match left {
+            Left::Running => {
+                self.agent = self.client_of_row();
+                // It was not admitted anew: it never ended.
+                self.inner.admission.count(&self.lease.id, &self.lease.limits);
+                Step { intent: Some(Intent::Run), ..Step::internal(Event::Ready, reason) }
+            }
+            Left::Paused(held) => {
+                if held == Held::Live {
+                    self.inner.admission.count(&self.lease.id, &self.lease.limits);
+                }
+                let step = Step::internal(Event::Paused, reason);
+                Step { intent: Some(Intent::Pause), held: Some(held), ..step }
+            }
+            Left::Files => {
+                let target = Target { sandbox: self.lease.id.clone(), instance: before.clone() };
+                let halted = tokio::time::timeout(LOOK, self.inner.provider.halt(&target)).await;
+                if !halted.is_ok_and(|ended| gone_is_fine(ended).is_ok()) {
+                    // Whatever is left of it must not go on behind a lease that says stopped.
+                    self.launch(Work::Halt { instance: before });
+                }
+                Step { intent: Some(Intent::Stop), ..Step::internal(Event::Stopped, reason) }
+            }
+        };
+        self.note(step).await;
+    }
+
+    /// What is left of the instance that was there before the rollback. Asked here and not in the effect: a death that comes
+    /// after this look is a notice that comes after the step.
+    async fn look(&self) -> Left {
+        let Some(instance) = self.lease.instance.clone().filter(|_| self.lease.intent == Intent::Run) else {
+            return Left::Files;
+        };
+        let target = Target { sandbox: self.lease.id.clone(), instance: Some(instance) };
+        let provider = &self.inner.provider;
+        if self.lease.held.is_some() {
+            return provider.pause(&target).await.map_or(Left::Files, Left::Paused);
+        }
+        // It may have been frozen half way.
+        if provider.usage(&target).await.is_err() || provider.resume(&target).await.is_err() {
+            return Left::Files;
+        }
+        match self.client_of_row() {
+            Some(agent) if agent.health().await.is_ok() => Left::Running,
+            Some(_) | None => Left::Files,
+        }
+    }
+}
