@@ -270,7 +270,9 @@ impl Ground {
         let mut remains: Vec<Remains> =
             left.into_iter().map(|name| Remains { cgroup: Some(name), ..Remains::default() }).collect();
         let lost = self.layers.list()?.into_iter().filter(|name| !layers.contains(name));
-        remains.extend(lost.map(|name| Remains { layer: Some(name), ..Remains::default() }));
+        // What was half brought back is brought back again under the same name, maybe before the old files are gone.
+        let aside = lost.map(|name| self.layers.put_aside(&name).unwrap_or(Some(name)));
+        remains.extend(aside.map(|layer| Remains { layer, ..Remains::default() }));
         Ok(remains)
     }
 }

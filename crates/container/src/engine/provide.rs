@@ -139,7 +139,11 @@ impl Provider for Engine {
         let ended = match place.live() {
             Some((_, live)) => self.inner.end(&place, &live, Some(layer)).await,
             None => {
-                self.inner.reaper.take(Remains { layer: Some(layer), ..Remains::default() });
+                // Somebody may unpack files under this name at once: they must not meet the removal of the old ones.
+                let layers = Arc::clone(&self.inner.ground.layers);
+                let aside = super::snapshot::blocking(move || layers.put_aside(&layer)).await;
+                let aside = aside.map_err(failed("putting files aside"))?;
+                self.inner.reaper.take(Remains { layer: aside, ..Remains::default() });
                 Ok(())
             }
         };

@@ -336,6 +336,8 @@ impl Inner {
         }
         if seal.images.is_some() {
             self.check_snapshot(snapshot, seal).await?;
+            // A restore would find a rotten page too; then the processes that run now would be gone already.
+            self.verify_memory(snapshot, seal).await?;
         }
         let (layers, name) = (Arc::clone(&self.ground.layers), sandbox.as_str().to_owned());
         let (id, sealed, limit) =
