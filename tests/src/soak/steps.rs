@@ -412,12 +412,6 @@ impl Actor {
     }
 
     async fn archive(&mut self, shared: &Shared) -> Result<&'static str, Loss> {
-        if self.kept.full && self.kept.phase == "running" {
-            self.make_room(shared).await?;
-        }
-        if self.kept.full {
-            return self.wish(shared, &START).await;
-        }
         self.wish(shared, &ARCHIVE).await
     }
 
