@@ -14,6 +14,7 @@ mod folders;
 mod images;
 mod manifest;
 mod mounts;
+mod obstacles;
 mod sockets;
 
 pub(crate) use criu::{Criu, DumpAsk, RestoreAsk, find};
@@ -21,4 +22,5 @@ pub(crate) use folders::{Checkpoints, Draft, Restored, hold_images, wait_for_ima
 pub(crate) use images::users_image;
 pub(crate) use manifest::{IMAGES, MANIFEST, Manifest, VerifyError};
 pub(crate) use mounts::outside_mounts;
+pub(crate) use obstacles::{Obstacle, in_vfork, traced};
 pub(crate) use sockets::close_halves;

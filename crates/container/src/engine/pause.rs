@@ -23,12 +23,15 @@ use super::provide::DISK_RESERVE;
 use super::reaper::Remains;
 use super::snapshot::blocking;
 use super::{Inner, Place, failed};
-use crate::checkpoint::{Criu, Draft, DumpAsk, Manifest, outside_mounts};
+use crate::checkpoint::{Criu, Draft, DumpAsk, Manifest, Obstacle, in_vfork, outside_mounts, traced};
 use crate::launcher::Word;
 use crate::launcher::protocol;
 
 /// LIMIT: some gigabytes of memory to a slow disk. Longer is given up, and what CRIU still does is waited for at adoption.
 const DUMP_WITHIN: Duration = Duration::from_secs(300);
+/// LIMIT: how often, and how long at most each time, a frozen sandbox runs on so that a vfork under way comes to its end.
+const VFORK_TRIES: u32 = 30;
+const VFORK_MOST: Duration = Duration::from_millis(20);
 /// LIMIT: killed processes are gone within milliseconds; what is left then is the reaper's.
 const DEAD_WITHIN: Duration = Duration::from_secs(2);
 
@@ -161,7 +164,7 @@ impl Inner {
     }
 
     /// Dumps a frozen instance into a draft and seals it. Nothing is synced. The instance is frozen before and after, whatever
-    /// comes of it; somebody else thaws it.
+    /// comes of it; somebody else thaws it. Where it was frozen in the middle of a vfork it runs for some milliseconds first.
     pub(super) async fn dump(
         &self,
         live: &Arc<Live>,
@@ -176,6 +179,10 @@ impl Inner {
         }
         self.make_room(live).await?;
         let begun = Instant::now();
+        if let Some(obstacle) = self.obstacle(live, traced).await? {
+            return Err(held_up(&obstacle.to_string()));
+        }
+        self.vforks_end(live).await?;
         let dumped = self.run_dump(criu, live, &draft).await;
         // CRIU leaves it frozen. One that was ended by force does not.
         self.freeze(live).await?;
@@ -190,6 +197,32 @@ impl Inner {
         .await;
         self.note_memory("hashes", sealing);
         sealed.map_err(not_written)
+    }
+
+    /// Sees to it that the frozen instance stands still where CRIU can catch every process: not in the middle of a vfork.
+    async fn vforks_end(&self, live: &Arc<Live>) -> Result<(), ProviderError> {
+        for tries in 0..=VFORK_TRIES {
+            let Some(obstacle) = self.obstacle(live, in_vfork).await? else { return Ok(()) };
+            if tries == VFORK_TRIES {
+                return Err(held_up(&obstacle.to_string()));
+            }
+            let (cgroups, thawed) = (Arc::clone(&self.ground.cgroups), Arc::clone(live));
+            let thaw = self.hands.run(move || cgroups.thaw(&thawed.facts.cgroup)).await;
+            thaw.map_err(failed("thawing"))?;
+            tokio::time::sleep(Duration::from_millis(1 << tries.min(8)).min(VFORK_MOST)).await;
+            self.freeze(live).await?;
+        }
+        Ok(())
+    }
+
+    async fn obstacle(
+        &self,
+        live: &Arc<Live>,
+        look: fn(&[i32]) -> Option<Obstacle>,
+    ) -> Result<Option<Obstacle>, ProviderError> {
+        let (cgroups, live) = (Arc::clone(&self.ground.cgroups), Arc::clone(live));
+        let look = move || Ok(look(&cgroups.processes(&live.facts.cgroup)?));
+        blocking(look).await.map_err(failed("looking at the sandbox"))
     }
 
     /// Refuses what cannot be written, before anything is, and has the pool grow in time for the rest.
@@ -241,8 +274,8 @@ impl Inner {
         match tokio::time::timeout(DUMP_WITHIN, line.hear()).await.map_err(late)?.map_err(failed(step))? {
             Word::Ended(0, _) => {}
             Word::Ended(code, complaint) => {
-                let why = format!("CRIU ended with {code}: {complaint}");
-                return Err(failed(step)(io::Error::other(why)));
+                tracing::warn!(pid = facts.pid, code, %complaint, "CRIU could not bring a sandbox to disk");
+                return Err(refused(&complaint));
             }
             Word::Failed(why) => return Err(failed(step)(io::Error::other(why))),
             Word::Step { action, .. } => {
@@ -325,6 +358,31 @@ fn hierarchies(pid: i32, cgroup: &str) -> io::Result<Vec<String>> {
         (!names.is_empty() && path.rsplit('/').next() == Some(cgroup)).then(|| names.to_owned())
     };
     Ok(text.lines().filter_map(of).collect())
+}
+
+/// CRIU has refused: something inside is of a kind that it can't write down, or there is no room.
+fn refused(complaint: &str) -> ProviderError {
+    if complaint.contains("No space left") || complaint.contains("quota exceeded") {
+        return ProviderError::Exhausted { what: "disk space for memory".into() };
+    }
+    held_up(&format!("CRIU says: {}", plain(complaint)))
+}
+
+fn held_up(why: &str) -> ProviderError {
+    ProviderError::Unsupported {
+        what: "bringing the memory of these processes to disk".into(),
+        hint: format!("{why}; end it and try again, or pause the sandbox live"),
+    }
+}
+
+/// A complaint without the places in CRIU's source.
+fn plain(complaint: &str) -> String {
+    let without_place =
+        |part: &str| match part.trim().strip_prefix('(').and_then(|rest| rest.split_once("): ")) {
+            Some((_, said)) => said.to_owned(),
+            None => part.trim().to_owned(),
+        };
+    complaint.split("; ").map(without_place).collect::<Vec<_>>().join("; ")
 }
 
 /// A full pool is no fault of ours.

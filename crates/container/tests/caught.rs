@@ -1,0 +1,91 @@
+//! Processes that are hard to catch for a dump, or can't be caught at all: the first are, the second are named, on a real kernel.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use atoll_model::Held;
+use atoll_provider::{Booted, InstanceSpec, Provider, ProviderError};
+use common::{World, chain, in_world, instance_id, target};
+
+/// A sandbox in which `caught` runs in this way; none without CRIU.
+async fn running(world: &World, how: &str) -> Option<(InstanceSpec, Booted)> {
+    if !world.engine.capabilities().checkpoints {
+        assert!(std::env::var_os("CI").is_none(), "CI has a CRIU");
+        eprintln!("not run: no CRIU");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("caught");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/caught.c");
+    assert!(Command::new("cc").args(["-static", "-o"]).arg(&program).arg(source).status().unwrap().success());
+    let spec = world.spec();
+    let booted = world.create(&spec).await;
+    let agent = world.agent(&spec, &booted);
+    agent.write_bytes("/caught", Some("root"), Some(0o755), std::fs::read(program).unwrap()).await.unwrap();
+    let line = format!("setsid /caught {how} </dev/null >/dev/null 2>&1 & usleep 200000; pidof caught");
+    let (code, said) = world.sh(&spec, &booted, &line).await;
+    assert_eq!(code, 0, "{said}");
+    Some((spec, booted))
+}
+
+/// It can't be dumped, the caller is told at once why, and it runs on.
+fn is_refused(how: &'static str, why: &'static str) {
+    in_world(
+        |_| {},
+        move |world| async move {
+            let Some((spec, booted)) = running(&world, how).await else { return world };
+            assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), Held::Live);
+            let begun = Instant::now();
+            let refused = world.engine.checkpoint(&target(&spec)).await;
+            assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+            match refused {
+                Err(ProviderError::Unsupported { hint, .. }) => assert!(hint.contains(why), "{hint}"),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), Held::Live);
+            world.engine.resume(&target(&spec)).await.unwrap();
+            assert_eq!(
+                world.sh(&spec, &booted, "pidof caught >/dev/null && echo on").await,
+                (0, "on".into())
+            );
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
+
+#[test]
+fn one_that_waits_in_vfork_for_ever_is_named() {
+    is_refused("stuck", "process caught waits in vfork");
+}
+
+#[test]
+fn one_that_is_traced_is_named() {
+    is_refused("traced", "process caught is traced");
+}
+
+#[test]
+fn one_that_is_often_in_vfork_is_caught_between() {
+    in_world(
+        |_| {},
+        |world| async {
+            let Some((mut spec, mut booted)) = running(&world, "busy").await else { return world };
+            for _ in 0..4 {
+                world.engine.pause(&target(&spec)).await.unwrap();
+                let done = world.engine.checkpoint(&target(&spec)).await;
+                done.unwrap_or_else(|error| panic!("checkpoint: {}", chain(&error)));
+                spec.instance = instance_id();
+                let restored = world.engine.restore(&spec).await.unwrap();
+                booted = Booted { agent_token: booted.agent_token, ..restored };
+                let on = world.sh(&spec, &booted, "pidof caught >/dev/null && echo on").await;
+                assert_eq!(on, (0, "on".into()));
+            }
+            world.destroy(&spec).await;
+            world
+        },
+    );
+}
