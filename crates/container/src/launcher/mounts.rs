@@ -97,6 +97,9 @@ fn fill_dev(at: &Path) -> io::Result<()> {
     fs::create_dir(at.join("shm"))
 }
 
+/// The sandbox's own layer among those that are attached.
+const CHANGES: &str = "changes";
+
 /// What mounts are wanted.
 pub(super) struct Ask<'a> {
     rootfs: &'a Rootfs,
@@ -141,6 +144,11 @@ impl Handover {
             .step("clone the empty folder")?;
         let mut layers = Vec::new();
         let changes = open_upper(ask.rootfs, ask.first_id, users)?;
+        // Both overlays write here. It is attached itself, as old kernels clone nothing that is attached nowhere.
+        let mut attached = Attached::default();
+        if fixed.legacy {
+            attached.add(fixed, changes.as_fd(), CHANGES).step("attach the sandbox's layer")?;
+        }
         let mut overlay = |lower: &[PathBuf], names: (&str, &str)| {
             let attributes = if ask.sudo { ATTR_NODEV } else { ATTR_NODEV | ATTR_NOSUID };
             let plan = Overlay { fixed, ask, users, changes: changes.as_fd(), names, attributes };
@@ -151,6 +159,7 @@ impl Handover {
             [] => None,
             lower => Some(overlay(lower, ("usr-upper", "usr-work"))?),
         };
+        drop(attached);
         layers.push(changes);
         Ok(Self { root, agent, dev, empty, usr, _layers: layers })
     }
@@ -273,25 +282,12 @@ impl Overlay<'_> {
     }
 
     fn name_by_path(&self, context: &OwnedFd, lower: &[OwnedFd]) -> io::Result<Attached> {
-        let mut attached = Attached { points: Vec::new() };
-        let mut attach = |mount: BorrowedFd<'_>, name: String| -> io::Result<PathBuf> {
-            let at = self.fixed.stage.join("layers").join(name);
-            fs::create_dir_all(&at)?;
-            move_mount(mount, "", CWD, &at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-            attached.points.push(at.clone());
-            Ok(at)
-        };
+        let mut attached = Attached::default();
         let mut paths = Vec::new();
         for (index, layer) in lower.iter().enumerate() {
-            paths.push(attach(layer.as_fd(), index.to_string())?.display().to_string());
+            paths.push(attached.add(self.fixed, layer.as_fd(), &index.to_string())?.display().to_string());
         }
-        let empty = OpenTreeFlags::AT_EMPTY_PATH;
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let changes = match &self.ask.rootfs.upper {
-            Upper::Folder(path) => mapped_clone(path, ATTR_NODEV, self.users)?,
-            Upper::Tmpfs { .. } => open_tree(self.changes, "", flags | empty)?,
-        };
-        let changes = attach(changes.as_fd(), "changes".into())?;
+        let changes = self.fixed.stage.join("layers").join(CHANGES);
         fsconfig_set_string(context.as_fd(), "lowerdir", paths.join(":"))?;
         fsconfig_set_string(context.as_fd(), "upperdir", changes.join(self.names.0))?;
         fsconfig_set_string(context.as_fd(), "workdir", changes.join(self.names.1))?;
@@ -300,8 +296,19 @@ impl Overlay<'_> {
 }
 
 /// Layers attached for the moment of mounting.
+#[derive(Default)]
 struct Attached {
     points: Vec<PathBuf>,
+}
+
+impl Attached {
+    fn add(&mut self, fixed: &Fixed, mount: BorrowedFd<'_>, name: &str) -> io::Result<PathBuf> {
+        let at = fixed.stage.join("layers").join(name);
+        fs::create_dir_all(&at)?;
+        move_mount(mount, "", CWD, &at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        self.points.push(at.clone());
+        Ok(at)
+    }
 }
 
 impl Drop for Attached {
