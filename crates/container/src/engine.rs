@@ -164,7 +164,7 @@ struct Inner {
     pool: Mutex<HashMap<String, Vec<pool::Ready>>>,
     pool_wanted: Arc<Notify>,
     /// Shared by starts, taken alone by adoption: a sweep must not meet what is half made.
-    adoption: tokio::sync::RwLock<()>,
+    adoption: Arc<tokio::sync::RwLock<()>>,
     /// Held while a ready instance is being made.
     filling: tokio::sync::Mutex<()>,
     /// Instances of before may still be there, with numbers that we would give out again.
@@ -185,7 +185,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Place {
     /// Whose turn it is to change something about it.
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
     /// Somebody wants it gone: a create under way gives up.
     doomed: AtomicBool,
     doom: Notify,
@@ -253,7 +253,7 @@ impl Engine {
             places: Mutex::default(),
             pool: Mutex::default(),
             pool_wanted: Arc::new(Notify::new()),
-            adoption: tokio::sync::RwLock::new(()),
+            adoption: Arc::default(),
             filling: tokio::sync::Mutex::new(()),
             needs_adoption: AtomicBool::new(needs_adoption),
             is_closing: AtomicBool::new(false),

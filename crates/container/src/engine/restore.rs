@@ -65,23 +65,29 @@ impl Inner {
                 hint: "instances of an earlier server may still live; call adopt first".into(),
             });
         }
+        let place = self.place(&spec.sandbox);
+        // Taken before the task begins: whoever asks after a caller that went away waits for what it began.
+        let turn = Arc::clone(&place.turn).lock_owned().await;
+        let starting = Arc::clone(&self.adoption).read_owned().await;
         let (engine, spec) = (Arc::clone(self), spec.clone());
         engine.starting.fetch_add(1, Ordering::SeqCst);
         let task = tokio::spawn(async move {
-            let outcome = engine.restore_in_turn(&spec).await;
+            let outcome = engine.restore_in_turn(&spec, &place).await;
+            drop((starting, turn));
             engine.starting.fetch_sub(1, Ordering::SeqCst);
             outcome
         });
         task.await.map_err(failed("restoring the sandbox"))?
     }
 
-    async fn restore_in_turn(self: &Arc<Self>, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
-        let place = self.place(&spec.sandbox);
-        let _turn = place.turn.lock().await;
-        let _starting = self.adoption.read().await;
+    async fn restore_in_turn(
+        self: &Arc<Self>,
+        spec: &InstanceSpec,
+        place: &Arc<Place>,
+    ) -> Result<Booted, ProviderError> {
         let gone = || ProviderError::Gone { sandbox: spec.sandbox.clone() };
         if place.live().is_some() || !self.checkpoints.exists(&spec.sandbox) || place.is_doomed() {
-            self.forget_empty(&spec.sandbox, &place);
+            self.forget_empty(&spec.sandbox, place);
             return Err(gone());
         }
         let folder = self.checkpoints.path(&spec.sandbox);
@@ -89,11 +95,11 @@ impl Inner {
         let (live, booted) = match restored {
             Ok(restored) => restored,
             Err(error) => {
-                self.forget_empty(&spec.sandbox, &place);
+                self.forget_empty(&spec.sandbox, place);
                 return Err(error);
             }
         };
-        self.settle_in(spec, &place, live);
+        self.settle_in(spec, place, live);
         let (checkpoints, sandbox) = (self.checkpoints.clone(), spec.sandbox.clone());
         // What it takes on disk goes behind the caller's back.
         self.spawn(async move {
