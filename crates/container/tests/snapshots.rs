@@ -72,14 +72,13 @@ fn a_frozen_sandbox_stays_frozen_over_a_snapshot_and_a_stopped_one_can_be_kept()
         world.engine.pause(&target(&spec)).await.unwrap();
         let (_, made) = world.snap(&spec).await;
         assert_eq!(made.stood_still, Duration::ZERO);
-        let state = format!(
-            "/sys/fs/cgroup/freezer/atoll-{}/{}/freezer.state",
-            world.engine.block(),
-            booted.facts["cgroup"].as_str().unwrap()
-        );
-        if world.engine.cgroup_layout() == "v1" {
-            assert_eq!(std::fs::read_to_string(state).unwrap().trim(), "FROZEN");
-        }
+        let home = format!("atoll-{}/{}", world.engine.block(), booted.facts["cgroup"].as_str().unwrap());
+        let (state, frozen) = match world.engine.cgroup_layout() {
+            "v1" => (format!("/sys/fs/cgroup/freezer/{home}/freezer.state"), "FROZEN"),
+            _ => (format!("/sys/fs/cgroup/{home}/cgroup.events"), "frozen 1"),
+        };
+        let state = std::fs::read_to_string(state).unwrap();
+        assert!(state.lines().any(|line| line == frozen), "{state}");
         world.engine.resume(&target(&spec)).await.unwrap();
         world.engine.halt(&target(&spec)).await.unwrap();
         let id = snapshot_id();
@@ -488,7 +487,8 @@ fn processes_come_along_into_a_fork_and_back_by_a_rollback() {
         }
         let mut spec = world.spec();
         let booted = world.create(&spec).await;
-        let counter = "echo 0 > /root/f; (i=0; while :; do i=$((i+1)); echo $i > /root/f; sleep 0.01; done) >/dev/null 2>&1 & sleep 0.2";
+        // By a rename: a file that is written in place is empty for a moment.
+        let counter = "echo 0 > /root/f; (i=0; while :; do i=$((i+1)); echo $i > /root/n; mv /root/n /root/f; sleep 0.01; done) >/dev/null 2>&1 & sleep 0.2";
         world.said(&spec, &booted, counter).await;
         let id = snapshot_id();
         let made = world.engine.snapshot(&target(&spec), &id, true).await;
