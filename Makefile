@@ -1,6 +1,6 @@
 # Thin on purpose: a target is one script or one cargo command. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build install test check agent fmt clippy unit kernel bench clean-data
+.PHONY: help run build install test check agent fmt clippy unit kernel soak bench clean-data
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -47,6 +47,11 @@ unit: agent ## Tests that need no kernel of their own
 kernel: ## Only the suites with real servers and real sandboxes
 	@scripts/build debug
 	@scripts/test kernel
+
+soak: ## Random lives beside a model for SOAK_S seconds (default 600, dice by SOAK_SEED); loses nothing or says what
+	@scripts/install-deps test
+	@scripts/build release
+	@scripts/test soak
 
 bench: ## Measure against the bars and the peers; writes bench/RESULTS.md (QUICK=1: one minute)
 	@scripts/install-deps bench

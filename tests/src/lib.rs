@@ -18,6 +18,7 @@
 pub mod canary;
 pub mod client;
 pub mod contract;
+pub mod criu;
 pub mod eye;
 pub mod ground;
 pub mod internet;

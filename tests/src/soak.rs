@@ -72,7 +72,7 @@ pub fn keeper_template(w: &World) -> String {
 pub async fn soak(w: &World, plan: Plan) -> Report {
     let (tell_up, up) = watch::channel(true);
     let mut shared = Shared::new(w, w.tenant("soak").await, up);
-    shared.memory = std::env::var("SOAK_MEMORY").as_deref() != Ok("0");
+    shared.memory = std::env::var("SOAK_MEMORY").as_deref() != Ok("0") && crate::criu::at_hand().is_some();
     let shared = Arc::new(shared);
     eprintln!("soak: seed {}, {} sandboxes, {:?}", plan.seed, plan.actors, plan.time);
     let started = Instant::now();

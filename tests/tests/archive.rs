@@ -74,7 +74,8 @@ fn an_archive_goes_to_s3_and_comes_back() {
         assert_eq!(cloud.s3.manifests().len(), 1);
         w.crash_server().await;
         cloud.start(&mut kept).await;
-        until("nothing is left in object storage", async || cloud.s3.manifests().is_empty().then_some(())).await;
+        until("nothing is left in object storage", async || cloud.s3.manifests().is_empty().then_some(()))
+            .await;
         // Twice, and with a request that wakes; restore alone rests.
         cloud.archive(&mut kept).await;
         cloud.big_is_whole(&kept.id).await;
@@ -108,7 +109,8 @@ fn an_archive_can_be_taken_up_by_another_server() {
         let log = std::fs::File::create(w.folder().join("other.log")).unwrap();
         let mut command = w.command();
         command.env("ATOLL_DATA", &other).args(["serve", "--listen", "127.0.0.1:7071"]);
-        let mut child = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        let mut child =
+            command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         let admin = until("the other server answers", async || {
             let health = reqwest::get("http://127.0.0.1:7071/health").await;
             health.is_ok_and(|answer| answer.status() == 200).then_some(())?;
@@ -123,13 +125,20 @@ fn an_archive_can_be_taken_up_by_another_server() {
         let mut copy = Kept::new(id.clone(), kept.may.iter().map(Version::without_memory).collect());
         copy.is_intact(&elsewhere, "running").await;
         assert_eq!(there.read_file(&id, "/home/user/big").await.bytes.len(), 3_000_000);
-        there.post("/v1/sandboxes", json!({ "archive": format!("{key}0") })).await.refused(404, "archive_not_found");
+        there
+            .post("/v1/sandboxes", json!({ "archive": format!("{key}0") }))
+            .await
+            .refused(404, "archive_not_found");
         there.post("/v1/sandboxes", json!({ "archive": "no/such" })).await.refused(404, "archive_not_found");
         there.remove(&id).await;
         kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM).unwrap();
         until("the other server ends", async || child.try_wait().unwrap()).await;
         let mut uninstall = w.command();
-        uninstall.env("ATOLL_URL", "http://127.0.0.1:7071").env("ATOLL_DATA", &other).args(["server", "uninstall", "--force"]);
+        uninstall.env("ATOLL_URL", "http://127.0.0.1:7071").env("ATOLL_DATA", &other).args([
+            "server",
+            "uninstall",
+            "--force",
+        ]);
         let done = w.output(uninstall).await;
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         // The first one still has it.
@@ -177,7 +186,10 @@ fn faults_on_the_way_lose_nothing() {
         woken.refused(503, "wake_failed");
         cloud.proxy.now(&[some(Fault::Truncated, "GET", 2)]);
         let started = client.act(&kept.id, "start").await;
-        assert!(started.status < 300 || matches!(started.code().as_str(), "archive_unavailable" | "damaged"), "{started}");
+        assert!(
+            started.status < 300 || matches!(started.code().as_str(), "archive_unavailable" | "damaged"),
+            "{started}"
+        );
         cloud.proxy.now(&[]);
         cloud.start(&mut kept).await;
         client.remove(&kept.id).await;
@@ -252,7 +264,10 @@ fn a_damaged_archive_is_refused_and_stays_where_it_is() {
             std::fs::write(&chunk, &bytes).unwrap();
             cloud.shared.client.act(&kept.id, "start").await.refused(409, "damaged");
             let now = kept.is_intact(&cloud.shared, "archived").await;
-            assert!(now["reason"]["message"].as_str().is_some_and(|m| m.contains("damaged")), "{what}: {now}");
+            assert!(
+                now["reason"]["message"].as_str().is_some_and(|m| m.contains("damaged")),
+                "{what}: {now}"
+            );
         }
         std::fs::remove_file(&chunk).unwrap();
         let gone = cloud.shared.client.act(&kept.id, "start").await;
@@ -272,7 +287,11 @@ fn a_full_archive_place_leaves_the_files_here() {
         w.crash_server_with(&[("ATOLL_ARCHIVE", place.to_str().unwrap())]).await;
         let shared = Shared::quiet(w, w.tenant("acme").await);
         let mut kept = Kept::create(&shared, json!({}), 6).await;
-        shared.client.write_file(&kept.id, "/home/user/big", atoll_tests::keeper::make(6, 3_000_000)).await.ok();
+        shared
+            .client
+            .write_file(&kept.id, "/home/user/big", atoll_tests::keeper::make(6, 3_000_000))
+            .await
+            .ok();
         shared.client.act(&kept.id, "archive").await.refused(503, "archive_unavailable");
         kept.is_intact(&shared, "stopped").await;
         shared.client.act(&kept.id, "start").await.ok();

@@ -297,3 +297,138 @@ fn odd_files_are_refused_and_nobody_waits_for_them() {
         witness.verify().await;
     });
 }
+
+#[test]
+fn wishes_of_a_life_without_sense_are_refused_and_change_nothing() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({ "timeout_s": 600 })).await;
+        let path = format!("/v1/sandboxes/{id}");
+        let before = client.sandbox(&id).await;
+        let long = "x".repeat(300);
+        let cases: Vec<(&str, Value, &str)> = vec![
+            ("pause", json!({ "memory": "cloud" }), "memory"),
+            ("pause", json!({ "colour": 1 }), "colour"),
+            ("snapshots", json!({ "name": "" }), "name"),
+            ("snapshots", json!({ "name": "../up" }), "name"),
+            ("snapshots", json!({ "name": long }), "name"),
+            ("snapshots", json!({ "memory": "yes" }), "memory"),
+            ("fork", json!({ "count": 0 }), "count"),
+            ("fork", json!({ "count": 101 }), "count"),
+            ("fork", json!({ "count": -1 }), "count"),
+            ("fork", json!({ "count": 1.5 }), "count"),
+            ("fork", json!({ "count": 1, "labels": { "": "x" } }), "labels"),
+            ("fork", json!({ "count": 1, "timeout_s": 0 }), "timeout_s"),
+            ("rollback", json!({}), "snapshot"),
+            ("rollback", json!({ "snapshot": 5 }), "snapshot"),
+            ("hold", json!({}), "for_s"),
+            ("hold", json!({ "for_s": 0 }), "for_s"),
+            ("hold", json!({ "for_s": 86_401 }), "for_s"),
+            ("hold", json!({ "for_s": u64::MAX }), "for_s"),
+            ("hold", json!({ "for_s": -1 }), "for_s"),
+            ("extend", json!({}), "seconds"),
+            ("extend", json!({ "seconds": 0 }), "seconds"),
+            ("extend", json!({ "seconds": u64::MAX }), "seconds"),
+        ];
+        for (verb, body, field) in cases {
+            let envelope =
+                client.post(&format!("{path}/{verb}"), body.clone()).await.refused(400, "invalid_request");
+            let message = envelope["message"].as_str().unwrap();
+            assert!(message.contains(field), "{verb}: {field} is not named for {body}: {message}");
+        }
+        client
+            .post(&format!("{path}/rollback"), json!({ "snapshot": "no-such" }))
+            .await
+            .refused(404, "snapshot_not_found");
+        client.act(&id, "restore").await.refused(409, "phase_conflict");
+        for name in ["zzzzzzzzzzzzzzzzzzzz", "zz", "%00", "..%2f..", "a%20b"] {
+            for answer in [
+                client.get(&format!("/v1/snapshots/{name}")).await,
+                client.delete(&format!("/v1/snapshots/{name}")).await,
+                client.post_empty(&format!("/v1/snapshots/{name}/verify")).await,
+            ] {
+                assert!(
+                    matches!(answer.code().as_str(), "snapshot_not_found" | "invalid_request"),
+                    "{answer}"
+                );
+            }
+            for verb in
+                ["pause", "resume", "archive", "restore", "fork", "snapshots", "rollback", "hold", "extend"]
+            {
+                let body = match verb {
+                    "rollback" => json!({ "snapshot": "x" }),
+                    "hold" => json!({ "for_s": 1 }),
+                    "extend" => json!({ "seconds": 1 }),
+                    _ => json!({}),
+                };
+                let answer = match verb {
+                    "resume" | "archive" | "restore" => {
+                        client.post_empty(&format!("/v1/sandboxes/{name}/{verb}")).await
+                    }
+                    _ => client.post(&format!("/v1/sandboxes/{name}/{verb}"), body).await,
+                };
+                assert!(
+                    matches!(answer.code().as_str(), "sandbox_not_found" | "invalid_request"),
+                    "{verb}: {answer}"
+                );
+            }
+            for look in ["awake", "lineage"] {
+                let answer = client.get(&format!("/v1/sandboxes/{name}/{look}")).await;
+                assert!(
+                    matches!(answer.code().as_str(), "sandbox_not_found" | "invalid_request"),
+                    "{look}: {answer}"
+                );
+            }
+        }
+        for query in ["limit=0", "limit=-1", "cursor=%00", "unknown=1"] {
+            client.get(&format!("/v1/snapshots?{query}")).await.refused(400, "invalid_request");
+        }
+        let after = client.sandbox(&id).await;
+        for field in ["phase", "generation", "timeout_at", "hold", "labels"] {
+            assert_eq!(after[field], before[field], "{field}");
+        }
+        assert_eq!(client.get("/v1/snapshots").await.ok()["items"], json!([]));
+        assert_eq!(client.get("/v1/sandboxes").await.ok()["items"].as_array().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn beginnings_and_timers_without_sense_are_refused_and_name_the_field() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let cases: Vec<(Value, &str)> = vec![
+            (json!({ "snapshot": "a", "template": "busybox" }), "snapshot"),
+            (json!({ "snapshot": "a", "archive": "b" }), "archive"),
+            (json!({ "archive": "b", "template": "busybox" }), "archive"),
+            (json!({ "memory": true }), "memory"),
+            (json!({ "snapshot": "" }), "snapshot"),
+            (json!({ "archive": "" }), "archive"),
+            (json!({ "auto_pause_s": 0 }), "auto_pause_s"),
+            (json!({ "auto_stop_s": 0 }), "auto_stop_s"),
+            (json!({ "auto_stop_s": -2 }), "auto_stop_s"),
+            (json!({ "auto_archive_s": -5 }), "auto_archive_s"),
+            (json!({ "auto_delete_s": i64::MAX }), "auto_delete_s"),
+            (json!({ "checkpoint_after_s": 1.5 }), "checkpoint_after_s"),
+            (json!({ "on_exit": "explode" }), "on_exit"),
+            (json!({ "wake": "never" }), "wake"),
+            (json!({ "thread": "" }), "thread"),
+            (json!({ "thread": "a\nb" }), "thread"),
+            (json!({ "private_env": ["NOT_THERE"] }), "private_env"),
+            (json!({ "private_env": "A" }), "private_env"),
+        ];
+        for (body, field) in cases {
+            let envelope = client.post("/v1/sandboxes", body.clone()).await.refused(400, "invalid_request");
+            let message = envelope["message"].as_str().unwrap();
+            assert!(message.contains(field), "{field} is not named for {body}: {message}");
+        }
+        client
+            .post("/v1/sandboxes", json!({ "snapshot": "none-such" }))
+            .await
+            .refused(404, "snapshot_not_found");
+        for key in ["none-such", "../../etc/passwd", "a/b", "abcdefghijklmnopqrst/../x"] {
+            client.post("/v1/sandboxes", json!({ "archive": key })).await.refused(404, "archive_not_found");
+        }
+        assert_eq!(client.get("/v1/sandboxes?all=1").await.ok()["items"], json!([]), "nothing was made");
+        client.delete("/v1/threads/none-such").await.ok();
+    });
+}

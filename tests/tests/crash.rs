@@ -9,7 +9,7 @@ use std::time::Duration;
 use atoll_tests::keeper::Dice;
 use atoll_tests::soak::calls::Shared;
 use atoll_tests::soak::kept::{Kept, Version};
-use atoll_tests::{Answer, Client, Value, World, json, run, until};
+use atoll_tests::{Answer, Client, Value, World, criu, json, run, until};
 use nix::sys::signal::Signal;
 use reqwest::Method;
 
@@ -238,6 +238,9 @@ impl Stage {
 
 #[test]
 fn a_crash_at_every_named_place_ends_in_the_old_or_the_new_state() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let mut stage = Stage::new(w).await;
         let mut missed = Vec::new();
@@ -276,6 +279,9 @@ fn a_crash_at_every_named_place_ends_in_the_old_or_the_new_state() {
 
 #[test]
 fn kill_9_in_the_middle_of_restores_leaves_no_criu_behind() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let mut stage = Stage::new(w).await;
         for round in 0..8_u64 {
@@ -301,6 +307,9 @@ fn kill_9_in_the_middle_of_restores_leaves_no_criu_behind() {
 
 #[test]
 fn kill_9_at_random_moments_of_long_transitions_loses_nothing() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let mut stage = Stage::new(w).await;
         let asks = [

@@ -10,7 +10,7 @@ use atoll_tests::soak::calls::Shared;
 use atoll_tests::soak::kept::Kept;
 use atoll_tests::sse::text_of;
 use atoll_tests::terminal::Screen;
-use atoll_tests::{Client, Options, Value, json, run, run_with, until};
+use atoll_tests::{Client, Options, Value, criu, json, run, run_with, until};
 use nix::sys::signal::Signal;
 use reqwest::Method;
 
@@ -115,6 +115,9 @@ fn streams_and_terminals_go_on_after_a_freeze_without_a_gap() {
 
 #[test]
 fn memory_on_disk_comes_back_whole() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let shared = Shared::quiet(w, w.tenant("acme").await);
         let client = &shared.client;
@@ -163,6 +166,9 @@ fn memory_on_disk_comes_back_whole() {
 
 #[test]
 fn a_terminal_with_a_job_survives_memory_on_disk() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run_with(Options::debian(), async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({})).await;
@@ -190,6 +196,9 @@ fn a_terminal_with_a_job_survives_memory_on_disk() {
 
 #[test]
 fn stop_and_delete_work_from_every_kind_of_pause() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let client = w.tenant("acme").await;
         for memory in ["live", "disk"] {
@@ -211,6 +220,9 @@ fn stop_and_delete_work_from_every_kind_of_pause() {
 
 #[test]
 fn limits_of_a_paused_one_change_and_hold_when_it_runs_again() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let shared = Shared::quiet(w, w.tenant("acme").await);
         let client = &shared.client;

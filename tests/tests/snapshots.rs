@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use atoll_tests::keeper::{Dice, FOLDER};
 use atoll_tests::soak::calls::Shared;
 use atoll_tests::soak::kept::{Kept, Version};
-use atoll_tests::{Client, Value, json, run, until};
+use atoll_tests::{Client, Value, criu, json, run, until};
 
 async fn snapshot(client: &Client, id: &str, body: Value) -> Value {
     let taken = client.post(&format!("/v1/sandboxes/{id}/snapshots"), body).await;
@@ -49,7 +49,11 @@ fn forks_are_their_own_sandboxes_with_the_same_files() {
             assert_eq!((&about["phase"], &about["parent"]), (&json!("running"), &json!(kept.id)), "{about}");
             assert_eq!((&about["labels"], &about["memory_mib"]), (&json!({ "team": "red" }), &json!(100)));
             assert_eq!(about["name"], Value::Null, "a name belongs to one");
-            assert_eq!(client.sh(child, "echo $OPEN.$SECRET").await.text(), "yes.", "private values are not inherited");
+            assert_eq!(
+                client.sh(child, "echo $OPEN.$SECRET").await.text(),
+                "yes.",
+                "private values are not inherited"
+            );
             let mut copy = Kept::new(child.clone(), kept.may.iter().map(Version::without_memory).collect());
             copy.is_intact(&shared, "running").await;
             seen.push(identity(client, child).await);
@@ -67,12 +71,20 @@ fn forks_are_their_own_sandboxes_with_the_same_files() {
             assert_eq!(client.sh(child, &format!("cat {FOLDER}/mine")).await.text(), n.to_string());
         }
         let lineage = client.get(&kept.path("/lineage")).await.ok();
-        let known: BTreeSet<String> =
-            lineage["children"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect();
+        let known: BTreeSet<String> = lineage["children"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|id| id.as_str().unwrap().to_owned())
+            .collect();
         assert_eq!(known, children.iter().cloned().collect(), "{lineage}");
         let of_child = client.get(&format!("/v1/sandboxes/{}/lineage", children[0])).await.ok();
         assert_eq!(of_child["parent"], kept.id, "{of_child}");
-        assert_eq!(client.get("/v1/snapshots").await.ok()["items"], json!([]), "a fork leaves no snapshot to see");
+        assert_eq!(
+            client.get("/v1/snapshots").await.ok()["items"],
+            json!([]),
+            "a fork leaves no snapshot to see"
+        );
         // The source may go; its children stay.
         client.remove(&kept.id).await;
         client.sh(&children[0], "true").await.text();
@@ -81,6 +93,9 @@ fn forks_are_their_own_sandboxes_with_the_same_files() {
 
 #[test]
 fn forks_with_memory_go_on_from_the_same_moment() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let shared = Shared::quiet(w, w.tenant("acme").await);
         let client = &shared.client;
@@ -118,6 +133,9 @@ fn forks_with_memory_go_on_from_the_same_moment() {
 
 #[test]
 fn a_snapshot_outlives_its_sandbox_and_makes_others() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let shared = Shared::quiet(w, w.tenant("acme").await);
         let client = &shared.client;
@@ -150,19 +168,26 @@ fn a_snapshot_outlives_its_sandbox_and_makes_others() {
             Kept::new(id_of(&without), was.iter().map(Version::without_memory).collect()),
         ];
         for phase in ["running", "paused", "stopped"] {
-            let made = client.post("/v1/sandboxes", json!({ "snapshot": format!("when-{phase}") })).await.ok();
+            let made =
+                client.post("/v1/sandboxes", json!({ "snapshot": format!("when-{phase}") })).await.ok();
             copies.push(Kept::new(id_of(&made), changed.clone()));
         }
         for copy in &mut copies {
             copy.is_intact(&shared, "running").await;
             assert_eq!(client.sh(&copy.id, "echo $A").await.text(), "b");
         }
-        client.post("/v1/sandboxes", json!({ "snapshot": "when-stopped", "memory": true })).await.refused(400, "invalid_request");
+        client
+            .post("/v1/sandboxes", json!({ "snapshot": "when-stopped", "memory": true }))
+            .await
+            .refused(400, "invalid_request");
         let page = client.get("/v1/snapshots?limit=3").await.ok();
         assert!(page["items"].as_array().unwrap().len() == 3 && page["next_cursor"].is_string(), "{page}");
         assert_eq!(client.delete("/v1/snapshots/golden").await.status, 204);
         client.get("/v1/snapshots/golden").await.refused(404, "snapshot_not_found");
-        client.post("/v1/sandboxes", json!({ "snapshot": "golden" })).await.refused(404, "snapshot_not_found");
+        client
+            .post("/v1/sandboxes", json!({ "snapshot": "golden" }))
+            .await
+            .refused(404, "snapshot_not_found");
         for copy in &mut copies {
             copy.is_intact(&shared, "running").await;
         }
@@ -171,6 +196,9 @@ fn a_snapshot_outlives_its_sandbox_and_makes_others() {
 
 #[test]
 fn rollback_puts_files_and_processes_back() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let shared = Shared::quiet(w, w.tenant("acme").await);
         let client = &shared.client;
@@ -179,7 +207,10 @@ fn rollback_puts_files_and_processes_back() {
         let memory = id_of(&snapshot(client, &kept.id, json!({ "memory": true })).await);
         let was = kept.may.clone();
         let other = client.create(json!({})).await;
-        client.post(&format!("/v1/sandboxes/{other}/rollback"), json!({ "snapshot": files })).await.refused(400, "invalid_request");
+        client
+            .post(&format!("/v1/sandboxes/{other}/rollback"), json!({ "snapshot": files }))
+            .await
+            .refused(400, "invalid_request");
         for (snapshot, has_memory) in [(&memory, true), (&files, false), (&memory, true)] {
             kept.change(&shared, &mut Dice::new(3)).await;
             let back = client.post(&kept.path("/rollback"), json!({ "snapshot": snapshot })).await.ok();
@@ -202,6 +233,9 @@ fn rollback_puts_files_and_processes_back() {
 
 #[test]
 fn damaged_snapshots_are_refused_and_nothing_is_made_of_them() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let shared = Shared::quiet(w, w.tenant("acme").await);
         let client = &shared.client;
@@ -211,7 +245,10 @@ fn damaged_snapshots_are_refused_and_nothing_is_made_of_them() {
         let damaged = damage(&w.data().join("pool/snapshots").join(&taken));
         assert!(damaged > 0, "nothing to damage was found");
         client.post_empty(&format!("/v1/snapshots/{taken}/verify")).await.refused(409, "damaged");
-        client.post("/v1/sandboxes", json!({ "snapshot": taken, "memory": true })).await.refused(409, "damaged");
+        client
+            .post("/v1/sandboxes", json!({ "snapshot": taken, "memory": true }))
+            .await
+            .refused(409, "damaged");
         client.post(&kept.path("/rollback"), json!({ "snapshot": taken })).await.refused(409, "damaged");
         let left = until("what was begun has ended", async || {
             let page = client.get("/v1/sandboxes?limit=100").await.ok();
@@ -221,7 +258,10 @@ fn damaged_snapshots_are_refused_and_nothing_is_made_of_them() {
         .await;
         // What failed says why, and never becomes a sandbox without the files that it was to have.
         for failed in left.iter().filter(|one| one["id"] != kept.id.as_str()) {
-            assert!(failed["reason"]["message"].as_str().is_some_and(|why| why.contains("damaged")), "{failed}");
+            assert!(
+                failed["reason"]["message"].as_str().is_some_and(|why| why.contains("damaged")),
+                "{failed}"
+            );
             let started = client.act(&id_of(failed), "start").await;
             assert!(started.status >= 400, "{started}");
         }
@@ -259,7 +299,10 @@ fn snapshots_belong_to_their_tenant() {
         for name in [taken.as_str(), "mine", &taken[..6]] {
             other.get(&format!("/v1/snapshots/{name}")).await.refused(404, "snapshot_not_found");
             other.delete(&format!("/v1/snapshots/{name}")).await.refused(404, "snapshot_not_found");
-            other.post_empty(&format!("/v1/snapshots/{name}/verify")).await.refused(404, "snapshot_not_found");
+            other
+                .post_empty(&format!("/v1/snapshots/{name}/verify"))
+                .await
+                .refused(404, "snapshot_not_found");
             other.post("/v1/sandboxes", json!({ "snapshot": name })).await.refused(404, "snapshot_not_found");
             other
                 .post(&format!("/v1/sandboxes/{own}/rollback"), json!({ "snapshot": name }))
@@ -268,7 +311,10 @@ fn snapshots_belong_to_their_tenant() {
         }
         assert_eq!(other.get("/v1/snapshots").await.ok()["items"], json!([]));
         for verb in ["fork", "snapshots"] {
-            other.post(&format!("/v1/sandboxes/{id}/{verb}"), json!({})).await.refused(404, "sandbox_not_found");
+            other
+                .post(&format!("/v1/sandboxes/{id}/{verb}"), json!({}))
+                .await
+                .refused(404, "sandbox_not_found");
         }
         other.get(&format!("/v1/sandboxes/{id}/lineage")).await.refused(404, "sandbox_not_found");
         // The same name may be used by each.
@@ -283,7 +329,10 @@ fn a_fork_beyond_the_quota_makes_none() {
     run(async |w| {
         let client = w.tenant_with("small", json!({ "sandboxes": 3 })).await;
         let id = client.create(json!({})).await;
-        client.post(&format!("/v1/sandboxes/{id}/fork"), json!({ "count": 3 })).await.refused(429, "quota_exceeded");
+        client
+            .post(&format!("/v1/sandboxes/{id}/fork"), json!({ "count": 3 }))
+            .await
+            .refused(429, "quota_exceeded");
         until("those that were begun are gone", async || {
             let page = client.get("/v1/sandboxes").await.ok();
             (page["items"].as_array().unwrap().len() == 1).then_some(())

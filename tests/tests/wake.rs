@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use atoll_tests::soak::calls::Shared;
 use atoll_tests::soak::kept::Kept;
-use atoll_tests::{Client, Value, json, run, until};
+use atoll_tests::{Client, Value, criu, json, run, until};
 use futures::future::join_all;
 
 /// Brings a sandbox to sleep in one of four ways.
@@ -31,6 +31,9 @@ async fn wakes(client: &Client, id: &str) -> usize {
 
 #[test]
 fn a_hundred_requests_wake_a_sandbox_once() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({})).await;
@@ -38,7 +41,8 @@ fn a_hundred_requests_wake_a_sandbox_once() {
         for how in ["live", "disk", "stopped", "archived"] {
             sleep_as(&client, &id, how).await;
             let before = wakes(&client, &id).await;
-            let answers = join_all((0..100).map(|_| client.try_exec(&id, json!({ "argv": ["cat", "note"] })))).await;
+            let answers =
+                join_all((0..100).map(|_| client.try_exec(&id, json!({ "argv": ["cat", "note"] })))).await;
             let done = answers.iter().filter(|a| a.status == 200 && a.json()["stdout"] == "kept\n").count();
             // LIMIT: 64 wait; the rest is told to come again.
             for refused in answers.iter().filter(|a| a.status != 200) {
@@ -55,6 +59,9 @@ fn a_hundred_requests_wake_a_sandbox_once() {
 
 #[test]
 fn every_kind_of_request_wakes_and_looking_does_not() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let shared = Shared::quiet(w, w.tenant("acme").await);
         let client = &shared.client;
@@ -82,7 +89,10 @@ fn every_kind_of_request_wakes_and_looking_does_not() {
             sleep_as(client, &kept.id, how).await;
             client.get(&format!("{path}/processes")).await.ok();
             sleep_as(client, &kept.id, how).await;
-            client.post(&format!("{path}/terminals"), json!({ "thread": how, "cols": 80, "rows": 24 })).await.ok();
+            client
+                .post(&format!("{path}/terminals"), json!({ "thread": how, "cols": 80, "rows": 24 }))
+                .await
+                .ok();
             assert!(woken().await);
             kept.is_intact(&shared, "running").await;
         }
@@ -91,13 +101,19 @@ fn every_kind_of_request_wakes_and_looking_does_not() {
 
 #[test]
 fn explicit_sandboxes_sleep_until_they_are_started() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({ "wake": "explicit" })).await;
         for how in ["live", "disk", "stopped", "archived"] {
             sleep_as(&client, &id, how).await;
             let refused = client.try_exec(&id, json!({ "argv": ["true"] })).await.refused(409, "asleep");
-            assert!(refused["hint"].as_str().is_some_and(|h| h.contains("resume") || h.contains("start")), "{refused}");
+            assert!(
+                refused["hint"].as_str().is_some_and(|h| h.contains("resume") || h.contains("start")),
+                "{refused}"
+            );
             client.read_file(&id, "/etc/passwd").await.refused(409, "asleep");
             client.act(&id, "resume").await.ok();
             client.sh(&id, "true").await.text();
@@ -132,6 +148,9 @@ fn strangers_wake_nobody() {
 
 #[test]
 fn waking_a_frozen_sandbox_is_quick_and_one_that_cannot_be_woken_says_why() {
+    if criu::at_hand().is_none() {
+        return;
+    }
     run(async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({})).await;

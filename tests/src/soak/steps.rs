@@ -446,7 +446,9 @@ impl Actor {
             let reply = shared.put(&path, vec![1; 2_000_000]).await?;
             match reply {
                 Reply::Answer(answer) if answer.status < 300 => break,
-                Reply::Answer(answer) if answer.code() != "disk_full" => return Err(format!("no room: {answer}")),
+                Reply::Answer(answer) if answer.code() != "disk_full" => {
+                    return Err(format!("no room: {answer}"));
+                }
                 _ if started.elapsed() > Duration::from_secs(30) => {
                     return Err(format!("LOSS: the disk stays full: {}", said(&reply)));
                 }
