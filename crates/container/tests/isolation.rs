@@ -268,7 +268,7 @@ fn memory_pids_disk_and_cpu_limits_hold() {
             spec.limits.cpu_milli = 250;
             spec.limits.memory_mib = 128;
             let booted = world.create(&spec).await;
-            let (_, said) = world.sh(&spec, &booted, "head -c 100m /dev/zero > /root/big; sync; stat -c %s /root/big; rm /root/big && echo removed").await;
+            let (_, said) = world.sh(&spec, &booted, "dd if=/dev/zero of=/root/big bs=1M count=100; sync; stat -c %s /root/big; rm /root/big && echo removed").await;
             let size: u64 = said.lines().find_map(|line| line.parse().ok()).unwrap();
             assert!(size <= 33 << 20 && said.contains("removed"), "{said}");
             // A fork bomb meets its limit, and the sandbox is ended quickly all the same.
@@ -277,16 +277,18 @@ fn memory_pids_disk_and_cpu_limits_hold() {
             assert!(said.contains("fork"), "{said}");
             let parent =
                 format!("atoll-{}/{}", world.engine.block(), booted.facts["cgroup"].as_str().unwrap());
-            if world.engine.cgroup_layout() == "v1" {
-                let read = |file: &str| {
-                    std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(file)).unwrap().trim().to_owned()
-                };
-                assert_eq!(read(&format!("cpu/{parent}/cpu.cfs_quota_us")), "25000");
-                assert_eq!(
+            let read = |file: &str| {
+                std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(file)).unwrap().trim().to_owned()
+            };
+            let (cpu, memory) = match world.engine.cgroup_layout() {
+                "v1" => (
+                    read(&format!("cpu/{parent}/cpu.cfs_quota_us")),
                     read(&format!("memory/{parent}/memory.limit_in_bytes")),
-                    (128u64 << 20).to_string()
-                );
-            }
+                ),
+                _ => (read(&format!("{parent}/cpu.max")), read(&format!("{parent}/memory.max"))),
+            };
+            assert_eq!(cpu.split(' ').next(), Some("25000"));
+            assert_eq!(memory, (128u64 << 20).to_string());
             let begun = Instant::now();
             world.destroy(&spec).await;
             assert!(begun.elapsed() < Duration::from_secs(2));
