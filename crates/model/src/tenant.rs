@@ -34,7 +34,7 @@ pub struct Quota {
     pub cpu_milli: Option<u64>,
     /// MiB of memory of sandboxes that run or are about to.
     pub memory_mib: Option<u64>,
-    /// MiB of disk of sandboxes that are not deleted.
+    /// MiB of disk: the limits of sandboxes that are not deleted, and what snapshots hold.
     pub disk_mib: Option<u64>,
 }
 

@@ -115,7 +115,7 @@ impl From<StoreError> for ServiceError {
                     .hint("use a new key for a new request")
             }
             StoreError::Quota(exceeded) => Self::new(Code::QuotaExceeded, exceeded.to_string())
-                .hint("delete or stop sandboxes, or ask the admin for a larger quota"),
+                .hint("delete or stop sandboxes, delete snapshots, or ask the admin for a larger quota"),
             StoreError::NoTenant => Self::new(Code::TenantNotFound, "there is no such tenant"),
             StoreError::Exists { what } => Self::new(Code::AlreadyExists, format!("{what} exists already")),
             StoreError::BadCursor => Self::new(Code::InvalidRequest, "cursor: not one that a list returned")

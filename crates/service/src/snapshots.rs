@@ -4,10 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use atoll_model::policy::placement;
 use atoll_model::{Code, InstanceId, Lease, Principal, Snapshot, SnapshotId, SnapshotState};
+use atoll_provider::Target;
 use atoll_store::{InstanceRow, SnapshotQuery};
 use tokio::sync::oneshot;
 
+use crate::admission::NotAdmitted;
 use crate::driver::{Mail, SnapshotJob};
 use crate::keys::visible;
 use crate::random::entropy;
@@ -72,6 +75,7 @@ impl Service {
             return Err(ServiceError::new(Code::Unsupported, "snapshots are not possible here")
                 .hint("atoll doctor says what is missing"));
         }
+        self.room_for(&handle.lease(), memory).await?;
         let id = SnapshotId::from_entropy(entropy()?);
         let (reply, answer) = oneshot::channel();
         tell(handle, Mail::Snapshot(SnapshotJob::new(id, name, memory, transient, reply)))?;
@@ -79,6 +83,23 @@ impl Service {
             let message = format!("sandbox {} went away before its snapshot was ready", handle.lease().id);
             Err(ServiceError::new(Code::PhaseConflict, message))
         })
+    }
+
+    /// Copies must not fill the disk that all sandboxes share. Files share their blocks where the provider can do that; memory
+    /// is written out.
+    async fn room_for(&self, lease: &Lease, memory: bool) -> Result<(), ServiceError> {
+        let provider = self.inner.provider.as_ref();
+        let node = self.inner.admission.look(provider).await?;
+        let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
+        let mib = match memory {
+            false => 0,
+            true => match provider.usage(&target).await {
+                Ok(usage) => usage.memory_bytes.saturating_sub(usage.cache_bytes) >> 20,
+                // It is on disk already, or about to change.
+                Err(_) => u64::from(lease.limits.memory_mib),
+            },
+        };
+        placement::admit_copy(&node, mib).map_err(|full| NotAdmitted::from(full).into())
     }
 
     /// A page of snapshots, newest first.

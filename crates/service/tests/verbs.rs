@@ -397,6 +397,40 @@ async fn a_snapshot_that_is_being_used_is_not_removed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn snapshots_count_against_the_disk_of_their_tenant_and_leave_room_for_all() {
+    let world = World::new().await;
+    let service = &world.service;
+    let quota = atoll_model::Quota { disk_mib: Some(2_048 + 3), ..Default::default() };
+    let who = world.tenant("small", quota).await;
+    let spec = CreateSandbox { name: Some("x".to_owned()), ..Default::default() };
+    let (lease, _) = service.create(&who, spec, true).await.unwrap();
+    world.fake.files(&lease.id, |files| files.insert("/a".to_owned(), vec![0; 3 << 19]));
+    let first = service.snapshot(&who, "x", NewSnapshot::default()).await.unwrap();
+    assert_eq!(service.tenant_usage(&world.admin, "small").await.unwrap().0.disk_mib, 2_048 + 2);
+    let error = service.snapshot(&who, "x", NewSnapshot::default()).await.unwrap_err();
+    assert_eq!(error.code, Code::QuotaExceeded, "{error}");
+    world.quiet().await;
+    assert_eq!(world.fake.snapshots(), std::slice::from_ref(&first.id), "what was refused is gone");
+    // It stays when its sandbox goes, and is counted until it goes too.
+    service.delete(&who, "x", true).await.unwrap();
+    assert_eq!(service.create(&who, grown(2_050), true).await.unwrap_err().code, Code::QuotaExceeded);
+    service.delete_snapshot(&who, first.id.as_str()).await.unwrap();
+    service.create(&who, grown(2_050), true).await.unwrap();
+    // Nobody's copies take the last of the disk.
+    let id = world.create().await.id;
+    world.fake.set_node(|node| node.disk_free_mib = 1_000);
+    world.advance(Duration::from_secs(2)).await;
+    let error = service.snapshot(&world.admin, id.as_str(), NewSnapshot::default()).await.unwrap_err();
+    assert_eq!((error.code, error.retry_after_s.is_some()), (Code::NoCapacity, true));
+    world.assert_no_leaks().await;
+}
+
+fn grown(disk_mib: i64) -> CreateSandbox {
+    let limits = atoll_model::LimitsAsk { disk_mib: Some(disk_mib), ..Default::default() };
+    CreateSandbox { limits, ..Default::default() }
+}
+
+#[tokio::test(start_paused = true)]
 async fn private_environment_is_not_inherited() {
     let world = World::new().await;
     let (service, who) = (&world.service, &world.admin);

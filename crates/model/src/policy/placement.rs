@@ -58,6 +58,11 @@ pub fn admit(node: &Node, limits: &Limits) -> Result<(), NoRoom> {
     enough("MiB of free disk", node.disk_free_mib, DISK_FLOOR_MIB + u64::from(limits.disk_mib), 30)
 }
 
+/// May a copy that takes about so much disk be kept on `node`?
+pub fn admit_copy(node: &Node, mib: u64) -> Result<(), NoRoom> {
+    enough("MiB of free disk", node.disk_free_mib, DISK_FLOOR_MIB.saturating_add(mib), 30)
+}
+
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

@@ -29,6 +29,11 @@ pub fn admit_compute(quota: &Quota, usage: &Usage, limits: &Limits) -> Result<()
     within("MiB of memory", quota.memory_mib, usage.memory_mib, limits.memory_mib.into())
 }
 
+/// May a tenant that holds `usage` keep a snapshot of so many bytes? While that is not known, there must be room for some.
+pub fn admit_snapshot(quota: &Quota, usage: &Usage, bytes: u64) -> Result<(), Exceeded> {
+    within("MiB of disk", quota.disk_mib, usage.disk_mib, bytes.div_ceil(1 << 20).max(1))
+}
+
 fn within(what: &'static str, max: Option<u64>, used: u64, asked: u64) -> Result<(), Exceeded> {
     match max {
         Some(max) if used.saturating_add(asked) > max => Err(Exceeded { what, used, asked, max }),
@@ -46,6 +51,17 @@ mod tests {
         let at = |sandboxes| Usage { sandboxes, ..Default::default() };
         assert!(admit_new(&quota, &at(9), &Limits::default()).is_ok());
         assert_eq!(admit_new(&quota, &at(10), &Limits::default()).expect_err("full").what, "sandboxes");
+    }
+
+    #[test]
+    fn a_snapshot_counts_by_its_bytes_and_never_as_nothing() {
+        let quota = Quota { disk_mib: Some(100), ..Default::default() };
+        let at = |disk_mib| Usage { disk_mib, ..Default::default() };
+        assert!(admit_snapshot(&quota, &at(98), (1 << 20) + 1).is_ok());
+        assert!(admit_snapshot(&quota, &at(99), (1 << 20) + 1).is_err());
+        assert!(admit_snapshot(&quota, &at(99), 0).is_ok());
+        assert!(admit_snapshot(&quota, &at(100), 0).is_err());
+        assert!(admit_snapshot(&Quota::default(), &at(u64::MAX), u64::MAX).is_ok());
     }
 
     #[test]

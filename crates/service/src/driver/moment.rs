@@ -122,10 +122,12 @@ impl Job {
             inner.failpoint.reach("snapshot.row").await;
             Ok::<(), ServiceError>(())
         };
-        let copy = timed("snapshot", inner.provider.snapshot(&target, &wanted.id, wanted.memory));
-        let (row, copy) = tokio::join!(row, copy);
-        let copy = copy?;
-        row?;
+        let copy = async {
+            let copy = inner.provider.snapshot(&target, &wanted.id, wanted.memory);
+            timed("snapshot", copy).await.map_err(ServiceError::from)
+        };
+        // A name that is taken or a quota that is used up ends the copy at once.
+        let ((), copy) = tokio::try_join!(row, copy)?;
         inner.failpoint.reach("snapshot.made").await;
         let token = self.row.as_ref().filter(|_| copy.memory).map(|row| row.agent_token.clone());
         let ready = Snapshot {

@@ -108,10 +108,14 @@ impl World {
 
     /// A key of another tenant.
     pub async fn stranger(&self) -> Principal {
-        let quota = atoll_model::Quota::default();
-        self.service.create_tenant(&self.admin, "stranger", quota).await.unwrap();
+        self.tenant("stranger", atoll_model::Quota::default()).await
+    }
+
+    /// A key of a new tenant.
+    pub async fn tenant(&self, name: &str, quota: atoll_model::Quota) -> Principal {
+        self.service.create_tenant(&self.admin, name, quota).await.unwrap();
         let key = atoll_service::NewKey {
-            tenant: Some("stranger".to_owned()),
+            tenant: Some(name.to_owned()),
             scope: atoll_model::Scope::User,
             name: None,
         };

@@ -258,12 +258,15 @@ pub(crate) fn usage(
     let sums =
         "count(*), coalesce(sum(cpu_milli * holds_compute), 0), coalesce(sum(memory_mib * holds_compute), 0),
          coalesce(sum(disk_mib), 0) FROM sandbox_leases WHERE tenant = ?1 AND observed <> 'deleted'";
-    Ok(match except {
+    let mut usage = match except {
         None => conn.prepare_cached(&format!("SELECT {sums}"))?.query_row([tenant.as_str()], usage)?,
         Some(id) => conn
             .prepare_cached(&format!("SELECT {sums} AND id <> ?2"))?
             .query_row([tenant.as_str(), id.as_str()], usage)?,
-    })
+    };
+    usage.disk_mib =
+        usage.disk_mib.saturating_add(super::snapshots::held_bytes(conn, tenant)?.div_ceil(1 << 20));
+    Ok(usage)
 }
 
 pub(crate) fn by_id(conn: &Connection, id: &SandboxId) -> Result<Option<Lease>, StoreError> {

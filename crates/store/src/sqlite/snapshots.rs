@@ -1,11 +1,12 @@
 //! `snapshots`: sandboxes at a moment. The whole record is one text; the columns beside it are what is asked for.
 
-use atoll_model::policy::quota::Exceeded;
+use atoll_model::policy::quota::{self, Exceeded};
 use atoll_model::{Snapshot, SnapshotId, SnapshotState, TenantId};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
-use super::leases::{cursor, from_json, is_prefix, parse_cursor};
+use super::keys;
+use super::leases::{self, cursor, from_json, is_prefix, parse_cursor};
 use crate::seal::Seal;
 use crate::{Page, SnapshotQuery, StoreError};
 
@@ -47,8 +48,11 @@ pub(crate) fn put(conn: &Connection, snapshot: &Snapshot, row: &Row) -> Result<(
     if !is_there(conn, &snapshot.id)? {
         refuse_too_many(conn, &snapshot.tenant)?;
     }
-    if !conn.prepare_cached("SELECT 1 FROM tenants WHERE id = ?1")?.exists([snapshot.tenant.as_str()])? {
-        return Err(StoreError::NoTenant);
+    let tenant = keys::tenant(conn, snapshot.tenant.as_str())?.ok_or(StoreError::NoTenant)?;
+    // One that is made for a fork goes with it. What is removed must not be refused.
+    if tenant.quota.disk_mib.is_some() && !snapshot.transient && snapshot.state != SnapshotState::Deleting {
+        let usage = leases::usage(conn, &snapshot.tenant, None)?;
+        quota::admit_snapshot(&tenant.quota, &usage, snapshot.bytes)?;
     }
     conn.prepare_cached(
         "INSERT INTO snapshots (id, tenant, sandbox, name, state, transient, agent_token, snapshot)
@@ -67,6 +71,19 @@ pub(crate) fn put(conn: &Connection, snapshot: &Snapshot, row: &Row) -> Result<(
         row.snapshot,
     ])?;
     Ok(())
+}
+
+/// What the snapshots of a tenant hold, as far as it was known when they were made. At most, where files are shared.
+pub(crate) fn held_bytes(conn: &Connection, tenant: &TenantId) -> Result<u64, StoreError> {
+    let sum = "SELECT coalesce(sum(json_extract(snapshot, '$.bytes')), 0) FROM snapshots
+               WHERE tenant = ?1 AND state = 'ready' AND NOT transient";
+    let held = conn.prepare_cached(sum)?.query_row([tenant.as_str()], |row| row.get::<_, f64>(0))?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "bytes of a disk; a cast saturates"
+    )]
+    Ok(held as u64)
 }
 
 fn is_there(conn: &Connection, id: &SnapshotId) -> Result<bool, StoreError> {
