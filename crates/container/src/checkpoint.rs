@@ -22,5 +22,5 @@ pub(crate) use folders::{Checkpoints, Draft, Restored, hold_images, wait_for_ima
 pub(crate) use images::users_image;
 pub(crate) use manifest::{IMAGES, MANIFEST, Manifest, VerifyError};
 pub(crate) use mounts::outside_mounts;
-pub(crate) use obstacles::{Obstacle, in_vfork, traced};
+pub(crate) use obstacles::{Obstacle, in_vfork, lasting, nameless_bytes};
 pub(crate) use sockets::close_halves;

@@ -204,6 +204,14 @@ impl Layers {
         }
     }
 
+    /// Grows the pool until so much of it is free, as far as there is room on the host.
+    pub(crate) fn grow_for(&self, bytes: u64) -> io::Result<()> {
+        match &self.kind {
+            Kind::Btrfs { pool, .. } => pool.grow_for(bytes),
+            Kind::Folders => Ok(()),
+        }
+    }
+
     /// Grows the pool when little of it is free; often called, cheap.
     pub(crate) fn grow(&self) -> io::Result<()> {
         match &self.kind {

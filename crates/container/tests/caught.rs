@@ -26,6 +26,7 @@ async fn running(world: &World, how: &str) -> Option<(InstanceSpec, Booted)> {
     let booted = world.create(&spec).await;
     let agent = world.agent(&spec, &booted);
     agent.write_bytes("/caught", Some("root"), Some(0o755), std::fs::read(program).unwrap()).await.unwrap();
+    world.sh(&spec, &booted, "mkdir /root/deep; echo > /root/deep/watched").await;
     let line = format!("setsid /caught {how} </dev/null >/dev/null 2>&1 & usleep 200000; pidof caught");
     let (code, said) = world.sh(&spec, &booted, &line).await;
     assert_eq!(code, 0, "{said}");
@@ -66,6 +67,32 @@ fn one_that_waits_in_vfork_for_ever_is_named() {
 #[test]
 fn one_that_is_traced_is_named() {
     is_refused("traced", "process caught is traced");
+}
+
+#[test]
+fn one_that_maps_more_than_can_be_restored_is_named() {
+    is_refused("wide", "process caught has mapped");
+}
+
+#[test]
+fn one_that_watches_a_file_goes_on_watching() {
+    in_world(
+        |_| {},
+        |world| async {
+            let Some((mut spec, booted)) = running(&world, "watch").await else { return world };
+            world.engine.pause(&target(&spec)).await.unwrap();
+            let done = world.engine.checkpoint(&target(&spec)).await;
+            done.unwrap_or_else(|error| panic!("checkpoint: {error:?}"));
+            spec.instance = instance_id();
+            let restored = world.engine.restore(&spec).await.unwrap();
+            let booted = Booted { agent_token: booted.agent_token, ..restored };
+            let line =
+                "[ ! -e /tmp/seen ] && echo more >> /root/deep/watched && usleep 200000 && [ -e /tmp/seen ]";
+            assert_eq!(world.sh(&spec, &booted, line).await, (0, String::new()));
+            world.destroy(&spec).await;
+            world
+        },
+    );
 }
 
 #[test]

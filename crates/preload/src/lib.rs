@@ -5,6 +5,7 @@
 //!   other end, so every terminal would be refused. The file behind it is the session's `/dev/pts/N`, which CRIU dumps well.
 //! - A job that was stopped for want of the terminal (SIGTTIN, SIGTTOU) is a stopped job. CRIU knows only other reasons.
 //! - Limits are read, and at a restore the user namespace is made, as the owner of that namespace.
+//! - A file that is watched is on the file system that its folder is on, also in an overlay.
 //! - Namespaces of a sandbox that was restored before can be looked at from inside.
 //!
 //! `ATOLL_CRIU_ROOT` names the sandbox's root (`/proc/PID/root`), `ATOLL_CRIU_OWNER` the owner's id; what is not named is left
@@ -16,6 +17,7 @@ mod limits;
 mod namespaces;
 mod stops;
 mod terminals;
+mod watches;
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};

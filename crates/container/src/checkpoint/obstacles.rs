@@ -1,7 +1,9 @@
 //! What inside a frozen sandbox keeps its memory from going to disk. It only looks.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 
 /// A process that CRIU can't catch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +18,8 @@ enum Kind {
     Vfork,
     /// A process has one tracer.
     Traced,
+    /// CRIU reserves all of it a second time to bring it back.
+    Wide,
 }
 
 impl Obstacle {
@@ -32,10 +36,16 @@ impl fmt::Display for Obstacle {
             Kind::Vfork => {
                 write!(f, "process {name} waits in vfork for a child that runs no program of its own")
             }
+            Kind::Wide => {
+                write!(f, "process {name} has mapped more than {} TiB of addresses", MAPPED_MOST >> 40)
+            }
             Kind::Traced => write!(f, "process {name} is traced by another one, as by a debugger"),
         }
     }
 }
+
+/// LIMIT: half of the addresses that a process has are 64 TiB, less what CRIU needs itself. Sanitisers map some 20.
+const MAPPED_MOST: u64 = 48 << 40;
 
 /// One that waits for its child in vfork. Mostly that passes within microseconds.
 pub(crate) fn in_vfork(processes: &[i32]) -> Option<Obstacle> {
@@ -52,12 +62,30 @@ pub(crate) fn in_vfork(processes: &[i32]) -> Option<Obstacle> {
     })
 }
 
-/// One that is traced. Only first threads are looked at: whoever traces others traces those too.
-pub(crate) fn traced(processes: &[i32]) -> Option<Obstacle> {
-    let is_traced = |pid: &&i32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
-        tracer.is_some_and(|tracer| tracer.trim() != "0")
-    };
-    processes.iter().find(is_traced).map(|pid| Obstacle::new(&format!("/proc/{pid}"), Kind::Traced))
+/// One that can't be caught, or not be brought back, as long as it lives.
+pub(crate) fn lasting(processes: &[i32]) -> Option<Obstacle> {
+    processes.iter().find_map(|pid| {
+        let at = format!("/proc/{pid}");
+        let status = fs::read_to_string(format!("{at}/status")).unwrap_or_default();
+        let value = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+        };
+        // Only first threads are looked at: whoever traces others traces those too.
+        let kind = match () {
+            () if value("TracerPid:") != 0 => Kind::Traced,
+            () if value("VmSize:") > MAPPED_MOST >> 10 => Kind::Wide,
+            () => return None,
+        };
+        Some(Obstacle::new(&at, kind))
+    })
+}
+
+/// Bytes on disk of files that are open and have no name: they go into the images.
+pub(crate) fn nameless_bytes(processes: &[i32]) -> u64 {
+    let mut seen = HashSet::new();
+    let open = |pid: &i32| fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let files = processes.iter().flat_map(open).filter_map(|entry| fs::metadata(entry.path()).ok());
+    let nameless = files.filter(|about| about.is_file() && about.nlink() == 0);
+    nameless.filter(|about| seen.insert((about.dev(), about.ino()))).map(|about| about.blocks() * 512).sum()
 }

@@ -23,7 +23,9 @@ use super::provide::DISK_RESERVE;
 use super::reaper::Remains;
 use super::snapshot::blocking;
 use super::{Inner, Place, failed};
-use crate::checkpoint::{Criu, Draft, DumpAsk, Manifest, Obstacle, in_vfork, outside_mounts, traced};
+use crate::checkpoint::{
+    Criu, Draft, DumpAsk, Manifest, Obstacle, in_vfork, lasting, nameless_bytes, outside_mounts,
+};
 use crate::launcher::Word;
 use crate::launcher::protocol;
 
@@ -179,7 +181,7 @@ impl Inner {
         }
         self.make_room(live).await?;
         let begun = Instant::now();
-        if let Some(obstacle) = self.obstacle(live, traced).await? {
+        if let Some(obstacle) = self.obstacle(live, lasting).await? {
             return Err(held_up(&obstacle.to_string()));
         }
         self.vforks_end(live).await?;
@@ -229,8 +231,15 @@ impl Inner {
     async fn make_room(&self, live: &Arc<Live>) -> Result<(), ProviderError> {
         let (ground, live) = (Arc::clone(&self.ground), Arc::clone(live));
         let look = move || {
-            let needed = ground.cgroups.figures(&live.facts.cgroup)?.memory_bytes;
-            Ok(ground.layers.free_bytes()? > needed.saturating_add(DISK_RESERVE))
+            let cgroup = &live.facts.cgroup;
+            let nameless = nameless_bytes(&ground.cgroups.processes(cgroup)?);
+            let needed = ground.cgroups.figures(cgroup)?.memory_bytes.saturating_add(nameless);
+            if ground.layers.free_bytes()? <= needed.saturating_add(DISK_RESERVE) {
+                return Ok(false);
+            }
+            // CRIU may write faster than the pool grows by itself.
+            ground.layers.grow_for(needed)?;
+            Ok(true)
         };
         match blocking(look).await.map_err(failed("measuring free space"))? {
             true => Ok(()),

@@ -84,9 +84,14 @@ impl Pool {
     }
 
     pub(super) fn grow(&self) -> io::Result<()> {
+        self.grow_for(0)
+    }
+
+    /// Grows it until so much more than what is kept free anyway is free.
+    pub(super) fn grow_for(&self, more: u64) -> io::Result<()> {
         let Some(backing) = &self.backing else { return Ok(()) };
         let _turn = backing.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        while free_at(&self.at)? < self.headroom.load(Ordering::Relaxed) {
+        while free_at(&self.at)? < self.headroom.load(Ordering::Relaxed).saturating_add(more) {
             let Some(step) = next_step(backing.host_free()?) else { break };
             let file = OpenOptions::new().write(true).open(&backing.file)?;
             rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), file.metadata()?.len(), step)?;
