@@ -1,5 +1,5 @@
 //! The server may die at any moment: whatever it was doing ends in the old or the new state, and nothing leaks.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 mod world;
 
