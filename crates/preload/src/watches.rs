@@ -64,19 +64,3 @@ fn folder_of(path: &[u8], room: &mut [u8; PATH_MOST]) -> bool {
     }
     true
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_folder_of_a_path_is_what_is_before_its_last_name() {
-        for (path, folder) in [("a/b/c", "a/b"), ("a", "."), ("/a", "/"), ("/a/b", "/a")] {
-            let mut room = [0; PATH_MOST];
-            assert!(folder_of(path.as_bytes(), &mut room));
-            assert_eq!(CStr::from_bytes_until_nul(&room).map(CStr::to_bytes), Ok(folder.as_bytes()));
-        }
-        let long = [b"a".repeat(PATH_MOST), b"/b".to_vec()].concat();
-        assert!(!folder_of(&long, &mut [0; PATH_MOST]));
-    }
-}
