@@ -30,6 +30,7 @@ mod logs;
 mod metrics;
 mod notices;
 mod output_room;
+mod preview;
 mod random;
 mod registry;
 mod sandboxes;
@@ -41,13 +42,16 @@ mod timed;
 mod types;
 mod wake;
 
-pub use atoll_store::{KeyRecord, Page, ResourceSample, TenantRecord, Terminal};
+pub use atoll_store::{KeyRecord, Page, PreviewRecord, ResourceSample, TenantRecord, Terminal};
 pub use clock::{Clock, SystemClock, TestClock};
 pub use config::Config;
 pub use error::{Cause, ServiceError};
 #[doc(hidden)]
 pub use failpoint::FailPoint;
 pub use output_room::OutputRoom;
+pub use preview::{
+    CreatedPreview, DEFAULT_PORT, NewPreview, PreviewBy, PreviewGuard, PreviewPass, PreviewWay, Shown,
+};
 pub use service::{OpenError, Service};
 pub use templates::{MakeProgress, TemplateRecord, Templates};
 pub use terminals::TerminalInput;

@@ -32,6 +32,7 @@ use crate::idle::Looks;
 use crate::keys::KeyCache;
 use crate::metrics::CpuMemory;
 use crate::output_room::OutputRooms;
+use crate::preview::PreviewCache;
 use crate::registry::Registry;
 use crate::snapshots::Uses;
 use crate::templates::TemplateCache;
@@ -58,6 +59,7 @@ pub(crate) struct Inner {
     pub(crate) creates: Semaphore,
     pub(crate) outputs: OutputRooms,
     pub(crate) keys: KeyCache,
+    pub(crate) previews: PreviewCache,
     pub(crate) cpu: CpuMemory,
     pub(crate) counters: Counters,
     pub(crate) failpoint: FailPoint,
@@ -157,6 +159,7 @@ impl Service {
             deadlines: Deadlines::default(),
             looks: Looks::default(),
             keys: KeyCache::default(),
+            previews: PreviewCache::default(),
             cpu: CpuMemory::default(),
             counters: Counters::default(),
             failpoint,

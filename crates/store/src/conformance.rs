@@ -54,6 +54,7 @@ pub fn all() -> Vec<Case> {
         life::snapshots_are_listed_by_page_tenant_sandbox_and_name,
         life::children_and_threads_are_found_until_they_are_deleted,
         life::a_restored_instance_takes_the_terminals_with_it,
+        life::previews_are_kept_by_hash_and_those_that_ended_make_room,
         life::memory_on_disk_takes_no_compute_until_it_is_resumed,
     ]
 }

@@ -17,13 +17,13 @@ mod sqlite;
 
 use async_trait::async_trait;
 use atoll_model::{
-    EventKind, InstanceId, KeyId, Lease, Moment, Phase, Quota, SandboxEvent, SandboxId, Snapshot, SnapshotId,
-    TenantId, Usage,
+    EventKind, InstanceId, KeyId, Lease, Moment, Phase, PreviewId, Quota, SandboxEvent, SandboxId, Snapshot,
+    SnapshotId, TenantId, Usage,
 };
 use tokio::sync::{oneshot, watch};
 
 pub use error::{OpenError, StoreError};
-pub use records::{KeyRecord, Page, ResourceSample, TenantRecord, Terminal};
+pub use records::{KeyRecord, Page, PreviewRecord, ResourceSample, TenantRecord, Terminal};
 pub use sqlite::SqliteStore;
 
 /// The SHA-256 of a key's hex digits, or of a request.
@@ -290,6 +290,16 @@ pub trait Store: Send + Sync + 'static {
 
     /// Forgets a terminal; says whether it was there.
     async fn delete_terminal(&self, sandbox: &SandboxId, id: &str) -> Result<bool, StoreError>;
+
+    /// Remembers a preview with the hash of its token (of nothing anybody knows where it is public), and forgets those of the
+    /// same sandbox that ended before it was made.
+    async fn put_preview(&self, preview: PreviewRecord, hash: Hash) -> Result<(), StoreError>;
+
+    /// The previews of a sandbox with their hashes, oldest first, also those that have ended.
+    async fn previews(&self, sandbox: &SandboxId) -> Result<Vec<(PreviewRecord, Hash)>, StoreError>;
+
+    /// Forgets a preview; says whether it was there.
+    async fn delete_preview(&self, sandbox: &SandboxId, id: &PreviewId) -> Result<bool, StoreError>;
 
     /// Keeps samples, at most `keep` per sandbox; those of unknown sandboxes are dropped.
     async fn put_samples(

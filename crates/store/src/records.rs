@@ -1,6 +1,6 @@
 //! Rows as the rest of the house sees them. Plain data.
 
-use atoll_model::{InstanceId, KeyId, Limits, Quota, SandboxId, Scope, TenantId};
+use atoll_model::{InstanceId, KeyId, Limits, PreviewId, Quota, SandboxId, Scope, TenantId};
 use serde::{Deserialize, Serialize};
 
 /// A key as it is listed; the secret is not part of it.
@@ -48,6 +48,23 @@ pub struct Terminal {
     pub pid: u32,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
+}
+
+/// A way to one port of a sandbox that was opened for others; the token is not part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreviewRecord {
+    /// Its id.
+    pub id: PreviewId,
+    /// Of which sandbox.
+    pub sandbox: SandboxId,
+    /// To which port inside.
+    pub port: u16,
+    /// Whether everybody may use it, without a token.
+    pub public: bool,
+    /// Milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+    /// Milliseconds since the Unix epoch; `None`: until it is removed.
+    pub expires_at_ms: Option<i64>,
 }
 
 /// What a sandbox used at a moment: one row of `lease_resource_snapshots`.

@@ -12,6 +12,7 @@ mod events;
 mod keys;
 mod leases;
 mod open;
+mod previews;
 mod samples;
 mod snapshots;
 mod terminals;
@@ -21,14 +22,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use atoll_model::{KeyId, Lease, Quota, SandboxEvent, SandboxId, Snapshot, SnapshotId, TenantId, Usage};
+use atoll_model::{
+    KeyId, Lease, PreviewId, Quota, SandboxEvent, SandboxId, Snapshot, SnapshotId, TenantId, Usage,
+};
 use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 
 use crate::seal::Seal;
 use crate::{
     Advance, EventQuery, Hash, Inserted, InstanceRow, KeyRecord, LeaseQuery, NewEvent, NewLease, OpenError,
-    Page, ResourceSample, SnapshotQuery, Store, StoreError, Sweep, TenantRecord, Terminal,
+    Page, PreviewRecord, ResourceSample, SnapshotQuery, Store, StoreError, Sweep, TenantRecord, Terminal,
 };
 use threads::{Readers, Writer};
 
@@ -236,6 +239,20 @@ impl Store for SqliteStore {
     async fn delete_terminal(&self, sandbox: &SandboxId, id: &str) -> Result<bool, StoreError> {
         let (sandbox, id) = (sandbox.clone(), id.to_owned());
         self.write(move |conn| terminals::delete(conn, &sandbox, &id)).await
+    }
+
+    async fn put_preview(&self, preview: PreviewRecord, hash: Hash) -> Result<(), StoreError> {
+        self.write(move |conn| previews::put(conn, &preview, &hash)).await
+    }
+
+    async fn previews(&self, sandbox: &SandboxId) -> Result<Vec<(PreviewRecord, Hash)>, StoreError> {
+        let sandbox = sandbox.clone();
+        self.read(move |conn| previews::list(conn, &sandbox)).await
+    }
+
+    async fn delete_preview(&self, sandbox: &SandboxId, id: &PreviewId) -> Result<bool, StoreError> {
+        let (sandbox, id) = (sandbox.clone(), id.clone());
+        self.write(move |conn| previews::delete(conn, &sandbox, &id)).await
     }
 
     async fn put_samples(

@@ -1,8 +1,8 @@
 //! Cases of the longer life: snapshots, forks, threads, and instances that are restored.
 
 use super::*;
-use crate::SnapshotQuery;
-use atoll_model::{Held, Snapshot, SnapshotId, SnapshotState};
+use crate::{PreviewRecord, SnapshotQuery};
+use atoll_model::{Held, PreviewId, Snapshot, SnapshotId, SnapshotState};
 
 /// A snapshot of this number, not remembered yet.
 #[must_use]
@@ -229,4 +229,32 @@ pub(super) async fn memory_on_disk_takes_no_compute_until_it_is_resumed(store: S
     advanced(&store, &sized(2), Phase::Stopped).await;
     store.advance(Advance { admit: Admit::Compute, ..to(&back, Phase::Resuming) }).await.unwrap();
     assert_eq!(store.usage(&mine).await.unwrap().memory_mib, 600);
+}
+
+pub(super) async fn previews_are_kept_by_hash_and_those_that_ended_make_room(store: Subject) {
+    let mine = tenant(&store, 1, Quota::default()).await;
+    let (first, second) = (lease(1, &mine), lease(2, &mine));
+    store.insert(new(&first)).await.unwrap();
+    store.insert(new(&second)).await.unwrap();
+    let preview = |n: u32, at_ms: i64, expires_at_ms: Option<i64>| PreviewRecord {
+        id: PreviewId::from_entropy(entropy(n)),
+        sandbox: first.id.clone(),
+        port: 8_080,
+        public: n == 2,
+        created_at_ms: at_ms,
+        expires_at_ms,
+    };
+    let (short, open) = (preview(1, 10, Some(20)), preview(2, 11, None));
+    store.put_preview(short.clone(), [1; 32]).await.unwrap();
+    store.put_preview(open.clone(), [2; 32]).await.unwrap();
+    let both = vec![(short, [1; 32]), (open.clone(), [2; 32])];
+    assert_eq!(store.previews(&first.id).await.unwrap(), both);
+    assert_eq!(store.previews(&second.id).await.unwrap(), []);
+    let later = preview(3, 20, Some(30));
+    store.put_preview(later.clone(), [3; 32]).await.unwrap();
+    assert_eq!(store.previews(&first.id).await.unwrap(), [(open, [2; 32]), (later.clone(), [3; 32])]);
+    assert!(!store.delete_preview(&second.id, &later.id).await.unwrap(), "only by its own sandbox");
+    assert!(store.delete_preview(&first.id, &later.id).await.unwrap());
+    assert!(!store.delete_preview(&first.id, &later.id).await.unwrap());
+    assert_eq!(store.previews(&first.id).await.unwrap().len(), 1);
 }

@@ -1,0 +1,363 @@
+//! Previews: who may reach a port of a sandbox, and the way there.
+//!
+//! ```text
+//! admit (key, token, or open to all) ──► pass ──► reach (wakes, counts as busy) ──► way ──► dial ──► bytes
+//! ```
+//!
+//! A refusal does not tell whether a sandbox exists. The agent's own port is never passed. A token is random and kept as
+//! its hash; what it opens, until when, and whether it still does stands in the store.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_agentapi::Pulse;
+use atoll_model::policy::authz;
+use atoll_model::{Code, InstanceId, Lease, Phase, PreviewId, Principal, SandboxId};
+use atoll_provider::{AGENT_PORT, ByteStream, ProviderError, Target};
+use atoll_store::{Hash, PreviewRecord};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tokio::sync::watch;
+
+use crate::ServiceError;
+use crate::activity::{Busy, Kind};
+use crate::random::entropy;
+use crate::service::Service;
+
+/// The port of a sandbox whose environment names none in `PORT`.
+pub const DEFAULT_PORT: u16 = 8_080;
+/// What every token begins with, so that it is known for one wherever it turns up.
+const TOKEN: &str = "apv_";
+/// LIMIT: whoever needs more opens a port to all.
+const PER_SANDBOX: usize = 100;
+/// LIMIT: thirty days; what is to last longer is opened without an end.
+const EXPIRES_MAX_S: u64 = 30 * 86_400;
+const EXPIRES_S: u64 = 3_600;
+/// LIMIT: sandboxes whose previews are remembered; beyond that all are read again.
+const KNOWN_MAX: usize = 4_096;
+
+/// What to open.
+#[derive(Debug, Clone, Default)]
+pub struct NewPreview {
+    /// Which port inside.
+    pub port: u16,
+    /// How long it stays open; without: an hour by token, and for as long as it is not removed where it is public.
+    pub expires_s: Option<u64>,
+    /// For everybody, without a token.
+    pub public: bool,
+}
+
+/// A fresh preview; the only time that its token is shown.
+#[derive(Clone)]
+pub struct CreatedPreview {
+    /// Its record.
+    pub preview: PreviewRecord,
+    /// What opens it; a public one needs none.
+    pub token: Option<String>,
+}
+
+impl std::fmt::Debug for CreatedPreview {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CreatedPreview").field("preview", &self.preview).finish_non_exhaustive()
+    }
+}
+
+/// What somebody shows who wants to reach a port.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a> {
+    /// The holders of the keys that came with the request.
+    pub keys: &'a [Principal],
+    /// Texts that may be tokens.
+    pub tokens: &'a [String],
+}
+
+/// Somebody may reach this port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreviewPass {
+    /// Of which sandbox.
+    pub sandbox: SandboxId,
+    /// Which.
+    pub port: u16,
+    /// Why.
+    pub by: PreviewBy,
+}
+
+/// Why a port may be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PreviewBy {
+    /// A key of its tenant, or of the admin.
+    Key,
+    /// A token, until then (milliseconds since the Unix epoch).
+    Token {
+        /// The token that opened it.
+        token: String,
+        /// How many seconds are left.
+        left_s: i64,
+    },
+    /// It is open to everybody.
+    Public,
+}
+
+/// A running sandbox and a port in it. As long as it is held, the sandbox does not count as idle.
+pub struct PreviewWay {
+    /// In which incarnation; connections of another are of no use.
+    pub instance: InstanceId,
+    /// It was woken for this, so that its programs may still be starting.
+    pub was_asleep: bool,
+    pulse: watch::Receiver<Pulse>,
+    busy: Busy,
+}
+
+impl std::fmt::Debug for PreviewWay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PreviewWay").field("instance", &self.instance).finish_non_exhaustive()
+    }
+}
+
+impl PreviewWay {
+    /// Resolves when the incarnation is gone: whoever talks to it talks to nobody.
+    pub fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut pulse = self.pulse.clone();
+        async move {
+            // A sender that was dropped is as gone.
+            let _ = pulse.wait_for(|pulse| *pulse == Pulse::Gone).await;
+        }
+    }
+
+    /// What keeps the sandbox awake, apart from the rest.
+    #[must_use]
+    pub fn into_guard(self) -> PreviewGuard {
+        PreviewGuard(self.busy)
+    }
+}
+
+/// A request is under way until this is dropped.
+#[derive(Debug)]
+pub struct PreviewGuard(#[allow(dead_code, reason = "held for its end")] Busy);
+
+type Grants = Arc<[(PreviewRecord, Hash)]>;
+
+/// Previews that were asked for lately. This process is the only one that changes them.
+#[derive(Default)]
+pub(crate) struct PreviewCache {
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    grants: HashMap<SandboxId, Grants>,
+    /// Changes with every change of a preview: what was read before it is not remembered after it.
+    edition: u64,
+}
+
+impl PreviewCache {
+    /// What is known, or else the edition to remember it under.
+    fn get(&self, sandbox: &SandboxId) -> Result<Grants, u64> {
+        let known = self.lock();
+        known.grants.get(sandbox).cloned().ok_or(known.edition)
+    }
+
+    fn put(&self, sandbox: &SandboxId, grants: &Grants, edition: u64) {
+        let mut known = self.lock();
+        if known.edition != edition {
+            return;
+        }
+        if known.grants.len() >= KNOWN_MAX {
+            known.grants.clear();
+        }
+        known.grants.insert(sandbox.clone(), Arc::clone(grants));
+    }
+
+    fn forget(&self, sandbox: &SandboxId) {
+        let mut known = self.lock();
+        known.edition += 1;
+        known.grants.remove(sandbox);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Service {
+    /// Opens one port of a sandbox, by a token that is shown once or to everybody.
+    pub async fn create_preview(
+        &self,
+        who: &Principal,
+        ident: &str,
+        new: NewPreview,
+    ) -> Result<CreatedPreview, ServiceError> {
+        let lease = self.get(who, ident).await?;
+        if matches!(lease.phase, Phase::Deleting | Phase::Deleted) {
+            return Err(crate::error::phase_conflict(&lease, "previews"));
+        }
+        check_port(new.port)?;
+        let expires_s = match new.expires_s {
+            Some(s) if (1..=EXPIRES_MAX_S).contains(&s) => Some(s),
+            Some(_) => {
+                let message = format!("expires_s must be between 1 and {EXPIRES_MAX_S} seconds");
+                return Err(ServiceError::new(Code::InvalidRequest, message));
+            }
+            None if new.public => None,
+            None => Some(EXPIRES_S),
+        };
+        let now_ms = self.inner.clock.now().wall_ms;
+        let open = self.inner.store.previews(&lease.id).await?;
+        if open.iter().filter(|(preview, _)| is_open(preview, now_ms)).count() >= PER_SANDBOX {
+            let message = format!("sandbox {} has {PER_SANDBOX} previews already", lease.id);
+            return Err(ServiceError::new(Code::QuotaExceeded, message).hint("remove some of them first"));
+        }
+        let token = format!("{TOKEN}{}", hex::encode(entropy::<32>()?));
+        let preview = PreviewRecord {
+            id: PreviewId::from_entropy(entropy()?),
+            sandbox: lease.id.clone(),
+            port: new.port,
+            public: new.public,
+            created_at_ms: now_ms,
+            expires_at_ms: expires_s.map(|s| now_ms.saturating_add_unsigned(s.saturating_mul(1_000))),
+        };
+        self.inner.store.put_preview(preview.clone(), hash_of(&token)).await?;
+        self.inner.previews.forget(&lease.id);
+        Ok(CreatedPreview { preview, token: (!new.public).then_some(token) })
+    }
+
+    /// The previews of a sandbox that are open, oldest first.
+    pub async fn previews(&self, who: &Principal, ident: &str) -> Result<Vec<PreviewRecord>, ServiceError> {
+        let lease = self.get(who, ident).await?;
+        let now_ms = self.inner.clock.now().wall_ms;
+        let all = self.inner.store.previews(&lease.id).await?.into_iter().map(|(preview, _)| preview);
+        Ok(all.filter(|preview| is_open(preview, now_ms)).collect())
+    }
+
+    /// Closes a preview: the next request is refused.
+    pub async fn delete_preview(
+        &self,
+        who: &Principal,
+        ident: &str,
+        id: &PreviewId,
+    ) -> Result<(), ServiceError> {
+        let lease = self.get(who, ident).await?;
+        let gone = self.inner.store.delete_preview(&lease.id, id).await?;
+        self.inner.previews.forget(&lease.id);
+        let missing = || format!("sandbox {} has no preview {id}", lease.id);
+        if gone { Ok(()) } else { Err(ServiceError::new(Code::PreviewNotFound, missing())) }
+    }
+
+    /// May somebody who shows this reach a port (`None`: the sandbox's own)? Never wakes it.
+    pub async fn admit(
+        &self,
+        sandbox: &SandboxId,
+        port: Option<u16>,
+        shown: Shown<'_>,
+    ) -> Result<PreviewPass, ServiceError> {
+        let Some(lease) = self.inner.registry.get(sandbox).map(|handle| handle.lease()) else {
+            return Err(refused(sandbox, shown));
+        };
+        let port = port.unwrap_or_else(|| own_port(&lease));
+        let pass = |by| Ok(PreviewPass { sandbox: sandbox.clone(), port, by });
+        if port == AGENT_PORT {
+            return Err(refused(sandbox, shown));
+        }
+        if shown.keys.iter().any(|who| authz::sandbox(who, &lease).is_ok()) {
+            return pass(PreviewBy::Key);
+        }
+        let now_ms = self.inner.clock.now().wall_ms;
+        let grants = self.grants(sandbox).await?;
+        let open = || grants.iter().filter(|(preview, _)| preview.port == port && is_open(preview, now_ms));
+        for token in shown.tokens {
+            let hash = hash_of(token);
+            if let Some((preview, _)) = open().find(|(_, known)| bool::from(known.ct_eq(&hash))) {
+                let left_s = preview.expires_at_ms.map_or(i64::MAX, |at| (at - now_ms) / 1_000);
+                return pass(PreviewBy::Token { token: token.clone(), left_s });
+            }
+        }
+        if open().any(|(preview, _)| preview.public) {
+            return pass(PreviewBy::Public);
+        }
+        Err(refused(sandbox, shown))
+    }
+
+    async fn grants(&self, sandbox: &SandboxId) -> Result<Grants, ServiceError> {
+        let edition = match self.inner.previews.get(sandbox) {
+            Ok(known) => return Ok(known),
+            Err(edition) => edition,
+        };
+        let found: Grants = self.inner.store.previews(sandbox).await?.into();
+        self.inner.previews.put(sandbox, &found, edition);
+        Ok(found)
+    }
+
+    /// The sandbox of a pass, awake: one that sleeps is woken, where its lease allows.
+    pub async fn reach(&self, pass: &PreviewPass) -> Result<PreviewWay, ServiceError> {
+        let handle = self.inner.registry.get(&pass.sandbox).ok_or_else(|| not_found(&pass.sandbox))?;
+        let busy = handle.activity.begin(Kind::Request);
+        let was_asleep = handle.lease().phase != Phase::Running;
+        let (lease, _) = crate::wake::awake(&self.inner, &handle).await?;
+        let instance = lease.instance.clone().ok_or_else(|| not_found(&pass.sandbox))?;
+        Ok(PreviewWay { instance, was_asleep, pulse: handle.activity.pulse(), busy })
+    }
+
+    /// A fresh connection to the port.
+    pub async fn dial_port(
+        &self,
+        pass: &PreviewPass,
+        way: &PreviewWay,
+    ) -> Result<Box<dyn ByteStream>, ServiceError> {
+        check_port(pass.port)?;
+        let target = Target { sandbox: pass.sandbox.clone(), instance: Some(way.instance.clone()) };
+        match self.inner.provider.dial(&target, pass.port).await {
+            Ok(stream) => Ok(stream),
+            Err(ProviderError::PortClosed { port }) => {
+                let message = format!("nothing listens on port {port} in sandbox {}", pass.sandbox);
+                Err(ServiceError::new(Code::PortClosed, message)
+                    .hint("start a server there, or wait until it has started")
+                    .retry_after(2))
+            }
+            Err(other) => Err(other.into()),
+        }
+    }
+}
+
+fn hash_of(token: &str) -> Hash {
+    Sha256::digest(token).into()
+}
+
+const fn is_open(preview: &PreviewRecord, now_ms: i64) -> bool {
+    match preview.expires_at_ms {
+        Some(at) => now_ms < at,
+        None => true,
+    }
+}
+
+/// The port that a sandbox is known by: `PORT` of its environment, where it is one.
+fn own_port(lease: &Lease) -> u16 {
+    let named = lease.env.get("PORT").and_then(|port| port.parse().ok());
+    named.filter(|port| *port != 0).unwrap_or(DEFAULT_PORT)
+}
+
+fn check_port(port: u16) -> Result<(), ServiceError> {
+    if port == 0 || port == AGENT_PORT {
+        let message = format!("port {port} cannot be reached from outside");
+        return Err(
+            ServiceError::new(Code::InvalidRequest, message).hint("use any other port from 1 to 65535")
+        );
+    }
+    Ok(())
+}
+
+fn not_found(sandbox: &SandboxId) -> ServiceError {
+    ServiceError::new(Code::SandboxNotFound, format!("there is no sandbox {sandbox}"))
+}
+
+/// By what was shown only: what is there and what is not look alike.
+fn refused(sandbox: &SandboxId, shown: Shown<'_>) -> ServiceError {
+    if !shown.keys.is_empty() {
+        return not_found(sandbox);
+    }
+    if !shown.tokens.is_empty() {
+        return ServiceError::new(Code::Forbidden, "this preview link is not valid, or not any more")
+            .hint("ask for a fresh one: atoll preview SANDBOX PORT");
+    }
+    ServiceError::new(Code::Unauthenticated, "this port is private")
+        .hint("send Authorization: Bearer KEY, or open a link from `atoll preview SANDBOX PORT`")
+}
