@@ -130,6 +130,8 @@ pub(crate) enum Command {
     Rm(sandbox::Rm),
     /// Change labels, limits, network, lifetime or timers
     Update(sandbox::Update),
+    /// Open a port of a sandbox for others; list and close what is open
+    Preview(life::Preview),
     /// Show what happened, and with -f what happens
     Events(sandbox::Events),
     /// Threads of conversation that sandboxes are bound to

@@ -13,6 +13,7 @@ mod key;
 mod lifecycle;
 mod list;
 mod logs;
+mod preview;
 mod process;
 mod run;
 mod server;
@@ -80,6 +81,7 @@ pub(crate) async fn dispatch(context: &Context, command: Command) -> Result<u8, 
         Command::Thread(args) => lifecycle::thread(context, args).await.map(done),
         Command::Rm(args) => lifecycle::rm(context, args).await.map(done),
         Command::Update(args) => update::update(context, args).await.map(done),
+        Command::Preview(args) => preview::preview(context, args).await.map(done),
         Command::Events(args) => events::events(context, args).await.map(done),
         Command::Template(args) => template::template(context, args).await.map(done),
         Command::Key(args) => key::key(context, args).await.map(done),

@@ -12,6 +12,8 @@ pub(crate) const API_KEY: &str = "ATOLL_API_KEY";
 pub(crate) const DATA: &str = "ATOLL_DATA";
 /// Where `atoll serve` listens.
 pub(crate) const LISTEN: &str = "ATOLL_LISTEN";
+/// Name below which previews live.
+pub(crate) const DOMAIN: &str = "ATOLL_DOMAIN";
 /// Template of sandboxes that name none.
 pub(crate) const TEMPLATE: &str = "ATOLL_TEMPLATE";
 /// Whether the template `host` shows `/usr/local` and `/usr/src` too.
@@ -83,8 +85,8 @@ mod tests {
     #[test]
     fn every_variable_of_ours_begins_with_our_name() {
         for name in [
-            URL, API_KEY, DATA, LISTEN, TEMPLATE, HOST_LOCAL, POOL, LIVE_MAX, OVERCOMMIT, LOG, LOG_FORMAT,
-            AGENT, ARCHIVE,
+            URL, API_KEY, DATA, LISTEN, DOMAIN, TEMPLATE, HOST_LOCAL, POOL, LIVE_MAX, OVERCOMMIT, LOG,
+            LOG_FORMAT, AGENT, ARCHIVE,
         ] {
             assert!(name.starts_with("ATOLL_"), "{name}");
         }

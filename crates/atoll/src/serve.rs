@@ -9,6 +9,7 @@
 
 mod checks;
 mod fail_at;
+mod front;
 mod ground;
 mod logging;
 mod settings;
@@ -19,7 +20,7 @@ use std::{
 };
 
 use atoll_container::Engine;
-use atoll_front_native::{Options, ServeLimits, Shutdown};
+use atoll_front_native::{ServeLimits, Shutdown};
 use atoll_image::{Catalog, HostSource};
 use atoll_provider::Provider;
 use atoll_service::{Service, SystemClock};
@@ -103,7 +104,7 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
         tracing::warn!(%cause, "commands will not find this server by its folder");
     }
     tracing::info!(%url, data = %settings.data.display(), version = env!("CARGO_PKG_VERSION"), "ready");
-    let router = atoll_front_native::router(service.clone(), Options { shutdown: shutdown.clone() });
+    let router = front::router(settings, &service, &shutdown, address.port());
     let serving = atoll_front_native::serve(listener, router, shutdown.clone(), ServeLimits::default());
     let beside = async {
         tokio::join!(greet(settings, global, out, url), end_by_signal(&mut signals, &shutdown));

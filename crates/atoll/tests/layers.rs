@@ -23,6 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-preload", &[]),
     ("atoll-store", &["atoll-model"]),
     ("atoll-service", &["atoll-model", "atoll-provider", "atoll-store", "atoll-image", "atoll-agentapi"]),
+    ("atoll-proxy", &["atoll-model", "atoll-service"]),
     ("atoll-front-native", &["atoll-model", "atoll-service"]),
     ("atoll", &[ANY]),
     // Tests and benchmarks stand outside the house and look in.

@@ -175,6 +175,45 @@ pub(crate) enum SnapshotVerb {
     },
 }
 
+/// `atoll preview SANDBOX PORT` opens one; the verbs deal with those that are open.
+#[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Preview {
+    #[command(subcommand)]
+    pub(crate) verb: Option<PreviewVerb>,
+    /// Name, id or beginning of an id of the sandbox
+    #[arg(required = true)]
+    pub(crate) sandbox: Option<String>,
+    /// Port inside
+    #[arg(required = true, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: Option<u16>,
+    /// For everybody, without a token
+    #[arg(long)]
+    pub(crate) public: bool,
+    /// How long from now, such as 30m; at most 30d [default: 1h; with --public until it is removed]
+    #[arg(long, value_parser = seconds, value_name = "DURATION")]
+    pub(crate) expires: Option<Seconds>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum PreviewVerb {
+    /// List what is open in a sandbox
+    #[command(visible_alias = "list")]
+    Ls {
+        /// Name, id or beginning of an id of the sandbox
+        sandbox: String,
+    },
+    /// Close previews; their links stop working at once
+    #[command(visible_aliases = ["remove", "delete"])]
+    Rm {
+        /// Name, id or beginning of an id of the sandbox
+        sandbox: String,
+        /// Ids, as `preview ls` shows them
+        #[arg(required = true)]
+        previews: Vec<String>,
+    },
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Fork {
     /// Name, id or beginning of an id

@@ -10,6 +10,9 @@ pub(crate) struct Serve {
     /// Address and port; port 0 takes a free one
     #[arg(long, env = env::LISTEN, hide_env_values = true, default_value = "127.0.0.1:7070", value_name = "ADDR")]
     pub(crate) listen: std::net::SocketAddr,
+    /// Name below which previews live: PORT-SANDBOX.NAME leads to that port
+    #[arg(long, env = env::DOMAIN, hide_env_values = true, default_value = "localhost", value_name = "NAME", value_parser = domain)]
+    pub(crate) domain: atoll_proxy::Domain,
     /// Template of sandboxes that name none
     #[arg(long, visible_alias = "default-template", env = env::TEMPLATE, hide_env_values = true, default_value = "host", value_name = "NAME")]
     pub(crate) template: String,
@@ -49,6 +52,10 @@ pub(crate) struct Serve {
 pub(crate) enum LogFormat {
     Json,
     Text,
+}
+
+fn domain(text: &str) -> Result<atoll_proxy::Domain, String> {
+    atoll_proxy::Domain::parse(text).ok_or_else(|| format!("{text:?} is not a plain host name"))
 }
 
 fn overcommit(text: &str) -> Result<f64, String> {

@@ -8,6 +8,7 @@ use crate::cli::serve::Serve;
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) listen: SocketAddr,
+    pub(super) domain: atoll_proxy::Domain,
     /// Whole path; there, and closed to others.
     pub(super) data: PathBuf,
     pub(super) template: String,
@@ -24,6 +25,7 @@ impl Settings {
     pub(super) fn new(data: PathBuf, args: Serve) -> Self {
         Self {
             listen: args.listen,
+            domain: args.domain,
             data,
             template: args.template,
             host_local: args.host_local,

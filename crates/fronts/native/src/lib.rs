@@ -24,6 +24,7 @@ mod metrics;
 mod observe;
 mod openapi;
 mod output;
+mod previews;
 mod processes;
 mod sandboxes;
 mod serve;
@@ -52,6 +53,23 @@ pub use serve::{ServeLimits, Shutdown, serve};
 pub struct Options {
     /// Ends streams and terminals when the server closes; the same one goes to [`serve`].
     pub shutdown: Shutdown,
+    /// Where previews are.
+    pub previews: PreviewOrigin,
+}
+
+/// How a preview's own host is written: `http://PORT-SANDBOX.DOMAIN:PORT/`.
+#[derive(Debug, Clone)]
+pub struct PreviewOrigin {
+    /// The name below which previews live.
+    pub domain: String,
+    /// The port of this server.
+    pub port: u16,
+}
+
+impl Default for PreviewOrigin {
+    fn default() -> Self {
+        Self { domain: "localhost".to_owned(), port: 7_070 }
+    }
 }
 
 /// What every handler can reach.
@@ -59,6 +77,7 @@ pub struct Options {
 pub(crate) struct App {
     pub(crate) service: Service,
     pub(crate) shutdown: Shutdown,
+    pub(crate) previews: Arc<PreviewOrigin>,
     /// The OpenAPI document, rendered once.
     pub(crate) document: Arc<str>,
     /// Places for connected terminals.
@@ -71,7 +90,8 @@ pub fn router(service: Service, options: Options) -> Router {
     let (routes, document) = openapi::routes().split_for_parts();
     let document = openapi::render(&openapi::finish(document)).into();
     let sockets = Arc::new(Semaphore::new(terminals::SOCKETS_MAX));
-    let app = App { service, shutdown: options.shutdown, document, sockets };
+    let previews = Arc::new(options.previews);
+    let app = App { service, shutdown: options.shutdown, previews, document, sockets };
     routes
         .method_not_allowed_fallback(observe::method_not_allowed)
         .fallback(observe::route_not_found)

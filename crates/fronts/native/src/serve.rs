@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use axum::http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -159,7 +160,13 @@ fn prepare(stream: &TcpStream, limits: &ServeLimits) {
 
 async fn client(http: http1::Builder, stream: TcpStream, router: Router, shutdown: Shutdown) {
     let _counted = Open::connection();
-    let service = router.map_request(|request: Request<Incoming>| request.map(Body::new));
+    // Who asks, for those who must say it on.
+    let peer = stream.peer_addr().ok().map(ConnectInfo);
+    let service = router.map_request(move |request: Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        peer.map(|peer| request.extensions_mut().insert(peer));
+        request
+    });
     let service = TowerToHyperService::new(service);
     let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
     let mut connection = std::pin::pin!(connection);

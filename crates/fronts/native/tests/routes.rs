@@ -18,6 +18,7 @@ fn fill(template: &str, ident: &str) -> String {
         .replace("{pid}", "7")
         .replace("{tid}", "t")
         .replace("{snapshot}", NOBODY)
+        .replace("{preview}", NOBODY)
         .replace("{thread}", "t")
         .replace("{id}", NOBODY);
     let path = path.replace("{name}", "host");
@@ -39,6 +40,7 @@ fn body(method: &str, template: &str) -> Option<Value> {
         ("POST", "sandboxes" | "keys") => Some(json!({})),
         ("POST", "tenants") => Some(json!({ "name": "other" })),
         ("POST", "rollback") => Some(json!({ "snapshot": "none" })),
+        ("POST", "previews") => Some(json!({ "port": 8080 })),
         ("POST", "hold") => Some(json!({ "for_s": 60 })),
         ("POST", "extend") => Some(json!({ "seconds": 60 })),
         ("PATCH", "{ident}") => Some(json!({ "labels": {} })),

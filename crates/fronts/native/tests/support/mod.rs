@@ -82,7 +82,7 @@ impl World {
             .unwrap();
         let admin = std::fs::read_to_string(data.path().join("admin.key")).unwrap().trim().to_owned();
         let shutdown = Shutdown::default();
-        let router = router(service, Options { shutdown: shutdown.clone() });
+        let router = router(service, Options { shutdown: shutdown.clone(), ..Default::default() });
         Self { router, contract: Contract::new(), shutdown, admin, fake, _data: data }
     }
 

@@ -1,0 +1,136 @@
+//! Previews: ways to what a sandbox serves. Opened (a token is shown once), listed, closed.
+
+use atoll_model::PreviewId;
+use atoll_service::{NewPreview, PreviewRecord};
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::output::{Answer, ok, time};
+use crate::{App, PreviewOrigin};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(delete))
+}
+
+/// A way to one port of a sandbox.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Preview {
+    id: String,
+    /// The sandbox's id.
+    sandbox: String,
+    port: u16,
+    /// Whether everybody may use it, without a token.
+    public: bool,
+    /// On a host of its own; without the token, which is shown once.
+    url: String,
+    /// The same on this server's own address, for places where that host has no name.
+    path: String,
+    #[schema(format = DateTime)]
+    created_at: String,
+    /// Null: until it is removed.
+    #[schema(format = DateTime)]
+    expires_at: Option<String>,
+}
+
+impl Preview {
+    fn new(preview: PreviewRecord, origin: &PreviewOrigin, query: &str) -> Self {
+        let PreviewRecord { id, sandbox, port, public, created_at_ms, expires_at_ms } = preview;
+        let PreviewOrigin { domain, port: of_server } = origin;
+        Self {
+            url: format!("http://{port}-{sandbox}.{domain}:{of_server}/{query}"),
+            path: format!("/p/{sandbox}/{port}/{query}"),
+            id: id.into(),
+            sandbox: sandbox.into(),
+            port,
+            public,
+            created_at: time(created_at_ms),
+            expires_at: expires_at_ms.map(time),
+        }
+    }
+}
+
+/// A fresh preview, with what opens it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct NewPreviewAnswer {
+    #[serde(flatten)]
+    preview: Preview,
+    /// Shown this once, and part of `url` and `path`; null where it is public.
+    token: Option<String>,
+}
+
+/// All that are open, oldest first.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct PreviewList {
+    items: Vec<Preview>,
+}
+
+/// What to open.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PreviewBody {
+    /// Which port inside.
+    #[schema(minimum = 1)]
+    port: u16,
+    /// For how long, 30 days at most; left out: an hour, and a public one until it is removed.
+    #[schema(minimum = 1)]
+    expires_s: Option<u64>,
+    /// For everybody, without a token.
+    #[serde(default)]
+    public: bool,
+}
+
+/// Opens one port of a sandbox. The sandbox may sleep; whoever uses the link wakes it, where its lease allows.
+#[utoipa::path(post, path = "/v1/sandboxes/{ident}/previews", tag = "previews",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
+    request_body(content = PreviewBody),
+    responses((status = 201, body = NewPreviewAnswer, description = "Open")))]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Json(body): Json<PreviewBody>,
+) -> Result<Answer<NewPreviewAnswer>, ApiError> {
+    let ask = NewPreview { port: body.port, expires_s: body.expires_s, public: body.public };
+    let made = app.service.create_preview(&who, &ident, ask).await?;
+    let query = made.token.as_ref().map_or_else(String::new, |token| format!("?atoll_token={token}"));
+    let preview = Preview::new(made.preview, &app.previews, &query);
+    Ok(Answer(StatusCode::CREATED, NewPreviewAnswer { preview, token: made.token }))
+}
+
+/// Lists the open previews of a sandbox, without their tokens.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/previews", tag = "previews",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
+    responses((status = 200, body = PreviewList)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+) -> Result<Answer<PreviewList>, ApiError> {
+    let open = app.service.previews(&who, &ident).await?;
+    let items = open.into_iter().map(|preview| Preview::new(preview, &app.previews, "")).collect();
+    Ok(ok(PreviewList { items }))
+}
+
+/// Closes a preview: the next request is refused.
+#[utoipa::path(delete, path = "/v1/sandboxes/{ident}/previews/{preview}", tag = "previews",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"),
+        ("preview" = String, Path, description = "Id of the preview")),
+    responses((status = 204)))]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path((ident, preview)): Path<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    let id: PreviewId = preview
+        .parse()
+        .map_err(|_| ApiError::new(atoll_model::Code::PreviewNotFound, "there is no such preview"))?;
+    app.service.delete_preview(&who, &ident, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

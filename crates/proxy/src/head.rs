@@ -1,0 +1,330 @@
+//! What of a head passes: hop-by-hop fields go, `X-Forwarded-*` are ours, hops are counted, and answers on the API's own
+//! origin lose what would reach beyond their page. Pure.
+
+use std::net::IpAddr;
+
+use http::header::{
+    CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, LOCATION,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, REFERER, SET_COOKIE, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::{HeaderMap, HeaderValue};
+
+/// Counts how often a request went through us.
+pub(crate) const HOPS: HeaderName = HeaderName::from_static("x-atoll-hops");
+/// The cookie that stands for a token on a preview's own host.
+pub(crate) const COOKIE_NAME: &str = "atoll_preview";
+/// The parameter that carries a token.
+pub(crate) const TOKEN_NAME: &str = "atoll_token";
+/// LIMIT: apps that call previews that call previews; more is a circle.
+const HOPS_MAX: u32 = 8;
+const US: &str = "atoll";
+
+const HOP_BY_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// What only we may say.
+const OURS: [&str; 8] = [
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-server",
+    "x-real-ip",
+    "x-atoll-hops",
+];
+
+/// What an app may not say for the whole origin of the API.
+const BEYOND_THE_PAGE: [&str; 7] = [
+    "set-cookie",
+    "service-worker-allowed",
+    "clear-site-data",
+    "strict-transport-security",
+    "alt-svc",
+    "nel",
+    "report-to",
+];
+const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox allow-scripts allow-forms");
+
+/// The request went round in a circle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Circle;
+
+/// Where a request comes from, as the app is told.
+pub(crate) struct Origin<'a> {
+    pub(crate) peer: Option<IpAddr>,
+    /// The host that was asked for.
+    pub(crate) host: Option<&'a HeaderValue>,
+    /// What was taken off the path.
+    pub(crate) prefix: Option<&'a str>,
+    pub(crate) hops: u32,
+}
+
+/// How often the request was here before.
+pub(crate) fn hops(headers: &HeaderMap) -> Result<u32, Circle> {
+    let mut counted = 0;
+    for value in headers.get_all(HOPS) {
+        // What can't be read was not written by us; it is as if it had been here too often.
+        let text = value.to_str().unwrap_or_default();
+        counted = counted.max(text.parse::<u32>().map_err(|_| Circle)?);
+    }
+    let vias = headers.get_all(VIA).iter().filter_map(|via| via.to_str().ok());
+    let seen = vias.flat_map(|via| via.split(',')).filter(|hop| hop.trim().ends_with(&format!(" {US}")));
+    let hops = counted.max(u32::try_from(seen.count()).unwrap_or(u32::MAX));
+    if hops >= HOPS_MAX { Err(Circle) } else { Ok(hops) }
+}
+
+/// The protocol that a request wants to change to. Never HTTP itself: what follows would pass unseen.
+pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asks = tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
+    let mut wanted = headers.get_all(UPGRADE).iter();
+    let (first, second) = (wanted.next()?, wanted.next());
+    let name = first.to_str().ok()?.trim();
+    let plain = !name.contains(',') && !name.to_ascii_lowercase().starts_with("h2");
+    (asks && second.is_none() && plain && !name.is_empty()).then(|| first.clone())
+}
+
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).filter(|token| !token.is_empty())
+}
+
+/// Takes off what is meant for the next hop only.
+pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> =
+        tokens(headers, &CONNECTION).filter_map(|token| token.parse().ok()).collect();
+    // A message keeps its host whatever it says of it.
+    for name in HOP_BY_HOP.into_iter().chain(named.into_iter().filter(|name| *name != HOST)) {
+        headers.remove(name);
+    }
+}
+
+/// The head of a request as the app sees it.
+pub(crate) fn to_app(headers: &mut HeaderMap, origin: &Origin<'_>) {
+    let takes_trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
+    strip_hop_by_hop(headers);
+    if takes_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    // We have said `100 Continue` by then.
+    headers.remove(EXPECT);
+    headers.remove(FORWARDED);
+    for name in OURS {
+        headers.remove(name);
+    }
+    let leaks =
+        |value: &HeaderValue| value.as_bytes().windows(TOKEN_NAME.len()).any(|w| w == TOKEN_NAME.as_bytes());
+    if headers.get_all(REFERER).iter().any(leaks) {
+        headers.remove(REFERER);
+    }
+    if let Some(value) = origin.peer.and_then(|peer| HeaderValue::from_str(&peer.to_string()).ok()) {
+        headers.insert("x-forwarded-for", value);
+    }
+    headers.insert("x-forwarded-proto", HeaderValue::from_static("http"));
+    if let Some(host) = origin.host {
+        headers.insert("x-forwarded-host", host.clone());
+    }
+    if let Some(prefix) = origin.prefix.and_then(|prefix| HeaderValue::from_str(prefix).ok()) {
+        headers.insert("x-forwarded-prefix", prefix);
+        // Cookies of the API's origin are none of the app's.
+        headers.remove(COOKIE);
+    }
+    headers.insert(HOPS, HeaderValue::from(origin.hops + 1));
+    headers.append(VIA, HeaderValue::from_static("1.1 atoll"));
+}
+
+/// The head of an answer as the client sees it; `prefix` where it is on the API's own origin.
+pub(crate) fn from_app(headers: &mut HeaderMap, prefix: Option<&str>) {
+    strip_hop_by_hop(headers);
+    headers.append(VIA, HeaderValue::from_static("1.1 atoll"));
+    let Some(prefix) = prefix else {
+        keep_cookies_at_home(headers);
+        return;
+    };
+    for name in BEYOND_THE_PAGE {
+        headers.remove(name);
+    }
+    headers.append(CONTENT_SECURITY_POLICY, SANDBOX);
+    let inside = headers.get(LOCATION).and_then(|to| to.to_str().ok()).filter(|to| is_local(to));
+    if let Some(to) = inside.and_then(|to| HeaderValue::from_str(&format!("{prefix}{to}")).ok()) {
+        headers.insert(LOCATION, to);
+    }
+}
+
+/// A path of the same host, and not of one behind `//`.
+fn is_local(location: &str) -> bool {
+    let mut bytes = location.bytes();
+    bytes.next() == Some(b'/') && !matches!(bytes.next(), Some(b'/' | b'\\'))
+}
+
+/// An app's cookies are for its own host, not for its neighbours', and never named as ours.
+fn keep_cookies_at_home(headers: &mut HeaderMap) {
+    let Some(values) = headers.contains_key(SET_COOKIE).then(|| headers.get_all(SET_COOKIE)) else { return };
+    let kept: Vec<HeaderValue> = values.iter().filter_map(at_home).collect();
+    headers.remove(SET_COOKIE);
+    for value in kept {
+        headers.append(SET_COOKIE, value);
+    }
+}
+
+fn at_home(cookie: &HeaderValue) -> Option<HeaderValue> {
+    let is = |part: &[u8], name: &str| {
+        let end = part.iter().position(|b| *b == b'=').unwrap_or(part.len());
+        part[..end].trim_ascii().eq_ignore_ascii_case(name.as_bytes())
+    };
+    let mut parts = cookie.as_bytes().split(|b| *b == b';');
+    let first = parts.next()?;
+    if is(first, COOKIE_NAME) {
+        return None;
+    }
+    let rest = parts.filter(|part| !is(part, "domain"));
+    let whole: Vec<&[u8]> = std::iter::once(first).chain(rest).collect();
+    HeaderValue::from_bytes(&whole.join(&b';')).ok()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    fn origin(prefix: Option<&str>) -> Origin<'_> {
+        Origin { peer: Some([10, 0, 0, 9].into()), host: None, prefix, hops: 0 }
+    }
+
+    #[test]
+    fn what_is_for_the_next_hop_stays_here() {
+        let mut map = headers(&[
+            ("connection", "close, X-Secret"),
+            ("connection", "keep-alive, host"),
+            ("keep-alive", "timeout=5"),
+            ("x-secret", "1"),
+            ("te", "trailers, gzip"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "websocket"),
+            ("proxy-authorization", "Basic eA=="),
+            ("host", "a"),
+            ("expect", "100-continue"),
+            ("accept", "*/*"),
+        ]);
+        to_app(&mut map, &origin(None));
+        for gone in [
+            "connection",
+            "keep-alive",
+            "x-secret",
+            "transfer-encoding",
+            "upgrade",
+            "proxy-authorization",
+            "expect",
+        ] {
+            assert!(!map.contains_key(gone), "{gone}");
+        }
+        for (name, value) in [("te", "trailers"), ("host", "a"), ("accept", "*/*")] {
+            assert_eq!(map[name], value);
+        }
+    }
+
+    #[test]
+    fn what_a_client_says_of_its_origin_is_replaced() {
+        let mut map = headers(&[
+            ("x-forwarded-for", "6.6.6.6"),
+            ("x-forwarded-host", "evil"),
+            ("x-real-ip", "6.6.6.6"),
+            ("forwarded", "for=6.6.6.6"),
+            ("connection", "x-forwarded-for, via"),
+        ]);
+        let host = HeaderValue::from_static("h");
+        to_app(&mut map, &Origin { host: Some(&host), ..origin(None) });
+        assert_eq!(map.get_all("x-forwarded-for").iter().collect::<Vec<_>>(), ["10.0.0.9"]);
+        assert_eq!(map["x-forwarded-host"], "h");
+        assert_eq!(map["x-forwarded-proto"], "http");
+        assert_eq!((map[HOPS].to_str().unwrap(), map["via"].to_str().unwrap()), ("1", "1.1 atoll"));
+        assert!(!map.contains_key("x-real-ip") && !map.contains_key("forwarded"));
+    }
+
+    #[test]
+    fn circles_are_seen_by_either_header() {
+        assert_eq!(hops(&headers(&[])), Ok(0));
+        assert_eq!(hops(&headers(&[("x-atoll-hops", "7")])), Ok(7));
+        assert_eq!(hops(&headers(&[("x-atoll-hops", "8")])), Err(Circle));
+        assert_eq!(hops(&headers(&[("x-atoll-hops", "1"), ("x-atoll-hops", "99")])), Err(Circle));
+        assert_eq!(hops(&headers(&[("x-atoll-hops", "many")])), Err(Circle));
+        assert_eq!(hops(&headers(&[("via", "1.1 atoll, 1.0 fred"), ("via", "1.1 atoll")])), Ok(2));
+        assert_eq!(
+            hops(&headers(&[(
+                "via",
+                "1.1 atoll, 1.1 atoll, 1.1 atoll, 1.1 atoll, 1.1 atoll, 1.1 atoll, 1.1 atoll, 1.1 atoll"
+            )])),
+            Err(Circle)
+        );
+    }
+
+    #[test]
+    fn only_a_plain_upgrade_is_one() {
+        let ask = |pairs: &[(&'static str, &'static str)]| upgrade(&headers(pairs)).is_some();
+        assert!(ask(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]));
+        assert!(!ask(&[("upgrade", "websocket")]));
+        assert!(!ask(&[("connection", "upgrade")]));
+        assert!(!ask(&[("connection", "upgrade"), ("upgrade", "h2c")]));
+        assert!(!ask(&[("connection", "upgrade"), ("upgrade", "websocket, h2c")]));
+        assert!(!ask(&[("connection", "upgrade"), ("upgrade", "websocket"), ("upgrade", "h2c")]));
+    }
+
+    #[test]
+    fn an_answer_on_the_origin_of_the_api_keeps_to_its_page() {
+        let mut map = headers(&[
+            ("set-cookie", "a=1"),
+            ("service-worker-allowed", "/"),
+            ("clear-site-data", "\"*\""),
+            ("content-security-policy", "default-src *"),
+            ("location", "/login"),
+        ]);
+        from_app(&mut map, Some("/p/x/80"));
+        assert!(!map.contains_key("set-cookie") && !map.contains_key("service-worker-allowed"));
+        assert!(!map.contains_key("clear-site-data"));
+        let policies: Vec<_> = map.get_all("content-security-policy").iter().collect();
+        assert_eq!(policies, ["default-src *", "sandbox allow-scripts allow-forms"]);
+        assert_eq!(map["location"], "/p/x/80/login");
+        for away in ["//evil", "/\\evil", "https://a/", "next"] {
+            let mut map = headers(&[("location", away)]);
+            from_app(&mut map, Some("/p/x/80"));
+            assert_eq!(map["location"], away);
+        }
+    }
+
+    #[test]
+    fn cookies_stay_with_their_host() {
+        let mut map = headers(&[
+            ("set-cookie", "a=1; Domain=localhost; Path=/; HttpOnly"),
+            ("set-cookie", "b=2; dOmAiN = .example.com;Secure"),
+            ("set-cookie", "atoll_preview=x; Path=/"),
+            ("set-cookie", "domain=3"),
+        ]);
+        from_app(&mut map, None);
+        let kept: Vec<_> = map.get_all("set-cookie").iter().collect();
+        assert_eq!(kept, ["a=1; Path=/; HttpOnly", "b=2;Secure", "domain=3"]);
+    }
+
+    #[test]
+    fn a_page_that_was_opened_by_a_token_does_not_tell_it() {
+        let mut map = headers(&[("referer", "http://h/p/x/80/?atoll_token=apv_1"), ("cookie", "a=1")]);
+        to_app(&mut map, &origin(Some("/p/x/80")));
+        assert!(!map.contains_key("referer") && !map.contains_key("cookie"));
+        assert_eq!(map["x-forwarded-prefix"], "/p/x/80");
+    }
+}

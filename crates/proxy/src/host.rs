@@ -1,0 +1,258 @@
+//! The one grammar of host names. Strict: what is not plainly a host name is refused, and what is not plainly a preview is
+//! none.
+//!
+//! ```text
+//! <port>-<id>.<domain>   <id>-<port>.<domain>   <id>.<domain>
+//! ```
+
+use atoll_model::SandboxId;
+
+/// LIMIT: of DNS.
+const NAME_MAX: usize = 253;
+const LABEL_MAX: usize = 63;
+
+/// The name below which previews live, in lower case and without a dot at its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Domain(String);
+
+impl Domain {
+    /// Takes a plain name such as `localhost` or `preview.example.com`; `None` when it is not one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        let is_address = name.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
+        (is_name(&name) && !name.contains('_') && !is_address).then_some(Self(name))
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What a host names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// A port of a sandbox; without a number its own.
+    Preview(SandboxId, Option<u16>),
+    /// Something below the domain that is no preview.
+    Nothing,
+    /// Somebody else: the server itself, by whatever name.
+    Other,
+}
+
+/// Not a host at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the Host header is no host name")]
+pub(crate) struct BadHost;
+
+/// What `Host` or the authority of a request's URL names.
+pub(crate) fn parse(host: &str, domain: &Domain) -> Result<Named, BadHost> {
+    let name = without_port(host)?;
+    if name.starts_with('[') {
+        return Ok(Named::Other);
+    }
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    if !is_name(&name) {
+        return Err(BadHost);
+    }
+    let Some(label) = name.strip_suffix(domain.as_str()).and_then(|rest| rest.strip_suffix('.')) else {
+        return Ok(Named::Other);
+    };
+    Ok(preview(label).map_or(Named::Nothing, |(id, port)| Named::Preview(id, port)))
+}
+
+fn preview(label: &str) -> Option<(SandboxId, Option<u16>)> {
+    match label.split_once('-') {
+        None => Some((label.parse().ok()?, None)),
+        Some((first, last)) => match first.parse() {
+            Ok(id) => Some((id, Some(port(last)?))),
+            Err(_) => Some((last.parse().ok()?, Some(port(first)?))),
+        },
+    }
+}
+
+/// A port as it is written: no sign, no zero in front, not zero.
+pub(crate) fn port(text: &str) -> Option<u16> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
+    if plain { text.parse().ok() } else { None }
+}
+
+/// The name before `:port`, which may be empty as a URL allows; an address in brackets stays in them.
+fn without_port(host: &str) -> Result<&str, BadHost> {
+    let (name, rest) = match host.find(']') {
+        Some(end) if host.starts_with('[') => {
+            let inside = &host[1..end];
+            let plain = |b: u8| b.is_ascii_hexdigit() || matches!(b, b':' | b'.');
+            if inside.parse::<std::net::Ipv6Addr>().is_err() || !inside.bytes().all(plain) {
+                return Err(BadHost);
+            }
+            host.split_at(end + 1)
+        }
+        _ => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    match rest.strip_prefix(':') {
+        None if rest.is_empty() => Ok(name),
+        Some("") => Ok(name),
+        Some(text) if text.len() <= 5 && text.bytes().all(|b| b.is_ascii_digit()) => {
+            text.parse::<u16>().map(|_| name).map_err(|_| BadHost)
+        }
+        None | Some(_) => Err(BadHost),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    // An underscore is no part of a host name, but many a container has one.
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+    let is_label = |label: &str| {
+        (1..=LABEL_MAX).contains(&label.len())
+            && label.bytes().all(plain)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.len() <= NAME_MAX && name.split('.').all(is_label)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ID: &str = "abcdefghij0123456789";
+
+    fn local() -> Domain {
+        Domain::parse("localhost").unwrap()
+    }
+
+    fn named(host: &str) -> Result<Named, BadHost> {
+        parse(host, &local())
+    }
+
+    fn way(port: Option<u16>) -> Result<Named, BadHost> {
+        Ok(Named::Preview(ID.parse().unwrap(), port))
+    }
+
+    #[test]
+    fn the_three_forms_lead_to_a_port() {
+        assert_eq!(named(&format!("8080-{ID}.localhost")), way(Some(8080)));
+        assert_eq!(named(&format!("{ID}-8080.localhost:7070")), way(Some(8080)));
+        assert_eq!(named(&format!("{ID}.localhost")), way(None));
+        assert_eq!(named(&format!("{}.LocalHost.:7070", ID.to_uppercase())), way(None));
+        assert_eq!(named(&format!("{ID}.localhost:")), way(None));
+        // All letters and digits could be a port only where it could not be an id.
+        assert_eq!(named(&format!("65535-{ID}.localhost")), way(Some(65_535)));
+    }
+
+    #[test]
+    fn what_is_below_the_domain_and_no_preview_is_nothing() {
+        for label in [
+            "x".to_owned(),
+            format!("0-{ID}"),
+            format!("080-{ID}"),
+            format!("65536-{ID}"),
+            format!("8080-8081-{ID}"),
+            format!("{ID}-{ID}"),
+            format!("8080-{ID}-8080"),
+            format!("8080-{ID}x"),
+            format!("8080.{ID}"),
+            format!("a.8080-{ID}"),
+            format!("8080_{ID}"),
+            format!("1{}", &ID[1..]),
+        ] {
+            assert_eq!(named(&format!("{label}.localhost")), Ok(Named::Nothing), "{label}");
+        }
+    }
+
+    #[test]
+    fn other_names_and_addresses_are_the_servers() {
+        for host in [
+            "localhost",
+            "LOCALHOST.:80",
+            "127.0.0.1:7070",
+            "[::1]:7070",
+            "[::ffff:127.0.0.1]",
+            "atoll_server",
+            "evillocalhost",
+            &format!("8080-{ID}.localhost.evil.example"),
+            &format!("8080-{ID}.evil-localhost"),
+        ] {
+            assert_eq!(named(host), Ok(Named::Other), "{host}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_host_is_refused() {
+        let long = format!("{}.localhost", "a".repeat(64));
+        let longer = format!("{}localhost", "a.".repeat(130));
+        for host in [
+            "",
+            ".",
+            "..localhost",
+            "a..localhost",
+            "user@localhost",
+            "a b",
+            "a/b",
+            "a:b",
+            "a:123456",
+            "a:65536",
+            "a:1:2",
+            "[::1",
+            "[::1]x",
+            "[nonsense]",
+            "[fe80::1%25eth0]",
+            "-a.localhost",
+            "a-.localhost",
+            "é.localhost",
+            "a\0.localhost",
+            "a%2e.localhost",
+            "a,b.localhost",
+            &long,
+            &longer,
+        ] {
+            assert_eq!(named(host), Err(BadHost), "{host:?}");
+        }
+    }
+
+    #[test]
+    fn a_domain_is_a_plain_name() {
+        assert_eq!(Domain::parse("Preview.Example.COM.").unwrap().as_str(), "preview.example.com");
+        for text in ["", ".", "a:80", "https://a", "a b", "*.a", "a_b.c", "127.0.0.1", "-a"] {
+            assert_eq!(Domain::parse(text), None, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_answered(host in ".{0,80}") {
+            let _ = named(&host);
+        }
+
+        #[test]
+        fn whatever_is_a_preview_names_its_id_in_its_first_label(
+            host in "[a-zA-Z0-9.:_@\\[\\]-]{0,12}[a-z0-9]{18,22}[-0-9.a-z:]{0,8}\\.?localhost[.:0-9]{0,3}"
+        ) {
+            if let Ok(Named::Preview(id, port)) = named(&host) {
+                let lower = host.to_ascii_lowercase();
+                let label = lower.split('.').next().unwrap();
+                let forms = match port {
+                    None => vec![id.to_string()],
+                    Some(port) => vec![format!("{port}-{id}"), format!("{id}-{port}")],
+                };
+                prop_assert!(forms.iter().any(|form| form == label), "{host} as {id} {port:?}");
+                prop_assert!(lower[label.len()..].starts_with(".localhost"), "{host}");
+            }
+        }
+
+        #[test]
+        fn every_port_and_id_come_back(seed: [u8; 20], number in 1u16.., upper: bool, dot: bool, tail in 0u16..) {
+            let id = SandboxId::from_entropy(seed);
+            for label in [format!("{number}-{id}"), format!("{id}-{number}")] {
+                let label = if upper { label.to_uppercase() } else { label };
+                let host = format!("{label}.localhost{}:{tail}", if dot { "." } else { "" });
+                prop_assert_eq!(named(&host), Ok(Named::Preview(id.clone(), Some(number))));
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Refusals: for a program the envelope of the native API, for a person a small page that says the same and, where that
+//! helps, loads itself again. No script, nothing from elsewhere.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use atoll_model::Code;
+use atoll_service::ServiceError;
+use axum::body::Body;
+use http::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, RETRY_AFTER,
+    WWW_AUTHENTICATE,
+};
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// An answer that is ours and not the app's.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+    pub(crate) retry_after_s: Option<u32>,
+    /// Where HTTP knows the case more exactly than the code.
+    pub(crate) status: Option<StatusCode>,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None, retry_after_s: None, status: None }
+    }
+
+    pub(crate) fn hint(mut self, hint: &str) -> Self {
+        self.hint = Some(hint.to_owned());
+        self
+    }
+
+    pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    pub(crate) fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        let documented = StatusCode::from_u16(self.code.documented_status());
+        self.status.or(documented.ok()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// The whole answer.
+    pub(crate) fn render(&self, to: Reader) -> Response<Body> {
+        let (id, status) = (fresh_id(), self.status());
+        let retry_after_s = self.retry_after_s.or((status == StatusCode::SERVICE_UNAVAILABLE).then_some(1));
+        let (kind, body) = match to {
+            Reader::Program => ("application/json", self.envelope(&id)),
+            Reader::Person => ("text/html; charset=utf-8", self.page(retry_after_s)),
+        };
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        headers.insert(
+            CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; frame-ancestors *"),
+        );
+        if let Some(seconds) = retry_after_s {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Ok(id) = HeaderValue::from_str(&id) {
+            headers.insert(REQUEST_ID, id);
+        }
+        response
+    }
+
+    fn envelope(&self, id: &str) -> Vec<u8> {
+        let mut envelope =
+            serde_json::json!({ "code": self.code.as_str(), "message": self.message, "request_id": id });
+        if let Some(hint) = &self.hint {
+            envelope["hint"] = hint.as_str().into();
+        }
+        serde_json::to_vec(&envelope).unwrap_or_default()
+    }
+
+    fn page(&self, retry_after_s: Option<u32>) -> Vec<u8> {
+        let reload = retry_after_s.map_or_else(String::new, |s| {
+            format!("<meta http-equiv=\"refresh\" content=\"{}\">", s.clamp(1, 30))
+        });
+        let again = retry_after_s.map_or("", |_| "<p>This page loads itself again.</p>");
+        let hint = self.hint.as_deref().map_or_else(String::new, |hint| format!("<p>{}</p>", escape(hint)));
+        let (message, code) = (escape(&self.message), self.code.as_str());
+        format!(
+            "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">{reload}<title>Atoll</title>\
+             <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:40em;margin:15vh auto;padding:0 1em;color:#333}}\
+             code{{color:#777}}</style></head><body><p><strong>{message}</strong></p>{hint}{again}<p><code>{code}</code></p>\
+             </body></html>\n"
+        )
+        .into_bytes()
+    }
+}
+
+impl From<ServiceError> for Refusal {
+    fn from(error: ServiceError) -> Self {
+        if error.kind() == atoll_model::ErrorKind::Internal {
+            tracing::error!(code = error.code.as_str(), message = error.message, cause = ?error.cause, "preview failed");
+        }
+        Self {
+            code: error.code,
+            message: error.message,
+            hint: error.hint,
+            retry_after_s: error.retry_after_s,
+            status: None,
+        }
+    }
+}
+
+/// Who reads the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// A browser that goes to a page.
+    Person,
+    /// Anything else.
+    Program,
+}
+
+impl Reader {
+    pub(crate) fn of(parts: &Parts) -> Self {
+        let mut accepts = parts.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let looks = matches!(parts.method, Method::GET | Method::HEAD);
+        let page = accepts.any(|value| value.to_ascii_lowercase().contains("text/html"));
+        if looks && page { Self::Person } else { Self::Program }
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
+}
+
+/// Unique over restarts by its random half.
+fn fresh_id() -> String {
+    static START: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_default());
+    static COUNT: AtomicU64 = AtomicU64::new(1);
+    format!("{:016x}p{:07x}", *START, COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+
+    async fn text(response: Response<Body>) -> String {
+        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_person_gets_a_page_that_reloads_and_a_program_an_envelope() {
+        let refusal = Refusal::new(Code::PortClosed, "<b>nothing</b> there").retry_after(2);
+        let page = refusal.render(Reader::Person);
+        assert_eq!((page.status().as_u16(), &page.headers()[RETRY_AFTER]), (503, &HeaderValue::from(2)));
+        let page = text(page).await;
+        assert!(page.contains("http-equiv=\"refresh\" content=\"2\"") && !page.contains("<b>"), "{page}");
+        assert!(!page.contains("<script"), "{page}");
+        let answer = refusal.render(Reader::Program);
+        let id = answer.headers()[REQUEST_ID].to_str().unwrap().to_owned();
+        let envelope: serde_json::Value = serde_json::from_str(&text(answer).await).unwrap();
+        assert_eq!(
+            (envelope["code"].as_str(), envelope["request_id"].as_str()),
+            (Some("port_closed"), Some(&*id))
+        );
+    }
+
+    #[tokio::test]
+    async fn what_does_not_pass_by_itself_is_not_loaded_again() {
+        let page = Refusal::new(Code::Forbidden, "no").render(Reader::Person);
+        assert!(!page.headers().contains_key(RETRY_AFTER));
+        assert!(!text(page).await.contains("refresh"));
+    }
+}

@@ -1,0 +1,208 @@
+//! Connections to apps that wait for their next request, and how many are under way to one sandbox.
+//!
+//! A connection belongs to one incarnation, so that a restarted sandbox is never asked over an old one. Both numbers are
+//! bounded; a waiting connection does not keep a sandbox awake.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use atoll_model::{InstanceId, SandboxId};
+use axum::body::Body;
+use hyper::client::conn::http1::SendRequest;
+use tokio::time::Instant;
+
+/// LIMIT: shorter than most servers wait, so that we are the ones who close.
+const IDLE_FOR: Duration = Duration::from_secs(4);
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// LIMIT: waiting connections of one port, and of all.
+const IDLE_PER_PORT: usize = 64;
+const IDLE_MAX: usize = 2_048;
+/// LIMIT: requests and tunnels under way to one sandbox; a circle of apps ends here at the latest.
+const OPEN_PER_SANDBOX: usize = 4_096;
+
+pub(crate) type Sender = SendRequest<Body>;
+
+/// Whose connections.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) instance: InstanceId,
+    pub(crate) port: u16,
+}
+
+#[derive(Default)]
+pub(crate) struct Pool {
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    idle: HashMap<Key, Vec<(Sender, Instant)>>,
+    idle_count: usize,
+    open: HashMap<SandboxId, usize>,
+}
+
+/// One request or tunnel under way.
+pub(crate) struct Place {
+    pool: Arc<Pool>,
+    sandbox: SandboxId,
+}
+
+impl Pool {
+    pub(crate) fn new() -> Arc<Self> {
+        let pool = Arc::new(Self::default());
+        let weak: Weak<Self> = Arc::downgrade(&pool);
+        tokio::spawn(async move {
+            let mut tick = tokio::time::interval(SWEEP_EVERY);
+            loop {
+                tick.tick().await;
+                let Some(pool) = weak.upgrade() else { return };
+                pool.sweep();
+            }
+        });
+        pool
+    }
+
+    /// A place for one more; `None`: there are too many.
+    pub(crate) fn enter(self: &Arc<Self>, sandbox: &SandboxId) -> Option<Place> {
+        let mut held = self.lock();
+        let open = held.open.entry(sandbox.clone()).or_default();
+        if *open >= OPEN_PER_SANDBOX {
+            return None;
+        }
+        *open += 1;
+        Some(Place { pool: Arc::clone(self), sandbox: sandbox.clone() })
+    }
+
+    /// The connection that waited the least, if one can still be used.
+    pub(crate) fn take(&self, key: &Key) -> Option<Sender> {
+        let mut held = self.lock();
+        let Held { idle, idle_count, .. } = &mut *held;
+        let waiting = idle.get_mut(key)?;
+        while let Some((sender, since)) = waiting.pop() {
+            *idle_count -= 1;
+            if sender.is_ready() && since.elapsed() < IDLE_FOR {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection as soon as its last answer is read; one that broke is dropped.
+    pub(crate) fn give_back(self: &Arc<Self>, key: Key, mut sender: Sender) {
+        let pool = Arc::downgrade(self);
+        tokio::spawn(async move {
+            if sender.ready().await.is_ok()
+                && let Some(pool) = pool.upgrade()
+            {
+                pool.put(key, sender);
+            }
+        });
+    }
+
+    fn put(&self, key: Key, sender: Sender) {
+        let mut held = self.lock();
+        let Held { idle, idle_count, .. } = &mut *held;
+        if *idle_count >= IDLE_MAX {
+            return;
+        }
+        let waiting = idle.entry(key).or_default();
+        if waiting.len() < IDLE_PER_PORT {
+            waiting.push((sender, Instant::now()));
+            *idle_count += 1;
+        }
+    }
+
+    fn sweep(&self) {
+        let mut held = self.lock();
+        let held = &mut *held;
+        held.idle.retain(|_, waiting| {
+            waiting.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < IDLE_FOR);
+            !waiting.is_empty()
+        });
+        held.idle_count = held.idle.values().map(Vec::len).sum();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut held = self.pool.lock();
+        if let Some(open) = held.open.get_mut(&self.sandbox) {
+            *open -= 1;
+            if *open == 0 {
+                held.open.remove(&self.sandbox);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::DuplexStream;
+
+    async fn connection() -> (Sender, DuplexStream) {
+        let (near, far) = tokio::io::duplex(1_024);
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(near)).await.unwrap();
+        tokio::spawn(connection);
+        sender.ready().await.unwrap();
+        (sender, far)
+    }
+
+    fn key(n: u8) -> Key {
+        Key { instance: InstanceId::from_entropy([n; 20]), port: 80 }
+    }
+
+    #[tokio::test]
+    async fn a_connection_serves_its_own_incarnation_once() {
+        let pool = Pool::new();
+        let (sender, _far) = connection().await;
+        pool.put(key(1), sender);
+        assert!(pool.take(&key(2)).is_none());
+        assert!(pool.take(&key(1)).is_some());
+        assert!(pool.take(&key(1)).is_none());
+        assert_eq!(pool.lock().idle_count, 0);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_broke_is_not_handed_out() {
+        let pool = Pool::new();
+        let (sender, far) = connection().await;
+        pool.put(key(1), sender);
+        drop(far);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(pool.take(&key(1)).is_none());
+    }
+
+    #[tokio::test]
+    async fn waiting_connections_are_bounded() {
+        let pool = Pool::new();
+        let mut ends = Vec::new();
+        for _ in 0..IDLE_PER_PORT + 3 {
+            let (sender, far) = connection().await;
+            pool.put(key(1), sender);
+            ends.push(far);
+        }
+        assert_eq!(pool.lock().idle_count, IDLE_PER_PORT);
+    }
+
+    #[tokio::test]
+    async fn places_are_bounded_and_come_back() {
+        let pool = Pool::new();
+        let sandbox = SandboxId::from_entropy([1; 20]);
+        let mut places: Vec<_> = (0..OPEN_PER_SANDBOX).map(|_| pool.enter(&sandbox).unwrap()).collect();
+        assert!(pool.enter(&sandbox).is_none());
+        assert!(pool.enter(&SandboxId::from_entropy([2; 20])).is_some());
+        places.pop();
+        assert!(pool.enter(&sandbox).is_some());
+        drop(places);
+        assert!(pool.lock().open.is_empty());
+    }
+}

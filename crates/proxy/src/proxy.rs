@@ -1,0 +1,258 @@
+//! The proxy: from a routed request to the app's answer, in the order that the picture of the crate shows.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use atoll_model::Code;
+use atoll_service::{PreviewBy, PreviewPass, PreviewWay, Service, Shown};
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use http::header::{CONNECTION, HOST, LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE, UPGRADE};
+use http::request::Parts;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use hyper::upgrade::OnUpgrade;
+use tokio::sync::watch;
+
+use crate::credentials::{self, Found};
+use crate::forward::Exchange;
+use crate::head::{self, COOKIE_NAME, Origin};
+use crate::host::Domain;
+use crate::page::{Reader, Refusal};
+use crate::pool::Pool;
+use crate::route::{self, By, Misrouted, Preview, Route};
+
+/// LIMIT: who looks at a page is told by then that a sandbox wakes.
+const WAKES_WITHIN: Duration = Duration::from_millis(300);
+
+/// Serves previews. Cloning is cheap.
+#[derive(Clone)]
+pub struct Proxy {
+    service: Service,
+    domain: Arc<Domain>,
+    pool: Arc<Pool>,
+    closing: watch::Receiver<bool>,
+}
+
+impl Proxy {
+    /// A proxy for the sandboxes of a service. When `closing` says so, what is under way gets seconds to end. Needs a
+    /// runtime.
+    #[must_use]
+    pub fn new(service: Service, domain: Domain, closing: watch::Receiver<bool>) -> Self {
+        Self { service, domain: Arc::new(domain), pool: Pool::new(), closing }
+    }
+
+    /// Whether a request is a preview.
+    #[must_use]
+    pub fn route<B>(&self, request: &Request<B>) -> Route {
+        route::route(request.uri(), request.headers(), &self.domain)
+    }
+
+    /// Answers a request that goes nowhere.
+    #[must_use]
+    pub fn refuse(&self, why: Misrouted) -> Response<Body> {
+        let refusal = Refusal::new(Code::InvalidRequest, why.to_string());
+        let refusal = match why {
+            Misrouted::BadHost => refusal,
+            Misrouted::NoPreview => refusal
+                .with_status(StatusCode::MISDIRECTED_REQUEST)
+                .hint("previews are at PORT-SANDBOX.DOMAIN, SANDBOX-PORT.DOMAIN and SANDBOX.DOMAIN"),
+            Misrouted::NoPath => Refusal::new(Code::RouteNotFound, why.to_string()),
+        };
+        refusal.render(Reader::Program)
+    }
+
+    /// Answers a preview.
+    pub async fn serve(&self, preview: Preview, request: Request<Body>) -> Response<Body> {
+        let begun = Instant::now();
+        let (parts, body) = request.into_parts();
+        let reader = Reader::of(&parts);
+        let sandbox = preview.sandbox.clone();
+        let response = match self.pass_on(preview, parts, body, reader).await {
+            Ok(response) => response,
+            Err(refusal) => refusal.render(reader),
+        };
+        let (status, took) = (response.status().as_u16(), begun.elapsed());
+        metrics::histogram!("atoll_preview_seconds").record(took.as_secs_f64());
+        // Never the path: it can hold a token, and it is the app's own business.
+        tracing::debug!(%sandbox, status, took_us = took.as_micros(), "preview answered");
+        response
+    }
+
+    async fn pass_on(
+        &self,
+        preview: Preview,
+        mut parts: Parts,
+        body: Body,
+        reader: Reader,
+    ) -> Result<Response<Body>, Refusal> {
+        let hops = head::hops(&parts.headers).map_err(|_| {
+            Refusal::new(Code::LoopDetected, "this request went round in a circle through previews")
+        })?;
+        if parts.method == Method::CONNECT {
+            return Err(Refusal::new(Code::MethodNotAllowed, "a preview is no way to other hosts"));
+        }
+        let prefix = match preview.by {
+            By::Host => None,
+            By::Path(ours) => Some(parts.uri.path()[..ours].to_owned()),
+        };
+        if prefix.is_some() && parts.headers.contains_key("service-worker") {
+            return Err(Refusal::new(Code::Forbidden, "no service workers on this origin")
+                .hint("use the preview's own host"));
+        }
+        let found = credentials::take(&self.service, &mut parts).await?;
+        let shown = Shown { keys: &found.keys, tokens: &found.tokens };
+        let pass = self.service.admit(&preview.sandbox, preview.port, shown).await?;
+        check_origin(&pass, &found, &parts)?;
+        if let Some(elsewhere) = redirect(&pass, &found, prefix.as_deref(), &parts, reader) {
+            return Ok(elsewhere);
+        }
+        let way = self.reach(&pass, reader).await?;
+        let place = self.pool.enter(&pass.sandbox).ok_or_else(|| {
+            Refusal::new(Code::SandboxExhausted, "too many requests to this sandbox at once").retry_after(1)
+        })?;
+        let upgrade = head::upgrade(&parts.headers).zip(parts.extensions.remove::<OnUpgrade>());
+        let request = outgoing(parts, body, &found, &pass, prefix.as_deref(), hops)?;
+        let exchange = Exchange {
+            service: &self.service,
+            pool: &self.pool,
+            pass: &pass,
+            closing: &self.closing,
+            upgrade,
+            patient: reader == Reader::Program,
+        };
+        let response = exchange.run(way, place, request).await?;
+        Ok(incoming(response, prefix.as_deref(), &found))
+    }
+
+    /// The sandbox awake. A person is not kept waiting in front of an empty page; the wake goes on.
+    async fn reach(&self, pass: &PreviewPass, reader: Reader) -> Result<PreviewWay, Refusal> {
+        let reach = self.service.reach(pass);
+        match reader {
+            Reader::Program => Ok(reach.await?),
+            Reader::Person => match tokio::time::timeout(WAKES_WITHIN, reach).await {
+                Ok(way) => Ok(way?),
+                Err(_) => {
+                    let message = format!("sandbox {} is waking up", pass.sandbox);
+                    Err(Refusal::new(Code::WakeFailed, message).retry_after(1))
+                }
+            },
+        }
+    }
+}
+
+/// A cookie comes along by itself, also when another site asks. Then the page that asks must be of the same host.
+fn check_origin(pass: &PreviewPass, found: &Found, parts: &Parts) -> Result<(), Refusal> {
+    let PreviewBy::Token { token, .. } = &pass.by else { return Ok(()) };
+    if found.tokens[..found.from_query].contains(token) {
+        return Ok(());
+    }
+    let host = host_of(parts);
+    let is_own = |origin: &HeaderValue| {
+        let named = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+        named
+            .zip(host.as_ref().and_then(|host| host.to_str().ok()))
+            .is_some_and(|(a, b)| a.eq_ignore_ascii_case(b))
+    };
+    if parts.headers.get_all(ORIGIN).iter().all(is_own) {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::Forbidden, "another site may not use this preview's cookie")
+        .hint("show a key, or the token in the query"))
+}
+
+fn host_of(parts: &Parts) -> Option<HeaderValue> {
+    let authority = || HeaderValue::from_str(parts.uri.authority()?.as_str()).ok();
+    parts.headers.get(HOST).cloned().or_else(authority)
+}
+
+/// A browser that shows a token on a preview's own host gets a cookie for that host and goes on without the token; one that
+/// left out the slash behind `/p/ID/PORT` is told, so that links work.
+fn redirect(
+    pass: &PreviewPass,
+    found: &Found,
+    prefix: Option<&str>,
+    parts: &Parts,
+    reader: Reader,
+) -> Option<Response<Body>> {
+    let path = parts.uri.path();
+    let looks = matches!(parts.method, Method::GET | Method::HEAD);
+    if prefix == Some(path) && looks {
+        let query = parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
+        return see_other(&format!("{path}/{query}"));
+    }
+    let PreviewBy::Token { token, left_s } = &pass.by else { return None };
+    let by_query = found.tokens[..found.from_query].contains(token);
+    if prefix.is_some() || !by_query || reader != Reader::Person || head::upgrade(&parts.headers).is_some() {
+        return None;
+    }
+    let query = found.query.as_deref().map_or_else(String::new, |query| format!("?{query}"));
+    // `//host/` at the beginning would lead to that host.
+    let dot = if path.starts_with("//") { "/." } else { "" };
+    let mut response = see_other(&format!("{dot}{path}{query}"))?;
+    let cookie = format!("{COOKIE_NAME}={token}; Path=/; HttpOnly; SameSite=Lax; Max-Age={left_s}");
+    response.headers_mut().insert(SET_COOKIE, HeaderValue::from_str(&cookie).ok()?);
+    Some(response)
+}
+
+fn see_other(to: &str) -> Option<Response<Body>> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::FOUND;
+    let headers = response.headers_mut();
+    headers.insert(LOCATION, HeaderValue::from_str(to).ok()?);
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Some(response)
+}
+
+/// The request as the app gets it.
+fn outgoing(
+    parts: Parts,
+    body: Body,
+    found: &Found,
+    pass: &PreviewPass,
+    prefix: Option<&str>,
+    hops: u32,
+) -> Result<Request<Body>, Refusal> {
+    let host = host_of(&parts);
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
+    let path =
+        parts.uri.path().get(prefix.map_or(0, str::len)..).filter(|path| !path.is_empty()).unwrap_or("/");
+    let target = match &found.query {
+        Some(query) => format!("{path}?{query}").parse::<Uri>(),
+        None => path.parse(),
+    };
+    let bad = |_| Refusal::new(Code::InvalidRequest, "the path of the request is malformed");
+    let mut headers = parts.headers;
+    head::to_app(&mut headers, &Origin { peer, host: host.as_ref(), prefix, hops });
+    let name = match (prefix, host) {
+        (None, Some(host)) => host,
+        _ => HeaderValue::from_str(&format!("localhost:{}", pass.port))
+            .map_err(|_| Refusal::new(Code::Internal, "a port is a number"))?,
+    };
+    headers.insert(HOST, name);
+    let mut request = Request::new(body);
+    *request.method_mut() = parts.method;
+    *request.uri_mut() = target.map_err(bad)?;
+    *request.version_mut() = Version::HTTP_11;
+    *request.headers_mut() = headers;
+    Ok(request)
+}
+
+/// The answer as the client gets it.
+fn incoming(mut response: Response<Body>, prefix: Option<&str>, found: &Found) -> Response<Body> {
+    let switched = (response.status() == StatusCode::SWITCHING_PROTOCOLS)
+        .then(|| response.headers().get(UPGRADE).cloned())
+        .flatten();
+    let headers = response.headers_mut();
+    head::from_app(headers, prefix);
+    if let Some(protocol) = switched {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
+    }
+    if found.from_query > 0 {
+        headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    }
+    *response.version_mut() = Version::HTTP_11;
+    response
+}

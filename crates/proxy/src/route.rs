@@ -1,0 +1,164 @@
+//! Which requests are previews: by their host first, then by a path below `/p/`.
+//!
+//! The authority of a URL in absolute form and `Host` must be the same; two hosts are none.
+
+use atoll_model::SandboxId;
+use http::header::HOST;
+use http::{HeaderMap, Uri};
+
+use crate::host::{self, Domain, Named};
+
+/// Where a request goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// Not to a sandbox: to the fronts.
+    Elsewhere,
+    /// To a port of a sandbox.
+    Preview(Preview),
+    /// Nowhere.
+    Refused(Misrouted),
+}
+
+/// A port of a sandbox, as a request names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preview {
+    pub(crate) sandbox: SandboxId,
+    /// `None`: the sandbox's own.
+    pub(crate) port: Option<u16>,
+    pub(crate) by: By,
+}
+
+/// How it was named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// An origin of its own.
+    Host,
+    /// Below `/p/`, on the origin of the API. So many bytes of the path are ours.
+    Path(usize),
+}
+
+/// Why a request goes nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Misrouted {
+    /// `Host` is there twice, is no host name, or is not the one of the URL.
+    #[error("the Host header is missing its meaning: send exactly one plain host name")]
+    BadHost,
+    /// Below the domain of previews, but none.
+    #[error("this host names no sandbox")]
+    NoPreview,
+    /// Below `/p/`, but none.
+    #[error("this path names no sandbox: previews are at /p/SANDBOX/PORT/")]
+    NoPath,
+}
+
+const PREFIX: &str = "/p/";
+
+pub(crate) fn route(uri: &Uri, headers: &HeaderMap, domain: &Domain) -> Route {
+    match named(uri, headers, domain) {
+        Err(misrouted) => Route::Refused(misrouted),
+        Ok(Named::Nothing) => Route::Refused(Misrouted::NoPreview),
+        Ok(Named::Preview(sandbox, port)) => Route::Preview(Preview { sandbox, port, by: By::Host }),
+        Ok(Named::Other) => match uri.path().strip_prefix(PREFIX) {
+            None => Route::Elsewhere,
+            Some(rest) => by_path(rest).map_or(Route::Refused(Misrouted::NoPath), Route::Preview),
+        },
+    }
+}
+
+fn named(uri: &Uri, headers: &HeaderMap, domain: &Domain) -> Result<Named, Misrouted> {
+    let parse = |text: &str| host::parse(text, domain).map_err(|_| Misrouted::BadHost);
+    let mut hosts = headers.get_all(HOST).iter();
+    let (host, second) = (hosts.next(), hosts.next());
+    if second.is_some() {
+        return Err(Misrouted::BadHost);
+    }
+    let host = host.map(|host| host.to_str().map_err(|_| Misrouted::BadHost)).transpose()?;
+    let authority = uri.authority().map(http::uri::Authority::as_str);
+    match (host, authority) {
+        (None, None) => Ok(Named::Other),
+        (Some(one), None) | (None, Some(one)) => parse(one),
+        (Some(host), Some(authority)) if host.eq_ignore_ascii_case(authority) => parse(host),
+        (Some(_), Some(_)) => Err(Misrouted::BadHost),
+    }
+}
+
+/// `<id>/<port>/…`, read as it is written: nothing is decoded.
+fn by_path(rest: &str) -> Option<Preview> {
+    let (sandbox, rest) = rest.split_once('/')?;
+    let digits = rest.split('/').next().unwrap_or_default();
+    let port = host::port(digits)?;
+    let ours = PREFIX.len() + sandbox.len() + 1 + digits.len();
+    Some(Preview { sandbox: sandbox.parse().ok()?, port: Some(port), by: By::Path(ours) })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    const ID: &str = "abcdefghij0123456789";
+
+    fn ask(uri: &str, hosts: &[&str]) -> Route {
+        let mut headers = HeaderMap::new();
+        for host in hosts {
+            headers.append(HOST, HeaderValue::from_str(host).unwrap());
+        }
+        route(&uri.parse().unwrap(), &headers, &Domain::parse("localhost").unwrap())
+    }
+
+    fn preview(port: Option<u16>, by: By) -> Route {
+        Route::Preview(Preview { sandbox: ID.parse().unwrap(), port, by })
+    }
+
+    #[test]
+    fn a_host_wins_over_a_path() {
+        let host = format!("80-{ID}.localhost");
+        assert_eq!(ask("/", &[&host]), preview(Some(80), By::Host));
+        assert_eq!(ask("/v1/sandboxes", &[&host]), preview(Some(80), By::Host));
+        assert_eq!(ask(&format!("/p/{ID}/81/"), &[&host]), preview(Some(80), By::Host));
+        assert_eq!(ask("/", &[&format!("{ID}.localhost:7070")]), preview(None, By::Host));
+    }
+
+    #[test]
+    fn a_path_leads_to_a_port_and_is_read_as_written() {
+        let ours = By::Path(PREFIX.len() + 20 + 1 + 2);
+        for tail in ["", "/", "/a/../b", "?x=1"] {
+            assert_eq!(
+                ask(&format!("/p/{ID}/81{tail}"), &["localhost:7070"]),
+                preview(Some(81), ours),
+                "{tail}"
+            );
+        }
+        for path in [
+            "/p/",
+            "/p/x/80/",
+            &format!("/p/{ID}"),
+            &format!("/p/{ID}/"),
+            &format!("/p/{ID}/081/"),
+            &format!("/p/{ID}/0/"),
+            &format!("/p//{ID}/80/"),
+            &format!("/p/{ID}/%38%30/"),
+            &format!("/p/{ID}/80;x/"),
+        ] {
+            assert_eq!(ask(path, &["localhost"]), Route::Refused(Misrouted::NoPath), "{path}");
+        }
+        for path in ["/", "/p", "/v1/health", "/pp/x", &format!("/%70/{ID}/80/"), &format!("//p/{ID}/80/")] {
+            assert_eq!(ask(path, &["localhost"]), Route::Elsewhere, "{path}");
+        }
+    }
+
+    #[test]
+    fn two_hosts_are_none_and_a_url_must_agree_with_its_host() {
+        let (host, other) = (format!("80-{ID}.localhost"), format!("81-{ID}.localhost"));
+        assert_eq!(ask("/", &[&host, &host]), Route::Refused(Misrouted::BadHost));
+        assert_eq!(ask("/", &[&host, "localhost"]), Route::Refused(Misrouted::BadHost));
+        assert_eq!(ask(&format!("http://{host}/x"), &[&host]), preview(Some(80), By::Host));
+        assert_eq!(ask(&format!("http://{host}/x"), &[]), preview(Some(80), By::Host));
+        assert_eq!(ask(&format!("http://{other}/x"), &[&host]), Route::Refused(Misrouted::BadHost));
+        assert_eq!(ask(&format!("http://user@{host}/x"), &[]), Route::Refused(Misrouted::BadHost));
+        assert_eq!(ask("/", &[]), Route::Elsewhere);
+        assert_eq!(ask("/", &["a b"]), Route::Refused(Misrouted::BadHost));
+        assert_eq!(ask("/", &["nobody.localhost"]), Route::Refused(Misrouted::NoPreview));
+    }
+}
