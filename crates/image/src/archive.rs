@@ -132,6 +132,26 @@ impl ArchiveError {
     }
 }
 
+/// Removes what a process that was killed in the middle of a write left in a folder, beside the name that the object was to get: no
+/// listing shows it.
+fn remove_half_written(folder: &std::path::Path) -> std::io::Result<()> {
+    for folder in [folder.join("chunks"), folder.to_owned()] {
+        let entries = match std::fs::read_dir(&folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            other => other?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().contains('#') {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        // Where something is left in it, it stays.
+        let _ = std::fs::remove_dir(&folder);
+    }
+    Ok(())
+}
+
 fn storage(action: &'static str) -> impl Fn(object_store::Error) -> ArchiveError {
     move |cause| ArchiveError::Storage { action, cause }
 }
@@ -181,6 +201,14 @@ impl Archives {
                 Err(cause) => Err(cause),
             });
             removed.try_collect::<Vec<()>>().await.map_err(storage("remove"))?;
+        }
+        if self.place.starts_with('/') {
+            let folder = std::path::Path::new(&self.place).join(sandbox.as_str());
+            let tidied = tokio::task::spawn_blocking(move || remove_half_written(&folder)).await;
+            let tidied = tidied.unwrap_or_else(|panic| Err(std::io::Error::other(panic)));
+            tidied
+                .map_err(|cause| object_store::Error::Generic { store: "folder", source: cause.into() })
+                .map_err(storage("remove"))?;
         }
         Ok(())
     }

@@ -71,6 +71,20 @@ async fn what_was_put_is_got_whatever_its_length() {
 }
 
 #[tokio::test]
+async fn what_a_killed_upload_left_half_written_goes_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let archives = Archives::open(folder.path().to_str().unwrap()).unwrap();
+    let id = about().sandbox;
+    let chunks = folder.path().join(id.as_str()).join("chunks");
+    std::fs::create_dir_all(&chunks).unwrap();
+    for half in [chunks.join("aa#1"), folder.path().join(id.as_str()).join("bb.json#1")] {
+        std::fs::write(half, "half").unwrap();
+    }
+    archives.remove(&id).await.unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
 async fn the_next_archive_of_a_sandbox_replaces_the_one_before_and_remove_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let archives = Archives::open(folder.path().to_str().unwrap()).unwrap();
