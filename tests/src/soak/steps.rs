@@ -128,7 +128,7 @@ impl Actor {
             52..60 => self.write(shared).await,
             60..67 => self.snapshot(shared).await,
             67..73 => self.fork(shared).await,
-            73..78 => self.from_snapshot(shared).await,
+            73..78 => self.make_from_snapshot(shared).await,
             78..83 => self.rollback(shared).await,
             83..88 => self.wish(shared, &STOP).await,
             88..90 => self.wish(shared, &RESTART).await,
@@ -357,7 +357,7 @@ impl Actor {
         Ok(())
     }
 
-    async fn from_snapshot(&mut self, shared: &Shared) -> Result<&'static str, Loss> {
+    async fn make_from_snapshot(&mut self, shared: &Shared) -> Result<&'static str, Loss> {
         if self.moments.is_empty() {
             return self.snapshot(shared).await;
         }
