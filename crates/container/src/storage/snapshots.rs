@@ -310,8 +310,12 @@ impl Layers {
             return Ok(Some(name.to_owned()));
         }
         let aside = passing_name(NEXT, name)?;
-        self.rename(name, &aside)?;
-        Ok(Some(aside))
+        match self.rename(name, &aside) {
+            Ok(()) => Ok(Some(aside)),
+            // The reaper may have been at it, after a create that was given up.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Exchanges the layer `name` with the copy `next`, in one step: whatever happens, its files are the old or the new ones.
