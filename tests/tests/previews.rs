@@ -53,13 +53,16 @@ class App(BaseHTTPRequestHandler):
             self.send_response(200); self.send_header("content-length", str(200 << 20)); self.end_headers()
             for _ in range(200): self.wfile.write(b"x" * (1 << 20))
             return
+        if path == "/trailers":
+            self.send_response(200); self.send_header("transfer-encoding", "chunked"); self.send_header("trailer", "x-sum"); self.end_headers()
+            return self.wfile.write(b"2\r\nhi\r\n0\r\nx-sum: 42\r\n\r\n")
         if path == "/cookie":
             more = [("set-cookie", "a=1; Domain=localhost"), ("service-worker-allowed", "/"), ("location", "/x"), ("connection", "x-hop"), ("x-hop", "1")]
             return self.reply(b"{}", more=more)
         body = self.body()
         if path == "/count": return self.reply(json.dumps({"bytes": len(body)}).encode())
         headers = [[k.lower(), v] for k, v in self.headers.items()]
-        self.reply(json.dumps({"method": self.command, "path": self.path, "headers": headers, "body": body.decode("latin-1")}).encode())
+        self.reply(json.dumps({"method": self.command, "path": self.path, "headers": headers, "peer": self.client_address[1], "body": body.decode("latin-1")}).encode())
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET
     def socket(self):
         key = self.headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -435,6 +438,17 @@ fn streams_tunnels_and_large_bodies_pass_as_they_come() {
         let mut rest = String::new();
         stream.read_to_string(&mut rest).await.unwrap();
         assert!(rest.starts_with("HTTP/1.1 200") && rest.contains("\"body\": \"hi\""), "{rest}");
+        // Trailers pass to who takes them.
+        let head = format!(
+            "GET /trailers HTTP/1.1\r\nHost: {host}\r\nX-Api-Key: {}\r\nTE: trailers\r\nConnection: close, te\r\n\r\n",
+            client.key()
+        );
+        let answer = raw(&head).await;
+        assert!(answer.contains("hi\r\n0\r\nx-sum: 42\r\n"), "{answer}");
+        // A connection to the app serves one request after the other.
+        let first = echoed(keyed(Method::GET, "/")).await["peer"].clone();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(echoed(keyed(Method::GET, "/")).await["peer"], first);
         // 200 MB through, with flat memory.
         let before = resident_kib(w.server_pid());
         let mut big = keyed(Method::GET, "/big").send().await.unwrap().bytes_stream();
@@ -506,5 +520,29 @@ fn a_request_wakes_as_the_lease_says_and_a_person_sees_a_page() {
         echoed(keyed("/")).await;
         client.remove(&id).await;
         assert_eq!(code(keyed("/")).await, (404, "sandbox_not_found".into()));
+    });
+}
+
+#[test]
+fn the_command_line_opens_lists_and_closes() {
+    run(async |w| {
+        let admin = w.admin();
+        let id = app(&admin).await;
+        let atoll = async |args: &[&str]| {
+            let mut command = w.command();
+            command.args(args);
+            let output = w.output(command).await;
+            assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        };
+        let url = atoll(&["preview", &id, "8080", "--expires", "10m"]).await;
+        let path = url.strip_prefix(&format!("http://8080-{id}.localhost:7070")).unwrap().to_owned();
+        let host = format!("8080-{id}.localhost");
+        echoed(get(&host, &path)).await;
+        let listed = json_from(atoll(&["preview", "ls", &id, "--json"]).await.as_bytes()).unwrap();
+        let preview = listed[0]["id"].as_str().unwrap();
+        assert!(atoll(&["preview", "ls", &id]).await.contains(preview));
+        atoll(&["preview", "rm", &id, preview]).await;
+        assert_eq!(code(get(&host, &path)).await.0, 403);
     });
 }
