@@ -277,10 +277,15 @@ impl Inner {
                 hint: "instances of an earlier server may still live; call adopt first".into(),
             });
         }
+        let place = self.place(&spec.sandbox);
+        // Taken before the task begins: a destroy after a caller that went away must not overtake what it began.
+        let turn = Arc::clone(&place.turn).lock_owned().await;
+        let starting = Arc::clone(&self.adoption).read_owned().await;
         let (engine, spec) = (Arc::clone(self), spec.clone());
         engine.starting.fetch_add(1, Ordering::SeqCst);
         let task = tokio::spawn(async move {
-            let outcome = engine.start_in_turn(&spec, files).await;
+            let outcome = engine.start_in_turn(&spec, files, &place).await;
+            drop((starting, turn));
             engine.starting.fetch_sub(1, Ordering::SeqCst);
             *engine.last_start.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             engine.pool_wanted.notify_one();
@@ -293,18 +298,16 @@ impl Inner {
         self: &Arc<Self>,
         spec: &InstanceSpec,
         files: Files,
+        place: &Arc<Place>,
     ) -> Result<Booted, ProviderError> {
-        let place = self.place(&spec.sandbox);
-        let _turn = place.turn.lock().await;
-        let _starting = self.adoption.read().await;
         if let Some((_, live)) = place.live() {
             // An instance that died is still in its place until somebody ends it.
-            self.end(&place, &live, None).await?;
+            self.end(place, &live, None).await?;
         }
         if place.is_doomed() {
             return Err(ProviderError::Gone { sandbox: spec.sandbox.clone() });
         }
-        match self.start_somehow(spec, files, &place).await {
+        match self.start_somehow(spec, files, place).await {
             Ok((live, booted)) => {
                 let live = Arc::new(live);
                 place.set_live(Some((spec.instance.clone(), Arc::clone(&live))));
