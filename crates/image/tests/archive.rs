@@ -134,7 +134,8 @@ async fn a_stream_that_breaks_off_leaves_no_archive_and_the_old_one_stays() {
 async fn a_damaged_a_cut_and_a_lost_piece_are_each_refused() {
     let folder = tempfile::tempdir().unwrap();
     let archives = Archives::open(folder.path().to_str().unwrap()).unwrap();
-    let damages: [(&str, fn(&Path)); 3] = [
+    type Damage = (&'static str, fn(&Path));
+    let damages: [Damage; 3] = [
         ("flipped", |path| {
             let mut bytes = std::fs::read(path).unwrap();
             let middle = bytes.len() / 2;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_model::policy::deadlines::{Due, next_deadline};
-use atoll_model::{Code, Lease, Moment, OnExit, OnTimeout, Phase, SandboxId};
+use atoll_model::{Code, Lease, Moment, OnExit, OnTimeout, Phase, SandboxId, Storage};
 use atoll_provider::Capabilities;
 use tokio::sync::Notify;
 
@@ -112,6 +112,12 @@ pub(crate) fn check_possible(can: &Capabilities, lease: &Lease) -> Result<(), Se
     let pauses = lease.timers.auto_pause_s.is_some()
         || lease.on_timeout == OnTimeout::Pause
         || lease.on_exit == OnExit::Pause;
+    let in_memory = lease.storage == Storage::Memory;
+    if in_memory && (lease.timers.checkpoint_after_s.is_some() || lease.timers.auto_archive_s.is_some()) {
+        let message = "files in memory cannot be brought to disk or archived by a timer";
+        return Err(ServiceError::new(Code::Unsupported, message)
+            .hint("leave checkpoint_after and auto_archive out, or keep the files on disk"));
+    }
     let missing = match &lease.timers {
         _ if pauses && !can.pauses => "a pause",
         timers if timers.checkpoint_after_s.is_some() && !can.checkpoints => "a checkpoint of its memory",

@@ -43,6 +43,8 @@ impl Service {
 
     /// Takes a hold back. Without one nothing happens.
     pub async fn release(&self, who: &Principal, ident: &str) -> Result<Lease, ServiceError> {
+        // Idle time begins where the hold ends.
+        let _busy = self.driven(who, ident).await?.activity.begin(crate::activity::Kind::Request);
         self.edit(
             who,
             ident,

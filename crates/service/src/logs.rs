@@ -18,7 +18,7 @@ impl Service {
         ident: &str,
         follow: bool,
     ) -> Result<BoxStream<'static, LogLine>, ServiceError> {
-        let SandboxAgent { client, handle, busy, .. } = self.agent(who, ident).await?;
+        let SandboxAgent { client, handle, busy, .. } = self.agent_if_running(who, ident).await?;
         let tail = client.logs(follow, None).await.map_err(|error| refusal(About::Process, error))?;
         let back = follow.then(|| WayBack::new(handle));
         let reader = Reader { tail, back, last: None, told: None };

@@ -44,6 +44,27 @@ impl Service {
         self.awake_agent(who, ident, Kind::Request).await
     }
 
+    /// The same for whoever only looks: one that sleeps is let sleep.
+    pub(crate) async fn agent_if_running(
+        &self,
+        who: &Principal,
+        ident: &str,
+    ) -> Result<SandboxAgent, ServiceError> {
+        let handle = self.driven(who, ident).await?;
+        let busy = handle.activity.begin(Kind::Request);
+        match find(&handle) {
+            Found::Awake(lease, client) => Ok(SandboxAgent { lease, client, handle, busy }),
+            Found::Never => Err(crate::error::phase_conflict(&handle.lease(), "logs")),
+            Found::Coming | Found::Sleeping => {
+                let lease = handle.lease();
+                let message =
+                    format!("sandbox {} is {}, and its logs are with it", lease.id, lease.phase.as_str());
+                Err(ServiceError::new(Code::Asleep, message)
+                    .hint("resume it first; reading logs wakes nobody"))
+            }
+        }
+    }
+
     pub(crate) async fn awake_agent(
         &self,
         who: &Principal,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use atoll_model::policy::idle::Why;
 use atoll_model::{
     Code, CreateSandbox, EventKind, Held, Lease, LimitsAsk, NetworkPolicy, OnExit, OnTimeout, Phase, Reason,
-    SandboxId, TimersAsk, UpdateSandbox,
+    SandboxId, Storage, TimersAsk, UpdateSandbox,
 };
 use atoll_provider::fake::{Call, Script};
 use atoll_service::{Exec, HoldAsk, NextTimer};
@@ -225,7 +225,7 @@ async fn a_hold_keeps_it_awake_until_it_ends_or_is_released() {
     world.service.hold(&world.admin, id, hold(86_400)).await.unwrap();
     pass(&world, 20).await;
     assert_eq!(world.service.release(&world.admin, id).await.unwrap().hold, None);
-    pass(&world, 2).await;
+    pass(&world, 12).await;
     world.until(&lease.id, Phase::Paused).await;
     for for_s in [0, 86_401] {
         let error = world.service.hold(&world.admin, id, hold(for_s)).await.unwrap_err();
@@ -438,4 +438,56 @@ async fn two_hundred_timers_in_the_same_second_are_on_time_and_the_others_are_an
     }
     assert!(slowest < Duration::from_millis(500), "{slowest:?}");
     assert_eq!(phase(&world, &beside.id).await, Phase::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lifetime_that_paused_it_begins_anew_when_it_is_woken() {
+    let world = World::new().await;
+    let spec = CreateSandbox { timeout_s: Some(10), on_timeout: OnTimeout::Pause, ..Default::default() };
+    let lease = world.try_create(spec).await.unwrap();
+    pass(&world, 12).await;
+    world.until(&lease.id, Phase::Paused).await;
+    let woken = world.service.resume(&world.admin, lease.id.as_str(), true).await.unwrap();
+    assert_eq!(woken.phase, Phase::Running);
+    pass(&world, 8).await;
+    assert_eq!(phase(&world, &lease.id).await, Phase::Running, "its second lifetime is as long as the first");
+    pass(&world, 4).await;
+    world.until(&lease.id, Phase::Paused).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_time_begins_where_a_hold_is_released() {
+    let world = World::new().await;
+    let lease = world.try_create(auto_pause(20)).await.unwrap();
+    let id = lease.id.as_str();
+    world.service.hold(&world.admin, id, HoldAsk { for_s: 3_600, reason: None }).await.unwrap();
+    pass(&world, 60).await;
+    world.service.release(&world.admin, id).await.unwrap();
+    pass(&world, 17).await;
+    assert_eq!(phase(&world, &lease.id).await, Phase::Running);
+    pass(&world, 5).await;
+    world.until(&lease.id, Phase::Paused).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_in_memory_take_no_timer_that_needs_a_disk() {
+    let world = World::new().await;
+    for timers in [
+        TimersAsk { auto_archive_s: Some(9), ..Default::default() },
+        TimersAsk { checkpoint_after_s: Some(9), ..Default::default() },
+    ] {
+        let spec = CreateSandbox { storage: Storage::Memory, ..timed(timers) };
+        assert_eq!(world.try_create(spec).await.unwrap_err().code, Code::Unsupported);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reading_logs_wakes_nobody() {
+    let world = World::new().await;
+    let lease = world.try_create(CreateSandbox::default()).await.unwrap();
+    let id = lease.id.as_str();
+    world.service.pause(&world.admin, id, Default::default(), true).await.unwrap();
+    let refused = world.service.logs(&world.admin, id, false).await.err().unwrap();
+    assert_eq!(refused.code, Code::Asleep);
+    assert_eq!(phase(&world, &lease.id).await, Phase::Paused);
 }
