@@ -58,7 +58,7 @@ bench: ## Measure against the bars and the peers; writes bench/RESULTS.md (QUICK
 	@$(ROOT) scripts/get-criu >/dev/null
 	@scripts/build release
 	@cargo build --release --quiet --locked -p atoll-bench
-	@$(ROOT) $(TARGET)/release/atoll-bench --atoll $(TARGET)/release/atoll $(if $(QUICK),--quick)
+	@$(ROOT) $(TARGET)/release/atoll-bench --atoll $(TARGET)/release/atoll --soak $(TARGET)/soak.json $(if $(QUICK),--quick)
 
 clean-data: ## Delete every sandbox, end the server and remove all it left (FORCE=1: do not ask)
 	@$(ROOT) $(TARGET)/release/atoll server uninstall $(if $(FORCE),--force)

@@ -12,6 +12,7 @@ mod noise;
 mod peers;
 mod report;
 mod server;
+mod soak;
 mod stats;
 mod transfer;
 
@@ -35,6 +36,9 @@ pub(crate) struct Options {
     /// Only the rows about the life of a sandbox; nothing is written.
     #[arg(long)]
     pub(crate) life: bool,
+    /// The summary of the last soak.
+    #[arg(long, default_value = "target/soak.json")]
+    pub(crate) soak: PathBuf,
     /// Where the figures go.
     #[arg(long, default_value = "bench/RESULTS.md")]
     pub(crate) out: PathBuf,
@@ -73,6 +77,7 @@ fn measure(options: &Options) -> Result<()> {
     server::uninstall(options, place.path())?;
     measured?;
     report.compare_with_peers();
+    soak::quote(options, &mut report);
     let text = report.render();
     print!("{text}");
     if options.life {

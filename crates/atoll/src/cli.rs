@@ -94,7 +94,7 @@ pub(crate) enum Command {
     Logs(sandbox::Logs),
     /// Show what sandboxes use, live on a terminal
     Top(sandbox::Top),
-    /// List the processes of a sandbox
+    /// List the processes that were started through Atoll in a sandbox
     Ps(sandbox::Target),
     /// Send a signal to a process of a sandbox
     #[command(visible_alias = "kill")]
@@ -102,8 +102,9 @@ pub(crate) enum Command {
     /// Freeze sandboxes; their processes and memory stay
     Pause(life::Pause),
     /// Let sandboxes run again, whether paused, stopped or archived
+    #[command(alias = "unpause")]
     Resume(sandbox::Targets),
-    /// Start stopped sandboxes
+    /// Start stopped sandboxes; paused ones go on, archived ones come back
     Start(sandbox::Targets),
     /// Stop sandboxes; their files stay
     Stop(sandbox::Targets),
@@ -114,6 +115,7 @@ pub(crate) enum Command {
     /// Keep a sandbox as it is at this moment; list, check and remove what was kept
     Snapshot(life::Snapshot),
     /// Make sandboxes from a live one
+    #[command(alias = "clone")]
     Fork(life::Fork),
     /// Put a sandbox back to one of its snapshots; what was written since is lost
     Rollback(life::Rollback),
@@ -126,7 +128,7 @@ pub(crate) enum Command {
     /// Let a sandbox live longer; never shortens its life
     Extend(life::Extend),
     /// Delete sandboxes with their files
-    #[command(visible_aliases = ["remove", "delete"])]
+    #[command(visible_aliases = ["remove", "delete"], alias = "destroy")]
     Rm(sandbox::Rm),
     /// Change labels, limits, network, lifetime or timers
     Update(sandbox::Update),

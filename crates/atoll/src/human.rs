@@ -15,7 +15,8 @@ pub(crate) fn left(at: Option<Timestamp>, now: Timestamp) -> String {
         // To the nearest: an hour that began just now is no 59 minutes.
         Some(secs @ ..60) => span(secs),
         Some(secs @ 60..3_570) => span(secs + 30),
-        Some(secs @ 3_570..84_600) => span(secs + 1_800),
+        // An hour and a half are neither one hour nor two.
+        Some(secs @ 3_570..84_600) => exact(u64::try_from((secs + 30) / 60 * 60).unwrap_or(0)),
         Some(secs) => span(secs + 43_200),
     }
 }
@@ -119,10 +120,12 @@ mod tests {
     fn what_is_left_is_said_to_the_nearest() {
         let now = Timestamp::from_second(1_000_000).expect("valid");
         let ahead = |secs: i64| left(Timestamp::from_second(1_000_000 + secs).ok(), now);
-        for (secs, want) in [(59, "59s"), (899, "15m"), (3_569, "59m"), (3_599, "1h"), (7_199, "2h")] {
+        for (secs, want) in
+            [(59, "59s"), (899, "15m"), (3_569, "59m"), (3_599, "1h"), (5_400, "1h30m"), (7_199, "2h")]
+        {
             assert_eq!(ahead(secs), want, "{secs}");
         }
-        for (secs, want) in [(84_599, "23h"), (86_399, "1d"), (172_799, "2d")] {
+        for (secs, want) in [(84_599, "23h30m"), (86_399, "1d"), (172_799, "2d")] {
             assert_eq!(ahead(secs), want, "{secs}");
         }
     }

@@ -32,7 +32,10 @@ pub(super) async fn server(context: &Context, command: Server) -> Result<(), Fai
             if context.out.json {
                 return context.out.json(&json!({"stopped": note.pid}));
             }
-            context.out.line(&format!("stopped the server at {}; sandboxes live on", note.url))
+            context.out.line(&format!(
+                "stopped the server at {}; sandboxes live on, but for those with another --on-exit",
+                note.url
+            ))
         }
         Server::Uninstall { force } => uninstall(context, force).await,
         Server::Logs { follow } => logs(context, follow).await,
