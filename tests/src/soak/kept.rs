@@ -277,7 +277,8 @@ impl Kept {
         self.settle(shared, &["running"]).await?;
         let body = Some(json!({ "path": FOLDER }));
         let made = shared.insist(Method::POST, &self.path("/files/mkdir"), body).await?;
-        if made.status >= 300 {
+        // Asked again because the server died over the first answer, it may be there already.
+        if made.status >= 300 && made.json()["code"] != "already_exists" {
             return Err(format!("no folder: {made}"));
         }
         self.ensure_holder(shared, seed).await

@@ -156,7 +156,11 @@ struct Undo<'a> {
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
-        if let Some(remains) = self.remains.take() {
+        if let Some(mut remains) = self.remains.take() {
+            // The reaper works later, by name: the sandbox's own name must be free for whoever makes it next.
+            if let Some(layer) = remains.layer.take() {
+                remains.layer = self.engine.ground.layers.put_aside(&layer).unwrap_or(Some(layer));
+            }
             self.engine.reaper.take(remains);
         }
     }

@@ -127,7 +127,7 @@ pub(super) async fn a_damaged_or_unknown_snapshot_is_refused(fixture: Fixture) {
     let copy = fixture.spec();
     for bad in [&wrong, &unknown] {
         assert!(is_damaged(fixture.provider.verify_snapshot(&bad.id, &bad.seal).await));
-        let refused = InstanceSpec { origin: bad.origin(false), ..copy.clone() };
+        let refused = InstanceSpec { origin: bad.origin(false), ..again(&copy) };
         assert!(is_damaged(fixture.provider.create(&refused).await));
         assert!(is_damaged(fixture.provider.rollback(&live.target, &bad.id, &bad.seal, &spec.limits).await));
         assert_eq!(
@@ -136,8 +136,8 @@ pub(super) async fn a_damaged_or_unknown_snapshot_is_refused(fixture: Fixture) {
             "it was looked at before it was used"
         );
     }
-    // What is left of a refused create would be in the way here.
-    let good = InstanceSpec { origin: shot.origin(false), ..copy };
+    // What is left of a refused create would be in the way here, or take the new files along when it goes.
+    let good = InstanceSpec { origin: shot.origin(false), ..again(&copy) };
     let copied = fixture.create(&good).await;
     assert_eq!(note(&fixture, &copied).await.as_deref(), Some("then"));
     fixture.destroy(&good).await;
