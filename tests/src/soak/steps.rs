@@ -232,8 +232,14 @@ impl Actor {
         let [old] = self.kept.may.as_slice() else { return self.wish(shared, &pause()).await };
         let (name, seed, size) =
             (format!("p{}", self.dice.below(1_000)), self.dice.roll(), 1 + self.dice.below(50_000));
+        if let Some(crate::keeper::Seen::Link(_)) = old.tree.sight().get(&name) {
+            // It would be written to where the link leads, which may be nowhere.
+            return self.wish(shared, &pause()).await;
+        }
+        // An upload takes the place of what had its name: another name of that file keeps the old content.
+        let named = old.tree.after(&crate::keeper::Change::Unlink(name.clone()));
         let change = crate::keeper::Change::Write(name.clone(), seed, size);
-        let after = Version::new(old.tree.after(&change), old.memory.clone());
+        let after = Version::new(named.after(&change), old.memory.clone());
         let path = self.kept.path(&format!("/files?path={FOLDER}/{name}"));
         let bytes = crate::keeper::make(seed, usize::try_from(size).expect("small"));
         let reply = shared.put(&path, bytes).await?;
