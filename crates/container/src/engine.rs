@@ -44,6 +44,8 @@ use hands::Hands;
 use instance::Live;
 use reaper::{Ground, Reaper};
 
+/// LIMIT: decisions about egress that a slow listener may be behind; beyond that the log has a hole, which it says.
+const EGRESSED: usize = 4_096;
 /// LIMIT: notices that a slow listener may be behind; beyond that it learns that it missed some.
 const NOTICES: usize = 1_024;
 /// LIMIT: threads end their job in milliseconds.
@@ -178,6 +180,7 @@ struct Inner {
     /// The same of the last checkpoint or restore.
     memory_times: Mutex<Times>,
     notices: broadcast::Sender<Notice>,
+    egressed: broadcast::Sender<atoll_provider::Egressed>,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -263,6 +266,7 @@ impl Engine {
             last_times: Mutex::default(),
             memory_times: Mutex::default(),
             notices: broadcast::Sender::new(NOTICES),
+            egressed: broadcast::Sender::new(EGRESSED),
             tasks: Mutex::new(JoinSet::new()),
             config,
         });

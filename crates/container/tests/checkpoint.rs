@@ -294,7 +294,7 @@ fn known(spec: &InstanceSpec, instance: &InstanceId, facts: serde_json::Value, p
         instance: Some((instance.clone(), facts)),
         storage: spec.storage,
         limits: spec.limits,
-        network: spec.network,
+        network: std::sync::Arc::clone(&spec.network),
         paused,
     }
 }

@@ -93,7 +93,7 @@ fn instances_live_on_without_a_server_and_are_adopted() {
                 instance: Some((instance, facts)),
                 storage: Storage::Disk,
                 limits: kept.limits,
-                network: kept.network,
+                network: std::sync::Arc::clone(&kept.network),
                 paused: false,
             };
             let claimed = vec![

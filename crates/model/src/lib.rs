@@ -28,7 +28,10 @@ pub use lease::{
     Wake,
 };
 pub use limits::{BadLimit, Limits, LimitsAsk};
-pub use network::NetworkPolicy;
+pub use network::{
+    BadCidr, BadDomain, Cidr, DomainPattern, EgressRecord, EgressVerdict, EgressWhat, HeaderText,
+    NetworkLimits, NetworkMode, NetworkPolicy, Transform, is_host_name,
+};
 pub use snapshot::{Snapshot, SnapshotState};
 pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name};
 pub use tenant::{Principal, Quota, Scope, Usage};

@@ -1,26 +1,230 @@
-//! What a sandbox may reach. Every policy still excludes the host, other sandboxes, private, link-local and
-//! metadata addresses.
+//! What a sandbox may reach, as users say it. How it is decided stands in [`crate::policy::egress`].
+//!
+//! Every policy still excludes the host, other sandboxes, link-local and metadata addresses, and private ranges
+//! unless they are named and the operator agrees.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The network policy of one sandbox.
+mod cidr;
+mod domain;
+mod log;
+
+pub use cidr::{BadCidr, Cidr};
+pub use domain::{BadDomain, DomainPattern, is_host_name};
+pub use log::{EgressRecord, EgressVerdict, EgressWhat};
+
+/// What happens to a destination that no list names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum NetworkPolicy {
-    /// The public internet.
+pub enum NetworkMode {
+    /// It is reached: the public internet.
     #[default]
     AllowAll,
-    /// Nothing, not even DNS.
+    /// Nothing is reached, not even DNS; takes no lists.
     DenyAll,
+    /// Only what the lists name is reached.
+    Custom,
 }
 
-impl NetworkPolicy {
-    /// The policy as users write it.
+impl NetworkMode {
+    /// The mode as users write it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::AllowAll => "allow-all",
             Self::DenyAll => "deny-all",
+            Self::Custom => "custom",
         }
+    }
+}
+
+/// The network policy of one sandbox, of a tenant, or of the operator for all.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(from = "Written")]
+pub struct NetworkPolicy {
+    /// What happens to a destination that no list names.
+    pub mode: NetworkMode,
+    /// Names that are reached; over TLS and HTTP only, with DNS by the gate.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_domains: Vec<DomainPattern>,
+    /// Addresses that are reached by every protocol.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_cidrs: Vec<Cidr>,
+    /// Addresses that are not reached, whatever the other lists say.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny_cidrs: Vec<Cidr>,
+    /// Changes to requests on their way out; their domains are allowed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub transforms: Vec<Transform>,
+    /// How much.
+    #[serde(skip_serializing_if = "NetworkLimits::is_none")]
+    pub limits: NetworkLimits,
+    /// Everything is reached and recorded, to find the lists that would do.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub learn: bool,
+}
+
+impl NetworkPolicy {
+    /// The public internet.
+    #[must_use]
+    pub fn allow_all() -> Self {
+        Self::default()
+    }
+
+    /// Nothing.
+    #[must_use]
+    pub fn deny_all() -> Self {
+        Self { mode: NetworkMode::DenyAll, ..Self::default() }
+    }
+
+    /// It says no more than its mode.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        *self == Self { mode: self.mode, ..Self::default() }
+    }
+}
+
+/// Leases written before there were lists hold the mode alone.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Mode(NetworkMode),
+    Whole {
+        mode: NetworkMode,
+        #[serde(default)]
+        allow_domains: Vec<DomainPattern>,
+        #[serde(default)]
+        allow_cidrs: Vec<Cidr>,
+        #[serde(default)]
+        deny_cidrs: Vec<Cidr>,
+        #[serde(default)]
+        transforms: Vec<Transform>,
+        #[serde(default)]
+        limits: NetworkLimits,
+        #[serde(default)]
+        learn: bool,
+    },
+}
+
+impl From<Written> for NetworkPolicy {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Mode(mode) => Self { mode, ..Self::default() },
+            Written::Whole { mode, allow_domains, allow_cidrs, deny_cidrs, transforms, limits, learn } => {
+                Self { mode, allow_domains, allow_cidrs, deny_cidrs, transforms, limits, learn }
+            }
+        }
+    }
+}
+
+/// What is done to requests for one domain: TLS is ended outside the sandbox, by a certificate authority of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transform {
+    /// Which requests.
+    pub domain: DomainPattern,
+    /// Headers that are set, over what the sandbox sent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inject_headers: BTreeMap<String, HeaderText>,
+    /// Headers that are taken away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub strip_headers: Vec<String>,
+    /// Also over plain HTTP, where anybody on the way can read it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub plain_http: bool,
+}
+
+/// The value of an injected header.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeaderText {
+    /// As the user wrote it, with `{secret:NAME}` for secrets of the tenant. Only on its way in: never stored.
+    Plain(String),
+    /// Sealed by the store for the tenant. What a lease holds.
+    Sealed(String),
+}
+
+impl std::fmt::Debug for HeaderText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Plain(_) => "Plain(..)",
+            Self::Sealed(_) => "Sealed(..)",
+        })
+    }
+}
+
+/// How much may go over the wire. Absent: as much as the server lets every sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NetworkLimits {
+    /// Bytes per second out of the sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up_bytes_per_s: Option<u64>,
+    /// Bytes per second into it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub down_bytes_per_s: Option<u64>,
+    /// Connections at a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<u32>,
+    /// Bytes, both ways together, exchanged with one address (directly) or one name (through the gate) per boot of the sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_destination: Option<u64>,
+}
+
+impl NetworkLimits {
+    /// Nothing is limited.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The narrower of both, one by one.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+            match (a, b) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            }
+        }
+        Self {
+            up_bytes_per_s: least(self.up_bytes_per_s, other.up_bytes_per_s),
+            down_bytes_per_s: least(self.down_bytes_per_s, other.down_bytes_per_s),
+            connections: least(self.connections, other.connections),
+            bytes_per_destination: least(self.bytes_per_destination, other.bytes_per_destination),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_lease_of_the_first_version_is_read() {
+        assert_eq!(serde_json::from_str::<NetworkPolicy>("\"deny-all\"").unwrap(), NetworkPolicy::deny_all());
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let policy = NetworkPolicy {
+            mode: NetworkMode::Custom,
+            allow_domains: vec!["*.example.com".parse().unwrap()],
+            allow_cidrs: vec!["203.0.113.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()],
+            deny_cidrs: vec!["203.0.113.7".parse().unwrap()],
+            transforms: vec![Transform {
+                domain: "api.example.com".parse().unwrap(),
+                inject_headers: [("Authorization".to_owned(), HeaderText::Sealed("x".into()))].into(),
+                strip_headers: vec!["Cookie".into()],
+                plain_http: false,
+            }],
+            limits: NetworkLimits { connections: Some(5), ..NetworkLimits::default() },
+            learn: false,
+        };
+        let text = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<NetworkPolicy>(&text).unwrap(), policy);
+        assert!(!format!("{:?}", HeaderText::Plain("canary".into())).contains("canary"));
     }
 }

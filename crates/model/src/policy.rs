@@ -2,6 +2,7 @@
 
 pub mod authz;
 pub mod deadlines;
+pub mod egress;
 pub mod idle;
 pub mod placement;
 pub mod quota;

@@ -23,7 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_model::{Held, InstanceId, Limits, NetworkPolicy, SandboxId, SnapshotId, Storage};
+use atoll_model::policy::egress::Egress;
+use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, Storage};
 
 use crate::{
     AGENT_PORT, Adopted, Booted, ByteStream, Fate, InstanceSpec, Known, NoticeKind, Origin, Provider,
@@ -155,7 +156,7 @@ impl Fixture {
             template: self.template.clone(),
             template_version: self.template_version.clone(),
             limits: Limits { memory_mib: 64, disk_mib: 64, pids: 64, cpu_milli: 500 },
-            network: NetworkPolicy::DenyAll,
+            network: Arc::new(Egress::closed()),
             storage: Storage::Disk,
             hostname: "conformance".to_owned(),
             origin: Origin::Template,
@@ -284,7 +285,7 @@ fn known(spec: &InstanceSpec, live: Option<&Live<'_>>) -> Known {
         instance: live.map(|live| (spec.instance.clone(), live.booted.facts.clone())),
         storage: spec.storage,
         limits: spec.limits,
-        network: spec.network,
+        network: Arc::clone(&spec.network),
         paused: false,
     }
 }

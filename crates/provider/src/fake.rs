@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId, SnapshotId};
+use atoll_model::{InstanceId, Limits, SandboxId, SnapshotId};
 use tokio::sync::{Notify, broadcast};
 
 use crate::{Capabilities, Notice, NoticeKind, ProviderError};
@@ -88,6 +89,7 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 pub struct FakeProvider {
     world: Mutex<World>,
     notices: broadcast::Sender<Notice>,
+    egressed: broadcast::Sender<crate::Egressed>,
     released: Notify,
     node: Mutex<Node>,
     able: Mutex<Capabilities>,
@@ -128,6 +130,7 @@ impl Default for FakeProvider {
         Self {
             world: Mutex::default(),
             notices,
+            egressed: broadcast::Sender::new(64),
             released: Notify::new(),
             node: Mutex::new(node),
             able: Mutex::new(able),
@@ -221,9 +224,9 @@ impl FakeProvider {
 
     /// The limits and policy that are in force.
     #[must_use]
-    pub fn in_force(&self, sandbox: &SandboxId) -> Option<(Limits, NetworkPolicy)> {
+    pub fn in_force(&self, sandbox: &SandboxId) -> Option<(Limits, Arc<Egress>)> {
         let world = self.world.lock().unwrap();
-        world.sandboxes.get(sandbox).map(|sandbox| (sandbox.limits, sandbox.network))
+        world.sandboxes.get(sandbox).map(|sandbox| (sandbox.limits, Arc::clone(&sandbox.network)))
     }
 
     /// Ends the instance as a crash inside would, with or without telling.
@@ -237,6 +240,11 @@ impl FakeProvider {
         {
             self.tell(sandbox, &instance.id, NoticeKind::Died);
         }
+    }
+
+    /// As if something had wanted to leave a sandbox.
+    pub fn egressed(&self, sandbox: &SandboxId, record: atoll_model::EgressRecord) {
+        let _ = self.egressed.send(crate::Egressed { sandbox: sandbox.clone(), record });
     }
 
     /// Says something of an instance, which need not exist any more.

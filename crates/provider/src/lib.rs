@@ -27,11 +27,13 @@ pub mod conformance;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{ErrorKind, Held, InstanceId, Limits, NetworkPolicy, SandboxId, SnapshotId, Storage};
+use atoll_model::{EgressRecord, ErrorKind, Held, InstanceId, Limits, SandboxId, SnapshotId, Storage};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
@@ -75,7 +77,7 @@ pub struct InstanceSpec {
     /// What it may use.
     pub limits: Limits,
     /// What it may reach.
-    pub network: NetworkPolicy,
+    pub network: Arc<Egress>,
     /// Where its layer lives.
     pub storage: Storage,
     /// Host name inside.
@@ -133,10 +135,19 @@ pub struct Known {
     /// Its limits and policy, to be put in force again.
     pub limits: Limits,
     /// What it may reach.
-    pub network: NetworkPolicy,
+    pub network: Arc<Egress>,
     /// It is paused, being paused or being resumed: a frozen instance stays frozen, and a checkpoint is kept. In all other
     /// cases an instance that is found frozen is thawed, and a checkpoint that lies about is removed.
     pub paused: bool,
+}
+
+/// One decision about what leaves an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Egressed {
+    /// Whose.
+    pub sandbox: SandboxId,
+    /// What was decided.
+    pub record: EgressRecord,
 }
 
 /// What became of a known instance.
@@ -391,8 +402,15 @@ pub trait Provider: Send + Sync + 'static {
     /// Changes the limits of a live instance (or of the files alone).
     async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError>;
 
-    /// Changes what a live instance may reach.
-    async fn set_network(&self, target: &Target, policy: NetworkPolicy) -> Result<(), ProviderError>;
+    /// Changes what a live instance may reach. Connections that are still allowed go on.
+    async fn set_network(&self, target: &Target, egress: Arc<Egress>) -> Result<(), ProviderError>;
+
+    /// The certificate authority that a sandbox has to trust for its requests to be changed on their way; PEM.
+    /// `None`: nothing is changed, or this provider cannot. The same egress always has the same.
+    fn authority(&self, egress: &Egress) -> Option<String>;
+
+    /// What was decided about what leaves sandboxes, as it happens.
+    fn egress(&self) -> broadcast::Receiver<Egressed>;
 
     /// What it uses now.
     async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError>;

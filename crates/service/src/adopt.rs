@@ -136,7 +136,7 @@ fn known(lease: &Lease, row: Option<&InstanceRow>) -> Option<Known> {
         instance,
         storage: lease.storage,
         limits: lease.limits,
-        network: lease.network,
+        network: crate::egress::compiled(lease),
         paused: matches!(lease.phase, Phase::Pausing | Phase::Paused | Phase::Resuming),
     })
 }

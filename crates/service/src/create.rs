@@ -111,7 +111,7 @@ impl Service {
             workdir,
             command: spec.command.clone().or(base.command),
             limits,
-            network: spec.network,
+            network: spec.network.clone(),
             storage: spec.storage,
             intent: Intent::Run,
             // Files that come from far away have their own phase, with its own deadline.

@@ -13,6 +13,7 @@ mod config;
 mod create;
 mod deadlines;
 mod driver;
+mod egress;
 mod error;
 mod events;
 mod exec;

@@ -270,11 +270,14 @@ async fn limits_and_policy_are_put_in_force_or_taken_back() {
     let lease = world.create().await;
     let change = UpdateSandbox {
         limits: LimitsAsk { memory_mib: Some(1_024), ..Default::default() },
-        network: Some(NetworkPolicy::DenyAll),
+        network: Some(NetworkPolicy::deny_all()),
         ..Default::default()
     };
     let updated = world.service.update(&world.admin, lease.id.as_str(), change).await.unwrap();
-    assert_eq!(world.fake.in_force(&lease.id), Some((updated.limits, NetworkPolicy::DenyAll)));
+    assert_eq!(
+        world.fake.in_force(&lease.id),
+        Some((updated.limits, std::sync::Arc::new(atoll_model::policy::egress::Egress::closed())))
+    );
     world.fake.script(Call::Resize, Script::Fail);
     let change = UpdateSandbox {
         limits: LimitsAsk { memory_mib: Some(2_048), ..Default::default() },

@@ -405,7 +405,7 @@ async fn a_change_that_fails_half_way_is_undone_at_the_provider_too() {
     world.fake.script(Call::SetNetwork, Script::Fail);
     let change = UpdateSandbox {
         limits: LimitsAsk { memory_mib: Some(2_048), ..Default::default() },
-        network: Some(NetworkPolicy::DenyAll),
+        network: Some(NetworkPolicy::deny_all()),
         ..Default::default()
     };
     assert!(world.service.update(&world.admin, lease.id.as_str(), change).await.is_err());

@@ -98,7 +98,7 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         workdir: "/".to_owned(),
         command: None,
         limits: Limits::default(),
-        network: NetworkPolicy::AllowAll,
+        network: NetworkPolicy::allow_all(),
         storage: Storage::Disk,
         intent: Intent::Run,
         phase: Phase::Creating,

@@ -187,7 +187,7 @@ impl Inner {
         self.watch(Arc::clone(&live), &known.sandbox, instance);
         let (cgroups, router) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.router));
         let (layers, layer) = (Arc::clone(&self.ground.layers), known.sandbox.as_str().to_owned());
-        let (limits, policy) = (known.limits, network(known.network));
+        let (limits, policy) = (known.limits, network(&known.network));
         let stays = known.paused && self.stands_still(&live);
         let again = move || {
             // A create that was cut short may have left it frozen, and a dump that was cut short half frozen.

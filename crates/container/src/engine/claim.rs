@@ -44,7 +44,7 @@ impl Inner {
         let link = self.router().reserve(None).map_err(failed("reserving an address"))?;
         ready.live.facts.link = Some(link);
         let netns = ready.live.netns().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
-        let (router, policy) = (Arc::clone(&self.ground.router), network(spec.network));
+        let (router, policy) = (Arc::clone(&self.ground.router), network(&spec.network));
         let connect = self.hands.run(move || {
             router
                 .lock()

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use atoll_image::{Template, TemplateError};
+use atoll_model::policy::egress::{Door, Egress};
 use atoll_model::policy::placement::Node;
-use atoll_model::{Held, InstanceId, Limits, NetworkPolicy, SandboxId, SnapshotId, Storage};
+use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, Storage};
 use atoll_network::{DialError, Policy};
 use atoll_provider::{
-    Adopted, Booted, ByteStream, Capabilities, InstanceSpec, InstanceUsage, Known, Notice, Origin, Packed,
-    Provider, ProviderError, RolledBack, Snapshotted, Target,
+    Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, Known, Notice, Origin,
+    Packed, Provider, ProviderError, RolledBack, Snapshotted, Target,
 };
 use tokio::sync::broadcast;
 
@@ -155,13 +156,13 @@ impl Provider for Engine {
         self.inner.resize(target, limits).await
     }
 
-    async fn set_network(&self, target: &Target, policy: NetworkPolicy) -> Result<(), ProviderError> {
+    async fn set_network(&self, target: &Target, egress: Arc<Egress>) -> Result<(), ProviderError> {
         let live = self.inner.live(target)?;
         let Some(link) = live.facts.link else { return Ok(()) };
         let router = Arc::clone(&self.inner.ground.router);
         let work = move || {
             let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
-            router.set_policy(link, network(policy)).map_err(std::io::Error::other)
+            router.set_policy(link, network(&egress)).map_err(std::io::Error::other)
         };
         self.inner.hands.run(work).await.map_err(failed("changing the network policy"))
     }
@@ -209,6 +210,14 @@ impl Provider for Engine {
         snapshots: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError> {
         self.inner.adopt(known, snapshots).await
+    }
+
+    fn authority(&self, _egress: &Egress) -> Option<String> {
+        None
+    }
+
+    fn egress(&self) -> broadcast::Receiver<Egressed> {
+        self.inner.egressed.subscribe()
     }
 
     fn notices(&self) -> broadcast::Receiver<Notice> {
@@ -365,7 +374,7 @@ impl Inner {
             layer,
             limits: spec.limits,
             hostname: spec.hostname.clone(),
-            network: Some(network(spec.network)),
+            network: Some(network(&spec.network)),
             owner: Some((spec.sandbox.clone(), Arc::clone(place))),
         };
         let started = self.cold_start(&plan).await?;
@@ -462,9 +471,9 @@ impl Inner {
 }
 
 /// The router's word for a policy.
-pub(super) const fn network(policy: NetworkPolicy) -> Policy {
-    match policy {
-        NetworkPolicy::AllowAll => Policy::AllowAll,
-        NetworkPolicy::DenyAll => Policy::DenyAll,
+pub(super) fn network(egress: &Egress) -> Policy {
+    match egress.door {
+        Door::Open => Policy::AllowAll,
+        Door::Closed | Door::Listed => Policy::DenyAll,
     }
 }

@@ -283,7 +283,7 @@ impl Inner {
         let netns: OwnedFd = File::open(format!("/proc/{pid}/ns/net")).map_err(failed(step))?.into();
         let link = self.reserve_again(manifest).map_err(failed("reserving an address"))?;
         remains.link = Some(link);
-        let (router, policy) = (Arc::clone(&self.ground.router), network(spec.network));
+        let (router, policy) = (Arc::clone(&self.ground.router), network(&spec.network));
         let inside = netns.try_clone().map_err(failed("copying a descriptor"))?;
         let earlier = earlier(manifest, link.address);
         let connect = move || {

@@ -9,7 +9,8 @@ use atoll_agentapi::{AgentClient, AgentToken, StartProcess};
 use atoll_container::testing::LeakCheck;
 use atoll_container::{Config, Engine, LauncherCommand};
 use atoll_image::Catalog;
-use atoll_model::{InstanceId, Limits, NetworkPolicy, SandboxId, Storage};
+use atoll_model::policy::egress::Egress;
+use atoll_model::{InstanceId, Limits, SandboxId, Storage};
 use atoll_provider::{Booted, InstanceSpec, Origin, Provider, Target};
 
 pub(crate) struct World {
@@ -113,7 +114,7 @@ impl World {
             template: found.name.clone(),
             template_version: found.digest.clone(),
             limits: Limits::default(),
-            network: NetworkPolicy::AllowAll,
+            network: std::sync::Arc::new(Egress::open()),
             storage: Storage::Disk,
             hostname: "box".into(),
             origin: Origin::Template,

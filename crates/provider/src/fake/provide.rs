@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_model::policy::placement::Node;
-use atoll_model::{Held, Limits, NetworkPolicy, SnapshotId};
+use std::sync::Arc;
+
+use atoll_model::policy::egress::Egress;
+use atoll_model::{Held, Limits, SnapshotId};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::sync::broadcast;
 
@@ -155,9 +158,9 @@ impl Provider for FakeProvider {
         self.end(after, ()).await
     }
 
-    async fn set_network(&self, target: &Target, policy: NetworkPolicy) -> Result<(), ProviderError> {
+    async fn set_network(&self, target: &Target, egress: Arc<Egress>) -> Result<(), ProviderError> {
         let after = self.play(Call::SetNetwork, target.sandbox.as_str()).await?;
-        self.world.lock().unwrap().named(target)?.0.network = policy;
+        self.world.lock().unwrap().named(target)?.0.network = egress;
         self.end(after, ()).await
     }
 
@@ -182,6 +185,14 @@ impl Provider for FakeProvider {
         snapshots: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError> {
         Ok(self.world.lock().unwrap().adopt(known, &snapshots))
+    }
+
+    fn authority(&self, egress: &Egress) -> Option<String> {
+        egress.seed.as_ref().map(|seed| format!("fake authority {}", hex_of(&seed.0)))
+    }
+
+    fn egress(&self) -> broadcast::Receiver<crate::Egressed> {
+        self.egressed.subscribe()
     }
 
     fn notices(&self) -> broadcast::Receiver<Notice> {
@@ -236,4 +247,9 @@ impl AsyncRead for Broken {
     ) -> Poll<std::io::Result<()>> {
         Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into()))
     }
+}
+
+/// Short, but different for different seeds.
+fn hex_of(seed: &[u8; 32]) -> String {
+    seed[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use atoll_model::{Held, InstanceId, Limits, NetworkPolicy, SandboxId, SnapshotId};
+use atoll_model::policy::egress::Egress;
+use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId};
 use tokio::task::JoinSet;
 
 use super::agent::Mind;
@@ -33,7 +34,7 @@ pub(super) struct Sandbox {
     /// Its processes on disk; never beside an instance.
     pub(super) checkpoint: Option<Memory>,
     pub(super) limits: Limits,
-    pub(super) network: NetworkPolicy,
+    pub(super) network: Arc<Egress>,
 }
 
 /// What processes know, on disk.
@@ -195,7 +196,7 @@ impl World {
     fn start(&mut self, spec: &InstanceSpec, memory: Option<Memory>) -> Result<Booted, ProviderError> {
         let wrong = std::mem::take(&mut self.wrong_token);
         let sandbox = self.sandbox(&spec.sandbox)?;
-        (sandbox.limits, sandbox.network) = (spec.limits, spec.network);
+        (sandbox.limits, sandbox.network) = (spec.limits, Arc::clone(&spec.network));
         let token = format!("token-{}", spec.instance);
         let told = memory.is_none().then(|| token.clone());
         let mut memory = memory.unwrap_or(Memory { bytes: Vec::new(), token });
@@ -268,7 +269,7 @@ impl World {
         let (files, memory) = (shot.files.clone(), shot.memory.clone());
         let sandbox = self.idle_or_named(target)?;
         let left = if memory.is_some() { RolledBack::Memory } else { RolledBack::Files };
-        let network = sandbox.network;
+        let network = Arc::clone(&sandbox.network);
         *sandbox = Sandbox { files, instance: None, checkpoint: memory, limits: *limits, network };
         Ok(left)
     }
@@ -346,7 +347,7 @@ impl World {
         let Some(sandbox) = self.sandboxes.get_mut(&known.sandbox) else {
             return wanted.map(|(instance, _)| Adopted { instance, fate: Fate::Gone, facts: None });
         };
-        (sandbox.limits, sandbox.network) = (known.limits, known.network);
+        (sandbox.limits, sandbox.network) = (known.limits, Arc::clone(&known.network));
         sandbox.instance.take_if(|live| wanted.as_ref().is_none_or(|(id, _)| live.id != *id));
         if !known.paused {
             sandbox.checkpoint = None;

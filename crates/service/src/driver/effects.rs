@@ -501,7 +501,7 @@ fn spec(lease: &Lease, instance: InstanceId, seed: Option<&Seed>) -> InstanceSpe
         template: lease.template.clone(),
         template_version: lease.template_version.clone(),
         limits: lease.limits,
-        network: lease.network,
+        network: crate::egress::compiled(lease),
         storage: lease.storage,
         hostname: crate::agent::hostname(lease),
         origin,

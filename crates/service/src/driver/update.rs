@@ -35,7 +35,7 @@ impl Driver {
             if let Err(error) = self.put_in_force(&self.lease, &before).await {
                 tracing::warn!(sandbox = %self.id(), %error, cause = ?error.cause, "a refused change was not undone");
             }
-            let back = Lease { limits: before.limits, network: before.network, ..self.lease.clone() };
+            let back = Lease { limits: before.limits, network: before.network.clone(), ..self.lease.clone() };
             if let Err(error) = self.write(back, InstanceChange::Keep, Admit::Nothing, vec![], true).await {
                 tracing::error!(sandbox = %self.id(), %error, "a refused change could not be taken back");
             }
@@ -69,7 +69,7 @@ impl Driver {
             .limits
             .resolve(self.lease.limits)
             .map_err(|bad| ServiceError::new(Code::InvalidRequest, bad.to_string()))?;
-        next.network = change.network.unwrap_or(next.network);
+        next.network = change.network.clone().unwrap_or(next.network);
         if let Some(timeout_s) = change.timeout_s {
             next.timeout_s = timeout_s;
             next.timeout_at = timeout_s.map(|s| timeout_at(&self.inner.clock.now(), s));
@@ -146,7 +146,7 @@ impl Driver {
                 }
             }
             if live && new.network != old.network {
-                provider.set_network(&target, new.network).await?;
+                provider.set_network(&target, crate::egress::compiled(&new)).await?;
             }
             Ok::<(), ProviderError>(())
         };

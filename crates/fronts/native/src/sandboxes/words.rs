@@ -90,9 +90,9 @@ pub(crate) enum Network {
 
 impl From<atoll_model::NetworkPolicy> for Network {
     fn from(policy: atoll_model::NetworkPolicy) -> Self {
-        match policy {
-            atoll_model::NetworkPolicy::AllowAll => Self::AllowAll,
-            atoll_model::NetworkPolicy::DenyAll => Self::DenyAll,
+        match policy.mode {
+            atoll_model::NetworkMode::AllowAll => Self::AllowAll,
+            atoll_model::NetworkMode::DenyAll | atoll_model::NetworkMode::Custom => Self::DenyAll,
         }
     }
 }
@@ -100,8 +100,8 @@ impl From<atoll_model::NetworkPolicy> for Network {
 impl From<Network> for atoll_model::NetworkPolicy {
     fn from(network: Network) -> Self {
         match network {
-            Network::AllowAll => Self::AllowAll,
-            Network::DenyAll => Self::DenyAll,
+            Network::AllowAll => Self::allow_all(),
+            Network::DenyAll => Self::deny_all(),
         }
     }
 }

@@ -1,0 +1,297 @@
+//! What may leave a sandbox: layers of policy (operator, tenant, sandbox) become one thing to enforce.
+//!
+//! ```text
+//! check: may this policy be asked for at all?      compile: operator ∧ tenant ∧ sandbox ─► Egress
+//! Egress: the kernel's part (door, ranges, limits) and the gate's part (names, transforms)
+//! ```
+//!
+//! Layers only narrow. An address is reached if every layer lets it; a name if every layer lets it and its address is
+//! in no deny list and not among those that nobody reaches.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::{Cidr, DomainPattern, NetworkLimits, NetworkMode, NetworkPolicy};
+
+mod check;
+pub mod ranges;
+
+pub use check::{BadPolicy, CIDRS_MAX, DOMAINS_MAX, TRANSFORMS_MAX, check};
+use ranges::{Ranges, Ranges4, Ranges6};
+
+/// What the operator says for all sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Floor {
+    /// Private ranges can be reached where a policy names them.
+    pub private_when_named: bool,
+    /// Narrows every sandbox.
+    pub policy: Option<NetworkPolicy>,
+}
+
+/// How packets leave that no gate looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Door {
+    /// None does.
+    #[default]
+    Closed,
+    /// To every public address.
+    Open,
+    /// To the addresses in [`Egress::direct`] alone.
+    Listed,
+}
+
+/// What the name service answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dns {
+    /// Nothing.
+    #[default]
+    Closed,
+    /// Every question.
+    Free,
+    /// Questions for names that [`Egress::judge`] allows, for addresses only.
+    Gated,
+}
+
+/// A header and its value, ready to be put in. Never shown, never written down.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Injected {
+    /// The header's name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl std::fmt::Debug for Injected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Injected({}: ..)", self.name)
+    }
+}
+
+/// The secret from which a certificate authority is made again and again. Never shown, never written down.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Seed(pub [u8; 32]);
+
+impl std::fmt::Debug for Seed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seed(..)")
+    }
+}
+
+/// A transform with its values opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Which requests.
+    pub domain: DomainPattern,
+    /// What is set.
+    pub inject: Vec<Injected>,
+    /// What is taken away.
+    pub strip: Vec<String>,
+    /// Also over plain HTTP.
+    pub plain_http: bool,
+}
+
+/// What is enforced for one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Egress {
+    /// How packets leave directly.
+    pub door: Door,
+    /// Where to, when the door is [`Door::Listed`]. Never holds what nobody reaches.
+    pub direct: Ranges4,
+    /// The same for IPv6; empty means that the sandbox has no IPv6.
+    pub direct6: Ranges6,
+    /// What the name service answers.
+    pub dns: Dns,
+    /// Names of each layer that lists some; a name must be in each.
+    pub names: Vec<Vec<DomainPattern>>,
+    /// Requests that are changed on their way.
+    pub changes: Vec<Change>,
+    /// Addresses that no name opens.
+    pub shut: Ranges4,
+    /// How much.
+    pub limits: NetworkLimits,
+    /// Record what a policy would need.
+    pub learn: bool,
+    /// What the sandbox's certificate authority is derived from; set wherever [`Egress::changes`] has entries.
+    pub seed: Option<Seed>,
+}
+
+/// What is decided about a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NameVerdict<'a> {
+    /// It is not reached.
+    Refused {
+        /// What decided.
+        rule: String,
+    },
+    /// It is reached; its bytes are passed on as they are.
+    Allowed {
+        /// What decided.
+        rule: String,
+    },
+    /// It is reached, and requests are changed.
+    Changed {
+        /// How.
+        change: &'a Change,
+        /// What decided.
+        rule: String,
+    },
+}
+
+impl Egress {
+    /// Everything public.
+    #[must_use]
+    pub fn open() -> Self {
+        compile(&Floor::default(), None, &NetworkPolicy::allow_all(), &[])
+    }
+
+    /// Nothing.
+    #[must_use]
+    pub fn closed() -> Self {
+        Self::default()
+    }
+
+    /// Whether somebody must look at names: without, the kernel does everything.
+    #[must_use]
+    pub fn needs_gate(&self) -> bool {
+        self.dns == Dns::Gated || !self.changes.is_empty()
+    }
+
+    /// Whether a name may be resolved and reached through the gate.
+    #[must_use]
+    pub fn judge(&self, name: &str) -> NameVerdict<'_> {
+        let mut rule = "allow-all".to_owned();
+        for layer in &self.names {
+            match layer.iter().find(|pattern| pattern.matches(name)) {
+                Some(pattern) => rule = format!("allow_domains: {pattern}"),
+                None => return NameVerdict::Refused { rule: "not in allow_domains".to_owned() },
+            }
+        }
+        match self.change_for(name) {
+            Some(change) => NameVerdict::Changed { change, rule: format!("transforms: {}", change.domain) },
+            None => NameVerdict::Allowed { rule },
+        }
+    }
+
+    /// Whether an answer's address may be opened for a name; the reason where it may not.
+    pub fn judge_address(&self, address: IpAddr) -> Result<(), String> {
+        match address {
+            IpAddr::V4(v4) if self.shut.contains(v4.into()) => Err(why_shut(v4)),
+            IpAddr::V4(_) => Ok(()),
+            IpAddr::V6(_) => Err("no ipv6".to_owned()),
+        }
+    }
+
+    /// The most exact transform for a name.
+    fn change_for(&self, name: &str) -> Option<&Change> {
+        let matching = || self.changes.iter().filter(|change| change.domain.matches(name));
+        matching()
+            .find(|change| change.domain.is_exact())
+            .or_else(|| matching().max_by_key(|change| change.domain.to_string().len()))
+    }
+}
+
+fn why_shut(address: Ipv4Addr) -> String {
+    match ranges::class_of(address) {
+        Some(class) => format!("never: {class}"),
+        None => "deny_cidrs".to_owned(),
+    }
+}
+
+/// Puts the layers together. `opened` are the sandbox's transforms with their values; tenant and operator have none.
+/// All of them passed [`check`] when they were asked for.
+#[must_use]
+pub fn compile(
+    floor: &Floor,
+    tenant: Option<&NetworkPolicy>,
+    sandbox: &NetworkPolicy,
+    opened: &[Change],
+) -> Egress {
+    let learning = NetworkPolicy { limits: sandbox.limits, ..NetworkPolicy::allow_all() };
+    let own = if sandbox.learn { &learning } else { sandbox };
+    let layers: Vec<&NetworkPolicy> = floor.policy.iter().chain(tenant).chain([own]).collect();
+    let limits = layers.iter().fold(NetworkLimits::default(), |all, layer| all.and(layer.limits));
+    if layers.iter().any(|layer| layer.mode == NetworkMode::DenyAll) {
+        return Egress { limits, learn: sandbox.learn, ..Egress::default() };
+    }
+    let never = ranges::never(named_private(floor, &layers));
+    let denied = layers.iter().fold(Ranges4::default(), |all, layer| all.or(&v4(&layer.deny_cidrs)));
+    let denied6 = layers.iter().fold(Ranges6::default(), |all, layer| all.or(&v6(&layer.deny_cidrs)));
+    let direct = layers.iter().fold(Ranges4::all(), |all, layer| all.and(&let_by(layer, v4)));
+    let direct6 = layers.iter().fold(Ranges6::all(), |all, layer| all.and(&let_by6(layer)));
+    let shut = never.or(&denied);
+    let direct = direct.minus(&shut);
+    let is_open = direct == Ranges4::all().minus(&ranges::never(Ranges4::default()));
+    let names: Vec<Vec<DomainPattern>> = layers
+        .iter()
+        .filter(|layer| layer.mode == NetworkMode::Custom)
+        .map(|layer| names_of(layer))
+        .collect();
+    let door = match (is_open, direct.is_empty()) {
+        (true, _) => Door::Open,
+        (false, true) => Door::Closed,
+        (false, false) => Door::Listed,
+    };
+    let dns = match (names.is_empty(), names.iter().any(Vec::is_empty)) {
+        (true, _) => Dns::Free,
+        (false, false) => Dns::Gated,
+        // A layer that lists addresses alone lets no name pass, and so there is nothing to ask for.
+        (false, true) => Dns::Closed,
+    };
+    Egress {
+        door,
+        direct: if is_open { Ranges4::default() } else { direct },
+        direct6: if names_v6(&layers) {
+            direct6.minus(&ranges::never6()).minus(&denied6)
+        } else {
+            Ranges6::default()
+        },
+        dns,
+        names,
+        changes: opened.to_vec(),
+        shut,
+        limits,
+        learn: sandbox.learn,
+        seed: None,
+    }
+}
+
+/// The private ranges that some layer names and the operator lets pass.
+fn named_private(floor: &Floor, layers: &[&NetworkPolicy]) -> Ranges4 {
+    if !floor.private_when_named {
+        return Ranges4::default();
+    }
+    let named = layers.iter().flat_map(|layer| &layer.allow_cidrs).filter(|cidr| check::is_private(cidr));
+    named.fold(Ranges4::default(), |all, cidr| all.or(&v4(std::slice::from_ref(cidr))))
+}
+
+fn names_v6(layers: &[&NetworkPolicy]) -> bool {
+    layers.iter().any(|layer| layer.allow_cidrs.iter().any(|cidr| cidr.v6().is_some()))
+}
+
+fn let_by(layer: &NetworkPolicy, read: impl Fn(&[Cidr]) -> Ranges4) -> Ranges4 {
+    match layer.mode {
+        NetworkMode::AllowAll => Ranges::all(),
+        NetworkMode::DenyAll => Ranges::default(),
+        NetworkMode::Custom => read(&layer.allow_cidrs),
+    }
+}
+
+fn let_by6(layer: &NetworkPolicy) -> Ranges6 {
+    match layer.mode {
+        NetworkMode::AllowAll => Ranges::all(),
+        NetworkMode::DenyAll => Ranges::default(),
+        NetworkMode::Custom => v6(&layer.allow_cidrs),
+    }
+}
+
+fn names_of(layer: &NetworkPolicy) -> Vec<DomainPattern> {
+    let transformed = layer.transforms.iter().map(|transform| transform.domain.clone());
+    layer.allow_domains.iter().cloned().chain(transformed).collect()
+}
+
+fn v4(cidrs: &[Cidr]) -> Ranges4 {
+    Ranges::new(cidrs.iter().filter_map(Cidr::v4))
+}
+
+fn v6(cidrs: &[Cidr]) -> Ranges6 {
+    Ranges::new(cidrs.iter().filter_map(Cidr::v6))
+}

@@ -1,0 +1,161 @@
+//! Whether a policy may be asked for: sizes, sense, and what the operator forbids. Said to the user, field by field.
+
+use super::Floor;
+use super::ranges::{self, PRIVATE, Ranges, Ranges4};
+use crate::{Cidr, NetworkMode, NetworkPolicy};
+
+/// LIMIT: names per policy; each is looked at for every question.
+pub const DOMAINS_MAX: usize = 100;
+/// LIMIT: address ranges per list; each is an element in the kernel.
+pub const CIDRS_MAX: usize = 100;
+/// LIMIT: transforms per policy.
+pub const TRANSFORMS_MAX: usize = 20;
+/// LIMIT: headers per transform.
+const HEADERS_MAX: usize = 20;
+const HEADER_BYTES_MAX: usize = 8 << 10;
+/// The least that still lets a handshake pass in reasonable time.
+const BYTES_PER_S_MIN: u64 = 1_000;
+
+/// Headers that say how a message ends or where it goes: changing them would make two parties read different messages.
+const FRAMING: [&str; 12] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "upgrade",
+    "te",
+    "trailer",
+    "keep-alive",
+    "proxy-connection",
+    "expect",
+    "content-encoding",
+    "proxy-authorization",
+];
+
+/// What is wrong with a policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("network.{field}: {why}")]
+pub struct BadPolicy {
+    /// Which part of it.
+    pub field: &'static str,
+    /// What is wrong.
+    pub why: String,
+    /// What would help.
+    pub hint: Option<&'static str>,
+}
+
+fn bad(field: &'static str, why: impl Into<String>) -> BadPolicy {
+    BadPolicy { field, why: why.into(), hint: None }
+}
+
+/// Whether the policy of a sandbox or a tenant may be asked for.
+pub fn check(policy: &NetworkPolicy, floor: &Floor) -> Result<(), BadPolicy> {
+    let lists = !(policy.allow_domains.is_empty() && policy.allow_cidrs.is_empty());
+    match policy.mode {
+        NetworkMode::DenyAll if lists || !policy.transforms.is_empty() || !policy.deny_cidrs.is_empty() => {
+            return Err(BadPolicy {
+                hint: Some("use mode custom"),
+                ..bad("mode", "deny-all takes no lists")
+            });
+        }
+        NetworkMode::AllowAll if lists => {
+            return Err(BadPolicy {
+                hint: Some("use mode custom to reach only what is listed, or leave the lists out"),
+                ..bad("mode", "allow-all takes no allow lists")
+            });
+        }
+        NetworkMode::AllowAll | NetworkMode::DenyAll | NetworkMode::Custom => {}
+    }
+    at_most("allow_domains", policy.allow_domains.len(), DOMAINS_MAX)?;
+    at_most("allow_cidrs", policy.allow_cidrs.len(), CIDRS_MAX)?;
+    at_most("deny_cidrs", policy.deny_cidrs.len(), CIDRS_MAX)?;
+    at_most("transforms", policy.transforms.len(), TRANSFORMS_MAX)?;
+    policy.allow_cidrs.iter().try_for_each(|cidr| check_allowed(cidr, floor))?;
+    policy.transforms.iter().try_for_each(|transform| {
+        at_most("transforms", transform.inject_headers.len() + transform.strip_headers.len(), HEADERS_MAX)?;
+        let names = transform.inject_headers.keys().chain(&transform.strip_headers);
+        names.into_iter().try_for_each(|name| check_header(name))?;
+        transform.inject_headers.iter().try_for_each(|(name, value)| match value {
+            crate::HeaderText::Plain(text) => check_value(name, text),
+            crate::HeaderText::Sealed(_) => Ok(()),
+        })
+    })?;
+    check_limits(policy)
+}
+
+fn check_limits(policy: &NetworkPolicy) -> Result<(), BadPolicy> {
+    let slow = |rate: Option<u64>| rate.is_some_and(|rate| rate < BYTES_PER_S_MIN);
+    if slow(policy.limits.up_bytes_per_s) || slow(policy.limits.down_bytes_per_s) {
+        return Err(bad("limits", format!("rates must be at least {BYTES_PER_S_MIN} bytes per second")));
+    }
+    if policy.limits.connections == Some(0) || policy.limits.bytes_per_destination == Some(0) {
+        return Err(BadPolicy {
+            hint: Some("use mode deny-all"),
+            ..bad("limits", "0 would let nothing pass")
+        });
+    }
+    Ok(())
+}
+
+fn at_most(field: &'static str, count: usize, max: usize) -> Result<(), BadPolicy> {
+    if count <= max {
+        Ok(())
+    } else {
+        Err(bad(field, format!("{count} entries, at most {max} are possible")))
+    }
+}
+
+/// Whether it lies within private space.
+pub(super) fn is_private(cidr: &Cidr) -> bool {
+    let Some(range) = cidr.v4() else { return false };
+    Ranges::new([range]).minus(&Ranges::new(PRIVATE)).is_empty()
+}
+
+fn check_allowed(cidr: &Cidr, floor: &Floor) -> Result<(), BadPolicy> {
+    let reachable = |named: Ranges4| match (cidr.v4(), cidr.v6()) {
+        (Some(range), _) => !Ranges::new([range]).minus(&ranges::never(named)).is_empty(),
+        (_, Some(range)) => !Ranges::new([range]).minus(&ranges::never6()).is_empty(),
+        (None, None) => false,
+    };
+    if reachable(Ranges4::default()) || (is_private(cidr) && floor.private_when_named) {
+        return Ok(());
+    }
+    if is_private(cidr) {
+        return Err(BadPolicy {
+            hint: Some("the operator can let named private ranges pass: atoll serve --egress-private named"),
+            ..bad("allow_cidrs", format!("{cidr} is private, which this server lets nobody reach"))
+        });
+    }
+    let class = cidr.v4().and_then(|(first, _)| ranges::class_of(first.into())).unwrap_or("not public");
+    Err(bad("allow_cidrs", format!("{cidr} ({class}) is never reached from a sandbox")))
+}
+
+fn check_header(name: &str) -> Result<(), BadPolicy> {
+    let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if name.is_empty() || name.len() > 128 || !name.bytes().all(is_token) {
+        return Err(bad(
+            "transforms",
+            format!("{:?} is no header name", name.chars().take(64).collect::<String>()),
+        ));
+    }
+    if FRAMING.iter().any(|reserved| name.eq_ignore_ascii_case(reserved)) {
+        return Err(bad(
+            "transforms",
+            format!("the header {name} cannot be changed: it frames or routes the request"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_value(name: &str, text: &str) -> Result<(), BadPolicy> {
+    if text.len() > HEADER_BYTES_MAX {
+        return Err(bad(
+            "transforms",
+            format!("the value of {name} is longer than {HEADER_BYTES_MAX} bytes"),
+        ));
+    }
+    if text.bytes().any(|b| (b < 0x20 && b != b'\t') || b == 0x7f) {
+        return Err(bad("transforms", format!("the value of {name} holds control characters")));
+    }
+    Ok(())
+}
