@@ -439,7 +439,7 @@ fn a_rollback_that_was_cut_short_leaves_the_old_files_or_the_new_and_unwanted_sn
                 instance: None,
                 storage: Storage::Disk,
                 limits: spec.limits,
-                network: spec.network,
+                network: std::sync::Arc::clone(&spec.network),
                 paused: false,
             }]
         };
