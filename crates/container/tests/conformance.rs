@@ -34,6 +34,7 @@ const HOLD: &str = r#"
 rm -f /tmp/ask; mkfifo /tmp/ask
 setsid sh -c '
     exec 3<>/tmp/ask
+    echo $$ >/tmp/holder
     held=$(cat /tmp/value); rm /tmp/value
     while read -r answer <&3; do
         [ "$answer" = quit ] && exit
@@ -44,7 +45,11 @@ while [ -e /tmp/value ]; do sleep 0.01; done
 const ASK: &str = r#"
 [ -p /tmp/ask ] || exit 1
 rm -f /tmp/answer; echo /tmp/answer 1<>/tmp/ask
-for _ in $(seq 200); do [ -e /tmp/answer ] && exec cat /tmp/answer; sleep 0.01; done
+for _ in $(seq 2000); do
+    [ -e /tmp/answer ] && exec cat /tmp/answer
+    [ "$(readlink "/proc/$(cat /tmp/holder)/fd/3")" = /tmp/ask ] || exit 1
+    sleep 0.01
+done
 exit 1
 "#;
 
