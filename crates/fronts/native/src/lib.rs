@@ -20,6 +20,7 @@ mod files;
 mod health;
 mod input;
 mod keys;
+mod leftover;
 mod metrics;
 mod observe;
 mod openapi;

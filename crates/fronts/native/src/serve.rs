@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use crate::leftover;
 use crate::telemetry::{self, Open};
 
 /// The two steps of closing. Clones share them.
@@ -162,21 +163,27 @@ async fn client(http: http1::Builder, stream: TcpStream, router: Router, shutdow
     let _counted = Open::connection();
     // Who asks, for those who must say it on.
     let peer = stream.peer_addr().ok().map(ConnectInfo);
+    let (watch, mut leftovers) = leftover::leftovers();
     let service = router.map_request(move |request: Request<Incoming>| {
-        let mut request = request.map(Body::new);
+        let (head, body) = request.into_parts();
+        let body = watch.body(&head.headers, body);
+        let mut request = Request::from_parts(head, Body::new(body));
         peer.map(|peer| request.extensions_mut().insert(peer));
         request
     });
     let service = TowerToHyperService::new(service);
     let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
     let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shutdown.draining() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let serving = async {
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = shutdown.draining() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
     };
+    let ended = tokio::select! { ended = serving => ended, never = leftovers.discard() => match never {} };
     if let Err(error) = ended {
         // Clients that vanish or send nonsense are everyday; nobody must look.
         tracing::debug!(%error, "a connection ended early");

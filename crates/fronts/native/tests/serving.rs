@@ -8,7 +8,8 @@ use std::time::Duration;
 use atoll_front_native::{ServeLimits, Shutdown, serve};
 use axum::Router;
 use axum::body::Body;
-use axum::routing::get;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
 use bytes::Bytes;
 use futures::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -43,7 +44,8 @@ async fn server(limits: ServeLimits) -> Server {
         .route("/ok", get(|| async { "ok" }))
         .route("/slow", get(slow))
         .route("/never", get(std::future::pending::<&str>))
-        .route("/ticks", get(ticks));
+        .route("/ticks", get(ticks))
+        .route("/refused", post(|| async { (StatusCode::PAYLOAD_TOO_LARGE, "too large") }));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let task = tokio::spawn(serve(listener, router, shutdown.clone(), limits));
@@ -147,4 +149,72 @@ async fn the_second_signal_is_immediate() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.shutdown.force();
     ends_within(server, Duration::from_millis(500)).await;
+}
+
+/// Sends all of a body in small pieces with pauses, and only then looks for the answer, as simple clients do.
+async fn upload_slowly(server: SocketAddr, head: &str, bytes: usize) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(server).await?;
+    stream.write_all(format!("POST /refused HTTP/1.1\r\nHost: x\r\n{head}\r\n").as_bytes()).await?;
+    let piece = vec![b'x'; 64 << 10];
+    for sent in 0..bytes / piece.len() {
+        stream.write_all(&piece).await?;
+        if sent % 16 == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let mut answer = vec![0; 4_096];
+    let read = timeout(Duration::from_secs(10), stream.read(&mut answer)).await.expect("an answer")?;
+    Ok(String::from_utf8_lossy(&answer[..read]).into_owned())
+}
+
+#[tokio::test]
+async fn an_answer_to_a_body_that_nobody_read_always_arrives() {
+    let server = server(ServeLimits::default()).await;
+    let address = server.address;
+    let length = format!("Content-Length: {}\r\n", 4 << 20);
+    let closing = format!("{length}Connection: close\r\n");
+    for round in 0..20 {
+        let head = if round % 2 == 0 { &length } else { &closing };
+        let ten = futures::future::join_all((0..10).map(|_| upload_slowly(address, head, 4 << 20))).await;
+        for answer in ten {
+            let answer = answer.unwrap_or_else(|error| panic!("round {round}: the answer is lost: {error}"));
+            assert!(answer.starts_with("HTTP/1.1 413") && answer.ends_with("too large"), "{answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_serves_on_after_a_body_that_nobody_read() {
+    let server = server(ServeLimits::default()).await;
+    let head = format!("POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", 1 << 20);
+    let mut stream = send(&server, &head).await;
+    stream.write_all(&vec![b'x'; 1 << 20]).await.unwrap();
+    stream.write_all(b"GET /ok HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let answers = rest(stream).await;
+    assert!(answers.starts_with("HTTP/1.1 413") && answers.ends_with("\r\n\r\nok"), "{answers}");
+}
+
+#[tokio::test]
+async fn a_client_that_asks_before_it_sends_is_refused_without_its_body() {
+    let server = server(ServeLimits::default()).await;
+    let head = "POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n";
+    let answer = rest(send(&server, head).await).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_body_without_an_end_is_read_only_for_a_while() {
+    let server = server(ServeLimits::default()).await;
+    let head = "POST /refused HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let mut stream = send(&server, head).await;
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(64 << 10));
+    let endless = async {
+        let mut sent = 0_usize;
+        while stream.write_all(chunk.as_bytes()).await.is_ok() {
+            sent += chunk.len();
+        }
+        sent
+    };
+    let sent = timeout(Duration::from_secs(20), endless).await.expect("the server closes");
+    assert!((16 << 20..64 << 20).contains(&sent), "{sent}");
 }
