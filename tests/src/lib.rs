@@ -27,6 +27,7 @@ pub mod leaks;
 pub mod poll;
 pub mod probe;
 pub mod proc;
+pub mod reach;
 pub mod runc;
 pub mod s3;
 pub mod soak;

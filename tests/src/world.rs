@@ -151,6 +151,7 @@ impl World {
                 template::link(&data.join("templates"), name);
             }
         }
+        std::fs::write(folder.path().join("roots.pem"), internet.authority_pem()).expect("roots");
         let canary = Canary::take(folder.path(), &[&program()]);
         let marks = Marks { data, cgroups: BTreeSet::new(), server: None };
         Self {
@@ -340,6 +341,8 @@ impl World {
             .env("ATOLL_POOL", self.options.pool.to_string())
             .env("HOME", self.folder.path())
             .env("NO_COLOR", "1")
+            // What the gate verifies upstream servers by, beside the host's roots.
+            .env("ATOLL_EGRESS_ROOTS", self.folder.path().join("roots.pem"))
             .env("ATOLL_CACHE", atoll_image::default_cache_dir());
         for (name, value) in &self.options.env {
             command.env(name, value);
