@@ -9,6 +9,7 @@ mod logs;
 mod process;
 mod pulse;
 mod rpc;
+mod search;
 mod transport;
 
 use std::future::Future;
@@ -28,6 +29,7 @@ pub use process::{
 };
 
 pub use pulse::Pulse;
+pub use search::{Search, SearchMatch, Searched};
 
 use crate::error::AgentError;
 use crate::init::{InitReply, InitRequest, Metrics};

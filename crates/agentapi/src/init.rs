@@ -80,6 +80,7 @@ impl Features {
         "token-rotation",
         "attach-from",
         "hold",
+        "search",
     ];
 }
 

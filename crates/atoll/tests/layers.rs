@@ -23,6 +23,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-preload", &[]),
     ("atoll-store", &["atoll-model"]),
     ("atoll-service", &["atoll-model", "atoll-provider", "atoll-store", "atoll-image", "atoll-agentapi"]),
+    // Above the agent alone, so that it works with every provider.
+    ("atoll-toolbox", &["atoll-model", "atoll-agentapi"]),
     ("atoll-proxy", &["atoll-model", "atoll-service"]),
     ("atoll-front-native", &["atoll-model", "atoll-service"]),
     ("atoll", &[ANY]),

@@ -400,7 +400,7 @@ fn percent(out: &mut String, bytes: &[u8]) {
     }
 }
 
-fn entry_of(answer: agent::StatResponse) -> Result<Entry, AgentError> {
+pub(super) fn entry_of(answer: agent::StatResponse) -> Result<Entry, AgentError> {
     let entry = answer.entry.into_option().ok_or(AgentError::Protocol("an answer without its entry"))?;
     Ok(Entry::from(entry))
 }

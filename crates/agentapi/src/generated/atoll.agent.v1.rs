@@ -4108,6 +4108,15 @@ pub struct MoveRequest {
         skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_str"
     )]
     pub user: ::buffa::alloc::string::String,
+    /// What is at the destination already is kept: already_exists. Feature "search".
+    ///
+    /// Field 4: `keep`
+    #[serde(
+        rename = "keep",
+        with = "::buffa::json_helpers::proto_bool",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_false"
+    )]
+    pub keep: bool,
 }
 impl ::core::fmt::Debug for MoveRequest {
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
@@ -4115,6 +4124,7 @@ impl ::core::fmt::Debug for MoveRequest {
             .field("source", &self.source)
             .field("destination", &self.destination)
             .field("user", &self.user)
+            .field("keep", &self.keep)
             .finish()
     }
 }
@@ -4154,6 +4164,9 @@ impl ::buffa::Message for MoveRequest {
         if !self.user.is_empty() {
             size += 1u64 + ::buffa::types::string_encoded_len(&self.user) as u64;
         }
+        if self.keep {
+            size += 1u64 + ::buffa::types::BOOL_ENCODED_LEN as u64;
+        }
         ::buffa::saturate_size(size)
     }
     fn write_to(
@@ -4171,6 +4184,9 @@ impl ::buffa::Message for MoveRequest {
         }
         if !self.user.is_empty() {
             ::buffa::types::put_string_field(3u32, &self.user, buf);
+        }
+        if self.keep {
+            ::buffa::types::put_bool_field(4u32, self.keep, buf);
         }
     }
     fn merge_field(
@@ -4205,6 +4221,13 @@ impl ::buffa::Message for MoveRequest {
                 )?;
                 ::buffa::types::merge_string(&mut self.user, buf)?;
             }
+            4u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.keep = ::buffa::types::decode_bool(buf)?;
+            }
             _ => {
                 ::buffa::encoding::skip_field_depth(tag, buf, ctx.depth())?;
             }
@@ -4215,6 +4238,7 @@ impl ::buffa::Message for MoveRequest {
         self.source.clear();
         self.destination.clear();
         self.user.clear();
+        self.keep = false;
     }
 }
 impl ::buffa::json_helpers::ProtoElemJson for MoveRequest {
@@ -4235,6 +4259,1097 @@ pub const __MOVE_REQUEST_JSON_ANY: ::buffa::type_registry::JsonAnyEntry = ::buff
     type_url: "type.googleapis.com/atoll.agent.v1.MoveRequest",
     to_json: ::buffa::type_registry::any_to_json::<MoveRequest>,
     from_json: ::buffa::type_registry::any_from_json::<MoveRequest>,
+    is_wkt: false,
+};
+/// Copies a file, a link, or (recursive) a directory with all below it. Parents are made.
+#[derive(Clone, PartialEq, Default)]
+#[derive(::serde::Serialize, ::serde::Deserialize)]
+#[serde(default)]
+pub struct CopyRequest {
+    /// Field 1: `source`
+    #[serde(
+        rename = "source",
+        with = "::buffa::json_helpers::bytes",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_bytes"
+    )]
+    pub source: ::buffa::alloc::vec::Vec<u8>,
+    /// Field 2: `destination`
+    #[serde(
+        rename = "destination",
+        with = "::buffa::json_helpers::bytes",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_bytes"
+    )]
+    pub destination: ::buffa::alloc::vec::Vec<u8>,
+    /// Field 3: `user`
+    #[serde(
+        rename = "user",
+        with = "::buffa::json_helpers::proto_string",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_str"
+    )]
+    pub user: ::buffa::alloc::string::String,
+    /// Field 4: `recursive`
+    #[serde(
+        rename = "recursive",
+        with = "::buffa::json_helpers::proto_bool",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_false"
+    )]
+    pub recursive: bool,
+    /// False: a destination that is there is already_exists. True: a file is replaced, a directory is merged into.
+    ///
+    /// Field 5: `overwrite`
+    #[serde(
+        rename = "overwrite",
+        with = "::buffa::json_helpers::proto_bool",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_false"
+    )]
+    pub overwrite: bool,
+}
+impl ::core::fmt::Debug for CopyRequest {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        f.debug_struct("CopyRequest")
+            .field("source", &self.source)
+            .field("destination", &self.destination)
+            .field("user", &self.user)
+            .field("recursive", &self.recursive)
+            .field("overwrite", &self.overwrite)
+            .finish()
+    }
+}
+impl CopyRequest {
+    /// Protobuf type URL for this message, for use with `Any::pack` and
+    /// `Any::unpack_if`.
+    ///
+    /// Format: `type.googleapis.com/<fully.qualified.TypeName>`
+    pub const TYPE_URL: &'static str = "type.googleapis.com/atoll.agent.v1.CopyRequest";
+}
+::buffa::impl_default_instance!(CopyRequest);
+impl ::buffa::MessageName for CopyRequest {
+    const PACKAGE: &'static str = "atoll.agent.v1";
+    const NAME: &'static str = "CopyRequest";
+    const FULL_NAME: &'static str = "atoll.agent.v1.CopyRequest";
+    const TYPE_URL: &'static str = "type.googleapis.com/atoll.agent.v1.CopyRequest";
+}
+impl ::buffa::Message for CopyRequest {
+    /// Returns the total encoded size in bytes.
+    ///
+    /// Accumulates in `u64` (which cannot overflow for in-memory
+    /// data) and saturates to `u32` at return, so a message whose
+    /// encoded size exceeds the 2 GiB protobuf limit yields a value
+    /// above [`::buffa::MAX_MESSAGE_BYTES`] that the encode entry
+    /// points reject, never a silently wrapped size.
+    #[allow(clippy::let_and_return)]
+    fn compute_size(&self, _cache: &mut ::buffa::SizeCache) -> u32 {
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        let mut size = 0u64;
+        if !self.source.is_empty() {
+            size += 1u64 + ::buffa::types::bytes_encoded_len(&self.source) as u64;
+        }
+        if !self.destination.is_empty() {
+            size += 1u64 + ::buffa::types::bytes_encoded_len(&self.destination) as u64;
+        }
+        if !self.user.is_empty() {
+            size += 1u64 + ::buffa::types::string_encoded_len(&self.user) as u64;
+        }
+        if self.recursive {
+            size += 1u64 + ::buffa::types::BOOL_ENCODED_LEN as u64;
+        }
+        if self.overwrite {
+            size += 1u64 + ::buffa::types::BOOL_ENCODED_LEN as u64;
+        }
+        ::buffa::saturate_size(size)
+    }
+    fn write_to(
+        &self,
+        _cache: &mut ::buffa::SizeCache,
+        buf: &mut impl ::buffa::EncodeSink,
+    ) {
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        if !self.source.is_empty() {
+            ::buffa::types::put_shared_bytes_field(1u32, &self.source, buf);
+        }
+        if !self.destination.is_empty() {
+            ::buffa::types::put_shared_bytes_field(2u32, &self.destination, buf);
+        }
+        if !self.user.is_empty() {
+            ::buffa::types::put_string_field(3u32, &self.user, buf);
+        }
+        if self.recursive {
+            ::buffa::types::put_bool_field(4u32, self.recursive, buf);
+        }
+        if self.overwrite {
+            ::buffa::types::put_bool_field(5u32, self.overwrite, buf);
+        }
+    }
+    fn merge_field(
+        &mut self,
+        tag: ::buffa::encoding::Tag,
+        buf: &mut impl ::buffa::bytes::Buf,
+        ctx: ::buffa::DecodeContext<'_>,
+    ) -> ::core::result::Result<(), ::buffa::DecodeError> {
+        #[allow(unused_imports)]
+        use ::buffa::bytes::Buf as _;
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        match tag.field_number() {
+            1u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                ::buffa::types::merge_bytes(&mut self.source, buf)?;
+            }
+            2u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                ::buffa::types::merge_bytes(&mut self.destination, buf)?;
+            }
+            3u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                ::buffa::types::merge_string(&mut self.user, buf)?;
+            }
+            4u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.recursive = ::buffa::types::decode_bool(buf)?;
+            }
+            5u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.overwrite = ::buffa::types::decode_bool(buf)?;
+            }
+            _ => {
+                ::buffa::encoding::skip_field_depth(tag, buf, ctx.depth())?;
+            }
+        }
+        ::core::result::Result::Ok(())
+    }
+    fn clear(&mut self) {
+        self.source.clear();
+        self.destination.clear();
+        self.user.clear();
+        self.recursive = false;
+        self.overwrite = false;
+    }
+}
+impl ::buffa::json_helpers::ProtoElemJson for CopyRequest {
+    fn serialize_proto_json<S: ::serde::Serializer>(
+        v: &Self,
+        s: S,
+    ) -> ::core::result::Result<S::Ok, S::Error> {
+        ::serde::Serialize::serialize(v, s)
+    }
+    fn deserialize_proto_json<'de, D: ::serde::Deserializer<'de>>(
+        d: D,
+    ) -> ::core::result::Result<Self, D::Error> {
+        <Self as ::serde::Deserialize>::deserialize(d)
+    }
+}
+#[doc(hidden)]
+pub const __COPY_REQUEST_JSON_ANY: ::buffa::type_registry::JsonAnyEntry = ::buffa::type_registry::JsonAnyEntry {
+    type_url: "type.googleapis.com/atoll.agent.v1.CopyRequest",
+    to_json: ::buffa::type_registry::any_to_json::<CopyRequest>,
+    from_json: ::buffa::type_registry::any_from_json::<CopyRequest>,
+    is_wkt: false,
+};
+#[derive(Clone, PartialEq, Default)]
+#[derive(::serde::Serialize, ::serde::Deserialize)]
+#[serde(default)]
+pub struct ChangeRequest {
+    /// Field 1: `path`
+    #[serde(
+        rename = "path",
+        with = "::buffa::json_helpers::bytes",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_bytes"
+    )]
+    pub path: ::buffa::alloc::vec::Vec<u8>,
+    /// Field 2: `user`
+    #[serde(
+        rename = "user",
+        with = "::buffa::json_helpers::proto_string",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_str"
+    )]
+    pub user: ::buffa::alloc::string::String,
+    /// Field 3: `mode`
+    #[serde(
+        rename = "mode",
+        with = "::buffa::json_helpers::opt_uint32",
+        skip_serializing_if = "::core::option::Option::is_none"
+    )]
+    pub mode: ::core::option::Option<u32>,
+    /// Names or numbers of the sandbox; empty: unchanged.
+    ///
+    /// Field 4: `owner`
+    #[serde(
+        rename = "owner",
+        with = "::buffa::json_helpers::proto_string",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_str"
+    )]
+    pub owner: ::buffa::alloc::string::String,
+    /// Field 5: `group`
+    #[serde(
+        rename = "group",
+        with = "::buffa::json_helpers::proto_string",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_str"
+    )]
+    pub group: ::buffa::alloc::string::String,
+}
+impl ::core::fmt::Debug for ChangeRequest {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        f.debug_struct("ChangeRequest")
+            .field("path", &self.path)
+            .field("user", &self.user)
+            .field("mode", &self.mode)
+            .field("owner", &self.owner)
+            .field("group", &self.group)
+            .finish()
+    }
+}
+impl ChangeRequest {
+    /// Protobuf type URL for this message, for use with `Any::pack` and
+    /// `Any::unpack_if`.
+    ///
+    /// Format: `type.googleapis.com/<fully.qualified.TypeName>`
+    pub const TYPE_URL: &'static str = "type.googleapis.com/atoll.agent.v1.ChangeRequest";
+}
+impl ChangeRequest {
+    #[must_use = "with_* setters return `self` by value; assign or chain the result"]
+    #[inline]
+    ///Sets [`Self::mode`] to `Some(value)`, consuming and returning `self`.
+    pub fn with_mode(mut self, value: u32) -> Self {
+        self.mode = Some(value);
+        self
+    }
+}
+::buffa::impl_default_instance!(ChangeRequest);
+impl ::buffa::MessageName for ChangeRequest {
+    const PACKAGE: &'static str = "atoll.agent.v1";
+    const NAME: &'static str = "ChangeRequest";
+    const FULL_NAME: &'static str = "atoll.agent.v1.ChangeRequest";
+    const TYPE_URL: &'static str = "type.googleapis.com/atoll.agent.v1.ChangeRequest";
+}
+impl ::buffa::Message for ChangeRequest {
+    /// Returns the total encoded size in bytes.
+    ///
+    /// Accumulates in `u64` (which cannot overflow for in-memory
+    /// data) and saturates to `u32` at return, so a message whose
+    /// encoded size exceeds the 2 GiB protobuf limit yields a value
+    /// above [`::buffa::MAX_MESSAGE_BYTES`] that the encode entry
+    /// points reject, never a silently wrapped size.
+    #[allow(clippy::let_and_return)]
+    fn compute_size(&self, _cache: &mut ::buffa::SizeCache) -> u32 {
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        let mut size = 0u64;
+        if !self.path.is_empty() {
+            size += 1u64 + ::buffa::types::bytes_encoded_len(&self.path) as u64;
+        }
+        if !self.user.is_empty() {
+            size += 1u64 + ::buffa::types::string_encoded_len(&self.user) as u64;
+        }
+        if let Some(v) = self.mode {
+            size += 1u64 + ::buffa::types::uint32_encoded_len(v) as u64;
+        }
+        if !self.owner.is_empty() {
+            size += 1u64 + ::buffa::types::string_encoded_len(&self.owner) as u64;
+        }
+        if !self.group.is_empty() {
+            size += 1u64 + ::buffa::types::string_encoded_len(&self.group) as u64;
+        }
+        ::buffa::saturate_size(size)
+    }
+    fn write_to(
+        &self,
+        _cache: &mut ::buffa::SizeCache,
+        buf: &mut impl ::buffa::EncodeSink,
+    ) {
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        if !self.path.is_empty() {
+            ::buffa::types::put_shared_bytes_field(1u32, &self.path, buf);
+        }
+        if !self.user.is_empty() {
+            ::buffa::types::put_string_field(2u32, &self.user, buf);
+        }
+        if let Some(v) = self.mode {
+            ::buffa::types::put_uint32_field(3u32, v, buf);
+        }
+        if !self.owner.is_empty() {
+            ::buffa::types::put_string_field(4u32, &self.owner, buf);
+        }
+        if !self.group.is_empty() {
+            ::buffa::types::put_string_field(5u32, &self.group, buf);
+        }
+    }
+    fn merge_field(
+        &mut self,
+        tag: ::buffa::encoding::Tag,
+        buf: &mut impl ::buffa::bytes::Buf,
+        ctx: ::buffa::DecodeContext<'_>,
+    ) -> ::core::result::Result<(), ::buffa::DecodeError> {
+        #[allow(unused_imports)]
+        use ::buffa::bytes::Buf as _;
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        match tag.field_number() {
+            1u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                ::buffa::types::merge_bytes(&mut self.path, buf)?;
+            }
+            2u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                ::buffa::types::merge_string(&mut self.user, buf)?;
+            }
+            3u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.mode = ::core::option::Option::Some(
+                    ::buffa::types::decode_uint32(buf)?,
+                );
+            }
+            4u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                ::buffa::types::merge_string(&mut self.owner, buf)?;
+            }
+            5u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                ::buffa::types::merge_string(&mut self.group, buf)?;
+            }
+            _ => {
+                ::buffa::encoding::skip_field_depth(tag, buf, ctx.depth())?;
+            }
+        }
+        ::core::result::Result::Ok(())
+    }
+    fn clear(&mut self) {
+        self.path.clear();
+        self.user.clear();
+        self.mode = ::core::option::Option::None;
+        self.owner.clear();
+        self.group.clear();
+    }
+}
+impl ::buffa::json_helpers::ProtoElemJson for ChangeRequest {
+    fn serialize_proto_json<S: ::serde::Serializer>(
+        v: &Self,
+        s: S,
+    ) -> ::core::result::Result<S::Ok, S::Error> {
+        ::serde::Serialize::serialize(v, s)
+    }
+    fn deserialize_proto_json<'de, D: ::serde::Deserializer<'de>>(
+        d: D,
+    ) -> ::core::result::Result<Self, D::Error> {
+        <Self as ::serde::Deserialize>::deserialize(d)
+    }
+}
+#[doc(hidden)]
+pub const __CHANGE_REQUEST_JSON_ANY: ::buffa::type_registry::JsonAnyEntry = ::buffa::type_registry::JsonAnyEntry {
+    type_url: "type.googleapis.com/atoll.agent.v1.ChangeRequest",
+    to_json: ::buffa::type_registry::any_to_json::<ChangeRequest>,
+    from_json: ::buffa::type_registry::any_from_json::<ChangeRequest>,
+    is_wkt: false,
+};
+/// Walks a directory (or looks at one file) without following links. Without a pattern it answers entries, with one it
+/// answers lines of regular files that are no binaries.
+#[derive(Clone, PartialEq, Default)]
+#[derive(::serde::Serialize, ::serde::Deserialize)]
+#[serde(default)]
+pub struct SearchRequest {
+    /// Field 1: `path`
+    #[serde(
+        rename = "path",
+        with = "::buffa::json_helpers::bytes",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_bytes"
+    )]
+    pub path: ::buffa::alloc::vec::Vec<u8>,
+    /// Field 2: `user`
+    #[serde(
+        rename = "user",
+        with = "::buffa::json_helpers::proto_string",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_str"
+    )]
+    pub user: ::buffa::alloc::string::String,
+    /// Levels below the path; 0: as deep as the agent goes.
+    ///
+    /// Field 3: `depth`
+    #[serde(
+        rename = "depth",
+        with = "::buffa::json_helpers::uint32",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_zero_u32"
+    )]
+    pub depth: u32,
+    /// Globs (* ? \[\] {} **). One without a slash is matched against the name, one with against the path below `path`.
+    /// Empty: everything. Directories are entered whether or not they match.
+    ///
+    /// Field 4: `include`
+    #[serde(
+        rename = "include",
+        with = "::buffa::json_helpers::proto_seq",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_vec"
+    )]
+    pub include: ::buffa::alloc::vec::Vec<::buffa::alloc::vec::Vec<u8>>,
+    /// Left out; a directory with all below it.
+    ///
+    /// Field 5: `exclude`
+    #[serde(
+        rename = "exclude",
+        with = "::buffa::json_helpers::proto_seq",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_vec"
+    )]
+    pub exclude: ::buffa::alloc::vec::Vec<::buffa::alloc::vec::Vec<u8>>,
+    /// A regular expression over the bytes of a line.
+    ///
+    /// Field 6: `pattern`
+    #[serde(
+        rename = "pattern",
+        with = "::buffa::json_helpers::bytes",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_bytes"
+    )]
+    pub pattern: ::buffa::alloc::vec::Vec<u8>,
+    /// The pattern is plain text.
+    ///
+    /// Field 7: `literal`
+    #[serde(
+        rename = "literal",
+        with = "::buffa::json_helpers::proto_bool",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_false"
+    )]
+    pub literal: bool,
+    /// Field 8: `ignore_case`
+    #[serde(
+        rename = "ignoreCase",
+        alias = "ignore_case",
+        with = "::buffa::json_helpers::proto_bool",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_false"
+    )]
+    pub ignore_case: bool,
+    /// At most so many answers; 0: the agent's own bound.
+    ///
+    /// Field 9: `max`
+    #[serde(
+        rename = "max",
+        with = "::buffa::json_helpers::uint32",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_zero_u32"
+    )]
+    pub max: u32,
+    /// Stop after this; 0: the agent's own bound.
+    ///
+    /// Field 10: `limit_ms`
+    #[serde(
+        rename = "limitMs",
+        alias = "limit_ms",
+        with = "::buffa::json_helpers::uint64",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_zero_u64"
+    )]
+    pub limit_ms: u64,
+}
+impl ::core::fmt::Debug for SearchRequest {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        f.debug_struct("SearchRequest")
+            .field("path", &self.path)
+            .field("user", &self.user)
+            .field("depth", &self.depth)
+            .field("include", &self.include)
+            .field("exclude", &self.exclude)
+            .field("pattern", &self.pattern)
+            .field("literal", &self.literal)
+            .field("ignore_case", &self.ignore_case)
+            .field("max", &self.max)
+            .field("limit_ms", &self.limit_ms)
+            .finish()
+    }
+}
+impl SearchRequest {
+    /// Protobuf type URL for this message, for use with `Any::pack` and
+    /// `Any::unpack_if`.
+    ///
+    /// Format: `type.googleapis.com/<fully.qualified.TypeName>`
+    pub const TYPE_URL: &'static str = "type.googleapis.com/atoll.agent.v1.SearchRequest";
+}
+::buffa::impl_default_instance!(SearchRequest);
+impl ::buffa::MessageName for SearchRequest {
+    const PACKAGE: &'static str = "atoll.agent.v1";
+    const NAME: &'static str = "SearchRequest";
+    const FULL_NAME: &'static str = "atoll.agent.v1.SearchRequest";
+    const TYPE_URL: &'static str = "type.googleapis.com/atoll.agent.v1.SearchRequest";
+}
+impl ::buffa::Message for SearchRequest {
+    /// Returns the total encoded size in bytes.
+    ///
+    /// Accumulates in `u64` (which cannot overflow for in-memory
+    /// data) and saturates to `u32` at return, so a message whose
+    /// encoded size exceeds the 2 GiB protobuf limit yields a value
+    /// above [`::buffa::MAX_MESSAGE_BYTES`] that the encode entry
+    /// points reject, never a silently wrapped size.
+    #[allow(clippy::let_and_return)]
+    fn compute_size(&self, _cache: &mut ::buffa::SizeCache) -> u32 {
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        let mut size = 0u64;
+        if !self.path.is_empty() {
+            size += 1u64 + ::buffa::types::bytes_encoded_len(&self.path) as u64;
+        }
+        if !self.user.is_empty() {
+            size += 1u64 + ::buffa::types::string_encoded_len(&self.user) as u64;
+        }
+        if self.depth != 0u32 {
+            size += 1u64 + ::buffa::types::uint32_encoded_len(self.depth) as u64;
+        }
+        for v in &self.include {
+            size += 1u64 + ::buffa::types::bytes_encoded_len(v) as u64;
+        }
+        for v in &self.exclude {
+            size += 1u64 + ::buffa::types::bytes_encoded_len(v) as u64;
+        }
+        if !self.pattern.is_empty() {
+            size += 1u64 + ::buffa::types::bytes_encoded_len(&self.pattern) as u64;
+        }
+        if self.literal {
+            size += 1u64 + ::buffa::types::BOOL_ENCODED_LEN as u64;
+        }
+        if self.ignore_case {
+            size += 1u64 + ::buffa::types::BOOL_ENCODED_LEN as u64;
+        }
+        if self.max != 0u32 {
+            size += 1u64 + ::buffa::types::uint32_encoded_len(self.max) as u64;
+        }
+        if self.limit_ms != 0u64 {
+            size += 1u64 + ::buffa::types::uint64_encoded_len(self.limit_ms) as u64;
+        }
+        ::buffa::saturate_size(size)
+    }
+    fn write_to(
+        &self,
+        _cache: &mut ::buffa::SizeCache,
+        buf: &mut impl ::buffa::EncodeSink,
+    ) {
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        if !self.path.is_empty() {
+            ::buffa::types::put_shared_bytes_field(1u32, &self.path, buf);
+        }
+        if !self.user.is_empty() {
+            ::buffa::types::put_string_field(2u32, &self.user, buf);
+        }
+        if self.depth != 0u32 {
+            ::buffa::types::put_uint32_field(3u32, self.depth, buf);
+        }
+        for v in &self.include {
+            ::buffa::types::put_shared_bytes_field(4u32, v, buf);
+        }
+        for v in &self.exclude {
+            ::buffa::types::put_shared_bytes_field(5u32, v, buf);
+        }
+        if !self.pattern.is_empty() {
+            ::buffa::types::put_shared_bytes_field(6u32, &self.pattern, buf);
+        }
+        if self.literal {
+            ::buffa::types::put_bool_field(7u32, self.literal, buf);
+        }
+        if self.ignore_case {
+            ::buffa::types::put_bool_field(8u32, self.ignore_case, buf);
+        }
+        if self.max != 0u32 {
+            ::buffa::types::put_uint32_field(9u32, self.max, buf);
+        }
+        if self.limit_ms != 0u64 {
+            ::buffa::types::put_uint64_field(10u32, self.limit_ms, buf);
+        }
+    }
+    fn merge_field(
+        &mut self,
+        tag: ::buffa::encoding::Tag,
+        buf: &mut impl ::buffa::bytes::Buf,
+        ctx: ::buffa::DecodeContext<'_>,
+    ) -> ::core::result::Result<(), ::buffa::DecodeError> {
+        #[allow(unused_imports)]
+        use ::buffa::bytes::Buf as _;
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        match tag.field_number() {
+            1u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                ::buffa::types::merge_bytes(&mut self.path, buf)?;
+            }
+            2u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                ::buffa::types::merge_string(&mut self.user, buf)?;
+            }
+            3u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.depth = ::buffa::types::decode_uint32(buf)?;
+            }
+            4u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                let __elem = ::buffa::types::decode_bytes(buf)?;
+                ctx.register_element_memory(
+                    ::buffa::__private::element_footprint(&__elem),
+                )?;
+                self.include.push(__elem);
+            }
+            5u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                let __elem = ::buffa::types::decode_bytes(buf)?;
+                ctx.register_element_memory(
+                    ::buffa::__private::element_footprint(&__elem),
+                )?;
+                self.exclude.push(__elem);
+            }
+            6u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                ::buffa::types::merge_bytes(&mut self.pattern, buf)?;
+            }
+            7u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.literal = ::buffa::types::decode_bool(buf)?;
+            }
+            8u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.ignore_case = ::buffa::types::decode_bool(buf)?;
+            }
+            9u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.max = ::buffa::types::decode_uint32(buf)?;
+            }
+            10u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.limit_ms = ::buffa::types::decode_uint64(buf)?;
+            }
+            _ => {
+                ::buffa::encoding::skip_field_depth(tag, buf, ctx.depth())?;
+            }
+        }
+        ::core::result::Result::Ok(())
+    }
+    fn clear(&mut self) {
+        self.path.clear();
+        self.user.clear();
+        self.depth = 0u32;
+        self.include.clear();
+        self.exclude.clear();
+        self.pattern.clear();
+        self.literal = false;
+        self.ignore_case = false;
+        self.max = 0u32;
+        self.limit_ms = 0u64;
+    }
+}
+impl ::buffa::json_helpers::ProtoElemJson for SearchRequest {
+    fn serialize_proto_json<S: ::serde::Serializer>(
+        v: &Self,
+        s: S,
+    ) -> ::core::result::Result<S::Ok, S::Error> {
+        ::serde::Serialize::serialize(v, s)
+    }
+    fn deserialize_proto_json<'de, D: ::serde::Deserializer<'de>>(
+        d: D,
+    ) -> ::core::result::Result<Self, D::Error> {
+        <Self as ::serde::Deserialize>::deserialize(d)
+    }
+}
+#[doc(hidden)]
+pub const __SEARCH_REQUEST_JSON_ANY: ::buffa::type_registry::JsonAnyEntry = ::buffa::type_registry::JsonAnyEntry {
+    type_url: "type.googleapis.com/atoll.agent.v1.SearchRequest",
+    to_json: ::buffa::type_registry::any_to_json::<SearchRequest>,
+    from_json: ::buffa::type_registry::any_from_json::<SearchRequest>,
+    is_wkt: false,
+};
+#[derive(Clone, PartialEq, Default)]
+#[derive(::serde::Serialize, ::serde::Deserialize)]
+#[serde(default)]
+pub struct SearchMatch {
+    /// Field 1: `path`
+    #[serde(
+        rename = "path",
+        with = "::buffa::json_helpers::bytes",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_bytes"
+    )]
+    pub path: ::buffa::alloc::vec::Vec<u8>,
+    /// From 1.
+    ///
+    /// Field 2: `line`
+    #[serde(
+        rename = "line",
+        with = "::buffa::json_helpers::uint64",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_zero_u64"
+    )]
+    pub line: u64,
+    /// The line without its end, cut at the agent's bound.
+    ///
+    /// Field 3: `content`
+    #[serde(
+        rename = "content",
+        with = "::buffa::json_helpers::bytes",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_bytes"
+    )]
+    pub content: ::buffa::alloc::vec::Vec<u8>,
+}
+impl ::core::fmt::Debug for SearchMatch {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        f.debug_struct("SearchMatch")
+            .field("path", &self.path)
+            .field("line", &self.line)
+            .field("content", &self.content)
+            .finish()
+    }
+}
+impl SearchMatch {
+    /// Protobuf type URL for this message, for use with `Any::pack` and
+    /// `Any::unpack_if`.
+    ///
+    /// Format: `type.googleapis.com/<fully.qualified.TypeName>`
+    pub const TYPE_URL: &'static str = "type.googleapis.com/atoll.agent.v1.SearchMatch";
+}
+::buffa::impl_default_instance!(SearchMatch);
+impl ::buffa::MessageName for SearchMatch {
+    const PACKAGE: &'static str = "atoll.agent.v1";
+    const NAME: &'static str = "SearchMatch";
+    const FULL_NAME: &'static str = "atoll.agent.v1.SearchMatch";
+    const TYPE_URL: &'static str = "type.googleapis.com/atoll.agent.v1.SearchMatch";
+}
+impl ::buffa::Message for SearchMatch {
+    /// Returns the total encoded size in bytes.
+    ///
+    /// Accumulates in `u64` (which cannot overflow for in-memory
+    /// data) and saturates to `u32` at return, so a message whose
+    /// encoded size exceeds the 2 GiB protobuf limit yields a value
+    /// above [`::buffa::MAX_MESSAGE_BYTES`] that the encode entry
+    /// points reject, never a silently wrapped size.
+    #[allow(clippy::let_and_return)]
+    fn compute_size(&self, _cache: &mut ::buffa::SizeCache) -> u32 {
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        let mut size = 0u64;
+        if !self.path.is_empty() {
+            size += 1u64 + ::buffa::types::bytes_encoded_len(&self.path) as u64;
+        }
+        if self.line != 0u64 {
+            size += 1u64 + ::buffa::types::uint64_encoded_len(self.line) as u64;
+        }
+        if !self.content.is_empty() {
+            size += 1u64 + ::buffa::types::bytes_encoded_len(&self.content) as u64;
+        }
+        ::buffa::saturate_size(size)
+    }
+    fn write_to(
+        &self,
+        _cache: &mut ::buffa::SizeCache,
+        buf: &mut impl ::buffa::EncodeSink,
+    ) {
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        if !self.path.is_empty() {
+            ::buffa::types::put_shared_bytes_field(1u32, &self.path, buf);
+        }
+        if self.line != 0u64 {
+            ::buffa::types::put_uint64_field(2u32, self.line, buf);
+        }
+        if !self.content.is_empty() {
+            ::buffa::types::put_shared_bytes_field(3u32, &self.content, buf);
+        }
+    }
+    fn merge_field(
+        &mut self,
+        tag: ::buffa::encoding::Tag,
+        buf: &mut impl ::buffa::bytes::Buf,
+        ctx: ::buffa::DecodeContext<'_>,
+    ) -> ::core::result::Result<(), ::buffa::DecodeError> {
+        #[allow(unused_imports)]
+        use ::buffa::bytes::Buf as _;
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        match tag.field_number() {
+            1u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                ::buffa::types::merge_bytes(&mut self.path, buf)?;
+            }
+            2u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.line = ::buffa::types::decode_uint64(buf)?;
+            }
+            3u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                ::buffa::types::merge_bytes(&mut self.content, buf)?;
+            }
+            _ => {
+                ::buffa::encoding::skip_field_depth(tag, buf, ctx.depth())?;
+            }
+        }
+        ::core::result::Result::Ok(())
+    }
+    fn clear(&mut self) {
+        self.path.clear();
+        self.line = 0u64;
+        self.content.clear();
+    }
+}
+impl ::buffa::json_helpers::ProtoElemJson for SearchMatch {
+    fn serialize_proto_json<S: ::serde::Serializer>(
+        v: &Self,
+        s: S,
+    ) -> ::core::result::Result<S::Ok, S::Error> {
+        ::serde::Serialize::serialize(v, s)
+    }
+    fn deserialize_proto_json<'de, D: ::serde::Deserializer<'de>>(
+        d: D,
+    ) -> ::core::result::Result<Self, D::Error> {
+        <Self as ::serde::Deserialize>::deserialize(d)
+    }
+}
+#[doc(hidden)]
+pub const __SEARCH_MATCH_JSON_ANY: ::buffa::type_registry::JsonAnyEntry = ::buffa::type_registry::JsonAnyEntry {
+    type_url: "type.googleapis.com/atoll.agent.v1.SearchMatch",
+    to_json: ::buffa::type_registry::any_to_json::<SearchMatch>,
+    from_json: ::buffa::type_registry::any_from_json::<SearchMatch>,
+    is_wkt: false,
+};
+#[derive(Clone, PartialEq, Default)]
+#[derive(::serde::Serialize, ::serde::Deserialize)]
+#[serde(default)]
+pub struct SearchResponse {
+    /// Field 1: `entries`
+    #[serde(
+        rename = "entries",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_vec",
+        deserialize_with = "::buffa::json_helpers::null_as_default"
+    )]
+    pub entries: ::buffa::alloc::vec::Vec<Entry>,
+    /// Field 2: `matches`
+    #[serde(
+        rename = "matches",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_empty_vec",
+        deserialize_with = "::buffa::json_helpers::null_as_default"
+    )]
+    pub matches: ::buffa::alloc::vec::Vec<SearchMatch>,
+    /// A bound was met: there may be more.
+    ///
+    /// Field 3: `truncated`
+    #[serde(
+        rename = "truncated",
+        with = "::buffa::json_helpers::proto_bool",
+        skip_serializing_if = "::buffa::json_helpers::skip_if::is_false"
+    )]
+    pub truncated: bool,
+}
+impl ::core::fmt::Debug for SearchResponse {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        f.debug_struct("SearchResponse")
+            .field("entries", &self.entries)
+            .field("matches", &self.matches)
+            .field("truncated", &self.truncated)
+            .finish()
+    }
+}
+impl SearchResponse {
+    /// Protobuf type URL for this message, for use with `Any::pack` and
+    /// `Any::unpack_if`.
+    ///
+    /// Format: `type.googleapis.com/<fully.qualified.TypeName>`
+    pub const TYPE_URL: &'static str = "type.googleapis.com/atoll.agent.v1.SearchResponse";
+}
+::buffa::impl_default_instance!(SearchResponse);
+impl ::buffa::MessageName for SearchResponse {
+    const PACKAGE: &'static str = "atoll.agent.v1";
+    const NAME: &'static str = "SearchResponse";
+    const FULL_NAME: &'static str = "atoll.agent.v1.SearchResponse";
+    const TYPE_URL: &'static str = "type.googleapis.com/atoll.agent.v1.SearchResponse";
+}
+impl ::buffa::Message for SearchResponse {
+    /// Returns the total encoded size in bytes.
+    ///
+    /// Accumulates in `u64` (which cannot overflow for in-memory
+    /// data) and saturates to `u32` at return, so a message whose
+    /// encoded size exceeds the 2 GiB protobuf limit yields a value
+    /// above [`::buffa::MAX_MESSAGE_BYTES`] that the encode entry
+    /// points reject, never a silently wrapped size.
+    #[allow(clippy::let_and_return)]
+    fn compute_size(&self, __cache: &mut ::buffa::SizeCache) -> u32 {
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        let mut size = 0u64;
+        for v in &self.entries {
+            let __slot = __cache.reserve();
+            let inner_size = v.compute_size(__cache);
+            __cache.set(__slot, inner_size);
+            size
+                += 1u64 + ::buffa::encoding::varint_len(inner_size as u64) as u64
+                    + inner_size as u64;
+        }
+        for v in &self.matches {
+            let __slot = __cache.reserve();
+            let inner_size = v.compute_size(__cache);
+            __cache.set(__slot, inner_size);
+            size
+                += 1u64 + ::buffa::encoding::varint_len(inner_size as u64) as u64
+                    + inner_size as u64;
+        }
+        if self.truncated {
+            size += 1u64 + ::buffa::types::BOOL_ENCODED_LEN as u64;
+        }
+        ::buffa::saturate_size(size)
+    }
+    fn write_to(
+        &self,
+        __cache: &mut ::buffa::SizeCache,
+        buf: &mut impl ::buffa::EncodeSink,
+    ) {
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        for v in &self.entries {
+            ::buffa::types::put_len_delimited_header(
+                1u32,
+                u64::from(__cache.consume_next()),
+                buf,
+            );
+            v.write_to(__cache, buf);
+        }
+        for v in &self.matches {
+            ::buffa::types::put_len_delimited_header(
+                2u32,
+                u64::from(__cache.consume_next()),
+                buf,
+            );
+            v.write_to(__cache, buf);
+        }
+        if self.truncated {
+            ::buffa::types::put_bool_field(3u32, self.truncated, buf);
+        }
+    }
+    fn merge_field(
+        &mut self,
+        tag: ::buffa::encoding::Tag,
+        buf: &mut impl ::buffa::bytes::Buf,
+        ctx: ::buffa::DecodeContext<'_>,
+    ) -> ::core::result::Result<(), ::buffa::DecodeError> {
+        #[allow(unused_imports)]
+        use ::buffa::bytes::Buf as _;
+        #[allow(unused_imports)]
+        use ::buffa::Enumeration as _;
+        match tag.field_number() {
+            1u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                let mut elem = ::core::default::Default::default();
+                ctx.register_element_memory(
+                    ::buffa::__private::element_footprint(&elem),
+                )?;
+                ::buffa::Message::merge_length_delimited(&mut elem, buf, ctx)?;
+                self.entries.push(elem);
+            }
+            2u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                let mut elem = ::core::default::Default::default();
+                ctx.register_element_memory(
+                    ::buffa::__private::element_footprint(&elem),
+                )?;
+                ::buffa::Message::merge_length_delimited(&mut elem, buf, ctx)?;
+                self.matches.push(elem);
+            }
+            3u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.truncated = ::buffa::types::decode_bool(buf)?;
+            }
+            _ => {
+                ::buffa::encoding::skip_field_depth(tag, buf, ctx.depth())?;
+            }
+        }
+        ::core::result::Result::Ok(())
+    }
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.matches.clear();
+        self.truncated = false;
+    }
+}
+impl ::buffa::json_helpers::ProtoElemJson for SearchResponse {
+    fn serialize_proto_json<S: ::serde::Serializer>(
+        v: &Self,
+        s: S,
+    ) -> ::core::result::Result<S::Ok, S::Error> {
+        ::serde::Serialize::serialize(v, s)
+    }
+    fn deserialize_proto_json<'de, D: ::serde::Deserializer<'de>>(
+        d: D,
+    ) -> ::core::result::Result<Self, D::Error> {
+        <Self as ::serde::Deserialize>::deserialize(d)
+    }
+}
+#[doc(hidden)]
+pub const __SEARCH_RESPONSE_JSON_ANY: ::buffa::type_registry::JsonAnyEntry = ::buffa::type_registry::JsonAnyEntry {
+    type_url: "type.googleapis.com/atoll.agent.v1.SearchResponse",
+    to_json: ::buffa::type_registry::any_to_json::<SearchResponse>,
+    from_json: ::buffa::type_registry::any_from_json::<SearchResponse>,
     is_wkt: false,
 };
 #[derive(Clone, PartialEq, Default)]

@@ -1,0 +1,48 @@
+//! Programs inside the sandbox, run to their end with bounded output, as a list of arguments and never as a shell line.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_agentapi::{AgentError, Output, RpcCode, StartProcess};
+
+use crate::{Toolbox, ToolboxError};
+
+/// LIMIT: what is kept of each stream; a diff larger than this is not read by anybody.
+const OUTPUT_MAX: usize = 8 << 20;
+
+/// A program to run.
+pub(crate) struct Command {
+    pub(crate) program: &'static str,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) limit: Duration,
+    /// What to say when the sandbox does not have it.
+    pub(crate) hint: &'static str,
+}
+
+impl Toolbox {
+    pub(crate) async fn run(&self, command: Command) -> Result<Output, ToolboxError> {
+        let Command { program, args, env, limit, hint } = command;
+        let start = StartProcess {
+            cmd: program.to_owned(),
+            args,
+            envs: env,
+            tag: format!("toolbox-{program}"),
+            user: self.user.clone(),
+            timeout: Some(limit),
+            ..Default::default()
+        };
+        let output = self.agent.run(start, OUTPUT_MAX).await.map_err(|cause| match cause {
+            AgentError::Refused { code: RpcCode::NotFound, message }
+                if message.contains("command not found") =>
+            {
+                ToolboxError::ToolMissing { tool: program, hint }
+            }
+            cause => ToolboxError::process(cause),
+        })?;
+        if output.status.timed_out {
+            return Err(ToolboxError::TimedOut { what: program, limit });
+        }
+        Ok(output)
+    }
+}

@@ -1,0 +1,199 @@
+//! Files as people work with them: lists and trees, search, edits, copies, parts of a file. Composed from the agent's own
+//! operations, so that it works where the sandbox has no shell and no grep.
+
+mod edit;
+mod listing;
+mod read;
+mod search;
+
+use atoll_agentapi::Entry;
+use bytes::Bytes;
+
+pub use edit::{Edit, Edited, Replaced};
+pub use listing::{ListQuery, Listing, Node};
+pub use read::{FileBody, Part};
+pub use search::{Found, Grep, Match};
+
+use crate::{Toolbox, ToolboxError};
+
+/// LIMIT: what the kernel takes as a path.
+const PATH_MAX: usize = 4_095;
+
+/// Files of one sandbox. Paths are absolute, below `~`, or relative to the user's home.
+#[derive(Debug)]
+pub struct Files<'a> {
+    toolbox: &'a Toolbox,
+}
+
+/// How a directory is made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MakeDir {
+    /// With what is missing above it; one that is there is fine then.
+    pub parents: bool,
+    /// Permission bits; 0755 where none are said.
+    pub mode: Option<u32>,
+}
+
+/// How something is copied.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CopyHow {
+    /// Directories too, with all below them.
+    pub recursive: bool,
+    /// Also if something is there.
+    pub overwrite: bool,
+}
+
+/// Mode, owner and group to be; names or numbers of the sandbox. `None`: as it is.
+#[derive(Debug, Clone, Default)]
+pub struct Change {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// A user.
+    pub owner: Option<String>,
+    /// A group.
+    pub group: Option<String>,
+}
+
+impl<'a> Files<'a> {
+    pub(crate) fn new(toolbox: &'a Toolbox) -> Self {
+        Self { toolbox }
+    }
+
+    /// What a path is.
+    pub async fn stat(&self, path: &str) -> Result<Entry, ToolboxError> {
+        check(path)?;
+        self.toolbox.agent.stat(path, self.user()).await.map_err(ToolboxError::file)
+    }
+
+    /// Whether something is there. What may not be looked at is an error, not an absence.
+    pub async fn exists(&self, path: &str) -> Result<bool, ToolboxError> {
+        match self.stat(path).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => Ok(false),
+            // Below a file there is nothing.
+            Err(error) if error.to_string().contains("not a directory") => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a directory.
+    pub async fn make_dir(&self, path: &str, how: MakeDir) -> Result<Entry, ToolboxError> {
+        check(path)?;
+        if !how.parents {
+            let parent = self.stat(parent_of(path)).await?;
+            let found = self.real_kind(&parent).await?;
+            if found != atoll_agentapi::EntryKind::Directory {
+                return Err(ToolboxError::Invalid(format!("path '{}' is not a directory", parent_of(path))));
+            }
+        }
+        match self.toolbox.agent.make_dir(path, self.user(), how.mode).await.map_err(ToolboxError::file) {
+            Err(error) if how.parents && error.kind() == atoll_model::ErrorKind::Exists => {
+                self.stat(path).await
+            }
+            made => made,
+        }
+    }
+
+    /// Removes a file or link, or (`recursive`) a directory with all below it. An empty directory needs no `recursive`.
+    pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), ToolboxError> {
+        let entry = self.stat(path).await?;
+        if !recursive && entry.kind == atoll_agentapi::EntryKind::Directory {
+            let (below, _) =
+                self.toolbox.agent.list_dir(path, self.user(), 1).await.map_err(ToolboxError::file)?;
+            if !below.is_empty() {
+                let message = format!("path '{path}' is a directory and not empty; remove it recursively");
+                return Err(ToolboxError::Invalid(message));
+            }
+        }
+        self.toolbox.agent.remove(path, self.user()).await.map_err(ToolboxError::file)
+    }
+
+    /// Writes a whole file; its parents are made.
+    pub async fn write(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+        content: impl Into<Bytes>,
+    ) -> Result<(), ToolboxError> {
+        check(path)?;
+        self.toolbox.agent.write_bytes(path, self.user(), mode, content).await.map_err(ToolboxError::file)
+    }
+
+    /// Renames. Without `overwrite` nothing may be at the destination.
+    pub async fn move_to(&self, from: &str, to: &str, overwrite: bool) -> Result<Entry, ToolboxError> {
+        check(from)?;
+        check(to)?;
+        let (agent, user) = (&self.toolbox.agent, self.user());
+        let moved = if overwrite {
+            agent.move_entry(from, to, user).await
+        } else {
+            agent.move_new(from, to, user).await
+        };
+        moved.map_err(ToolboxError::file)
+    }
+
+    /// Copies.
+    pub async fn copy(&self, from: &str, to: &str, how: CopyHow) -> Result<Entry, ToolboxError> {
+        check(from)?;
+        check(to)?;
+        let CopyHow { recursive, overwrite } = how;
+        let copied = self.toolbox.agent.copy(from, to, self.user(), recursive, overwrite).await;
+        copied.map_err(ToolboxError::file)
+    }
+
+    /// Changes mode, owner or group; at least one of them.
+    pub async fn change(&self, path: &str, change: &Change) -> Result<Entry, ToolboxError> {
+        check(path)?;
+        if change.mode.is_none() && change.owner.is_none() && change.group.is_none() {
+            return Err(ToolboxError::Invalid("mode, owner or group must be given".into()));
+        }
+        let Change { mode, owner, group } = change;
+        let changed =
+            self.toolbox.agent.change(path, self.user(), *mode, owner.as_deref(), group.as_deref()).await;
+        changed.map_err(ToolboxError::file)
+    }
+
+    fn user(&self) -> Option<&str> {
+        self.toolbox.user()
+    }
+
+    /// What an entry is once its link is followed. A list of a directory is the agent's own test for one.
+    async fn real_kind(&self, entry: &Entry) -> Result<atoll_agentapi::EntryKind, ToolboxError> {
+        use atoll_agentapi::EntryKind;
+        if entry.kind != EntryKind::Symlink {
+            return Ok(entry.kind);
+        }
+        match self.toolbox.agent.list_dir(&entry.path, self.user(), 1).await {
+            Ok(_) => Ok(EntryKind::Directory),
+            Err(_) => Ok(EntryKind::Other),
+        }
+    }
+}
+
+fn check(path: &str) -> Result<(), ToolboxError> {
+    if path.is_empty() || path.len() > PATH_MAX || path.contains('\0') {
+        let message = format!("path must have 1 to {PATH_MAX} bytes and hold no NUL byte");
+        return Err(ToolboxError::Invalid(message));
+    }
+    Ok(())
+}
+
+fn parent_of(path: &str) -> &str {
+    let trimmed = path.trim_end_matches('/');
+    match trimmed.rfind('/') {
+        Some(0) => "/",
+        Some(cut) => &trimmed[..cut],
+        None if trimmed.is_empty() => "/",
+        None => "~",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parents_are_what_a_path_says() {
+        assert_eq!(["/a/b/", "/a", "/", "a", "~/x/y"].map(parent_of), ["/a", "/", "/", "~", "~/x"]);
+    }
+}

@@ -1,0 +1,207 @@
+//! Parts of a file: by bytes, or by lines from its beginning or end.
+
+use atoll_agentapi::{FileReader, Range};
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
+
+use super::{Files, check};
+use crate::ToolboxError;
+
+/// LIMIT: lines are counted in memory; a line longer than this is cut off.
+const LINES_MAX: u64 = 16 << 20;
+/// How much of the end of a file is looked at first for its last lines, and then that much more.
+const TAIL_STEP: u64 = 64 << 10;
+
+/// Which part of a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Part {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Bytes from `offset`, at most `limit` of them.
+    Bytes {
+        /// The first byte; behind the end there is nothing.
+        offset: u64,
+        /// How many at most.
+        limit: Option<u64>,
+    },
+    /// So many lines from the beginning.
+    Head(u64),
+    /// So many lines before the end.
+    Tail(u64),
+}
+
+/// A part of a file that is being read.
+pub struct FileBody {
+    /// Bytes that will come.
+    pub len: u64,
+    /// Bytes of the whole file when it was opened; 0 where it was not looked at.
+    pub size: u64,
+    stream: BoxStream<'static, Result<Bytes, ToolboxError>>,
+}
+
+impl std::fmt::Debug for FileBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileBody").field("len", &self.len).field("size", &self.size).finish_non_exhaustive()
+    }
+}
+
+impl FileBody {
+    /// The bytes; it ends after an error.
+    pub fn into_stream(self) -> impl Stream<Item = Result<Bytes, ToolboxError>> + Send + 'static {
+        self.stream
+    }
+
+    fn of(bytes: Vec<u8>, size: u64) -> Self {
+        let len = bytes.len() as u64;
+        let once = futures::stream::once(async move { Ok(Bytes::from(bytes)) });
+        Self { len, size, stream: once.boxed() }
+    }
+
+    fn reading(reader: FileReader) -> Self {
+        let (len, size) = (reader.len, reader.size);
+        Self {
+            len,
+            size,
+            stream: reader.into_stream().map(|chunk| chunk.map_err(ToolboxError::file)).boxed(),
+        }
+    }
+}
+
+impl Files<'_> {
+    /// Opens a part of a file.
+    pub async fn read(&self, path: &str, part: Part) -> Result<FileBody, ToolboxError> {
+        match part {
+            Part::Whole => Ok(FileBody::reading(self.open(path, None).await?)),
+            Part::Bytes { offset: 0, limit: None } => Ok(FileBody::reading(self.open(path, None).await?)),
+            Part::Bytes { offset, limit } => self.bytes(path, offset, limit).await,
+            Part::Head(lines) => self.head(path, lines).await,
+            Part::Tail(lines) => self.tail(path, lines).await,
+        }
+    }
+
+    /// A part of a file in memory, if it has at most `max` bytes.
+    pub async fn read_bytes(&self, path: &str, part: Part, max: u64) -> Result<Vec<u8>, ToolboxError> {
+        let body = self.read(path, part).await?;
+        if body.len > max {
+            return Err(ToolboxError::TooLarge { what: format!("path '{path}'"), max });
+        }
+        let mut whole = Vec::new();
+        let mut stream = body.stream;
+        while let Some(chunk) = stream.next().await {
+            whole.extend_from_slice(&chunk?);
+        }
+        Ok(whole)
+    }
+
+    async fn open(&self, path: &str, range: Option<Range>) -> Result<FileReader, ToolboxError> {
+        check(path)?;
+        self.toolbox.agent.read_file(path, self.user(), range).await.map_err(ToolboxError::file)
+    }
+
+    async fn bytes(&self, path: &str, offset: u64, limit: Option<u64>) -> Result<FileBody, ToolboxError> {
+        // The agent refuses a range behind the end; whoever reads piece by piece wants an empty last one. The size comes
+        // from opening the file itself, since a link has a size of its own.
+        let size = self.open(path, None).await?.size;
+        if offset >= size || limit == Some(0) {
+            return Ok(FileBody::of(Vec::new(), size));
+        }
+        Ok(FileBody::reading(self.open(path, Some(Range { start: offset, len: limit })).await?))
+    }
+
+    async fn head(&self, path: &str, lines: u64) -> Result<FileBody, ToolboxError> {
+        let mut reader = self.open(path, None).await?;
+        let size = reader.size;
+        let mut kept = Vec::new();
+        let mut left = lines;
+        while left > 0 && (kept.len() as u64) < LINES_MAX {
+            let Some(chunk) = reader.next().await else { break };
+            let chunk = chunk.map_err(ToolboxError::file)?;
+            let (end, ended) = first_lines(&chunk, left);
+            kept.extend_from_slice(&chunk[..end]);
+            left -= ended;
+        }
+        Ok(FileBody::of(kept, size))
+    }
+
+    async fn tail(&self, path: &str, lines: u64) -> Result<FileBody, ToolboxError> {
+        let size = self.open(path, None).await?.size;
+        let mut span = TAIL_STEP;
+        loop {
+            let start = size.saturating_sub(span.min(LINES_MAX));
+            let range = (start > 0).then_some(Range { start, len: Some(size - start) });
+            let reader = self.open(path, range).await?;
+            let bytes = reader.read_to_end(u64::MAX).await.map_err(ToolboxError::file)?;
+            let from = last_lines(&bytes, lines);
+            // Whole lines are there once one before them is seen too, or nothing is before them.
+            if from > 0 || start == 0 || span >= LINES_MAX {
+                return Ok(FileBody::of(bytes[from..].to_vec(), size));
+            }
+            span = span.saturating_mul(4);
+        }
+    }
+}
+
+/// Where the first `lines` lines of a piece end, and how many ended in it.
+fn first_lines(bytes: &[u8], lines: u64) -> (usize, u64) {
+    let mut ended = 0;
+    for (at, byte) in bytes.iter().enumerate() {
+        if *byte == b'\n' {
+            ended += 1;
+            if ended == lines {
+                return (at + 1, ended);
+            }
+        }
+    }
+    (bytes.len(), ended)
+}
+
+/// Where the last `lines` lines begin. The end of the last line is not a line of its own.
+fn last_lines(bytes: &[u8], lines: u64) -> usize {
+    if lines == 0 {
+        return bytes.len();
+    }
+    let mut seen = 0;
+    let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    for (at, byte) in body.iter().enumerate().rev() {
+        if *byte == b'\n' {
+            seen += 1;
+            if seen == lines {
+                return at + 1;
+            }
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_counted_from_both_ends() {
+        assert_eq!(first_lines(b"a\nb\nc", 2), (4, 2));
+        assert_eq!(first_lines(b"a\nb", 5), (3, 1));
+        assert_eq!(&b"a\nb\nc\n"[last_lines(b"a\nb\nc\n", 2)..], b"b\nc\n");
+        assert_eq!(&b"a\nb\nc"[last_lines(b"a\nb\nc", 1)..], b"c");
+        assert_eq!(last_lines(b"a\n", 0), 2);
+        assert_eq!(last_lines(b"", 3), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn head_and_tail_agree_with_splitting(text in "[ab\n]{0,40}", count in 0u64..6) {
+            let lines: Vec<&str> = text.split_inclusive('\n').collect();
+            let count_us = usize::try_from(count).unwrap_or(0);
+            let head: String = lines.iter().take(count_us).copied().collect();
+            let tail: String = lines[lines.len().saturating_sub(count_us)..].concat();
+            if count > 0 {
+                prop_assert_eq!(&text[..first_lines(text.as_bytes(), count).0], head);
+            }
+            prop_assert_eq!(&text[last_lines(text.as_bytes(), count)..], tail);
+        }
+    }
+}

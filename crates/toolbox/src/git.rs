@@ -1,0 +1,282 @@
+//! Git, by the sandbox's own program.
+//!
+//! Every call is one `git` with a list of arguments. A ref or an address that begins with `-` is refused, paths stand behind
+//! `--`, nothing is asked at a terminal. Credentials travel in the environment of that one process, to a helper that answers
+//! for the host of the address alone; they are never an argument and never end up in a repository's settings.
+
+mod branches;
+mod clone;
+mod commits;
+mod credentials;
+mod status;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_agentapi::Output;
+
+pub use branches::{BranchQuery, Branches, Scope};
+pub use clone::{CloneFrom, Pull, Push, Remote};
+pub use commits::{Commit, Committed, DiffOf, LogQuery, NewCommit, Reset, ResetMode, Restore};
+pub use credentials::Credentials;
+pub use status::{FileState, State, Status};
+
+use crate::command::Command;
+use crate::error::said;
+use crate::{Toolbox, ToolboxError};
+
+/// LIMIT: a repository of any size answers within this, also on a starved machine.
+const LOCAL_LIMIT: Duration = Duration::from_secs(120);
+/// LIMIT: a large clone over a slow line.
+const REMOTE_LIMIT: Duration = Duration::from_secs(1800);
+
+const HINT: &str = "install git inside (apt-get install git), or use a template that has it, such as debian";
+
+/// Git in one folder.
+#[derive(Debug)]
+pub struct Git<'a> {
+    toolbox: &'a Toolbox,
+    path: String,
+    limit: Option<Duration>,
+}
+
+/// What git said and how it ended. A failure of git is an answer too: [`GitOutput::checked`] makes an error of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GitOutput {
+    /// Standard output. Bytes that are no UTF-8 are replaced.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+    /// 0: it did what was asked.
+    pub exit_code: i32,
+    /// Output was longer than is kept.
+    pub truncated: bool,
+}
+
+impl GitOutput {
+    /// Both streams, one after the other, as a person would read them.
+    pub fn output(&self) -> String {
+        match (self.stdout.is_empty(), self.stderr.is_empty()) {
+            (false, true) => self.stdout.clone(),
+            (true, _) => self.stderr.clone(),
+            (false, false) => {
+                let gap = if self.stdout.ends_with('\n') { "" } else { "\n" };
+                format!("{}{gap}{}", self.stdout, self.stderr)
+            }
+        }
+    }
+
+    /// A failure as an error, by what git says of it.
+    pub fn checked(self) -> Result<Self, ToolboxError> {
+        if self.exit_code == 0 { Ok(self) } else { Err(self.failure()) }
+    }
+
+    fn failure(&self) -> ToolboxError {
+        let text = said(&self.output());
+        let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
+        if has(&[
+            "Authentication failed",
+            "could not read Username",
+            "could not read Password",
+            "terminal prompts disabled",
+        ]) {
+            ToolboxError::Unauthenticated(text)
+        } else if has(&["already exists", "already checked out"]) {
+            ToolboxError::Exists(text)
+        } else if has(&[
+            "CONFLICT",
+            "[rejected]",
+            "would be overwritten",
+            "non-fast-forward",
+            "not fully merged",
+            "unmerged",
+        ]) {
+            ToolboxError::Conflict(text)
+        } else if has(&[
+            "not a git repository",
+            "cannot change to",
+            "did not match any file",
+            "not found",
+            "does not exist",
+            "unknown revision",
+            "bad revision",
+            "No such",
+        ]) {
+            ToolboxError::NotFound(text)
+        } else {
+            ToolboxError::Invalid(text)
+        }
+    }
+}
+
+impl<'a> Git<'a> {
+    pub(crate) fn new(toolbox: &'a Toolbox, path: String) -> Self {
+        Self { toolbox, path, limit: None }
+    }
+
+    /// Another time limit than the usual one.
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        Self { limit: Some(limit), ..self }
+    }
+
+    /// Makes a repository here.
+    pub async fn init(&self, bare: bool, branch: Option<&str>) -> Result<GitOutput, ToolboxError> {
+        let mut args = words(["init"]);
+        if bare {
+            args.push("--bare".into());
+        }
+        if let Some(branch) = branch {
+            args.push(format!("--initial-branch={}", reference(branch)?));
+        }
+        args.extend(["--".into(), self.folder().await?]);
+        self.anywhere(args, LOCAL_LIMIT, BTreeMap::new()).await
+    }
+
+    /// A setting of this repository, or of the user with `global`; `None` where there is none.
+    pub async fn config_get(&self, key: &str, global: bool) -> Result<Option<String>, ToolboxError> {
+        let scope = if global { "--global" } else { "--local" };
+        let output = self.here(words(["config", scope, "--get", plain("key", key)?])).await?;
+        match output.exit_code {
+            0 => Ok(Some(output.stdout.trim_end_matches('\n').to_owned())),
+            1 => Ok(None),
+            _ => Err(output.failure()),
+        }
+    }
+
+    /// Changes a setting.
+    pub async fn config_set(&self, key: &str, value: &str, global: bool) -> Result<GitOutput, ToolboxError> {
+        let scope = if global { "--global" } else { "--local" };
+        self.here(words(["config", scope, "--replace-all", "--", plain("key", key)?, value])).await
+    }
+
+    /// Runs git in the folder.
+    async fn here(&self, args: Vec<String>) -> Result<GitOutput, ToolboxError> {
+        self.here_with(args, LOCAL_LIMIT, BTreeMap::new()).await
+    }
+
+    async fn here_with(
+        &self,
+        args: Vec<String>,
+        limit: Duration,
+        env: BTreeMap<String, String>,
+    ) -> Result<GitOutput, ToolboxError> {
+        let mut all = vec!["-C".to_owned(), self.folder().await?];
+        all.extend(args);
+        self.anywhere(all, limit, env).await
+    }
+
+    async fn anywhere(
+        &self,
+        args: Vec<String>,
+        limit: Duration,
+        env: BTreeMap<String, String>,
+    ) -> Result<GitOutput, ToolboxError> {
+        let mut all = words(["--no-pager", "-c", "core.quotePath=false", "-c", "color.ui=false"]);
+        all.extend(args);
+        let limit = self.limit.unwrap_or(limit);
+        let command = Command { program: "git", args: all, env: environment(env), limit, hint: HINT };
+        Ok(self.toolbox.run(command).await?.into())
+    }
+
+    /// The folder as git takes it: `~` is the user's home, as it is for files.
+    async fn folder(&self) -> Result<String, ToolboxError> {
+        if self.path.is_empty() || self.path.contains('\0') {
+            return Err(ToolboxError::Invalid("path must not be empty and must hold no NUL byte".into()));
+        }
+        let below = match self.path.strip_prefix('~') {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
+            // A folder whose name looks like an option is still a folder.
+            _ if self.path.starts_with('-') => return Ok(format!("./{}", self.path)),
+            _ => return Ok(self.path.clone()),
+        };
+        let home = self.toolbox.agent.stat("~", self.toolbox.user()).await.map_err(ToolboxError::file)?;
+        Ok(format!("{}{below}", String::from_utf8_lossy(&home.path)))
+    }
+}
+
+/// Nothing is asked, nothing is translated, and looking at a repository does not write to it.
+fn environment(mut env: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let fixed = [
+        ("GIT_TERMINAL_PROMPT", "0"),
+        ("GIT_ASKPASS", ""),
+        ("SSH_ASKPASS", ""),
+        ("GIT_OPTIONAL_LOCKS", "0"),
+        ("GIT_EDITOR", "true"),
+        ("LC_ALL", "C.UTF-8"),
+    ];
+    env.extend(fixed.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    env
+}
+
+impl From<Output> for GitOutput {
+    fn from(output: Output) -> Self {
+        Self {
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            exit_code: output.status.shell_code(),
+            truncated: output.dropped > 0,
+        }
+    }
+}
+
+fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
+/// A branch, tag, commit or range: never an option.
+fn reference(text: &str) -> Result<&str, ToolboxError> {
+    plain("a branch or revision", text)
+}
+
+fn plain<'t>(what: &str, text: &'t str) -> Result<&'t str, ToolboxError> {
+    if text.is_empty() || text.starts_with('-') || text.chars().any(char::is_control) {
+        let message = format!("{what} must not be empty, begin with '-' or hold control characters");
+        return Err(ToolboxError::Invalid(message));
+    }
+    Ok(text)
+}
+
+/// Paths behind `--`; an empty list would mean something else to git than to whoever sent it.
+fn paths(files: &[String]) -> Result<Vec<String>, ToolboxError> {
+    if files.is_empty() || files.iter().any(|file| file.is_empty() || file.contains('\0')) {
+        return Err(ToolboxError::Invalid("files must name at least one path, none of them empty".into()));
+    }
+    Ok(std::iter::once("--".to_owned()).chain(files.iter().cloned()).collect())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn output(stdout: &str, stderr: &str, exit_code: i32) -> GitOutput {
+        GitOutput { stdout: stdout.into(), stderr: stderr.into(), exit_code, truncated: false }
+    }
+
+    #[test]
+    fn options_are_not_references() {
+        for bad in ["", "-b", "--upload-pack=evil", "a\nb", "a\0"] {
+            assert!(reference(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(reference("feature/x").unwrap(), "feature/x");
+        assert!(paths(&[]).is_err());
+        assert_eq!(paths(&["-f".into()]).unwrap(), ["--", "-f"]);
+    }
+
+    #[test]
+    fn both_streams_are_read_as_a_person_would() {
+        assert_eq!(output("a", "b\n", 0).output(), "a\nb\n");
+        assert_eq!(output("", "b\n", 0).output(), "b\n");
+    }
+
+    #[test]
+    fn failures_are_told_apart_by_what_git_says() {
+        use atoll_model::ErrorKind as K;
+        let kind = |text: &str| output("", text, 128).checked().unwrap_err().kind();
+        assert_eq!(kind("fatal: not a git repository (or any of the parent directories): .git"), K::NotFound);
+        assert_eq!(kind("fatal: Authentication failed for 'https://x/'"), K::Unauthenticated);
+        assert_eq!(kind(" ! [rejected]        main -> main (fetch first)"), K::Conflict);
+        assert_eq!(kind("fatal: a branch named 'x' already exists"), K::Exists);
+    }
+}

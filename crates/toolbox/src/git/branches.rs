@@ -1,0 +1,103 @@
+//! Branches: list, make, check out, delete.
+
+use super::{Git, GitOutput, reference, words};
+use crate::ToolboxError;
+
+/// Which branches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Of this repository.
+    #[default]
+    Local,
+    /// Of its remotes, as last seen.
+    Remote,
+    /// Both.
+    All,
+}
+
+/// Which branches to list.
+#[derive(Debug, Clone, Default)]
+pub struct BranchQuery {
+    /// Of whom.
+    pub scope: Scope,
+    /// Only those that hold this commit.
+    pub contains: Option<String>,
+    /// Only those that do not hold this commit.
+    pub not_contains: Option<String>,
+}
+
+/// The local branches.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Branches {
+    /// By name.
+    pub names: Vec<String>,
+    /// The one that is checked out.
+    pub current: Option<String>,
+}
+
+impl Git<'_> {
+    /// Lists branches as git shows them.
+    pub async fn branches(&self, query: &BranchQuery) -> Result<GitOutput, ToolboxError> {
+        let mut args = words(["branch", "--list", "--no-column"]);
+        match query.scope {
+            Scope::Local => {}
+            Scope::Remote => args.push("--remotes".into()),
+            Scope::All => args.push("--all".into()),
+        }
+        if let Some(commit) = &query.contains {
+            args.push(format!("--contains={}", reference(commit)?));
+        }
+        if let Some(commit) = &query.not_contains {
+            args.push(format!("--no-contains={}", reference(commit)?));
+        }
+        self.here(args).await
+    }
+
+    /// The local branches by name. A repository without a commit has the one that its first will be on.
+    pub async fn list_branches(&self) -> Result<Branches, ToolboxError> {
+        let format = "--format=%(refname:short)";
+        let listed = self.here(words(["for-each-ref", format, "refs/heads/"])).await?.checked()?;
+        let mut names: Vec<String> = listed.stdout.lines().map(str::to_owned).collect();
+        let head = self.here(words(["symbolic-ref", "--quiet", "--short", "HEAD"])).await?;
+        let current = Some(head.stdout.trim_end().to_owned()).filter(|name| !name.is_empty());
+        if let Some(current) = &current
+            && !names.contains(current)
+        {
+            names.push(current.clone());
+        }
+        Ok(Branches { names, current })
+    }
+
+    /// Makes a branch at `base`, or where the folder stands.
+    pub async fn create_branch(
+        &self,
+        name: &str,
+        base: Option<&str>,
+        checkout: bool,
+    ) -> Result<GitOutput, ToolboxError> {
+        let name = reference(name)?;
+        let mut args = if checkout { words(["checkout", "-b", name]) } else { words(["branch", name]) };
+        if let Some(base) = base {
+            args.push(reference(base)?.to_owned());
+        }
+        if checkout {
+            args.push("--".into());
+        }
+        self.here(args).await
+    }
+
+    /// Checks a branch or revision out; with `create` a new branch.
+    pub async fn checkout(&self, branch: &str, create: bool) -> Result<GitOutput, ToolboxError> {
+        if create {
+            return self.create_branch(branch, None, true).await;
+        }
+        // The dashes say that it is no path; a branch of a remote is still found by its name.
+        self.here(words(["checkout", reference(branch)?, "--"])).await
+    }
+
+    /// Deletes a branch; with `force` also one whose commits are nowhere else.
+    pub async fn delete_branch(&self, name: &str, force: bool) -> Result<GitOutput, ToolboxError> {
+        let how = if force { "-D" } else { "-d" };
+        self.here(words(["branch", how, "--", reference(name)?])).await
+    }
+}

@@ -1,0 +1,59 @@
+//! Git, search and the code interpreter, composed from a sandbox's processes and files.
+//!
+//! A front gets the agent of a sandbox from the service (authorised, awake, counted as busy), makes a [`Toolbox`] of it for
+//! one request, and renders what it answers. Nothing here keeps state on the host: what must live longer than a request, an
+//! interpreter's context for example, lives in the sandbox and is found there again.
+//!
+//! It never runs a program on the host, never builds a shell line out of what it was given, and trusts no byte that comes
+//! out of a sandbox.
+
+mod command;
+mod error;
+mod files;
+mod git;
+
+use atoll_agentapi::AgentClient;
+
+pub use error::ToolboxError;
+pub use files::{
+    Change, CopyHow, Edit, Edited, FileBody, Files, Found, Grep, ListQuery, Listing, MakeDir, Match, Node,
+    Part, Replaced,
+};
+pub use git::{
+    BranchQuery, Branches, CloneFrom, Commit, Committed, Credentials, DiffOf, FileState, Git, GitOutput,
+    LogQuery, NewCommit, Pull, Push, Remote, Reset, ResetMode, Restore, Scope, State, Status,
+};
+
+/// The tools of one sandbox, for one request.
+#[derive(Debug)]
+pub struct Toolbox {
+    agent: AgentClient,
+    user: Option<String>,
+}
+
+impl Toolbox {
+    /// Over the agent of a sandbox that runs, as its default user.
+    pub fn new(agent: AgentClient) -> Self {
+        Self { agent, user: None }
+    }
+
+    /// As another user of the sandbox; `None`: its default user.
+    #[must_use]
+    pub fn as_user(self, user: Option<String>) -> Self {
+        Self { user, ..self }
+    }
+
+    /// Git in a folder of the sandbox; for a clone, the folder to be made. Relative: below the working directory.
+    pub fn git(&self, path: impl Into<String>) -> Git<'_> {
+        Git::new(self, path.into())
+    }
+
+    /// Files of the sandbox.
+    pub fn files(&self) -> Files<'_> {
+        Files::new(self)
+    }
+
+    fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+}
