@@ -1,0 +1,434 @@
+//! Files of a sandbox: every call is a POST. Small ones are here, content goes by [`content`].
+
+use atoll_model::Principal;
+use atoll_service::SandboxAgent;
+use atoll_toolbox::{
+    Change, CopyHow, Edit, Entry, EntryKind, Grep, ListQuery, MakeDir, Match, Node, Replaced, Toolbox, ToolboxError,
+};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::post;
+use serde::{Deserialize, Serialize};
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::output::{Answer, Items, ok, text};
+
+mod content;
+mod multipart;
+
+pub(crate) fn routes() -> Router<App> {
+    let at = |op: &str| format!("/v1/sandbox/{{id}}/filesystem/{op}");
+    Router::new()
+        .route(&at("ls"), post(ls))
+        .route(&at("stat"), post(stat))
+        .route(&at("mkdir"), post(mkdir))
+        .route(&at("write-file"), post(content::write_file))
+        .route(&at("write-files"), post(content::write_files))
+        .route(&at("read-file"), post(content::read_file))
+        .route(&at("read-files"), post(content::read_files))
+        .route(&at("delete"), post(delete))
+        .route(&at("set-permissions"), post(set_permissions))
+        .route(&at("glob"), post(glob))
+        .route(&at("grep"), post(grep))
+        .route(&at("edit-file"), post(edit_file))
+        .route(&at("edit-files"), post(edit_files))
+        .route(&at("move"), post(move_path))
+        .route(&at("copy"), post(copy))
+        .route(&at("exists"), post(exists))
+        .route(&at("tree"), post(tree))
+}
+
+/// The tools of a sandbox that is awake for as long as this is held.
+pub(crate) struct Awake {
+    pub(crate) toolbox: Toolbox,
+    pub(crate) sandbox: SandboxAgent,
+}
+
+pub(crate) async fn awake(app: &App, who: &Principal, id: &str) -> Result<Awake, ApiError> {
+    let sandbox = app.service.agent(who, id).await?;
+    Ok(Awake { toolbox: Toolbox::new(sandbox.client.clone()), sandbox })
+}
+
+#[derive(Debug, Serialize)]
+struct FileInfo {
+    name: String,
+    path: String,
+    is_dir: bool,
+    size: u64,
+    /// Octal digits.
+    mode: String,
+    /// Unix seconds.
+    mtime: i64,
+    owner: String,
+    group: String,
+    is_symlink: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link_target: Option<String>,
+}
+
+impl From<Entry> for FileInfo {
+    fn from(entry: Entry) -> Self {
+        Self {
+            name: text(&entry.name),
+            path: text(&entry.path),
+            is_dir: entry.kind == EntryKind::Directory,
+            size: entry.size,
+            mode: format!("{:o}", entry.mode & 0o7777),
+            mtime: entry.modified_at_ms.div_euclid(1_000),
+            owner: entry.owner,
+            group: entry.group,
+            is_symlink: entry.kind == EntryKind::Symlink,
+            link_target: entry.symlink_target.as_deref().map(text),
+        }
+    }
+}
+
+/// Octal digits as people write modes.
+fn mode(field: &'static str, digits: Option<&str>) -> Result<Option<u32>, ApiError> {
+    let Some(digits) = digits else { return Ok(None) };
+    let octal = digits.strip_prefix("0o").unwrap_or(digits);
+    match u32::from_str_radix(octal, 8) {
+        Ok(mode) if mode <= 0o7777 && octal.bytes().all(|b| b.is_ascii_digit()) => Ok(Some(mode)),
+        Ok(_) | Err(_) => Err(ApiError::field(field, "must be octal digits such as 644")),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct LsBody {
+    path: String,
+    #[serde(default)]
+    recursive: bool,
+    #[serde(default)]
+    exclude: Option<Vec<String>>,
+}
+
+async fn ls(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<LsBody>,
+) -> Result<Answer<Items<FileInfo>>, ApiError> {
+    let awake = awake(&app, &who, &id).await?;
+    let query = ListQuery {
+        depth: if body.recursive { None } else { Some(1) },
+        exclude: body.exclude.unwrap_or_default(),
+    };
+    let found = awake.toolbox.files().list(&body.path, &query).await?;
+    Ok(ok(Items { items: found.entries.into_iter().map(FileInfo::from).collect() }))
+}
+
+#[derive(Debug, Deserialize)]
+struct PathBody {
+    path: String,
+}
+
+async fn stat(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<PathBody>,
+) -> Result<Answer<FileInfo>, ApiError> {
+    let awake = awake(&app, &who, &id).await?;
+    Ok(ok(awake.toolbox.files().stat(&body.path).await?.into()))
+}
+
+#[derive(Debug, Serialize)]
+struct Exists {
+    exists: bool,
+}
+
+async fn exists(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<PathBody>,
+) -> Result<Answer<Exists>, ApiError> {
+    let awake = awake(&app, &who, &id).await?;
+    Ok(ok(Exists { exists: awake.toolbox.files().exists(&body.path).await? }))
+}
+
+#[derive(Debug, Deserialize)]
+struct MkdirBody {
+    path: String,
+    #[serde(default)]
+    recursive: bool,
+    #[serde(default)]
+    permissions: Option<String>,
+}
+
+async fn mkdir(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<MkdirBody>,
+) -> Result<StatusCode, ApiError> {
+    let how = MakeDir { parents: body.recursive, mode: mode("permissions", body.permissions.as_deref())? };
+    let awake = awake(&app, &who, &id).await?;
+    awake.toolbox.files().make_dir(&body.path, how).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Deserialize)]
+struct DeleteBody {
+    path: String,
+    #[serde(default)]
+    recursive: bool,
+}
+
+async fn delete(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<DeleteBody>,
+) -> Result<StatusCode, ApiError> {
+    let awake = awake(&app, &who, &id).await?;
+    awake.toolbox.files().remove(&body.path, body.recursive).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Deserialize)]
+struct PermissionsBody {
+    path: String,
+    #[serde(default)]
+    mode: Option<String>,
+    #[serde(default)]
+    owner: Option<String>,
+    #[serde(default)]
+    group: Option<String>,
+}
+
+async fn set_permissions(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<PermissionsBody>,
+) -> Result<StatusCode, ApiError> {
+    let change =
+        Change { mode: mode("mode", body.mode.as_deref())?, owner: body.owner, group: body.group };
+    if change.mode.is_none() && change.owner.is_none() && change.group.is_none() {
+        return Err(ApiError::field("mode", "mode, owner or group is required"));
+    }
+    let awake = awake(&app, &who, &id).await?;
+    awake.toolbox.files().change(&body.path, &change).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Deserialize)]
+struct GlobBody {
+    path: String,
+    pattern: String,
+    #[serde(default)]
+    exclude: Option<Vec<String>>,
+}
+
+async fn glob(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<GlobBody>,
+) -> Result<Answer<Items<String>>, ApiError> {
+    let awake = awake(&app, &who, &id).await?;
+    let exclude = body.exclude.unwrap_or_default();
+    let found = awake.toolbox.files().glob(&body.path, &body.pattern, &exclude).await?;
+    Ok(ok(Items { items: found.items }))
+}
+
+#[derive(Debug, Deserialize)]
+struct GrepBody {
+    path: String,
+    pattern: String,
+    #[serde(default)]
+    include: Option<String>,
+    #[serde(default)]
+    exclude: Option<Vec<String>>,
+}
+
+#[derive(Debug, Serialize)]
+struct SearchMatch {
+    path: String,
+    line: u64,
+    content: String,
+}
+
+impl From<Match> for SearchMatch {
+    fn from(Match { path, line, content }: Match) -> Self {
+        Self { path, line, content }
+    }
+}
+
+async fn grep(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<GrepBody>,
+) -> Result<Answer<Items<SearchMatch>>, ApiError> {
+    let awake = awake(&app, &who, &id).await?;
+    let grep = Grep {
+        pattern: body.pattern,
+        include: body.include.into_iter().collect(),
+        exclude: body.exclude.unwrap_or_default(),
+        ..Grep::default()
+    };
+    let found = awake.toolbox.files().grep(&body.path, &grep).await?;
+    Ok(ok(Items { items: found.items.into_iter().map(SearchMatch::from).collect() }))
+}
+
+#[derive(Debug, Deserialize)]
+struct EditBody {
+    path: String,
+    #[serde(default)]
+    edits: Vec<EditOne>,
+}
+
+#[derive(Debug, Deserialize)]
+struct EditOne {
+    find: String,
+    #[serde(default)]
+    replace: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Edited {
+    diff: String,
+    replacements: u64,
+}
+
+async fn edit_file(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<EditBody>,
+) -> Result<Answer<Edited>, ApiError> {
+    let awake = awake(&app, &who, &id).await?;
+    let edits: Vec<Edit> =
+        body.edits.into_iter().map(|EditOne { find, replace }| Edit { find, replace }).collect();
+    let edited = awake.toolbox.files().edit(&body.path, &edits).await?;
+    Ok(ok(Edited { diff: edited.diff, replacements: edited.replacements }))
+}
+
+#[derive(Debug, Deserialize)]
+struct EditFilesBody {
+    files: Vec<String>,
+    find: String,
+    #[serde(default)]
+    replace: String,
+}
+
+#[derive(Debug, Serialize)]
+struct EditedFile {
+    file: String,
+    success: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl From<Replaced> for EditedFile {
+    fn from(Replaced { file, outcome }: Replaced) -> Self {
+        let error = outcome.err().map(|error: ToolboxError| error.to_string());
+        Self { file, success: error.is_none(), error }
+    }
+}
+
+async fn edit_files(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<EditFilesBody>,
+) -> Result<Answer<Items<EditedFile>>, ApiError> {
+    let awake = awake(&app, &who, &id).await?;
+    let done = awake.toolbox.files().replace(&body.files, &body.find, &body.replace).await;
+    Ok(ok(Items { items: done.into_iter().map(EditedFile::from).collect() }))
+}
+
+#[derive(Debug, Deserialize)]
+struct FromToBody {
+    src_path: String,
+    dst_path: String,
+    #[serde(default)]
+    recursive: bool,
+    #[serde(default)]
+    overwrite: Option<bool>,
+}
+
+async fn move_path(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<FromToBody>,
+) -> Result<StatusCode, ApiError> {
+    let awake = awake(&app, &who, &id).await?;
+    awake.toolbox.files().move_to(&body.src_path, &body.dst_path, body.overwrite.unwrap_or(false)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn copy(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<FromToBody>,
+) -> Result<StatusCode, ApiError> {
+    let how = CopyHow { recursive: body.recursive, overwrite: body.overwrite.unwrap_or(false) };
+    let awake = awake(&app, &who, &id).await?;
+    awake.toolbox.files().copy(&body.src_path, &body.dst_path, how).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Deserialize)]
+struct TreeBody {
+    path: String,
+    #[serde(default)]
+    max_depth: Option<u32>,
+    #[serde(default)]
+    exclude: Option<Vec<String>>,
+}
+
+#[derive(Debug, Serialize)]
+struct TreeEntry {
+    name: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    children: Option<Vec<TreeEntry>>,
+}
+
+impl From<Node> for TreeEntry {
+    fn from(node: Node) -> Self {
+        Self {
+            name: node.name,
+            kind: if node.is_dir { "directory" } else { "file" },
+            children: node.children.map(|below| below.into_iter().map(Self::from).collect()),
+        }
+    }
+}
+
+async fn tree(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<TreeBody>,
+) -> Result<Answer<Items<TreeEntry>>, ApiError> {
+    let awake = awake(&app, &who, &id).await?;
+    let exclude = body.exclude.unwrap_or_default();
+    let nodes = awake.toolbox.files().tree(&body.path, body.max_depth, &exclude).await?;
+    Ok(ok(Items { items: nodes.into_iter().map(TreeEntry::from).collect() }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_octal_digits() {
+        assert_eq!(mode("mode", None).unwrap(), None);
+        assert_eq!(mode("mode", Some("755")).unwrap(), Some(0o755));
+        assert_eq!(mode("mode", Some("0o4755")).unwrap(), Some(0o4755));
+        for bad in ["", "9", "-1", "+7", "77777", "rwx", " 644"] {
+            assert_eq!(mode("mode", Some(bad)).unwrap_err().errors[0].field, "mode", "{bad}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Content of files on its way in and out; nothing is held whole.
+
+use std::time::Duration;
+
+use atoll_service::WriteFile;
+use atoll_toolbox::Part;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
+use serde::Deserialize;
+
+use super::multipart::{self, Boundary};
+use super::{awake, mode};
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path, Query};
+
+/// LIMIT: a client that sends nothing for a minute in the middle of an upload is gone or means harm.
+const CHUNK_WITHIN: Duration = Duration::from_secs(60);
+/// LIMIT: each is open until its turn comes.
+const FILES_MAX: usize = 100;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct WriteQuery {
+    path: String,
+    permissions: Option<String>,
+}
+
+pub(super) async fn write_file(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Query(query): Query<WriteQuery>,
+    request: Request,
+) -> Result<StatusCode, ApiError> {
+    let len = request.headers().get(header::CONTENT_LENGTH);
+    let len = len.and_then(|len| len.to_str().ok()?.parse().ok());
+    let mode = mode("permissions", query.permissions.as_deref())?;
+    let file = WriteFile { path: query.path, mode, user: None, len };
+    let content = request.into_body().into_data_stream().map(|chunk| chunk.map_err(std::io::Error::other));
+    app.service.write_file(&who, &id, file, in_time(content.boxed())).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Each part is named by the absolute path of its file. They are written in their order; the first that fails ends it.
+pub(super) async fn write_files(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<StatusCode, ApiError> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let boundary = multer::parse_boundary(kind)
+        .map_err(|_| ApiError::invalid("the body must be multipart/form-data with a boundary"))?;
+    let mut parts = multer::Multipart::new(request.into_body().into_data_stream(), boundary);
+    loop {
+        let part = match tokio::time::timeout(CHUNK_WITHIN, parts.next_field()).await {
+            Ok(Ok(Some(part))) => part,
+            Ok(Ok(None)) => return Ok(StatusCode::NO_CONTENT),
+            Ok(Err(cause)) => {
+                return Err(ApiError::invalid("the parts of the body cannot be read").caused_by(cause));
+            }
+            Err(_) => return Err(ApiError::invalid("the upload stalled").with_status(StatusCode::REQUEST_TIMEOUT)),
+        };
+        let Some(path) = part.name().map(str::to_owned) else {
+            return Err(ApiError::invalid("every part must be named by the path of its file"));
+        };
+        let content = part.map(|chunk| chunk.map_err(std::io::Error::other));
+        let file = WriteFile { path, ..WriteFile::default() };
+        app.service.write_file(&who, &id, file, in_time(content.boxed())).await?;
+    }
+}
+
+/// Content that ends with an error when the client stalls.
+fn in_time(content: BoxStream<'static, std::io::Result<Bytes>>) -> BoxStream<'static, std::io::Result<Bytes>> {
+    let next = |state: Option<BoxStream<'static, std::io::Result<Bytes>>>| async move {
+        let mut content = state?;
+        match tokio::time::timeout(CHUNK_WITHIN, content.next()).await {
+            Ok(None) => None,
+            Ok(Some(Ok(chunk))) => Some((Ok(chunk), Some(content))),
+            Ok(Some(Err(error))) => Some((Err(error), None)),
+            Err(_) => Some((Err(std::io::Error::from(std::io::ErrorKind::TimedOut)), None)),
+        }
+    };
+    stream::unfold(Some(content), next).boxed()
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ReadBody {
+    path: String,
+    #[serde(default)]
+    offset: Option<u64>,
+    #[serde(default)]
+    limit: Option<u64>,
+    #[serde(default)]
+    head: Option<u64>,
+    #[serde(default)]
+    tail: Option<u64>,
+}
+
+impl ReadBody {
+    /// Lines or bytes; the SDK refuses both at once, and so does this.
+    fn part(&self) -> Result<Part, ApiError> {
+        match (self.head, self.tail, self.offset, self.limit) {
+            (None, None, None, None) => Ok(Part::Whole),
+            (Some(lines), None, None, None) => Ok(Part::Head(lines)),
+            (None, Some(lines), None, None) => Ok(Part::Tail(lines)),
+            (None, None, offset, limit) => Ok(Part::Bytes { offset: offset.unwrap_or(0), limit }),
+            (Some(_), Some(_), ..) => Err(ApiError::field("head", "excludes tail")),
+            (Some(_), None, ..) => Err(ApiError::field("head", "excludes offset and limit")),
+            (None, Some(_), ..) => Err(ApiError::field("tail", "excludes offset and limit")),
+        }
+    }
+}
+
+pub(super) async fn read_file(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<ReadBody>,
+) -> Result<Response, ApiError> {
+    let part = body.part()?;
+    let awake = awake(&app, &who, &id).await?;
+    let file = awake.toolbox.files().read(&body.path, part).await?;
+    let len = file.len;
+    // The sandbox does not count as idle until the last byte is out.
+    let content = file.into_stream().map(move |chunk| {
+        let _awake = &awake.sandbox;
+        chunk.map_err(std::io::Error::other)
+    });
+    let mut response = answer(content, HeaderValue::from_static("application/octet-stream"));
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(len));
+    Ok(response)
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ReadFilesBody {
+    paths: Vec<String>,
+}
+
+/// All are opened before the answer begins, so that one that is missing is an error and not half an answer.
+pub(super) async fn read_files(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<ReadFilesBody>,
+) -> Result<Response, ApiError> {
+    if body.paths.is_empty() || body.paths.len() > FILES_MAX {
+        return Err(ApiError::field("paths", format!("must hold 1 to {FILES_MAX} paths")));
+    }
+    let awake = awake(&app, &who, &id).await?;
+    let mut files = Vec::with_capacity(body.paths.len());
+    for path in body.paths {
+        let file = awake.toolbox.files().read(&path, Part::Whole).await?;
+        files.push((path, file));
+    }
+    let boundary = Boundary::random()?;
+    let kind = HeaderValue::from_str(&format!("multipart/form-data; boundary={boundary}"))
+        .map_err(|cause| ApiError::new(atoll_model::Code::Internal, "no boundary").caused_by(cause))?;
+    let last = boundary.last();
+    let parts = stream::iter(files).flat_map(move |(path, file)| {
+        let head = Ok(boundary.head(&path));
+        let content = file.into_stream().map(|chunk| chunk.map_err(std::io::Error::other));
+        stream::iter([head]).chain(content).chain(stream::iter([Ok(Bytes::from_static(multipart::END))]))
+    });
+    let content = parts.chain(stream::iter([Ok(last)])).map(move |chunk| {
+        let _awake = &awake.sandbox;
+        chunk
+    });
+    Ok(answer(content, kind))
+}
+
+fn answer(content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static, kind: HeaderValue) -> Response {
+    let mut response = Response::new(Body::from_stream(content));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, kind);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_and_bytes_exclude_each_other() {
+        let part = |text: &str| crate::input::parse::<ReadBody>(text.as_bytes()).unwrap().part();
+        assert_eq!(part(r#"{"path":"/a"}"#).unwrap(), Part::Whole);
+        assert_eq!(part(r#"{"path":"/a","head":3}"#).unwrap(), Part::Head(3));
+        assert_eq!(part(r#"{"path":"/a","tail":3}"#).unwrap(), Part::Tail(3));
+        assert_eq!(part(r#"{"path":"/a","limit":3}"#).unwrap(), Part::Bytes { offset: 0, limit: Some(3) });
+        assert_eq!(part(r#"{"path":"/a","offset":3}"#).unwrap(), Part::Bytes { offset: 3, limit: None });
+        for bad in [r#""head":1,"tail":1"#, r#""head":1,"limit":1"#, r#""tail":1,"offset":1"#] {
+            assert!(part(&format!("{{\"path\":\"/a\",{bad}}}")).is_err(), "{bad}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_stalls_ends() {
+        let first = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"a"))]);
+        let mut content = in_time(first.chain(stream::pending()).boxed());
+        assert_eq!(content.next().await.unwrap().unwrap(), "a");
+        assert!(content.next().await.unwrap().is_err());
+        assert!(content.next().await.is_none());
+    }
+}

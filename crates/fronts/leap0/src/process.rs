@@ -1,0 +1,62 @@
+//! One command, run by the shell to its end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_service::Exec;
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde::{Deserialize, Serialize};
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::output::{ok, text};
+
+/// COMPAT(leap0): the vendor's default.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new().route("/v1/sandbox/{id}/process/execute", post(execute))
+}
+
+#[derive(Debug, Deserialize)]
+struct ExecuteBody {
+    command: String,
+    cwd: Option<String>,
+    envs: Option<BTreeMap<String, String>>,
+    /// Seconds.
+    timeout: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Executed {
+    /// 124 when its time was over.
+    exit_code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+async fn execute(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<ExecuteBody>,
+) -> Result<Response, ApiError> {
+    let timeout = body.timeout.map_or(Ok(TIMEOUT), Duration::try_from_secs_f64);
+    let exec = Exec {
+        argv: vec!["/bin/sh".to_owned(), "-c".to_owned(), body.command],
+        cwd: body.cwd.filter(|cwd| !cwd.is_empty()),
+        env: body.envs.unwrap_or_default(),
+        timeout: Some(timeout.map_err(|_| ApiError::field("timeout", "is not a number of seconds"))?),
+        ..Exec::default()
+    };
+    let done = app.service.exec(&who, &id, exec).await?;
+    // The room for the output is given back when the texts are made: they are bounded by it.
+    let executed =
+        Executed { exit_code: done.exit_code, stdout: text(&done.stdout), stderr: text(&done.stderr) };
+    Ok(ok(executed).into_response())
+}

@@ -1,0 +1,116 @@
+//! What Leap0 shows of a PTY session beyond what a terminal keeps. In memory only, and bounded.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_model::{Code, SandboxId};
+use atoll_service::TerminalSize;
+
+use crate::error::ApiError;
+
+/// What a session has where its user said nothing.
+pub(super) const SIZE: TerminalSize = TerminalSize { cols: 80, rows: 24 };
+/// LIMIT: as many as a sandbox may have terminals.
+const PER_SANDBOX: usize = 64;
+/// LIMIT: sandboxes that are remembered; those whose sessions only repeat what a terminal knows are given up first.
+const SANDBOXES_MAX: usize = 10_000;
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Session {
+    pub(super) size: TerminalSize,
+    /// `None`: where the sandbox's commands start.
+    pub(super) cwd: Option<String>,
+    pub(super) envs: BTreeMap<String, String>,
+    pub(super) created_at_ms: i64,
+    pub(super) lazy_start: bool,
+    /// Its shell starts with the first connection, which was not yet.
+    pub(super) waits: bool,
+}
+
+impl Session {
+    /// Of a terminal that this front did not open, or not since the server started.
+    pub(super) fn unknown(created_at_ms: i64) -> Self {
+        Self { size: SIZE, cwd: None, envs: BTreeMap::new(), created_at_ms, lazy_start: false, waits: false }
+    }
+}
+
+type ById = BTreeMap<String, Session>;
+
+/// All sessions that are remembered. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Sessions(Arc<Mutex<HashMap<SandboxId, ById>>>);
+
+impl Sessions {
+    pub(super) fn of(&self, sandbox: &SandboxId) -> ById {
+        self.lock().get(sandbox).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn put(&self, sandbox: &SandboxId, id: &str, session: Session) -> Result<(), ApiError> {
+        let mut all = self.lock();
+        if all.len() >= SANDBOXES_MAX && !all.contains_key(sandbox) {
+            all.retain(|_, sessions| sessions.values().any(|session| session.waits));
+            if all.len() >= SANDBOXES_MAX {
+                return Err(ApiError::new(Code::NoCapacity, "too many PTY sessions wait to be connected"));
+            }
+        }
+        let sessions = all.entry(sandbox.clone()).or_default();
+        if sessions.len() >= PER_SANDBOX && !sessions.contains_key(id) {
+            // Shells that ended leave theirs behind.
+            sessions.retain(|_, session| session.waits);
+            if sessions.len() >= PER_SANDBOX {
+                let message = format!("the sandbox has {PER_SANDBOX} PTY sessions already");
+                return Err(ApiError::new(Code::SandboxExhausted, message));
+            }
+        }
+        sessions.insert(id.to_owned(), session);
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, sandbox: &SandboxId, id: &str) {
+        let mut all = self.lock();
+        if let Some(sessions) = all.get_mut(sandbox) {
+            sessions.remove(id);
+            if sessions.is_empty() {
+                all.remove(sandbox);
+            }
+        }
+    }
+
+    /// Its sandbox is gone.
+    pub(crate) fn forget(&self, sandbox: &SandboxId) {
+        self.lock().remove(sandbox);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, ById>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn waiting(waits: bool) -> Session {
+        Session { waits, ..Session::unknown(1) }
+    }
+
+    #[test]
+    fn sessions_are_bounded_and_those_that_wait_are_kept() {
+        let (sessions, one) = (Sessions::default(), SandboxId::from_entropy([1; 20]));
+        sessions.put(&one, "keep", waiting(true)).unwrap();
+        for n in 0..PER_SANDBOX * 3 {
+            sessions.put(&one, &format!("s{n}"), waiting(false)).unwrap();
+        }
+        assert!(sessions.of(&one).len() <= PER_SANDBOX && sessions.of(&one).contains_key("keep"));
+        for n in 0..PER_SANDBOX - 1 {
+            sessions.put(&one, &format!("w{n}"), waiting(true)).unwrap();
+        }
+        assert_eq!(sessions.put(&one, "more", waiting(true)).unwrap_err().code, Code::SandboxExhausted);
+        sessions.remove(&one, "keep");
+        sessions.put(&one, "more", waiting(true)).unwrap();
+        sessions.forget(&one);
+        assert!(sessions.of(&one).is_empty());
+    }
+}

@@ -1,0 +1,106 @@
+//! Sandboxes: create, get, list, pause, stop, start, delete.
+
+use atoll_model::{Code, Phase};
+use atoll_service::Pause;
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path, Query};
+use crate::output::{Answer, created, ok};
+
+mod asked;
+mod list;
+mod shown;
+
+use asked::CreateBody;
+use list::{ListQuery, SandboxPage};
+pub(crate) use asked::{lifetime, on_timeout};
+pub(crate) use list::{Paging, in_order, page_of};
+pub(crate) use shown::Sandbox;
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/v1/sandbox", post(create))
+        .route("/v1/sandboxes", get(list))
+        .route("/v1/sandbox/{id}", get(find).delete(delete))
+        .route("/v1/sandbox/{id}/pause", post(pause))
+        .route("/v1/sandbox/{id}/stop", post(stop))
+        .route("/v1/sandbox/{id}/start", post(start))
+}
+
+/// Answers when the sandbox runs: whoever gets an id can use it at once.
+async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<CreateBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let template = crate::templates::resolve(&app, &who, body.template_name()).await?;
+    let spec = body.into_spec(template)?;
+    let (lease, _) = app.service.create(&who, spec, true).await?;
+    Ok(created(Sandbox::with_policy(lease)))
+}
+
+async fn find(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = app.service.get(&who, &id).await?;
+    Ok(ok(Sandbox::from(lease)))
+}
+
+async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<SandboxPage>, ApiError> {
+    list::list(&app, &who, query).await.map(ok)
+}
+
+async fn pause(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = app.service.pause(&who, &id, Pause::default(), true).await?;
+    Ok(created(Sandbox::with_policy(lease)))
+}
+
+async fn stop(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = app.service.stop(&who, &id, true).await?;
+    Ok(ok(Sandbox::with_policy(lease)))
+}
+
+/// COMPAT(leap0): 409 unless it is stopped.
+async fn start(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let found = app.service.get(&who, &id).await?;
+    if !matches!(found.phase, Phase::Stopped | Phase::Archived | Phase::Failed) {
+        let message = format!("sandbox {} is {}, not stopped", found.id, crate::states::state(found.phase));
+        return Err(ApiError::new(Code::PhaseConflict, message));
+    }
+    let lease = app.service.start(&who, &id, true).await?;
+    Ok(ok(Sandbox::with_policy(lease)))
+}
+
+async fn delete(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let lease = app.service.delete(&who, &id, true).await?;
+    app.sessions.forget(&lease.id);
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,110 @@
+//! What a create asks for, in Leap0's words and with its defaults.
+
+use std::collections::BTreeMap;
+
+use atoll_model::{CreateSandbox, LimitsAsk, OnTimeout, Wake};
+use serde::Deserialize;
+
+use crate::error::ApiError;
+use crate::policy::PolicyBody;
+use crate::templates::Resolved;
+
+/// COMPAT(leap0): what the SDK sends when its user says nothing.
+const TEMPLATE: &str = "system/debian:bookworm";
+const VCPU: f64 = 1.0;
+const MEMORY_MIB: i64 = 1_024;
+const TIMEOUT_S: u64 = 300;
+
+/// The JavaScript SDK writes `memory_mib` and `timeout_min` for what the Python SDK calls `memory` and `timeout`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct CreateBody {
+    template_name: Option<String>,
+    vcpu: Option<f64>,
+    memory: Option<i64>,
+    memory_mib: Option<i64>,
+    timeout: Option<u64>,
+    timeout_min: Option<u64>,
+    auto_pause: Option<bool>,
+    env_vars: Option<BTreeMap<String, String>>,
+    network_policy: Option<PolicyBody>,
+    mounts: Option<Vec<serde_json::Value>>,
+}
+
+impl CreateBody {
+    pub(super) fn template_name(&self) -> &str {
+        self.template_name.as_deref().map(str::trim).filter(|name| !name.is_empty()).unwrap_or(TEMPLATE)
+    }
+
+    pub(super) fn into_spec(self, template: Resolved) -> Result<CreateSandbox, ApiError> {
+        if self.mounts.is_some_and(|mounts| !mounts.is_empty()) {
+            return Err(crate::missing::mounts());
+        }
+        let auto_pause = self.auto_pause.unwrap_or(false);
+        Ok(CreateSandbox {
+            template: Some(template.name),
+            labels: template.labels,
+            env: self.env_vars.unwrap_or_default(),
+            limits: LimitsAsk {
+                cpu: Some(self.vcpu.unwrap_or(VCPU)),
+                memory_mib: Some(self.memory.or(self.memory_mib).unwrap_or(MEMORY_MIB)),
+                ..LimitsAsk::default()
+            },
+            network: self.network_policy.map(PolicyBody::into_policy).transpose()?,
+            timeout_s: Some(lifetime(self.timeout, self.timeout_min)),
+            on_timeout: on_timeout(auto_pause),
+            wake: Wake::Any,
+            ..CreateSandbox::default()
+        })
+    }
+}
+
+/// Seconds, however they were written.
+pub(crate) fn lifetime(seconds: Option<u64>, minutes: Option<u64>) -> u64 {
+    seconds.or(minutes.map(|minutes| minutes.saturating_mul(60))).unwrap_or(TIMEOUT_S)
+}
+
+pub(crate) const fn on_timeout(auto_pause: bool) -> OnTimeout {
+    if auto_pause { OnTimeout::Pause } else { OnTimeout::Delete }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use atoll_model::NetworkMode;
+
+    fn spec(text: &str) -> Result<CreateSandbox, ApiError> {
+        let body: CreateBody = crate::input::parse(text.as_bytes())?;
+        let name = body.template_name().to_owned();
+        body.into_spec(Resolved { name, labels: BTreeMap::new() })
+    }
+
+    #[test]
+    fn an_empty_create_takes_the_vendors_defaults() {
+        let spec = spec("{}").unwrap();
+        assert_eq!(spec.template.as_deref(), Some(TEMPLATE));
+        assert_eq!((spec.limits.cpu, spec.limits.memory_mib), (Some(1.0), Some(1_024)));
+        assert_eq!((spec.timeout_s, spec.on_timeout, spec.wake), (Some(300), OnTimeout::Delete, Wake::Any));
+        assert_eq!(spec.network, None);
+        spec.check().unwrap();
+    }
+
+    #[test]
+    fn both_sdks_are_understood() {
+        let python = r#"{"template_name":" t ","vcpu":2,"memory":2048,"timeout":60,"auto_pause":true,
+            "otel_export":false,"env_vars":{"A":"1"},"network_policy":{"mode":"deny-all"}}"#;
+        let javascript = r#"{"template_name":"t","vcpu":2,"memory_mib":2048,"timeout_min":1,"auto_pause":true,
+            "env_vars":{"A":"1"},"network_policy":{"mode":"deny-all"},"mounts":[]}"#;
+        let (one, other) = (spec(python).unwrap(), spec(javascript).unwrap());
+        assert_eq!(one, other);
+        assert_eq!((one.timeout_s, one.on_timeout), (Some(60), OnTimeout::Pause));
+        assert_eq!(one.network.unwrap().mode, NetworkMode::DenyAll);
+    }
+
+    #[test]
+    fn mounts_are_refused_as_what_is_not_here() {
+        let refused = spec(r#"{"mounts":[{"type":"object-storage"}]}"#).unwrap_err();
+        assert_eq!(refused.status.as_u16(), 501);
+    }
+}

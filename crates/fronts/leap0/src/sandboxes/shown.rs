@@ -1,0 +1,51 @@
+//! A sandbox as Leap0 describes it.
+
+use atoll_model::{Lease, OnTimeout};
+use serde::Serialize;
+
+use crate::output::time;
+use crate::policy::PolicyShown;
+use crate::states::state;
+
+/// Without its policy in the answer to `get`, with it everywhere else, as the vendor does.
+#[derive(Debug, Serialize)]
+pub(crate) struct Sandbox {
+    id: String,
+    template_id: String,
+    vcpu: u32,
+    /// MiB.
+    memory: u32,
+    /// MiB.
+    disk: u32,
+    /// Seconds; 0 where it lives for as long as nobody deletes it.
+    timeout: u64,
+    state: &'static str,
+    auto_pause: bool,
+    created_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network_policy: Option<PolicyShown>,
+}
+
+impl From<Lease> for Sandbox {
+    fn from(lease: Lease) -> Self {
+        Self {
+            id: lease.id.into(),
+            template_id: lease.template,
+            vcpu: lease.limits.cpu_milli.div_ceil(1_000),
+            memory: lease.limits.memory_mib,
+            disk: lease.limits.disk_mib,
+            timeout: lease.timeout_s.unwrap_or(0),
+            state: state(lease.phase),
+            auto_pause: lease.on_timeout == OnTimeout::Pause,
+            created_at: time(lease.created_at.wall_ms),
+            network_policy: None,
+        }
+    }
+}
+
+impl Sandbox {
+    pub(crate) fn with_policy(lease: Lease) -> Self {
+        let network_policy = Some(PolicyShown::from(&lease.network));
+        Self { network_policy, ..Self::from(lease) }
+    }
+}

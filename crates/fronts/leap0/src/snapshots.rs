@@ -1,0 +1,173 @@
+//! Snapshots: taken of a sandbox, listed, made into new sandboxes, deleted. Processes are part of one where this server can
+//! copy them.
+
+use atoll_model::{CreateSandbox, Origin, Snapshot as Kept, Wake};
+use atoll_service::{NewSnapshot, SnapshotFilter};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::{delete, get, post};
+use serde::{Deserialize, Serialize};
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path, Query};
+use crate::output::{Answer, created, ok, time};
+use crate::policy::{PolicyBody, PolicyShown};
+use crate::sandboxes::{Paging, Sandbox, in_order, lifetime, on_timeout, page_of};
+
+/// LIMIT: more than a tenant may keep.
+const READ_MAX: usize = 20_000;
+const READ_AT_ONCE: u32 = 1_000;
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/v1/sandbox/{id}/snapshot/create", post(create))
+        .route("/v1/snapshots", get(list))
+        .route("/v1/snapshot/restore", post(restore))
+        .route("/v1/snapshot/{id}", delete(remove))
+}
+
+#[derive(Debug, Serialize)]
+struct Snapshot {
+    id: String,
+    /// Its id where it was given none.
+    name: String,
+    template_id: String,
+    vcpu: u32,
+    memory: u32,
+    disk: u32,
+    /// What a sandbox made from it begins as.
+    state: &'static str,
+    network_policy: PolicyShown,
+    created_at: String,
+}
+
+impl From<Kept> for Snapshot {
+    fn from(kept: Kept) -> Self {
+        let id = String::from(kept.id);
+        Self {
+            name: kept.name.unwrap_or_else(|| id.clone()),
+            id,
+            template_id: kept.template,
+            vcpu: kept.limits.cpu_milli.div_ceil(1_000),
+            memory: kept.limits.memory_mib,
+            disk: kept.limits.disk_mib,
+            state: if kept.memory { "running" } else { "starting" },
+            network_policy: PolicyShown::from(&kept.network),
+            created_at: time(kept.created_at.wall_ms),
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct NewBody {
+    name: Option<String>,
+    kill_sandbox_after: Option<bool>,
+}
+
+async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<NewBody>,
+) -> Result<Answer<Snapshot>, ApiError> {
+    let name = body.name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+    let memory = app.service.capabilities().checkpoints;
+    let kept = app.service.snapshot(&who, &id, NewSnapshot { name, memory }).await?;
+    if body.kill_sandbox_after == Some(true) {
+        let gone = app.service.delete(&who, &id, true).await?;
+        app.sessions.forget(&gone.id);
+    }
+    Ok(created(kept.into()))
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct ListQuery {
+    query: Option<String>,
+    sort: Option<String>,
+    #[serde(rename = "order-by")]
+    order_by: Option<String>,
+    page: Option<usize>,
+    #[serde(rename = "page-size")]
+    page_size: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+struct SnapshotPage {
+    items: Vec<Snapshot>,
+    total_items: usize,
+}
+
+async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<SnapshotPage>, ApiError> {
+    let ListQuery { query, sort, order_by, page, page_size } = query;
+    let paging = Paging { sort, order_by, page, page_size };
+    let mut all = Vec::new();
+    let mut cursor = None;
+    loop {
+        let filter = SnapshotFilter { limit: READ_AT_ONCE, cursor, ..SnapshotFilter::default() };
+        let read = app.service.snapshots(&who, filter).await?;
+        all.extend(read.items);
+        cursor = read.next_cursor;
+        if cursor.is_none() || all.len() >= READ_MAX {
+            break;
+        }
+    }
+    if let Some(part) = query.filter(|part| !part.is_empty()) {
+        all.retain(|kept| kept.id.as_str().contains(&part) || kept.name.as_ref().is_some_and(|n| n.contains(&part)));
+    }
+    let by_time = |a: &Kept, b: &Kept| a.created_at.wall_ms.cmp(&b.created_at.wall_ms).then(a.id.cmp(&b.id));
+    match paging.sort.as_deref().unwrap_or("created_at") {
+        "created_at" => in_order(&mut all, &paging, by_time)?,
+        "template_id" => {
+            in_order(&mut all, &paging, |a, b| a.template.cmp(&b.template).then_with(|| by_time(a, b)))?;
+        }
+        _ => return Err(ApiError::field("sort", "must be created_at or template_id")),
+    }
+    let total_items = all.len();
+    let items = page_of(all, &paging)?.into_iter().map(Snapshot::from).collect();
+    Ok(ok(SnapshotPage { items, total_items }))
+}
+
+#[derive(Debug, Deserialize)]
+struct RestoreBody {
+    snapshot_name: String,
+    auto_pause: Option<bool>,
+    timeout: Option<u64>,
+    timeout_min: Option<u64>,
+    network_policy: Option<PolicyBody>,
+}
+
+/// A new sandbox with a new id. Without a policy it has the snapshot's.
+async fn restore(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<RestoreBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let kept = app.service.get_snapshot(&who, body.snapshot_name.trim()).await?;
+    let spec = CreateSandbox {
+        from: Origin::Snapshot { snapshot: kept.id.into(), memory: kept.memory },
+        network: body.network_policy.map(PolicyBody::into_policy).transpose()?,
+        timeout_s: Some(lifetime(body.timeout, body.timeout_min)),
+        on_timeout: on_timeout(body.auto_pause.unwrap_or(false)),
+        wake: Wake::Any,
+        ..CreateSandbox::default()
+    };
+    let (lease, _) = app.service.create(&who, spec, true).await?;
+    Ok(created(Sandbox::with_policy(lease)))
+}
+
+async fn remove(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    app.service.delete_snapshot(&who, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,52 @@
+//! Where a sandbox's user is at home, and where its commands start.
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::get;
+use serde::Serialize;
+
+use atoll_service::Exec;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::Path;
+use crate::output::{Answer, ok, text};
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/v1/sandbox/{id}/system/user-home-dir", get(home))
+        .route("/v1/sandbox/{id}/system/workdir", get(workdir))
+}
+
+#[derive(Debug, Serialize)]
+struct Home {
+    user_home_dir: String,
+}
+
+/// As the sandbox's own environment says: what the template wrote into passwd may have been changed since.
+async fn home(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Home>, ApiError> {
+    let argv = ["/bin/sh", "-c", "printf %s \"$HOME\""].map(str::to_owned).to_vec();
+    let exec = Exec { argv, timeout: Some(crate::process::TIMEOUT), ..Exec::default() };
+    let said = app.service.exec(&who, &id, exec).await?;
+    let named = text(&said.stdout);
+    Ok(ok(Home { user_home_dir: if named.is_empty() { "/".to_owned() } else { named } }))
+}
+
+#[derive(Debug, Serialize)]
+struct Workdir {
+    workdir: String,
+}
+
+async fn workdir(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Workdir>, ApiError> {
+    let lease = app.service.get(&who, &id).await?;
+    Ok(ok(Workdir { workdir: lease.workdir }))
+}
