@@ -207,7 +207,7 @@ impl Service {
             let message = format!("sandbox {} has {PER_SANDBOX} previews already", lease.id);
             return Err(ServiceError::new(Code::QuotaExceeded, message).hint("remove some of them first"));
         }
-        let token = format!("{TOKEN}{}", hex::encode(entropy::<32>()?));
+        let token = format!("{TOKEN}{}", letters(&entropy::<20>()?));
         let preview = PreviewRecord {
             id: PreviewId::from_entropy(entropy()?),
             sandbox: lease.id.clone(),
@@ -318,6 +318,18 @@ impl Service {
     }
 }
 
+/// 160 bits in 32 letters and digits of one case: short enough to stand in a label of a host name beside a sandbox and a
+/// port.
+fn letters(random: &[u8; 20]) -> String {
+    const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let five_bits = |at: usize| {
+        let (byte, shift) = (at * 5 / 8, at * 5 % 8);
+        let pair = u16::from_be_bytes([random[byte], random.get(byte + 1).copied().unwrap_or(0)]);
+        usize::from(pair >> (11 - shift)) & 31
+    };
+    (0..32).map(|at| char::from(ALPHABET[five_bits(at)])).collect()
+}
+
 fn hash_of(token: &str) -> Hash {
     Sha256::digest(token).into()
 }
@@ -360,4 +372,22 @@ fn refused(sandbox: &SandboxId, shown: Shown<'_>) -> ServiceError {
     }
     ServiceError::new(Code::Unauthenticated, "this port is private")
         .hint("send Authorization: Bearer KEY, or open a link from `atoll preview SANDBOX PORT`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_tells_every_bit_of_its_randomness() {
+        assert_eq!(letters(&[0; 20]), "a".repeat(32));
+        assert_eq!(letters(&[0xff; 20]), "7".repeat(32));
+        for bit in 0..160 {
+            let mut random = [0; 20];
+            random[bit / 8] = 0x80 >> (bit % 8);
+            let text = letters(&random);
+            assert_eq!(text.bytes().filter(|b| *b != b'a').count(), 1, "bit {bit} of {text}");
+            assert_ne!(text.as_bytes()[bit / 5], b'a', "bit {bit} of {text}");
+        }
+    }
 }
