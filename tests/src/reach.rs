@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::world::World;
 
 /// The program inside; standard library of python only.
 const PROBE: &str = include_str!("../probes/reach.py");
@@ -78,4 +79,11 @@ pub async fn logged(client: &Client, id: &str, fields: Value) -> Value {
         egress_log(client, id).await.into_iter().find(is_it)
     })
     .await
+}
+
+/// A sandbox with this policy that trusts the test's internet.
+pub async fn guarded(world: &World, client: &Client, network: Value) -> String {
+    let id = client.create(json!({ "network": network })).await;
+    trust_the_internet(client, &id, world.internet.authority_pem()).await;
+    id
 }
