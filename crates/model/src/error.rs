@@ -95,6 +95,8 @@ codes! {
     TenantNotFound = "tenant_not_found", NotFound, 404;
     /// No such preview of this sandbox.
     PreviewNotFound = "preview_not_found", NotFound, 404;
+    /// No such secret of this tenant.
+    SecretNotFound = "secret_not_found", NotFound, 404;
     /// The method does not exist on this route.
     MethodNotAllowed = "method_not_allowed", Invalid, 405;
     /// The sandbox is in a phase that does not allow this.
@@ -109,6 +111,8 @@ codes! {
     TemplateInUse = "template_in_use", Conflict, 409;
     /// The snapshot is still needed: a sandbox is being made from it or put back to it.
     SnapshotInUse = "snapshot_in_use", Conflict, 409;
+    /// The secret is still used by sandboxes.
+    SecretInUse = "secret_in_use", Conflict, 409;
     /// The snapshot, checkpoint or archive is not what was written; it is not used.
     Damaged = "damaged", Conflict, 409;
     /// The sandbox is asleep and its lease lets only `start` and `resume` wake it.

@@ -29,8 +29,9 @@ pub use lease::{
 };
 pub use limits::{BadLimit, Limits, LimitsAsk};
 pub use network::{
-    BadCidr, BadDomain, Cidr, DomainPattern, EgressRecord, EgressVerdict, EgressWhat, HeaderText,
-    NetworkLimits, NetworkMode, NetworkPolicy, Transform, is_host_name,
+    BadCidr, BadDomain, BadSecret, Cidr, DomainPattern, EgressRecord, EgressVerdict, EgressWhat, HeaderText,
+    NetworkLimits, NetworkMode, NetworkPolicy, SECRET_BYTES_MAX, Transform, check_secret_name,
+    check_secret_value, fill_secrets, is_host_name, secrets_in,
 };
 pub use snapshot::{Snapshot, SnapshotState};
 pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name};

@@ -10,10 +10,14 @@ use serde::{Deserialize, Serialize};
 mod cidr;
 mod domain;
 mod log;
+mod secret_text;
 
 pub use cidr::{BadCidr, Cidr};
 pub use domain::{BadDomain, DomainPattern, is_host_name};
 pub use log::{EgressRecord, EgressVerdict, EgressWhat};
+pub use secret_text::{
+    BadSecret, SECRET_BYTES_MAX, check_secret_name, check_secret_value, fill_secrets, secrets_in,
+};
 
 /// What happens to a destination that no list names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -143,6 +147,11 @@ pub enum HeaderText {
     Plain(String),
     /// Sealed by the store for the tenant. What a lease holds.
     Sealed(String),
+}
+
+impl HeaderText {
+    /// What stands in an answer in place of every value. In a change it means the value that is there.
+    pub const SHOWN: &'static str = "…";
 }
 
 impl std::fmt::Debug for HeaderText {

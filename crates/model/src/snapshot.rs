@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Limits, Moment, SandboxId, SnapshotId, TenantId};
+use crate::{Limits, Moment, NetworkPolicy, SandboxId, SnapshotId, TenantId};
 
 /// How far a snapshot is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +49,9 @@ pub struct Snapshot {
     pub command: Option<Vec<String>>,
     /// What its sandbox might use.
     pub limits: Limits,
+    /// What its sandbox might reach.
+    #[serde(default)]
+    pub network: NetworkPolicy,
     /// Bytes of its own, as far as known.
     pub bytes: u64,
     /// What the provider needs to tell whether it is whole.

@@ -83,8 +83,8 @@ pub struct CreateSandbox {
     pub env: BTreeMap<String, String>,
     /// Wanted limits.
     pub limits: LimitsAsk,
-    /// Wanted reach.
-    pub network: NetworkPolicy,
+    /// Wanted reach; `None`: that of the snapshot it is made from, else the public internet.
+    pub network: Option<NetworkPolicy>,
     /// Where the layer lives.
     pub storage: Storage,
     /// Default user of commands.

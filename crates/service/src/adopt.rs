@@ -26,6 +26,7 @@ use atoll_model::{Held, Intent, Lease, Phase, SandboxId, SnapshotId, SnapshotSta
 use atoll_provider::{Adopted, Fate, Known};
 use atoll_store::InstanceRow;
 
+use crate::ServiceError;
 use crate::driver::{self, Resumption};
 use crate::registry::State;
 use crate::service::{Inner, OpenError};
@@ -34,10 +35,13 @@ use crate::snapshots::Seed;
 pub(crate) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
     let live = inner.store.live().await?;
     let snapshots = Snapshots::read(inner).await?;
-    let known = live.iter().filter_map(|(lease, row)| known(lease, row.as_ref())).collect();
+    let mut all = Vec::with_capacity(live.len());
+    for (lease, row) in &live {
+        all.extend(known(inner, lease, row.as_ref()).await.map_err(OpenError::Policy)?);
+    }
     let adopted = inner
         .provider
-        .adopt(known, snapshots.wanted.clone())
+        .adopt(all, snapshots.wanted.clone())
         .await
         .map_err(|cause| OpenError::Adopt { provider: inner.provider.name(), cause })?;
     let mut fates: HashMap<_, _> =
@@ -118,11 +122,15 @@ async fn take_up(
 
 /// A creation that was under way is not named, so that the provider removes all of it; nor is one whose files are in object
 /// storage.
-fn known(lease: &Lease, row: Option<&InstanceRow>) -> Option<Known> {
+async fn known(
+    inner: &Inner,
+    lease: &Lease,
+    row: Option<&InstanceRow>,
+) -> Result<Option<Known>, ServiceError> {
     let of_row = || row.map(|row| (row.instance.clone(), row.facts.clone()));
     let instance = match lease.phase {
-        Phase::Creating | Phase::Archived | Phase::Deleted => return None,
-        Phase::Restoring if lease.rollback_to.is_none() => return None,
+        Phase::Creating | Phase::Archived | Phase::Deleted => return Ok(None),
+        Phase::Restoring if lease.rollback_to.is_none() => return Ok(None),
         Phase::Running
         | Phase::Pausing
         | Phase::Paused
@@ -131,14 +139,14 @@ fn known(lease: &Lease, row: Option<&InstanceRow>) -> Option<Known> {
         | Phase::Deleting => of_row(),
         Phase::Starting | Phase::Stopped | Phase::Archiving | Phase::Restoring | Phase::Failed => None,
     };
-    Some(Known {
+    Ok(Some(Known {
         sandbox: lease.id.clone(),
         instance,
         storage: lease.storage,
         limits: lease.limits,
-        network: crate::egress::compiled(lease),
+        network: crate::egress::compiled(inner, lease).await?,
         paused: matches!(lease.phase, Phase::Pausing | Phase::Paused | Phase::Resuming),
-    })
+    }))
 }
 
 fn resumption(lease: &Lease, adopted: Option<&Adopted>) -> Resumption {

@@ -29,13 +29,34 @@ pub(crate) fn client(
 }
 
 /// Hands a fresh agent its settings and starts the lease's command.
-pub(crate) async fn greet(agent: &AgentClient, lease: &Lease) -> Result<(), ServiceError> {
-    let request = settings(lease, None);
+pub(crate) async fn greet(
+    agent: &AgentClient,
+    lease: &Lease,
+    authority: Option<&str>,
+) -> Result<(), ServiceError> {
+    let request = settings(lease, None, false);
     agent.init(&request).await.map_err(|error| unavailable(error, "the agent did not take its settings"))?;
+    if authority.is_some() {
+        trust(agent, lease, authority).await;
+    }
     if let Some(command) = &lease.command {
         start_command(agent, &lease.id, command).await;
     }
     Ok(())
+}
+
+/// Puts a certificate authority inside and tells commands of it; `None`: there is none any more. A sandbox without room for
+/// it runs nevertheless: requests that would be changed fail there, and only those.
+pub(crate) async fn trust(agent: &AgentClient, lease: &Lease, authority: Option<&str>) {
+    let put = match authority {
+        Some(authority) => crate::egress::trust::put(agent, authority).await,
+        None => Ok(()),
+    };
+    let is_inside = authority.is_some() && put.is_ok();
+    let told = agent.init(&settings(lease, None, is_inside)).await.map(|_| ());
+    if let Err(error) = put.and(told) {
+        tracing::warn!(sandbox = %lease.id, %error, "its certificate authority is not inside");
+    }
 }
 
 /// Hands an agent that was restored with its processes its settings and the last of the tokens; answers with a client
@@ -46,7 +67,7 @@ pub(crate) async fn greet_restored(
     instance: &InstanceId,
     tokens: &Tokens,
 ) -> Result<(AgentClient, String), ServiceError> {
-    let request = settings(lease, Some(tokens.newest().to_owned()));
+    let request = settings(lease, Some(tokens.newest().to_owned()), false);
     let mut refused = None;
     for token in tokens.all() {
         let agent = client(provider, &lease.id, instance, token);
@@ -101,7 +122,7 @@ impl Tokens {
     }
 }
 
-fn settings(lease: &Lease, access_token: Option<String>) -> InitRequest {
+fn settings(lease: &Lease, access_token: Option<String>, trusts: bool) -> InitRequest {
     const MIB: u64 = 1 << 20;
     let limits = AgentLimits {
         cpu_count: lease.limits.cpu_milli.div_ceil(1_000),
@@ -109,8 +130,12 @@ fn settings(lease: &Lease, access_token: Option<String>) -> InitRequest {
         disk_bytes: u64::from(lease.limits.disk_mib) * MIB,
         disk_used_bytes: 0,
     };
+    let mut env = lease.env.clone();
+    if trusts {
+        crate::egress::trust::add_env(&mut env);
+    }
     InitRequest {
-        env_vars: Some(lease.env.clone()),
+        env_vars: Some(env),
         access_token,
         default_user: Some(lease.user.clone()),
         default_workdir: Some(lease.workdir.clone()),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use atoll_image::archive::About;
 use atoll_model::{
-    ArchiveRef, Code, CreateSandbox, InstanceId, Intent, Lease, Limits, Moment, Origin, Phase, Principal,
-    Reason, SandboxId, Snapshot, Source, Stage, Storage, Timers,
+    ArchiveRef, Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Limits, Moment, NetworkPolicy,
+    Origin, Phase, Principal, Reason, SandboxId, Snapshot, Source, Stage, Storage, TenantId, Timers,
 };
 use atoll_store::{Hash, NewLease};
 use sha2::{Digest, Sha256};
@@ -32,7 +32,7 @@ impl Service {
         spec.check()?;
         let (lease, seed) = self.lease_for(who, &spec).await?;
         let template = lease.template.clone();
-        let request = NewLease { idempotency: idempotency(&spec), lease };
+        let request = NewLease { idempotency: self.idempotency(&who.tenant, &spec), lease };
         let born = match self.reserve(&request.lease).await {
             Ok(()) => self.make(request, seed).await?,
             // Without room only an old answer can be given again: the repeated create may be what took the last place.
@@ -88,6 +88,8 @@ impl Service {
         spec: &CreateSandbox,
     ) -> Result<(Lease, Option<Arc<Seed>>), ServiceError> {
         let (base, seed) = self.base_of(who, spec).await?;
+        let network = spec.network.clone().or(base.network).unwrap_or_default();
+        let network = self.admitted(&who.tenant, network, None).await?;
         let now = self.inner.clock.now();
         let limits = spec
             .limits
@@ -111,7 +113,7 @@ impl Service {
             workdir,
             command: spec.command.clone().or(base.command),
             limits,
-            network: spec.network.clone(),
+            network,
             storage: spec.storage,
             intent: Intent::Run,
             // Files that come from far away have their own phase, with its own deadline.
@@ -186,6 +188,22 @@ impl Service {
         }
     }
 
+    /// What makes two requests the same: everything but the key itself. Maps are sorted, so the text is canonical. Values
+    /// that no text shows count too, under a key of this server: the hash is kept, and must not let anybody guess them.
+    fn idempotency(&self, tenant: &TenantId, spec: &CreateSandbox) -> Option<(String, Hash)> {
+        let key = spec.idempotency_key.clone()?;
+        let request = CreateSandbox { idempotency_key: None, ..spec.clone() };
+        let mut hash = Sha256::new_with_prefix(format!("{request:?}"));
+        let values = request.network.iter().flat_map(|network| &network.transforms);
+        for value in values.flat_map(|transform| transform.inject_headers.values()) {
+            let (HeaderText::Plain(text) | HeaderText::Sealed(text)) = value;
+            hash.update(self.inner.store.derive("idempotency", tenant.as_str()));
+            hash.update((text.len() as u64).to_be_bytes());
+            hash.update(text);
+        }
+        Some((key, hash.finalize().into()))
+    }
+
     /// Waits for the end of a creation, bounded.
     pub(crate) async fn until_made(&self, handle: Handle) -> Result<Lease, ServiceError> {
         let is_made = |state: &State| match state.lease.source {
@@ -232,6 +250,7 @@ struct Base {
     workdir: String,
     command: Option<Vec<String>>,
     limits: Limits,
+    network: Option<NetworkPolicy>,
     source: Source,
     parent: Option<SandboxId>,
 }
@@ -246,6 +265,7 @@ impl Base {
             workdir: template.workdir.clone(),
             command: template.command.clone(),
             limits,
+            network: None,
             source: Source::Template,
             parent: None,
         }
@@ -260,6 +280,7 @@ impl Base {
             workdir: snapshot.workdir,
             command: snapshot.command,
             limits: snapshot.limits,
+            network: Some(snapshot.network),
             source: Source::Snapshot { snapshot: snapshot.id, memory, fork: false },
             parent: Some(snapshot.sandbox),
         }
@@ -274,6 +295,7 @@ impl Base {
             workdir: about.workdir,
             command: about.command,
             limits: about.limits,
+            network: None,
             source: Source::Archive { archive },
             parent: Some(about.sandbox),
         }
@@ -327,11 +349,4 @@ fn reason_text(reason: &Reason) -> String {
 
 pub(crate) fn timeout_at(now: &Moment, seconds: u64) -> Moment {
     now.plus_ms(i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX))
-}
-
-/// What makes two requests the same: everything but the key itself. Maps are sorted, so the text is canonical.
-fn idempotency(spec: &CreateSandbox) -> Option<(String, Hash)> {
-    let key = spec.idempotency_key.clone()?;
-    let request = CreateSandbox { idempotency_key: None, ..spec.clone() };
-    Some((key, Sha256::digest(format!("{request:?}")).into()))
 }

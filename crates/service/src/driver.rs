@@ -14,6 +14,7 @@ mod due;
 mod effects;
 mod files;
 mod moment;
+mod reach;
 mod results;
 mod rollback;
 mod steps;
@@ -54,6 +55,8 @@ pub(crate) enum Mail {
     Verb { verb: Verb, reason: Reason, reply: Reply },
     /// Somebody changes something.
     Update { change: Box<UpdateSandbox>, reply: Reply },
+    /// What stands above the lease's network policy changed: its tenant's, or a secret that it uses.
+    Refresh { reply: Option<Reply> },
     /// A change that touches the lease alone.
     Edit { edit: Edit, reply: Reply },
     /// Somebody wants a snapshot.
@@ -97,6 +100,8 @@ pub(crate) struct Driver {
     seed: Option<Arc<Seed>>,
     /// Its memory could not be written to disk in this pause.
     checkpoint_failed: bool,
+    /// What it may reach was decided anew while nobody could tell its instance.
+    refresh_due: bool,
     /// Something of it may be in object storage that the lease does not name.
     uploads: bool,
     /// The removal of an archive that is not needed any more.
@@ -199,6 +204,7 @@ impl Driver {
             snapshots: VecDeque::new(),
             seed: None,
             checkpoint_failed: false,
+            refresh_due: false,
             uploads: matches!(lease_phase, Phase::Archiving | Phase::Deleting),
             tidying: None,
             done_in,
@@ -217,6 +223,8 @@ impl Driver {
             if ended.is_ok() {
                 if self.lease.phase == Phase::Deleted {
                     self.inner.registry.remove(&self.lease.id);
+                    // A record that came late may have begun it anew.
+                    crate::egress::log::remove(&self.inner, &self.lease.id).await;
                 }
                 return;
             }
@@ -259,6 +267,12 @@ impl Driver {
             Mail::Update { change, reply } => {
                 let outcome = self.on_update(&change).await;
                 let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
+            }
+            Mail::Refresh { reply } => {
+                let outcome = self.on_refresh().await;
+                if let Some(reply) = reply {
+                    let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
+                }
             }
             Mail::Snapshot(wanted) => self.on_snapshot(wanted),
             Mail::Tidied { archive } => self.on_tidied(&archive).await,

@@ -1,11 +1,197 @@
-//! What a sandbox may reach: the layers of policy put together for the provider.
+//! What a sandbox may reach: policies are checked and sealed on their way in, and put together for the provider.
+//!
+//! ```text
+//! asked for ─► check ─► seal values ─► lease                          operator ∧ tenant ∧ lease ─► provider
+//!                                        └─► open values, fill in secrets ──────────┘ (in memory only)
+//! ```
+//!
+//! A value that is injected is plain in a request on its way in and in what a provider is handed; everywhere else it is
+//! sealed, or only a name.
 
-use std::sync::Arc;
+pub(crate) mod log;
+pub(crate) mod trust;
 
-use atoll_model::Lease;
-use atoll_model::policy::egress::{self, Egress, Floor};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
 
-/// What the provider is to enforce for a lease.
-pub(crate) fn compiled(lease: &Lease) -> Arc<Egress> {
-    Arc::new(egress::compile(&Floor::default(), None, &lease.network, &[]))
+use atoll_model::policy::egress::{self, BadPolicy, Change, Egress, Injected, Seed};
+use atoll_model::{
+    Code, HeaderText, Lease, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets, secrets_in,
+};
+use atoll_store::SecretValues;
+
+use crate::ServiceError;
+use crate::service::{Inner, Service};
+
+/// What the certificate authority of a sandbox is derived for.
+const AUTHORITY: &str = "egress-ca";
+
+/// What narrows the sandboxes of a tenant, in memory: every boot asks for it. The service is the only writer.
+#[derive(Default)]
+pub(crate) struct Layers {
+    tenants: RwLock<HashMap<TenantId, Arc<NetworkPolicy>>>,
+    /// Changes of a tenant's policy and secrets go one after the other: the last one wins everywhere.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+}
+
+impl Layers {
+    pub(crate) fn put(&self, tenant: &TenantId, policy: Option<NetworkPolicy>) {
+        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
+        match policy {
+            Some(policy) => tenants.insert(tenant.clone(), Arc::new(policy)),
+            None => tenants.remove(tenant),
+        };
+    }
+
+    fn of(&self, tenant: &TenantId) -> Option<Arc<NetworkPolicy>> {
+        self.tenants.read().unwrap_or_else(PoisonError::into_inner).get(tenant).cloned()
+    }
+}
+
+/// What the provider is to enforce for a lease. Holds opened values: it goes to the provider and nowhere else.
+pub(crate) async fn compiled(inner: &Inner, lease: &Lease) -> Result<Arc<Egress>, ServiceError> {
+    let opened = opened(inner, lease).await?;
+    let tenant = inner.layers.of(&lease.tenant);
+    let mut egress = egress::compile(&inner.config.egress, tenant.as_deref(), &lease.network, &opened);
+    if !egress.changes.is_empty() {
+        egress.seed = Some(Seed(inner.store.derive(AUTHORITY, lease.id.as_str())));
+    }
+    Ok(Arc::new(egress))
+}
+
+async fn opened(inner: &Inner, lease: &Lease) -> Result<Vec<Change>, ServiceError> {
+    let transforms = &lease.network.transforms;
+    if transforms.is_empty() {
+        return Ok(Vec::new());
+    }
+    let secrets = if uses(inner, lease).is_empty() {
+        SecretValues::default()
+    } else {
+        inner.store.secret_values(&lease.tenant).await?
+    };
+    Ok(transforms.iter().map(|transform| open(inner, lease, transform, &secrets)).collect())
+}
+
+/// A header whose value cannot be had is taken away: what the sandbox would send in its place must not pass for it.
+fn open(inner: &Inner, lease: &Lease, transform: &Transform, secrets: &SecretValues) -> Change {
+    let mut change = Change {
+        domain: transform.domain.clone(),
+        inject: Vec::with_capacity(transform.inject_headers.len()),
+        strip: transform.strip_headers.clone(),
+        plain_http: transform.plain_http,
+    };
+    for (name, text) in &transform.inject_headers {
+        let value = text_of(inner, &lease.tenant, text)
+            .and_then(|text| fill_secrets(&text, |secret| secrets.get(secret)));
+        match value {
+            Some(value) => change.inject.push(Injected { name: name.clone(), value }),
+            None => {
+                tracing::error!(sandbox = %lease.id, domain = %transform.domain, header = name, "a header cannot be put in: its secret is gone, or it was sealed by another server");
+                change.strip.push(name.clone());
+            }
+        }
+    }
+    change
+}
+
+fn text_of(inner: &Inner, tenant: &TenantId, text: &HeaderText) -> Option<String> {
+    match text {
+        HeaderText::Plain(text) => Some(text.clone()),
+        HeaderText::Sealed(sealed) => inner.store.unseal_text(tenant, sealed).ok(),
+    }
+}
+
+/// The secrets that a lease's headers name.
+pub(crate) fn uses(inner: &Inner, lease: &Lease) -> BTreeSet<String> {
+    let texts = lease.network.transforms.iter().flat_map(|transform| transform.inject_headers.values());
+    let texts = texts.filter_map(|text| text_of(inner, &lease.tenant, text));
+    texts
+        .flat_map(|text| {
+            secrets_in(&text).unwrap_or_default().into_iter().map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+impl Service {
+    /// A policy that was asked for, or that a snapshot or a sibling brings, as a lease may hold it: allowed by the
+    /// operator, its values sealed, its secrets there. `had` is what the sandbox has now.
+    pub(crate) async fn admitted(
+        &self,
+        tenant: &TenantId,
+        mut asked: NetworkPolicy,
+        had: Option<&NetworkPolicy>,
+    ) -> Result<NetworkPolicy, ServiceError> {
+        egress::check(&asked, &self.inner.config.egress)?;
+        if asked.transforms.is_empty() {
+            return Ok(asked);
+        }
+        let secrets = self.inner.store.secret_values(tenant).await?;
+        for transform in &mut asked.transforms {
+            let domain = transform.domain.to_string();
+            for (name, text) in &mut transform.inject_headers {
+                let before = had.and_then(|had| header_of(had, &domain, name));
+                *text = self.sealed(tenant, name, text, before, &secrets)?;
+            }
+        }
+        Ok(asked)
+    }
+
+    fn sealed(
+        &self,
+        tenant: &TenantId,
+        header: &str,
+        text: &HeaderText,
+        before: Option<&HeaderText>,
+        secrets: &SecretValues,
+    ) -> Result<HeaderText, ServiceError> {
+        let bad = |why: &str| {
+            ServiceError::new(Code::InvalidRequest, format!("network.transforms: the header {header}: {why}"))
+        };
+        let store = &self.inner.store;
+        let text = match (text, before) {
+            (HeaderText::Plain(shown), Some(before)) if shown == HeaderText::SHOWN => before,
+            (HeaderText::Plain(shown), None) if shown == HeaderText::SHOWN => {
+                return Err(bad("… stands for a value that is not shown; write the value itself"));
+            }
+            (text, _) => text,
+        };
+        let plain = match text {
+            HeaderText::Plain(plain) => plain.clone(),
+            HeaderText::Sealed(sealed) => store
+                .unseal_text(tenant, sealed)
+                .map_err(|_| bad("its value was sealed for another tenant or server"))?,
+        };
+        for name in secrets_in(&plain).map_err(|why| bad(&why.to_string()))? {
+            if secrets.get(name).is_none() {
+                return Err(bad(&format!("there is no secret {name}"))
+                    .hint("create it first: POST /v1/secrets, or atoll secret create"));
+            }
+        }
+        if fill_secrets(&plain, |name| secrets.get(name)).is_none_or(|value| value.len() > SECRET_BYTES_MAX) {
+            return Err(bad(&format!("its value is longer than {SECRET_BYTES_MAX} bytes")));
+        }
+        // The same value sealed again would be another text, and an update that changes nothing a change.
+        let is_same =
+            |sealed: &&HeaderText| text_of(&self.inner, tenant, sealed).as_deref() == Some(plain.as_str());
+        match (text, before.filter(is_same)) {
+            (HeaderText::Sealed(_), _) => Ok(text.clone()),
+            (HeaderText::Plain(_), Some(before)) => Ok(before.clone()),
+            (HeaderText::Plain(_), None) => Ok(HeaderText::Sealed(store.seal_text(tenant, &plain)?)),
+        }
+    }
+}
+
+fn header_of<'a>(policy: &'a NetworkPolicy, domain: &str, name: &str) -> Option<&'a HeaderText> {
+    let transform = policy.transforms.iter().find(|transform| transform.domain.to_string() == domain)?;
+    transform.inject_headers.iter().find(|(had, _)| had.eq_ignore_ascii_case(name)).map(|(_, text)| text)
+}
+
+impl From<BadPolicy> for ServiceError {
+    fn from(bad: BadPolicy) -> Self {
+        let error = Self::new(Code::InvalidRequest, bad.to_string());
+        match bad.hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    }
 }

@@ -116,6 +116,9 @@ impl From<StoreError> for ServiceError {
             }
             StoreError::Quota(exceeded) => Self::new(Code::QuotaExceeded, exceeded.to_string())
                 .hint("delete or stop sandboxes, delete snapshots, or ask the admin for a larger quota"),
+            StoreError::TooManySecrets { .. } => {
+                Self::new(Code::QuotaExceeded, error.to_string()).hint("delete secrets that are not needed")
+            }
             StoreError::NoTenant => Self::new(Code::TenantNotFound, "there is no such tenant"),
             StoreError::Exists { what } => Self::new(Code::AlreadyExists, format!("{what} exists already")),
             StoreError::BadCursor => Self::new(Code::InvalidRequest, "cursor: not one that a list returned")
@@ -129,7 +132,7 @@ impl From<StoreError> for ServiceError {
             StoreError::Closed => {
                 Self::new(Code::Internal, "the change could not be written down").caused_by(error)
             }
-            StoreError::BadRow { .. } | StoreError::Database(_) => {
+            StoreError::BadRow { .. } | StoreError::Database(_) | StoreError::Sealed { .. } => {
                 Self::new(Code::Internal, "the record could not be read or written").caused_by(error)
             }
         }

@@ -44,6 +44,8 @@ impl Service {
 
     async fn fork_of(&self, source: Handle, ask: Fork) -> Result<Forked, ServiceError> {
         let lease = source.lease();
+        // What the operator forbids by now is not inherited either.
+        self.admitted(&lease.tenant, lease.network.clone(), None).await?;
         let refused = if ask.memory { self.no_memory(&lease) } else { None };
         let wants_memory = ask.memory && refused.is_none();
         let (snapshot, refused) = match self.take(&source, None, wants_memory, true).await {

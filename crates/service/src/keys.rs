@@ -171,6 +171,7 @@ impl Service {
             id: TenantId::from_entropy(entropy()?),
             name: name.to_owned(),
             quota,
+            network: None,
             created_at_ms: self.inner.clock.now().wall_ms,
         };
         self.inner.store.put_tenant(record.clone()).await?;
@@ -220,6 +221,7 @@ impl Service {
                     id,
                     name: DEFAULT_TENANT.to_owned(),
                     quota,
+                    network: None,
                     created_at_ms: now_ms,
                 })
                 .await?;

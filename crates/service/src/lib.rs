@@ -35,6 +35,7 @@ mod preview;
 mod random;
 mod registry;
 mod sandboxes;
+mod secrets;
 mod service;
 mod snapshots;
 mod templates;
@@ -43,7 +44,7 @@ mod timed;
 mod types;
 mod wake;
 
-pub use atoll_store::{KeyRecord, Page, PreviewRecord, ResourceSample, TenantRecord, Terminal};
+pub use atoll_store::{KeyRecord, Page, PreviewRecord, ResourceSample, SecretRecord, TenantRecord, Terminal};
 pub use clock::{Clock, SystemClock, TestClock};
 pub use config::Config;
 pub use error::{Cause, ServiceError};

@@ -65,7 +65,12 @@ impl Service {
     ) -> Result<Lease, ServiceError> {
         change.check()?;
         let handle = self.driven(who, ident).await?;
-        let change = Box::new(change);
+        let lease = handle.lease();
+        let network = match change.network {
+            Some(asked) => Some(self.admitted(&lease.tenant, asked, Some(&lease.network)).await?),
+            None => None,
+        };
+        let change = Box::new(UpdateSandbox { network, ..change });
         let lease = ask(&handle, |reply| Mail::Update { change, reply }).await?;
         Ok(lease.as_ref().clone())
     }

@@ -27,6 +27,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::Admission;
 use crate::deadlines::Deadlines;
+use crate::egress::Layers;
+use crate::egress::log::Logs;
 use crate::failpoint::FailPoint;
 use crate::idle::Looks;
 use crate::keys::KeyCache;
@@ -62,6 +64,8 @@ pub(crate) struct Inner {
     pub(crate) previews: PreviewCache,
     pub(crate) cpu: CpuMemory,
     pub(crate) counters: Counters,
+    pub(crate) layers: Layers,
+    pub(crate) logs: Logs,
     pub(crate) failpoint: FailPoint,
     tracker: TaskTracker,
     pub(crate) closing: CancellationToken,
@@ -92,6 +96,9 @@ pub enum OpenError {
         #[source]
         cause: ProviderError,
     },
+    /// What a sandbox may reach can't be put together.
+    #[error("the network policies cannot be read")]
+    Policy(#[source] crate::ServiceError),
     /// The place for archives can't be used.
     #[error("archives cannot be kept where they should be")]
     Archive(#[from] ArchiveError),
@@ -115,6 +122,7 @@ impl OpenError {
         match self {
             Self::Store(cause) => cause.kind(),
             Self::Adopt { cause, .. } => cause.kind(),
+            Self::Policy(cause) => cause.kind(),
             Self::Archive(cause) => cause.kind(),
             Self::AdminKey { .. } => atoll_model::ErrorKind::Unavailable,
         }
@@ -144,6 +152,7 @@ impl Service {
         failpoint: FailPoint,
     ) -> Result<Service, OpenError> {
         let archives = Archives::open(&config.archive)?;
+        let logs = Logs::new(&config.data);
         let inner = Arc::new(Inner {
             creates: Semaphore::new(config.creates_at_once),
             outputs: OutputRooms::default(),
@@ -162,6 +171,8 @@ impl Service {
             previews: PreviewCache::default(),
             cpu: CpuMemory::default(),
             counters: Counters::default(),
+            layers: Layers::default(),
+            logs,
             failpoint,
             tracker: TaskTracker::new(),
             closing: CancellationToken::new(),
@@ -169,10 +180,14 @@ impl Service {
         });
         let service = Service { inner };
         service.ensure_admin_key().await?;
+        for tenant in service.inner.store.tenants().await? {
+            service.inner.layers.put(&tenant.id, tenant.network);
+        }
         // Listen before adopting: what dies in between is not missed.
-        let notices = service.inner.provider.notices();
+        let (notices, egressed) = (service.inner.provider.notices(), service.inner.provider.egress());
         crate::adopt::adopt(&service.inner).await?;
         crate::notices::start(&service.inner, notices);
+        crate::egress::log::start(&service.inner, egressed);
         crate::deadlines::start(&service.inner);
         crate::idle::start(&service.inner);
         crate::metrics::start_sampler(&service.inner);

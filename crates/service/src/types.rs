@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_model::policy::idle::Why;
-use atoll_model::{Held, Lease, Phase, SandboxId, Scope, SnapshotId};
+use atoll_model::{EgressVerdict, Held, Lease, Phase, SandboxId, Scope, SnapshotId};
 use atoll_store::KeyRecord;
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -36,6 +36,32 @@ impl std::fmt::Debug for CreatedKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CreatedKey").field("key", &self.key).finish_non_exhaustive()
     }
+}
+
+/// A secret to be kept.
+#[derive(Clone)]
+pub struct NewSecret {
+    /// Unique within its tenant.
+    pub name: String,
+    /// What is put in for `{secret:NAME}`.
+    pub value: String,
+}
+
+impl std::fmt::Debug for NewSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewSecret").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Which egress records to read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EgressQuery {
+    /// At most so many, the newest; 0 takes the default.
+    pub limit: u32,
+    /// Only later ones, in milliseconds since the Unix epoch.
+    pub since_ms: Option<i64>,
+    /// Only with this verdict.
+    pub verdict: Option<EgressVerdict>,
 }
 
 /// Whether a create made something.

@@ -77,7 +77,8 @@ fn entropy(n: u32) -> [u8; 20] {
 /// A tenant of this number, remembered.
 pub async fn tenant(store: &Subject, n: u32, quota: Quota) -> TenantId {
     let id = TenantId::from_entropy(entropy(n));
-    let record = TenantRecord { id: id.clone(), name: format!("tenant-{n}"), quota, created_at_ms: 0 };
+    let record =
+        TenantRecord { id: id.clone(), name: format!("tenant-{n}"), quota, network: None, created_at_ms: 0 };
     store.put_tenant(record).await.unwrap();
     id
 }

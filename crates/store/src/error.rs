@@ -43,6 +43,18 @@ pub enum StoreError {
         /// What.
         what: String,
     },
+    /// The tenant has as many secrets as it may.
+    #[error("the tenant has {most} secrets already")]
+    TooManySecrets {
+        /// How many it may have.
+        most: u32,
+    },
+    /// It can't be sealed, or was not sealed by this server for its owner.
+    #[error("{what} cannot be sealed or opened")]
+    Sealed {
+        /// What.
+        what: &'static str,
+    },
     /// The cursor is not one of ours.
     #[error("the cursor is not one that a list returned")]
     BadCursor,
@@ -78,11 +90,11 @@ impl StoreError {
             Self::NameTaken { .. } | Self::SnapshotNameTaken { .. } | Self::Exists { .. } => {
                 ErrorKind::Exists
             }
-            Self::Quota(_) => ErrorKind::Exhausted,
+            Self::Quota(_) | Self::TooManySecrets { .. } => ErrorKind::Exhausted,
             Self::NoTenant => ErrorKind::NotFound,
             Self::BadCursor => ErrorKind::Invalid,
             Self::Closed | Self::NotCommitted { .. } => ErrorKind::Unavailable,
-            Self::BadRow { .. } | Self::Database(_) => ErrorKind::Internal,
+            Self::BadRow { .. } | Self::Database(_) | Self::Sealed { .. } => ErrorKind::Internal,
         }
     }
 }

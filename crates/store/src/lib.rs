@@ -17,13 +17,15 @@ mod sqlite;
 
 use async_trait::async_trait;
 use atoll_model::{
-    EventKind, InstanceId, KeyId, Lease, Moment, Phase, PreviewId, Quota, SandboxEvent, SandboxId, Snapshot,
-    SnapshotId, TenantId, Usage,
+    EventKind, InstanceId, KeyId, Lease, Moment, NetworkPolicy, Phase, PreviewId, Quota, SandboxEvent,
+    SandboxId, Snapshot, SnapshotId, TenantId, Usage,
 };
 use tokio::sync::{oneshot, watch};
 
 pub use error::{OpenError, StoreError};
-pub use records::{KeyRecord, Page, PreviewRecord, ResourceSample, TenantRecord, Terminal};
+pub use records::{
+    KeyRecord, Page, PreviewRecord, ResourceSample, SecretRecord, SecretValues, TenantRecord, Terminal,
+};
 pub use sqlite::SqliteStore;
 
 /// The SHA-256 of a key's hex digits, or of a request.
@@ -263,6 +265,51 @@ pub trait Store: Send + Sync + 'static {
 
     /// Changes what a tenant may hold; holds from the next insert on.
     async fn set_quota(&self, tenant: &TenantId, quota: Quota) -> Result<(), StoreError>;
+
+    /// Changes what narrows a tenant's sandboxes; whoever calls it sees to those that live.
+    async fn set_tenant_network(
+        &self,
+        tenant: &TenantId,
+        network: Option<NetworkPolicy>,
+    ) -> Result<(), StoreError>;
+
+    /// Keeps a secret, sealed; [`StoreError::Exists`] when the tenant has one of that name,
+    /// [`StoreError::TooManySecrets`] when it has `most` already.
+    async fn put_secret(
+        &self,
+        tenant: &TenantId,
+        secret: SecretRecord,
+        value: String,
+        most: u32,
+    ) -> Result<(), StoreError>;
+
+    /// Replaces the value of a secret; `None` when there is none of that name.
+    async fn rotate_secret(
+        &self,
+        tenant: &TenantId,
+        name: &str,
+        value: String,
+        at_ms: i64,
+    ) -> Result<Option<SecretRecord>, StoreError>;
+
+    /// Forgets a secret; says whether it was there.
+    async fn delete_secret(&self, tenant: &TenantId, name: &str) -> Result<bool, StoreError>;
+
+    /// The secrets of a tenant by name, without their values.
+    async fn secrets(&self, tenant: &TenantId) -> Result<Vec<SecretRecord>, StoreError>;
+
+    /// The values of a tenant's secrets, to be used outside of sandboxes.
+    async fn secret_values(&self, tenant: &TenantId) -> Result<SecretValues, StoreError>;
+
+    /// Seals a text for a tenant; it opens for nobody else.
+    fn seal_text(&self, tenant: &TenantId, text: &str) -> Result<String, StoreError>;
+
+    /// Opens a text that was sealed for a tenant.
+    fn unseal_text(&self, tenant: &TenantId, sealed: &str) -> Result<String, StoreError>;
+
+    /// A key for one purpose and one thing, derived from the secret of this server: always the same, and of no use for
+    /// finding another.
+    fn derive(&self, purpose: &str, id: &str) -> [u8; 32];
 
     /// What a tenant holds.
     async fn usage(&self, tenant: &TenantId) -> Result<Usage, StoreError>;

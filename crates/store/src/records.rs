@@ -1,6 +1,8 @@
 //! Rows as the rest of the house sees them. Plain data.
 
-use atoll_model::{InstanceId, KeyId, Limits, PreviewId, Quota, SandboxId, Scope, TenantId};
+use std::collections::BTreeMap;
+
+use atoll_model::{InstanceId, KeyId, Limits, NetworkPolicy, PreviewId, Quota, SandboxId, Scope, TenantId};
 use serde::{Deserialize, Serialize};
 
 /// A key as it is listed; the secret is not part of it.
@@ -29,8 +31,48 @@ pub struct TenantRecord {
     pub name: String,
     /// What it may hold.
     pub quota: Quota,
+    /// What narrows all of its sandboxes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkPolicy>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
+}
+
+/// A secret as it is listed; its value is not part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretRecord {
+    /// Unique within its tenant.
+    pub name: String,
+    /// Milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+    /// When its value was last replaced, in milliseconds since the Unix epoch.
+    pub rotated_at_ms: Option<i64>,
+    /// How many sandboxes use it; counted by the service.
+    pub used_by: u32,
+}
+
+/// The secrets of a tenant, opened. Never shown, never written down.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct SecretValues(BTreeMap<String, String>);
+
+impl SecretValues {
+    /// These.
+    #[must_use]
+    pub fn new(values: BTreeMap<String, String>) -> Self {
+        Self(values)
+    }
+
+    /// The value of one.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+}
+
+impl std::fmt::Debug for SecretValues {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SecretValues({} of them)", self.0.len())
+    }
 }
 
 /// A shell bound to a thread of conversation: one row of `abstract_terminals`.

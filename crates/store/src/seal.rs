@@ -9,13 +9,19 @@ use std::path::Path;
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use hkdf::Hkdf;
+use sha2::Sha256;
 
 use crate::OpenError;
 
 const NONCE: usize = 24;
 
 /// Seals and opens small secrets.
-pub(crate) struct Seal(XChaCha20Poly1305);
+pub(crate) struct Seal {
+    cipher: XChaCha20Poly1305,
+    /// What keys for other purposes are derived from.
+    root: Hkdf<Sha256>,
+}
 
 impl Seal {
     /// Reads the key, or makes one where that is allowed.
@@ -34,22 +40,33 @@ impl Seal {
         let key = hex::decode(text.trim()).map_err(|_| unusable("it does not hold 64 hex digits"))?;
         let cipher = XChaCha20Poly1305::new_from_slice(&key)
             .map_err(|_| unusable("it does not hold 64 hex digits"))?;
-        Ok(Self(cipher))
+        Ok(Self { cipher, root: Hkdf::new(Some(b"atoll derived keys"), &key) })
     }
 
     pub(crate) fn seal(&self, owner: &str, secret: &str) -> Option<Vec<u8>> {
         let mut nonce = [0u8; NONCE];
         getrandom::fill(&mut nonce).ok()?;
         let payload = Payload { msg: secret.as_bytes(), aad: owner.as_bytes() };
-        let sealed = self.0.encrypt(XNonce::from_slice(&nonce), payload).ok()?;
+        let sealed = self.cipher.encrypt(XNonce::from_slice(&nonce), payload).ok()?;
         Some([&nonce[..], &sealed].concat())
     }
 
     pub(crate) fn unseal(&self, owner: &str, sealed: &[u8]) -> Option<String> {
         let (nonce, body) = sealed.split_at_checked(NONCE)?;
         let payload = Payload { msg: body, aad: owner.as_bytes() };
-        let plain = self.0.decrypt(XNonce::from_slice(nonce), payload).ok()?;
+        let plain = self.cipher.decrypt(XNonce::from_slice(nonce), payload).ok()?;
         String::from_utf8(plain).ok()
+    }
+
+    /// A key for one purpose and one thing; always the same, and of no use for finding another.
+    pub(crate) fn derive(&self, purpose: &str, id: &str) -> [u8; 32] {
+        let mut key = [0u8; 32];
+        // A length before each part: no two pairs are written the same.
+        let lengths = [purpose.len() as u64, id.len() as u64].map(u64::to_be_bytes);
+        self.root
+            .expand_multi_info(&[&lengths[0], purpose.as_bytes(), &lengths[1], id.as_bytes()], &mut key)
+            .expect("32 bytes are less than 255 blocks");
+        key
     }
 }
 
@@ -87,6 +104,20 @@ mod tests {
         assert_eq!(again.unseal("a", &sealed).as_deref(), Some("token"));
         assert_eq!(again.unseal("b", &sealed), None);
         assert_eq!(again.unseal("a", &sealed[..10]), None);
+    }
+
+    #[test]
+    fn derived_keys_differ_by_purpose_and_thing_and_stay_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret.key");
+        let derived = Seal::open(&path, true).unwrap().derive("egress-ca", "a");
+        let again = Seal::open(&path, false).unwrap();
+        assert_eq!(again.derive("egress-ca", "a"), derived);
+        for other in [("egress-ca", "b"), ("egress-c", "aa"), ("", "egress-caa"), ("egress-caa", "")] {
+            assert_ne!(again.derive(other.0, other.1), derived, "{other:?}");
+        }
+        let elsewhere = Seal::open(&dir.path().join("another.key"), true).unwrap();
+        assert_ne!(elsewhere.derive("egress-ca", "a"), derived);
     }
 
     #[test]

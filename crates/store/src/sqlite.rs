@@ -14,6 +14,7 @@ mod leases;
 mod open;
 mod previews;
 mod samples;
+mod secrets;
 mod snapshots;
 mod terminals;
 mod threads;
@@ -23,7 +24,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_model::{
-    KeyId, Lease, PreviewId, Quota, SandboxEvent, SandboxId, Snapshot, SnapshotId, TenantId, Usage,
+    KeyId, Lease, NetworkPolicy, PreviewId, Quota, SandboxEvent, SandboxId, Snapshot, SnapshotId, TenantId,
+    Usage,
 };
 use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
@@ -31,7 +33,8 @@ use tokio::sync::{oneshot, watch};
 use crate::seal::Seal;
 use crate::{
     Advance, EventQuery, Hash, Inserted, InstanceRow, KeyRecord, LeaseQuery, NewEvent, NewLease, OpenError,
-    Page, PreviewRecord, ResourceSample, SnapshotQuery, Store, StoreError, Sweep, TenantRecord, Terminal,
+    Page, PreviewRecord, ResourceSample, SecretRecord, SecretValues, SnapshotQuery, Store, StoreError, Sweep,
+    TenantRecord, Terminal,
 };
 use threads::{Readers, Writer};
 
@@ -71,6 +74,11 @@ impl SqliteStore {
     ) -> Result<T, StoreError> {
         self.readers.run(work).await
     }
+}
+
+/// Whom a sealed text belongs to.
+fn text_owner(tenant: &TenantId) -> String {
+    format!("text/{tenant}")
 }
 
 #[async_trait]
@@ -198,6 +206,71 @@ impl Store for SqliteStore {
     async fn set_quota(&self, tenant: &TenantId, quota: Quota) -> Result<(), StoreError> {
         let tenant = tenant.clone();
         self.write(move |conn| keys::set_quota(conn, &tenant, &quota)).await
+    }
+
+    async fn set_tenant_network(
+        &self,
+        tenant: &TenantId,
+        network: Option<NetworkPolicy>,
+    ) -> Result<(), StoreError> {
+        let tenant = tenant.clone();
+        self.write(move |conn| keys::set_network(conn, &tenant, network.as_ref())).await
+    }
+
+    async fn put_secret(
+        &self,
+        tenant: &TenantId,
+        secret: SecretRecord,
+        value: String,
+        most: u32,
+    ) -> Result<(), StoreError> {
+        let tenant = tenant.clone();
+        let sealed = self.seal.seal(&secrets::owner(&tenant, &secret.name), &value);
+        let sealed = sealed.ok_or(StoreError::Sealed { what: "a secret" })?;
+        self.write(move |conn| secrets::put(conn, &tenant, &secret, &sealed, most)).await
+    }
+
+    async fn rotate_secret(
+        &self,
+        tenant: &TenantId,
+        name: &str,
+        value: String,
+        at_ms: i64,
+    ) -> Result<Option<SecretRecord>, StoreError> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        let sealed = self.seal.seal(&secrets::owner(&tenant, &name), &value);
+        let sealed = sealed.ok_or(StoreError::Sealed { what: "a secret" })?;
+        self.write(move |conn| secrets::rotate(conn, &tenant, &name, &sealed, at_ms)).await
+    }
+
+    async fn delete_secret(&self, tenant: &TenantId, name: &str) -> Result<bool, StoreError> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        self.write(move |conn| secrets::delete(conn, &tenant, &name)).await
+    }
+
+    async fn secrets(&self, tenant: &TenantId) -> Result<Vec<SecretRecord>, StoreError> {
+        let tenant = tenant.clone();
+        self.read(move |conn| secrets::list(conn, &tenant)).await
+    }
+
+    async fn secret_values(&self, tenant: &TenantId) -> Result<SecretValues, StoreError> {
+        let (tenant, seal) = (tenant.clone(), Arc::clone(&self.seal));
+        self.read(move |conn| secrets::values(conn, &seal, &tenant)).await
+    }
+
+    fn seal_text(&self, tenant: &TenantId, text: &str) -> Result<String, StoreError> {
+        let sealed =
+            self.seal.seal(&text_owner(tenant), text).ok_or(StoreError::Sealed { what: "a text" })?;
+        Ok(hex::encode(sealed))
+    }
+
+    fn unseal_text(&self, tenant: &TenantId, sealed: &str) -> Result<String, StoreError> {
+        let opened = hex::decode(sealed).ok().and_then(|bytes| self.seal.unseal(&text_owner(tenant), &bytes));
+        opened.ok_or(StoreError::Sealed { what: "a text" })
+    }
+
+    fn derive(&self, purpose: &str, id: &str) -> [u8; 32] {
+        self.seal.derive(purpose, id)
     }
 
     async fn usage(&self, tenant: &TenantId) -> Result<Usage, StoreError> {

@@ -23,6 +23,13 @@ pub struct BadCidr {
 }
 
 impl Cidr {
+    /// The network of this length that an address lies in; `None`: the length is too large.
+    #[must_use]
+    pub fn around(address: IpAddr, len: u8) -> Option<Self> {
+        let full = if address.is_ipv4() { 32 } else { 128 };
+        (len <= full).then(|| Self { address: masked(address, len), len })
+    }
+
     /// The first and the last address of an IPv4 network.
     #[must_use]
     pub fn v4(&self) -> Option<(u32, u32)> {

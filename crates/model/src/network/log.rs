@@ -16,6 +16,8 @@ pub enum EgressWhat {
     Http,
     /// Packets that pass or are refused without the gate.
     Flow,
+    /// Records of others that came faster than they were read are missing here.
+    Lost,
 }
 
 /// What was decided.

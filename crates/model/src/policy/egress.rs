@@ -13,9 +13,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::{Cidr, DomainPattern, NetworkLimits, NetworkMode, NetworkPolicy};
 
 mod check;
+pub mod learn;
 pub mod ranges;
 
-pub use check::{BadPolicy, CIDRS_MAX, DOMAINS_MAX, TRANSFORMS_MAX, check};
+pub use check::{BadPolicy, CIDRS_MAX, DOMAINS_MAX, TRANSFORMS_MAX, check, check_layer};
 use ranges::{Ranges, Ranges4, Ranges6};
 
 /// What the operator says for all sandboxes.
@@ -212,7 +213,7 @@ pub fn compile(
     if layers.iter().any(|layer| layer.mode == NetworkMode::DenyAll) {
         return Egress { limits, learn: sandbox.learn, ..Egress::default() };
     }
-    let never = ranges::never(named_private(floor, &layers));
+    let never = ranges::never(named_private(floor, own));
     let denied = layers.iter().fold(Ranges4::default(), |all, layer| all.or(&v4(&layer.deny_cidrs)));
     let denied6 = layers.iter().fold(Ranges6::default(), |all, layer| all.or(&v6(&layer.deny_cidrs)));
     let direct = layers.iter().fold(Ranges4::all(), |all, layer| all.and(&let_by(layer, v4)));
@@ -239,7 +240,7 @@ pub fn compile(
     Egress {
         door,
         direct: if is_open { Ranges4::default() } else { direct },
-        direct6: if names_v6(&layers) {
+        direct6: if names_v6(own) {
             direct6.minus(&ranges::never6()).minus(&denied6)
         } else {
             Ranges6::default()
@@ -254,17 +255,18 @@ pub fn compile(
     }
 }
 
-/// The private ranges that some layer names and the operator lets pass.
-fn named_private(floor: &Floor, layers: &[&NetworkPolicy]) -> Ranges4 {
+/// The private ranges that the sandbox names and the operator lets pass. What another layer names does not count: a layer
+/// more would open what was shut without it.
+fn named_private(floor: &Floor, own: &NetworkPolicy) -> Ranges4 {
     if !floor.private_when_named {
         return Ranges4::default();
     }
-    let named = layers.iter().flat_map(|layer| &layer.allow_cidrs).filter(|cidr| check::is_private(cidr));
+    let named = own.allow_cidrs.iter().filter(|cidr| check::is_private(cidr));
     named.fold(Ranges4::default(), |all, cidr| all.or(&v4(std::slice::from_ref(cidr))))
 }
 
-fn names_v6(layers: &[&NetworkPolicy]) -> bool {
-    layers.iter().any(|layer| layer.allow_cidrs.iter().any(|cidr| cidr.v6().is_some()))
+fn names_v6(own: &NetworkPolicy) -> bool {
+    own.allow_cidrs.iter().any(|cidr| cidr.v6().is_some())
 }
 
 fn let_by(layer: &NetworkPolicy, read: impl Fn(&[Cidr]) -> Ranges4) -> Ranges4 {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_agentapi::AgentClient;
+use atoll_model::policy::egress::Egress;
 use atoll_model::{ArchiveRef, Code, Held, InstanceId, Intent, Lease, Source};
 use atoll_provider::{Booted, InstanceSpec, Origin, ProviderError, RolledBack, Target};
 use atoll_store::InstanceRow;
@@ -281,7 +282,10 @@ async fn perform(job: &Job, work: &Work) -> Outcome {
         Work::Destroy => {
             let destroyed = gone_is_fine(provider.destroy(&job.target()).await);
             Outcome::Destroyed(match destroyed {
-                Ok(()) => job.forget_objects().await,
+                Ok(()) => {
+                    crate::egress::log::remove(inner, &lease.id).await;
+                    job.forget_objects().await
+                }
                 failed => failed,
             })
         }
@@ -383,7 +387,11 @@ async fn boot(job: &Job, first: bool) -> Outcome {
         Ok(seed) => seed,
         Err(failure) => return Outcome::NotBooted(failure),
     };
-    let spec = spec(lease, instance.clone(), seed.as_deref());
+    let network = match crate::egress::compiled(inner, lease).await {
+        Ok(network) => network,
+        Err(failure) => return Outcome::NotBooted(failure),
+    };
+    let spec = spec(lease, instance.clone(), seed.as_deref(), network);
     let booted = if first {
         timed("provider", inner.provider.create(&spec)).await
     } else {
@@ -401,7 +409,7 @@ async fn boot(job: &Job, first: bool) -> Outcome {
     };
     inner.failpoint.reach("effect.made").await;
     let from_pool = booted.from_pool;
-    match greet(job, instance, booted, seed.as_deref()).await {
+    match greet(job, &spec, booted, seed.as_deref()).await {
         Ok((row, agent)) => Outcome::Booted { row, agent, from_pool },
         Err(failure) => Outcome::NotBooted(failure),
     }
@@ -411,11 +419,12 @@ async fn boot(job: &Job, first: bool) -> Outcome {
 /// token of its own.
 async fn greet(
     job: &Job,
-    instance: InstanceId,
+    spec: &InstanceSpec,
     booted: Booted,
     seed: Option<&Seed>,
 ) -> Result<(InstanceRow, AgentClient), ServiceError> {
     let (inner, lease) = (&job.inner, &job.lease);
+    let (instance, authority) = (spec.instance.clone(), inner.provider.authority(&spec.network));
     let Some(agent_token) = booted.agent_token else {
         let Some(had) = seed.and_then(|seed| seed.token.as_deref()) else {
             return Err(ServiceError::new(Code::Internal, "the copied agent cannot be talked to"));
@@ -423,10 +432,13 @@ async fn greet(
         let tokens = Tokens::from_row(had).and_new()?;
         let (agent, agent_token) =
             crate::agent::greet_restored(&inner.provider, lease, &instance, &tokens).await?;
+        if authority.is_some() {
+            crate::agent::trust(&agent, lease, authority.as_deref()).await;
+        }
         return Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent));
     };
     let agent = crate::agent::client(&inner.provider, &lease.id, &instance, &agent_token);
-    timed("greet", crate::agent::greet(&agent, lease)).await?;
+    timed("greet", crate::agent::greet(&agent, lease, authority.as_deref())).await?;
     Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent))
 }
 
@@ -448,6 +460,13 @@ async fn resume(job: &Job) -> Outcome {
             // It was restored before, but nobody could talk to its agent.
             talk(job, row.instance.clone(), row.facts.clone(), &row.agent_token).await
         }
+        (Ok(()), Some(row)) => {
+            // Its policy may have changed while it stood still.
+            let agent =
+                crate::agent::client(&job.inner.provider, &job.lease.id, &row.instance, &row.agent_token);
+            trust(job, &agent).await;
+            Outcome::Resumed(Ok(()))
+        }
         (ended, _) => Outcome::Resumed(ended.map_err(Into::into)),
     }
 }
@@ -464,18 +483,45 @@ async fn restore(job: &Job, made: Option<Value>) -> Outcome {
     inner.failpoint.reach("restore.before").await;
     let facts = match made {
         Some(facts) => facts,
-        None => match timed("restore", inner.provider.restore(&spec(lease, instance.clone(), None))).await {
-            Ok(booted) => booted.facts,
-            Err(ProviderError::Gone { .. }) => return Outcome::Gone,
-            Err(error) => {
-                let failure = ServiceError::from(error);
-                let hint = "stop it to let go of its memory and keep its files";
-                return not(if failure.hint.is_some() { failure } else { failure.hint(hint) });
-            }
+        None => match restored(job, instance.clone()).await {
+            Ok(facts) => facts,
+            Err(outcome) => return outcome,
         },
     };
     inner.failpoint.reach("restore.made").await;
     talk(job, instance, facts, &row.agent_token).await
+}
+
+/// What the provider knows of the restored instance; else how the restore ended.
+async fn restored(job: &Job, instance: InstanceId) -> Result<Value, Outcome> {
+    let (inner, lease) = (&job.inner, &job.lease);
+    let not = |failure| Outcome::NotRestored { failure, made: None };
+    let network = crate::egress::compiled(inner, lease).await.map_err(not)?;
+    match timed("restore", inner.provider.restore(&spec(lease, instance, None, network))).await {
+        Ok(booted) => Ok(booted.facts),
+        Err(ProviderError::Gone { .. }) => Err(Outcome::Gone),
+        Err(error) => {
+            let failure = ServiceError::from(error);
+            let hint = "stop it to let go of its memory and keep its files";
+            Err(not(if failure.hint.is_some() { failure } else { failure.hint(hint) }))
+        }
+    }
+}
+
+/// What a sandbox whose requests are changed has to trust, where that is not inside already.
+async fn trust(job: &Job, agent: &AgentClient) {
+    if job.lease.network.transforms.is_empty() {
+        return;
+    }
+    match crate::egress::compiled(&job.inner, &job.lease).await {
+        Ok(egress) => {
+            let authority = job.inner.provider.authority(&egress);
+            crate::agent::trust(agent, &job.lease, authority.as_deref()).await;
+        }
+        Err(error) => {
+            tracing::warn!(sandbox = %job.lease.id, %error, cause = ?error.cause, "what it may reach could not be read");
+        }
+    }
 }
 
 /// Greets an agent that was restored with its processes.
@@ -483,13 +529,14 @@ async fn talk(job: &Job, instance: InstanceId, facts: Value, tokens: &str) -> Ou
     let tokens = Tokens::from_row(tokens);
     match crate::agent::greet_restored(&job.inner.provider, &job.lease, &instance, &tokens).await {
         Ok((agent, agent_token)) => {
+            trust(job, &agent).await;
             Outcome::Restored { row: InstanceRow { instance, facts, agent_token }, agent }
         }
         Err(failure) => Outcome::NotRestored { failure, made: Some(facts) },
     }
 }
 
-fn spec(lease: &Lease, instance: InstanceId, seed: Option<&Seed>) -> InstanceSpec {
+fn spec(lease: &Lease, instance: InstanceId, seed: Option<&Seed>, network: Arc<Egress>) -> InstanceSpec {
     let origin = seed.map_or(Origin::Template, |seed| Origin::Snapshot {
         snapshot: seed.snapshot.clone(),
         seal: seed.seal.clone(),
@@ -501,7 +548,7 @@ fn spec(lease: &Lease, instance: InstanceId, seed: Option<&Seed>) -> InstanceSpe
         template: lease.template.clone(),
         template_version: lease.template_version.clone(),
         limits: lease.limits,
-        network: crate::egress::compiled(lease),
+        network,
         storage: lease.storage,
         hostname: crate::agent::hostname(lease),
         origin,

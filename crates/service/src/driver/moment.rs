@@ -178,6 +178,7 @@ impl Job {
             workdir: lease.workdir.clone(),
             command: lease.command.clone(),
             limits: lease.limits,
+            network: lease.network.clone(),
             bytes: 0,
             seal: String::new(),
             stood_still_us: 0,

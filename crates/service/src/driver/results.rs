@@ -51,6 +51,7 @@ impl Driver {
             Outcome::Destroyed(Err(failure)) => self.try_again(Work::Destroy, &failure),
         }
         self.next_snapshot();
+        self.refresh_if_due().await;
     }
 
     /// Publishes why, and takes the step that follows from it.

@@ -242,7 +242,10 @@ impl Driver {
             // A rollback that is refused leaves it as it was; until its end `held` says how that is.
             Phase::Restoring if next.rollback_to.is_none() => next.held = None,
             // The record needs no secrets.
-            Phase::Deleted => next.env.clear(),
+            Phase::Deleted => {
+                next.env.clear();
+                next.network.transforms.clear();
+            }
             Phase::Creating
             | Phase::Pausing
             | Phase::Resuming

@@ -70,6 +70,11 @@ impl Driver {
     async fn take_up(&mut self, first: Resumption) {
         self.tidy_after_restart();
         match first {
+            // A certificate authority may have been on its way inside.
+            Resumption::Nothing if !self.lease.network.transforms.is_empty() => {
+                self.refresh_due = true;
+                self.refresh_if_due().await;
+            }
             Resumption::Nothing => {}
             Resumption::Again => self.begin_again().await,
             Resumption::Halt => self.launch(Work::Halt { instance: self.lease.instance.clone() }),

@@ -15,7 +15,7 @@ use crate::create::timeout_at;
 use crate::deadlines::check_possible;
 
 /// LIMIT: these are single writes to a cgroup, a quota or a rule set.
-const APPLY: Duration = Duration::from_secs(10);
+pub(super) const APPLY: Duration = Duration::from_secs(10);
 
 impl Driver {
     pub(super) async fn on_update(&mut self, change: &UpdateSandbox) -> Result<(), ServiceError> {
@@ -146,12 +146,12 @@ impl Driver {
                 }
             }
             if live && new.network != old.network {
-                provider.set_network(&target, crate::egress::compiled(&new)).await?;
+                self.set_network(&target, new).await?;
             }
-            Ok::<(), ProviderError>(())
+            Ok::<(), ServiceError>(())
         };
         let late = ProviderError::Late { what: "the change".to_owned(), after: APPLY };
-        Ok(tokio::time::timeout(APPLY, apply).await.unwrap_or(Err(late))?)
+        tokio::time::timeout(APPLY, apply).await.unwrap_or(Err(late.into()))
     }
 }
 

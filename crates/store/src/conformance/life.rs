@@ -22,6 +22,7 @@ pub fn snapshot(n: u32, tenant: &TenantId, name: Option<&str>) -> Snapshot {
         workdir: "/".to_owned(),
         command: None,
         limits: Limits::default(),
+        network: NetworkPolicy::allow_all(),
         bytes: 4_096,
         seal: "seal".to_owned(),
         stood_still_us: 1_500,

@@ -1,6 +1,6 @@
 //! `tenants` and `api_keys`.
 
-use atoll_model::{KeyId, Quota, Scope, TenantId};
+use atoll_model::{KeyId, NetworkPolicy, Quota, Scope, TenantId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::leases::{from_json, to_json};
@@ -8,8 +8,15 @@ use crate::{Hash, KeyRecord, StoreError, TenantRecord};
 
 pub(crate) fn put_tenant(conn: &Connection, tenant: &TenantRecord) -> Result<(), StoreError> {
     let made = conn.execute(
-        "INSERT INTO tenants VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
-        params![tenant.id.as_str(), tenant.name, to_json(&tenant.quota)?, tenant.created_at_ms],
+        "INSERT INTO tenants (id, name, quota, created_ms, network) VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT DO NOTHING",
+        params![
+            tenant.id.as_str(),
+            tenant.name,
+            to_json(&tenant.quota)?,
+            tenant.created_at_ms,
+            tenant.network.as_ref().map(to_json).transpose()?
+        ],
     )?;
     if made == 0 { Err(StoreError::Exists { what: format!("tenant {}", tenant.name) }) } else { Ok(()) }
 }
@@ -17,7 +24,8 @@ pub(crate) fn put_tenant(conn: &Connection, tenant: &TenantRecord) -> Result<(),
 pub(crate) fn tenant(conn: &Connection, ident: &str) -> Result<Option<TenantRecord>, StoreError> {
     // A name may look like another tenant's id; the id wins.
     conn.prepare_cached(
-        "SELECT id, name, quota, created_ms FROM tenants WHERE id = ?1 OR name = ?1 ORDER BY id = ?1 DESC LIMIT 1",
+        "SELECT id, name, quota, created_ms, network FROM tenants WHERE id = ?1 OR name = ?1
+         ORDER BY id = ?1 DESC LIMIT 1",
     )?
     .query_row([ident], raw_tenant)
     .optional()?
@@ -26,22 +34,24 @@ pub(crate) fn tenant(conn: &Connection, ident: &str) -> Result<Option<TenantReco
 }
 
 pub(crate) fn tenants(conn: &Connection) -> Result<Vec<TenantRecord>, StoreError> {
-    let mut statement = conn.prepare("SELECT id, name, quota, created_ms FROM tenants ORDER BY name")?;
+    let mut statement =
+        conn.prepare("SELECT id, name, quota, created_ms, network FROM tenants ORDER BY name")?;
     let rows = statement.query_map([], raw_tenant)?;
     rows.map(|raw| to_tenant(raw?)).collect()
 }
 
-type RawTenant = (String, String, String, i64);
+type RawTenant = (String, String, String, i64, Option<String>);
 
 fn raw_tenant(row: &Row<'_>) -> rusqlite::Result<RawTenant> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
 }
 
-fn to_tenant((id, name, quota, created_at_ms): RawTenant) -> Result<TenantRecord, StoreError> {
+fn to_tenant((id, name, quota, created_at_ms, network): RawTenant) -> Result<TenantRecord, StoreError> {
     Ok(TenantRecord {
         id: parse_id("tenants", &id)?,
         name,
         quota: from_json("tenants", &quota)?,
+        network: network.map(|text| from_json("tenants", &text)).transpose()?,
         created_at_ms,
     })
 }
@@ -56,6 +66,17 @@ where
 pub(crate) fn set_quota(conn: &Connection, tenant: &TenantId, quota: &Quota) -> Result<(), StoreError> {
     let changed = conn
         .execute("UPDATE tenants SET quota = ?2 WHERE id = ?1", params![tenant.as_str(), to_json(quota)?])?;
+    if changed == 0 { Err(StoreError::NoTenant) } else { Ok(()) }
+}
+
+pub(crate) fn set_network(
+    conn: &Connection,
+    tenant: &TenantId,
+    network: Option<&NetworkPolicy>,
+) -> Result<(), StoreError> {
+    let network = network.map(to_json).transpose()?;
+    let changed =
+        conn.execute("UPDATE tenants SET network = ?2 WHERE id = ?1", params![tenant.as_str(), network])?;
     if changed == 0 { Err(StoreError::NoTenant) } else { Ok(()) }
 }
 

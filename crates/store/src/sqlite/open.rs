@@ -25,7 +25,8 @@ const ADMIN: &str = "admin.key";
 const WAL_MARK: &str = "wal";
 
 /// Each entry lifts the schema by one. Released entries never change.
-const MIGRATIONS: &[&str] = &[include_str!("0001.sql"), include_str!("0002.sql"), include_str!("0003.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("0001.sql"), include_str!("0002.sql"), include_str!("0003.sql"), include_str!("0004.sql")];
 
 /// LIMIT: only backups and `sqlite3` by hand compete with the writer.
 const BUSY: Duration = Duration::from_secs(5);
@@ -237,7 +238,10 @@ fn migrate(conn: &mut Connection, db: &Path) -> Result<(), OpenError> {
 
 fn has_sealed_rows(conn: &Connection, db: &Path) -> Result<bool, OpenError> {
     let sealed = "SELECT EXISTS (SELECT 1 FROM sandbox_instances)
-                    OR EXISTS (SELECT 1 FROM snapshots WHERE agent_token IS NOT NULL)";
+                    OR EXISTS (SELECT 1 FROM snapshots WHERE agent_token IS NOT NULL)
+                    OR EXISTS (SELECT 1 FROM secrets)
+                    OR EXISTS (SELECT 1 FROM sandbox_leases WHERE instr(lease, '\"sealed\":') > 0)
+                    OR EXISTS (SELECT 1 FROM snapshots WHERE instr(snapshot, '\"sealed\":') > 0)";
     conn.query_row(sealed, [], |row| row.get(0)).map_err(|cause| OpenError::Database {
         action: "read",
         db: db.to_owned(),

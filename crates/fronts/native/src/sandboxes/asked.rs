@@ -6,9 +6,10 @@ use atoll_model::{CreateSandbox, LimitsAsk, Origin, TimersAsk, UpdateSandbox};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::words::{Network, OnExit, OnTimeout, Storage, Wake};
+use super::words::{OnExit, OnTimeout, Storage, Wake};
 use crate::error::ApiError;
 use crate::input::present;
+use crate::network::Network;
 
 /// What to make. Everything has a default.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -39,6 +40,7 @@ pub(crate) struct CreateBody {
     disk_mib: Option<i64>,
     /// Processes and threads.
     pids: Option<i64>,
+    /// `allow-all` where absent, or what the snapshot had.
     network: Option<Network>,
     storage: Option<Storage>,
     /// Default user of commands.
@@ -81,7 +83,7 @@ impl CreateBody {
                 disk_mib: self.disk_mib,
                 pids: self.pids,
             },
-            network: self.network.map(Into::into).unwrap_or_default(),
+            network: self.network.map(Into::into),
             storage: self.storage.map(Into::into).unwrap_or_default(),
             user: self.user,
             command: self.command,
@@ -133,6 +135,7 @@ pub(crate) struct UpdateBody {
     memory_mib: Option<i64>,
     disk_mib: Option<i64>,
     pids: Option<i64>,
+    /// Replaces the whole policy; connections that it still allows go on.
     network: Option<Network>,
     /// A new lifetime from now on; null removes it.
     #[serde(deserialize_with = "present")]

@@ -83,6 +83,18 @@ pub fn check(policy: &NetworkPolicy, floor: &Floor) -> Result<(), BadPolicy> {
     check_limits(policy)
 }
 
+/// Whether the policy of a tenant, or the operator's for all, may stand above those of sandboxes: it narrows, and does
+/// nothing else.
+pub fn check_layer(policy: &NetworkPolicy, floor: &Floor) -> Result<(), BadPolicy> {
+    if !policy.transforms.is_empty() {
+        return Err(bad("transforms", "only sandboxes have them"));
+    }
+    if policy.learn {
+        return Err(bad("learn", "only sandboxes have it"));
+    }
+    check(policy, floor)
+}
+
 fn check_limits(policy: &NetworkPolicy) -> Result<(), BadPolicy> {
     let slow = |rate: Option<u64>| rate.is_some_and(|rate| rate < BYTES_PER_S_MIN);
     if slow(policy.limits.up_bytes_per_s) || slow(policy.limits.down_bytes_per_s) {

@@ -1,0 +1,88 @@
+//! What a live sandbox may reach, put in force: its policy at the provider, and inside what it has to trust for that.
+
+use std::time::Duration;
+
+use atoll_model::{Held, Lease, Phase};
+use atoll_provider::{ProviderError, Target};
+
+use super::update::APPLY;
+use super::{Driver, Mail};
+use crate::ServiceError;
+
+/// How long until a policy that could not be put in force is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+impl Driver {
+    /// Hands the provider what the layers above and the lease say now. Where nobody can tell its instance at the moment,
+    /// whoever makes or thaws it does.
+    pub(super) async fn on_refresh(&mut self) -> Result<(), ServiceError> {
+        let live = match self.lease.phase {
+            Phase::Running => true,
+            Phase::Paused => self.lease.held == Some(Held::Live),
+            // What is under way may have looked before the change.
+            Phase::Creating | Phase::Starting | Phase::Pausing | Phase::Resuming | Phase::Restoring => {
+                self.refresh_due = true;
+                return Ok(());
+            }
+            Phase::Stopping
+            | Phase::Stopped
+            | Phase::Archiving
+            | Phase::Archived
+            | Phase::Failed
+            | Phase::Deleting
+            | Phase::Deleted => false,
+        };
+        self.refresh_due = false;
+        if !live {
+            return Ok(());
+        }
+        let target = Target { sandbox: self.lease.id.clone(), instance: self.lease.instance.clone() };
+        let late = ProviderError::Late { what: "the change".to_owned(), after: APPLY };
+        let set = tokio::time::timeout(APPLY, self.set_network(&target, &self.lease)).await;
+        let set = set.unwrap_or(Err(late.into()));
+        if set.is_err() {
+            self.refresh_due = true;
+            self.try_refresh_later();
+        }
+        set
+    }
+
+    pub(super) async fn refresh_if_due(&mut self) {
+        if self.refresh_due
+            && let Err(error) = self.on_refresh().await
+        {
+            tracing::warn!(sandbox = %self.lease.id, %error, cause = ?error.cause, "what it may reach is not in force yet; it is tried again");
+        }
+    }
+
+    /// A change of policy that only narrows must not be forgotten because the provider hiccuped.
+    fn try_refresh_later(&self) {
+        let Some(handle) = self.inner.registry.get(&self.lease.id) else { return };
+        let closing = self.inner.closing.clone();
+        self.inner.spawn(async move {
+            tokio::select! {
+                () = closing.cancelled() => {}
+                () = tokio::time::sleep(AGAIN) => {
+                    let _ = handle.mailbox.send(Mail::Refresh { reply: None }).await;
+                }
+            }
+        });
+    }
+
+    /// Puts the policy of a lease in force at a live instance. What it has to trust goes inside first: a request that is
+    /// changed before that would fail. One that stands still gets it when it is thawed.
+    pub(super) async fn set_network(&self, target: &Target, lease: &Lease) -> Result<(), ServiceError> {
+        let egress = crate::egress::compiled(&self.inner, lease).await?;
+        let provider = &self.inner.provider;
+        let had = !self.lease.network.transforms.is_empty();
+        let has = !lease.network.transforms.is_empty();
+        if let Some(agent) =
+            self.agent.as_ref().filter(|_| self.lease.phase == Phase::Running && (had || has))
+        {
+            let authority = provider.authority(&egress);
+            crate::agent::trust(agent, lease, authority.as_deref()).await;
+        }
+        provider.set_network(target, egress).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,298 @@
+//! The egress log: one record per decision, kept in files beside the store, read from the end, followed live.
+//!
+//! ```text
+//! provider ──► one task: as many as wait ──► file of each sandbox ──► followers
+//!                    │ too many at once: a record says how many are missing
+//! ```
+//!
+//! A log has two generations of bounded size and outlives the server. What a learned policy needs of a generation that
+//! goes is kept apart. It goes with its sandbox.
+
+mod file;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_model::policy::egress::learn::Seen;
+use atoll_model::{
+    Code, EgressRecord, EgressVerdict, EgressWhat, Lease, NetworkPolicy, Phase, Principal, SandboxId,
+};
+use atoll_provider::Egressed;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+
+use crate::service::{Inner, Service};
+use crate::{EgressQuery, ServiceError};
+use file::LogFile;
+
+/// LIMIT: what an answer holds if nothing is said, and at most.
+const LINES: u32 = 100;
+const LINES_MAX: u32 = 10_000;
+/// LIMIT: records that a follower may be behind; after that it is told how many it missed.
+const BEHIND: usize = 1_024;
+/// LIMIT: records that are written in one go.
+const BATCH: usize = 1_024;
+
+/// The logs of all sandboxes that are not deleted.
+pub(crate) struct Logs {
+    dir: PathBuf,
+    logs: Mutex<HashMap<SandboxId, Arc<Log>>>,
+}
+
+/// Writing, reading and beginning to follow exclude each other: a follower has no gap and nothing twice.
+struct Log {
+    file: Mutex<LogFile>,
+    news: broadcast::Sender<EgressRecord>,
+}
+
+impl Logs {
+    pub(crate) fn new(data: &std::path::Path) -> Self {
+        Self { dir: data.join("egress"), logs: Mutex::default() }
+    }
+
+    fn of(&self, sandbox: &SandboxId) -> Arc<Log> {
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || {
+            Arc::new(Log {
+                file: Mutex::new(LogFile::new(&self.dir, sandbox)),
+                news: broadcast::Sender::new(BEHIND),
+            })
+        };
+        Arc::clone(logs.entry(sandbox.clone()).or_insert_with(new))
+    }
+
+    fn all(&self) -> Vec<SandboxId> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    /// Forgets a sandbox's log; whoever follows it sees its end. Blocks.
+    fn remove(&self, sandbox: &SandboxId) {
+        let log = self.logs.lock().unwrap_or_else(PoisonError::into_inner).remove(sandbox);
+        match log {
+            Some(log) => log.file.lock().unwrap_or_else(PoisonError::into_inner).remove(),
+            None => LogFile::new(&self.dir, sandbox).remove(),
+        }
+    }
+}
+
+impl Log {
+    /// Blocks.
+    fn append(&self, records: Vec<EgressRecord>) {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.append(&records);
+        for record in records {
+            // Nobody may follow.
+            let _ = self.news.send(record);
+        }
+    }
+}
+
+/// Writes down what the provider decides, from now on. Logs of sandboxes that nobody knows any more go.
+pub(crate) fn start(inner: &Arc<Inner>, mut egressed: broadcast::Receiver<Egressed>) {
+    let own = Arc::clone(inner);
+    inner.spawn(async move {
+        sweep(&own).await;
+        loop {
+            let first = tokio::select! {
+                () = own.closing.cancelled() => return,
+                first = egressed.recv() => first,
+            };
+            let mut batch = Batch::default();
+            match first {
+                Ok(first) => batch.take(first),
+                Err(RecvError::Lagged(missed)) => batch.missed += missed,
+                Err(RecvError::Closed) => return,
+            }
+            while batch.count < BATCH {
+                match egressed.try_recv() {
+                    Ok(next) => batch.take(next),
+                    Err(TryRecvError::Lagged(missed)) => batch.missed += missed,
+                    Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+                }
+            }
+            write(&own, batch).await;
+        }
+    });
+}
+
+#[derive(Default)]
+struct Batch {
+    records: BTreeMap<SandboxId, Vec<EgressRecord>>,
+    count: usize,
+    missed: u64,
+}
+
+impl Batch {
+    fn take(&mut self, egressed: Egressed) {
+        self.records.entry(egressed.sandbox).or_default().push(egressed.record);
+        self.count += 1;
+    }
+}
+
+async fn write(inner: &Arc<Inner>, mut batch: Batch) {
+    let own = Arc::clone(inner);
+    let now_ms = inner.clock.now().wall_ms;
+    let written = tokio::task::spawn_blocking(move || {
+        if batch.missed > 0 {
+            tracing::warn!(missed = batch.missed, "egress records came faster than they could be written");
+            // Whose they were is not known.
+            for sandbox in own.logs.all() {
+                batch
+                    .records
+                    .entry(sandbox)
+                    .or_default()
+                    .insert(0, lost(now_ms, batch.missed, "of all sandboxes"));
+            }
+        }
+        for (sandbox, records) in batch.records {
+            let log = own.logs.of(&sandbox);
+            log.append(records);
+            // A late record must not bring back the log of a sandbox that is gone.
+            if own.registry.get(&sandbox).is_none() {
+                own.logs.remove(&sandbox);
+            }
+        }
+    });
+    if let Err(error) = written.await {
+        tracing::error!(%error, "egress records were not written");
+    }
+}
+
+/// What stands in place of records that are missing.
+fn lost(at_ms: i64, count: u64, whose: &str) -> EgressRecord {
+    EgressRecord {
+        at_ms,
+        what: EgressWhat::Lost,
+        verdict: EgressVerdict::Failed,
+        rule: format!("{count} records {whose} were lost"),
+        name: None,
+        address: None,
+        port: None,
+        protocol: None,
+        sent: 0,
+        received: 0,
+    }
+}
+
+async fn sweep(inner: &Arc<Inner>) {
+    let own = Arc::clone(inner);
+    let known: HashSet<SandboxId> =
+        inner.registry.all().iter().map(|handle| handle.lease().id.clone()).collect();
+    let swept = tokio::task::spawn_blocking(move || {
+        for sandbox in file::found(&own.logs.dir) {
+            if !known.contains(&sandbox) && own.registry.get(&sandbox).is_none() {
+                own.logs.remove(&sandbox);
+            }
+        }
+    });
+    let _ = swept.await;
+}
+
+/// Removes the log of a sandbox that is gone.
+pub(crate) async fn remove(inner: &Arc<Inner>, sandbox: &SandboxId) {
+    let (own, sandbox) = (Arc::clone(inner), sandbox.clone());
+    let _ = tokio::task::spawn_blocking(move || own.logs.remove(&sandbox)).await;
+}
+
+impl Service {
+    /// What was decided about what leaves a sandbox, newest last.
+    pub async fn egress_log(
+        &self,
+        who: &Principal,
+        ident: &str,
+        query: EgressQuery,
+    ) -> Result<Vec<EgressRecord>, ServiceError> {
+        let (lease, _) = self.find(who, ident).await?;
+        self.with_log(&lease, move |log| {
+            log.file
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .newest(limit(&query), |record| fits(&query, record))
+        })
+        .await
+    }
+
+    /// What was decided, then what is decided from now on. Ends with the sandbox or the server.
+    pub async fn follow_egress(
+        &self,
+        who: &Principal,
+        ident: &str,
+        query: EgressQuery,
+    ) -> Result<BoxStream<'static, EgressRecord>, ServiceError> {
+        let (lease, _) = self.find(who, ident).await?;
+        let asked = query.clone();
+        let begun = self.with_log(&lease, move |log| {
+            let mut file = log.file.lock().unwrap_or_else(PoisonError::into_inner);
+            Some((file.newest(limit(&asked), |record| fits(&asked, record)), log.news.subscribe()))
+        });
+        let Some((before, news)) = begun.await? else { return Ok(futures::stream::empty().boxed()) };
+        let follower = Follower { inner: Arc::clone(&self.inner), query, news };
+        let coming = futures::stream::unfold(follower, Follower::next);
+        Ok(futures::stream::iter(before).chain(coming).boxed())
+    }
+
+    /// The smallest policy that would have let pass what was recorded.
+    pub async fn learned(&self, who: &Principal, ident: &str) -> Result<NetworkPolicy, ServiceError> {
+        let (lease, _) = self.find(who, ident).await?;
+        let seen = self
+            .with_log(&lease, |log| log.file.lock().unwrap_or_else(PoisonError::into_inner).seen())
+            .await?;
+        Ok(Seen::policy(&seen, lease.network.limits))
+    }
+
+    async fn with_log<T: Default + Send + 'static>(
+        &self,
+        lease: &Lease,
+        look: impl FnOnce(&Log) -> T + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        if lease.phase == Phase::Deleted {
+            return Ok(T::default());
+        }
+        let (inner, sandbox) = (Arc::clone(&self.inner), lease.id.clone());
+        let looked = tokio::task::spawn_blocking(move || look(&inner.logs.of(&sandbox))).await;
+        looked.map_err(|error| {
+            ServiceError::new(Code::Internal, "the egress log could not be read").caused_by(error)
+        })
+    }
+}
+
+fn limit(query: &EgressQuery) -> usize {
+    let limit = if query.limit == 0 { LINES } else { query.limit.min(LINES_MAX) };
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// Whoever asks for some is told of missing ones too.
+fn fits(query: &EgressQuery, record: &EgressRecord) -> bool {
+    let is_wanted = query.verdict.is_none_or(|verdict| verdict == record.verdict);
+    query.since_ms.is_none_or(|since| record.at_ms > since) && (is_wanted || record.what == EgressWhat::Lost)
+}
+
+struct Follower {
+    inner: Arc<Inner>,
+    query: EgressQuery,
+    news: broadcast::Receiver<EgressRecord>,
+}
+
+impl Follower {
+    async fn next(mut self) -> Option<(EgressRecord, Self)> {
+        loop {
+            let next = tokio::select! {
+                () = self.inner.closing.cancelled() => return None,
+                next = self.news.recv() => next,
+            };
+            let record = match next {
+                Ok(record) => record,
+                Err(RecvError::Lagged(missed)) => {
+                    lost(self.inner.clock.now().wall_ms, missed, "of this sandbox")
+                }
+                Err(RecvError::Closed) => return None,
+            };
+            if fits(&self.query, &record) {
+                return Some((record, self));
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! `secrets`: values of a tenant, sealed for it and its name. Nothing here shows a value but [`values`].
+
+use std::collections::BTreeMap;
+
+use atoll_model::TenantId;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use crate::seal::Seal;
+use crate::{SecretRecord, SecretValues, StoreError};
+
+/// Whom a sealed value belongs to: it opens for that tenant and that name alone.
+pub(crate) fn owner(tenant: &TenantId, name: &str) -> String {
+    format!("secret/{tenant}/{name}")
+}
+
+pub(crate) fn put(
+    conn: &Connection,
+    tenant: &TenantId,
+    new: &SecretRecord,
+    sealed: &[u8],
+    most: u32,
+) -> Result<(), StoreError> {
+    let count: u32 =
+        conn.query_row("SELECT count(*) FROM secrets WHERE tenant = ?1", [tenant.as_str()], |row| {
+            row.get(0)
+        })?;
+    let taken = by_name(conn, tenant, &new.name)?.is_some();
+    if taken {
+        return Err(StoreError::Exists { what: format!("the secret {}", new.name) });
+    }
+    if count >= most {
+        return Err(StoreError::TooManySecrets { most });
+    }
+    conn.execute(
+        "INSERT INTO secrets VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![tenant.as_str(), new.name, sealed, new.created_at_ms, new.rotated_at_ms],
+    )?;
+    Ok(())
+}
+
+pub(crate) fn rotate(
+    conn: &Connection,
+    tenant: &TenantId,
+    name: &str,
+    sealed: &[u8],
+    at_ms: i64,
+) -> Result<Option<SecretRecord>, StoreError> {
+    conn.execute(
+        "UPDATE secrets SET value = ?3, rotated_ms = ?4 WHERE tenant = ?1 AND name = ?2",
+        params![tenant.as_str(), name, sealed, at_ms],
+    )?;
+    by_name(conn, tenant, name)
+}
+
+pub(crate) fn delete(conn: &Connection, tenant: &TenantId, name: &str) -> Result<bool, StoreError> {
+    let gone =
+        conn.execute("DELETE FROM secrets WHERE tenant = ?1 AND name = ?2", params![tenant.as_str(), name])?;
+    Ok(gone > 0)
+}
+
+pub(crate) fn list(conn: &Connection, tenant: &TenantId) -> Result<Vec<SecretRecord>, StoreError> {
+    let mut statement = conn
+        .prepare_cached("SELECT name, created_ms, rotated_ms FROM secrets WHERE tenant = ?1 ORDER BY name")?;
+    let rows = statement.query_map([tenant.as_str()], record)?;
+    rows.map(|row| Ok(row?)).collect()
+}
+
+pub(crate) fn values(conn: &Connection, seal: &Seal, tenant: &TenantId) -> Result<SecretValues, StoreError> {
+    let mut statement = conn.prepare_cached("SELECT name, value FROM secrets WHERE tenant = ?1")?;
+    let rows = statement
+        .query_map([tenant.as_str()], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
+    let mut values = BTreeMap::new();
+    for row in rows {
+        let (name, sealed) = row?;
+        let Some(value) = seal.unseal(&owner(tenant, &name), &sealed) else {
+            return Err(StoreError::Sealed { what: "a secret" });
+        };
+        values.insert(name, value);
+    }
+    Ok(SecretValues::new(values))
+}
+
+fn by_name(conn: &Connection, tenant: &TenantId, name: &str) -> Result<Option<SecretRecord>, StoreError> {
+    Ok(conn
+        .prepare_cached("SELECT name, created_ms, rotated_ms FROM secrets WHERE tenant = ?1 AND name = ?2")?
+        .query_row(params![tenant.as_str(), name], record)
+        .optional()?)
+}
+
+fn record(row: &Row<'_>) -> rusqlite::Result<SecretRecord> {
+    Ok(SecretRecord { name: row.get(0)?, created_at_ms: row.get(1)?, rotated_at_ms: row.get(2)?, used_by: 0 })
+}
