@@ -1,23 +1,26 @@
-//! Name service for sandboxes: listens on the gateway address inside the router namespace and passes questions on
-//! to the host's own name servers, from sockets in the host's namespace.
+//! Name service for sandboxes: listens on the gateway address inside the router namespace, decides by the sandbox's policy,
+//! and asks the host's own name servers from sockets in the host's namespace.
 //!
-//! It relays bytes. It checks that a question is one and that an answer is the answer to it; it keeps no cache and
-//! decides nothing about names. Whether a sandbox may ask at all is decided by the firewall in front of it.
-//! Every wait has a deadline, every count a limit, per sandbox and in all.
+//! ```text
+//! sandbox ── question ── whose? may it? ── upstream ── addresses ── opened in the kernel ── answer, built anew
+//! ```
+//!
+//! It keeps no cache. Every wait has a deadline, every count a limit, per sandbox and in all.
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use crate::address::GATEWAY;
-use crate::netns;
+use crate::gate::{Guests, source};
 
+mod asked;
+mod decide;
 mod message;
 mod relay;
 mod upstream;
@@ -28,40 +31,21 @@ pub use upstream::Upstreams;
 const IN_FLIGHT: usize = 1024;
 /// LIMIT: questions under way of one sandbox, so that one cannot take all the places.
 const IN_FLIGHT_PER_SANDBOX: usize = 64;
+/// LIMIT: questions over one connection; a client with more opens another.
+const QUESTIONS_PER_STREAM: usize = 64;
+/// How long a sandbox may take to send the next question on its connection.
+const IDLE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long to pause when receiving or accepting fails, so that a lasting error does not take a core.
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
-const PORT: u16 = 53;
+pub(crate) const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
+pub(crate) const PORT: u16 = 53;
 
-/// The listening sockets, made inside the router namespace.
-#[derive(Debug)]
-pub struct DnsForwarder {
-    udp: std::net::UdpSocket,
-    tcp: std::net::TcpListener,
-    upstreams: Arc<Upstreams>,
-}
-
-impl DnsForwarder {
-    /// Binds UDP and TCP port 53 of the gateway address inside `router`.
-    pub fn bind(router: BorrowedFd<'_>, upstreams: Upstreams) -> io::Result<Self> {
-        let (udp, tcp) = netns::run_in(router, || -> io::Result<_> {
-            Ok((std::net::UdpSocket::bind((GATEWAY, PORT))?, std::net::TcpListener::bind((GATEWAY, PORT))?))
-        })??;
-        udp.set_nonblocking(true)?;
-        tcp.set_nonblocking(true)?;
-        Ok(Self { udp, tcp, upstreams: Arc::new(upstreams) })
-    }
-
-    /// Serves until the future is dropped; everything it started ends with it.
-    pub async fn run(self) -> io::Result<()> {
-        let udp = Arc::new(UdpSocket::from_std(self.udp)?);
-        let tcp = TcpListener::from_std(self.tcp)?;
-        let places = Places::default();
-        tokio::try_join!(serve_udp(udp, &self.upstreams, &places), serve_tcp(tcp, &self.upstreams, &places))?;
-        Ok(())
-    }
-}
-
-async fn serve_udp(socket: Arc<UdpSocket>, upstreams: &Arc<Upstreams>, places: &Places) -> io::Result<()> {
+/// Answers questions over UDP until dropped.
+pub(crate) async fn serve_udp(
+    socket: Arc<UdpSocket>,
+    upstreams: &Arc<Upstreams>,
+    guests: &Guests,
+    places: &Places,
+) -> io::Result<()> {
     let mut tasks = JoinSet::new();
     let mut buffer = [0u8; message::LONGEST_QUESTION + 1];
     loop {
@@ -72,20 +56,27 @@ async fn serve_udp(socket: Arc<UdpSocket>, upstreams: &Arc<Upstreams>, places: &
             continue;
         };
         let Some(question) = message::Question::parse(&buffer[..len]) else { continue };
-        let Some(place) = places.take(from.ip()) else {
+        let Some(guest) = source(from).and_then(|address| guests.find(address)) else { continue };
+        let Some(place) = places.take(guest.link.address) else {
             let _ = socket.try_send_to(&question.failure(), from);
             continue;
         };
         let (socket, upstreams) = (Arc::clone(&socket), Arc::clone(upstreams));
         tasks.spawn(async move {
-            let answer = relay::ask_udp(&question, &upstreams).await;
+            let answer = decide::answer(&question, &guest, &upstreams, relay::Transport::Udp).await;
             let _ = socket.send_to(&answer, from).await;
             drop(place);
         });
     }
 }
 
-async fn serve_tcp(listener: TcpListener, upstreams: &Arc<Upstreams>, places: &Places) -> io::Result<()> {
+/// Answers questions over TCP until dropped.
+pub(crate) async fn serve_tcp(
+    listener: TcpListener,
+    upstreams: &Arc<Upstreams>,
+    guests: &Guests,
+    places: &Places,
+) -> io::Result<()> {
     let mut tasks = JoinSet::new();
     loop {
         while tasks.try_join_next().is_some() {}
@@ -93,28 +84,54 @@ async fn serve_tcp(listener: TcpListener, upstreams: &Arc<Upstreams>, places: &P
             tokio::time::sleep(PAUSE_AFTER_ERROR).await;
             continue;
         };
-        let Some(place) = places.take(from.ip()) else { continue };
-        let upstreams = Arc::clone(upstreams);
+        let Some(address) = source(from) else { continue };
+        let Some(place) = places.take(address) else { continue };
+        let (upstreams, guests) = (Arc::clone(upstreams), guests.clone());
         tasks.spawn(async move {
-            relay::serve_stream(stream, SocketAddr::ip(&from), &upstreams).await;
+            serve_stream(stream, address, &guests, &upstreams).await;
             drop(place);
         });
     }
 }
 
+/// Answers the questions that come over one connection, one after the other.
+async fn serve_stream(mut stream: TcpStream, from: Ipv4Addr, guests: &Guests, upstreams: &Upstreams) {
+    for _ in 0..QUESTIONS_PER_STREAM {
+        let read = timeout(IDLE_DEADLINE, relay::read_framed(&mut stream, message::LONGEST_QUESTION)).await;
+        let Ok(Ok(bytes)) = read else { return };
+        // Looked up for each: the sandbox may have gone, and another come with its address.
+        let Some(guest) = guests.find(from) else { return };
+        let Some(question) = message::Question::parse(&bytes) else {
+            tracing::debug!(%from, "a sandbox sent something that is no DNS question");
+            return;
+        };
+        let answer = decide::answer(&question, &guest, upstreams, relay::Transport::Tcp).await;
+        match timeout(IDLE_DEADLINE, relay::write_framed(&mut stream, &answer)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) | Err(_) => return,
+        }
+    }
+}
+
 /// How many places each sandbox holds.
 #[derive(Clone, Debug, Default)]
-struct Places(Arc<Mutex<HashMap<IpAddr, usize>>>);
+pub(crate) struct Places(Arc<Mutex<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    in_all: usize,
+    by_sandbox: HashMap<Ipv4Addr, usize>,
+}
 
 impl Places {
-    fn take(&self, who: IpAddr) -> Option<Place> {
+    fn take(&self, who: Ipv4Addr) -> Option<Place> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let in_all: usize = held.values().sum();
-        let count = held.get(&who).copied().unwrap_or_default();
-        if in_all >= IN_FLIGHT || count >= IN_FLIGHT_PER_SANDBOX {
+        let count = held.by_sandbox.get(&who).copied().unwrap_or_default();
+        if held.in_all >= IN_FLIGHT || count >= IN_FLIGHT_PER_SANDBOX {
             return None;
         }
-        held.insert(who, count + 1);
+        held.in_all += 1;
+        held.by_sandbox.insert(who, count + 1);
         Some(Place { places: self.clone(), who })
     }
 }
@@ -122,15 +139,16 @@ impl Places {
 /// One place, given back when dropped.
 struct Place {
     places: Places,
-    who: IpAddr,
+    who: Ipv4Addr,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut held = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match held.get_mut(&self.who) {
+        held.in_all -= 1;
+        match held.by_sandbox.get_mut(&self.who) {
             Some(count) if *count > 1 => *count -= 1,
-            _ => drop(held.remove(&self.who)),
+            _ => drop(held.by_sandbox.remove(&self.who)),
         }
     }
 }
@@ -142,11 +160,11 @@ mod tests {
     #[test]
     fn one_sandbox_cannot_take_every_place() {
         let places = Places::default();
-        let (greedy, modest) = (IpAddr::from([100, 64, 0, 1]), IpAddr::from([100, 64, 0, 2]));
+        let (greedy, modest) = (Ipv4Addr::new(100, 64, 0, 1), Ipv4Addr::new(100, 64, 0, 2));
         let taken: Vec<_> = std::iter::from_fn(|| places.take(greedy)).collect();
         assert_eq!(taken.len(), IN_FLIGHT_PER_SANDBOX);
         assert!(places.take(modest).is_some());
         drop(taken);
-        assert!(places.0.lock().is_ok_and(|held| held.is_empty()));
+        assert!(places.0.lock().is_ok_and(|held| held.by_sandbox.is_empty() && held.in_all == 0));
     }
 }

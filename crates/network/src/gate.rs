@@ -1,21 +1,58 @@
-//! The gate: what leaves a sandbox by name passes here. It answers DNS, and ends or tunnels the TCP connections that
-//! the kernel hands to it; it looks at names, never at content, except where a policy changes requests.
+//! The gate: what leaves a sandbox by name passes here. It answers DNS, and it takes the TCP connections that the kernel
+//! hands to it: those to addresses that it gave as answers itself.
+//!
+//! ```text
+//!             ┌ 53   DNS ── name allowed? ── upstream ── Opener: (link, address) open for a while ── answer
+//! sandbox ────┤
+//!             └ 3129 TCP ── whose? where to? ── peek ─┬ TLS, allowed name ────── tunnel, unread
+//!                                                     ├ TLS, changed name ────── ended here, requests changed
+//!                                                     ├ HTTP, allowed host ───── request by request
+//!                                                     └ anything else ────────── refused, or direct where packets are
+//! ```
+//!
+//! A sandbox is known by its source address, which the kernel guards. Connections go to the address that the sandbox
+//! connected to, never to one that the gate looked up. Contents are read only where a policy changes requests, and are
+//! never logged. The gate decides nothing about packets that the kernel lets pass without it.
 
 use std::collections::HashMap;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener as StdListener, UdpSocket as StdSocket};
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use atoll_model::policy::egress::{Egress, Seed};
-use atoll_model::{EgressRecord, SandboxId};
+use atoll_model::{EgressRecord, EgressVerdict, EgressWhat, SandboxId};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::task::JoinSet;
 
-use crate::address::Link;
-use crate::dns::{DnsForwarder, Upstreams};
+use crate::address::{GATEWAY, Link};
+use crate::dns::{self, Places, Upstreams};
+use crate::netns;
+
+mod answers;
+mod authority;
+mod bucket;
+mod flow;
+mod guest;
+mod head;
+mod hello;
+mod host;
+mod http;
+mod outbound;
+mod peek;
+mod serve;
+mod tunnel;
+
+pub(crate) use flow::now_ms;
+pub(crate) use guest::{Guest, Refusal};
+use outbound::Outbound;
+pub(crate) use serve::source;
 
 /// Where the kernel sends the TCP connections that the gate shall look at, on the gateway's address.
 pub const GATE_PORT: u16 = 3129;
+/// LIMIT: connections in all; each holds two descriptors.
+const FLOWS_IN_ALL: usize = 16 << 10;
 
 /// Opens addresses for a sandbox in the kernel, and closes them.
 pub trait Opener: Send + Sync + 'static {
@@ -25,7 +62,7 @@ pub trait Opener: Send + Sync + 'static {
     fn close(&self, link: Link, addresses: &[Ipv4Addr]) -> io::Result<()>;
 }
 
-/// Told of every decision.
+/// Told of every decision. Must not block.
 pub type Log = Arc<dyn Fn(&SandboxId, EgressRecord) + Send + Sync>;
 
 /// The gate. Clones are the same gate.
@@ -33,10 +70,18 @@ pub type Log = Arc<dyn Fn(&SandboxId, EgressRecord) + Send + Sync>;
 pub struct Gate(Arc<Inner>);
 
 struct Inner {
-    dns: Mutex<Option<DnsForwarder>>,
-    _opener: Arc<dyn Opener>,
-    _log: Log,
-    admitted: Mutex<HashMap<Ipv4Addr, (Link, SandboxId, Arc<Egress>)>>,
+    sockets: Mutex<Option<Sockets>>,
+    upstreams: Arc<Upstreams>,
+    outbound: Arc<Outbound>,
+    opener: Arc<dyn Opener>,
+    log: Log,
+    guests: Guests,
+}
+
+struct Sockets {
+    dns_udp: StdSocket,
+    dns_tcp: StdListener,
+    tcp: StdListener,
 }
 
 impl std::fmt::Debug for Gate {
@@ -53,38 +98,124 @@ impl Gate {
         opener: Arc<dyn Opener>,
         log: Log,
     ) -> io::Result<Self> {
-        let dns = DnsForwarder::bind(router, upstreams)?;
+        let sockets = netns::run_in(router, || -> io::Result<_> {
+            Ok(Sockets {
+                dns_udp: StdSocket::bind((GATEWAY, dns::PORT))?,
+                dns_tcp: StdListener::bind((GATEWAY, dns::PORT))?,
+                tcp: StdListener::bind((GATEWAY, GATE_PORT))?,
+            })
+        })??;
+        sockets.dns_udp.set_nonblocking(true)?;
+        sockets.dns_tcp.set_nonblocking(true)?;
+        sockets.tcp.set_nonblocking(true)?;
         Ok(Self(Arc::new(Inner {
-            dns: Mutex::new(Some(dns)),
-            _opener: opener,
-            _log: log,
-            admitted: Mutex::default(),
+            sockets: Mutex::new(Some(sockets)),
+            upstreams: Arc::new(upstreams),
+            outbound: Arc::new(Outbound::start(router)?),
+            opener,
+            log,
+            guests: Guests::default(),
         })))
     }
 
-    /// Serves until the future is dropped; everything it started ends with it.
+    /// Serves until the future is dropped; everything it started ends with it. Once only.
     pub async fn run(&self) -> io::Result<()> {
-        let dns = self.0.dns.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match dns {
-            Some(dns) => dns.run().await,
-            None => Err(io::Error::other("the gate runs already")),
+        let sockets = self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let sockets = sockets.ok_or_else(|| io::Error::other("the gate runs already"))?;
+        let dns_udp = Arc::new(UdpSocket::from_std(sockets.dns_udp)?);
+        let dns_tcp = TcpListener::from_std(sockets.dns_tcp)?;
+        let tcp = TcpListener::from_std(sockets.tcp)?;
+        let (inner, places) = (&self.0, Places::default());
+        tokio::try_join!(
+            dns::serve_udp(dns_udp, &inner.upstreams, &inner.guests, &places),
+            dns::serve_tcp(dns_tcp, &inner.upstreams, &inner.guests, &places),
+            accept(tcp, inner),
+        )?;
+        Ok(())
+    }
+
+    /// Lets a sandbox in, or changes what it may do: ends flows that are no longer allowed, lets the others go on, and closes
+    /// addresses that no allowed name has any more.
+    pub fn admit(&self, link: Link, sandbox: &SandboxId, egress: Arc<Egress>) {
+        let known = self.0.guests.find(link.address);
+        if let Some(guest) = known.filter(|guest| guest.link == link && guest.sandbox == *sandbox) {
+            return guest.change(egress);
+        }
+        let inner = &self.0;
+        let (opener, log) = (Arc::clone(&inner.opener), Arc::clone(&inner.log));
+        let guest = Guest::new(link, sandbox.clone(), egress, opener, log);
+        // An address can come back with another link or sandbox; nothing of the one before stays.
+        if let Some(before) = inner.guests.insert(Arc::new(guest)) {
+            before.leave();
         }
     }
 
-    /// Lets a sandbox in, or changes what it may do: ends flows that are no longer allowed, and lets the others go on.
-    pub fn admit(&self, link: Link, sandbox: &SandboxId, egress: Arc<Egress>) {
-        let mut admitted = self.0.admitted.lock().unwrap_or_else(PoisonError::into_inner);
-        admitted.insert(link.address, (link, sandbox.clone(), egress));
-    }
-
-    /// Ends the flows of a sandbox and forgets it.
+    /// Ends the flows of a sandbox, closes its addresses and forgets it. A link that is not there is no error.
     pub fn dismiss(&self, link: Link) {
-        self.0.admitted.lock().unwrap_or_else(PoisonError::into_inner).remove(&link.address);
+        if let Some(guest) = self.0.guests.remove(link) {
+            guest.leave();
+        }
     }
 }
 
 /// The certificate of the sandbox's own authority, as PEM; the same seed and name always give the same.
+#[must_use]
 pub fn authority(seed: &Seed, name: &str) -> String {
-    let _ = (seed, name);
-    String::new()
+    authority::certificate(seed, name)
+}
+
+/// The sandboxes at the gate, by their address.
+#[derive(Clone, Default)]
+pub(crate) struct Guests(Arc<RwLock<HashMap<Ipv4Addr, Arc<Guest>>>>);
+
+impl Guests {
+    pub(crate) fn find(&self, address: Ipv4Addr) -> Option<Arc<Guest>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&address).cloned()
+    }
+
+    fn insert(&self, guest: Arc<Guest>) -> Option<Arc<Guest>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(guest.link.address, guest)
+    }
+
+    fn remove(&self, link: Link) -> Option<Arc<Guest>> {
+        let mut guests = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        // Another link may have the address by now.
+        guests
+            .get(&link.address)
+            .is_some_and(|guest| guest.link == link)
+            .then(|| guests.remove(&link.address))?
+    }
+}
+
+async fn accept(listener: TcpListener, inner: &Arc<Inner>) -> io::Result<()> {
+    let mut flows = JoinSet::new();
+    loop {
+        while flows.try_join_next().is_some() {}
+        let Ok((stream, peer)) = listener.accept().await else {
+            tokio::time::sleep(dns::PAUSE_AFTER_ERROR).await;
+            continue;
+        };
+        let Some(guest) = source(peer).and_then(|address| inner.guests.find(address)) else { continue };
+        // Only what the kernel turned towards us has another destination than ourselves.
+        let to = match serve::original(&stream) {
+            Ok(to) if *to.ip() != GATEWAY => to,
+            Ok(_) | Err(_) => continue,
+        };
+        let visit = if flows.len() < FLOWS_IN_ALL {
+            guest.arrive(to)
+        } else {
+            Err(Refusal("limits: connections of all sandboxes".to_owned()))
+        };
+        match visit {
+            Ok(visit) => {
+                let outbound = Arc::clone(&inner.outbound);
+                flows.spawn(async move { serve::serve(stream, visit, &outbound).await });
+            }
+            Err(Refusal(rule)) if guest.complaints.take() => {
+                let flow = flow::Flow::new(0, to);
+                guest.log(flow.decision(EgressWhat::Flow, EgressVerdict::Refused, &rule, None));
+            }
+            Err(Refusal(_)) => {}
+        }
+    }
 }

@@ -35,6 +35,10 @@ impl Question {
         (is_query && one_question).then(|| Self { bytes: bytes.to_vec(), end })
     }
 
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// The question as it goes upstream, under another id.
     pub(crate) fn with_id(&self, id: [u8; 2]) -> Vec<u8> {
         let mut bytes = self.bytes.clone();

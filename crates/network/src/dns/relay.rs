@@ -11,29 +11,38 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use super::message::{LONGEST_QUESTION, LONGEST_UDP_ANSWER, Question};
+use super::message::{LONGEST_UDP_ANSWER, Question};
 use super::upstream::Upstreams;
 
 /// How long one server has; with three of them a sandbox's resolver (5 s) still gets an answer of ours in time.
 const SERVER_DEADLINE: Duration = Duration::from_millis(1500);
-/// How long a sandbox may take to send the next question on its connection.
-const IDLE_DEADLINE: Duration = Duration::from_secs(5);
-/// LIMIT: questions over one connection; a client with more opens another.
-const QUESTIONS_PER_STREAM: usize = 64;
 
-/// The answer to pass on: the first server's that answers, or "the server failed".
-pub(crate) async fn ask_udp(question: &Question, upstreams: &Upstreams) -> Vec<u8> {
-    for server in upstreams.servers() {
-        match timeout(SERVER_DEADLINE, ask_one_udp(question, server)).await {
-            Ok(Ok(answer)) => return answer,
-            Ok(Err(error)) => tracing::debug!(%server, %error, "a name server did not answer"),
-            Err(_) => tracing::debug!(%server, "a name server did not answer in time"),
-        }
-    }
-    question.failure()
+/// How a question travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Udp,
+    Tcp,
 }
 
-async fn ask_one_udp(question: &Question, server: SocketAddr) -> io::Result<Vec<u8>> {
+/// The first answer that one of the servers gives; `None` if none does.
+pub(crate) async fn ask(question: &Question, upstreams: &Upstreams, transport: Transport) -> Option<Vec<u8>> {
+    for server in upstreams.servers() {
+        let asked = async {
+            match transport {
+                Transport::Udp => ask_udp(question, server).await,
+                Transport::Tcp => ask_tcp(question, server).await,
+            }
+        };
+        match timeout(SERVER_DEADLINE, asked).await {
+            Ok(Ok(answer)) => return Some(answer),
+            Ok(Err(error)) => tracing::debug!(%server, %error, ?transport, "a name server did not answer"),
+            Err(_) => tracing::debug!(%server, ?transport, "a name server did not answer in time"),
+        }
+    }
+    None
+}
+
+async fn ask_udp(question: &Question, server: SocketAddr) -> io::Result<Vec<u8>> {
     let any: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
@@ -50,37 +59,7 @@ async fn ask_one_udp(question: &Question, server: SocketAddr) -> io::Result<Vec<
     }
 }
 
-/// Answers the questions that come over one connection, one after the other.
-pub(crate) async fn serve_stream(mut stream: TcpStream, from: IpAddr, upstreams: &Upstreams) {
-    for _ in 0..QUESTIONS_PER_STREAM {
-        let question = match timeout(IDLE_DEADLINE, read_framed(&mut stream, LONGEST_QUESTION)).await {
-            Ok(Ok(bytes)) => Question::parse(&bytes),
-            Ok(Err(_)) | Err(_) => return,
-        };
-        let Some(question) = question else {
-            tracing::debug!(%from, "a sandbox sent something that is no DNS question");
-            return;
-        };
-        let answer = ask_tcp(&question, upstreams).await;
-        match timeout(IDLE_DEADLINE, write_framed(&mut stream, &answer)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) | Err(_) => return,
-        }
-    }
-}
-
-async fn ask_tcp(question: &Question, upstreams: &Upstreams) -> Vec<u8> {
-    for server in upstreams.servers() {
-        match timeout(SERVER_DEADLINE, ask_one_tcp(question, server)).await {
-            Ok(Ok(answer)) => return answer,
-            Ok(Err(error)) => tracing::debug!(%server, %error, "a name server did not answer over TCP"),
-            Err(_) => tracing::debug!(%server, "a name server did not answer over TCP in time"),
-        }
-    }
-    question.failure()
-}
-
-async fn ask_one_tcp(question: &Question, server: SocketAddr) -> io::Result<Vec<u8>> {
+async fn ask_tcp(question: &Question, server: SocketAddr) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server).await?;
     stream.set_nodelay(true)?;
     let id = random_id()?;
@@ -89,7 +68,7 @@ async fn ask_one_tcp(question: &Question, server: SocketAddr) -> io::Result<Vec<
     question.accept(id, answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-async fn read_framed(stream: &mut TcpStream, longest: usize) -> io::Result<Vec<u8>> {
+pub(crate) async fn read_framed(stream: &mut TcpStream, longest: usize) -> io::Result<Vec<u8>> {
     let len = usize::from(stream.read_u16().await?);
     if len > longest {
         return Err(io::ErrorKind::InvalidData.into());
@@ -99,7 +78,7 @@ async fn read_framed(stream: &mut TcpStream, longest: usize) -> io::Result<Vec<u
     Ok(bytes)
 }
 
-async fn write_framed(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+pub(crate) async fn write_framed(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     let len = u16::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidData)?;
     // One write, so that length and message leave in one packet.
     let mut framed = Vec::with_capacity(2 + bytes.len());

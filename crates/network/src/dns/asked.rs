@@ -1,0 +1,176 @@
+//! Questions and answers of a gated name service: what was asked, what goes upstream, what comes back, what is answered.
+//!
+//! Nothing of a sandbox's question but the name goes upstream, and nothing of an upstream answer but addresses goes back:
+//! all other bytes are made here. So neither can carry anything else.
+
+use std::net::Ipv4Addr;
+
+use atoll_model::is_host_name;
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::rdata::A;
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+
+use super::message::Question;
+
+/// LIMIT: addresses in an answer; with the longest name they fit into the smallest UDP answer.
+pub(crate) const MOST_ADDRESSES: usize = 12;
+/// LIMIT: names followed from one alias to the next.
+const MOST_ALIASES: usize = 12;
+/// An answer is good for at least and at most this long, in seconds.
+const TTL: std::ops::RangeInclusive<u32> = 5..=300;
+const PAYLOAD: u16 = 1232;
+
+/// A question that a sandbox asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    id: u16,
+    recursion_desired: bool,
+    has_edns: bool,
+    query: Query,
+    /// The name in lower case, where it is one of a host.
+    pub(crate) name: Option<String>,
+}
+
+/// What is asked about a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Address4,
+    Address6,
+    Other,
+}
+
+/// What upstream said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Addresses, in order; perhaps none.
+    Addresses { addresses: Vec<Ipv4Addr>, ttl: u32 },
+    /// There is no such name.
+    NoName,
+    /// More than fits: ask over TCP.
+    Truncated,
+    /// It could not say.
+    Failed,
+}
+
+impl Asked {
+    /// `None` unless the bytes are one plain question.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let message = Message::from_vec(bytes).ok()?;
+        let metadata = &message.metadata;
+        let is_question = metadata.message_type == MessageType::Query && metadata.op_code == OpCode::Query;
+        let [query] = message.queries.as_slice() else { return None };
+        let is_plain = message.answers.is_empty() && message.authorities.is_empty();
+        (is_question && is_plain).then(|| Self {
+            id: metadata.id,
+            recursion_desired: metadata.recursion_desired,
+            has_edns: message.edns.is_some(),
+            name: host_name(&query.name),
+            query: query.clone(),
+        })
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match (self.query.query_class, self.query.query_type) {
+            (DNSClass::IN, RecordType::A) => Kind::Address4,
+            (DNSClass::IN, RecordType::AAAA) => Kind::Address6,
+            _ => Kind::Other,
+        }
+    }
+
+    /// The question that goes upstream: for the name's IPv4 addresses, and nothing else.
+    pub(crate) fn upstream(&self) -> Option<Question> {
+        let name = Name::from_ascii(format!("{}.", self.name.as_ref()?)).ok()?;
+        let mut message = Message::new(0, MessageType::Query, OpCode::Query);
+        message.metadata.recursion_desired = true;
+        message.add_query(Query::query(name, RecordType::A));
+        let mut edns = Edns::new();
+        edns.set_max_payload(PAYLOAD).set_version(0);
+        message.set_edns(edns);
+        Question::parse(&message.to_vec().ok()?)
+    }
+
+    /// An answer of ours: these addresses under the name that was asked for, as it was written.
+    pub(crate) fn answer(&self, code: ResponseCode, addresses: &[Ipv4Addr], ttl: u32) -> Vec<u8> {
+        let mut message = Message::response(self.id, OpCode::Query);
+        message.metadata.recursion_desired = self.recursion_desired;
+        message.metadata.recursion_available = true;
+        message.metadata.response_code = code;
+        message.add_query(self.query.clone());
+        let record =
+            |address: &Ipv4Addr| Record::from_rdata(self.query.name.clone(), ttl, RData::A(A(*address)));
+        message.add_answers(addresses.iter().take(MOST_ADDRESSES).map(record));
+        if self.has_edns {
+            let mut edns = Edns::new();
+            edns.set_max_payload(PAYLOAD).set_version(0);
+            message.set_edns(edns);
+        }
+        message.to_vec().unwrap_or_default()
+    }
+
+    /// What upstream's answer says about the name. Only what is reached from it by aliases counts.
+    pub(crate) fn read(&self, answer: &[u8]) -> Found {
+        let Ok(message) = Message::from_vec(answer) else { return Found::Failed };
+        match (message.metadata.truncation, message.metadata.response_code) {
+            (true, _) => return Found::Truncated,
+            (false, ResponseCode::NoError) => {}
+            (false, ResponseCode::NXDomain) => return Found::NoName,
+            (false, _) => return Found::Failed,
+        }
+        let (addresses, ttl) = follow(&self.query.name, &message.answers);
+        Found::Addresses { addresses, ttl: ttl.clamp(*TTL.start(), *TTL.end()) }
+    }
+}
+
+/// Every IPv4 address in an answer that is passed on as it is; for the log.
+pub(crate) fn addresses_in(answer: &[u8]) -> Vec<Ipv4Addr> {
+    let Ok(message) = Message::from_vec(answer) else { return Vec::new() };
+    let addresses = message.answers.iter().filter_map(|record| match &record.data {
+        RData::A(A(address)) => Some(*address),
+        _ => None,
+    });
+    addresses.take(MOST_ADDRESSES).collect()
+}
+
+fn follow(asked: &Name, records: &[Record]) -> (Vec<Ipv4Addr>, u32) {
+    let (mut name, mut ttl) = (asked.clone(), *TTL.end());
+    for _ in 0..MOST_ALIASES {
+        let of_name =
+            || records.iter().filter(|record| record.dns_class == DNSClass::IN && same(&record.name, &name));
+        let mut addresses = Vec::new();
+        let mut alias = None;
+        for record in of_name() {
+            match &record.data {
+                RData::A(A(address)) if !addresses.contains(address) => addresses.push(*address),
+                RData::CNAME(target) => alias = Some(target.0.clone()),
+                _ => continue,
+            }
+            ttl = ttl.min(record.ttl);
+        }
+        match (addresses.is_empty(), alias) {
+            (true, Some(next)) => name = next,
+            (true, None) | (false, _) => {
+                addresses.truncate(MOST_ADDRESSES);
+                return (addresses, ttl);
+            }
+        }
+    }
+    (Vec::new(), ttl)
+}
+
+fn same(a: &Name, b: &Name) -> bool {
+    a.eq_ignore_root(b)
+}
+
+/// A name as text, if it is one of a host. A dot within a label is not a dot between labels.
+fn host_name(name: &Name) -> Option<String> {
+    let labels: Vec<String> = name
+        .iter()
+        .map(|label| String::from_utf8(label.to_ascii_lowercase()).ok().filter(|label| !label.contains('.')))
+        .collect::<Option<_>>()?;
+    let name = labels.join(".");
+    is_host_name(&name).then_some(name)
+}
+
+#[cfg(test)]
+#[path = "asked/tests.rs"]
+mod tests;

@@ -1,0 +1,156 @@
+//! What a question of a sandbox gets: refused, relayed, or answered by us with addresses that are open by then.
+//!
+//! | name service | name | question | answer |
+//! |---|---|---|---|
+//! | closed | any | any | refused |
+//! | gated | not allowed | any | refused, and nobody upstream hears of it |
+//! | gated | allowed | A | its addresses but the shut ones; opened before the answer leaves |
+//! | gated | allowed | anything else | empty: no IPv6, no records that could carry data or keys of a hidden hello |
+//! | free | changed by the policy | any | as gated |
+//! | free | other | any | upstream's answer as it is |
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_model::policy::egress::{Dns, NameVerdict};
+use atoll_model::{EgressRecord, EgressVerdict, EgressWhat};
+use hickory_proto::op::ResponseCode;
+
+use super::asked::{self, Asked, Found, Kind};
+use super::message::Question;
+use super::relay::{self, Transport};
+use super::upstream::Upstreams;
+use crate::gate::{Guest, Refusal, now_ms};
+
+/// The answer to a question, in bytes.
+pub(crate) async fn answer(
+    question: &Question,
+    guest: &Arc<Guest>,
+    upstreams: &Upstreams,
+    transport: Transport,
+) -> Vec<u8> {
+    let Some(asked) = Asked::parse(question.bytes()) else { return question.failure() };
+    if !guest.questions.take() {
+        if guest.complaints.take() {
+            record(guest, &asked, EgressVerdict::Refused, "limits: too many questions per second", &[]);
+        }
+        return asked.answer(ResponseCode::Refused, &[], 0);
+    }
+    let egress = guest.egress();
+    let verdict = asked.name.as_deref().map(|name| egress.judge(name));
+    match (egress.dns, verdict) {
+        (Dns::Closed, _) => refuse(guest, &asked, "no name is allowed"),
+        (Dns::Free, Some(NameVerdict::Changed { rule, .. })) => gated(asked, guest, upstreams, rule).await,
+        (Dns::Free, _) => relayed(question, &asked, guest, upstreams, transport).await,
+        (Dns::Gated, Some(NameVerdict::Allowed { rule } | NameVerdict::Changed { rule, .. })) => {
+            gated(asked, guest, upstreams, rule).await
+        }
+        (Dns::Gated, Some(NameVerdict::Refused { rule })) => refuse(guest, &asked, &rule),
+        (Dns::Gated, None) => refuse(guest, &asked, "not a name of a host"),
+    }
+}
+
+fn refuse(guest: &Guest, asked: &Asked, rule: &str) -> Vec<u8> {
+    record(guest, asked, EgressVerdict::Refused, rule, &[]);
+    asked.answer(ResponseCode::Refused, &[], 0)
+}
+
+/// Passes the question on as it is, and its answer back.
+async fn relayed(
+    question: &Question,
+    asked: &Asked,
+    guest: &Guest,
+    upstreams: &Upstreams,
+    transport: Transport,
+) -> Vec<u8> {
+    let answer = relay::ask(question, upstreams, transport).await;
+    // Asked alongside the IPv4 one by every resolver: it says nothing new.
+    if asked.kind() != Kind::Address6 {
+        match &answer {
+            Some(answer) => {
+                let addresses = asked::addresses_in(answer);
+                record(guest, asked, EgressVerdict::Allowed, "allow-all", &addresses);
+            }
+            None => record(guest, asked, EgressVerdict::Failed, "no name server answered", &[]),
+        }
+    }
+    answer.unwrap_or_else(|| question.failure())
+}
+
+/// Answers for a name that is allowed.
+async fn gated(asked: Asked, guest: &Arc<Guest>, upstreams: &Upstreams, rule: String) -> Vec<u8> {
+    match asked.kind() {
+        Kind::Address4 => {}
+        Kind::Address6 => return asked.answer(ResponseCode::NoError, &[], 0),
+        Kind::Other => {
+            record(guest, &asked, EgressVerdict::Refused, "dns: only addresses are answered", &[]);
+            return asked.answer(ResponseCode::NoError, &[], 0);
+        }
+    }
+    let (addresses, ttl) = match ask_upstream(&asked, upstreams).await {
+        Found::Addresses { addresses, ttl } => (addresses, ttl),
+        Found::NoName => {
+            record(guest, &asked, EgressVerdict::Failed, "no such name", &[]);
+            return asked.answer(ResponseCode::NXDomain, &[], 0);
+        }
+        Found::Truncated | Found::Failed => {
+            record(guest, &asked, EgressVerdict::Failed, "no name server answered", &[]);
+            return asked.answer(ResponseCode::ServFail, &[], 0);
+        }
+    };
+    match open(guest, &asked, addresses, ttl).await {
+        Ok(open) => {
+            record(guest, &asked, EgressVerdict::Allowed, &rule, &open);
+            asked.answer(ResponseCode::NoError, &open, ttl)
+        }
+        Err(Refusal(rule)) => refuse(guest, &asked, &rule),
+    }
+}
+
+/// Opens the addresses before anybody hears of them. The kernel takes microseconds, but may be busy for others.
+async fn open(
+    guest: &Arc<Guest>,
+    asked: &Asked,
+    addresses: Vec<Ipv4Addr>,
+    ttl: u32,
+) -> Result<Vec<Ipv4Addr>, Refusal> {
+    let (guest, name) = (Arc::clone(guest), asked.name.clone().unwrap_or_default());
+    let opened =
+        tokio::task::spawn_blocking(move || guest.open(&name, &addresses, Duration::from_secs(ttl.into())));
+    opened.await.unwrap_or_else(|_| Err(Refusal("the kernel could not open it".to_owned())))
+}
+
+async fn ask_upstream(asked: &Asked, upstreams: &Upstreams) -> Found {
+    let Some(question) = asked.upstream() else { return Found::Failed };
+    let Some(answer) = relay::ask(&question, upstreams, Transport::Udp).await else { return Found::Failed };
+    match asked.read(&answer) {
+        Found::Truncated => match relay::ask(&question, upstreams, Transport::Tcp).await {
+            Some(answer) => asked.read(&answer),
+            None => Found::Failed,
+        },
+        found => found,
+    }
+}
+
+/// One record per address, so that flows can be told by name; one without where there is none.
+fn record(guest: &Guest, asked: &Asked, verdict: EgressVerdict, rule: &str, addresses: &[Ipv4Addr]) {
+    let one = |address: Option<Ipv4Addr>| {
+        guest.log(EgressRecord {
+            at_ms: now_ms(),
+            what: EgressWhat::Dns,
+            verdict,
+            rule: rule.to_owned(),
+            name: asked.name.clone(),
+            address: address.map(Into::into),
+            port: None,
+            protocol: None,
+            sent: 0,
+            received: 0,
+        });
+    };
+    if addresses.is_empty() {
+        one(None);
+    }
+    addresses.iter().for_each(|address| one(Some(*address)));
+}

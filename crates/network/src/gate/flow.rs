@@ -1,0 +1,307 @@
+//! One connection through the gate: what it is about, how much went over it, and when it must end.
+//!
+//! ```text
+//! accepted ── peeked ── named (allowed) ── carried ── ended: by a side, by idleness, by a policy, by a budget
+//! ```
+//!
+//! A short flow makes one record, at its end. One that lives on makes one early and then one a minute, each with what was
+//! added since the last; so the sum is always right.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+
+use atoll_model::{EgressRecord, EgressVerdict, EgressWhat};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+/// When a flow that lives on is first recorded, and how often then.
+const FIRST_RECORD: Duration = Duration::from_secs(1);
+const NEXT_RECORD: Duration = Duration::from_secs(60);
+/// LIMIT: how long nothing may pass. Dead peers are found much earlier, by keepalive probes.
+const IDLE_MAX: Duration = Duration::from_secs(3600);
+
+/// How a flow is carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passage {
+    /// Its bytes are passed on unread, because the name is allowed.
+    Opaque,
+    /// Plain HTTP for an allowed name, request by request.
+    Requests,
+    /// Requests are changed.
+    Changed,
+    /// Its address is reached without the gate too, so its name does not matter.
+    Direct,
+}
+
+/// What a flow is about, once that is known.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) what: EgressWhat,
+    pub(crate) name: Option<String>,
+    pub(crate) passage: Passage,
+    pub(crate) rule: String,
+}
+
+/// Bytes exchanged with one name, shared by all flows to it, and how many there may be.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    pub(crate) spent: Arc<AtomicU64>,
+    pub(crate) limit: Arc<AtomicU64>,
+}
+
+impl Budget {
+    pub(crate) fn is_spent(&self) -> bool {
+        self.spent.load(Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed)
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) id: u64,
+    /// Where the sandbox wanted to go.
+    pub(crate) to: SocketAddrV4,
+    /// Cancelled when it must end at once.
+    pub(crate) ended: CancellationToken,
+    started_at: Instant,
+    active_ms: AtomicU64,
+    sent: AtomicU64,
+    received: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    about: Option<About>,
+    budget: Option<Budget>,
+    /// Why it was made to end.
+    reason: Option<String>,
+    /// What is recorded already.
+    recorded: (u64, u64),
+}
+
+impl Flow {
+    pub(crate) fn new(id: u64, to: SocketAddrV4) -> Self {
+        Self {
+            id,
+            to,
+            ended: CancellationToken::new(),
+            started_at: Instant::now(),
+            active_ms: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            state: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn address(&self) -> Ipv4Addr {
+        *self.to.ip()
+    }
+
+    /// Says what it is about. `None` as record when nothing of the kind was recorded before.
+    pub(crate) fn is_about(&self, about: About, budget: Option<Budget>) -> Option<EgressRecord> {
+        let changed =
+            self.about().is_some_and(|before| before.name != about.name || before.passage != about.passage);
+        // What went before belongs to the name before.
+        let record = if changed { self.record() } else { None };
+        let mut state = self.state();
+        state.about = Some(about);
+        state.budget = budget;
+        record
+    }
+
+    pub(crate) fn about(&self) -> Option<About> {
+        self.state().about.clone()
+    }
+
+    /// Makes it end.
+    pub(crate) fn end(&self, reason: &str) {
+        self.state().reason.get_or_insert_with(|| reason.to_owned());
+        self.ended.cancel();
+    }
+
+    pub(crate) fn count_sent(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.count(bytes);
+    }
+
+    pub(crate) fn count_received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.count(bytes);
+    }
+
+    fn count(&self, bytes: usize) {
+        let now_ms = u64::try_from(self.started_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.active_ms.store(now_ms, Ordering::Relaxed);
+        let state = self.state();
+        let Some(budget) = &state.budget else { return };
+        budget.spent.fetch_add(bytes as u64, Ordering::Relaxed);
+        if budget.is_spent() {
+            drop(state);
+            self.end("limits: bytes_per_destination");
+        }
+    }
+
+    /// What was added since the last record; `None` before it is known what it is about.
+    pub(crate) fn record(&self) -> Option<EgressRecord> {
+        let (sent, received) = (self.sent.load(Ordering::Relaxed), self.received.load(Ordering::Relaxed));
+        let mut state = self.state();
+        let about = state.about.clone()?;
+        let before = std::mem::replace(&mut state.recorded, (sent, received));
+        let (verdict, rule) = match &state.reason {
+            Some(reason) => (EgressVerdict::Refused, reason.clone()),
+            None => (EgressVerdict::Allowed, about.rule),
+        };
+        drop(state);
+        let record = self.decision(about.what, verdict, &rule, about.name);
+        Some(EgressRecord { sent: sent - before.0, received: received - before.1, ..record })
+    }
+
+    /// A decision about it, without bytes.
+    pub(crate) fn decision(
+        &self,
+        what: EgressWhat,
+        verdict: EgressVerdict,
+        rule: &str,
+        name: Option<String>,
+    ) -> EgressRecord {
+        EgressRecord {
+            at_ms: now_ms(),
+            what,
+            verdict,
+            rule: rule.to_owned(),
+            name,
+            address: Some(self.address().into()),
+            port: Some(self.to.port()),
+            protocol: Some("tcp".to_owned()),
+            sent: 0,
+            received: 0,
+        }
+    }
+
+    /// Records what lives on, until nothing has passed for too long.
+    pub(crate) async fn watch(&self, log: impl Fn(EgressRecord)) {
+        let mut pause = FIRST_RECORD;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = NEXT_RECORD;
+            let active_at = Duration::from_millis(self.active_ms.load(Ordering::Relaxed));
+            if self.started_at.elapsed().saturating_sub(active_at) > IDLE_MAX {
+                return;
+            }
+            let first = self.state().recorded == (0, 0);
+            let moved = self.state().recorded
+                != (self.sent.load(Ordering::Relaxed), self.received.load(Ordering::Relaxed));
+            if first || moved {
+                self.record().into_iter().for_each(&log);
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The sandbox's side of a flow: what was peeked comes first, and every byte counts.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    pub(crate) stream: TcpStream,
+    pub(crate) peeked: bytes::Bytes,
+    pub(crate) flow: Arc<Flow>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        if self.peeked.is_empty() {
+            std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        } else {
+            let len = self.peeked.len().min(buffer.remaining());
+            buffer.put_slice(&self.peeked.split_to(len));
+        }
+        self.flow.count_sent(buffer.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = std::task::ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
+        self.flow.count_received(written);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn flow() -> Flow {
+        Flow::new(1, SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 1), 443))
+    }
+
+    fn about(name: &str) -> About {
+        About {
+            what: EgressWhat::Http,
+            name: Some(name.into()),
+            passage: Passage::Requests,
+            rule: "allow_domains: *.test".into(),
+        }
+    }
+
+    #[test]
+    fn bytes_are_recorded_once_and_under_the_name_they_belong_to() {
+        let flow = flow();
+        assert!(flow.record().is_none());
+        assert!(flow.is_about(about("a.test"), None).is_none());
+        flow.count_sent(10);
+        flow.count_received(5);
+        let first = flow.is_about(about("b.test"), None).unwrap();
+        assert_eq!((first.name.as_deref(), first.sent, first.received), (Some("a.test"), 10, 5));
+        flow.count_sent(1);
+        assert!(flow.is_about(about("b.test"), None).is_none(), "the same name goes on");
+        let last = flow.record().unwrap();
+        assert_eq!((last.name.as_deref(), last.sent, last.received), (Some("b.test"), 1, 0));
+    }
+
+    #[test]
+    fn a_spent_budget_ends_every_flow_that_shares_it() {
+        let budget = Budget { spent: Arc::default(), limit: Arc::new(AtomicU64::new(100)) };
+        let (one, other) = (flow(), flow());
+        one.is_about(about("a.test"), Some(budget.clone()));
+        other.is_about(about("a.test"), Some(budget));
+        one.count_sent(60);
+        assert!(!one.ended.is_cancelled());
+        other.count_received(60);
+        assert!(other.ended.is_cancelled());
+        assert_eq!(other.record().unwrap().verdict, EgressVerdict::Refused);
+        one.count_sent(1);
+        assert!(one.ended.is_cancelled());
+    }
+}

@@ -1,0 +1,380 @@
+//! A sandbox at the gate: what it may reach, which answers it was given, and the flows it has.
+//!
+//! ```text
+//! kernel lock ─┬─ answer: judge, remember, open in the kernel
+//!              └─ admit:  policy, forget, close in the kernel, end flows
+//! ```
+//!
+//! What the kernel is told happens under one lock per sandbox, so that an answer and a change of policy cannot
+//! overtake each other. The state lock is held for look-ups only.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use atoll_model::policy::egress::{Change, Dns, Door, Egress, NameVerdict};
+use atoll_model::{EgressRecord, EgressWhat, SandboxId};
+
+use super::answers::Answers;
+use super::authority::Authority;
+use super::bucket::{Bucket, Rate};
+use super::flow::{About, Budget, Flow, Passage};
+use super::{Log, Opener};
+use crate::address::Link;
+
+/// LIMIT: flows through the gate at a time, where the policy says nothing.
+const FLOWS: usize = 1024;
+/// LIMIT: new flows.
+const ARRIVALS: Rate = Rate { per_second: 200, burst: 600 };
+/// LIMIT: questions. A build that installs hundreds of packages asks some dozens a second.
+const QUESTIONS: Rate = Rate { per_second: 100, burst: 300 };
+/// LIMIT: records of refusals for coming too often; one a second says it all.
+const COMPLAINTS: Rate = Rate { per_second: 1, burst: 2 };
+/// LIMIT: names whose bytes are counted.
+const MOST_NAMES: usize = 4096;
+/// How much longer than its answer an address stays open: a client connects a while after it asked.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Why something does not pass: the rule, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal(pub(crate) String);
+
+/// A sandbox at the gate.
+pub(crate) struct Guest {
+    pub(crate) link: Link,
+    pub(crate) sandbox: SandboxId,
+    pub(crate) questions: Bucket,
+    pub(crate) complaints: Bucket,
+    arrivals: Bucket,
+    log: Log,
+    opener: Arc<dyn Opener>,
+    kernel: Mutex<()>,
+    state: Mutex<State>,
+    /// Bytes per name; shared with every [`Budget`].
+    limit: Arc<AtomicU64>,
+    authority: Mutex<Option<Arc<Authority>>>,
+}
+
+struct State {
+    egress: Arc<Egress>,
+    gone: bool,
+    answers: Answers,
+    flows: HashMap<u64, Arc<Flow>>,
+    next_flow: u64,
+    spent: HashMap<String, Arc<AtomicU64>>,
+}
+
+impl Guest {
+    pub(crate) fn new(
+        link: Link,
+        sandbox: SandboxId,
+        egress: Arc<Egress>,
+        opener: Arc<dyn Opener>,
+        log: Log,
+    ) -> Self {
+        let limit = egress.limits.bytes_per_destination.unwrap_or(u64::MAX);
+        Self {
+            link,
+            sandbox,
+            questions: Bucket::new(QUESTIONS),
+            complaints: Bucket::new(COMPLAINTS),
+            arrivals: Bucket::new(ARRIVALS),
+            log,
+            opener,
+            kernel: Mutex::default(),
+            state: Mutex::new(State {
+                egress,
+                gone: false,
+                answers: Answers::default(),
+                flows: HashMap::new(),
+                next_flow: 0,
+                spent: HashMap::new(),
+            }),
+            limit: Arc::new(AtomicU64::new(limit)),
+            authority: Mutex::default(),
+        }
+    }
+
+    /// Another policy from now on: ends what is no longer allowed, in the kernel and here.
+    pub(crate) fn change(&self, egress: Arc<Egress>) {
+        let _order = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        self.limit.store(egress.limits.bytes_per_destination.unwrap_or(u64::MAX), Ordering::Relaxed);
+        let (closed, ended) = {
+            let mut state = self.state();
+            state.egress = Arc::clone(&egress);
+            let closed = state.answers.retain(|name, address| may_hold(&egress, name, address));
+            let ended: Vec<_> =
+                state.flows.values().filter(|flow| !may_go_on(&egress, flow)).cloned().collect();
+            (closed, ended)
+        };
+        ended.iter().for_each(|flow| flow.end("the policy changed"));
+        self.close(&closed);
+    }
+
+    /// The sandbox goes: nothing of it stays open.
+    pub(crate) fn leave(&self) {
+        let _order = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let (closed, ended) = {
+            let mut state = self.state();
+            state.gone = true;
+            state.egress = Arc::new(Egress::closed());
+            let flows: Vec<_> = state.flows.values().cloned().collect();
+            (state.answers.retain(|_, _| false), flows)
+        };
+        ended.iter().for_each(|flow| flow.end("the sandbox ended"));
+        self.close(&closed);
+    }
+
+    fn close(&self, addresses: &[Ipv4Addr]) {
+        if addresses.is_empty() {
+            return;
+        }
+        if let Err(error) = self.opener.close(self.link, addresses) {
+            // They close themselves with their timeout, and the gate refuses what is still sent to it.
+            tracing::warn!(sandbox = %self.sandbox, %error, "addresses could not be closed in the kernel");
+        }
+    }
+
+    pub(crate) fn egress(&self) -> Arc<Egress> {
+        Arc::clone(&self.state().egress)
+    }
+
+    pub(crate) fn log(&self, record: EgressRecord) {
+        (self.log)(&self.sandbox, record);
+    }
+
+    /// Opens the addresses of an answer for a name, before the sandbox hears of them; those that it may have.
+    /// Blocks for as long as the kernel takes.
+    pub(crate) fn open(
+        &self,
+        name: &str,
+        addresses: &[Ipv4Addr],
+        ttl: Duration,
+    ) -> Result<Vec<Ipv4Addr>, Refusal> {
+        let _order = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let good_for = ttl + GRACE;
+        let allowed = {
+            let mut state = self.state();
+            let egress = Arc::clone(&state.egress);
+            let rule = match (state.gone, egress.judge(name)) {
+                (true, _) => Some("the sandbox ended".to_owned()),
+                (false, NameVerdict::Refused { rule }) => Some(rule),
+                (false, NameVerdict::Allowed { .. } | NameVerdict::Changed { .. }) => None,
+            };
+            if let Some(rule) = rule {
+                return Err(Refusal(rule));
+            }
+            let (allowed, why) = split(&egress, addresses);
+            if let (true, Some(why)) = (allowed.is_empty(), why) {
+                return Err(Refusal(why));
+            }
+            state.answers.remember(name, &allowed, good_for, Instant::now());
+            allowed
+        };
+        if !allowed.is_empty() {
+            self.opener.open(self.link, &allowed, good_for).map_err(|error| {
+                tracing::warn!(sandbox = %self.sandbox, %error, "an answer could not be opened in the kernel");
+                Refusal("the kernel could not open it".to_owned())
+            })?;
+        }
+        Ok(allowed)
+    }
+
+    /// Takes a new flow in, if there is a place.
+    pub(crate) fn arrive(self: &Arc<Self>, to: SocketAddrV4) -> Result<Visit, Refusal> {
+        if !self.arrivals.take() {
+            return Err(Refusal("limits: too many connections per second".to_owned()));
+        }
+        let mut state = self.state();
+        let most = state.egress.limits.connections.map_or(FLOWS, |most| most as usize).min(FLOWS);
+        if state.gone || state.flows.len() >= most {
+            return Err(Refusal("limits: connections".to_owned()));
+        }
+        state.next_flow += 1;
+        let flow = Arc::new(Flow::new(state.next_flow, to));
+        state.flows.insert(flow.id, Arc::clone(&flow));
+        Ok(Visit { guest: Arc::clone(self), flow })
+    }
+
+    /// Decides about a flow that asks for a name, and holds it to that from now on: with the policy of this moment, and
+    /// no change of policy misses it.
+    pub(crate) fn decide(
+        &self,
+        flow: &Flow,
+        what: EgressWhat,
+        name: &str,
+        hides: bool,
+    ) -> Result<Passage, Refusal> {
+        let mut state = self.state();
+        // A connection that was let in for a name stays good for it when the answer has grown old.
+        let holds = flow.about().is_some_and(|about| about.name.as_deref() == Some(name));
+        let fresh = holds || state.answers.is_fresh(name, flow.address(), Instant::now());
+        let (passage, rule) = passage(&state.egress, fresh, name, flow.address(), what)?;
+        let (passage, rule) = match (hides, passage) {
+            (true, Passage::Opaque) => {
+                direct(&state.egress, flow.address(), "ech: the name asked for may be hidden")?
+            }
+            _ => (passage, rule),
+        };
+        let budget = self.budget(&mut state, name)?;
+        let record = flow.is_about(About { what, name: Some(name.to_owned()), passage, rule }, Some(budget));
+        drop(state);
+        record.into_iter().for_each(|record| self.log(record));
+        Ok(passage)
+    }
+
+    /// Decides about a flow that names nothing.
+    pub(crate) fn decide_nameless(
+        &self,
+        flow: &Flow,
+        what: EgressWhat,
+        otherwise: &str,
+    ) -> Result<Passage, Refusal> {
+        let mut state = self.state();
+        let (passage, rule) = direct(&state.egress, flow.address(), otherwise)?;
+        let budget = self.budget(&mut state, &flow.address().to_string())?;
+        flow.is_about(About { what, name: None, passage, rule }, Some(budget));
+        Ok(passage)
+    }
+
+    /// Whether an address is reached without the gate.
+    pub(crate) fn reaches_directly(&self, address: Ipv4Addr) -> bool {
+        direct(&self.state().egress, address, "").is_ok()
+    }
+
+    /// The change for a name, as the policy of this moment says.
+    pub(crate) fn change_for(&self, name: &str) -> Option<Change> {
+        match self.egress().judge(name) {
+            NameVerdict::Changed { change, .. } => Some(change.clone()),
+            NameVerdict::Allowed { .. } | NameVerdict::Refused { .. } => None,
+        }
+    }
+
+    /// The sandbox's certificate authority; `None` where the policy has no seed.
+    pub(crate) fn authority(&self) -> Option<Arc<Authority>> {
+        let seed = self.egress().seed.clone()?;
+        let mut kept = self.authority.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(authority) = kept.as_ref().filter(|authority| authority.is_of(&seed)) {
+            return Some(Arc::clone(authority));
+        }
+        let authority = Arc::new(Authority::new(&seed, self.sandbox.as_str()));
+        *kept = Some(Arc::clone(&authority));
+        Some(authority)
+    }
+
+    fn budget(&self, state: &mut State, name: &str) -> Result<Budget, Refusal> {
+        let over = || Refusal("limits: bytes_per_destination".to_owned());
+        if !state.spent.contains_key(name) && state.spent.len() >= MOST_NAMES {
+            let limited = state.egress.limits.bytes_per_destination.is_some();
+            // Forgetting a name would give it a second budget; without a budget nothing is lost.
+            if limited {
+                return Err(over());
+            }
+            state.spent.clear();
+        }
+        let spent = Arc::clone(state.spent.entry(name.to_owned()).or_default());
+        let budget = Budget { spent, limit: Arc::clone(&self.limit) };
+        if budget.is_spent() { Err(over()) } else { Ok(budget) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A flow and its place, given back when dropped.
+pub(crate) struct Visit {
+    pub(crate) guest: Arc<Guest>,
+    pub(crate) flow: Arc<Flow>,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.guest.state().flows.remove(&self.flow.id);
+    }
+}
+
+/// The addresses that may be opened, and why one of the others may not.
+fn split(egress: &Egress, addresses: &[Ipv4Addr]) -> (Vec<Ipv4Addr>, Option<String>) {
+    let mut why = None;
+    let allowed = addresses.iter().filter(|address| match egress.judge_address((**address).into()) {
+        Ok(()) => true,
+        Err(rule) => {
+            why = Some(rule);
+            false
+        }
+    });
+    (allowed.copied().collect(), why)
+}
+
+/// How a flow for a name to an address passes.
+fn passage(
+    egress: &Egress,
+    fresh: bool,
+    name: &str,
+    address: Ipv4Addr,
+    what: EgressWhat,
+) -> Result<(Passage, String), Refusal> {
+    egress.judge_address(address.into()).map_err(Refusal)?;
+    let by_name = if what == EgressWhat::Http { Passage::Requests } else { Passage::Opaque };
+    match (egress.dns, egress.judge(name)) {
+        (Dns::Closed, _) => direct(egress, address, "no name is allowed"),
+        (Dns::Free | Dns::Gated, NameVerdict::Refused { rule }) => direct(egress, address, &rule),
+        (Dns::Free | Dns::Gated, _) if !fresh => {
+            direct(egress, address, "the address is no fresh answer for this name")
+        }
+        (Dns::Free | Dns::Gated, NameVerdict::Changed { rule, .. }) => Ok((Passage::Changed, rule)),
+        (Dns::Gated, NameVerdict::Allowed { rule }) => Ok((by_name, rule)),
+        (Dns::Free, NameVerdict::Allowed { rule }) => direct(egress, address, &rule),
+    }
+}
+
+/// Passes only where packets pass without the gate.
+fn direct(egress: &Egress, address: Ipv4Addr, otherwise: &str) -> Result<(Passage, String), Refusal> {
+    egress.judge_address(address.into()).map_err(Refusal)?;
+    match egress.door {
+        Door::Open => Ok((Passage::Direct, "allow-all".to_owned())),
+        Door::Listed if egress.direct.contains(address.into()) => {
+            Ok((Passage::Direct, "allow_cidrs".to_owned()))
+        }
+        Door::Listed | Door::Closed => Err(Refusal(otherwise.to_owned())),
+    }
+}
+
+/// Whether an answer given before may stay.
+fn may_hold(egress: &Egress, name: &str, address: Ipv4Addr) -> bool {
+    let name_stays = match (egress.dns, egress.judge(name)) {
+        (Dns::Closed, _) | (_, NameVerdict::Refused { .. }) => false,
+        // What is not changed goes its direct way again.
+        (Dns::Free, NameVerdict::Allowed { .. }) => false,
+        (Dns::Gated, NameVerdict::Allowed { .. }) | (_, NameVerdict::Changed { .. }) => true,
+    };
+    name_stays && egress.judge_address(address.into()).is_ok()
+}
+
+/// Whether a flow may go on. One that is not decided yet may: its decision comes with the new policy.
+fn may_go_on(egress: &Egress, flow: &Flow) -> bool {
+    let Some(About { name, passage, .. }) = flow.about() else { return true };
+    if direct(egress, flow.address(), "").is_ok() && passage != Passage::Opaque {
+        return true;
+    }
+    let Some(name) = name.filter(|_| egress.judge_address(flow.address().into()).is_ok()) else {
+        return false;
+    };
+    match (egress.dns, egress.judge(&name), passage) {
+        (Dns::Closed, _, _) | (_, NameVerdict::Refused { .. }, _) | (_, _, Passage::Direct) => {
+            direct(egress, flow.address(), "").is_ok()
+        }
+        // Unread bytes cannot be changed.
+        (_, NameVerdict::Changed { .. }, Passage::Opaque) => false,
+        (_, NameVerdict::Changed { .. }, Passage::Requests | Passage::Changed) => true,
+        (Dns::Gated, NameVerdict::Allowed { .. }, _) => true,
+        (Dns::Free, NameVerdict::Allowed { .. }, _) => direct(egress, flow.address(), "").is_ok(),
+    }
+}
+
+#[cfg(test)]
+#[path = "guest/tests.rs"]
+mod tests;

@@ -1,0 +1,279 @@
+//! HTTP/1 through the gate: each request is judged by its host, changed where the policy says so, and sent to the address
+//! that the sandbox connected to. Answers, redirects among them, go back as they are.
+//!
+//! ```text
+//! sandbox ══ hyper server ── judge, change ── hyper client ══ TCP or TLS ══ original address
+//! ```
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_model::{EgressVerdict, EgressWhat};
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
+use http::request::Parts;
+use http::{Request, Response, StatusCode, Version};
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::flow::Passage;
+use super::guest::{Refusal, Visit};
+use super::head::{self, BadRequest};
+use super::outbound::Outbound;
+
+/// How long a sandbox may take for the next request's head, the wait for it included.
+const HEAD_DEADLINE: Duration = Duration::from_secs(75);
+/// LIMIT: headers of one message, and their bytes.
+const MOST_HEADERS: usize = 200;
+const LONGEST_HEAD: usize = 128 << 10;
+/// How long a side may take to go over to a WebSocket after both agreed.
+const UPGRADE_DEADLINE: Duration = Duration::from_secs(10);
+
+type Answer = Response<Either<Incoming, Full<Bytes>>>;
+
+/// How requests come to the gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// In the clear.
+    Plain,
+    /// Over TLS that was ended here, for this name.
+    Ended { name: String },
+}
+
+impl Way {
+    fn what(&self) -> EgressWhat {
+        match self {
+            Self::Plain => EgressWhat::Http,
+            Self::Ended { .. } => EgressWhat::Tls,
+        }
+    }
+}
+
+/// Serves the requests of one connection.
+pub(crate) async fn serve<S>(stream: S, way: Way, visit: &Visit, outbound: &Outbound)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let forwarder = Forwarder {
+        way,
+        visit,
+        outbound,
+        server: Mutex::default(),
+        tasks: Mutex::default(),
+        sockets: Mutex::default(),
+    };
+    let service = service_fn(|request| {
+        let answer = forwarder.answer(request);
+        async { Ok::<_, std::convert::Infallible>(answer.await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_DEADLINE)
+        .max_headers(MOST_HEADERS)
+        .max_buf_size(LONGEST_HEAD)
+        .half_close(true)
+        .preserve_header_case(true)
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    if let Err(error) = connection.await
+        && error.is_parse()
+    {
+        forwarder.log(EgressVerdict::Refused, "http: malformed", None);
+    }
+    let sockets = forwarder.sockets.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some((sandbox, server)) = sockets {
+        carry_websocket(sandbox, server).await;
+    }
+}
+
+async fn carry_websocket(sandbox: OnUpgrade, server: OnUpgrade) {
+    let both = async { tokio::try_join!(sandbox, server) };
+    if let Ok(Ok((sandbox, server))) = timeout(UPGRADE_DEADLINE, both).await {
+        // Its end is the end of the flow, whoever ends it.
+        let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(sandbox), &mut TokioIo::new(server)).await;
+    }
+}
+
+struct Forwarder<'a> {
+    way: Way,
+    visit: &'a Visit,
+    outbound: &'a Outbound,
+    /// The connection to the server, kept between requests.
+    server: Mutex<Option<SendRequest<Incoming>>>,
+    /// What drives it; ends with the flow.
+    tasks: Mutex<JoinSet<()>>,
+    /// Both ends of a WebSocket, once both sides agreed.
+    sockets: Mutex<Option<(OnUpgrade, OnUpgrade)>>,
+}
+
+/// Why a request was not answered by the server.
+enum Failure {
+    Bad(BadRequest),
+    Refused(Refusal),
+    Unreachable(String),
+}
+
+impl From<BadRequest> for Failure {
+    fn from(bad: BadRequest) -> Self {
+        Self::Bad(bad)
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl Forwarder<'_> {
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let (parts, body) = request.into_parts();
+        let name = head::name_of(&parts, self.visit.flow.to.port());
+        let shown = name.as_ref().ok().cloned();
+        let answered = match name {
+            Ok(name) => self.forward(parts, body, name).await,
+            Err(bad) => Err(bad.into()),
+        };
+        answered.unwrap_or_else(|failure| self.explain(failure, shown))
+    }
+
+    /// Judges, changes and sends a request.
+    async fn forward(&self, mut parts: Parts, body: Incoming, name: String) -> Result<Answer, Failure> {
+        if matches!(&self.way, Way::Ended { name: of_tls } if *of_tls != name) {
+            return Err(Refusal("sni differs".to_owned()).into());
+        }
+        let passage = self.visit.guest.decide(&self.visit.flow, self.way.what(), &name, false)?;
+        let websocket = head::wants_websocket(&parts.headers);
+        let sandbox = websocket.then(|| parts.extensions.remove::<OnUpgrade>()).flatten();
+        head::strip_hop(&mut parts.headers);
+        if websocket {
+            head::say_websocket(&mut parts.headers);
+        }
+        self.say_host(&mut parts, &name)?;
+        if let (Passage::Changed, Some(change)) = (passage, self.visit.guest.change_for(&name)) {
+            head::change(&mut parts, &change, self.way != Way::Plain)?;
+        }
+        parts.version = Version::HTTP_11;
+        let answer = self.send(Request::from_parts(parts, body), &name).await?;
+        self.pass_back(answer, sandbox)
+    }
+
+    /// The host in one way of writing, so that the server reads the name that was judged.
+    fn say_host(&self, parts: &mut Parts, name: &str) -> Result<(), BadRequest> {
+        let port = self.visit.flow.to.port();
+        let usual = if self.way == Way::Plain { 80 } else { 443 };
+        let host = if port == usual { name.to_owned() } else { format!("{name}:{port}") };
+        let unusable =
+            |_| BadRequest { status: StatusCode::BAD_REQUEST, rule: "http: a host that is no name" };
+        parts.headers.insert(HOST, HeaderValue::from_str(&host).map_err(unusable)?);
+        Ok(())
+    }
+
+    async fn send(&self, request: Request<Incoming>, name: &str) -> Result<Response<Incoming>, Failure> {
+        let kept = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let kept = match kept {
+            Some(mut server) => server.ready().await.is_ok().then_some(server),
+            None => None,
+        };
+        let mut server = match kept {
+            Some(server) => server,
+            None => self.connect(name).await?,
+        };
+        let answer = server.send_request(request).await;
+        let answer = answer.map_err(|error| Failure::Unreachable(format!("http: {}", kind_of(&error))))?;
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        Ok(answer)
+    }
+
+    async fn connect(&self, name: &str) -> Result<SendRequest<Incoming>, Failure> {
+        let unreachable = |error: std::io::Error| Failure::Unreachable(super::serve::why(&error));
+        let stream = self.outbound.connect(self.visit.flow.to).await.map_err(unreachable)?;
+        match self.way {
+            Way::Plain => self.speak(stream).await,
+            Way::Ended { .. } => {
+                self.speak(self.outbound.secure(stream, name).await.map_err(unreachable)?).await
+            }
+        }
+    }
+
+    async fn speak<S>(&self, stream: S) -> Result<SendRequest<Incoming>, Failure>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let handshake = hyper::client::conn::http1::Builder::new()
+            .max_headers(MOST_HEADERS)
+            .max_buf_size(LONGEST_HEAD)
+            .preserve_header_case(true)
+            .handshake(TokioIo::new(stream));
+        let (server, connection) =
+            handshake.await.map_err(|error| Failure::Unreachable(kind_of(&error).to_owned()))?;
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
+            // An error shows at the request that waits for its answer.
+            let _ = connection.with_upgrades().await;
+        });
+        Ok(server)
+    }
+
+    fn pass_back(
+        &self,
+        mut answer: Response<Incoming>,
+        sandbox: Option<OnUpgrade>,
+    ) -> Result<Answer, Failure> {
+        let switches = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+        head::strip_hop(answer.headers_mut());
+        if switches {
+            let Some(sandbox) = sandbox else {
+                return Err(Failure::Unreachable("http: an upgrade that nobody asked for".to_owned()));
+            };
+            let server = hyper::upgrade::on(&mut answer);
+            *self.sockets.lock().unwrap_or_else(PoisonError::into_inner) = Some((sandbox, server));
+            head::say_websocket(answer.headers_mut());
+        }
+        Ok(answer.map(Either::Left))
+    }
+
+    /// Tells the sandbox, in words, why there is no answer of the server; and the log.
+    fn explain(&self, failure: Failure, name: Option<String>) -> Answer {
+        let (status, verdict, rule) = match failure {
+            Failure::Bad(bad) => (bad.status, EgressVerdict::Refused, bad.rule.to_owned()),
+            Failure::Refused(Refusal(rule)) => (StatusCode::FORBIDDEN, EgressVerdict::Refused, rule),
+            Failure::Unreachable(why) => (StatusCode::BAD_GATEWAY, EgressVerdict::Failed, why),
+        };
+        self.log(verdict, &rule, name);
+        let text = match verdict {
+            EgressVerdict::Failed => format!("atoll: the server was not reached ({rule})\n"),
+            EgressVerdict::Refused | EgressVerdict::Allowed => {
+                format!("atoll: refused by the network policy of this sandbox ({rule})\n")
+            }
+        };
+        let mut answer = Response::new(Either::Right(Full::new(Bytes::from(text))));
+        *answer.status_mut() = status;
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        // Whatever else was sent on this connection is not read.
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        answer
+    }
+
+    fn log(&self, verdict: EgressVerdict, rule: &str, name: Option<String>) {
+        self.visit.guest.log(self.visit.flow.decision(self.way.what(), verdict, rule, name));
+    }
+}
+
+fn kind_of(error: &hyper::Error) -> &'static str {
+    match () {
+        () if error.is_timeout() => "no answer in time",
+        () if error.is_parse() => "an answer that is not http",
+        () if error.is_incomplete_message() || error.is_closed() => "the server closed the connection",
+        () => "the connection failed",
+    }
+}

@@ -1,0 +1,173 @@
+//! What a connection begins with. Reads no more than it needs to tell, within a deadline; everything read is kept.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use super::hello::{BadHello, Hello};
+
+/// How long a client may take to say what it wants.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// LIMIT: the head of the first request.
+pub(crate) const LONGEST_HEAD: usize = 64 << 10;
+const LONGEST_METHOD: usize = 20;
+
+/// What a connection begins with.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Begins {
+    Tls(Hello),
+    /// The head of a request is there.
+    Http,
+    /// Something else, and why it is neither.
+    Other(String),
+    /// Nothing came in time.
+    Silent,
+}
+
+/// Reads until it is clear. `patience` is how long to wait for the first byte.
+pub(crate) async fn peek(
+    stream: &mut TcpStream,
+    patience: Option<Duration>,
+) -> io::Result<(Begins, BytesMut)> {
+    let mut bytes = BytesMut::new();
+    let start = Instant::now();
+    loop {
+        if let Some(begins) = classify(&bytes) {
+            return Ok((begins, bytes));
+        }
+        let wait = if bytes.is_empty() { patience.unwrap_or(DEADLINE) } else { DEADLINE };
+        bytes.reserve(4096);
+        match timeout_at(start + wait, stream.read_buf(&mut bytes)).await {
+            Ok(Ok(0)) if bytes.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(Ok(0)) => return Ok((Begins::Other("it ended early".to_owned()), bytes)),
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Err(error),
+            Err(_) if bytes.is_empty() => return Ok((Begins::Silent, bytes)),
+            Err(_) => return Ok((Begins::Other("it came too slowly".to_owned()), bytes)),
+        }
+    }
+}
+
+/// `None` while it is not clear yet.
+fn classify(bytes: &[u8]) -> Option<Begins> {
+    match bytes.first()? {
+        22 => match Hello::parse(bytes) {
+            Ok(hello) => hello.map(Begins::Tls),
+            Err(bad @ BadHello(..)) => Some(Begins::Other(bad.to_string())),
+        },
+        b'A'..=b'Z' => classify_text(bytes),
+        _ => Some(Begins::Other("neither tls nor http".to_owned())),
+    }
+}
+
+fn classify_text(bytes: &[u8]) -> Option<Begins> {
+    let other = |why: &str| Some(Begins::Other(why.to_owned()));
+    let method_len = bytes.iter().position(|b| !b.is_ascii_uppercase());
+    match method_len {
+        None if bytes.len() <= LONGEST_METHOD => return None,
+        Some(len) if len <= LONGEST_METHOD && bytes[len] == b' ' => {}
+        None | Some(_) => return other("neither tls nor http"),
+    }
+    if bytes.starts_with(b"PRI ") {
+        return other("http: version 2 without tls");
+    }
+    match head_end(bytes) {
+        Some(_) => Some(Begins::Http),
+        None if bytes.len() >= LONGEST_HEAD => other("http: a head that is too long"),
+        None => None,
+    }
+}
+
+/// Where the head of a request ends, however its lines end.
+fn head_end(bytes: &[u8]) -> Option<usize> {
+    let ends = |at: usize| match bytes[at + 1..] {
+        [b'\n', ..] => Some(at + 2),
+        [b'\r', b'\n', ..] => Some(at + 3),
+        _ => None,
+    };
+    bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').find_map(|(at, _)| ends(at))
+}
+
+/// Why the head of a first request cannot be trusted to mean one thing to everybody. The HTTP library would put such a
+/// request right and close the connection after it; whoever sends one means harm, and is told so.
+pub(crate) fn is_ambiguous(bytes: &[u8]) -> Option<&'static str> {
+    let head = &bytes[..head_end(bytes)?];
+    let mut framing = [0usize; 2];
+    for line in head.split_inclusive(|byte| *byte == b'\n').skip(1) {
+        if !line.ends_with(b"\r\n") {
+            return Some("http: a line without a carriage return");
+        }
+        if line.starts_with(b" ") || line.starts_with(b"\t") {
+            return Some("http: a folded header");
+        }
+        let name = line.split(|byte| *byte == b':').next().unwrap_or_default().trim_ascii();
+        framing[0] += usize::from(name.eq_ignore_ascii_case(b"content-length"));
+        framing[1] += usize::from(name.eq_ignore_ascii_case(b"transfer-encoding"));
+    }
+    match framing {
+        [0 | 1, 0] | [0, 1] => None,
+        _ => Some("http: two lengths"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn requests_are_told_from_other_things() {
+        assert_eq!(classify(b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"), Some(Begins::Http));
+        assert_eq!(classify(b"GET / HTTP/1.1\r\nHost: a.test\r\n"), None);
+        assert_eq!(classify(b"GE"), None);
+        assert_eq!(classify(b""), None);
+        for other in [
+            &b"SSH-2.0-OpenSSH_9.9\r\n"[..],
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            b"get / HTTP/1.1\r\n\r\n",
+            b"\x00\x01",
+            b"\x15\x03\x01",
+            b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+            b"GET\t/ HTTP/1.1\r\n\r\n",
+        ] {
+            assert!(matches!(classify(other), Some(Begins::Other(_))), "{other:?}");
+        }
+        let endless = [&b"GET / HTTP/1.1\r\n"[..], &[b'a'; LONGEST_HEAD]].concat();
+        assert!(matches!(classify(&endless), Some(Begins::Other(_))));
+    }
+
+    #[test]
+    fn two_lengths_are_seen_however_they_are_written() {
+        let head = |lines: &str| format!("POST / HTTP/1.1\r\nHost: a.test\r\n{lines}\r\n\r\nbody");
+        for bad in [
+            "Content-Length: 5\r\nTransfer-Encoding: chunked",
+            "transfer-encoding: chunked\r\ncontent-length: 5",
+            "Content-Length: 5\r\nContent-Length: 5",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+            "Content-Length: 5\r\nTransfer-Encoding : chunked",
+            "X: 1\nContent-Length: 5",
+            "X: 1\r\n folded: 2",
+        ] {
+            assert!(is_ambiguous(head(bad).as_bytes()).is_some(), "{bad:?}");
+        }
+        for good in
+            ["Content-Length: 5", "Transfer-Encoding: chunked", "X-Content-Length: 5\r\nContent-Length: 4"]
+        {
+            assert_eq!(is_ambiguous(head(good).as_bytes()), None, "{good:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_beginning_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = (classify(&bytes), is_ambiguous(&bytes));
+            let text = [b"GET ", &bytes[..]].concat();
+            let _ = (classify(&text), is_ambiguous(&text));
+        }
+    }
+}

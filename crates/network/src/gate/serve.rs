@@ -1,0 +1,251 @@
+//! One connection that the kernel handed to the gate: peek, decide, carry.
+//!
+//! | begins with | passes if |
+//! |---|---|
+//! | TLS hello | its name is allowed, the address is a fresh answer for it, and no name is hidden |
+//! | TLS hello of a changed name | the same; TLS is ended here |
+//! | HTTP request | each request's host is allowed and the address is a fresh answer for it |
+//! | anything | the address is reached without the gate too |
+
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_model::{EgressVerdict, EgressWhat};
+use bytes::BytesMut;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::flow::{Counted, Passage};
+use super::guest::{Refusal, Visit};
+use super::hello::Hello;
+use super::http::Way;
+use super::outbound::{self, Outbound};
+use super::peek::{self, Begins};
+use super::tunnel::{self, VetError};
+
+/// How long to wait for a client where the server may be the one to speak first.
+const PATIENCE: Duration = Duration::from_millis(300);
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(15);
+const FAREWELL_DEADLINE: Duration = Duration::from_secs(2);
+/// A fatal alert, "access denied": TLS clients print it.
+const ACCESS_DENIED: &[u8] = &[21, 3, 1, 0, 2, 2, 49];
+
+/// How a flow did not come about, or broke.
+enum Trouble {
+    Refused {
+        what: EgressWhat,
+        rule: String,
+        name: Option<String>,
+    },
+    Failed {
+        what: EgressWhat,
+        rule: String,
+        name: Option<String>,
+    },
+    /// A side ended it; there is nothing to say.
+    Ended,
+}
+
+/// Where the kernel says a connection was meant to go.
+pub(crate) fn original(stream: &TcpStream) -> io::Result<SocketAddrV4> {
+    Ok(rustix::net::sockopt::ip_original_dst(stream)?)
+}
+
+/// Serves one connection to its end, and records it.
+pub(crate) async fn serve(stream: TcpStream, visit: Visit, outbound: &Outbound) {
+    let (guest, flow) = (&visit.guest, &visit.flow);
+    let carried = async {
+        match carry(stream, &visit, outbound).await {
+            Ok(()) | Err(Trouble::Ended) => {}
+            Err(Trouble::Refused { what, rule, name }) => {
+                guest.log(flow.decision(what, EgressVerdict::Refused, &rule, name));
+                return;
+            }
+            Err(Trouble::Failed { what, rule, name }) => {
+                guest.log(flow.decision(what, EgressVerdict::Failed, &rule, name));
+                return;
+            }
+        }
+        flow.record().into_iter().for_each(|record| guest.log(record));
+    };
+    tokio::select! {
+        () = carried => {}
+        // Dropping what carries it closes both sides.
+        () = flow.ended.cancelled() => flow.record().into_iter().for_each(|record| guest.log(record)),
+        () = flow.watch(|record| guest.log(record)) => flow.record().into_iter().for_each(|record| guest.log(record)),
+    }
+}
+
+async fn carry(mut stream: TcpStream, visit: &Visit, outbound: &Outbound) -> Result<(), Trouble> {
+    outbound::prepare(&stream).map_err(|_| Trouble::Ended)?;
+    let patience = visit.guest.reaches_directly(visit.flow.address()).then_some(PATIENCE);
+    let (begins, bytes) = peek::peek(&mut stream, patience).await.map_err(|_| Trouble::Ended)?;
+    match begins {
+        Begins::Tls(hello) => carry_tls(stream, bytes, hello, visit, outbound).await,
+        Begins::Http => carry_http(stream, bytes, visit, outbound).await,
+        Begins::Other(rule) => carry_unknown(stream, bytes, &rule, visit, outbound).await,
+        Begins::Silent => carry_unknown(stream, bytes, "neither tls nor http", visit, outbound).await,
+    }
+}
+
+async fn carry_tls(
+    mut stream: TcpStream,
+    bytes: BytesMut,
+    hello: Hello,
+    visit: &Visit,
+    outbound: &Outbound,
+) -> Result<(), Trouble> {
+    let what = EgressWhat::Tls;
+    let decided = match &hello.name {
+        Some(name) => visit.guest.decide(&visit.flow, what, name, hello.hides),
+        None => visit.guest.decide_nameless(&visit.flow, what, "tls: no server name"),
+    };
+    match (decided, hello.name) {
+        (Err(Refusal(rule)), name) => {
+            say(&mut stream, ACCESS_DENIED).await;
+            Err(Trouble::Refused { what, rule, name })
+        }
+        (Ok(Passage::Changed), Some(name)) => end_tls(stream, bytes, name, visit, outbound).await,
+        (Ok(Passage::Opaque | Passage::Requests), Some(name)) => {
+            let mut server = reach(&mut stream, &bytes, what, Some(&name), visit, outbound).await?;
+            let vetted = tunnel::vet(&mut stream, &mut server, &visit.flow, &name).await;
+            vetted.map_err(|error| match error {
+                VetError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => Trouble::Ended,
+                VetError::Io(error) => Trouble::Failed { what, rule: why(&error), name: Some(name) },
+                VetError::OtherName | VetError::NotTls => {
+                    Trouble::Refused { what, rule: error.to_string(), name: Some(name) }
+                }
+            })?;
+            join(&stream, &server, visit).await
+        }
+        (Ok(Passage::Direct | Passage::Changed | Passage::Opaque | Passage::Requests), name) => {
+            let server = reach(&mut stream, &bytes, what, name.as_deref(), visit, outbound).await?;
+            join(&stream, &server, visit).await
+        }
+    }
+}
+
+/// Ends TLS here, as `name`, and serves the requests in it.
+async fn end_tls(
+    stream: TcpStream,
+    bytes: BytesMut,
+    name: String,
+    visit: &Visit,
+    outbound: &Outbound,
+) -> Result<(), Trouble> {
+    let what = EgressWhat::Tls;
+    let failed = |rule: String| Trouble::Failed { what, rule, name: Some(name.clone()) };
+    let authority =
+        visit.guest.authority().ok_or_else(|| failed("transforms: no certificate authority".to_owned()))?;
+    let config = authority.server(&name).map_err(|error| failed(error.to_string()))?;
+    let counted = Counted { stream, peeked: bytes.freeze(), flow: Arc::clone(&visit.flow) };
+    let handshake = timeout(HANDSHAKE_DEADLINE, TlsAcceptor::from(config).accept(counted)).await;
+    let handshake = handshake.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    // Mostly a client that does not know the sandbox's authority.
+    let stream = handshake.map_err(|error| failed(format!("tls: the sandbox did not accept: {error}")))?;
+    super::http::serve(stream, Way::Ended { name: name.clone() }, visit, outbound).await;
+    Ok(())
+}
+
+async fn carry_http(
+    mut stream: TcpStream,
+    bytes: BytesMut,
+    visit: &Visit,
+    outbound: &Outbound,
+) -> Result<(), Trouble> {
+    if let Some(rule) = peek::is_ambiguous(&bytes) {
+        say(&mut stream, b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").await;
+        return Err(Trouble::Refused { what: EgressWhat::Http, rule: rule.to_owned(), name: None });
+    }
+    let counted = Counted { stream, peeked: bytes.freeze(), flow: Arc::clone(&visit.flow) };
+    super::http::serve(counted, Way::Plain, visit, outbound).await;
+    Ok(())
+}
+
+async fn carry_unknown(
+    mut stream: TcpStream,
+    bytes: BytesMut,
+    otherwise: &str,
+    visit: &Visit,
+    outbound: &Outbound,
+) -> Result<(), Trouble> {
+    let what = EgressWhat::Flow;
+    if let Err(Refusal(rule)) = visit.guest.decide_nameless(&visit.flow, what, otherwise) {
+        reset(&stream);
+        return Err(Trouble::Refused { what, rule, name: None });
+    }
+    let server = reach(&mut stream, &bytes, what, None, visit, outbound).await?;
+    join(&stream, &server, visit).await
+}
+
+/// Connects to where the sandbox wanted to go, and sends what it has said so far.
+async fn reach(
+    stream: &mut TcpStream,
+    said: &[u8],
+    what: EgressWhat,
+    name: Option<&str>,
+    visit: &Visit,
+    outbound: &Outbound,
+) -> Result<TcpStream, Trouble> {
+    let connected = async {
+        let mut server = outbound.connect(visit.flow.to).await?;
+        server.write_all(said).await?;
+        Ok::<_, io::Error>(server)
+    };
+    let server = connected.await.map_err(|error| {
+        reset(stream);
+        Trouble::Failed { what, rule: why(&error), name: name.map(str::to_owned) }
+    })?;
+    visit.flow.count_sent(said.len());
+    Ok(server)
+}
+
+async fn join(stream: &TcpStream, server: &TcpStream, visit: &Visit) -> Result<(), Trouble> {
+    let carried = tunnel::carry(stream, server, &visit.flow).await;
+    if carried.is_err() {
+        // Neither side is to take what it has for the whole.
+        reset(stream);
+        reset(server);
+    }
+    Ok(())
+}
+
+/// The next close tells the peer that the connection broke.
+fn reset(stream: &TcpStream) {
+    // Without it the peer sees an orderly end, which is no harm.
+    let _ = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO));
+}
+
+async fn say(stream: &mut TcpStream, farewell: &[u8]) {
+    // A courtesy; the refusal stands without it.
+    let _ = timeout(FAREWELL_DEADLINE, async {
+        stream.write_all(farewell).await?;
+        stream.shutdown().await
+    })
+    .await;
+}
+
+/// An error in words for the log; never with content.
+pub(crate) fn why(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connect: refused by the server".to_owned(),
+        io::ErrorKind::TimedOut => "connect: no answer in time".to_owned(),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            "connect: unreachable".to_owned()
+        }
+        io::ErrorKind::InvalidData => format!("tls: {error}"),
+        _ => format!("connect: {error}"),
+    }
+}
+
+/// The sandbox's address, where the peer has one.
+pub(crate) fn source(peer: SocketAddr) -> Option<std::net::Ipv4Addr> {
+    match peer {
+        SocketAddr::V4(peer) => Some(*peer.ip()),
+        SocketAddr::V6(_) => None,
+    }
+}
