@@ -4,11 +4,15 @@
 //! a regular file is refused before it is opened for real, so no thread waits on a FIFO and no device is touched.
 
 mod body;
+mod change;
 mod copy;
 mod download;
 mod entry;
 mod feed;
+mod glob;
+mod lines;
 mod path;
+mod search;
 mod tree;
 mod upload;
 
@@ -18,10 +22,13 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+pub(crate) use change::{Owner, change};
+pub(crate) use copy::copy_entry;
 pub(crate) use download::get;
 pub(crate) use entry::{Entry, Kind, stat};
 pub(crate) use path::{decode_query, resolve};
-pub(crate) use tree::{list, make_dir, move_entry, remove};
+pub(crate) use search::{Search, Wanted};
+pub(crate) use tree::{Existing, list, make_dir, move_entry, remove};
 pub(crate) use upload::{TempName, post};
 
 use crate::error::Refusal;

@@ -96,6 +96,12 @@ impl Accounts {
         found.map_or_else(|| gid.to_string(), |(name, _, _)| name.to_owned())
     }
 
+    /// The id of a group by its name or number.
+    pub(crate) fn group_id(&self, name: &str) -> Option<u32> {
+        let known = self.group.lines().filter_map(group_line).find(|(known, _, _)| *known == name);
+        known.map_or_else(|| parse_id(name), |(_, id, _)| Some(id))
+    }
+
     fn groups_of(&self, name: &str, gid: u32) -> Vec<u32> {
         let mut groups: Vec<u32> = self
             .group

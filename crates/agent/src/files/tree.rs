@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::entry::{Entry, Kind, describe, stat};
@@ -11,17 +11,17 @@ use crate::error::Refusal;
 use crate::users::Accounts;
 
 /// LIMIT: entries of one answer, some 10 MB on the wire.
-const LIST_MAX: usize = 50_000;
+pub(super) const LIST_MAX: usize = 50_000;
 /// LIMIT: levels of one list; each holds a descriptor.
-const DEPTH_MAX: u32 = 64;
+pub(super) const DEPTH_MAX: u32 = 64;
 /// LIMIT: levels of a removal that hold a descriptor; what is deeper is moved up first.
 const REMOVE_DEPTH: usize = 64;
 /// LIMIT: how often a directory that somebody keeps filling is emptied again.
 const REMOVE_TRIES: usize = 100_000;
 
-const DIRECTORY: OFlags =
+pub(super) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK);
-const BELOW: ResolveFlags =
+pub(super) const BELOW: ResolveFlags =
     ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::BENEATH);
 
 /// What a directory holds, sorted, children after their parent. `true`: cut at the bound.
@@ -67,21 +67,21 @@ pub(crate) fn list(path: &[u8], depth: u32) -> Result<(Vec<Entry>, bool), Refusa
     Ok((found, false))
 }
 
-struct Level {
-    dir: OwnedFd,
+pub(super) struct Level {
+    pub(super) dir: OwnedFd,
     path: Vec<u8>,
     /// Sorted backwards: the next is the last.
-    names: Vec<Vec<u8>>,
+    pub(super) names: Vec<Vec<u8>>,
 }
 
 impl Level {
-    fn open(dir: OwnedFd, path: Vec<u8>) -> rustix::io::Result<Self> {
+    pub(super) fn open(dir: OwnedFd, path: Vec<u8>) -> rustix::io::Result<Self> {
         let mut names = names_in(&dir, LIST_MAX)?;
         names.sort_unstable_by(|a, b| b.cmp(a));
         Ok(Self { dir, path, names })
     }
 
-    fn path_of(&self, name: &[u8]) -> Vec<u8> {
+    pub(super) fn path_of(&self, name: &[u8]) -> Vec<u8> {
         let parent = if self.path == b"/" { &[][..] } else { &self.path[..] };
         [parent, b"/", name].concat()
     }
@@ -120,17 +120,32 @@ pub(crate) fn make_dir(path: &[u8], mode: u32) -> Result<Entry, Refusal> {
     stat(path)
 }
 
+/// What happens to something that has the new name already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Existing {
+    Replaced,
+    Kept,
+}
+
 /// Renames; across file systems (an image's directory is on another layer) it copies and removes.
-pub(crate) fn move_entry(source: &[u8], destination: &[u8]) -> Result<Entry, Refusal> {
+pub(crate) fn move_entry(source: &[u8], destination: &[u8], existing: Existing) -> Result<Entry, Refusal> {
     let (from, old) = open_parent(source)?;
     rustix::fs::statat(&from, old, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| refuse(e, source))?;
     let cut = destination.iter().rposition(|b| *b == b'/').unwrap_or(0);
     make_dirs(&destination[..cut.max(1)], Mode::from_raw_mode(0o755))?;
     let (to, new) = open_parent(destination)?;
-    match rustix::fs::renameat(&from, old, &to, new) {
+    let renamed = match existing {
+        Existing::Replaced => rustix::fs::renameat(&from, old, &to, new),
+        Existing::Kept => rustix::fs::renameat_with(&from, old, &to, new, RenameFlags::NOREPLACE),
+    };
+    match renamed {
         Ok(()) => {}
         Err(Errno::XDEV) => {
-            copy::copy(&from, old, &to, new).map_err(|e| refuse(e, source))?;
+            let taken = || rustix::fs::statat(&to, new, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+            if existing == Existing::Kept && taken() {
+                return Err(refuse(Errno::EXIST, destination));
+            }
+            copy::copy(&from, old, &to, new, copy::How::MOVED).map_err(|e| refuse(e, source))?;
             remove(source, false)?;
         }
         Err(errno) => return Err(refuse(errno, destination)),

@@ -364,10 +364,14 @@ pub(super) fn write_all(file: &OwnedFd, mut data: &[u8]) -> rustix::io::Result<(
 pub(crate) struct TempName(String);
 
 impl TempName {
-    fn fresh(target_is_new: bool) -> Self {
+    pub(super) fn fresh(target_is_new: bool) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let kind = if target_is_new { 'n' } else { 'r' };
         Self(format!(".atoll-up-{}-{kind}-{}", boot_word(), NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
     }
 
     /// Whether a name is one of ours, and then whether its target is new.

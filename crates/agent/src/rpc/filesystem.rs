@@ -18,7 +18,7 @@ use wire::watch_dir_response::{Event as WatchStep, KeepAlive, StartEvent};
 
 use super::keepalive;
 use crate::error::Refusal;
-use crate::files::{self, Entry, Kind};
+use crate::files::{self, Entry, Existing, Kind};
 use crate::http::request_user;
 use crate::state::Agent;
 use crate::users::User;
@@ -89,7 +89,8 @@ async fn move_entry(
 ) -> ServiceResult<MoveResponse> {
     let (user, source) = place(&agent, &context, &request.source)?;
     let destination = files::resolve(request.destination.as_bytes(), &user)?;
-    let entry = agent.workers.run(&user.ids, move || files::move_entry(&source, &destination)).await?;
+    let job = move || files::move_entry(&source, &destination, Existing::Replaced);
+    let entry = agent.workers.run(&user.ids, job).await?;
     Response::ok(MoveResponse { entry: MessageField::some(info(&entry)), ..Default::default() })
 }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use atoll_agentapi::proto::AGENT_SERVICE;
 use atoll_agentapi::proto::agent::{
-    self as wire, AttachRequest, ListDirRequest, ListDirResponse, ListRequest, ListResponse, LogEvent,
-    LogsRequest, MakeDirRequest, MoveRequest, ProcessEvent, RemoveRequest, RemoveResponse, SignalRequest,
-    SignalResponse, StartRequest, StatRequest, StatResponse, WatchEvent, WatchRequest,
+    self as wire, AttachRequest, ChangeRequest, CopyRequest, ListDirRequest, ListDirResponse, ListRequest,
+    ListResponse, LogEvent, LogsRequest, MakeDirRequest, MoveRequest, ProcessEvent, RemoveRequest,
+    RemoveResponse, SearchRequest, SearchResponse, SignalRequest, SignalResponse, StartRequest, StatRequest,
+    StatResponse, WatchEvent, WatchRequest,
 };
 use buffa::MessageField;
 use connectrpc::handler::{handler_fn, streaming_handler_fn};
@@ -17,7 +18,7 @@ use wire::__buffa::oneof::process_event::Event;
 use super::keepalive;
 use super::process::too_many_readers;
 use crate::error::Refusal;
-use crate::files::{self, Entry, Kind};
+use crate::files::{self, Entry, Existing, Kind, Owner, Search, Wanted};
 use crate::http::request_user;
 use crate::logs::Line;
 use crate::process::{Begin, Item, Patience, Plan, Process, Reader, Size, Source, not_running, start};
@@ -57,6 +58,7 @@ pub(super) fn routes(router: Router, agent: &Arc<Agent>) -> Router {
 fn file_routes(router: Router, agent: &Arc<Agent>) -> Router {
     let a = || Arc::clone(agent);
     let (stats, lists, makes, moves, removes) = (a(), a(), a(), a(), a());
+    let (searches, copies, changes) = (a(), a(), a());
     router
         .route(AGENT_SERVICE, "Stat", handler_fn(move |c, request| stat(Arc::clone(&stats), c, request)))
         .route(
@@ -78,6 +80,17 @@ fn file_routes(router: Router, agent: &Arc<Agent>) -> Router {
             AGENT_SERVICE,
             "Remove",
             handler_fn(move |c, request| remove(Arc::clone(&removes), c, request)),
+        )
+        .route(
+            AGENT_SERVICE,
+            "Search",
+            handler_fn(move |c, request| search(Arc::clone(&searches), c, request)),
+        )
+        .route(AGENT_SERVICE, "Copy", handler_fn(move |c, request| copy(Arc::clone(&copies), c, request)))
+        .route(
+            AGENT_SERVICE,
+            "Change",
+            handler_fn(move |c, request| change(Arc::clone(&changes), c, request)),
         )
 }
 
@@ -298,7 +311,62 @@ async fn move_entry(
 ) -> ServiceResult<StatResponse> {
     let (user, source) = place(&agent, &context, &request.user, &request.source)?;
     let destination = files::resolve(&request.destination, &user)?;
-    answered(agent.workers.run(&user.ids, move || files::move_entry(&source, &destination)).await?)
+    let existing = if request.keep { Existing::Kept } else { Existing::Replaced };
+    answered(agent.workers.run(&user.ids, move || files::move_entry(&source, &destination, existing)).await?)
+}
+
+async fn copy(
+    agent: Arc<Agent>,
+    context: RequestContext,
+    request: CopyRequest,
+) -> ServiceResult<StatResponse> {
+    let (user, source) = place(&agent, &context, &request.user, &request.source)?;
+    let destination = files::resolve(&request.destination, &user)?;
+    let CopyRequest { recursive, overwrite, .. } = request;
+    let job = move || files::copy_entry(&source, &destination, recursive, overwrite);
+    answered(agent.workers.run(&user.ids, job).await?)
+}
+
+async fn change(
+    agent: Arc<Agent>,
+    context: RequestContext,
+    request: ChangeRequest,
+) -> ServiceResult<StatResponse> {
+    let (user, path) = place(&agent, &context, &request.user, &request.path)?;
+    let owner = Owner::find(&request.owner, &request.group)?;
+    answered(agent.workers.run(&user.ids, move || files::change(&path, request.mode, owner)).await?)
+}
+
+async fn search(
+    agent: Arc<Agent>,
+    context: RequestContext,
+    request: SearchRequest,
+) -> ServiceResult<SearchResponse> {
+    let (user, path) = place(&agent, &context, &request.user, &request.path)?;
+    let search = Search::plan(Wanted {
+        path,
+        depth: request.depth,
+        include: request.include,
+        exclude: request.exclude,
+        pattern: request.pattern,
+        literal: request.literal,
+        ignore_case: request.ignore_case,
+        max: request.max,
+        limit_ms: request.limit_ms,
+    })?;
+    let found = agent.workers.run(&user.ids, move || search.run()).await?;
+    let matches = found.lines.into_iter().map(|line| wire::SearchMatch {
+        path: line.path,
+        line: line.number,
+        content: line.content,
+        ..Default::default()
+    });
+    Response::ok(SearchResponse {
+        entries: found.entries.into_iter().map(wire::Entry::from).collect(),
+        matches: matches.collect(),
+        truncated: found.truncated,
+        ..Default::default()
+    })
 }
 
 async fn remove(

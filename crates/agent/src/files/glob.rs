@@ -1,0 +1,225 @@
+//! Globs: `*`, `?`, `[…]`, `{a,b}` and `**`. Each becomes a regular expression, whose matching takes linear time whatever
+//! the glob, so that none of them can keep a thread busy.
+
+use regex::bytes::{Regex, RegexBuilder};
+
+use crate::error::Refusal;
+
+/// LIMIT: globs of one request, and bytes of each.
+const GLOBS_MAX: usize = 256;
+const GLOB_MAX: usize = 1024;
+/// LIMIT: memory of one compiled set.
+const COMPILED_MAX: usize = 4 << 20;
+
+/// A set of globs. One without a slash is for names, one with for the path below the top, one that begins with a slash
+/// for the whole path.
+#[derive(Debug, Default)]
+pub(super) struct Globs {
+    names: Option<Regex>,
+    below: Option<Regex>,
+    whole: Option<Regex>,
+}
+
+impl Globs {
+    pub(super) fn parse(globs: &[Vec<u8>]) -> Result<Self, Refusal> {
+        if globs.len() > GLOBS_MAX || globs.iter().any(|glob| glob.len() > GLOB_MAX) {
+            return Err(Refusal::Invalid(format!(
+                "at most {GLOBS_MAX} globs of {GLOB_MAX} bytes each can be searched for"
+            )));
+        }
+        let (mut names, mut below, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+        for glob in globs {
+            let text = std::str::from_utf8(glob)
+                .map_err(|_| Refusal::Invalid("a glob must be UTF-8".into()))?
+                .trim_start_matches("./")
+                .trim_end_matches('/');
+            match text {
+                "" => {}
+                _ if text.starts_with('/') => whole.push(translate(text)),
+                _ if text.contains('/') => below.push(translate(text)),
+                // Two stars alone are everything.
+                _ => names.push(translate(text)),
+            }
+        }
+        Ok(Self { names: compile(&names)?, below: compile(&below)?, whole: compile(&whole)? })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_none() && self.below.is_none() && self.whole.is_none()
+    }
+
+    /// Whether one of them is for this entry: its last name, its path below the top, its whole path.
+    pub(super) fn match_any(&self, name: &[u8], below: &[u8], whole: &[u8]) -> bool {
+        let is =
+            |regex: &Option<Regex>, text: &[u8]| regex.as_ref().is_some_and(|regex| regex.is_match(text));
+        is(&self.names, name) || is(&self.below, below) || is(&self.whole, whole)
+    }
+}
+
+fn compile(parts: &[String]) -> Result<Option<Regex>, Refusal> {
+    if parts.is_empty() {
+        return Ok(None);
+    }
+    let regex = RegexBuilder::new(&format!("^(?:{})$", parts.join("|")))
+        .dot_matches_new_line(true)
+        .size_limit(COMPILED_MAX)
+        .dfa_size_limit(COMPILED_MAX)
+        .nest_limit(super::search::NEST_MAX)
+        .build();
+    regex.map(Some).map_err(|_| Refusal::Invalid("a glob is too large, or its braces nest too deep".into()))
+}
+
+/// One glob as a regular expression. What is not well formed stands for itself.
+fn translate(glob: &str) -> String {
+    const ONE: &str = "(?:[^/]|(?-u:[^/]))";
+    let chars: Vec<char> = glob.chars().collect();
+    let (mut out, mut at, mut open) = (String::new(), 0, 0u32);
+    while let Some(&c) = chars.get(at) {
+        at += 1;
+        match c {
+            '*' if chars.get(at) == Some(&'*') => {
+                at += 1;
+                let starts = out.is_empty() || out.ends_with('/');
+                if starts && chars.get(at) == Some(&'/') {
+                    at += 1;
+                    out.push_str("(?:(?s-u:.)*/)?");
+                } else {
+                    out.push_str("(?s-u:.)*");
+                }
+            }
+            '*' => out.push_str("(?-u:[^/])*"),
+            '?' => out.push_str(ONE),
+            '[' => match class(&chars[at..]) {
+                Some((text, used)) => {
+                    out.push_str(&text);
+                    at += used;
+                }
+                None => out.push_str("\\["),
+            },
+            '{' if chars[at..].contains(&'}') => {
+                open += 1;
+                out.push_str("(?:");
+            }
+            '}' if open > 0 => {
+                open -= 1;
+                out.push(')');
+            }
+            ',' if open > 0 => out.push('|'),
+            '\\' => {
+                let literal = chars.get(at).copied().unwrap_or('\\');
+                at += 1;
+                push_literal(&mut out, literal);
+            }
+            other => push_literal(&mut out, other),
+        }
+    }
+    out.extend(std::iter::repeat_n(')', open as usize));
+    out
+}
+
+/// A class of characters, and how many it used up with its closing bracket.
+fn class(rest: &[char]) -> Option<(String, usize)> {
+    let negated = matches!(rest.first(), Some('!' | '^'));
+    let from = usize::from(negated);
+    // A bracket that comes first stands for itself.
+    let end = from + 1 + rest.get(from + 1..)?.iter().position(|c| *c == ']')?;
+    let mut text = String::from(if negated { "[^/" } else { "[" });
+    for (at, c) in rest[from..end].iter().enumerate() {
+        let is_range = *c == '-' && at > 0 && at + 1 < end - from;
+        if !is_range && !c.is_alphanumeric() {
+            text.push('\\');
+        }
+        text.push(*c);
+    }
+    text.push(']');
+    // A range that runs backwards is no class.
+    Regex::new(&text).ok().map(|_| (text, end + 1))
+}
+
+fn push_literal(out: &mut String, c: char) {
+    if c.is_ascii_punctuation() && c != '/' {
+        out.push('\\');
+    }
+    out.push(c);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hit(glob: &str, below: &str) -> bool {
+        let globs = Globs::parse(&[glob.as_bytes().to_vec()]).unwrap();
+        let name = below.rsplit('/').next().unwrap();
+        globs.match_any(name.as_bytes(), below.as_bytes(), format!("/top/{below}").as_bytes())
+    }
+
+    #[test]
+    fn globs_mean_what_people_mean() {
+        let yes = [
+            ("*.rs", "src/main.rs"),
+            ("src/*.rs", "src/main.rs"),
+            ("**/*.rs", "main.rs"),
+            ("**/*.rs", "a/b/main.rs"),
+            ("src/**", "src/a/b"),
+            ("a/**/z", "a/z"),
+            ("a/**/z", "a/b/c/z"),
+            ("?.txt", "é.txt"),
+            ("[a-c]*", "x/bee"),
+            ("[!a]*", "bee"),
+            ("*.{js,ts}", "x.ts"),
+            ("node_modules/", "node_modules"),
+            ("./x/y", "x/y"),
+            ("/top/a*", "abc"),
+            ("a\\*b", "a*b"),
+            ("we.ird+(n)", "we.ird+(n)"),
+            ("**", "a"),
+        ];
+        for (glob, path) in yes {
+            assert!(hit(glob, path), "{glob} should match {path}");
+        }
+        let no = [
+            ("*.rs", "main.rsx"),
+            ("src/*.rs", "src/a/main.rs"),
+            ("?.txt", "ab.txt"),
+            ("[!a]*", "abc"),
+            ("*.{js,ts}", "x.rs"),
+            ("a*", "b/ca"),
+            ("we.ird", "weXird"),
+        ];
+        for (glob, path) in no {
+            assert!(!hit(glob, path), "{glob} should not match {path}");
+        }
+    }
+
+    #[test]
+    fn names_need_not_be_utf_8() {
+        let globs = Globs::parse(&[b"a?b*".to_vec()]).unwrap();
+        assert!(globs.match_any(b"a\xffb\xfe\xfd", b"", b""));
+    }
+
+    #[test]
+    fn many_stars_cost_nothing() {
+        let began = std::time::Instant::now();
+        assert!(!hit(&"a*".repeat(200), &"a".repeat(199)));
+        assert!(began.elapsed() < std::time::Duration::from_secs(5));
+    }
+
+    proptest! {
+        #[test]
+        fn no_glob_makes_the_translation_panic(glob in "[a*?\\[\\]{},!\\\\/.é-]{0,24}", path in "[a-z/.]{0,12}") {
+            let globs = Globs::parse(&[glob.into_bytes()]);
+            if let Ok(globs) = globs {
+                let _ = globs.match_any(path.as_bytes(), path.as_bytes(), path.as_bytes());
+            }
+        }
+
+        #[test]
+        fn plain_names_match_themselves_alone(name in "[a-zA-Z0-9_.+@=-]{1,12}", other in "[a-zA-Z0-9_.+@=-]{1,12}") {
+            prop_assert!(hit(&name, &name));
+            prop_assert_eq!(hit(&name, &other), name == other);
+        }
+    }
+}
