@@ -351,7 +351,7 @@ impl Engine {
             }
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         };
-        inner.ground.cgroups.remove_parent().map_err(step("remove our cgroups"))?;
+        remove_cgroups(inner.ground.cgroups.as_ref()).await.map_err(step("remove our cgroups"))?;
         inner.router.teardown()?;
         drop(inner.launcher);
         let data = inner.config.data.clone();
@@ -463,4 +463,21 @@ fn is_old_kernel() -> bool {
 /// Names the step an error belongs to.
 fn failed<E: Into<Box<dyn Error + Send + Sync>>>(step: &'static str) -> impl Fn(E) -> ProviderError {
     move |cause| ProviderError::Failed { step: step.to_owned(), cause: cause.into() }
+}
+
+/// Removes our folder. A killed process leaves its cgroup only when its memory is gone, which takes its time on a busy machine.
+async fn remove_cgroups(cgroups: &dyn crate::cgroup::Cgroups) -> io::Result<()> {
+    let begun = std::time::Instant::now();
+    loop {
+        match cgroups.remove_parent() {
+            Err(busy) if busy.kind() == io::ErrorKind::ResourceBusy => {
+                if begun.elapsed() > STOP_WITHIN {
+                    let left = cgroups.list().unwrap_or_default();
+                    return Err(io::Error::new(busy.kind(), format!("{busy}; still there: {left:?}")));
+                }
+            }
+            other => return other,
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
 }

@@ -50,7 +50,14 @@ impl Inner {
         })
     }
 
-    pub(super) async fn pause(&self, target: &Target) -> Result<Held, ProviderError> {
+    /// To its end, also when the caller goes away: a freeze that is still under way when somebody else thaws would win.
+    pub(super) async fn pause(self: &Arc<Self>, target: &Target) -> Result<Held, ProviderError> {
+        let (engine, target) = (Arc::clone(self), target.clone());
+        let pausing = tokio::spawn(async move { engine.pause_in_turn(&target).await });
+        pausing.await.map_err(failed("pausing"))?
+    }
+
+    async fn pause_in_turn(&self, target: &Target) -> Result<Held, ProviderError> {
         let place = self.place(&target.sandbox);
         let _turn = place.turn.lock().await;
         match self.live(target) {
@@ -66,7 +73,14 @@ impl Inner {
         }
     }
 
-    pub(super) async fn resume(&self, target: &Target) -> Result<(), ProviderError> {
+    /// To its end, as [`Inner::pause`].
+    pub(super) async fn resume(self: &Arc<Self>, target: &Target) -> Result<(), ProviderError> {
+        let (engine, target) = (Arc::clone(self), target.clone());
+        let resuming = tokio::spawn(async move { engine.resume_in_turn(&target).await });
+        resuming.await.map_err(failed("resuming"))?
+    }
+
+    async fn resume_in_turn(&self, target: &Target) -> Result<(), ProviderError> {
         let gone = || ProviderError::Gone { sandbox: target.sandbox.clone() };
         let place = self.places().get(&target.sandbox).cloned().ok_or_else(gone)?;
         let _turn = place.turn.lock().await;
@@ -119,6 +133,10 @@ impl Inner {
         let place = self.place(&target.sandbox);
         let _turn = place.turn.lock().await;
         let _changing = self.adoption.read().await;
+        if caller.is_closed() {
+            // Whoever came before us may have resumed it since: nobody is left who would thaw what we freeze.
+            return Err(ProviderError::Gone { sandbox: target.sandbox.clone() });
+        }
         let live = match self.live(target) {
             Ok(live) => live,
             Err(_) if self.checkpoints.exists(&target.sandbox) => return Ok(()),
