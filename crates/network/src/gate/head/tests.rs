@@ -1,1 +1,121 @@
+#![allow(clippy::unwrap_used)]
+use atoll_model::policy::egress::Injected;
+use http::Request;
+use proptest::prelude::*;
 
+use super::*;
+
+fn request(method: &str, target: &str, headers: &[(&str, &str)]) -> Parts {
+    let mut builder = Request::builder().method(method).uri(target);
+    for (name, value) in headers {
+        builder = builder.header(*name, *value);
+    }
+    builder.body(()).unwrap().into_parts().0
+}
+
+fn rule(change: &str) -> Change {
+    Change {
+        domain: "api.example.com".parse().unwrap(),
+        inject: vec![Injected { name: "Authorization".into(), value: change.into() }],
+        strip: vec!["Cookie".into()],
+        plain_http: false,
+    }
+}
+
+#[test]
+fn the_name_is_the_one_host_that_is_given() {
+    let name = |headers: &[(&str, &str)]| name_of(&request("GET", "/x", headers), 8080);
+    assert_eq!(name(&[("host", "API.example.com")]).unwrap(), "api.example.com");
+    assert_eq!(name(&[("host", "api.example.com:8080")]).unwrap(), "api.example.com");
+    for bad in [
+        &[][..],
+        &[("host", "a.test"), ("host", "b.test")],
+        &[("host", "a.test"), ("host", "a.test")],
+        &[("host", "1.2.3.4")],
+        &[("host", "a.test:9090")],
+        &[("host", "a.test.")],
+        &[("host", "")],
+    ] {
+        assert!(name(bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn targets_that_name_a_host_and_tunnels_are_refused() {
+    let host = &[("host", "a.test")][..];
+    assert!(name_of(&request("GET", "http://b.test/x", host), 80).is_err());
+    assert!(name_of(&request("CONNECT", "b.test:443", host), 80).is_err());
+    assert!(name_of(&request("OPTIONS", "*", host), 80).is_ok());
+    let mut two = request("GET", "/", host);
+    two.version = Version::HTTP_2;
+    assert!(name_of(&two, 80).is_err());
+}
+
+#[test]
+fn what_belongs_to_one_connection_stays_behind() {
+    let headers = [
+        ("host", "a.test"),
+        ("connection", "close, X-Mine , host, authorization"),
+        ("x-mine", "1"),
+        ("authorization", "own"),
+        ("keep-alive", "5"),
+        ("proxy-connection", "x"),
+        ("te", "trailers"),
+        ("upgrade", "h2c"),
+        ("http2-settings", "x"),
+        ("trailer", "x"),
+        ("expect", "100-continue"),
+        ("accept", "*/*"),
+    ];
+    let mut parts = request("GET", "/", &headers);
+    assert!(!wants_websocket(&parts.headers));
+    strip_hop(&mut parts.headers);
+    let mut left: Vec<_> = parts.headers.keys().map(HeaderName::as_str).collect();
+    left.sort_unstable();
+    assert_eq!(left, ["accept", "host", "http2-settings"]);
+}
+
+#[test]
+fn only_a_websocket_is_an_upgrade() {
+    let wants = |headers: &[(&str, &str)]| wants_websocket(&request("GET", "/", headers).headers);
+    assert!(wants(&[("upgrade", "WebSocket"), ("connection", "keep-alive, Upgrade")]));
+    assert!(!wants(&[("upgrade", "websocket")]));
+    assert!(!wants(&[("upgrade", "h2c"), ("connection", "upgrade")]));
+    assert!(!wants(&[("upgrade", "websocket, h2c"), ("connection", "upgrade")]));
+    assert!(!wants(&[("upgrade", "websocket"), ("upgrade", "h2c"), ("connection", "upgrade")]));
+}
+
+#[test]
+fn a_secret_goes_in_over_tls_only_and_over_what_the_sandbox_sent() {
+    let sent = [("authorization", "own"), ("Authorization", "again"), ("cookie", "c"), ("accept", "*/*")];
+    let mut secure = request("GET", "/", &sent);
+    change(&mut secure, &rule("Bearer s3cret"), true).unwrap();
+    let values: Vec<_> = secure.headers.get_all("authorization").iter().collect();
+    assert_eq!(values, ["Bearer s3cret"]);
+    assert!(values[0].is_sensitive() && !format!("{secure:?}").contains("s3cret"));
+    assert!(!secure.headers.contains_key("cookie") && secure.headers.contains_key("accept"));
+    let mut plain = request("GET", "/", &sent);
+    change(&mut plain, &rule("Bearer s3cret"), false).unwrap();
+    assert!(!plain.headers.contains_key("authorization") && !plain.headers.contains_key("cookie"));
+    let mut said_so = request("GET", "/", &sent);
+    change(&mut said_so, &Change { plain_http: true, ..rule("Bearer s3cret") }, false).unwrap();
+    assert_eq!(said_so.headers["authorization"], "Bearer s3cret");
+}
+
+#[test]
+fn a_method_that_echoes_headers_is_refused() {
+    for method in ["TRACE", "TRACK", "DEBUG"] {
+        assert!(change(&mut request(method, "/", &[]), &rule("x"), true).is_err());
+    }
+    assert!(change(&mut request("GET", "/", &[]), &rule("a\r\nb: c"), true).is_err());
+}
+
+proptest! {
+    #[test]
+    fn no_connection_header_takes_the_host_or_keeps_an_upgrade(value in "[ -~]{0,60}") {
+        let mut parts = request("GET", "/", &[("host", "a.test"), ("connection", &value), ("upgrade", "h2c")]);
+        strip_hop(&mut parts.headers);
+        prop_assert!(parts.headers.contains_key("host"));
+        prop_assert!(!parts.headers.contains_key("upgrade") && !parts.headers.contains_key("connection"));
+    }
+}
