@@ -13,6 +13,7 @@
 
 mod auth;
 mod docs;
+mod egress;
 mod error;
 mod events;
 mod exec;
@@ -22,12 +23,14 @@ mod input;
 mod keys;
 mod leftover;
 mod metrics;
+mod network;
 mod observe;
 mod openapi;
 mod output;
 mod previews;
 mod processes;
 mod sandboxes;
+mod secrets;
 mod serve;
 mod snapshots;
 mod sse;

@@ -12,8 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::error::Envelope;
 use crate::{
-    App, docs, events, exec, files, health, keys, metrics, previews, processes, sandboxes, snapshots,
-    templates, tenants, terminals, threads,
+    App, docs, egress, events, exec, files, health, keys, metrics, previews, processes, sandboxes, secrets,
+    snapshots, templates, tenants, terminals, threads,
 };
 
 /// The document of all native routes; `docs/openapi.json` is this, rendered.
@@ -32,6 +32,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(terminals::routes())
         .merge(files::routes())
         .merge(previews::routes())
+        .merge(egress::routes())
+        .merge(secrets::routes())
         .merge(metrics::routes())
         .merge(events::routes())
         .merge(templates::routes())
@@ -114,13 +116,14 @@ fn base() -> OpenApi {
         .build()
 }
 
-const TAGS: [(&str, &str); 12] = [
+const TAGS: [(&str, &str); 13] = [
     ("sandboxes", "Create, change, start, stop, pause, fork, archive and delete isolated computers."),
     ("snapshots", "A sandbox at a moment: to begin others from, or to go back to."),
     ("commands", "Run programs in them and follow what they do."),
     ("terminals", "Shells that keep their directory and environment."),
     ("files", "Read, write, list, move, remove and watch."),
     ("previews", "Ways to what a sandbox serves: links that end, and ports that are open to all."),
+    ("network", "What sandboxes reached, and secrets that requests carry without being inside."),
     ("metrics", "What a sandbox uses."),
     ("events", "What happened to sandboxes, in order."),
     ("templates", "What sandboxes start from."),

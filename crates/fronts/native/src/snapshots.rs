@@ -15,6 +15,7 @@ use crate::App;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::input::{OptionalJson, Path, Query};
+use crate::network::Network;
 use crate::output::{Answer, ok, time};
 use crate::sandboxes::SnapshotState;
 
@@ -51,6 +52,8 @@ pub(crate) struct Snapshot {
     memory_mib: u32,
     disk_mib: u32,
     pids: u32,
+    /// What its sandbox might reach; so may one that is made from it, unless it says otherwise.
+    network: Network,
     /// Bytes of its own, as far as known.
     bytes: u64,
     /// How long the sandbox stood still for it, in microseconds.
@@ -78,6 +81,7 @@ impl From<atoll_model::Snapshot> for Snapshot {
             memory_mib: snapshot.limits.memory_mib,
             disk_mib: snapshot.limits.disk_mib,
             pids: snapshot.limits.pids,
+            network: snapshot.network.into(),
             bytes: snapshot.bytes,
             stood_still_us: snapshot.stood_still_us,
             created_at: time(snapshot.created_at.wall_ms),

@@ -12,10 +12,15 @@ use crate::App;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::input::{Json, Path};
+use crate::network::{Network, NetworkPolicy};
 use crate::output::{Answer, ok, time};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(update)).routes(routes!(usage))
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(update))
+        .routes(routes!(usage))
+        .routes(routes!(set_network, clear_network))
 }
 
 /// The most a tenant may hold at once; null or absent is no limit.
@@ -74,6 +79,8 @@ pub(crate) struct Tenant {
     id: String,
     name: String,
     quota: Quota,
+    /// Narrows what its sandboxes may reach; null: nothing does.
+    network: Option<Network>,
     #[schema(format = DateTime)]
     created_at: String,
 }
@@ -84,6 +91,7 @@ impl From<TenantRecord> for Tenant {
             id: record.id.into(),
             name: record.name,
             quota: record.quota.into(),
+            network: record.network.map(Into::into),
             created_at: time(record.created_at_ms),
         }
     }
@@ -179,6 +187,30 @@ pub(crate) async fn usage(
         disk_mib: usage.disk_mib,
     };
     Ok(ok(UsageAnswer { usage, quota: quota.into() }))
+}
+
+/// Narrows what the tenant's sandboxes may reach, also those that run. Takes no transforms and no `learn`.
+#[utoipa::path(put, path = "/v1/tenants/{name}/network", tag = "tenants",
+    params(("name" = String, Path, description = "Name or id")), request_body = NetworkPolicy,
+    responses((status = 200, body = Tenant)))]
+pub(crate) async fn set_network(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(name): Path<String>,
+    Json(policy): Json<NetworkPolicy>,
+) -> Result<Answer<Tenant>, ApiError> {
+    Ok(ok(app.service.set_tenant_network(&who, &name, Some(policy.into())).await?.into()))
+}
+
+/// Lets the tenant's sandboxes reach again what they ask for themselves.
+#[utoipa::path(delete, path = "/v1/tenants/{name}/network", tag = "tenants",
+    params(("name" = String, Path, description = "Name or id")), responses((status = 200, body = Tenant)))]
+pub(crate) async fn clear_network(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(name): Path<String>,
+) -> Result<Answer<Tenant>, ApiError> {
+    Ok(ok(app.service.set_tenant_network(&who, &name, None).await?.into()))
 }
 
 #[cfg(test)]

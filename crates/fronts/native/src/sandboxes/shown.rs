@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::awake::Awake;
-use super::words::{Held, Intent, Network, OnExit, OnTimeout, Phase, Reason, Stage, Storage, Wake};
+use super::words::{Held, Intent, OnExit, OnTimeout, Phase, Reason, Stage, Storage, Wake};
+use crate::network::Network;
 use crate::output::time;
 
 /// An isolated computer.

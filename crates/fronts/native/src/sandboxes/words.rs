@@ -80,32 +80,6 @@ words! {
     SnapshotState { Making, Ready, Deleting, }
 }
 
-/// What the sandbox may reach. Never the host, other sandboxes, private, link-local or metadata addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Network {
-    AllowAll,
-    DenyAll,
-}
-
-impl From<atoll_model::NetworkPolicy> for Network {
-    fn from(policy: atoll_model::NetworkPolicy) -> Self {
-        match policy.mode {
-            atoll_model::NetworkMode::AllowAll => Self::AllowAll,
-            atoll_model::NetworkMode::DenyAll | atoll_model::NetworkMode::Custom => Self::DenyAll,
-        }
-    }
-}
-
-impl From<Network> for atoll_model::NetworkPolicy {
-    fn from(network: Network) -> Self {
-        match network {
-            Network::AllowAll => Self::allow_all(),
-            Network::DenyAll => Self::deny_all(),
-        }
-    }
-}
-
 /// Why something happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Reason {

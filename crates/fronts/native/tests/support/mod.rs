@@ -14,12 +14,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use atoll_front_native::testing::{Contract, Exchange};
 use atoll_front_native::{Options, Shutdown, router};
+use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{Code, Held, Limits, NetworkPolicy, SnapshotId};
+use atoll_model::{Code, Held, Limits, SnapshotId};
 use atoll_provider::fake::{self, FakeProvider};
 use atoll_provider::{
-    Adopted, Booted, ByteStream, Capabilities, InstanceSpec, InstanceUsage, Known, Notice, Packed, Provider,
-    ProviderError, RolledBack, Snapshotted, Target,
+    Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, Known, Notice, Packed,
+    Provider, ProviderError, RolledBack, Snapshotted, Target,
 };
 use atoll_service::{Config, MakeProgress, Service, ServiceError, SystemClock, TemplateRecord, Templates};
 use axum::Router;
@@ -249,8 +250,14 @@ impl Provider for Pretend {
     async fn resize(&self, target: &Target, limits: &Limits) -> Done<()> {
         self.fake.resize(target, limits).await
     }
-    async fn set_network(&self, target: &Target, policy: NetworkPolicy) -> Done<()> {
-        self.fake.set_network(target, policy).await
+    async fn set_network(&self, target: &Target, egress: Arc<Egress>) -> Done<()> {
+        self.fake.set_network(target, egress).await
+    }
+    fn authority(&self, egress: &Egress) -> Option<String> {
+        self.fake.authority(egress)
+    }
+    fn egress(&self) -> broadcast::Receiver<Egressed> {
+        self.fake.egress()
     }
     async fn usage(&self, target: &Target) -> Done<InstanceUsage> {
         self.fake.usage(target).await

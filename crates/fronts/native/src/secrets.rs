@@ -1,0 +1,115 @@
+//! Secrets of a tenant, for headers that are put into requests on their way out. Written, never read: no answer holds a
+//! value.
+
+use atoll_service::{NewSecret, SecretRecord};
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::output::{Answer, ok, time};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(rotate, delete))
+}
+
+/// A secret without its value.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Secret {
+    name: String,
+    #[schema(format = DateTime)]
+    created_at: String,
+    /// Null: its value is the first one.
+    #[schema(format = DateTime)]
+    rotated_at: Option<String>,
+    /// How many sandboxes put it into requests.
+    used_by: u32,
+}
+
+impl From<SecretRecord> for Secret {
+    fn from(record: SecretRecord) -> Self {
+        Self {
+            name: record.name,
+            created_at: time(record.created_at_ms),
+            rotated_at: record.rotated_at_ms.map(time),
+            used_by: record.used_by,
+        }
+    }
+}
+
+/// By name.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct SecretList {
+    items: Vec<Secret>,
+}
+
+/// The secret to keep.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SecretBody {
+    /// Letters, digits, `_`, `.` and `-`, beginning with a letter or `_`; 64 at most.
+    #[schema(example = "EXAMPLE_KEY")]
+    name: String,
+    /// At most 8 KiB, without control characters. Never shown again.
+    value: String,
+}
+
+/// What takes the place of the value.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SecretChange {
+    value: String,
+}
+
+/// Lists secrets, without their values.
+#[utoipa::path(get, path = "/v1/secrets", tag = "network", operation_id = "list_secrets",
+    responses((status = 200, body = SecretList)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+) -> Result<Answer<SecretList>, ApiError> {
+    let secrets = app.service.list_secrets(&who).await?;
+    Ok(ok(SecretList { items: secrets.into_iter().map(Into::into).collect() }))
+}
+
+/// Keeps a secret. Policies name it as `{secret:NAME}`.
+#[utoipa::path(post, path = "/v1/secrets", tag = "network", operation_id = "create_secret", request_body = SecretBody,
+    responses((status = 201, body = Secret, description = "Kept")))]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<SecretBody>,
+) -> Result<Answer<Secret>, ApiError> {
+    let new = NewSecret { name: body.name, value: body.value };
+    Ok(Answer(StatusCode::CREATED, app.service.create_secret(&who, new).await?.into()))
+}
+
+/// Replaces a secret's value; sandboxes that use it have the new one at once.
+#[utoipa::path(put, path = "/v1/secrets/{name}", tag = "network", operation_id = "rotate_secret",
+    params(("name" = String, Path)), request_body = SecretChange, responses((status = 200, body = Secret)))]
+pub(crate) async fn rotate(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(name): Path<String>,
+    Json(body): Json<SecretChange>,
+) -> Result<Answer<Secret>, ApiError> {
+    Ok(ok(app.service.rotate_secret(&who, &name, body.value).await?.into()))
+}
+
+/// Deletes a secret that no sandbox uses.
+#[utoipa::path(delete, path = "/v1/secrets/{name}", tag = "network", operation_id = "delete_secret",
+    params(("name" = String, Path)), responses((status = 204, description = "Gone")))]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(name): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    app.service.delete_secret(&who, &name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
