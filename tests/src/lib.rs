@@ -20,6 +20,7 @@ pub mod client;
 pub mod contract;
 pub mod criu;
 pub mod eye;
+pub mod flow;
 pub mod ground;
 pub mod internet;
 pub mod keeper;

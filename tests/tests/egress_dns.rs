@@ -20,8 +20,11 @@ fn other_resolvers(name: &str) -> Vec<Value> {
         ways.push(json!({ "do": "dns", "server": server, "name": name }));
         ways.push(json!({ "do": "dns", "server": server, "name": name, "tcp": true }));
         ways.push(json!({ "do": "tls", "host": server, "port": 853, "sni": "dns.test", "send": "hex:0000", "quiet": 1 }));
-        let ask = format!("GET /dns-query?dns={name} HTTP/1.1\r\nHost: dns.test\r\nConnection: close\r\n\r\n");
-        ways.push(json!({ "do": "tls", "host": server, "port": 443, "sni": "dns.test", "send": ask, "quiet": 1 }));
+        let ask =
+            format!("GET /dns-query?dns={name} HTTP/1.1\r\nHost: dns.test\r\nConnection: close\r\n\r\n");
+        ways.push(
+            json!({ "do": "tls", "host": server, "port": 443, "sni": "dns.test", "send": ask, "quiet": 1 }),
+        );
         ways.push(json!({ "do": "udp", "host": server, "port": 443, "send": name }));
     }
     ways
@@ -34,9 +37,13 @@ fn n03_with_a_list_only_listed_zones_are_asked_for_and_only_for_addresses() {
         let texts = [Record::Txt("stolen".into()), Record::A(GOOD)];
         w.internet.says("good.test", Say::records(texts));
         let open = guarded(w, &client, json!("allow-all")).await;
-        let control = try_one(&client, &open, json!({ "do": "dns", "name": "good.test", "kind": "TXT" })).await;
+        let control =
+            try_one(&client, &open, json!({ "do": "dns", "name": "good.test", "kind": "TXT" })).await;
         assert_eq!(control["answers"][0]["data"], hex::encode(b"\x06stolen"), "the control: {control}");
-        for (way, result) in other_resolvers("evil.test").iter().zip(reach(&client, &open, json!(other_resolvers("evil.test"))).await) {
+        for (way, result) in other_resolvers("evil.test")
+            .iter()
+            .zip(reach(&client, &open, json!(other_resolvers("evil.test"))).await)
+        {
             assert!(!came_to_nothing(&result) || way["port"] == 853, "the control: {way}: {result}");
         }
         w.internet.forget();
@@ -65,18 +72,29 @@ fn n03_with_a_list_only_listed_zones_are_asked_for_and_only_for_addresses() {
             let result = try_one(&client, &id, ask("good.test", kind)).await;
             assert_eq!(result["answers"].as_array().map_or(0, Vec::len), 0, "{kind}: {result}");
         }
-        for raw in ["", "00", "ffffffffffffffffffffffff", "000101000001000000000000c00c00010001", "00018180000100010000000004676f6f640474657374000001000100"] {
+        for raw in [
+            "",
+            "00",
+            "ffffffffffffffffffffffff",
+            "000101000001000000000000c00c00010001",
+            "00018180000100010000000004676f6f640474657374000001000100",
+        ] {
             let result = try_one(&client, &id, json!({ "do": "dns", "raw": raw, "limit": 0.3 })).await;
             assert_eq!(result["addresses"].as_array().map_or(0, Vec::len), 0, "{raw}: {result}");
         }
         for tcp in [false, true] {
-            let result = try_one(&client, &id, json!({ "do": "dns", "name": "GoOd.TeSt.", "tcp": tcp })).await;
+            let result =
+                try_one(&client, &id, json!({ "do": "dns", "name": "GoOd.TeSt.", "tcp": tcp })).await;
             assert_eq!(result["addresses"], json!([GOOD]), "{result}");
             let ttl = result["answers"][0]["ttl"].as_u64().unwrap();
             assert!((1..=300).contains(&ttl), "{result}");
         }
-        let leaked: Vec<_> =
-            w.internet.questions().into_iter().filter(|q| q.name != "good.test" || q.kind != kind::A).collect();
+        let leaked: Vec<_> = w
+            .internet
+            .questions()
+            .into_iter()
+            .filter(|q| q.name != "good.test" || q.kind != kind::A)
+            .collect();
         assert!(leaked.is_empty(), "went out: {leaked:?}");
         let ways = other_resolvers("secret-data.good.test");
         for (way, result) in ways.iter().zip(reach(&client, &id, json!(ways)).await) {
@@ -86,8 +104,14 @@ fn n03_with_a_list_only_listed_zones_are_asked_for_and_only_for_addresses() {
             w.internet.untouched(resolver, "other resolvers");
         }
         w.internet.unharmed("names as a way out");
-        logged(&client, &id, json!({ "what": "dns", "verdict": "refused", "name": "secret-data.evil.test" })).await;
-        logged(&client, &id, json!({ "what": "flow", "verdict": "refused", "address": RESOLVERS[0], "port": 53 })).await;
+        logged(&client, &id, json!({ "what": "dns", "verdict": "refused", "name": "secret-data.evil.test" }))
+            .await;
+        logged(
+            &client,
+            &id,
+            json!({ "what": "flow", "verdict": "refused", "address": RESOLVERS[0], "port": 53 }),
+        )
+        .await;
     });
 }
 
@@ -167,7 +191,10 @@ fn n03_questions_have_a_rate_and_a_flood_of_them_hurts_nobody_else() {
         }
         let passed = w.internet.questions_with(".good.test").len() as f64;
         assert!(sent > 2_000.0, "the flood was none: {sent}");
-        assert!(passed < sent / 2.0 && passed / seconds < 500.0, "{passed} of {sent} questions passed in {seconds} s");
+        assert!(
+            passed < sent / 2.0 && passed / seconds < 500.0,
+            "{passed} of {sent} questions passed in {seconds} s"
+        );
         // The log is bounded, too.
         let log = egress_log(&client, &id).await;
         assert!(!log.is_empty() && log.len() <= 1_000, "{}", log.len());

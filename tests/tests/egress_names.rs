@@ -13,9 +13,7 @@ use std::time::Duration;
 use atoll_tests::internet::{
     EVIL, EVIL6, GOOD, GREETING, Internet, OTHER, RESOLVERS, Record, SHARED, Say, Twist,
 };
-use atoll_tests::reach::{
-    ROOTS, came_to_nothing, fetch, guarded, logged, reach, reach_in_turn, try_one,
-};
+use atoll_tests::reach::{ROOTS, came_to_nothing, fetch, guarded, logged, reach, reach_in_turn, try_one};
 use atoll_tests::{Client, Options, Value, World, ground, json, run_with};
 
 fn run(body: impl AsyncFnOnce(&World) + Send) {
@@ -47,12 +45,15 @@ fn n02_allowed_names_are_reached_and_others_are_not_even_asked_for() {
     run(async |w| {
         let client = w.tenant("acme").await;
         let id = guarded(w, &client, policy()).await;
-        for url in ["http://good.test/", "https://good.test/", "https://api.good.test/x", "http://GOOD.test./"] {
+        for url in
+            ["http://good.test/", "https://good.test/", "https://api.good.test/x", "http://GOOD.test./"]
+        {
             assert_eq!(fetch(&client, &id, url).await.as_deref(), Ok(GREETING), "{url}");
         }
         let curl = format!("curl -sS --cacert {ROOTS} https://good.test/ http://api.good.test/");
         assert_eq!(client.sh(&id, &curl).await.text(), GREETING.repeat(2));
-        for url in ["http://other.test/", "https://evil.test/", "http://good.test.evil.test/", "http://test/"] {
+        for url in ["http://other.test/", "https://evil.test/", "http://good.test.evil.test/", "http://test/"]
+        {
             let refused = fetch(&client, &id, url).await;
             assert!(refused.is_err(), "{url}: {refused:?}");
         }
@@ -65,7 +66,8 @@ fn n02_allowed_names_are_reached_and_others_are_not_even_asked_for() {
         // Each decision is told.
         logged(&client, &id, json!({ "what": "dns", "verdict": "allowed", "name": "good.test" })).await;
         logged(&client, &id, json!({ "what": "dns", "verdict": "refused", "name": "other.test" })).await;
-        let tls = json!({ "what": "tls", "verdict": "allowed", "name": "good.test", "address": GOOD, "port": 443 });
+        let tls =
+            json!({ "what": "tls", "verdict": "allowed", "name": "good.test", "address": GOOD, "port": 443 });
         let tls = logged(&client, &id, tls).await;
         assert!(tls["sent"].as_u64() > Some(100) && tls["received"].as_u64() > Some(100), "{tls}");
         assert_eq!(tls["rule"], "allow_domains: good.test");
@@ -83,7 +85,10 @@ fn ways_to(address: Ipv4Addr) -> Vec<Value> {
         json!({ "do": "dns", "server": address, "name": "good.test", "tcp": true }),
         json!({ "do": "tcp", "host": address, "port": 22, "send": "hello", "half": true }),
     ];
-    ways.extend([80, 8080, 8443, 3128, 2375].map(|port| json!({ "do": "tcp", "host": address, "port": port, "send": get })));
+    ways.extend(
+        [80, 8080, 8443, 3128, 2375]
+            .map(|port| json!({ "do": "tcp", "host": address, "port": port, "send": get })),
+    );
     ways.extend([7, 443, 123, 51820].map(|port| json!({ "do": "udp", "host": address, "port": port })));
     ways
 }
@@ -124,8 +129,18 @@ fn n02_an_address_by_itself_opens_no_door_whatever_the_protocol() {
         let came = w.internet.packets(GOOD);
         assert!(came.is_empty(), "QUIC, DNS and ssh to an allowed name: {came:?}");
         assert_eq!(fetch(&client, &id, "https://good.test/").await.as_deref(), Ok(GREETING));
-        logged(&client, &id, json!({ "what": "flow", "verdict": "refused", "address": EVIL, "port": 443, "protocol": "udp" })).await;
-        logged(&client, &id, json!({ "what": "flow", "verdict": "refused", "address": EVIL, "port": 22, "protocol": "tcp" })).await;
+        logged(
+            &client,
+            &id,
+            json!({ "what": "flow", "verdict": "refused", "address": EVIL, "port": 443, "protocol": "udp" }),
+        )
+        .await;
+        logged(
+            &client,
+            &id,
+            json!({ "what": "flow", "verdict": "refused", "address": EVIL, "port": 22, "protocol": "tcp" }),
+        )
+        .await;
     });
 }
 
@@ -148,7 +163,8 @@ fn n02_a_name_never_leads_to_private_metadata_host_or_neighbour() {
         let (client, other) = (w.tenant("acme").await, w.tenant("other").await);
         let neighbour = guarded(w, &other, json!("allow-all")).await;
         let own = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('8.8.8.8', 9)); print(s.getsockname()[0])";
-        let address = other.exec(&neighbour, json!({ "argv": ["python3", "-c", own] })).await.text().to_owned();
+        let address =
+            other.exec(&neighbour, json!({ "argv": ["python3", "-c", own] })).await.text().to_owned();
         let serve = json!({ "argv": ["python3", "-m", "http.server", "80"], "user": "root", "detach": true });
         other.try_exec(&neighbour, serve).await.ok();
         let visits = host_listener().await;
@@ -160,12 +176,18 @@ fn n02_a_name_never_leads_to_private_metadata_host_or_neighbour() {
         assert_eq!(fetch(&client, &id, "http://re.good.test/").await.as_deref(), Ok(GREETING));
         let again = try_one(&client, &id, json!({ "do": "dns", "name": "re.good.test" })).await;
         assert_eq!((again["addresses"].clone(), again["rcode"].clone()), (json!([]), json!(5)), "{again}");
-        logged(&client, &id, json!({ "what": "dns", "verdict": "refused", "name": "re.good.test", "rule": "never: private" })).await;
+        logged(
+            &client,
+            &id,
+            json!({ "what": "dns", "verdict": "refused", "name": "re.good.test", "rule": "never: private" }),
+        )
+        .await;
         // Aliases, strays, lies and crowds.
         let cname = |to: Ipv4Addr| Say::records([Record::Cname("inner.evil.test".into()), Record::A(to)]);
         w.internet.says("alias.good.test", cname(metadata));
         w.internet.says("mixed.good.test", Say::a([private, GOOD, metadata, Ipv4Addr::LOCALHOST]));
-        w.internet.says("stray.good.test", Say::records([Record::Stray("x.test".into(), EVIL), Record::A(GOOD)]));
+        w.internet
+            .says("stray.good.test", Say::records([Record::Stray("x.test".into(), EVIL), Record::A(GOOD)]));
         w.internet.says("id.good.test", Say::a([GOOD]).twisted(Twist::WrongId(EVIL)));
         w.internet.says("question.good.test", Say::a([GOOD]).twisted(Twist::OtherQuestion(EVIL)));
         w.internet.says("garbage.good.test", Say::a([GOOD]).twisted(Twist::Garbage));
@@ -181,7 +203,8 @@ fn n02_a_name_never_leads_to_private_metadata_host_or_neighbour() {
         }
         let garbage = try_one(&client, &id, json!({ "do": "dns", "name": "garbage.good.test" })).await;
         assert!(garbage["addresses"] == json!([GOOD]) || garbage["rcode"] == 2, "{garbage}");
-        let crowd = try_one(&client, &id, json!({ "do": "dns", "name": "crowd.good.test", "tcp": true })).await;
+        let crowd =
+            try_one(&client, &id, json!({ "do": "dns", "name": "crowd.good.test", "tcp": true })).await;
         assert!(crowd["addresses"].as_array().is_some_and(|all| all.len() <= 250), "{crowd}");
         // Every address that nobody reaches, behind a name that everybody may ask for.
         let neighbour_address: Ipv4Addr = address.parse().unwrap();
@@ -198,7 +221,10 @@ fn n02_a_name_never_leads_to_private_metadata_host_or_neighbour() {
         }
         for (task, result) in tasks.iter().zip(reach_in_turn(&client, &id, json!(tasks)).await) {
             let is_own = task["host"] == "127.0.0.1" || task["host"] == "0.0.0.0";
-            assert!(came_to_nothing(&result) || result["status"].as_u64() >= Some(400) || is_own, "{task}: {result}");
+            assert!(
+                came_to_nothing(&result) || result["status"].as_u64() >= Some(400) || is_own,
+                "{task}: {result}"
+            );
             assert!(!result.to_string().contains(GREETING), "{task}: {result}");
         }
         assert_eq!(visits.load(Ordering::Relaxed), 0, "the host was visited");
@@ -269,14 +295,27 @@ fn n02_the_name_in_tls_is_the_one_that_was_asked_for() {
         ]);
         for (task, result) in odd.as_array().unwrap().iter().zip(reach(&client, &id, odd.clone()).await) {
             let got = result["got"].as_str().unwrap_or_default();
-            assert!(!got.contains(GREETING) && !got.contains("EHLO") && !got.contains('\u{2}'), "{task}: {result}");
+            assert!(
+                !got.contains(GREETING) && !got.contains("EHLO") && !got.contains('\u{2}'),
+                "{task}: {result}"
+            );
         }
         for address in [GOOD, OTHER, SHARED] {
             w.internet.untouched(address, "names that are not the address's");
         }
         w.internet.unharmed("names that are not the address's");
-        logged(&client, &id, json!({ "what": "tls", "verdict": "refused", "name": "evil.test", "address": SHARED })).await;
-        logged(&client, &id, json!({ "what": "tls", "verdict": "refused", "name": "good.test", "address": OTHER })).await;
+        logged(
+            &client,
+            &id,
+            json!({ "what": "tls", "verdict": "refused", "name": "evil.test", "address": SHARED }),
+        )
+        .await;
+        logged(
+            &client,
+            &id,
+            json!({ "what": "tls", "verdict": "refused", "name": "good.test", "address": OTHER }),
+        )
+        .await;
         // Slow answers and dead ones hold nobody else up.
         w.internet.says("late.good.test", Say::a([GOOD]).late(Duration::from_secs(2)));
         w.internet.says("silent.good.test", Say::a([GOOD]).twisted(Twist::Silence));
@@ -314,11 +353,18 @@ fn n02_every_request_of_a_connection_names_an_allowed_host_and_hides_no_other() 
         assert_eq!(kept["got"].as_str().unwrap().matches(GREETING).count(), 4, "{kept}");
         let socket = "GET /socket HTTP/1.1\r\nHost: good.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n";
         let upgraded = try_one(&client, &id, sent(&[socket, "frames"])).await;
-        assert!(upgraded["got"].as_str().unwrap().contains(" 101 ") && upgraded["got"].as_str().unwrap().ends_with("frames"), "{upgraded}");
-        let bodies: Vec<_> = w.internet.requests_to(GOOD).into_iter().filter(|r| r.body == b"hello").collect();
+        assert!(
+            upgraded["got"].as_str().unwrap().contains(" 101 ")
+                && upgraded["got"].as_str().unwrap().ends_with("frames"),
+            "{upgraded}"
+        );
+        let bodies: Vec<_> =
+            w.internet.requests_to(GOOD).into_iter().filter(|r| r.body == b"hello").collect();
         assert_eq!(bodies.len(), 2, "{bodies:?}");
         w.internet.forget();
-        let hidden = |head: &str, body: &str| format!("POST /outer HTTP/1.1\r\nHost: good.test\r\n{head}\r\n\r\n{body}{evil}");
+        let hidden = |head: &str, body: &str| {
+            format!("POST /outer HTTP/1.1\r\nHost: good.test\r\n{head}\r\n\r\n{body}{evil}")
+        };
         let mut attacks = vec![
             sent(&[evil]),
             sent(&[good, evil]),
@@ -336,7 +382,10 @@ fn n02_every_request_of_a_connection_names_an_allowed_host_and_hides_no_other() 
             sent(&["GET http://evil.test/smuggled HTTP/1.1\r\nHost: evil.test\r\n\r\n"]),
             sent(&["CONNECT evil.test:443 HTTP/1.1\r\nHost: good.test\r\n\r\n", "inside"]),
             sent(&["CONNECT good.test:443 HTTP/1.1\r\nHost: good.test:443\r\n\r\n", "inside"]),
-            sent(&["GET /fine HTTP/1.1\r\nHost: good.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]),
+            sent(&[
+                "GET /fine HTTP/1.1\r\nHost: good.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
+                "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            ]),
             sent(&["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]),
             sent(&["GET /smuggled HTTP/1.1\nHost: evil.test\n\n"]),
             sent(&["GET /smuggled\r\n\r\n"]),
@@ -359,13 +408,19 @@ fn n02_every_request_of_a_connection_names_an_allowed_host_and_hides_no_other() 
         only_good_names(&w.internet, "hidden requests");
         for (task, result) in attacks.iter().zip(&results) {
             let got = result["got"].as_str().unwrap_or_default();
-            let allowed = usize::from(task["send"].to_string().contains("/fine")) + usize::from(task["send"].to_string().contains("/outer"));
+            let allowed = usize::from(task["send"].to_string().contains("/fine"))
+                + usize::from(task["send"].to_string().contains("/outer"));
             assert!(got.matches(GREETING).count() <= allowed, "{task}: {result}");
             assert!(!got.contains(" 101 ") && !got.contains("inside"), "{task}: {result}");
         }
         w.internet.untouched(SHARED, "a host that is not the address's");
         w.internet.unharmed("hidden requests");
-        logged(&client, &id, json!({ "what": "http", "verdict": "refused", "name": "evil.test", "address": SHARED })).await;
+        logged(
+            &client,
+            &id,
+            json!({ "what": "http", "verdict": "refused", "name": "evil.test", "address": SHARED }),
+        )
+        .await;
         // And it still works for who behaves.
         assert_eq!(fetch(&client, &id, "http://good.test/").await.as_deref(), Ok(GREETING));
     });

@@ -6,9 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use atoll_tests::internet::{EVIL, EVIL6, GOOD, GREETING, OTHER, PUBLIC};
-use atoll_tests::reach::{
-    came_to_nothing, guarded, logged, reach, reach_as_root, reach_in_turn, try_one,
-};
+use atoll_tests::reach::{came_to_nothing, guarded, logged, reach, reach_as_root, reach_in_turn, try_one};
 use atoll_tests::{Client, Options, Value, World, json, run_with};
 
 fn run(body: impl AsyncFnOnce(&World) + Send) {
@@ -95,7 +93,12 @@ fn n04_forged_packets_and_frames_end_at_the_port() {
     run(async |w| {
         let (client, other) = (w.tenant("acme").await, w.tenant("other").await);
         let neighbour = guarded(w, &other, json!("allow-all")).await;
-        let id = guarded(w, &client, json!({ "mode": "custom", "allow_cidrs": [format!("{OTHER}/32"), format!("{EVIL}/32")] })).await;
+        let id = guarded(
+            w,
+            &client,
+            json!({ "mode": "custom", "allow_cidrs": [format!("{OTHER}/32"), format!("{EVIL}/32")] }),
+        )
+        .await;
         // From inside there is no raw socket, for root neither; a false sender can be written on a datagram.
         let own = address_of(&client, &id).await;
         let far = address_of(&other, &neighbour).await;
@@ -105,13 +108,20 @@ fn n04_forged_packets_and_frames_end_at_the_port() {
             { "do": "raw", "family": "AF_INET", "protocol": 255 },
             { "do": "raw", "family": "AF_INET6", "protocol": 58 },
         ]);
-        for (task, result) in raw.as_array().unwrap().iter().zip(reach_as_root(&client, &id, raw.clone()).await) {
+        for (task, result) in
+            raw.as_array().unwrap().iter().zip(reach_as_root(&client, &id, raw.clone()).await)
+        {
             let said = result["error"].as_str().unwrap_or_default();
             assert!(said.contains("PermissionError") || said.contains("not supported"), "{task}: {result}");
         }
-        assert_eq!(try_one(&client, &id, json!({ "do": "udp", "host": OTHER, "port": 7, "from": own })).await["got"], "hi", "the control");
+        assert_eq!(
+            try_one(&client, &id, json!({ "do": "udp", "host": OTHER, "port": 7, "from": own })).await["got"],
+            "hi",
+            "the control"
+        );
         w.internet.forget();
-        let false_sender = |from: &str, to: &str| json!({ "do": "udp", "host": to, "port": 7, "from": from, "limit": 1 });
+        let false_sender =
+            |from: &str, to: &str| json!({ "do": "udp", "host": to, "port": 7, "from": from, "limit": 1 });
         let tasks = json!([
             false_sender(&far, &EVIL.to_string()),
             false_sender("203.0.113.77", &EVIL.to_string()),
@@ -120,7 +130,9 @@ fn n04_forged_packets_and_frames_end_at_the_port() {
             { "do": "udp", "host": "224.0.0.251", "port": 5353, "connect": false, "limit": 1 },
             { "do": "udp", "host": "ff02::1", "port": 5353, "connect": false, "limit": 1 },
         ]);
-        for (task, result) in tasks.as_array().unwrap().iter().zip(reach_as_root(&client, &id, tasks.clone()).await) {
+        for (task, result) in
+            tasks.as_array().unwrap().iter().zip(reach_as_root(&client, &id, tasks.clone()).await)
+        {
             assert!(result["error"].is_string(), "{task}: {result}");
         }
         w.internet.untouched(EVIL, "false senders");
@@ -134,8 +146,14 @@ fn n04_forged_packets_and_frames_end_at_the_port() {
         assert!(sent.parse::<u32>().unwrap() > 60, "{sent}");
         assert!(heard.starts_with("0 "), "the neighbour heard {heard}");
         w.internet.unharmed("forged frames");
-        assert_eq!(try_one(&client, &id, json!({ "do": "udp", "host": OTHER, "port": 7 })).await["got"], "hi");
-        assert_eq!(reach(&other, &neighbour, json!([{ "do": "url", "url": "http://good.test/" }])).await[0]["body"], GREETING);
+        assert_eq!(
+            try_one(&client, &id, json!({ "do": "udp", "host": OTHER, "port": 7 })).await["got"],
+            "hi"
+        );
+        assert_eq!(
+            reach(&other, &neighbour, json!([{ "do": "url", "url": "http://good.test/" }])).await[0]["body"],
+            GREETING
+        );
     });
 }
 
@@ -153,11 +171,24 @@ fn n05_neighbours_are_out_of_reach_whatever_a_policy_names() {
             control["got"].as_str().is_some_and(|got| got.contains("200 OK")).then_some(())
         })
         .await;
-        for never in ["100.64.0.0/10", "169.254.0.0/16", "127.0.0.0/8", &format!("{far}/32"), "198.18.0.0/15", "168.63.129.16/32", "10.0.0.0/8", "fe80::/10", "fd00::/8"] {
+        for never in [
+            "100.64.0.0/10",
+            "169.254.0.0/16",
+            "127.0.0.0/8",
+            &format!("{far}/32"),
+            "198.18.0.0/15",
+            "168.63.129.16/32",
+            "10.0.0.0/8",
+            "fe80::/10",
+            "fd00::/8",
+        ] {
             let asked = json!({ "network": { "mode": "custom", "allow_cidrs": [never] } });
             client.post("/v1/sandboxes", asked).await.refused(400, "invalid_request");
         }
-        for policy in [json!("allow-all"), json!({ "mode": "custom", "allow_cidrs": ["0.0.0.0/0"], "allow_domains": ["*"] })] {
+        for policy in [
+            json!("allow-all"),
+            json!({ "mode": "custom", "allow_cidrs": ["0.0.0.0/0"], "allow_domains": ["*"] }),
+        ] {
             let id = guarded(w, &client, policy.clone()).await;
             let mut tasks = vec![own.clone()];
             for host in [far.as_str(), "169.254.0.1", "198.18.0.1", "198.18.0.2", "203.0.113.2"] {
@@ -167,7 +198,11 @@ fn n05_neighbours_are_out_of_reach_whatever_a_policy_names() {
             for (task, result) in tasks.iter().zip(reach(&client, &id, json!(tasks)).await) {
                 assert!(came_to_nothing(&result), "{policy}: {task}: {result}");
             }
-            assert_eq!(try_one(&client, &id, json!({ "do": "url", "url": "http://good.test/" })).await["body"], GREETING, "{policy}");
+            assert_eq!(
+                try_one(&client, &id, json!({ "do": "url", "url": "http://good.test/" })).await["body"],
+                GREETING,
+                "{policy}"
+            );
             logged(&client, &id, json!({ "what": "flow", "verdict": "refused", "address": far, "port": 8000, "protocol": "tcp" })).await;
         }
         w.internet.unharmed("neighbours");
@@ -196,21 +231,45 @@ fn lists_of_addresses_let_every_protocol_pass_and_denials_win() {
         // A denied address is not opened by its name either.
         let named = try_one(&client, &id, json!({ "do": "url", "url": "http://evil.test/" })).await;
         assert!(named["error"].is_string(), "{named}");
-        logged(&client, &id, json!({ "what": "dns", "verdict": "refused", "name": "evil.test", "rule": "deny_cidrs" })).await;
-        assert_eq!(try_one(&client, &id, json!({ "do": "url", "url": "http://good.test/" })).await["body"], GREETING);
-        assert!(came_to_nothing(&try_one(&client, &id, json!({ "do": "tcp", "host": PUBLIC, "port": 80, "send": "GET / HTTP/1.0\r\n\r\n" })).await));
+        logged(
+            &client,
+            &id,
+            json!({ "what": "dns", "verdict": "refused", "name": "evil.test", "rule": "deny_cidrs" }),
+        )
+        .await;
+        assert_eq!(
+            try_one(&client, &id, json!({ "do": "url", "url": "http://good.test/" })).await["body"],
+            GREETING
+        );
+        assert!(came_to_nothing(
+            &try_one(
+                &client,
+                &id,
+                json!({ "do": "tcp", "host": PUBLIC, "port": 80, "send": "GET / HTTP/1.0\r\n\r\n" })
+            )
+            .await
+        ));
         w.internet.unharmed("a denied address");
-        let flow = logged(&client, &id, json!({ "what": "flow", "verdict": "allowed", "address": OTHER, "port": 22 })).await;
+        let flow = logged(
+            &client,
+            &id,
+            json!({ "what": "flow", "verdict": "allowed", "address": OTHER, "port": 22 }),
+        )
+        .await;
         assert!(flow["sent"].as_u64() > Some(5), "{flow}");
         // Everything but a part of it; names stay free.
-        let id = guarded(w, &client, json!({ "mode": "allow-all", "deny_cidrs": [format!("{EVIL}/32")] })).await;
+        let id =
+            guarded(w, &client, json!({ "mode": "allow-all", "deny_cidrs": [format!("{EVIL}/32")] })).await;
         for result in reach(&client, &id, ways(EVIL)).await {
             assert!(came_to_nothing(&result), "{result}");
         }
         for result in reach(&client, &id, ways(GOOD)).await {
             assert!(!came_to_nothing(&result), "{result}");
         }
-        assert_eq!(try_one(&client, &id, json!({ "do": "url", "url": "http://other.test/" })).await["body"], GREETING);
+        assert_eq!(
+            try_one(&client, &id, json!({ "do": "url", "url": "http://other.test/" })).await["body"],
+            GREETING
+        );
         w.internet.unharmed("all but one");
     });
 }
@@ -226,9 +285,14 @@ fn n02_ipv6_is_no_side_door() {
             { "do": "tcp", "host": format!("64:ff9b::{EVIL}"), "port": 80, "send": "GET / HTTP/1.0\r\n\r\n" },
             { "do": "tcp", "host": "fe80::1%eth0", "port": 7070, "send": "GET / HTTP/1.0\r\n\r\n" },
         ]);
-        for policy in [json!("deny-all"), json!({ "mode": "custom", "allow_domains": ["*"] }), json!({ "mode": "custom", "allow_cidrs": [format!("{OTHER}/32"), "2001:db9::/32"] })] {
+        for policy in [
+            json!("deny-all"),
+            json!({ "mode": "custom", "allow_domains": ["*"] }),
+            json!({ "mode": "custom", "allow_cidrs": [format!("{OTHER}/32"), "2001:db9::/32"] }),
+        ] {
             let id = guarded(w, &client, policy.clone()).await;
-            for (way, result) in ways.as_array().unwrap().iter().zip(reach(&client, &id, ways.clone()).await) {
+            for (way, result) in ways.as_array().unwrap().iter().zip(reach(&client, &id, ways.clone()).await)
+            {
                 assert!(came_to_nothing(&result), "{policy}: {way}: {result}");
             }
         }
@@ -279,7 +343,8 @@ fn n06_a_storm_of_connections_stays_the_sandboxs_own() {
             let storm = client.exec(&id, json!({ "argv": argv, "timeout_s": 30, "user": "root" }));
             let work = async {
                 tokio::time::sleep(Duration::from_millis(600)).await;
-                let tasks: Vec<Value> = (0..8).map(|_| json!({ "do": "url", "url": "http://good.test/" })).collect();
+                let tasks: Vec<Value> =
+                    (0..8).map(|_| json!({ "do": "url", "url": "http://good.test/" })).collect();
                 let inside = reach_in_turn(&other, &calm, json!(tasks)).await;
                 // The host connects, too.
                 let host = reqwest::get("http://other.test/").await.unwrap().text().await.unwrap();
@@ -290,7 +355,10 @@ fn n06_a_storm_of_connections_stays_the_sandboxs_own() {
             assert!(counts[0] + counts[1] + counts[2] > 3_000, "the storm was none: {counts:?}");
             assert_eq!(host, GREETING);
             for result in &inside {
-                assert!(result["body"] == GREETING && result["took"].as_f64() < Some(2.0), "{policy}: {result}");
+                assert!(
+                    result["body"] == GREETING && result["took"].as_f64() < Some(2.0),
+                    "{policy}: {result}"
+                );
             }
             // A scan of the host finds nothing, and is over soon.
             let scan: Vec<Value> = [22, 80, 443, 2375, 3129, 7070, 7443, 8080, 49983]

@@ -1,4 +1,5 @@
-//! The authority of the test's internet: a certificate for every name that is asked for, made when it is asked for.
+//! The authority of the test's internet: a certificate for every name that is asked for, made when it is asked for; and a
+//! false one for names that begin with [`SELF_SIGNED`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,6 +15,9 @@ use tokio_rustls::TlsAcceptor;
 
 /// What a server shows to who names nobody.
 const NOBODY: &str = "nobody.test";
+
+/// Names that begin so vouch for themselves, which nobody should believe.
+pub const SELF_SIGNED: &str = "self-signed";
 
 /// Vouches for every name.
 pub(super) struct Authority {
@@ -64,7 +68,11 @@ impl Authority {
     fn make(&self, name: &str) -> CertifiedKey {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let certificate = if name.starts_with(SELF_SIGNED) {
+            params.self_signed(&key).expect("a certificate")
+        } else {
+            params.signed_by(&key, &self.issuer).expect("a certificate")
+        };
         let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
         let signing = aws_lc_rs::sign::any_supported_type(&key).expect("a key that signs");
         CertifiedKey::new(vec![certificate.der().clone()], signing)

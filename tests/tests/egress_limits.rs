@@ -1,0 +1,341 @@
+//! How much may leave, what is told about it, and how a policy is found: limits, the log, `learn`, and the layers above.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::net::Ipv4Addr;
+
+use atoll_tests::internet::{EVIL, GOOD, GREETING, OTHER, SHARED, Say};
+use atoll_tests::reach::{
+    ROOTS, came_to_nothing, egress_log, fetch, guarded, logged, reach, reach_in_turn, trust_the_internet,
+    try_one,
+};
+use atoll_tests::{Options, Value, World, json, run_with};
+use reqwest::Method;
+
+fn run(body: impl AsyncFnOnce(&World) + Send) {
+    run_with(Options::debian(), body);
+}
+
+const RATE: f64 = 600_000.0;
+
+/// Bytes per second of one transfer, its first 300 ms left out: a short burst is a kindness, not a leak.
+const MEASURE: &str = r#"
+import socket, ssl, sys, time, urllib.request
+way, url, roots = sys.argv[1:4]
+o = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=roots)))
+size = 1_800_000
+if way == "down":
+    r = o.open(url + "/bytes/%d" % size, timeout=30)
+    got, began, counted = 0, None, 0
+    start = time.time()
+    while True:
+        part = r.read(8192)
+        if not part: break
+        got += len(part)
+        if began is None and time.time() - start > 0.3: began, counted = time.time(), got
+    print((got - counted) / (time.time() - began))
+else:
+    start = time.time()
+    o.open(urllib.request.Request(url + "/sink", data=b"x" * size), timeout=30).read()
+    print(size / (time.time() - start))
+"#;
+
+#[test]
+fn rates_hold_within_a_fifth_both_ways_directly_and_through_the_gate() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let policy = json!({
+            "mode": "custom", "allow_domains": ["good.test"], "allow_cidrs": [format!("{OTHER}/32")],
+            "limits": { "up_bytes_per_s": RATE, "down_bytes_per_s": RATE },
+        });
+        let measure = async |id: &str, way: &str, url: &str| {
+            let argv = json!(["python3", "-c", MEASURE, way, url, ROOTS]);
+            let ran = client.exec(id, json!({ "argv": argv, "timeout_s": 40 })).await;
+            ran.text().parse::<f64>().unwrap()
+        };
+        let free = guarded(w, &client, json!({ "mode": "custom", "allow_domains": ["good.test"] })).await;
+        let control = measure(&free, "down", "https://good.test").await;
+        assert!(control > RATE * 5.0, "the control: {control}");
+        let mut all = Vec::new();
+        for (way, url) in [
+            ("down", "https://good.test".to_owned()),
+            ("up", "https://good.test".to_owned()),
+            ("down", format!("http://{OTHER}")),
+            ("up", format!("http://{OTHER}")),
+        ] {
+            let id = guarded(w, &client, policy.clone()).await;
+            let measured = async { measure(&id, way, &url).await };
+            all.push((way, url.clone(), measured.await));
+            client.remove(&id).await;
+        }
+        for (way, url, rate) in &all {
+            assert!((RATE * 0.8..RATE * 1.2).contains(rate), "{way} {url}: {rate} of {RATE}: {all:?}");
+        }
+        // A limit can be set and taken away while it runs.
+        let id = guarded(w, &client, policy).await;
+        let path = format!("/v1/sandboxes/{id}");
+        client
+            .patch(&path, json!({ "network": { "mode": "custom", "allow_domains": ["good.test"] } }))
+            .await
+            .ok();
+        let free = measure(&id, "down", "https://good.test").await;
+        assert!(free > RATE * 5.0, "{free}");
+    });
+}
+
+/// Opens connections one after the other, keeps them, and tells how many of them carried something.
+const HOLD: &str = r#"
+import socket, sys, time
+target, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+held, good = [], 0
+for n in range(count):
+    s = socket.socket(); s.settimeout(1.5)
+    try:
+        s.connect((target, port))
+        s.sendall(b"GET /drip HTTP/1.1\r\nHost: good.test\r\n\r\n")
+        if s.recv(100): good += 1
+    except OSError: pass
+    held.append(s)
+print(good)
+"#;
+
+#[test]
+fn connections_and_budgets_end_where_the_policy_says() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = guarded(w, &client, json!({
+            "mode": "custom", "allow_domains": ["good.test"], "allow_cidrs": [format!("{OTHER}/32")], "limits": { "connections": 6 },
+        })).await;
+        let resolved = try_one(&client, &id, json!({ "do": "dns", "name": "good.test" })).await;
+        assert_eq!(resolved["addresses"], json!([GOOD]));
+        for (target, port) in [(GOOD, 80), (OTHER, 7)] {
+            let argv = json!(["python3", "-c", HOLD, target, port.to_string(), "12"]);
+            let held = client.exec(&id, json!({ "argv": argv, "timeout_s": 40 })).await;
+            let held: u32 = held.text().parse().unwrap();
+            assert!((4..=6).contains(&held), "{target}: {held} of 12 at once, 6 allowed");
+        }
+        // When they are gone there is room again.
+        atoll_tests::until("room again", async || {
+            fetch(&client, &id, "http://good.test/").await.is_ok().then_some(())
+        })
+        .await;
+        logged(&client, &id, json!({ "verdict": "refused", "rule": "limits: connections" })).await;
+        // A budget per destination: about that much, then no more; others have their own.
+        let budget = 1_000_000;
+        let id = guarded(w, &client, json!({
+            "mode": "custom", "allow_domains": ["good.test", "api.good.test"], "allow_cidrs": [format!("{OTHER}/32"), format!("{SHARED}/32")],
+            "limits": { "bytes_per_destination": budget },
+        })).await;
+        let down = |url: String| json!({ "do": "url", "url": url, "keep": 1, "limit": 3, "ca": ROOTS });
+        for (url, other) in [
+            ("https://good.test", "https://api.good.test".to_owned()),
+            (&*format!("http://{OTHER}"), format!("http://{SHARED}")),
+        ] {
+            let tasks = json!([
+                down(format!("{url}/bytes/700000")),
+                down(format!("{url}/bytes/700000")),
+                down(format!("{url}/x")),
+                down(format!("{other}/bytes/700000"))
+            ]);
+            let results = reach_in_turn(&client, &id, tasks).await;
+            assert_eq!(results[0]["bytes"], 700_000, "{url}: {}", results[0]);
+            assert!(results[1]["bytes"].as_u64().is_none_or(|got| got < 700_000), "{url}: {}", results[1]);
+            assert!(came_to_nothing(&results[2]), "{url}: {}", results[2]);
+            assert_eq!(results[3]["bytes"], 700_000, "{other}: {}", results[3]);
+        }
+        logged(
+            &client,
+            &id,
+            json!({ "verdict": "refused", "rule": "limits: bytes_per_destination", "name": "good.test" }),
+        )
+        .await;
+        logged(
+            &client,
+            &id,
+            json!({ "verdict": "refused", "rule": "limits: bytes_per_destination", "address": OTHER }),
+        )
+        .await;
+        let passed: u64 = w.internet.packets(OTHER).values().map(|arrived| arrived.bytes).sum();
+        assert!(passed < budget, "{passed} bytes went up, mostly acknowledgements");
+    });
+}
+
+#[test]
+fn every_decision_is_told_once_with_its_reason_and_the_log_outlives_the_server() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let other = w.tenant("other").await;
+        let id = guarded(w, &client, json!({ "mode": "custom", "allow_domains": ["good.test"], "allow_cidrs": [format!("{OTHER}/32")] })).await;
+        w.internet.says("good.test", Say::a([GOOD, Ipv4Addr::new(10, 1, 2, 3)]));
+        let get = "GET / HTTP/1.0\r\nHost: evil.test\r\n\r\n";
+        let tasks = json!([
+            { "do": "url", "url": "https://good.test/", "ca": ROOTS },
+            { "do": "tcp", "host": OTHER, "port": 7, "send": "hello", "half": true },
+            { "do": "dns", "name": "evil.test" },
+            { "do": "tcp", "host": GOOD, "port": 80, "send": get },
+            { "do": "tls", "host": GOOD, "port": 443, "sni": "evil.test", "send": get },
+            { "do": "tcp", "host": EVIL, "port": 80, "send": get },
+            { "do": "udp", "host": EVIL, "port": 443 },
+            { "do": "tcp", "host": "169.254.169.254", "port": 80, "send": get },
+            { "do": "dns", "server": "8.8.8.8", "name": "evil.test" },
+        ]);
+        reach_in_turn(&client, &id, tasks).await;
+        for fields in [
+            json!({ "what": "dns", "verdict": "allowed", "name": "good.test" }),
+            json!({ "what": "tls", "verdict": "allowed", "name": "good.test", "address": GOOD, "port": 443 }),
+            json!({ "what": "flow", "verdict": "allowed", "address": OTHER, "port": 7, "protocol": "tcp" }),
+            json!({ "what": "dns", "verdict": "refused", "name": "evil.test", "rule": "not in allow_domains" }),
+            json!({ "what": "http", "verdict": "refused", "name": "evil.test", "address": GOOD }),
+            json!({ "what": "tls", "verdict": "refused", "name": "evil.test", "address": GOOD }),
+            json!({ "what": "flow", "verdict": "refused", "address": EVIL, "port": 80, "protocol": "tcp" }),
+            json!({ "what": "flow", "verdict": "refused", "address": EVIL, "port": 443, "protocol": "udp" }),
+            json!({ "what": "flow", "verdict": "refused", "address": "169.254.169.254", "port": 80 }),
+            json!({ "what": "flow", "verdict": "refused", "address": "8.8.8.8", "port": 53, "protocol": "udp" }),
+        ] {
+            logged(&client, &id, fields).await;
+        }
+        let log = egress_log(&client, &id).await;
+        assert!(
+            log.iter().all(|record| record["rule"].as_str().is_some_and(|rule| !rule.is_empty())),
+            "{log:?}"
+        );
+        let times: Vec<&str> = log.iter().map(|record| record["at"].as_str().unwrap()).collect();
+        assert!(times.is_sorted(), "newest last: {times:?}");
+        assert!(log.len() < 40, "one line per decision, not per packet: {log:#?}");
+        // Filters, and whose it is.
+        let refused = client.get(&format!("/v1/sandboxes/{id}/egress?verdict=refused&limit=2")).await.ok();
+        let refused = refused["items"].as_array().unwrap().clone();
+        assert!(
+            refused.len() == 2 && refused.iter().all(|record| record["verdict"] == "refused"),
+            "{refused:?}"
+        );
+        other.get(&format!("/v1/sandboxes/{id}/egress")).await.refused(404, "sandbox_not_found");
+        other.get(&format!("/v1/sandboxes/{id}/egress/policy")).await.refused(404, "sandbox_not_found");
+        // A crash loses nothing that was told.
+        w.crash_server().await;
+        let after = egress_log(&client, &id).await;
+        assert!(log.iter().all(|record| after.contains(record)), "{log:#?}\nbecame\n{after:#?}");
+        w.internet.unharmed("the log");
+        // A flood of decisions is summed up, and says so rather than growing.
+        let knock = "import socket\nfor n in range(4000):\n    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n    try: s.sendto(b'x', ('198.51.100.66', 1000 + n))\n    except OSError: pass\n    s.close()\n";
+        client.exec(&id, json!({ "argv": ["python3", "-c", knock] })).await.text();
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        let size: u64 = std::fs::read_dir(w.data().join("egress"))
+            .unwrap()
+            .flatten()
+            .map(|e| e.metadata().unwrap().len())
+            .sum();
+        assert!(size < 10 << 20, "{size} bytes of log");
+        client.get(&format!("/v1/sandboxes/{id}/egress?limit=10000")).await.ok();
+        client.remove(&id).await;
+        let left: Vec<_> = std::fs::read_dir(w.data().join("egress"))
+            .unwrap()
+            .flatten()
+            .map(|e| e.file_name())
+            .filter(|name| name.to_string_lossy().contains(&id))
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    });
+}
+
+/// Some work: names by TLS and HTTP, an address by two protocols.
+fn work() -> Value {
+    json!([
+        { "do": "url", "url": "https://good.test/", "ca": ROOTS },
+        { "do": "url", "url": "http://api.good.test/" },
+        { "do": "tcp", "host": OTHER, "port": 7, "send": "hello", "half": true },
+        { "do": "udp", "host": SHARED, "port": 443 },
+    ])
+}
+
+#[test]
+fn what_was_learned_is_the_smallest_policy_that_does_the_same_work() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = guarded(w, &client, json!({ "mode": "allow-all", "learn": true })).await;
+        for result in reach(&client, &id, work()).await {
+            assert!(!came_to_nothing(&result), "{result}");
+        }
+        let learned = atoll_tests::until("all of it is learned", async || {
+            let learned = client.get(&format!("/v1/sandboxes/{id}/egress/policy")).await.ok();
+            let text = learned.to_string();
+            [OTHER.to_string(), SHARED.to_string(), "good.test".into(), "api.good.test".into()]
+                .iter()
+                .all(|part| text.contains(part))
+                .then_some(learned)
+        })
+        .await;
+        assert_eq!(learned["mode"], "custom", "{learned}");
+        assert_eq!(learned["allow_domains"].as_array().map(Vec::len), Some(2), "{learned}");
+        assert_eq!(learned["allow_cidrs"].as_array().map(Vec::len), Some(2), "{learned}");
+        // With it the same work passes, and nothing else.
+        let strict = guarded(w, &client, learned.clone()).await;
+        for result in reach(&client, &strict, work()).await {
+            assert!(!came_to_nothing(&result), "{learned}: {result}");
+        }
+        w.internet.forget();
+        assert!(fetch(&client, &strict, "http://other.test/").await.is_err());
+        assert!(came_to_nothing(
+            &try_one(&client, &strict, json!({ "do": "udp", "host": EVIL, "port": 443 })).await
+        ));
+        w.internet.unharmed("what was learned");
+        // The same sandbox with what it taught.
+        client.patch(&format!("/v1/sandboxes/{id}"), json!({ "network": learned })).await.ok();
+        for result in reach(&client, &id, work()).await {
+            assert!(!came_to_nothing(&result), "{result}");
+        }
+        assert!(fetch(&client, &id, "http://other.test/").await.is_err());
+    });
+}
+
+#[test]
+fn layers_only_narrow_and_private_ranges_need_the_operators_word() {
+    let floor = tempfile::NamedTempFile::new().unwrap();
+    let text = json!({ "mode": "allow-all", "deny_cidrs": [format!("{EVIL}/32")] }).to_string();
+    std::fs::write(floor.path(), text).unwrap();
+    let options = Options::debian()
+        .env("ATOLL_EGRESS_PRIVATE", "named")
+        .env("ATOLL_EGRESS_POLICY", floor.path().display().to_string());
+    run_with(options, async |w| {
+        let client = w.tenant("acme").await;
+        let put = json!({ "mode": "custom", "allow_domains": ["*.test"], "allow_cidrs": ["198.51.100.0/24", "10.0.0.0/8"] });
+        w.admin().send(Method::PUT, "/v1/tenants/acme/network", Some(&put)).await.ok();
+        client.send(Method::PUT, "/v1/tenants/acme/network", Some(&put)).await.refused(403, "forbidden");
+        let get = "GET / HTTP/1.0\r\nHost: x\r\n\r\n";
+        let tcp = |host: &str| json!({ "do": "tcp", "host": host, "port": 80, "send": get });
+        let all = json!([
+            tcp(&OTHER.to_string()),
+            tcp("10.1.2.3"),
+            tcp(&EVIL.to_string()),
+            tcp("203.0.113.1"),
+            tcp("192.168.77.1"),
+            tcp("169.254.169.254")
+        ]);
+        for (policy, expected) in [
+            (json!("allow-all"), [true, false, false, false, false, false]),
+            (
+                json!({ "mode": "custom", "allow_cidrs": ["0.0.0.0/0", "10.1.2.0/24"] }),
+                [true, true, false, false, false, false],
+            ),
+            (json!({ "mode": "custom", "allow_cidrs": ["203.0.113.0/24"] }), [false; 6]),
+            (json!("deny-all"), [false; 6]),
+        ] {
+            let id = client.create(json!({ "network": policy.clone() })).await;
+            trust_the_internet(&client, &id, w.internet.authority_pem()).await;
+            let results = reach(&client, &id, all.clone()).await;
+            let reached: Vec<bool> = results.iter().map(|result| !came_to_nothing(result)).collect();
+            assert_eq!(reached, expected, "{policy}: {results:?}");
+            client.remove(&id).await;
+        }
+        w.internet.untouched(EVIL, "the operator's word");
+        w.internet.untouched(Ipv4Addr::new(169, 254, 169, 254), "the operator's word");
+        // A name that leads to a private address is reached only where the range is named.
+        w.internet.says("lan.test", Say::a([Ipv4Addr::new(10, 1, 2, 3)]));
+        let named = client.create(json!({ "network": { "mode": "custom", "allow_domains": ["lan.test"], "allow_cidrs": ["10.1.2.3/32"] } })).await;
+        assert_eq!(fetch(&client, &named, "http://lan.test/").await.as_deref(), Ok(GREETING));
+        let unnamed =
+            client.create(json!({ "network": { "mode": "custom", "allow_domains": ["lan.test"] } })).await;
+        assert!(fetch(&client, &unnamed, "http://lan.test/").await.is_err());
+        w.admin().send(Method::DELETE, "/v1/tenants/acme/network", None).await.ok();
+    });
+}
