@@ -13,8 +13,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::{Cidr, DomainPattern, NetworkLimits, NetworkMode, NetworkPolicy};
 
 mod check;
+#[cfg(test)]
+mod golden;
 pub mod learn;
 pub mod ranges;
+pub mod words;
 
 pub use check::{BadPolicy, CIDRS_MAX, DOMAINS_MAX, TRANSFORMS_MAX, check, check_layer};
 use ranges::{Ranges, Ranges4, Ranges6};

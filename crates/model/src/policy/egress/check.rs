@@ -44,7 +44,7 @@ pub struct BadPolicy {
     pub hint: Option<&'static str>,
 }
 
-fn bad(field: &'static str, why: impl Into<String>) -> BadPolicy {
+pub(super) fn bad(field: &'static str, why: impl Into<String>) -> BadPolicy {
     BadPolicy { field, why: why.into(), hint: None }
 }
 
@@ -71,6 +71,7 @@ pub fn check(policy: &NetworkPolicy, floor: &Floor) -> Result<(), BadPolicy> {
     at_most("deny_cidrs", policy.deny_cidrs.len(), CIDRS_MAX)?;
     at_most("transforms", policy.transforms.len(), TRANSFORMS_MAX)?;
     policy.allow_cidrs.iter().try_for_each(|cidr| check_allowed(cidr, floor))?;
+    check_once(policy)?;
     policy.transforms.iter().try_for_each(|transform| {
         at_most("transforms", transform.inject_headers.len() + transform.strip_headers.len(), HEADERS_MAX)?;
         let names = transform.inject_headers.keys().chain(&transform.strip_headers);
@@ -93,6 +94,22 @@ pub fn check_layer(policy: &NetworkPolicy, floor: &Floor) -> Result<(), BadPolic
         return Err(bad("learn", "only sandboxes have it"));
     }
     check(policy, floor)
+}
+
+/// Which of two would be used is not said anywhere.
+fn check_once(policy: &NetworkPolicy) -> Result<(), BadPolicy> {
+    for (at, transform) in policy.transforms.iter().enumerate() {
+        if policy.transforms[..at].iter().any(|other| other.domain == transform.domain) {
+            return Err(bad("transforms", format!("{} is listed twice", transform.domain)));
+        }
+        let names: Vec<&String> = transform.inject_headers.keys().collect();
+        for (at, name) in names.iter().enumerate() {
+            if names[..at].iter().any(|other| other.eq_ignore_ascii_case(name)) {
+                return Err(bad("transforms", format!("the header {name} is listed twice")));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn check_limits(policy: &NetworkPolicy) -> Result<(), BadPolicy> {

@@ -1,0 +1,462 @@
+//! What other systems say about the network, in our one type. Pure translation: what cannot be said the same way is
+//! refused, never bent.
+//!
+//! | system | words | meaning here |
+//! |---|---|---|
+//! | Leap0 | mode, domains, CIDRs, transforms | the same |
+//! | Daytona | block all | deny-all, whatever else is listed |
+//! | Daytona | allow list, domain list | custom: these alone |
+//! | E2B | no deny | allow-all: an allow list without a deny takes nothing away |
+//! | E2B | deny of everything (also: no internet access) | custom: what is allowed; deny-all where nothing is |
+//! | E2B | deny of some | allow-all but these; what is allowed is cut out of them, since allow wins there |
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::check::{BadPolicy, bad};
+use super::ranges::{Bound, Ranges, Ranges4, Ranges6};
+use crate::{Cidr, DomainPattern, HeaderText, NetworkMode, NetworkPolicy, Transform};
+
+/// A change to requests for one domain, as Leap0 writes it.
+#[derive(Clone, Default)]
+pub struct Leap0Transform {
+    /// Which requests.
+    pub domain: String,
+    /// Headers that are set.
+    pub inject_headers: BTreeMap<String, String>,
+    /// Headers that are taken away.
+    pub strip_headers: Vec<String>,
+}
+
+/// A policy as Leap0 writes it.
+#[derive(Clone, Default)]
+pub struct Leap0Words {
+    /// `allow-all`, `deny-all` or `custom`.
+    pub mode: String,
+    /// Names, with `*.` in front for all below one.
+    pub allow_domains: Vec<String>,
+    /// IPv4 networks.
+    pub allow_cidrs: Vec<String>,
+    /// Changes to requests.
+    pub transforms: Vec<Leap0Transform>,
+}
+
+/// What Leap0 means. Absent: allow-all.
+pub fn from_leap0(words: Option<&Leap0Words>) -> Result<NetworkPolicy, BadPolicy> {
+    let Some(words) = words else { return Ok(NetworkPolicy::allow_all()) };
+    let mode = match words.mode.as_str() {
+        "allow-all" => NetworkMode::AllowAll,
+        "deny-all" => NetworkMode::DenyAll,
+        "custom" => NetworkMode::Custom,
+        _ => return Err(bad("mode", "must be allow-all, deny-all or custom")),
+    };
+    let mut transforms = Transforms::default();
+    for rule in &words.transforms {
+        transforms.add(&rule.domain, &rule.inject_headers, &rule.strip_headers)?;
+    }
+    Ok(NetworkPolicy {
+        mode,
+        allow_domains: domains("allow_domains", words.allow_domains.iter().map(String::as_str))?,
+        allow_cidrs: cidrs("allow_cidrs", words.allow_cidrs.iter().map(String::as_str))?,
+        transforms: transforms.0,
+        ..NetworkPolicy::default()
+    })
+}
+
+/// What Daytona means: a block of everything goes before both lists, a list lets only what it names pass, and without
+/// any everything passes. The lists are texts with commas.
+pub fn from_daytona(
+    block_all: Option<bool>,
+    allow_list: Option<&str>,
+    domain_list: Option<&str>,
+) -> Result<NetworkPolicy, BadPolicy> {
+    let split = |text: Option<&'_ str>| -> Vec<String> {
+        let parts = text.unwrap_or_default().split(',').map(str::trim);
+        parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    };
+    let (listed, named) = (split(allow_list), split(domain_list));
+    if let Some(bare) = listed.iter().find(|part| !part.contains('/')) {
+        return Err(bad("allow_cidrs", format!("{:?} needs a prefix, such as /32", short(bare))));
+    }
+    let allow_cidrs = cidrs("allow_cidrs", listed.iter().map(String::as_str))?;
+    let allow_domains = domains("allow_domains", named.iter().map(String::as_str))?;
+    Ok(if block_all == Some(true) {
+        NetworkPolicy::deny_all()
+    } else if allow_cidrs.is_empty() && allow_domains.is_empty() {
+        NetworkPolicy::allow_all()
+    } else {
+        NetworkPolicy { mode: NetworkMode::Custom, allow_domains, allow_cidrs, ..NetworkPolicy::default() }
+    })
+}
+
+/// A policy as E2B writes it.
+#[derive(Clone, Default)]
+pub struct E2bWords {
+    /// `Some(false)`: as if everything were denied.
+    pub allow_internet_access: Option<bool>,
+    /// Addresses, networks and names; wins over what is denied.
+    pub allow_out: Vec<String>,
+    /// Addresses and networks.
+    pub deny_out: Vec<String>,
+    /// Headers that are set, by host.
+    pub rules: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// What E2B means.
+pub fn from_e2b(words: &E2bWords) -> Result<NetworkPolicy, BadPolicy> {
+    let (networks, names): (Vec<_>, Vec<_>) =
+        words.allow_out.iter().partition(|entry| network(entry).is_some());
+    let allow_cidrs = cidrs("allow_out", networks.into_iter().map(String::as_str))?;
+    let allow_domains = domains("allow_out", names.into_iter().map(String::as_str))?;
+    let mut denied = cidrs("deny_out", words.deny_out.iter().map(String::as_str))?;
+    if words.allow_internet_access == Some(false) {
+        denied.extend(Cidr::around(Ipv4Addr::UNSPECIFIED.into(), 0));
+    }
+    let mut transforms = Transforms::default();
+    for (host, headers) in &words.rules {
+        transforms.add(host, headers, &[])?;
+    }
+    let denied4 = Ranges::new(denied.iter().filter_map(Cidr::v4));
+    if denied4 == Ranges4::all() {
+        return Ok(only(allow_domains, allow_cidrs, transforms.0));
+    }
+    // Where some addresses are denied, a name would have to open them for itself alone, which a list of addresses
+    // cannot say. E2B refuses the same.
+    if let (Some(name), false) = (allow_domains.first(), denied.is_empty()) {
+        return Err(bad(
+            "allow_out",
+            format!("the domain {name} needs deny_out to deny all traffic (0.0.0.0/0)"),
+        ));
+    }
+    let allowed4 = Ranges::new(allow_cidrs.iter().filter_map(Cidr::v4));
+    let denied6 = Ranges::new(denied.iter().filter_map(Cidr::v6));
+    let allowed6 = Ranges::new(allow_cidrs.iter().filter_map(Cidr::v6));
+    let mut deny_cidrs = cover4(&denied4.minus(&allowed4));
+    deny_cidrs.extend(cover6(&denied6.minus(&allowed6)));
+    Ok(NetworkPolicy { deny_cidrs, transforms: transforms.0, ..NetworkPolicy::allow_all() })
+}
+
+/// Everything is denied but this. A rule for a host that nothing allows is never used there, and would allow it here.
+fn only(
+    allow_domains: Vec<DomainPattern>,
+    allow_cidrs: Vec<Cidr>,
+    transforms: Vec<Transform>,
+) -> NetworkPolicy {
+    if allow_domains.is_empty() && allow_cidrs.is_empty() {
+        return NetworkPolicy::deny_all();
+    }
+    let is_allowed = |rule: &Transform| {
+        let host = rule.domain.to_string();
+        allow_domains.iter().any(|allowed| {
+            *allowed == rule.domain || allowed.matches(host.trim_start_matches("*.")) && host != "*"
+        })
+    };
+    let transforms = transforms.into_iter().filter(|rule| is_allowed(rule)).collect();
+    NetworkPolicy {
+        mode: NetworkMode::Custom,
+        allow_domains,
+        allow_cidrs,
+        transforms,
+        ..NetworkPolicy::default()
+    }
+}
+
+/// Rules for the same domain are one rule.
+#[derive(Default)]
+struct Transforms(Vec<Transform>);
+
+impl Transforms {
+    fn add(
+        &mut self,
+        domain: &str,
+        inject: &BTreeMap<String, String>,
+        strip: &[String],
+    ) -> Result<(), BadPolicy> {
+        let domain: DomainPattern = domain.parse().map_err(|why| bad("transforms", format!("{why}")))?;
+        let at = self.0.iter().position(|rule| rule.domain == domain).unwrap_or_else(|| {
+            self.0.push(Transform {
+                domain,
+                inject_headers: BTreeMap::new(),
+                strip_headers: Vec::new(),
+                plain_http: false,
+            });
+            self.0.len() - 1
+        });
+        let rule = &mut self.0[at];
+        for (name, value) in inject {
+            rule.inject_headers.retain(|had, _| !had.eq_ignore_ascii_case(name));
+            rule.inject_headers.insert(name.clone(), HeaderText::Plain(value.clone()));
+        }
+        for name in strip {
+            if !rule.strip_headers.iter().any(|had| had.eq_ignore_ascii_case(name)) {
+                rule.strip_headers.push(name.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn domains<'a>(
+    field: &'static str,
+    names: impl Iterator<Item = &'a str>,
+) -> Result<Vec<DomainPattern>, BadPolicy> {
+    names.map(|name| name.parse().map_err(|why| bad(field, format!("{why}")))).collect()
+}
+
+fn cidrs<'a>(field: &'static str, texts: impl Iterator<Item = &'a str>) -> Result<Vec<Cidr>, BadPolicy> {
+    texts
+        .map(|text| network(text).ok_or_else(|| bad(field, format!("{:?} is no address range", short(text)))))
+        .collect()
+}
+
+/// The others take bits after the prefix and mean the network that the address lies in.
+fn network(text: &str) -> Option<Cidr> {
+    let Some((address, len)) = text.split_once('/') else { return text.parse().ok() };
+    let address: IpAddr = address.parse().ok()?;
+    let masked = Cidr::around(address, len.parse().ok()?)?;
+    // Our own reading has the last word on odd ways of writing.
+    masked.to_string().parse::<Cidr>().ok().filter(|_| len.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+fn cover4(ranges: &Ranges4) -> Vec<Cidr> {
+    let blocks = ranges.iter().flat_map(|(first, last)| blocks(first.into(), last.into(), u32::BITS));
+    let address = |at: u128| u32::try_from(at).ok().map(Ipv4Addr::from);
+    blocks.filter_map(|(at, len)| Cidr::around(address(at)?.into(), len)).collect()
+}
+
+fn cover6(ranges: &Ranges6) -> Vec<Cidr> {
+    let blocks = ranges.iter().flat_map(|(first, last)| blocks(first, last, u128::BITS));
+    blocks.filter_map(|(at, len)| Cidr::around(Ipv6Addr::from(at).into(), len)).collect()
+}
+
+/// The fewest prefixes that are exactly a range.
+fn blocks(first: u128, last: u128, width: u32) -> Vec<(u128, u8)> {
+    let span = |bits: u32| if bits == u128::BITS { u128::LAST } else { (1 << bits) - 1 };
+    let mut found = Vec::new();
+    let mut next = Some(first).filter(|first| *first <= last);
+    while let Some(at) = next {
+        let mut bits = at.trailing_zeros().min(width);
+        while span(bits) > last - at {
+            bits -= 1;
+        }
+        found.push((at, u8::try_from(width - bits).unwrap_or(u8::MAX)));
+        next = (at + span(bits)).checked_add(1).filter(|at| *at <= last);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use proptest::prelude::*;
+
+    use super::super::{Floor, check};
+    use super::*;
+
+    fn texts(list: &[&str]) -> Vec<String> {
+        list.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    /// `mode | domains | cidrs | but these | transforms`, or why not.
+    fn shown(policy: Result<NetworkPolicy, BadPolicy>) -> String {
+        let policy = match policy {
+            Ok(policy) => policy,
+            Err(bad) => return format!("refused: {}", bad.field),
+        };
+        check(&policy, &Floor::default()).unwrap();
+        let list = |texts: Vec<String>| if texts.is_empty() { "-".to_owned() } else { texts.join(" ") };
+        let texts = |cidrs: &[Cidr]| list(cidrs.iter().map(ToString::to_string).collect());
+        let rules = policy.transforms.iter().map(|rule| {
+            let names: Vec<_> = rule.inject_headers.keys().cloned().collect();
+            format!("{}+{}-{}", rule.domain, names.join(","), rule.strip_headers.join(","))
+        });
+        format!(
+            "{} | {} | {} | {} | {}",
+            policy.mode.as_str(),
+            list(policy.allow_domains.iter().map(ToString::to_string).collect()),
+            texts(&policy.allow_cidrs),
+            texts(&policy.deny_cidrs),
+            list(rules.collect()),
+        )
+    }
+
+    #[test]
+    fn daytona_means_this() {
+        for (block, list, names, means) in [
+            (None, None, None, "allow-all | - | - | - | -"),
+            (Some(false), None, None, "allow-all | - | - | - | -"),
+            (Some(false), Some(""), Some(""), "allow-all | - | - | - | -"),
+            (Some(true), None, None, "deny-all | - | - | - | -"),
+            (Some(true), Some("203.0.113.0/24"), Some("example.com"), "deny-all | - | - | - | -"),
+            (
+                None,
+                Some("203.0.113.0/24, 198.51.100.9/32"),
+                None,
+                "custom | - | 203.0.113.0/24 198.51.100.9/32 | - | -",
+            ),
+            (Some(false), Some("203.0.113.77/24"), None, "custom | - | 203.0.113.0/24 | - | -"),
+            (None, None, Some("example.com,*.example.org"), "custom | example.com *.example.org | - | - | -"),
+            (
+                None,
+                Some("203.0.113.0/24"),
+                Some("a.example.com"),
+                "custom | a.example.com | 203.0.113.0/24 | - | -",
+            ),
+            (None, Some("203.0.113.7"), None, "refused: allow_cidrs"),
+            (None, Some("everything"), None, "refused: allow_cidrs"),
+            (None, Some("203.0.113.0/33"), None, "refused: allow_cidrs"),
+            (None, None, Some("https://example.com"), "refused: allow_domains"),
+        ] {
+            assert_eq!(shown(from_daytona(block, list, names)), means, "{block:?} {list:?} {names:?}");
+        }
+    }
+
+    #[test]
+    fn e2b_means_this() {
+        for (internet, allow, deny, means) in [
+            (None, &[][..], &[][..], "allow-all | - | - | - | -"),
+            (Some(true), &[], &[], "allow-all | - | - | - | -"),
+            (Some(false), &[], &[], "deny-all | - | - | - | -"),
+            (None, &[], &["0.0.0.0/0"], "deny-all | - | - | - | -"),
+            (None, &[], &["0.0.0.0/1", "128.0.0.0/1"], "deny-all | - | - | - | -"),
+            // Without a deny, an allow takes nothing away.
+            (None, &["203.0.113.7"], &[], "allow-all | - | - | - | -"),
+            (None, &["example.com"], &[], "allow-all | - | - | - | -"),
+            (
+                Some(false),
+                &["203.0.113.7", "198.51.100.0/24"],
+                &[],
+                "custom | - | 203.0.113.7/32 198.51.100.0/24 | - | -",
+            ),
+            (
+                None,
+                &["*.example.com", "203.0.113.7"],
+                &["0.0.0.0/0"],
+                "custom | *.example.com | 203.0.113.7/32 | - | -",
+            ),
+            (None, &[], &["203.0.113.0/24"], "allow-all | - | - | 203.0.113.0/24 | -"),
+            // Allow wins: it is cut out of what is denied.
+            (None, &["203.0.113.0/25"], &["203.0.113.0/24"], "allow-all | - | - | 203.0.113.128/25 | -"),
+            (
+                None,
+                &["203.0.113.7"],
+                &["203.0.113.4/30"],
+                "allow-all | - | - | 203.0.113.4/31 203.0.113.6/32 | -",
+            ),
+            (None, &["203.0.113.0/24"], &["203.0.113.9"], "allow-all | - | - | - | -"),
+            (None, &["example.com"], &["203.0.113.0/24"], "refused: allow_out"),
+            (None, &["http://example.com"], &["0.0.0.0/0"], "refused: allow_out"),
+            (None, &[], &["example.com"], "refused: deny_out"),
+        ] {
+            let words = E2bWords {
+                allow_internet_access: internet,
+                allow_out: texts(allow),
+                deny_out: texts(deny),
+                rules: BTreeMap::new(),
+            };
+            assert_eq!(shown(from_e2b(&words)), means, "{internet:?} {allow:?} {deny:?}");
+        }
+    }
+
+    #[test]
+    fn a_rule_of_e2b_is_a_transform_where_its_host_is_reached() {
+        let headers = BTreeMap::from([("X-Key".to_owned(), "v".to_owned())]);
+        let rules: BTreeMap<_, _> =
+            ["api.example.com", "other.example.org"].map(|host| (host.to_owned(), headers.clone())).into();
+        let open = E2bWords { rules: rules.clone(), ..E2bWords::default() };
+        assert_eq!(
+            shown(from_e2b(&open)),
+            "allow-all | - | - | - | api.example.com+X-Key- other.example.org+X-Key-"
+        );
+        let shut = E2bWords {
+            allow_internet_access: Some(false),
+            allow_out: texts(&["*.example.com"]),
+            rules,
+            ..E2bWords::default()
+        };
+        assert_eq!(shown(from_e2b(&shut)), "custom | *.example.com | - | - | api.example.com+X-Key-");
+    }
+
+    #[test]
+    fn leap0_means_this() {
+        assert_eq!(from_leap0(None).unwrap(), NetworkPolicy::allow_all());
+        let rule = |domain: &str, header: &str| Leap0Transform {
+            domain: domain.to_owned(),
+            inject_headers: [(header.to_owned(), "v".to_owned())].into(),
+            strip_headers: texts(&["Cookie"]),
+        };
+        let words = Leap0Words {
+            mode: "custom".to_owned(),
+            allow_domains: texts(&["*.example.com"]),
+            allow_cidrs: texts(&["203.0.113.0/24"]),
+            transforms: vec![
+                rule("api.example.org", "authorization"),
+                rule("api.example.org", "Authorization"),
+                rule("b.example.org", "X-Key"),
+            ],
+        };
+        assert_eq!(
+            shown(from_leap0(Some(&words))),
+            "custom | *.example.com | 203.0.113.0/24 | - | api.example.org+Authorization-Cookie b.example.org+X-Key-Cookie"
+        );
+        for mode in ["allow-all", "deny-all"] {
+            let words = Leap0Words { mode: mode.to_owned(), ..Leap0Words::default() };
+            assert_eq!(shown(from_leap0(Some(&words))), format!("{mode} | - | - | - | -"));
+        }
+        for odd in [
+            Leap0Words { mode: "open".to_owned(), ..Leap0Words::default() },
+            Leap0Words {
+                mode: "custom".to_owned(),
+                allow_domains: texts(&["localhost"]),
+                ..Leap0Words::default()
+            },
+            Leap0Words {
+                mode: "custom".to_owned(),
+                allow_cidrs: texts(&["example.com"]),
+                ..Leap0Words::default()
+            },
+            Leap0Words {
+                mode: "custom".to_owned(),
+                transforms: vec![rule("a b", "X")],
+                ..Leap0Words::default()
+            },
+        ] {
+            assert!(from_leap0(Some(&odd)).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn prefixes_cover_exactly_their_range(a: u32, b: u32, probe: u32) {
+            let (first, last) = (a.min(b), a.max(b));
+            let cover = cover4(&Ranges::new([(first, last)]));
+            let within = |x: u32| cover.iter().any(|cidr| cidr.contains(Ipv4Addr::from(x).into()));
+            for x in [first, last, first.saturating_sub(1), last.saturating_add(1), probe] {
+                prop_assert_eq!(within(x), (first..=last).contains(&x));
+            }
+            let back = Ranges::new(cover.iter().filter_map(Cidr::v4));
+            prop_assert_eq!(back, Ranges::new([(first, last)]));
+        }
+
+        #[test]
+        fn in_e2b_an_allowed_address_is_never_denied(
+            allow in proptest::collection::vec((any::<u32>(), 20u8..=32), 0..4),
+            deny in proptest::collection::vec((any::<u32>(), 4u8..=32), 0..4),
+        ) {
+            let text = |list: &[(u32, u8)]| -> Vec<String> {
+                list.iter().filter_map(|(at, len)| Cidr::around(Ipv4Addr::from(*at).into(), *len)).map(String::from).collect()
+            };
+            let words = E2bWords { allow_out: text(&allow), deny_out: text(&deny), ..E2bWords::default() };
+            let policy = from_e2b(&words).unwrap();
+            for (at, len) in &allow {
+                let network = Cidr::around(Ipv4Addr::from(*at).into(), *len).unwrap();
+                let first = Ipv4Addr::from(network.v4().unwrap().0);
+                prop_assert!(!policy.deny_cidrs.iter().any(|cidr| cidr.contains(first.into())));
+            }
+        }
+    }
+}
