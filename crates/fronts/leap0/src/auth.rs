@@ -54,7 +54,10 @@ mod tests {
     #[test]
     fn a_key_is_found_bare_by_scheme_and_in_the_vendors_own_header() {
         let headers = |pairs: &[(&'static str, &'static str)]| {
-            pairs.iter().map(|(k, v)| (k.parse().unwrap(), HeaderValue::from_static(v))).collect::<HeaderMap>()
+            pairs
+                .iter()
+                .map(|(k, v)| (k.parse().unwrap(), HeaderValue::from_static(v)))
+                .collect::<HeaderMap>()
         };
         for (pairs, wanted) in [
             (&[("authorization", "Bearer atl_1")][..], Some("atl_1")),

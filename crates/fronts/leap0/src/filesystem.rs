@@ -3,7 +3,8 @@
 use atoll_model::Principal;
 use atoll_service::SandboxAgent;
 use atoll_toolbox::{
-    Change, CopyHow, Edit, Entry, EntryKind, Grep, ListQuery, MakeDir, Match, Node, Replaced, Toolbox, ToolboxError,
+    Change, CopyHow, Edit, Entry, EntryKind, Grep, ListQuery, MakeDir, Match, Node, Replaced, Toolbox,
+    ToolboxError,
 };
 use axum::Router;
 use axum::extract::State;
@@ -207,8 +208,7 @@ async fn set_permissions(
     Path(id): Path<String>,
     Json(body): Json<PermissionsBody>,
 ) -> Result<StatusCode, ApiError> {
-    let change =
-        Change { mode: mode("mode", body.mode.as_deref())?, owner: body.owner, group: body.group };
+    let change = Change { mode: mode("mode", body.mode.as_deref())?, owner: body.owner, group: body.group };
     if change.mode.is_none() && change.owner.is_none() && change.group.is_none() {
         return Err(ApiError::field("mode", "mode, owner or group is required"));
     }

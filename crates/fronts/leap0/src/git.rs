@@ -1,8 +1,8 @@
 //! Git in a folder of a sandbox: every call is a POST and answers what git said, whatever its exit code.
 
 use atoll_toolbox::{
-    BranchQuery, CloneFrom, Credentials, DiffOf, GitOutput, LogQuery, NewCommit, Pull, Push, Reset, Scope, Toolbox,
-    ToolboxError,
+    BranchQuery, CloneFrom, Credentials, DiffOf, GitOutput, LogQuery, NewCommit, Pull, Push, Reset, Scope,
+    Toolbox, ToolboxError,
 };
 use axum::Router;
 use axum::extract::State;
@@ -113,9 +113,7 @@ impl Call {
             Self::Branches(body) => toolbox.git(body.path.clone()).branches(&body.into()).await,
             Self::Diff(at, of, context) => toolbox.git(at.path).diff(&of, context).await,
             Self::Log(body) => toolbox.git(body.path.clone()).log(&body.into()).await,
-            Self::Show(body) => {
-                toolbox.git(body.path).show(body.revision.as_deref().unwrap_or("HEAD")).await
-            }
+            Self::Show(body) => toolbox.git(body.path).show(body.revision.as_deref().unwrap_or("HEAD")).await,
             Self::CreateBranch(body) => {
                 let checkout = body.checkout.unwrap_or(false);
                 toolbox.git(body.path).create_branch(&body.name, body.base_branch.as_deref(), checkout).await
@@ -390,7 +388,8 @@ mod tests {
 
     #[test]
     fn credentials_are_not_shown_to_the_log() {
-        let said = call("clone", r#"{"url":"https://u:canary@h/","path":"/r","username":"u","password":"canary"}"#);
+        let said =
+            call("clone", r#"{"url":"https://u:canary@h/","path":"/r","username":"u","password":"canary"}"#);
         assert!(!format!("{:?}", said.unwrap()).contains("canary"));
         let said = call("push", r#"{"path":"/r","username":"u","password":"canary"}"#);
         assert!(!format!("{:?}", said.unwrap()).contains("canary"));

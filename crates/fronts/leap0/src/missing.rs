@@ -12,7 +12,10 @@ use crate::error::ApiError;
 pub(crate) fn routes() -> Router<App> {
     Router::new()
         .route("/v1/sandbox/{id}/mounts", post(async |_: Caller| mounts()))
-        .route("/v1/sandbox/{id}/mounts/{mount}", patch(async |_: Caller| mounts()).delete(async |_: Caller| mounts()))
+        .route(
+            "/v1/sandbox/{id}/mounts/{mount}",
+            patch(async |_: Caller| mounts()).delete(async |_: Caller| mounts()),
+        )
         .route("/v1/sandbox/{id}/ssh/{*rest}", any(async |_: Caller| ssh()))
         .route("/v1/sandbox/{id}/lsp/{op}", post(async |_: Caller| lsp()))
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::ApiError;
 
 /// What stands for a value that was injected: it went in and never comes out.
-const HIDDEN: &str = "…";
+const HIDDEN: &str = HeaderText::SHOWN;
 
 /// A policy as it is asked for.
 #[derive(Debug, Clone, Deserialize)]
@@ -67,9 +67,8 @@ impl RuleBody {
 }
 
 fn each<A, B>(field: &str, all: Vec<A>, read: impl Fn(A) -> Result<B, String>) -> Result<Vec<B>, ApiError> {
-    let read = |(at, one)| {
-        read(one).map_err(|why| ApiError::field(format!("network_policy.{field}[{at}]"), why))
-    };
+    let read =
+        |(at, one)| read(one).map_err(|why| ApiError::field(format!("network_policy.{field}[{at}]"), why));
     all.into_iter().enumerate().map(read).collect()
 }
 
@@ -161,7 +160,8 @@ mod tests {
 
     #[test]
     fn lists_of_null_are_no_lists() {
-        let plain = policy(r#"{"mode":"allow-all","allow_domains":null,"allow_cidrs":null,"transforms":null}"#);
+        let plain =
+            policy(r#"{"mode":"allow-all","allow_domains":null,"allow_cidrs":null,"transforms":null}"#);
         assert_eq!(plain.unwrap(), NetworkPolicy::allow_all());
     }
 

@@ -71,8 +71,9 @@ async fn remove(
     Caller(who): Caller,
     Path((id, preview)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
-    let preview: PreviewId =
-        preview.parse().map_err(|_| ApiError::new(Code::PreviewNotFound, "there is no such presigned URL"))?;
+    let preview: PreviewId = preview
+        .parse()
+        .map_err(|_| ApiError::new(Code::PreviewNotFound, "there is no such presigned URL"))?;
     app.service.delete_preview(&who, &id, &preview).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -26,8 +26,8 @@ use crate::output::{Answer, Items, created, ok, time};
 mod sessions;
 mod socket;
 
-pub(crate) use sessions::Sessions;
 use sessions::Session;
+pub(crate) use sessions::Sessions;
 pub(crate) use socket::SOCKETS_MAX;
 
 pub(crate) fn routes() -> Router<App> {
@@ -102,7 +102,8 @@ async fn known(app: &App, who: &Principal, sandbox: &str) -> Result<(Lease, Vec<
 async fn one(app: &App, who: &Principal, sandbox: &str, id: &str) -> Result<(Lease, Known), ApiError> {
     let (lease, all) = known(app, who, sandbox).await?;
     let found = all.into_iter().find(|known| known.id == id);
-    let missing = || ApiError::new(Code::ProcessNotFound, format!("sandbox {} has no such PTY session", lease.id));
+    let missing =
+        || ApiError::new(Code::ProcessNotFound, format!("sandbox {} has no such PTY session", lease.id));
     let found = found.ok_or_else(missing)?;
     Ok((lease, found))
 }

@@ -18,8 +18,8 @@ mod list;
 mod shown;
 
 use asked::CreateBody;
-use list::{ListQuery, SandboxPage};
 pub(crate) use asked::{lifetime, on_timeout};
+use list::{ListQuery, SandboxPage};
 pub(crate) use list::{Paging, in_order, page_of};
 pub(crate) use shown::Sandbox;
 

@@ -120,7 +120,9 @@ async fn list(
         }
     }
     if let Some(part) = query.filter(|part| !part.is_empty()) {
-        all.retain(|kept| kept.id.as_str().contains(&part) || kept.name.as_ref().is_some_and(|n| n.contains(&part)));
+        all.retain(|kept| {
+            kept.id.as_str().contains(&part) || kept.name.as_ref().is_some_and(|n| n.contains(&part))
+        });
     }
     let by_time = |a: &Kept, b: &Kept| a.created_at.wall_ms.cmp(&b.created_at.wall_ms).then(a.id.cmp(&b.id));
     match paging.sort.as_deref().unwrap_or("created_at") {

@@ -66,7 +66,9 @@ pub(super) async fn write_files(
             Ok(Err(cause)) => {
                 return Err(ApiError::invalid("the parts of the body cannot be read").caused_by(cause));
             }
-            Err(_) => return Err(ApiError::invalid("the upload stalled").with_status(StatusCode::REQUEST_TIMEOUT)),
+            Err(_) => {
+                return Err(ApiError::invalid("the upload stalled").with_status(StatusCode::REQUEST_TIMEOUT));
+            }
         };
         let Some(path) = part.name().map(str::to_owned) else {
             return Err(ApiError::invalid("every part must be named by the path of its file"));
@@ -78,7 +80,9 @@ pub(super) async fn write_files(
 }
 
 /// Content that ends with an error when the client stalls.
-fn in_time(content: BoxStream<'static, std::io::Result<Bytes>>) -> BoxStream<'static, std::io::Result<Bytes>> {
+fn in_time(
+    content: BoxStream<'static, std::io::Result<Bytes>>,
+) -> BoxStream<'static, std::io::Result<Bytes>> {
     let next = |state: Option<BoxStream<'static, std::io::Result<Bytes>>>| async move {
         let mut content = state?;
         match tokio::time::timeout(CHUNK_WITHIN, content.next()).await {
@@ -176,7 +180,10 @@ pub(super) async fn read_files(
     Ok(answer(content, kind))
 }
 
-fn answer(content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static, kind: HeaderValue) -> Response {
+fn answer(
+    content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+    kind: HeaderValue,
+) -> Response {
     let mut response = Response::new(Body::from_stream(content));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, kind);

@@ -95,7 +95,8 @@ pub(super) async fn list(app: &App, who: &Principal, query: ListQuery) -> Result
             break;
         }
     }
-    let by_time = |a: &Lease, b: &Lease| a.created_at.wall_ms.cmp(&b.created_at.wall_ms).then(a.id.cmp(&b.id));
+    let by_time =
+        |a: &Lease, b: &Lease| a.created_at.wall_ms.cmp(&b.created_at.wall_ms).then(a.id.cmp(&b.id));
     match paging.sort.as_deref().unwrap_or("created_at") {
         "created_at" => in_order(&mut all, &paging, by_time)?,
         "state" => in_order(&mut all, &paging, |a, b| {
@@ -140,12 +141,7 @@ mod tests {
     use super::*;
 
     fn paging(page: usize, size: usize, order: &str) -> Paging {
-        Paging {
-            sort: None,
-            order_by: Some(order.to_owned()),
-            page: Some(page),
-            page_size: Some(size),
-        }
+        Paging { sort: None, order_by: Some(order.to_owned()), page: Some(page), page_size: Some(size) }
     }
 
     #[test]
@@ -166,7 +162,8 @@ mod tests {
 
     #[test]
     fn a_query_as_the_sdk_writes_it_is_read() {
-        let uri = "/v1/sandboxes?sort=created_at&order-by=desc&page=2&page-size=7&state=paused".parse().unwrap();
+        let uri =
+            "/v1/sandboxes?sort=created_at&order-by=desc&page=2&page-size=7&state=paused".parse().unwrap();
         let query = axum::extract::Query::<ListQuery>::try_from_uri(&uri).unwrap().0;
         assert_eq!((query.page, query.page_size, query.state.as_deref()), (Some(2), Some(7), Some("paused")));
     }
