@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to the terminal")]
 
 mod density;
+mod egress;
 mod http;
 mod latency;
 mod life;
@@ -36,6 +37,9 @@ pub(crate) struct Options {
     /// Only the rows about the life of a sandbox; nothing is written.
     #[arg(long)]
     pub(crate) life: bool,
+    /// Only the rows about what leaves a sandbox; nothing is written.
+    #[arg(long)]
+    pub(crate) egress: bool,
     /// The summary of the last soak.
     #[arg(long, default_value = "target/soak.json")]
     pub(crate) soak: PathBuf,
@@ -52,11 +56,11 @@ fn main() -> Result<()> {
     if options.inside { measure(&options) } else { enter_namespace() }
 }
 
-/// Starts this program again in a network namespace of its own.
+/// Starts this program again in network and mount namespaces of its own.
 fn enter_namespace() -> Result<()> {
     let program = std::env::current_exe()?;
     let status = Command::new("unshare")
-        .args(["--net", "--"])
+        .args(["--net", "--mount", "--"])
         .arg(program)
         .args(std::env::args_os().skip(1))
         .arg("--inside")
@@ -80,7 +84,7 @@ fn measure(options: &Options) -> Result<()> {
     soak::quote(options, &mut report);
     let text = report.render();
     print!("{text}");
-    if options.life {
+    if options.life || options.egress {
         return Ok(());
     }
     std::fs::write(&options.out, text).with_context(|| format!("cannot write {}", options.out.display()))
@@ -90,6 +94,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.life {
         return life::measure(options, place, report);
     }
+    if options.egress {
+        return egress::measure(options, place, report);
+    }
     density::measure(options, place, report)?;
     latency::warm(options, place, report)?;
     latency::cold(options, place, report)?;
@@ -97,5 +104,6 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     latency::exec(options, place, report)?;
     transfer::measure(options, place, report)?;
     life::measure(options, place, report)?;
+    egress::measure(options, place, report)?;
     peers::measure(options, place, rootfs, report)
 }
