@@ -6,6 +6,7 @@
 mod adopt;
 mod claim;
 mod cold;
+mod doors;
 mod hands;
 mod instance;
 mod pack;
@@ -28,10 +29,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_image::Catalog;
 use atoll_model::{InstanceId, Limits, SandboxId};
-use atoll_network::{
-    Dialer, DialerConfig, DnsForwarder, Router, RouterConfig, RouterError, RouterHandle, Upstreams,
-};
-use atoll_provider::{Notice, ProviderError};
+use atoll_network::{Dialer, DialerConfig, Gate, Router, RouterConfig, RouterError, RouterHandle, Upstreams};
+use atoll_provider::{Egressed, Notice, ProviderError};
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinSet;
 
@@ -40,6 +39,7 @@ use crate::checkpoint::{Checkpoints, Criu};
 use crate::launcher::protocol::{Hello, Times};
 use crate::launcher::{LaunchError, Launcher, LauncherCommand};
 use crate::storage::{Layers, StorageChoice, StorageError};
+use doors::Doors;
 use hands::Hands;
 use instance::Live;
 use reaper::{Ground, Reaper};
@@ -180,7 +180,7 @@ struct Inner {
     /// The same of the last checkpoint or restore.
     memory_times: Mutex<Times>,
     notices: broadcast::Sender<Notice>,
-    egressed: broadcast::Sender<atoll_provider::Egressed>,
+    egressed: broadcast::Sender<Egressed>,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -266,7 +266,7 @@ impl Engine {
             last_times: Mutex::default(),
             memory_times: Mutex::default(),
             notices: broadcast::Sender::new(NOTICES),
-            egressed: broadcast::Sender::new(EGRESSED),
+            egressed: opened.egressed,
             tasks: Mutex::new(JoinSet::new()),
             config,
         });
@@ -274,14 +274,14 @@ impl Engine {
         let weak = Arc::downgrade(&inner);
         inner.spawn(watch::memory(weak.clone()));
         inner.spawn(watch::housekeeping(weak.clone()));
+        inner.spawn(watch::flows(weak.clone()));
         inner.spawn(pool::keep_filled(weak));
-        match opened.dns {
-            Ok(dns) => inner.spawn(async move {
-                if let Err(cause) = dns.run().await {
-                    tracing::error!(%cause, "name service for sandboxes ended");
+        if let Some(gate) = opened.gate {
+            inner.spawn(async move {
+                if let Err(cause) = gate.run().await {
+                    tracing::error!(%cause, "the gate of sandboxes ended");
                 }
-            }),
-            Err(cause) => tracing::error!(%cause, "no name service for sandboxes"),
+            });
         }
         Ok(Self { inner })
     }
@@ -388,7 +388,7 @@ impl Inner {
     }
 
     fn router(&self) -> MutexGuard<'_, RouterHandle> {
-        self.ground.router.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ground.doors.router()
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Place>>> {
@@ -406,7 +406,8 @@ struct Opened {
     hello: Hello,
     ground: Arc<Ground>,
     router: Router,
-    dns: io::Result<DnsForwarder>,
+    gate: Option<Gate>,
+    egressed: broadcast::Sender<Egressed>,
     checkpoints: Checkpoints,
     criu: Result<Criu, String>,
 }
@@ -427,7 +428,10 @@ impl Opened {
         let router = Router::open(RouterConfig { block, pin: data.join("router") })?;
         let handle = router.handle()?;
         let upstreams = config.name_servers.clone().map_or_else(Upstreams::of_host, Upstreams::fixed);
-        let dns = DnsForwarder::bind(router.namespace(), upstreams);
+        let egressed = broadcast::Sender::new(EGRESSED);
+        let doors = Doors::open(&router, handle, upstreams, egressed.clone())
+            .map_err(step("watch over what leaves sandboxes"))?;
+        let gate = doors.gate().cloned();
         let mut needed = vec![data.join("pool"), data.join("templates"), PathBuf::from("/usr")];
         needed.extend(config.template_folders.iter().cloned());
         let checkpoints =
@@ -440,11 +444,11 @@ impl Opened {
         let ground = Ground {
             cgroups,
             layers: Arc::new(layers),
-            router: Arc::new(Mutex::new(handle)),
+            doors,
             numbers: Arc::new(Mutex::new(numbers)),
         };
         let hello = Hello { stage: data.join("stage"), agent, needed, legacy };
-        Ok(Self { data, hello, ground: Arc::new(ground), router, dns, checkpoints, criu })
+        Ok(Self { data, hello, ground: Arc::new(ground), router, gate, egressed, checkpoints, criu })
     }
 }
 

@@ -8,47 +8,41 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 
+use atoll_model::policy::egress::Egress;
 use rustix::io::Errno;
 
 use crate::address::{ETH0_INDEX, GATEWAY, LAST_NUMBER, Link};
 use crate::error::LinkError;
-use crate::netlink::nft::{self, Change, Edit};
+use crate::netlink::nft::Transaction;
 use crate::netlink::route::{self, Arp, End, FoundLink, Veth};
-use crate::netlink::{Batch, Family, Socket};
-use crate::router::{CHANGES_AT_ONCE, set_keys};
-use crate::ruleset::{OPEN, OWN, TABLE};
+use crate::netlink::{Batch, Family, Socket, qdisc};
+use crate::router::CHANGES_AT_ONCE;
+use crate::ruleset::{BUDGETS, LIMITED, LISTED, NAMED, OPEN, TABLE};
+use elements::{Installed, Keys};
+
+mod elements;
+mod sweep;
+
+pub use sweep::Sweep;
 
 /// The group that doomed links are put in, to die together.
 const DOOMED_GROUP: u32 = 0x0061_746c;
-
-/// What a sandbox may reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// Everything but the host, sandboxes, private ranges, link-local and metadata.
-    AllowAll,
-    /// Nothing, not even DNS. Refused at once rather than left hanging.
-    DenyAll,
-}
-
-/// What a sweep found and did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sweep {
-    /// Links removed because nobody claimed them.
-    pub removed_links: Vec<Link>,
-    /// Elements removed for the same reason.
-    pub removed_elements: usize,
-    /// Claimed links that do not exist any more.
-    pub missing: Vec<Link>,
-}
 
 /// How far a link has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Reserved,
     Created,
-    Admitted(Policy),
+    Admitted,
     Detached,
+}
+
+/// A link in use.
+#[derive(Clone, Debug)]
+struct Held {
+    address: Ipv4Addr,
+    stage: Stage,
+    installed: Installed,
 }
 
 /// The netlink sockets of the router namespace and the book of links in use.
@@ -58,7 +52,7 @@ pub struct RouterHandle {
     nft: Socket,
     mtu: u32,
     next: u32,
-    held: HashMap<u32, (Ipv4Addr, Stage)>,
+    held: HashMap<u32, Held>,
     addresses: HashSet<Ipv4Addr>,
 }
 
@@ -75,7 +69,7 @@ impl RouterHandle {
             addresses: HashSet::new(),
         };
         for link in links.iter().filter_map(|found| Link::from_kernel(&found.name, &found.mac)) {
-            handle.hold(link, Stage::Detached);
+            handle.hold(link, Stage::Detached, Installed::default());
         }
         Ok(handle)
     }
@@ -98,7 +92,7 @@ impl RouterHandle {
                 continue;
             }
             let link = Link { number, address: wanted };
-            self.hold(link, Stage::Reserved);
+            self.hold(link, Stage::Reserved, Installed::default());
             return Ok(link);
         }
         Err(LinkError::Exhausted)
@@ -111,7 +105,7 @@ impl RouterHandle {
 
     /// Lets go of an address kept by [`RouterHandle::keep_address`]; needed right before it is reserved again.
     pub fn free_address(&mut self, address: Ipv4Addr) {
-        if !self.held.values().any(|(held, _)| *held == address) {
+        if !self.held.values().any(|held| held.address == address) {
             self.addresses.remove(&address);
         }
     }
@@ -119,9 +113,14 @@ impl RouterHandle {
     /// Makes the veth into the sandbox's namespace, its route and its elements.
     ///
     /// On an error nothing is left in the kernel; the number stays reserved until [`RouterHandle::release`].
-    pub fn attach(&mut self, link: Link, policy: Policy, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
+    pub fn attach(
+        &mut self,
+        link: Link,
+        egress: &Egress,
+        namespace: BorrowedFd<'_>,
+    ) -> Result<(), LinkError> {
         self.create_link(link, namespace)?;
-        if let Err(error) = self.admit(link, policy) {
+        if let Err(error) = self.shape(link, egress, namespace).and_then(|()| self.admit(link, egress)) {
             // The first error is the one to tell; a link that cannot be deleted now dies with its namespace.
             let _ = self.delete_links(&[link]);
             return Err(error);
@@ -148,7 +147,7 @@ impl RouterHandle {
         let answers = self.route.call(&mut batch).map_err(kernel("make the veth", link))?;
         let mut answers = answers.into_iter();
         answers.next().unwrap_or(Ok(())).map_err(kernel("make the veth", link))?;
-        self.hold(link, Stage::Created);
+        self.hold(link, Stage::Created, Installed::default());
         if let Some(Err(cause)) = answers.next() {
             let _ = self.delete_links(&[link]);
             return Err(kernel("add the route", link)(cause));
@@ -157,48 +156,75 @@ impl RouterHandle {
     }
 
     /// The second half of [`RouterHandle::attach`]: from here on the sandbox may send what its policy allows.
-    pub fn admit(&mut self, link: Link, policy: Policy) -> Result<(), LinkError> {
-        self.expect_stage(link, |stage| stage == Stage::Created)?;
+    pub fn admit(&mut self, link: Link, egress: &Egress) -> Result<(), LinkError> {
+        let before = self.expect_stage(link, |stage| stage == Stage::Created)?.installed.clone();
+        let wanted = Installed::of(egress);
         let keys = Keys::of(link);
-        let changes = [keys.own(Edit::Add), keys.open(Edit::Add)];
-        let count = if policy == Policy::AllowAll { 2 } else { 1 };
-        self.nft
-            .call_all(&mut nft::transaction(&changes[..count]))
-            .map_err(kernel("admit the sandbox", link))?;
-        self.hold(link, Stage::Admitted(policy));
+        let mut transaction = Transaction::new(TABLE);
+        keys.admit(&mut transaction);
+        keys.change(&mut transaction, &before, &wanted);
+        self.nft.call_all(&mut transaction.finish()).map_err(kernel("admit the sandbox", link))?;
+        // The rates are in force already, or nobody asked for any.
+        let Installed { up, down, .. } = before;
+        self.hold(link, Stage::Admitted, Installed { up, down, ..wanted });
         Ok(())
     }
 
-    /// Opens or closes a running sandbox, also for connections it already has.
-    pub fn set_policy(&mut self, link: Link, policy: Policy) -> Result<(), LinkError> {
-        let stage = self.expect_stage(link, |stage| matches!(stage, Stage::Admitted(_)))?;
-        if stage == Stage::Admitted(policy) {
-            return Ok(());
+    /// Changes what a running sandbox may reach, also for connections it already has: those that are still allowed go on.
+    pub fn set_policy(
+        &mut self,
+        link: Link,
+        egress: &Egress,
+        namespace: BorrowedFd<'_>,
+    ) -> Result<(), LinkError> {
+        let before = self.expect_stage(link, |stage| stage == Stage::Admitted)?.installed.clone();
+        let wanted = Installed::of(egress);
+        let mut transaction = Transaction::new(TABLE);
+        Keys::of(link).change(&mut transaction, &before, &wanted);
+        if !transaction.is_empty() {
+            self.nft.call_all(&mut transaction.finish()).map_err(kernel("change the policy", link))?;
         }
-        let keys = Keys::of(link);
-        let change = match policy {
-            Policy::AllowAll => keys.open(Edit::Add),
-            Policy::DenyAll => keys.open(Edit::Remove),
-        };
-        self.nft.call_all(&mut nft::transaction(&[change])).map_err(kernel("change the policy", link))?;
-        self.hold(link, Stage::Admitted(policy));
+        let Installed { up, down, .. } = before;
+        self.hold(link, Stage::Admitted, Installed { up, down, ..wanted });
+        self.shape(link, egress, namespace)
+    }
+
+    /// Brings the rates to what is wanted: into the sandbox at our end of the link, out of it at its own end, which nobody
+    /// inside may change.
+    fn shape(&mut self, link: Link, egress: &Egress, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
+        let wanted = Installed::of(egress);
+        let held = self.held.get_mut(&link.number).ok_or(LinkError::Unknown { number: link.number })?;
+        if held.installed.down != wanted.down {
+            set_rate(&mut self.route, link.index(), wanted.down)
+                .map_err(kernel("limit the rate to the sandbox", link))?;
+            held.installed.down = wanted.down;
+        }
+        if held.installed.up != wanted.up {
+            Socket::open_in(Family::Route, namespace)
+                .and_then(|mut inside| set_rate(&mut inside, ETH0_INDEX, wanted.up))
+                .map_err(kernel("limit the rate from the sandbox", link))?;
+            held.installed.up = wanted.up;
+        }
         Ok(())
     }
 
     /// Makes the sandbox unreachable, both ways, at once. The link itself stays until it is deleted or its namespace dies.
     pub fn detach(&mut self, link: Link) -> Result<(), LinkError> {
-        let stage = self.expect_stage(link, |_| true)?;
-        let keys = Keys::of(link);
-        let changes = [keys.own(Edit::Remove), keys.open(Edit::Remove)];
-        let present = match stage {
-            Stage::Reserved | Stage::Created | Stage::Detached => &changes[..0],
-            Stage::Admitted(Policy::DenyAll) => &changes[..1],
-            Stage::Admitted(Policy::AllowAll) => &changes[..],
-        };
-        if !present.is_empty() {
-            remove_elements(&mut self.nft, present).map_err(kernel("detach the sandbox", link))?;
+        let held = self.expect_stage(link, |_| true)?;
+        if held.stage == Stage::Admitted {
+            let installed = held.installed.clone();
+            let keys = Keys::of(link);
+            let mut transaction = Transaction::new(TABLE);
+            keys.expel(&mut transaction);
+            keys.change(&mut transaction, &installed, &Installed::default());
+            match self.nft.call_all(&mut transaction.finish()) {
+                // Something is gone already, so nothing was done: everything by itself, then.
+                Err(error) if is(&error, Errno::NOENT) => purge(&mut self.nft, &keys),
+                other => other,
+            }
+            .map_err(kernel("detach the sandbox", link))?;
         }
-        self.hold(link, Stage::Detached);
+        self.hold(link, Stage::Detached, Installed::default());
         Ok(())
     }
 
@@ -238,15 +264,15 @@ impl RouterHandle {
 
     /// Frees number and address of a detached link once the kernel no longer has it. `false`: it still has; ask again later.
     pub fn release(&mut self, link: Link) -> Result<bool, LinkError> {
-        let Some((_, stage)) = self.held.get(&link.number) else { return Ok(true) };
-        if matches!(stage, Stage::Admitted(_)) {
+        let Some(held) = self.held.get(&link.number) else { return Ok(true) };
+        if held.stage == Stage::Admitted {
             return Ok(false);
         }
         let mut batch = Batch::new();
         route::probe_link(&mut batch, link.index());
         match self.route.call_all(&mut batch) {
             Ok(()) => Ok(false),
-            Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
+            Err(error) if is(&error, Errno::NODEV) => {
                 self.let_go(link);
                 Ok(true)
             }
@@ -262,113 +288,81 @@ impl RouterHandle {
         Ok(found.iter().filter_map(|found| Link::from_kernel(&found.name, &found.mac)).collect())
     }
 
-    /// Adopts the links in `keep` as they stand and removes every other link and element.
-    pub fn sweep(&mut self, keep: &[Link]) -> io::Result<Sweep> {
-        let links: HashSet<Link> = self.list_links()?.into_iter().collect();
-        let own: HashSet<Vec<u8>> = set_keys(&mut self.nft, TABLE, OWN)?.into_iter().collect();
-        let open: HashSet<Vec<u8>> = set_keys(&mut self.nft, TABLE, OPEN)?.into_iter().collect();
-        let kept: HashSet<Link> = keep.iter().filter(|link| links.contains(link)).copied().collect();
-        let removed_elements = self.sweep_elements(&kept, &own, &open)?;
-        let doomed: Vec<Link> = links.difference(&kept).copied().collect();
-        for chunk in doomed.chunks(CHANGES_AT_ONCE) {
-            self.delete_chunk(chunk)?;
-        }
-        doomed.iter().for_each(|link| self.let_go(*link));
-        for link in kept {
-            let keys = Keys::of(link);
-            let stage = match (own.contains(&keys.own[..]), open.contains(&keys.open[..])) {
-                (true, true) => Stage::Admitted(Policy::AllowAll),
-                (true, false) => Stage::Admitted(Policy::DenyAll),
-                (false, _) => Stage::Created,
-            };
-            self.hold(link, stage);
-        }
-        let missing = keep.iter().filter(|link| !links.contains(link)).copied().collect();
-        Ok(Sweep { removed_links: doomed, removed_elements, missing })
-    }
-
-    /// Removes the elements of links that are not kept, and what opens a link that is not admitted.
-    fn sweep_elements(
-        &mut self,
-        kept: &HashSet<Link>,
-        own: &HashSet<Vec<u8>>,
-        open: &HashSet<Vec<u8>>,
-    ) -> io::Result<usize> {
-        let admitted: Vec<Keys> =
-            kept.iter().map(|link| Keys::of(*link)).filter(|keys| own.contains(&keys.own[..])).collect();
-        let kept_own: HashSet<&[u8]> = admitted.iter().map(|keys| &keys.own[..]).collect();
-        let kept_open: HashSet<&[u8]> = admitted.iter().map(|keys| &keys.open[..]).collect();
-        let stray_own = own.iter().filter(|key| !kept_own.contains(&key[..])).map(|key| (OWN, key));
-        let stray_open = open.iter().filter(|key| !kept_open.contains(&key[..])).map(|key| (OPEN, key));
-        let strays: Vec<Change<'_>> = stray_open
-            .chain(stray_own)
-            .map(|(set, key)| Change { table: TABLE, set, edit: Edit::Remove(key) })
-            .collect();
-        for chunk in strays.chunks(CHANGES_AT_ONCE) {
-            remove_elements(&mut self.nft, chunk)?;
-        }
-        Ok(strays.len())
-    }
-
-    fn hold(&mut self, link: Link, stage: Stage) {
-        self.held.insert(link.number, (link.address, stage));
+    fn hold(&mut self, link: Link, stage: Stage, installed: Installed) {
+        self.held.insert(link.number, Held { address: link.address, stage, installed });
         self.addresses.insert(link.address);
     }
 
     fn let_go(&mut self, link: Link) {
-        if let Some((address, _)) = self.held.remove(&link.number) {
-            self.addresses.remove(&address);
+        if let Some(held) = self.held.remove(&link.number) {
+            self.addresses.remove(&held.address);
         }
     }
 
-    fn expect_stage(&self, link: Link, fits: impl Fn(Stage) -> bool) -> Result<Stage, LinkError> {
+    fn expect_stage(&self, link: Link, fits: impl Fn(Stage) -> bool) -> Result<&Held, LinkError> {
         match self.held.get(&link.number) {
-            Some((address, stage)) if *address == link.address && fits(*stage) => Ok(*stage),
+            Some(held) if held.address == link.address && fits(held.stage) => Ok(held),
             _ => Err(LinkError::Unknown { number: link.number }),
         }
     }
 }
 
-/// The set keys of one link.
-struct Keys {
-    open: [u8; 16],
-    own: [u8; 20],
+fn set_rate(socket: &mut Socket, index: u32, bytes_per_s: Option<u64>) -> io::Result<()> {
+    let mut batch = Batch::new();
+    match bytes_per_s {
+        Some(rate) => {
+            qdisc::limit_rate(&mut batch, index, rate);
+            socket.call_all(&mut batch)
+        }
+        None => {
+            qdisc::unlimit_rate(&mut batch, index);
+            // There was none: after a restart that is not known.
+            socket.call_all(&mut batch).or_else(ignore(Errno::NOENT))
+        }
+    }
 }
 
-impl Keys {
-    fn of(link: Link) -> Self {
-        let open = nft::name_key(&link.name());
-        let mut own = [0u8; 20];
-        own[..16].copy_from_slice(&open);
-        own[16..].copy_from_slice(&link.address.octets());
-        Self { open, own }
-    }
-
-    fn open<'a>(&'a self, edit: impl Fn(&'a [u8]) -> Edit<'a>) -> Change<'a> {
-        Change { table: TABLE, set: OPEN, edit: edit(&self.open) }
-    }
-
-    fn own<'a>(&'a self, edit: impl Fn(&'a [u8]) -> Edit<'a>) -> Change<'a> {
-        Change { table: TABLE, set: OWN, edit: edit(&self.own) }
-    }
+/// Removes whatever there is of a link, in steps that may each find nothing.
+fn purge(socket: &mut Socket, keys: &Keys) -> io::Result<()> {
+    let steps: [&dyn Fn(&mut Transaction<'_>); 8] = [
+        &|step| keys.expel(step),
+        &|step| step.remove(OPEN, &keys.name),
+        &|step| step.remove(NAMED, &keys.name),
+        &|step| step.remove(LISTED, &keys.name),
+        &|step| step.remove(BUDGETS, &keys.name),
+        &|step| step.remove(LIMITED, &keys.address),
+        &|step| keys.remove_list(step),
+        &|step| keys.remove_budget(step),
+    ];
+    steps.into_iter().try_for_each(|put| {
+        let mut step = Transaction::new(TABLE);
+        put(&mut step);
+        socket.call_all(&mut step.finish()).or_else(ignore(Errno::NOENT))
+    })
 }
 
 /// Removes elements in one transaction; if one is not there, the others one by one.
-fn remove_elements(socket: &mut Socket, changes: &[Change<'_>]) -> io::Result<()> {
-    match socket.call_all(&mut nft::transaction(changes)) {
-        Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
-            changes.iter().try_for_each(|change| {
-                socket
-                    .call_all(&mut nft::transaction(std::slice::from_ref(change)))
-                    .or_else(ignore(Errno::NOENT))
-            })
-        }
+fn remove_elements(socket: &mut Socket, elements: &[(&str, &[u8])]) -> io::Result<()> {
+    let transaction = |elements: &[(&str, &[u8])]| {
+        let mut transaction = Transaction::new(TABLE);
+        elements.iter().for_each(|(set, key)| transaction.remove(set, key));
+        transaction.finish()
+    };
+    match socket.call_all(&mut transaction(elements)) {
+        Err(error) if is(&error, Errno::NOENT) => elements.iter().try_for_each(|element| {
+            let alone = socket.call_all(&mut transaction(std::slice::from_ref(element)));
+            alone.or_else(ignore(Errno::NOENT))
+        }),
         other => other,
     }
 }
 
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
 fn ignore(errno: Errno) -> impl Fn(io::Error) -> io::Result<()> {
-    move |error| if error.raw_os_error() == Some(errno.raw_os_error()) { Ok(()) } else { Err(error) }
+    move |error| if is(&error, errno) { Ok(()) } else { Err(error) }
 }
 
 fn kernel(step: &'static str, link: Link) -> impl Fn(io::Error) -> LinkError {

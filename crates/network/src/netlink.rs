@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use crate::netns;
 
 pub(crate) mod nft;
+pub(crate) mod qdisc;
 pub(crate) mod route;
 
 pub(crate) const F_REQUEST: u16 = 0x1;
@@ -20,6 +21,7 @@ pub(crate) const F_ACK: u16 = 0x4;
 pub(crate) const F_EXCL: u16 = 0x200;
 pub(crate) const F_REPLACE: u16 = 0x100;
 pub(crate) const F_CREATE: u16 = 0x400;
+pub(crate) const F_APPEND: u16 = 0x800;
 pub(crate) const F_DUMP: u16 = 0x300;
 const F_DUMP_INTR: u16 = 0x10;
 
@@ -249,6 +251,16 @@ impl Batch {
     pub(crate) fn close(&mut self, nest: Nest) {
         let len = u16::try_from(self.bytes.len() - nest.0).expect("nests of this crate are short");
         self.bytes[nest.0..nest.0 + 2].copy_from_slice(&len.to_ne_bytes());
+    }
+
+    /// Asks for an answer to the last message.
+    pub(crate) fn acknowledge_last(&mut self) {
+        let Some(start) = self.starts.last() else { return };
+        let flags = u16_at(&self.bytes, start + 6).unwrap_or_default();
+        if flags & F_ACK == 0 {
+            self.bytes[start + 6..start + 8].copy_from_slice(&(flags | F_ACK).to_ne_bytes());
+            self.acks += 1;
+        }
     }
 
     fn wants_ack(&self, number: usize) -> bool {

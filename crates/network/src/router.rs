@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::address::{Block, GATEWAY, UPLINK};
 use crate::error::RouterError;
 use crate::handle::RouterHandle;
-use crate::netlink::nft::{self, Change, Edit};
+use crate::netlink::nft::{self, Transaction};
 use crate::netlink::route::{self, Arp, End, FoundLink, Veth};
 use crate::netlink::{Batch, Family, Socket};
 use crate::ruleset::{self, FlowLimit};
@@ -257,7 +257,7 @@ pub(crate) fn set_keys(socket: &mut Socket, table: &str, set: &str) -> io::Resul
     )
 }
 
-/// LIMIT: acknowledgements of one transaction wait in the socket's buffer, which holds some two hundred.
+/// LIMIT: acknowledgements of one batch wait in the socket's buffer, which holds some two hundred.
 pub(crate) const CHANGES_AT_ONCE: usize = 64;
 
 fn replace(
@@ -267,10 +267,10 @@ fn replace(
     known: &[Vec<u8>],
     wanted: &[Vec<u8>],
 ) -> io::Result<()> {
-    let gone = known.iter().filter(|key| !wanted.contains(key)).map(|key| Edit::Remove(key));
-    let new = wanted.iter().filter(|key| !known.contains(key)).map(|key| Edit::Add(key));
-    let changes: Vec<Change<'_>> = new.chain(gone).map(|edit| Change { table, set, edit }).collect();
-    changes.chunks(CHANGES_AT_ONCE).try_for_each(|chunk| socket.call_all(&mut nft::transaction(chunk)))
+    let mut transaction = Transaction::new(table);
+    wanted.iter().filter(|key| !known.contains(key)).for_each(|key| transaction.add(set, key));
+    known.iter().filter(|key| !wanted.contains(key)).for_each(|key| transaction.remove(set, key));
+    if transaction.is_empty() { Ok(()) } else { socket.call_all(&mut transaction.finish()) }
 }
 
 fn delete_by_name(socket: &mut Socket, name: &str) -> io::Result<()> {

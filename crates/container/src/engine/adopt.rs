@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_model::{InstanceId, SandboxId, SnapshotId};
@@ -14,7 +14,6 @@ use atoll_provider::{Adopted, Fate, Known, ProviderError};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::instance::{self, Facts, Live};
-use super::provide::network;
 use super::reaper::{Ground, Remains};
 use super::snapshot::blocking;
 use super::{Inner, failed};
@@ -185,25 +184,23 @@ impl Inner {
         let place = self.place(&known.sandbox);
         place.set_live(Some((instance.clone(), Arc::clone(&live))));
         self.watch(Arc::clone(&live), &known.sandbox, instance);
-        let (cgroups, router) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.router));
-        let (layers, layer) = (Arc::clone(&self.ground.layers), known.sandbox.as_str().to_owned());
-        let (limits, policy) = (known.limits, network(&known.network));
+        let ground = Arc::clone(&self.ground);
+        let (sandbox, limits, egress) = (known.sandbox.clone(), known.limits, Arc::clone(&known.network));
         let stays = known.paused && self.stands_still(&live);
         let again = move || {
             // A create that was cut short may have left it frozen, and a dump that was cut short half frozen.
             if stays {
-                cgroups.freeze(&live.facts.cgroup)?
+                ground.cgroups.freeze(&live.facts.cgroup)?
             } else {
-                cgroups.thaw(&live.facts.cgroup)?
+                ground.cgroups.thaw(&live.facts.cgroup)?
             }
-            cgroups.set_limits(&live.facts.cgroup, &limits)?;
-            if layers.exists(&layer) {
-                layers.set_limit(&layer, u64::from(limits.disk_mib) << 20)?;
+            ground.cgroups.set_limits(&live.facts.cgroup, &limits)?;
+            if ground.layers.exists(sandbox.as_str()) {
+                ground.layers.set_limit(sandbox.as_str(), u64::from(limits.disk_mib) << 20)?;
             }
             match live.facts.link {
                 Some(link) => {
-                    let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
-                    router.set_policy(link, policy).map_err(io::Error::other)
+                    ground.doors.change(link, &sandbox, &egress, live.netns()).map_err(io::Error::other)
                 }
                 None => Ok(()),
             }
@@ -263,7 +260,7 @@ impl Ground {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
-        let swept = self.router.lock().unwrap_or_else(PoisonError::into_inner).sweep(links)?;
+        let swept = self.doors.router().sweep(links)?;
         if !swept.missing.is_empty() {
             tracing::warn!(missing = swept.missing.len(), "links of live sandboxes are gone");
         }

@@ -2,14 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use atoll_provider::{Booted, InstanceSpec, ProviderError};
 use rustix::thread::LinkNameSpaceType;
 
 use super::instance::Live;
 use super::pool::Ready;
-use super::provide::network;
 use super::{Inner, failed};
 
 const MIB: u64 = 1 << 20;
@@ -44,13 +43,10 @@ impl Inner {
         let link = self.router().reserve(None).map_err(failed("reserving an address"))?;
         ready.live.facts.link = Some(link);
         let netns = ready.live.netns().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
-        let (router, policy) = (Arc::clone(&self.ground.router), network(&spec.network));
+        let (ground, sandbox, egress) =
+            (Arc::clone(&self.ground), spec.sandbox.clone(), Arc::clone(&spec.network));
         let connect = self.hands.run(move || {
-            router
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .attach(link, policy, netns.as_fd())
-                .map_err(io::Error::other)?;
+            ground.doors.attach(link, &sandbox, &egress, netns.as_fd()).map_err(io::Error::other)?;
             atoll_network::setup_from_outside(netns.as_fd(), link.address).map_err(io::Error::other)
         });
         let personalise = self.personalise(ready, spec)?;

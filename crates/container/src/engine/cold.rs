@@ -12,8 +12,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_image::Template;
+use atoll_model::policy::egress::Egress;
 use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
-use atoll_network::{Link, Policy};
+use atoll_network::Link;
 use atoll_provider::{AGENT_PORT, InstanceSpec, Origin, ProviderError};
 use rustix::pipe::PipeFlags;
 use tokio::io::unix::AsyncFd;
@@ -86,8 +87,8 @@ pub(super) struct Plan {
     pub(super) layer: LayerPlan,
     pub(super) limits: Limits,
     pub(super) hostname: String,
-    /// `None`: no network yet.
-    pub(super) network: Option<Policy>,
+    /// What it may reach; without an owner it has no network yet.
+    pub(super) network: Arc<Egress>,
     /// Whose; `None`: nobody's yet.
     pub(super) owner: Option<(SandboxId, Arc<Place>)>,
 }
@@ -290,15 +291,13 @@ impl Inner {
         spawning: &Spawning,
         remains: &mut Remains,
     ) -> Result<Option<Link>, ProviderError> {
-        let Some(policy) = plan.network else { return Ok(None) };
+        let Some((sandbox, _)) = plan.owner.clone() else { return Ok(None) };
         let link = self.router().reserve(None).map_err(failed("reserving an address"))?;
         remains.link = Some(link);
-        let router = Arc::clone(&self.ground.router);
+        let (ground, egress) = (Arc::clone(&self.ground), Arc::clone(&plan.network));
         let netns = spawning.netns.try_clone().map_err(failed("copying a descriptor"))?;
-        let work = move || {
-            let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
-            router.attach(link, policy, netns.as_fd()).map_err(io::Error::other)
-        };
+        let work =
+            move || ground.doors.attach(link, &sandbox, &egress, netns.as_fd()).map_err(io::Error::other);
         self.hands.run(work).await.map_err(failed("connecting the network"))?;
         Ok(Some(link))
     }

@@ -330,7 +330,7 @@ impl Inner {
         // Its connections are closed by the kernel meanwhile, and their peers told; only then the link goes.
         let _ = tokio::time::timeout(DEAD_WITHIN, live.dead()).await;
         if let Some(link) = live.facts.link {
-            let _ = self.ground.router.lock().unwrap_or_else(PoisonError::into_inner).detach(link);
+            let _ = self.ground.doors.detach(link);
         }
         self.reaper.take(Remains {
             cgroup: Some(live.facts.cgroup.clone()),

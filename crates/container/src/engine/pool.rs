@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use atoll_image::Template;
 use atoll_model::InstanceId;
+use atoll_model::policy::egress::Egress;
 use atoll_provider::ProviderError;
 
 use super::cold::{LayerPlan, Plan};
@@ -116,7 +117,7 @@ impl Inner {
             layer: LayerPlan::Fresh(layer.clone()),
             limits: self.config.pool_limits,
             hostname: "sandbox".into(),
-            network: None,
+            network: Arc::new(Egress::closed()),
             owner: None,
         };
         let started = self.cold_start(&plan).await?;

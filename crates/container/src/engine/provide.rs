@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use atoll_image::{Template, TemplateError};
-use atoll_model::policy::egress::{Door, Egress};
+use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
 use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, Storage};
-use atoll_network::{DialError, Policy};
+use atoll_network::DialError;
 use atoll_provider::{
     Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, Known, Notice, Origin,
     Packed, Provider, ProviderError, RolledBack, Snapshotted, Target,
@@ -157,13 +157,12 @@ impl Provider for Engine {
     }
 
     async fn set_network(&self, target: &Target, egress: Arc<Egress>) -> Result<(), ProviderError> {
+        refuse_ipv6(&egress)?;
         let live = self.inner.live(target)?;
         let Some(link) = live.facts.link else { return Ok(()) };
-        let router = Arc::clone(&self.inner.ground.router);
-        let work = move || {
-            let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
-            router.set_policy(link, network(&egress)).map_err(std::io::Error::other)
-        };
+        let (ground, sandbox) = (Arc::clone(&self.inner.ground), target.sandbox.clone());
+        let work =
+            move || ground.doors.change(link, &sandbox, &egress, live.netns()).map_err(std::io::Error::other);
         self.inner.hands.run(work).await.map_err(failed("changing the network policy"))
     }
 
@@ -212,8 +211,9 @@ impl Provider for Engine {
         self.inner.adopt(known, snapshots).await
     }
 
-    fn authority(&self, _egress: &Egress) -> Option<String> {
-        None
+    fn authority(&self, egress: &Egress) -> Option<String> {
+        let seed = egress.seed.as_ref().filter(|_| !egress.changes.is_empty())?;
+        Some(atoll_network::authority(seed, "sandbox"))
     }
 
     fn egress(&self) -> broadcast::Receiver<Egressed> {
@@ -374,7 +374,7 @@ impl Inner {
             layer,
             limits: spec.limits,
             hostname: spec.hostname.clone(),
-            network: Some(network(&spec.network)),
+            network: Arc::clone(&spec.network),
             owner: Some((spec.sandbox.clone(), Arc::clone(place))),
         };
         let started = self.cold_start(&plan).await?;
@@ -383,6 +383,7 @@ impl Inner {
     }
 
     fn refuse_what_cannot_be(&self, spec: &InstanceSpec, files: Files) -> Result<(), ProviderError> {
+        refuse_ipv6(&spec.network)?;
         let layers = &self.ground.layers;
         if spec.storage == Storage::Disk && files == Files::Kept && !layers.exists(spec.sandbox.as_str()) {
             return Err(ProviderError::Gone { sandbox: spec.sandbox.clone() });
@@ -440,14 +441,14 @@ impl Inner {
         layer: Option<String>,
     ) -> Result<(), ProviderError> {
         live.expect_end();
-        let (router, cgroups) = (Arc::clone(&self.ground.router), Arc::clone(&self.ground.cgroups));
+        let ground = Arc::clone(&self.ground);
         let doomed = Arc::clone(live);
         let work = move || {
             if let Some(link) = doomed.facts.link {
                 // What matters is that it dies; a link that cannot be closed dies with its namespace.
-                let _ = router.lock().unwrap_or_else(PoisonError::into_inner).detach(link);
+                let _ = ground.doors.detach(link);
             }
-            let _ = cgroups.thaw(&doomed.facts.cgroup);
+            let _ = ground.cgroups.thaw(&doomed.facts.cgroup);
             doomed.kill()
         };
         let killed = self.hands.run(work).await.map_err(failed("ending the sandbox"));
@@ -470,10 +471,13 @@ impl Inner {
     }
 }
 
-/// The router's word for a policy.
-pub(super) fn network(egress: &Egress) -> Policy {
-    match egress.door {
-        Door::Open => Policy::AllowAll,
-        Door::Closed | Door::Listed => Policy::DenyAll,
+/// Sandboxes have no IPv6, and a range that is never reached must not be promised.
+pub(super) fn refuse_ipv6(egress: &Egress) -> Result<(), ProviderError> {
+    if egress.direct6.is_empty() {
+        return Ok(());
     }
+    Err(ProviderError::Unsupported {
+        what: "a network policy with IPv6 ranges in allow_cidrs".into(),
+        hint: "sandboxes reach the world by IPv4; leave the IPv6 ranges out".into(),
+    })
 }

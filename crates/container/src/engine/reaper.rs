@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_network::{Link, RouterHandle};
+use atoll_network::Link;
 use tokio::sync::{mpsc, watch};
 
+use super::doors::Doors;
 use super::instance;
 use crate::block::Numbers;
 use crate::cgroup::Cgroups;
@@ -37,7 +38,7 @@ pub(super) struct Remains {
 pub(super) struct Ground {
     pub(super) cgroups: Arc<dyn Cgroups>,
     pub(super) layers: Arc<Layers>,
-    pub(super) router: Arc<Mutex<RouterHandle>>,
+    pub(super) doors: Doors,
     pub(super) numbers: Arc<Mutex<Numbers>>,
 }
 
@@ -143,11 +144,11 @@ impl Ground {
             remains.snapshot = None;
         }
         if let Some(link) = remains.link {
-            let mut router = self.router.lock().unwrap_or_else(PoisonError::into_inner);
-            router.detach(link).or_else(|error| match error {
+            self.doors.detach(link).or_else(|error| match error {
                 atoll_network::LinkError::Unknown { .. } => Ok(()),
                 other => Err(io::Error::other(other)),
             })?;
+            let mut router = self.doors.router();
             if !router.release(link).map_err(io::Error::other)? {
                 if remains.tries < LINK_TRIES {
                     return Ok(false);

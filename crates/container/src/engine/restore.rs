@@ -12,8 +12,8 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_image::Template;
@@ -23,7 +23,6 @@ use atoll_provider::{Booted, InstanceSpec, ProviderError};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::instance::{self, Facts, Live};
-use super::provide::network;
 use super::reaper::Remains;
 use super::snapshot::blocking;
 use super::{Inner, Place, claim, failed};
@@ -128,6 +127,7 @@ impl Inner {
                 hint: "use storage on disk".into(),
             });
         }
+        super::provide::refuse_ipv6(&spec.network)?;
         let begun = Instant::now();
         self.criu()?;
         let manifest = self.verified(folder).await?;
@@ -283,13 +283,12 @@ impl Inner {
         let netns: OwnedFd = File::open(format!("/proc/{pid}/ns/net")).map_err(failed(step))?.into();
         let link = self.reserve_again(manifest).map_err(failed("reserving an address"))?;
         remains.link = Some(link);
-        let (router, policy) = (Arc::clone(&self.ground.router), network(&spec.network));
+        let (ground, sandbox, egress) =
+            (Arc::clone(&self.ground), spec.sandbox.clone(), Arc::clone(&spec.network));
         let inside = netns.try_clone().map_err(failed("copying a descriptor"))?;
         let earlier = earlier(manifest, link.address);
         let connect = move || {
-            let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
-            router.attach(link, policy, inside.as_fd()).map_err(io::Error::other)?;
-            drop(router);
+            ground.doors.attach(link, &sandbox, &egress, inside.as_fd()).map_err(io::Error::other)?;
             atoll_network::setup_from_outside(inside.as_fd(), link.address).map_err(io::Error::other)?;
             atoll_network::add_to_loopback(inside.as_fd(), &earlier).map_err(io::Error::other)
         };

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
@@ -383,7 +383,7 @@ impl Inner {
         let work = move || {
             if let Some(link) = doomed.facts.link {
                 // A link that can't be closed dies with its namespace.
-                let _ = ground.router.lock().unwrap_or_else(PoisonError::into_inner).detach(link);
+                let _ = ground.doors.detach(link);
             }
             ground.kill_all(&doomed.facts.cgroup)
         };

@@ -15,6 +15,8 @@ use super::instance::Live;
 const MEMORY_EVERY: Duration = Duration::from_millis(200);
 /// How often the pool's free space is looked at.
 const SPACE_EVERY: Duration = Duration::from_millis(200);
+/// How often the counters of flows are read.
+const FLOWS_EVERY: Duration = Duration::from_secs(1);
 /// How many of those pass between two looks at the host's addresses.
 const ADDRESSES_EVERY: u32 = 50;
 
@@ -76,6 +78,17 @@ fn machine_oom_kills() -> u64 {
     let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     line.and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// Writes down what passed without the gate, and what was refused.
+pub(super) async fn flows(engine: Weak<Inner>) {
+    let mut ticks = tokio::time::interval(FLOWS_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(engine) = engine.upgrade() else { return };
+        let _ = tokio::task::spawn_blocking(move || engine.ground.doors.write_down()).await;
+    }
 }
 
 /// Grows the pool in time and follows the host's addresses.

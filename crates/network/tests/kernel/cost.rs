@@ -3,7 +3,8 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use atoll_network::{Dialer, DialerConfig, Policy, child_setup, netns, setup_from_outside};
+use atoll_model::policy::egress::Egress;
+use atoll_network::{Dialer, DialerConfig, child_setup, netns, setup_from_outside};
 
 use crate::world::World;
 
@@ -43,7 +44,7 @@ fn attaching_is_cheap() {
         let namespace = netns::create().unwrap();
         let link = world.handle().reserve(None).unwrap();
         create.time(|| world.handle().create_link(link, namespace.as_fd())).unwrap();
-        admit.time(|| world.handle().admit(link, Policy::AllowAll)).unwrap();
+        admit.time(|| world.handle().admit(link, &Egress::open())).unwrap();
         if round % 2 == 0 {
             netns::run_in(namespace.as_fd(), || setup.time(|| child_setup(link.address))).unwrap().unwrap();
         } else {
@@ -52,9 +53,9 @@ fn attaching_is_cheap() {
         links.push(link);
         namespaces.push(namespace);
     }
-    for &link in &links {
-        close.time(|| world.handle().set_policy(link, Policy::DenyAll)).unwrap();
-        world.handle().set_policy(link, Policy::AllowAll).unwrap();
+    for (&link, namespace) in links.iter().zip(&namespaces) {
+        close.time(|| world.handle().set_policy(link, &Egress::closed(), namespace.as_fd())).unwrap();
+        world.handle().set_policy(link, &Egress::open(), namespace.as_fd()).unwrap();
         detach.time(|| world.handle().detach(link)).unwrap();
     }
     create.print("veth and route");

@@ -3,9 +3,12 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use atoll_network::{DnsForwarder, GATEWAY, Policy, Upstreams, netns};
+use atoll_model::SandboxId;
+use atoll_model::policy::egress::Egress;
+use atoll_network::{Fresh, GATEWAY, Gate, Upstreams, netns};
 
 use crate::world::{INTERNET, QUICK, Sandbox, World};
 
@@ -55,9 +58,14 @@ fn answer(question: &[u8], records: u16) -> Vec<u8> {
     bytes
 }
 
-/// Runs the forwarder as the server does: listening in the router, asking from the host.
-fn serve(world: &World, upstreams: Vec<SocketAddr>) -> tokio::sync::oneshot::Sender<()> {
-    let forwarder = DnsForwarder::bind(world.router().namespace(), Upstreams::fixed(upstreams)).unwrap();
+/// Runs the gate as the server does: listening in the router, asking from the host; every guest may do anything there.
+fn serve(world: &World, guests: &[&Sandbox], upstreams: Vec<SocketAddr>) -> tokio::sync::oneshot::Sender<()> {
+    let router = world.router().namespace();
+    let fresh = Arc::new(Fresh::open(router).unwrap());
+    let gate = Gate::bind(router, Upstreams::fixed(upstreams), fresh, Arc::new(|_, _| {})).unwrap();
+    for guest in guests {
+        gate.admit(guest.link, &SandboxId::from_entropy([7; 20]), Arc::new(Egress::open()));
+    }
     let host = world.host.try_clone().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
@@ -65,7 +73,7 @@ fn serve(world: &World, upstreams: Vec<SocketAddr>) -> tokio::sync::oneshot::Sen
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             tokio::select! {
-                result = forwarder.run() => panic!("{result:?}"),
+                result = gate.run() => panic!("{result:?}"),
                 _ = stopped => {}
             }
         });
@@ -105,8 +113,8 @@ fn ask_tcp(sandbox: &Sandbox) -> std::io::Result<Vec<u8>> {
 fn open_sandbox_resolves_names_over_udp_and_tcp() {
     let mut world = World::new();
     serve_names(&world);
-    let _stop = serve(&world, vec![(INTERNET, 53).into()]);
-    let sandbox = world.sandbox(Policy::AllowAll);
+    let sandbox = world.sandbox(&Egress::open());
+    let _stop = serve(&world, &[&sandbox], vec![(INTERNET, 53).into()]);
     assert_eq!(ask_udp(&sandbox, Duration::from_secs(3)).unwrap(), answer(QUESTION, 1));
     assert_eq!(ask_tcp(&sandbox).unwrap(), answer(QUESTION, 400));
 }
@@ -115,13 +123,13 @@ fn open_sandbox_resolves_names_over_udp_and_tcp() {
 fn closed_sandbox_gets_no_names() {
     let mut world = World::new();
     serve_names(&world);
-    let _stop = serve(&world, vec![(INTERNET, 53).into()]);
-    let sandbox = world.sandbox(Policy::DenyAll);
+    let sandbox = world.sandbox(&Egress::closed());
+    let _stop = serve(&world, &[&sandbox], vec![(INTERNET, 53).into()]);
     let started_at = Instant::now();
     assert!(ask_udp(&sandbox, Duration::from_secs(3)).is_err());
     assert!(ask_tcp(&sandbox).is_err());
     assert!(started_at.elapsed() < QUICK, "refusal took {:?}", started_at.elapsed());
-    world.handle().set_policy(sandbox.link, Policy::AllowAll).unwrap();
+    world.handle().set_policy(sandbox.link, &Egress::open(), sandbox.namespace.as_fd()).unwrap();
     assert!(ask_udp(&sandbox, Duration::from_secs(3)).is_ok());
 }
 
@@ -129,22 +137,26 @@ fn closed_sandbox_gets_no_names() {
 fn a_dead_name_server_is_passed_over_and_none_at_all_is_said() {
     let mut world = World::new();
     serve_names(&world);
-    let sandbox = world.sandbox(Policy::AllowAll);
+    let sandbox = world.sandbox(&Egress::open());
     {
-        let _stop = serve(&world, vec![(INTERNET, 5).into(), (INTERNET, 53).into()]);
+        let _stop = serve(&world, &[&sandbox], vec![(INTERNET, 5).into(), (INTERNET, 53).into()]);
         assert_eq!(ask_udp(&sandbox, Duration::from_secs(4)).unwrap(), answer(QUESTION, 1));
     }
-    let _stop = wait_and_serve(&world, vec![]);
+    let _stop = wait_and_serve(&world, &sandbox, vec![]);
     let failure = ask_udp(&sandbox, Duration::from_secs(3)).unwrap();
     assert_eq!(failure[3] & 0xf, 2, "SERVFAIL");
 }
 
-/// The first forwarder gives its port back a moment after it is told to stop.
-fn wait_and_serve(world: &World, upstreams: Vec<SocketAddr>) -> tokio::sync::oneshot::Sender<()> {
+/// The first gate gives its port back a moment after it is told to stop.
+fn wait_and_serve(
+    world: &World,
+    guest: &Sandbox,
+    upstreams: Vec<SocketAddr>,
+) -> tokio::sync::oneshot::Sender<()> {
     let started_at = Instant::now();
     while world.in_router(|| UdpSocket::bind((GATEWAY, 53)).is_err()) {
         assert!(started_at.elapsed() < Duration::from_secs(5));
         std::thread::sleep(Duration::from_millis(5));
     }
-    serve(world, upstreams)
+    serve(world, &[guest], upstreams)
 }

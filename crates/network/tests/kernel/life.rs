@@ -4,14 +4,15 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use atoll_network::{LinkError, Policy, Router, loopback_up, netns, network_facts, setup_from_outside};
+use atoll_model::policy::egress::Egress;
+use atoll_network::{LinkError, Router, loopback_up, netns, network_facts, setup_from_outside};
 
 use crate::world::{INTERNET, TCP_PORT, World, ip};
 
 #[test]
 fn router_is_found_again_after_a_crash_and_sandboxes_go_on() {
     let mut world = World::new();
-    let (open, closed) = (world.sandbox(Policy::AllowAll), world.sandbox(Policy::DenyAll));
+    let (open, closed) = (world.sandbox(&Egress::open()), world.sandbox(&Egress::closed()));
     let inode = std::fs::metadata(&world.config.pin).unwrap().ino();
     world.crash();
     open.assert_reaches_internet();
@@ -22,7 +23,7 @@ fn router_is_found_again_after_a_crash_and_sandboxes_go_on() {
     open.assert_reaches_internet();
     closed.assert_refused(INTERNET, TCP_PORT);
     // The policies were adopted as they stood.
-    world.handle().set_policy(closed.link, Policy::AllowAll).unwrap();
+    world.handle().set_policy(closed.link, &Egress::open(), closed.namespace.as_fd()).unwrap();
     closed.assert_reaches_internet();
     world.handle().detach(open.link).unwrap();
     open.assert_unreachable(INTERNET, TCP_PORT);
@@ -36,7 +37,7 @@ fn half_made_routers_are_completed() {
     world.crash();
     world.in_host(|| ip(&format!("link del {name}")));
     world.open();
-    world.sandbox(Policy::AllowAll).assert_reaches_internet();
+    world.sandbox(&Egress::open()).assert_reaches_internet();
     // A crash before the pin was mounted: an empty file, and the uplink of a router that died.
     let old = world.router.take().unwrap();
     world.crash();
@@ -44,15 +45,15 @@ fn half_made_routers_are_completed() {
     assert!(status.success());
     drop(old);
     world.open();
-    world.sandbox(Policy::AllowAll).assert_reaches_internet();
+    world.sandbox(&Egress::open()).assert_reaches_internet();
 }
 
 #[test]
 fn sweep_removes_what_nobody_claims() {
     let mut world = World::new();
-    let kept = world.sandbox(Policy::AllowAll);
-    let lost: Vec<_> = (0..70).map(|_| world.sandbox(Policy::AllowAll)).collect();
-    let vanished = world.sandbox(Policy::AllowAll);
+    let kept = world.sandbox(&Egress::open());
+    let lost: Vec<_> = (0..70).map(|_| world.sandbox(&Egress::open())).collect();
+    let vanished = world.sandbox(&Egress::open());
     world.crash();
     world.open();
     drop(netns::run_in(world.router().namespace(), || ip(&format!("link del {}", vanished.link.name()))));
@@ -79,7 +80,7 @@ fn sweep_removes_what_nobody_claims() {
 #[test]
 fn numbers_and_addresses_come_back_only_when_the_kernel_is_done() {
     let mut world = World::new();
-    let sandbox = world.sandbox(Policy::AllowAll);
+    let sandbox = world.sandbox(&Egress::open());
     let link = sandbox.link;
     assert!(matches!(world.handle().reserve(Some(link.address)), Err(LinkError::AddressInUse { .. })));
     assert!(matches!(world.handle().reserve(Some(INTERNET)), Err(LinkError::NotASandboxAddress { .. })));
@@ -99,14 +100,14 @@ fn numbers_and_addresses_come_back_only_when_the_kernel_is_done() {
 #[test]
 fn restored_sandbox_gets_its_old_address_back() {
     let mut world = World::new();
-    let first = world.sandbox(Policy::AllowAll);
+    let first = world.sandbox(&Egress::open());
     world.handle().delete_links(&[first.link]).unwrap();
     world.handle().keep_address(first.link.address);
     assert!(world.handle().reserve(Some(first.link.address)).is_err());
     world.handle().free_address(first.link.address);
     let link = world.handle().reserve(Some(first.link.address)).unwrap();
     let namespace = netns::create().unwrap();
-    world.handle().attach(link, Policy::AllowAll, namespace.as_fd()).unwrap();
+    world.handle().attach(link, &Egress::open(), namespace.as_fd()).unwrap();
     setup_from_outside(namespace.as_fd(), link.address).unwrap();
     crate::world::Sandbox { namespace, link }.assert_reaches_internet();
 }
@@ -120,7 +121,7 @@ fn pool_instance_has_only_loopback_until_it_is_claimed() {
     let sandbox = crate::world::Sandbox { namespace, link };
     assert!(sandbox.ask(INTERNET, TCP_PORT).is_err());
     let home = std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
-    world.handle().attach(link, Policy::AllowAll, sandbox.namespace.as_fd()).unwrap();
+    world.handle().attach(link, &Egress::open(), sandbox.namespace.as_fd()).unwrap();
     setup_from_outside(sandbox.namespace.as_fd(), link.address).unwrap();
     assert_eq!(std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino(), home);
     sandbox.assert_reaches_internet();
@@ -141,7 +142,7 @@ fn a_namespace_that_belongs_to_another_user_namespace_is_attached_and_set_up() {
     let namespace = std::fs::File::open(format!("{path}/net")).unwrap().into();
     let link = world.handle().reserve(None).unwrap();
     let sandbox = crate::world::Sandbox { namespace, link };
-    world.handle().attach(link, Policy::AllowAll, sandbox.namespace.as_fd()).unwrap();
+    world.handle().attach(link, &Egress::open(), sandbox.namespace.as_fd()).unwrap();
     setup_from_outside(sandbox.namespace.as_fd(), link.address).unwrap();
     sandbox.assert_reaches_internet();
     holder.kill().unwrap();
@@ -163,13 +164,13 @@ fn teardown_leaves_nothing_and_may_be_followed_by_a_new_start() {
         assert!(!String::from_utf8(rules.stdout).unwrap().contains(&table));
     });
     world.open();
-    world.sandbox(Policy::AllowAll).assert_reaches_internet();
+    world.sandbox(&Egress::open()).assert_reaches_internet();
 }
 
 #[test]
 fn doctor_finds_a_foreign_drop_and_its_line_opens_the_way() {
     let mut world = World::new();
-    let sandbox = world.sandbox(Policy::AllowAll);
+    let sandbox = world.sandbox(&Egress::open());
     let block = world.config.block;
     assert_eq!(world.in_host(|| network_facts(block)).foreign_drops, []);
     let nft = |line: &str| {
@@ -192,7 +193,7 @@ fn doctor_finds_a_foreign_drop_and_its_line_opens_the_way() {
 #[test]
 fn the_launcher_may_live_in_the_router_namespace() {
     let mut world = World::new();
-    let sandbox = world.sandbox(Policy::DenyAll);
+    let sandbox = world.sandbox(&Egress::closed());
     let router = world.router.take().unwrap();
     let mut handle = world.handle.take().unwrap();
     std::thread::scope(|scope| {
@@ -202,7 +203,7 @@ fn the_launcher_may_live_in_the_router_namespace() {
             let there =
                 std::fs::metadata(format!("/proc/self/fd/{}", router.namespace().as_raw_fd())).unwrap().ino();
             assert_eq!(here, there);
-            handle.set_policy(sandbox.link, Policy::AllowAll).unwrap();
+            handle.set_policy(sandbox.link, &Egress::open(), sandbox.namespace.as_fd()).unwrap();
         });
     });
     world.router = Some(router);

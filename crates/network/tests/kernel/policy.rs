@@ -5,14 +5,15 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use atoll_network::{Policy, netns};
+use atoll_model::policy::egress::Egress;
+use atoll_network::netns;
 
 use crate::world::{INTERNET, TCP_PORT, World};
 
 #[test]
 fn deny_all_is_refused_quickly_however_often_it_is_tried() {
     let mut world = World::new();
-    let sandbox = world.sandbox(Policy::DenyAll);
+    let sandbox = world.sandbox(&Egress::closed());
     for _ in 0..20 {
         sandbox.assert_refused(INTERNET, TCP_PORT);
     }
@@ -21,12 +22,12 @@ fn deny_all_is_refused_quickly_however_often_it_is_tried() {
 #[test]
 fn policy_changes_while_the_sandbox_runs() {
     let mut world = World::new();
-    let (sandbox, witness) = (world.sandbox(Policy::DenyAll), world.sandbox(Policy::AllowAll));
+    let (sandbox, witness) = (world.sandbox(&Egress::closed()), world.sandbox(&Egress::open()));
     sandbox.assert_refused(INTERNET, TCP_PORT);
-    world.handle().set_policy(sandbox.link, Policy::AllowAll).unwrap();
+    world.handle().set_policy(sandbox.link, &Egress::open(), sandbox.namespace.as_fd()).unwrap();
     sandbox.assert_reaches_internet();
-    world.handle().set_policy(sandbox.link, Policy::AllowAll).unwrap();
-    world.handle().set_policy(sandbox.link, Policy::DenyAll).unwrap();
+    world.handle().set_policy(sandbox.link, &Egress::open(), sandbox.namespace.as_fd()).unwrap();
+    world.handle().set_policy(sandbox.link, &Egress::closed(), sandbox.namespace.as_fd()).unwrap();
     sandbox.assert_refused(INTERNET, TCP_PORT);
     witness.assert_reaches_internet();
 }
@@ -34,7 +35,7 @@ fn policy_changes_while_the_sandbox_runs() {
 #[test]
 fn closing_cuts_connections_that_exist() {
     let mut world = World::new();
-    let sandbox = world.sandbox(Policy::AllowAll);
+    let sandbox = world.sandbox(&Egress::open());
     let listener = netns::run_in(world.internet.as_fd(), || TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8090)))
         .unwrap()
         .unwrap();
@@ -50,7 +51,7 @@ fn closing_cuts_connections_that_exist() {
     inside.write_all(b"a").unwrap();
     outside.read_exact(&mut byte).unwrap();
 
-    world.handle().set_policy(sandbox.link, Policy::DenyAll).unwrap();
+    world.handle().set_policy(sandbox.link, &Egress::closed(), sandbox.namespace.as_fd()).unwrap();
     outside.write_all(b"b").unwrap();
     assert!(inside.read_exact(&mut byte).is_err(), "a closed sandbox still hears the internet");
     let _ = inside.write_all(b"c");
@@ -60,7 +61,7 @@ fn closing_cuts_connections_that_exist() {
 #[test]
 fn detached_sandbox_is_unreachable_and_its_link_goes_later() {
     let mut world = World::new();
-    let (sandbox, witness) = (world.sandbox(Policy::AllowAll), world.sandbox(Policy::AllowAll));
+    let (sandbox, witness) = (world.sandbox(&Egress::open()), world.sandbox(&Egress::open()));
     sandbox.assert_reaches_internet();
     world.handle().detach(sandbox.link).unwrap();
     sandbox.assert_unreachable(INTERNET, TCP_PORT);

@@ -3,7 +3,8 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
-use atoll_network::{GATEWAY, Policy};
+use atoll_model::policy::egress::Egress;
+use atoll_network::GATEWAY;
 
 use crate::world::{FORBIDDEN, HOST_PORT, HOST_WAN, INTERNET, TCP_PORT, UDP_PORT, World, ask, ip};
 
@@ -11,14 +12,14 @@ use crate::world::{FORBIDDEN, HOST_PORT, HOST_WAN, INTERNET, TCP_PORT, UDP_PORT,
 fn open_sandbox_reaches_the_internet_through_both_translations() {
     for everywhere in [false, true] {
         let mut world = World::with_forwarding(everywhere);
-        world.sandbox(Policy::AllowAll).assert_reaches_internet();
+        world.sandbox(&Egress::open()).assert_reaches_internet();
     }
 }
 
 #[test]
 fn private_link_local_and_metadata_addresses_are_refused() {
     let mut world = World::new();
-    let sandbox = world.sandbox(Policy::AllowAll);
+    let sandbox = world.sandbox(&Egress::open());
     for &address in FORBIDDEN {
         // The host gets an answer there, so only our rules stand between.
         assert!(world.in_host(|| ask(address, TCP_PORT)).is_ok(), "{address}");
@@ -33,7 +34,7 @@ fn private_link_local_and_metadata_addresses_are_refused() {
 #[test]
 fn the_host_is_not_reachable_by_any_of_its_addresses() {
     let mut world = World::new();
-    let sandbox = world.sandbox(Policy::AllowAll);
+    let sandbox = world.sandbox(&Egress::open());
     let block = world.config.block;
     sandbox.assert_refused(HOST_WAN, HOST_PORT);
     sandbox.assert_refused(block.host_address(), HOST_PORT);
@@ -55,10 +56,14 @@ fn the_host_is_not_reachable_by_any_of_its_addresses() {
 #[test]
 fn the_host_is_not_reachable_even_if_every_rule_in_the_router_is_lost() {
     let mut world = World::new();
-    let sandbox = world.sandbox(Policy::AllowAll);
+    let sandbox = world.sandbox(&Egress::open());
     let block = world.config.block;
     world.in_router(|| {
-        assert!(ask(INTERNET, TCP_PORT).is_err(), "the router itself has no business on the internet");
+        // The gate speaks from here, and only to the internet.
+        assert!(ask(INTERNET, TCP_PORT).is_ok());
+        for address in [block.host_address(), HOST_WAN, crate::world::FORBIDDEN[3]] {
+            assert!(ask(address, HOST_PORT).is_err(), "{address}");
+        }
         assert!(std::process::Command::new("nft").args(["flush", "ruleset"]).status().unwrap().success());
         // What the host forwards still passes, so that the way is open and only the host's own table stands.
         assert!(ask(INTERNET, TCP_PORT).is_ok());
@@ -73,7 +78,7 @@ fn the_host_is_not_reachable_even_if_every_rule_in_the_router_is_lost() {
 #[test]
 fn sandboxes_do_not_reach_each_other() {
     let mut world = World::new();
-    let (one, other) = (world.sandbox(Policy::AllowAll), world.sandbox(Policy::AllowAll));
+    let (one, other) = (world.sandbox(&Egress::open()), world.sandbox(&Egress::open()));
     crate::world::serve_tcp(std::os::fd::AsFd::as_fd(&other.namespace), 9000);
     assert!(other.ask(other.link.address, 9000).is_ok());
     one.assert_refused(other.link.address, 9000);
@@ -90,7 +95,7 @@ fn sandboxes_do_not_reach_each_other() {
 #[test]
 fn a_forged_source_address_is_dropped() {
     let mut world = World::new();
-    let (forger, victim) = (world.sandbox(Policy::AllowAll), world.sandbox(Policy::AllowAll));
+    let (forger, victim) = (world.sandbox(&Egress::open()), world.sandbox(&Egress::open()));
     // The kernel's own source check would drop it as well; here only our rule stands.
     world.in_router(|| {
         for interface in ["all".to_owned(), forger.link.name(), victim.link.name()] {
@@ -114,7 +119,7 @@ fn a_forged_source_address_is_dropped() {
 #[test]
 fn ipv6_is_dropped_even_where_the_router_would_forward_it() {
     let mut world = World::new();
-    let (one, other) = (world.sandbox(Policy::AllowAll), world.sandbox(Policy::AllowAll));
+    let (one, other) = (world.sandbox(&Egress::open()), world.sandbox(&Egress::open()));
     let addresses = one.inside(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap());
     assert!(!addresses.contains("eth0"), "eth0 has an IPv6 address: {addresses}");
     for (sandbox, net) in [(&one, "fd01"), (&other, "fd02")] {
@@ -191,9 +196,9 @@ fn two_servers_on_one_host_do_not_meet() {
     let namespace = atoll_network::netns::create().unwrap();
     let inside = std::os::fd::AsFd::as_fd(&namespace);
     let link = handle.reserve(None).unwrap();
-    handle.attach(link, Policy::AllowAll, inside).unwrap();
+    handle.attach(link, &Egress::open(), inside).unwrap();
     atoll_network::setup_from_outside(inside, link.address).unwrap();
-    let sandbox = first.sandbox(Policy::AllowAll);
+    let sandbox = first.sandbox(&Egress::open());
     sandbox.assert_reaches_internet();
     let seen = atoll_network::netns::run_in(inside, || ask(INTERNET, TCP_PORT)).unwrap().unwrap();
     assert!(seen.starts_with(&format!("{HOST_WAN}:")));
@@ -204,7 +209,7 @@ fn two_servers_on_one_host_do_not_meet() {
 #[test]
 fn one_sandbox_cannot_fill_the_connection_table() {
     let mut world = World::new();
-    let (flooder, witness) = (world.sandbox(Policy::AllowAll), world.sandbox(Policy::AllowAll));
+    let (flooder, witness) = (world.sandbox(&Egress::open()), world.sandbox(&Egress::open()));
     flooder.inside(|| {
         let socket = UdpSocket::bind((flooder.link.address, 0)).unwrap();
         for port in 10_000..16_000 {

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use atoll_network::{Block, Link, Policy, Router, RouterConfig, RouterHandle, child_setup, netns};
+use atoll_model::policy::egress::Egress;
+use atoll_network::{Block, Link, Router, RouterConfig, RouterHandle, child_setup, netns};
 use tempfile::TempDir;
 
 pub(crate) const INTERNET: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
@@ -92,10 +93,10 @@ impl World {
         self.handle.as_mut().unwrap()
     }
 
-    pub(crate) fn sandbox(&mut self, policy: Policy) -> Sandbox {
+    pub(crate) fn sandbox(&mut self, egress: &Egress) -> Sandbox {
         let namespace = netns::create().unwrap();
         let link = self.handle().reserve(None).unwrap();
-        self.handle().attach(link, policy, namespace.as_fd()).unwrap();
+        self.handle().attach(link, egress, namespace.as_fd()).unwrap();
         netns::run_in(namespace.as_fd(), || child_setup(link.address)).unwrap().unwrap();
         Sandbox { namespace, link }
     }

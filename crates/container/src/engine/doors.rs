@@ -1,0 +1,127 @@
+//! Everything between sandboxes and the world: packets in the router, names at the gate, and what is written down about both.
+//!
+//! One place, so that router, gate and log never disagree about whose a link is. It decides nothing: the policy it is
+//! given is compiled already.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_model::policy::egress::Egress;
+use atoll_model::{EgressRecord, SandboxId};
+use atoll_network::{Flows, Fresh, Gate, Link, LinkError, Router, RouterHandle, Upstreams};
+use atoll_provider::Egressed;
+use tokio::sync::broadcast;
+
+/// The doors of all sandboxes.
+pub(super) struct Doors {
+    router: Mutex<RouterHandle>,
+    /// `None`: its ports are taken by somebody else, and sandboxes reach addresses only.
+    gate: Option<Gate>,
+    flows: Flows,
+    egressed: broadcast::Sender<Egressed>,
+}
+
+impl fmt::Debug for Doors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Doors").field("router", &self.router).finish_non_exhaustive()
+    }
+}
+
+impl Doors {
+    pub(super) fn open(
+        router: &Router,
+        handle: RouterHandle,
+        upstreams: Upstreams,
+        egressed: broadcast::Sender<Egressed>,
+    ) -> io::Result<Self> {
+        let fresh = Fresh::open(router.namespace())?;
+        let flows = Flows::open(router.namespace())?;
+        let told = egressed.clone();
+        // Nobody listens: nobody wants to know.
+        let log = move |sandbox: &SandboxId, record: EgressRecord| {
+            let _ = told.send(Egressed { sandbox: sandbox.clone(), record });
+        };
+        let gate = Gate::bind(router.namespace(), upstreams, Arc::new(fresh), Arc::new(log))
+            .inspect_err(|cause| tracing::error!(%cause, "no names for sandboxes"))
+            .ok();
+        Ok(Self { router: Mutex::new(handle), gate, flows, egressed })
+    }
+
+    pub(super) fn gate(&self) -> Option<&Gate> {
+        self.gate.as_ref()
+    }
+
+    pub(super) fn router(&self) -> MutexGuard<'_, RouterHandle> {
+        self.router.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connects a sandbox. On an error it is as if nothing had been tried, but for the number.
+    pub(super) fn attach(
+        &self,
+        link: Link,
+        sandbox: &SandboxId,
+        egress: &Arc<Egress>,
+        namespace: BorrowedFd<'_>,
+    ) -> Result<(), LinkError> {
+        let mut router = self.router();
+        // Its first packet may be a question.
+        self.admit(link, sandbox, egress);
+        router.attach(link, egress, namespace).inspect_err(|_| self.dismiss(link))
+    }
+
+    /// Changes what a connected sandbox may reach.
+    pub(super) fn change(
+        &self,
+        link: Link,
+        sandbox: &SandboxId,
+        egress: &Arc<Egress>,
+        namespace: BorrowedFd<'_>,
+    ) -> Result<(), LinkError> {
+        let mut router = self.router();
+        router.set_policy(link, egress, namespace)?;
+        // Under the router's lock: a sandbox that is just being detached is not let in again.
+        self.admit(link, sandbox, egress);
+        Ok(())
+    }
+
+    /// Makes a sandbox unreachable, both ways.
+    pub(super) fn detach(&self, link: Link) -> Result<(), LinkError> {
+        let mut router = self.router();
+        match router.detach(link) {
+            // Its address may be another's by now.
+            Err(error @ LinkError::Unknown { .. }) => Err(error),
+            other => {
+                self.dismiss(link);
+                other
+            }
+        }
+    }
+
+    /// Reads what the kernel has counted and tells what is new. Call about once a second.
+    pub(super) fn write_down(&self) {
+        match self.flows.read() {
+            Ok(records) => {
+                for (sandbox, record) in records {
+                    let _ = self.egressed.send(Egressed { sandbox, record });
+                }
+            }
+            Err(cause) => tracing::warn!(%cause, "the counters of flows can't be read"),
+        }
+    }
+
+    fn admit(&self, link: Link, sandbox: &SandboxId, egress: &Arc<Egress>) {
+        if let Some(gate) = &self.gate {
+            gate.admit(link, sandbox, Arc::clone(egress));
+        }
+        self.flows.admit(link, sandbox, Arc::clone(egress));
+    }
+
+    fn dismiss(&self, link: Link) {
+        if let Some(gate) = &self.gate {
+            gate.dismiss(link);
+        }
+        self.flows.dismiss(link);
+    }
+}

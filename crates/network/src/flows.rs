@@ -1,0 +1,301 @@
+//! Records of what passes without the gate, and of what is refused: the kernel counts, this reads about once a second.
+//!
+//! ```text
+//! sets sent, got, refused ── read: what is new since the last time ── per destination ──► one record, or none
+//! ```
+//!
+//! A destination is told of when it is first seen, when it falls silent, and every ten seconds in between; never per packet.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use atoll_model::policy::egress::Egress;
+use atoll_model::{EgressRecord, EgressVerdict, EgressWhat, SandboxId};
+
+use crate::address::Link;
+use crate::netlink::nft::{self, Counted};
+use crate::netlink::{Family, Socket};
+use crate::ruleset::{GOT, REFUSED, SENT, TABLE, Why};
+
+mod rule;
+
+/// How often a destination that goes on is told of.
+const AGAIN_AFTER: Duration = Duration::from_secs(10);
+/// LIMIT: records of one sandbox per reading; what is beyond is added up in one.
+const RECORDS_AT_ONCE: usize = 200;
+/// A destination is forgotten when it was missing this often: a reading may be disturbed by a change.
+const FORGET_AFTER: u32 = 3;
+
+/// The reader of the kernel's counters, and the book of who is who.
+#[derive(Debug)]
+pub struct Flows {
+    /// By address.
+    who: Mutex<HashMap<Ipv4Addr, Who>>,
+    book: Mutex<Book>,
+}
+
+#[derive(Clone, Debug)]
+struct Who {
+    sandbox: SandboxId,
+    egress: Arc<Egress>,
+    /// Its link is gone: what is left to tell is told, and then it is forgotten.
+    leaves: bool,
+}
+
+#[derive(Debug)]
+struct Book {
+    socket: Socket,
+    seen: HashMap<Destination, Seen>,
+}
+
+/// What is counted by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Destination {
+    sandbox: Ipv4Addr,
+    address: Ipv4Addr,
+    protocol: u8,
+    port: u16,
+    /// Zero: it passed.
+    mark: u32,
+}
+
+/// What is known about a destination.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// The kernel's figures at the last reading.
+    sent: Counted,
+    got: Counted,
+    /// What has not been told yet.
+    untold_sent: u64,
+    untold_got: u64,
+    untold_packets: u64,
+    /// Nothing came since the reading before.
+    is_silent: bool,
+    told_at: Option<Instant>,
+    missed: u32,
+}
+
+impl Flows {
+    /// Opens a socket in the router namespace. What is counted there already is not told again.
+    pub fn open(router: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut book = Book { socket: Socket::open_in(Family::Netfilter, router)?, seen: HashMap::new() };
+        book.read()?;
+        let now = Instant::now();
+        for seen in book.seen.values_mut() {
+            *seen = Seen { sent: seen.sent, got: seen.got, told_at: Some(now), ..Seen::default() };
+        }
+        Ok(Self { who: Mutex::default(), book: Mutex::new(book) })
+    }
+
+    /// Says whose a link is and which policy is in force.
+    pub fn admit(&self, link: Link, sandbox: &SandboxId, egress: Arc<Egress>) {
+        let who = Who { sandbox: sandbox.clone(), egress, leaves: false };
+        self.who.lock().unwrap_or_else(PoisonError::into_inner).insert(link.address, who);
+    }
+
+    /// Says that a link is gone. What it did last is in the next reading.
+    pub fn dismiss(&self, link: Link) {
+        let mut who = self.who.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(who) = who.get_mut(&link.address) {
+            who.leaves = true;
+        }
+    }
+
+    /// Reads the counters and tells what is new. Takes a millisecond or so per ten thousand destinations.
+    pub fn read(&self) -> io::Result<Vec<(SandboxId, EgressRecord)>> {
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked: HashMap<Ipv4Addr, Who> = self.who.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        book.read()?;
+        let records = book.tell(&asked);
+        // Forgotten only if nobody was admitted with this address meanwhile.
+        let gone = |address: &Ipv4Addr| asked.get(address).is_some_and(|who| who.leaves);
+        book.seen.retain(|destination, _| !gone(&destination.sandbox));
+        self.who
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|address, who| !(who.leaves && gone(address)));
+        Ok(records)
+    }
+}
+
+impl Book {
+    fn read(&mut self) -> io::Result<()> {
+        for seen in self.seen.values_mut() {
+            seen.missed += 1;
+            seen.is_silent = true;
+        }
+        let Self { socket, seen } = self;
+        for set in [SENT, REFUSED, GOT] {
+            // Disturbed by a change or not: what was missed now is there the next time.
+            socket.dump(&mut nft::dump_elements(TABLE, set), |message| {
+                nft::read_counted(message, |key, counted| {
+                    let Some(destination) = Destination::from_key(key) else { return };
+                    // Answers alone, to something long forgotten, are not worth a record.
+                    match set {
+                        GOT => seen.get_mut(&destination).into_iter().for_each(|seen| seen.receive(counted)),
+                        _ => seen.entry(destination).or_default().send(counted),
+                    }
+                });
+            })?;
+        }
+        seen.retain(|_, seen| seen.missed <= FORGET_AFTER);
+        Ok(())
+    }
+
+    fn tell(&mut self, asked: &HashMap<Ipv4Addr, Who>) -> Vec<(SandboxId, EgressRecord)> {
+        let (now, at_ms) = (Instant::now(), now_ms());
+        let mut records = Vec::new();
+        let mut counts: HashMap<Ipv4Addr, usize> = HashMap::new();
+        let mut beyond: HashMap<(Ipv4Addr, bool), EgressRecord> = HashMap::new();
+        for (destination, seen) in &mut self.seen {
+            let Some(who) = asked.get(&destination.sandbox) else { continue };
+            if !(seen.is_due(now) || (who.leaves && seen.untold_packets > 0)) {
+                continue;
+            }
+            let (verdict, rule) = rule::of(&who.egress, destination);
+            let passed = verdict == EgressVerdict::Allowed;
+            // What was refused did not leave.
+            let (sent, received) = if passed { (seen.untold_sent, seen.untold_got) } else { (0, 0) };
+            seen.told(now);
+            let count = counts.entry(destination.sandbox).or_default();
+            *count += 1;
+            if *count > RECORDS_AT_ONCE {
+                let more = beyond
+                    .entry((destination.sandbox, passed))
+                    .or_insert_with(|| rule::of_many(at_ms, verdict));
+                more.sent += sent;
+                more.received += received;
+                continue;
+            }
+            let record = EgressRecord {
+                at_ms,
+                what: EgressWhat::Flow,
+                verdict,
+                rule,
+                name: None,
+                address: Some(destination.address.into()),
+                port: rule::has_ports(destination.protocol).then_some(destination.port),
+                protocol: Some(rule::protocol(destination.protocol)),
+                sent,
+                received,
+            };
+            records.push((who.sandbox.clone(), record));
+        }
+        let whose = |address: Ipv4Addr| asked.get(&address).map(|who| who.sandbox.clone());
+        records
+            .extend(beyond.into_iter().filter_map(|((address, _), record)| Some((whose(address)?, record))));
+        records
+    }
+}
+
+impl Destination {
+    /// Every field of a key begins at a multiple of four.
+    fn from_key(key: &[u8]) -> Option<Self> {
+        let four = |at: usize| key.get(at..)?.first_chunk::<4>().copied();
+        let port = four(12)?;
+        Some(Self {
+            sandbox: four(0)?.into(),
+            address: four(4)?.into(),
+            protocol: four(8)?[0],
+            port: u16::from_be_bytes([port[0], port[1]]),
+            mark: four(16).map_or(0, u32::from_ne_bytes),
+        })
+    }
+
+    fn why(&self) -> Option<Why> {
+        Why::from_mark(self.mark)
+    }
+}
+
+impl Seen {
+    fn send(&mut self, counted: Counted) {
+        let new = since(self.sent, counted);
+        self.untold_sent += new.bytes;
+        self.heard(new.packets);
+        self.sent = counted;
+    }
+
+    fn receive(&mut self, counted: Counted) {
+        let new = since(self.got, counted);
+        self.untold_got += new.bytes;
+        self.heard(new.packets);
+        self.got = counted;
+    }
+
+    fn heard(&mut self, packets: u64) {
+        self.missed = 0;
+        self.untold_packets += packets;
+        self.is_silent &= packets == 0;
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        let is_time = self.told_at.is_none_or(|told| now.duration_since(told) >= AGAIN_AFTER);
+        self.untold_packets > 0 && (is_time || self.is_silent)
+    }
+
+    fn told(&mut self, now: Instant) {
+        (self.untold_sent, self.untold_got, self.untold_packets) = (0, 0, 0);
+        self.told_at = Some(now);
+    }
+}
+
+/// What came since the last reading. An element that went and came again counts from nothing.
+fn since(before: Counted, now: Counted) -> Counted {
+    if now.packets < before.packets {
+        return now;
+    }
+    Counted { bytes: now.bytes.saturating_sub(before.bytes), packets: now.packets - before.packets }
+}
+
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn counted(bytes: u64, packets: u64) -> Counted {
+        Counted { bytes, packets }
+    }
+
+    #[test]
+    fn only_what_is_new_is_told_and_a_fresh_counter_begins_anew() {
+        assert_eq!(since(counted(10, 1), counted(30, 3)), counted(20, 2));
+        assert_eq!(since(counted(10_000, 90), counted(30, 3)), counted(30, 3));
+    }
+
+    #[test]
+    fn a_destination_is_told_at_once_then_when_it_falls_silent_or_after_a_while() {
+        let now = Instant::now();
+        let mut seen = Seen::default();
+        seen.send(counted(100, 1));
+        assert!(seen.is_due(now));
+        seen.told(now);
+        seen.is_silent = true;
+        seen.send(counted(200, 2));
+        assert!(!seen.is_due(now + Duration::from_secs(1)), "it goes on");
+        assert!(seen.is_due(now + AGAIN_AFTER));
+        seen.is_silent = true;
+        seen.send(counted(200, 2));
+        assert!(seen.is_due(now + Duration::from_secs(2)), "it fell silent");
+        seen.told(now);
+        assert!(!seen.is_due(now + AGAIN_AFTER), "there is nothing to tell");
+    }
+
+    #[test]
+    fn keys_are_read_and_short_ones_are_not() {
+        let key = [100, 64, 0, 7, 203, 0, 113, 9, 6, 0, 0, 0, 0x1f, 0x90, 0, 0];
+        let found = Destination::from_key(&key).unwrap();
+        assert_eq!((found.address, found.protocol, found.port), (Ipv4Addr::new(203, 0, 113, 9), 6, 8080));
+        assert!(Destination::from_key(&key[..15]).is_none());
+        let refused: Vec<u8> = key.iter().copied().chain(3u32.to_ne_bytes()).collect();
+        assert_eq!(Destination::from_key(&refused).unwrap().why(), Some(Why::Closed));
+    }
+}

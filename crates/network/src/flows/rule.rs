@@ -1,0 +1,73 @@
+//! What decided about a flow, in words.
+
+use atoll_model::policy::egress::ranges::class_of;
+use atoll_model::policy::egress::{Dns, Door, Egress};
+use atoll_model::{EgressRecord, EgressVerdict, EgressWhat};
+
+use super::{Destination, Why};
+
+/// The verdict about a destination and the rule behind it.
+pub(super) fn of(egress: &Egress, destination: &Destination) -> (EgressVerdict, String) {
+    if destination.mark == 0 {
+        return (EgressVerdict::Allowed, allowed(egress).to_owned());
+    }
+    let rule = match destination.why() {
+        Some(Why::Host) => "never: host".to_owned(),
+        Some(Why::Never | Why::Sandbox | Why::NoService) => {
+            format!("never: {}", class_of(destination.address).unwrap_or("not public"))
+        }
+        Some(Why::UdpToName) => "udp to a name".to_owned(),
+        Some(Why::Connections) => "limits: connections".to_owned(),
+        Some(Why::Budget) => "limits: bytes_per_destination".to_owned(),
+        Some(Why::Closed) | None => closed(egress, destination),
+    };
+    (EgressVerdict::Refused, rule)
+}
+
+/// A policy without names lets everything pass but what it denies.
+fn allowed(egress: &Egress) -> &'static str {
+    if egress.door == Door::Listed && !egress.names.is_empty() { "allow_cidrs" } else { "allow-all" }
+}
+
+fn closed(egress: &Egress, destination: &Destination) -> String {
+    if egress.door == Door::Closed && egress.dns == Dns::Closed && egress.names.is_empty() {
+        return "deny-all".to_owned();
+    }
+    if !egress.shut.contains(destination.address.into()) {
+        return "not in allow_cidrs".to_owned();
+    }
+    match class_of(destination.address) {
+        Some(class) => format!("never: {class}"),
+        None => "deny_cidrs".to_owned(),
+    }
+}
+
+/// One record for all that are too many to be told one by one.
+pub(super) fn of_many(at_ms: i64, verdict: EgressVerdict) -> EgressRecord {
+    EgressRecord {
+        at_ms,
+        what: EgressWhat::Flow,
+        verdict,
+        rule: "many more destinations".to_owned(),
+        name: None,
+        address: None,
+        port: None,
+        protocol: None,
+        sent: 0,
+        received: 0,
+    }
+}
+
+/// TCP, DCCP, UDP, SCTP and UDP-Lite.
+pub(super) fn has_ports(protocol: u8) -> bool {
+    matches!(protocol, 6 | 17 | 33 | 132 | 136)
+}
+
+pub(super) fn protocol(number: u8) -> String {
+    match number {
+        1 => "icmp".to_owned(),
+        6 => "tcp".to_owned(),
+        17 => "udp".to_owned(),
+        other => other.to_string(),
+    }
+}

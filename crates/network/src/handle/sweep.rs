@@ -1,0 +1,153 @@
+//! After a restart: what the kernel still has is adopted where somebody claims it, and removed where nobody does.
+
+use std::collections::HashSet;
+use std::io;
+
+use atoll_model::policy::egress::ranges::Ranges4;
+
+use super::elements::{Installed, Keys};
+use super::{RouterHandle, Stage, TABLE};
+use crate::address::Link;
+use crate::netlink::Socket;
+use crate::netlink::nft::{self, Transaction};
+use crate::router::{CHANGES_AT_ONCE, set_keys};
+use crate::ruleset::{BUDGETS, FRESH, LIMITED, LISTED, NAMED, OPEN, OWN};
+
+/// What a sweep found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sweep {
+    /// Links removed because nobody claimed them.
+    pub removed_links: Vec<Link>,
+    /// Elements removed for the same reason.
+    pub removed_elements: usize,
+    /// Claimed links that do not exist any more.
+    pub missing: Vec<Link>,
+}
+
+/// Everything that belongs to links, as the kernel has it.
+#[derive(Debug)]
+struct Found {
+    own: HashSet<Vec<u8>>,
+    open: HashSet<Vec<u8>>,
+    named: HashSet<Vec<u8>>,
+    listed: HashSet<Vec<u8>>,
+    budgets: HashSet<Vec<u8>>,
+    limited: HashSet<Vec<u8>>,
+    fresh: HashSet<Vec<u8>>,
+    /// Chains and sets of one link alone.
+    chains: HashSet<String>,
+    sets: HashSet<String>,
+}
+
+impl Found {
+    fn read(socket: &mut Socket) -> io::Result<Self> {
+        let mut keys = |set| Ok::<_, io::Error>(set_keys(socket, TABLE, set)?.into_iter().collect());
+        let (own, open, named) = (keys(OWN)?, keys(OPEN)?, keys(NAMED)?);
+        let (listed, budgets, limited, fresh) = (keys(LISTED)?, keys(BUDGETS)?, keys(LIMITED)?, keys(FRESH)?);
+        let chains = socket.dump_steady(nft::dump_chains, |message, found| {
+            found.extend(nft::read_chain(message, TABLE).filter(|name| is_of_link(name)).map(str::to_owned));
+        })?;
+        let sets = socket.dump_steady(
+            || nft::dump_sets(TABLE),
+            |message, found| {
+                found.extend(nft::read_set(message).filter(|name| is_of_link(name)).map(str::to_owned));
+            },
+        )?;
+        let (chains, sets) = (chains.into_iter().collect(), sets.into_iter().collect());
+        Ok(Self { own, open, named, listed, budgets, limited, fresh, chains, sets })
+    }
+
+    /// What is in force for a link. How much is not read back: whatever is asked for next is written anew.
+    fn installed(&self, keys: &Keys) -> Installed {
+        let rate = Some(Installed::UNKNOWN);
+        Installed {
+            open: self.open.contains(&keys.name[..]),
+            named: self.named.contains(&keys.name[..]),
+            ranges: self.listed.contains(&keys.name[..]).then(Ranges4::default),
+            connections: self.limited.contains(&keys.address[..]).then_some(0),
+            budget: self.budgets.contains(&keys.name[..]).then_some(Installed::UNKNOWN),
+            up: rate,
+            down: rate,
+        }
+    }
+
+    /// Removes everything that belongs to none of `kept`; elements first, since they lead to chains, and chains use sets.
+    fn remove_strays(&self, socket: &mut Socket, kept: &[Keys]) -> io::Result<usize> {
+        let own: HashSet<&[u8]> = kept.iter().map(|keys| &keys.own[..]).collect();
+        let names: HashSet<&[u8]> = kept.iter().map(|keys| &keys.name[..]).collect();
+        let addresses: HashSet<&[u8]> = kept.iter().map(|keys| &keys.address[..]).collect();
+        let mut strays: Vec<(&str, &[u8])> = Vec::new();
+        let by_name =
+            [(OPEN, &self.open), (NAMED, &self.named), (LISTED, &self.listed), (BUDGETS, &self.budgets)];
+        for (set, keys) in by_name {
+            strays.extend(keys.iter().filter(|key| !names.contains(&key[..])).map(|key| (set, &key[..])));
+        }
+        let stranger = |key: &[u8]| key.get(..4).is_none_or(|address| !addresses.contains(address));
+        for (set, keys) in [(LIMITED, &self.limited), (FRESH, &self.fresh)] {
+            strays.extend(keys.iter().filter(|key| stranger(key)).map(|key| (set, &key[..])));
+        }
+        strays.extend(self.own.iter().filter(|key| !own.contains(&key[..])).map(|key| (OWN, &key[..])));
+        for chunk in strays.chunks(CHANGES_AT_ONCE) {
+            super::remove_elements(socket, chunk)?;
+        }
+        let used: HashSet<&str> = kept
+            .iter()
+            .flat_map(|keys| [&keys.ranges, &keys.list, &keys.quotas, &keys.budget])
+            .map(String::as_str)
+            .collect();
+        let mut transaction = Transaction::new(TABLE);
+        let is_stray = |name: &&String| !used.contains(name.as_str());
+        self.chains.iter().filter(is_stray).for_each(|name| transaction.remove_chain(name));
+        self.sets.iter().filter(is_stray).for_each(|name| transaction.remove_set(name));
+        if !transaction.is_empty() {
+            socket.call_all(&mut transaction.finish())?;
+        }
+        Ok(strays.len())
+    }
+}
+
+impl RouterHandle {
+    /// Adopts the links in `keep` as they stand and removes every other link, element and chain.
+    pub fn sweep(&mut self, keep: &[Link]) -> io::Result<Sweep> {
+        let links: HashSet<Link> = self.list_links()?.into_iter().collect();
+        let found = Found::read(&mut self.nft)?;
+        let kept: HashSet<Link> = keep.iter().filter(|link| links.contains(link)).copied().collect();
+        // What opens a link that is not admitted goes too.
+        let admitted: Vec<Keys> = kept
+            .iter()
+            .map(|link| Keys::of(*link))
+            .filter(|keys| found.own.contains(&keys.own[..]))
+            .collect();
+        let removed_elements = found.remove_strays(&mut self.nft, &admitted)?;
+        let doomed: Vec<Link> = links.difference(&kept).copied().collect();
+        for chunk in doomed.chunks(CHANGES_AT_ONCE) {
+            self.delete_chunk(chunk)?;
+        }
+        doomed.iter().for_each(|link| self.let_go(*link));
+        for link in kept {
+            let keys = Keys::of(link);
+            if self.is_admitted(link) {
+                // Ours, with everything known about it: a sweep may come at any time.
+                continue;
+            }
+            if found.own.contains(&keys.own[..]) {
+                self.hold(link, Stage::Admitted, found.installed(&keys));
+            } else {
+                let rate = Some(Installed::UNKNOWN);
+                self.hold(link, Stage::Created, Installed { up: rate, down: rate, ..Installed::default() });
+            }
+        }
+        let missing = keep.iter().filter(|link| !links.contains(link)).copied().collect();
+        Ok(Sweep { removed_links: doomed, removed_elements, missing })
+    }
+
+    fn is_admitted(&self, link: Link) -> bool {
+        self.expect_stage(link, |stage| stage == Stage::Admitted).is_ok()
+    }
+}
+
+/// `c7`, `d7`, `q7`, `b7`: one of a link's own. All others have longer names without digits.
+fn is_of_link(name: &str) -> bool {
+    let digits = name.strip_prefix(['b', 'c', 'd', 'q']).unwrap_or_default();
+    !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
+}
