@@ -12,8 +12,8 @@
 //! Its thread ends with the process. It never reaches anything but the ground it was joined to.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, mpsc};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
@@ -80,9 +80,16 @@ pub struct Internet {
     seen: web::Seen,
     packets: packets::Counter,
     trust: Arc<trust::Authority>,
+    runtime: Arc<OnceLock<tokio::runtime::Handle>>,
 }
 
 impl Internet {
+    /// From now on a port of every address leads to an address of the host, as a reverse proxy somewhere would.
+    pub async fn relays(&self, port: u16, to: SocketAddr) {
+        let runtime = self.runtime.get().expect("the internet is up");
+        runtime.spawn(packets::relay_streams(port, to)).await.expect("the internet takes it");
+    }
+
     /// Every answer for a name from now on; `*.example.test` means all below.
     pub fn says(&self, name: &str, say: Say) {
         self.names.script(name, move |_, _| say.clone());
@@ -167,6 +174,7 @@ pub(crate) fn start() -> Internet {
         seen: web::Seen::default(),
         packets: packets::Counter::default(),
         trust: Arc::new(trust::Authority::new()),
+        runtime: Arc::default(),
     };
     let known = [(NAME, PUBLIC.parse().expect("an address")), ("good.test", GOOD), ("api.good.test", GOOD)];
     for (name, address) in known.into_iter().chain([("other.test", OTHER), ("evil.test", EVIL)]) {
@@ -179,6 +187,7 @@ pub(crate) fn start() -> Internet {
         wait_joined.recv().expect("the ground joins");
         give_addresses();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        inside.runtime.set(runtime.handle().clone()).expect("one start");
         runtime.block_on(async {
             serve(&inside).await;
             tell_ready.send(()).expect("the ground waits");

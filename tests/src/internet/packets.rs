@@ -2,7 +2,7 @@
 //! And the echoes.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -126,6 +126,20 @@ pub(super) async fn echo_streams(port: u16) {
             tokio::spawn(async move {
                 let (mut from, mut to) = stream.split();
                 let _ = tokio::io::copy(&mut from, &mut to).await;
+            });
+        }
+    });
+}
+
+/// Hands every stream on to an address.
+pub(super) async fn relay_streams(port: u16, to: SocketAddr) {
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await.expect("a port");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                if let Ok(mut far) = tokio::net::TcpStream::connect(to).await {
+                    let _ = tokio::io::copy_bidirectional(&mut stream, &mut far).await;
+                }
             });
         }
     });
