@@ -11,8 +11,10 @@ mod checks;
 mod fail_at;
 mod front;
 mod ground;
+mod leap0;
 mod logging;
 mod settings;
+mod tls;
 mod tour;
 
 use std::{
@@ -20,7 +22,8 @@ use std::{
 };
 
 use atoll_container::Engine;
-use atoll_front_native::{ServeLimits, Shutdown};
+use atoll_front_native::Shutdown;
+use atoll_proxy::Door;
 use atoll_image::{Catalog, HostSource};
 use atoll_provider::Provider;
 use atoll_service::{Service, SystemClock};
@@ -28,6 +31,7 @@ use atoll_store::SqliteStore;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
+    sync::Notify,
 };
 
 use crate::{
@@ -37,10 +41,13 @@ use crate::{
     server::note,
 };
 pub(crate) use checks::checks;
+pub(crate) use ground::open_data as data_folder;
 use settings::Settings;
 
 /// LIMIT: work under way gets this long; what takes longer is finished by the next server.
 const END_WITHIN: Duration = Duration::from_secs(10);
+/// LIMIT: recorded times pile up for this long at most.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// `atoll serve`: runs until it is told to end.
 pub(crate) fn serve(global: &Global, args: Serve, out: Out) -> Result<u8, Failure> {
@@ -91,6 +98,7 @@ pub(crate) fn openapi_text() -> String {
 async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failure> {
     let shutdown = Shutdown::default();
     let mut signals = Signals::listen()?;
+    tls::check(settings)?;
     // The port first: a server that cannot have it should not wake anything.
     let listener = bind(settings).await?;
     let address = listener.local_addr().map_err(|e| Failure::new("io", format!("no address: {e}")))?;
@@ -100,14 +108,15 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     };
     ground::spare_from_oom();
     let url = format!("http://{address}");
-    if let Err(cause) = note::write(&settings.data, &url) {
+    if let Err(cause) = note::write(&settings.data, &url, settings.domain.as_str(), None) {
         tracing::warn!(%cause, "commands will not find this server by its folder");
     }
     tracing::info!(%url, data = %settings.data.display(), version = env!("CARGO_PKG_VERSION"), "ready");
-    let router = front::router(settings, &service, &shutdown, address.port());
-    let serving = atoll_front_native::serve(listener, router, shutdown.clone(), ServeLimits::default());
+    let door = front::door(settings, &service, &shutdown, address.port());
+    let reload = Arc::clone(&signals.reload);
+    let serving = serve_doors(&door, listener, settings, &url, &reload);
     let beside = async {
-        tokio::join!(greet(settings, global, out, url), end_by_signal(&mut signals, &shutdown));
+        tokio::join!(greet(settings, global, out, url.clone()), end_by_signal(&mut signals, &shutdown), upkeep());
         std::future::pending().await
     };
     // The server ends by itself once a signal closed it.
@@ -122,6 +131,21 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     note::remove(&settings.data);
     tracing::info!("ended; sandboxes live on");
     Ok(())
+}
+
+/// Both ports until the server closes, and what is under way to its end.
+async fn serve_doors(door: &Door, plain: TcpListener, settings: &Settings, url: &str, reload: &Arc<Notify>) {
+    tokio::join!(door.serve(plain), tls::serve(door, settings, url, reload));
+    door.drain().await;
+}
+
+/// Recorded times are folded now and then, so that they do not pile up.
+async fn upkeep() {
+    let mut tick = tokio::time::interval(UPKEEP_EVERY);
+    loop {
+        tick.tick().await;
+        atoll_front_native::upkeep();
+    }
 }
 
 async fn bind(settings: &Settings) -> Result<TcpListener, Failure> {
@@ -187,7 +211,7 @@ async fn greet(settings: &Settings, global: &Global, out: Out, url: String) {
     out.tell(&format!("atoll: ready at {url}; next, in another shell: {next}"));
 }
 
-/// The first signal drains, the second ends at once. SIGHUP is noted: there is no file to read again.
+/// The first signal drains, the second ends at once. SIGHUP reads the certificate again.
 async fn end_by_signal(signals: &mut Signals, shutdown: &Shutdown) {
     signals.next().await;
     tracing::info!("draining; a second signal ends at once");
@@ -200,6 +224,8 @@ struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
     hangup: tokio::signal::unix::Signal,
+    /// What is read from files is to be read again.
+    reload: Arc<Notify>,
 }
 
 impl Signals {
@@ -209,6 +235,7 @@ impl Signals {
             terminate: on(SignalKind::terminate())?,
             interrupt: on(SignalKind::interrupt())?,
             hangup: on(SignalKind::hangup())?,
+            reload: Arc::default(),
         })
     }
 
@@ -218,7 +245,10 @@ impl Signals {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
-                _ = self.hangup.recv() => tracing::info!("SIGHUP: nothing to read again; settings are flags"),
+                _ = self.hangup.recv() => {
+                    tracing::info!("SIGHUP: the certificate is read again; settings are flags");
+                    self.reload.notify_waiters();
+                }
             }
         }
     }

@@ -4,3 +4,4 @@
 
 pub(crate) mod background;
 pub(crate) mod note;
+pub(crate) mod tls_files;

@@ -11,7 +11,9 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::head::{COOKIE_NAME, TOKEN_NAME};
 
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Fields in which a key is looked for; the last one is Leap0's.
+const KEY_FIELDS: [HeaderName; 3] =
+    [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("leap0-authorization")];
 /// LIMIT: each costs a look at the keys.
 const VALUES_MAX: usize = 8;
 
@@ -29,8 +31,10 @@ pub(crate) struct Found {
 
 pub(crate) async fn take(service: &Service, parts: &mut Parts) -> Result<Found, ServiceError> {
     let mut found = Found::default();
-    for name in [AUTHORIZATION, API_KEY] {
-        take_keys(service, &mut parts.headers, &name, &mut found.keys).await?;
+    for name in &KEY_FIELDS {
+        if parts.headers.contains_key(name) {
+            take_keys(service, &mut parts.headers, name, &mut found.keys).await?;
+        }
     }
     let (tokens, query) = parts.uri.query().map_or((vec![], None), split_query);
     found.from_query = tokens.len();
@@ -54,7 +58,7 @@ async fn take_keys(
     }
     let mut kept = Vec::with_capacity(values.len());
     for value in values {
-        match key_of(name, &value) {
+        match key_of(&value) {
             None => kept.push(value),
             Some(key) => match service.authenticate(key).await {
                 Ok(principal) => keys.push(principal),
@@ -70,13 +74,13 @@ async fn take_keys(
     Ok(())
 }
 
-fn key_of<'a>(name: &HeaderName, value: &'a HeaderValue) -> Option<&'a str> {
-    let text = value.to_str().ok()?;
-    if *name == API_KEY {
-        return Some(text.trim());
+/// What may be a key: behind `Bearer`, or alone.
+fn key_of(value: &HeaderValue) -> Option<&str> {
+    let text = value.to_str().ok()?.trim();
+    match text.split_once(' ') {
+        None => Some(text),
+        Some((scheme, key)) => scheme.eq_ignore_ascii_case("bearer").then(|| key.trim()),
     }
-    let (scheme, key) = text.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
 }
 
 /// Tokens, and the query without them.

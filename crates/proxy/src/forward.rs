@@ -12,18 +12,20 @@ use atoll_model::Code;
 use atoll_service::{PreviewGuard, PreviewPass, PreviewWay, Service};
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::{CONNECTION, UPGRADE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
+use http::request::Parts;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
+use hyper::client::conn::{http1, http2};
 use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::page::Refusal;
-use crate::pool::{Key, Place, Pool, Sender};
+use crate::pool::{Key, Place, Pool, Sender, Shared};
 
 /// LIMIT: long polls end well before.
 const HEAD_WITHIN: Duration = Duration::from_secs(600);
@@ -35,6 +37,10 @@ const BUFFER: usize = 256 << 10;
 /// LIMIT: after the server began to close, exchanges get this long.
 const GRACE: Duration = Duration::from_secs(3);
 const SWITCH_WITHIN: Duration = Duration::from_secs(30);
+const GRPC: &[u8] = b"application/grpc";
+/// LIMIT: what an app may send ahead over HTTP/2, per stream and in all.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// What an exchange needs beside the request.
 pub(crate) struct Exchange<'a> {
@@ -45,8 +51,36 @@ pub(crate) struct Exchange<'a> {
     pub(crate) closing: &'a watch::Receiver<bool>,
     /// What the client wants to change to, and its end of the connection.
     pub(crate) upgrade: Option<(HeaderValue, OnUpgrade)>,
+    pub(crate) speaks: Speaks,
     /// How long a program may take to listen.
     pub(crate) patient: bool,
+}
+
+/// What an app is spoken to in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speaks {
+    /// What every app understands.
+    Http1,
+    /// Without being asked for it first: what gRPC needs, and only gRPC's servers are sure to understand.
+    Http2,
+}
+
+impl Speaks {
+    pub(crate) fn of(parts: &Parts) -> Self {
+        let kind = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let is_grpc = parts.version == Version::HTTP_2
+            && kind.and_then(|kind| kind.get(..GRPC.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(GRPC))
+            // gRPC-Web is plain HTTP/1.
+            && !kind.is_some_and(|kind| kind.len() > GRPC.len() && kind[GRPC.len()] == b'-');
+        if is_grpc { Self::Http2 } else { Self::Http1 }
+    }
+
+    pub(crate) const fn version(self) -> Version {
+        match self {
+            Self::Http1 => Version::HTTP_11,
+            Self::Http2 => Version::HTTP_2,
+        }
+    }
 }
 
 impl Exchange<'_> {
@@ -58,6 +92,13 @@ impl Exchange<'_> {
         request: Request<Body>,
     ) -> Result<Response<Body>, Refusal> {
         let key = Key { instance: way.instance.clone(), port: self.pass.port };
+        if self.speaks == Speaks::Http2 {
+            let response = tokio::time::timeout(HEAD_WITHIN, self.send_http2(key, &way, request))
+                .await
+                .map_err(|_| Refusal::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
+            let held = (way.into_guard(), place);
+            return Ok(response.map(|body| Body::new(Held { body, _held: held })));
+        }
         let (sender, mut response) = tokio::time::timeout(HEAD_WITHIN, self.send(&key, &way, request))
             .await
             .map_err(|_| Refusal::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
@@ -104,12 +145,59 @@ impl Exchange<'_> {
         }
     }
 
-    /// A fresh connection. A program that was just started is given the time to listen.
-    async fn connect(&self, way: &PreviewWay) -> Result<Sender, Refusal> {
+    /// Over the one connection that all share.
+    async fn send_http2(
+        &self,
+        key: Key,
+        way: &PreviewWay,
+        mut request: Request<Body>,
+    ) -> Result<Response<Incoming>, Refusal> {
+        let mut known = self.pool.shared(&key);
+        loop {
+            let is_fresh = known.is_none();
+            let mut sender = match known.take() {
+                Some(sender) => sender,
+                None => {
+                    let sender = self.connect_http2(way).await?;
+                    self.pool.share(key.clone(), sender.clone());
+                    sender
+                }
+            };
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok(response),
+                Err(mut error) if !is_fresh => match error.take_message() {
+                    Some(again) => request = again,
+                    None => return Err(broken(&error.into_error())),
+                },
+                Err(error) => return Err(broken(&error.into_error())),
+            }
+        }
+    }
+
+    async fn connect_http2(&self, way: &PreviewWay) -> Result<Shared, Refusal> {
+        let stream = self.dial(way).await?;
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| broken(&error))?;
+        let (gone, closing) = (way.gone(), closed(self.closing.clone()));
+        tokio::spawn(async move {
+            tokio::select! { _ = connection => {}, () = gone => {}, () = closing => {} }
+        });
+        Ok(sender)
+    }
+
+    /// A fresh stream. A program that was just started is given the time to listen.
+    async fn dial(
+        &self,
+        way: &PreviewWay,
+    ) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, Refusal> {
         let begun = Instant::now();
-        let stream = loop {
+        loop {
             match self.service.dial_port(self.pass, way).await {
-                Ok(stream) => break stream,
+                Ok(stream) => return Ok(stream),
                 Err(error)
                     if error.code == Code::PortClosed
                         && way.was_asleep
@@ -120,7 +208,11 @@ impl Exchange<'_> {
                 }
                 Err(error) => return Err(error.into()),
             }
-        };
+        }
+    }
+
+    async fn connect(&self, way: &PreviewWay) -> Result<Sender, Refusal> {
+        let stream = self.dial(way).await?;
         let mut http = http1::Builder::new();
         http.max_buf_size(BUFFER);
         let (sender, connection) =

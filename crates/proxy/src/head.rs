@@ -61,11 +61,22 @@ pub(crate) struct Circle;
 /// Where a request comes from, as the app is told.
 pub(crate) struct Origin<'a> {
     pub(crate) peer: Option<IpAddr>,
+    pub(crate) is_secure: bool,
     /// The host that was asked for.
     pub(crate) host: Option<&'a HeaderValue>,
-    /// What was taken off the path.
-    pub(crate) prefix: Option<&'a str>,
+    pub(crate) home: Home<'a>,
     pub(crate) hops: u32,
+}
+
+/// The origin that a browser sees an app on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home<'a> {
+    /// A host of its own.
+    Own,
+    /// The API's, below this path.
+    Below(&'a str),
+    /// The API's, at any path.
+    Shared,
 }
 
 /// How often the request was here before.
@@ -128,31 +139,51 @@ pub(crate) fn to_app(headers: &mut HeaderMap, origin: &Origin<'_>) {
     if let Some(value) = origin.peer.and_then(|peer| HeaderValue::from_str(&peer.to_string()).ok()) {
         headers.insert("x-forwarded-for", value);
     }
-    headers.insert("x-forwarded-proto", HeaderValue::from_static("http"));
+    let scheme = if origin.is_secure { "https" } else { "http" };
+    headers.insert("x-forwarded-proto", HeaderValue::from_static(scheme));
     if let Some(host) = origin.host {
         headers.insert("x-forwarded-host", host.clone());
     }
-    if let Some(prefix) = origin.prefix.and_then(|prefix| HeaderValue::from_str(prefix).ok()) {
-        headers.insert("x-forwarded-prefix", prefix);
+    match origin.home {
+        Home::Own => join_cookies(headers),
         // Cookies of the API's origin are none of the app's.
-        headers.remove(COOKIE);
+        Home::Below(_) | Home::Shared => {
+            headers.remove(COOKIE);
+        }
+    }
+    if let Home::Below(prefix) = origin.home
+        && let Ok(prefix) = HeaderValue::from_str(prefix)
+    {
+        headers.insert("x-forwarded-prefix", prefix);
     }
     headers.insert(HOPS, HeaderValue::from(origin.hops + 1));
     headers.append(VIA, HeaderValue::from_static("1.1 atoll"));
 }
 
-/// The head of an answer as the client sees it; `prefix` where it is on the API's own origin.
-pub(crate) fn from_app(headers: &mut HeaderMap, prefix: Option<&str>) {
+/// HTTP/2 may cut cookies into several fields; HTTP/1 has one.
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let all: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(one) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
+        headers.insert(COOKIE, one);
+    }
+}
+
+/// The head of an answer as the client sees it.
+pub(crate) fn from_app(headers: &mut HeaderMap, home: Home<'_>) {
     strip_hop_by_hop(headers);
     headers.append(VIA, HeaderValue::from_static("1.1 atoll"));
-    let Some(prefix) = prefix else {
+    if home == Home::Own {
         keep_cookies_at_home(headers);
         return;
-    };
+    }
     for name in BEYOND_THE_PAGE {
         headers.remove(name);
     }
     headers.append(CONTENT_SECURITY_POLICY, SANDBOX);
+    let Home::Below(prefix) = home else { return };
     let inside = headers.get(LOCATION).and_then(|to| to.to_str().ok()).filter(|to| is_local(to));
     if let Some(to) = inside.and_then(|to| HeaderValue::from_str(&format!("{prefix}{to}")).ok()) {
         headers.insert(LOCATION, to);
@@ -204,7 +235,8 @@ mod tests {
     }
 
     fn origin(prefix: Option<&str>) -> Origin<'_> {
-        Origin { peer: Some([10, 0, 0, 9].into()), host: None, prefix, hops: 0 }
+        let home = prefix.map_or(Home::Own, Home::Below);
+        Origin { peer: Some([10, 0, 0, 9].into()), is_secure: false, host: None, home, hops: 0 }
     }
 
     #[test]
@@ -294,7 +326,7 @@ mod tests {
             ("content-security-policy", "default-src *"),
             ("location", "/login"),
         ]);
-        from_app(&mut map, Some("/p/x/80"));
+        from_app(&mut map, Home::Below("/p/x/80"));
         assert!(!map.contains_key("set-cookie") && !map.contains_key("service-worker-allowed"));
         assert!(!map.contains_key("clear-site-data"));
         let policies: Vec<_> = map.get_all("content-security-policy").iter().collect();
@@ -302,9 +334,16 @@ mod tests {
         assert_eq!(map["location"], "/p/x/80/login");
         for away in ["//evil", "/\\evil", "https://a/", "next"] {
             let mut map = headers(&[("location", away)]);
-            from_app(&mut map, Some("/p/x/80"));
+            from_app(&mut map, Home::Below("/p/x/80"));
             assert_eq!(map["location"], away);
         }
+    }
+
+    #[test]
+    fn cookies_in_pieces_become_one_field() {
+        let mut map = headers(&[("cookie", "a=1"), ("cookie", "b=2; c=3")]);
+        to_app(&mut map, &origin(None));
+        assert_eq!(map.get_all("cookie").iter().collect::<Vec<_>>(), ["a=1; b=2; c=3"]);
     }
 
     #[test]
@@ -315,7 +354,7 @@ mod tests {
             ("set-cookie", "atoll_preview=x; Path=/"),
             ("set-cookie", "domain=3"),
         ]);
-        from_app(&mut map, None);
+        from_app(&mut map, Home::Own);
         let kept: Vec<_> = map.get_all("set-cookie").iter().collect();
         assert_eq!(kept, ["a=1; Path=/; HttpOnly", "b=2;Secure", "domain=3"]);
     }

@@ -2,10 +2,14 @@
 //! none.
 //!
 //! ```text
-//! <port>-<id>.<domain>   <id>-<port>.<domain>   <id>.<domain>
+//! <port>-<id>.<domain>   <id>-<port>.<domain>   <id>.<domain>   <id>-<port>-<token>.<domain>
 //! ```
+//!
+//! Below a domain of one label the same forms are found below `atoll.` too ([`SECOND_LABEL`] says why).
 
 use atoll_model::SandboxId;
+
+use crate::local_ca::SECOND_LABEL;
 
 /// LIMIT: of DNS.
 const NAME_MAX: usize = 253;
@@ -13,7 +17,11 @@ const LABEL_MAX: usize = 63;
 
 /// The name below which previews live, in lower case and without a dot at its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Domain(String);
+pub struct Domain {
+    name: String,
+    /// Where certificates with a wildcard need it.
+    second: Option<String>,
+}
 
 impl Domain {
     /// Takes a plain name such as `localhost` or `preview.example.com`; `None` when it is not one.
@@ -21,13 +29,32 @@ impl Domain {
     pub fn parse(text: &str) -> Option<Self> {
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         let is_address = name.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
-        (is_name(&name) && !name.contains('_') && !is_address).then_some(Self(name))
+        let second = (!name.contains('.')).then(|| format!("{SECOND_LABEL}.{name}"));
+        (is_name(&name) && !name.contains('_') && !is_address).then_some(Self { name, second })
     }
 
     /// As text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
+    }
+
+    /// The name below which a TLS client finds previews, whatever it thinks of wildcards.
+    #[must_use]
+    pub fn for_tls(&self) -> &str {
+        self.second.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Whether a name is the domain itself.
+    pub(crate) fn is(&self, name: &str) -> bool {
+        name.eq_ignore_ascii_case(&self.name)
+            || self.second.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(name))
+    }
+
+    /// What is before the domain in a name in lower case.
+    fn label<'a>(&self, name: &'a str) -> Option<&'a str> {
+        let below = |domain: &str| name.strip_suffix(domain)?.strip_suffix('.');
+        self.second.as_deref().and_then(below).or_else(|| below(&self.name))
     }
 }
 
@@ -36,6 +63,8 @@ impl Domain {
 pub(crate) enum Named {
     /// A port of a sandbox; without a number its own.
     Preview(SandboxId, Option<u16>),
+    /// A port of a sandbox, with what opens it.
+    Presigned(SandboxId, u16, String),
     /// Something below the domain that is no preview.
     Nothing,
     /// Somebody else: the server itself, by whatever name.
@@ -57,10 +86,21 @@ pub(crate) fn parse(host: &str, domain: &Domain) -> Result<Named, BadHost> {
     if !is_name(&name) {
         return Err(BadHost);
     }
-    let Some(label) = name.strip_suffix(domain.as_str()).and_then(|rest| rest.strip_suffix('.')) else {
+    if domain.is(&name) {
         return Ok(Named::Other);
-    };
-    Ok(preview(label).map_or(Named::Nothing, |(id, port)| Named::Preview(id, port)))
+    }
+    let Some(label) = domain.label(&name) else { return Ok(Named::Other) };
+    let named = preview(label).map(|(id, port)| Named::Preview(id, port)).or_else(|| presigned(label));
+    Ok(named.unwrap_or(Named::Nothing))
+}
+
+fn presigned(label: &str) -> Option<Named> {
+    let mut parts = label.splitn(3, '-');
+    let (id, number, token) = (parts.next()?, parts.next()?, parts.next()?);
+    if !crate::presigned::is_token(token) {
+        return None;
+    }
+    Some(Named::Presigned(id.parse().ok()?, port(number)?, token.to_owned()))
 }
 
 fn preview(label: &str) -> Option<(SandboxId, Option<u16>)> {
@@ -141,8 +181,29 @@ mod tests {
         assert_eq!(named(&format!("{ID}.localhost")), way(None));
         assert_eq!(named(&format!("{}.LocalHost.:7070", ID.to_uppercase())), way(None));
         assert_eq!(named(&format!("{ID}.localhost:")), way(None));
+        assert_eq!(named(&format!("{ID}-80.Atoll.localhost:7443")), way(Some(80)));
         // All letters and digits could be a port only where it could not be an id.
         assert_eq!(named(&format!("65535-{ID}.localhost")), way(Some(65_535)));
+    }
+
+    #[test]
+    fn a_host_may_hold_a_token() {
+        let token = "abcdefghijklmnopqrstuvwxyz234567";
+        let wanted = Named::Presigned(ID.parse().unwrap(), 80, token.to_owned());
+        assert_eq!(named(&format!("{ID}-80-{token}.localhost")), Ok(wanted.clone()));
+        assert_eq!(
+            named(&format!("{}-80-{}.Localhost:1", ID.to_uppercase(), token.to_uppercase())),
+            Ok(wanted)
+        );
+        for label in [
+            format!("80-{ID}-{token}"),
+            format!("{ID}-080-{token}"),
+            format!("{ID}-80-{}", &token[1..]),
+            format!("{ID}-80-{}1", &token[1..]),
+            format!("{ID}--{token}"),
+        ] {
+            assert_eq!(named(&format!("{label}.localhost")), Ok(Named::Nothing), "{label}");
+        }
     }
 
     #[test]
@@ -158,6 +219,8 @@ mod tests {
             format!("8080-{ID}x"),
             format!("8080.{ID}"),
             format!("a.8080-{ID}"),
+            format!("{ID}.atoll.atoll"),
+            format!("{ID}.xatoll"),
             format!("8080_{ID}"),
             format!("1{}", &ID[1..]),
         ] {
@@ -170,6 +233,7 @@ mod tests {
         for host in [
             "localhost",
             "LOCALHOST.:80",
+            "atoll.localhost:7443",
             "127.0.0.1:7070",
             "[::1]:7070",
             "[::ffff:127.0.0.1]",
@@ -217,7 +281,9 @@ mod tests {
 
     #[test]
     fn a_domain_is_a_plain_name() {
-        assert_eq!(Domain::parse("Preview.Example.COM.").unwrap().as_str(), "preview.example.com");
+        let domain = Domain::parse("Preview.Example.COM.").unwrap();
+        assert_eq!((domain.as_str(), domain.for_tls()), ("preview.example.com", "preview.example.com"));
+        assert_eq!(local().for_tls(), "atoll.localhost");
         for text in ["", ".", "a:80", "https://a", "a b", "*.a", "a_b.c", "127.0.0.1", "-a"] {
             assert_eq!(Domain::parse(text), None, "{text:?}");
         }
@@ -241,7 +307,8 @@ mod tests {
                     Some(port) => vec![format!("{port}-{id}"), format!("{id}-{port}")],
                 };
                 prop_assert!(forms.iter().any(|form| form == label), "{host} as {id} {port:?}");
-                prop_assert!(lower[label.len()..].starts_with(".localhost"), "{host}");
+                let rest = &lower[label.len()..];
+                prop_assert!(rest.starts_with(".localhost") || rest.starts_with(".atoll.localhost"), "{host}");
             }
         }
 

@@ -1,24 +1,29 @@
-//! Previews: HTTP to whatever a sandbox serves, by host or by path.
+//! The doors of a server, plain and TLS, and previews: HTTP to whatever a sandbox serves.
 //!
 //! ```text
-//! request ─► route: a preview? ─► credentials: ours are taken out ─► admit ─► reach (wakes) ─► pool or dial
-//!               │ no                                                                              │
-//!               ▼                                                                                 ▼
-//!            the fronts                 answer ◄─ its head cleaned ◄── forward: streams both ways, tunnels upgrades
+//! door ─► request ─► route: a preview? ─► credentials: ours are taken out ─► admit ─► reach (wakes) ─► pool or dial
+//!                      │ no                                                                              │
+//!                      ▼                                                                                 ▼
+//!                   the fronts                 answer ◄─ its head cleaned ◄── forward: streams both ways, tunnels upgrades
 //! ```
 //!
 //! Never: takes a destination from anything but our own state, lets a credential of ours reach an app, buffers a body,
 //! reaches the agent's own port.
 
 mod credentials;
+mod door;
 mod forward;
 mod head;
 mod host;
+mod local_ca;
 mod page;
 mod pool;
+mod presigned;
 mod proxy;
 mod route;
 
+pub use door::{BadCertificate, CertificateFiles, Closing, Door, Limits, Tls};
 pub use host::Domain;
-pub use proxy::Proxy;
-pub use route::{Misrouted, Preview, Route};
+pub use local_ca::{Leaf, LocalCa, NotMade, Today, names};
+pub use proxy::{OwnHost, Proxy};
+pub use route::{FieldRoute, Misrouted, Preview, Route};

@@ -10,6 +10,7 @@ use std::time::Duration;
 use atoll_model::{InstanceId, SandboxId};
 use axum::body::Body;
 use hyper::client::conn::http1::SendRequest;
+use hyper::client::conn::http2;
 use tokio::time::Instant;
 
 /// LIMIT: shorter than most servers wait, so that we are the ones who close.
@@ -22,6 +23,8 @@ const IDLE_MAX: usize = 2_048;
 const OPEN_PER_SANDBOX: usize = 4_096;
 
 pub(crate) type Sender = SendRequest<Body>;
+/// HTTP/2: one connection carries all requests.
+pub(crate) type Shared = http2::SendRequest<Body>;
 
 /// Whose connections.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -39,6 +42,7 @@ pub(crate) struct Pool {
 struct Held {
     idle: HashMap<Key, Vec<(Sender, Instant)>>,
     idle_count: usize,
+    shared: HashMap<Key, (Shared, Instant)>,
     open: HashMap<SandboxId, usize>,
 }
 
@@ -100,6 +104,19 @@ impl Pool {
         });
     }
 
+    /// The connection that carries HTTP/2 to this port, if there is one.
+    pub(crate) fn shared(&self, key: &Key) -> Option<Shared> {
+        let mut held = self.lock();
+        let (sender, used) = held.shared.get_mut(key)?;
+        *used = Instant::now();
+        (!sender.is_closed()).then(|| sender.clone())
+    }
+
+    /// Lets others use it too. One that is replaced ends with its last request.
+    pub(crate) fn share(&self, key: Key, sender: Shared) {
+        self.lock().shared.insert(key, (sender, Instant::now()));
+    }
+
     fn put(&self, key: Key, sender: Sender) {
         let mut held = self.lock();
         let Held { idle, idle_count, .. } = &mut *held;
@@ -120,6 +137,7 @@ impl Pool {
             waiting.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < IDLE_FOR);
             !waiting.is_empty()
         });
+        held.shared.retain(|_, (sender, used)| !sender.is_closed() && used.elapsed() < IDLE_FOR);
         held.idle_count = held.idle.values().map(Vec::len).sum();
     }
 

@@ -1,26 +1,28 @@
 //! The proxy: from a routed request to the app's answer, in the order that the picture of the crate shows.
 
-use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use atoll_model::Code;
+use atoll_model::{Code, SandboxId};
 use atoll_service::{PreviewBy, PreviewPass, PreviewWay, Service, Shown};
 use axum::body::Body;
-use axum::extract::ConnectInfo;
 use http::header::{CONNECTION, HOST, LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE, UPGRADE};
 use http::request::Parts;
+use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::upgrade::OnUpgrade;
 use tokio::sync::watch;
 
 use crate::credentials::{self, Found};
-use crate::forward::Exchange;
-use crate::head::{self, COOKIE_NAME, Origin};
+use crate::door::Arrival;
+use crate::forward::{Exchange, Speaks};
+use crate::head::{self, COOKIE_NAME, Home, Origin};
 use crate::host::Domain;
 use crate::page::{Reader, Refusal};
 use crate::pool::Pool;
-use crate::route::{self, By, Misrouted, Preview, Route};
+use crate::presigned;
+use crate::route::{self, By, FieldRoute, Misrouted, Preview, Route};
 
 /// LIMIT: who looks at a page is told by then that a sandbox wakes.
 const WAKES_WITHIN: Duration = Duration::from_millis(300);
@@ -30,8 +32,20 @@ const WAKES_WITHIN: Duration = Duration::from_millis(300);
 pub struct Proxy {
     service: Service,
     domain: Arc<Domain>,
+    fields: Arc<[FieldRoute]>,
     pool: Arc<Pool>,
     closing: watch::Receiver<bool>,
+    own_host: Option<Arc<dyn OwnHost>>,
+}
+
+/// What a front answers on a sandbox's own host (`<id>.<domain>`), in place of an app inside.
+pub trait OwnHost: Send + Sync + 'static {
+    /// Answers, or gives the request back as it was, for the app. Whether the caller may is its own affair.
+    fn take<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        request: Request<Body>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Box<Request<Body>>>> + Send + 'a>>;
 }
 
 impl Proxy {
@@ -39,13 +53,36 @@ impl Proxy {
     /// runtime.
     #[must_use]
     pub fn new(service: Service, domain: Domain, closing: watch::Receiver<bool>) -> Self {
-        Self { service, domain: Arc::new(domain), pool: Pool::new(), closing }
+        Self {
+            service,
+            domain: Arc::new(domain),
+            fields: Arc::default(),
+            pool: Pool::new(),
+            closing,
+            own_host: None,
+        }
+    }
+
+    /// The same, with a front that answers on sandboxes' own hosts.
+    #[must_use]
+    pub fn with_own_host(self, front: Arc<dyn OwnHost>) -> Self {
+        Self { own_host: Some(front), ..self }
+    }
+
+    /// The same, with the fields by which fronts name sandboxes.
+    #[must_use]
+    pub fn with_fields(self, fields: Vec<FieldRoute>) -> Self {
+        Self { fields: fields.into(), ..self }
+    }
+
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.domain
     }
 
     /// Whether a request is a preview.
     #[must_use]
     pub fn route<B>(&self, request: &Request<B>) -> Route {
-        route::route(request.uri(), request.headers(), &self.domain)
+        route::route(request.uri(), request.headers(), &self.domain, &self.fields)
     }
 
     /// Answers a request that goes nowhere.
@@ -53,7 +90,7 @@ impl Proxy {
     pub fn refuse(&self, why: Misrouted) -> Response<Body> {
         let refusal = Refusal::new(Code::InvalidRequest, why.to_string());
         let refusal = match why {
-            Misrouted::BadHost => refusal,
+            Misrouted::BadHost | Misrouted::NoField => refusal,
             Misrouted::NoPreview => refusal
                 .with_status(StatusCode::MISDIRECTED_REQUEST)
                 .hint("previews are at PORT-SANDBOX.DOMAIN, SANDBOX-PORT.DOMAIN and SANDBOX.DOMAIN"),
@@ -63,12 +100,26 @@ impl Proxy {
     }
 
     /// Answers a preview.
-    pub async fn serve(&self, preview: Preview, request: Request<Body>) -> Response<Body> {
+    pub(crate) async fn serve(
+        &self,
+        preview: Preview,
+        request: Request<Body>,
+        arrival: Arrival,
+    ) -> Response<Body> {
         let begun = Instant::now();
+        let mut request = request;
+        if let Some(front) =
+            self.own_host.as_ref().filter(|_| preview.by == By::Host && preview.port.is_none())
+        {
+            request = match front.take(&preview.sandbox, request).await {
+                Ok(response) => return response,
+                Err(request) => *request,
+            };
+        }
         let (parts, body) = request.into_parts();
         let reader = Reader::of(&parts);
         let sandbox = preview.sandbox.clone();
-        let response = match self.pass_on(preview, parts, body, reader).await {
+        let response = match self.pass_on(preview, parts, body, arrival, reader).await {
             Ok(response) => response,
             Err(refusal) => refusal.render(reader),
         };
@@ -84,6 +135,7 @@ impl Proxy {
         preview: Preview,
         mut parts: Parts,
         body: Body,
+        arrival: Arrival,
         reader: Reader,
     ) -> Result<Response<Body>, Refusal> {
         let hops = head::hops(&parts.headers).map_err(|_| {
@@ -93,18 +145,30 @@ impl Proxy {
             return Err(Refusal::new(Code::MethodNotAllowed, "a preview is no way to other hosts"));
         }
         let prefix = match preview.by {
-            By::Host => None,
+            By::Host | By::Fields => None,
             By::Path(ours) => Some(parts.uri.path()[..ours].to_owned()),
         };
-        if prefix.is_some() && parts.headers.contains_key("service-worker") {
+        let home = match &prefix {
+            Some(prefix) => Home::Below(prefix),
+            None if preview.by == By::Fields => Home::Shared,
+            None => Home::Own,
+        };
+        if home != Home::Own && parts.headers.contains_key("service-worker") {
             return Err(Refusal::new(Code::Forbidden, "no service workers on this origin")
                 .hint("use the preview's own host"));
         }
-        let found = credentials::take(&self.service, &mut parts).await?;
+        let mut found = credentials::take(&self.service, &mut parts).await?;
+        if let Some(token) = &preview.token {
+            presigned::hide(&mut parts, token);
+            found.tokens.push(presigned::whole(token));
+        }
         let shown = Shown { keys: &found.keys, tokens: &found.tokens };
         let pass = self.service.admit(&preview.sandbox, preview.port, shown).await?;
-        check_origin(&pass, &found, &parts)?;
-        if let Some(elsewhere) = redirect(&pass, &found, prefix.as_deref(), &parts, reader) {
+        // A token in the host does not come along by itself, as a cookie does.
+        if preview.token.is_none() {
+            check_origin(&pass, &found, &parts)?;
+        }
+        if let Some(elsewhere) = redirect(&pass, &found, home, &parts, reader) {
             return Ok(elsewhere);
         }
         let way = self.reach(&pass, reader).await?;
@@ -112,17 +176,32 @@ impl Proxy {
             Refusal::new(Code::SandboxExhausted, "too many requests to this sandbox at once").retry_after(1)
         })?;
         let upgrade = head::upgrade(&parts.headers).zip(parts.extensions.remove::<OnUpgrade>());
-        let request = outgoing(parts, body, &found, &pass, prefix.as_deref(), hops)?;
+        let speaks = Speaks::of(&parts);
+        let host = host_of(&parts);
+        let origin = Origin {
+            peer: arrival.peer.map(|peer| peer.ip()),
+            is_secure: arrival.is_secure,
+            host: host.as_ref(),
+            home,
+            hops,
+        };
+        let request = outgoing(parts, body, &found, &pass, &origin, speaks)?;
         let exchange = Exchange {
             service: &self.service,
             pool: &self.pool,
             pass: &pass,
             closing: &self.closing,
             upgrade,
+            speaks,
             patient: reader == Reader::Program,
         };
         let response = exchange.run(way, place, request).await?;
-        Ok(incoming(response, prefix.as_deref(), &found))
+        let mut response = incoming(response, home, &found);
+        if preview.token.is_some() {
+            // The next site must not hear of the host.
+            response.headers_mut().insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        }
+        Ok(response)
     }
 
     /// The sandbox awake. A person is not kept waiting in front of an empty page; the wake goes on.
@@ -171,19 +250,19 @@ fn host_of(parts: &Parts) -> Option<HeaderValue> {
 fn redirect(
     pass: &PreviewPass,
     found: &Found,
-    prefix: Option<&str>,
+    home: Home<'_>,
     parts: &Parts,
     reader: Reader,
 ) -> Option<Response<Body>> {
     let path = parts.uri.path();
     let looks = matches!(parts.method, Method::GET | Method::HEAD);
-    if prefix == Some(path) && looks {
+    if home == Home::Below(path) && looks {
         let query = parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
         return see_other(&format!("{path}/{query}"));
     }
     let PreviewBy::Token { token, left_s } = &pass.by else { return None };
     let by_query = found.tokens[..found.from_query].contains(token);
-    if prefix.is_some() || !by_query || reader != Reader::Person || head::upgrade(&parts.headers).is_some() {
+    if home != Home::Own || !by_query || reader != Reader::Person || head::upgrade(&parts.headers).is_some() {
         return None;
     }
     let query = found.query.as_deref().map_or_else(String::new, |query| format!("?{query}"));
@@ -211,41 +290,54 @@ fn outgoing(
     body: Body,
     found: &Found,
     pass: &PreviewPass,
-    prefix: Option<&str>,
-    hops: u32,
+    origin: &Origin<'_>,
+    speaks: Speaks,
 ) -> Result<Request<Body>, Refusal> {
-    let host = host_of(&parts);
-    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
-    let path =
-        parts.uri.path().get(prefix.map_or(0, str::len)..).filter(|path| !path.is_empty()).unwrap_or("/");
-    let target = match &found.query {
-        Some(query) => format!("{path}?{query}").parse::<Uri>(),
-        None => path.parse(),
+    let bad = || Refusal::new(Code::InvalidRequest, "the path of the request is malformed");
+    let ours = if let Home::Below(prefix) = origin.home { prefix.len() } else { 0 };
+    let is_whole = ours == 0 && parts.uri.query() == found.query.as_deref();
+    let target = match parts.uri.path_and_query() {
+        Some(whole) if is_whole => whole.clone(),
+        Some(_) | None => {
+            let path = parts.uri.path().get(ours..).filter(|path| !path.is_empty()).unwrap_or("/");
+            let query = found.query.as_deref().map_or_else(String::new, |query| format!("?{query}"));
+            PathAndQuery::from_maybe_shared(format!("{path}{query}").into_bytes()).map_err(|_| bad())?
+        }
     };
-    let bad = |_| Refusal::new(Code::InvalidRequest, "the path of the request is malformed");
     let mut headers = parts.headers;
-    head::to_app(&mut headers, &Origin { peer, host: host.as_ref(), prefix, hops });
-    let name = match (prefix, host) {
-        (None, Some(host)) => host,
+    head::to_app(&mut headers, origin);
+    let name = match (origin.home, origin.host) {
+        (Home::Own | Home::Shared, Some(host)) => host.clone(),
         _ => HeaderValue::from_str(&format!("localhost:{}", pass.port))
             .map_err(|_| Refusal::new(Code::Internal, "a port is a number"))?,
     };
-    headers.insert(HOST, name);
+    let mut uri = http::uri::Parts::default();
+    uri.path_and_query = Some(target);
+    match speaks {
+        Speaks::Http1 => {
+            headers.insert(HOST, name);
+        }
+        Speaks::Http2 => {
+            headers.remove(HOST);
+            uri.scheme = Some(http::uri::Scheme::HTTP);
+            uri.authority = Some(name.as_bytes().try_into().map_err(|_| bad())?);
+        }
+    }
     let mut request = Request::new(body);
     *request.method_mut() = parts.method;
-    *request.uri_mut() = target.map_err(bad)?;
-    *request.version_mut() = Version::HTTP_11;
+    *request.uri_mut() = Uri::from_parts(uri).map_err(|_| bad())?;
+    *request.version_mut() = speaks.version();
     *request.headers_mut() = headers;
     Ok(request)
 }
 
 /// The answer as the client gets it.
-fn incoming(mut response: Response<Body>, prefix: Option<&str>, found: &Found) -> Response<Body> {
+fn incoming(mut response: Response<Body>, home: Home<'_>, found: &Found) -> Response<Body> {
     let switched = (response.status() == StatusCode::SWITCHING_PROTOCOLS)
         .then(|| response.headers().get(UPGRADE).cloned())
         .flatten();
     let headers = response.headers_mut();
-    head::from_app(headers, prefix);
+    head::from_app(headers, home);
     if let Some(protocol) = switched {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);

@@ -1,9 +1,9 @@
-//! Which requests are previews: by their host first, then by a path below `/p/`.
+//! Which requests are previews: by their host first, then by fields that a front defines, then by a path below `/p/`.
 //!
 //! The authority of a URL in absolute form and `Host` must be the same; two hosts are none.
 
 use atoll_model::SandboxId;
-use http::header::HOST;
+use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Uri};
 
 use crate::host::{self, Domain, Named};
@@ -26,6 +26,8 @@ pub struct Preview {
     /// `None`: the sandbox's own.
     pub(crate) port: Option<u16>,
     pub(crate) by: By,
+    /// What opens it, where its host holds that.
+    pub(crate) token: Option<String>,
 }
 
 /// How it was named.
@@ -35,6 +37,18 @@ pub(crate) enum By {
     Host,
     /// Below `/p/`, on the origin of the API. So many bytes of the path are ours.
     Path(usize),
+    /// By fields, on the origin of the API.
+    Fields,
+}
+
+/// Fields by which a front's clients name a sandbox and a port, whatever the path. Only what they name is taken from
+/// them; where that is stands in our own state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldRoute {
+    /// Holds the id of a sandbox.
+    pub sandbox: HeaderName,
+    /// Holds a port; without it the sandbox's own.
+    pub port: HeaderName,
 }
 
 /// Why a request goes nowhere.
@@ -49,20 +63,49 @@ pub enum Misrouted {
     /// Below `/p/`, but none.
     #[error("this path names no sandbox: previews are at /p/SANDBOX/PORT/")]
     NoPath,
+    /// The fields of a front are there twice, or hold no sandbox or port.
+    #[error("the header fields name no sandbox and port")]
+    NoField,
 }
 
 const PREFIX: &str = "/p/";
 
-pub(crate) fn route(uri: &Uri, headers: &HeaderMap, domain: &Domain) -> Route {
+pub(crate) fn route(uri: &Uri, headers: &HeaderMap, domain: &Domain, fields: &[FieldRoute]) -> Route {
     match named(uri, headers, domain) {
         Err(misrouted) => Route::Refused(misrouted),
         Ok(Named::Nothing) => Route::Refused(Misrouted::NoPreview),
-        Ok(Named::Preview(sandbox, port)) => Route::Preview(Preview { sandbox, port, by: By::Host }),
-        Ok(Named::Other) => match uri.path().strip_prefix(PREFIX) {
-            None => Route::Elsewhere,
-            Some(rest) => by_path(rest).map_or(Route::Refused(Misrouted::NoPath), Route::Preview),
+        Ok(Named::Preview(sandbox, port)) => {
+            Route::Preview(Preview { sandbox, port, by: By::Host, token: None })
+        }
+        Ok(Named::Presigned(sandbox, port, token)) => {
+            Route::Preview(Preview { sandbox, port: Some(port), by: By::Host, token: Some(token) })
+        }
+        Ok(Named::Other) => match fields.iter().find(|fields| headers.contains_key(&fields.sandbox)) {
+            Some(fields) => {
+                by_fields(headers, fields).map_or(Route::Refused(Misrouted::NoField), Route::Preview)
+            }
+            None => match uri.path().strip_prefix(PREFIX) {
+                None => Route::Elsewhere,
+                Some(rest) => by_path(rest).map_or(Route::Refused(Misrouted::NoPath), Route::Preview),
+            },
         },
     }
+}
+
+fn by_fields(headers: &HeaderMap, fields: &FieldRoute) -> Option<Preview> {
+    let only = |name: &HeaderName| {
+        let mut values = headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (value, None) => Some(value),
+            (_, Some(_)) => None,
+        }
+    };
+    let sandbox = only(&fields.sandbox)??.to_str().ok()?.parse().ok()?;
+    let port = match only(&fields.port)? {
+        Some(port) => Some(host::port(port.to_str().ok()?)?),
+        None => None,
+    };
+    Some(Preview { sandbox, port, by: By::Fields, token: None })
 }
 
 fn named(uri: &Uri, headers: &HeaderMap, domain: &Domain) -> Result<Named, Misrouted> {
@@ -88,7 +131,7 @@ fn by_path(rest: &str) -> Option<Preview> {
     let digits = rest.split('/').next().unwrap_or_default();
     let port = host::port(digits)?;
     let ours = PREFIX.len() + sandbox.len() + 1 + digits.len();
-    Some(Preview { sandbox: sandbox.parse().ok()?, port: Some(port), by: By::Path(ours) })
+    Some(Preview { sandbox: sandbox.parse().ok()?, port: Some(port), by: By::Path(ours), token: None })
 }
 
 #[cfg(test)]
@@ -104,11 +147,24 @@ mod tests {
         for host in hosts {
             headers.append(HOST, HeaderValue::from_str(host).unwrap());
         }
-        route(&uri.parse().unwrap(), &headers, &Domain::parse("localhost").unwrap())
+        route(&uri.parse().unwrap(), &headers, &Domain::parse("localhost").unwrap(), &[])
+    }
+
+    fn ask_with(host: &str, pairs: &[(&'static str, &str)]) -> Route {
+        let mut headers = HeaderMap::new();
+        headers.append(HOST, HeaderValue::from_str(host).unwrap());
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        let fields = FieldRoute {
+            sandbox: HeaderName::from_static("e2b-sandbox-id"),
+            port: HeaderName::from_static("e2b-sandbox-port"),
+        };
+        route(&"/files".parse().unwrap(), &headers, &Domain::parse("localhost").unwrap(), &[fields])
     }
 
     fn preview(port: Option<u16>, by: By) -> Route {
-        Route::Preview(Preview { sandbox: ID.parse().unwrap(), port, by })
+        Route::Preview(Preview { sandbox: ID.parse().unwrap(), port, by, token: None })
     }
 
     #[test]
@@ -145,6 +201,25 @@ mod tests {
         }
         for path in ["/", "/p", "/v1/health", "/pp/x", &format!("/%70/{ID}/80/"), &format!("//p/{ID}/80/")] {
             assert_eq!(ask(path, &["localhost"]), Route::Elsewhere, "{path}");
+        }
+    }
+
+    #[test]
+    fn fields_of_a_front_lead_to_a_port_and_never_past_a_host() {
+        let (id, port) = (("e2b-sandbox-id", ID), ("e2b-sandbox-port", "81"));
+        assert_eq!(ask_with("127.0.0.1:7070", &[id, port]), preview(Some(81), By::Fields));
+        assert_eq!(ask_with("localhost", &[id]), preview(None, By::Fields));
+        assert_eq!(ask_with("localhost", &[port]), Route::Elsewhere);
+        assert_eq!(ask_with(&format!("80-{ID}.localhost"), &[id, port]), preview(Some(80), By::Host));
+        for pairs in [
+            &[id, id][..],
+            &[id, port, port],
+            &[("e2b-sandbox-id", "169.254.169.254")],
+            &[("e2b-sandbox-id", "")],
+            &[id, ("e2b-sandbox-port", "0")],
+            &[id, ("e2b-sandbox-port", "80@evil")],
+        ] {
+            assert_eq!(ask_with("localhost", pairs), Route::Refused(Misrouted::NoField), "{pairs:?}");
         }
     }
 

@@ -1,39 +1,50 @@
-//! The one door: a request that names a sandbox by its host, or by a path below `/p/`, goes to the proxy; every other to
-//! the native front.
+//! The doors and what is behind them: a request that names a sandbox goes to the proxy; every other to a front.
 
+use std::sync::Arc;
+
+use atoll_front_leap0::Leap0;
 use atoll_front_native::{Options, PreviewOrigin, Shutdown};
-use atoll_proxy::{Proxy, Route};
+use atoll_proxy::{Closing, Door, FieldRoute, Limits, Proxy};
 use atoll_service::Service;
-use axum::{Router, extract::Request, middleware::Next, response::Response};
+use axum::Router;
+use axum::http::HeaderName;
 use tokio::sync::watch;
 
-use super::settings::Settings;
+use super::{leap0, settings::Settings};
 
-/// All routes of the plain port.
-pub(super) fn router(settings: &Settings, service: &Service, shutdown: &Shutdown, port: u16) -> Router {
-    let previews = PreviewOrigin { domain: settings.domain.as_str().to_owned(), port };
-    let native =
-        atoll_front_native::router(service.clone(), Options { shutdown: shutdown.clone(), previews });
+/// The doors of a server whose plain port is `port`.
+pub(super) fn door(settings: &Settings, service: &Service, shutdown: &Shutdown, port: u16) -> Door {
+    let (draining, forced) = shutdown.tokens();
     let (close, closing) = watch::channel(false);
-    let draining = shutdown.draining();
+    let begun = draining.clone();
     tokio::spawn(async move {
-        draining.await;
+        begun.cancelled().await;
         close.send_replace(true);
         // Those who listen take a sender that is gone for the same.
         close.closed().await;
     });
-    let proxy = Proxy::new(service.clone(), settings.domain.clone(), closing);
-    // Around the routes and not among them: a host decides before a path does.
-    native.layer(axum::middleware::from_fn(move |request: Request, next: Next| {
-        let proxy = proxy.clone();
-        async move { dispatch(&proxy, request, next).await }
-    }))
+    let leap0 = leap0::front(settings, service, draining.clone(), port);
+    let proxy = Proxy::new(service.clone(), settings.domain.clone(), closing)
+        .with_fields(fields())
+        .with_own_host(Arc::new(leap0::OnHost(leap0.clone())));
+    let fronts = fronts(settings, service, shutdown, port, leap0);
+    Door::new(proxy, fronts, Limits::default(), Closing { draining, forced })
 }
 
-async fn dispatch(proxy: &Proxy, request: Request, next: Next) -> Response {
-    match proxy.route(&request) {
-        Route::Elsewhere => next.run(request).await,
-        Route::Preview(preview) => proxy.serve(preview, request).await,
-        Route::Refused(why) => proxy.refuse(why),
-    }
+/// Every path space of the plain and the TLS port.
+fn fronts(settings: &Settings, service: &Service, shutdown: &Shutdown, port: u16, leap0: Leap0) -> Router {
+    let previews = PreviewOrigin { domain: settings.domain.as_str().to_owned(), port };
+    let native =
+        atoll_front_native::router(service.clone(), Options { shutdown: shutdown.clone(), previews });
+    // Other fronts are put before it, each below its own path.
+    leap0::mount(native, leap0)
+}
+
+/// The fields by which the clients of a front name a sandbox and a port.
+fn fields() -> Vec<FieldRoute> {
+    // COMPAT(e2b): SDKs with a plain sandbox URL send these with every request to a sandbox.
+    vec![FieldRoute {
+        sandbox: HeaderName::from_static("e2b-sandbox-id"),
+        port: HeaderName::from_static("e2b-sandbox-port"),
+    }]
 }

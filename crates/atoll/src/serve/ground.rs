@@ -35,7 +35,7 @@ pub(super) fn spare_from_oom() {
 }
 
 /// Makes DATA, for its owner only, and answers its whole path.
-pub(super) fn open_data(data: &Path) -> Result<PathBuf, Failure> {
+pub(crate) fn open_data(data: &Path) -> Result<PathBuf, Failure> {
     let cannot = |what: &str, e: std::io::Error| {
         Failure::new("io", format!("{} cannot be {what}: {e}", data.display()))
             .hint("choose another folder with --data, or use sudo")

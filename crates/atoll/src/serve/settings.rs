@@ -1,14 +1,20 @@
 //! All settings of a server in one place, and how each part is told its share.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr, path::{Path, PathBuf}};
 
-use crate::cli::serve::Serve;
+use atoll_model::policy::egress::Floor;
+use atoll_proxy::CertificateFiles;
+
+use super::tls::TlsPort;
+use crate::{cli::serve::{EgressPrivate, Serve}, server::tls_files::TlsFiles};
 
 /// What the user said, with the defaults filled in.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) listen: SocketAddr,
     pub(super) domain: atoll_proxy::Domain,
+    /// `None`: it stays shut.
+    pub(super) tls: Option<TlsPort>,
     /// Whole path; there, and closed to others.
     pub(super) data: PathBuf,
     pub(super) template: String,
@@ -17,6 +23,7 @@ pub(super) struct Settings {
     pub(super) live_max: u64,
     pub(super) overcommit: f64,
     pub(super) archive: Option<String>,
+    pub(super) egress: Floor,
     pub(super) agent: Option<PathBuf>,
     pub(super) tour: bool,
 }
@@ -25,6 +32,7 @@ impl Settings {
     pub(super) fn new(data: PathBuf, args: Serve) -> Self {
         Self {
             listen: args.listen,
+            tls: tls(&data, &args),
             domain: args.domain,
             data,
             template: args.template,
@@ -33,6 +41,10 @@ impl Settings {
             live_max: args.live_max,
             overcommit: args.overcommit,
             archive: args.archive,
+            egress: Floor {
+                private_when_named: args.egress_private == EgressPrivate::Named,
+                policy: args.egress_policy,
+            },
             agent: args.agent,
             tour: args.tour,
         }
@@ -46,6 +58,7 @@ impl Settings {
             live_max: self.live_max,
             overcommit: self.overcommit,
             archive: self.archive.as_deref().map_or_else(|| defaults.archive.clone(), archive_place),
+            egress: self.egress.clone(),
             ..defaults
         }
     }
@@ -68,6 +81,20 @@ impl Settings {
             ..atoll_container::Config::new(&self.data)
         }
     }
+}
+
+fn tls(data: &Path, args: &Serve) -> Option<TlsPort> {
+    let listen = SocketAddr::new(args.listen.ip(), args.tls_port);
+    let named = args.tls_cert.clone().zip(args.tls_key.clone());
+    let is_named = named.is_some();
+    let files = match named {
+        Some((certificate, key)) => CertificateFiles { certificate, key },
+        None => {
+            let TlsFiles { certificate, key, .. } = TlsFiles::of(data);
+            CertificateFiles { certificate, key }
+        }
+    };
+    (args.tls_port != 0).then_some(TlsPort { listen, files, is_named })
 }
 
 /// A folder by its whole path, so that the note of it stays true wherever the server stands; a URL as it is.

@@ -14,6 +14,12 @@ pub(crate) struct Note {
     /// Clock ticks after boot, field 22 of `/proc/PID/stat`.
     pub(crate) started: u64,
     pub(crate) version: String,
+    /// Name below which previews live.
+    #[serde(default)]
+    pub(crate) domain: Option<String>,
+    /// Where TLS is served, if it is.
+    #[serde(default)]
+    pub(crate) tls_port: Option<u16>,
 }
 
 const FILE: &str = "server.json";
@@ -29,13 +35,15 @@ pub(crate) fn written_at(data: &Path) -> Option<SystemTime> {
 }
 
 /// Writes the note of this process.
-pub(crate) fn write(data: &Path, url: &str) -> io::Result<()> {
+pub(crate) fn write(data: &Path, url: &str, domain: &str, tls_port: Option<u16>) -> io::Result<()> {
     let pid = std::process::id();
     let note = Note {
         url: url.to_owned(),
         pid,
         started: started(pid).unwrap_or(0),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        domain: Some(domain.to_owned()),
+        tls_port,
     };
     let text = serde_json::to_vec(&note).map_err(io::Error::other)?;
     let fresh = data.join(".server.json.new");
@@ -78,7 +86,7 @@ mod tests {
     fn a_note_is_found_again_and_known_to_be_alive() {
         let data = tempfile::tempdir().expect("temporary folder");
         assert_eq!(read(data.path()), None);
-        write(data.path(), "http://127.0.0.1:1").expect("writable");
+        write(data.path(), "http://127.0.0.1:1", "localhost", Some(7443)).expect("writable");
         let note = read(data.path()).expect("written");
         assert_eq!(note.url, "http://127.0.0.1:1");
         assert!(note.is_alive());

@@ -47,6 +47,12 @@ impl Shutdown {
         self.immediate.cancel();
     }
 
+    /// The two steps, for who serves connections: closing begins, and ends at once.
+    #[must_use]
+    pub fn tokens(&self) -> (CancellationToken, CancellationToken) {
+        (self.draining.clone(), self.immediate.clone())
+    }
+
     /// Resolves when closing begins.
     pub fn draining(&self) -> impl Future<Output = ()> + Send + 'static {
         self.draining.clone().cancelled_owned()

@@ -78,7 +78,7 @@ impl Drop for Open {
 }
 
 /// Folds recorded times into their buckets; called now and then so that they do not pile up unread.
-pub(crate) fn upkeep() {
+pub fn upkeep() {
     if let Some(Some(recorder)) = RECORDER.get() {
         recorder.run_upkeep();
     }

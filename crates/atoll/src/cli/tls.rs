@@ -1,0 +1,57 @@
+//! Grammar of `atoll tls` and `atoll env`.
+
+use clap::{Args, Subcommand, ValueEnum};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Tls {
+    /// Make a local authority and a certificate for the names of this server; renews what is there
+    Init {
+        /// Name below which previews live [default: that of the server of DATA, else localhost]
+        #[arg(long, value_name = "NAME", value_parser = super::serve::domain)]
+        domain: Option<atoll_proxy::Domain>,
+        /// Make a new authority too; whoever trusted the old one has to trust the new one
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Show where the files are and for which names
+    Show,
+    /// Print the certificate of the authority, for others to trust
+    Ca,
+}
+
+/// Prints what points an official SDK at this server: eval "$(atoll env leap0)"
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Env {
+    /// Whose SDK
+    pub(crate) sdk: Sdk,
+    /// For which shell; fish reads it with `atoll env leap0 --shell fish | source`
+    #[arg(long, default_value = "sh")]
+    pub(crate) shell: Shell,
+    /// Print the key too: the one of --api-key, else the admin key of this machine
+    #[arg(long)]
+    pub(crate) with_key: bool,
+    /// Use this server as proxy for HTTPS [default: where names of previews do not resolve]
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(crate) proxy: Proxy,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sdk {
+    Leap0,
+    E2b,
+    Daytona,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    /// And bash, zsh, dash
+    Sh,
+    Fish,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Proxy {
+    Auto,
+    Always,
+    Never,
+}

@@ -1,0 +1,154 @@
+//! `atoll env leap0|e2b|daytona`: the variables that point an official SDK at this server.
+//!
+//! Never prints a key unless it was asked for. Data is only what a shell can read; everything else goes to stderr.
+
+use std::net::ToSocketAddrs;
+
+use super::Context;
+use crate::{
+    cli::tls::{Env, Proxy, Sdk, Shell},
+    client::address::Address,
+    failure::Failure,
+    server::{note, tls_files::TlsFiles},
+};
+
+/// The server, as an SDK has to be told.
+struct Server {
+    url: String,
+    /// Where TLS is, as `NAME:PORT` below which sandboxes are.
+    hosts: String,
+    files: Option<TlsFiles>,
+}
+
+pub(super) fn env(context: &Context, args: &Env) -> Result<(), Failure> {
+    let address = Address::find(&context.global)?;
+    let server = find(context, &address);
+    let mut variables = variables(args.sdk, &server);
+    if args.sdk != Sdk::Daytona {
+        variables.extend(trust(context, &server));
+        if wants_proxy(args.proxy, &server) {
+            variables.push(("HTTPS_PROXY", server.url.clone()));
+            variables.push(("NO_PROXY", "127.0.0.1,localhost".to_owned()));
+            context.out.say(&format!(
+                "atoll: names below {} do not resolve here, so this server becomes the proxy for HTTPS; it leads to \
+                 sandboxes only (--proxy never leaves that out)",
+                server.hosts
+            ));
+        }
+    }
+    let (name, prefix) = key_variable(args.sdk);
+    if args.with_key {
+        let key = address.key(&context.global)?.ok_or_else(|| {
+            Failure::new("no_key", "there is no key to print").hint(address.key_hint())
+        })?;
+        variables.push((name, with_prefix(&key, prefix)));
+    } else {
+        context.out.say(&format!("atoll: {name} is yours to set; `atoll key create` makes a key, --with-key prints one"));
+    }
+    if context.out.json {
+        let all = variables.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+        return context.out.json(&serde_json::Value::Object(all.collect()));
+    }
+    variables.iter().try_for_each(|(name, value)| context.out.line(&assignment(args.shell, name, value)))
+}
+
+fn find(context: &Context, address: &Address) -> Server {
+    let data = context.global.data_dir();
+    let note = note::read(&data);
+    let domain = note.as_ref().and_then(|note| note.domain.clone()).unwrap_or_else(|| "localhost".to_owned());
+    let below = atoll_proxy::Domain::parse(&domain).map_or(domain, |domain| domain.for_tls().to_owned());
+    let port = note.as_ref().and_then(|note| note.tls_port).unwrap_or(7443);
+    let files = Some(TlsFiles::of(&data)).filter(|files| files.bundle.exists());
+    Server { url: address.to_string(), hosts: format!("{below}:{port}"), files }
+}
+
+fn variables(sdk: Sdk, server: &Server) -> Vec<(&'static str, String)> {
+    let url = &server.url;
+    match sdk {
+        Sdk::Leap0 => vec![
+            ("LEAP0_BASE_URL", format!("{url}/leap0")),
+            ("LEAP0_SANDBOX_DOMAIN", server.hosts.clone()),
+        ],
+        Sdk::E2b => vec![
+            ("E2B_API_URL", format!("{url}/e2b")),
+            // Its requests name their sandbox in a header field, so they need no name of their own.
+            ("E2B_SANDBOX_URL", url.clone()),
+            ("E2B_VOLUME_API_URL", format!("{url}/e2b")),
+            ("E2B_DOMAIN", server.hosts.clone()),
+        ],
+        Sdk::Daytona => vec![("DAYTONA_API_URL", format!("{url}/daytona/api"))],
+    }
+}
+
+/// Python reads one file with all roots; Node adds ours to its own.
+fn trust(context: &Context, server: &Server) -> Vec<(&'static str, String)> {
+    let Some(files) = &server.files else {
+        context.out.say("atoll: there is no certificate yet; `atoll tls init` makes one");
+        return Vec::new();
+    };
+    let text = |path: &std::path::Path| {
+        std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+    };
+    vec![("SSL_CERT_FILE", text(&files.bundle)), ("NODE_EXTRA_CA_CERTS", text(&files.ca))]
+}
+
+fn wants_proxy(when: Proxy, server: &Server) -> bool {
+    match when {
+        Proxy::Always => true,
+        Proxy::Never => false,
+        Proxy::Auto => !resolves(&server.hosts),
+    }
+}
+
+/// Whether a name below leads anywhere; many systems know `localhost` and nothing below it.
+fn resolves(hosts: &str) -> bool {
+    format!("a.{hosts}").to_socket_addrs().is_ok_and(|mut found| found.next().is_some())
+}
+
+fn key_variable(sdk: Sdk) -> (&'static str, &'static str) {
+    match sdk {
+        Sdk::Leap0 => ("LEAP0_API_KEY", "atl_"),
+        Sdk::E2b => ("E2B_API_KEY", "e2b_"),
+        Sdk::Daytona => ("DAYTONA_API_KEY", "dtn_"),
+    }
+}
+
+/// The same key behind the prefix that an SDK looks for.
+fn with_prefix(key: &str, prefix: &str) -> String {
+    let bare = ["atl_", "e2b_", "dtn_"].iter().find_map(|known| key.strip_prefix(known)).unwrap_or(key);
+    format!("{prefix}{bare}")
+}
+
+fn assignment(shell: Shell, name: &str, value: &str) -> String {
+    match shell {
+        Shell::Sh => format!("export {name}='{}'", value.replace('\'', "'\\''")),
+        Shell::Fish => format!("set -gx {name} '{}'", value.replace('\\', "\\\\").replace('\'', "\\'")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_keeps_its_digits_behind_another_prefix() {
+        assert_eq!(with_prefix("atl_00ff", "e2b_"), "e2b_00ff");
+        assert_eq!(with_prefix("00ff", "dtn_"), "dtn_00ff");
+    }
+
+    #[test]
+    fn a_value_is_one_word_whatever_it_holds() {
+        assert_eq!(assignment(Shell::Sh, "A", "a'b c$(x)"), r"export A='a'\''b c$(x)'");
+        assert_eq!(assignment(Shell::Fish, "A", r"a'\b"), r"set -gx A 'a\'\\b'");
+    }
+
+    #[test]
+    fn every_sdk_is_pointed_at_this_server() {
+        let server = Server { url: "http://127.0.0.1:7070".into(), hosts: "atoll.localhost:7443".into(), files: None };
+        for sdk in [Sdk::Leap0, Sdk::E2b, Sdk::Daytona] {
+            let all = variables(sdk, &server);
+            assert!(all.iter().any(|(_, value)| value.starts_with("http://127.0.0.1:7070/")), "{all:?}");
+            assert!(all.iter().all(|(name, _)| !name.contains("KEY")), "{all:?}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `atoll tls init|show|ca`: the local authority in `DATA/tls`, and the certificate that this machine's server shows.
+//!
+//! ```text
+//! ca.pem      the authority's certificate, to be trusted        ca.key   its key, never shown
+//! cert.pem    the server's certificate and ca.pem behind it     key.pem  its key
+//! bundle.pem  the machine's own roots and ca.pem                domain   what they were made for
+//! ```
+//!
+//! Needs no server; one that runs takes new files by itself. Never changes what the machine trusts.
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use atoll_proxy::{Domain, Leaf, LocalCa, Today, names};
+use serde_json::json;
+
+use super::Context;
+use crate::{
+    cli::tls::Tls,
+    failure::Failure,
+    serve::data_folder,
+    server::{note, tls_files::TlsFiles},
+};
+
+/// Where machines keep the roots that they trust.
+const ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+pub(super) fn tls(context: &Context, command: Tls) -> Result<(), Failure> {
+    let data = context.global.data_dir();
+    match command {
+        Tls::Init { domain, force } => init(context, &data_folder(&data)?, domain, force),
+        Tls::Show => show(context, &TlsFiles::of(&data)),
+        Tls::Ca => {
+            let ca = TlsFiles::of(&data).ca;
+            context.out.bytes(&fs::read(&ca).map_err(|cause| unread(&ca, &cause))?)
+        }
+    }
+}
+
+fn init(context: &Context, data: &Path, domain: Option<Domain>, force: bool) -> Result<(), Failure> {
+    let said = domain.map(|domain| domain.as_str().to_owned());
+    let served = || note::read(data).and_then(|note| note.domain);
+    let domain = said.or_else(served).unwrap_or_else(|| "localhost".to_owned());
+    let files = TlsFiles::of(data);
+    fs::create_dir_all(&files.folder).map_err(|cause| unwritten(&files.folder, &cause))?;
+    let today = Today::now();
+    let kept = if force { None } else { existing(&files, &domain)? };
+    let is_kept = kept.is_some();
+    let ca = match kept {
+        Some(ca) => ca,
+        None => LocalCa::make(&domain, today).map_err(|e| Failure::new("internal", e.to_string()))?,
+    };
+    let leaf = ca.leaf(today).map_err(|e| Failure::new("internal", e.to_string()))?;
+    write_all(&files, &ca, &leaf, &domain)?;
+    if context.out.json {
+        return context.out.json(&json!({
+            "ca": files.ca, "bundle": files.bundle, "certificate": files.certificate, "domain": domain, "names": names(&domain),
+        }));
+    }
+    // The one line of data: what others are to trust.
+    context.out.line(&files.ca.display().to_string())?;
+    let what = if is_kept { "a new certificate of the same authority" } else { "a new authority and its certificate" };
+    context.out.tell(&format!("{what}, for {}", names(&domain).join(", ")));
+    context.out.tell("a server that runs takes it within two seconds; then: eval \"$(atoll env leap0)\"");
+    Ok(())
+}
+
+/// The authority that is there, if it may sign for this domain.
+fn existing(files: &TlsFiles, domain: &str) -> Result<Option<LocalCa>, Failure> {
+    let (certificate, key) = match (fs::read_to_string(&files.ca), fs::read_to_string(&files.ca_key)) {
+        (Ok(certificate), Ok(key)) => (certificate, key),
+        (Err(e), _) | (_, Err(e)) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        (Err(e), _) => return Err(unread(&files.ca, &e)),
+        (_, Err(e)) => return Err(unread(&files.ca_key, &e)),
+    };
+    let made_for = fs::read_to_string(&files.domain).unwrap_or_default();
+    if made_for.trim() != domain {
+        return Err(Failure::new("conflict", format!("the authority here signs for {:?} only", made_for.trim()))
+            .hint("`atoll tls init --force` makes a new one; whoever trusted the old one has to trust it"));
+    }
+    let ca = LocalCa::open(domain, &certificate, &key);
+    ca.map(Some).map_err(|e| {
+        Failure::new("invalid", e.to_string()).hint("`atoll tls init --force` makes a new authority")
+    })
+}
+
+/// The key before the certificate: a server that looks in between keeps what it has.
+fn write_all(files: &TlsFiles, ca: &LocalCa, leaf: &Leaf, domain: &str) -> Result<(), Failure> {
+    put(&files.ca_key, &ca.key(), 0o600)?;
+    put(&files.ca, ca.certificate(), 0o644)?;
+    put(&files.domain, domain, 0o644)?;
+    put(&files.bundle, &format!("{}{}", machine_roots(), ca.certificate()), 0o644)?;
+    put(&files.key, &leaf.key, 0o600)?;
+    put(&files.certificate, &leaf.chain, 0o644)
+}
+
+fn machine_roots() -> String {
+    let mut roots = ROOTS.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+    if !roots.is_empty() && !roots.ends_with('\n') {
+        roots.push('\n');
+    }
+    roots
+}
+
+/// Whole or not at all.
+fn put(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
+    let fresh = path.with_extension("new");
+    let write = || {
+        let _ = fs::remove_file(&fresh);
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
+        file.write_all(text.as_bytes())?;
+        fs::rename(&fresh, path)
+    };
+    write().map_err(|cause| unwritten(path, &cause))
+}
+
+fn show(context: &Context, files: &TlsFiles) -> Result<(), Failure> {
+    let domain = fs::read_to_string(&files.domain).map_err(|cause| unread(&files.domain, &cause))?;
+    let names = names(domain.trim());
+    if context.out.json {
+        let TlsFiles { ca, bundle, certificate, .. } = files;
+        return context.out.json(&json!({ "ca": ca, "bundle": bundle, "certificate": certificate, "names": names }));
+    }
+    for (what, path) in [("authority", &files.ca), ("bundle", &files.bundle), ("certificate", &files.certificate)] {
+        context.out.line(&format!("{what:12} {}", path.display()))?;
+    }
+    context.out.line(&format!("{:12} {}", "names", names.join(" ")))
+}
+
+fn unread(path: &Path, cause: &io::Error) -> Failure {
+    let failure = Failure::new("io", format!("{} cannot be read: {cause}", path.display()));
+    match cause.kind() {
+        io::ErrorKind::NotFound => failure.hint("`atoll tls init` makes it"),
+        _ => failure.hint("use sudo, or point ATOLL_DATA at the server's folder"),
+    }
+}
+
+fn unwritten(path: &Path, cause: &io::Error) -> Failure {
+    Failure::new("io", format!("{} cannot be written: {cause}", path.display()))
+        .hint("choose another folder with --data, or use sudo")
+}

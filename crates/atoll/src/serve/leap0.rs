@@ -1,0 +1,53 @@
+//! Where the Leap0 front is: below its path on every door, and on the own hosts of sandboxes that are code interpreters.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use atoll_front_leap0::{Hosts, Leap0, Options};
+use atoll_model::SandboxId;
+use atoll_proxy::OwnHost;
+use atoll_service::Service;
+use axum::{Router, body::Body, extract::Request, middleware::Next, response::Response};
+use tokio_util::sync::CancellationToken;
+
+use super::settings::Settings;
+
+/// The front of a server whose plain port is `port`.
+pub(super) fn front(settings: &Settings, service: &Service, closing: CancellationToken, port: u16) -> Leap0 {
+    let (domain, tls) = (settings.domain.clone(), settings.tls.clone());
+    let hosts = move || match &tls {
+        // A certificate may come while the server runs.
+        Some(tls) if tls.files.certificate.exists() => {
+            Hosts { scheme: "https", domain: domain.for_tls().to_owned(), port: tls.listen.port() }
+        }
+        Some(_) | None => Hosts { scheme: "http", domain: domain.as_str().to_owned(), port },
+    };
+    Leap0::new(service.clone(), Options { closing, hosts: Arc::new(hosts) })
+}
+
+/// Puts it before the other fronts: its paths are its own, with and without a slash at their end.
+pub(super) fn mount(fronts: Router, leap0: Leap0) -> Router {
+    fronts.layer(axum::middleware::from_fn(move |request: Request, next: Next| {
+        let leap0 = leap0.clone();
+        async move {
+            match Leap0::takes(request.uri().path()) {
+                true => leap0.answer(request).await,
+                false => next.run(request).await,
+            }
+        }
+    }))
+}
+
+/// On the host of a sandbox.
+pub(super) struct OnHost(pub(super) Leap0);
+
+impl OwnHost for OnHost {
+    fn take<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        request: Request<Body>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Box<Request<Body>>>> + Send + 'a>> {
+        Box::pin(self.0.on_host(sandbox, request))
+    }
+}

@@ -1,0 +1,96 @@
+//! The TLS port: open while there is a certificate, which is read again when its files change or on SIGHUP.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_proxy::{CertificateFiles, Door, Tls};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+use super::failed;
+use super::settings::Settings;
+use crate::failure::Failure;
+use crate::server::note;
+
+/// LIMIT: how long a changed file may go unseen.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Whether a certificate that was named can be used; one that was not named may come later.
+pub(super) fn check(settings: &Settings) -> Result<(), Failure> {
+    match &settings.tls {
+        Some(port) if port.is_named => {
+            Tls::open(port.files.clone()).map(|_| ()).map_err(|e| failed("the certificate cannot be used", &e))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Where TLS is served, and with what.
+#[derive(Debug, Clone)]
+pub(super) struct TlsPort {
+    pub(super) listen: SocketAddr,
+    pub(super) files: CertificateFiles,
+    /// The files were named, so they have to be there.
+    pub(super) is_named: bool,
+}
+
+/// Serves TLS from the moment there is a certificate until the server closes.
+pub(super) async fn serve(door: &Door, settings: &Settings, url: &str, reload: &Arc<Notify>) {
+    let Some(port) = &settings.tls else { return };
+    let Some(tls) = certificate(door, &port.files, reload).await else { return };
+    let listener = match TcpListener::bind(port.listen).await {
+        Ok(listener) => listener,
+        Err(cause) => {
+            return tracing::warn!(address = %port.listen, %cause, "no TLS: cannot listen; choose another --tls-port");
+        }
+    };
+    let address = listener.local_addr().unwrap_or(port.listen);
+    let domain = settings.domain.as_str();
+    if let Err(cause) = note::write(&settings.data, url, domain, Some(address.port())) {
+        tracing::warn!(%cause, "`atoll env` will not find the TLS port");
+    }
+    tracing::info!(%address, "TLS ready");
+    tokio::select! {
+        () = door.serve_tls(listener, tls.clone()) => {}
+        () = watch(&tls, reload) => {}
+    }
+}
+
+/// The first certificate; `None`: the server closes before there is one.
+async fn certificate(door: &Door, files: &CertificateFiles, reload: &Arc<Notify>) -> Option<Tls> {
+    let mut said = String::new();
+    loop {
+        match Tls::open(files.clone()) {
+            Ok(tls) => return Some(tls),
+            Err(error) => {
+                let text = error.to_string();
+                if text != said && error.is_missing() {
+                    tracing::info!("no certificate, so no TLS; `atoll tls init` makes one");
+                } else if text != said {
+                    tracing::warn!(%error, cause = ?std::error::Error::source(&error), "no TLS");
+                }
+                said = text;
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = reload.notified() => {}
+            () = door.closes() => return None,
+        }
+    }
+}
+
+/// Takes new certificates for as long as it is waited for.
+async fn watch(tls: &Tls, reload: &Arc<Notify>) {
+    loop {
+        tokio::select! { () = tokio::time::sleep(LOOK_EVERY) => {}, () = reload.notified() => {} }
+        match tls.reload() {
+            Ok(false) => {}
+            Ok(true) => tracing::info!("a new certificate is in use"),
+            Err(error) => {
+                tracing::warn!(%error, cause = ?std::error::Error::source(&error), "the certificate before stays in use");
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The doors of a server: connections in, plain or TLS, HTTP/1 or HTTP/2, and an orderly end.
+//!
+//! ```text
+//! accept ─ (TLS) ─ which protocol? ─┬─ HTTP/1: strict heads ─┬─ a preview ─► proxy
+//!                                   └─ HTTP/2               ├─ CONNECT to ourselves ─► a connection inside this one
+//!                                                           └─ anything else ─► fronts
+//! ```
+//!
+//! First signal: stop accepting, finish what is under way, at most `drain_for`; second: at once. Every connection is a
+//! task of the door, and none outlives it.
+
+mod connect;
+mod connection;
+mod leftover;
+mod strict;
+mod tls;
+
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::proxy::Proxy;
+pub(crate) use connection::Arrival;
+pub use tls::{BadCertificate, CertificateFiles, Tls};
+
+/// Bounds of the doors; the defaults suit one machine.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Clients at once, on all doors; further ones wait in the kernel's queue.
+    pub connections: usize,
+    /// For a request's head, for an idle connection's next request, and for a handshake.
+    pub head_within: Duration,
+    /// Bytes of a head.
+    pub head_bytes: usize,
+    /// Requests at once over one HTTP/2 connection.
+    pub streams: u32,
+    /// How long sent bytes may stay unread by the client before its connection is given up.
+    pub unread_for: Duration,
+    /// How long requests under way may take to finish when the server closes.
+    pub drain_for: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            // LIMIT: two descriptors each (the client's and the app's) stay below the usual 65,536.
+            connections: 16_384,
+            head_within: Duration::from_secs(30),
+            head_bytes: 64 << 10,
+            streams: 250,
+            unread_for: Duration::from_secs(300),
+            drain_for: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The two steps of closing.
+#[derive(Debug, Clone, Default)]
+pub struct Closing {
+    /// No new connections; what is under way may finish.
+    pub draining: CancellationToken,
+    /// At once.
+    pub forced: CancellationToken,
+}
+
+// LIMIT: when descriptors run out, accepting again at once would only spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+// LIMIT: HTTP/2's windows: of one stream and of a connection. What an app's client does not read is held here at most.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+// LIMIT: streams that a client opened and reset before anybody looked; more is an attack (rapid reset).
+const RESETS: usize = 64;
+const LOCAL_RESETS: usize = 1_024;
+// LIMIT: what is written ahead to one HTTP/2 stream.
+const SEND_AHEAD: usize = 256 << 10;
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_WITHIN: Duration = Duration::from_secs(20);
+
+/// All doors of one server. Cloning is cheap.
+#[derive(Clone)]
+pub struct Door(Arc<Inner>);
+
+struct Inner {
+    proxy: Proxy,
+    fronts: Router,
+    limits: Limits,
+    closing: Closing,
+    http1: http1::Builder,
+    http2: http2::Builder<TokioExecutor>,
+    room: Arc<Semaphore>,
+    tasks: TaskTracker,
+    /// Ends every task that is left.
+    ends: CancellationToken,
+    tls: OnceLock<Tls>,
+    plain_port: AtomicU16,
+    tls_port: AtomicU16,
+}
+
+impl Door {
+    /// Doors to a proxy and, for what is no preview, to the fronts.
+    #[must_use]
+    pub fn new(proxy: Proxy, fronts: Router, limits: Limits, closing: Closing) -> Self {
+        Self(Arc::new(Inner {
+            proxy,
+            fronts,
+            http1: http1(&limits),
+            http2: http2(&limits),
+            room: Arc::new(Semaphore::new(limits.connections)),
+            limits,
+            closing,
+            tasks: TaskTracker::new(),
+            ends: CancellationToken::new(),
+            tls: OnceLock::new(),
+            plain_port: AtomicU16::new(0),
+            tls_port: AtomicU16::new(0),
+        }))
+    }
+
+    /// Serves plain connections until the server closes.
+    pub async fn serve(&self, listener: TcpListener) {
+        self.0.plain_port.store(port(&listener), Ordering::Relaxed);
+        self.accept_all(listener, None).await;
+    }
+
+    /// Serves TLS connections until the server closes.
+    pub async fn serve_tls(&self, listener: TcpListener, tls: Tls) {
+        self.0.tls_port.store(port(&listener), Ordering::Relaxed);
+        let _ = self.0.tls.set(tls.clone());
+        self.accept_all(listener, Some(tls)).await;
+    }
+
+    /// Resolves when the server begins to close.
+    pub async fn closes(&self) {
+        self.0.closing.draining.cancelled().await;
+    }
+
+    /// Waits until every connection has ended, as long as the limits and the second signal say.
+    pub async fn drain(&self) {
+        let inner = &self.0;
+        inner.tasks.close();
+        tokio::select! {
+            () = inner.tasks.wait() => return,
+            () = inner.closing.forced.cancelled() => tracing::warn!("closing at once"),
+            () = tokio::time::sleep(inner.limits.drain_for) => {
+                tracing::warn!(within = ?inner.limits.drain_for, "requests were still under way");
+            }
+        }
+        inner.ends.cancel();
+        inner.tasks.wait().await;
+    }
+
+    async fn accept_all(&self, listener: TcpListener, tls: Option<Tls>) {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = self.0.closing.draining.cancelled() => return,
+                accepted = accept(&listener, &self.0.room) => accepted,
+            };
+            let Some((stream, place)) = accepted else { continue };
+            prepare(&stream, &self.0.limits);
+            let arrival =
+                Arrival { peer: stream.peer_addr().ok(), is_secure: tls.is_some(), is_inside: false };
+            let (door, tls) = (self.clone(), tls.clone());
+            self.spawn(async move {
+                let _counted = Counted::new();
+                match tls {
+                    Some(tls) => door.secure(stream, tls, arrival).await,
+                    None => door.connection(stream, arrival).await,
+                }
+                drop(place);
+            });
+        }
+    }
+
+    /// A task that ends with the door.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let ends = self.0.ends.clone();
+        self.0.tasks.spawn(async move {
+            tokio::select! { () = task => {}, () = ends.cancelled() => {} }
+        });
+    }
+}
+
+/// Cancel-safe: a place that was taken is given back when this is dropped, and `accept` takes nothing until it is done.
+async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let place = Arc::clone(room).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => Some((stream, place)),
+        Err(error) => {
+            tracing::warn!(%error, "cannot accept a connection");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}
+
+fn port(listener: &TcpListener) -> u16 {
+    listener.local_addr().map_or(0, |address| address.port())
+}
+
+/// Best effort: a socket that refuses an option still serves.
+fn prepare(stream: &TcpStream, limits: &Limits) {
+    let unread_ms = u32::try_from(limits.unread_for.as_millis()).unwrap_or(u32::MAX);
+    let _ = stream.set_nodelay(true);
+    let _ = rustix::net::sockopt::set_socket_keepalive(stream, true);
+    // The kernel gives up on a peer that is gone, and on one that keeps its window shut.
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, unread_ms);
+}
+
+fn http1(limits: &Limits) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // The number of header fields stays at hyper's 100, which it keeps on the stack.
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.head_within)
+        .max_header_size(limits.head_bytes)
+        .keep_alive(true)
+        .half_close(false);
+    http
+}
+
+fn http2(limits: &Limits) -> http2::Builder<TokioExecutor> {
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_pending_accept_reset_streams(RESETS)
+        .max_local_error_reset_streams(LOCAL_RESETS)
+        .max_send_buf_size(SEND_AHEAD)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_WITHIN);
+    http
+}
+
+/// Counts a connection for as long as it is held.
+struct Counted;
+
+const CONNECTIONS: &str = "atoll_http_connections";
+
+impl Counted {
+    fn new() -> Self {
+        metrics::gauge!(CONNECTIONS).increment(1.0);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        metrics::gauge!(CONNECTIONS).decrement(1.0);
+    }
+}

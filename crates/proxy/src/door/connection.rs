@@ -1,0 +1,220 @@
+//! One connection: which protocol it speaks, and its requests one by one.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use bytes::{Buf, Bytes, BytesMut};
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tower::ServiceExt;
+
+use super::leftover::{self, Watch};
+use super::strict::Strict;
+use super::{Door, Tls};
+use crate::route::Route;
+
+/// How every HTTP/2 connection begins.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const FIRST_READ: usize = 4 << 10;
+
+/// How a connection came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) is_secure: bool,
+    /// Through `CONNECT`, inside another one.
+    pub(crate) is_inside: bool,
+}
+
+/// What a connection is made of.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
+
+impl Door {
+    /// A TLS connection from its handshake on.
+    pub(super) async fn secure<I: Stream>(&self, stream: I, tls: Tls, arrival: Arrival) {
+        let handshake = tls.acceptor().accept(stream);
+        let stream = match tokio::time::timeout(self.0.limits.head_within, handshake).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
+            Err(_) => return tracing::debug!("a TLS handshake took too long"),
+        };
+        match stream.get_ref().1.alpn_protocol() {
+            Some(b"h2") => self.http2(stream, arrival).await,
+            Some(_) => self.http1(stream, Bytes::new(), arrival).await,
+            // A client that says nothing may still know in advance.
+            None => self.connection(stream, arrival).await,
+        }
+    }
+
+    /// A connection whose protocol shows in its first bytes.
+    pub(super) async fn connection<I: Stream>(&self, mut stream: I, arrival: Arrival) {
+        let first = tokio::time::timeout(self.0.limits.head_within, first_bytes(&mut stream));
+        // A client that only connects, as a probe does, is everyday.
+        let Ok(Ok(first)) = first.await else { return };
+        if first.starts_with(PREFACE) {
+            self.http2(Begun { first, io: stream }, arrival).await;
+        } else {
+            self.http1(stream, first, arrival).await;
+        }
+    }
+
+    async fn http1<I: Stream>(&self, stream: I, first: Bytes, arrival: Arrival) {
+        let (watch, mut leftovers) = leftover::leftovers();
+        let door = self.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (door, watch) = (door.clone(), watch.clone());
+            async move { Ok::<_, Infallible>(door.answer_http1(request, &watch, arrival).await) }
+        });
+        let io = TokioIo::new(Strict::new(stream, first));
+        let connection = self.0.http1.serve_connection(io, service).with_upgrades();
+        let mut connection = std::pin::pin!(connection);
+        let serving = async {
+            tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = self.0.closing.draining.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
+        };
+        let ended =
+            tokio::select! { ended = serving => ended, never = leftovers.discard() => match never {} };
+        if let Err(error) = ended {
+            // Clients that vanish or send nonsense are everyday; nobody must look.
+            tracing::debug!(%error, "a connection ended early");
+        }
+    }
+
+    async fn http2<I: Stream>(&self, stream: I, arrival: Arrival) {
+        let door = self.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let door = door.clone();
+            async move { Ok::<_, Infallible>(door.answer(request.map(Body::new), arrival).await) }
+        });
+        let connection = self.0.http2.serve_connection(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.0.closing.draining.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection ended early");
+        }
+    }
+
+    async fn answer_http1(
+        &self,
+        request: Request<Incoming>,
+        watch: &Watch,
+        arrival: Arrival,
+    ) -> Response<Body> {
+        if request.method() == Method::CONNECT {
+            return self.connect(request, arrival);
+        }
+        let changes = request.headers().contains_key(UPGRADE);
+        let (head, body) = request.into_parts();
+        let body = if http_body::Body::is_end_stream(&body) {
+            Body::empty()
+        } else {
+            Body::new(watch.body(&head.headers, body))
+        };
+        let mut response = self.answer(Request::from_parts(head, body), arrival).await;
+        // Behind a head that asks to change, bytes pass unseen: if nothing changed, the connection ends. What
+        // [`Strict`] counts on.
+        if changes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    async fn answer(&self, mut request: Request<Body>, arrival: Arrival) -> Response<Body> {
+        match self.0.proxy.route(&request) {
+            Route::Preview(preview) => self.0.proxy.serve(preview, request, arrival).await,
+            Route::Refused(why) => self.0.proxy.refuse(why),
+            Route::Elsewhere => {
+                if let Some(peer) = arrival.peer {
+                    request.extensions_mut().insert(ConnectInfo(peer));
+                }
+                match self.0.fronts.clone().oneshot(request).await {
+                    Ok(response) => response,
+                    Err(never) => match never {},
+                }
+            }
+        }
+    }
+}
+
+/// Reads until it is clear whether this is HTTP/2.
+async fn first_bytes<I: AsyncRead + Unpin>(stream: &mut I) -> io::Result<Bytes> {
+    let mut first = BytesMut::with_capacity(FIRST_READ);
+    loop {
+        if stream.read_buf(&mut first).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let known = first.len().min(PREFACE.len());
+        if first[..known] != PREFACE[..known] || known == PREFACE.len() {
+            return Ok(first.freeze());
+        }
+    }
+}
+
+/// A stream whose first bytes were read already.
+struct Begun<I> {
+    first: Bytes,
+    io: I,
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Begun<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.first.is_empty() {
+            return Pin::new(&mut self.io).poll_read(cx, buf);
+        }
+        let size = self.first.len().min(buf.remaining());
+        buf.put_slice(&self.first[..size]);
+        self.first.advance(size);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Begun<I> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

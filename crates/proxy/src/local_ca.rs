@@ -1,0 +1,199 @@
+//! A certificate authority for one machine and one domain, and the certificate it gives to this server.
+//!
+//! What it may sign is written into it: names below `localhost` and below the domain, and loopback addresses. Whoever
+//! trusts it trusts it for those only. Pure but for randomness: writes no file, reads no clock.
+
+use std::net::IpAddr;
+
+use rcgen::date_time_ymd as ymd;
+use rcgen::{
+    BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, SanType,
+};
+
+/// The label below which previews are found too where the domain has only one: OpenSSL, and so Python, takes no
+/// certificate for `*.localhost`, since a wildcard needs two dots behind it.
+pub(crate) const SECOND_LABEL: &str = "atoll";
+const NAME: &str = "Atoll local CA";
+const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
+
+/// A day, to count from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Today {
+    /// In full.
+    pub year: i16,
+    /// From 1.
+    pub month: u8,
+    /// From 1.
+    pub day: u8,
+}
+
+impl Today {
+    /// By the machine's clock, in UTC.
+    #[must_use]
+    pub fn now() -> Self {
+        let date = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+        let small = |n: i8| u8::try_from(n).unwrap_or(1);
+        Self { year: date.year(), month: small(date.month()), day: small(date.day()) }
+    }
+
+    /// The same day in another year; the 29th of February has none, so the day is at most the 28th.
+    fn in_years<T>(self, years: i16, date: impl Fn(i32, u8, u8) -> T) -> T {
+        date(i32::from(self.year + years), self.month, self.day.min(28))
+    }
+}
+
+/// The authority.
+pub struct LocalCa {
+    domain: String,
+    key: KeyPair,
+    params: CertificateParams,
+    certificate: String,
+}
+
+impl std::fmt::Debug for LocalCa {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalCa").field("domain", &self.domain).finish_non_exhaustive()
+    }
+}
+
+/// A certificate of the authority, in PEM.
+#[derive(Clone)]
+pub struct Leaf {
+    /// It, and the authority's own behind it.
+    pub chain: String,
+    /// Its key.
+    pub key: String,
+}
+
+impl std::fmt::Debug for Leaf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leaf").finish_non_exhaustive()
+    }
+}
+
+/// No certificate could be made.
+#[derive(Debug, thiserror::Error)]
+#[error("no certificate for {domain} could be made")]
+pub struct NotMade {
+    /// For which domain.
+    pub domain: String,
+    /// Why.
+    #[source]
+    pub cause: rcgen::Error,
+}
+
+impl LocalCa {
+    /// A fresh one, for ten years.
+    pub fn make(domain: &str, today: Today) -> Result<Self, NotMade> {
+        Self::try_make(domain, today).map_err(|cause| not_made(domain, cause))
+    }
+
+    fn try_make(domain: &str, today: Today) -> Result<Self, rcgen::Error> {
+        let key = KeyPair::generate()?;
+        let mut params = params(domain);
+        params.not_before = today.in_years(-1, ymd);
+        params.not_after = today.in_years(10, ymd);
+        let certificate = params.self_signed(&key)?.pem();
+        Ok(Self { domain: domain.to_owned(), key, params, certificate })
+    }
+
+    /// One that was made before, from its files.
+    pub fn open(domain: &str, certificate: &str, key: &str) -> Result<Self, NotMade> {
+        let key = KeyPair::from_pem(key).map_err(|cause| not_made(domain, cause))?;
+        let certificate = certificate.to_owned();
+        Ok(Self { domain: domain.to_owned(), key, params: params(domain), certificate })
+    }
+
+    /// Its certificate, in PEM: what others are to trust.
+    #[must_use]
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    /// Its key, in PEM.
+    #[must_use]
+    pub fn key(&self) -> String {
+        self.key.serialize_pem()
+    }
+
+    /// A certificate for every name of a server of this domain. Two years: some clients take no longer one.
+    pub fn leaf(&self, today: Today) -> Result<Leaf, NotMade> {
+        self.try_leaf(today).map_err(|cause| not_made(&self.domain, cause))
+    }
+
+    fn try_leaf(&self, today: Today) -> Result<Leaf, rcgen::Error> {
+        let key = KeyPair::generate()?;
+        let mut leaf = CertificateParams::new(names(&self.domain))?;
+        leaf.not_before = today.in_years(-1, ymd);
+        leaf.not_after = today.in_years(1, ymd);
+        leaf.distinguished_name = called("Atoll");
+        leaf.is_ca = IsCa::ExplicitNoCa;
+        leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        leaf.use_authority_key_identifier_extension = true;
+        leaf.subject_alt_names
+            .extend(LOOPBACK.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()).map(SanType::IpAddress));
+        let issuer = Issuer::from_params(&self.params, &self.key);
+        let certificate = leaf.signed_by(&key, &issuer)?;
+        Ok(Leaf { chain: format!("{}{}", certificate.pem(), self.certificate), key: key.serialize_pem() })
+    }
+}
+
+/// Every name that the server has.
+#[must_use]
+pub fn names(domain: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for base in ["localhost", domain] {
+        let second = format!("{SECOND_LABEL}.{base}");
+        let bases = if base.contains('.') { vec![base.to_owned()] } else { vec![base.to_owned(), second] };
+        names.extend(bases.into_iter().flat_map(|base| [format!("*.{base}"), base]));
+    }
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn params(domain: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = called(NAME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let below = |name: &str| GeneralSubtree::DnsName(name.to_owned());
+    params.name_constraints = Some(NameConstraints {
+        permitted_subtrees: vec![
+            below("localhost"),
+            below(domain),
+            GeneralSubtree::IpAddress(CidrSubnet::from_v4_prefix([127, 0, 0, 0], 8)),
+            GeneralSubtree::IpAddress(CidrSubnet::from_v6_prefix(
+                std::net::Ipv6Addr::LOCALHOST.octets(),
+                128,
+            )),
+        ],
+        excluded_subtrees: Vec::new(),
+    });
+    params
+}
+
+fn called(name: &str) -> DistinguishedName {
+    let mut distinguished = DistinguishedName::new();
+    distinguished.push(DnType::CommonName, name);
+    distinguished
+}
+
+fn not_made(domain: &str, cause: rcgen::Error) -> NotMade {
+    NotMade { domain: domain.to_owned(), cause }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_of_one_label_has_a_second_form() {
+        let all = ["*.atoll.localhost", "*.localhost", "atoll.localhost", "localhost"];
+        assert_eq!(names("localhost"), all);
+        let more = names("preview.example.com");
+        assert!(more.contains(&"*.preview.example.com".to_owned()) && more.len() == 6, "{more:?}");
+    }
+}
