@@ -4,7 +4,7 @@
 //! request goes on to whatever the sandbox serves.
 
 use atoll_model::SandboxId;
-use axum::extract::Request;
+use axum::http::HeaderMap;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 
@@ -22,12 +22,12 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 /// Whether a request to a sandbox's own host is for its interpreter.
-pub(crate) async fn is_meant(app: &App, sandbox: &SandboxId, request: &Request) -> bool {
-    if !is_call(request.uri().path()) {
+pub(crate) async fn is_meant(app: &App, sandbox: &SandboxId, path: &str, headers: &HeaderMap) -> bool {
+    if !is_call(path) {
         return false;
     }
     // Who has no key, or a wrong one, hears of it from the proxy.
-    let Ok(who) = authenticate(app, request.headers()).await else { return false };
+    let Ok(who) = authenticate(app, headers).await else { return false };
     let found = app.service.get(&who, sandbox.as_str()).await;
     found.is_ok_and(|lease| crate::templates::interprets(&lease))
 }

@@ -121,10 +121,13 @@ impl Leap0 {
     /// Answers a request to a sandbox's own host (without a port) if that sandbox is a code interpreter and the path one of
     /// its calls; everything else comes back as it was.
     pub async fn on_host(&self, sandbox: &SandboxId, request: Request) -> Result<Response, Box<Request>> {
-        if !interpreter::is_meant(&self.app, sandbox, &request).await {
+        // A body is not to be shared between threads, so it waits apart.
+        let (parts, body) = request.into_parts();
+        let is_meant = interpreter::is_meant(&self.app, sandbox, parts.uri.path(), &parts.headers).await;
+        let mut request = Request::from_parts(parts, body);
+        if !is_meant {
             return Err(Box::new(request));
         }
-        let mut request = request;
         *request.uri_mut() = inner(request.uri());
         request.extensions_mut().insert(sandbox.clone());
         Ok(ask(&self.host_routes, request).await)

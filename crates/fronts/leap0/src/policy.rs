@@ -1,9 +1,9 @@
 //! The network policy in Leap0's words, in and out. What it allows is the core's business.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 
-use atoll_model::{Cidr, DomainPattern, HeaderText, NetworkMode, NetworkPolicy, Transform};
+use atoll_model::policy::egress::words::{Leap0Transform, Leap0Words, from_leap0};
+use atoll_model::{HeaderText, NetworkPolicy, Transform};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ApiError;
@@ -14,7 +14,7 @@ const HIDDEN: &str = HeaderText::SHOWN;
 /// A policy as it is asked for.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct PolicyBody {
-    mode: NetworkMode,
+    mode: String,
     #[serde(default)]
     allow_domains: Option<Vec<String>>,
     #[serde(default)]
@@ -41,50 +41,28 @@ impl std::fmt::Debug for RuleBody {
 
 impl PolicyBody {
     pub(crate) fn into_policy(self) -> Result<NetworkPolicy, ApiError> {
-        let domains = self.allow_domains.unwrap_or_default();
-        let cidrs = self.allow_cidrs.unwrap_or_default();
-        let rules = self.transforms.unwrap_or_default();
-        Ok(NetworkPolicy {
+        let trimmed = |all: Option<Vec<String>>| {
+            all.unwrap_or_default().iter().map(|one| one.trim().to_owned()).collect::<Vec<_>>()
+        };
+        let rule = |rule: RuleBody| Leap0Transform {
+            domain: rule.domain.trim().to_owned(),
+            inject_headers: rule.inject_headers.unwrap_or_default(),
+            strip_headers: rule.strip_headers.unwrap_or_default(),
+        };
+        let words = Leap0Words {
             mode: self.mode,
-            allow_domains: each("allow_domains", domains, |text| pattern(&text))?,
-            allow_cidrs: each("allow_cidrs", cidrs, |text| range(&text))?,
-            transforms: each("transforms", rules, RuleBody::into_transform)?,
-            ..NetworkPolicy::default()
+            allow_domains: trimmed(self.allow_domains),
+            allow_cidrs: trimmed(self.allow_cidrs),
+            transforms: self.transforms.unwrap_or_default().into_iter().map(rule).collect(),
+        };
+        from_leap0(Some(&words)).map_err(|bad| {
+            let error = ApiError::field(format!("network_policy.{}", bad.field), bad.why);
+            match bad.hint {
+                Some(hint) => ApiError { message: format!("{} ({hint})", error.message), ..error },
+                None => error,
+            }
         })
     }
-}
-
-impl RuleBody {
-    fn into_transform(self) -> Result<Transform, String> {
-        let headers = self.inject_headers.unwrap_or_default().into_iter();
-        Ok(Transform {
-            domain: pattern(&self.domain)?,
-            inject_headers: headers.map(|(name, value)| (name, HeaderText::Plain(value))).collect(),
-            strip_headers: self.strip_headers.unwrap_or_default(),
-            plain_http: false,
-        })
-    }
-}
-
-fn each<A, B>(field: &str, all: Vec<A>, read: impl Fn(A) -> Result<B, String>) -> Result<Vec<B>, ApiError> {
-    let read =
-        |(at, one)| read(one).map_err(|why| ApiError::field(format!("network_policy.{field}[{at}]"), why));
-    all.into_iter().enumerate().map(read).collect()
-}
-
-fn pattern(text: &str) -> Result<DomainPattern, String> {
-    text.trim().parse().map_err(|bad: atoll_model::BadDomain| bad.to_string())
-}
-
-/// COMPAT(leap0): the SDK takes `10.0.0.1/8` for `10.0.0.0/8`; the core wants it written plainly.
-fn range(text: &str) -> Result<Cidr, String> {
-    let text = text.trim();
-    let plain = text.split_once('/').and_then(|(address, len)| {
-        let (address, bits): (Ipv4Addr, u32) = (address.parse().ok()?, len.parse().ok()?);
-        let mask = u32::MAX.checked_shl(32_u32.checked_sub(bits)?).unwrap_or(0);
-        Some(format!("{}/{bits}", Ipv4Addr::from(u32::from(address) & mask)))
-    });
-    plain.as_deref().unwrap_or(text).parse().map_err(|bad: atoll_model::BadCidr| bad.to_string())
 }
 
 /// A policy as it is shown.
@@ -166,20 +144,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_its_place() {
+    fn what_is_wrong_is_named() {
         let field = |text: &str| policy(text).unwrap_err().errors.pop().map(|e| e.field);
-        assert_eq!(
-            field(r#"{"mode":"custom","allow_domains":["a.com","a b"]}"#).as_deref(),
-            Some("network_policy.allow_domains[1]")
-        );
-        assert_eq!(
-            field(r#"{"mode":"custom","allow_cidrs":["10.0.0.0/40"]}"#).as_deref(),
-            Some("network_policy.allow_cidrs[0]")
-        );
-        assert_eq!(
-            field(r#"{"mode":"custom","transforms":[{"domain":""}]}"#).as_deref(),
-            Some("network_policy.transforms[0]")
-        );
-        assert_eq!(field(r#"{"mode":"sideways"}"#).as_deref(), Some("mode"));
+        for (text, wanted) in [
+            (r#"{"mode":"custom","allow_domains":["a.com","a b"]}"#, "network_policy.allow_domains"),
+            (r#"{"mode":"custom","allow_cidrs":["10.0.0.0/40"]}"#, "network_policy.allow_cidrs"),
+            (r#"{"mode":"custom","transforms":[{"domain":""}]}"#, "network_policy.transforms"),
+            (r#"{"mode":"sideways"}"#, "network_policy.mode"),
+        ] {
+            assert_eq!(field(text).as_deref(), Some(wanted), "{text}");
+        }
     }
 }
