@@ -126,26 +126,30 @@ impl Flow {
         self.ended.cancel();
     }
 
-    pub(crate) fn count_sent(&self, bytes: usize) {
+    /// Counts bytes out of the sandbox; an error once the flow must end.
+    pub(crate) fn count_sent(&self, bytes: usize) -> io::Result<()> {
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.count(bytes);
+        self.count(bytes)
     }
 
-    pub(crate) fn count_received(&self, bytes: usize) {
+    /// Counts bytes into the sandbox; an error once the flow must end.
+    pub(crate) fn count_received(&self, bytes: usize) -> io::Result<()> {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.count(bytes);
+        self.count(bytes)
     }
 
-    fn count(&self, bytes: usize) {
+    fn count(&self, bytes: usize) -> io::Result<()> {
         let now_ms = u64::try_from(self.started_at.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.active_ms.store(now_ms, Ordering::Relaxed);
-        let state = self.state();
-        let Some(budget) = &state.budget else { return };
-        budget.spent.fetch_add(bytes as u64, Ordering::Relaxed);
-        if budget.is_spent() {
-            drop(state);
+        let over = self.state().budget.as_ref().is_some_and(|budget| {
+            budget.spent.fetch_add(bytes as u64, Ordering::Relaxed);
+            budget.is_spent()
+        });
+        if over {
             self.end("limits: bytes_per_destination");
         }
+        // A busy flow may not come to hear of its end otherwise before much more has passed.
+        if self.ended.is_cancelled() { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }
 
     /// What was added since the last record; `None` before it is known what it is about.
@@ -236,16 +240,14 @@ impl AsyncRead for Counted {
             let len = self.peeked.len().min(buffer.remaining());
             buffer.put_slice(&self.peeked.split_to(len));
         }
-        self.flow.count_sent(buffer.filled().len() - before);
-        Poll::Ready(Ok(()))
+        Poll::Ready(self.flow.count_sent(buffer.filled().len() - before))
     }
 }
 
 impl AsyncWrite for Counted {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = std::task::ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
-        self.flow.count_received(written);
-        Poll::Ready(Ok(written))
+        Poll::Ready(self.flow.count_received(written).map(|()| written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -280,11 +282,11 @@ mod tests {
         let flow = flow();
         assert!(flow.record().is_none());
         assert!(flow.is_about(about("a.test"), None).is_none());
-        flow.count_sent(10);
-        flow.count_received(5);
+        flow.count_sent(10).unwrap();
+        flow.count_received(5).unwrap();
         let first = flow.is_about(about("b.test"), None).unwrap();
         assert_eq!((first.name.as_deref(), first.sent, first.received), (Some("a.test"), 10, 5));
-        flow.count_sent(1);
+        flow.count_sent(1).unwrap();
         assert!(flow.is_about(about("b.test"), None).is_none(), "the same name goes on");
         let last = flow.record().unwrap();
         assert_eq!((last.name.as_deref(), last.sent, last.received), (Some("b.test"), 1, 0));
@@ -296,12 +298,12 @@ mod tests {
         let (one, other) = (flow(), flow());
         one.is_about(about("a.test"), Some(budget.clone()));
         other.is_about(about("a.test"), Some(budget));
-        one.count_sent(60);
+        one.count_sent(60).unwrap();
         assert!(!one.ended.is_cancelled());
-        other.count_received(60);
+        assert!(other.count_received(60).is_err());
         assert!(other.ended.is_cancelled());
         assert_eq!(other.record().unwrap().verdict, EgressVerdict::Refused);
-        one.count_sent(1);
+        assert!(one.count_sent(1).is_err());
         assert!(one.ended.is_cancelled());
     }
 }

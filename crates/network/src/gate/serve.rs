@@ -200,7 +200,7 @@ async fn reach(
         reset(stream);
         Trouble::Failed { what, rule: why(&error), name: name.map(str::to_owned) }
     })?;
-    visit.flow.count_sent(said.len());
+    visit.flow.count_sent(said.len()).map_err(|_| Trouble::Ended)?;
     Ok(server)
 }
 

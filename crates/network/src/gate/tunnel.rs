@@ -25,7 +25,7 @@ thread_local! {
     static CHUNKS: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
-/// Passes bytes until both sides have ended.
+/// Passes bytes until both sides have ended, or the flow must end.
 pub(crate) async fn carry(sandbox: &TcpStream, server: &TcpStream, flow: &Flow) -> io::Result<()> {
     let up = pump(sandbox, server, |bytes| flow.count_sent(bytes));
     let down = pump(server, sandbox, |bytes| flow.count_received(bytes));
@@ -33,11 +33,12 @@ pub(crate) async fn carry(sandbox: &TcpStream, server: &TcpStream, flow: &Flow) 
     Ok(())
 }
 
-async fn pump(from: &TcpStream, to: &TcpStream, count: impl Fn(usize)) -> io::Result<()> {
+/// `count` is told of what was read before it is passed on, and may end it.
+async fn pump(from: &TcpStream, to: &TcpStream, count: impl Fn(usize) -> io::Result<()>) -> io::Result<()> {
     loop {
         tokio::task::consume_budget().await;
         from.readable().await?;
-        let (read, left) = match move_some(from, to) {
+        let (read, left) = match move_some(from, to, &count) {
             Ok(moved) => moved,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),
@@ -45,7 +46,6 @@ async fn pump(from: &TcpStream, to: &TcpStream, count: impl Fn(usize)) -> io::Re
         if read == 0 {
             return Ok(rustix::net::shutdown(to, Shutdown::Write)?);
         }
-        count(read);
         if let Some(left) = left {
             write_all(to, &left).await?;
         }
@@ -53,9 +53,14 @@ async fn pump(from: &TcpStream, to: &TcpStream, count: impl Fn(usize)) -> io::Re
 }
 
 /// Moves what is ready through this thread's buffer: how much was read, and what could not be written at once.
-fn move_some(from: &TcpStream, to: &TcpStream) -> io::Result<(usize, Option<Vec<u8>>)> {
+fn move_some(
+    from: &TcpStream,
+    to: &TcpStream,
+    count: impl Fn(usize) -> io::Result<()>,
+) -> io::Result<(usize, Option<Vec<u8>>)> {
     CHUNKS.with_borrow_mut(|chunk| {
         let read = from.try_read(chunk)?;
+        count(read)?;
         let written = match to.try_write(&chunk[..read]) {
             Ok(written) => written,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
@@ -103,7 +108,7 @@ pub(crate) async fn vet(
     if !is_tls {
         return Err(VetError::NotTls);
     }
-    flow.count_received(answer.len());
+    flow.count_received(answer.len())?;
     sandbox.write_all(&answer).await?;
     if !asks_again(&answer) {
         return Ok(());
@@ -112,7 +117,7 @@ pub(crate) async fn vet(
     if hello.name.as_deref() != Some(name) || hello.hides {
         return Err(VetError::OtherName);
     }
-    flow.count_sent(passed.len());
+    flow.count_sent(passed.len())?;
     Ok(server.write_all(&passed).await?)
 }
 

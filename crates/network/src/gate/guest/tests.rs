@@ -172,7 +172,7 @@ fn connections_and_bytes_are_limited_by_the_policy() {
     drop(two);
     assert!(guest.arrive(to(SITE)).is_ok(), "a place is given back");
     guest.decide(&one.flow, EgressWhat::Tls, "a.test", false).unwrap();
-    one.flow.count_received(10);
+    assert!(one.flow.count_received(10).is_err());
     assert!(one.flow.ended.is_cancelled());
     assert_eq!(tls(&guest, "a.test", SITE), Err(Refusal("limits: bytes_per_destination".into())));
     guest.change(names(r#""a.test""#));

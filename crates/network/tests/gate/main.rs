@@ -1,0 +1,17 @@
+//! The gate against real sockets in network namespaces of its own, as root: a sandbox, a router with the gate in it, and an
+//! internet with name and web servers that keep what they hear. Nothing leaves these namespaces.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests fail by panicking and print what they measured"
+)]
+#![expect(unsafe_code, reason = "one variable of the environment is set before anything reads it")]
+
+mod changes;
+mod cost;
+mod names;
+mod requests;
+mod servers;
+mod tunnels;
+mod world;
