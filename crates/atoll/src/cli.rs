@@ -4,8 +4,10 @@
 //! Never does anything: it parses, and refuses nonsense before a server is asked.
 
 pub(crate) mod life;
+pub(crate) mod network;
 pub(crate) mod sandbox;
 pub(crate) mod serve;
+pub(crate) mod tls;
 pub(crate) mod values;
 
 use std::path::PathBuf;
@@ -43,6 +45,7 @@ Examples:
   atoll pause box                          frozen at once; `resume` goes on where it was
   atoll snapshot box --name clean          a moment to return to: `rollback box clean`
   atoll fork box -n 3                      three more like it
+  atoll run --allow-domain pypi.org -- …   reach that name, and nothing else
 
 Exit status of run and exec: the command's own; 124 it took too long, 125 Atoll failed,
 126 the command cannot be started, 127 there is no such command.";
@@ -134,6 +137,11 @@ pub(crate) enum Command {
     Update(sandbox::Update),
     /// Open a port of a sandbox for others; list and close what is open
     Preview(life::Preview),
+    /// Show what a sandbox wanted to reach and what was decided; with --policy the smallest policy for it
+    Egress(network::Egress),
+    /// Secrets that requests carry without being inside a sandbox
+    #[command(subcommand)]
+    Secret(network::Secret),
     /// Show what happened, and with -f what happens
     Events(sandbox::Events),
     /// Threads of conversation that sandboxes are bound to
@@ -148,6 +156,11 @@ pub(crate) enum Command {
     /// Tenants and their quotas
     #[command(subcommand)]
     Tenant(Tenant),
+    /// Certificates of this server for HTTPS
+    #[command(subcommand)]
+    Tls(tls::Tls),
+    /// Print what points an official SDK at this server: eval "$(atoll env leap0)"
+    Env(tls::Env),
     /// Run the server in the foreground
     Serve(serve::Serve),
     /// The server of this machine: is it there, end it, read its log
@@ -186,7 +199,7 @@ pub(crate) enum Template {
     },
     /// Make a template on this machine, or make it anew
     Make {
-        /// Which: `host`, `debian` or `busybox`
+        /// Which: `host`, `debian`, `busybox`, `code-interpreter` or `code-interpreter-slim`
         name: String,
     },
     /// Remove a template that no sandbox uses
@@ -236,6 +249,16 @@ pub(crate) enum Tenant {
     /// List tenants
     #[command(visible_alias = "list")]
     Ls,
+    /// Show what the sandboxes of a tenant may reach at most, or set it
+    Network {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        reach: network::Reach,
+        /// Let them reach what they ask for
+        #[arg(long, conflicts_with_all = ["network", "allow_domain", "allow_cidr", "deny_cidr", "up", "down", "connections", "bytes_per_destination"])]
+        none: bool,
+    },
     /// Show what a tenant uses, or set what it may use
     Quota {
         /// Its name
@@ -320,6 +343,17 @@ mod tests {
             &["atoll", "hold", "box"],
             &["atoll", "hold", "box", "10m", "--reason", "a build"],
             &["atoll", "hold", "box", "--release"],
+            &["atoll", "create", "--network", "custom", "--allow-domain", "*.example.com"],
+            &["atoll", "run", "--inject", "a.com:X=1", "--strip", "a.com:Y", "--up", "1m", "--learn", "true"],
+            &["atoll", "update", "box", "--deny-cidr", "10.0.0.0/8", "--connections", "5"],
+            &["atoll", "egress", "box", "-f"],
+            &["atoll", "egress", "box", "--policy", "--json"],
+            &["atoll", "egress", "box", "-n", "5", "--since", "10m", "--verdict", "refused"],
+            &["atoll", "secret", "list"],
+            &["atoll", "secret", "create", "A", "--from-env", "B"],
+            &["atoll", "secret", "rotate", "A", "--from-file", "f"],
+            &["atoll", "secret", "delete", "A", "B"],
+            &["atoll", "tenant", "network", "acme", "--none"],
             &["atoll", "create", "--auto-stop", "-1", "--auto-delete", "0", "--auto-pause", "never"],
         ] {
             assert!(Cli::try_parse_from(line).is_ok(), "{line:?}");
@@ -363,6 +397,15 @@ mod tests {
             &["atoll", "create", "--snapshot", "s", "--template", "t"],
             &["atoll", "extend", "box"],
             &["atoll", "pause"],
+            &["atoll", "egress"],
+            &["atoll", "egress", "box", "-f", "--policy"],
+            &["atoll", "egress", "box", "--limit", "0"],
+            &["atoll", "egress", "box", "--verdict", "maybe"],
+            &["atoll", "secret", "create", "A", "the-value"],
+            &["atoll", "secret", "create", "A", "--from-env", "B", "--from-file", "f"],
+            &["atoll", "create", "--inject", "a.com"],
+            &["atoll", "create", "--up", "5"],
+            &["atoll", "tenant", "network", "acme", "--none", "--network", "deny-all"],
         ] {
             assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
         }

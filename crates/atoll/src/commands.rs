@@ -5,6 +5,8 @@
 mod cp;
 mod create;
 mod doctor;
+mod env;
+mod egress;
 mod events;
 mod exec;
 mod fork;
@@ -13,9 +15,11 @@ mod key;
 mod lifecycle;
 mod list;
 mod logs;
+mod network;
 mod preview;
 mod process;
 mod run;
+mod secret;
 mod server;
 mod settle;
 mod shell;
@@ -23,6 +27,7 @@ mod snapshot;
 mod template;
 mod tenant;
 mod terminal;
+mod tls;
 mod top;
 mod update;
 mod version;
@@ -82,10 +87,14 @@ pub(crate) async fn dispatch(context: &Context, command: Command) -> Result<u8, 
         Command::Rm(args) => lifecycle::rm(context, args).await.map(done),
         Command::Update(args) => update::update(context, args).await.map(done),
         Command::Preview(args) => preview::preview(context, args).await.map(done),
+        Command::Egress(args) => egress::egress(context, args).await.map(done),
+        Command::Secret(args) => secret::secret(context, args).await.map(done),
         Command::Events(args) => events::events(context, args).await.map(done),
         Command::Template(args) => template::template(context, args).await.map(done),
         Command::Key(args) => key::key(context, args).await.map(done),
         Command::Tenant(args) => tenant::tenant(context, args).await.map(done),
+        Command::Tls(args) => tls::tls(context, args).map(done),
+        Command::Env(args) => env::env(context, &args).map(done),
         Command::Server(args) => server::server(context, args).await.map(done),
         Command::Doctor => doctor::doctor(context).await,
         Command::Openapi => version::openapi(context).map(done),

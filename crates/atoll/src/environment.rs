@@ -14,6 +14,12 @@ pub(crate) const DATA: &str = "ATOLL_DATA";
 pub(crate) const LISTEN: &str = "ATOLL_LISTEN";
 /// Name below which previews live.
 pub(crate) const DOMAIN: &str = "ATOLL_DOMAIN";
+/// Where TLS is served; 0: nowhere.
+pub(crate) const TLS_PORT: &str = "ATOLL_TLS_PORT";
+/// The certificate for it.
+pub(crate) const TLS_CERT: &str = "ATOLL_TLS_CERT";
+/// The key of that certificate.
+pub(crate) const TLS_KEY: &str = "ATOLL_TLS_KEY";
 /// Template of sandboxes that name none.
 pub(crate) const TEMPLATE: &str = "ATOLL_TEMPLATE";
 /// Whether the template `host` shows `/usr/local` and `/usr/src` too.
@@ -30,6 +36,10 @@ pub(crate) const LOG: &str = "ATOLL_LOG";
 pub(crate) const LOG_FORMAT: &str = "ATOLL_LOG_FORMAT";
 /// Where the archives of sandboxes go.
 pub(crate) const ARCHIVE: &str = "ATOLL_ARCHIVE";
+/// Whether named private ranges can be reached from sandboxes.
+pub(crate) const EGRESS_PRIVATE: &str = "ATOLL_EGRESS_PRIVATE";
+/// File with the policy that narrows every sandbox.
+pub(crate) const EGRESS_POLICY: &str = "ATOLL_EGRESS_POLICY";
 /// Path of an agent binary to use instead of the one inside the program.
 pub(crate) const AGENT: &str = "ATOLL_AGENT";
 
@@ -85,8 +95,8 @@ mod tests {
     #[test]
     fn every_variable_of_ours_begins_with_our_name() {
         for name in [
-            URL, API_KEY, DATA, LISTEN, DOMAIN, TEMPLATE, HOST_LOCAL, POOL, LIVE_MAX, OVERCOMMIT, LOG,
-            LOG_FORMAT, AGENT, ARCHIVE,
+            TLS_PORT, TLS_CERT, TLS_KEY, URL, API_KEY, DATA, LISTEN, DOMAIN, TEMPLATE, HOST_LOCAL, POOL, LIVE_MAX, OVERCOMMIT, LOG,
+            LOG_FORMAT, AGENT, ARCHIVE, EGRESS_PRIVATE, EGRESS_POLICY,
         ] {
             assert!(name.starts_with("ATOLL_"), "{name}");
         }

@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::life::Timers;
+use super::network::Reach;
 use super::values::{
     Mebibytes, Pair, Place, Seconds, cores, label, mebibytes, place, seconds, signal, variable,
 };
@@ -34,23 +35,14 @@ pub(crate) struct Shape {
     /// A label: key=value
     #[arg(short, long, value_parser = label, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<Pair>,
-    /// What it may reach
-    #[arg(long, value_enum)]
-    pub(crate) network: Option<Network>,
     /// Where its files live
     #[arg(long, value_enum)]
     pub(crate) storage: Option<Storage>,
     /// Who commands run as
     #[arg(short, long)]
     pub(crate) user: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Network {
-    /// The public internet; never the host, other sandboxes or private networks
-    AllowAll,
-    /// Nothing, not even DNS
-    DenyAll,
+    #[command(flatten)]
+    pub(crate) reach: Reach,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -69,15 +61,6 @@ pub(crate) enum OnTimeout {
     Stop,
     /// Pause it and keep its memory too
     Pause,
-}
-
-impl Network {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::AllowAll => "allow-all",
-            Self::DenyAll => "deny-all",
-        }
-    }
 }
 
 impl Storage {
@@ -99,6 +82,13 @@ impl OnTimeout {
     }
 }
 
+const NETWORK_EXAMPLES: &str = "\
+Network examples:
+  --network deny-all                                   nothing, not even DNS
+  --allow-domain pypi.org --allow-domain '*.pythonhosted.org'
+  --inject 'api.example.com:Authorization=Bearer {secret:NAME}'
+  --network policy.json --down 10m                     a file, and a limit";
+
 /// How a command meets the terminal.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Attach {
@@ -111,6 +101,7 @@ pub(crate) struct Attach {
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(after_help = NETWORK_EXAMPLES)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) shape: Shape,
@@ -134,6 +125,7 @@ pub(crate) struct Run {
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(after_help = NETWORK_EXAMPLES)]
 pub(crate) struct Create {
     #[command(flatten)]
     pub(crate) shape: Shape,
@@ -313,6 +305,15 @@ pub(crate) struct Top {
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Network options without --network add to what the sandbox has; with it they begin anew.
+What is allowed before and after goes on without a break.
+
+Examples:
+  atoll update box --allow-domain pypi.org             one more name
+  atoll update box --network deny-all                  nothing from now on
+  atoll update box --network custom --allow-domain 'pypi.org' --up 1m"
+)]
 pub(crate) struct Update {
     /// Name, id or beginning of an id
     pub(crate) sandbox: String,
@@ -334,9 +335,6 @@ pub(crate) struct Update {
     /// Processes and threads
     #[arg(long, value_name = "N")]
     pub(crate) pids: Option<u32>,
-    /// What it may reach
-    #[arg(long, value_enum)]
-    pub(crate) network: Option<Network>,
     /// A lifetime from now on, such as 1h
     #[arg(long, value_parser = seconds, value_name = "DURATION")]
     pub(crate) timeout: Option<Seconds>,
@@ -348,6 +346,8 @@ pub(crate) struct Update {
     pub(crate) on_timeout: Option<OnTimeout>,
     #[command(flatten)]
     pub(crate) timers: Timers,
+    #[command(flatten)]
+    pub(crate) reach: Reach,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -1,5 +1,7 @@
 //! Grammar of `atoll serve`.
 
+use atoll_model::NetworkPolicy;
+use atoll_model::policy::egress::{Floor, check_layer};
 use clap::{Args, ValueEnum};
 
 use crate::environment as env;
@@ -13,6 +15,15 @@ pub(crate) struct Serve {
     /// Name below which previews live: PORT-SANDBOX.NAME leads to that port
     #[arg(long, env = env::DOMAIN, hide_env_values = true, default_value = "localhost", value_name = "NAME", value_parser = domain)]
     pub(crate) domain: atoll_proxy::Domain,
+    /// Port of TLS, at the same address; open once there is a certificate, 0 keeps it shut
+    #[arg(long, env = env::TLS_PORT, hide_env_values = true, default_value_t = 7443, value_name = "PORT")]
+    pub(crate) tls_port: u16,
+    /// Certificate, and those between it and its root, in PEM [default: the one that `atoll tls init` made]
+    #[arg(long, env = env::TLS_CERT, hide_env_values = true, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<std::path::PathBuf>,
+    /// Its key, in PEM
+    #[arg(long, env = env::TLS_KEY, hide_env_values = true, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<std::path::PathBuf>,
     /// Template of sandboxes that name none
     #[arg(long, visible_alias = "default-template", env = env::TEMPLATE, hide_env_values = true, default_value = "host", value_name = "NAME")]
     pub(crate) template: String,
@@ -31,6 +42,12 @@ pub(crate) struct Serve {
     /// Where archives go: a folder, or s3://BUCKET/PREFIX with credentials in AWS_* [default: DATA/archive]
     #[arg(long, env = env::ARCHIVE, hide_env_values = true, value_name = "URL")]
     pub(crate) archive: Option<String>,
+    /// Whether sandboxes may reach private addresses that their policy names
+    #[arg(long, env = env::EGRESS_PRIVATE, hide_env_values = true, value_enum, default_value_t = EgressPrivate::Never)]
+    pub(crate) egress_private: EgressPrivate,
+    /// JSON file with a network policy that narrows every sandbox; read once, at the start
+    #[arg(long, env = env::EGRESS_POLICY, hide_env_values = true, value_name = "FILE", value_parser = egress_policy)]
+    pub(crate) egress_policy: Option<NetworkPolicy>,
     /// Agent binary [default: the one inside this program]
     #[arg(long, env = env::AGENT, hide_env_values = true, value_name = "FILE")]
     pub(crate) agent: Option<std::path::PathBuf>,
@@ -49,12 +66,34 @@ pub(crate) struct Serve {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EgressPrivate {
+    /// Nobody does
+    Never,
+    /// Where a policy's allow_cidrs name them
+    Named,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     Json,
     Text,
 }
 
-fn domain(text: &str) -> Result<atoll_proxy::Domain, String> {
+/// Read where it is asked for, so that a server never starts without the wall that it was told to have.
+fn egress_policy(path: &str) -> Result<NetworkPolicy, String> {
+    let content = std::fs::read(path).map_err(|cause| format!("cannot be read: {cause}"))?;
+    let policy = atoll_front_native::read_policy(&content)?;
+    let floor = Floor { private_when_named: true, policy: None };
+    match check_layer(&policy, &floor) {
+        Ok(()) => Ok(policy),
+        Err(bad) => Err(match bad.hint {
+            Some(hint) => format!("{}: {} ({hint})", bad.field, bad.why),
+            None => format!("{}: {}", bad.field, bad.why),
+        }),
+    }
+}
+
+pub(super) fn domain(text: &str) -> Result<atoll_proxy::Domain, String> {
     atoll_proxy::Domain::parse(text).ok_or_else(|| format!("{text:?} is not a plain host name"))
 }
 
@@ -62,5 +101,34 @@ fn overcommit(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(ratio) if (1.0..=1_000.0).contains(&ratio) => Ok(ratio),
         _ => Err(format!("{text:?} is not a ratio between 1 and 1000")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_for_all_is_read_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("floor.json");
+        let read = |content: &str| {
+            std::fs::write(&file, content).expect("writable");
+            egress_policy(file.to_str().expect("text"))
+        };
+        let policy = read(r#"{"mode": "allow-all", "deny_cidrs": ["203.0.113.0/24"]}"#).expect("valid");
+        assert_eq!(policy.deny_cidrs.len(), 1);
+        assert_eq!(read("\"deny-all\""), Ok(NetworkPolicy::deny_all()));
+        for (content, says) in [
+            ("", "not valid"),
+            ("{\"mode\": \"custom\", \"allow_domains\": [\"a b\"]}", "allow_domains[0]"),
+            ("{\"mode\": \"custom\", \"colour\": 1}", "colour"),
+            ("{\"mode\": \"custom\", \"learn\": true}", "learn"),
+            ("{\"mode\": \"custom\", \"transforms\": [{\"domain\": \"a.com\"}]}", "transforms"),
+        ] {
+            let why = read(content).expect_err(content);
+            assert!(why.contains(says), "{content}: {why}");
+        }
+        assert!(egress_policy("/nowhere/at/all").is_err_and(|why| why.contains("cannot be read")));
     }
 }

@@ -20,6 +20,31 @@ pub(crate) struct Timer(pub(crate) i64);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pair(pub(crate) String, pub(crate) String);
 
+/// A number of bytes, or of bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+/// `DOMAIN:HEADER=VALUE`.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Injection {
+    pub(crate) domain: String,
+    pub(crate) header: String,
+    pub(crate) value: String,
+}
+
+impl std::fmt::Debug for Injection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Injection({}:{}=..)", self.domain, self.header)
+    }
+}
+
+/// `DOMAIN:HEADER`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Removal {
+    pub(crate) domain: String,
+    pub(crate) header: String,
+}
+
 /// One end of a copy: `-`, a path here, or `NAME:PATH` inside a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -52,6 +77,61 @@ pub(crate) fn mebibytes(text: &str) -> Result<Mebibytes, String> {
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and 1e9")]
     Ok(Mebibytes(value.round() as u64))
+}
+
+/// `64k`, `10m`, `1g`.
+pub(crate) fn amount(text: &str) -> Result<Bytes, String> {
+    scaled(text, "1g", &[("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30), ("t", 1 << 40)])
+}
+
+/// `500k`, `10m` (bytes), `100mbit` (bits), each per second.
+pub(crate) fn rate(text: &str) -> Result<Bytes, String> {
+    let text = text.trim().trim_end_matches("/s");
+    let bits = [("kbit", 125), ("mbit", 125_000), ("gbit", 125_000_000)];
+    let bytes = [("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30)];
+    scaled(text, "100mbit", &[&bits[..], &bytes[..]].concat())
+}
+
+fn scaled(text: &str, example: &str, units: &[(&str, u64)]) -> Result<Bytes, String> {
+    let refuse = || format!("{text:?} is not understood; write 500k, 10m or {example}");
+    let lower = text.trim().to_ascii_lowercase();
+    let cut = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
+    let (number, unit) = lower.split_at(cut);
+    let short = unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b')).unwrap_or(unit);
+    let known = |name: &str| units.iter().find(|(unit, _)| *unit == name).map(|(_, factor)| *factor);
+    // A plain number would be bytes to some and megabytes to others.
+    let factor = known(unit).or_else(|| known(short)).ok_or_else(refuse)?;
+    #[expect(clippy::cast_precision_loss, reason = "powers of two, and round numbers below 2^40")]
+    let value = number.parse::<f64>().map_err(|_| refuse())? * factor as f64;
+    // LIMIT: a petabyte; the server has its own bounds.
+    if !(1.0..=1e15).contains(&value) {
+        return Err(format!("{text:?} is out of range"));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and 1e15")]
+    Ok(Bytes(value.round() as u64))
+}
+
+/// `api.example.com:Authorization=Bearer x`. Neither a name nor a header holds the signs between them.
+pub(crate) fn injection(text: &str) -> Result<Injection, String> {
+    let parts = text.split_once(':').and_then(|(domain, rest)| Some((domain, rest.split_once('=')?)));
+    match parts {
+        Some((domain, (header, value))) if !domain.is_empty() && !header.is_empty() => Ok(Injection {
+            domain: domain.to_owned(),
+            header: header.trim().to_owned(),
+            value: value.to_owned(),
+        }),
+        _ => Err("write 'api.example.com:Authorization=Bearer {secret:NAME}'".to_owned()),
+    }
+}
+
+/// `api.example.com:Cookie`.
+pub(crate) fn removal(text: &str) -> Result<Removal, String> {
+    match text.split_once(':') {
+        Some((domain, header)) if !domain.is_empty() && !header.is_empty() && !header.contains('=') => {
+            Ok(Removal { domain: domain.to_owned(), header: header.trim().to_owned() })
+        }
+        _ => Err("write api.example.com:Cookie".to_owned()),
+    }
 }
 
 pub(crate) fn seconds(text: &str) -> Result<Seconds, String> {
@@ -190,6 +270,42 @@ mod tests {
         }
         for text in ["", "m", "-1", "0", "10k", "1g2", "nan", "inf", "1e9", "9999999t", "1 g g"] {
             assert!(mebibytes(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn rates_and_amounts_have_a_unit() {
+        for (text, want) in [
+            ("500k", 500 << 10),
+            ("10m", 10 << 20),
+            ("10MiB/s", 10 << 20),
+            ("100mbit", 12_500_000),
+            ("1gbit", 125_000_000),
+            ("1.5g", 1_610_612_736),
+        ] {
+            assert_eq!(rate(text), Ok(Bytes(want)), "{text}");
+        }
+        assert_eq!(amount("2t"), Ok(Bytes(2 << 40)));
+        for text in ["", "5", "k", "-1k", "10x", "0k", "1e3k", "nan", "9999999999t"] {
+            assert!(rate(text).is_err() && amount(text).is_err(), "{text:?}");
+        }
+        assert!(amount("1mbit").is_err());
+    }
+
+    #[test]
+    fn changes_of_headers_name_a_domain_and_a_header() {
+        let found = injection("api.example.com:Authorization=Bearer {secret:A=B}").expect("valid");
+        assert_eq!(
+            (found.domain.as_str(), found.header.as_str(), found.value.as_str()),
+            ("api.example.com", "Authorization", "Bearer {secret:A=B}")
+        );
+        assert!(!format!("{found:?}").contains("Bearer"));
+        for text in ["", "a.com", "a.com:X", ":X=1", "a.com:=1", "X=a:b"] {
+            assert!(injection(text).is_err(), "{text:?}");
+        }
+        assert!(removal("a.com:Cookie").is_ok());
+        for text in ["", "a.com", "a.com:", ":X", "a.com:X=1"] {
+            assert!(removal(text).is_err(), "{text:?}");
         }
     }
 

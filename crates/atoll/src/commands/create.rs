@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use super::{Context, text};
+use super::{Context, network, text};
 use crate::{
     cli::{
         life::Timers,
@@ -25,7 +25,7 @@ pub(super) enum Wait {
 pub(super) async fn create(context: &Context, args: Create) -> Result<(), Failure> {
     let client = context.client()?;
     let wait = if args.detach { Wait::No } else { Wait::Yes };
-    make(context, &client, &whole(&args), wait, args.idempotency_key.as_deref()).await
+    make(context, &client, &whole(&args)?, wait, args.idempotency_key.as_deref()).await
 }
 
 /// Asks for a sandbox and shows what was made.
@@ -51,8 +51,8 @@ pub(super) async fn make(
 }
 
 /// The whole body of a create.
-fn whole(args: &Create) -> Map<String, Value> {
-    let mut body = body(&args.shape);
+fn whole(args: &Create) -> Result<Map<String, Value>, Failure> {
+    let mut body = body(&args.shape)?;
     let fields = [
         ("timeout_s", args.timeout.map(|v| json!(v.whole()))),
         ("on_timeout", args.on_timeout.map(|v| json!(v.as_str()))),
@@ -64,7 +64,7 @@ fn whole(args: &Create) -> Map<String, Value> {
     ];
     body.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
     body.extend(timers(&args.timers));
-    body
+    Ok(body)
 }
 
 /// Timers that were named, as create and update take them.
@@ -96,7 +96,7 @@ pub(super) async fn send(
 }
 
 /// What was said, and nothing else: the rest is the server's default.
-pub(super) fn body(shape: &Shape) -> Map<String, Value> {
+pub(super) fn body(shape: &Shape) -> Result<Map<String, Value>, Failure> {
     let mut body = Map::new();
     let mut put = |field: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -109,12 +109,12 @@ pub(super) fn body(shape: &Shape) -> Map<String, Value> {
     put("memory_mib", shape.memory.map(|v| json!(v.0)));
     put("disk_mib", shape.disk.map(|v| json!(v.0)));
     put("pids", shape.pids.map(|v| json!(v)));
-    put("network", shape.network.map(|v| json!(v.as_str())));
+    put("network", network::asked(&shape.reach)?);
     put("storage", shape.storage.map(|v| json!(v.as_str())));
     put("user", shape.user.as_ref().map(|v| json!(v)));
     put("env", pairs(&shape.env));
     put("labels", pairs(&shape.label));
-    body
+    Ok(body)
 }
 
 /// Pairs as an object; the last of a repeated key holds. Nothing said is nothing sent.
@@ -129,18 +129,22 @@ pub(super) fn pairs(pairs: &[Pair]) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Command, values::Mebibytes};
+    use crate::cli::{Cli, Command, network::Reach, values::Mebibytes};
     use clap::Parser;
 
     #[test]
     fn only_what_was_said_is_sent() {
-        assert_eq!(Value::Object(body(&Shape::default())), json!({}));
+        assert_eq!(body(&Shape::default()).map(Value::Object), Ok(json!({})));
         let shape = Shape {
             memory: Some(Mebibytes(64)),
             env: vec![Pair("A".into(), "1".into()), Pair("A".into(), "2".into())],
+            reach: Reach { learn: true, ..Reach::default() },
             ..Shape::default()
         };
-        assert_eq!(Value::Object(body(&shape)), json!({"memory_mib": 64, "env": {"A": "2"}}));
+        assert_eq!(
+            body(&shape).map(Value::Object),
+            Ok(json!({"memory_mib": 64, "env": {"A": "2"}, "network": {"mode": "allow-all", "learn": true}}))
+        );
     }
 
     #[test]
@@ -153,11 +157,11 @@ mod tests {
             panic!("create")
         };
         assert_eq!(
-            Value::Object(whole(&args)),
-            json!({"snapshot": "clean", "memory": true, "auto_stop_s": -1, "auto_pause_s": 600,
+            whole(&args).map(Value::Object),
+            Ok(json!({"snapshot": "clean", "memory": true, "auto_stop_s": -1, "auto_pause_s": 600,
                 "checkpoint_after_s": 3600, "auto_archive_s": 604_800, "auto_delete_s": 0, "timeout_s": 3600,
                 "on_timeout": "pause", "on_exit": "pause", "thread": "t", "wake": "explicit", "env": {"K": "v"},
-                "private_env": ["K"]})
+                "private_env": ["K"]}))
         );
     }
 }

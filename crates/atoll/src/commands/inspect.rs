@@ -7,7 +7,7 @@ use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Context, moment, sandbox_path, suggest, text};
+use super::{Context, moment, network, sandbox_path, suggest, text};
 use crate::{
     cli::sandbox::Targets,
     client::Client,
@@ -83,7 +83,8 @@ fn report(sandbox: &Value, kin: &Kin, now: Timestamp) -> Vec<String> {
         ("wake", some(text(sandbox, "wake")).filter(|wake| wake != "any")),
         ("made", Some(made(sandbox, now))),
         ("limits", Some(limits(sandbox))),
-        ("network", some(text(sandbox, "network"))),
+    ];
+    let kept = [
         ("storage", some(text(sandbox, "storage"))),
         ("runs as", Some(format!("{} in {}", text(sandbox, "user"), text(sandbox, "workdir")))),
         ("command", some(&words(&sandbox["command"]).join(" "))),
@@ -91,7 +92,9 @@ fn report(sandbox: &Value, kin: &Kin, now: Timestamp) -> Vec<String> {
         ("env", some(&env(sandbox))),
         ("archive", archive(&sandbox["archive"])),
     ];
-    let shown = facts.into_iter().filter_map(|(name, fact)| Some((name, fact?)));
+    let reach = network::readable(&sandbox["network"]);
+    let reach = std::iter::once("network").chain(std::iter::repeat("")).zip(reach.into_iter().map(Some));
+    let shown = facts.into_iter().chain(reach).chain(kept).filter_map(|(name, fact)| Some((name, fact?)));
     lines.extend(shown.map(|(name, fact)| format!("  {name:<9} {}", harmless(&fact))));
     lines.extend(tree(sandbox, kin));
     lines
@@ -309,6 +312,19 @@ mod tests {
                ├─ c1  copy, paused
                └─ c2\u{1b}[2J
         ");
+    }
+
+    #[test]
+    fn a_policy_is_told_line_by_line() {
+        let mut narrow = sandbox();
+        narrow["network"] = json!({"mode": "custom", "allow_domains": ["pypi.org"], "learn": true});
+        let page = report(&narrow, &Kin::new(), now()).join("\n");
+        assert!(
+            page.contains(
+                "  network   custom: only what is listed\n            names     pypi.org\n            learning"
+            ),
+            "{page}"
+        );
     }
 
     #[test]

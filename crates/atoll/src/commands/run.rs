@@ -20,11 +20,12 @@ const RENEW_EVERY: Duration = Duration::from_secs(300);
 
 pub(super) async fn run(context: &Context, args: Run) -> Result<u8, Failure> {
     let mut signals = Signals::listen()?;
+    // Before a server is started for it.
+    let mut shape = create::body(&args.shape).map_err(with_exit)?;
     let client = tokio::select! {
         client = background::client(&context.global, context.out) => client.map_err(with_exit)?,
         number = signals.next() => return Err(Failure::silent(signal_status(number))),
     };
-    let mut shape = create::body(&args.shape);
     shape.insert("timeout_s".to_owned(), json!(LIFETIME_S));
     let sandbox = create::send(&client, &shape, "1", None).await.map_err(with_exit)?;
     let id = text(&sandbox, "id").to_owned();

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Context, items, text};
+use super::{Context, items, network, text};
 use crate::{
     cli::{Quota, Tenant},
     client::{Client, segment},
@@ -19,6 +19,9 @@ pub(super) async fn tenant(context: &Context, command: Tenant) -> Result<(), Fai
             if context.out.json { context.out.json(&made) } else { context.out.line(text(&made, "name")) }
         }
         Tenant::Ls => ls(context, &client).await,
+        Tenant::Network { name, reach, none } => {
+            network::of_tenant(context, &client, &name, &reach, none).await
+        }
         Tenant::Quota { name, quota } => show_or_set(context, &client, &name, &quota).await,
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Context, create, lifecycle, sandbox_path};
+use super::{Context, create, lifecycle, network, sandbox_path};
 use crate::{
     cli::{life::Resize, sandbox::Update, values::Pair},
     client::Client,
@@ -12,7 +12,7 @@ use crate::{
 pub(super) async fn update(context: &Context, args: Update) -> Result<(), Failure> {
     let mut body = changes(&args);
     let relabels = !args.label.is_empty() || !args.remove_label.is_empty();
-    if body.is_empty() && !relabels {
+    if body.is_empty() && !relabels && args.reach.is_silent() {
         return Err(Failure::usage("nothing to change", "say what: `atoll update --help` lists it"));
     }
     let client = context.client()?;
@@ -49,6 +49,14 @@ async fn apply(
         let now = client.get(&path).await?;
         body.insert("labels".to_owned(), relabelled(&now["labels"], args));
     }
+    if !args.reach.is_silent() {
+        let policy = match &args.reach.network {
+            Some(_) => network::asked(&args.reach)?.unwrap_or_default(),
+            // What it has stays, and what was said is added; values that are not shown stay too.
+            None => network::added(&client.get(&path).await?["network"], &args.reach),
+        };
+        body.insert("network".to_owned(), policy);
+    }
     client.patch(&path, body).await
 }
 
@@ -58,7 +66,6 @@ fn changes(args: &Update) -> Map<String, Value> {
         ("memory_mib", args.memory.map(|v| json!(v.0))),
         ("disk_mib", args.disk.map(|v| json!(v.0))),
         ("pids", args.pids.map(|v| json!(v))),
-        ("network", args.network.map(|v| json!(v.as_str()))),
         ("timeout_s", args.timeout.map(|v| json!(v.whole()))),
         ("timeout_s", args.no_timeout.then_some(Value::Null)),
         ("on_timeout", args.on_timeout.map(|v| json!(v.as_str()))),

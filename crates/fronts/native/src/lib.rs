@@ -49,8 +49,10 @@ use axum::Router;
 use tokio::sync::Semaphore;
 
 pub use error::{Envelope, errors_page, status};
+pub use network::read_policy;
 pub use openapi::openapi;
 pub use serve::{ServeLimits, Shutdown, serve};
+pub use telemetry::upkeep;
 
 /// What the front must be told.
 #[derive(Debug, Clone, Default)]

@@ -161,6 +161,19 @@ impl<'de> Deserialize<'de> for Network {
     }
 }
 
+/// A policy from a file, written as the API takes it. The error names the field.
+pub fn read_policy(json: &[u8]) -> Result<atoll_model::NetworkPolicy, String> {
+    let network: Network = serde_json::from_slice(json).map_err(|error| {
+        let mut from = serde_json::Deserializer::from_slice(json);
+        let place = serde_path_to_error::deserialize::<_, Network>(&mut from).err();
+        match place.map(|error| error.path().to_string()).as_deref() {
+            None | Some("." | "?") => format!("the policy is not valid: {error}"),
+            Some(field) => format!("{field} is not valid: {error}"),
+        }
+    })?;
+    Ok(network.into())
+}
+
 impl From<Network> for atoll_model::NetworkPolicy {
     fn from(network: Network) -> Self {
         match network {

@@ -1,0 +1,197 @@
+//! `atoll secret ls|create|rotate|rm`. A value comes from stdin, a file or a variable, never from an argument, and is never
+//! shown.
+
+use std::{
+    io::{self, BufRead, Read},
+    os::fd::AsFd,
+};
+
+use jiff::Timestamp;
+use reqwest::Method;
+use rustix::termios::{self, LocalModes, OptionalActions, Termios};
+use serde_json::{Value, json};
+
+use super::{Context, items, moment, text};
+use crate::{
+    cli::network::{Secret, SecretValue},
+    client::{Client, segment},
+    environment,
+    failure::Failure,
+    human::{Table, age},
+    out::Out,
+};
+
+/// LIMIT: beyond what the server takes, so that it is the one to refuse.
+const VALUE_BYTES_MAX: u64 = 64 << 10;
+
+pub(super) async fn secret(context: &Context, command: Secret) -> Result<(), Failure> {
+    match command {
+        Secret::Ls => ls(context, &context.client()?).await,
+        Secret::Create { name, value } => {
+            let body = json!({"name": name, "value": read(context.out, &value)?});
+            told(context, &context.client()?.post("/v1/secrets", &body).await?)
+        }
+        Secret::Rotate { name, value } => {
+            let body = json!({"value": read(context.out, &value)?});
+            let client = context.client()?;
+            let request = client.request(Method::PUT, &format!("/v1/secrets/{}", segment(&name)));
+            told(context, &client.json(request.json(&body)).await?)
+        }
+        Secret::Rm { names } => rm(context, &context.client()?, &names).await,
+    }
+}
+
+fn told(context: &Context, secret: &Value) -> Result<(), Failure> {
+    if context.out.json {
+        return context.out.json(secret);
+    }
+    let name = text(secret, "name");
+    context.out.line(name)?;
+    context.out.tell(&format!("use it: --inject 'api.example.com:Authorization=Bearer {{secret:{name}}}'"));
+    Ok(())
+}
+
+async fn ls(context: &Context, client: &Client) -> Result<(), Failure> {
+    let secrets = items(client.get("/v1/secrets").await?);
+    if context.out.json {
+        return context.out.json(&secrets);
+    }
+    table(&secrets, Timestamp::now()).lines().iter().try_for_each(|line| context.out.line(line))?;
+    if secrets.is_empty() {
+        context.out.tell("there is none; `atoll secret create NAME` keeps one");
+    }
+    Ok(())
+}
+
+fn table(secrets: &[Value], now: Timestamp) -> Table {
+    let mut table = Table::new(&["NAME", "USED BY", "AGE", "ROTATED"]);
+    for secret in secrets {
+        table.row(vec![
+            text(secret, "name").to_owned(),
+            match secret["used_by"].as_u64().unwrap_or(0) {
+                1 => "1 sandbox".to_owned(),
+                count => format!("{count} sandboxes"),
+            },
+            age(moment(secret, "created_at"), now),
+            age(moment(secret, "rotated_at"), now),
+        ]);
+    }
+    table
+}
+
+/// Goes on past a failure; the status tells.
+async fn rm(context: &Context, client: &Client, names: &[String]) -> Result<(), Failure> {
+    let mut failed = false;
+    for name in names {
+        match client.delete(&format!("/v1/secrets/{}", segment(name))).await {
+            Ok(_) => context.out.named("name", name)?,
+            Err(failure) if failure.is("no_server") => return Err(failure),
+            Err(failure) => {
+                failed = true;
+                failure.report(context.out);
+            }
+        }
+    }
+    if failed { Err(Failure::silent(1)) } else { Ok(()) }
+}
+
+/// The value from where it was said to be.
+fn read(out: Out, from: &SecretValue) -> Result<String, Failure> {
+    let raw = match (&from.from_file, &from.from_env) {
+        (Some(path), _) => {
+            let mut content = Vec::new();
+            let read = std::fs::File::open(path)
+                .and_then(|file| file.take(VALUE_BYTES_MAX).read_to_end(&mut content));
+            read.map_err(|cause| {
+                Failure::usage(format!("{} cannot be read: {cause}", path.display()), "name another file")
+            })?;
+            content
+        }
+        (None, Some(name)) => environment::of_user(name)
+            .ok_or_else(|| Failure::usage(format!("{name} is not set here"), "is it exported?"))?
+            .into_bytes(),
+        (None, None) if termios::isatty(io::stdin()) => typed(out)?,
+        (None, None) => {
+            let mut content = Vec::new();
+            let read = io::stdin().lock().take(VALUE_BYTES_MAX).read_to_end(&mut content);
+            read.map_err(|cause| Failure::new("io", format!("stdin cannot be read: {cause}")))?;
+            content
+        }
+    };
+    value(raw)
+}
+
+/// Text without the line end that files and pipes put behind it.
+fn value(raw: Vec<u8>) -> Result<String, Failure> {
+    let text = String::from_utf8(raw)
+        .map_err(|_| Failure::usage("the value is no text", "headers carry text; encode it, as in base64"))?;
+    let value = text.strip_suffix('\n').unwrap_or(&text);
+    let value = value.strip_suffix('\r').unwrap_or(value);
+    if value.is_empty() {
+        return Err(Failure::usage("the value is empty", "pipe it in, or use --from-file or --from-env"));
+    }
+    Ok(value.to_owned())
+}
+
+/// A line of the terminal that nobody sees.
+fn typed(out: Out) -> Result<Vec<u8>, Failure> {
+    out.status("value (not shown): ");
+    let quiet = Quiet::enter();
+    let mut line = String::new();
+    let read = io::stdin().lock().take(VALUE_BYTES_MAX).read_line(&mut line);
+    drop(quiet);
+    out.status_done();
+    read.map_err(|cause| Failure::new("io", format!("the terminal cannot be read: {cause}")))?;
+    Ok(line.into_bytes())
+}
+
+/// The terminal shows nothing of what is typed until this is dropped.
+struct Quiet(Option<Termios>);
+
+impl Quiet {
+    fn enter() -> Self {
+        let stdin = io::stdin();
+        let before = termios::tcgetattr(stdin.as_fd()).ok();
+        if let Some(before) = &before {
+            let mut quiet = before.clone();
+            quiet.local_modes.remove(LocalModes::ECHO);
+            let _ = termios::tcsetattr(stdin.as_fd(), OptionalActions::Flush, &quiet);
+        }
+        Self(before)
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            let _ = termios::tcsetattr(io::stdin().as_fd(), OptionalActions::Now, before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_end_is_no_part_of_a_value() {
+        for (raw, want) in [("x", "x"), ("x\n", "x"), ("x\r\n", "x"), ("x\n\n", "x\n"), (" x ", " x ")] {
+            assert_eq!(value(raw.as_bytes().to_vec()), Ok(want.to_owned()), "{raw:?}");
+        }
+        assert!(value(Vec::new()).is_err() && value(b"\n".to_vec()).is_err() && value(vec![0xff]).is_err());
+    }
+
+    #[test]
+    fn the_table_is_as_reviewed() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
+        let secrets = [
+            json!({"name": "OPENAI", "created_at": "2026-01-01T00:00:00Z", "rotated_at": null, "used_by": 1}),
+            json!({"name": "b", "created_at": "2026-01-01T00:00:00Z", "rotated_at": "2026-01-01T00:59:00Z", "used_by": 0}),
+        ];
+        insta::assert_snapshot!(table(&secrets, now).lines().join("\n"), @r"
+        NAME    USED BY      AGE  ROTATED
+        OPENAI  1 sandbox    1h   -
+        b       0 sandboxes  1h   1m
+        ");
+    }
+}
