@@ -15,6 +15,7 @@ mod checkpoints;
 mod memories;
 mod packs;
 mod pauses;
+mod reach;
 mod sizes;
 mod snapshots;
 
@@ -126,6 +127,9 @@ pub fn all() -> Vec<Case> {
         packs::a_pack_becomes_the_same_files_here_and_elsewhere,
         packs::a_pack_that_breaks_off_leaves_nothing,
         packs::a_pack_that_nobody_reads_to_its_end_changes_nothing,
+        reach::every_policy_is_taken_by_a_live_instance,
+        reach::an_instance_begins_with_its_policy_whatever_it_is,
+        reach::an_authority_belongs_to_its_seed,
         sizes::a_limit_below_use_is_refused_with_the_figures,
         sizes::limits_of_files_alone_change_too,
     ]

@@ -254,7 +254,28 @@ impl FakeProvider {
 
     /// Looks at or changes a sandbox's files.
     pub fn files<T>(&self, sandbox: &SandboxId, look: impl FnOnce(&mut Files) -> T) -> Option<T> {
-        self.world.lock().unwrap().sandboxes.get_mut(sandbox).map(|sandbox| look(&mut sandbox.files))
+        self.world
+            .lock()
+            .unwrap()
+            .sandboxes
+            .get_mut(sandbox)
+            .map(|sandbox| look(&mut sandbox.files.lock().unwrap()))
+    }
+
+    /// The environment of every command, as the agent of a live instance was told.
+    #[must_use]
+    pub fn env(&self, sandbox: &SandboxId) -> Option<BTreeMap<String, String>> {
+        let world = self.world.lock().unwrap();
+        let live = world.sandboxes.get(sandbox).and_then(|sandbox| sandbox.instance.as_ref());
+        live.map(|live| live.mind.env.lock().unwrap().clone())
+    }
+
+    /// What the agent of a live instance was asked to do, in order: method and path.
+    #[must_use]
+    pub fn asked(&self, sandbox: &SandboxId) -> Vec<String> {
+        let world = self.world.lock().unwrap();
+        let live = world.sandboxes.get(sandbox).and_then(|sandbox| sandbox.instance.as_ref());
+        live.map(|live| live.mind.asked.lock().unwrap().clone()).unwrap_or_default()
     }
 
     /// Looks at or changes what the processes of a live instance know.

@@ -3,8 +3,10 @@
 
 mod world;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_model::policy::egress::Egress;
 use atoll_model::policy::idle::Why;
 use atoll_model::{
     Code, CreateSandbox, EventKind, Held, Lease, LimitsAsk, NetworkPolicy, OnExit, OnTimeout, Phase, Reason,
@@ -409,7 +411,7 @@ async fn a_change_that_fails_half_way_is_undone_at_the_provider_too() {
         ..Default::default()
     };
     assert!(world.service.update(&world.admin, lease.id.as_str(), change).await.is_err());
-    assert_eq!(world.fake.in_force(&lease.id), Some((lease.limits, lease.network)));
+    assert_eq!(world.fake.in_force(&lease.id), Some((lease.limits, Arc::new(Egress::open()))));
     assert_eq!(world.get(&lease.id).await.limits, lease.limits);
 }
 

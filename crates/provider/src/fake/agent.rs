@@ -11,6 +11,7 @@
 //! | `tell` | writes the first half of [`TOLD`]; the rest and its end come to whoever attaches again |
 //! | anything else | is not found |
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,21 +19,32 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::watch;
 
+use super::Files;
+
 /// What an agent knows, shared with whoever plays with it.
 pub(super) struct Mind {
     /// A greeting may change it.
     pub(super) token: Mutex<String>,
     /// What a program inside asks for.
     pub(super) held_s: AtomicU64,
+    /// What its sandbox holds.
+    pub(super) files: Arc<Mutex<Files>>,
+    /// What every command gets.
+    pub(super) env: Mutex<BTreeMap<String, String>>,
+    /// What it was asked to do, in order.
+    pub(super) asked: Mutex<Vec<String>>,
     /// While it is frozen nothing is answered.
     pub(super) frozen: watch::Sender<bool>,
 }
 
 impl Mind {
-    pub(super) fn new(token: String) -> Arc<Self> {
+    pub(super) fn new(token: String, files: Arc<Mutex<Files>>) -> Arc<Self> {
         Arc::new(Self {
             token: Mutex::new(token),
             held_s: AtomicU64::new(0),
+            files,
+            env: Mutex::default(),
+            asked: Mutex::default(),
             frozen: watch::Sender::new(false),
         })
     }
@@ -45,6 +57,7 @@ pub(super) async fn serve(stream: DuplexStream, mind: Arc<Mind>) {
         if frozen.wait_for(|frozen| !frozen).await.is_err() {
             return;
         }
+        mind.asked.lock().unwrap().push(format!("{} {}", request.method, request.path));
         let is_trusted = request.token == *mind.token.lock().unwrap();
         let answer = if is_trusted || request.path == "/health" {
             answer(&request, &mind)
@@ -64,10 +77,14 @@ fn greet(body: &[u8], mind: &Mind) -> Option<Vec<u8>> {
     if let Some(next) = greeting["accessToken"].as_str() {
         next.clone_into(&mut mind.token.lock().unwrap());
     }
+    if let Ok(env) = serde_json::from_value(greeting["envVars"].clone()) {
+        *mind.env.lock().unwrap() = env;
+    }
     plain(200, r#"{"agentVersion":"fake","envdVersion":"0.0.0","generation":1,"features":[]}"#)
 }
 
 struct Request {
+    method: String,
     path: String,
     token: String,
     body: Vec<u8>,
@@ -76,7 +93,7 @@ struct Request {
 async fn read(stream: &mut BufReader<DuplexStream>) -> Option<Request> {
     let mut first = String::new();
     stream.read_line(&mut first).await.ok()?;
-    let path = first.split(' ').nth(1)?.to_owned();
+    let (method, path) = (first.split(' ').next()?.to_owned(), first.split(' ').nth(1)?.to_owned());
     let (mut token, mut length) = (String::new(), 0usize);
     loop {
         let mut line = String::new();
@@ -90,7 +107,7 @@ async fn read(stream: &mut BufReader<DuplexStream>) -> Option<Request> {
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.ok()?;
-    Some(Request { path, token, body })
+    Some(Request { method, path, token, body })
 }
 
 /// `None`: break the connection.
@@ -102,7 +119,25 @@ fn answer(request: &Request, mind: &Mind) -> Option<Vec<u8>> {
         "/atoll.agent.v1.Agent/Start" => start(request.body.get(5..)?),
         "/atoll.agent.v1.Agent/Attach" => attach(request.body.get(5..)?),
         "/atoll.agent.v1.Agent/List" => plain(200, ""),
+        path if path.starts_with("/files?path=") => file(request, mind),
         _ => plain(404, r#"{"code":"unimplemented","message":"the fake cannot do that"}"#),
+    }
+}
+
+/// Reads or writes one file whole; its path is plain enough to need no decoding.
+fn file(request: &Request, mind: &Mind) -> Option<Vec<u8>> {
+    let path = request.path.strip_prefix("/files?path=")?.split('&').next()?;
+    let mut files = mind.files.lock().unwrap();
+    if request.method == "POST" {
+        files.insert(path.to_owned(), request.body.clone());
+        return plain(200, "[]");
+    }
+    match files.get(path) {
+        Some(content) => {
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", content.len());
+            Some([head.into_bytes(), content.clone()].concat())
+        }
+        None => plain(404, r#"{"code":"not_found","message":"no such file"}"#),
     }
 }
 

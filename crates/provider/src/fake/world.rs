@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use atoll_model::policy::egress::Egress;
 use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId};
@@ -29,7 +29,8 @@ pub(super) struct World {
 
 #[derive(Default)]
 pub(super) struct Sandbox {
-    pub(super) files: Files,
+    /// Its agent has them too.
+    pub(super) files: Arc<Mutex<Files>>,
     pub(super) instance: Option<Instance>,
     /// Its processes on disk; never beside an instance.
     pub(super) checkpoint: Option<Memory>,
@@ -60,11 +61,11 @@ pub(super) struct Shot {
 }
 
 impl Instance {
-    fn new(id: &InstanceId, memory: Memory) -> Self {
+    fn new(id: &InstanceId, memory: Memory, files: &Arc<Mutex<Files>>) -> Self {
         Self {
             id: id.clone(),
             bytes: memory.bytes,
-            mind: Mind::new(memory.token),
+            mind: Mind::new(memory.token, Arc::clone(files)),
             worked: InstanceUsage::default(),
             connections: JoinSet::new(),
         }
@@ -94,6 +95,10 @@ impl Shot {
     fn bytes(&self) -> u64 {
         bytes_of(&self.files) + self.memory.as_ref().map_or(0, |memory| memory.bytes.len() as u64)
     }
+}
+
+fn shared(files: Files) -> Arc<Mutex<Files>> {
+    Arc::new(Mutex::new(files))
 }
 
 fn bytes_of(files: &Files) -> u64 {
@@ -171,7 +176,7 @@ impl World {
                 (shot.files.clone(), shot.memory.clone().filter(|_| *memory))
             }
         };
-        self.sandboxes.insert(spec.sandbox.clone(), Sandbox { files, ..Sandbox::default() });
+        self.sandboxes.insert(spec.sandbox.clone(), Sandbox { files: shared(files), ..Sandbox::default() });
         self.start(spec, memory)
     }
 
@@ -203,7 +208,7 @@ impl World {
         if wrong {
             memory.token = "another".to_owned();
         }
-        sandbox.instance = Some(Instance::new(&spec.instance, memory));
+        sandbox.instance = Some(Instance::new(&spec.instance, memory, &sandbox.files));
         Ok(Booted { facts: facts(&spec.instance), agent_token: told, from_pool: false })
     }
 
@@ -247,7 +252,8 @@ impl World {
             Some(live) => Some(live.memory()),
             None => sandbox.checkpoint.clone(),
         };
-        let shot = Shot { files: sandbox.files.clone(), memory: processes.filter(|_| memory) };
+        let shot =
+            Shot { files: sandbox.files.lock().unwrap().clone(), memory: processes.filter(|_| memory) };
         let made = Snapshotted {
             memory: shot.memory.is_some(),
             bytes: shot.bytes(),
@@ -270,7 +276,8 @@ impl World {
         let sandbox = self.idle_or_named(target)?;
         let left = if memory.is_some() { RolledBack::Memory } else { RolledBack::Files };
         let network = Arc::clone(&sandbox.network);
-        *sandbox = Sandbox { files, instance: None, checkpoint: memory, limits: *limits, network };
+        *sandbox =
+            Sandbox { files: shared(files), instance: None, checkpoint: memory, limits: *limits, network };
         Ok(left)
     }
 
@@ -279,7 +286,7 @@ impl World {
         if sandbox.instance.is_some() || sandbox.checkpoint.is_some() {
             return Err(failed("pack", "it is not halted"));
         }
-        serde_json::to_vec(&sandbox.files)
+        serde_json::to_vec(&*sandbox.files.lock().unwrap())
             .map_err(|cause| ProviderError::Failed { step: "pack".to_owned(), cause: Box::new(cause) })
     }
 
@@ -297,7 +304,7 @@ impl World {
                 hint: "delete them first".to_owned(),
             });
         }
-        let sandbox = Sandbox { files, limits: *limits, ..Sandbox::default() };
+        let sandbox = Sandbox { files: shared(files), limits: *limits, ..Sandbox::default() };
         self.sandboxes.insert(target.sandbox.clone(), sandbox);
         Ok(())
     }
@@ -311,9 +318,10 @@ impl World {
     pub(super) fn resize(&mut self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
         let sandbox = self.idle_or_named(target)?;
         let memory = sandbox.instance.as_ref().map_or(0, Instance::memory_bytes);
-        for (what, wanted, used) in
-            [("memory", limits.memory_mib, memory), ("disk", limits.disk_mib, bytes_of(&sandbox.files))]
-        {
+        for (what, wanted, used) in [
+            ("memory", limits.memory_mib, memory),
+            ("disk", limits.disk_mib, bytes_of(&sandbox.files.lock().unwrap())),
+        ] {
             let (wanted_mib, used_mib) = (u64::from(wanted), used.div_ceil(1 << 20));
             if wanted_mib < used_mib {
                 return Err(ProviderError::BelowUse { what, wanted_mib, used_mib });
@@ -331,7 +339,7 @@ impl World {
             memory_bytes: live.memory_bytes(),
             cache_bytes: 1 << 10,
             pids: 1,
-            disk_bytes: 4_096 + bytes_of(&sandbox.files),
+            disk_bytes: 4_096 + bytes_of(&sandbox.files.lock().unwrap()),
             sent_bytes: live.worked.sent_bytes,
         })
     }

@@ -462,9 +462,11 @@ async fn resume(job: &Job) -> Outcome {
         }
         (Ok(()), Some(row)) => {
             // Its policy may have changed while it stood still.
-            let agent =
-                crate::agent::client(&job.inner.provider, &job.lease.id, &row.instance, &row.agent_token);
-            trust(job, &agent).await;
+            if !job.lease.network.transforms.is_empty() {
+                let provider = &job.inner.provider;
+                let agent = crate::agent::client(provider, &job.lease.id, &row.instance, &row.agent_token);
+                trust(job, &agent).await;
+            }
             Outcome::Resumed(Ok(()))
         }
         (ended, _) => Outcome::Resumed(ended.map_err(Into::into)),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_model::{Held, Lease, Phase};
+use atoll_model::{Held, Intent, Lease, Phase};
 use atoll_provider::{ProviderError, Target};
 
 use super::update::APPLY;
@@ -38,13 +38,28 @@ impl Driver {
         }
         let target = Target { sandbox: self.lease.id.clone(), instance: self.lease.instance.clone() };
         let late = ProviderError::Late { what: "the change".to_owned(), after: APPLY };
-        let set = tokio::time::timeout(APPLY, self.set_network(&target, &self.lease)).await;
+        let set = tokio::time::timeout(APPLY, self.set_network(&target, &self.lease, &self.lease)).await;
         let set = set.unwrap_or(Err(late.into()));
         if set.is_err() {
             self.refresh_due = true;
             self.try_refresh_later();
         }
         set
+    }
+
+    /// A policy that the operator forbids by now is not narrowed behind the user's back: who boots it is told.
+    pub(super) fn refuse_forbidden_reach(&self, intent: Intent) -> Result<(), ServiceError> {
+        if intent != Intent::Run
+            || !matches!(self.lease.phase, Phase::Stopped | Phase::Failed | Phase::Archived)
+        {
+            return Ok(());
+        }
+        let allowed = atoll_model::policy::egress::check(&self.lease.network, &self.inner.config.egress);
+        allowed.map_err(|bad| {
+            let error = ServiceError::from(bad);
+            let hint = error.hint.clone().map(|hint| format!("; {hint}")).unwrap_or_default();
+            error.hint(format!("give it another network policy and start it again{hint}"))
+        })
     }
 
     pub(super) async fn refresh_if_due(&mut self) {
@@ -71,10 +86,15 @@ impl Driver {
 
     /// Puts the policy of a lease in force at a live instance. What it has to trust goes inside first: a request that is
     /// changed before that would fail. One that stands still gets it when it is thawed.
-    pub(super) async fn set_network(&self, target: &Target, lease: &Lease) -> Result<(), ServiceError> {
+    pub(super) async fn set_network(
+        &self,
+        target: &Target,
+        old: &Lease,
+        lease: &Lease,
+    ) -> Result<(), ServiceError> {
         let egress = crate::egress::compiled(&self.inner, lease).await?;
         let provider = &self.inner.provider;
-        let had = !self.lease.network.transforms.is_empty();
+        let had = !old.network.transforms.is_empty();
         let has = !lease.network.transforms.is_empty();
         if let Some(agent) =
             self.agent.as_ref().filter(|_| self.lease.phase == Phase::Running && (had || has))

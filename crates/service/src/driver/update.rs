@@ -146,7 +146,7 @@ impl Driver {
                 }
             }
             if live && new.network != old.network {
-                self.set_network(&target, new).await?;
+                self.set_network(&target, old, new).await?;
             }
             Ok::<(), ServiceError>(())
         };

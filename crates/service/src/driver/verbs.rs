@@ -78,6 +78,7 @@ impl Driver {
     /// Runs it, or with another intent brings it nearer to that, from wherever it is.
     pub(super) async fn on_start(&mut self, intent: Intent, reason: Reason) -> Result<(), StepError> {
         let (to, _) = lifecycle::step(self.lease.phase, Event::Start)?;
+        self.refuse_forbidden_reach(intent)?;
         let was_held = self.lease.holds_compute();
         let needs_room = !was_held && to.has_instance();
         if needs_room {

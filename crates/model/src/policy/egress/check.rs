@@ -107,6 +107,14 @@ fn check_once(policy: &NetworkPolicy) -> Result<(), BadPolicy> {
             if names[..at].iter().any(|other| other.eq_ignore_ascii_case(name)) {
                 return Err(bad("transforms", format!("the header {name} is listed twice")));
             }
+            if transform.strip_headers.iter().any(|other| other.eq_ignore_ascii_case(name)) {
+                return Err(BadPolicy {
+                    hint: Some(
+                        "what is injected takes the place of what the sandbox sent; leave it out of strip_headers",
+                    ),
+                    ..bad("transforms", format!("the header {name} is injected and stripped"))
+                });
+            }
         }
     }
     Ok(())

@@ -192,6 +192,9 @@ impl Transforms {
                 rule.strip_headers.push(name.clone());
             }
         }
+        // What is injected takes the place of what was there: to strip it first says nothing more.
+        let Transform { inject_headers, strip_headers, .. } = rule;
+        strip_headers.retain(|name| !inject_headers.keys().any(|set| set.eq_ignore_ascii_case(name)));
         Ok(())
     }
 }
@@ -387,7 +390,7 @@ mod tests {
         let rule = |domain: &str, header: &str| Leap0Transform {
             domain: domain.to_owned(),
             inject_headers: [(header.to_owned(), "v".to_owned())].into(),
-            strip_headers: texts(&["Cookie"]),
+            strip_headers: texts(&["Cookie", "AUTHORIZATION"]),
         };
         let words = Leap0Words {
             mode: "custom".to_owned(),
@@ -401,7 +404,7 @@ mod tests {
         };
         assert_eq!(
             shown(from_leap0(Some(&words))),
-            "custom | *.example.com | 203.0.113.0/24 | - | api.example.org+Authorization-Cookie b.example.org+X-Key-Cookie"
+            "custom | *.example.com | 203.0.113.0/24 | - | api.example.org+Authorization-Cookie b.example.org+X-Key-Cookie,AUTHORIZATION"
         );
         for mode in ["allow-all", "deny-all"] {
             let words = Leap0Words { mode: mode.to_owned(), ..Leap0Words::default() };

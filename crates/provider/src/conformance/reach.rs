@@ -1,0 +1,67 @@
+//! Cases of what an instance may reach. Whether packets pass is the business of a provider's own tests: here it takes every
+//! policy while it runs, and what runs goes on.
+
+use atoll_model::policy::egress::{Change, Floor, Injected, Seed, compile};
+use atoll_model::{NetworkMode, NetworkPolicy};
+
+use super::*;
+
+fn listed() -> Egress {
+    let policy = NetworkPolicy {
+        mode: NetworkMode::Custom,
+        allow_domains: vec!["*.example.com".parse().unwrap(), "example.org".parse().unwrap()],
+        allow_cidrs: vec!["203.0.113.0/24".parse().unwrap(), "198.51.100.7".parse().unwrap()],
+        deny_cidrs: vec!["203.0.113.64/26".parse().unwrap()],
+        ..NetworkPolicy::default()
+    };
+    compile(&Floor::default(), None, &policy, &[])
+}
+
+fn changing(seed: u8) -> Egress {
+    let change = Change {
+        domain: "api.example.com".parse().unwrap(),
+        inject: vec![Injected { name: "authorization".to_owned(), value: "canary".to_owned() }],
+        strip: vec!["cookie".to_owned()],
+        plain_http: false,
+    };
+    let egress = compile(&Floor::default(), None, &NetworkPolicy::allow_all(), &[change]);
+    Egress { seed: Some(Seed([seed; 32])), ..egress }
+}
+
+pub(super) async fn every_policy_is_taken_by_a_live_instance(fixture: Fixture) {
+    if !fixture.provider.capabilities().network {
+        return;
+    }
+    let spec = fixture.spec();
+    let live = fixture.create(&spec).await;
+    fixture.inside.hold_memory(&live, "still here").await;
+    for egress in [listed(), changing(1), Egress::closed(), changing(2), listed(), Egress::open()] {
+        fixture.provider.set_network(&live.target, Arc::new(egress)).await.expect("taken while it runs");
+        assert_eq!(fixture.inside.memory(&live).await.as_deref(), Some("still here"));
+    }
+    let nobody = Target { instance: Some(again(&spec).instance), ..live.target.clone() };
+    let refused = fixture.provider.set_network(&nobody, Arc::new(listed())).await;
+    assert!(matches!(refused, Err(ProviderError::Gone { .. })), "{refused:?}");
+    fixture.destroy(&spec).await;
+}
+
+pub(super) async fn an_instance_begins_with_its_policy_whatever_it_is(fixture: Fixture) {
+    if !fixture.provider.capabilities().network {
+        return;
+    }
+    for egress in [listed(), changing(1), Egress::closed()] {
+        let spec = InstanceSpec { network: Arc::new(egress), ..fixture.spec() };
+        let live = fixture.create(&spec).await;
+        fixture.inside.write(&live, "/tmp/reached", b"inside").await;
+        fixture.destroy(&spec).await;
+    }
+}
+
+pub(super) async fn an_authority_belongs_to_its_seed(fixture: Fixture) {
+    let authority = |egress: &Egress| fixture.provider.authority(egress);
+    assert_eq!(authority(&Egress::open()), None, "nothing is changed");
+    assert_eq!(authority(&changing(1)), authority(&changing(1)), "it is always the same");
+    if let Some(one) = authority(&changing(1)) {
+        assert_ne!(Some(one), authority(&changing(2)), "no two sandboxes have the same");
+    }
+}

@@ -1,0 +1,385 @@
+//! What a sandbox may reach: policies that are checked, sealed and put in force; secrets; what it must trust for that.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use std::sync::Arc;
+
+use atoll_model::policy::egress::{Dns, Door, Egress, Floor};
+use atoll_model::{
+    Code, CreateSandbox, HeaderText, Lease, NetworkMode, NetworkPolicy, Origin, Phase, Principal, Quota,
+    SandboxId, Transform, UpdateSandbox,
+};
+use atoll_provider::fake::{Call, Script};
+use atoll_service::{Fork, NewSecret, NewSnapshot, Pause, ServiceError};
+use world::{Options, World};
+
+const OWN: &str = "/usr/local/share/ca-certificates/atoll-egress.crt";
+const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+const CANARY: &str = "canary-5d41402abc4b2a76";
+
+fn with_header(value: &str) -> NetworkPolicy {
+    with_headers(&[("Authorization", value)])
+}
+
+fn with_headers(headers: &[(&str, &str)]) -> NetworkPolicy {
+    let inject =
+        headers.iter().map(|(name, value)| ((*name).to_owned(), HeaderText::Plain((*value).to_owned())));
+    let transform = Transform {
+        domain: "api.example.com".parse().unwrap(),
+        inject_headers: inject.collect(),
+        strip_headers: vec![],
+        plain_http: false,
+    };
+    NetworkPolicy { transforms: vec![transform], ..NetworkPolicy::allow_all() }
+}
+
+fn networks(texts: &[&str]) -> NetworkPolicy {
+    let allow_cidrs = texts.iter().map(|text| text.parse().unwrap()).collect();
+    NetworkPolicy { mode: NetworkMode::Custom, allow_cidrs, ..NetworkPolicy::default() }
+}
+
+fn asking(network: NetworkPolicy) -> CreateSandbox {
+    CreateSandbox { network: Some(network), ..Default::default() }
+}
+
+fn changing(network: NetworkPolicy) -> UpdateSandbox {
+    UpdateSandbox { network: Some(network), ..Default::default() }
+}
+
+async fn secret(world: &World, who: &Principal, name: &str, value: &str) {
+    let new = NewSecret { name: name.to_owned(), value: value.to_owned() };
+    world.service.create_secret(who, new).await.unwrap();
+}
+
+fn in_force(world: &World, id: &SandboxId) -> Arc<Egress> {
+    world.fake.in_force(id).unwrap().1
+}
+
+/// What is injected for the only transform.
+fn injected(world: &World, id: &SandboxId) -> Vec<String> {
+    in_force(world, id)
+        .changes
+        .iter()
+        .flat_map(|change| &change.inject)
+        .map(|header| header.value.clone())
+        .collect()
+}
+
+fn file(world: &World, id: &SandboxId, path: &str) -> Option<String> {
+    let content = world.fake.files(id, |files| files.get(path).cloned()).unwrap();
+    content.map(|content| String::from_utf8(content).unwrap())
+}
+
+async fn update(world: &World, lease: &Lease, network: NetworkPolicy) -> Result<Lease, ServiceError> {
+    world.service.update(&world.admin, lease.id.as_str(), changing(network)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_that_is_not_there_is_refused_and_nothing_is_made() {
+    let world = World::new().await;
+    let stranger = world.stranger().await;
+    secret(&world, &stranger, "THEIRS", CANARY).await;
+    for (value, part) in [
+        ("{secret:NONE}", "there is no secret NONE"),
+        ("{secret:THEIRS}", "there is no secret THEIRS"),
+        ("{secret:}", "closing brace"),
+        ("{secret:A", "closing brace"),
+        (HeaderText::SHOWN, "stands for a value"),
+    ] {
+        let refused = world.try_create(asking(with_header(value))).await.unwrap_err();
+        assert_eq!(refused.code, Code::InvalidRequest, "{value}");
+        assert!(refused.message.contains(part), "{refused}");
+    }
+    assert_eq!(world.fake.holds(), []);
+    let sealed = world.store.seal_text(&stranger.tenant, CANARY).unwrap();
+    let mut theirs = with_header("x");
+    theirs.transforms[0].inject_headers.insert("Authorization".to_owned(), HeaderText::Sealed(sealed));
+    assert_eq!(world.try_create(asking(theirs)).await.unwrap_err().code, Code::InvalidRequest);
+}
+
+#[tokio::test(start_paused = true)]
+async fn secrets_are_created_listed_rotated_and_deleted_by_their_tenant_alone() {
+    let world = World::new().await;
+    let (service, who) = (&world.service, &world.admin);
+    let stranger = world.stranger().await;
+    for (name, value, code) in [
+        ("1A", "v", Code::InvalidRequest),
+        ("A", "", Code::InvalidRequest),
+        ("A", "a\nb", Code::InvalidRequest),
+        ("A", "v", Code::AlreadyExists),
+    ] {
+        if code == Code::AlreadyExists {
+            secret(&world, who, "A", "first").await;
+        }
+        let new = NewSecret { name: name.to_owned(), value: value.to_owned() };
+        assert_eq!(service.create_secret(who, new).await.unwrap_err().code, code, "{name}");
+    }
+    secret(&world, &stranger, "A", "theirs").await;
+    assert_eq!(
+        service.rotate_secret(&stranger, "B", "x".to_owned()).await.unwrap_err().code,
+        Code::SecretNotFound
+    );
+    let lease = world.try_create(asking(with_header("{secret:A}"))).await.unwrap();
+    let listed = service.list_secrets(who).await.unwrap();
+    assert_eq!((listed.len(), listed[0].name.as_str(), listed[0].used_by), (1, "A", 1));
+    assert_eq!(service.list_secrets(&stranger).await.unwrap()[0].used_by, 0);
+    let refused = service.delete_secret(who, "A").await.unwrap_err();
+    assert_eq!(refused.code, Code::SecretInUse);
+    assert!(refused.message.contains(lease.id.as_str()));
+    service.delete_secret(&stranger, "A").await.unwrap();
+    assert_eq!(service.delete_secret(&stranger, "A").await.unwrap_err().code, Code::SecretNotFound);
+    assert_eq!(injected(&world, &lease.id), ["first"]);
+    service.delete(who, lease.id.as_str(), true).await.unwrap();
+    service.delete_secret(who, "A").await.unwrap();
+    assert_eq!(service.list_secrets(who).await.unwrap(), []);
+    for n in 0..100 {
+        secret(&world, who, &format!("S{n}"), "v").await;
+    }
+    let new = NewSecret { name: "S100".to_owned(), value: "v".to_owned() };
+    assert_eq!(service.create_secret(who, new).await.unwrap_err().code, Code::QuotaExceeded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rotated_secret_reaches_what_runs_what_sleeps_and_what_is_being_made() {
+    let world = World::new().await;
+    let (service, who) = (&world.service, &world.admin);
+    secret(&world, who, "A", "one").await;
+    let spec = || asking(with_header("Bearer {secret:A}"));
+    let running = world.try_create(spec()).await.unwrap();
+    let other = world.create().await;
+    let stopped = world.try_create(spec()).await.unwrap();
+    service.stop(who, stopped.id.as_str(), true).await.unwrap();
+    let paused = world.try_create(spec()).await.unwrap();
+    service.pause(who, paused.id.as_str(), Pause { memory: None }, true).await.unwrap();
+    world.fake.script(Call::Create, Script::Hold);
+    let making = service.create(who, spec(), false).await.unwrap().0;
+    world.quiet().await;
+    let record = service.rotate_secret(who, "A", "two".to_owned()).await.unwrap();
+    assert_eq!((record.used_by, record.rotated_at_ms.is_some()), (4, true));
+    assert_eq!(injected(&world, &running.id), ["Bearer two"]);
+    assert_eq!(injected(&world, &paused.id), ["Bearer two"]);
+    assert_eq!(world.fake.calls(Call::SetNetwork, &other.id), 0);
+    world.fake.release();
+    world.until(&making.id, Phase::Running).await;
+    world.quiet().await;
+    assert_eq!(injected(&world, &making.id), ["Bearer two"]);
+    service.start(who, stopped.id.as_str(), true).await.unwrap();
+    assert_eq!(injected(&world, &stopped.id), ["Bearer two"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rotation_that_the_provider_refuses_is_tried_again() {
+    let world = World::new().await;
+    secret(&world, &world.admin, "A", "one").await;
+    let lease = world.try_create(asking(with_header("{secret:A}"))).await.unwrap();
+    world.fake.script(Call::SetNetwork, Script::Fail);
+    world.service.rotate_secret(&world.admin, "A", "two".to_owned()).await.unwrap();
+    assert_eq!(injected(&world, &lease.id), ["one"]);
+    world.advance(std::time::Duration::from_secs(6)).await;
+    assert_eq!(injected(&world, &lease.id), ["two"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_value_again_changes_nothing_and_the_shown_one_keeps_it() {
+    let world = World::new().await;
+    let lease = world.try_create(asking(with_header(CANARY))).await.unwrap();
+    let same = update(&world, &lease, with_header(CANARY)).await.unwrap();
+    assert_eq!((same.generation, &same.network), (lease.generation, &lease.network));
+    let mut more = with_header(HeaderText::SHOWN);
+    more.transforms[0].strip_headers.push("Cookie".to_owned());
+    let changed = update(&world, &lease, more).await.unwrap();
+    assert_ne!(changed.network, lease.network);
+    assert_eq!(injected(&world, &lease.id), [CANARY]);
+    update(&world, &lease, with_header("another")).await.unwrap();
+    assert_eq!(injected(&world, &lease.id), ["another"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_create_with_another_value_is_not_the_same_request() {
+    let world = World::new().await;
+    let spec = |value| CreateSandbox { idempotency_key: Some("k".to_owned()), ..asking(with_header(value)) };
+    let first = world.try_create(spec("a")).await.unwrap();
+    assert_eq!(world.try_create(spec("a")).await.unwrap().id, first.id);
+    assert_eq!(world.try_create(spec("b")).await.unwrap_err().code, Code::IdempotencyMismatch);
+}
+
+fn private_when_named() -> Options {
+    let floor = Floor { private_when_named: true, policy: None };
+    Options { config: Some(Box::new(move |config| config.egress = floor)), ..Default::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_operator_forbids_is_refused_at_every_door() {
+    let world = World::new().await;
+    let refused = world.try_create(asking(networks(&["10.0.0.0/8"]))).await.unwrap_err();
+    assert_eq!(refused.code, Code::InvalidRequest);
+    assert!(refused.message.starts_with("network.allow_cidrs"), "{refused}");
+    assert!(refused.hint.unwrap().contains("--egress-private named"));
+    let lease = world.create().await;
+    assert_eq!(
+        update(&world, &lease, networks(&["10.0.0.0/8"])).await.unwrap_err().code,
+        Code::InvalidRequest
+    );
+    assert_eq!(in_force(&world, &lease.id).door, Door::Open);
+
+    let mut world = World::with(private_when_named()).await;
+    let lease = world.try_create(asking(networks(&["10.0.0.0/8"]))).await.unwrap();
+    assert!(in_force(&world, &lease.id).direct.contains(0x0a01_0203));
+    let (service, who, id) = (&world.service, &world.admin, lease.id.as_str());
+    let taken = NewSnapshot { name: Some("s".to_owned()), memory: false };
+    service.snapshot(who, id, taken).await.unwrap();
+    // The next server lets nobody reach private addresses, and narrows nothing silently.
+    let (fake, clock) = (world.fake.clone(), world.clock.clone());
+    let dir = world.crash().await;
+    let world = World::reopen(dir, fake, clock).await;
+    let (service, who) = (&world.service, &world.admin);
+    assert!(!in_force(&world, &lease.id).direct.contains(0x0a01_0203));
+    let from = Origin::Snapshot { snapshot: "s".to_owned(), memory: false };
+    let spec = CreateSandbox { from, ..Default::default() };
+    assert_eq!(world.try_create(spec.clone()).await.unwrap_err().code, Code::InvalidRequest);
+    assert_eq!(service.fork(who, id, Fork::default()).await.unwrap_err().code, Code::InvalidRequest);
+    service.stop(who, id, true).await.unwrap();
+    let refused = service.start(who, id, true).await.unwrap_err();
+    assert_eq!(refused.code, Code::InvalidRequest, "{refused:?}");
+    assert!(refused.hint.unwrap().contains("another network policy"));
+    update(&world, &lease, NetworkPolicy::deny_all()).await.unwrap();
+    service.start(who, id, true).await.unwrap();
+    assert_eq!(in_force(&world, &lease.id).door, Door::Closed);
+    let other = CreateSandbox { network: Some(NetworkPolicy::deny_all()), ..spec };
+    world.try_create(other).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_brings_its_policy_unless_another_is_asked_for() {
+    let world = World::new().await;
+    let (service, who) = (&world.service, &world.admin);
+    secret(&world, who, "A", "one").await;
+    let lease = world.try_create(asking(with_header("{secret:A}"))).await.unwrap();
+    service
+        .snapshot(who, lease.id.as_str(), NewSnapshot { name: Some("s".to_owned()), memory: false })
+        .await
+        .unwrap();
+    let from = || Origin::Snapshot { snapshot: "s".to_owned(), memory: false };
+    let heir = world.try_create(CreateSandbox { from: from(), ..Default::default() }).await.unwrap();
+    assert_eq!(injected(&world, &heir.id), ["one"]);
+    let spec = CreateSandbox { from: from(), ..asking(NetworkPolicy::deny_all()) };
+    let other = world.try_create(spec).await.unwrap();
+    assert_eq!(in_force(&world, &other.id).dns, Dns::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenants_policy_narrows_what_lives_and_what_comes() {
+    let world = World::new().await;
+    let (service, admin) = (&world.service, &world.admin);
+    let who = world.tenant("narrow", Quota::default()).await;
+    let (lease, _) = service.create(&who, CreateSandbox::default(), true).await.unwrap();
+    let other = world.create().await;
+    let deny = Some(NetworkPolicy::deny_all());
+    assert_eq!(
+        service.set_tenant_network(&who, "narrow", deny.clone()).await.unwrap_err().code,
+        Code::Forbidden
+    );
+    let bad = Some(with_header("x"));
+    assert_eq!(
+        service.set_tenant_network(admin, "narrow", bad).await.unwrap_err().code,
+        Code::InvalidRequest
+    );
+    let record = service.set_tenant_network(admin, "narrow", deny.clone()).await.unwrap();
+    assert_eq!(record.network, deny);
+    assert_eq!(in_force(&world, &lease.id).door, Door::Closed);
+    assert_eq!(in_force(&world, &other.id).door, Door::Open);
+    assert_eq!(
+        service.list_tenants(admin).await.unwrap().iter().find(|t| t.name == "narrow").unwrap().network,
+        deny
+    );
+    let (next, _) = service.create(&who, CreateSandbox::default(), true).await.unwrap();
+    assert_eq!(in_force(&world, &next.id).door, Door::Closed);
+    let world = world.crash_and_reopen().await;
+    assert_eq!(in_force(&world, &lease.id).door, Door::Closed);
+    let (later, _) = world.service.create(&who, CreateSandbox::default(), true).await.unwrap();
+    assert_eq!(in_force(&world, &later.id).door, Door::Closed);
+    world.service.set_tenant_network(&world.admin, "narrow", None).await.unwrap();
+    for id in [&lease.id, &next.id, &later.id] {
+        assert_eq!(in_force(&world, id).door, Door::Open);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_leaves_the_same_policy_in_force() {
+    let world = World::new().await;
+    secret(&world, &world.admin, "A", "one").await;
+    let lease = world.try_create(asking(with_header("Bearer {secret:A}"))).await.unwrap();
+    let before = in_force(&world, &lease.id);
+    assert!(before.seed.is_some());
+    let world = world.crash_and_reopen().await;
+    world.quiet().await;
+    assert_eq!(in_force(&world, &lease.id), before);
+    assert_eq!(world.get(&lease.id).await.phase, Phase::Running);
+    world.service.rotate_secret(&world.admin, "A", "two".to_owned()).await.unwrap();
+    assert_eq!(injected(&world, &lease.id), ["Bearer two"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_it_must_trust_is_inside_before_its_command_runs() {
+    let world = World::new().await;
+    let plain = world.create().await;
+    assert_eq!(file(&world, &plain.id, OWN), None);
+    assert!(!world.fake.env(&plain.id).unwrap().contains_key("SSL_CERT_FILE"));
+    let spec = CreateSandbox {
+        command: Some(vec!["echo".to_owned(), "hi".to_owned()]),
+        env: [("CURL_CA_BUNDLE".to_owned(), "/mine".to_owned())].into(),
+        ..asking(with_header("x"))
+    };
+    let lease = world.try_create(spec).await.unwrap();
+    let own = file(&world, &lease.id, OWN).unwrap();
+    assert!(own.starts_with("fake authority"), "{own}");
+    assert_eq!(file(&world, &lease.id, BUNDLE).unwrap().trim_end(), own);
+    let asked = world.fake.asked(&lease.id);
+    let at = |part: &str| asked.iter().position(|asked| asked.contains(part)).unwrap();
+    assert!(at("POST /files?path=/usr/local") < at("Agent/Start"), "{asked:?}");
+    let env = world.fake.env(&lease.id).unwrap();
+    assert_eq!((env["SSL_CERT_FILE"].as_str(), env["CURL_CA_BUNDLE"].as_str()), (BUNDLE, "/mine"));
+    assert_eq!(env["NODE_EXTRA_CA_CERTS"], OWN);
+    // Nothing of it is in the lease.
+    assert!(!world.get(&lease.id).await.env.contains_key("SSL_CERT_FILE"));
+    // Without transforms commands are told so.
+    update(&world, &lease, NetworkPolicy::allow_all()).await.unwrap();
+    assert!(!world.fake.env(&lease.id).unwrap().contains_key("SSL_CERT_FILE"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_it_must_trust_follows_updates_pauses_and_forks() {
+    let world = World::new().await;
+    let (service, who) = (&world.service, &world.admin);
+    let lease = world.create().await;
+    let id = lease.id.as_str();
+    world.fake.files(&lease.id, |files| files.insert(BUNDLE.to_owned(), b"PUBLIC\n".to_vec()));
+    update(&world, &lease, with_header("x")).await.unwrap();
+    let own = file(&world, &lease.id, OWN).unwrap();
+    assert_eq!(file(&world, &lease.id, BUNDLE).unwrap(), format!("PUBLIC\n{own}\n"));
+    assert!(world.fake.env(&lease.id).unwrap().contains_key("SSL_CERT_FILE"));
+    // A fork has an authority of its own, and not that of its parent.
+    let child = service.fork(who, id, Fork::default()).await.unwrap().sandboxes.remove(0);
+    let its = file(&world, &child.id, OWN).unwrap();
+    assert_ne!(its, own);
+    assert_eq!(file(&world, &child.id, BUNDLE).unwrap(), format!("PUBLIC\n{its}\n"));
+    assert_eq!(injected(&world, &child.id), ["x"]);
+    let copied = service.fork(who, id, Fork { memory: true, ..Fork::default() }).await.unwrap();
+    assert!(copied.memory);
+    assert_ne!(file(&world, &copied.sandboxes[0].id, OWN).unwrap(), own);
+    // One that stands still is told when it goes on.
+    let sleeper = world.create().await;
+    service.pause(who, sleeper.id.as_str(), Pause { memory: None }, true).await.unwrap();
+    update(&world, &sleeper, with_header("x")).await.unwrap();
+    assert_eq!(file(&world, &sleeper.id, OWN), None);
+    service.resume(who, sleeper.id.as_str(), true).await.unwrap();
+    assert!(file(&world, &sleeper.id, OWN).is_some());
+    // Put there once, it is left alone.
+    let writes =
+        || world.fake.asked(&sleeper.id).iter().filter(|asked| asked.starts_with("POST /files")).count();
+    assert_eq!(writes(), 2);
+    service.pause(who, sleeper.id.as_str(), Pause { memory: None }, true).await.unwrap();
+    service.resume(who, sleeper.id.as_str(), true).await.unwrap();
+    assert_eq!(writes(), 2);
+}
