@@ -38,11 +38,13 @@ pub struct Options {
     pub env: Vec<(&'static str, String)>,
     /// Whether the end of the test is an ordinary end of the server, with an audit.
     pub audit: bool,
+    /// Whether it has a certificate for sandboxes' own hosts, so that it serves TLS.
+    pub tls: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { template: "busybox", templates: Vec::new(), pool: 0, env: Vec::new(), audit: true }
+        Self { template: "busybox", templates: Vec::new(), pool: 0, env: Vec::new(), audit: true, tls: false }
     }
 }
 
@@ -170,6 +172,12 @@ impl World {
 
     /// Starts the server, finds this world's marks with a first sandbox and counts what there is without one.
     async fn begin(&self) {
+        if self.options.tls {
+            let mut init = self.command();
+            init.args(["tls", "init"]);
+            let done = self.output(init).await;
+            assert!(done.status.success(), "atoll tls init: {}", String::from_utf8_lossy(&done.stderr));
+        }
         self.start_server().await;
         if !self.options.audit {
             return;
@@ -442,6 +450,11 @@ impl World {
     pub async fn witness(&self) -> Witness {
         let client = self.tenant("witness").await;
         Witness::start(client, "busybox").await
+    }
+
+    /// What a client must trust to reach sandboxes' own hosts.
+    pub fn authority(&self) -> PathBuf {
+        self.data().join("tls/ca.pem")
     }
 
     /// The state folder.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use atoll_tests::{Options, World, run_with, until};
+use tokio::net::TcpStream;
 
 /// The SDK as `scripts/get-leap0-sdk` gives it; `None` where it cannot be had, which on CI is a failure.
 fn python() -> Option<PathBuf> {
@@ -21,19 +22,9 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// Certificates for sandboxes' own hosts; the server opens its TLS port when they are there.
-async fn with_tls(world: &World) -> PathBuf {
-    let mut init = world.command();
-    init.args(["tls", "init"]);
-    let done = world.output(init).await;
-    assert!(done.status.success(), "atoll tls init: {}", String::from_utf8_lossy(&done.stderr));
-    until("the TLS port is open", async || tokio::net::TcpStream::connect("127.0.0.1:7443").await.ok()).await;
-    world.data().join("tls/ca.pem")
-}
-
 /// The variables by which the SDK finds this world. Names below `localhost` have no address here, so that its requests to
 /// sandboxes go through the server's CONNECT.
-fn sdk(world: &World, python: &Path, trusted: &Path, key: &str) -> Command {
+fn sdk(world: &World, python: &Path, key: &str) -> Command {
     let mut command = Command::new(python);
     command
         .env_clear()
@@ -43,7 +34,7 @@ fn sdk(world: &World, python: &Path, trusted: &Path, key: &str) -> Command {
         .env("LEAP0_API_KEY", key)
         .env("LEAP0_BASE_URL", "http://127.0.0.1:7070/leap0")
         .env("LEAP0_SANDBOX_DOMAIN", "atoll.localhost:7443")
-        .env("SSL_CERT_FILE", trusted)
+        .env("SSL_CERT_FILE", world.authority())
         .env("HTTPS_PROXY", "http://127.0.0.1:7070")
         .env("NO_PROXY", "127.0.0.1");
     command
@@ -52,10 +43,10 @@ fn sdk(world: &World, python: &Path, trusted: &Path, key: &str) -> Command {
 #[test]
 fn the_official_sdk_passes_the_flows_of_the_vendors_guide() {
     let Some(python) = python() else { return };
-    run_with(Options::debian(), async |world| {
-        let trusted = with_tls(world).await;
+    run_with(Options { tls: true, ..Options::debian() }, async |world| {
+        until("the TLS port is open", async || TcpStream::connect("127.0.0.1:7443").await.ok()).await;
         let tenant = world.tenant("leap0").await;
-        let mut suite = sdk(world, &python, &trusted, tenant.key());
+        let mut suite = sdk(world, &python, tenant.key());
         let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("leap0");
         suite.args(["-m", "unittest", "discover", "--verbose", "--start-directory"]).arg(flows);
         if let Ok(only) = std::env::var("LEAP0_ONLY") {
