@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::debian::DebianSource;
+use crate::debian::{DebianSource, Recipe};
 use crate::environment::{debian_mirror, default_cache_dir};
 use crate::error::TemplateError;
 use crate::host::{self, Fingerprint, HostSource};
@@ -156,23 +156,26 @@ impl Catalog {
         Ok(removed)
     }
 
-    /// Makes one of the templates we know how to make: `host`, `debian` or `busybox`.
+    /// Makes one of the templates we know how to make: `host`, `busybox`, `debian`, `code-interpreter` or
+    /// `code-interpreter-slim`. Those of packages take minutes the first time, and are kept as an archive.
     pub fn make(&self, name: &str, progress: Progress) -> Result<Template, TemplateError> {
         match name {
             host::NAME => self.ensure_host(),
-            debian::NAME => self.make_debian(progress),
             busybox::NAME => self.make_busybox(),
-            _ => {
-                name::check_alias(name)?;
-                let near = name::near(name, [host::NAME, debian::NAME, busybox::NAME]);
-                Err(TemplateError::NotFound { name: name.to_owned(), near })
-            }
+            _ => match Recipe::find(name) {
+                Some(recipe) => self.make_recipe(recipe, progress),
+                None => {
+                    name::check_alias(name)?;
+                    let ours = debian::RECIPES.iter().map(|recipe| recipe.name);
+                    let near = name::near(name, ours.chain([host::NAME, busybox::NAME]));
+                    Err(TemplateError::NotFound { name: name.to_owned(), near })
+                }
+            },
         }
     }
 
-    /// Makes `debian` from packages, or from the kept archive. Takes a minute or two the first time.
-    pub fn make_debian(&self, progress: Progress) -> Result<Template, TemplateError> {
-        self.add(debian::NAME, |folder| debian::build(&self.debian, &self.cache, folder, progress))
+    fn make_recipe(&self, recipe: &Recipe, progress: Progress) -> Result<Template, TemplateError> {
+        self.add(recipe.name, |folder| debian::build(recipe, &self.debian, &self.cache, folder, progress))
     }
 
     /// Makes `busybox` from the host's static program.

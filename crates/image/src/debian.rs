@@ -1,4 +1,5 @@
-//! The template `debian`: made from Debian's packages by mmdebstrap, with python3, git, node and a user who may become root.
+//! Templates made from Debian's packages by mmdebstrap, with python3, git, node and a user who may become root: `debian`, and
+//! `code-interpreter` with a Python kernel and the libraries that people expect beside it.
 //!
 //! The archive that mmdebstrap writes is kept in a cache under the home directory, named by its recipe and guarded by its
 //! digest, so that a test run or a second server unpacks it instead of downloading for a minute.
@@ -20,6 +21,77 @@ use crate::staging::{Staging, write_durably};
 use crate::tool::{Progress, Tool, contained, installed};
 
 pub(crate) const NAME: &str = "debian";
+
+/// One of the templates.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Recipe {
+    pub(crate) name: &'static str,
+    /// What is installed besides [`PACKAGES`].
+    more: &'static [&'static str],
+    /// Files of packages that others need and nobody here does.
+    without: &'static [&'static str],
+    /// Names that users of other systems know it by, besides those with the suite.
+    aliases: &'static [&'static str],
+}
+
+/// All of them.
+pub(crate) const RECIPES: &[Recipe] = &[
+    Recipe { name: NAME, more: &[], without: &[], aliases: &["base"] },
+    Recipe {
+        name: "code-interpreter",
+        more: &[
+            "python3-ipykernel",
+            "python3-jupyter-client",
+            "python3-matplotlib",
+            "python3-numpy",
+            "python3-pandas",
+            "python3-scipy",
+            "python3-sklearn",
+        ],
+        without: &[],
+        aliases: &["code-interpreter-v1", "code-interpreter-beta", "system/code-interpreter:v0.1.0"],
+    },
+    // The kernel and charts alone. Debian's matplotlib asks for much that draws nothing.
+    Recipe {
+        name: "code-interpreter-slim",
+        more: &["python3-ipykernel", "python3-jupyter-client", "python3-matplotlib"],
+        without: &[
+            "path-exclude=/usr/include/boost/*",
+            "path-exclude=/usr/lib/python3/dist-packages/sympy/*",
+            "path-exclude=/usr/share/unicode/*",
+        ],
+        aliases: &[],
+    },
+];
+
+impl Recipe {
+    pub(crate) fn find(name: &str) -> Option<&'static Self> {
+        RECIPES.iter().find(|recipe| recipe.name == name)
+    }
+
+    fn packages(&self) -> Vec<&'static str> {
+        PACKAGES.iter().chain(self.more).copied().collect()
+    }
+
+    fn dpkg_options(&self) -> Vec<&'static str> {
+        DPKG_OPTIONS.iter().chain(self.without).copied().collect()
+    }
+
+    fn aliases(&self, suite: &str) -> Vec<String> {
+        let mut aliases: Vec<String> = self.aliases.iter().map(|alias| (*alias).to_owned()).collect();
+        if self.name == NAME {
+            aliases.extend([format!("debian:{suite}"), format!("system/debian:{suite}")]);
+        }
+        aliases
+    }
+
+    /// Names everything that decides the content, except the day's package versions.
+    fn digest(&self, suite: &str) -> String {
+        let (packages, options) = (self.packages().join(","), self.dpkg_options().join(","));
+        let parts = [suite, std::env::consts::ARCH, &packages, &options, CUSTOMIZE];
+        hex::encode(&Sha256::digest(parts.join("\n"))[..6])
+    }
+}
 
 /// What is installed besides Debian's smallest system.
 const PACKAGES: &[&str] = &[
@@ -62,13 +134,14 @@ pub struct DebianSource {
 
 /// Fills `folder` with root and manifest, from the cache where it has the archive.
 pub(crate) fn build(
+    recipe: &Recipe,
     source: &DebianSource,
     cache: &Path,
     folder: &Path,
     progress: Progress,
 ) -> Result<(), TemplateError> {
     let suite = mirror::suite(source, Path::new("/etc/os-release"));
-    let (archive, digest) = archive(source, &suite, cache, progress)?;
+    let (archive, digest) = archive(recipe, source, &suite, cache, progress)?;
     say(progress, &format!("unpacking {}", archive.display()))?;
     let rootfs = folder.join("rootfs");
     std::fs::create_dir(&rootfs).map_err(TemplateError::io("create", &rootfs))?;
@@ -89,21 +162,22 @@ pub(crate) fn build(
             .arg(&rootfs),
         progress,
     )?;
-    let mut manifest = Manifest::new(NAME, Kind::Rootfs, digest);
+    let mut manifest = Manifest::new(recipe.name, Kind::Rootfs, digest);
     manifest.sudo = true;
-    manifest.aliases = vec!["base".to_owned(), format!("debian:{suite}"), format!("system/debian:{suite}")];
+    manifest.aliases = recipe.aliases(&suite);
     manifest.write(folder)
 }
 
 /// The archive of this recipe and its digest; made when the cache has none that is whole.
 fn archive(
+    recipe: &Recipe,
     source: &DebianSource,
     suite: &str,
     cache: &Path,
     progress: Progress,
 ) -> Result<(PathBuf, String), TemplateError> {
     std::fs::create_dir_all(cache).map_err(TemplateError::io("create", cache))?;
-    let path = cache.join(format!("debian-{suite}-{}.tar.zst", recipe(suite)));
+    let path = cache.join(format!("{}-{suite}-{}.tar.zst", recipe.name, recipe.digest(suite)));
     if let Some(digest) = cached(&path) {
         return Ok((path, digest));
     }
@@ -114,7 +188,7 @@ fn archive(
     crate::staging::sweep(cache)?;
     let staging = Staging::new(cache)?;
     let fresh = staging.path().join("root.tar.zst");
-    bootstrap(source, suite, staging.path(), &fresh, progress)?;
+    bootstrap(recipe, source, suite, staging.path(), &fresh, progress)?;
     let digest = hash_file(&fresh).map_err(TemplateError::io("read", &fresh))?;
     File::open(&fresh).and_then(|file| file.sync_all()).map_err(TemplateError::io("flush", &fresh))?;
     std::fs::rename(&fresh, &path).map_err(TemplateError::io("keep", &path))?;
@@ -137,14 +211,9 @@ fn digest_file(archive: &Path) -> PathBuf {
     archive.with_extension("zst.sha256")
 }
 
-/// Names everything that decides the content, except the day's package versions.
-fn recipe(suite: &str) -> String {
-    let parts = [suite, std::env::consts::ARCH, &PACKAGES.join(","), &DPKG_OPTIONS.join(","), CUSTOMIZE];
-    hex::encode(&Sha256::digest(parts.join("\n"))[..6])
-}
-
 /// Runs mmdebstrap. Everything it writes lies in `work`, everything it mounts ends with it.
 fn bootstrap(
+    recipe: &Recipe,
     source: &DebianSource,
     suite: &str,
     work: &Path,
@@ -159,7 +228,10 @@ fn bootstrap(
     let sources = mirror::sources(source, suite)?;
     let hook = work.join("customize.sh");
     crate::host::skeleton::file(&hook, CUSTOMIZE.as_bytes(), 0o755)?;
-    say(progress, &format!("making Debian {suite} from packages; this takes a minute or two"))?;
+    say(
+        progress,
+        &format!("making {} of Debian {suite} from packages; this takes a minute or two", recipe.name),
+    )?;
     let mut command = contained("mmdebstrap");
     command.env("TMPDIR", work).args([
         "--variant=minbase",
@@ -167,8 +239,8 @@ fn bootstrap(
         "--format=tar",
         "--aptopt=Acquire::Retries \"3\"",
     ]);
-    command.arg(format!("--include={}", PACKAGES.join(",")));
-    command.args(DPKG_OPTIONS.iter().map(|option| format!("--dpkgopt={option}")));
+    command.arg(format!("--include={}", recipe.packages().join(",")));
+    command.args(recipe.dpkg_options().iter().map(|option| format!("--dpkgopt={option}")));
     command.arg(format!("--customize-hook={}", hook.display())).arg(suite).arg(archive).args(&sources.lines);
     MMDEBSTRAP.run(&mut command, progress)
 }
@@ -217,8 +289,10 @@ mod tests {
 
     #[test]
     fn the_recipe_names_the_suite() {
-        assert_eq!(recipe("bookworm"), recipe("bookworm"));
-        assert_ne!(recipe("bookworm"), recipe("trixie"));
+        let debian = Recipe::find(NAME).unwrap();
+        assert_eq!(debian.digest("bookworm"), debian.digest("bookworm"));
+        assert_ne!(debian.digest("bookworm"), debian.digest("trixie"));
+        assert_ne!(debian.digest("bookworm"), Recipe::find("code-interpreter").unwrap().digest("bookworm"));
     }
 
     #[test]
@@ -243,7 +317,9 @@ mod tests {
         };
         let folder = dir.path().join("template");
         std::fs::create_dir(&folder).unwrap();
-        let result = build(&source, &dir.path().join("cache"), &folder, &mut |_| ControlFlow::Break(()));
+        let recipe = Recipe::find(NAME).unwrap();
+        let result =
+            build(recipe, &source, &dir.path().join("cache"), &folder, &mut |_| ControlFlow::Break(()));
         assert!(
             matches!(result, Err(TemplateError::Cancelled | TemplateError::ToolMissing { .. })),
             "{result:?}"

@@ -177,7 +177,7 @@ fn debian_has_python_git_node_and_a_user_who_may_become_root() {
     let mut lines = Vec::new();
     let template = Catalog::open(dir.path())
         .unwrap()
-        .make_debian(&mut |line| {
+        .make("debian", &mut |line| {
             lines.push(line.to_owned());
             ControlFlow::Continue(())
         })
@@ -206,7 +206,7 @@ fn a_cancelled_debian_leaves_nothing() {
     }
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let catalog = Catalog::open(dir.path()).unwrap();
-    let result = catalog.make_debian(&mut |_| ControlFlow::Break(()));
+    let result = catalog.make("debian", &mut |_| ControlFlow::Break(()));
     assert!(matches!(result, Err(TemplateError::Cancelled)), "{result:?}");
     assert_eq!(names(dir.path()), BTreeSet::new());
 }

@@ -173,7 +173,8 @@ pub(crate) fn said(text: &str) -> String {
     while !text.is_char_boundary(from) {
         from += 1;
     }
-    text[from..].chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+    // A blank is as short as what it stands for.
+    text[from..].chars().map(|c| if c.is_ascii_control() && c != '\n' { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

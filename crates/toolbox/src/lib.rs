@@ -11,8 +11,12 @@ mod command;
 mod error;
 mod files;
 mod git;
+mod interpreter;
 
 use atoll_agentapi::AgentClient;
+
+/// Files are described as the agent describes them; fronts know the agent through this crate only.
+pub use atoll_agentapi::{Entry, EntryKind};
 
 pub use error::ToolboxError;
 pub use files::{
@@ -23,6 +27,8 @@ pub use git::{
     BranchQuery, Branches, CloneFrom, Commit, Committed, Credentials, DiffOf, FileState, Git, GitOutput,
     LogQuery, NewCommit, Pull, Push, Remote, Reset, ResetMode, Restore, Scope, State, Status,
 };
+
+pub use interpreter::{Context, Execute, Execution, ExecutionEvent, Interpreter, Language, NewContext, Rich};
 
 /// The tools of one sandbox, for one request.
 #[derive(Debug)]
@@ -51,6 +57,11 @@ impl Toolbox {
     /// Files of the sandbox.
     pub fn files(&self) -> Files<'_> {
         Files::new(self)
+    }
+
+    /// Code that keeps its state between executions.
+    pub fn interpreter(&self) -> Interpreter<'_> {
+        Interpreter::new(self)
     }
 
     fn user(&self) -> Option<&str> {

@@ -1,0 +1,287 @@
+//! The code interpreter: contexts that keep what was defined in them, in Python (ipykernel), JavaScript, TypeScript and Bash.
+//!
+//! ```text
+//!  host                                inside the sandbox, one process per context
+//!  Interpreter ── stdin, JSON lines ──▸ bridge.py ── Jupyter's protocol ──▸ ipykernel
+//!  Execution  ◂── stdout, JSON lines ── bridge.js    the code itself
+//!             ◂── output and markers ── bash         the code itself
+//! ```
+//!
+//! A context is a process with a tag that names it. So the list of contexts is the list of processes, nothing is kept on the
+//! host, and contexts live on through a restart of the server and a pause of the sandbox. What a context writes is hostile.
+
+mod execution;
+mod launch;
+mod rich;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_agentapi::{AgentError, ProcessEvent, ProcessInfo};
+
+pub use execution::{Execution, ExecutionEvent};
+pub use rich::Rich;
+
+use execution::Aim;
+
+use crate::{Toolbox, ToolboxError};
+
+/// LIMIT: each context costs the sandbox some 100 MiB.
+const CONTEXTS_MAX: usize = 32;
+/// LIMIT: the agent's own limit on one piece of input is larger; code is text that somebody wrote.
+const CODE_MAX: usize = 16 << 20;
+/// How long a context may take to end by itself.
+const LEAVE: Duration = Duration::from_secs(3);
+
+const TAG: &str = "atoll-context/";
+const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// What code is written in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Language {
+    /// By ipykernel.
+    #[default]
+    Python,
+    /// By node.
+    JavaScript,
+    /// By node, where it knows how to take types away.
+    TypeScript,
+    /// By bash, or sh.
+    Bash,
+}
+
+impl Language {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash];
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::JavaScript => "javascript",
+            Self::TypeScript => "typescript",
+            Self::Bash => "bash",
+        }
+    }
+
+    /// By any name that people write.
+    pub fn parse(name: &str) -> Result<Self, ToolboxError> {
+        match name.to_ascii_lowercase().as_str() {
+            "python" | "py" | "python3" => Ok(Self::Python),
+            "javascript" | "js" | "node" | "bun" => Ok(Self::JavaScript),
+            "typescript" | "ts" => Ok(Self::TypeScript),
+            "bash" | "sh" | "shell" => Ok(Self::Bash),
+            _ => Err(ToolboxError::Invalid(format!(
+                "language must be python, javascript, typescript or bash, not {name:?}"
+            ))),
+        }
+    }
+}
+
+/// A context to be made.
+#[derive(Debug, Clone, Default)]
+pub struct NewContext {
+    /// What its code is written in.
+    pub language: Language,
+    /// Where its code starts; by default the sandbox's working directory.
+    pub cwd: Option<String>,
+}
+
+/// A context.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Context {
+    /// Its name.
+    pub id: String,
+    /// What its code is written in.
+    pub language: Language,
+    /// Where it started.
+    pub cwd: String,
+    /// When, in Unix milliseconds.
+    pub created_at_ms: u64,
+    pub(crate) pid: u32,
+}
+
+/// Code to run.
+#[derive(Debug, Clone, Default)]
+pub struct Execute {
+    /// The code.
+    pub code: String,
+    /// Environment during this code alone.
+    pub env: BTreeMap<String, String>,
+    /// After this it is interrupted, and if that does not help, the context ended.
+    pub timeout: Option<Duration>,
+}
+
+/// The interpreter of one sandbox.
+#[derive(Debug)]
+pub struct Interpreter<'a> {
+    toolbox: &'a Toolbox,
+}
+
+impl<'a> Interpreter<'a> {
+    pub(crate) fn new(toolbox: &'a Toolbox) -> Self {
+        Self { toolbox }
+    }
+
+    /// The contexts, oldest first.
+    pub async fn contexts(&self) -> Result<Vec<Context>, ToolboxError> {
+        let processes = self.toolbox.agent.list().await.map_err(ToolboxError::process)?;
+        let mut found: Vec<Context> = processes.into_iter().filter_map(context_of).collect();
+        found.sort_by(|a, b| (a.created_at_ms, a.pid).cmp(&(b.created_at_ms, b.pid)));
+        // Of two that were made for the same name at once, the older is the one.
+        let mut known = std::collections::BTreeSet::new();
+        found.retain(|context| known.insert(context.id.clone()));
+        Ok(found)
+    }
+
+    /// One of them.
+    pub async fn context(&self, id: &str) -> Result<Context, ToolboxError> {
+        let found = self.contexts().await?.into_iter().find(|context| context.id == id);
+        found.ok_or_else(|| ToolboxError::NotFound("there is no such context".into()))
+    }
+
+    /// Makes a context; answers when code can be run in it.
+    pub async fn create_context(&self, new: &NewContext) -> Result<Context, ToolboxError> {
+        if self.contexts().await?.len() >= CONTEXTS_MAX {
+            let message = format!("the sandbox has {CONTEXTS_MAX} contexts already; delete some of them");
+            return Err(ToolboxError::Conflict(message));
+        }
+        self.launch(&random_id()?, new).await
+    }
+
+    /// The context that code goes to where none is named: one per language, made when it is first needed.
+    pub async fn default_context(&self, language: Language) -> Result<Context, ToolboxError> {
+        let id = format!("default-{}", language.as_str());
+        match self.context(&id).await {
+            Err(ToolboxError::NotFound(_)) => {}
+            found => return found,
+        }
+        let made = self.launch(&id, &NewContext { language, cwd: None }).await?;
+        let kept = self.context(&id).await?;
+        if kept.pid != made.pid {
+            self.end(&made).await?;
+        }
+        Ok(kept)
+    }
+
+    /// Ends a context and all that was defined in it.
+    pub async fn delete_context(&self, id: &str) -> Result<(), ToolboxError> {
+        let context = self.context(id).await?;
+        self.end(&context).await
+    }
+
+    /// The same context with nothing defined in it. What runs in it is ended.
+    pub async fn restart(&self, id: &str) -> Result<Context, ToolboxError> {
+        let context = self.context(id).await?;
+        self.end(&context).await?;
+        let cwd = Some(context.cwd).filter(|cwd| !cwd.is_empty());
+        self.launch(id, &NewContext { language: context.language, cwd }).await
+    }
+
+    /// Interrupts what runs in a context now.
+    pub async fn interrupt(&self, id: &str) -> Result<(), ToolboxError> {
+        let context = self.context(id).await?;
+        execution::interrupt(&self.toolbox.agent, &context, Aim::Running).await.map_err(ToolboxError::process)
+    }
+
+    /// Runs code; one after the other where several are sent to the same context. Dropping the execution before its end
+    /// interrupts it.
+    pub async fn execute(&self, context: &Context, execute: Execute) -> Result<Execution, ToolboxError> {
+        if execute.code.len() > CODE_MAX || execute.code.contains('\0') {
+            let message = format!("code has at most {CODE_MAX} bytes, none of them NUL");
+            return Err(ToolboxError::Invalid(message));
+        }
+        for name in execute.env.keys() {
+            let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(word) {
+                return Err(ToolboxError::Invalid(format!("{name:?} can't name a variable")));
+            }
+        }
+        Execution::begin(self.toolbox.agent.clone(), context.clone(), random_id()?, execute).await
+    }
+
+    /// Asks it to leave, and makes it.
+    async fn end(&self, context: &Context) -> Result<(), ToolboxError> {
+        let agent = &self.toolbox.agent;
+        let gone = |error: &AgentError| error.kind() == atoll_model::ErrorKind::NotFound;
+        let mut stream = match agent.attach(context.pid, false).await {
+            Err(error) if gone(&error) => return Ok(()),
+            attached => attached.map_err(ToolboxError::process)?,
+        };
+        for signal in [SIGTERM, SIGKILL] {
+            match agent.signal(context.pid, signal).await {
+                Err(error) if gone(&error) => return Ok(()),
+                sent => sent.map_err(ToolboxError::process)?,
+            }
+            let ended = async {
+                while let Some(Ok(event)) = stream.next().await {
+                    if matches!(event, ProcessEvent::Exit(_)) {
+                        break;
+                    }
+                }
+            };
+            if tokio::time::timeout(LEAVE, ended).await.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(ToolboxError::TimedOut { what: "the end of a context", limit: LEAVE * 2 })
+    }
+}
+
+fn random_id() -> Result<String, ToolboxError> {
+    let mut bytes = [0u8; 10];
+    getrandom::fill(&mut bytes)
+        .map_err(|_| ToolboxError::Conflict("the machine has no randomness to give".into()))?;
+    Ok(hex::encode(bytes))
+}
+
+fn tag(id: &str, language: Language) -> String {
+    format!("{TAG}{}/{id}", language.as_str())
+}
+
+/// A process that is a context; whoever may start processes may start one that looks like it, and gains nothing.
+fn context_of(process: ProcessInfo) -> Option<Context> {
+    let (language, id) = process.tag.strip_prefix(TAG)?.split_once('/')?;
+    Some(Context {
+        id: id.to_owned(),
+        language: Language::parse(language).ok()?,
+        cwd: process.cwd,
+        created_at_ms: process.started_at_ms,
+        pid: process.pid,
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_names_its_context() {
+        for language in Language::ALL {
+            let process = ProcessInfo {
+                pid: 7,
+                cmd: String::new(),
+                args: Vec::new(),
+                cwd: "/srv".into(),
+                tag: tag("abc", language),
+                user: String::new(),
+                started_at_ms: 1,
+                pty: false,
+                logged: false,
+            };
+            let context = context_of(process).unwrap();
+            assert_eq!((context.id.as_str(), context.language, context.pid), ("abc", language, 7));
+        }
+    }
+
+    #[test]
+    fn languages_go_by_the_names_that_people_write() {
+        assert_eq!(Language::parse("PY").unwrap(), Language::Python);
+        assert_eq!(Language::parse("ts").unwrap(), Language::TypeScript);
+        assert!(Language::parse("cobol").is_err());
+    }
+}

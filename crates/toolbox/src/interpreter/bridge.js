@@ -1,0 +1,153 @@
+'use strict';
+// Between the host and one JavaScript context: JSON lines in, JSON lines out. Runs inside the sandbox.
+// In:  {"op": "execute", "id", "code", "env"} · {"op": "cancel", "id"}; an interrupt is SIGINT, since a busy program reads nothing.
+// Out: {"type": "ready"} · {"type": "missing", "tool"} · and for an id: started, stdout, stderr, result, error, end
+
+const repl = require('node:repl');
+const util = require('node:util');
+const vm = require('node:vm');
+const { Console } = require('node:console');
+const { PassThrough, Writable } = require('node:stream');
+
+const write = process.stdout.write.bind(process.stdout);
+const tell = (fields) => write(JSON.stringify(fields) + '\n');
+let running = null;
+
+const typescript = options.language === 'typescript';
+const strip = require('node:module').stripTypeScriptTypes;
+if (typescript && !strip) {
+  tell({ type: 'missing', tool: 'typescript' });
+  process.exit(3);
+}
+
+const stream = (type) => (chunk, encoding, done) => {
+  const after = typeof encoding === 'function' ? encoding : done;
+  tell({ type, id: running, text: typeof chunk === 'string' ? chunk : Buffer.from(chunk).toString() });
+  if (after) after();
+  return true;
+};
+process.stdout.write = stream('stdout');
+process.stderr.write = stream('stderr');
+
+const sink = (type) => new Writable({ decodeStrings: false, write: stream(type) });
+const session = repl.start({
+  prompt: '',
+  input: new PassThrough(),
+  output: new Writable({ write: (_chunk, _encoding, done) => done() }),
+  terminal: false,
+  useGlobal: false,
+});
+session.context.console = new Console(sink('stdout'), sink('stderr'));
+session.context.display = (data) => tell({ type: 'result', id: running, main: false, data });
+let interrupt = null;
+// While plain code runs the engine takes the signal itself; here it ends a wait, or nothing.
+process.on('SIGINT', () => interrupt && interrupt());
+
+const failed = (id, error) => {
+  const isError = util.types.isNativeError(error) || (error && typeof error.stack === 'string');
+  const name = isError ? String(error.name) : 'Error';
+  const value = isError ? String(error.message) : util.inspect(error);
+  tell({ type: 'error', id, name, value, traceback: isError ? String(error.stack) : value });
+};
+process.on('uncaughtException', (error) => failed(running, error));
+process.on('unhandledRejection', (error) => failed(running, error));
+
+const shown = (value) => ({ 'text/plain': typeof value === 'string' ? value : util.inspect(value) });
+
+// An object is an expression, not a block; code that awaits is for the session, which knows how at the top level.
+const compiled = (code, filename) => {
+  if (/^\s*\{/.test(code) && !/;\s*$/.test(code)) {
+    try {
+      return new vm.Script('(' + code.trim() + ')', { filename });
+    } catch {}
+  }
+  return new vm.Script(code, { filename });
+};
+
+const evaluate = (code, filename, end) => {
+  let script;
+  try {
+    script = compiled(code, filename);
+  } catch (error) {
+    if (!/\bawait\b/.test(code)) return end(error);
+    interrupt = () => end(new Error('interrupted'));
+    return session.eval(code + '\n', session.context, filename, end);
+  }
+  let value;
+  try {
+    value = script.runInContext(session.context, { breakOnSigint: true });
+  } catch (error) {
+    return end(error);
+  }
+  return end(null, value);
+};
+
+let count = 0;
+const execute = (request) => new Promise((done) => {
+  running = request.id;
+  count += 1;
+  tell({ type: 'started', id: request.id, count });
+  const before = {};
+  for (const [name, value] of Object.entries(request.env || {})) {
+    before[name] = process.env[name];
+    process.env[name] = value;
+  }
+  let ended = false;
+  const end = (error, value) => {
+    if (ended) return;
+    ended = true;
+    interrupt = null;
+    if (error) failed(request.id, error.err || error);
+    else if (value !== undefined) tell({ type: 'result', id: request.id, main: true, data: shown(value) });
+    for (const [name, old] of Object.entries(before)) {
+      if (old === undefined) delete process.env[name];
+      else process.env[name] = old;
+    }
+    tell({ type: 'end', id: request.id });
+    done();
+  };
+  try {
+    const code = typescript ? strip(request.code, { mode: 'transform' }) : request.code;
+    evaluate(code, 'cell-' + count, end);
+  } catch (error) {
+    end(error);
+  }
+});
+
+const waiting = [];
+let busy = false;
+const work = async () => {
+  if (busy) return;
+  busy = true;
+  while (waiting.length) await execute(waiting.shift());
+  busy = false;
+};
+
+const take = (line) => {
+  const request = JSON.parse(line);
+  if (request.op === 'execute') {
+    waiting.push(request);
+    work();
+    return;
+  }
+  const at = waiting.findIndex((one) => one.id === request.id);
+  if (at >= 0) {
+    waiting.splice(at, 1);
+    tell({ type: 'error', id: request.id, name: 'Interrupted', value: '', traceback: '' });
+    tell({ type: 'end', id: request.id });
+  }
+};
+
+let held = rest;
+const feed = (text) => {
+  held += text;
+  for (let at = held.indexOf('\n'); at >= 0; at = held.indexOf('\n')) {
+    const line = held.slice(0, at);
+    held = held.slice(at + 1);
+    take(line);
+  }
+};
+process.stdin.on('data', feed);
+process.stdin.on('end', () => process.exit(0));
+tell({ type: 'ready', version: process.versions.node });
+feed('');

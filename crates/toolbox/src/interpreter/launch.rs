@@ -1,0 +1,151 @@
+//! Starts the process of a context and waits until it says that it is ready.
+
+use std::time::Duration;
+
+use atoll_agentapi::{AgentError, ProcessEvent, ProcessStream, RpcCode, StartProcess};
+use serde_json::json;
+
+use super::wire::{Lines, Told};
+use super::{Context, Interpreter, Language, NewContext, SIGKILL, tag};
+use crate::ToolboxError;
+use crate::error::said;
+
+const BRIDGE_PY: &str = include_str!("bridge.py");
+const STARTUP_PY: &str = include_str!("startup.py");
+const BRIDGE_JS: &str = include_str!("bridge.js");
+
+/// The programs come by stdin: a list of processes stays readable, and no file has to be written.
+const BOOT_PY: &str =
+    "import sys,json;exec(compile(json.loads(sys.stdin.buffer.readline()),'bridge','exec'))";
+const BOOT_JS: &str = r#"let b="";process.stdin.setEncoding("utf8");process.stdin.on("data",function f(d){b+=d;const i=b.indexOf("\n");if(i<0)return;process.stdin.off("data",f);const o=JSON.parse(b.slice(0,i));new Function("require","options","rest",o.program)(require,o.options,b.slice(i+1))})"#;
+
+/// LIMIT: a kernel takes half a second where it is alone, and much longer on a starved machine.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+const HINT_PY: &str = "use the template code-interpreter (atoll template make code-interpreter), or install it inside: \
+apt-get install python3-ipykernel, or pip install ipykernel";
+const HINT_JS: &str = "use a template that has node, such as debian or code-interpreter, or install it inside: \
+apt-get install nodejs";
+const HINT_TS: &str = "types are taken away by node 22.13 and later; install one inside, or use javascript";
+const HINT_SH: &str = "use a template that has a shell";
+
+impl Interpreter<'_> {
+    pub(super) async fn launch(&self, id: &str, new: &NewContext) -> Result<Context, ToolboxError> {
+        let mut missing = ToolboxError::ToolMissing { tool: "sh", hint: HINT_SH };
+        for (program, args) in programs(new.language) {
+            match self.start(id, new, program, args).await {
+                Err(error @ ToolboxError::ToolMissing { .. }) => missing = error,
+                started => return started,
+            }
+        }
+        Err(missing)
+    }
+
+    async fn start(
+        &self,
+        id: &str,
+        new: &NewContext,
+        program: &'static str,
+        args: &[&str],
+    ) -> Result<Context, ToolboxError> {
+        let start = StartProcess {
+            cmd: program.to_owned(),
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            cwd: new.cwd.clone().unwrap_or_default(),
+            tag: tag(id, new.language),
+            stdin: true,
+            user: self.toolbox.user.clone(),
+            ..Default::default()
+        };
+        let agent = &self.toolbox.agent;
+        let (started, mut stream) = agent.start(start).await.map_err(|cause| match cause {
+            AgentError::Refused { code: RpcCode::NotFound, message }
+                if message.contains("command not found") =>
+            {
+                let hint = hint(new.language);
+                ToolboxError::ToolMissing { tool: program, hint }
+            }
+            cause => ToolboxError::process(cause),
+        })?;
+        let greeted = async {
+            let first = greeting(new.language);
+            agent.send_stdin(started.pid, first).await.map_err(ToolboxError::process)?;
+            ready(&mut stream, new.language).await
+        };
+        let ready = tokio::time::timeout(READY_LIMIT, greeted).await.unwrap_or_else(|_| {
+            Err(ToolboxError::TimedOut { what: "the start of a context", limit: READY_LIMIT })
+        });
+        if let Err(error) = ready {
+            // Half a context is none.
+            let _ = agent.signal(started.pid, SIGKILL).await;
+            return Err(error);
+        }
+        self.context(id).await
+    }
+}
+
+/// What may run a language, the best first.
+fn programs(language: Language) -> &'static [(&'static str, &'static [&'static str])] {
+    match language {
+        Language::Python => &[("python3", &["-u", "-c", BOOT_PY])],
+        Language::JavaScript | Language::TypeScript => &[("node", &["--no-warnings", "-e", BOOT_JS])],
+        Language::Bash => &[("bash", &["--noprofile", "--norc"]), ("sh", &[])],
+    }
+}
+
+const fn hint(language: Language) -> &'static str {
+    match language {
+        Language::Python => HINT_PY,
+        Language::JavaScript | Language::TypeScript => HINT_JS,
+        Language::Bash => HINT_SH,
+    }
+}
+
+/// What a fresh process is sent first.
+fn greeting(language: Language) -> String {
+    match language {
+        Language::Python => format!("{}\n{}\n", json!(BRIDGE_PY), json!(STARTUP_PY)),
+        Language::JavaScript | Language::TypeScript => {
+            let options = json!({ "language": language.as_str() });
+            format!("{}\n", json!({ "program": BRIDGE_JS, "options": options }))
+        }
+        // A shell tells that it reads by answering in the bridges' own way.
+        Language::Bash => "__atoll_n=0; printf '{\"type\":\"ready\"}\\n'\n".to_owned(),
+    }
+}
+
+async fn ready(stream: &mut ProcessStream, language: Language) -> Result<(), ToolboxError> {
+    let mut lines = Lines::default();
+    let mut words = Vec::new();
+    while let Some(event) = stream.next().await {
+        match event.map_err(ToolboxError::process)? {
+            ProcessEvent::Stdout(data) => {
+                for line in lines.feed(&data)? {
+                    match Told::parse(&line) {
+                        Some(told) if told.kind == "ready" => return Ok(()),
+                        Some(told) if told.kind == "missing" => {
+                            return Err(lacks(language, told.tool.as_deref()));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            ProcessEvent::Stderr(data) => {
+                words.extend_from_slice(&data[..data.len().min(4096)]);
+                words.drain(..words.len().saturating_sub(4096));
+            }
+            ProcessEvent::Pty(_) | ProcessEvent::Dropped(_) => {}
+            ProcessEvent::Exit(_) => break,
+        }
+    }
+    let words = said(&String::from_utf8_lossy(&words));
+    Err(ToolboxError::Conflict(format!("the context ended before it was ready: {words}")))
+}
+
+fn lacks(language: Language, tool: Option<&str>) -> ToolboxError {
+    match tool {
+        Some("typescript") => ToolboxError::ToolMissing { tool: "node that knows TypeScript", hint: HINT_TS },
+        Some("jupyter-client") => ToolboxError::ToolMissing { tool: "jupyter-client", hint: HINT_PY },
+        _ => ToolboxError::ToolMissing { tool: "ipykernel", hint: hint(language) },
+    }
+}

@@ -1,0 +1,216 @@
+//! What contexts write: JSON lines of the bridges, or a shell's output with markers in it. Parsed as hostile bytes, with
+//! bounds on what is held.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::ToolboxError;
+
+/// LIMIT: one line; a large picture is some megabytes.
+const LINE_MAX: usize = 64 << 20;
+/// Stands around a shell's markers; what prints it by chance lacks the execution's own random name.
+const MARK: u8 = 0x1e;
+
+/// One line of a bridge.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Told {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) id: Option<String>,
+    pub(super) text: String,
+    pub(super) count: u64,
+    pub(super) name: String,
+    pub(super) value: String,
+    pub(super) traceback: String,
+    pub(super) main: bool,
+    pub(super) data: Map<String, Value>,
+    pub(super) tool: Option<String>,
+}
+
+impl Told {
+    pub(super) fn parse(line: &[u8]) -> Option<Self> {
+        serde_json::from_slice(line).ok()
+    }
+}
+
+/// Puts lines together.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    held: Vec<u8>,
+}
+
+impl Lines {
+    /// The lines that are whole now.
+    pub(super) fn feed(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, ToolboxError> {
+        if self.held.len().saturating_add(data.len()) > LINE_MAX {
+            return Err(ToolboxError::TooLarge { what: "one result".into(), max: LINE_MAX as u64 });
+        }
+        // Only what is new can hold the end of a line.
+        let searched = self.held.len();
+        self.held.extend_from_slice(data);
+        let Some(last) = self.held[searched..].iter().rposition(|byte| *byte == b'\n') else {
+            return Ok(Vec::new());
+        };
+        let rest = self.held.split_off(searched + last + 1);
+        let whole = std::mem::replace(&mut self.held, rest);
+        Ok(whole.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
+    }
+}
+
+/// What a shell wrote.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    Output(Vec<u8>),
+    /// The first words of a marker of ours.
+    Marker(Vec<String>),
+}
+
+/// Finds an execution's markers in a stream: `MARK name words… MARK`.
+#[derive(Debug)]
+pub(super) struct Markers {
+    begin: Vec<u8>,
+    held: Vec<u8>,
+}
+
+/// LIMIT: a marker's words are two numbers.
+const MARKER_MAX: usize = 128;
+
+impl Markers {
+    pub(super) fn new(name: &str) -> Self {
+        Self { begin: [&[MARK], name.as_bytes(), b" "].concat(), held: Vec::new() }
+    }
+
+    pub(super) fn feed(&mut self, data: &[u8]) -> Vec<Shown> {
+        self.held.extend_from_slice(data);
+        let mut shown = Vec::new();
+        loop {
+            let found = find(&self.held, &self.begin);
+            let Some(at) = found else {
+                // What may be the beginning of a marker stays until more is known.
+                let keep = tail_of(&self.held, &self.begin);
+                let rest = self.held.split_off(self.held.len() - keep);
+                push(&mut shown, std::mem::replace(&mut self.held, rest));
+                return shown;
+            };
+            let after = at + self.begin.len();
+            let Some(len) = self.held[after..].iter().position(|byte| *byte == MARK) else {
+                if self.held.len() - after > MARKER_MAX {
+                    // It never ends, so it is none.
+                    let rest = self.held.split_off(after);
+                    push(&mut shown, std::mem::replace(&mut self.held, rest));
+                    continue;
+                }
+                let rest = self.held.split_off(at);
+                push(&mut shown, std::mem::replace(&mut self.held, rest));
+                return shown;
+            };
+            let words = String::from_utf8_lossy(&self.held[after..after + len]).into_owned();
+            let rest = self.held.split_off(after + len + 1);
+            let mut before = std::mem::replace(&mut self.held, rest);
+            before.truncate(at);
+            push(&mut shown, before);
+            shown.push(Shown::Marker(words.split(' ').map(str::to_owned).collect()));
+        }
+    }
+}
+
+fn push(shown: &mut Vec<Shown>, output: Vec<u8>) {
+    if !output.is_empty() {
+        shown.push(Shown::Output(output));
+    }
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|window| window == what)
+}
+
+/// How much of the end of a text may be the beginning of `what`.
+fn tail_of(text: &[u8], what: &[u8]) -> usize {
+    let longest = text.len().min(what.len().saturating_sub(1));
+    (1..=longest).rev().find(|len| text.ends_with(&what[..*len])).unwrap_or(0)
+}
+
+/// Text that comes in pieces: a character that is cut waits for its rest.
+#[derive(Debug, Default)]
+pub(super) struct Utf8 {
+    held: Vec<u8>,
+}
+
+impl Utf8 {
+    pub(super) fn feed(&mut self, data: &[u8]) -> String {
+        self.held.extend_from_slice(data);
+        let cut = match std::str::from_utf8(&self.held) {
+            // An error without a length is a character that is not whole yet.
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => self.held.len(),
+        };
+        // Bytes that are no text at all stand before the cut one; both are told apart again by the next look.
+        let cut = if self.held.len() - cut > 3 { self.held.len() } else { cut };
+        let rest = self.held.split_off(cut);
+        let whole = std::mem::replace(&mut self.held, rest);
+        String::from_utf8_lossy(&whole).into_owned()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn lines_come_whole_whatever_the_pieces() {
+        let mut lines = Lines::default();
+        assert!(lines.feed(b"{\"a\"").unwrap().is_empty());
+        assert_eq!(lines.feed(b":1}\n{}\n{").unwrap(), [b"{\"a\":1}".to_vec(), b"{}".to_vec()]);
+        assert_eq!(lines.feed(b"}\n").unwrap(), [b"{}".to_vec()]);
+    }
+
+    #[test]
+    fn foreign_lines_are_nothing() {
+        assert!(Told::parse(b"hello").is_none() && Told::parse(b"[1]").is_none());
+        let told = Told::parse(br#"{"type":"stdout","id":"x","text":"hi","more":1}"#).unwrap();
+        assert_eq!((told.kind.as_str(), told.text.as_str()), ("stdout", "hi"));
+    }
+
+    fn collect(markers: &mut Markers, pieces: &[&[u8]]) -> (Vec<u8>, Vec<Vec<String>>) {
+        let (mut output, mut found) = (Vec::new(), Vec::new());
+        for shown in pieces.iter().flat_map(|piece| markers.feed(piece)) {
+            match shown {
+                Shown::Output(data) => output.extend(data),
+                Shown::Marker(words) => found.push(words),
+            }
+        }
+        (output, found)
+    }
+
+    #[test]
+    fn markers_of_others_are_output() {
+        let wire = b"a\x1ename 1 2\x1eb\x1eother 0\x1e\x1ename 3\x1e";
+        let (output, found) = collect(&mut Markers::new("name"), &[wire]);
+        assert_eq!(output, b"ab\x1eother 0\x1e");
+        assert_eq!(found, [vec!["1".to_owned(), "2".into()], vec!["3".into()]]);
+        let endless = [&b"\x1ename "[..], &[b'x'; 500]].concat();
+        assert_eq!(collect(&mut Markers::new("name"), &[&endless]).0, endless);
+    }
+
+    proptest! {
+        #[test]
+        fn markers_are_found_whatever_the_pieces(cut in 1usize..9, output in "[a\x1en]{0,12}") {
+            let wire = format!("{output}\x1ename 7\x1eend");
+            let pieces: Vec<&[u8]> = wire.as_bytes().chunks(cut).collect();
+            let (shown, found) = collect(&mut Markers::new("name"), &pieces);
+            prop_assert_eq!(shown, format!("{output}end").into_bytes());
+            prop_assert_eq!(found, vec![vec!["7".to_owned()]]);
+        }
+
+        #[test]
+        fn text_in_pieces_is_the_same_text(text in ".{0,20}", cut in 1usize..5) {
+            let mut utf8 = Utf8::default();
+            let got: String = text.as_bytes().chunks(cut).map(|piece| utf8.feed(piece)).collect();
+            prop_assert_eq!(got, text);
+        }
+    }
+}
