@@ -36,6 +36,8 @@ pub(crate) struct Asked {
 pub(crate) enum Kind {
     Address4,
     Address6,
+    /// How to reach a service: asked alongside the addresses by browsers.
+    Service,
     Other,
 }
 
@@ -73,6 +75,7 @@ impl Asked {
         match (self.query.query_class, self.query.query_type) {
             (DNSClass::IN, RecordType::A) => Kind::Address4,
             (DNSClass::IN, RecordType::AAAA) => Kind::Address6,
+            (DNSClass::IN, RecordType::HTTPS | RecordType::SVCB) => Kind::Service,
             _ => Kind::Other,
         }
     }

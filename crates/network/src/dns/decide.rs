@@ -66,7 +66,7 @@ async fn relayed(
 ) -> Vec<u8> {
     let answer = relay::ask(question, upstreams, transport).await;
     // Asked alongside the IPv4 one by every resolver: it says nothing new.
-    if asked.kind() != Kind::Address6 {
+    if !matches!(asked.kind(), Kind::Address6 | Kind::Service) {
         match &answer {
             Some(answer) => {
                 let addresses = asked::addresses_in(answer);
@@ -82,7 +82,8 @@ async fn relayed(
 async fn gated(asked: Asked, guest: &Arc<Guest>, upstreams: &Upstreams, rule: String) -> Vec<u8> {
     match asked.kind() {
         Kind::Address4 => {}
-        Kind::Address6 => return asked.answer(ResponseCode::NoError, &[], 0),
+        // Asked alongside by every client: empty is an answer, not a refusal.
+        Kind::Address6 | Kind::Service => return asked.answer(ResponseCode::NoError, &[], 0),
         Kind::Other => {
             record(guest, &asked, EgressVerdict::Refused, "dns: only addresses are answered", &[]);
             return asked.answer(ResponseCode::NoError, &[], 0);

@@ -58,8 +58,7 @@ pub(crate) fn name_of(request: &Parts, port: u16) -> Result<String, BadRequest> 
 pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
     let mut upgrades = headers.get_all(UPGRADE).iter();
     let (Some(upgrade), None) = (upgrades.next(), upgrades.next()) else { return false };
-    upgrade.as_bytes().eq_ignore_ascii_case(b"websocket")
-        && connection_names(headers).iter().any(|name| name == UPGRADE)
+    upgrade.as_bytes().eq_ignore_ascii_case(b"websocket") && connection_names(headers).contains(&UPGRADE)
 }
 
 /// Takes away what belongs to the connection it came over, and everything that its `Connection` header names.

@@ -183,12 +183,29 @@ impl Forwarder<'_> {
             Some(mut server) => server.ready().await.is_ok().then_some(server),
             None => None,
         };
-        let mut server = match kept {
-            Some(server) => server,
-            None => self.connect(name).await?,
+        let unsent = match kept {
+            Some(server) => match self.send_over(server, request).await {
+                // The server closed the kept connection before it had read anything of this request.
+                Err((_, Some(request))) => request,
+                Err((failure, None)) => return Err(failure),
+                Ok(answer) => return Ok(answer),
+            },
+            None => request,
         };
-        let answer = server.send_request(request).await;
-        let answer = answer.map_err(|error| Failure::Unreachable(format!("http: {}", kind_of(&error))))?;
+        let server = self.connect(name).await?;
+        self.send_over(server, unsent).await.map_err(|(failure, _)| failure)
+    }
+
+    /// Sends a request; gives it back where nothing of it was sent.
+    async fn send_over(
+        &self,
+        mut server: SendRequest<Incoming>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Incoming>, (Failure, Option<Request<Incoming>>)> {
+        let answer = server.try_send_request(request).await.map_err(|mut error| {
+            let unsent = error.take_message();
+            (Failure::Unreachable(format!("http: {}", kind_of(error.error()))), unsent)
+        })?;
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
         Ok(answer)
     }

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use super::hello::{BadHello, Hello};
+use super::host::Host;
 
 /// How long a client may take to say what it wants.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -92,6 +93,19 @@ fn head_end(bytes: &[u8]) -> Option<usize> {
     bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').find_map(|(at, _)| ends(at))
 }
 
+/// The host that a first request names, where it names exactly one.
+pub(crate) fn first_host(bytes: &[u8]) -> Option<Host> {
+    let head = &bytes[..head_end(bytes)?];
+    let mut hosts = head.split(|byte| *byte == b'\n').filter_map(|line| {
+        let (name, value) = line.split_at_checked(line.iter().position(|byte| *byte == b':')?)?;
+        name.eq_ignore_ascii_case(b"host").then_some(value[1..].trim_ascii())
+    });
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Host::parse(host),
+        _ => None,
+    }
+}
+
 /// Why the head of a first request cannot be trusted to mean one thing to everybody. The HTTP library would put such a
 /// request right and close the connection after it; whoever sends one means harm, and is told so.
 pub(crate) fn is_ambiguous(bytes: &[u8]) -> Option<&'static str> {
@@ -162,12 +176,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_first_host_is_found_or_there_is_none() {
+        let host = |head: &str| first_host(head.as_bytes()).map(|host| host.name);
+        assert_eq!(host("GET / HTTP/1.1\r\nX: y\r\nhost:  A.test \r\n\r\n").as_deref(), Some("a.test"));
+        assert_eq!(host("GET / HTTP/1.1\r\n\r\nHost: a.test\r\n\r\n"), None);
+        assert_eq!(host("GET / HTTP/1.1\r\nHost: a.test\r\nHost: b.test\r\n\r\n"), None);
+        assert_eq!(host("GET / HTTP/1.1\r\nHost: 1.2.3.4\r\n\r\n"), None);
+    }
+
     proptest! {
         #[test]
         fn no_beginning_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = (classify(&bytes), is_ambiguous(&bytes));
             let text = [b"GET ", &bytes[..]].concat();
-            let _ = (classify(&text), is_ambiguous(&text));
+            let _ = (classify(&text), is_ambiguous(&text), first_host(&text));
         }
     }
 }

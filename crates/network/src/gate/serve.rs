@@ -157,6 +157,14 @@ async fn carry_http(
     visit: &Visit,
     outbound: &Outbound,
 ) -> Result<(), Trouble> {
+    if visit.guest.reaches_directly(visit.flow.address()) {
+        // Packets would pass unread; only a request that is to be changed is looked at.
+        let changed =
+            peek::first_host(&bytes).is_some_and(|host| visit.guest.change_for(&host.name).is_some());
+        if !changed {
+            return carry_unknown(stream, bytes, "http", visit, outbound).await;
+        }
+    }
     if let Some(rule) = peek::is_ambiguous(&bytes) {
         say(&mut stream, b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").await;
         return Err(Trouble::Refused { what: EgressWhat::Http, rule: rule.to_owned(), name: None });

@@ -133,3 +133,29 @@ fn bodies_pass_in_both_ways_of_framing_and_websockets_go_on() {
     let heard = world.internet.requests.lock().unwrap().clone();
     assert!(!heard.iter().any(|head| head.to_ascii_lowercase().contains("h2c")), "{heard:?}");
 }
+
+#[test]
+fn a_head_request_keeps_its_length_and_a_closed_server_is_asked_anew() {
+    let world = world();
+    let answer = world.say(SITE, 80, b"HEAD /big HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");
+    let answer = String::from_utf8_lossy(&answer).to_ascii_lowercase();
+    assert!(answer.contains("content-length: 1048576") && answer.ends_with("\r\n\r\n"), "{answer}");
+    let mut stream = world.connect(SITE, 80);
+    for _ in 0..5 {
+        stream.write_all(b"GET /once HTTP/1.1\r\nHost: a.test\r\n\r\n").unwrap();
+        let mut buffer = [0u8; 4096];
+        let len = stream.read(&mut buffer).unwrap();
+        assert_eq!(status(&buffer[..len]), "200");
+    }
+}
+
+#[test]
+fn where_packets_pass_anyway_requests_pass_unread() {
+    let world = World::new(r#"{"mode":"custom","allow_domains":["a.test"],"allow_cidrs":["203.0.113.9"]}"#);
+    let answer = world.say(
+        SITE,
+        80,
+        b"GET / HTTP/1.1\r\nHost: 203.0.113.9\r\nConnection: close\r\n\r\nGET /x HTTP/1.1\r\n\r\n",
+    );
+    assert_eq!(status(&answer), "200");
+}

@@ -121,7 +121,9 @@ impl Internet {
             } else {
                 format!("HTTP/1.1 200 OK\r\nX-Site: 1\r\nContent-Length: {}\r\n\r\n{head}", head.len())
             };
-            if stream.write_all(answer.as_bytes()).is_err() {
+            let end =
+                if head.starts_with("HEAD ") { answer.find("\r\n\r\n").unwrap() + 4 } else { answer.len() };
+            if stream.write_all(&answer.as_bytes()[..end]).is_err() || head.contains("/once") {
                 return;
             }
         }
