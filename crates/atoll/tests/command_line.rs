@@ -459,3 +459,137 @@ fn files_go_in_and_come_out() {
     assert_eq!(text(&server.run(&["cp", "box:/tmp/x", "-"]).stdout), "hi");
     assert_eq!(server.run(&["cp", source, "elsewhere"]).status.code(), Some(2));
 }
+
+/// A server that has one sandbox with this policy, and says back what it was told.
+fn with_network(network: Value) -> Server {
+    let held = sandbox();
+    Server::start(move |request| {
+        let mut shown = held.clone();
+        shown["network"] = network.clone();
+        match request.line.as_str() {
+            line if line.starts_with("POST /v1/sandboxes?") => (201, "application/json", shown.to_string()),
+            _ => ok(shown),
+        }
+    })
+}
+
+#[test]
+fn network_options_are_one_policy() {
+    let server = with_network(json!("allow-all"));
+    let policy = server.data.path().join("policy.json");
+    std::fs::write(&policy, r#"{"mode": "custom", "allow_domains": ["a.com"]}"#).expect("writable");
+    let file = policy.to_str().expect("text");
+    let words =
+        ["create", "--network", file, "--allow-domain", "b.com", "--inject", "c.com:X=1", "--up", "1m"];
+    assert!(server.run(&words).status.success());
+    assert_eq!(
+        server.seen("POST /v1/sandboxes?")[0].json()["network"],
+        json!({"mode": "custom", "allow_domains": ["a.com", "b.com"],
+            "transforms": [{"domain": "c.com", "inject_headers": {"X": "1"}}], "limits": {"up_bytes_per_s": 1_048_576}})
+    );
+    let refused = server.run(&["create", "--network", "alow-all"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("alow-all"), "{}", text(&refused.stderr));
+    let refused = server.run(&["run", "--network", "alow-all", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(125));
+    assert_eq!(server.seen("POST").len(), 1, "nothing was asked of the server");
+}
+
+#[test]
+fn an_update_adds_to_what_a_sandbox_has_and_network_begins_anew() {
+    let server = with_network(json!({"mode": "custom", "allow_domains": ["a.com"],
+        "transforms": [{"domain": "a.com", "inject_headers": {"X": "…"}}]}));
+    assert!(server.run(&["update", "box", "--allow-domain", "b.com"]).status.success());
+    assert!(server.run(&["update", "box", "--network", "deny-all"]).status.success());
+    assert!(
+        server.run(&["update", "box", "--network", "custom", "--allow-domain", "b.com"]).status.success()
+    );
+    let sent: Vec<Value> =
+        server.seen("PATCH /v1/sandboxes/box").iter().map(|r| r.json()["network"].clone()).collect();
+    assert_eq!(
+        sent,
+        [
+            json!({"mode": "custom", "allow_domains": ["a.com", "b.com"],
+                "transforms": [{"domain": "a.com", "inject_headers": {"X": "…"}}]}),
+            json!("deny-all"),
+            json!({"mode": "custom", "allow_domains": ["b.com"]}),
+        ]
+    );
+}
+
+#[test]
+fn the_egress_log_is_a_table_or_json_and_its_policy_a_file() {
+    let server = Server::start(|request| match request.line.as_str() {
+        "GET /v1/sandboxes/box/egress/policy" => ok(json!({"mode": "custom", "allow_domains": ["a.com"]})),
+        line if line.contains("follow=1") => {
+            let record = json!({"at": "2026-01-01T00:00:00Z", "what": "dns", "verdict": "refused", "name": "evil.com",
+                "rule": "not in allow_domains"});
+            let lost = json!({"what": "lost", "rule": "3 records were lost"});
+            let events = format!("event: dns\ndata: {record}\n\nevent: lost\ndata: {lost}\n\n");
+            (200, "text/event-stream", events)
+        }
+        _ => ok(
+            json!({"items": [{"at": "2026-01-01T00:00:00Z", "what": "tls", "verdict": "allowed", "name": "a.com",
+            "address": "203.0.113.7", "port": 443, "sent": 10, "received": 2048, "rule": "allow_domains: a.com"}]}),
+        ),
+    });
+    let listed = server.run(&["egress", "box", "-n", "5", "--verdict", "allowed"]);
+    let lines: Vec<&str> = text(&listed.stdout).lines().collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[1].contains("a.com:443 (203.0.113.7)") && lines[1].contains("2 KiB"), "{lines:?}");
+    assert_eq!(server.seen("GET /v1/sandboxes/box/egress?limit=5&verdict=allowed").len(), 1);
+    let json_out = server.run(&["--json", "egress", "box"]);
+    assert!(serde_json::from_slice::<Value>(&json_out.stdout).expect("JSON").is_array());
+    let policy = server.run(&["egress", "box", "--policy"]);
+    assert_eq!(
+        serde_json::from_slice::<Value>(&policy.stdout).expect("JSON"),
+        json!({"mode": "custom", "allow_domains": ["a.com"]})
+    );
+    let followed = server.run(&["egress", "box", "-f"]);
+    assert!(text(&followed.stdout).contains("refused  dns   evil.com"), "{}", text(&followed.stdout));
+    assert!(text(&followed.stderr).contains("3 records were lost"), "{}", text(&followed.stderr));
+}
+
+#[test]
+fn a_secret_comes_from_stdin_a_file_or_a_variable_and_is_never_printed() {
+    let server = Server::start(|request| match request.line.as_str() {
+        "POST /v1/secrets" => (201, "application/json", json!({"name": "A", "used_by": 0}).to_string()),
+        "DELETE /v1/secrets/used" => refused(409, "secret_in_use", "sandbox x uses the secret used"),
+        line if line.starts_with("DELETE") => (204, "", String::new()),
+        _ => ok(json!({"name": "A", "used_by": 1})),
+    });
+    let mut child = server
+        .command(&["secret", "create", "A"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    child.stdin.take().expect("piped").write_all(b"canary\n").expect("written");
+    let piped = child.wait_with_output().expect("it ends");
+    assert_eq!((piped.status.code(), text(&piped.stdout)), (Some(0), "A\n"));
+    let file = server.data.path().join("value");
+    std::fs::write(&file, "canary").expect("writable");
+    let from_file = server.run(&["secret", "rotate", "A", "--from-file", file.to_str().expect("text")]);
+    let from_env = server
+        .command(&["secret", "rotate", "A", "--from-env", "V"])
+        .env("V", "canary")
+        .output()
+        .expect("runs");
+    for output in [&piped, &from_file, &from_env] {
+        assert!(output.status.success() && !text(&output.stdout).contains("canary"), "{output:?}");
+    }
+    assert_eq!(server.seen("POST /v1/secrets")[0].json(), json!({"name": "A", "value": "canary"}));
+    let rotated = server.seen("PUT /v1/secrets/A");
+    assert!(rotated.len() == 2 && rotated.iter().all(|r| r.json() == json!({"value": "canary"})));
+    for words in [
+        &["secret", "create", "A"][..],
+        &["secret", "create", "A", "--from-env", "NOT_SET_AT_ALL"],
+        &["secret", "create", "A", "--from-file", "/nowhere/at/all"],
+    ] {
+        assert_eq!(server.run(words).status.code(), Some(2), "{words:?}");
+    }
+    let removed = server.run(&["secret", "rm", "used", "B"]);
+    assert_eq!((removed.status.code(), text(&removed.stdout)), (Some(1), "B\n"));
+    assert!(text(&removed.stderr).contains("uses the secret"), "{}", text(&removed.stderr));
+}
