@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "this is test code behind a feature")]
 
 pub mod life;
+mod reach;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -55,6 +56,11 @@ pub fn all() -> Vec<Case> {
         life::children_and_threads_are_found_until_they_are_deleted,
         life::a_restored_instance_takes_the_terminals_with_it,
         life::previews_are_kept_by_hash_and_those_that_ended_make_room,
+        reach::secrets_are_kept_by_tenant_and_name,
+        reach::a_secret_is_rotated_in_its_place_and_deleted_once,
+        reach::racing_secrets_meet_their_number_exactly,
+        reach::a_sealed_text_opens_for_its_tenant_alone,
+        reach::the_policy_above_a_tenant_is_kept,
         life::memory_on_disk_takes_no_compute_until_it_is_resumed,
     ]
 }

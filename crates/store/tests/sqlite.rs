@@ -243,10 +243,11 @@ fn as_the_first_release_wrote_it(from: &Path, to: &Path) {
     conn.pragma_update(None, "user_version", 1).unwrap();
     conn.execute("ATTACH ?1 AS new", [from.join("sandbox.db").to_str().unwrap()]).unwrap();
     conn.execute_batch(
-        "INSERT INTO main.tenants SELECT * FROM new.tenants;
+        "INSERT INTO main.tenants SELECT id, name, quota, created_ms FROM new.tenants;
          INSERT INTO main.sandbox_leases
            SELECT n, id, tenant, name, template, provider, desired, observed, holds_compute, cpu_milli, memory_mib,
-             disk_mib, generation, due_at, phase_ms, json_remove(lease, '$.held', '$.timers', '$.active_at',
+             disk_mib, generation, due_at, phase_ms, json_remove(json_set(lease, '$.network',
+             json_extract(lease, '$.network.mode')), '$.held', '$.timers', '$.active_at',
              '$.stopped_at', '$.hold', '$.on_exit', '$.thread', '$.wake', '$.source', '$.parent', '$.private_env',
              '$.archive', '$.rollback_to')
            FROM new.sandbox_leases;
@@ -304,6 +305,46 @@ async fn a_database_of_the_first_release_opens_with_all_that_was_in_it() {
     store.insert(NewLease { lease: child.clone(), idempotency: None }).await.unwrap();
     assert_eq!(store.children(&first.id).await.unwrap(), [child.id]);
     store.close().await;
+}
+
+#[tokio::test]
+async fn a_secret_is_sealed_on_disk_and_without_its_key_the_record_does_not_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = with_leases(dir.path(), 0).await;
+    let tenant = store.tenants().await.unwrap()[0].id.clone();
+    let secret = atoll_store::SecretRecord {
+        name: "KEY".to_owned(),
+        created_at_ms: 1,
+        rotated_at_ms: None,
+        used_by: 0,
+    };
+    store.put_secret(&tenant, secret, "value-of-the-secret".to_owned(), 10).await.unwrap();
+    store.close().await;
+    let content = std::fs::read(dir.path().join("sandbox.db")).unwrap();
+    assert!(!content.windows(19).any(|bytes| bytes == b"value-of-the-secret"), "sealed on disk");
+    std::fs::remove_file(dir.path().join("secret.key")).unwrap();
+    assert!(matches!(refusal(dir.path()), OpenError::Secret { .. }));
+}
+
+#[tokio::test]
+async fn a_lease_with_sealed_headers_needs_the_key_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = with_leases(dir.path(), 0).await;
+    let tenant = store.tenants().await.unwrap()[0].id.clone();
+    let sealed = store.seal_text(&tenant, "value").unwrap();
+    let transform = atoll_model::Transform {
+        domain: "api.example.com".parse().unwrap(),
+        inject_headers: [("X-Key".to_owned(), atoll_model::HeaderText::Sealed(sealed))].into(),
+        strip_headers: vec![],
+        plain_http: false,
+    };
+    let mut lease = conformance::lease(1, &tenant);
+    lease.network.transforms.push(transform);
+    store.insert(NewLease { lease: lease.clone(), idempotency: None }).await.unwrap();
+    assert_eq!(store.lease(&lease.id).await.unwrap(), Some(lease));
+    store.close().await;
+    std::fs::remove_file(dir.path().join("secret.key")).unwrap();
+    assert!(matches!(refusal(dir.path()), OpenError::Secret { .. }));
 }
 
 #[tokio::test]

@@ -50,7 +50,12 @@ struct Log {
 
 impl Logs {
     pub(crate) fn new(data: &std::path::Path) -> Self {
-        Self { dir: data.join("egress"), logs: Mutex::default() }
+        let dir = data.join("egress");
+        // What cannot be made now is tried with the first record.
+        if let Err(error) = file::make_folder(&dir) {
+            tracing::warn!(path = %dir.display(), %error, "the folder for egress logs cannot be made");
+        }
+        Self { dir, logs: Mutex::default() }
     }
 
     fn of(&self, sandbox: &SandboxId) -> Arc<Log> {

@@ -24,6 +24,11 @@ pub(super) struct LogFile {
     failing: bool,
 }
 
+/// Makes the folder of all logs where it is not there.
+pub(super) fn make_folder(dir: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
 /// Sandboxes that have files here.
 pub(super) fn found(dir: &Path) -> Vec<SandboxId> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
@@ -92,7 +97,7 @@ impl LogFile {
     /// whole.
     fn mend(&self) -> std::io::Result<u64> {
         if let Some(dir) = self.now.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            make_folder(dir)?;
         }
         let mut file = match OpenOptions::new().read(true).append(true).open(&self.now) {
             Ok(file) => file,
