@@ -24,8 +24,9 @@ use super::flow::{About, Budget, Flow, Passage};
 use super::{Log, Opener};
 use crate::address::Link;
 
-/// LIMIT: flows through the gate at a time, where the policy says nothing.
+/// LIMIT: flows through the gate at a time, where the policy says nothing, and where it says too much.
 const FLOWS: usize = 1024;
+const FLOWS_MAX: usize = 4096;
 /// LIMIT: new flows.
 const ARRIVALS: Rate = Rate { per_second: 200, burst: 600 };
 /// LIMIT: questions. A build that installs hundreds of packages asks some dozens a second.
@@ -188,7 +189,7 @@ impl Guest {
             return Err(Refusal("limits: too many connections per second".to_owned()));
         }
         let mut state = self.state();
-        let most = state.egress.limits.connections.map_or(FLOWS, |most| most as usize).min(FLOWS);
+        let most = state.egress.limits.connections.map_or(FLOWS, |most| most as usize).min(FLOWS_MAX);
         if state.gone || state.flows.len() >= most {
             return Err(Refusal("limits: connections".to_owned()));
         }

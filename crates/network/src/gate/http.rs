@@ -5,6 +5,7 @@
 //! sandbox ══ hyper server ── judge, change ── hyper client ══ TCP or TLS ══ original address
 //! ```
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -56,8 +57,8 @@ impl Way {
     }
 }
 
-/// Serves the requests of one connection.
-pub(crate) async fn serve<S>(stream: S, way: Way, visit: &Visit, outbound: &Outbound)
+/// Serves the requests of one connection; whether a server answered any.
+pub(crate) async fn serve<S>(stream: S, way: Way, visit: &Visit, outbound: &Outbound) -> bool
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -68,6 +69,7 @@ where
         server: Mutex::default(),
         tasks: Mutex::default(),
         sockets: Mutex::default(),
+        answered: AtomicBool::default(),
     };
     let service = service_fn(|request| {
         let answer = forwarder.answer(request);
@@ -92,6 +94,7 @@ where
     if let Some((sandbox, server)) = sockets {
         carry_websocket(sandbox, server).await;
     }
+    forwarder.answered.load(Ordering::Relaxed)
 }
 
 async fn carry_websocket(sandbox: OnUpgrade, server: OnUpgrade) {
@@ -112,6 +115,7 @@ struct Forwarder<'a> {
     tasks: Mutex<JoinSet<()>>,
     /// Both ends of a WebSocket, once both sides agreed.
     sockets: Mutex<Option<(OnUpgrade, OnUpgrade)>>,
+    answered: AtomicBool,
 }
 
 /// Why a request was not answered by the server.
@@ -207,6 +211,7 @@ impl Forwarder<'_> {
             (Failure::Unreachable(format!("http: {}", kind_of(error.error()))), unsent)
         })?;
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        self.answered.store(true, Ordering::Relaxed);
         Ok(answer)
     }
 

@@ -46,8 +46,10 @@ enum Trouble {
         rule: String,
         name: Option<String>,
     },
-    /// A side ended it; there is nothing to say.
+    /// A side ended it; what passed is recorded.
     Ended,
+    /// Nothing passed, and why is recorded already.
+    Told,
 }
 
 /// Where the kernel says a connection was meant to go.
@@ -61,6 +63,7 @@ pub(crate) async fn serve(stream: TcpStream, visit: Visit, outbound: &Outbound) 
     let carried = async {
         match carry(stream, &visit, outbound).await {
             Ok(()) | Err(Trouble::Ended) => {}
+            Err(Trouble::Told) => return,
             Err(Trouble::Refused { what, rule, name }) => {
                 guest.log(flow.decision(what, EgressVerdict::Refused, &rule, name));
                 return;
@@ -86,7 +89,7 @@ async fn carry(mut stream: TcpStream, visit: &Visit, outbound: &Outbound) -> Res
     let (begins, bytes) = peek::peek(&mut stream, patience).await.map_err(|_| Trouble::Ended)?;
     match begins {
         Begins::Tls(hello) => carry_tls(stream, bytes, hello, visit, outbound).await,
-        Begins::Http => carry_http(stream, bytes, visit, outbound).await,
+        Begins::Http => Box::pin(carry_http(stream, bytes, visit, outbound)).await,
         Begins::Other(rule) => carry_unknown(stream, bytes, &rule, visit, outbound).await,
         Begins::Silent => carry_unknown(stream, bytes, "neither tls nor http", visit, outbound).await,
     }
@@ -109,7 +112,10 @@ async fn carry_tls(
             say(&mut stream, ACCESS_DENIED).await;
             Err(Trouble::Refused { what, rule, name })
         }
-        (Ok(Passage::Changed), Some(name)) => end_tls(stream, bytes, name, visit, outbound).await,
+        (Ok(Passage::Changed), Some(name)) => {
+            // Boxed: most flows are tunnels, and a tunnel need not have room for HTTP.
+            Box::pin(end_tls(stream, bytes, name, visit, outbound)).await
+        }
         (Ok(Passage::Opaque | Passage::Requests), Some(name)) => {
             let mut server = reach(&mut stream, &bytes, what, Some(&name), visit, outbound).await?;
             let vetted = tunnel::vet(&mut stream, &mut server, &visit.flow, &name).await;
@@ -147,8 +153,8 @@ async fn end_tls(
     let handshake = handshake.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     // Mostly a client that does not know the sandbox's authority.
     let stream = handshake.map_err(|error| failed(format!("tls: the sandbox did not accept: {error}")))?;
-    super::http::serve(stream, Way::Ended { name: name.clone() }, visit, outbound).await;
-    Ok(())
+    let answered = super::http::serve(stream, Way::Ended { name }, visit, outbound).await;
+    if answered { Ok(()) } else { Err(Trouble::Told) }
 }
 
 async fn carry_http(
@@ -170,8 +176,8 @@ async fn carry_http(
         return Err(Trouble::Refused { what: EgressWhat::Http, rule: rule.to_owned(), name: None });
     }
     let counted = Counted { stream, peeked: bytes.freeze(), flow: Arc::clone(&visit.flow) };
-    super::http::serve(counted, Way::Plain, visit, outbound).await;
-    Ok(())
+    let answered = super::http::serve(counted, Way::Plain, visit, outbound).await;
+    if answered { Ok(()) } else { Err(Trouble::Told) }
 }
 
 async fn carry_unknown(
@@ -255,5 +261,19 @@ pub(crate) fn source(peer: SocketAddr) -> Option<std::net::Ipv4Addr> {
     match peer {
         SocketAddr::V4(peer) => Some(*peer.ip()),
         SocketAddr::V6(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_at_rest_is_small() {
+        fn size<T>(_: impl FnOnce(TcpStream, Visit, &'static Outbound) -> T) -> usize {
+            std::mem::size_of::<T>()
+        }
+        let bytes = size(serve);
+        assert!(bytes < 6 << 10, "{bytes} bytes per flow");
     }
 }

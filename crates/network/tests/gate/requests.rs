@@ -159,3 +159,20 @@ fn where_packets_pass_anyway_requests_pass_unread() {
     );
     assert_eq!(status(&answer), "200");
 }
+
+#[test]
+fn a_server_that_is_not_there_is_said_and_recorded_once() {
+    let world = world();
+    let answer = world.say(SITE, 8080, b"GET / HTTP/1.1\r\nHost: a.test:8080\r\nConnection: close\r\n\r\n");
+    assert_eq!(status(&answer), "502");
+    let record = world.recorded(|record| record.what == EgressWhat::Http);
+    assert_eq!(
+        (record.verdict, record.rule.as_str()),
+        (EgressVerdict::Failed, "connect: refused by the server")
+    );
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(
+        world.records.lock().unwrap().iter().filter(|record| record.what == EgressWhat::Http).count(),
+        1
+    );
+}

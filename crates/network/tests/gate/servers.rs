@@ -39,20 +39,19 @@ impl Internet {
             authority_pem: authority().0.clone(),
         });
         let any = |port| (Ipv4Addr::UNSPECIFIED, port);
-        let (dns, plain, secure, first) = netns::run_in(namespace.as_fd(), || {
+        let (dns, plain, secure, asks_again, first) = netns::run_in(namespace.as_fd(), || {
             let listen = |port| TcpListener::bind(any(port)).unwrap();
-            (UdpSocket::bind(any(53)).unwrap(), listen(80), listen(443), listen(22))
+            (UdpSocket::bind(any(53)).unwrap(), listen(80), listen(443), listen(444), listen(22))
         })
         .unwrap();
         let shared = Arc::clone(&internet);
         std::thread::spawn(move || shared.serve_names(&dns));
         let shared = Arc::clone(&internet);
         serve(plain, move |stream| shared.serve_web(stream));
-        let (shared, config) = (Arc::clone(&internet), server_config());
-        serve(secure, move |stream| {
-            let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
-            shared.serve_web(rustls::StreamOwned::new(connection, stream));
-        });
+        let groups = rustls::crypto::aws_lc_rs::ALL_KX_GROUPS.to_vec();
+        internet.serve_secure(secure, groups);
+        // No client offers a share for this group at first, so the server asks for a second hello.
+        internet.serve_secure(asks_again, vec![rustls::crypto::aws_lc_rs::kx_group::SECP384R1]);
         serve(first, |mut stream| {
             let _ = stream.write_all(b"SSH-2.0-test\r\n");
         });
@@ -61,6 +60,18 @@ impl Internet {
 
     pub(crate) fn name(&self, name: &'static str, entries: &[Entry]) {
         self.names.lock().unwrap().insert(name, entries.to_vec());
+    }
+
+    fn serve_secure(
+        self: &Arc<Self>,
+        listener: TcpListener,
+        groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>,
+    ) {
+        let (shared, config) = (Arc::clone(self), server_config(groups));
+        serve(listener, move |stream| {
+            let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+            shared.serve_web(rustls::StreamOwned::new(connection, stream));
+        });
     }
 
     fn serve_names(&self, socket: &UdpSocket) {
@@ -204,11 +215,13 @@ fn authority() -> &'static (String, String, String) {
     })
 }
 
-fn server_config() -> Arc<rustls::ServerConfig> {
+fn server_config(kx_groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>) -> Arc<rustls::ServerConfig> {
     let (_, chain, key) = authority();
     let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).map(Result::unwrap).collect();
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider =
+        rustls::crypto::CryptoProvider { kx_groups, ..rustls::crypto::aws_lc_rs::default_provider() };
+    let provider = Arc::new(provider);
     let builder =
         rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).unwrap())

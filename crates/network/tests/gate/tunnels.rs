@@ -19,7 +19,11 @@ fn world(policy: &str) -> World {
 }
 
 fn get(world: &World, name: &str) -> std::io::Result<String> {
-    let mut stream = tls(world.connect(SITE, 443), name, &world.internet.authority_pem);
+    get_at(world, name, 443)
+}
+
+fn get_at(world: &World, name: &str, port: u16) -> std::io::Result<String> {
+    let mut stream = tls(world.connect(SITE, port), name, &world.internet.authority_pem);
     stream.write_all(format!("GET / HTTP/1.1\r\nHost: {name}\r\n\r\n").as_bytes())?;
     let mut buffer = [0u8; 4096];
     let len = stream.read(&mut buffer)?;
@@ -34,6 +38,12 @@ fn an_allowed_name_passes_unread_and_is_recorded_with_its_bytes() {
     assert_eq!((record.verdict, record.name.as_deref()), (EgressVerdict::Allowed, Some("a.test")));
     assert!(record.sent > 300 && record.received > 800, "{record:?}");
     assert_eq!((record.address, record.port), (Some(SITE.into()), Some(443)));
+}
+
+#[test]
+fn a_server_that_asks_for_a_second_hello_is_reached() {
+    let world = world(NAMES);
+    assert!(get_at(&world, "a.test", 444).unwrap().starts_with("HTTP/1.1 200"));
 }
 
 #[test]
