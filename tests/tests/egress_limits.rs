@@ -26,14 +26,13 @@ o = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.
 size = 1_800_000
 if way == "down":
     r = o.open(url + "/bytes/%d" % size, timeout=30)
-    got, began, counted = 0, None, 0
-    start = time.time()
+    got, began, counted, start = 0, None, 0, time.time()
     while True:
         part = r.read(8192)
         if not part: break
         got += len(part)
         if began is None and time.time() - start > 0.3: began, counted = time.time(), got
-    print((got - counted) / (time.time() - began))
+    print((got - counted) / (time.time() - (began or start)))
 else:
     start = time.time()
     o.open(urllib.request.Request(url + "/sink", data=b"x" * size), timeout=30).read()
@@ -298,7 +297,7 @@ fn layers_only_narrow_and_private_ranges_need_the_operators_word() {
         .env("ATOLL_EGRESS_POLICY", floor.path().display().to_string());
     run_with(options, async |w| {
         let client = w.tenant("acme").await;
-        let put = json!({ "mode": "custom", "allow_domains": ["*.test"], "allow_cidrs": ["198.51.100.0/24", "10.0.0.0/8"] });
+        let put = json!({ "mode": "custom", "allow_domains": ["*.good.test"], "allow_cidrs": ["198.51.100.0/24", "10.0.0.0/8"] });
         w.admin().send(Method::PUT, "/v1/tenants/acme/network", Some(&put)).await.ok();
         client.send(Method::PUT, "/v1/tenants/acme/network", Some(&put)).await.refused(403, "forbidden");
         let get = "GET / HTTP/1.0\r\nHost: x\r\n\r\n";
@@ -330,12 +329,13 @@ fn layers_only_narrow_and_private_ranges_need_the_operators_word() {
         w.internet.untouched(EVIL, "the operator's word");
         w.internet.untouched(Ipv4Addr::new(169, 254, 169, 254), "the operator's word");
         // A name that leads to a private address is reached only where the range is named.
-        w.internet.says("lan.test", Say::a([Ipv4Addr::new(10, 1, 2, 3)]));
-        let named = client.create(json!({ "network": { "mode": "custom", "allow_domains": ["lan.test"], "allow_cidrs": ["10.1.2.3/32"] } })).await;
-        assert_eq!(fetch(&client, &named, "http://lan.test/").await.as_deref(), Ok(GREETING));
-        let unnamed =
-            client.create(json!({ "network": { "mode": "custom", "allow_domains": ["lan.test"] } })).await;
-        assert!(fetch(&client, &unnamed, "http://lan.test/").await.is_err());
+        w.internet.says("lan.good.test", Say::a([Ipv4Addr::new(10, 1, 2, 3)]));
+        let named = client.create(json!({ "network": { "mode": "custom", "allow_domains": ["lan.good.test"], "allow_cidrs": ["10.1.2.3/32"] } })).await;
+        assert_eq!(fetch(&client, &named, "http://lan.good.test/").await.as_deref(), Ok(GREETING));
+        let unnamed = client
+            .create(json!({ "network": { "mode": "custom", "allow_domains": ["lan.good.test"] } }))
+            .await;
+        assert!(fetch(&client, &unnamed, "http://lan.good.test/").await.is_err());
         w.admin().send(Method::DELETE, "/v1/tenants/acme/network", None).await.ok();
     });
 }

@@ -111,7 +111,7 @@ fn a_key_is_put_in_outside_for_its_domain_and_for_nobody_else() {
         }
         assert!(holds_secret(&seen(&w.internet, "/redirect")));
         w.internet.unharmed("redirects");
-        logged(&client, &id, json!({ "what": "http", "verdict": "allowed", "name": "api.good.test", "rule": "transforms: api.good.test" })).await;
+        logged(&client, &id, json!({ "what": "tls", "verdict": "allowed", "name": "api.good.test", "rule": "transforms: api.good.test" })).await;
     });
 }
 
