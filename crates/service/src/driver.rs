@@ -271,6 +271,7 @@ impl Driver {
             Mail::Refresh { reply } => {
                 let outcome = self.on_refresh().await;
                 if let Some(reply) = reply {
+                    self.tell_refreshed().await;
                     let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
                 }
             }

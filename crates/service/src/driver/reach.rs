@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use atoll_model::{Held, Intent, Lease, Phase};
+use atoll_model::{EventKind, Held, Intent, Lease, Phase};
 use atoll_provider::{ProviderError, Target};
+use atoll_store::NewEvent;
 
 use super::update::APPLY;
 use super::{Driver, Mail};
@@ -45,6 +46,16 @@ impl Driver {
             self.try_refresh_later();
         }
         set
+    }
+
+    /// Whoever follows the sandbox hears that what stands above its policy changed.
+    pub(super) async fn tell_refreshed(&self) {
+        let what = EventKind::Updated { fields: vec!["network".to_owned()] };
+        let event = NewEvent { at: self.inner.clock.now(), instance: self.lease.instance.clone(), what };
+        let (tenant, id) = (self.lease.tenant.clone(), self.lease.id.clone());
+        if let Err(error) = self.inner.store.record(tenant, id, event).await {
+            tracing::warn!(sandbox = %self.lease.id, %error, "an event could not be written");
+        }
     }
 
     /// A policy that the operator forbids by now is not narrowed behind the user's back: who boots it is told.

@@ -12,7 +12,7 @@ mod file;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_model::policy::egress::learn::Seen;
 use atoll_model::{
@@ -44,8 +44,13 @@ pub(crate) struct Logs {
 
 /// Writing, reading and beginning to follow exclude each other: a follower has no gap and nothing twice.
 struct Log {
-    file: Mutex<LogFile>,
-    news: broadcast::Sender<EgressRecord>,
+    open: Mutex<Open>,
+}
+
+struct Open {
+    file: LogFile,
+    /// There only while somebody follows: its room is taken at once.
+    news: Option<broadcast::Sender<EgressRecord>>,
 }
 
 impl Logs {
@@ -61,10 +66,7 @@ impl Logs {
     fn of(&self, sandbox: &SandboxId) -> Arc<Log> {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || {
-            Arc::new(Log {
-                file: Mutex::new(LogFile::new(&self.dir, sandbox)),
-                news: broadcast::Sender::new(BEHIND),
-            })
+            Arc::new(Log { open: Mutex::new(Open { file: LogFile::new(&self.dir, sandbox), news: None }) })
         };
         Arc::clone(logs.entry(sandbox.clone()).or_insert_with(new))
     }
@@ -77,7 +79,7 @@ impl Logs {
     fn remove(&self, sandbox: &SandboxId) {
         let log = self.logs.lock().unwrap_or_else(PoisonError::into_inner).remove(sandbox);
         match log {
-            Some(log) => log.file.lock().unwrap_or_else(PoisonError::into_inner).remove(),
+            Some(log) => log.open().file.remove(),
             None => LogFile::new(&self.dir, sandbox).remove(),
         }
     }
@@ -85,13 +87,24 @@ impl Logs {
 
 impl Log {
     /// Blocks.
-    fn append(&self, records: Vec<EgressRecord>) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.append(&records);
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Open {
+    fn append(&mut self, records: Vec<EgressRecord>) {
+        self.file.append(&records);
+        self.news.take_if(|news| news.receiver_count() == 0);
+        let Some(news) = &self.news else { return };
         for record in records {
-            // Nobody may follow.
-            let _ = self.news.send(record);
+            // Who follows may go at any moment.
+            let _ = news.send(record);
         }
+    }
+
+    fn follow(&mut self) -> broadcast::Receiver<EgressRecord> {
+        self.news.get_or_insert_with(|| broadcast::Sender::new(BEHIND)).subscribe()
     }
 }
 
@@ -154,7 +167,7 @@ async fn write(inner: &Arc<Inner>, mut batch: Batch) {
         }
         for (sandbox, records) in batch.records {
             let log = own.logs.of(&sandbox);
-            log.append(records);
+            log.open().append(records);
             // A late record must not bring back the log of a sandbox that is gone.
             if own.registry.get(&sandbox).is_none() {
                 own.logs.remove(&sandbox);
@@ -211,13 +224,8 @@ impl Service {
         query: EgressQuery,
     ) -> Result<Vec<EgressRecord>, ServiceError> {
         let (lease, _) = self.find(who, ident).await?;
-        self.with_log(&lease, move |log| {
-            log.file
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .newest(limit(&query), |record| fits(&query, record))
-        })
-        .await
+        self.with_log(&lease, move |log| log.open().file.newest(limit(&query), |record| fits(&query, record)))
+            .await
     }
 
     /// What was decided, then what is decided from now on. Ends with the sandbox or the server.
@@ -230,8 +238,8 @@ impl Service {
         let (lease, _) = self.find(who, ident).await?;
         let asked = query.clone();
         let begun = self.with_log(&lease, move |log| {
-            let mut file = log.file.lock().unwrap_or_else(PoisonError::into_inner);
-            Some((file.newest(limit(&asked), |record| fits(&asked, record)), log.news.subscribe()))
+            let mut open = log.open();
+            Some((open.file.newest(limit(&asked), |record| fits(&asked, record)), open.follow()))
         });
         let Some((before, news)) = begun.await? else { return Ok(futures::stream::empty().boxed()) };
         let follower = Follower { inner: Arc::clone(&self.inner), query, news };
@@ -242,9 +250,7 @@ impl Service {
     /// The smallest policy that would have let pass what was recorded.
     pub async fn learned(&self, who: &Principal, ident: &str) -> Result<NetworkPolicy, ServiceError> {
         let (lease, _) = self.find(who, ident).await?;
-        let seen = self
-            .with_log(&lease, |log| log.file.lock().unwrap_or_else(PoisonError::into_inner).seen())
-            .await?;
+        let seen = self.with_log(&lease, |log| log.open().file.seen()).await?;
         Ok(Seen::policy(&seen, lease.network.limits))
     }
 
