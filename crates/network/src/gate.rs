@@ -51,8 +51,11 @@ pub(crate) use serve::source;
 
 /// Where the kernel sends the TCP connections that the gate shall look at, on the gateway's address.
 pub const GATE_PORT: u16 = 3129;
-/// LIMIT: connections in all; each holds two descriptors.
+/// LIMIT: connections in all. Each holds two descriptors, and together they leave half of them to the rest of the server.
 const FLOWS_IN_ALL: usize = 16 << 10;
+const DESCRIPTORS_PER_FLOW: usize = 4;
+/// LIMIT: what one sandbox may take of it.
+const SHARE_OF_ONE: usize = 4;
 
 /// Opens addresses for a sandbox in the kernel, and closes them.
 pub trait Opener: Send + Sync + 'static {
@@ -158,10 +161,10 @@ impl Gate {
     }
 }
 
-/// The certificate of the sandbox's own authority, as PEM; the same seed and name always give the same.
+/// The certificate of the sandbox's own authority, as PEM; the same seed always gives the same.
 #[must_use]
-pub fn authority(seed: &Seed, name: &str) -> String {
-    authority::certificate(seed, name)
+pub fn authority(seed: &Seed) -> String {
+    authority::certificate(seed)
 }
 
 /// The sandboxes at the gate, by their address.
@@ -189,6 +192,7 @@ impl Guests {
 
 async fn accept(listener: TcpListener, inner: &Arc<Inner>) -> io::Result<()> {
     let mut flows = JoinSet::new();
+    let most = most_flows();
     loop {
         while flows.try_join_next().is_some() {}
         let Ok((stream, peer)) = listener.accept().await else {
@@ -201,8 +205,8 @@ async fn accept(listener: TcpListener, inner: &Arc<Inner>) -> io::Result<()> {
             Ok(to) if *to.ip() != GATEWAY => to,
             Ok(_) | Err(_) => continue,
         };
-        let visit = if flows.len() < FLOWS_IN_ALL {
-            guest.arrive(to)
+        let visit = if flows.len() < most {
+            guest.arrive(to, most / SHARE_OF_ONE)
         } else {
             Err(Refusal("limits: connections of all sandboxes".to_owned()))
         };
@@ -218,4 +222,11 @@ async fn accept(listener: TcpListener, inner: &Arc<Inner>) -> io::Result<()> {
             Err(Refusal(_)) => {}
         }
     }
+}
+
+/// As many connections as the descriptors of this process allow.
+fn most_flows() -> usize {
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let descriptors = descriptors.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
+    (descriptors / DESCRIPTORS_PER_FLOW).clamp(64, FLOWS_IN_ALL)
 }

@@ -213,7 +213,7 @@ impl Provider for Engine {
 
     fn authority(&self, egress: &Egress) -> Option<String> {
         let seed = egress.seed.as_ref().filter(|_| !egress.changes.is_empty())?;
-        Some(atoll_network::authority(seed, "sandbox"))
+        Some(atoll_network::authority(seed))
     }
 
     fn egress(&self) -> broadcast::Receiver<Egressed> {

@@ -30,9 +30,15 @@ const LEAF_VALID: time::Duration = time::Duration::days(30);
 const LEAF_BEFORE: time::Duration = time::Duration::days(2);
 
 /// The authority's certificate as PEM.
-pub(crate) fn certificate(seed: &Seed, name: &str) -> String {
+pub(crate) fn certificate(seed: &Seed) -> String {
     let key = Key::derive(seed, "atoll egress authority");
-    sign_own(&key, name).map(|certificate| certificate.pem()).unwrap_or_default()
+    sign_own(&key, &name_of(seed)).map(|certificate| certificate.pem()).unwrap_or_default()
+}
+
+/// What tells one authority from another in a list of them; says nothing about the seed.
+fn name_of(seed: &Seed) -> String {
+    let digest = Sha256::new().chain_update("atoll egress authority name").chain_update(seed.0).finalize();
+    digest[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// An authority with the certificates it has signed lately.
@@ -55,16 +61,16 @@ pub(crate) struct LeafError {
 }
 
 impl Authority {
-    pub(crate) fn new(seed: &Seed, name: &str) -> Self {
-        let key = Key::derive(seed, "atoll egress authority");
-        let certificate = sign_own(&key, name).map(|own| own.der().clone());
+    pub(crate) fn new(seed: &Seed) -> Self {
+        let (key, name) = (Key::derive(seed, "atoll egress authority"), name_of(seed));
+        let certificate = sign_own(&key, &name).map(|own| own.der().clone());
         Self {
             seed: seed.clone(),
             leaf_key: Key::derive(seed, "atoll egress leaves"),
             // Clients have the authority already; an empty one is only ever left out of the chain.
             certificate: certificate.unwrap_or_else(|_| CertificateDer::from(Vec::new())),
             key,
-            name: name.to_owned(),
+            name,
             leaves: Mutex::default(),
         }
     }
@@ -208,15 +214,15 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_certificate_and_another_another() {
-        let first = certificate(&seed(1), "sandbox");
+        let first = certificate(&seed(1));
         assert!(first.starts_with("-----BEGIN CERTIFICATE-----"));
-        assert_eq!(first, certificate(&seed(1), "sandbox"));
-        assert_ne!(first, certificate(&seed(2), "sandbox"));
+        assert_eq!(first, certificate(&seed(1)));
+        assert_ne!(first, certificate(&seed(2)));
     }
 
     #[test]
     fn a_client_that_trusts_the_authority_trusts_its_leaves_and_no_others() {
-        let authority = Authority::new(&seed(3), "sandbox");
+        let authority = Authority::new(&seed(3));
         assert!(handshake(&authority, "api.example.com", "api.example.com", 3).is_ok());
         assert!(handshake(&authority, "api.example.com", "other.example.com", 3).is_err());
         assert!(handshake(&authority, "api.example.com", "api.example.com", 4).is_err());
@@ -224,7 +230,7 @@ mod tests {
 
     #[test]
     fn leaves_are_kept_and_bounded() {
-        let authority = Authority::new(&seed(5), "sandbox");
+        let authority = Authority::new(&seed(5));
         let first = authority.server("n0.test").unwrap();
         assert!(Arc::ptr_eq(&first, &authority.server("n0.test").unwrap()));
         for number in 1..=MOST_LEAVES {
@@ -236,7 +242,7 @@ mod tests {
     /// A whole TLS handshake in memory, by a client that trusts the authority of `trusts`.
     fn handshake(authority: &Authority, leaf: &str, asked: &str, trusts: u8) -> Result<(), rustls::Error> {
         let mut roots = rustls::RootCertStore::empty();
-        let trusted = Authority::new(&seed(trusts), "sandbox");
+        let trusted = Authority::new(&seed(trusts));
         roots.add(trusted.certificate.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)

@@ -24,9 +24,8 @@ use super::flow::{About, Budget, Flow, Passage};
 use super::{Log, Opener};
 use crate::address::Link;
 
-/// LIMIT: flows through the gate at a time, where the policy says nothing, and where it says too much.
+/// LIMIT: flows through the gate at a time, where the policy says nothing.
 const FLOWS: usize = 1024;
-const FLOWS_MAX: usize = 4096;
 /// LIMIT: new flows.
 const ARRIVALS: Rate = Rate { per_second: 200, burst: 600 };
 /// LIMIT: questions. A build that installs hundreds of packages asks some dozens a second.
@@ -183,13 +182,13 @@ impl Guest {
         Ok(allowed)
     }
 
-    /// Takes a new flow in, if there is a place.
-    pub(crate) fn arrive(self: &Arc<Self>, to: SocketAddrV4) -> Result<Visit, Refusal> {
+    /// Takes a new flow in, if there is a place: as many as the policy says, and never more than `most`.
+    pub(crate) fn arrive(self: &Arc<Self>, to: SocketAddrV4, most: usize) -> Result<Visit, Refusal> {
         if !self.arrivals.take() {
             return Err(Refusal("limits: too many connections per second".to_owned()));
         }
         let mut state = self.state();
-        let most = state.egress.limits.connections.map_or(FLOWS, |most| most as usize).min(FLOWS_MAX);
+        let most = state.egress.limits.connections.map_or(FLOWS, |most| most as usize).min(most);
         if state.gone || state.flows.len() >= most {
             return Err(Refusal("limits: connections".to_owned()));
         }
@@ -260,7 +259,7 @@ impl Guest {
         if let Some(authority) = kept.as_ref().filter(|authority| authority.is_of(&seed)) {
             return Some(Arc::clone(authority));
         }
-        let authority = Arc::new(Authority::new(&seed, self.sandbox.as_str()));
+        let authority = Arc::new(Authority::new(&seed));
         *kept = Some(Arc::clone(&authority));
         Some(authority)
     }

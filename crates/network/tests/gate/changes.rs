@@ -25,7 +25,7 @@ fn world(mode: &str) -> World {
 }
 
 fn own_authority() -> String {
-    authority(&SEED, "abcdefghij0123456789")
+    authority(&SEED)
 }
 
 fn ask(world: &World, name: &str, roots: &str, request: &str) -> std::io::Result<String> {
