@@ -24,6 +24,52 @@ class Errors(Shared):
         self.refused(lambda: other.templates.create(name="x", uri="y"), 401)
         other.close()
 
+    # Every call below a sandbox, with a body that would do.
+    CALLS = [
+        ("GET", "", None), ("POST", "/pause", None), ("POST", "/stop", None), ("POST", "/start", None),
+        ("POST", "/snapshot/create", {}), ("GET", "/system/user-home-dir", None), ("GET", "/system/workdir", None),
+        ("POST", "/presigned-url", {"port": 80}), ("DELETE", "/presigned-url/x", None),
+        ("POST", "/process/execute", {"command": "true"}), ("GET", "/pty", None), ("POST", "/pty", {}),
+        ("GET", "/pty/x", None), ("DELETE", "/pty/x", None), ("POST", "/pty/x/resize", {"cols": 1, "rows": 1}),
+        ("POST", "/filesystem/write-file?path=/tmp/x", None), ("POST", "/filesystem/ls", {"path": "/"}),
+        ("POST", "/filesystem/stat", {"path": "/"}), ("POST", "/filesystem/mkdir", {"path": "/tmp/x"}),
+        ("POST", "/filesystem/read-file", {"path": "/etc/passwd"}), ("POST", "/filesystem/read-files", {"paths": ["/etc/passwd"]}),
+        ("POST", "/filesystem/delete", {"path": "/tmp/x"}), ("POST", "/filesystem/set-permissions", {"path": "/tmp", "mode": "777"}),
+        ("POST", "/filesystem/glob", {"path": "/", "pattern": "x"}), ("POST", "/filesystem/grep", {"path": "/", "pattern": "x"}),
+        ("POST", "/filesystem/edit-file", {"path": "/tmp/x"}), ("POST", "/filesystem/edit-files", {"files": ["/tmp/x"], "find": "x"}),
+        ("POST", "/filesystem/move", {"src_path": "/a", "dst_path": "/b"}), ("POST", "/filesystem/copy", {"src_path": "/a", "dst_path": "/b"}),
+        ("POST", "/filesystem/exists", {"path": "/"}), ("POST", "/filesystem/tree", {"path": "/"}),
+        ("POST", "/git/status", {"path": "/"}), ("DELETE", "", None),
+    ]
+
+    def each_call(self, headers, wanted):
+        base = os.environ["LEAP0_BASE_URL"]
+        for method, path, body in self.CALLS:
+            answer = httpx.request(method, f"{base}/v1/sandbox/{self.box.id}{path}", json=body, headers=headers)
+            self.assertEqual(answer.status_code, wanted, f"{method} {path}: {answer.text}")
+            self.assertTrue(answer.json()["message"])
+
+    def test_every_call_needs_a_key(self):
+        self.each_call({}, 401)
+        base = os.environ["LEAP0_BASE_URL"]
+        for method, path in (("POST", "/v1/sandbox"), ("GET", "/v1/sandboxes"), ("GET", "/v1/snapshots"), ("POST", "/v1/snapshot/restore"),
+                             ("DELETE", "/v1/snapshot/x"), ("POST", "/v1/template"), ("DELETE", "/v1/template/x")):
+            self.assertEqual(httpx.request(method, f"{base}{path}").status_code, 401, path)
+        self.assertEqual(self.box.refresh().state.value, "running")
+
+    def test_another_tenant_sees_nothing_of_it(self):
+        other = os.environ["LEAP0_OTHER_KEY"]
+        self.each_call({"authorization": f"Bearer {other}"}, 404)
+        stranger = Leap0Client(api_key=other)
+        self.assertEqual(stranger.sandboxes.list(page_size=100).items, [])
+        with self.assertRaises(Exception):
+            stranger._pty.connect(self.box.id, "x")
+        with httpx.Client() as plain:
+            answer = plain.get(self.box.invoke_url("/healthz"), headers={"authorization": other})
+            self.assertEqual(answer.status_code, 404)
+        stranger.close()
+        self.assertEqual(self.box.refresh().state.value, "running")
+
     def test_unknown_things_are_not_found(self):
         for call in (
             lambda: self.client.sandboxes.get("abcdefghij0123456789"),

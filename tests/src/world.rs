@@ -452,11 +452,6 @@ impl World {
         Witness::start(client, "busybox").await
     }
 
-    /// What a client must trust to reach sandboxes' own hosts.
-    pub fn authority(&self) -> PathBuf {
-        self.data().join("tls/ca.pem")
-    }
-
     /// The state folder.
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::print_stderr, reason = "a suite that does not run says so")]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,40 +23,45 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// The variables by which the SDK finds this world. Names below `localhost` have no address here, so that its requests to
-/// sandboxes go through the server's CONNECT.
-fn sdk(world: &World, python: &Path, key: &str) -> Command {
+/// The SDK with the variables that `atoll env leap0` prints, and no others. Names below `localhost` have no address here, so
+/// that its requests to sandboxes go through the server's CONNECT.
+async fn sdk(world: &World, python: &Path) -> Command {
+    let mut env = world.command();
+    env.args(["env", "leap0", "--json"]);
+    let said = world.output(env).await;
+    assert!(said.status.success(), "atoll env: {}", String::from_utf8_lossy(&said.stderr));
+    let variables: BTreeMap<String, String> = serde_json::from_slice(&said.stdout).expect("variables");
+    assert!(variables.contains_key("HTTPS_PROXY"), "{variables:?}");
     let mut command = Command::new(python);
     command
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
         .env("HOME", world.folder())
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("LEAP0_API_KEY", key)
-        .env("LEAP0_BASE_URL", "http://127.0.0.1:7070/leap0")
-        .env("LEAP0_SANDBOX_DOMAIN", "atoll.localhost:7443")
-        .env("SSL_CERT_FILE", world.authority())
-        .env("HTTPS_PROXY", "http://127.0.0.1:7070")
-        .env("NO_PROXY", "127.0.0.1");
+        .envs(variables);
     command
 }
 
 #[test]
 fn the_official_sdk_passes_the_flows_of_the_vendors_guide() {
     let Some(python) = python() else { return };
-    run_with(Options { tls: true, ..Options::debian() }, async |world| {
-        until("the TLS port is open", async || TcpStream::connect("127.0.0.1:7443").await.ok()).await;
-        let tenant = world.tenant("leap0").await;
-        let mut suite = sdk(world, &python, tenant.key());
-        let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("leap0");
-        suite.args(["-m", "unittest", "discover", "--verbose", "--start-directory"]).arg(flows);
-        if let Ok(only) = std::env::var("LEAP0_ONLY") {
-            suite.args(["-k", &only]);
-        }
-        let done = world.output(suite).await;
-        let said = String::from_utf8_lossy(&done.stderr);
-        eprintln!("{said}");
-        assert!(done.status.success(), "the SDK's flows failed ({})", done.status);
-        assert!(!world.log().contains("canary-of-a-key"), "a secret is in the server's log");
-    });
+    run_with(
+        Options { tls: true, templates: vec!["busybox", "code-interpreter-slim"], ..Options::debian() },
+        async |world| {
+            until("the TLS port is open", async || TcpStream::connect("127.0.0.1:7443").await.ok()).await;
+            let (tenant, other) = (world.tenant("leap0").await, world.tenant("other").await);
+            let mut suite = sdk(world, &python).await;
+            suite.env("LEAP0_API_KEY", tenant.key()).env("LEAP0_OTHER_KEY", other.key());
+            let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("leap0");
+            suite.args(["-m", "unittest", "discover", "--verbose", "--durations", "5", "--start-directory"]).arg(flows);
+            if let Ok(only) = std::env::var("LEAP0_ONLY") {
+                suite.args(["-k", &only]);
+            }
+            let done = world.output(suite).await;
+            let said = String::from_utf8_lossy(&done.stderr);
+            eprintln!("{said}");
+            assert!(done.status.success(), "the SDK's flows failed ({})", done.status);
+            assert!(!world.log().contains("canary-of-a-key"), "a secret is in the server's log");
+        },
+    );
 }

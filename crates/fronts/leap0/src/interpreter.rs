@@ -1,24 +1,42 @@
 //! The code interpreter on a sandbox's own host: `https://ID.DOMAIN/execute` and its like.
 //!
-//! It is found only where the sandbox stands for the vendor's interpreter template and the caller may see it; every other
-//! request goes on to whatever the sandbox serves.
+//! It is found only where the sandbox was made from an interpreter template and the caller may see it; every other request
+//! goes on to whatever the sandbox serves.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use atoll_model::SandboxId;
-use axum::http::HeaderMap;
+use atoll_toolbox::{Context as Kept, Execute, Language, NewContext};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
+use serde::{Deserialize, Serialize};
 
 use crate::App;
 use crate::auth::{Caller, authenticate};
 use crate::error::ApiError;
+use crate::filesystem::{Awake, awake};
+use crate::input::{Json, Path};
+use crate::output::{Answer, Items, created, ok};
+
+mod collected;
+mod streamed;
+
+use collected::Executed;
+
+/// COMPAT(leap0): the vendor's default.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn routes() -> Router<App> {
     Router::new()
-        .route("/healthz", get(not_yet))
-        .route("/contexts", get(not_yet).post(not_yet))
-        .route("/contexts/{context}", get(not_yet).delete(not_yet))
-        .route("/execute", post(not_yet))
-        .route("/execute/async", post(not_yet))
+        .route("/healthz", get(health))
+        .route("/contexts", get(list).post(create))
+        .route("/contexts/{context}", get(find).delete(remove))
+        .route("/execute", post(execute))
+        .route("/execute/async", post(stream))
 }
 
 /// Whether a request to a sandbox's own host is for its interpreter.
@@ -40,11 +58,163 @@ fn is_call(path: &str) -> bool {
     }
 }
 
-async fn not_yet(_: Caller, Extension(_sandbox): Extension<SandboxId>) -> ApiError {
-    ApiError::not_here("the code interpreter", "the toolbox has none yet")
+#[derive(Debug, Serialize)]
+struct Healthy {
+    status: &'static str,
+}
+
+async fn health(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Extension(id): Extension<SandboxId>,
+) -> Result<Answer<Healthy>, ApiError> {
+    awake(&app, &who, id.as_str()).await?;
+    Ok(ok(Healthy { status: "ok" }))
+}
+
+#[derive(Debug, Serialize)]
+struct Context {
+    id: String,
+    language: &'static str,
+    cwd: String,
+}
+
+impl From<Kept> for Context {
+    fn from(kept: Kept) -> Self {
+        Self { language: kept.language.as_str(), id: kept.id, cwd: kept.cwd }
+    }
+}
+
+/// A language by its name, or by the number that older clients send.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Number(u64),
+    Name(String),
+}
+
+fn language(written: Option<&Written>) -> Result<Language, ApiError> {
+    match written {
+        None | Some(Written::Number(1)) => Ok(Language::Python),
+        Some(Written::Number(2)) => Ok(Language::TypeScript),
+        Some(Written::Number(_)) => Err(ApiError::field("language", "is not one that is known")),
+        Some(Written::Name(name)) => {
+            Language::parse(name).map_err(|error| ApiError::field("language", error.to_string()))
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ContextBody {
+    language: Option<Written>,
+    cwd: Option<String>,
+}
+
+async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Extension(id): Extension<SandboxId>,
+    Json(body): Json<ContextBody>,
+) -> Result<Answer<Context>, ApiError> {
+    let new = NewContext { language: language(body.language.as_ref())?, cwd: body.cwd };
+    let awake = awake(&app, &who, id.as_str()).await?;
+    Ok(created(awake.toolbox.interpreter().create_context(&new).await?.into()))
+}
+
+async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Extension(id): Extension<SandboxId>,
+) -> Result<Answer<Items<Context>>, ApiError> {
+    let awake = awake(&app, &who, id.as_str()).await?;
+    let all = awake.toolbox.interpreter().contexts().await?;
+    Ok(ok(Items { items: all.into_iter().map(Context::from).collect() }))
+}
+
+async fn find(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Extension(id): Extension<SandboxId>,
+    Path(context): Path<String>,
+) -> Result<Answer<Context>, ApiError> {
+    let awake = awake(&app, &who, id.as_str()).await?;
+    Ok(ok(awake.toolbox.interpreter().context(&context).await?.into()))
+}
+
+async fn remove(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Extension(id): Extension<SandboxId>,
+    Path(context): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let awake = awake(&app, &who, id.as_str()).await?;
+    awake.toolbox.interpreter().delete_context(&context).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Deserialize)]
+struct ExecuteBody {
+    code: String,
+    #[serde(default)]
+    language: Option<Written>,
+    #[serde(default)]
+    context_id: Option<String>,
+    #[serde(default)]
+    env_vars: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    timeout_ms: Option<u64>,
+}
+
+impl ExecuteBody {
+    fn into_execute(self) -> Execute {
+        Execute {
+            code: self.code,
+            env: self.env_vars.unwrap_or_default(),
+            timeout: Some(self.timeout_ms.map_or(TIMEOUT, Duration::from_millis)),
+        }
+    }
+}
+
+/// Code that names no context goes to the one of its language: what it defines is there for the next.
+async fn execute(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Extension(id): Extension<SandboxId>,
+    Json(body): Json<ExecuteBody>,
+) -> Result<Answer<Executed>, ApiError> {
+    let language = language(body.language.as_ref())?;
+    let Awake { toolbox, sandbox: _busy } = awake(&app, &who, id.as_str()).await?;
+    let interpreter = toolbox.interpreter();
+    let context = match &body.context_id {
+        Some(id) => interpreter.context(id).await?,
+        None => interpreter.default_context(language).await?,
+    };
+    let execution = interpreter.execute(&context, body.into_execute()).await?;
+    Executed::collect(execution).await.map(ok)
+}
+
+/// Code that names no context runs in one of its own, which is gone afterwards.
+async fn stream(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Extension(id): Extension<SandboxId>,
+    Json(body): Json<ExecuteBody>,
+) -> Result<Response, ApiError> {
+    let language = language(body.language.as_ref())?;
+    let awake = awake(&app, &who, id.as_str()).await?;
+    let interpreter = awake.toolbox.interpreter();
+    let (context, is_own) = match &body.context_id {
+        Some(id) => (interpreter.context(id).await?, false),
+        None => (interpreter.create_context(&NewContext { language, cwd: None }).await?, true),
+    };
+    let execution = interpreter.execute(&context, body.into_execute()).await?;
+    let own = is_own.then_some(context.id);
+    Ok(streamed::answer(awake, execution, own))
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -56,5 +226,19 @@ mod tests {
         for path in ["/", "/contexts/a/b", "/executes", "/execute/sync", "/api/execute", "//execute"] {
             assert!(!is_call(path), "{path}");
         }
+    }
+
+    #[test]
+    fn a_language_is_a_name_or_a_number() {
+        let read = |text: &str| {
+            let body: ContextBody = crate::input::parse(text.as_bytes()).unwrap();
+            language(body.language.as_ref())
+        };
+        assert_eq!(read("{}").unwrap(), Language::Python);
+        assert_eq!(read(r#"{"language":1}"#).unwrap(), Language::Python);
+        assert_eq!(read(r#"{"language":2}"#).unwrap(), Language::TypeScript);
+        assert_eq!(read(r#"{"language":"js"}"#).unwrap(), Language::JavaScript);
+        assert_eq!(read(r#"{"language":9}"#).unwrap_err().errors[0].field, "language");
+        assert_eq!(read(r#"{"language":"cobol"}"#).unwrap_err().errors[0].field, "language");
     }
 }

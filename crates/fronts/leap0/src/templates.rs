@@ -1,7 +1,5 @@
 //! Templates: the vendor's names for ours. New ones are made on the server, not by this front.
 
-use std::collections::BTreeMap;
-
 use atoll_model::{Code, Lease, Principal};
 use axum::Router;
 use axum::extract::State;
@@ -13,9 +11,9 @@ use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::input::Path;
 
-/// Says on a sandbox which of the vendor's templates it stands for, where ours has another name.
-const LABEL: &str = "leap0.template";
 const INTERPRETER: &str = "code-interpreter";
+/// The same without the large libraries.
+const INTERPRETER_SLIM: &str = "code-interpreter-slim";
 
 pub(crate) fn routes() -> Router<App> {
     Router::new()
@@ -24,38 +22,27 @@ pub(crate) fn routes() -> Router<App> {
         .route("/v1/template/{*id}", patch(rename).delete(remove))
 }
 
-/// A template of ours.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Resolved {
-    pub(crate) name: String,
-    pub(crate) labels: BTreeMap<String, String>,
-}
-
 /// Our names for one of the vendor's, in the order in which they are tried.
 fn names(asked: &str) -> Vec<&str> {
     let system = asked.strip_prefix("system/").map(|name| name.split(':').next().unwrap_or(name));
     match system {
         // The Debian of this server may be a later one than the name says.
         Some("debian") => vec![asked, "debian"],
-        // What the interpreter needs is Python (and Node), which Debian's has too.
-        Some(INTERPRETER) => vec![asked, INTERPRETER, "debian"],
+        // Which version is not ours to say; the slim one does where only that was made.
+        Some(INTERPRETER) => vec![asked, INTERPRETER, INTERPRETER_SLIM],
         Some(_) | None => vec![asked],
     }
 }
 
 /// Finds the template that a name means.
-pub(crate) async fn resolve(app: &App, who: &Principal, asked: &str) -> Result<Resolved, ApiError> {
+pub(crate) async fn resolve(app: &App, who: &Principal, asked: &str) -> Result<String, ApiError> {
     if asked.starts_with("system/desktop") {
         return Err(crate::missing::desktop());
-    }
-    let mut labels = BTreeMap::new();
-    if is_interpreter(asked) {
-        labels.insert(LABEL.to_owned(), asked.to_owned());
     }
     let mut missing = None;
     for name in names(asked) {
         match app.service.get_template(who, name).await {
-            Ok(found) => return Ok(Resolved { name: found.name, labels }),
+            Ok(found) => return Ok(found.name),
             Err(error) if error.code == Code::TemplateNotFound => missing = Some(error),
             Err(error) => return Err(error.into()),
         }
@@ -66,14 +53,9 @@ pub(crate) async fn resolve(app: &App, who: &Principal, asked: &str) -> Result<R
     })
 }
 
-fn is_interpreter(name: &str) -> bool {
-    let plain = name.strip_prefix("system/").unwrap_or(name);
-    plain.split(':').next() == Some(INTERPRETER)
-}
-
-/// Whether a sandbox stands for the vendor's code interpreter.
+/// Whether a sandbox was made from an interpreter template.
 pub(crate) fn interprets(lease: &Lease) -> bool {
-    is_interpreter(&lease.template) || lease.labels.get(LABEL).is_some_and(|name| is_interpreter(name))
+    matches!(lease.template.as_str(), INTERPRETER | INTERPRETER_SLIM)
 }
 
 async fn create(Caller(_): Caller) -> ApiError {
@@ -102,19 +84,9 @@ mod tests {
         assert_eq!(names("system/debian:bookworm"), ["system/debian:bookworm", "debian"]);
         assert_eq!(
             names("system/code-interpreter:v0.1.0"),
-            ["system/code-interpreter:v0.1.0", "code-interpreter", "debian"]
+            ["system/code-interpreter:v0.1.0", "code-interpreter", "code-interpreter-slim"]
         );
         assert_eq!(names("mine/debian:bookworm"), ["mine/debian:bookworm"]);
         assert_eq!(names("busybox"), ["busybox"]);
-    }
-
-    #[test]
-    fn an_interpreter_is_known_by_any_version() {
-        for name in ["system/code-interpreter:v0.1.0", "system/code-interpreter", "code-interpreter"] {
-            assert!(is_interpreter(name), "{name}");
-        }
-        for name in ["system/debian:bookworm", "my-code-interpreter", "code-interpreters", ""] {
-            assert!(!is_interpreter(name), "{name}");
-        }
     }
 }

@@ -7,7 +7,6 @@ use serde::Deserialize;
 
 use crate::error::ApiError;
 use crate::policy::PolicyBody;
-use crate::templates::Resolved;
 
 /// COMPAT(leap0): what the SDK sends when its user says nothing.
 const TEMPLATE: &str = "system/debian:bookworm";
@@ -36,14 +35,13 @@ impl CreateBody {
         self.template_name.as_deref().map(str::trim).filter(|name| !name.is_empty()).unwrap_or(TEMPLATE)
     }
 
-    pub(super) fn into_spec(self, template: Resolved) -> Result<CreateSandbox, ApiError> {
+    pub(super) fn into_spec(self, template: String) -> Result<CreateSandbox, ApiError> {
         if self.mounts.is_some_and(|mounts| !mounts.is_empty()) {
             return Err(crate::missing::mounts());
         }
         let auto_pause = self.auto_pause.unwrap_or(false);
         Ok(CreateSandbox {
-            template: Some(template.name),
-            labels: template.labels,
+            template: Some(template),
             env: self.env_vars.unwrap_or_default(),
             limits: LimitsAsk {
                 cpu: Some(self.vcpu.unwrap_or(VCPU)),
@@ -77,7 +75,7 @@ mod tests {
     fn spec(text: &str) -> Result<CreateSandbox, ApiError> {
         let body: CreateBody = crate::input::parse(text.as_bytes())?;
         let name = body.template_name().to_owned();
-        body.into_spec(Resolved { name, labels: BTreeMap::new() })
+        body.into_spec(name)
     }
 
     #[test]
