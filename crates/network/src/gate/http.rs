@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use atoll_model::{EgressVerdict, EgressWhat};
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
+use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, UPGRADE};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
-use http_body_util::{Either, Full};
-use hyper::body::Incoming;
+use http_body_util::{Either, Empty, Full};
+use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::SendRequest;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
@@ -38,6 +38,8 @@ const LONGEST_HEAD: usize = 128 << 10;
 const UPGRADE_DEADLINE: Duration = Duration::from_secs(10);
 
 type Answer = Response<Either<Incoming, Full<Bytes>>>;
+type Outgoing = Request<Either<Incoming, Empty<Bytes>>>;
+type Server = SendRequest<Either<Incoming, Empty<Bytes>>>;
 
 /// How requests come to the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +112,7 @@ struct Forwarder<'a> {
     visit: &'a Visit,
     outbound: &'a Outbound,
     /// The connection to the server, kept between requests.
-    server: Mutex<Option<SendRequest<Incoming>>>,
+    server: Mutex<Option<Server>>,
     /// What drives it; ends with the flow.
     tasks: Mutex<JoinSet<()>>,
     /// Both ends of a WebSocket, once both sides agreed.
@@ -166,7 +168,7 @@ impl Forwarder<'_> {
             head::change(&mut parts, &change, self.way != Way::Plain)?;
         }
         parts.version = Version::HTTP_11;
-        let answer = self.send(Request::from_parts(parts, body), &name).await?;
+        let answer = self.send(Request::from_parts(parts, Either::Left(body)), &name).await?;
         self.pass_back(answer, sandbox)
     }
 
@@ -181,31 +183,32 @@ impl Forwarder<'_> {
         Ok(())
     }
 
-    async fn send(&self, request: Request<Incoming>, name: &str) -> Result<Response<Incoming>, Failure> {
+    async fn send(&self, request: Outgoing, name: &str) -> Result<Response<Incoming>, Failure> {
         let kept = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         let kept = match kept {
             Some(mut server) => server.ready().await.is_ok().then_some(server),
             None => None,
         };
-        let unsent = match kept {
-            Some(server) => match self.send_over(server, request).await {
-                // The server closed the kept connection before it had read anything of this request.
-                Err((_, Some(request))) => request,
-                Err((failure, None)) => return Err(failure),
-                Ok(answer) => return Ok(answer),
-            },
+        let request = match kept {
+            Some(server) => {
+                let spare = spare_of(&request);
+                match self.send_over(server, request).await {
+                    Ok(answer) => return Ok(answer),
+                    Err((failure, unsent)) => unsent.or(spare).ok_or(failure)?,
+                }
+            }
             None => request,
         };
         let server = self.connect(name).await?;
-        self.send_over(server, unsent).await.map_err(|(failure, _)| failure)
+        self.send_over(server, request).await.map_err(|(failure, _)| failure)
     }
 
     /// Sends a request; gives it back where nothing of it was sent.
     async fn send_over(
         &self,
-        mut server: SendRequest<Incoming>,
-        request: Request<Incoming>,
-    ) -> Result<Response<Incoming>, (Failure, Option<Request<Incoming>>)> {
+        mut server: Server,
+        request: Outgoing,
+    ) -> Result<Response<Incoming>, (Failure, Option<Outgoing>)> {
         let answer = server.try_send_request(request).await.map_err(|mut error| {
             let unsent = error.take_message();
             (Failure::Unreachable(format!("http: {}", kind_of(error.error()))), unsent)
@@ -215,7 +218,7 @@ impl Forwarder<'_> {
         Ok(answer)
     }
 
-    async fn connect(&self, name: &str) -> Result<SendRequest<Incoming>, Failure> {
+    async fn connect(&self, name: &str) -> Result<Server, Failure> {
         let unreachable = |error: std::io::Error| Failure::Unreachable(super::serve::why(&error));
         let stream = self.outbound.connect(self.visit.flow.to).await.map_err(unreachable)?;
         match self.way {
@@ -226,7 +229,7 @@ impl Forwarder<'_> {
         }
     }
 
-    async fn speak<S>(&self, stream: S) -> Result<SendRequest<Incoming>, Failure>
+    async fn speak<S>(&self, stream: S) -> Result<Server, Failure>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -289,6 +292,21 @@ impl Forwarder<'_> {
     fn log(&self, verdict: EgressVerdict, rule: &str, name: Option<String>) {
         self.visit.guest.log(self.visit.flow.decision(self.way.what(), verdict, rule, name));
     }
+}
+
+/// A request to send once more. A server may close a kept connection at the moment at which we use it; what changes nothing
+/// and has no body is then asked again over a new one, as browsers do.
+fn spare_of(request: &Outgoing) -> Option<Outgoing> {
+    let again = request.method().is_safe()
+        && request.body().is_end_stream()
+        && !request.headers().contains_key(UPGRADE);
+    again.then(|| {
+        let mut spare = Request::new(Either::Right(Empty::new()));
+        *spare.method_mut() = request.method().clone();
+        *spare.uri_mut() = request.uri().clone();
+        *spare.headers_mut() = request.headers().clone();
+        spare
+    })
 }
 
 fn kind_of(error: &hyper::Error) -> &'static str {

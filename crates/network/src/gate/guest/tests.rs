@@ -56,7 +56,7 @@ fn to(address: Ipv4Addr) -> SocketAddrV4 {
 }
 
 fn tls(guest: &Arc<Guest>, name: &str, address: Ipv4Addr) -> Result<Passage, Refusal> {
-    let visit = guest.arrive(to(address)).unwrap();
+    let visit = guest.arrive(to(address), 64).unwrap();
     guest.decide(&visit.flow, EgressWhat::Tls, name, false)
 }
 
@@ -88,7 +88,7 @@ fn a_hidden_name_is_refused_unless_requests_are_changed_or_packets_pass_anyway()
     let decide = |egress| {
         let (guest, _) = guest(egress);
         guest.open("a.test", &[SITE], TTL).unwrap();
-        let visit = guest.arrive(to(SITE)).unwrap();
+        let visit = guest.arrive(to(SITE), 64).unwrap();
         guest.decide(&visit.flow, EgressWhat::Tls, "a.test", true)
     };
     assert!(decide(names(r#""a.test""#)).is_err());
@@ -115,11 +115,11 @@ fn a_narrower_policy_ends_what_is_no_longer_allowed_and_nothing_else() {
     guest.open("a.test", &[SITE, OTHER], TTL).unwrap();
     guest.open("b.test", &[SITE], TTL).unwrap();
     let visit = |name: &str| {
-        let visit = guest.arrive(to(SITE)).unwrap();
+        let visit = guest.arrive(to(SITE), 64).unwrap();
         guest.decide(&visit.flow, EgressWhat::Tls, name, false).unwrap();
         visit
     };
-    let (a, b, undecided) = (visit("a.test"), visit("b.test"), guest.arrive(to(SITE)).unwrap());
+    let (a, b, undecided) = (visit("a.test"), visit("b.test"), guest.arrive(to(SITE), 64).unwrap());
     guest.change(names(r#""b.test""#));
     assert!(a.flow.ended.is_cancelled() && !b.flow.ended.is_cancelled());
     assert!(!undecided.flow.ended.is_cancelled());
@@ -135,7 +135,7 @@ fn a_narrower_policy_ends_what_is_no_longer_allowed_and_nothing_else() {
 fn a_denied_range_ends_a_flow_whose_name_is_still_allowed() {
     let (guest, _) = guest(names(r#""a.test""#));
     guest.open("a.test", &[SITE], TTL).unwrap();
-    let visit = guest.arrive(to(SITE)).unwrap();
+    let visit = guest.arrive(to(SITE), 64).unwrap();
     guest.decide(&visit.flow, EgressWhat::Tls, "a.test", false).unwrap();
     guest.change(policy(r#"{"mode":"custom","allow_domains":["a.test"],"deny_cidrs":["203.0.113.1"]}"#));
     assert!(visit.flow.ended.is_cancelled());
@@ -145,7 +145,7 @@ fn a_denied_range_ends_a_flow_whose_name_is_still_allowed() {
 fn an_unread_flow_ends_when_its_requests_shall_be_changed() {
     let (guest, _) = guest(names(r#""a.test""#));
     guest.open("a.test", &[SITE], TTL).unwrap();
-    let visit = guest.arrive(to(SITE)).unwrap();
+    let visit = guest.arrive(to(SITE), 64).unwrap();
     guest.decide(&visit.flow, EgressWhat::Tls, "a.test", false).unwrap();
     guest.change(policy(r#"{"mode":"custom","transforms":[{"domain":"a.test"}]}"#));
     assert!(visit.flow.ended.is_cancelled());
@@ -155,11 +155,11 @@ fn an_unread_flow_ends_when_its_requests_shall_be_changed() {
 fn who_leaves_leaves_nothing_open() {
     let (guest, told) = guest(names(r#""a.test""#));
     guest.open("a.test", &[SITE], TTL).unwrap();
-    let visit = guest.arrive(to(SITE)).unwrap();
+    let visit = guest.arrive(to(SITE), 64).unwrap();
     guest.leave();
     assert!(visit.flow.ended.is_cancelled());
     assert_eq!(told.0.lock().unwrap().last().unwrap(), "close [203.0.113.1]");
-    assert!(guest.open("a.test", &[SITE], TTL).is_err() && guest.arrive(to(SITE)).is_err());
+    assert!(guest.open("a.test", &[SITE], TTL).is_err() && guest.arrive(to(SITE), 64).is_err());
 }
 
 #[test]
@@ -167,10 +167,10 @@ fn connections_and_bytes_are_limited_by_the_policy() {
     let limited = r#"{"mode":"custom","allow_domains":["a.test"],"limits":{"connections":2,"bytes_per_destination":10}}"#;
     let (guest, _) = guest(policy(limited));
     guest.open("a.test", &[SITE], TTL).unwrap();
-    let (one, two) = (guest.arrive(to(SITE)).unwrap(), guest.arrive(to(SITE)).unwrap());
-    assert!(guest.arrive(to(SITE)).is_err());
+    let (one, two) = (guest.arrive(to(SITE), 64).unwrap(), guest.arrive(to(SITE), 64).unwrap());
+    assert!(guest.arrive(to(SITE), 64).is_err());
     drop(two);
-    assert!(guest.arrive(to(SITE)).is_ok(), "a place is given back");
+    assert!(guest.arrive(to(SITE), 64).is_ok(), "a place is given back");
     guest.decide(&one.flow, EgressWhat::Tls, "a.test", false).unwrap();
     assert!(one.flow.count_received(10).is_err());
     assert!(one.flow.ended.is_cancelled());
@@ -183,7 +183,7 @@ fn connections_and_bytes_are_limited_by_the_policy() {
 fn a_request_on_a_connection_that_holds_needs_no_fresh_answer() {
     let (guest, _) = guest(names(r#""a.test","b.test""#));
     guest.open("a.test", &[SITE], TTL).unwrap();
-    let visit = guest.arrive(to(SITE)).unwrap();
+    let visit = guest.arrive(to(SITE), 64).unwrap();
     let http = |name| guest.decide(&visit.flow, EgressWhat::Http, name, false);
     assert_eq!(http("a.test"), Ok(Passage::Requests));
     guest.state().answers.retain(|_, _| false);
