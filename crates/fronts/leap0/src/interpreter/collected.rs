@@ -1,0 +1,144 @@
+//! An execution to its end, as one answer.
+
+use std::collections::BTreeMap;
+
+use atoll_toolbox::{Execution, ExecutionEvent, Rich};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::ApiError;
+
+/// LIMIT: text and results of one answer; whoever wants more streams it.
+const KEPT_MAX: usize = 16 << 20;
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Executed {
+    context_id: String,
+    items: Vec<Output>,
+    logs: Logs,
+    error: Option<Failure>,
+    execution_count: Option<u64>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Logs {
+    stdout: Vec<String>,
+    stderr: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Failure {
+    name: String,
+    value: String,
+    traceback: String,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Output {
+    is_primary: bool,
+    text: Option<String>,
+    html: Option<String>,
+    markdown: Option<String>,
+    svg: Option<String>,
+    png: Option<String>,
+    jpeg: Option<String>,
+    pdf: Option<String>,
+    latex: Option<String>,
+    json: Option<Value>,
+    javascript: Option<String>,
+    extra: Option<BTreeMap<String, Value>>,
+}
+
+impl From<Rich> for Output {
+    fn from(rich: Rich) -> Self {
+        let mut extra = rich.extra;
+        let more = [("data", rich.data), ("chart", rich.chart)];
+        extra.extend(more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+        Self {
+            is_primary: rich.is_main,
+            text: rich.text,
+            html: rich.html,
+            markdown: rich.markdown,
+            svg: rich.svg,
+            png: rich.png,
+            jpeg: rich.jpeg,
+            pdf: rich.pdf,
+            latex: rich.latex,
+            json: rich.json,
+            javascript: rich.javascript,
+            extra: (!extra.is_empty()).then_some(extra),
+        }
+    }
+}
+
+impl Executed {
+    pub(super) async fn collect(mut execution: Execution) -> Result<Self, ApiError> {
+        let mut done = Self { context_id: execution.context().id.clone(), ..Self::default() };
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        let mut left = KEPT_MAX;
+        while let Some(event) = execution.next().await {
+            match event? {
+                ExecutionEvent::Started { count } => done.execution_count = Some(count),
+                ExecutionEvent::Stdout(text) => keep(&mut stdout, &text, &mut left),
+                ExecutionEvent::Stderr(text) => keep(&mut stderr, &text, &mut left),
+                ExecutionEvent::Result(rich) => {
+                    let output = Output::from(*rich);
+                    let size = serde_json::to_vec(&output).map_or(usize::MAX, |bytes| bytes.len());
+                    if size <= left {
+                        left -= size;
+                        done.items.push(output);
+                    }
+                }
+                ExecutionEvent::Error { name, value, traceback } => {
+                    done.error.get_or_insert(Failure { name, value, traceback });
+                }
+                ExecutionEvent::TimedOut => done.error = Some(timed_out()),
+                ExecutionEvent::Dropped(bytes) => {
+                    keep(&mut stderr, &format!("({bytes} bytes of output were lost)\n"), &mut left);
+                }
+                ExecutionEvent::End => break,
+            }
+        }
+        done.logs = Logs { stdout: lines(&stdout), stderr: lines(&stderr) };
+        Ok(done)
+    }
+}
+
+fn timed_out() -> Failure {
+    Failure {
+        name: "TimeoutError".to_owned(),
+        value: "the execution took longer than its timeout and was interrupted".to_owned(),
+        traceback: String::new(),
+    }
+}
+
+/// As much of it as there is room for, cut between characters.
+fn keep(into: &mut String, text: &str, left: &mut usize) {
+    let mut fits = text.len().min(*left);
+    while !text.is_char_boundary(fits) {
+        fits -= 1;
+    }
+    into.push_str(&text[..fits]);
+    *left -= fits;
+}
+
+/// Lines with their ends, so that joining them gives back what was written.
+fn lines(text: &str) -> Vec<String> {
+    text.split_inclusive('\n').map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_join_to_what_was_written_and_are_cut_between_characters() {
+        assert_eq!(lines("a\nb\n\nc"), ["a\n", "b\n", "\n", "c"]);
+        assert!(lines("").is_empty());
+        let (mut kept, mut left) = (String::new(), 4);
+        keep(&mut kept, "aéé", &mut left);
+        assert_eq!((kept.as_str(), left), ("aé", 1));
+        keep(&mut kept, "é", &mut left);
+        assert_eq!(kept, "aé");
+    }
+}
