@@ -233,9 +233,18 @@ async fn found(client: &Client, name: &str) -> Result<Value, Failure> {
     })
 }
 
-/// A policy as a file holds it.
+/// A policy as a file holds it: in the order in which one thinks of it, not in that of the alphabet.
 pub(super) fn as_file(policy: &Value) -> String {
-    pretty(policy)
+    const ORDER: [&str; 7] =
+        ["mode", "allow_domains", "allow_cidrs", "deny_cidrs", "transforms", "limits", "learn"];
+    let fields = whole(policy);
+    let known = ORDER.iter().filter_map(|name| fields.get_key_value(*name));
+    // A newer server may know more.
+    let others = fields.iter().filter(|(name, _)| !ORDER.contains(&name.as_str()));
+    let line = |(name, value): (&String, &Value)| {
+        format!("  {}: {}", json!(name), pretty(value).replace('\n', "\n  "))
+    };
+    format!("{{\n{}\n}}", known.chain(others).map(line).collect::<Vec<_>>().join(",\n"))
 }
 
 #[cfg(test)]
@@ -313,6 +322,22 @@ mod tests {
         assert_eq!(
             added(&json!("deny-all"), &reach(&["--learn"])),
             json!({"mode": "deny-all", "learn": true})
+        );
+    }
+
+    #[test]
+    fn a_policy_is_written_so_that_it_is_read_back() {
+        let policy =
+            json!({"learn": true, "mode": "custom", "allow_domains": ["a.com"], "newer": {"x": [1]}});
+        let text = as_file(&policy);
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), policy);
+        assert!(
+            text.starts_with("{\n  \"mode\": \"custom\",\n  \"allow_domains\": [\n    \"a.com\"\n  ],"),
+            "{text}"
+        );
+        assert_eq!(
+            serde_json::from_str::<Value>(&as_file(&json!("deny-all"))).expect("JSON"),
+            json!({"mode": "deny-all"})
         );
     }
 
