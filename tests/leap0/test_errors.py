@@ -43,18 +43,19 @@ class Errors(Shared):
     ]
 
     def each_call(self, headers, wanted):
-        base = os.environ["LEAP0_BASE_URL"]
-        for method, path, body in self.CALLS:
-            answer = httpx.request(method, f"{base}/v1/sandbox/{self.box.id}{path}", json=body, headers=headers)
-            self.assertEqual(answer.status_code, wanted, f"{method} {path}: {answer.text}")
-            self.assertTrue(answer.json()["message"])
+        with httpx.Client(base_url=f"{os.environ['LEAP0_BASE_URL']}/v1/sandbox/{self.box.id}", headers=headers) as plain:
+            for method, path, body in self.CALLS:
+                answer = plain.request(method, path, json=body)
+                self.assertEqual(answer.status_code, wanted, f"{method} {path}: {answer.text}")
+                self.assertTrue(answer.json()["message"])
 
     def test_every_call_needs_a_key(self):
         self.each_call({}, 401)
-        base = os.environ["LEAP0_BASE_URL"]
-        for method, path in (("POST", "/v1/sandbox"), ("GET", "/v1/sandboxes"), ("GET", "/v1/snapshots"), ("POST", "/v1/snapshot/restore"),
-                             ("DELETE", "/v1/snapshot/x"), ("POST", "/v1/template"), ("DELETE", "/v1/template/x")):
-            self.assertEqual(httpx.request(method, f"{base}{path}").status_code, 401, path)
+        with httpx.Client(base_url=os.environ["LEAP0_BASE_URL"]) as plain:
+            for method, path in (("POST", "/v1/sandbox"), ("GET", "/v1/sandboxes"), ("GET", "/v1/snapshots"),
+                                 ("POST", "/v1/snapshot/restore"), ("DELETE", "/v1/snapshot/x"), ("POST", "/v1/template"),
+                                 ("DELETE", "/v1/template/x")):
+                self.assertEqual(plain.request(method, path).status_code, 401, path)
         self.assertEqual(self.box.refresh().state.value, "running")
 
     def test_another_tenant_sees_nothing_of_it(self):

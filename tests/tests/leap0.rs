@@ -53,7 +53,9 @@ fn the_official_sdk_passes_the_flows_of_the_vendors_guide() {
             let mut suite = sdk(world, &python).await;
             suite.env("LEAP0_API_KEY", tenant.key()).env("LEAP0_OTHER_KEY", other.key());
             let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("leap0");
-            suite.args(["-m", "unittest", "discover", "--verbose", "--durations", "5", "--start-directory"]).arg(flows);
+            suite
+                .args(["-m", "unittest", "discover", "--verbose", "--durations", "5", "--start-directory"])
+                .arg(flows);
             if let Ok(only) = std::env::var("LEAP0_ONLY") {
                 suite.args(["-k", &only]);
             }

@@ -154,10 +154,13 @@ async fn create(
         lazy_start,
         waits: lazy_start,
     };
-    if !lazy_start {
-        app.service.open_terminal(&who, lease.id.as_str(), terminal(&id, &session)).await?;
-    }
     app.sessions.put(&lease.id, &id, session.clone())?;
+    if !lazy_start
+        && let Err(error) = app.service.open_terminal(&who, lease.id.as_str(), terminal(&id, &session)).await
+    {
+        app.sessions.remove(&lease.id, &id);
+        return Err(error.into());
+    }
     Ok(created(Pty::new(id, session, !lazy_start, &lease)))
 }
 
