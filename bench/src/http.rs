@@ -29,10 +29,15 @@ impl Answer {
 
 impl Client {
     pub(crate) fn connect(address: &str, key: &str) -> Result<Self> {
+        Self::connect_as(address, address, key)
+    }
+
+    /// A connection to `address` for another host.
+    pub(crate) fn connect_as(address: &str, host: &str, key: &str) -> Result<Self> {
         let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-        let head = format!("Host: {address}\r\nAuthorization: Bearer {key}\r\n");
+        let head = format!("Host: {host}\r\nAuthorization: Bearer {key}\r\n");
         Ok(Self { stream: BufReader::with_capacity(256 * 1024, stream), head })
     }
 
@@ -67,6 +72,15 @@ impl Client {
     fn bare(&mut self, method: &str, path: &str) -> Result<Answer> {
         let text = format!("{method} {path} HTTP/1.1\r\n{}\r\n", self.head);
         self.stream.get_mut().write_all(text.as_bytes())?;
+        self.answer()
+    }
+
+    /// Sends bytes as the body of a PUT.
+    pub(crate) fn put(&mut self, path: &str, body: &[u8]) -> Result<Answer> {
+        let text = format!("PUT {path} HTTP/1.1\r\n{}Content-Length: {}\r\n\r\n", self.head, body.len());
+        let socket = self.stream.get_mut();
+        socket.write_all(text.as_bytes())?;
+        socket.write_all(body)?;
         self.answer()
     }
 

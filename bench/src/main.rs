@@ -4,6 +4,7 @@
 //! Ratios are taken within one run on one machine; the first thing timed is the machine itself.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to the terminal")]
 
+mod app;
 mod density;
 mod egress;
 mod http;
@@ -11,6 +12,7 @@ mod latency;
 mod life;
 mod noise;
 mod peers;
+mod previews;
 mod report;
 mod server;
 mod soak;
@@ -40,12 +42,21 @@ pub(crate) struct Options {
     /// Only the rows about what leaves a sandbox; nothing is written.
     #[arg(long)]
     pub(crate) egress: bool,
+    /// Only the rows about previews; nothing is written.
+    #[arg(long)]
+    pub(crate) previews: bool,
     /// The summary of the last soak.
     #[arg(long, default_value = "target/soak.json")]
     pub(crate) soak: PathBuf,
     /// Where the figures go.
     #[arg(long, default_value = "bench/RESULTS.md")]
     pub(crate) out: PathBuf,
+    /// Be the app that the rows about previews ask, at this port.
+    #[arg(long, hide = true)]
+    app: Option<u16>,
+    /// One figure about an app, taken beside it: what, address, host, key.
+    #[arg(long, hide = true, num_args = 4)]
+    probe: Option<Vec<String>>,
     /// Set by the program itself once it is inside its own network namespace.
     #[arg(long, hide = true)]
     inside: bool,
@@ -53,7 +64,15 @@ pub(crate) struct Options {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    if options.inside { measure(&options) } else { enter_namespace() }
+    match (options.app, &options.probe) {
+        (Some(port), _) => app::serve(port),
+        (None, Some(what)) => {
+            println!("{}", previews::probe(what)?);
+            Ok(())
+        }
+        (None, None) if options.inside => measure(&options),
+        (None, None) => enter_namespace(),
+    }
 }
 
 /// Starts this program again in network and mount namespaces of its own.
@@ -84,7 +103,7 @@ fn measure(options: &Options) -> Result<()> {
     soak::quote(options, &mut report);
     let text = report.render();
     print!("{text}");
-    if options.life || options.egress {
+    if options.life || options.egress || options.previews {
         return Ok(());
     }
     std::fs::write(&options.out, text).with_context(|| format!("cannot write {}", options.out.display()))
@@ -97,6 +116,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.egress {
         return egress::measure(options, place, report);
     }
+    if options.previews {
+        return previews::measure(options, place, report);
+    }
     density::measure(options, place, report)?;
     latency::warm(options, place, report)?;
     latency::cold(options, place, report)?;
@@ -105,5 +127,6 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     transfer::measure(options, place, report)?;
     life::measure(options, place, report)?;
     egress::measure(options, place, report)?;
+    previews::measure(options, place, report)?;
     peers::measure(options, place, rootfs, report)
 }

@@ -65,7 +65,7 @@ fn inside_write(client: &mut Client, id: &str, total: usize) -> Result<f64> {
     Ok(rate)
 }
 
-fn best_of(tries: usize, mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
+pub(crate) fn best_of(tries: usize, mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
     let mut best: f64 = 0.0;
     for _ in 0..tries {
         best = best.max(run()?);
@@ -74,7 +74,7 @@ fn best_of(tries: usize, mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "bytes below 2^53")]
-fn rate(bytes: usize, begin: Instant) -> f64 {
+pub(crate) fn rate(bytes: usize, begin: Instant) -> f64 {
     bytes as f64 / 1e6 / begin.elapsed().as_secs_f64()
 }
 

@@ -3,40 +3,36 @@
 //! Bodies stream; what a client does not read is not read from the app either. Who goes away ends the exchange. When the
 //! incarnation ends, its connections end.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use atoll_model::Code;
-use atoll_service::{PreviewGuard, PreviewPass, PreviewWay, Service};
+use atoll_service::{PreviewPass, PreviewWay, Service};
 use axum::body::Body;
-use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::Body as _;
 use hyper::body::Incoming;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::line::{Held, Line};
 use crate::page::Refusal;
-use crate::pool::{Key, Place, Pool, Sender, Shared};
+use crate::pool::{Key, Place, Pool, Shared};
+use crate::tunnel::tunnel;
 
 /// LIMIT: long polls end well before.
 const HEAD_WITHIN: Duration = Duration::from_secs(600);
 /// LIMIT: how long a program that was just started may take until it listens.
 const LISTENS_WITHIN: Duration = Duration::from_secs(10);
 const LISTENS_LOOK: Duration = Duration::from_millis(50);
-/// LIMIT: a head of an app; its body is not held at all.
-const BUFFER: usize = 256 << 10;
 /// LIMIT: after the server began to close, exchanges get this long.
 const GRACE: Duration = Duration::from_secs(3);
-const SWITCH_WITHIN: Duration = Duration::from_secs(30);
 const GRPC: &[u8] = b"application/grpc";
 /// LIMIT: what an app may send ahead over HTTP/2, per stream and in all.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -97,22 +93,30 @@ impl Exchange<'_> {
                 .await
                 .map_err(|_| Refusal::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
             let held = (way.into_guard(), place);
-            return Ok(response.map(|body| Body::new(Held { body, _held: held })));
+            return Ok(response.map(|body| Body::new(Held::new(body, None, self.pool, held))));
         }
-        let (sender, mut response) = tokio::time::timeout(HEAD_WITHIN, self.send(&key, &way, request))
+        let (mut line, mut response) = tokio::time::timeout(HEAD_WITHIN, self.send(&key, &way, request))
             .await
             .map_err(|_| Refusal::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
-        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            self.pool.give_back(key, sender);
-            let held = (way.into_guard(), place);
-            return Ok(response.map(|body| Body::new(Held { body, _held: held })));
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let Some((_, client)) = self.upgrade.take() else {
+                return Err(Refusal::new(
+                    Code::BadAnswer,
+                    "the app changed the protocol without being asked",
+                ));
+            };
+            let app = hyper::upgrade::on(&mut response);
+            tunnel(client, app, line, way, place, closed(self.closing.clone()));
+            return Ok(response.map(|_| Body::empty()));
         }
-        let Some((_, client)) = self.upgrade.take() else {
-            return Err(Refusal::new(Code::BadAnswer, "the app changed the protocol without being asked"));
-        };
-        let app = hyper::upgrade::on(&mut response);
-        tunnel(client, app, way, place, self.closing.clone());
-        Ok(response.map(|_| Body::empty()))
+        if response.body().is_end_stream() {
+            if line.is_ready().await {
+                self.pool.put(key, line);
+            }
+            return Ok(response.map(|_| Body::empty()));
+        }
+        let held = (way.into_guard(), place);
+        Ok(response.map(|body| Body::new(Held::new(body, Some((line, key)), self.pool, held))))
     }
 
     async fn send(
@@ -120,29 +124,31 @@ impl Exchange<'_> {
         key: &Key,
         way: &PreviewWay,
         mut request: Request<Body>,
-    ) -> Result<(Sender, Response<Incoming>), Refusal> {
+    ) -> Result<(Line, Response<Incoming>), Refusal> {
         if let Some((protocol, _)) = &self.upgrade {
             request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
             request.headers_mut().insert(UPGRADE, protocol.clone());
+            let mut line = self.connect(way).await?;
+            let response = line.send(request).await.map_err(|error| broken(&error.into_error()))?;
+            return Ok((line, response));
         }
         // Only over a connection that waited, and only what may be asked twice, is asked again.
-        let mut spare = self.upgrade.is_none().then(|| spare(&request)).flatten();
-        loop {
-            let waited = if self.upgrade.is_none() { self.pool.take(key) } else { None };
-            let is_fresh = waited.is_none();
-            let mut sender = match waited {
-                Some(sender) => sender,
-                None => self.connect(way).await?,
-            };
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok((sender, response)),
-                Err(mut error) if !is_fresh => match error.take_message().or_else(|| spare.take()) {
+        while let Some(mut line) = self.pool.take(key) {
+            if !line.is_ready().await {
+                continue;
+            }
+            let spare = spare(&request);
+            match line.send(request).await {
+                Ok(response) => return Ok((line, response)),
+                Err(mut error) => match error.take_message().or(spare) {
                     Some(again) => request = again,
                     None => return Err(broken(&error.into_error())),
                 },
-                Err(error) => return Err(broken(&error.into_error())),
             }
         }
+        let mut line = self.connect(way).await?;
+        let response = line.send(request).await.map_err(|error| broken(&error.into_error()))?;
+        Ok((line, response))
     }
 
     /// Over the one connection that all share.
@@ -211,23 +217,13 @@ impl Exchange<'_> {
         }
     }
 
-    async fn connect(&self, way: &PreviewWay) -> Result<Sender, Refusal> {
+    async fn connect(&self, way: &PreviewWay) -> Result<Line, Refusal> {
         let stream = self.dial(way).await?;
-        let mut http = http1::Builder::new();
-        http.max_buf_size(BUFFER);
-        let (sender, connection) =
-            http.handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
         let (gone, closing) = (way.gone(), closed(self.closing.clone()));
-        tokio::spawn(async move {
-            tokio::select! {
-                ended = connection.with_upgrades() => if let Err(error) = ended {
-                    tracing::debug!(%error, "a connection to an app ended early");
-                },
-                () = gone => {}
-                () = closing => {}
-            }
-        });
-        Ok(sender)
+        let ends = async move {
+            tokio::select! { () = gone => {}, () = closing => {} }
+        };
+        Line::open(stream, ends).await.map_err(|error| broken(&error))
     }
 }
 
@@ -257,49 +253,4 @@ async fn closed(mut closing: watch::Receiver<bool>) {
     // A sender that is gone means the same.
     let _ = closing.wait_for(|closing| *closing).await;
     tokio::time::sleep(GRACE).await;
-}
-
-/// Copies bytes both ways until one end closes.
-fn tunnel(client: OnUpgrade, app: OnUpgrade, way: PreviewWay, place: Place, closing: watch::Receiver<bool>) {
-    let gone = way.gone();
-    let held = (way.into_guard(), place);
-    tokio::spawn(async move {
-        let both = async { tokio::try_join!(client, app) };
-        let Ok(Ok((client, app))) = tokio::time::timeout(SWITCH_WITHIN, both).await else { return };
-        let (mut client, mut app) = (TokioIo::new(client), TokioIo::new(app));
-        tokio::select! {
-            ended = tokio::io::copy_bidirectional(&mut client, &mut app) => if let Err(error) = ended {
-                tracing::debug!(%error, "a tunnel ended early");
-            },
-            () = gone => {}
-            () = closed(closing) => {}
-        }
-        drop(held);
-    });
-}
-
-/// The body of an app's answer. While somebody reads it, the sandbox is busy.
-struct Held {
-    body: Incoming,
-    _held: (PreviewGuard, Place),
-}
-
-impl http_body::Body for Held {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

@@ -15,12 +15,14 @@ mod door;
 mod forward;
 mod head;
 mod host;
+mod line;
 mod local_ca;
 mod page;
 mod pool;
 mod presigned;
 mod proxy;
 mod route;
+mod tunnel;
 
 pub use door::{BadCertificate, CertificateFiles, Closing, Door, Limits, Tls};
 pub use host::Domain;

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use atoll_model::{InstanceId, SandboxId};
 use axum::body::Body;
-use hyper::client::conn::http1::SendRequest;
 use hyper::client::conn::http2;
 use tokio::time::Instant;
+
+use crate::line::Line;
 
 /// LIMIT: shorter than most servers wait, so that we are the ones who close.
 const IDLE_FOR: Duration = Duration::from_secs(4);
@@ -22,7 +23,6 @@ const IDLE_MAX: usize = 2_048;
 /// LIMIT: requests and tunnels under way to one sandbox; a circle of apps ends here at the latest.
 const OPEN_PER_SANDBOX: usize = 4_096;
 
-pub(crate) type Sender = SendRequest<Body>;
 /// HTTP/2: one connection carries all requests.
 pub(crate) type Shared = http2::SendRequest<Body>;
 
@@ -40,7 +40,7 @@ pub(crate) struct Pool {
 
 #[derive(Default)]
 struct Held {
-    idle: HashMap<Key, Vec<(Sender, Instant)>>,
+    idle: HashMap<Key, Vec<(Line, Instant)>>,
     idle_count: usize,
     shared: HashMap<Key, (Shared, Instant)>,
     open: HashMap<SandboxId, usize>,
@@ -78,30 +78,15 @@ impl Pool {
         Some(Place { pool: Arc::clone(self), sandbox: sandbox.clone() })
     }
 
-    /// The connection that waited the least, if one can still be used.
-    pub(crate) fn take(&self, key: &Key) -> Option<Sender> {
+    /// The connection that waited the least; whether it still stands is for the taker to see.
+    pub(crate) fn take(&self, key: &Key) -> Option<Line> {
         let mut held = self.lock();
         let Held { idle, idle_count, .. } = &mut *held;
         let waiting = idle.get_mut(key)?;
-        while let Some((sender, since)) = waiting.pop() {
-            *idle_count -= 1;
-            if sender.is_ready() && since.elapsed() < IDLE_FOR {
-                return Some(sender);
-            }
-        }
-        None
-    }
-
-    /// Keeps a connection as soon as its last answer is read; one that broke is dropped.
-    pub(crate) fn give_back(self: &Arc<Self>, key: Key, mut sender: Sender) {
-        let pool = Arc::downgrade(self);
-        tokio::spawn(async move {
-            if sender.ready().await.is_ok()
-                && let Some(pool) = pool.upgrade()
-            {
-                pool.put(key, sender);
-            }
-        });
+        let (line, since) = waiting.pop()?;
+        *idle_count -= 1;
+        // Those below waited longer still; the sweep has them.
+        (since.elapsed() < IDLE_FOR).then_some(line)
     }
 
     /// The connection that carries HTTP/2 to this port, if there is one.
@@ -117,7 +102,8 @@ impl Pool {
         self.lock().shared.insert(key, (sender, Instant::now()));
     }
 
-    fn put(&self, key: Key, sender: Sender) {
+    /// Keeps a connection for the next request.
+    pub(crate) fn put(&self, key: Key, line: Line) {
         let mut held = self.lock();
         let Held { idle, idle_count, .. } = &mut *held;
         if *idle_count >= IDLE_MAX {
@@ -125,7 +111,7 @@ impl Pool {
         }
         let waiting = idle.entry(key).or_default();
         if waiting.len() < IDLE_PER_PORT {
-            waiting.push((sender, Instant::now()));
+            waiting.push((line, Instant::now()));
             *idle_count += 1;
         }
     }
@@ -134,7 +120,7 @@ impl Pool {
         let mut held = self.lock();
         let held = &mut *held;
         held.idle.retain(|_, waiting| {
-            waiting.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < IDLE_FOR);
+            waiting.retain(|(_, since)| since.elapsed() < IDLE_FOR);
             !waiting.is_empty()
         });
         held.shared.retain(|_, (sender, used)| !sender.is_closed() && used.elapsed() < IDLE_FOR);
@@ -162,16 +148,13 @@ impl Drop for Place {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use hyper_util::rt::TokioIo;
     use tokio::io::DuplexStream;
 
-    async fn connection() -> (Sender, DuplexStream) {
+    async fn connection() -> (Line, DuplexStream) {
         let (near, far) = tokio::io::duplex(1_024);
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(near)).await.unwrap();
-        tokio::spawn(connection);
-        sender.ready().await.unwrap();
-        (sender, far)
+        let mut line = Line::open(near, std::future::pending()).await.unwrap();
+        assert!(line.is_ready().await);
+        (line, far)
     }
 
     fn key(n: u8) -> Key {
@@ -181,8 +164,8 @@ mod tests {
     #[tokio::test]
     async fn a_connection_serves_its_own_incarnation_once() {
         let pool = Pool::new();
-        let (sender, _far) = connection().await;
-        pool.put(key(1), sender);
+        let (line, _far) = connection().await;
+        pool.put(key(1), line);
         assert!(pool.take(&key(2)).is_none());
         assert!(pool.take(&key(1)).is_some());
         assert!(pool.take(&key(1)).is_none());
@@ -190,13 +173,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_broke_is_not_handed_out() {
+    async fn a_connection_that_broke_is_seen_by_who_takes_it() {
         let pool = Pool::new();
-        let (sender, far) = connection().await;
-        pool.put(key(1), sender);
+        let (line, far) = connection().await;
+        pool.put(key(1), line);
         drop(far);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(pool.take(&key(1)).is_none());
+        assert!(!pool.take(&key(1)).unwrap().is_ready().await);
+    }
+
+    #[tokio::test]
+    async fn a_connection_ends_with_its_incarnation() {
+        let (near, _far) = tokio::io::duplex(1_024);
+        let (gone, ends) = tokio::sync::oneshot::channel::<()>();
+        let mut line = Line::open(near, async { drop(ends.await) }).await.unwrap();
+        assert!(line.is_ready().await);
+        drop(gone);
+        assert!(!line.is_ready().await);
     }
 
     #[tokio::test]
@@ -204,8 +196,8 @@ mod tests {
         let pool = Pool::new();
         let mut ends = Vec::new();
         for _ in 0..IDLE_PER_PORT + 3 {
-            let (sender, far) = connection().await;
-            pool.put(key(1), sender);
+            let (line, far) = connection().await;
+            pool.put(key(1), line);
             ends.push(far);
         }
         assert_eq!(pool.lock().idle_count, IDLE_PER_PORT);

@@ -1,0 +1,158 @@
+//! A connection to an app that speaks HTTP/1, moved by whoever waits for its answer.
+//!
+//! There is no task behind it: request, answer and body are moved by the task of the client's connection, so that nothing
+//! is handed from thread to thread. While it waits in the pool nobody moves it; whoever takes it looks first whether it
+//! still stands. It ends with its incarnation, and a while after the server began to close.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use atoll_service::PreviewGuard;
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::pool::{Key, Place, Pool};
+
+/// LIMIT: a head of an app, and what is read of a body at once.
+const BUFFER: usize = 256 << 10;
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The connection.
+pub(crate) struct Line {
+    sender: http1::SendRequest<Body>,
+    connection: Option<Boxed<hyper::Result<()>>>,
+    ends: Boxed<()>,
+}
+
+impl Line {
+    /// Over a fresh stream; `ends` resolves when it must not be used any more.
+    pub(crate) async fn open(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        ends: impl Future<Output = ()> + Send + 'static,
+    ) -> hyper::Result<Self> {
+        let (sender, connection) =
+            http1::Builder::new().max_buf_size(BUFFER).handshake(TokioIo::new(stream)).await?;
+        Ok(Self { sender, connection: Some(Box::pin(connection.with_upgrades())), ends: Box::pin(ends) })
+    }
+
+    /// Moves what can be moved now.
+    pub(crate) fn advance(&mut self, cx: &mut Context<'_>) {
+        let Some(connection) = &mut self.connection else { return };
+        let ended = match connection.as_mut().poll(cx) {
+            Poll::Ready(ended) => Some(ended),
+            Poll::Pending => self.ends.as_mut().poll(cx).is_ready().then_some(Ok(())),
+        };
+        if let Some(ended) = ended {
+            self.connection = None;
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection to an app ended early");
+            }
+        }
+    }
+
+    /// Whether the next request can be sent; looks once, and does not wait.
+    pub(crate) async fn is_ready(&mut self) -> bool {
+        std::future::poll_fn(|cx| {
+            self.advance(cx);
+            Poll::Ready(self.stands())
+        })
+        .await
+    }
+
+    fn stands(&self) -> bool {
+        self.connection.is_some() && self.sender.is_ready()
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
+        let mut answer = std::pin::pin!(self.sender.try_send_request(request));
+        std::future::poll_fn(|cx| {
+            // An answer that is there counts, also if the connection ended behind it.
+            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+                return Poll::Ready(answer);
+            }
+            self.advance(cx);
+            answer.as_mut().poll(cx)
+        })
+        .await
+    }
+}
+
+/// The body of an app's answer. It moves its connection, and gives it back at its end. While somebody reads it, the
+/// sandbox is busy.
+pub(crate) struct Held {
+    body: Incoming,
+    line: Option<(Line, Key)>,
+    pool: Arc<Pool>,
+    _held: (PreviewGuard, Place),
+}
+
+impl Held {
+    pub(crate) fn new(
+        body: Incoming,
+        line: Option<(Line, Key)>,
+        pool: &Arc<Pool>,
+        held: (PreviewGuard, Place),
+    ) -> Self {
+        Self { body, line, pool: Arc::clone(pool), _held: held }
+    }
+
+    /// The answer is read: the connection can serve the next one, if it stands.
+    fn finish(&mut self, cx: &mut Context<'_>) {
+        if let Some((mut line, key)) = self.line.take() {
+            line.advance(cx);
+            if line.stands() {
+                self.pool.put(key, line);
+            }
+        }
+    }
+}
+
+impl http_body::Body for Held {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = &mut *self;
+        let mut polled = Pin::new(&mut this.body).poll_frame(cx);
+        if polled.is_pending()
+            && let Some((line, _)) = &mut this.line
+        {
+            line.advance(cx);
+            polled = Pin::new(&mut this.body).poll_frame(cx);
+        }
+        let is_end = match &polled {
+            Poll::Ready(None) => true,
+            // Who knows the length does not ask again.
+            Poll::Ready(Some(Ok(_))) => this.body.is_end_stream(),
+            Poll::Ready(Some(Err(_))) | Poll::Pending => false,
+        };
+        if is_end {
+            this.finish(cx);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

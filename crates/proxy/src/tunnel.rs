@@ -1,0 +1,52 @@
+//! What follows an upgrade: bytes both ways, unread, until one end closes or the sandbox goes.
+//!
+//! Frames of WebSockets pass as they are: what an end sends faster than the other reads stays with its sender. A half that
+//! closes is closed on the other side, and the other half goes on.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use atoll_service::PreviewWay;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+
+use crate::line::Line;
+use crate::pool::Place;
+
+const SWITCH_WITHIN: Duration = Duration::from_secs(30);
+/// LIMIT: of one direction of one tunnel; two thousand of them stay below 64 MiB.
+const PIECE: usize = 16 << 10;
+
+/// Ends with `ends`, or when both ends closed.
+pub(crate) fn tunnel(
+    client: OnUpgrade,
+    app: OnUpgrade,
+    mut line: Line,
+    way: PreviewWay,
+    place: Place,
+    ends: impl Future<Output = ()> + Send + 'static,
+) {
+    let gone = way.gone();
+    let held = (way.into_guard(), place);
+    tokio::spawn(async move {
+        let mut app = app;
+        // The connection lets go of the stream once it is moved to its end.
+        let app = std::future::poll_fn(|cx| {
+            line.advance(cx);
+            Pin::new(&mut app).poll(cx)
+        });
+        let both = async { tokio::try_join!(client, app) };
+        let Ok(Ok((client, app))) = tokio::time::timeout(SWITCH_WITHIN, both).await else { return };
+        let (mut client, mut app) = (TokioIo::new(client), TokioIo::new(app));
+        tokio::select! {
+            ended = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut app, PIECE, PIECE) => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a tunnel ended early");
+                }
+            }
+            () = gone => {}
+            () = ends => {}
+        }
+        drop(held);
+    });
+}
