@@ -441,12 +441,8 @@ impl Opened {
             Ok(criu) => needed.extend(criu.program().parent().map(PathBuf::from)),
             Err(why) => tracing::info!(why, "memory can't be brought to disk here"),
         }
-        let ground = Ground {
-            cgroups,
-            layers: Arc::new(layers),
-            doors,
-            numbers: Arc::new(Mutex::new(numbers)),
-        };
+        let ground =
+            Ground { cgroups, layers: Arc::new(layers), doors, numbers: Arc::new(Mutex::new(numbers)) };
         let hello = Hello { stage: data.join("stage"), agent, needed, legacy };
         Ok(Self { data, hello, ground: Arc::new(ground), router, gate, egressed, checkpoints, criu })
     }

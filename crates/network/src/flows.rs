@@ -19,7 +19,8 @@ use atoll_model::{EgressRecord, EgressVerdict, EgressWhat, SandboxId};
 use crate::address::Link;
 use crate::netlink::nft::{self, Counted};
 use crate::netlink::{Family, Socket};
-use crate::ruleset::{GOT, REFUSED, SENT, TABLE, Why};
+use crate::router::{CHANGES_AT_ONCE, remove_elements, set_keys};
+use crate::ruleset::{FLOWS, GOT, NOISY, REFUSED, SENT, TABLE, Why};
 
 mod rule;
 
@@ -114,6 +115,9 @@ impl Flows {
         // Forgotten only if nobody was admitted with this address meanwhile.
         let gone = |address: &Ipv4Addr| asked.get(address).is_some_and(|who| who.leaves);
         book.seen.retain(|destination, _| !gone(&destination.sandbox));
+        if asked.values().any(|who| who.leaves) {
+            forget(&mut book.socket, |address| gone(&address))?;
+        }
         self.who
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -190,6 +194,23 @@ impl Book {
             .extend(beyond.into_iter().filter_map(|((address, _), record)| Some((whose(address)?, record))));
         records
     }
+}
+
+/// Removes what the kernel has counted of sandboxes; it would go by itself, but later.
+pub(crate) fn forget(socket: &mut Socket, of: impl Fn(Ipv4Addr) -> bool) -> io::Result<()> {
+    for set in [SENT, GOT, REFUSED, NOISY, FLOWS] {
+        let keys = match set_keys(socket, TABLE, set) {
+            // A kernel that cannot count flows has no such set.
+            Err(error) if set == FLOWS && error.kind() == io::ErrorKind::NotFound => continue,
+            other => other?,
+        };
+        let is_of = |key: &&Vec<u8>| key.first_chunk::<4>().is_some_and(|address| of((*address).into()));
+        let doomed: Vec<(&str, &[u8])> = keys.iter().filter(is_of).map(|key| (set, &key[..])).collect();
+        for chunk in doomed.chunks(CHANGES_AT_ONCE) {
+            remove_elements(socket, chunk)?;
+        }
+    }
+    Ok(())
 }
 
 impl Destination {

@@ -341,22 +341,6 @@ fn purge(socket: &mut Socket, keys: &Keys) -> io::Result<()> {
     })
 }
 
-/// Removes elements in one transaction; if one is not there, the others one by one.
-fn remove_elements(socket: &mut Socket, elements: &[(&str, &[u8])]) -> io::Result<()> {
-    let transaction = |elements: &[(&str, &[u8])]| {
-        let mut transaction = Transaction::new(TABLE);
-        elements.iter().for_each(|(set, key)| transaction.remove(set, key));
-        transaction.finish()
-    };
-    match socket.call_all(&mut transaction(elements)) {
-        Err(error) if is(&error, Errno::NOENT) => elements.iter().try_for_each(|element| {
-            let alone = socket.call_all(&mut transaction(std::slice::from_ref(element)));
-            alone.or_else(ignore(Errno::NOENT))
-        }),
-        other => other,
-    }
-}
-
 fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }

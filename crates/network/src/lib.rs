@@ -1,11 +1,11 @@
-//! The router namespace, veths, nftables elements, DNS forwarding and dialling into sandboxes.
+//! The router namespace, veths, nftables elements, the gate for names, and dialling into sandboxes.
 //!
 //! ```text
 //!  sandbox namespace          router namespace (pinned, one per server)             host's namespace
 //! ┌──────────────────┐  veth ┌────────────────────────────────────────────┐  veth ┌─────────────────────────┐
-//! │ eth0 100.64.x.y  ├───────┤ s<n>   lo 169.254.0.1 (gateway, DNS)       ├───────┤ atl<b>u 198.18.x.1      │
+//! │ eth0 100.64.x.y  ├───────┤ s<n>   lo 169.254.0.1 (gateway: DNS, gate) ├───────┤ atl<b>u 198.18.x.1      │
 //! │ default via      │ NOARP │        table inet atoll:                   │uplink │ table inet atoll_<b>:   │── internet
-//! │  169.254.0.1     │       │         sets own, open, host, never        │ .x.2  │  masquerade, never local│
+//! │  169.254.0.1     │       │         who may reach what: see `ruleset`  │ .x.2  │  masquerade, never local│
 //! └──────────────────┘       │        masquerade to the uplink            │       └─────────────────────────┘
 //!   ▲ Dialer: a socket made  └────────────────────────────────────────────┘         ▲ DNS upstream sockets
 //!     inside, used outside        ▲ launcher lives here: RouterHandle
@@ -23,10 +23,10 @@
 //! | live | launcher | [`RouterHandle::set_policy`] |
 //! | destroy | launcher | [`RouterHandle::detach`]: unreachable from then on |
 //! | afterwards | reaper | [`RouterHandle::delete_links`], or let the namespace die; then [`RouterHandle::release`] |
-//! | always | server | [`Dialer`], [`DnsForwarder`], [`Router::refresh_host`] every few seconds |
+//! | always | server | [`Dialer`], [`Gate`] over [`Fresh`], [`Flows::read`] every second, [`Router::refresh_host`] every few |
 //! | uninstall | anybody | [`Router::teardown`] |
 //!
-//! Policies here are only open and closed; what a tenant may ask for is decided in `model`.
+//! What a policy means is decided in `model`; here it arrives compiled.
 //! This crate never starts a process in a sandbox and never trusts a packet to say where it came from.
 
 #![expect(

@@ -273,6 +273,29 @@ fn replace(
     if transaction.is_empty() { Ok(()) } else { socket.call_all(&mut transaction.finish()) }
 }
 
+/// Removes elements in one transaction; if one is not there, the others one by one.
+pub(crate) fn remove_elements(socket: &mut Socket, elements: &[(&str, &[u8])]) -> io::Result<()> {
+    let transaction = |elements: &[(&str, &[u8])]| {
+        let mut transaction = Transaction::new(ruleset::TABLE);
+        elements.iter().for_each(|(set, key)| transaction.remove(set, key));
+        transaction.finish()
+    };
+    match socket.call_all(&mut transaction(elements)) {
+        Err(error) if is_absent(&error) => elements.iter().try_for_each(|element| {
+            let alone = socket.call_all(&mut transaction(std::slice::from_ref(element)));
+            match alone {
+                Err(error) if is_absent(&error) => Ok(()),
+                other => other,
+            }
+        }),
+        other => other,
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::NOENT.raw_os_error())
+}
+
 fn delete_by_name(socket: &mut Socket, name: &str) -> io::Result<()> {
     let mut batch = Batch::new();
     route::delete_link_by_name(&mut batch, name);

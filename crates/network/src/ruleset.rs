@@ -36,8 +36,9 @@ pub(crate) const NAMED: &str = "named";
 pub(crate) const LISTED: &str = "listed";
 /// Where the budget of an interface is looked after, keyed by name.
 pub(crate) const BUDGETS: &str = "budgets";
-/// How many connections a sandbox may have, keyed by its address.
-pub(crate) const LIMITED: &str = "limited";
+/// How many connections a sandbox may have, keyed by its address. Not dynamic: from a dynamic set the kernel collects elements
+/// that count no connection at the moment.
+pub(crate) const LIMITED: &str = "capped";
 /// Answers that the gate gave, keyed by sandbox and address.
 pub(crate) const FRESH: &str = "fresh";
 /// Which address belongs to which interface, keyed by name and address.
@@ -49,6 +50,10 @@ pub(crate) const SENT: &str = "sent";
 pub(crate) const GOT: &str = "got";
 /// What was refused; behind the port stands why.
 pub(crate) const REFUSED: &str = "refused";
+/// Who is refused so often that no more of it is written down.
+pub(crate) const NOISY: &str = "noisy";
+/// How many flows each sandbox has.
+pub(crate) const FLOWS: &str = "flows";
 /// Where what may leave goes on, and where what may not.
 pub(crate) const PASS: &str = "pass";
 pub(crate) const REFUSE: &str = "refuse";
@@ -135,12 +140,12 @@ fn sets(limit: FlowLimit) -> String {
   set {FRESH} {{ type ipv4_addr . ipv4_addr; size {FRESH_MAX}; flags timeout; }}
   map {LISTED} {{ type ifname : verdict; }}
   map {BUDGETS} {{ type ifname : verdict; }}
-  set {LIMITED} {{ type ipv4_addr; size 65535; flags dynamic; }}
+  set {LIMITED} {{ type ipv4_addr; }}
   {flows}
   set {SENT} {{ type {key}; {recorded} }}
   set {GOT} {{ type {key}; {recorded} }}
   set {REFUSED} {{ type {key} . mark; {recorded} }}
-  set noisy {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout 10s; }}
+  set {NOISY} {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout 10s; }}
   chain guard {{ type filter hook prerouting priority raw; policy drop; }}
   chain names {{ type nat hook prerouting priority dstnat; policy accept; }}
   chain input {{ type filter hook input priority filter; policy drop; }}
@@ -236,7 +241,7 @@ fn chains(limit: FlowLimit) -> String {
   }}
   chain {REFUSE} {{
     iifname "{UPLINK}" drop
-    add @noisy {{ ip saddr limit rate over {REFUSALS} }} goto answer
+    add @{NOISY} {{ ip saddr limit rate over {REFUSALS} }} goto answer
     {record_refused}
     goto answer
   }}

@@ -15,6 +15,8 @@ const ROUTER: &[(&str, &str)] = &[
     ("ipv4/conf/default/send_redirects", "0"),
     ("ipv4/conf/all/accept_source_route", "0"),
     ("ipv4/icmp_ratelimit", "0"),
+    // Also out of the machine's own ration, which one busy sandbox would use up for all.
+    ("ipv4/icmp_ratemask", "0"),
 ];
 
 /// Settings that a kernel without the feature does not have.

@@ -2,15 +2,17 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::net::Ipv4Addr;
 
 use atoll_model::policy::egress::ranges::Ranges4;
 
 use super::elements::{Installed, Keys};
 use super::{RouterHandle, Stage, TABLE};
 use crate::address::Link;
+use crate::flows;
 use crate::netlink::Socket;
 use crate::netlink::nft::{self, Transaction};
-use crate::router::{CHANGES_AT_ONCE, set_keys};
+use crate::router::{CHANGES_AT_ONCE, remove_elements, set_keys};
 use crate::ruleset::{BUDGETS, FRESH, LIMITED, LISTED, NAMED, OPEN, OWN};
 
 /// What a sweep found and did.
@@ -72,7 +74,13 @@ impl Found {
     }
 
     /// Removes everything that belongs to none of `kept`; elements first, since they lead to chains, and chains use sets.
-    fn remove_strays(&self, socket: &mut Socket, kept: &[Keys]) -> io::Result<usize> {
+    /// Fresh answers are known to the gate that gave them, which died with its server, unless the link is of this one.
+    fn remove_strays(
+        &self,
+        socket: &mut Socket,
+        kept: &[Keys],
+        known: &HashSet<Ipv4Addr>,
+    ) -> io::Result<usize> {
         let own: HashSet<&[u8]> = kept.iter().map(|keys| &keys.own[..]).collect();
         let names: HashSet<&[u8]> = kept.iter().map(|keys| &keys.name[..]).collect();
         let addresses: HashSet<&[u8]> = kept.iter().map(|keys| &keys.address[..]).collect();
@@ -82,13 +90,15 @@ impl Found {
         for (set, keys) in by_name {
             strays.extend(keys.iter().filter(|key| !names.contains(&key[..])).map(|key| (set, &key[..])));
         }
-        let stranger = |key: &[u8]| key.get(..4).is_none_or(|address| !addresses.contains(address));
-        for (set, keys) in [(LIMITED, &self.limited), (FRESH, &self.fresh)] {
-            strays.extend(keys.iter().filter(|key| stranger(key)).map(|key| (set, &key[..])));
-        }
+        let limited = self.limited.iter().filter(|key| !addresses.contains(&key[..]));
+        strays.extend(limited.map(|key| (LIMITED, &key[..])));
+        let is_known = |key: &[u8]| {
+            key.first_chunk::<4>().is_some_and(|address| known.contains(&Ipv4Addr::from(*address)))
+        };
+        strays.extend(self.fresh.iter().filter(|key| !is_known(key)).map(|key| (FRESH, &key[..])));
         strays.extend(self.own.iter().filter(|key| !own.contains(&key[..])).map(|key| (OWN, &key[..])));
         for chunk in strays.chunks(CHANGES_AT_ONCE) {
-            super::remove_elements(socket, chunk)?;
+            remove_elements(socket, chunk)?;
         }
         let used: HashSet<&str> = kept
             .iter()
@@ -118,7 +128,11 @@ impl RouterHandle {
             .map(|link| Keys::of(*link))
             .filter(|keys| found.own.contains(&keys.own[..]))
             .collect();
-        let removed_elements = found.remove_strays(&mut self.nft, &admitted)?;
+        let known: HashSet<Ipv4Addr> =
+            kept.iter().filter(|link| self.is_admitted(**link)).map(|link| link.address).collect();
+        let removed_elements = found.remove_strays(&mut self.nft, &admitted, &known)?;
+        let addresses: HashSet<Ipv4Addr> = kept.iter().map(|link| link.address).collect();
+        flows::forget(&mut self.nft, |address| !addresses.contains(&address))?;
         let doomed: Vec<Link> = links.difference(&kept).copied().collect();
         for chunk in doomed.chunks(CHANGES_AT_ONCE) {
             self.delete_chunk(chunk)?;

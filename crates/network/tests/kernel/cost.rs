@@ -3,7 +3,8 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use atoll_model::policy::egress::Egress;
+use atoll_model::policy::egress::{Egress, Floor, compile};
+use atoll_model::{NetworkMode, NetworkPolicy};
 use atoll_network::{Dialer, DialerConfig, child_setup, netns, setup_from_outside};
 
 use crate::world::World;
@@ -84,4 +85,51 @@ fn dialling_is_cheap() {
             .unwrap();
     }
     assert!(samples.print("dial") < Duration::from_millis(20));
+}
+
+#[test]
+fn a_policy_change_costs_the_same_among_five_hundred_sandboxes_with_lists() {
+    const SANDBOXES: u32 = 500;
+    let mut world = World::new();
+    // Twenty ranges that are no prefixes, so that nothing is cheap about them.
+    let list = |first: u32| {
+        let ranges = (0..20u32).map(|n| format!("{}.{}.{n}.{}", 11 + first % 80, n * 7, first % 250 + 1));
+        let policy = NetworkPolicy {
+            mode: NetworkMode::Custom,
+            allow_cidrs: ranges.map(|cidr| cidr.parse().unwrap()).collect(),
+            ..NetworkPolicy::default()
+        };
+        compile(&Floor::default(), None, &policy, &[])
+    };
+    let mut links = Vec::new();
+    let (mut attach, mut plain, mut change, mut detach) =
+        (Samples::default(), Samples::default(), Samples::default(), Samples::default());
+    for number in 0..SANDBOXES {
+        // One namespace holds one eth0, so each link is made in one of its own, which is kept by the link alone.
+        let inside = netns::create().unwrap();
+        let link = world.handle().reserve(None).unwrap();
+        world.handle().create_link(link, inside.as_fd()).unwrap();
+        attach.time(|| world.handle().admit(link, &list(number))).unwrap();
+        links.push((link, inside));
+    }
+    for (number, (link, inside)) in (0..).zip(&links) {
+        let wanted = list(number + 1);
+        change.time(|| world.handle().set_policy(*link, &wanted, inside.as_fd())).unwrap();
+    }
+    for _ in 0..40 {
+        let inside = netns::create().unwrap();
+        let link = world.handle().reserve(None).unwrap();
+        world.handle().create_link(link, inside.as_fd()).unwrap();
+        plain.time(|| world.handle().admit(link, &Egress::open())).unwrap();
+        links.push((link, inside));
+    }
+    for (link, _) in &links {
+        detach.time(|| world.handle().detach(*link)).unwrap();
+    }
+    attach.print("admit with 20 ranges, up to 500");
+    plain.print("admit plain, among 500");
+    let changed = change.print("set_policy, 20 ranges, among 500");
+    detach.print("detach");
+    world.handle().delete_links(&links.iter().map(|(link, _)| *link).collect::<Vec<_>>()).unwrap();
+    assert!(changed < Duration::from_millis(10));
 }

@@ -10,7 +10,9 @@
 mod cost;
 mod dial;
 mod dns;
+mod egress;
 mod life;
+mod limits;
 mod policy;
 mod reach;
 mod world;

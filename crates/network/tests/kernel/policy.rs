@@ -14,7 +14,7 @@ use crate::world::{INTERNET, TCP_PORT, World};
 fn deny_all_is_refused_quickly_however_often_it_is_tried() {
     let mut world = World::new();
     let sandbox = world.sandbox(&Egress::closed());
-    for _ in 0..20 {
+    for _ in 0..300 {
         sandbox.assert_refused(INTERNET, TCP_PORT);
     }
 }

@@ -98,7 +98,23 @@ impl World {
         let link = self.handle().reserve(None).unwrap();
         self.handle().attach(link, egress, namespace.as_fd()).unwrap();
         netns::run_in(namespace.as_fd(), || child_setup(link.address)).unwrap().unwrap();
+        self.wait_for_carrier(link);
         Sandbox { namespace, link }
+    }
+
+    /// The kernel raises the router's end behind our back, on a loaded machine after some milliseconds. What the router would
+    /// say until then is lost, and a caller tries again after a second.
+    fn wait_for_carrier(&self, link: Link) {
+        let is_up = || {
+            let shown = Command::new("ip").args(["-o", "link", "show", &link.name()]).output().unwrap();
+            String::from_utf8_lossy(&shown.stdout).contains("state UP")
+        };
+        self.in_router(|| {
+            let started_at = Instant::now();
+            while !is_up() && started_at.elapsed() < Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
     }
 
     pub(crate) fn in_host<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
