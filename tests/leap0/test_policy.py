@@ -36,6 +36,15 @@ class Policy(Case):
         inside = box.process.execute(command="env; cat /proc/*/environ /etc/hosts 2>/dev/null; grep -r canary-of /etc /run /tmp 2>/dev/null")
         self.assertNotIn("canary-of", inside.stdout, "a secret never enters the sandbox")
 
+    def test_a_key_is_used_by_the_sandbox_and_never_inside_it(self):
+        # Names of the test's internet; tests/tests/leap0.rs looks at what arrived there.
+        rule = {"domain": "api.good.test", "inject_headers": {"Authorization": "Bearer canary-of-a-key"}}
+        box = self.sandbox(network_policy={"mode": "custom", "allow_domains": ["good.test"], "transforms": [rule]})
+        said = box.process.execute(command="curl -sS -H 'Authorization: Bearer mine' https://api.good.test/leap0-changed")
+        self.assertEqual((said.exit_code, said.stdout), (0, "hello from the internet"), said.stderr)
+        self.assertEqual(box.process.execute(command="curl -sS http://good.test/leap0-plain").stdout, "hello from the internet")
+        self.assertNotEqual(box.process.execute(command="curl -sS -m 5 http://service.example.test/leap0-never").exit_code, 0)
+
     def test_addresses_hold(self):
         box = self.sandbox(network_policy={"mode": "custom", "allow_cidrs": [f"{PUBLIC}/32"]})
         self.assertEqual((reaches(box, PUBLIC), reaches(box, OTHER)), (True, False))

@@ -42,6 +42,21 @@ async fn sdk(world: &World, python: &Path) -> Command {
     command
 }
 
+/// What a transform injects in `tests/leap0/test_policy.py`.
+const KEY: &str = "canary-of-a-key";
+
+/// The key arrived where its policy says, and nowhere else.
+fn arrived(world: &World) {
+    let seen =
+        |path: &str| world.internet.requests().into_iter().filter(|r| r.target() == path).collect::<Vec<_>>();
+    let changed = seen("/leap0-changed");
+    let keys: Vec<_> = changed.iter().map(|request| request.header("authorization")).collect();
+    assert_eq!(keys, [Some(format!("Bearer {KEY}"))]);
+    assert!(seen("/leap0-never").is_empty(), "a name that no list has was reached");
+    let others = world.internet.requests().into_iter().filter(|request| request.target() != "/leap0-changed");
+    assert!(others.into_iter().all(|request| !format!("{request:?}").contains(KEY)));
+}
+
 #[test]
 fn the_official_sdk_passes_the_flows_of_the_vendors_guide() {
     let Some(python) = python() else { return };
@@ -63,7 +78,8 @@ fn the_official_sdk_passes_the_flows_of_the_vendors_guide() {
             let said = String::from_utf8_lossy(&done.stderr);
             eprintln!("{said}");
             assert!(done.status.success(), "the SDK's flows failed ({})", done.status);
-            assert!(!world.log().contains("canary-of-a-key"), "a secret is in the server's log");
+            assert!(!world.log().contains(KEY), "a secret is in the server's log");
+            arrived(world);
         },
     );
 }
