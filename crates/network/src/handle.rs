@@ -179,10 +179,21 @@ impl RouterHandle {
     ) -> Result<(), LinkError> {
         let before = self.expect_stage(link, |stage| stage == Stage::Admitted)?.installed.clone();
         let wanted = Installed::of(egress);
+        let keys = Keys::of(link);
         let mut transaction = Transaction::new(TABLE);
-        Keys::of(link).change(&mut transaction, &before, &wanted);
+        keys.change(&mut transaction, &before, &wanted);
         if !transaction.is_empty() {
-            self.nft.call_all(&mut transaction.finish()).map_err(kernel("change the policy", link))?;
+            match self.nft.call_all(&mut transaction.finish()) {
+                // Somebody else was at our table. Closed first, then written anew.
+                Err(error) if is(&error, Errno::NOENT) => purge(&mut self.nft, &keys).and_then(|()| {
+                    let mut anew = Transaction::new(TABLE);
+                    keys.admit(&mut anew);
+                    keys.change(&mut anew, &Installed::default(), &wanted);
+                    self.nft.call_all(&mut anew.finish())
+                }),
+                other => other,
+            }
+            .map_err(kernel("change the policy", link))?;
         }
         let Installed { up, down, .. } = before;
         self.hold(link, Stage::Admitted, Installed { up, down, ..wanted });

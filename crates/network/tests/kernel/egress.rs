@@ -296,6 +296,22 @@ fn pings_have_one_record_and_a_scan_of_everything_has_a_bound() {
 }
 
 #[test]
+fn a_policy_is_put_in_force_even_where_somebody_meddled_with_the_old_one() {
+    let mut world = wide_world();
+    let limits = NetworkLimits { connections: Some(50), ..NetworkLimits::default() };
+    let sandbox = world.sandbox(&compiled(&NetworkPolicy { limits, ..custom(&["198.51.100.7"]) }));
+    let flushed = world.in_router(|| {
+        std::process::Command::new("nft").args(["flush", "set", "inet", "atoll", "capped"]).status().unwrap()
+    });
+    assert!(flushed.success());
+    change(&mut world, &sandbox, &custom(&["198.51.100.200"]));
+    assert!(sandbox.ask(FAR, TCP_PORT).is_ok());
+    sandbox.assert_refused(NEAR, TCP_PORT);
+    change(&mut world, &sandbox, &NetworkPolicy::deny_all());
+    sandbox.assert_refused(FAR, TCP_PORT);
+}
+
+#[test]
 fn lists_and_limits_are_adopted_and_swept() {
     let mut world = wide_world();
     let limits = NetworkLimits {
