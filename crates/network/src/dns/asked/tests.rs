@@ -1,3 +1,5 @@
+//! Questions of sandboxes: what is read as one, and what is thrown away.
+
 #![allow(clippy::unwrap_used)]
 use hickory_proto::rr::rdata::{AAAA, CNAME, TXT};
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! What the gate remembers of a sandbox: answers, their ends, limits and budgets.
+
 #![allow(clippy::unwrap_used)]
 use atoll_model::NetworkPolicy;
 use atoll_model::policy::egress::{Change, Floor, compile};

@@ -1,3 +1,5 @@
+//! Heads of plain HTTP requests: the host that is judged is the host that is asked.
+
 #![allow(clippy::unwrap_used)]
 use atoll_model::policy::egress::Injected;
 use http::Request;

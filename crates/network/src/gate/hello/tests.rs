@@ -1,3 +1,5 @@
+//! TLS hellos, whole, in pieces, broken and hostile.
+
 #![allow(clippy::unwrap_used)]
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! Tunnels: ends, half-closed ends, and what was counted.
+
 #![allow(clippy::unwrap_used)]
 use std::net::SocketAddrV4;
 
