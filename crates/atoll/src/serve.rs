@@ -23,9 +23,9 @@ use std::{
 
 use atoll_container::Engine;
 use atoll_front_native::Shutdown;
-use atoll_proxy::Door;
 use atoll_image::{Catalog, HostSource};
 use atoll_provider::Provider;
+use atoll_proxy::Door;
 use atoll_service::{Service, SystemClock};
 use atoll_store::SqliteStore;
 use tokio::{
@@ -116,7 +116,11 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     let reload = Arc::clone(&signals.reload);
     let serving = serve_doors(&door, listener, settings, &url, &reload);
     let beside = async {
-        tokio::join!(greet(settings, global, out, url.clone()), end_by_signal(&mut signals, &shutdown), upkeep());
+        tokio::join!(
+            greet(settings, global, out, url.clone()),
+            end_by_signal(&mut signals, &shutdown),
+            upkeep()
+        );
         std::future::pending().await
     };
     // The server ends by itself once a signal closed it.

@@ -20,6 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
+use http::HeaderValue;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
@@ -166,8 +167,9 @@ impl Door {
             };
             let Some((stream, place)) = accepted else { continue };
             prepare(&stream, &self.0.limits);
-            let arrival =
-                Arrival { peer: stream.peer_addr().ok(), is_secure: tls.is_some(), is_inside: false };
+            let peer = stream.peer_addr().ok();
+            let forwarded = peer.and_then(|peer| HeaderValue::from_str(&peer.ip().to_string()).ok());
+            let arrival = Arrival { peer, forwarded, is_secure: tls.is_some(), is_inside: false };
             let (door, tls) = (self.clone(), tls.clone());
             self.spawn(async move {
                 let _counted = Counted::new();

@@ -1,8 +1,6 @@
 //! What of a head passes: hop-by-hop fields go, `X-Forwarded-*` are ours, hops are counted, and answers on the API's own
 //! origin lose what would reach beyond their page. Pure.
 
-use std::net::IpAddr;
-
 use http::header::{
     CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, LOCATION,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, REFERER, SET_COOKIE, TE, TRANSFER_ENCODING, UPGRADE, VIA,
@@ -31,16 +29,20 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 ];
 
 /// What only we may say.
-const OURS: [&str; 8] = [
-    "x-forwarded-for",
-    "x-forwarded-proto",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-prefix",
-    "x-forwarded-server",
-    "x-real-ip",
-    "x-atoll-hops",
+const OURS: [HeaderName; 8] = [
+    FORWARDED_FOR,
+    FORWARDED_PROTO,
+    FORWARDED_HOST,
+    HeaderName::from_static("x-forwarded-port"),
+    FORWARDED_PREFIX,
+    HeaderName::from_static("x-forwarded-server"),
+    HeaderName::from_static("x-real-ip"),
+    HOPS,
 ];
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
 /// What an app may not say for the whole origin of the API.
 const BEYOND_THE_PAGE: [&str; 7] = [
@@ -60,7 +62,8 @@ pub(crate) struct Circle;
 
 /// Where a request comes from, as the app is told.
 pub(crate) struct Origin<'a> {
-    pub(crate) peer: Option<IpAddr>,
+    /// Its address.
+    pub(crate) peer: Option<&'a HeaderValue>,
     pub(crate) is_secure: bool,
     /// The host that was asked for.
     pub(crate) host: Option<&'a HeaderValue>,
@@ -136,13 +139,13 @@ pub(crate) fn to_app(headers: &mut HeaderMap, origin: &Origin<'_>) {
     if headers.get_all(REFERER).iter().any(leaks) {
         headers.remove(REFERER);
     }
-    if let Some(value) = origin.peer.and_then(|peer| HeaderValue::from_str(&peer.to_string()).ok()) {
-        headers.insert("x-forwarded-for", value);
+    if let Some(value) = origin.peer {
+        headers.insert(FORWARDED_FOR, value.clone());
     }
     let scheme = if origin.is_secure { "https" } else { "http" };
-    headers.insert("x-forwarded-proto", HeaderValue::from_static(scheme));
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(scheme));
     if let Some(host) = origin.host {
-        headers.insert("x-forwarded-host", host.clone());
+        headers.insert(FORWARDED_HOST, host.clone());
     }
     match origin.home {
         Home::Own => join_cookies(headers),
@@ -154,7 +157,7 @@ pub(crate) fn to_app(headers: &mut HeaderMap, origin: &Origin<'_>) {
     if let Home::Below(prefix) = origin.home
         && let Ok(prefix) = HeaderValue::from_str(prefix)
     {
-        headers.insert("x-forwarded-prefix", prefix);
+        headers.insert(FORWARDED_PREFIX, prefix);
     }
     headers.insert(HOPS, HeaderValue::from(origin.hops + 1));
     headers.append(VIA, HeaderValue::from_static("1.1 atoll"));
@@ -234,9 +237,11 @@ mod tests {
         map
     }
 
+    static PEER: HeaderValue = HeaderValue::from_static("10.0.0.9");
+
     fn origin(prefix: Option<&str>) -> Origin<'_> {
         let home = prefix.map_or(Home::Own, Home::Below);
-        Origin { peer: Some([10, 0, 0, 9].into()), is_secure: false, host: None, home, hops: 0 }
+        Origin { peer: Some(&PEER), is_secure: false, host: None, home, hops: 0 }
     }
 
     #[test]

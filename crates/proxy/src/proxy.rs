@@ -1,7 +1,7 @@
 //! The proxy: from a routed request to the app's answer, in the order that the picture of the crate shows.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use atoll_model::{Code, SandboxId};
@@ -41,12 +41,11 @@ pub struct Proxy {
 /// What a front answers on a sandbox's own host (`<id>.<domain>`), in place of an app inside.
 pub trait OwnHost: Send + Sync + 'static {
     /// Answers, or gives the request back as it was, for the app. Whether the caller may is its own affair.
-    fn take<'a>(
-        &'a self,
-        sandbox: &'a SandboxId,
-        request: Request<Body>,
-    ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Box<Request<Body>>>> + Send + 'a>>;
+    fn take<'a>(&'a self, sandbox: &'a SandboxId, request: Request<Body>) -> Taken<'a>;
 }
+
+/// An answer, or the request as it was.
+pub type Taken<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>, Box<Request<Body>>>> + Send + 'a>>;
 
 impl Proxy {
     /// A proxy for the sandboxes of a service. When `closing` says so, what is under way gets seconds to end. Needs a
@@ -124,7 +123,9 @@ impl Proxy {
             Err(refusal) => refusal.render(reader),
         };
         let (status, took) = (response.status().as_u16(), begun.elapsed());
-        metrics::histogram!("atoll_preview_seconds").record(took.as_secs_f64());
+        // Looked up once, and not before there is somebody who records.
+        static SECONDS: OnceLock<metrics::Histogram> = OnceLock::new();
+        SECONDS.get_or_init(|| metrics::histogram!("atoll_preview_seconds")).record(took.as_secs_f64());
         // Never the path: it can hold a token, and it is the app's own business.
         tracing::debug!(%sandbox, status, took_us = took.as_micros(), "preview answered");
         response
@@ -179,7 +180,7 @@ impl Proxy {
         let speaks = Speaks::of(&parts);
         let host = host_of(&parts);
         let origin = Origin {
-            peer: arrival.peer.map(|peer| peer.ip()),
+            peer: arrival.forwarded.as_ref(),
             is_secure: arrival.is_secure,
             host: host.as_ref(),
             home,

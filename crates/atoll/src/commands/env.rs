@@ -28,7 +28,7 @@ pub(super) fn env(context: &Context, args: &Env) -> Result<(), Failure> {
         variables.extend(trust(context, &server));
         if wants_proxy(args.proxy, &server) {
             variables.push(("HTTPS_PROXY", server.url.clone()));
-            variables.push(("NO_PROXY", "127.0.0.1,localhost".to_owned()));
+            variables.push(("NO_PROXY", "127.0.0.1,::1".to_owned()));
             context.out.say(&format!(
                 "atoll: names below {} do not resolve here, so this server becomes the proxy for HTTPS; it leads to \
                  sandboxes only (--proxy never leaves that out)",
@@ -38,12 +38,14 @@ pub(super) fn env(context: &Context, args: &Env) -> Result<(), Failure> {
     }
     let (name, prefix) = key_variable(args.sdk);
     if args.with_key {
-        let key = address.key(&context.global)?.ok_or_else(|| {
-            Failure::new("no_key", "there is no key to print").hint(address.key_hint())
-        })?;
+        let key = address
+            .key(&context.global)?
+            .ok_or_else(|| Failure::new("no_key", "there is no key to print").hint(address.key_hint()))?;
         variables.push((name, with_prefix(&key, prefix)));
     } else {
-        context.out.say(&format!("atoll: {name} is yours to set; `atoll key create` makes a key, --with-key prints one"));
+        context.out.say(&format!(
+            "atoll: {name} is yours to set; `atoll key create` makes a key, --with-key prints one"
+        ));
     }
     if context.out.json {
         let all = variables.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
@@ -65,10 +67,9 @@ fn find(context: &Context, address: &Address) -> Server {
 fn variables(sdk: Sdk, server: &Server) -> Vec<(&'static str, String)> {
     let url = &server.url;
     match sdk {
-        Sdk::Leap0 => vec![
-            ("LEAP0_BASE_URL", format!("{url}/leap0")),
-            ("LEAP0_SANDBOX_DOMAIN", server.hosts.clone()),
-        ],
+        Sdk::Leap0 => {
+            vec![("LEAP0_BASE_URL", format!("{url}/leap0")), ("LEAP0_SANDBOX_DOMAIN", server.hosts.clone())]
+        }
         Sdk::E2b => vec![
             ("E2B_API_URL", format!("{url}/e2b")),
             // Its requests name their sandbox in a header field, so they need no name of their own.
@@ -144,7 +145,8 @@ mod tests {
 
     #[test]
     fn every_sdk_is_pointed_at_this_server() {
-        let server = Server { url: "http://127.0.0.1:7070".into(), hosts: "atoll.localhost:7443".into(), files: None };
+        let server =
+            Server { url: "http://127.0.0.1:7070".into(), hosts: "atoll.localhost:7443".into(), files: None };
         for sdk in [Sdk::Leap0, Sdk::E2b, Sdk::Daytona] {
             let all = variables(sdk, &server);
             assert!(all.iter().any(|(_, value)| value.starts_with("http://127.0.0.1:7070/")), "{all:?}");

@@ -68,7 +68,11 @@ fn init(context: &Context, data: &Path, domain: Option<Domain>, force: bool) -> 
     }
     // The one line of data: what others are to trust.
     context.out.line(&files.ca.display().to_string())?;
-    let what = if is_kept { "a new certificate of the same authority" } else { "a new authority and its certificate" };
+    let what = if is_kept {
+        "a new certificate of the same authority"
+    } else {
+        "a new authority and its certificate"
+    };
     context.out.tell(&format!("{what}, for {}", names(&domain).join(", ")));
     context.out.tell("a server that runs takes it within two seconds; then: eval \"$(atoll env leap0)\"");
     Ok(())
@@ -84,8 +88,11 @@ fn existing(files: &TlsFiles, domain: &str) -> Result<Option<LocalCa>, Failure> 
     };
     let made_for = fs::read_to_string(&files.domain).unwrap_or_default();
     if made_for.trim() != domain {
-        return Err(Failure::new("conflict", format!("the authority here signs for {:?} only", made_for.trim()))
-            .hint("`atoll tls init --force` makes a new one; whoever trusted the old one has to trust it"));
+        return Err(Failure::new(
+            "conflict",
+            format!("the authority here signs for {:?} only", made_for.trim()),
+        )
+        .hint("`atoll tls init --force` makes a new one; whoever trusted the old one has to trust it"));
     }
     let ca = LocalCa::open(domain, &certificate, &key);
     ca.map(Some).map_err(|e| {
@@ -128,9 +135,13 @@ fn show(context: &Context, files: &TlsFiles) -> Result<(), Failure> {
     let names = names(domain.trim());
     if context.out.json {
         let TlsFiles { ca, bundle, certificate, .. } = files;
-        return context.out.json(&json!({ "ca": ca, "bundle": bundle, "certificate": certificate, "names": names }));
+        return context
+            .out
+            .json(&json!({ "ca": ca, "bundle": bundle, "certificate": certificate, "names": names }));
     }
-    for (what, path) in [("authority", &files.ca), ("bundle", &files.bundle), ("certificate", &files.certificate)] {
+    for (what, path) in
+        [("authority", &files.ca), ("bundle", &files.bundle), ("certificate", &files.certificate)]
+    {
         context.out.line(&format!("{what:12} {}", path.display()))?;
     }
     context.out.line(&format!("{:12} {}", "names", names.join(" ")))

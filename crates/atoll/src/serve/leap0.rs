@@ -1,14 +1,12 @@
 //! Where the Leap0 front is: below its path on every door, and on the own hosts of sandboxes that are code interpreters.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use atoll_front_leap0::{Hosts, Leap0, Options};
 use atoll_model::SandboxId;
-use atoll_proxy::OwnHost;
+use atoll_proxy::{OwnHost, Taken};
 use atoll_service::Service;
-use axum::{Router, body::Body, extract::Request, middleware::Next, response::Response};
+use axum::{Router, body::Body, extract::Request, middleware::Next};
 use tokio_util::sync::CancellationToken;
 
 use super::settings::Settings;
@@ -43,11 +41,7 @@ pub(super) fn mount(fronts: Router, leap0: Leap0) -> Router {
 pub(super) struct OnHost(pub(super) Leap0);
 
 impl OwnHost for OnHost {
-    fn take<'a>(
-        &'a self,
-        sandbox: &'a SandboxId,
-        request: Request<Body>,
-    ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Box<Request<Body>>>> + Send + 'a>> {
+    fn take<'a>(&'a self, sandbox: &'a SandboxId, request: Request<Body>) -> Taken<'a> {
         Box::pin(self.0.on_host(sandbox, request))
     }
 }

@@ -1,12 +1,19 @@
 //! All settings of a server in one place, and how each part is told its share.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::{Path, PathBuf}};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use atoll_model::policy::egress::Floor;
 use atoll_proxy::CertificateFiles;
 
 use super::tls::TlsPort;
-use crate::{cli::serve::{EgressPrivate, Serve}, server::tls_files::TlsFiles};
+use crate::{
+    cli::serve::{EgressPrivate, Serve},
+    server::tls_files::TlsFiles,
+};
 
 /// What the user said, with the defaults filled in.
 #[derive(Debug, Clone)]

@@ -19,9 +19,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Whether a certificate that was named can be used; one that was not named may come later.
 pub(super) fn check(settings: &Settings) -> Result<(), Failure> {
     match &settings.tls {
-        Some(port) if port.is_named => {
-            Tls::open(port.files.clone()).map(|_| ()).map_err(|e| failed("the certificate cannot be used", &e))
-        }
+        Some(port) if port.is_named => Tls::open(port.files.clone())
+            .map(|_| ())
+            .map_err(|e| failed("the certificate cannot be used", &e)),
         Some(_) | None => Ok(()),
     }
 }

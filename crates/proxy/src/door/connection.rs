@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, UPGRADE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -20,16 +20,18 @@ use tower::ServiceExt;
 use super::leftover::{self, Watch};
 use super::strict::Strict;
 use super::{Door, Tls};
-use crate::route::Route;
+use crate::route::{Misrouted, Route};
 
 /// How every HTTP/2 connection begins.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FIRST_READ: usize = 4 << 10;
 
 /// How a connection came.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Arrival {
     pub(crate) peer: Option<SocketAddr>,
+    /// Its address, as apps are told.
+    pub(crate) forwarded: Option<HeaderValue>,
     pub(crate) is_secure: bool,
     /// Through `CONNECT`, inside another one.
     pub(crate) is_inside: bool,
@@ -72,7 +74,7 @@ impl Door {
         let (watch, mut leftovers) = leftover::leftovers();
         let door = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let (door, watch) = (door.clone(), watch.clone());
+            let (door, watch, arrival) = (door.clone(), watch.clone(), arrival.clone());
             async move { Ok::<_, Infallible>(door.answer_http1(request, &watch, arrival).await) }
         });
         let io = TokioIo::new(Strict::new(stream, first));
@@ -98,7 +100,7 @@ impl Door {
     async fn http2<I: Stream>(&self, stream: I, arrival: Arrival) {
         let door = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let door = door.clone();
+            let (door, arrival) = (door.clone(), arrival.clone());
             async move { Ok::<_, Infallible>(door.answer(request.map(Body::new), arrival).await) }
         });
         let connection = self.0.http2.serve_connection(TokioIo::new(stream), service);
@@ -143,7 +145,14 @@ impl Door {
     async fn answer(&self, mut request: Request<Body>, arrival: Arrival) -> Response<Body> {
         match self.0.proxy.route(&request) {
             Route::Preview(preview) => self.0.proxy.serve(preview, request, arrival).await,
-            Route::Refused(why) => self.0.proxy.refuse(why),
+            Route::Refused(why) => {
+                let mut response = self.0.proxy.refuse(why);
+                // Who cannot say whom it asks is not asked for more.
+                if why == Misrouted::BadHost && request.version() != Version::HTTP_2 {
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                response
+            }
             Route::Elsewhere => {
                 if let Some(peer) = arrival.peer {
                     request.extensions_mut().insert(ConnectInfo(peer));
