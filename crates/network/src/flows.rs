@@ -112,16 +112,15 @@ impl Flows {
         let asked: HashMap<Ipv4Addr, Who> = self.who.lock().unwrap_or_else(PoisonError::into_inner).clone();
         book.read()?;
         let records = book.tell(&asked);
-        // Forgotten only if nobody was admitted with this address meanwhile.
         let gone = |address: &Ipv4Addr| asked.get(address).is_some_and(|who| who.leaves);
-        book.seen.retain(|destination, _| !gone(&destination.sandbox));
-        if asked.values().any(|who| who.leaves) {
-            forget(&mut book.socket, |address| gone(&address))?;
+        // What cannot be forgotten now is so after the next reading; what was told is told.
+        if asked.values().any(|who| who.leaves) && forget(&mut book.socket, |address| gone(&address)).is_ok()
+        {
+            book.seen.retain(|destination, _| !gone(&destination.sandbox));
+            // Unless somebody was admitted with this address meanwhile.
+            let mut who = self.who.lock().unwrap_or_else(PoisonError::into_inner);
+            who.retain(|address, who| !(who.leaves && gone(address)));
         }
-        self.who
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|address, who| !(who.leaves && gone(address)));
         Ok(records)
     }
 }

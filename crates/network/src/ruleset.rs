@@ -180,6 +180,7 @@ fn chains(limit: FlowLimit) -> String {
     };
     let (record_sent, record_got) = (record(SENT, "ip saddr . ip daddr", "th dport", ""), record_back());
     let record_refused = record(REFUSED, "ip saddr . ip daddr", "th dport", " . meta mark");
+    // What the router refuses to itself is told over its loopback.
     // Private ranges are reached where a policy names them; the router's own sockets are the gate's, and it has looked.
     let (unreached, nobody) = (elements(&never(Ranges4::default())), elements(&never(Ranges4::all())));
     format!(
@@ -189,13 +190,14 @@ fn chains(limit: FlowLimit) -> String {
   chain guard {{
     iifname "{UPLINK}" meta nfproto ipv4 accept
     iifname . ip saddr @{OWN} accept
+    iifname "lo" ip protocol icmp accept
   }}
   chain names {{
     iifname != "{UPLINK}" meta l4proto tcp ip saddr . ip daddr @{FRESH} dnat ip to {GATEWAY}:{GATE_PORT}
   }}
   chain input {{
-    iifname "{UPLINK}" ct state established,related accept
-    iifname "{UPLINK}" drop
+    iifname {{ "{UPLINK}", "lo" }} ct state established,related accept
+    iifname {{ "{UPLINK}", "lo" }} drop
     iifname @{OPEN} goto local
     iifname @{NAMED} goto local
     {closed}

@@ -62,7 +62,9 @@ fn the_host_is_not_reachable_even_if_every_rule_in_the_router_is_lost() {
         // The gate speaks from here, and only to the internet.
         assert!(ask(INTERNET, TCP_PORT).is_ok());
         for address in [block.host_address(), HOST_WAN, crate::world::FORBIDDEN[3]] {
+            let started_at = std::time::Instant::now();
             assert!(ask(address, HOST_PORT).is_err(), "{address}");
+            assert!(started_at.elapsed() < crate::world::QUICK, "{address} was silent");
         }
         assert!(std::process::Command::new("nft").args(["flush", "ruleset"]).status().unwrap().success());
         // What the host forwards still passes, so that the way is open and only the host's own table stands.
