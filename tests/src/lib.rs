@@ -22,6 +22,7 @@ pub mod criu;
 pub mod eye;
 pub mod flow;
 pub mod ground;
+pub mod inside;
 pub mod internet;
 pub mod keeper;
 pub mod leaks;

@@ -267,11 +267,13 @@ fn script(id: &str, execute: &Execute) -> String {
         env.push_str(&format!("{name}={} ", quoted(value)));
     }
     let code = quoted(&execute.code);
-    format!(
-        "trap : INT; __atoll_n=$((__atoll_n+1)); printf '\\036{id} s %d\\036' \"$__atoll_n\"; \
-         {env}command eval {code} </dev/null; \
-         printf '\\036{id} e %d\\036' \"$?\"; printf '\\036{id} e\\036' >&2\n"
-    )
+    // Lines of their own: after a mistake in the code some shells forget the rest of its line.
+    [
+        format!("trap : INT; __atoll_n=$((__atoll_n+1)); printf '\\036{id} s %d\\036' \"$__atoll_n\""),
+        format!("{env}command eval {code} </dev/null"),
+        format!("printf '\\036{id} e %d\\036' \"$?\"; printf '\\036{id} e\\036' >&2\n"),
+    ]
+    .join("\n")
 }
 
 /// As one word of a shell, whatever it holds.

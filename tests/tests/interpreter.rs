@@ -1,0 +1,305 @@
+//! The code interpreter in real sandboxes: state, rich results, charts, interrupts, deadlines, other languages, missing tools.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::{Duration, Instant};
+
+use atoll_model::Code;
+use atoll_tests::inside::agent;
+use atoll_tests::{Options, Value, World, json, run, run_with, until};
+use atoll_toolbox::{
+    Context, Execute, ExecutionEvent as E, Interpreter, Language, NewContext, Rich, Toolbox, ToolboxError,
+};
+
+/// All that an execution told.
+#[derive(Debug, Default)]
+struct Ran {
+    count: u64,
+    stdout: String,
+    stderr: String,
+    results: Vec<Rich>,
+    error: Option<(String, String)>,
+    timed_out: bool,
+    ended: bool,
+}
+
+impl Ran {
+    fn text(&self) -> &str {
+        let main = self.results.iter().find(|rich| rich.is_main);
+        main.unwrap_or_else(|| panic!("a value: {self:?}")).text.as_deref().unwrap()
+    }
+
+    fn error(&self) -> &str {
+        &self.error.as_ref().unwrap_or_else(|| panic!("an error: {self:?}")).0
+    }
+}
+
+async fn execute(interpreter: &Interpreter<'_>, context: &Context, execute: Execute) -> Ran {
+    let mut execution = interpreter.execute(context, execute).await.unwrap();
+    let mut ran = Ran::default();
+    let patience = Duration::from_secs(90);
+    while let Some(event) = tokio::time::timeout(patience, execution.next()).await.expect("no event") {
+        match event.unwrap() {
+            E::Started { count } => ran.count = count,
+            E::Stdout(text) => ran.stdout += &text,
+            E::Stderr(text) => ran.stderr += &text,
+            E::Result(rich) => ran.results.push(*rich),
+            E::Error { name, value, .. } => ran.error = Some((name, value)),
+            E::TimedOut => ran.timed_out = true,
+            E::Dropped(bytes) => panic!("{bytes} bytes were lost"),
+            E::End => ran.ended = true,
+        }
+    }
+    assert!(ran.ended, "{ran:?}");
+    ran
+}
+
+async fn code(interpreter: &Interpreter<'_>, context: &Context, code: &str) -> Ran {
+    execute(interpreter, context, Execute { code: code.into(), ..Default::default() }).await
+}
+
+fn in_language(language: Language) -> NewContext {
+    NewContext { language, cwd: None }
+}
+
+/// With the template that has a kernel.
+fn with_kernel(body: impl AsyncFnOnce(&World, Toolbox, String) + Send) {
+    let options = Options { template: "code-interpreter-slim", ..Options::default() };
+    run_with(options, async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({ "memory_mib": 2048 })).await;
+        body(w, Toolbox::new(agent(w, &id)), id).await;
+    });
+}
+
+#[test]
+fn python_keeps_its_state_and_tells_everything() {
+    with_kernel(async |_, toolbox, _| {
+        let interpreter = toolbox.interpreter();
+        let context = interpreter.create_context(&in_language(Language::Python)).await.unwrap();
+        let ran =
+            code(&interpreter, &context, "x = 41\nprint('hällo')\nimport sys; print('oh', file=sys.stderr)")
+                .await;
+        assert_eq!((ran.count, ran.stdout.as_str(), ran.stderr.as_str()), (1, "hällo\n", "oh\n"));
+        let ran = code(&interpreter, &context, "x + 1").await;
+        assert_eq!((ran.count, ran.text()), (2, "42"));
+        let ran = code(&interpreter, &context, "def f(): return 1/0\nf()").await;
+        assert_eq!(ran.error.unwrap(), ("ZeroDivisionError".to_owned(), "division by zero".to_owned()));
+        let ran = code(&interpreter, &context, "import os; os.system('echo child'); os.getcwd()").await;
+        assert_eq!((ran.stdout.as_str(), ran.text()), ("child\n", "'/home/user'"));
+        let env = [("ONLY_NOW".to_owned(), "yes".to_owned())].into();
+        let ran = execute(
+            &interpreter,
+            &context,
+            Execute { code: "os.environ['ONLY_NOW']".into(), env, timeout: None },
+        );
+        assert_eq!(ran.await.text(), "'yes'");
+        assert_eq!(code(&interpreter, &context, "'ONLY_NOW' in os.environ").await.text(), "False");
+        let ran = code(&interpreter, &context, "print('x' * 3_000_000)").await;
+        assert_eq!(ran.stdout.len(), 3_000_001, "nothing of much output is lost");
+
+        let other = NewContext { language: Language::Python, cwd: Some("/tmp".into()) };
+        let other = interpreter.create_context(&other).await.unwrap();
+        let ran = code(&interpreter, &other, "import os; os.getcwd(), 'x' in globals()").await;
+        assert_eq!(ran.text(), "('/tmp', False)", "contexts do not see each other");
+        let ids: Vec<String> = interpreter.contexts().await.unwrap().into_iter().map(|c| c.id).collect();
+        assert_eq!(ids, [context.id.clone(), other.id.clone()]);
+        interpreter.delete_context(&other.id).await.unwrap();
+        assert!(matches!(interpreter.context(&other.id).await, Err(ToolboxError::NotFound(_))));
+        let again = interpreter.restart(&context.id).await.unwrap();
+        assert_eq!(
+            (again.id.as_str(), code(&interpreter, &again, "x").await.error()),
+            (context.id.as_str(), "NameError")
+        );
+    });
+}
+
+#[test]
+fn results_are_rich_and_charts_are_told_as_data() {
+    with_kernel(async |_, toolbox, _| {
+        let interpreter = toolbox.interpreter();
+        let context = interpreter.default_context(Language::Python).await.unwrap();
+        let shown = "from IPython.display import *\ndisplay(HTML('<b>'), Markdown('*m*'), Latex('$x$'), JSON({'a': 1}), \
+                     SVG('<svg xmlns=\"http://www.w3.org/2000/svg\"/>'), Javascript('1'))";
+        let ran = code(&interpreter, &context, shown).await;
+        let find = |take: fn(&Rich) -> bool| ran.results.iter().any(take);
+        assert!(find(|r| r.html.as_deref() == Some("<b>")) && find(|r| r.markdown.as_deref() == Some("*m*")));
+        assert!(find(|r| r.latex.is_some()) && find(|r| r.json == Some(json!({"a": 1}))));
+        assert!(find(|r| r.svg.is_some()) && find(|r| r.javascript.is_some()), "{ran:?}");
+
+        let chart = async |body: &str| -> Value {
+            let whole = format!("import matplotlib.pyplot as plt\n{body}\nplt.show()");
+            let mut ran = code(&interpreter, &context, &whole).await;
+            assert!(ran.error.is_none() && ran.results.len() == 1, "{ran:?}");
+            let rich = ran.results.remove(0);
+            assert!(rich.png.unwrap().starts_with("iVBOR"), "a picture too");
+            rich.chart.unwrap_or_else(|| panic!("a chart of {body}"))
+        };
+        let line =
+            chart("plt.plot([1, 2, 3], [4, 5, 6], label='a'); plt.title('T'); plt.xlabel('Time (s)')").await;
+        assert_eq!(
+            (&line["type"], &line["title"], &line["x_label"], &line["x_unit"]),
+            (&json!("line"), &json!("T"), &json!("Time (s)"), &json!("s"))
+        );
+        assert_eq!(line["elements"], json!([{"label": "a", "points": [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]}]));
+        assert_eq!((&line["x_scale"], line["x_ticks"].is_array()), (&json!("linear"), true));
+        let scatter = chart("plt.scatter([1, 2], [3, 4]); plt.yscale('log')").await;
+        assert_eq!((&scatter["type"], &scatter["y_scale"]), (&json!("scatter"), &json!("log")));
+        let bar = chart("plt.bar(['a', 'b'], [1, 2])").await;
+        let values: Vec<_> =
+            bar["elements"].as_array().unwrap().iter().map(|e| (&e["label"], &e["value"])).collect();
+        assert_eq!(values, [(&json!("a"), &json!(1)), (&json!("b"), &json!(2))]);
+        let pie = chart("plt.pie([1, 3], labels=['p', 'q'])").await;
+        assert_eq!((&pie["type"], &pie["elements"][0]["label"]), (&json!("pie"), &json!("p")));
+        assert!((pie["elements"][1]["angle"].as_f64().unwrap() - 270.0).abs() < 0.01);
+        let boxes = chart("plt.boxplot([[1, 2, 3, 4, 50], [2, 3, 4]])").await;
+        assert_eq!(
+            boxes["elements"][0],
+            json!({"label": "1", "min": 1.0, "first_quartile": 2.0, "median": 3.0, "third_quartile": 4.0, "max": 4.0, "outliers": [50.0]})
+        );
+        let both = chart(
+            "f, (a, b) = plt.subplots(1, 2); a.plot(['x', 'y'], [1, 2]); b.bar([1], [2]); f.suptitle('S')",
+        )
+        .await;
+        assert_eq!((&both["type"], &both["title"]), (&json!("superchart"), &json!("S")));
+        assert_eq!(both["elements"][0]["x_scale"], json!("categorical"));
+        let days =
+            chart("import datetime as d; plt.plot([d.date(2024, 1, 1), d.date(2024, 1, 2)], [1, 2])").await;
+        assert!(days["elements"][0]["points"][0][0].as_str().unwrap().starts_with("2024-01-01"));
+    });
+}
+
+#[test]
+fn python_can_be_interrupted_runs_out_of_time_and_comes_back_from_death() {
+    with_kernel(async |_, toolbox, _| {
+        let interpreter = toolbox.interpreter();
+        let context = interpreter.create_context(&in_language(Language::Python)).await.unwrap();
+        code(&interpreter, &context, "kept = 1").await;
+        let began = Instant::now();
+        let slow = Execute {
+            code: "import time\nwhile True: time.sleep(0.1)".into(),
+            timeout: Some(Duration::from_millis(500)),
+            ..Default::default()
+        };
+        let ran = execute(&interpreter, &context, slow).await;
+        assert!(
+            ran.timed_out && ran.error() == "KeyboardInterrupt" && began.elapsed() < Duration::from_secs(20)
+        );
+        assert_eq!(code(&interpreter, &context, "kept").await.text(), "1", "an interrupt loses nothing");
+        // Whoever goes away does not leave the kernel busy.
+        let forever = Execute { code: "while True: pass".into(), ..Default::default() };
+        let mut left = interpreter.execute(&context, forever).await.unwrap();
+        assert_eq!(left.next().await.unwrap().unwrap(), E::Started { count: 4 });
+        drop(left);
+        assert_eq!(code(&interpreter, &context, "kept + 1").await.text(), "2");
+        let died = code(&interpreter, &context, "import os; os._exit(3)").await;
+        assert_eq!(died.error(), "KernelDied");
+        let fresh = code(&interpreter, &context, "'kept' in globals()").await;
+        assert_eq!((fresh.text(), fresh.count), ("False", 1), "a fresh kernel took its place");
+        assert_eq!(code(&interpreter, &context, "input()").await.error(), "StdinNotImplementedError");
+        // Two at once wait for each other.
+        let (a, b) = tokio::join!(
+            code(&interpreter, &context, "import time; time.sleep(0.3); print('a'); 1"),
+            code(&interpreter, &context, "print('b'); 2"),
+        );
+        assert_eq!((a.stdout.as_str(), a.text(), b.stdout.as_str(), b.text()), ("a\n", "1", "b\n", "2"));
+    });
+}
+
+#[test]
+fn a_context_lives_through_a_crash_of_the_server_and_a_pause() {
+    with_kernel(async |w, toolbox, id| {
+        let interpreter = toolbox.interpreter();
+        let context = interpreter.default_context(Language::Python).await.unwrap();
+        code(&interpreter, &context, "kept = 'yes'").await;
+        w.crash_server().await;
+        let client = w.admin();
+        client.post(&format!("/v1/sandboxes/{id}/pause"), json!({})).await.ok();
+        client.post(&format!("/v1/sandboxes/{id}/resume"), json!({})).await.ok();
+        let toolbox = Toolbox::new(agent(w, &id));
+        let interpreter = toolbox.interpreter();
+        let again = interpreter.default_context(Language::Python).await.unwrap();
+        assert_eq!(again.id, context.id);
+        assert_eq!(code(&interpreter, &again, "kept").await.text(), "'yes'");
+    });
+}
+
+#[test]
+fn javascript_and_bash_keep_their_state_too() {
+    run_with(Options::debian(), async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let toolbox = Toolbox::new(agent(w, &id));
+        let interpreter = toolbox.interpreter();
+        let js = interpreter.create_context(&in_language(Language::JavaScript)).await.unwrap();
+        let ran = code(&interpreter, &js, "const a = 5; console.log('hi'); console.error('oh'); a * 2").await;
+        assert_eq!(
+            (ran.count, ran.stdout.as_str(), ran.stderr.as_str(), ran.text()),
+            (1, "hi\n", "oh\n", "10")
+        );
+        assert_eq!(code(&interpreter, &js, "await Promise.resolve(a + 1)").await.text(), "6");
+        let failed = code(&interpreter, &js, "throw new TypeError('no')").await;
+        assert_eq!(failed.error.unwrap(), ("TypeError".to_owned(), "no".to_owned()));
+        for endless in ["while (true) {}", "await new Promise(() => {})"] {
+            let timeout = Some(Duration::from_millis(400));
+            let ran =
+                execute(&interpreter, &js, Execute { code: endless.into(), timeout, ..Default::default() })
+                    .await;
+            assert!(ran.timed_out && ran.error.is_some(), "{endless}: {ran:?}");
+        }
+        assert_eq!(code(&interpreter, &js, "a").await.text(), "5", "interrupts lose nothing");
+        let dead = code(&interpreter, &js, "process.exit(3)").await;
+        assert_eq!(dead.error(), "ContextDied");
+
+        let sh = interpreter.create_context(&in_language(Language::Bash)).await.unwrap();
+        let ran = code(&interpreter, &sh, "x=1; cd /tmp; echo \"it's $x\"; echo oh >&2").await;
+        assert_eq!((ran.count, ran.stdout.as_str(), ran.stderr.as_str()), (1, "it's 1\n", "oh\n"));
+        let env = [("E".to_owned(), "a 'b'".to_owned())].into();
+        let ran =
+            execute(&interpreter, &sh, Execute { code: "pwd; echo $x $E".into(), env, timeout: None }).await;
+        assert_eq!((ran.count, ran.stdout.as_str()), (2, "/tmp\n1 a 'b'\n"));
+        let ran = code(&interpreter, &sh, "cat; echo \"[$E]\"; false").await;
+        assert_eq!((ran.stdout.as_str(), ran.error.clone().unwrap().1.as_str()), ("[]\n", "1"), "{ran:?}");
+        assert_eq!(code(&interpreter, &sh, "if then").await.error(), "ExitCode", "a mistake is survived");
+        let timeout = Some(Duration::from_millis(400));
+        let ran =
+            execute(&interpreter, &sh, Execute { code: "sleep 60".into(), timeout, ..Default::default() })
+                .await;
+        assert!(ran.timed_out, "{ran:?}");
+        assert_eq!(code(&interpreter, &sh, "echo $x").await.stdout, "1\n");
+        interpreter.delete_context(&sh.id).await.unwrap();
+        until("nothing of it runs", async || interpreter.contexts().await.unwrap().is_empty().then_some(()))
+            .await;
+    });
+}
+
+#[test]
+fn a_sandbox_without_a_kernel_says_what_is_missing() {
+    run_with(Options::debian(), async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let toolbox = Toolbox::new(agent(w, &id));
+        let missing = toolbox.interpreter().create_context(&in_language(Language::Python)).await.unwrap_err();
+        assert_eq!(missing.code(), Code::ToolMissing, "{missing}");
+        assert!(missing.hint().unwrap().contains("code-interpreter"));
+        let typed =
+            toolbox.interpreter().create_context(&in_language(Language::TypeScript)).await.unwrap_err();
+        assert_eq!(typed.code(), Code::ToolMissing, "{typed}");
+        assert!(toolbox.interpreter().contexts().await.unwrap().is_empty());
+    });
+}
+
+#[test]
+fn a_sandbox_without_anything_still_has_a_shell() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let toolbox = Toolbox::new(agent(w, &id));
+        let interpreter = toolbox.interpreter();
+        let missing = interpreter.create_context(&in_language(Language::JavaScript)).await.unwrap_err();
+        assert_eq!(missing.code(), Code::ToolMissing);
+        let sh = interpreter.default_context(Language::Bash).await.unwrap();
+        assert_eq!(code(&interpreter, &sh, "y=2; if then").await.error(), "ExitCode");
+        assert_eq!(code(&interpreter, &sh, "echo $((40+2))").await.stdout, "42\n");
+    });
+}
