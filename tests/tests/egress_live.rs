@@ -227,7 +227,7 @@ fn a_claim_from_the_pool_has_its_policy_before_its_first_packet() {
         let client = w.tenant("acme").await;
         // The first thing that runs is an attack; the network is there when it runs, and so is the policy.
         for round in 0..5 {
-            let attack = "import socket, time\nend = time.time() + 1.5\nwhile time.time() < end:\n    for t in ('198.51.100.66', '10.1.2.3'):\n        try: socket.create_connection((t, 80), 0.2)\n        except OSError: pass\n    try: socket.getaddrinfo('evil.test', 80)\n    except OSError: pass\n";
+            let attack = "import socket, time\nend = time.time() + 1.5\nwhile time.time() < end:\n    for t in ('198.51.100.66', '10.1.2.3'):\n        try: socket.create_connection((t, 80), 0.2)\n        except OSError: pass\n    try: socket.getaddrinfo('evil.test', 80)\n    except OSError: pass\n    time.sleep(0.05)\n";
             let spec = json!({ "command": ["python3", "-c", attack], "network": policy(json!(["good.test"]), json!([])) });
             let id = client.create(spec).await;
             only_good(w, &client, &id, &format!("claim {round}")).await;

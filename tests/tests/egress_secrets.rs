@@ -189,12 +189,10 @@ fn memory_holds(pid: i32, text: &str) -> bool {
         let Some((from, to)) = range.split_once('-') else { return false };
         let (from, to) = (u64::from_str_radix(from, 16).unwrap(), u64::from_str_radix(to, 16).unwrap());
         let mut bytes = vec![0; usize::try_from((to - from).min(64 << 20)).unwrap()];
-        memory.read_at(&mut bytes, from).is_ok_and(|length| contains(&bytes[..length], text.as_bytes()))
+        memory
+            .read_at(&mut bytes, from)
+            .is_ok_and(|length| memchr::memmem::find(&bytes[..length], text.as_bytes()).is_some())
     })
-}
-
-fn contains(bytes: &[u8], text: &[u8]) -> bool {
-    bytes.windows(text.len()).any(|window| window == text)
 }
 
 /// Files below a folder that hold a text.
@@ -212,7 +210,7 @@ fn n16_the_key_is_nowhere_inside_and_in_no_log_answer_or_file() {
         assert_eq!(client.sh(&id, "curl -sS https://api.good.test/used").await.text(), GREETING);
         assert!(holds_secret(&seen(&w.internet, "/used")), "the control");
         let inside = format!(
-            "grep -rlsaF {SECRET} / --exclude-dir=proc --exclude-dir=sys 2>/dev/null; grep -lsaF {SECRET} /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | grep -v self; env | grep -F {SECRET}; true"
+            "grep -rlsaF {SECRET} /etc /home /root /run /tmp /usr/local /var /.atoll 2>/dev/null; grep -lsaF {SECRET} /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | grep -v self; env | grep -F {SECRET}; true"
         );
         // The line itself holds it, and so does the shell that runs it.
         let found =
