@@ -215,7 +215,7 @@ fn a_context_lives_through_a_crash_of_the_server_and_a_pause() {
         w.crash_server().await;
         let client = w.admin();
         client.post(&format!("/v1/sandboxes/{id}/pause"), json!({})).await.ok();
-        client.post(&format!("/v1/sandboxes/{id}/resume"), json!({})).await.ok();
+        client.act(&id, "resume").await.ok();
         let toolbox = Toolbox::new(agent(w, &id));
         let interpreter = toolbox.interpreter();
         let again = interpreter.default_context(Language::Python).await.unwrap();

@@ -359,7 +359,10 @@ impl Decoder {
     /// Both streams say when they are at their end; the execution ends with the later one.
     fn finish(&mut self, into: &mut VecDeque<ExecutionEvent>) {
         let Self::Shell { out, err, code } = self else { return };
-        let (true, true, Some(code)) = (out.ended, err.ended, code.take()) else { return };
+        if !(out.ended && err.ended) {
+            return;
+        }
+        let Some(code) = code.take() else { return };
         if code != 0 {
             let value = code.to_string();
             into.push_back(ExecutionEvent::Error {

@@ -6,7 +6,7 @@ use atoll_agentapi::{AgentError, ProcessEvent, ProcessStream, RpcCode, StartProc
 use serde_json::json;
 
 use super::wire::{Lines, Told};
-use super::{Context, Interpreter, Language, NewContext, SIGKILL, tag};
+use super::{Context, Interpreter, LEAVE, Language, NewContext, SIGKILL, tag};
 use crate::ToolboxError;
 use crate::error::said;
 
@@ -76,8 +76,10 @@ impl Interpreter<'_> {
             Err(ToolboxError::TimedOut { what: "the start of a context", limit: READY_LIMIT })
         });
         if let Err(error) = ready {
-            // Half a context is none.
+            // Half a context is none; when it is told so, it is gone.
             let _ = agent.signal(started.pid, SIGKILL).await;
+            let gone = async { while let Some(Ok(_)) = stream.next().await {} };
+            let _ = tokio::time::timeout(LEAVE, gone).await;
             return Err(error);
         }
         self.context(id).await
