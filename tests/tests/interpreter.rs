@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use atoll_model::Code;
+use atoll_tests::criu;
 use atoll_tests::inside::agent;
 use atoll_tests::{Options, Value, World, json, run, run_with, until};
 use atoll_toolbox::{
@@ -214,13 +215,19 @@ fn a_context_lives_through_a_crash_of_the_server_and_a_pause() {
         code(&interpreter, &context, "kept = 'yes'").await;
         w.crash_server().await;
         let client = w.admin();
-        client.post(&format!("/v1/sandboxes/{id}/pause"), json!({})).await.ok();
-        client.act(&id, "resume").await.ok();
-        let toolbox = Toolbox::new(agent(w, &id));
-        let interpreter = toolbox.interpreter();
-        let again = interpreter.default_context(Language::Python).await.unwrap();
-        assert_eq!(again.id, context.id);
-        assert_eq!(code(&interpreter, &again, "kept").await.text(), "'yes'");
+        let memories = if criu::at_hand().is_some() { &["live", "disk"][..] } else { &["live"] };
+        for memory in memories {
+            client.post(&format!("/v1/sandboxes/{id}/pause"), json!({ "memory": memory })).await.ok();
+            client.act(&id, "resume").await.ok();
+            let toolbox = Toolbox::new(agent(w, &id));
+            let interpreter = toolbox.interpreter();
+            let again = interpreter.default_context(Language::Python).await.unwrap();
+            assert_eq!(
+                (again.id.as_str(), again.created_at_ms),
+                (context.id.as_str(), context.created_at_ms)
+            );
+            assert_eq!(code(&interpreter, &again, "kept").await.text(), "'yes'", "memory {memory}");
+        }
     });
 }
 

@@ -130,7 +130,7 @@ impl<'a> Interpreter<'a> {
     pub async fn contexts(&self) -> Result<Vec<Context>, ToolboxError> {
         let processes = self.toolbox.agent.list().await.map_err(ToolboxError::process)?;
         let mut found: Vec<Context> = processes.into_iter().filter_map(context_of).collect();
-        found.sort_by(|a, b| (a.created_at_ms, a.pid).cmp(&(b.created_at_ms, b.pid)));
+        found.sort_by_key(|context| (context.created_at_ms, context.pid));
         // Of two that were made for the same name at once, the older is the one.
         let mut known = std::collections::BTreeSet::new();
         found.retain(|context| known.insert(context.id.clone()));
