@@ -43,7 +43,7 @@ else:
 #[test]
 fn rates_hold_within_a_fifth_both_ways_directly_and_through_the_gate() {
     run(async |w| {
-        let client = w.tenant("acme").await;
+        let client = &w.tenant("acme").await;
         let policy = json!({
             "mode": "custom", "allow_domains": ["good.test"], "allow_cidrs": [format!("{OTHER}/32")],
             "limits": { "up_bytes_per_s": LIMIT, "down_bytes_per_s": LIMIT },
@@ -53,26 +53,26 @@ fn rates_hold_within_a_fifth_both_ways_directly_and_through_the_gate() {
             let ran = client.exec(id, json!({ "argv": argv, "timeout_s": 40 })).await;
             ran.text().parse::<f64>().unwrap()
         };
-        let free = guarded(w, &client, json!({ "mode": "custom", "allow_domains": ["good.test"] })).await;
+        let free = guarded(w, client, json!({ "mode": "custom", "allow_domains": ["good.test"] })).await;
         let control = measure(&free, "down", "https://good.test").await;
         assert!(control > RATE * 5.0, "the control: {control}");
-        let mut all = Vec::new();
-        for (way, url) in [
-            ("down", "https://good.test".to_owned()),
-            ("up", "https://good.test".to_owned()),
-            ("down", format!("http://{OTHER}")),
-            ("up", format!("http://{OTHER}")),
-        ] {
-            let id = guarded(w, &client, policy.clone()).await;
-            let measured = async { measure(&id, way, &url).await };
-            all.push((way, url.clone(), measured.await));
-            client.remove(&id).await;
-        }
+        // Four sandboxes at once, each with its own limit.
+        let direct = format!("http://{OTHER}");
+        let ways =
+            [("down", "https://good.test"), ("up", "https://good.test"), ("down", &direct), ("up", &direct)];
+        let measured = ways.map(|(way, url)| {
+            let (policy, measure) = (policy.clone(), &measure);
+            async move {
+                let id = guarded(w, client, policy).await;
+                (way, url, measure(&id, way, url).await)
+            }
+        });
+        let all = futures::future::join_all(measured).await;
         for (way, url, rate) in &all {
             assert!((RATE * 0.8..RATE * 1.2).contains(rate), "{way} {url}: {rate} of {RATE}: {all:?}");
         }
         // A limit can be set and taken away while it runs.
-        let id = guarded(w, &client, policy).await;
+        let id = guarded(w, client, policy).await;
         let path = format!("/v1/sandboxes/{id}");
         client
             .patch(&path, json!({ "network": { "mode": "custom", "allow_domains": ["good.test"] } }))

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use atoll_tests::internet::OTHER;
 use atoll_tests::{Client, Options, World, ground, json, proc, run_with, until};
+use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -70,14 +71,14 @@ fn n01_nothing_in_a_request_names_a_target_that_is_not_a_sandbox_of_ours() {
         let other = w.tenant("other").await;
         let (id, foreign) = (app(&client, "mine", "keeps").await, app(&other, "theirs", "keeps").await);
         let key = client.key();
-        let ask = async |line: &str, host: &str, more: &str| {
-            raw(&format!(
+        let ask = |line: &str, host: &str, more: String| {
+            let text = format!(
                 "{line} HTTP/1.1\r\nHost: {host}\r\nX-Api-Key: {key}\r\n{more}Connection: close\r\n\r\n"
-            ))
-            .await
+            );
+            async move { raw(&text).await }
         };
         let mine = format!("8080-{id}.localhost");
-        assert!(ask("GET /", &mine, "").await.ends_with("I am mine"), "the control");
+        assert!(ask("GET /", &mine, String::new()).await.ends_with("I am mine"), "the control");
         // The host reaches all of these, and the proxy runs on the host.
         let reached = reqwest::get("http://169.254.169.254/").await.unwrap().status();
         assert_eq!(reached, 200, "the control");
@@ -116,7 +117,7 @@ fn n01_nothing_in_a_request_names_a_target_that_is_not_a_sandbox_of_ours() {
         ];
         for target in targets {
             // As the host, as the URL, behind the usual forms, and as a tunnel.
-            for (line, host) in [
+            let forms = [
                 ("GET /".to_owned(), target.to_owned()),
                 (format!("GET http://{target}/"), mine.clone()),
                 (format!("GET http://{target}/"), target.to_owned()),
@@ -126,20 +127,21 @@ fn n01_nothing_in_a_request_names_a_target_that_is_not_a_sandbox_of_ours() {
                 (format!("GET //{target}/"), "localhost".to_owned()),
                 (format!("CONNECT {target}"), target.to_owned()),
                 (format!("CONNECT {target}:80"), mine.clone()),
-            ] {
-                let answer = ask(&line, &host, "").await;
+            ];
+            let answers = join_all(forms.iter().map(|(line, host)| ask(line, host, String::new()))).await;
+            for ((line, host), answer) in forms.iter().zip(answers) {
                 let is_served = answer.contains("hello from the internet") || answer.contains("I am ");
                 let is_tunnel = line.starts_with("CONNECT") && answer.contains(" 200 ");
                 assert!(!is_served && !is_tunnel, "{line} {host}: {answer}");
             }
-            for header in headers {
-                let answer = ask("GET /", &mine, &format!("{header}: {target}\r\n")).await;
+            let named = headers.iter().map(|header| ask("GET /", &mine, format!("{header}: {target}\r\n")));
+            for (header, answer) in headers.iter().zip(join_all(named).await) {
                 assert!(answer.ends_with("I am mine"), "{header}: {target}: {answer}");
             }
         }
         // Nor another's sandbox, whatever says so.
         for header in headers {
-            let answer = ask("GET /", &mine, &format!("{header}: 8080-{foreign}.localhost\r\n")).await;
+            let answer = ask("GET /", &mine, format!("{header}: 8080-{foreign}.localhost\r\n")).await;
             assert!(answer.ends_with("I am mine"), "{header}: {answer}");
         }
         for host in [
@@ -147,10 +149,11 @@ fn n01_nothing_in_a_request_names_a_target_that_is_not_a_sandbox_of_ours() {
             format!("8080-{foreign}.LOCALHOST:7070"),
             format!("{foreign}.localhost"),
         ] {
-            let answer = ask("GET /", &host, "").await;
+            let answer = ask("GET /", &host, String::new()).await;
             assert!(answer.starts_with("HTTP/1.1 404"), "{host}: {answer}");
         }
-        let smuggled = ask(&format!("GET /p/{id}/8080/../../../p/{foreign}/8080/"), "localhost", "").await;
+        let smuggled =
+            ask(&format!("GET /p/{id}/8080/../../../p/{foreign}/8080/"), "localhost", String::new()).await;
         assert!(!smuggled.contains("theirs"), "{smuggled}");
         assert_eq!(other.sh(&foreign, "cat /tmp/seen 2>/dev/null | wc -l").await.text(), "0");
         w.internet.unharmed("targets in requests");

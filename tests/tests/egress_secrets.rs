@@ -195,9 +195,13 @@ fn memory_holds(pid: i32, text: &str) -> bool {
     })
 }
 
-/// Files below a folder that hold a text.
+/// Files below a folder that hold a text; the pool is read as it is mounted.
 fn files_with(folder: &std::path::Path, text: &str) -> Vec<String> {
-    let found = std::process::Command::new("grep").args(["-rlsaF", text]).arg(folder).output().unwrap();
+    let found = std::process::Command::new("grep")
+        .args(["-rlsaF", "--exclude=pool.btrfs", text])
+        .arg(folder)
+        .output()
+        .unwrap();
     String::from_utf8_lossy(&found.stdout).lines().map(str::to_owned).collect()
 }
 
