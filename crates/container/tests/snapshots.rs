@@ -530,3 +530,32 @@ fn processes_come_along_into_a_fork_and_back_by_a_rollback() {
         world
     });
 }
+
+#[test]
+fn a_snapshot_whose_caller_went_away_leaves_nothing_however_early_it_is_removed() {
+    in_world(plain, |world| async {
+        let spec = world.spec();
+        let booted = world.create(&spec).await;
+        for round in 0..40u64 {
+            let id = snapshot_id();
+            let place = target(&spec);
+            let taking = world.engine.snapshot(&place, &id, round % 4 == 3);
+            // As the service does it when the name is taken: gone, and removed, perhaps before anything is there.
+            let late = tokio::time::timeout(Duration::from_micros(round * 50), taking).await;
+            world.engine.remove_snapshot(&id).await.unwrap();
+            drop(late);
+        }
+        // The next in turn waits until all of them came to their end.
+        world.engine.pause(&target(&spec)).await.unwrap();
+        world.engine.resume(&target(&spec)).await.unwrap();
+        world.engine.settle(Duration::from_secs(20)).await.unwrap();
+        let begun = std::time::Instant::now();
+        while !in_pool(&world, "snapshots").is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", in_pool(&world, "snapshots"));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(world.said(&spec, &booted, "echo runs").await, "runs");
+        world.destroy(&spec).await;
+        world
+    });
+}

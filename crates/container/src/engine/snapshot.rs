@@ -62,7 +62,7 @@ impl Inner {
         true
     }
 
-    /// As a task of its own: a caller that goes away must not leave a frozen sandbox.
+    /// As a task of its own: a caller that goes away must not leave a frozen sandbox, nor a snapshot that nobody knows.
     pub(super) async fn snapshot(
         self: &Arc<Self>,
         target: &Target,
@@ -70,16 +70,21 @@ impl Inner {
         memory: bool,
     ) -> Result<Snapshotted, ProviderError> {
         let (engine, target, snapshot) = (Arc::clone(self), target.clone(), snapshot.clone());
+        let wanted = Arc::new(());
+        let still_wanted = Arc::downgrade(&wanted);
         let task = tokio::spawn(async move {
             let place = engine.place(&target.sandbox);
             let outcome = engine.snapshot_in_turn(&place, &target, &snapshot, memory).await;
             engine.forget_empty(&target.sandbox, &place);
-            if outcome.is_err() {
+            // Whoever goes away removes it too, but perhaps before there was anything; one who goes after this look finds it whole.
+            if outcome.is_err() || still_wanted.upgrade().is_none() {
                 engine.remove_snapshot(&snapshot).await?;
             }
             outcome
         });
-        task.await.map_err(failed("taking a snapshot"))?
+        let taken = task.await.map_err(failed("taking a snapshot"));
+        drop(wanted);
+        taken?
     }
 
     async fn snapshot_in_turn(
