@@ -28,15 +28,13 @@ pub(crate) struct Recipe {
     pub(crate) name: &'static str,
     /// What is installed besides [`PACKAGES`].
     more: &'static [&'static str],
-    /// Files of packages that others need and nobody here does.
-    without: &'static [&'static str],
     /// Names that users of other systems know it by, besides those with the suite.
     aliases: &'static [&'static str],
 }
 
 /// All of them.
 pub(crate) const RECIPES: &[Recipe] = &[
-    Recipe { name: NAME, more: &[], without: &[], aliases: &["base"] },
+    Recipe { name: NAME, more: &[], aliases: &["base"] },
     Recipe {
         name: "code-interpreter",
         more: &[
@@ -48,18 +46,12 @@ pub(crate) const RECIPES: &[Recipe] = &[
             "python3-scipy",
             "python3-sklearn",
         ],
-        without: &[],
         aliases: &["code-interpreter-v1", "code-interpreter-beta", "system/code-interpreter:v0.1.0"],
     },
-    // The kernel and charts alone. Debian's matplotlib asks for much that draws nothing.
+    // The kernel and charts alone; Debian's matplotlib brings numpy, scipy and their compiler with it.
     Recipe {
         name: "code-interpreter-slim",
         more: &["python3-ipykernel", "python3-jupyter-client", "python3-matplotlib"],
-        without: &[
-            "path-exclude=/usr/include/boost/*",
-            "path-exclude=/usr/lib/python3/dist-packages/sympy/*",
-            "path-exclude=/usr/share/unicode/*",
-        ],
         aliases: &[],
     },
 ];
@@ -73,10 +65,6 @@ impl Recipe {
         PACKAGES.iter().chain(self.more).copied().collect()
     }
 
-    fn dpkg_options(&self) -> Vec<&'static str> {
-        DPKG_OPTIONS.iter().chain(self.without).copied().collect()
-    }
-
     fn aliases(&self, suite: &str) -> Vec<String> {
         let mut aliases: Vec<String> = self.aliases.iter().map(|alias| (*alias).to_owned()).collect();
         if self.name == NAME {
@@ -87,8 +75,8 @@ impl Recipe {
 
     /// Names everything that decides the content, except the day's package versions.
     fn digest(&self, suite: &str) -> String {
-        let (packages, options) = (self.packages().join(","), self.dpkg_options().join(","));
-        let parts = [suite, std::env::consts::ARCH, &packages, &options, CUSTOMIZE];
+        let packages = self.packages().join(",");
+        let parts = [suite, std::env::consts::ARCH, &packages, &DPKG_OPTIONS.join(","), CUSTOMIZE];
         hex::encode(&Sha256::digest(parts.join("\n"))[..6])
     }
 }
@@ -240,7 +228,7 @@ fn bootstrap(
         "--aptopt=Acquire::Retries \"3\"",
     ]);
     command.arg(format!("--include={}", recipe.packages().join(",")));
-    command.args(recipe.dpkg_options().iter().map(|option| format!("--dpkgopt={option}")));
+    command.args(DPKG_OPTIONS.iter().map(|option| format!("--dpkgopt={option}")));
     command.arg(format!("--customize-hook={}", hook.display())).arg(suite).arg(archive).args(&sources.lines);
     MMDEBSTRAP.run(&mut command, progress)
 }

@@ -117,8 +117,8 @@ impl Git<'_> {
 
     /// Sends commits.
     pub async fn push(&self, push: &Push) -> Result<GitOutput, ToolboxError> {
-        let remote = self.remote_of(push.remote.as_deref()).await?;
-        let shown = self.shown_to(&remote, push.credentials.as_ref()).await?;
+        let (remote, in_address) = self.remote_of(push.remote.as_deref()).await?;
+        let shown = self.shown_to(&remote, push.credentials.as_ref().or(in_address.as_ref())).await?;
         let mut args = shown.settings;
         args.push("push".into());
         if push.set_upstream {
@@ -135,8 +135,8 @@ impl Git<'_> {
 
     /// Fetches and merges, or rebases.
     pub async fn pull(&self, pull: &Pull) -> Result<GitOutput, ToolboxError> {
-        let remote = self.remote_of(pull.remote.as_deref()).await?;
-        let shown = self.shown_to(&remote, pull.credentials.as_ref()).await?;
+        let (remote, in_address) = self.remote_of(pull.remote.as_deref()).await?;
+        let shown = self.shown_to(&remote, pull.credentials.as_ref().or(in_address.as_ref())).await?;
         let mut args = shown.settings;
         args.extend(words(["pull", "--no-edit"]));
         args.push(if pull.rebase { "--rebase" } else { "--no-rebase" }.into());
@@ -180,16 +180,17 @@ impl Git<'_> {
         Ok(added)
     }
 
-    /// The remote that is meant where none is named.
-    async fn remote_of(&self, named: Option<&str>) -> Result<String, ToolboxError> {
+    /// The remote that is meant, and credentials that stood in its address.
+    async fn remote_of(&self, named: Option<&str>) -> Result<(String, Option<Credentials>), ToolboxError> {
         if let Some(named) = named {
-            return Ok(split(plain("remote", named)?).0);
+            let (remote, _, credentials) = split(plain("remote", named)?);
+            return Ok((remote, credentials));
         }
         let branch = self.here(words(["symbolic-ref", "--quiet", "--short", "HEAD"])).await?;
         let key = format!("branch.{}.remote", branch.stdout.trim_end());
         let configured = self.here(words(["config", "--get", &key])).await?;
         let found = configured.stdout.trim_end();
-        Ok(if reference(found).is_ok() { found.to_owned() } else { "origin".to_owned() })
+        Ok((if reference(found).is_ok() { found.to_owned() } else { "origin".to_owned() }, None))
     }
 
     async fn shown_to(&self, remote: &str, credentials: Option<&Credentials>) -> Result<Shown, ToolboxError> {
