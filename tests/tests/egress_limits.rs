@@ -337,6 +337,15 @@ fn layers_only_narrow_and_private_ranges_need_the_operators_word() {
             .create(json!({ "network": { "mode": "custom", "allow_domains": ["lan.good.test"] } }))
             .await;
         assert!(fetch(&client, &unnamed, "http://lan.good.test/").await.is_err());
+        // What the layer above says holds for sandboxes that run, both ways.
+        let free = client.create(json!({ "network": "allow-all" })).await;
+        let public = json!({ "do": "tcp", "host": "203.0.113.1", "port": 80, "send": get });
+        assert!(came_to_nothing(&try_one(&client, &free, public.clone()).await));
+        w.admin().send(Method::DELETE, "/v1/tenants/acme/network", None).await.ok();
+        let wider = try_one(&client, &free, public.clone()).await;
+        assert!(!came_to_nothing(&wider), "{wider}");
+        w.admin().send(Method::PUT, "/v1/tenants/acme/network", Some(&put)).await.ok();
+        assert!(came_to_nothing(&try_one(&client, &free, public).await));
         w.admin().send(Method::DELETE, "/v1/tenants/acme/network", None).await.ok();
     });
 }

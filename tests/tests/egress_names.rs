@@ -100,6 +100,9 @@ fn n02_an_address_by_itself_opens_no_door_whatever_the_protocol() {
         for (way, result) in ways_to(EVIL).iter().zip(reach(&client, &open, json!(ways_to(EVIL))).await) {
             assert!(!came_to_nothing(&result), "the control: {way}: {result}");
         }
+        // What another sandbox was answered opens nothing for this one.
+        let friend = guarded(w, &client, policy()).await;
+        assert_eq!(fetch(&client, &friend, "https://good.test/").await.as_deref(), Ok(GREETING));
         w.internet.forget();
         let id = guarded(w, &client, policy()).await;
         let mut ways = ways_to(EVIL);

@@ -18,6 +18,12 @@ async fn address_of(client: &Client, id: &str) -> String {
     client.exec(id, json!({ "argv": ["python3", "-c", own] })).await.text().to_owned()
 }
 
+/// The address of a sandbox that may not send a datagram anywhere.
+async fn address_of_named(w: &World, id: &str) -> String {
+    let own = "import fcntl, socket, struct; s = socket.socket(); print(socket.inet_ntoa(fcntl.ioctl(s, 0x8915, struct.pack('256s', b'eth0'))[20:24]))";
+    with_all_rights(w, id, own, &[]).await
+}
+
 /// A python program of the host inside a sandbox' network namespace, with all the rights that no sandbox has.
 async fn with_all_rights(w: &World, id: &str, code: &str, arguments: &[&str]) -> String {
     let mut command = Command::new("nsenter");
@@ -30,7 +36,7 @@ async fn with_all_rights(w: &World, id: &str, code: &str, arguments: &[&str]) ->
 /// Frames that no honest sandbox sends, from its own eth0: false senders, ARP, router advertisements, VLANs, DHCP, multicast.
 const FORGE: &str = r#"
 import socket, struct, sys
-own, neighbour, target = sys.argv[1:4]
+own, neighbour, target, honest = sys.argv[1:5]
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 s.bind(("eth0", 0))
 mac = s.getsockname()[4]
@@ -72,7 +78,28 @@ for one in [
     frame(0x88cc, b"\2\7\4" + other), frame(0x0800, b"\x45"), frame(0x0800, b""), frame(0x0800, bytes(60)),
 ]:
     for by in range(3): s.send(one); sent += 1
+# The control: the same way of sending, with nothing false in it.
+s.send(frame(0x0800, packet(own, honest, 7)))
 print(sent)
+"#;
+
+/// Packets of protocols that no gate reads, to an address that a name opened.
+const ODD: &str = r#"
+import socket, struct, sys
+own, target = sys.argv[1:3]
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+s.bind(("eth0", 0))
+mac = s.getsockname()[4]
+def total(b):
+    n = sum(struct.unpack(">%dH" % (len(b) // 2), b))
+    while n >> 16: n = (n & 0xffff) + (n >> 16)
+    return ~n & 0xffff
+for protocol in (1, 4, 17, 33, 41, 47, 50, 132, 136, 255):
+    for fragment in (0, 0x2000, 0x0001):
+        body = bytes([8, 0, 0xf7, 0xff]) + bytes(20) if protocol == 1 else struct.pack(">HHHH", 443, 443, 24, 0) + bytes(16)
+        head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(body), 9, fragment, 64, protocol, 0, socket.inet_aton(own), socket.inet_aton(target))
+        s.send(mac + mac + b"\x08\0" + head[:10] + struct.pack(">H", total(head)) + head[12:] + body)
+print("sent")
 "#;
 
 /// Whatever comes to eth0 within a while and was not sent from here.
@@ -140,12 +167,24 @@ fn n04_forged_packets_and_frames_end_at_the_port() {
         let listening = with_all_rights(w, &neighbour, LISTEN, &["1.6"]);
         let forging = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            with_all_rights(w, &id, FORGE, &[&own, &far, &EVIL.to_string()]).await
+            with_all_rights(w, &id, FORGE, &[&own, &far, &EVIL.to_string(), &OTHER.to_string()]).await
         };
         let (heard, sent) = tokio::join!(listening, forging);
         assert!(sent.parse::<u32>().unwrap() > 60, "{sent}");
         assert!(heard.starts_with("0 "), "the neighbour heard {heard}");
+        // An address that a name opened takes TCP through the gate and nothing else.
+        let named = guarded(w, &client, json!({ "mode": "custom", "allow_domains": ["good.test"] })).await;
+        let resolved = try_one(&client, &named, json!({ "do": "dns", "name": "good.test" })).await;
+        assert_eq!(resolved["addresses"], json!([GOOD]));
+        let named_address = address_of_named(w, &named).await;
+        with_all_rights(w, &named, ODD, &[&named_address, &GOOD.to_string()]).await;
+        w.internet.untouched(GOOD, "odd protocols");
+        with_all_rights(w, &neighbour, ODD, &[&far, &GOOD.to_string()]).await;
+        let came = w.internet.packets(GOOD);
+        assert!(came.contains_key(&(1, 0)) && came.contains_key(&(47, 0)), "the control: {came:?}");
         w.internet.unharmed("forged frames");
+        let udp = 17;
+        assert!(w.internet.packets(OTHER).contains_key(&(udp, 7)), "the control: an honest frame passes");
         assert_eq!(
             try_one(&client, &id, json!({ "do": "udp", "host": OTHER, "port": 7 })).await["got"],
             "hi"
@@ -341,8 +380,10 @@ fn n06_a_storm_of_connections_stays_the_sandboxs_own() {
         let witness = w.witness().await;
         let calm = guarded(w, &other, json!({ "mode": "custom", "allow_domains": ["good.test"] })).await;
         let limited = json!({ "mode": "custom", "allow_cidrs": [format!("{OTHER}/32")], "limits": { "connections": 500 } });
-        for policy in [json!("allow-all"), limited] {
+        let through_the_gate = json!({ "mode": "custom", "allow_domains": ["other.test"] });
+        for policy in [json!("allow-all"), limited, through_the_gate] {
             let id = guarded(w, &client, policy.clone()).await;
+            try_one(&client, &id, json!({ "do": "dns", "name": "other.test" })).await;
             let argv = json!(["python3", "-c", STORM, "3", OTHER]);
             let storm = client.exec(&id, json!({ "argv": argv, "timeout_s": 30, "user": "root" }));
             let work = async {
