@@ -86,7 +86,7 @@ fn open(inner: &Inner, lease: &Lease, transform: &Transform, secrets: &SecretVal
         match value {
             Some(value) => change.inject.push(Injected { name: name.clone(), value }),
             None => {
-                tracing::error!(sandbox = %lease.id, domain = %transform.domain, header = name, "a header cannot be put in: its secret is gone, or it was sealed by another server");
+                tracing::error!(sandbox = %lease.id, domain = %transform.domain, header = name, "a header cannot be put in: its secret is gone or too long by now, or it was sealed by another server");
                 change.strip.push(name.clone());
             }
         }
@@ -167,7 +167,7 @@ impl Service {
                     .hint("create it first: POST /v1/secrets, or atoll secret create"));
             }
         }
-        if fill_secrets(&plain, |name| secrets.get(name)).is_none_or(|value| value.len() > SECRET_BYTES_MAX) {
+        if fill_secrets(&plain, |name| secrets.get(name)).is_none() {
             return Err(bad(&format!("its value is longer than {SECRET_BYTES_MAX} bytes")));
         }
         // The same value sealed again would be another text, and an update that changes nothing a change.

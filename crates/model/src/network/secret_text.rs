@@ -60,8 +60,9 @@ pub fn secrets_in(text: &str) -> Result<Vec<&str>, BadSecret> {
     Ok(names)
 }
 
-/// The text with the values in place of the names; `None` where one is not known. What a value holds is not looked at
-/// again: a value that looks like a name stays as it is.
+/// The text with the values in place of the names; `None` where one is not known, or where all of it is longer than a value
+/// may be: a secret that is named often and then rotated to a long one must not fill the memory. What a value holds is not
+/// looked at again: a value that looks like a name stays as it is.
 #[must_use]
 pub fn fill_secrets<'a>(text: &str, value_of: impl Fn(&str) -> Option<&'a str>) -> Option<String> {
     let mut filled = String::with_capacity(text.len());
@@ -70,10 +71,13 @@ pub fn fill_secrets<'a>(text: &str, value_of: impl Fn(&str) -> Option<&'a str>) 
         let (name, behind) = after.split_once('}')?;
         filled.push_str(before);
         filled.push_str(value_of(name)?);
+        if filled.len() > SECRET_BYTES_MAX {
+            return None;
+        }
         rest = behind;
     }
     filled.push_str(rest);
-    Some(filled)
+    (filled.len() <= SECRET_BYTES_MAX).then_some(filled)
 }
 
 #[cfg(test)]
@@ -98,6 +102,15 @@ mod tests {
         assert_eq!(fill_secrets("x{secret:A}y{secret:A}", value_of).unwrap(), "xalphayalpha");
         assert_eq!(fill_secrets("{secret:B}", value_of).unwrap(), "{secret:A}");
         assert_eq!(fill_secrets("{secret:C}", value_of), None);
+    }
+
+    #[test]
+    fn a_secret_that_is_named_often_does_not_grow_beyond_a_value() {
+        let (text, long) = ("{secret:A}".repeat(700), "x".repeat(SECRET_BYTES_MAX));
+        assert_eq!(fill_secrets(&text, |_| Some("x")).unwrap().len(), 700);
+        assert_eq!(fill_secrets(&text, |_| Some(&long)), None);
+        assert_eq!(fill_secrets("{secret:A}", |_| Some(&long)), Some(long.clone()));
+        assert_eq!(fill_secrets("{secret:A}.", |_| Some(&long)), None);
     }
 
     #[test]

@@ -111,9 +111,17 @@ impl Flow {
         // What went before belongs to the name before.
         let record = if changed { self.record() } else { None };
         let mut state = self.state();
+        // The head of a request is read before it is known whose budget it belongs to.
+        if let (None, Some(budget)) = (&state.budget, &budget) {
+            budget.spent.fetch_add(self.moved(), Ordering::Relaxed);
+        }
         state.about = Some(about);
         state.budget = budget;
         record
+    }
+
+    fn moved(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed) + self.received.load(Ordering::Relaxed)
     }
 
     pub(crate) fn about(&self) -> Option<About> {
@@ -290,6 +298,17 @@ mod tests {
         assert!(flow.is_about(about("b.test"), None).is_none(), "the same name goes on");
         let last = flow.record().unwrap();
         assert_eq!((last.name.as_deref(), last.sent, last.received), (Some("b.test"), 1, 0));
+    }
+
+    #[test]
+    fn what_was_read_before_the_name_was_known_is_spent_too() {
+        let budget = Budget { spent: Arc::default(), limit: Arc::new(AtomicU64::new(100)) };
+        let flow = flow();
+        flow.count_sent(70).unwrap();
+        flow.is_about(about("a.test"), Some(budget.clone()));
+        flow.is_about(about("a.test"), Some(budget.clone()));
+        assert_eq!(budget.spent.load(Ordering::Relaxed), 70, "once");
+        assert!(flow.count_received(30).is_err());
     }
 
     #[test]

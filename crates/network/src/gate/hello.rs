@@ -52,6 +52,20 @@ impl Hello {
     }
 }
 
+/// Where the last record ends that is there as a whole, of as many as a hello may have.
+pub(crate) fn whole_records(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    for _ in 0..=MOST_RECORDS {
+        let Some(&[_, _, _, a, b]) = bytes[at..].first_chunk::<RECORD_HEADER>() else { break };
+        let end = at + RECORD_HEADER + usize::from(u16::from_be_bytes([a, b]));
+        if end > bytes.len() {
+            break;
+        }
+        at = end;
+    }
+    at
+}
+
 /// Puts the handshake message together from its records: the message without its header, and where the records end.
 fn gather(bytes: &[u8]) -> Parsed<Option<(Vec<u8>, usize)>> {
     let mut message = Vec::new();

@@ -8,7 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::hello::{BadHello, Hello};
+use super::hello::{self, BadHello, Hello};
 use super::host::Host;
 
 /// How long a client may take to say what it wants.
@@ -35,11 +35,15 @@ pub(crate) async fn peek(
     patience: Option<Duration>,
 ) -> io::Result<(Begins, BytesMut)> {
     let mut bytes = BytesMut::new();
+    let mut looked_at = 0;
     let start = Instant::now();
     loop {
-        if let Some(begins) = classify(&bytes) {
+        if is_worth_a_look(&bytes, looked_at)
+            && let Some(begins) = classify(&bytes)
+        {
             return Ok((begins, bytes));
         }
+        looked_at = bytes.len();
         let wait = if bytes.is_empty() { patience.unwrap_or(DEADLINE) } else { DEADLINE };
         bytes.reserve(4096);
         match timeout_at(start + wait, stream.read_buf(&mut bytes)).await {
@@ -50,6 +54,19 @@ pub(crate) async fn peek(
             Err(_) if bytes.is_empty() => return Ok((Begins::Silent, bytes)),
             Err(_) => return Ok((Begins::Other("it came too slowly".to_owned()), bytes)),
         }
+    }
+}
+
+/// Whether what came since the first `looked_at` bytes were looked at can have made it clear. Somebody who sends byte by byte
+/// must not make us read everything again for each of them.
+fn is_worth_a_look(bytes: &[u8], looked_at: usize) -> bool {
+    if looked_at <= LONGEST_METHOD {
+        return true;
+    }
+    match bytes.first() {
+        Some(22) => bytes.len() >= hello::LONGEST || hello::whole_records(bytes) > looked_at,
+        // An end may have begun in what was there before.
+        _ => bytes.len() >= LONGEST_HEAD || head_end(&bytes[looked_at - 3..]).is_some(),
     }
 }
 
@@ -153,6 +170,38 @@ mod tests {
         }
         let endless = [&b"GET / HTTP/1.1\r\n"[..], &[b'a'; LONGEST_HEAD]].concat();
         assert!(matches!(classify(&endless), Some(Begins::Other(_))));
+    }
+
+    /// How often a beginning is looked at that comes byte by byte, and what it is found to be.
+    fn trickle(bytes: &[u8]) -> (usize, Option<Begins>) {
+        let mut looks = 0;
+        for len in 1..=bytes.len() {
+            if is_worth_a_look(&bytes[..len], len - 1) {
+                looks += 1;
+                let begins = classify(&bytes[..len]);
+                if begins.is_some() {
+                    return (looks, begins);
+                }
+            }
+        }
+        (looks, None)
+    }
+
+    #[test]
+    fn a_beginning_that_trickles_in_is_not_read_again_for_every_byte() {
+        let head = [b"GET / HTTP/1.1\r\n".to_vec(), b"a: b\r\n".repeat(5_000), b"\r\n".to_vec()].concat();
+        let (looks, begins) = trickle(&head);
+        assert_eq!((begins, looks < 40), (Some(Begins::Http), true), "{looks} looks");
+        let bare = [b"GET / HTTP/1.1\n".to_vec(), b"a:b\n".repeat(50), b"\n".to_vec()].concat();
+        assert_eq!(trickle(&bare).1, Some(Begins::Http));
+        // A hello that promises the most it may, one record of it after the other.
+        let record = |body: &[u8]| [&[22, 3, 1, (body.len() >> 8) as u8, body.len() as u8], body].concat();
+        let mut hello = record(&[&[1, 0, 0x50, 0][..], &[0; 600]].concat());
+        (0..20).for_each(|_| hello.extend(record(&[0; 600])));
+        let (looks, begins) = trickle(&hello);
+        assert_eq!((begins, looks < 60), (None, true), "{looks} looks");
+        let endless = [&b"GET / HTTP/1.1\r\n"[..], &[b'a'; LONGEST_HEAD]].concat();
+        assert!(matches!(trickle(&endless), (0..40, Some(Begins::Other(_)))));
     }
 
     #[test]
