@@ -77,15 +77,8 @@ impl Execution {
         id: String,
         execute: Execute,
     ) -> Result<Self, ToolboxError> {
-        // Where its output stands now; then a reader from there that the process waits for, so that nothing is lost.
-        let here = agent.attach(context.pid, false).await.map_err(ToolboxError::process)?;
-        let stream = match here.position() {
-            Some(position) => {
-                drop(here);
-                agent.attach_from(context.pid, position).await.map_err(ToolboxError::process)?
-            }
-            None => here,
-        };
+        // Ahead of all output means at its end; and a reader that names its place is waited for, so that nothing is lost.
+        let stream = agent.attach_from(context.pid, u64::MAX).await.map_err(ToolboxError::process)?;
         let deadline = execute.timeout.map(|timeout| Instant::now() + timeout);
         let (request, decoder) = request(context.language, &id, &execute);
         let execution = Self {
