@@ -5,7 +5,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use atoll_tests::internet::{EVIL, EVIL6, GOOD, GREETING, OTHER, PUBLIC};
+use atoll_tests::internet::{EVIL, EVIL6, GOOD, GREETING, HOST6, OTHER, PUBLIC};
 use atoll_tests::reach::{came_to_nothing, guarded, logged, reach, reach_as_root, reach_in_turn, try_one};
 use atoll_tests::{Client, Options, Value, World, json, run_with};
 
@@ -337,9 +337,21 @@ fn n02_ipv6_is_no_side_door() {
             }
         }
         w.internet.unharmed("IPv6");
-        // A range that cannot be reached is refused in words, never silently left out.
-        let named = json!({ "network": { "mode": "custom", "allow_cidrs": ["2001:db8::/32"] } });
-        client.post("/v1/sandboxes", named).await.refused(501, "unsupported");
+        // A range that is named is reached, or refused in words where it cannot be; never silently left out.
+        let named = json!({ "network": { "mode": "custom", "allow_cidrs": ["2001:db8:66::/64"] } });
+        let made = client.post("/v1/sandboxes", named).await;
+        if made.status == 501 {
+            made.refused(501, "unsupported");
+        } else {
+            let id = made.ok()["id"].as_str().unwrap().to_owned();
+            for (n, result) in reach(&client, &id, ways.clone()).await.iter().enumerate() {
+                // The first three are the evil one's address, in the range; the last two are not.
+                assert_eq!(!came_to_nothing(result), n < 3, "{n}: {result}");
+            }
+            let host = json!({ "do": "tcp", "host": HOST6, "port": 7070, "send": "GET / HTTP/1.0\r\n\r\n" });
+            assert!(came_to_nothing(&try_one(&client, &id, host).await), "the host by IPv6");
+            w.internet.forget();
+        }
         assert!(w.internet.questions_with("secret-data").is_empty());
     });
 }
