@@ -20,7 +20,7 @@ use crate::address::Link;
 use crate::netlink::nft::{self, Counted};
 use crate::netlink::{Family, Socket};
 use crate::router::{CHANGES_AT_ONCE, remove_elements, set_keys};
-use crate::ruleset::{FLOWS, GOT, NOISY, REFUSED, SENT, TABLE, Why};
+use crate::ruleset::{ASKERS, FLOWS, GOT, NOISY, REFUSED, SENT, TABLE, Why};
 
 mod rule;
 
@@ -197,7 +197,7 @@ impl Book {
 
 /// Removes what the kernel has counted of sandboxes; it would go by itself, but later.
 pub(crate) fn forget(socket: &mut Socket, of: impl Fn(Ipv4Addr) -> bool) -> io::Result<()> {
-    for set in [SENT, GOT, REFUSED, NOISY, FLOWS] {
+    for set in [SENT, GOT, REFUSED, NOISY, ASKERS, FLOWS] {
         let keys = match set_keys(socket, TABLE, set) {
             // A kernel that cannot count flows has no such set.
             Err(error) if set == FLOWS && error.kind() == io::ErrorKind::NotFound => continue,

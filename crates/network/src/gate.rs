@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use atoll_model::policy::egress::{Egress, Seed};
 use atoll_model::{EgressRecord, EgressVerdict, EgressWhat, SandboxId};
+use rustix::net::sockopt;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 
@@ -56,6 +57,9 @@ const FLOWS_IN_ALL: usize = 16 << 10;
 const DESCRIPTORS_PER_FLOW: usize = 4;
 /// LIMIT: what one sandbox may take of it.
 const SHARE_OF_ONE: usize = 4;
+
+/// LIMIT: bytes of questions that wait to be read.
+const QUESTIONS_QUEUE: usize = 4 << 20;
 
 /// Opens addresses for a sandbox in the kernel, and closes them.
 pub trait Opener: Send + Sync + 'static {
@@ -108,6 +112,8 @@ impl Gate {
                 tcp: StdListener::bind((GATEWAY, GATE_PORT))?,
             })
         })??;
+        // All sandboxes share this queue. Without the right to lengthen it, it is as long as usual.
+        let _ = sockopt::set_socket_recv_buffer_size_force(&sockets.dns_udp, QUESTIONS_QUEUE);
         sockets.dns_udp.set_nonblocking(true)?;
         sockets.dns_tcp.set_nonblocking(true)?;
         sockets.tcp.set_nonblocking(true)?;

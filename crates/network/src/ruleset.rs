@@ -52,6 +52,11 @@ pub(crate) const GOT: &str = "got";
 pub(crate) const REFUSED: &str = "refused";
 /// Who is refused so often that no more of it is written down.
 pub(crate) const NOISY: &str = "noisy";
+/// Who asks for names, and how often.
+pub(crate) const ASKERS: &str = "askers";
+/// LIMIT: questions that reach the gate: above its own rate, so that it tells who asks too much, and below what would fill the
+/// one queue that all sandboxes share.
+const QUESTIONS: &str = "200/second burst 400 packets";
 /// How many flows each sandbox has.
 pub(crate) const FLOWS: &str = "flows";
 /// Where what may leave goes on, and where what may not.
@@ -145,6 +150,7 @@ fn sets(limit: FlowLimit) -> String {
   set {SENT} {{ type {key}; {recorded} }}
   set {GOT} {{ type {key}; {recorded} }}
   set {REFUSED} {{ type {key} . mark; {recorded} }}
+  set {ASKERS} {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout 10s; }}
   set {NOISY} {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout 10s; }}
   chain guard {{ type filter hook prerouting priority raw; policy drop; }}
   chain names {{ type nat hook prerouting priority dstnat; policy accept; }}
@@ -204,6 +210,7 @@ fn chains(limit: FlowLimit) -> String {
   }}
   chain local {{
     {flows}
+    ip daddr {GATEWAY} udp dport 53 add @{ASKERS} {{ ip saddr limit rate over {QUESTIONS} }} drop
     ip daddr {GATEWAY} meta l4proto {{ tcp, udp }} th dport 53 accept
     {connections}
     ip daddr {GATEWAY} tcp dport {GATE_PORT} ct status dnat accept
