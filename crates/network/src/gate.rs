@@ -43,6 +43,7 @@ mod http;
 mod outbound;
 mod peek;
 mod serve;
+mod sips;
 mod tunnel;
 
 pub(crate) use flow::now_ms;

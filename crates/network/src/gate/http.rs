@@ -28,12 +28,13 @@ use super::flow::Passage;
 use super::guest::{Refusal, Visit};
 use super::head::{self, BadRequest};
 use super::outbound::Outbound;
+use super::sips::Sips;
 
 /// How long a sandbox may take for the next request's head, the wait for it included.
 const HEAD_DEADLINE: Duration = Duration::from_secs(75);
 /// LIMIT: headers of one message, and their bytes.
 const MOST_HEADERS: usize = 200;
-const LONGEST_HEAD: usize = 128 << 10;
+const LONGEST_HEAD: usize = 64 << 10;
 /// How long a side may take to go over to a WebSocket after both agreed.
 const UPGRADE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -85,7 +86,7 @@ where
         .half_close(true)
         .preserve_header_case(true)
         .auto_date_header(false)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(Sips(stream)), service)
         .with_upgrades();
     if let Err(error) = connection.await
         && error.is_parse()
@@ -237,7 +238,7 @@ impl Forwarder<'_> {
             .max_headers(MOST_HEADERS)
             .max_buf_size(LONGEST_HEAD)
             .preserve_header_case(true)
-            .handshake(TokioIo::new(stream));
+            .handshake(TokioIo::new(Sips(stream)));
         let (server, connection) =
             handshake.await.map_err(|error| Failure::Unreachable(kind_of(&error).to_owned()))?;
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);

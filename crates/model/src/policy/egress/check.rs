@@ -13,6 +13,8 @@ pub const TRANSFORMS_MAX: usize = 20;
 /// LIMIT: headers per transform.
 const HEADERS_MAX: usize = 20;
 const HEADER_BYTES_MAX: usize = 8 << 10;
+/// LIMIT: the kernel counts no further.
+const BUDGET_MAX: u64 = i64::MAX.unsigned_abs();
 /// The least that still lets a handshake pass in reasonable time.
 const BYTES_PER_S_MIN: u64 = 1_000;
 
@@ -124,6 +126,9 @@ fn check_limits(policy: &NetworkPolicy) -> Result<(), BadPolicy> {
     let slow = |rate: Option<u64>| rate.is_some_and(|rate| rate < BYTES_PER_S_MIN);
     if slow(policy.limits.up_bytes_per_s) || slow(policy.limits.down_bytes_per_s) {
         return Err(bad("limits", format!("rates must be at least {BYTES_PER_S_MIN} bytes per second")));
+    }
+    if policy.limits.bytes_per_destination.is_some_and(|bytes| bytes > BUDGET_MAX) {
+        return Err(bad("limits", format!("bytes_per_destination is at most {BUDGET_MAX}")));
     }
     if policy.limits.connections == Some(0) || policy.limits.bytes_per_destination == Some(0) {
         return Err(BadPolicy {

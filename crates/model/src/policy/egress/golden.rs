@@ -215,6 +215,8 @@ fn what_cannot_be_asked_for_is_named() {
         (headers, Some("transforms")),
         (limited(NetworkLimits { up_bytes_per_s: Some(1), ..none }), Some("limits")),
         (limited(NetworkLimits { connections: Some(0), ..none }), Some("limits")),
+        (limited(NetworkLimits { bytes_per_destination: Some(1 << 63), ..none }), Some("limits")),
+        (limited(NetworkLimits { bytes_per_destination: Some((1 << 63) - 1), ..none }), None),
         (header("X-Y", "v"), None),
         (custom(&[], &["0.0.0.0/0", "::/0"]), None),
         (but(NetworkPolicy::allow_all(), &["10.0.0.0/8"]), None),
