@@ -12,6 +12,7 @@
 mod connect;
 mod connection;
 mod leftover;
+mod placed;
 mod strict;
 mod tls;
 
@@ -30,6 +31,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::proxy::Proxy;
 pub(crate) use connection::Arrival;
+use placed::Placed;
 pub use tls::{BadCertificate, CertificateFiles, Tls};
 
 /// Bounds of the doors; the defaults suit one machine.
@@ -171,13 +173,12 @@ impl Door {
             let forwarded = peer.and_then(|peer| HeaderValue::from_str(&peer.ip().to_string()).ok());
             let arrival = Arrival { peer, forwarded, is_secure: tls.is_some(), is_inside: false };
             let (door, tls) = (self.clone(), tls.clone());
+            let stream = Placed::new(stream, place);
             self.spawn(async move {
-                let _counted = Counted::new();
                 match tls {
                     Some(tls) => door.secure(stream, tls, arrival).await,
                     None => door.connection(stream, arrival).await,
                 }
-                drop(place);
             });
         }
     }
@@ -241,22 +242,4 @@ fn http2(limits: &Limits) -> http2::Builder<TokioExecutor> {
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_WITHIN);
     http
-}
-
-/// Counts a connection for as long as it is held.
-struct Counted;
-
-const CONNECTIONS: &str = "atoll_http_connections";
-
-impl Counted {
-    fn new() -> Self {
-        metrics::gauge!(CONNECTIONS).increment(1.0);
-        Self
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        metrics::gauge!(CONNECTIONS).decrement(1.0);
-    }
 }

@@ -267,8 +267,8 @@ fn redirect(
         return None;
     }
     let query = found.query.as_deref().map_or_else(String::new, |query| format!("?{query}"));
-    // `//host/` at the beginning would lead to that host.
-    let dot = if path.starts_with("//") { "/." } else { "" };
+    // `//host/` at the beginning would lead to that host, and browsers read `/\` as that.
+    let dot = if path.starts_with("//") || path.starts_with("/\\") { "/." } else { "" };
     let mut response = see_other(&format!("{dot}{path}{query}"))?;
     let cookie = format!("{COOKIE_NAME}={token}; Path=/; HttpOnly; SameSite=Lax; Max-Age={left_s}");
     response.headers_mut().insert(SET_COOKIE, HeaderValue::from_str(&cookie).ok()?);

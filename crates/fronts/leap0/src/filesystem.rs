@@ -20,6 +20,7 @@ use crate::output::{Answer, Items, ok, text};
 
 mod content;
 mod multipart;
+mod parts;
 
 pub(crate) fn routes() -> Router<App> {
     let at = |op: &str| format!("/v1/sandbox/{{id}}/filesystem/{op}");
@@ -42,6 +43,9 @@ pub(crate) fn routes() -> Router<App> {
         .route(&at("exists"), post(exists))
         .route(&at("tree"), post(tree))
 }
+
+/// LIMIT: files that one call edits, one after the other.
+const EDITED_MAX: usize = 1_000;
 
 /// The tools of a sandbox that is awake for as long as this is held.
 pub(crate) struct Awake {
@@ -339,6 +343,9 @@ async fn edit_files(
     Path(id): Path<String>,
     Json(body): Json<EditFilesBody>,
 ) -> Result<Answer<Items<EditedFile>>, ApiError> {
+    if body.files.len() > EDITED_MAX {
+        return Err(ApiError::field("files", format!("must hold at most {EDITED_MAX} paths")));
+    }
     let awake = awake(&app, &who, &id).await?;
     let done = awake.toolbox.files().replace(&body.files, &body.find, &body.replace).await;
     Ok(ok(Items { items: done.into_iter().map(EditedFile::from).collect() }))

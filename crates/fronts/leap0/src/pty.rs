@@ -154,6 +154,7 @@ async fn create(
         lazy_start,
         waits: lazy_start,
     };
+    session.check(&id)?;
     app.sessions.put(&lease.id, &id, session.clone())?;
     if !lazy_start
         && let Err(error) = app.service.open_terminal(&who, lease.id.as_str(), terminal(&id, &session)).await

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use similar::TextDiff;
+use tokio::sync::Semaphore;
 
 use super::{Files, Part};
 use crate::ToolboxError;
@@ -10,6 +11,13 @@ use crate::ToolboxError;
 const EDIT_MAX: u64 = 16 << 20;
 /// LIMIT: a difference of two very different files is told coarsely instead of for minutes.
 const DIFF_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
+/// LIMIT: lines of a file whose difference is told; each costs a hundred bytes while it is compared.
+const DIFF_LINES: usize = 200_000;
+/// LIMIT: what one call may ask for, and how many bytes all its edits may look through together.
+const EDITS_MAX: usize = 1_000;
+const WORK_MAX: u64 = 128 << 20;
+/// LIMIT: calls that compute at once; none of them may keep the server from answering others.
+static ROOM: Semaphore = Semaphore::const_new(2);
 
 /// A text to be found and what takes its place, everywhere in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,22 +52,16 @@ impl Files<'_> {
         if edits.is_empty() {
             return Err(ToolboxError::Invalid("edits must not be empty".into()));
         }
+        if edits.len() > EDITS_MAX {
+            return Err(ToolboxError::Invalid(format!("at most {EDITS_MAX} edits are done in one call")));
+        }
         let before = self.text(path).await?;
-        let mut after = before.clone();
-        let mut replacements = 0;
-        for edit in edits {
-            let (text, count) = replaced(&after, &edit.find, &edit.replace)?;
-            if count == 0 {
-                let shown: String = edit.find.chars().take(80).collect();
-                return Err(ToolboxError::Invalid(format!("path '{path}' does not hold {shown:?}")));
-            }
-            (after, replacements) = (text, replacements + count);
+        let (name, edits) = (path.to_owned(), edits.to_vec());
+        let (edited, after) = apart(move || edit(&name, &before, &edits)).await?;
+        if let Some(after) = after {
+            self.write(path, None, Bytes::from(after)).await?;
         }
-        if after != before {
-            self.write(path, None, Bytes::from(after.clone())).await?;
-        }
-        let name = path.to_owned();
-        Ok(Edited { diff: difference(&name, &before, &after), replacements })
+        Ok(edited)
     }
 
     /// Replaces a text in many files, each on its own. A file that does not hold it stays as it is, which is no error.
@@ -73,7 +75,9 @@ impl Files<'_> {
     }
 
     async fn replace_in(&self, path: &str, find: &str, replace: &str) -> Result<u64, ToolboxError> {
-        let (after, count) = replaced(&self.text(path).await?, find, replace)?;
+        let before = self.text(path).await?;
+        let (find, replace) = (find.to_owned(), replace.to_owned());
+        let (after, count) = apart(move || replaced(&before, &find, &replace)).await?;
         if count > 0 {
             self.write(path, None, Bytes::from(after)).await?;
         }
@@ -84,6 +88,43 @@ impl Files<'_> {
         let bytes = self.read_bytes(path, Part::Whole, EDIT_MAX).await?;
         String::from_utf8(bytes).map_err(|_| ToolboxError::Invalid(format!("path '{path}' is not text")))
     }
+}
+
+/// Work that takes a while, beside the threads that answer.
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ToolboxError> + Send + 'static,
+) -> Result<T, ToolboxError> {
+    let stopped = |_| ToolboxError::Conflict("the server is closing".into());
+    let place = ROOM.acquire().await.map_err(|_| ToolboxError::Conflict("the server is closing".into()))?;
+    let done = tokio::task::spawn_blocking(move || {
+        // Held until it is done, also if nobody waits for it any more.
+        let _place = place;
+        work()
+    });
+    done.await.map_err(stopped)?
+}
+
+/// What the edits did, and the text where it changed.
+fn edit(path: &str, before: &str, edits: &[Edit]) -> Result<(Edited, Option<String>), ToolboxError> {
+    let mut after = before.to_owned();
+    let (mut replacements, mut work) = (0, 0);
+    for edit in edits {
+        work += after.len() as u64;
+        if work > WORK_MAX {
+            let message =
+                format!("so many edits of a file of {} bytes are too much for one call", before.len());
+            return Err(ToolboxError::Invalid(message));
+        }
+        let (text, count) = replaced(&after, &edit.find, &edit.replace)?;
+        if count == 0 {
+            let shown: String = edit.find.chars().take(80).collect();
+            return Err(ToolboxError::Invalid(format!("path '{path}' does not hold {shown:?}")));
+        }
+        (after, replacements) = (text, replacements + count);
+    }
+    let edited = Edited { diff: difference(path, before, &after), replacements };
+    let changed = after != before;
+    Ok((edited, changed.then_some(after)))
 }
 
 fn replaced(text: &str, find: &str, replace: &str) -> Result<(String, u64), ToolboxError> {
@@ -99,8 +140,14 @@ fn replaced(text: &str, find: &str, replace: &str) -> Result<(String, u64), Tool
 }
 
 fn difference(name: &str, before: &str, after: &str) -> String {
-    let diff = TextDiff::configure().timeout(DIFF_LIMIT).diff_lines(before, after);
     let name = name.trim_start_matches('/');
+    let lines = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
+    if before != after && lines(before).max(lines(after)) > DIFF_LINES {
+        return format!(
+            "--- a/{name}\n+++ b/{name}\n(more than {DIFF_LINES} lines: the difference is not told)\n"
+        );
+    }
+    let diff = TextDiff::configure().timeout(DIFF_LIMIT).diff_lines(before, after);
     diff.unified_diff().context_radius(3).header(&format!("a/{name}"), &format!("b/{name}")).to_string()
 }
 
@@ -123,6 +170,17 @@ mod tests {
         assert_eq!(replaced("aXbXc", "X", "--").unwrap(), ("a--b--c".into(), 2));
         assert!(replaced("a", "", "b").is_err());
         assert!(replaced(&"a".repeat(1 << 20), "a", &"b".repeat(1 << 20)).is_err(), "no bomb");
+    }
+
+    #[test]
+    fn edits_have_bounds() {
+        let to_and_fro = [("a", "b"), ("b", "a")].map(|(f, r)| Edit { find: f.into(), replace: r.into() });
+        let edits: Vec<Edit> = to_and_fro.iter().cycle().take(EDITS_MAX).cloned().collect();
+        assert!(edit("x", "aaa", &edits).is_ok());
+        assert!(edit("x", &"a".repeat(1 << 20), &edits).is_err());
+        let many = "\n".repeat(DIFF_LINES + 1);
+        assert!(difference("x", &many, &format!("{many}y")).contains("not told"));
+        assert_eq!(difference("x", &many, &many), "");
     }
 
     proptest! {

@@ -9,6 +9,8 @@ use crate::ToolboxError;
 
 /// LIMIT: time for a walk; what is found by then is answered.
 const WALK_LIMIT: Duration = Duration::from_secs(30);
+/// LIMIT: more than the agent tells.
+const LEVELS_MAX: usize = 128;
 
 /// How to list.
 #[derive(Debug, Clone, Default)]
@@ -70,6 +72,8 @@ impl Files<'_> {
         let top = entries.first().map(|first| depth_of(&first.path)).unwrap_or(0);
         let bottom = depth.map_or(usize::MAX, |depth| top + depth.max(1) as usize - 1);
         let mut rest = entries.iter().peekable();
+        // The agent goes no deeper; what it answers is not taken on trust, and every level costs a piece of the stack.
+        let bottom = bottom.min(top + LEVELS_MAX);
         Ok(nodes(&mut rest, top, bottom))
     }
 }
@@ -83,7 +87,7 @@ fn nodes<'e>(
     let mut found = Vec::new();
     while let Some(entry) = rest.next_if(|entry| depth_of(&entry.path) >= level) {
         let is_dir = entry.kind == EntryKind::Directory;
-        let below = if is_dir { nodes(rest, level + 1, bottom) } else { Vec::new() };
+        let below = if is_dir && level < bottom { nodes(rest, level + 1, bottom) } else { Vec::new() };
         let children = (is_dir && level < bottom).then_some(below);
         found.push(Node { name: String::from_utf8_lossy(&entry.name).into_owned(), is_dir, children });
     }
@@ -134,6 +138,13 @@ mod tests {
                 .collect::<Vec<_>>()
         });
         assert_eq!(a, Some(vec![("b", Some(1)), ("d", None)]));
+        let deep: Vec<Entry> = (1..5_000).map(|n| entry(&"/d".repeat(n), D)).collect();
+        let mut level = &nodes(&mut deep.iter().peekable(), 1, LEVELS_MAX);
+        let mut levels = 0;
+        while let Some(below) = level.first().and_then(|node| node.children.as_ref()) {
+            (level, levels) = (below, levels + 1);
+        }
+        assert!(levels <= LEVELS_MAX);
         let shallow = nodes(&mut entries[..1].iter().peekable(), 2, 2);
         assert_eq!(shallow[0].children, None, "its children were not asked for");
     }

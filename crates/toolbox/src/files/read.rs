@@ -132,7 +132,11 @@ impl Files<'_> {
             let start = size.saturating_sub(span.min(LINES_MAX));
             let range = (start > 0).then_some(Range { start, len: Some(size - start) });
             let reader = self.open(path, range).await?;
-            let bytes = reader.read_to_end(u64::MAX).await.map_err(ToolboxError::file)?;
+            // It may have grown since its size was told; then it is not held whole.
+            if reader.len > LINES_MAX {
+                return Err(ToolboxError::Conflict(format!("path '{path}' changes while it is read")));
+            }
+            let bytes = reader.read_to_end(LINES_MAX).await.map_err(ToolboxError::file)?;
             let from = last_lines(&bytes, lines);
             // Whole lines are there once one before them is seen too, or nothing is before them.
             if from > 0 || start == 0 || span >= LINES_MAX {

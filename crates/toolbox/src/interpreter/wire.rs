@@ -30,8 +30,30 @@ pub(super) struct Told {
 
 impl Told {
     pub(super) fn parse(line: &[u8]) -> Option<Self> {
+        // Each value takes many times its own length once it is read.
+        if is_heavy(line) {
+            return None;
+        }
         serde_json::from_slice(line).ok()
     }
+}
+
+/// LIMIT: values in one line; large pictures and texts are one each.
+const VALUES_MAX: usize = 500_000;
+
+/// Whether a line holds more values than are read. Looks no closer than needed: commas and colons that are in no text.
+pub(super) fn is_heavy(line: &[u8]) -> bool {
+    let (mut values, mut in_text, mut escaped) = (0, false, false);
+    for byte in line {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b':' | b'[' | b'{' if !in_text => values += 1,
+            _ => {}
+        }
+    }
+    values > VALUES_MAX
 }
 
 /// Puts lines together.
@@ -159,6 +181,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_line_of_very_many_values_is_not_read() {
+        let many = "0,".repeat(VALUES_MAX + 1);
+        let line = |data: &str| format!("{{\"type\":\"result\",\"data\":{{\"a\":{data}}}}}");
+        assert!(Told::parse(line(&format!("[{many}0]")).as_bytes()).is_none());
+        let text = line(&format!("\"\\\"{many}\""));
+        assert_eq!(Told::parse(text.as_bytes()).unwrap().kind, "result", "a text is one value");
+    }
 
     #[test]
     fn lines_come_whole_whatever_the_pieces() {

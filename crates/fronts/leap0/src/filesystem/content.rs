@@ -14,6 +14,7 @@ use futures::{Stream, StreamExt};
 use serde::Deserialize;
 
 use super::multipart::{self, Boundary};
+use super::parts::Parts;
 use super::{awake, mode};
 use crate::App;
 use crate::auth::Caller;
@@ -58,9 +59,9 @@ pub(super) async fn write_files(
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let boundary = multer::parse_boundary(kind)
         .map_err(|_| ApiError::invalid("the body must be multipart/form-data with a boundary"))?;
-    let mut parts = multer::Multipart::new(request.into_body().into_data_stream(), boundary);
+    let mut parts = Parts::new(request.into_body(), boundary);
     loop {
-        let part = match tokio::time::timeout(CHUNK_WITHIN, parts.next_field()).await {
+        let part = match tokio::time::timeout(CHUNK_WITHIN, parts.next()).await {
             Ok(Ok(Some(part))) => part,
             Ok(Ok(None)) => return Ok(StatusCode::NO_CONTENT),
             Ok(Err(cause)) => {

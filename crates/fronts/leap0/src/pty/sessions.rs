@@ -12,8 +12,13 @@ use crate::error::ApiError;
 pub(super) const SIZE: TerminalSize = TerminalSize { cols: 80, rows: 24 };
 /// LIMIT: as many as a sandbox may have terminals.
 const PER_SANDBOX: usize = 64;
-/// LIMIT: sandboxes that are remembered; those whose sessions only repeat what a terminal knows are given up first.
+/// LIMIT: sandboxes that are remembered; those whose sessions only repeat what a terminal knows are given up first, then the
+/// one that said nothing for the longest time: it may be gone, which nobody tells us.
 const SANDBOXES_MAX: usize = 10_000;
+/// LIMIT: of what is remembered of one session; a shell's own variables are a few kilobytes.
+const SESSION_BYTES: usize = 64 << 10;
+const ID_MAX: usize = 256;
+const CWD_MAX: usize = 4_096;
 
 /// One session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +38,21 @@ impl Session {
     pub(super) fn unknown(created_at_ms: i64) -> Self {
         Self { size: SIZE, cwd: None, envs: BTreeMap::new(), created_at_ms, lazy_start: false, waits: false }
     }
+
+    /// Whether there is room for all that it says. A shell that waits is not looked at by anybody else until it starts.
+    pub(super) fn check(&self, id: &str) -> Result<(), ApiError> {
+        if id.is_empty() || id.len() > ID_MAX {
+            return Err(ApiError::field("id", format!("must have 1 to {ID_MAX} bytes")));
+        }
+        if self.cwd.as_ref().is_some_and(|cwd| cwd.len() > CWD_MAX) {
+            return Err(ApiError::field("cwd", format!("must have at most {CWD_MAX} bytes")));
+        }
+        let bytes: usize = self.envs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if bytes > SESSION_BYTES {
+            return Err(ApiError::field("envs", format!("must have at most {SESSION_BYTES} bytes in all")));
+        }
+        Ok(())
+    }
 }
 
 type ById = BTreeMap<String, Session>;
@@ -50,8 +70,12 @@ impl Sessions {
         let mut all = self.lock();
         if all.len() >= SANDBOXES_MAX && !all.contains_key(sandbox) {
             all.retain(|_, sessions| sessions.values().any(|session| session.waits));
-            if all.len() >= SANDBOXES_MAX {
-                return Err(ApiError::new(Code::NoCapacity, "too many PTY sessions wait to be connected"));
+            let newest = |sessions: &ById| sessions.values().map(|session| session.created_at_ms).max();
+            if all.len() >= SANDBOXES_MAX
+                && let Some(oldest) =
+                    all.iter().min_by_key(|(_, sessions)| newest(sessions)).map(|(id, _)| id.clone())
+            {
+                all.remove(&oldest);
             }
         }
         let sessions = all.entry(sandbox.clone()).or_default();
@@ -112,5 +136,30 @@ mod tests {
         sessions.put(&one, "more", waiting(true)).unwrap();
         sessions.forget(&one);
         assert!(sessions.of(&one).is_empty());
+    }
+
+    #[test]
+    fn sandboxes_that_are_gone_do_not_keep_others_out() {
+        let sessions = Sessions::default();
+        let id = |n: usize| {
+            // Digits small enough that no two of them become the same letter.
+            let digit = |place: u32| u8::try_from(n / 20_usize.pow(place) % 20).unwrap();
+            SandboxId::from_entropy(std::array::from_fn(|at| digit(u32::try_from(at).unwrap().min(10))))
+        };
+        for n in 0..SANDBOXES_MAX + 10 {
+            let at = i64::try_from(n).unwrap();
+            sessions.put(&id(n), "s", Session { waits: true, ..Session::unknown(at) }).unwrap();
+        }
+        assert!(sessions.lock().len() <= SANDBOXES_MAX);
+        assert!(sessions.of(&id(0)).is_empty() && !sessions.of(&id(SANDBOXES_MAX + 9)).is_empty());
+    }
+
+    #[test]
+    fn a_session_says_little() {
+        assert!(waiting(true).check("s").is_ok());
+        assert!(waiting(true).check("").is_err() && waiting(true).check(&"s".repeat(300)).is_err());
+        let envs = BTreeMap::from([("A".to_owned(), "x".repeat(SESSION_BYTES))]);
+        assert!(Session { envs, ..waiting(true) }.check("s").is_err());
+        assert!(Session { cwd: Some("/".repeat(5_000)), ..waiting(true) }.check("s").is_err());
     }
 }

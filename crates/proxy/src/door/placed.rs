@@ -1,0 +1,65 @@
+//! A client's connection with the place it takes among all of them. The place goes with the stream: also one that changed
+//! its protocol, or was asked to lead elsewhere, is a descriptor until it is closed.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
+
+const CONNECTIONS: &str = "atoll_http_connections";
+
+pub(super) struct Placed<I> {
+    io: I,
+    _place: OwnedSemaphorePermit,
+}
+
+impl<I> Placed<I> {
+    pub(super) fn new(io: I, place: OwnedSemaphorePermit) -> Self {
+        metrics::gauge!(CONNECTIONS).increment(1.0);
+        Self { io, _place: place }
+    }
+}
+
+impl<I> Drop for Placed<I> {
+    fn drop(&mut self) {
+        metrics::gauge!(CONNECTIONS).decrement(1.0);
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Placed<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Placed<I> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
