@@ -204,6 +204,26 @@ fn python_can_be_interrupted_runs_out_of_time_and_comes_back_from_death() {
             code(&interpreter, &context, "print('b'); 2"),
         );
         assert_eq!((a.stdout.as_str(), a.text(), b.stdout.as_str(), b.text()), ("a\n", "1", "b\n", "2"));
+        // One that waits behind another does not wait longer than its own time, and is not run later.
+        let ahead = Execute { code: "time.sleep(4)".into(), ..Default::default() };
+        let mut ahead = interpreter.execute(&context, ahead).await.unwrap();
+        assert!(matches!(ahead.next().await, Some(Ok(E::Started { .. }))));
+        let began = Instant::now();
+        let timeout = Some(Duration::from_millis(300));
+        let behind = Execute { code: "ghost = 1".into(), timeout, ..Default::default() };
+        let behind = execute(&interpreter, &context, behind).await;
+        assert!(
+            behind.timed_out && behind.count == 0 && began.elapsed() < Duration::from_secs(3),
+            "{behind:?}"
+        );
+        while let Some(event) = ahead.next().await {
+            assert!(!matches!(event.unwrap(), E::Error { .. }), "the one that runs is left alone");
+        }
+        assert_eq!(code(&interpreter, &context, "'ghost' in globals()").await.text(), "False");
+        let flood = Execute { code: "while True: print('x')".into(), timeout, ..Default::default() };
+        let flooded = execute(&interpreter, &context, flood).await;
+        assert!(flooded.timed_out);
+        assert_eq!(flooded.error(), "KeyboardInterrupt", "after {} bytes", flooded.stdout.len());
     });
 }
 

@@ -11,7 +11,6 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 
 OUT = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
 # Whatever a library prints would be taken for one of our lines.
@@ -39,6 +38,8 @@ except ImportError as error:
 RUNTIME = tempfile.mkdtemp(prefix="atoll-kernel-")
 # LIMIT: a kernel on a starved machine; the host waits a little longer.
 START_S = 50
+# LIMIT: text that is passed on after an interrupt. A flood may have left much more, and nobody waits for it.
+LAST_WORDS = 1 << 20
 
 
 class Died(Exception):
@@ -110,6 +111,7 @@ class Bridge:
         self.stop = threading.Event()
         self.cancelled = set()
         self.running = None
+        self.room = None
         self.count = 0
         self.kernel = Kernel(startup)
 
@@ -146,6 +148,7 @@ class Bridge:
         if wanted and wanted != self.running:
             self.cancelled.add(wanted)
         else:
+            self.room = LAST_WORDS
             self.kernel.manager.interrupt_kernel()
 
     def restart(self, request):
@@ -163,6 +166,7 @@ class Bridge:
 
     def execute(self, request):
         key = request["id"]
+        self.room = None
         self.running = key
         try:
             if key in self.cancelled:
@@ -191,7 +195,12 @@ class Bridge:
             self.count = content["execution_count"]
             tell(type="started", id=key, count=self.count)
         elif kind == "stream":
-            tell(type=content["name"], id=key, text=content["text"], at=time.time())
+            text = content["text"]
+            if self.room is not None:
+                text = text[: self.room]
+                self.room -= len(text)
+            if text:
+                tell(type=content["name"], id=key, text=text)
         elif kind in ("execute_result", "display_data"):
             tell(type="result", id=key, main=kind == "execute_result", data=content["data"])
         elif kind == "error":

@@ -134,13 +134,18 @@ impl Execution {
             let event = self.stream.next().await;
             return self.take(event);
         };
+        // Looked at first: a flood always has an event ready, and would be read for ever.
+        if Instant::now() >= deadline {
+            return self.expire().await;
+        }
         match tokio::time::timeout_at(deadline, self.stream.next()).await {
             Ok(event) => self.take(event),
             Err(_) => self.expire().await,
         }
     }
 
-    /// First an interrupt; if that did not help, the end of the context.
+    /// First an interrupt; if that did not help, the end of the context. What still stands behind others is taken back, as
+    /// far as its context can, and not waited for.
     async fn expire(&mut self) -> Result<(), ToolboxError> {
         if std::mem::replace(&mut self.interrupted, true) {
             self.agent.signal(self.context.pid, SIGKILL).await.map_err(ToolboxError::process)?;
@@ -148,12 +153,10 @@ impl Execution {
             return Ok(());
         }
         self.waiting.push_back(ExecutionEvent::TimedOut);
-        if !self.started && self.context.language == Language::Bash {
-            // A shell reads no further while it works, so what waits behind can't be taken back.
+        self.deadline = Some(Instant::now() + GRACE);
+        if !self.started {
             self.waiting.push_back(ExecutionEvent::End);
-            return Ok(());
         }
-        self.deadline = self.started.then(|| Instant::now() + GRACE);
         let aim = Aim::One { id: &self.id, started: self.started };
         interrupt(&self.agent, &self.context, aim).await.map_err(ToolboxError::process)
     }
