@@ -20,6 +20,7 @@ use crate::address::Link;
 use crate::netlink::nft::{self, Counted};
 use crate::netlink::{Family, Socket};
 use crate::router::{CHANGES_AT_ONCE, remove_elements, set_keys};
+use crate::ruleset::{CROWD, MORE, MORE_GOT};
 use crate::ruleset::{ASKERS, FLOWS, GOT, NOISY, REFUSED, SENT, TABLE, Why};
 
 mod rule;
@@ -145,6 +146,15 @@ impl Book {
                 });
             })?;
         }
+        for set in [MORE, MORE_GOT] {
+            socket.dump(&mut nft::dump_elements(TABLE, set), |message| {
+                nft::read_counted(message, |key, counted| {
+                    let Some(sandbox) = key.first_chunk::<4>() else { return };
+                    let many = seen.entry(Destination::many((*sandbox).into())).or_default();
+                    if set == MORE { many.send(counted) } else { many.receive(counted) }
+                });
+            })?;
+        }
         seen.retain(|_, seen| seen.missed <= FORGET_AFTER);
         Ok(())
     }
@@ -166,7 +176,7 @@ impl Book {
             seen.told(now);
             let count = counts.entry(destination.sandbox).or_default();
             *count += 1;
-            if *count > RECORDS_AT_ONCE {
+            if *count > RECORDS_AT_ONCE || destination.is_many() {
                 let more = beyond
                     .entry((destination.sandbox, passed))
                     .or_insert_with(|| rule::of_many(at_ms, verdict));
@@ -197,7 +207,7 @@ impl Book {
 
 /// Removes what the kernel has counted of sandboxes; it would go by itself, but later.
 pub(crate) fn forget(socket: &mut Socket, of: impl Fn(Ipv4Addr) -> bool) -> io::Result<()> {
-    for set in [SENT, GOT, REFUSED, NOISY, ASKERS, FLOWS] {
+    for set in [SENT, GOT, MORE, MORE_GOT, CROWD, REFUSED, NOISY, ASKERS, FLOWS] {
         let keys = match set_keys(socket, TABLE, set) {
             // A kernel that cannot count flows has no such set.
             Err(error) if set == FLOWS && error.kind() == io::ErrorKind::NotFound => continue,
@@ -224,6 +234,15 @@ impl Destination {
             port: u16::from_be_bytes([port[0], port[1]]),
             mark: four(16).map_or(0, u32::from_ne_bytes),
         })
+    }
+
+    /// All that the kernel did not tell apart.
+    fn many(sandbox: Ipv4Addr) -> Self {
+        Self { sandbox, address: Ipv4Addr::UNSPECIFIED.into(), protocol: 0, port: 0, mark: 0 }
+    }
+
+    fn is_many(&self) -> bool {
+        self.address.is_unspecified()
     }
 
     fn why(&self) -> Option<Why> {

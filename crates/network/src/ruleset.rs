@@ -48,6 +48,10 @@ pub(crate) const HOST: &str = "host";
 /// What passed out of sandboxes, and into them: sandbox, address, protocol, port.
 pub(crate) const SENT: &str = "sent";
 pub(crate) const GOT: &str = "got";
+/// Who sends to so many new destinations that they are no longer told apart, and the sums of what is not told apart: by sandbox.
+pub(crate) const CROWD: &str = "crowd";
+pub(crate) const MORE: &str = "more";
+pub(crate) const MORE_GOT: &str = "moregot";
 /// What was refused; behind the port stands why.
 pub(crate) const REFUSED: &str = "refused";
 /// Who is refused so often that no more of it is written down.
@@ -94,8 +98,10 @@ impl Why {
 
 /// LIMIT: flows of one sandbox at a time. The connection table is one for all; a browser or a crawler needs some hundreds.
 const FLOWS_PER_SANDBOX: u32 = 4096;
-/// LIMIT: destinations that are recorded at a time, of all sandboxes together; beyond that packets pass unrecorded.
-const RECORDS: u32 = 32_768;
+/// LIMIT: destinations that are recorded at a time, of all sandboxes together; what is beyond is added up by sandbox.
+const RECORDS: u32 = 65_536;
+/// LIMIT: new destinations of one sandbox that are recorded one by one, so that none can fill the records of all.
+const DESTINATIONS: &str = "100/second burst 500 packets";
 /// How long a destination is remembered after its last packet. They are read every second.
 const RECORDS_FOR: &str = "20s";
 /// LIMIT: refused packets of one sandbox that are recorded, so that none can fill the records of all.
@@ -148,6 +154,9 @@ fn sets(limit: FlowLimit) -> String {
   set {LIMITED} {{ type ipv4_addr; }}
   {flows}
   set {SENT} {{ type {key}; {recorded} }}
+  set {CROWD} {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout 10s; }}
+  set {MORE} {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout {RECORDS_FOR}; }}
+  set {MORE_GOT} {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout {RECORDS_FOR}; }}
   set {GOT} {{ type {key}; {recorded} }}
   set {REFUSED} {{ type {key} . mark; {recorded} }}
   set {ASKERS} {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout 10s; }}
@@ -186,6 +195,9 @@ fn chains(limit: FlowLimit) -> String {
     };
     let (record_sent, record_got) = (record(SENT, "ip saddr . ip daddr", "th dport", ""), record_back());
     let record_refused = record(REFUSED, "ip saddr . ip daddr", "th dport", " . meta mark");
+    let unknown =
+        format!("meta l4proto != icmp ip saddr . ip daddr . meta l4proto . th dport != @{SENT} ct state established,related,new");
+    let unknown_back = format!("meta l4proto != icmp ip daddr . ip saddr . meta l4proto . th sport != @{SENT}");
     // What the router refuses to itself is told over its loopback.
     // Private ranges are reached where a policy names them; the router's own sockets are the gate's, and it has looked.
     let (unreached, nobody) = (elements(&never(Ranges4::default())), elements(&never(Ranges4::all())));
@@ -234,7 +246,9 @@ fn chains(limit: FlowLimit) -> String {
     {flows}
     {connections}
     iifname vmap @{BUDGETS}
+    {unknown} add @{CROWD} {{ ip saddr limit rate over {DESTINATIONS} }} update @{MORE} {{ ip saddr counter }} accept
     {record_sent}
+    {unknown} update @{MORE} {{ ip saddr counter }}
     meta nfproto ipv4 ct state established,related,new accept
   }}
   chain back {{
@@ -245,6 +259,7 @@ fn chains(limit: FlowLimit) -> String {
   }}
   chain enter {{
     oifname vmap @{BUDGETS}
+    {unknown_back} update @{MORE_GOT} {{ ip daddr counter }} accept
     {record_got}
     accept
   }}
