@@ -225,3 +225,39 @@ fn downloads_that_nobody_reads_do_not_fill_the_server() {
         assert!(grown < held * 400, "the server grew by {grown} KiB for {held} downloads");
     });
 }
+
+#[test]
+fn a_narrower_word_of_the_operator_holds_after_a_restart_whatever_else_fails() {
+    let floor = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(floor.path(), json!({ "mode": "allow-all" }).to_string()).unwrap();
+    let options = Options::debian().env("ATOLL_EGRESS_POLICY", floor.path().display().to_string());
+    run_with(options, async |w| {
+        let client = w.tenant("acme").await;
+        let id = guarded(w, &client, json!("allow-all")).await;
+        let url = format!("http://{OTHER}/");
+        assert_eq!(fetch(&client, &id, &url).await.as_deref(), Ok(GREETING));
+        let hold =
+            "python3 -c \"import time; held = b'x' * (64 << 20); time.sleep(600)\" >/dev/null 2>&1 & sleep 1";
+        client.sh(&id, hold).await;
+        w.stop_server(nix::sys::signal::Signal::SIGTERM).await;
+        // Less memory than it uses: a limit that the kernel refuses, as it would for many other reasons.
+        let database = rusqlite::Connection::open(w.data().join("sandbox.db")).unwrap();
+        let less =
+            "UPDATE sandbox_leases SET lease = json_set(lease, '$.limits.memory_mib', 8) WHERE id = ?1";
+        assert_eq!(database.execute(less, [&id]).unwrap(), 1);
+        drop(database);
+        let narrower = json!({ "mode": "allow-all", "deny_cidrs": [format!("{OTHER}/32")] });
+        std::fs::write(floor.path(), narrower.to_string()).unwrap();
+        w.start_server().await;
+        let log = w.log();
+        assert!(
+            log.contains("limits or policy could not be put in force again"),
+            "the limit was taken: {log}"
+        );
+        w.internet.forget();
+        let client = w.client(client.key());
+        let reached = fetch(&client, &id, &url).await;
+        assert!(reached.is_err(), "{reached:?}");
+        w.internet.untouched(OTHER, "the operator's word");
+    });
+}

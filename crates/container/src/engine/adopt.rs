@@ -188,6 +188,14 @@ impl Inner {
         let (sandbox, limits, egress) = (known.sandbox.clone(), known.limits, Arc::clone(&known.network));
         let stays = known.paused && self.stands_still(&live);
         let again = move || {
+            // First, and whatever becomes of the rest: what stands above its policy may be narrower than it was.
+            if let Some(link) = live.facts.link
+                && let Err(cause) = ground.doors.change(link, &sandbox, &egress, live.netns())
+            {
+                // Better unreachable than with a policy of yesterday.
+                let _ = ground.doors.detach(link);
+                return Err(io::Error::other(cause));
+            }
             // A create that was cut short may have left it frozen, and a dump that was cut short half frozen.
             if stays {
                 ground.cgroups.freeze(&live.facts.cgroup)?
@@ -198,12 +206,7 @@ impl Inner {
             if ground.layers.exists(sandbox.as_str()) {
                 ground.layers.set_limit(sandbox.as_str(), u64::from(limits.disk_mib) << 20)?;
             }
-            match live.facts.link {
-                Some(link) => {
-                    ground.doors.change(link, &sandbox, &egress, live.netns()).map_err(io::Error::other)
-                }
-                None => Ok(()),
-            }
+            Ok(())
         };
         if let Err(cause) = self.hands.run(again).await {
             tracing::warn!(sandbox = %known.sandbox, %cause, "limits or policy could not be put in force again");
