@@ -83,7 +83,7 @@ pub(crate) enum Command {
     /// Run a command in a sandbox
     Exec(sandbox::Exec),
     /// Open a terminal in a sandbox
-    #[command(visible_alias = "connect")]
+    #[command(visible_aliases = ["shell", "connect"])]
     Sh(sandbox::Sh),
     /// List sandboxes, whatever they do; with -a also those that were deleted
     #[command(visible_alias = "list")]
@@ -198,6 +198,9 @@ pub(crate) enum Template {
         name: String,
     },
     /// Make a template on this machine, or make it anew
+    #[command(after_help = "Examples:
+  atoll template make debian               what SDKs start from unless told otherwise
+  atoll run -T debian -- cat /etc/os-release")]
     Make {
         /// Which: `host`, `debian`, `busybox`, `code-interpreter` or `code-interpreter-slim`
         name: String,
@@ -347,6 +350,9 @@ mod tests {
             &["atoll", "run", "--inject", "a.com:X=1", "--strip", "a.com:Y", "--up", "1m", "--learn", "true"],
             &["atoll", "update", "box", "--deny-cidr", "10.0.0.0/8", "--connections", "5"],
             &["atoll", "egress", "box", "-f"],
+            &["atoll", "egress", "box", "-f", "-n", "0"],
+            &["atoll", "shell", "box"],
+            &["atoll", "update", "box", "--no-learn"],
             &["atoll", "egress", "box", "--policy", "--json"],
             &["atoll", "egress", "box", "-n", "5", "--since", "10m", "--verdict", "refused"],
             &["atoll", "secret", "list"],
@@ -399,9 +405,7 @@ mod tests {
             &["atoll", "pause"],
             &["atoll", "egress"],
             &["atoll", "egress", "box", "-f", "--policy"],
-            &["atoll", "egress", "box", "--limit", "0"],
             &["atoll", "egress", "box", "--verdict", "maybe"],
-            &["atoll", "secret", "create", "A", "the-value"],
             &["atoll", "secret", "create", "A", "--from-env", "B", "--from-file", "f"],
             &["atoll", "create", "--inject", "a.com"],
             &["atoll", "create", "--up", "5"],

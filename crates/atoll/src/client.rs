@@ -107,13 +107,19 @@ impl Client {
             answer.headers().get("x-request-id").and_then(|v| v.to_str().ok()).map(str::to_owned);
         let body = answer.bytes().await.unwrap_or_default();
         let mut failure = match serde_json::from_slice::<Envelope>(&body) {
-            Ok(envelope) => envelope.into_failure(),
+            Ok(mut envelope) => {
+                envelope.message = placeless(&envelope.message).to_owned();
+                envelope.into_failure()
+            }
             Err(_) => {
                 Failure::new("bad_answer", format!("{} answered {status} without saying why", self.address))
                     .hint("is this the address of an Atoll server?")
             }
         };
         failure.request_id = failure.request_id.or(request_id);
+        if failure.is("tenant_not_found") && failure.hint.is_none() {
+            failure.hint = Some("`atoll tenant ls` shows every tenant".to_owned());
+        }
         // Without a key the server speaks to somebody who writes a client; ours knows where it looked.
         if status == StatusCode::UNAUTHORIZED && (failure.hint.is_none() || self.key.is_none()) {
             failure.hint = Some(self.address.key_hint());
@@ -133,6 +139,17 @@ impl Client {
         Failure::new("no_server", format!("the connection to {} broke", self.address))
             .hint("atoll server status")
     }
+}
+
+/// A message without the place in a body that we wrote and the user never saw.
+fn placeless(message: &str) -> &str {
+    let Some((before, place)) = message.rsplit_once(" at line ") else { return message };
+    let is_place = place.split(' ').enumerate().all(|(at, word)| match at {
+        1 => word == "column",
+        0 | 2 => word.bytes().all(|byte| byte.is_ascii_digit()),
+        _ => false,
+    });
+    if is_place { before } else { message }
 }
 
 /// The error envelope of every front.
@@ -171,6 +188,15 @@ pub(crate) fn segment(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_in_what_nobody_wrote_is_left_out() {
+        let whole = "network.allow_domains[0] is not valid: \"a b\" is no name";
+        assert_eq!(placeless(&format!("{whole} at line 1 column 58")), whole);
+        for other in [whole, "x at line one", "stopped at line 1 of the file", "at line 1 column 5 too"] {
+            assert_eq!(placeless(other), other);
+        }
+    }
 
     #[test]
     fn a_name_stays_one_segment() {

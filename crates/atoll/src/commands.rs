@@ -12,6 +12,7 @@ mod exec;
 mod fork;
 mod inspect;
 mod key;
+mod learned;
 mod lifecycle;
 mod list;
 mod logs;
@@ -94,7 +95,7 @@ pub(crate) async fn dispatch(context: &Context, command: Command) -> Result<u8, 
         Command::Key(args) => key::key(context, args).await.map(done),
         Command::Tenant(args) => tenant::tenant(context, args).await.map(done),
         Command::Tls(args) => tls::tls(context, args).map(done),
-        Command::Env(args) => env::env(context, &args).map(done),
+        Command::Env(args) => env::env(context, &args).await.map(done),
         Command::Server(args) => server::server(context, args).await.map(done),
         Command::Doctor => doctor::doctor(context).await,
         Command::Openapi => version::openapi(context).map(done),

@@ -593,3 +593,102 @@ fn a_secret_comes_from_stdin_a_file_or_a_variable_and_is_never_printed() {
     assert_eq!((removed.status.code(), text(&removed.stdout)), (Some(1), "B\n"));
     assert!(text(&removed.stderr).contains("uses the secret"), "{}", text(&removed.stderr));
 }
+
+#[test]
+fn a_run_that_learns_prints_the_policy_before_its_sandbox_goes() {
+    let server = Server::start(|request| match request.line.as_str() {
+        "GET /health" => ok(json!({"status": "ok"})),
+        line if line.ends_with("/egress/policy") => {
+            ok(json!({"allow_domains": ["pypi.org"], "mode": "custom"}))
+        }
+        line if line.contains("/egress?") => ok(json!({"items": [
+            {"name": "evil.example", "rule": "tenant: not in allow_domains", "verdict": "refused"}]})),
+        line if line.ends_with("/exec/stream") => (
+            200,
+            "text/event-stream",
+            "event: start\ndata: {\"pid\":7}\n\nevent: exit\ndata: {\"exit_code\":3}\n\n".to_owned(),
+        ),
+        line if line.ends_with("/exec") => ok(json!({"exit_code": 3, "stdout": "", "stderr": ""})),
+        _ => ok(sandbox()),
+    });
+    let output = server.run(&["run", "--learn", "--", "job"]);
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), ""));
+    assert!(said.contains("{\n  \"mode\": \"custom\",\n  \"allow_domains\": [\n    \"pypi.org\""), "{said}");
+    assert!(said.contains("--network FILE"), "{said}");
+    assert!(said.contains("evil.example (tenant: not in allow_domains)"), "{said}");
+    let order: Vec<String> = server.seen("").into_iter().map(|request| request.line).collect();
+    let at = |end: &str| order.iter().position(|line| line.contains(end)).expect("was asked");
+    assert!(at("/egress/policy") < at("DELETE"), "{order:?}");
+
+    let file = server.data.path().join("policy.json");
+    let name = file.to_str().expect("text");
+    let output = server.run(&["run", "--json", "--learn", "--policy-out", name, "--", "job"]);
+    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(result["learned"], json!({"allow_domains": ["pypi.org"], "mode": "custom"}));
+    let written: Value = serde_json::from_str(&std::fs::read_to_string(&file).expect("there")).expect("JSON");
+    assert_eq!((written, output.status.code()), (result["learned"].clone(), Some(3)));
+}
+
+#[test]
+fn a_key_for_an_sdk_is_a_new_one_and_the_admins_only_where_that_was_said() {
+    let server = Server::start(|request| match request.line.as_str() {
+        "POST /v1/keys" => {
+            ok(json!({"id": "k1", "tenant": "default", "scope": "user", "secret": "atl_fresh"}))
+        }
+        _ => ok(json!({})),
+    });
+    let output = server.run(&["env", "leap0", "--with-key", "--proxy", "never"]);
+    assert!(text(&output.stdout).contains("LEAP0_API_KEY='atl_fresh'"), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("tenant default"), "{}", text(&output.stderr));
+    assert_eq!(server.seen("POST /v1/keys")[0].json(), json!({"name": "env", "scope": "user"}));
+    let output = server.run(&["env", "leap0", "--with-key", "--admin", "--proxy", "never"]);
+    assert!(text(&output.stdout).contains("LEAP0_API_KEY='atl_secret'"));
+    assert_eq!(server.seen("POST /v1/keys").len(), 1);
+    assert!(!server.run(&["env", "leap0", "--admin"]).status.success());
+
+    let of_tenant = Server::start(|_| refused(403, "forbidden", "only an admin makes keys"));
+    let output = of_tenant.run(&["env", "e2b", "--with-key", "--proxy", "never"]);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("E2B_API_KEY='e2b_secret'"), "{shown}");
+    // Said where a person reads it and where it is found later, and still something to eval.
+    assert!(shown.ends_with("every call\n") && shown.lines().last().expect("lines").starts_with("# the E2B"));
+    assert!(text(&output.stderr).contains("not in this version") && output.status.success());
+}
+
+#[test]
+fn a_slip_is_answered_with_what_was_meant() {
+    let server = Server::start(|request| match request.line.as_str() {
+        "POST /v1/secrets" => refused(409, "already_exists", "there is a secret A"),
+        "PUT /v1/secrets/B" => refused(404, "secret_not_found", "there is no secret B"),
+        "POST /v1/sandboxes/box/previews" => {
+            refused(400, "invalid_request", "expires_s must be between 1 and 2592000 seconds")
+        }
+        line if line.starts_with("DELETE") => refused(404, "preview_not_found", "box has no preview x"),
+        line if line.starts_with("GET /v1/tenants") => ok(json!({"items": []})),
+        _ => refused(400, "invalid_request", "network.allow_domains[0] is not valid: no at line 1 column 58"),
+    });
+    let piped = |words: &[&str]| {
+        let mut file = tempfile::tempfile().expect("temporary file");
+        file.write_all(b"s3cret").expect("writable");
+        std::io::Seek::rewind(&mut file).expect("seekable");
+        server.command(words).stdin(file).output().expect("runs")
+    };
+    for (output, hint) in [
+        (piped(&["secret", "create", "A"]), "atoll secret rotate A"),
+        (piped(&["secret", "rotate", "B"]), "atoll secret create B"),
+        (server.run(&["secret", "create", "A", "hunter2-value"]), "--from-env"),
+        (server.run(&["preview", "box", "80", "--expires", "60d"]), "30d"),
+        (server.run(&["preview", "rm", "box", "x"]), "atoll preview ls box"),
+        (server.run(&["tenant", "network", "acme"]), "atoll tenant ls"),
+        (server.run(&["create", "--allow-domain", "203.0.113.7"]), "--allow-cidr"),
+        (server.run(&["update", "box", "--allow-cidr", "a.com"]), "--allow-domain"),
+    ] {
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(" hint:") && said.contains(hint), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    let output = server.run(&["create", "--allow-domain", "http://x"]);
+    let said = text(&output.stderr);
+    assert!(said.contains("not valid: no\n") && !said.contains("line 1"), "{said}");
+}

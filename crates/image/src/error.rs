@@ -72,10 +72,15 @@ impl TemplateError {
     /// What to try next, in one line, where there is something.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::NotFound { near, .. } if !near.is_empty() => format!("did you mean {}?", near.join(" or ")),
-            Self::NotFound { name, .. } if matches!(name.as_str(), "debian" | "busybox") => {
+            Self::NotFound { name, .. }
+                if matches!(
+                    name.as_str(),
+                    "debian" | "busybox" | "code-interpreter" | "code-interpreter-slim"
+                ) =>
+            {
                 format!("make it: atoll template make {name}")
             }
+            Self::NotFound { near, .. } if !near.is_empty() => format!("did you mean {}?", near.join(" or ")),
             Self::NotFound { .. } => "see what there is: atoll template ls".into(),
             Self::ToolMissing { package, .. } => format!("apt-get install -y {package}"),
             Self::HostChanged(changed) => changed.hint().into(),

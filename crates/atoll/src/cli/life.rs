@@ -177,7 +177,15 @@ pub(crate) enum SnapshotVerb {
 
 /// `atoll preview SANDBOX PORT` opens one; the verbs deal with those that are open.
 #[derive(Debug, Clone, Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Examples:
+  atoll preview box 8000                   a link to port 8000 for an hour
+  atoll preview box 8000 --expires 7d      for a week, 30d at most
+  atoll preview box 8000 --public          for everybody, until `preview rm`
+  atoll preview ls box"
+)]
 pub(crate) struct Preview {
     #[command(subcommand)]
     pub(crate) verb: Option<PreviewVerb>,

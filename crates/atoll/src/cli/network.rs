@@ -40,7 +40,7 @@ pub(crate) struct Reach {
     /// Most bytes exchanged with one name or address until it is started anew, such as 100m
     #[arg(long, value_parser = amount, value_name = "SIZE", help_heading = "Network")]
     pub(crate) bytes_per_destination: Option<Bytes>,
-    /// Reach everything and record it; `atoll egress SANDBOX --policy` prints the lists that would have done
+    /// Reach everything and record it; `run` then prints the smallest policy for it, `egress SANDBOX --policy` does for others
     #[arg(long, help_heading = "Network")]
     pub(crate) learn: bool,
 }
@@ -74,14 +74,14 @@ impl Reach {
 pub(crate) struct Egress {
     /// Name, id or beginning of an id
     pub(crate) sandbox: String,
-    /// Stay and print what comes
+    /// Print what is recorded, then stay and print what comes
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Print the smallest policy that would have allowed what is recorded, as --network takes it
     #[arg(long, conflicts_with_all = ["follow", "limit", "since", "verdict"])]
     pub(crate) policy: bool,
-    /// The newest so many [default: 100]
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// The newest so many of what is recorded; with -f also 0 [default: 100]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub(crate) limit: Option<u32>,
     /// Only of the last so long, such as 10m
     #[arg(long, value_parser = seconds, value_name = "DURATION")]
@@ -121,6 +121,10 @@ pub(crate) enum Secret {
     #[command(visible_alias = "list")]
     Ls,
     /// Keep a secret; policies name it {secret:NAME}
+    #[command(after_help = "Examples:
+  printf %s \"$KEY\" | atoll secret create OPENAI    from a pipe
+  atoll secret create OPENAI                       typed, and not shown
+  atoll secret create OPENAI --from-env OPENAI_API_KEY")]
     Create {
         /// Letters, digits, _ . and -
         name: String,
@@ -128,7 +132,12 @@ pub(crate) enum Secret {
         value: SecretValue,
     },
     /// Replace the value of a secret; sandboxes that use it have the new one at once
-    #[command(visible_alias = "set")]
+    #[command(
+        visible_alias = "set",
+        after_help = "Examples:
+  printf %s \"$NEW\" | atoll secret rotate OPENAI
+  atoll secret rotate OPENAI --from-file key.txt"
+    )]
     Rotate {
         /// Which
         name: String,
@@ -154,4 +163,7 @@ pub(crate) struct SecretValue {
     /// Take the value of this variable
     #[arg(long, value_name = "NAME")]
     pub(crate) from_env: Option<String>,
+    /// Taken so that it can be refused with the way to do it, and without being repeated
+    #[arg(hide = true)]
+    pub(crate) argument: Option<String>,
 }

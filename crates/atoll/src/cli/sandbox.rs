@@ -116,6 +116,9 @@ pub(crate) struct Run {
     /// Keep the sandbox afterwards and say its id
     #[arg(long)]
     pub(crate) keep: bool,
+    /// With --learn: write the policy to this file instead of stderr
+    #[arg(long, value_name = "FILE", requires = "learn", help_heading = "Network")]
+    pub(crate) policy_out: Option<std::path::PathBuf>,
     /// Accepted for habit: deleting is the default
     #[arg(long, hide = true, conflicts_with = "keep")]
     pub(crate) rm: bool,
@@ -348,6 +351,9 @@ pub(crate) struct Update {
     pub(crate) timers: Timers,
     #[command(flatten)]
     pub(crate) reach: Reach,
+    /// End learning: from now on the policy holds
+    #[arg(long, conflicts_with = "learn", help_heading = "Network")]
+    pub(crate) no_learn: bool,
 }
 
 #[derive(Debug, Clone, Args)]

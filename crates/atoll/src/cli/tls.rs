@@ -5,6 +5,10 @@ use clap::{Args, Subcommand, ValueEnum};
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tls {
     /// Make a local authority and a certificate for the names of this server; renews what is there
+    #[command(after_help = "Examples:
+  atoll tls init                                    for localhost and everything below it
+  atoll tls init --domain preview.example.com       as `serve --domain` was told
+  curl --cacert ~/.atoll/tls/ca.pem https://localhost:7443/health")]
     Init {
         /// Name below which previews live [default: that of the server of DATA, else localhost]
         #[arg(long, value_name = "NAME", value_parser = super::serve::domain)]
@@ -27,9 +31,12 @@ pub(crate) struct Env {
     /// For which shell; fish reads it with `atoll env leap0 --shell fish | source`
     #[arg(long, default_value = "sh")]
     pub(crate) shell: Shell,
-    /// Print the key too: the one of --api-key, else the admin key of this machine
+    /// Print a key too: a fresh one named `env` that sees its tenant only, or yours if you may make none
     #[arg(long)]
     pub(crate) with_key: bool,
+    /// With --with-key: print the key that you use, the admin key of this machine if you said none
+    #[arg(long, requires = "with_key")]
+    pub(crate) admin: bool,
     /// Use this server as proxy for HTTPS [default: where names of previews do not resolve]
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) proxy: Proxy,

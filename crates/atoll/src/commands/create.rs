@@ -25,7 +25,9 @@ pub(super) enum Wait {
 pub(super) async fn create(context: &Context, args: Create) -> Result<(), Failure> {
     let client = context.client()?;
     let wait = if args.detach { Wait::No } else { Wait::Yes };
-    make(context, &client, &whole(&args)?, wait, args.idempotency_key.as_deref()).await
+    let body = whole(&args)?;
+    network::note(context.out, &args.shape.reach);
+    make(context, &client, &body, wait, args.idempotency_key.as_deref()).await
 }
 
 /// Asks for a sandbox and shows what was made.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Context, items, moment, network, sandbox_path, suggest, text};
+use super::{Context, items, learned, moment, network, sandbox_path, suggest, text};
 use crate::{
     cli::network::Egress as Args,
     client::{Client, sse::Events},
@@ -11,6 +11,8 @@ use crate::{
     human::{Table, bytes, harmless},
     out::{Out, Shade},
 };
+
+const HEADINGS: [&str; 7] = ["TIME", "VERDICT", "WHAT", "TO", "SENT", "RECEIVED", "RULE"];
 
 pub(super) async fn egress(context: &Context, args: Args) -> Result<(), Failure> {
     let client = context.client()?;
@@ -35,6 +37,7 @@ async fn policy(context: &Context, client: &Client, args: &Args) -> Result<(), F
     if learned.as_object().is_some_and(|fields| fields.len() == 1) {
         context.out.tell("nothing is recorded yet; `atoll update SANDBOX --learn` records without refusing");
     }
+    learned::refused(context.out, client, &args.sandbox).await;
     Ok(())
 }
 
@@ -44,6 +47,7 @@ async fn list(context: &Context, client: &Client, args: &Args) -> Result<(), Fai
     if context.out.json {
         return context.out.json(&records);
     }
+    let records = collapsed(records);
     let lines = table(&records).lines();
     for (line, record) in lines.iter().zip(std::iter::once(&Value::Null).chain(&records)) {
         context.out.line(&shaded(context.out, record, line))?;
@@ -61,6 +65,9 @@ async fn follow(context: &Context, client: &Client, args: &Args) -> Result<(), F
     let path = sandbox_path(&args.sandbox, "/egress");
     let request = client.request(reqwest::Method::GET, &path).query(&query);
     let mut events = Events::new(client.send(request).await?);
+    if out.is_terminal() && !out.json {
+        out.line(&columns(&HEADINGS.map(str::to_owned)))?;
+    }
     while let Some(event) = events.next().await? {
         let record = event.json();
         if out.json {
@@ -78,8 +85,13 @@ fn query(args: &Args) -> Vec<(&'static str, String)> {
     let since = args
         .since
         .and_then(|span| Timestamp::now().checked_sub(std::time::Duration::from_secs_f64(span.0)).ok());
+    // None of what is recorded: only what comes after now.
+    let (limit, since) = match (args.follow, args.limit) {
+        (true, Some(0)) => (None, Some(Timestamp::now())),
+        (_, limit) => (limit, since),
+    };
     let fields = [
-        ("limit", args.limit.map(|limit| limit.to_string())),
+        ("limit", limit.map(|limit| limit.to_string())),
         ("since", since.map(|at| at.to_string())),
         ("verdict", args.verdict.map(|verdict| verdict.as_str().to_owned())),
     ];
@@ -96,15 +108,41 @@ fn shaded(out: Out, record: &Value, line: &str) -> String {
 }
 
 fn table(records: &[Value]) -> Table {
-    let mut table = Table::new(&["TIME", "VERDICT", "WHAT", "TO", "SENT", "RECEIVED", "RULE"]);
+    let mut table = Table::new(&HEADINGS);
     records.iter().for_each(|record| table.row(cells(record).to_vec()));
     table
 }
 
 /// One record by itself, in columns that most of them fit into.
 fn line(record: &Value) -> String {
-    let [time, verdict, what, to, sent, received, rule] = cells(record);
-    harmless(&format!("{time}  {verdict:<7}  {what:<4}  {to:<44}  {sent:<9}  {received:<9}  {rule}"))
+    harmless(&columns(&cells(record)))
+}
+
+fn columns([time, verdict, what, to, sent, received, rule]: &[String; 7]) -> String {
+    format!("{time:<19}  {verdict:<7}  {what:<4}  {to:<44}  {sent:<9}  {received:<9}  {rule}")
+}
+
+/// One look-up of a program is several questions: refusals of the same name within a second are one line with a count.
+fn collapsed(records: Vec<Value>) -> Vec<Value> {
+    let mut kept: Vec<Value> = Vec::with_capacity(records.len());
+    for record in records {
+        match kept.last_mut().filter(|last| is_same_question(last, &record)) {
+            Some(last) => last[TIMES] = (last[TIMES].as_u64().unwrap_or(1) + 1).into(),
+            None => kept.push(record),
+        }
+    }
+    kept
+}
+
+/// Ours, beside the fields of the API.
+const TIMES: &str = "times";
+
+fn is_same_question(last: &Value, next: &Value) -> bool {
+    let is_refused = text(last, "what") == "dns" && text(last, "verdict") == "refused";
+    let same = ["what", "verdict", "name", "rule"].iter().all(|field| last[*field] == next[*field]);
+    let apart =
+        moment(last, "at").zip(moment(next, "at")).map(|(a, b)| b.as_millisecond() - a.as_millisecond());
+    is_refused && same && apart.is_some_and(|ms| (0..=1_000).contains(&ms))
 }
 
 fn cells(record: &Value) -> [String; 7] {
@@ -114,7 +152,9 @@ fn cells(record: &Value) -> [String; 7] {
         count => bytes(count),
     };
     let word = |field: &str| text(record, field).to_owned();
-    [at, word("verdict"), word("what"), to(record), size("sent"), size("received"), word("rule")]
+    let times = record[TIMES].as_u64().map(|times| format!(" ×{times}")).unwrap_or_default();
+    let rule = format!("{}{times}", text(record, "rule"));
+    [at, word("verdict"), word("what"), to(record), size("sent"), size("received"), rule]
 }
 
 /// `name:port (address)`, with what is known of it.
@@ -149,6 +189,26 @@ mod tests {
             json!({"at": "2026-01-01T00:00:02Z", "what": "flow", "verdict": "refused", "rule": "never: link-local",
                 "name": null, "address": "2001:db8::1", "port": 53, "protocol": "udp", "sent": 64, "received": 0}),
         ]
+    }
+
+    #[test]
+    fn the_same_refused_question_is_one_line_with_a_count() {
+        let ask = |at: &str, name: &str, verdict: &str| {
+            json!({"at": at, "what": "dns", "verdict": verdict, "rule": "r",
+            "name": name})
+        };
+        let records = vec![
+            ask("2026-01-01T00:00:00.100Z", "a.com", "refused"),
+            ask("2026-01-01T00:00:00.200Z", "a.com", "refused"),
+            ask("2026-01-01T00:00:01.000Z", "a.com", "refused"),
+            ask("2026-01-01T00:00:03.000Z", "a.com", "refused"),
+            ask("2026-01-01T00:00:03.000Z", "b.com", "refused"),
+            ask("2026-01-01T00:00:03.000Z", "b.com", "allowed"),
+            ask("2026-01-01T00:00:03.000Z", "b.com", "allowed"),
+        ];
+        let shown = collapsed(records);
+        assert_eq!(shown.len(), 5);
+        assert_eq!((&cells(&shown[0])[6], &cells(&shown[1])[6]), (&"r ×3".to_owned(), &"r".to_owned()));
     }
 
     #[test]

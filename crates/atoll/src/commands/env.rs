@@ -2,15 +2,23 @@
 //!
 //! Never prints a key unless it was asked for. Data is only what a shell can read; everything else goes to stderr.
 
-use std::net::ToSocketAddrs;
+use std::{net::ToSocketAddrs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
-use super::Context;
+use serde_json::json;
+
+use super::{Context, text};
 use crate::{
     cli::tls::{Env, Proxy, Sdk, Shell},
-    client::address::Address,
+    client::{Client, address::Address},
+    environment,
     failure::Failure,
     server::{note, tls_files::TlsFiles},
 };
+
+/// LIMIT: a server of this machine answers in milliseconds; a shell that starts must not wait for one that is away.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// What keys for SDKs are called, to be found in `key ls`.
+const KEY_NAME: &str = "env";
 
 /// The server, as an SDK has to be told.
 struct Server {
@@ -20,7 +28,7 @@ struct Server {
     files: Option<TlsFiles>,
 }
 
-pub(super) fn env(context: &Context, args: &Env) -> Result<(), Failure> {
+pub(super) async fn env(context: &Context, args: &Env) -> Result<(), Failure> {
     let address = Address::find(&context.global)?;
     let server = find(context, &address);
     let mut variables = variables(args.sdk, &server);
@@ -38,20 +46,78 @@ pub(super) fn env(context: &Context, args: &Env) -> Result<(), Failure> {
     }
     let (name, prefix) = key_variable(args.sdk);
     if args.with_key {
-        let key = address
-            .key(&context.global)?
-            .ok_or_else(|| Failure::new("no_key", "there is no key to print").hint(address.key_hint()))?;
+        let key = key(context, &address, args.admin).await?;
         variables.push((name, with_prefix(&key, prefix)));
     } else {
         context.out.say(&format!(
-            "atoll: {name} is yours to set; `atoll key create` makes a key, --with-key prints one"
+            "atoll: {name} is yours to set; `atoll key create` makes a key, --with-key makes and prints one"
         ));
+        answers(context).await;
+    }
+    let missing = missing(args.sdk);
+    if let Some(missing) = &missing {
+        context.out.say(&format!("atoll: {missing}"));
     }
     if context.out.json {
         let all = variables.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
         return context.out.json(&serde_json::Value::Object(all.collect()));
     }
-    variables.iter().try_for_each(|(name, value)| context.out.line(&assignment(args.shell, name, value)))
+    variables.iter().try_for_each(|(name, value)| context.out.line(&assignment(args.shell, name, value)))?;
+    // The last line: an eval without quotes joins the lines, and would lose what is behind it.
+    missing.map_or(Ok(()), |missing| context.out.line(&format!("# {missing}")))
+}
+
+/// A front that is not in this version, in words.
+fn missing(sdk: Sdk) -> Option<String> {
+    let name = match sdk {
+        Sdk::Leap0 => return None,
+        Sdk::E2b => "E2B",
+        Sdk::Daytona => "Daytona",
+    };
+    Some(format!("the {name} front is not in this version yet: its SDK gets an error for every call"))
+}
+
+/// Warns where nobody answers: the variables are right, and lead nowhere.
+async fn answers(context: &Context) {
+    let asked = async { context.client()?.get("/health").await };
+    match tokio::time::timeout(ANSWERS_WITHIN, asked).await {
+        Ok(Err(failure)) if failure.is("no_server") => context.out.say(&format!(
+            "atoll: {}{}",
+            failure.message,
+            failure.hint.map(|hint| format!("; {hint}")).unwrap_or_default()
+        )),
+        Err(_) => context.out.say("atoll: the server does not answer"),
+        Ok(_) => {}
+    }
+}
+
+/// A key to be handed on: never the admin's, unless that was said.
+async fn key(context: &Context, address: &Address, admin: bool) -> Result<String, Failure> {
+    let mine = address
+        .key(&context.global)?
+        .ok_or_else(|| Failure::new("no_key", "there is no key to print").hint(address.key_hint()))?;
+    if admin {
+        context
+            .out
+            .say("atoll: this is the key that you use yourself; an admin's sees and changes everything");
+        return Ok(mine);
+    }
+    let body = json!({ "name": KEY_NAME, "scope": "user" });
+    match Client::new(&context.global)?.post("/v1/keys", &body).await {
+        Ok(made) => {
+            let (id, tenant) = (text(&made, "id"), text(&made, "tenant"));
+            context.out.say(&format!(
+                "atoll: this is a new key for the tenant {tenant} alone; `atoll key rm {id}` ends it"
+            ));
+            Ok(text(&made, "secret").to_owned())
+        }
+        // Whoever may not make keys has one that can be handed on.
+        Err(failure) if failure.is("forbidden") => {
+            context.out.say("atoll: this is the key that you use yourself");
+            Ok(mine)
+        }
+        Err(failure) => Err(failure),
+    }
 }
 
 fn find(context: &Context, address: &Address) -> Server {
@@ -84,13 +150,31 @@ fn variables(sdk: Sdk, server: &Server) -> Vec<(&'static str, String)> {
 /// Python reads one file with all roots; Node adds ours to its own.
 fn trust(context: &Context, server: &Server) -> Vec<(&'static str, String)> {
     let Some(files) = &server.files else {
-        context.out.say("atoll: there is no certificate yet; `atoll tls init` makes one");
+        context
+            .out
+            .say("atoll: there is no certificate yet, or none that you can read; `atoll tls init` makes one");
         return Vec::new();
     };
-    let text = |path: &std::path::Path| {
-        std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let (bundle, ca) = (whole(&files.bundle), whole(&files.ca));
+    if environment::through_sudo() && !everybody_reads(&bundle) {
+        context.out.say(&format!(
+            "atoll: {} is readable by root only; for others: sudo install -D -m 644 -t /etc/atoll '{}' '{}', and set \
+             SSL_CERT_FILE=/etc/atoll/bundle.pem NODE_EXTRA_CA_CERTS=/etc/atoll/ca.pem",
+            bundle.display(),
+            bundle.display(),
+            ca.display()
+        ));
+    }
+    vec![("SSL_CERT_FILE", bundle.display().to_string()), ("NODE_EXTRA_CA_CERTS", ca.display().to_string())]
+}
+
+/// Whether a user with no rights of its own gets to this file.
+fn everybody_reads(file: &Path) -> bool {
+    let lets = |path: &Path, bit: u32| {
+        std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & bit != 0)
     };
-    vec![("SSL_CERT_FILE", text(&files.bundle)), ("NODE_EXTRA_CA_CERTS", text(&files.ca))]
+    lets(file, 0o004) && file.ancestors().skip(1).all(|folder| lets(folder, 0o001))
 }
 
 fn wants_proxy(when: Proxy, server: &Server) -> bool {
@@ -141,6 +225,18 @@ mod tests {
     fn a_value_is_one_word_whatever_it_holds() {
         assert_eq!(assignment(Shell::Sh, "A", "a'b c$(x)"), r"export A='a'\''b c$(x)'");
         assert_eq!(assignment(Shell::Fish, "A", r"a'\b"), r"set -gx A 'a\'\\b'");
+    }
+
+    #[test]
+    fn a_file_below_a_shut_folder_is_not_for_everybody() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("bundle.pem");
+        std::fs::write(&file, "x").expect("writable");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).expect("ours");
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o700)).expect("ours");
+        assert!(!everybody_reads(&file));
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("ours");
+        assert!(everybody_reads(&file));
     }
 
     #[test]

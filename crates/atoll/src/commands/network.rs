@@ -13,6 +13,7 @@ use crate::{
     client::{Client, segment},
     failure::Failure,
     human::{bytes, harmless},
+    out::Out,
 };
 
 const MODES: [&str; 3] = ["allow-all", "deny-all", "custom"];
@@ -24,6 +25,7 @@ pub(super) fn asked(reach: &Reach) -> Result<Option<Value>, Failure> {
     if reach.is_silent() {
         return Ok(None);
     }
+    mistaken(reach)?;
     let base = match reach.network.as_deref() {
         Some(mode) if MODES.contains(&mode) => json!(mode),
         Some(file) => read(file)?,
@@ -32,6 +34,56 @@ pub(super) fn asked(reach: &Reach) -> Result<Option<Value>, Failure> {
         None => json!("custom"),
     };
     Ok(Some(added(&base, reach)))
+}
+
+/// Refuses what was meant for another option, and says for which.
+pub(super) fn mistaken(reach: &Reach) -> Result<(), Failure> {
+    for (option, entries) in [
+        ("--allow-domain", &reach.allow_domain),
+        ("--allow-cidr", &reach.allow_cidr),
+        ("--deny-cidr", &reach.deny_cidr),
+    ] {
+        for entry in entries {
+            let address = entry.split_once('/').map_or(entry.as_str(), |(address, _)| address);
+            let is_address = address.parse::<std::net::IpAddr>().is_ok();
+            let is_name = !is_address && entry.parse::<atoll_model::DomainPattern>().is_ok();
+            let said = |what: &str| format!("{option} {entry}: {what}");
+            if entry.contains(',') {
+                return Err(Failure::usage(
+                    said("one at a time"),
+                    format!("repeat the option: {option} A {option} B"),
+                ));
+            }
+            match option {
+                "--allow-domain" if is_address => {
+                    return Err(Failure::usage(
+                        said("an address is no name"),
+                        "use --allow-cidr for addresses",
+                    ));
+                }
+                "--allow-cidr" if is_name => {
+                    return Err(Failure::usage(said("a name is no address"), "use --allow-domain for names"));
+                }
+                "--deny-cidr" if is_name => {
+                    return Err(Failure::usage(
+                        said("a name is no address"),
+                        "names are refused by not being listed: --network custom with --allow-domain",
+                    ));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Says what is easily taken for narrow and is not.
+pub(super) fn note(out: Out, reach: &Reach) {
+    let lists = [&reach.allow_domain, &reach.allow_cidr];
+    let is_open = reach.network.is_none() && lists.iter().all(|list| list.is_empty());
+    if is_open && !reach.inject.is_empty() && !out.json {
+        out.say("atoll: the rest of the internet stays reachable; --network custom allows the domains of --inject alone");
+    }
 }
 
 /// A policy from a file, as `atoll egress --policy` prints one.
@@ -57,6 +109,10 @@ fn read(file: &str) -> Result<Value, Failure> {
         )
     })?;
     match policy {
+        Value::Object(fields) if !fields.contains_key("mode") => Err(Failure::usage(
+            format!("--network {file}: the policy has no mode"),
+            "add \"mode\": \"custom\" (only what is listed), \"allow-all\" or \"deny-all\"",
+        )),
         Value::Object(_) | Value::String(_) => Ok(policy),
         _ => Err(Failure::usage(
             format!("--network {file}: the file holds no policy"),
@@ -306,8 +362,30 @@ mod tests {
             let failure = asked(&reach(&["--network", path])).expect_err("refused");
             assert!(failure.exit == 2 && failure.message.contains("--network"), "{bad}: {failure:?}");
         }
+        std::fs::write(&file, r#"{"allow_domains": ["a.com"]}"#).expect("writable");
+        let failure = asked(&reach(&["--network", path])).expect_err("refused");
+        assert!(failure.hint.is_some_and(|hint| hint.contains("mode")));
         let failure = asked(&reach(&["--network", "allow-al"])).expect_err("refused");
         assert!(failure.hint.is_some_and(|hint| hint.contains("allow-all")));
+    }
+
+    #[test]
+    fn what_was_meant_for_another_option_is_refused_with_that_option() {
+        for (words, hint) in [
+            (["--allow-domain", "203.0.113.7"], "--allow-cidr"),
+            (["--allow-domain", "203.0.113.0/24"], "--allow-cidr"),
+            (["--allow-domain", "2001:db8::1"], "--allow-cidr"),
+            (["--allow-cidr", "example.com"], "--allow-domain"),
+            (["--deny-cidr", "*.example.com"], "--network custom"),
+            (["--allow-domain", "a.com,b.com"], "repeat"),
+            (["--allow-cidr", "203.0.113.7,203.0.113.8"], "repeat"),
+        ] {
+            let failure = asked(&reach(&words)).expect_err("refused");
+            assert!(failure.exit == 2 && failure.hint.expect("a hint").contains(hint), "{words:?}");
+        }
+        // What is neither is the server's to refuse.
+        assert!(asked(&reach(&["--allow-cidr", "203.0.113.7/99"])).is_ok());
+        assert!(asked(&reach(&["--allow-domain", "http://a.com/"])).is_ok());
     }
 
     #[test]

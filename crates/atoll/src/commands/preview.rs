@@ -29,6 +29,9 @@ async fn open(context: &Context, client: &Client, args: Preview) -> Result<(), F
     match client.post(&sandbox_path(&sandbox, "/previews"), &body).await {
         Ok(made) if context.out.json => context.out.json(&made),
         Ok(made) => context.out.line(text(&made, "url")),
+        Err(failure) if failure.message.starts_with("expires_s") => {
+            Err(failure.hint("--expires takes 30d at most; --public stays open until it is removed"))
+        }
         Err(failure) => Err(suggest(client, &sandbox, failure).await),
     }
 }
@@ -73,6 +76,13 @@ async fn rm(context: &Context, client: &Client, sandbox: &str, previews: &[Strin
             Err(failure) if failure.is("no_server") => return Err(failure),
             Err(failure) => {
                 failed = true;
+                // An id that cannot be one is refused as it is read.
+                let failure = match failure.code.as_str() {
+                    "preview_not_found" | "invalid_request" => {
+                        failure.hint(format!("`atoll preview ls {sandbox}` shows their ids"))
+                    }
+                    _ => failure,
+                };
                 suggest(client, sandbox, failure).await.report(context.out);
             }
         }

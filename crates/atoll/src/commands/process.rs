@@ -163,9 +163,21 @@ pub(super) async fn collect(
     context: &Context,
     client: &Client,
     sandbox: &str,
-    mut body: Map<String, Value>,
+    body: Map<String, Value>,
     input: Input,
 ) -> Result<u8, Failure> {
+    let result = gather(client, sandbox, body, input).await?;
+    context.out.json(&result)?;
+    Ok(status(&result))
+}
+
+/// Runs the command; the answer is its whole result.
+pub(super) async fn gather(
+    client: &Client,
+    sandbox: &str,
+    mut body: Map<String, Value>,
+    input: Input,
+) -> Result<Value, Failure> {
     let input = match input {
         Input::Piped => Input::Whole(tokio::task::spawn_blocking(read_all).await.unwrap_or_default()),
         known => known,
@@ -174,11 +186,9 @@ pub(super) async fn collect(
     let request = client.request(Method::POST, &sandbox_path(sandbox, "/exec")).json(&body);
     // No limit of ours: the command has its own.
     let answer = client.send(request).await.map_err(with_exit)?;
-    let result: Value = answer.json().await.map_err(|e| {
+    answer.json().await.map_err(|e| {
         Failure::new("bad_answer", format!("the result of the command did not arrive: {e}")).exit(EXIT_OURS)
-    })?;
-    context.out.json(&result)?;
-    Ok(status(&result))
+    })
 }
 
 fn read_all() -> Vec<u8> {
@@ -299,7 +309,7 @@ impl Joined<'_> {
 }
 
 /// Exit status of a command as a shell would say it.
-fn status(exit: &Value) -> u8 {
+pub(super) fn status(exit: &Value) -> u8 {
     if exit["timed_out"].as_bool() == Some(true) {
         return EXIT_TIMED_OUT;
     }

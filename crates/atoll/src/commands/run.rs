@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Context, create,
+    Context, create, learned, network,
     process::{self, Input, Signals, signal_status, with_exit},
     sandbox_path, terminal, text,
 };
@@ -22,6 +22,7 @@ pub(super) async fn run(context: &Context, args: Run) -> Result<u8, Failure> {
     let mut signals = Signals::listen()?;
     // Before a server is started for it.
     let mut shape = create::body(&args.shape).map_err(with_exit)?;
+    network::note(context.out, &args.shape.reach);
     let client = tokio::select! {
         client = background::client(&context.global, context.out) => client.map_err(with_exit)?,
         number = signals.next() => return Err(Failure::silent(signal_status(number))),
@@ -33,6 +34,17 @@ pub(super) async fn run(context: &Context, args: Run) -> Result<u8, Failure> {
         outcome = command(context, &client, &id, &args, &mut signals) => outcome,
         never = renew(&client, &id) => never,
     };
+    // With --json it is part of the result.
+    if args.shape.reach.learn && !context.out.json {
+        tokio::select! {
+            told = learned::after_run(context, &client, &id, args.policy_out.as_deref()) => {
+                if let Err(failure) = told {
+                    failure.report(context.out);
+                }
+            }
+            _ = signals.next() => context.out.say("atoll: what was learned is not waited for"),
+        }
+    }
     tokio::select! {
         () = finish(context, &client, &id, args.keep) => {}
         _ = signals.next() => context.out.say(&format!("atoll: {id} is left to the server, which deletes it")),
@@ -57,15 +69,30 @@ async fn command(
         };
         return terminal::session(context, client, id, wish).await.map_err(with_exit);
     }
-    let body = body(args);
     let input = Input::of_stdin(args.attach.interactive);
     if context.out.json {
         return tokio::select! {
-            outcome = process::collect(context, client, id, body, input) => outcome,
+            outcome = one_object(context, client, id, args, input) => outcome,
             number = signals.next() => Err(Failure::silent(signal_status(number))),
         };
     }
-    process::join(context, client, id, body, input, signals).await
+    process::join(context, client, id, body(args), input, signals).await
+}
+
+/// The result of the command and, where it was to be learned, the policy, for `--json`.
+async fn one_object(
+    context: &Context,
+    client: &Client,
+    id: &str,
+    args: &Run,
+    input: Input,
+) -> Result<u8, Failure> {
+    let mut result = process::gather(client, id, body(args), input).await?;
+    if args.shape.reach.learn {
+        result["learned"] = learned::after_run(context, client, id, args.policy_out.as_deref()).await?;
+    }
+    context.out.json(&result)?;
+    Ok(process::status(&result))
 }
 
 fn body(args: &Run) -> Map<String, Value> {

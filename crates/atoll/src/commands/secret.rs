@@ -29,15 +29,28 @@ pub(super) async fn secret(context: &Context, command: Secret) -> Result<(), Fai
         Secret::Ls => ls(context, &context.client()?).await,
         Secret::Create { name, value } => {
             let body = json!({"name": name, "value": read(context.out, &value)?});
-            told(context, &context.client()?.post("/v1/secrets", &body).await?)
+            let made = context.client()?.post("/v1/secrets", &body).await;
+            told(context, &made.map_err(|failure| instead(failure, &name))?)
         }
         Secret::Rotate { name, value } => {
             let body = json!({"value": read(context.out, &value)?});
             let client = context.client()?;
             let request = client.request(Method::PUT, &format!("/v1/secrets/{}", segment(&name)));
-            told(context, &client.json(request.json(&body)).await?)
+            let rotated = client.json(request.json(&body)).await;
+            told(context, &rotated.map_err(|failure| instead(failure, &name))?)
         }
         Secret::Rm { names } => rm(context, &context.client()?, &names).await,
+    }
+}
+
+/// The other verb, where that is the one that was meant.
+fn instead(failure: Failure, name: &str) -> Failure {
+    match failure.code.as_str() {
+        "already_exists" | "name_taken" => {
+            failure.hint(format!("`atoll secret rotate {name}` gives it a new value"))
+        }
+        "secret_not_found" => failure.hint(format!("`atoll secret create {name}` makes it")),
+        _ => failure,
     }
 }
 
@@ -97,6 +110,12 @@ async fn rm(context: &Context, client: &Client, names: &[String]) -> Result<(), 
 
 /// The value from where it was said to be.
 fn read(out: Out, from: &SecretValue) -> Result<String, Failure> {
+    if from.argument.is_some() {
+        return Err(Failure::usage(
+            "a value is no argument: everybody on this machine can read those",
+            "pipe it in, or use --from-env or --from-file; it may be in your shell's history by now",
+        ));
+    }
     let raw = match (&from.from_file, &from.from_env) {
         (Some(path), _) => {
             let mut content = Vec::new();

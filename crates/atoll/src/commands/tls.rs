@@ -74,7 +74,13 @@ fn init(context: &Context, data: &Path, domain: Option<Domain>, force: bool) -> 
         "a new authority and its certificate"
     };
     context.out.tell(&format!("{what}, for {}", names(&domain).join(", ")));
-    context.out.tell("a server that runs takes it within two seconds; then: eval \"$(atoll env leap0)\"");
+    // A server says on which port; one that was not started yet takes the usual one.
+    let port = note::read(data).and_then(|note| note.tls_port).unwrap_or(7443);
+    context.out.tell(&format!(
+        "HTTPS is on port {port}; a server that runs takes the certificate within two seconds"
+    ));
+    context.out.tell(&format!("next: curl --cacert {} https://localhost:{port}/health", files.ca.display()));
+    context.out.tell("      eval \"$(atoll env leap0 --with-key)\"");
     Ok(())
 }
 

@@ -12,9 +12,10 @@ use crate::{
 pub(super) async fn update(context: &Context, args: Update) -> Result<(), Failure> {
     let mut body = changes(&args);
     let relabels = !args.label.is_empty() || !args.remove_label.is_empty();
-    if body.is_empty() && !relabels && args.reach.is_silent() {
+    if body.is_empty() && !relabels && args.reach.is_silent() && !args.no_learn {
         return Err(Failure::usage("nothing to change", "say what: `atoll update --help` lists it"));
     }
+    network::mistaken(&args.reach)?;
     let client = context.client()?;
     let answer = apply(&client, &args, &mut body, relabels).await;
     lifecycle::one(context, &client, &args.sandbox, answer).await
@@ -49,12 +50,15 @@ async fn apply(
         let now = client.get(&path).await?;
         body.insert("labels".to_owned(), relabelled(&now["labels"], args));
     }
-    if !args.reach.is_silent() {
-        let policy = match &args.reach.network {
+    if !args.reach.is_silent() || args.no_learn {
+        let mut policy = match &args.reach.network {
             Some(_) => network::asked(&args.reach)?.unwrap_or_default(),
             // What it has stays, and what was said is added; values that are not shown stay too.
             None => network::added(&client.get(&path).await?["network"], &args.reach),
         };
+        if let Some(fields) = policy.as_object_mut().filter(|_| args.no_learn) {
+            fields.remove("learn");
+        }
         body.insert("network".to_owned(), policy);
     }
     client.patch(&path, body).await

@@ -40,10 +40,12 @@ pub(crate) async fn resolve(app: &App, who: &Principal, asked: &str) -> Result<S
         return Err(crate::missing::desktop());
     }
     let mut missing = None;
-    for name in names(asked) {
+    for (tried, name) in names(asked).into_iter().enumerate() {
         match app.service.get_template(who, name).await {
             Ok(found) => return Ok(found.name),
-            Err(error) if error.code == Code::TemplateNotFound => missing = Some(error),
+            // Ours that stands for the vendor's is the one to make; its error says how.
+            Err(error) if error.code == Code::TemplateNotFound && tried <= 1 => missing = Some(error),
+            Err(error) if error.code == Code::TemplateNotFound => {}
             Err(error) => return Err(error.into()),
         }
     }

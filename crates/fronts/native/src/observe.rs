@@ -31,10 +31,15 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
     let method = request.method().clone();
     let matched = request.extensions().get::<MatchedPath>().cloned();
     let route = matched.as_ref().map_or("(none)", MatchedPath::as_str);
+    // What every call of that SDK carries; nobody else does.
+    let is_leap0 = request.headers().contains_key("leap0-source");
     let span = tracing::info_span!("request", method = %method, route, request_id = %id, key = Empty);
 
     let answer = AssertUnwindSafe(next.run(request).instrument(span.clone())).catch_unwind().await;
     let mut response = answer.unwrap_or_else(|_| panicked().into_response());
+    if is_leap0 && let Some(error) = response.extensions_mut().get_mut::<ApiError>() {
+        error.hint = Some("this is the native API; for the Leap0 SDK the base URL ends in /leap0".to_owned());
+    }
     span.in_scope(|| finish_error(&mut response, &id));
     // An id is made of characters that a header can hold.
     if let Ok(value) = HeaderValue::from_str(&id) {
@@ -176,6 +181,15 @@ mod tests {
         assert_eq!((status.as_u16(), envelope.unwrap().code.as_str()), (404, "route_not_found"));
         let (status, _, envelope) = ask("DELETE", "/ok", None).await;
         assert_eq!((status.as_u16(), envelope.unwrap().code.as_str()), (405, "method_not_allowed"));
+    }
+
+    #[tokio::test]
+    async fn an_sdk_at_the_wrong_base_url_is_told_the_right_one() {
+        let request = Request::builder().uri("/nope").header("Leap0-Source", "sdk-python");
+        let response = router().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let envelope: Envelope = serde_json::from_slice(&body).unwrap();
+        assert!(envelope.hint.unwrap().contains("/leap0"));
     }
 
     #[tokio::test]

@@ -1,0 +1,95 @@
+//! What a sandbox that learns has shown: the smallest policy for it, and what is not in it because somebody refused it.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use serde_json::Value;
+
+use super::{Context, items, network, sandbox_path, text};
+use crate::{client::Client, failure::Failure, human::harmless, out::Out};
+
+/// What the kernel alone decided is recorded up to a second later.
+const SETTLES: Duration = Duration::from_millis(1_500);
+/// LIMIT: refused destinations that are told; the log has all.
+const TOLD: usize = 5;
+
+/// The policy of a sandbox whose command has ended: to the file, or to stderr with how to use it.
+pub(super) async fn after_run(
+    context: &Context,
+    client: &Client,
+    id: &str,
+    file: Option<&Path>,
+) -> Result<Value, Failure> {
+    tokio::time::sleep(SETTLES).await;
+    let policy = client.get(&sandbox_path(id, "/egress/policy")).await?;
+    let text = network::as_file(&policy);
+    if let Some(file) = file {
+        std::fs::write(file, format!("{text}\n"))
+            .map_err(|cause| Failure::new("io", format!("{} cannot be written: {cause}", file.display())))?;
+    }
+    if context.out.json {
+        return Ok(policy);
+    }
+    let out = context.out;
+    match file {
+        Some(file) => out.say(&format!(
+            "atoll: the smallest policy for this is in {0}; read it, then: atoll run --network {0} -- …",
+            file.display()
+        )),
+        None => {
+            out.say("atoll: the smallest policy for this; read it, keep it in FILE (--policy-out FILE does), then: \
+                     atoll run --network FILE -- …");
+            out.say(&harmless_lines(&text));
+        }
+    }
+    refused(out, client, id).await;
+    Ok(policy)
+}
+
+/// Says what was refused although the sandbox learns: somebody else narrows it, or nobody reaches it.
+pub(super) async fn refused(out: Out, client: &Client, sandbox: &str) {
+    let query = [("verdict", "refused".to_owned()), ("limit", "1000".to_owned())];
+    // The policy is what was asked for; without this it is complete.
+    let Ok(answer) = client.get_query(&sandbox_path(sandbox, "/egress"), &query).await else { return };
+    for line in told(&items(answer)) {
+        out.say(&line);
+    }
+}
+
+fn told(records: &[Value]) -> Vec<String> {
+    let mut found: BTreeMap<String, String> = BTreeMap::new();
+    for record in records {
+        let to = ["name", "address"].iter().map(|field| text(record, field)).find(|word| !word.is_empty());
+        if let Some(to) = to {
+            found.insert(harmless(to), harmless(text(record, "rule")));
+        }
+    }
+    let more = found.len().saturating_sub(TOLD);
+    let lines =
+        found.iter().take(TOLD).map(|(to, rule)| format!("atoll: not in it, since refused: {to} ({rule})"));
+    lines.chain((more > 0).then(|| format!("atoll: and {more} more; `atoll egress` shows them"))).collect()
+}
+
+/// Lines of ours with words of a sandbox in them.
+fn harmless_lines(text: &str) -> String {
+    text.lines().map(harmless).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn each_refused_destination_is_told_once_and_by_whom() {
+        let refused =
+            |name: &str| json!({"name": name, "address": null, "rule": "tenant: not in allow_domains"});
+        let mut records = vec![refused("b.example"), refused("b.example"), json!({"rule": "many more"})];
+        assert_eq!(
+            told(&records),
+            ["atoll: not in it, since refused: b.example (tenant: not in allow_domains)"]
+        );
+        records.extend((0..9).map(|n| refused(&format!("h{n}.example"))));
+        assert_eq!(told(&records).len(), TOLD + 1);
+        assert!(told(&records)[TOLD].contains("5 more"));
+    }
+}
