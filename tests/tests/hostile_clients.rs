@@ -155,7 +155,10 @@ fn a_connection_that_leads_elsewhere_keeps_its_place() {
         let mut open = Vec::new();
         for _ in 0..50 {
             let mut stream = tokio::net::TcpStream::connect("127.0.0.1:7070").await.unwrap();
-            stream.write_all(b"CONNECT 127.0.0.1:7070 HTTP/1.1\r\nHost: 127.0.0.1:7070\r\n\r\n").await.unwrap();
+            stream
+                .write_all(b"CONNECT 127.0.0.1:7070 HTTP/1.1\r\nHost: 127.0.0.1:7070\r\n\r\n")
+                .await
+                .unwrap();
             let mut head = [0; 12];
             stream.read_exact(&mut head).await.unwrap();
             assert_eq!(&head, b"HTTP/1.1 200");
@@ -165,7 +168,8 @@ fn a_connection_that_leads_elsewhere_keeps_its_place() {
         let during = counted(w).await;
         assert!(during >= before + 50.0, "{before} became {during}");
         drop(open);
-        atoll_tests::until("they are given back", async || (counted(w).await < before + 5.0).then_some(())).await;
+        atoll_tests::until("they are given back", async || (counted(w).await < before + 5.0).then_some(()))
+            .await;
     });
 }
 
@@ -247,7 +251,14 @@ fn no_call_of_the_leap0_front_crosses_from_tenant_to_tenant() {
             }
         }
         for list in ["sandboxes", "snapshots"] {
-            let seen = other.raw(Method::GET, &format!("/leap0/v1/{list}")).send().await.unwrap().text().await.unwrap();
+            let seen = other
+                .raw(Method::GET, &format!("/leap0/v1/{list}"))
+                .send()
+                .await
+                .unwrap()
+                .text()
+                .await
+                .unwrap();
             assert!(!seen.contains(&id) && !seen.contains(snapshot), "{list}: {seen}");
         }
         assert_eq!(client.sandbox(&id).await["phase"], "running");
