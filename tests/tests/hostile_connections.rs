@@ -145,10 +145,13 @@ fn a_storm_at_a_sandbox_that_sleeps_wakes_it_once_and_all_are_answered() {
         let id = app(&client).await;
         client.act(&id, "pause").await.ok();
         let one = async |n: usize| {
-            let path = if n % 2 == 0 { format!("/p/{id}/8080/") } else { "/".to_owned() };
+            let path = if n.is_multiple_of(2) { format!("/p/{id}/8080/") } else { "/".to_owned() };
             let request = client.raw(Method::GET, &path);
-            let request =
-                if n % 2 == 0 { request } else { request.header("host", format!("8080-{id}.localhost")) };
+            let request = if n.is_multiple_of(2) {
+                request
+            } else {
+                request.header("host", format!("8080-{id}.localhost"))
+            };
             match request.send().await {
                 Ok(answer) => (answer.status().as_u16(), answer.text().await.unwrap_or_default()),
                 Err(error) => (0, error.to_string()),
