@@ -14,7 +14,7 @@ pub(crate) mod trust;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use atoll_model::policy::egress::{self, BadPolicy, Change, Egress, Injected, Seed};
+use atoll_model::policy::egress::{self, BadPolicy, Change, Egress, Injected, Layer, Seed};
 use atoll_model::{
     Code, HeaderText, Lease, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets, secrets_in,
 };
@@ -113,6 +113,17 @@ pub(crate) fn uses(inner: &Inner, lease: &Lease) -> BTreeSet<String> {
 }
 
 impl Service {
+    /// Who narrows a sandbox beyond its own policy.
+    #[must_use]
+    pub fn narrowed_by(&self, lease: &Lease) -> Vec<Layer> {
+        let tenant = self.inner.layers.of(&lease.tenant);
+        let narrows = |policy: &NetworkPolicy| *policy != NetworkPolicy::allow_all();
+        let tenant = tenant.is_some_and(|policy| narrows(&policy)).then_some(Layer::Tenant);
+        let operator =
+            self.inner.config.egress.policy.as_ref().is_some_and(narrows).then_some(Layer::Operator);
+        tenant.into_iter().chain(operator).collect()
+    }
+
     /// A policy that was asked for, or that a snapshot or a sibling brings, as a lease may hold it: allowed by the
     /// operator, its values sealed, its secrets there. `had` is what the sandbox has now.
     pub(crate) async fn admitted(

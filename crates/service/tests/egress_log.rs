@@ -178,7 +178,8 @@ async fn what_happened_becomes_the_smallest_policy_that_allows_it() {
         protocol: Some("tcp".to_owned()),
         ..record(2)
     };
-    world.fake.egressed(&lease.id, record(1));
+    let answered = EgressRecord { address: Some("198.51.100.1".parse().unwrap()), ..record(1) };
+    world.fake.egressed(&lease.id, answered);
     world.fake.egressed(&lease.id, flow);
     world.fake.egressed(&lease.id, record(5));
     until_written(&world, &lease.id, 5).await;

@@ -92,7 +92,11 @@ fn report(sandbox: &Value, kin: &Kin, now: Timestamp) -> Vec<String> {
         ("env", some(&env(sandbox))),
         ("archive", archive(&sandbox["archive"])),
     ];
-    let reach = network::readable(&sandbox["network"]);
+    let mut reach = network::readable(&sandbox["network"]);
+    let above = words(&sandbox["network_narrowed_by"]).join(", ");
+    reach.extend(
+        (!above.is_empty()).then(|| format!("narrowed  by {above}: what they do not allow is refused too")),
+    );
     let reach = std::iter::once("network").chain(std::iter::repeat("")).zip(reach.into_iter().map(Some));
     let shown = facts.into_iter().chain(reach).chain(kept).filter_map(|(name, fact)| Some((name, fact?)));
     lines.extend(shown.map(|(name, fact)| format!("  {name:<9} {}", harmless(&fact))));
@@ -325,6 +329,9 @@ mod tests {
             ),
             "{page}"
         );
+        narrow["network_narrowed_by"] = json!(["tenant", "operator"]);
+        let page = report(&narrow, &Kin::new(), now()).join("\n");
+        assert!(page.contains("            narrowed  by tenant, operator"), "{page}");
     }
 
     #[test]

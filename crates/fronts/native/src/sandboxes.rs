@@ -173,7 +173,8 @@ pub(crate) async fn get(
     let lease = app.service.get(&who, &ident).await?;
     // By id: a name may have passed to another since. One that went meanwhile is shown as it was.
     let awake = app.service.awake(&who, lease.id.as_str()).await.ok();
-    Ok(ok(Sandbox::with_awake(lease, awake.map(Into::into))))
+    let narrowed_by = app.service.narrowed_by(&lease);
+    Ok(ok(Sandbox::looked_at(lease, awake.map(Into::into), &narrowed_by)))
 }
 
 /// Changes labels, limits, network policy, timeout or timers, also while it runs.

@@ -282,17 +282,16 @@ async fn the_layer_of_a_tenant_narrows_its_sandboxes() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(narrowed() && ours.judged("example.com"));
-    assert_eq!(
-        ours.ask("GET", BOX, None).await.json()["network"],
-        shown(),
-        "what it asked for is still shown"
-    );
+    let seen = ours.ask("GET", BOX, None).await.json();
+    assert_eq!(seen["network"], shown(), "what it asked for is still shown");
+    assert_eq!(seen["network_narrowed_by"], json!(["tenant"]));
     for bad in [json!({ "mode": "custom", "learn": true }), whole(), json!({ "mode": "odd" }), json!({})] {
         let refused = admin("PUT", Some(bad.clone())).await;
         assert_eq!(refused.refusal(), (400, "invalid_request".to_owned()), "{bad}");
     }
     let cleared = admin("DELETE", None).await;
     assert_eq!((cleared.status, &cleared.json()["network"]), (200, &Value::Null), "{}", cleared.text());
+    assert_eq!(ours.ask("GET", BOX, None).await.json()["network_narrowed_by"], Value::Null);
     let none =
         ours.world.ask("PUT", "/v1/tenants/nobody/network", Some(&ours.world.admin), Some(policy)).await;
     assert_eq!(none.refusal(), (404, "tenant_not_found".to_owned()));

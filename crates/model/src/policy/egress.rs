@@ -93,6 +93,47 @@ pub struct Change {
     pub plain_http: bool,
 }
 
+/// Who says a policy, from the widest to the narrowest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Layer {
+    /// For every sandbox of this server.
+    Operator,
+    /// For every sandbox of a tenant.
+    Tenant,
+    /// For this one.
+    #[default]
+    Sandbox,
+}
+
+impl Layer {
+    /// The word for it, as rules and answers have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Operator => "operator",
+            Self::Tenant => "tenant",
+            Self::Sandbox => "sandbox",
+        }
+    }
+
+    /// A rule and whose it is; a sandbox's own stands alone.
+    fn says(self, rule: &str) -> String {
+        match self {
+            Self::Sandbox => rule.to_owned(),
+            above => format!("{}: {rule}", above.as_str()),
+        }
+    }
+}
+
+/// The names that one layer lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// Which layer.
+    pub whose: Layer,
+    /// What it lets pass.
+    pub patterns: Vec<DomainPattern>,
+}
+
 /// What is enforced for one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Egress {
@@ -105,7 +146,9 @@ pub struct Egress {
     /// What the name service answers.
     pub dns: Dns,
     /// Names of each layer that lists some; a name must be in each.
-    pub names: Vec<Vec<DomainPattern>>,
+    pub names: Vec<Names>,
+    /// Who says that nothing is reached at all.
+    pub denied_by: Option<Layer>,
     /// Requests that are changed on their way.
     pub changes: Vec<Change>,
     /// Addresses that no name opens.
@@ -163,16 +206,23 @@ impl Egress {
     #[must_use]
     pub fn judge(&self, name: &str) -> NameVerdict<'_> {
         let mut rule = "allow-all".to_owned();
-        for layer in &self.names {
-            match layer.iter().find(|pattern| pattern.matches(name)) {
-                Some(pattern) => rule = format!("allow_domains: {pattern}"),
-                None => return NameVerdict::Refused { rule: "not in allow_domains".to_owned() },
+        for Names { whose, patterns } in &self.names {
+            match patterns.iter().find(|pattern| pattern.matches(name)) {
+                Some(pattern) => rule = whose.says(&format!("allow_domains: {pattern}")),
+                None => return NameVerdict::Refused { rule: whose.says("not in allow_domains") },
             }
         }
         match self.change_for(name) {
             Some(change) => NameVerdict::Changed { change, rule: format!("transforms: {}", change.domain) },
             None => NameVerdict::Allowed { rule },
         }
+    }
+
+    /// Why no name is answered, where [`Egress::dns`] is closed.
+    #[must_use]
+    pub fn no_name(&self) -> String {
+        let nameless = || self.names.iter().find(|layer| layer.patterns.is_empty()).map(|layer| layer.whose);
+        self.denied_by.or_else(nameless).unwrap_or_default().says("no name is allowed")
     }
 
     /// Whether an answer's address may be opened for a name; the reason where it may not.
@@ -211,10 +261,13 @@ pub fn compile(
 ) -> Egress {
     let learning = NetworkPolicy { limits: sandbox.limits, ..NetworkPolicy::allow_all() };
     let own = if sandbox.learn { &learning } else { sandbox };
-    let layers: Vec<&NetworkPolicy> = floor.policy.iter().chain(tenant).chain([own]).collect();
+    let above = floor.policy.iter().map(|policy| (Layer::Operator, policy));
+    let above = above.chain(tenant.map(|policy| (Layer::Tenant, policy)));
+    let said: Vec<(Layer, &NetworkPolicy)> = above.chain([(Layer::Sandbox, own)]).collect();
+    let layers: Vec<&NetworkPolicy> = said.iter().map(|(_, policy)| *policy).collect();
     let limits = layers.iter().fold(NetworkLimits::default(), |all, layer| all.and(layer.limits));
-    if layers.iter().any(|layer| layer.mode == NetworkMode::DenyAll) {
-        return Egress { limits, learn: sandbox.learn, ..Egress::default() };
+    if let Some((whose, _)) = said.iter().find(|(_, layer)| layer.mode == NetworkMode::DenyAll) {
+        return Egress { limits, learn: sandbox.learn, denied_by: Some(*whose), ..Egress::default() };
     }
     let never = ranges::never(named_private(floor, own));
     let denied = layers.iter().fold(Ranges4::default(), |all, layer| all.or(&v4(&layer.deny_cidrs)));
@@ -224,17 +277,15 @@ pub fn compile(
     let shut = never.or(&denied);
     let direct = direct.minus(&shut);
     let is_open = direct == Ranges4::all().minus(&ranges::never(Ranges4::default()));
-    let names: Vec<Vec<DomainPattern>> = layers
-        .iter()
-        .filter(|layer| layer.mode == NetworkMode::Custom)
-        .map(|layer| names_of(layer))
-        .collect();
+    let custom = said.iter().filter(|(_, layer)| layer.mode == NetworkMode::Custom);
+    let names: Vec<Names> =
+        custom.map(|(whose, layer)| Names { whose: *whose, patterns: names_of(layer) }).collect();
     let door = match (is_open, direct.is_empty()) {
         (true, _) => Door::Open,
         (false, true) => Door::Closed,
         (false, false) => Door::Listed,
     };
-    let dns = match (names.is_empty(), names.iter().any(Vec::is_empty)) {
+    let dns = match (names.is_empty(), names.iter().any(|layer| layer.patterns.is_empty())) {
         (true, _) => Dns::Free,
         (false, false) => Dns::Gated,
         // A layer that lists addresses alone lets no name pass, and so there is nothing to ask for.
@@ -250,6 +301,7 @@ pub fn compile(
         },
         dns,
         names,
+        denied_by: None,
         changes: opened.to_vec(),
         shut,
         limits,

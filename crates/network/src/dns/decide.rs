@@ -40,7 +40,7 @@ pub(crate) async fn answer(
     let egress = guest.egress();
     let verdict = asked.name.as_deref().map(|name| egress.judge(name));
     match (egress.dns, verdict) {
-        (Dns::Closed, _) => refuse(guest, &asked, "no name is allowed"),
+        (Dns::Closed, _) => refuse(guest, &asked, &egress.no_name()),
         (Dns::Free, Some(NameVerdict::Changed { rule, .. })) => gated(asked, guest, upstreams, rule).await,
         (Dns::Free, _) => relayed(question, &asked, guest, upstreams, transport).await,
         (Dns::Gated, Some(NameVerdict::Allowed { rule } | NameVerdict::Changed { rule, .. })) => {

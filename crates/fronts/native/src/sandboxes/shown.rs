@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_model::policy::egress::Layer;
 use atoll_model::{Lease, Source};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -41,6 +42,10 @@ pub(crate) struct Sandbox {
     /// Processes and threads.
     pids: u32,
     network: Network,
+    /// Who allows less than `network` does: `tenant`, `operator`. Absent where nobody does, and in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    network_narrowed_by: Vec<String>,
     storage: Storage,
     /// What is wanted.
     intent: Intent,
@@ -131,8 +136,10 @@ pub(crate) struct SandboxPage {
 }
 
 impl Sandbox {
-    pub(super) fn with_awake(lease: Lease, awake: Option<Awake>) -> Self {
-        Self { awake, ..lease.into() }
+    /// With what is asked for only when one is looked at.
+    pub(super) fn looked_at(lease: Lease, awake: Option<Awake>, narrowed_by: &[Layer]) -> Self {
+        let network_narrowed_by = narrowed_by.iter().map(|layer| layer.as_str().to_owned()).collect();
+        Self { awake, network_narrowed_by, ..lease.into() }
     }
 }
 
@@ -162,6 +169,7 @@ impl From<Lease> for Sandbox {
             disk_mib: lease.limits.disk_mib,
             pids: lease.limits.pids,
             network: lease.network.into(),
+            network_narrowed_by: Vec::new(),
             storage: lease.storage.into(),
             intent: lease.intent.into(),
             phase: lease.phase.into(),

@@ -283,6 +283,27 @@ fn is_within(more: &Egress, fewer: &Egress) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+#[test]
+fn a_rule_names_the_layer_above_that_decided() {
+    let refused = |rule: &str| NameVerdict::Refused { rule: rule.to_owned() };
+    let passes = |rule: &str| NameVerdict::Allowed { rule: rule.to_owned() };
+    let above = Floor { private_when_named: false, policy: Some(custom(&["*.example.com"], &[])) };
+    let tenant = custom(&["api.example.com", "example.org"], &[]);
+    let open = NetworkPolicy::allow_all();
+    let egress = compile(&above, Some(&tenant), &open, &[]);
+    assert_eq!(egress.judge("example.org"), refused("operator: not in allow_domains"));
+    assert_eq!(egress.judge("b.example.com"), refused("tenant: not in allow_domains"));
+    assert_eq!(egress.judge("api.example.com"), passes("tenant: allow_domains: api.example.com"));
+    let own = compile(&above, Some(&tenant), &custom(&["api.example.com"], &[]), &[]);
+    assert_eq!(own.judge("api.example.com"), passes("allow_domains: api.example.com"));
+    let denied = compile(&Floor::default(), Some(&NetworkPolicy::deny_all()), &open, &[]);
+    assert_eq!(denied.no_name(), "tenant: no name is allowed");
+    assert_eq!(
+        compile(&Floor::default(), None, &NetworkPolicy::deny_all(), &[]).no_name(),
+        "no name is allowed"
+    );
+}
+
 proptest! {
     #[test]
     fn more_layers_never_reach_more_than_fewer(

@@ -43,6 +43,8 @@ impl Seen {
             return;
         }
         let name = record.name.as_deref().map(|name| name.trim_end_matches('.').to_ascii_lowercase());
+        // A question that no address came back for is a slip or a guess: nothing was reached by it.
+        let name = name.filter(|_| record.what != EgressWhat::Dns || record.address.is_some());
         let name = name.filter(|name| name.parse::<DomainPattern>().is_ok_and(|pattern| pattern.is_exact()));
         let is_named = name.is_some();
         if let Some(name) = name
@@ -222,17 +224,18 @@ mod tests {
             verdict: EgressVerdict::Failed,
             ..record(EgressWhat::Dns, Some("typo.example.com"), None)
         };
-        assert_eq!(learned([refused, failed]), NetworkPolicy::deny_all());
+        let nowhere = record(EgressWhat::Dns, Some("nowhere.example.com"), None);
+        assert_eq!(learned([refused, failed, nowhere]), NetworkPolicy::deny_all());
     }
 
     #[test]
     fn many_names_below_one_parent_stay_exact_as_long_as_they_fit() {
         let names =
-            |count| (0..count).map(|n| record(EgressWhat::Dns, Some(&format!("h{n}.cdn.example.com")), None));
+            |count| (0..count).map(|n| record(EgressWhat::Tls, Some(&format!("h{n}.cdn.example.com")), None));
         assert_eq!(learned(names(DOMAINS_MAX)).allow_domains.len(), DOMAINS_MAX);
-        let more = names(DOMAINS_MAX + 50).chain([record(EgressWhat::Dns, Some("example.org"), None)]);
+        let more = names(DOMAINS_MAX + 50).chain([record(EgressWhat::Tls, Some("example.org"), None)]);
         assert_eq!(shown(&learned(more)).0, ["*.cdn.example.com", "example.org"]);
-        let apart = (0..150).map(|n| record(EgressWhat::Dns, Some(&format!("site-{n}.com")), None));
+        let apart = (0..150).map(|n| record(EgressWhat::Tls, Some(&format!("site-{n}.com")), None));
         assert_eq!(shown(&learned(apart)).0, ["*"]);
         let addresses = (0..=255).map(|n| record(EgressWhat::Flow, None, Some(&format!("203.0.113.{n}"))));
         assert_eq!(shown(&learned(addresses)).1, ["203.0.113.0/24"]);
