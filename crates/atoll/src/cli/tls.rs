@@ -17,7 +17,7 @@ pub(crate) enum Tls {
         #[arg(short, long)]
         force: bool,
     },
-    /// Show where the files are and for which names
+    /// Show where the files are, for which names, and until when
     Show,
     /// Print the certificate of the authority, for others to trust
     Ca,

@@ -16,6 +16,7 @@ use std::{
 };
 
 use atoll_proxy::{Domain, Leaf, LocalCa, Today, names};
+use base64::Engine as _;
 use serde_json::json;
 
 use super::Context;
@@ -139,18 +140,34 @@ fn put(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
 fn show(context: &Context, files: &TlsFiles) -> Result<(), Failure> {
     let domain = fs::read_to_string(&files.domain).map_err(|cause| unread(&files.domain, &cause))?;
     let names = names(domain.trim());
+    let expires = fs::read_to_string(&files.certificate).ok().and_then(|pem| last_day(&pem));
     if context.out.json {
         let TlsFiles { ca, bundle, certificate, .. } = files;
         return context
             .out
-            .json(&json!({ "ca": ca, "bundle": bundle, "certificate": certificate, "names": names }));
+            .json(&json!({ "ca": ca, "bundle": bundle, "certificate": certificate, "names": names, "expires": expires }));
     }
     for (what, path) in
         [("authority", &files.ca), ("bundle", &files.bundle), ("certificate", &files.certificate)]
     {
         context.out.line(&format!("{what:12} {}", path.display()))?;
     }
-    context.out.line(&format!("{:12} {}", "names", names.join(" ")))
+    context.out.line(&format!("{:12} {}", "names", names.join(" ")))?;
+    match expires {
+        Some(day) => context.out.line(&format!("{:12} {day}; `atoll tls init` renews it", "expires")),
+        None => Ok(()),
+    }
+}
+
+/// The last day of the first certificate of a file of ours: two moments, each YYMMDDhhmmssZ, are its validity.
+fn last_day(pem: &str) -> Option<String> {
+    let body = pem.lines().skip_while(|line| !line.starts_with("-----BEGIN")).skip(1);
+    let body: String = body.take_while(|line| !line.starts_with("-----")).collect();
+    let der = base64::engine::general_purpose::STANDARD.decode(body).ok()?;
+    let is_validity = |bytes: &&[u8]| bytes[..4] == [0x30, 0x1e, 0x17, 0x0d] && bytes[17..19] == [0x17, 0x0d];
+    let day = &der.windows(32).find(is_validity)?[19..25];
+    let day = std::str::from_utf8(day).ok().filter(|day| day.bytes().all(|byte| byte.is_ascii_digit()))?;
+    Some(format!("20{}-{}-{}", &day[..2], &day[2..4], &day[4..]))
 }
 
 fn unread(path: &Path, cause: &io::Error) -> Failure {
@@ -164,4 +181,21 @@ fn unread(path: &Path, cause: &io::Error) -> Failure {
 fn unwritten(path: &Path, cause: &io::Error) -> Failure {
     Failure::new("io", format!("{} cannot be written: {cause}", path.display()))
         .hint("choose another folder with --data, or use sudo")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_day_of_a_certificate_is_read_from_it() {
+        let today = Today { year: 2026, month: 11, day: 15 };
+        let ca = LocalCa::make("localhost", today).expect("made");
+        let leaf = ca.leaf(today).expect("made");
+        assert_eq!(last_day(&leaf.chain).as_deref(), Some("2027-11-15"));
+        assert_eq!(last_day(ca.certificate()).as_deref(), Some("2036-11-15"));
+        for other in ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "%"] {
+            assert_eq!(last_day(other), None);
+        }
+    }
 }

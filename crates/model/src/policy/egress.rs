@@ -120,7 +120,7 @@ impl Layer {
     fn says(self, rule: &str) -> String {
         match self {
             Self::Sandbox => rule.to_owned(),
-            above => format!("{}: {rule}", above.as_str()),
+            Self::Operator | Self::Tenant => format!("{}: {rule}", self.as_str()),
         }
     }
 }
