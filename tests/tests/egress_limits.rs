@@ -289,6 +289,34 @@ fn what_was_learned_is_the_smallest_policy_that_does_the_same_work() {
 }
 
 #[test]
+fn a_run_that_learns_leaves_the_policy_with_which_it_runs_again() {
+    run(async |w| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("learned.json");
+        let name = file.to_str().unwrap();
+        let script = "import socket, urllib.request as u\n\
+            o = u.build_opener(u.ProxyHandler({}))\n\
+            try: socket.getaddrinfo('nowhere.test', 80)\n\
+            except OSError: pass\n\
+            print(len(o.open('http://good.test/', timeout=10).read()))";
+        let atoll = async |options: &[&str]| {
+            let mut command = w.command();
+            command.arg("run").args(options).args(["--", "python3", "-c", script]);
+            let output = w.output(command).await;
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{options:?}: {said}");
+            said
+        };
+        let said = atoll(&["--learn"]).await;
+        assert!(said.contains("\"good.test\"") && said.contains("--network FILE"), "{said}");
+        atoll(&["--learn", "--policy-out", name]).await;
+        let learned: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        assert_eq!(learned, json!({ "mode": "custom", "allow_domains": ["good.test"] }));
+        atoll(&["--network", name]).await;
+    });
+}
+
+#[test]
 fn layers_only_narrow_and_private_ranges_need_the_operators_word() {
     let floor = tempfile::NamedTempFile::new().unwrap();
     let text = json!({ "mode": "allow-all", "deny_cidrs": [format!("{EVIL}/32")] }).to_string();
