@@ -22,7 +22,7 @@ try:
         r = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=c)).open(where, timeout=20)
         while r.readline(): n += 1; tell(str(n))
     else:
-        host, port = where.split(":")
+        host, port = where.rsplit(":", 1)
         s = socket.create_connection((host, int(port)), 5)
         s.settimeout(20)
         while True:

@@ -62,6 +62,11 @@ pub const EVIL6: &str = "2001:db8:66::66";
 /// The host's IPv6 address.
 pub const HOST6: &str = "2001:db8:66::2";
 
+/// Where the host sends all other IPv6 to.
+pub const GATE6: &str = "2001:db8:66::1";
+/// An honest web server that is reached by IPv6 alone.
+pub const GOOD6: &str = "2001:db8:10::10";
+
 /// Plain HTTP is spoken on these.
 pub const WEB_PORTS: [u16; 5] = [80, 8080, 8443, 2375, 3128];
 /// TLS is spoken on these.
@@ -201,6 +206,7 @@ pub(crate) fn start() -> Internet {
     ip(&format!("addr add {HOST6}/64 dev up0 nodad"));
     ip("link set up0 up");
     ip("route add default via 203.0.113.1");
+    ip(&format!("-6 route add default via {GATE6}"));
     joined.send(()).expect("the internet waits");
     ready.recv_timeout(Duration::from_secs(10)).expect("the internet is up");
     internet
@@ -210,6 +216,8 @@ fn give_addresses() {
     ip("link set lo up");
     ip("addr add 203.0.113.1/24 dev inet0");
     ip(&format!("addr add {EVIL6}/64 dev inet0 nodad"));
+    ip(&format!("addr add {GATE6}/64 dev inet0 nodad"));
+    ip(&format!("addr add {GOOD6}/128 dev lo nodad"));
     ip("link set inet0 up");
     for address in more_addresses() {
         ip(&format!("addr add {address}/32 dev lo"));
@@ -225,7 +233,7 @@ fn more_addresses() -> Vec<Ipv4Addr> {
 async fn serve(internet: &Internet) {
     // Datagrams are answered from the address that they came to, so each address has its own socket.
     let all: Vec<IpAddr> = more_addresses().into_iter().chain([internet.address]).map(IpAddr::V4).collect();
-    for address in all.into_iter().chain([EVIL6.parse().expect("an address")]) {
+    for address in all.into_iter().chain([EVIL6, GOOD6].map(|six| six.parse().expect("an address"))) {
         names::serve(address, &internet.names).await;
         for port in UDP_PORTS {
             packets::echo_datagrams(address, port).await;

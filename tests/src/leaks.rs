@@ -37,7 +37,10 @@ impl Holdings {
         kinds.insert("host rules", rules(None));
         for pin in pinned_namespaces() {
             kinds.insert("router links", lines("ip", &["-o", "link"], Some(&pin)));
-            kinds.insert("router routes", lines("ip", &["route", "show", "table", "all"], Some(&pin)));
+            let mut routes = lines("ip", &["route", "show", "table", "all"], Some(&pin));
+            // The uplink carries IPv6 from the first sandbox on that has it, and not for that one alone.
+            routes.retain(|route| !(route.contains("dev uplink") && route.contains("::")));
+            kinds.insert("router routes", routes);
             kinds.insert("router rules", rules(Some(&pin)));
         }
         kinds.insert("files", files(&marks.data));
@@ -119,7 +122,9 @@ fn rules(pin: Option<&Path>) -> Vec<String> {
         found.push(item.as_object().and_then(|o| o.keys().next()).cloned().unwrap_or_default());
         for element in item["set"]["elem"].as_array().into_iter().flatten() {
             // Counted flows are the kernel's own: it forgets them with their connections, up to two minutes later.
-            if element["elem"]["ct count"].is_null() {
+            // So is what the first sandbox with IPv6 makes the machine ready with.
+            let of_machine = item["set"]["name"] == "host6" || item["set"]["name"] == "opened6";
+            if element["elem"]["ct count"].is_null() && !of_machine {
                 found.push(format!("{} {element}", item["set"]["name"]));
             }
         }

@@ -10,7 +10,7 @@ use atoll_model::policy::egress::{Egress, Floor, compile};
 use atoll_model::{
     EgressRecord, EgressVerdict, EgressWhat, NetworkLimits, NetworkMode, NetworkPolicy, Storage,
 };
-use atoll_provider::{Egressed, InstanceSpec, Known, Provider, ProviderError};
+use atoll_provider::{Egressed, InstanceSpec, Known, Provider};
 use common::{World, in_world, target};
 use tokio::sync::broadcast::Receiver;
 
@@ -95,23 +95,32 @@ fn decisions_are_told_and_follow_the_policy_through_changes_and_a_restart() {
 }
 
 #[test]
-fn ranges_of_ipv6_are_refused_in_words_before_anything_is_made() {
+fn ranges_of_ipv6_come_with_an_address_and_go_with_it() {
     in_world(
         |_| {},
         |world| async {
-            let mut spec = world.spec();
+            let spec = world.spec();
             let open = Arc::clone(&spec.network);
             let ipv6 = listed("2600::/16");
             assert!(!ipv6.direct6.is_empty());
-            spec.network = Arc::clone(&ipv6);
-            let refused = world.engine.create(&spec).await.unwrap_err();
-            assert!(matches!(&refused, ProviderError::Unsupported { what, .. } if what.contains("IPv6")));
-            spec.network = open;
+            let has = async |spec: &InstanceSpec, booted: &atoll_provider::Booted| {
+                let (_, said) = world.sh(spec, booted, "grep -c eth0 /proc/net/if_inet6 || true").await;
+                said.trim().to_owned()
+            };
             let booted = world.create(&spec).await;
-            let refused = world.engine.set_network(&target(&spec), ipv6).await.unwrap_err();
-            assert!(matches!(&refused, ProviderError::Unsupported { what, .. } if what.contains("IPv6")));
-            let (_, said) = world.sh(&spec, &booted, "grep -c eth0 /proc/net/if_inet6 || true").await;
-            assert_eq!(said.trim(), "0");
+            assert_eq!(has(&spec, &booted).await, "0");
+            world.engine.set_network(&target(&spec), Arc::clone(&ipv6)).await.unwrap();
+            assert_eq!(has(&spec, &booted).await, "1");
+            let mut log = world.engine.egress();
+            try_to_reach(&world, &spec, &booted, "2a00::77").await;
+            assert_eq!(told(&mut log, &spec, "2a00::77").await.rule, "not in allow_cidrs");
+            world.engine.set_network(&target(&spec), open).await.unwrap();
+            assert_eq!(has(&spec, &booted).await, "0");
+            world.destroy(&spec).await;
+            let mut spec = world.spec();
+            spec.network = ipv6;
+            let booted = world.create(&spec).await;
+            assert_eq!(has(&spec, &booted).await, "1");
             world.destroy(&spec).await;
             world
         },

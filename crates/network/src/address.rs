@@ -4,12 +4,16 @@
 //! uplink of block b   198.18.0.0/15, slice b of /30:   .1 the host's end, .2 the router's end
 //! sandbox n           100.64.0.0/10 + n                name s<n>, index 1000 + n, MAC 02:00 + address
 //! gateway and DNS     169.254.0.1                      once, on the router's loopback
+//!
+//! where a policy names IPv6 ranges:
+//! sandbox             fd61:746f:6c6c:: + its IPv4 address                     /128
+//! uplink of block b   fd61:746f:6c6c:<8000 + b>::1 the host's, ::2 the router's
 //! ```
 //!
 //! The router namespace is private to a server, so two servers may use the same sandbox addresses;
 //! uplinks meet in the host's namespace, so a block is unique on a machine.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +29,12 @@ pub(crate) const LAST_NUMBER: u32 = (1 << 22) - 2;
 const UPLINK_BASE: u32 = u32::from_be_bytes([198, 18, 0, 0]);
 const SANDBOX_BASE: u32 = u32::from_be_bytes([100, 64, 0, 0]);
 const FIRST_INDEX: u32 = 1000;
+/// Our own IPv6 addresses, /48. Unique local: they mean nothing outside of the machine and are translated before they leave it.
+const OWN6: u128 = 0xfd61_746f_6c6c << 80;
+/// The same, as rules write it.
+pub(crate) const OWN6_NETWORK: &str = "fd61:746f:6c6c::/48";
+/// What a sandbox sends IPv6 to. Nobody has it: both ends of a link have one MAC, so whatever is sent arrives.
+pub(crate) const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 /// The number of a server on this machine: its slice of the uplink range and part of its interface names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -65,9 +75,24 @@ impl Block {
         Ipv4Addr::from(self.base() + 2)
     }
 
+    /// The host's IPv6 address on the uplink.
+    pub(crate) fn host_address6(self) -> Ipv6Addr {
+        Ipv6Addr::from(self.base6() | 1)
+    }
+
+    /// The router's IPv6 address on the uplink.
+    pub(crate) fn router_address6(self) -> Ipv6Addr {
+        Ipv6Addr::from(self.base6() | 2)
+    }
+
     /// The uplink's network, as `address/30`.
     pub fn network(self) -> String {
         format!("{}/30", Ipv4Addr::from(self.base()))
+    }
+
+    /// Blocks are below 0x8000 and sandboxes in network 0, so that none meets another.
+    fn base6(self) -> u128 {
+        OWN6 | u128::from(0x8000 | self.0) << 64
     }
 
     fn base(self) -> u32 {
@@ -121,6 +146,22 @@ impl Link {
         (1..=LAST_NUMBER).contains(&u32::from(address).wrapping_sub(SANDBOX_BASE))
     }
 
+    /// The sandbox's IPv6 address, where its policy names ranges of IPv6.
+    pub fn address6(&self) -> Ipv6Addr {
+        Self::address6_of(self.address)
+    }
+
+    /// The IPv6 address that goes with an IPv4 address.
+    pub(crate) fn address6_of(address: Ipv4Addr) -> Ipv6Addr {
+        Ipv6Addr::from(OWN6 | u128::from(u32::from(address)))
+    }
+
+    /// Whether a table of sockets as /proc writes it names an IPv6 address of a sandbox.
+    pub fn is_in_socket_table(table: &str) -> bool {
+        let [a, b, c, d, ..] = OWN6.to_be_bytes();
+        table.contains(&format!("{:08X}", u32::from_ne_bytes([a, b, c, d])))
+    }
+
     pub(crate) fn index(&self) -> u32 {
         FIRST_INDEX + self.number
     }
@@ -154,6 +195,9 @@ mod tests {
         let link = Link { number: LAST_NUMBER, address: Link::address_of(LAST_NUMBER) };
         assert!(link.name().len() <= 15);
         assert_eq!(link.address, Ipv4Addr::new(100, 127, 255, 254));
+        assert_eq!(link.address6().to_string(), "fd61:746f:6c6c::647f:fffe");
+        assert_eq!(last.router_address6().to_string(), "fd61:746f:6c6c:ffff::2");
+        assert_eq!(Block::new(0).unwrap().host_address6().to_string(), "fd61:746f:6c6c:8000::1");
     }
 
     #[test]
@@ -162,6 +206,9 @@ mod tests {
         assert_eq!(Link::from_kernel(&link.name(), &link.mac()), Some(link));
         assert_eq!(Link::from_kernel("sit0", &link.mac()), None);
         assert_eq!(Link::from_kernel("s1", &[0; 6]), None);
+        let line = "0: 6F7461FD00006C6C000000002C535C64:D3A8 B80D0120000010000000000010000000:0007 01";
+        assert!(Link::is_in_socket_table(line) || cfg!(target_endian = "big"));
+        assert!(!Link::is_in_socket_table("0: 00000000000000000000000000000000:1F40"));
         assert!(!Link::is_sandbox_address(Ipv4Addr::new(10, 0, 0, 1)));
     }
 }

@@ -5,7 +5,7 @@
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 
-use crate::address::{ETH0_INDEX, GATEWAY};
+use crate::address::{ETH0_INDEX, GATEWAY, Link};
 use crate::error::SetupError;
 use crate::netlink::route::{self, Arp};
 use crate::netlink::{Batch, Family, Socket};
@@ -38,6 +38,28 @@ pub fn add_to_loopback(namespace: BorrowedFd<'_>, addresses: &[Ipv4Addr]) -> Res
         route::add_address(&mut batch, LOOPBACK_INDEX, *address, 32);
     }
     socket.call_all(&mut batch).map_err(|cause| SetupError { step: "give lo an address", cause })
+}
+
+/// The same for the IPv6 addresses that go with them. `ways`: there is no IPv6 now, and what such a socket sends comes back, so
+/// that its connections end instead of keeping the sandbox from being restored.
+pub fn add_to_loopback6(
+    namespace: BorrowedFd<'_>,
+    addresses: &[Ipv4Addr],
+    ways: bool,
+) -> Result<(), SetupError> {
+    if addresses.is_empty() && !ways {
+        return Ok(());
+    }
+    let mut socket =
+        Socket::open_in(Family::Route, namespace).map_err(|cause| SetupError { step: OPEN, cause })?;
+    let mut batch = Batch::new();
+    for address in addresses {
+        route::add_address6(&mut batch, LOOPBACK_INDEX, Link::address6_of(*address), 128);
+    }
+    if ways {
+        route::add_local_default_route6(&mut batch, LOOPBACK_INDEX);
+    }
+    socket.call_all(&mut batch).map_err(|cause| SetupError { step: "give lo an IPv6 address", cause })
 }
 
 /// Raises `lo` alone, for an instance that has no network yet.

@@ -38,6 +38,9 @@ pub enum RouterError {
         #[source]
         cause: io::Error,
     },
+    /// The machine cannot carry IPv6 for sandboxes.
+    #[error("{why}")]
+    NoIpv6 { why: &'static str },
     /// Another step, named.
     #[error("cannot {step}")]
     Step {
@@ -56,6 +59,7 @@ impl RouterError {
             | Self::Rules { .. }
             | Self::Sysctl { .. }
             | Self::Step { .. } => ErrorKind::Unavailable,
+            Self::NoIpv6 { .. } => ErrorKind::Unsupported,
         }
     }
 }
@@ -83,6 +87,12 @@ pub enum LinkError {
         #[source]
         cause: io::Error,
     },
+    /// The policy names ranges of IPv6, and the machine cannot carry it.
+    #[error("IPv6 cannot be set up on this machine")]
+    Ipv6 {
+        #[source]
+        cause: Box<RouterError>,
+    },
 }
 
 impl LinkError {
@@ -94,6 +104,7 @@ impl LinkError {
             Self::NotASandboxAddress { .. } => ErrorKind::Invalid,
             Self::Unknown { .. } => ErrorKind::NotFound,
             Self::Kernel { .. } => ErrorKind::Internal,
+            Self::Ipv6 { cause } => cause.kind(),
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,8 +20,10 @@ use crate::address::Link;
 use crate::netlink::nft::{self, Counted};
 use crate::netlink::{Family, Socket};
 use crate::router::{CHANGES_AT_ONCE, remove_elements, set_keys};
+use crate::ruleset::{
+    ASKERS, FLOWS, FLOWS6, GOT, GOT6, NOISY, NOISY6, REFUSED, REFUSED6, SENT, SENT6, TABLE, Why,
+};
 use crate::ruleset::{CROWD, MORE, MORE_GOT};
-use crate::ruleset::{ASKERS, FLOWS, GOT, NOISY, REFUSED, SENT, TABLE, Why};
 
 mod rule;
 
@@ -58,7 +60,7 @@ struct Book {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Destination {
     sandbox: Ipv4Addr,
-    address: Ipv4Addr,
+    address: IpAddr,
     protocol: u8,
     port: u16,
     /// Zero: it passed.
@@ -133,14 +135,16 @@ impl Book {
             seen.is_silent = true;
         }
         let Self { socket, seen } = self;
-        for set in [SENT, REFUSED, GOT] {
+        for set in [SENT, REFUSED, GOT, SENT6, REFUSED6, GOT6] {
             // Disturbed by a change or not: what was missed now is there the next time.
             socket.dump(&mut nft::dump_elements(TABLE, set), |message| {
                 nft::read_counted(message, |key, counted| {
-                    let Some(destination) = Destination::from_key(key) else { return };
+                    let Some(destination) = Destination::from_key(key, is_v6(set)) else { return };
                     // Answers alone, to something long forgotten, are not worth a record.
                     match set {
-                        GOT => seen.get_mut(&destination).into_iter().for_each(|seen| seen.receive(counted)),
+                        GOT | GOT6 => {
+                            seen.get_mut(&destination).into_iter().for_each(|seen| seen.receive(counted))
+                        }
                         _ => seen.entry(destination).or_default().send(counted),
                     }
                 });
@@ -174,8 +178,9 @@ impl Book {
             // What was refused did not leave.
             let (sent, received) = if passed { (seen.untold_sent, seen.untold_got) } else { (0, 0) };
             seen.told(now);
+            // What is added up already is no destination, and takes no other's place.
             let count = counts.entry(destination.sandbox).or_default();
-            *count += 1;
+            *count += usize::from(!destination.is_many());
             if *count > RECORDS_AT_ONCE || destination.is_many() {
                 let more = beyond
                     .entry((destination.sandbox, passed))
@@ -190,7 +195,7 @@ impl Book {
                 verdict,
                 rule,
                 name: None,
-                address: Some(destination.address.into()),
+                address: Some(destination.address),
                 port: rule::has_ports(destination.protocol).then_some(destination.port),
                 protocol: Some(rule::protocol(destination.protocol)),
                 sent,
@@ -207,13 +212,18 @@ impl Book {
 
 /// Removes what the kernel has counted of sandboxes; it would go by itself, but later.
 pub(crate) fn forget(socket: &mut Socket, of: impl Fn(Ipv4Addr) -> bool) -> io::Result<()> {
-    for set in [SENT, GOT, MORE, MORE_GOT, CROWD, REFUSED, NOISY, ASKERS, FLOWS] {
+    for set in [
+        SENT, GOT, MORE, MORE_GOT, CROWD, REFUSED, NOISY, ASKERS, FLOWS, SENT6, GOT6, REFUSED6, NOISY6,
+        FLOWS6,
+    ] {
         let keys = match set_keys(socket, TABLE, set) {
             // A kernel that cannot count flows has no such set.
-            Err(error) if set == FLOWS && error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) if matches!(set, FLOWS | FLOWS6) && error.kind() == io::ErrorKind::NotFound => {
+                continue;
+            }
             other => other?,
         };
-        let is_of = |key: &&Vec<u8>| key.first_chunk::<4>().is_some_and(|address| of((*address).into()));
+        let is_of = |key: &&Vec<u8>| sandbox_of(key, is_v6(set)).is_some_and(&of);
         let doomed: Vec<(&str, &[u8])> = keys.iter().filter(is_of).map(|key| (set, &key[..])).collect();
         for chunk in doomed.chunks(CHANGES_AT_ONCE) {
             remove_elements(socket, chunk)?;
@@ -222,17 +232,31 @@ pub(crate) fn forget(socket: &mut Socket, of: impl Fn(Ipv4Addr) -> bool) -> io::
     Ok(())
 }
 
+fn is_v6(set: &str) -> bool {
+    set.ends_with('6')
+}
+
+/// Whose a key is. A sandbox's IPv6 address ends with its IPv4 address.
+fn sandbox_of(key: &[u8], v6: bool) -> Option<Ipv4Addr> {
+    key.get(if v6 { 12 } else { 0 }..)?.first_chunk::<4>().map(|address| Ipv4Addr::from(*address))
+}
+
 impl Destination {
     /// Every field of a key begins at a multiple of four.
-    fn from_key(key: &[u8]) -> Option<Self> {
+    fn from_key(key: &[u8], v6: bool) -> Option<Self> {
         let four = |at: usize| key.get(at..)?.first_chunk::<4>().copied();
-        let port = four(12)?;
+        let (address, rest): (IpAddr, usize) = if v6 {
+            (Ipv6Addr::from(*key.get(16..)?.first_chunk::<16>()?).into(), 32)
+        } else {
+            (Ipv4Addr::from(four(4)?).into(), 8)
+        };
+        let port = four(rest + 4)?;
         Some(Self {
-            sandbox: four(0)?.into(),
-            address: four(4)?.into(),
-            protocol: four(8)?[0],
+            sandbox: sandbox_of(key, v6)?,
+            address,
+            protocol: four(rest)?[0],
             port: u16::from_be_bytes([port[0], port[1]]),
-            mark: four(16).map_or(0, u32::from_ne_bytes),
+            mark: four(rest + 8).map_or(0, u32::from_ne_bytes),
         })
     }
 
@@ -331,10 +355,18 @@ mod tests {
     #[test]
     fn keys_are_read_and_short_ones_are_not() {
         let key = [100, 64, 0, 7, 203, 0, 113, 9, 6, 0, 0, 0, 0x1f, 0x90, 0, 0];
-        let found = Destination::from_key(&key).unwrap();
-        assert_eq!((found.address, found.protocol, found.port), (Ipv4Addr::new(203, 0, 113, 9), 6, 8080));
-        assert!(Destination::from_key(&key[..15]).is_none());
+        let found = Destination::from_key(&key, false).unwrap();
+        assert_eq!((found.address, found.protocol, found.port), ([203, 0, 113, 9].into(), 6, 8080));
+        assert!(Destination::from_key(&key[..15], false).is_none());
         let refused: Vec<u8> = key.iter().copied().chain(3u32.to_ne_bytes()).collect();
-        assert_eq!(Destination::from_key(&refused).unwrap().why(), Some(Why::Closed));
+        assert_eq!(Destination::from_key(&refused, false).unwrap().why(), Some(Why::Closed));
+        let link = Link { number: 7, address: Ipv4Addr::new(100, 64, 0, 7) };
+        let to: Ipv6Addr = "2001:db8::9".parse().unwrap();
+        let mut key = [link.address6().octets(), to.octets()].concat();
+        key.extend([17, 0, 0, 0, 0x1f, 0x90, 0, 0]);
+        let found = Destination::from_key(&key, true).unwrap();
+        assert_eq!((found.sandbox, found.address, found.port), (link.address, to.into(), 8080));
+        assert_eq!((found.protocol, found.mark), (17, 0));
+        assert!(Destination::from_key(&key[..39], true).is_none());
     }
 }

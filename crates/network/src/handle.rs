@@ -17,7 +17,8 @@ use crate::netlink::nft::Transaction;
 use crate::netlink::route::{self, Arp, End, FoundLink, Veth};
 use crate::netlink::{Batch, Family, Socket, qdisc};
 use crate::router::CHANGES_AT_ONCE;
-use crate::ruleset::{BUDGETS, LIMITED, LISTED, NAMED, OPEN, TABLE};
+use crate::ruleset::TABLE;
+use crate::six::Six;
 use elements::{Installed, Keys};
 
 mod elements;
@@ -54,10 +55,16 @@ pub struct RouterHandle {
     next: u32,
     held: HashMap<u32, Held>,
     addresses: HashSet<Ipv4Addr>,
+    six: Six,
 }
 
 impl RouterHandle {
-    pub(crate) fn open(namespace: BorrowedFd<'_>, mtu: u32, links: &[FoundLink]) -> io::Result<Self> {
+    pub(crate) fn open(
+        namespace: BorrowedFd<'_>,
+        mtu: u32,
+        links: &[FoundLink],
+        six: Six,
+    ) -> io::Result<Self> {
         // A random start: after a restart the numbers of just before are not used again soon, and need not be remembered.
         let next = getrandom::u32().map_err(io::Error::other)? % LAST_NUMBER + 1;
         let mut handle = Self {
@@ -67,6 +74,7 @@ impl RouterHandle {
             next,
             held: HashMap::new(),
             addresses: HashSet::new(),
+            six,
         };
         for link in links.iter().filter_map(|found| Link::from_kernel(&found.name, &found.mac)) {
             handle.hold(link, Stage::Detached, Installed::default());
@@ -120,7 +128,8 @@ impl RouterHandle {
         namespace: BorrowedFd<'_>,
     ) -> Result<(), LinkError> {
         self.create_link(link, namespace)?;
-        if let Err(error) = self.shape(link, egress, namespace).and_then(|()| self.admit(link, egress)) {
+        let shaped = self.shape(link, egress, namespace).and_then(|()| self.wire(link, egress, namespace));
+        if let Err(error) = shaped.and_then(|()| self.admit(link, egress)) {
             // The first error is the one to tell; a link that cannot be deleted now dies with its namespace.
             let _ = self.delete_links(&[link]);
             return Err(error);
@@ -164,9 +173,9 @@ impl RouterHandle {
         keys.admit(&mut transaction);
         keys.change(&mut transaction, &before, &wanted);
         self.nft.call_all(&mut transaction.finish()).map_err(kernel("admit the sandbox", link))?;
-        // The rates are in force already, or nobody asked for any.
-        let Installed { up, down, .. } = before;
-        self.hold(link, Stage::Admitted, Installed { up, down, ..wanted });
+        // The rates are in force already, or nobody asked for any; so it is with the addresses of IPv6.
+        let Installed { up, down, wired, .. } = before;
+        self.hold(link, Stage::Admitted, Installed { up, down, wired, ..wanted });
         Ok(())
     }
 
@@ -177,6 +186,8 @@ impl RouterHandle {
         egress: &Egress,
         namespace: BorrowedFd<'_>,
     ) -> Result<(), LinkError> {
+        self.expect_stage(link, |stage| stage == Stage::Admitted)?;
+        self.wire(link, egress, namespace)?;
         let before = self.expect_stage(link, |stage| stage == Stage::Admitted)?.installed.clone();
         let wanted = Installed::of(egress);
         let keys = Keys::of(link);
@@ -195,8 +206,12 @@ impl RouterHandle {
             }
             .map_err(kernel("change the policy", link))?;
         }
-        let Installed { up, down, .. } = before;
-        self.hold(link, Stage::Admitted, Installed { up, down, ..wanted });
+        let had = before.wired || before.six.is_some();
+        let Installed { up, down, wired, .. } = before;
+        self.hold(link, Stage::Admitted, Installed { up, down, wired, ..wanted });
+        if had && egress.direct6.is_empty() {
+            self.unwire(link, namespace)?;
+        }
         self.shape(link, egress, namespace)
     }
 
@@ -216,6 +231,29 @@ impl RouterHandle {
                 .map_err(kernel("limit the rate from the sandbox", link))?;
             held.installed.up = wanted.up;
         }
+        Ok(())
+    }
+
+    /// Makes the machine carry IPv6 for sandboxes, once; done by itself for the first that needs it. An error says why it can't.
+    pub fn prepare_ipv6(&mut self) -> Result<(), LinkError> {
+        self.six.prepare().map_err(|cause| LinkError::Ipv6 { cause: Box::new(cause) })
+    }
+
+    /// Gives the link IPv6 where the policy names ranges of it. Nothing is done for any other.
+    fn wire(&mut self, link: Link, egress: &Egress, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
+        let held = self.held.get(&link.number).ok_or(LinkError::Unknown { number: link.number })?;
+        if egress.direct6.is_empty() || held.installed.wired {
+            return Ok(());
+        }
+        self.prepare_ipv6()?;
+        self.six.wire(&mut self.route, link, namespace).map_err(kernel("set up IPv6", link))?;
+        self.held.entry(link.number).and_modify(|held| held.installed.wired = true);
+        Ok(())
+    }
+
+    fn unwire(&mut self, link: Link, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
+        self.six.unwire(link, namespace).map_err(kernel("take IPv6 away", link))?;
+        self.held.entry(link.number).and_modify(|held| held.installed.wired = false);
         Ok(())
     }
 
@@ -335,17 +373,7 @@ fn set_rate(socket: &mut Socket, index: u32, bytes_per_s: Option<u64>) -> io::Re
 
 /// Removes whatever there is of a link, in steps that may each find nothing.
 fn purge(socket: &mut Socket, keys: &Keys) -> io::Result<()> {
-    let steps: [&dyn Fn(&mut Transaction<'_>); 8] = [
-        &|step| keys.expel(step),
-        &|step| step.remove(OPEN, &keys.name),
-        &|step| step.remove(NAMED, &keys.name),
-        &|step| step.remove(LISTED, &keys.name),
-        &|step| step.remove(BUDGETS, &keys.name),
-        &|step| step.remove(LIMITED, &keys.address),
-        &|step| keys.remove_list(step),
-        &|step| keys.remove_budget(step),
-    ];
-    steps.into_iter().try_for_each(|put| {
+    keys.purges().into_iter().try_for_each(|put| {
         let mut step = Transaction::new(TABLE);
         put(&mut step);
         socket.call_all(&mut step.finish()).or_else(ignore(Errno::NOENT))

@@ -48,12 +48,13 @@ mod netlink;
 pub mod netns;
 mod router;
 mod ruleset;
+mod six;
 mod sysctl;
 mod tool;
 
 pub use address::{Block, BlockOutOfRange, GATEWAY, Link};
 pub use atoll_model::ErrorKind;
-pub use child::{add_to_loopback, child_setup, loopback_up, setup_from_outside};
+pub use child::{add_to_loopback, add_to_loopback6, child_setup, loopback_up, setup_from_outside};
 pub use dialer::{Dialer, DialerConfig};
 pub use dns::Upstreams;
 pub use doctor::{ForeignDrop, NetworkFacts, network_facts};

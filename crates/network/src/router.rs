@@ -16,6 +16,7 @@ use crate::netlink::nft::{self, Transaction};
 use crate::netlink::route::{self, Arp, End, FoundLink, Veth};
 use crate::netlink::{Batch, Family, Socket};
 use crate::ruleset::{self, FlowLimit};
+use crate::six::Six;
 use crate::{netns, sysctl};
 
 /// LIMIT: a larger one would only have to be cut again on the way out.
@@ -90,7 +91,8 @@ impl Router {
     pub fn handle(&self) -> Result<RouterHandle, RouterError> {
         let links = self.links_of(self.namespace())?;
         let mtu = links.iter().find(|link| link.name == UPLINK).map_or(LARGEST_MTU, |link| link.mtu);
-        RouterHandle::open(self.namespace(), mtu, &links).map_err(step("open the router's netlink sockets"))
+        RouterHandle::open(self.namespace(), mtu, &links, self.six()?)
+            .map_err(step("open the router's netlink sockets"))
     }
 
     /// Reads the host's addresses and ways out again and brings the rules up to date.
@@ -98,6 +100,7 @@ impl Router {
     /// Between two calls a new address of the host is still unreachable: the host's own table drops what is meant for it.
     pub fn refresh_host(&self) -> Result<(), RouterError> {
         self.refresh_addresses()?;
+        self.refresh_ipv6()?;
         let ways_out: Vec<String> = self.ways_out()?.into_iter().map(|link| link.name).collect();
         let table = self.config.block.host_table();
         let mut socket = self.socket(Family::Netfilter, self.host.as_fd())?;
@@ -204,6 +207,19 @@ impl Router {
             .map_err(|cause| RouterError::Uplink { name: name.to_owned(), cause })
     }
 
+    fn six(&self) -> Result<Six, RouterError> {
+        let copy = |namespace: &OwnedFd| namespace.try_clone().map_err(step("copy a descriptor"));
+        Ok(Six::new(copy(&self.host)?, copy(&self.namespace)?, self.config.block))
+    }
+
+    /// The same for IPv6, where a sandbox has it; else nothing of it is touched.
+    fn refresh_ipv6(&self) -> Result<(), RouterError> {
+        let mut socket = self.socket(Family::Netfilter, self.namespace())?;
+        let users =
+            set_keys(&mut socket, ruleset::TABLE, ruleset::OWN6).map_err(step("read the router's rules"))?;
+        if users.is_empty() { Ok(()) } else { self.six()?.refresh() }
+    }
+
     fn refresh_addresses(&self) -> Result<(), RouterError> {
         let addresses: Vec<Ipv4Addr> = self
             .socket(Family::Route, self.host.as_fd())?
@@ -260,7 +276,7 @@ pub(crate) fn set_keys(socket: &mut Socket, table: &str, set: &str) -> io::Resul
 /// LIMIT: acknowledgements of one batch wait in the socket's buffer, which holds some two hundred.
 pub(crate) const CHANGES_AT_ONCE: usize = 64;
 
-fn replace(
+pub(crate) fn replace(
     socket: &mut Socket,
     table: &str,
     set: &str,
@@ -309,6 +325,6 @@ fn all_but_first(answers: Vec<io::Result<()>>) -> io::Result<()> {
     answers.into_iter().skip(1).collect()
 }
 
-fn step(step: &'static str) -> impl Fn(io::Error) -> RouterError {
+pub(crate) fn step(step: &'static str) -> impl Fn(io::Error) -> RouterError {
     move |cause| RouterError::Step { step, cause }
 }

@@ -15,14 +15,18 @@
 //! A sandbox with a list of addresses has a set `d<n>` and a chain `c<n>` of its own, one with a budget `q<n>` and `b<n>`; two
 //! verdict maps lead there. So a change costs what the one sandbox has, however many others there are.
 //!
+//! IPv6 has the same with a 6 behind: own6, listed6, sent6 … It has no open door, no names and no gate, only lists, and sandboxes
+//! without such a list have no address that `guard` lets pass. Its own of a sandbox are `f<n>`, `e<n>`, `r<n>` and `g<n>`.
+//!
 //! Policy is looked at before connection state, in both directions: what is closed is closed for flows that exist.
 
+use std::fmt::Display;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use atoll_model::policy::egress::ranges::{Ranges4, never};
+use atoll_model::policy::egress::ranges::{Bound, Ranges, Ranges4, never, never6};
 
-use crate::address::{Block, GATEWAY, UPLINK};
+use crate::address::{Block, GATEWAY, OWN6_NETWORK, UPLINK};
 use crate::gate::GATE_PORT;
 use crate::tool;
 
@@ -32,19 +36,32 @@ pub(crate) const TABLE: &str = "atoll";
 pub(crate) const OPEN: &str = "open";
 /// Interfaces that may use the gate without being open, keyed by name.
 pub(crate) const NAMED: &str = "named";
-/// Where the addresses are listed that an interface may send to, keyed by name.
-pub(crate) const LISTED: &str = "listed";
-/// Where the budget of an interface is looked after, keyed by name.
-pub(crate) const BUDGETS: &str = "budgets";
-/// How many connections a sandbox may have, keyed by its address. Not dynamic: from a dynamic set the kernel collects elements
-/// that count no connection at the moment.
-pub(crate) const LIMITED: &str = "capped";
+/// The sets of one version of IP, and where what may leave goes on.
+#[derive(Debug)]
+pub(crate) struct Sets {
+    /// Where the addresses are listed that an interface may send to, keyed by name.
+    pub(crate) listed: &'static str,
+    /// Where the budget of an interface is looked after, keyed by name.
+    pub(crate) budgets: &'static str,
+    /// How many connections a sandbox may have, keyed by its address. Not dynamic: from a dynamic set the kernel collects
+    /// elements that count no connection at the moment.
+    pub(crate) limited: &'static str,
+    pub(crate) pass: &'static str,
+}
+
+/// For IPv4.
+pub(crate) const SETS: Sets = Sets { listed: "listed", budgets: "budgets", limited: "capped", pass: PASS };
+/// For IPv6.
+pub(crate) const SETS6: Sets =
+    Sets { listed: "listed6", budgets: "budgets6", limited: "capped6", pass: "pass6" };
 /// Answers that the gate gave, keyed by sandbox and address.
 pub(crate) const FRESH: &str = "fresh";
 /// Which address belongs to which interface, keyed by name and address.
 pub(crate) const OWN: &str = "own";
+pub(crate) const OWN6: &str = "own6";
 /// The host's own addresses.
 pub(crate) const HOST: &str = "host";
+pub(crate) const HOST6: &str = "host6";
 /// What passed out of sandboxes, and into them: sandbox, address, protocol, port.
 pub(crate) const SENT: &str = "sent";
 pub(crate) const GOT: &str = "got";
@@ -52,8 +69,11 @@ pub(crate) const GOT: &str = "got";
 pub(crate) const CROWD: &str = "crowd";
 pub(crate) const MORE: &str = "more";
 pub(crate) const MORE_GOT: &str = "moregot";
+pub(crate) const SENT6: &str = "sent6";
+pub(crate) const GOT6: &str = "got6";
 /// What was refused; behind the port stands why.
 pub(crate) const REFUSED: &str = "refused";
+pub(crate) const REFUSED6: &str = "refused6";
 /// Who is refused so often that no more of it is written down.
 pub(crate) const NOISY: &str = "noisy";
 /// Who asks for names, and how often.
@@ -61,13 +81,16 @@ pub(crate) const ASKERS: &str = "askers";
 /// LIMIT: questions that reach the gate: above its own rate, so that it tells who asks too much, and below what would fill the
 /// one queue that all sandboxes share.
 const QUESTIONS: &str = "200/second burst 400 packets";
+pub(crate) const NOISY6: &str = "noisy6";
 /// How many flows each sandbox has.
 pub(crate) const FLOWS: &str = "flows";
+pub(crate) const FLOWS6: &str = "flows6";
 /// Where what may leave goes on, and where what may not.
 pub(crate) const PASS: &str = "pass";
 pub(crate) const REFUSE: &str = "refuse";
 /// In the host's table: interfaces that forward only because we asked.
 pub(crate) const OPENED: &str = "opened";
+pub(crate) const OPENED6: &str = "opened6";
 
 /// Why something is refused, as it stands in the mark of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,23 +145,31 @@ pub(crate) fn router(limit: FlowLimit) -> String {
     for chain in CHAINS {
         text.push_str(&format!("flush chain inet {TABLE} {chain}\n"));
     }
-    text.push_str(&format!("flush set inet {TABLE} never\nflush set inet {TABLE} nobody\n"));
+    text.push_str(&format!(
+        "flush set inet {TABLE} never\nflush set inet {TABLE} nobody\nflush set inet {TABLE} never6\n"
+    ));
     text.push_str(&chains(limit));
     text
 }
 
-const CHAINS: [&str; 13] = [
+const CHAINS: [&str; 17] = [
     "guard", "names", "input", "forward", "output", "leave", "local", "public", "back", "enter", PASS,
-    REFUSE, "answer",
+    REFUSE, "answer", "six", "pass6", "enter6", "refuse6",
 ];
 
 /// Sets and empty chains, so that the rest can speak of them.
 fn sets(limit: FlowLimit) -> String {
     let flows = match limit {
-        FlowLimit::Counted => "set flows { type ipv4_addr; size 65535; flags dynamic; }",
+        FlowLimit::Counted => {
+            "set flows { type ipv4_addr; size 65535; flags dynamic; }
+  set flows6 { type ipv6_addr; size 65535; flags dynamic; }"
+        }
         FlowLimit::Absent => "",
     };
     let key = "ipv4_addr . ipv4_addr . inet_proto . inet_service";
+    let key6 = "ipv6_addr . ipv6_addr . inet_proto . inet_service";
+    let Sets { listed, budgets, limited, .. } = SETS;
+    let Sets { listed: listed6, budgets: budgets6, limited: limited6, .. } = SETS6;
     let recorded = format!("size {RECORDS}; flags dynamic,timeout; timeout {RECORDS_FOR};");
     format!(
         r#"table inet {TABLE} {{
@@ -149,9 +180,15 @@ fn sets(limit: FlowLimit) -> String {
   set never {{ type ipv4_addr; flags interval; auto-merge; }}
   set nobody {{ type ipv4_addr; flags interval; auto-merge; }}
   set {FRESH} {{ type ipv4_addr . ipv4_addr; size {FRESH_MAX}; flags timeout; }}
-  map {LISTED} {{ type ifname : verdict; }}
-  map {BUDGETS} {{ type ifname : verdict; }}
-  set {LIMITED} {{ type ipv4_addr; }}
+  map {listed} {{ type ifname : verdict; }}
+  map {budgets} {{ type ifname : verdict; }}
+  set {limited} {{ type ipv4_addr; }}
+  set {OWN6} {{ type ifname . ipv6_addr; }}
+  set {HOST6} {{ type ipv6_addr; }}
+  set never6 {{ type ipv6_addr; flags interval; auto-merge; }}
+  map {listed6} {{ type ifname : verdict; }}
+  map {budgets6} {{ type ifname : verdict; }}
+  set {limited6} {{ type ipv6_addr; }}
   {flows}
   set {SENT} {{ type {key}; {recorded} }}
   set {CROWD} {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout 10s; }}
@@ -161,6 +198,10 @@ fn sets(limit: FlowLimit) -> String {
   set {REFUSED} {{ type {key} . mark; {recorded} }}
   set {ASKERS} {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout 10s; }}
   set {NOISY} {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout 10s; }}
+  set {SENT6} {{ type {key6}; {recorded} }}
+  set {GOT6} {{ type {key6}; {recorded} }}
+  set {REFUSED6} {{ type {key6} . mark; {recorded} }}
+  set {NOISY6} {{ type ipv6_addr; size 65535; flags dynamic,timeout; timeout 10s; }}
   chain guard {{ type filter hook prerouting priority raw; policy drop; }}
   chain names {{ type nat hook prerouting priority dstnat; policy accept; }}
   chain input {{ type filter hook input priority filter; policy drop; }}
@@ -174,12 +215,18 @@ fn sets(limit: FlowLimit) -> String {
   chain {PASS} {{ }}
   chain {REFUSE} {{ }}
   chain answer {{ }}
+  chain six {{ }}
+  chain pass6 {{ }}
+  chain enter6 {{ }}
+  chain refuse6 {{ }}
 }}
 "#
     )
 }
 
 fn chains(limit: FlowLimit) -> String {
+    let Sets { listed, budgets, limited, .. } = SETS;
+    let listed6 = SETS6.listed;
     let (host, closed, sandbox) = (Why::Host.text(), Why::Closed.text(), Why::Sandbox.text());
     let (never_why, udp_to_name, no_service) =
         (Why::Never.text(), Why::UdpToName.text(), Why::NoService.text());
@@ -189,25 +236,37 @@ fn chains(limit: FlowLimit) -> String {
                 "ct state new add @flows {{ ip saddr ct count over {FLOWS_PER_SANDBOX} }} {}",
                 Why::Connections.text()
             ),
-            format!("ct state new ip saddr @{LIMITED} {}", Why::Connections.text()),
+            format!("ct state new ip saddr @{limited} {}", Why::Connections.text()),
         ),
         FlowLimit::Absent => (String::new(), String::new()),
     };
-    let (record_sent, record_got) = (record(SENT, "ip saddr . ip daddr", "th dport", ""), record_back());
-    let record_refused = record(REFUSED, "ip saddr . ip daddr", "th dport", " . meta mark");
-    let unknown =
-        format!("meta l4proto != icmp ip saddr . ip daddr . meta l4proto . th dport != @{SENT} ct state established,related,new");
-    let unknown_back = format!("meta l4proto != icmp ip daddr . ip saddr . meta l4proto . th sport != @{SENT}");
+    let record_sent = record(SENT, "ip", ["saddr", "daddr"], "th dport", "");
+    let record_got = record(GOT, "ip", ["daddr", "saddr"], "th sport", "");
+    let record_refused = record(REFUSED, "ip", ["saddr", "daddr"], "th dport", " . meta mark");
+    // A TCP connection by IPv6 is refused by a reset: the kernel loses an ICMPv6 error that comes while `connect` still holds the
+    // socket, which over a veth is always, and the caller would wait a second for the next.
+    let unknown = format!(
+        "meta l4proto != icmp ip saddr . ip daddr . meta l4proto . th dport != @{SENT} ct state established,related,new"
+    );
+    let unknown_back =
+        format!("meta l4proto != icmp ip daddr . ip saddr . meta l4proto . th sport != @{SENT}");
     // What the router refuses to itself is told over its loopback.
     // Private ranges are reached where a policy names them; the router's own sockets are the gate's, and it has looked.
-    let (unreached, nobody) = (elements(&never(Ranges4::default())), elements(&never(Ranges4::all())));
+    let (unreached, nobody) = (
+        elements(&never(Ranges4::default()), Ipv4Addr::from),
+        elements(&never(Ranges4::all()), Ipv4Addr::from),
+    );
+    let unreached6 = elements(&never6(), Ipv6Addr::from);
     format!(
         r#"table inet {TABLE} {{
   set never {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {unreached} }} }}
   set nobody {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {nobody} }} }}
+  set never6 {{ type ipv6_addr; flags interval; auto-merge; elements = {{ {unreached6} }} }}
   chain guard {{
     iifname "{UPLINK}" meta nfproto ipv4 accept
     iifname . ip saddr @{OWN} accept
+    iifname "{UPLINK}" ip6 daddr {OWN6_NETWORK} accept
+    iifname . ip6 saddr @{OWN6} accept
     iifname "lo" ip protocol icmp accept
   }}
   chain names {{
@@ -231,10 +290,17 @@ fn chains(limit: FlowLimit) -> String {
   chain forward {{
     iifname "{UPLINK}" goto back
     oifname != "{UPLINK}" {sandbox}
+    meta nfproto ipv6 goto six
     ip daddr @{HOST} {host}
     meta l4proto udp ip saddr . ip daddr @{FRESH} {udp_to_name}
     iifname @{OPEN} goto public
-    iifname vmap @{LISTED}
+    iifname vmap @{listed}
+    {closed}
+  }}
+  chain six {{
+    ip6 daddr @{HOST6} {host}
+    ip6 daddr @never6 {never_why}
+    iifname vmap @{listed6}
     {closed}
   }}
   chain public {{
@@ -245,7 +311,7 @@ fn chains(limit: FlowLimit) -> String {
     iifname "{UPLINK}" goto enter
     {flows}
     {connections}
-    iifname vmap @{BUDGETS}
+    iifname vmap @{budgets}
     {unknown} add @{CROWD} {{ ip saddr limit rate over {DESTINATIONS} }} update @{MORE} {{ ip saddr counter }} accept
     {record_sent}
     {unknown} update @{MORE} {{ ip saddr counter }}
@@ -253,28 +319,33 @@ fn chains(limit: FlowLimit) -> String {
   }}
   chain back {{
     ct state != {{ established, related }} drop
+    meta nfproto ipv6 oifname vmap @{listed6}
+    meta nfproto ipv6 drop
     oifname @{OPEN} goto enter
-    oifname vmap @{LISTED}
+    oifname vmap @{listed}
     drop
   }}
   chain enter {{
-    oifname vmap @{BUDGETS}
+    oifname vmap @{budgets}
     {unknown_back} update @{MORE_GOT} {{ ip daddr counter }} accept
     {record_got}
     accept
   }}
   chain {REFUSE} {{
     iifname "{UPLINK}" drop
+    meta nfproto ipv6 goto refuse6
     add @{NOISY} {{ ip saddr limit rate over {REFUSALS} }} goto answer
     {record_refused}
     goto answer
   }}
   chain answer {{
     meta l4proto tcp ct state established reject with tcp reset
+    meta nfproto ipv6 meta l4proto tcp reject with tcp reset
     reject with icmpx admin-prohibited
   }}
   chain output {{
     oifname != "{UPLINK}" accept
+    meta nfproto ipv6 drop
     ip daddr @nobody reject with icmpx admin-prohibited
     ip daddr @{HOST} reject with icmpx admin-prohibited
   }}
@@ -283,28 +354,64 @@ fn chains(limit: FlowLimit) -> String {
   }}
 }}
 "#
+    ) + &chains6(limit)
+}
+
+/// Where IPv6 goes on once an address is listed, and where it ends.
+fn chains6(limit: FlowLimit) -> String {
+    let Sets { budgets, limited, pass, .. } = SETS6;
+    let why = Why::Connections.text();
+    let (flows, connections) = match limit {
+        FlowLimit::Counted => (
+            format!("ct state new add @{FLOWS6} {{ ip6 saddr ct count over {FLOWS_PER_SANDBOX} }} {why}"),
+            format!("ct state new ip6 saddr @{limited} {why}"),
+        ),
+        FlowLimit::Absent => (String::new(), String::new()),
+    };
+    let record_sent = record(SENT6, "ip6", ["saddr", "daddr"], "th dport", "");
+    let record_got = record(GOT6, "ip6", ["daddr", "saddr"], "th sport", "");
+    let record_refused = record(REFUSED6, "ip6", ["saddr", "daddr"], "th dport", " . meta mark");
+    format!(
+        r#"table inet {TABLE} {{
+  chain {pass} {{
+    iifname "{UPLINK}" goto enter6
+    {flows}
+    {connections}
+    iifname vmap @{budgets}
+    {record_sent}
+    ct state established,related,new accept
+  }}
+  chain enter6 {{
+    oifname vmap @{budgets}
+    {record_got}
+    accept
+  }}
+  chain refuse6 {{
+    add @{NOISY6} {{ ip6 saddr limit rate over {REFUSALS} }} goto answer
+    {record_refused}
+    goto answer
+  }}
+}}
+"#
     )
 }
 
 /// Two rules that count a packet. Where ports would be, ICMP has a checksum: its type and code are taken from the flow.
-fn record(set: &str, addresses: &str, port: &str, more: &str) -> String {
+fn record(set: &str, ip: &str, [sandbox, other]: [&str; 2], port: &str, more: &str) -> String {
+    let icmp = if ip == "ip" { "icmp" } else { "ipv6-icmp" };
     format!(
-        "meta l4proto icmp update @{set} {{ ct original ip saddr . ct original ip daddr . meta l4proto . \
+        "meta l4proto {icmp} update @{set} {{ ct original {ip} saddr . ct original {ip} daddr . meta l4proto . \
          ct original proto-dst{more} counter }}\n    \
-         meta l4proto != icmp update @{set} {{ {addresses} . meta l4proto . {port}{more} counter }}"
+         meta l4proto != {icmp} update @{set} {{ {ip} {sandbox} . {ip} {other} . meta l4proto . {port}{more} counter }}"
     )
 }
 
-fn record_back() -> String {
-    record(GOT, "ip daddr . ip saddr", "th sport", "")
-}
-
-fn elements(ranges: &Ranges4) -> String {
+fn elements<T: Bound, A: Display>(ranges: &Ranges<T>, address: impl Fn(T) -> A) -> String {
     let ranges = ranges.iter().map(|(first, last)| {
         if first == last {
-            Ipv4Addr::from(first).to_string()
+            address(first).to_string()
         } else {
-            format!("{}-{}", Ipv4Addr::from(first), Ipv4Addr::from(last))
+            format!("{}-{}", address(first), address(last))
         }
     });
     ranges.collect::<Vec<_>>().join(", ")
@@ -315,10 +422,11 @@ fn elements(ranges: &Ranges4) -> String {
 pub(crate) fn host(block: Block) -> String {
     let table = block.host_table();
     let uplink = block.host_interface();
-    let router = block.router_address();
+    let (router, router6) = (block.router_address(), block.router_address6());
     format!(
         r#"table inet {table} {{
   set {OPENED} {{ type ifname; }}
+  set {OPENED6} {{ type ifname; }}
   chain arrive {{ type filter hook prerouting priority raw; policy accept; }}
   chain input {{ type filter hook input priority filter - 10; policy accept; }}
   chain forward {{ type filter hook forward priority filter - 10; policy accept; }}
@@ -330,9 +438,10 @@ flush chain inet {table} forward
 flush chain inet {table} leave
 table inet {table} {{
   chain arrive {{
-    iifname "{uplink}" meta nfproto ipv6 drop
     iifname "{uplink}" ip saddr != {router} drop
-    iifname "{uplink}" fib daddr type != unicast drop
+    iifname "{uplink}" ip6 saddr != {router6} drop
+    iifname "{uplink}" meta nfproto ipv4 fib daddr type != unicast drop
+    iifname "{uplink}" meta nfproto ipv6 fib daddr type {{ local, anycast, multicast }} drop
   }}
   chain input {{
     iifname "{uplink}" drop
@@ -340,10 +449,12 @@ table inet {table} {{
   chain forward {{
     oifname "{uplink}" ct state established,related accept
     oifname "{uplink}" drop
-    iifname @{OPENED} oifname != "atl*" drop
+    meta nfproto ipv4 iifname @{OPENED} oifname != "atl*" drop
+    meta nfproto ipv6 iifname @{OPENED6} oifname != "atl*" drop
   }}
   chain leave {{
     ip saddr {router} oifname != "{uplink}" masquerade
+    ip6 saddr {router6} oifname != "{uplink}" masquerade
   }}
 }}
 "#

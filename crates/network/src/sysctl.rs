@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::error::RouterError;
 
-/// Settings of the router namespace. IPv6 is off; refusals are not rationed, or the seventh refused call would hang.
+/// Settings of the router namespace. IPv6 is off until an interface gets it for a sandbox; refusals are not rationed, or the seventh refused call would hang.
 const ROUTER: &[(&str, &str)] = &[
     ("ipv4/ip_forward", "1"),
     ("ipv4/conf/all/rp_filter", "1"),
@@ -23,7 +23,11 @@ const ROUTER: &[(&str, &str)] = &[
 const ROUTER_OPTIONAL: &[(&str, &str)] = &[
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
-    ("ipv6/conf/all/forwarding", "0"),
+    // What passes by IPv6 is decided by the rules, and nothing arrives where it is off.
+    ("ipv6/conf/all/forwarding", "1"),
+    ("ipv6/icmp/ratelimit", "0"),
+    // Of the messages that the machine's ration is for, only one that does not exist.
+    ("ipv6/icmp/ratemask", "255"),
 ];
 
 /// The neighbour table is one for all namespaces and a live sandbox holds an entry or two.
@@ -72,6 +76,31 @@ pub(crate) fn is_forwarding_everywhere() -> bool {
 
 pub(crate) fn forward(interface: &str) -> Result<(), RouterError> {
     write(&format!("ipv4/conf/{interface}/forwarding"), "1")
+}
+
+/// Lets an interface have IPv6, with the addresses that it is given and no others.
+pub(crate) fn enable_ipv6(interface: &str) -> Result<(), RouterError> {
+    write(&format!("ipv6/conf/{interface}/accept_ra"), "0")?;
+    write(&format!("ipv6/conf/{interface}/disable_ipv6"), "0")
+}
+
+/// Takes an interface's IPv6 addresses and routes away.
+pub(crate) fn disable_ipv6(interface: &str) -> Result<(), RouterError> {
+    write(&format!("ipv6/conf/{interface}/disable_ipv6"), "1")
+}
+
+pub(crate) fn is_forwarding6_everywhere() -> bool {
+    read("ipv6/conf/all/forwarding").as_deref() == Some("1")
+}
+
+/// Whether one interface alone forwards. `None`: this kernel (before 6.17) knows only all or none.
+pub(crate) fn is_forwarding6(interface: &str) -> Option<bool> {
+    read(&format!("ipv6/conf/{interface}/force_forwarding")).map(|value| value == "1")
+}
+
+/// Lets one interface forward. It goes on hearing router advertisements, which the setting for all would end.
+pub(crate) fn forward6(interface: &str) -> Result<(), RouterError> {
+    write(&format!("ipv6/conf/{interface}/force_forwarding"), "1")
 }
 
 fn write(name: &str, value: &'static str) -> Result<(), RouterError> {

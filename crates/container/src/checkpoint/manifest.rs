@@ -53,6 +53,9 @@ pub(crate) struct Manifest {
     pub(crate) agent: String,
     /// Its own address, and those it had before.
     pub(crate) addresses: Vec<Ipv4Addr>,
+    /// Sockets hold the IPv6 addresses that go with them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) six: bool,
     /// Mounts from outside: where they are, and which part of ours they are.
     pub(crate) outside: Vec<(String, String)>,
     pub(crate) images: Vec<Image>,
@@ -76,6 +79,7 @@ impl Manifest {
             template_version: String::new(),
             agent: String::new(),
             addresses: Vec::new(),
+            six: false,
             outside: Vec::new(),
             images: Vec::new(),
         }

@@ -15,6 +15,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_model::{Held, SandboxId, Storage};
+use atoll_network::Link;
 use atoll_provider::{ProviderError, Target};
 use tokio::sync::oneshot;
 
@@ -314,6 +315,7 @@ impl Inner {
         manifest.template_version.clone_from(&facts.template_version);
         manifest.addresses =
             facts.link.map(|link| link.address).into_iter().chain(facts.earlier.clone()).collect();
+        manifest.six = holds_ipv6(facts.pid);
         (manifest.outside, manifest.agent) = (outside, agent);
         Ok(manifest)
     }
@@ -425,4 +427,12 @@ fn not_written(cause: io::Error) -> ProviderError {
 /// Where the dump of a running instance goes that somebody else keeps.
 pub(super) fn draft_at(folder: &Path) -> Result<Draft, ProviderError> {
     Draft::begin(folder).map_err(failed("making room for memory"))
+}
+
+/// Whether a socket holds an IPv6 address of a sandbox. A kernel without IPv6 has no such table.
+fn holds_ipv6(pid: i32) -> bool {
+    ["tcp6", "udp6", "raw6"].into_iter().any(|table| {
+        let table = std::fs::read_to_string(format!("/proc/{pid}/net/{table}"));
+        table.is_ok_and(|table| Link::is_in_socket_table(&table))
+    })
 }

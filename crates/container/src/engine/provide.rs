@@ -9,7 +9,7 @@ use atoll_image::{Template, TemplateError};
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
 use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, Storage};
-use atoll_network::DialError;
+use atoll_network::{DialError, ErrorKind, LinkError};
 use atoll_provider::{
     Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, Known, Notice, Origin,
     Packed, Provider, ProviderError, RolledBack, Snapshotted, Target,
@@ -157,9 +157,9 @@ impl Provider for Engine {
     }
 
     async fn set_network(&self, target: &Target, egress: Arc<Egress>) -> Result<(), ProviderError> {
-        refuse_ipv6(&egress)?;
         let live = self.inner.live(target)?;
         let Some(link) = live.facts.link else { return Ok(()) };
+        self.inner.need_ipv6(&egress).await?;
         let (ground, sandbox) = (Arc::clone(&self.inner.ground), target.sandbox.clone());
         let work =
             move || ground.doors.change(link, &sandbox, &egress, live.netns()).map_err(std::io::Error::other);
@@ -349,6 +349,7 @@ impl Inner {
         place: &Arc<Place>,
     ) -> Result<(Live, Booted), ProviderError> {
         self.refuse_what_cannot_be(spec, files)?;
+        self.need_ipv6(&spec.network).await?;
         if files == Files::New && matches!(spec.origin, Origin::Snapshot { memory: true, .. }) {
             return self.fork_with_memory(spec).await;
         }
@@ -383,7 +384,6 @@ impl Inner {
     }
 
     fn refuse_what_cannot_be(&self, spec: &InstanceSpec, files: Files) -> Result<(), ProviderError> {
-        refuse_ipv6(&spec.network)?;
         let layers = &self.ground.layers;
         if spec.storage == Storage::Disk && files == Files::Kept && !layers.exists(spec.sandbox.as_str()) {
             return Err(ProviderError::Gone { sandbox: spec.sandbox.clone() });
@@ -396,6 +396,24 @@ impl Inner {
             return Err(ProviderError::Exhausted { what: "disk space for sandboxes".into() });
         }
         Ok(())
+    }
+
+    /// A policy that names ranges of IPv6 needs a machine that carries it; what is never reached must not be promised.
+    pub(super) async fn need_ipv6(&self, egress: &Egress) -> Result<(), ProviderError> {
+        if egress.direct6.is_empty() {
+            return Ok(());
+        }
+        let ground = Arc::clone(&self.ground);
+        let ready = self.hands.run(move || Ok(ground.doors.router().prepare_ipv6())).await;
+        match ready.map_err(failed("setting up IPv6"))? {
+            Err(LinkError::Ipv6 { cause }) if cause.kind() == ErrorKind::Unsupported => {
+                Err(ProviderError::Unsupported {
+                    what: "a network policy with IPv6 ranges in allow_cidrs".into(),
+                    hint: cause.to_string(),
+                })
+            }
+            other => other.map_err(failed("setting up IPv6")),
+        }
     }
 
     /// Plain folders keep no limit, so none may be asked for; the usual one is what nobody asked for.
@@ -469,15 +487,4 @@ impl Inner {
             Err(_) => Err(ProviderError::Late { what: "ending the sandbox".into(), after: DEAD_WITHIN }),
         }
     }
-}
-
-/// Sandboxes have no IPv6, and a range that is never reached must not be promised.
-pub(super) fn refuse_ipv6(egress: &Egress) -> Result<(), ProviderError> {
-    if egress.direct6.is_empty() {
-        return Ok(());
-    }
-    Err(ProviderError::Unsupported {
-        what: "a network policy with IPv6 ranges in allow_cidrs".into(),
-        hint: "sandboxes reach the world by IPv4; leave the IPv6 ranges out".into(),
-    })
 }

@@ -127,7 +127,7 @@ impl Inner {
                 hint: "use storage on disk".into(),
             });
         }
-        super::provide::refuse_ipv6(&spec.network)?;
+        self.need_ipv6(&spec.network).await?;
         let begun = Instant::now();
         self.criu()?;
         let manifest = self.verified(folder).await?;
@@ -287,10 +287,14 @@ impl Inner {
             (Arc::clone(&self.ground), spec.sandbox.clone(), Arc::clone(&spec.network));
         let inside = netns.try_clone().map_err(failed("copying a descriptor"))?;
         let earlier = earlier(manifest, link.address);
+        let has_none = egress.direct6.is_empty();
+        let six = manifest.six.then(|| if has_none { manifest.addresses.clone() } else { earlier.clone() });
         let connect = move || {
             ground.doors.attach(link, &sandbox, &egress, inside.as_fd()).map_err(io::Error::other)?;
             atoll_network::setup_from_outside(inside.as_fd(), link.address).map_err(io::Error::other)?;
-            atoll_network::add_to_loopback(inside.as_fd(), &earlier).map_err(io::Error::other)
+            atoll_network::add_to_loopback(inside.as_fd(), &earlier).map_err(io::Error::other)?;
+            six.map_or(Ok(()), |six| atoll_network::add_to_loopback6(inside.as_fd(), &six, has_none))
+                .map_err(io::Error::other)
         };
         self.hands.run(connect).await.map_err(failed("connecting the network"))?;
         Ok(Standing { pid, pidfd, netns, link })

@@ -1,6 +1,8 @@
 //! What decided about a flow, in words.
 
-use atoll_model::policy::egress::ranges::class_of;
+use std::net::IpAddr;
+
+use atoll_model::policy::egress::ranges::{class_of, never6};
 use atoll_model::policy::egress::{Dns, Door, Egress};
 use atoll_model::{EgressRecord, EgressVerdict, EgressWhat};
 
@@ -9,12 +11,12 @@ use super::{Destination, Why};
 /// The verdict about a destination and the rule behind it.
 pub(super) fn of(egress: &Egress, destination: &Destination) -> (EgressVerdict, String) {
     if destination.mark == 0 {
-        return (EgressVerdict::Allowed, allowed(egress).to_owned());
+        return (EgressVerdict::Allowed, allowed(egress, destination).to_owned());
     }
     let rule = match destination.why() {
         Some(Why::Host) => "never: host".to_owned(),
         Some(Why::Never | Why::Sandbox | Why::NoService) => {
-            format!("never: {}", class_of(destination.address).unwrap_or("not public"))
+            format!("never: {}", class(destination.address).unwrap_or("not public"))
         }
         Some(Why::UdpToName) => "udp to a name".to_owned(),
         Some(Why::Connections) => "limits: connections".to_owned(),
@@ -25,7 +27,10 @@ pub(super) fn of(egress: &Egress, destination: &Destination) -> (EgressVerdict, 
 }
 
 /// A policy without names lets everything pass but what it denies.
-fn allowed(egress: &Egress) -> &'static str {
+fn allowed(egress: &Egress, destination: &Destination) -> &'static str {
+    if destination.address.is_ipv6() {
+        return "allow_cidrs";
+    }
     if egress.door == Door::Listed && !egress.names.is_empty() { "allow_cidrs" } else { "allow-all" }
 }
 
@@ -33,12 +38,23 @@ fn closed(egress: &Egress, destination: &Destination) -> String {
     if egress.door == Door::Closed && egress.dns == Dns::Closed && egress.names.is_empty() {
         return "deny-all".to_owned();
     }
-    if !egress.shut.contains(destination.address.into()) {
+    let is_shut = match destination.address {
+        IpAddr::V4(v4) => egress.shut.contains(v4.into()),
+        IpAddr::V6(v6) => never6().contains(v6.into()),
+    };
+    if !is_shut {
         return "not in allow_cidrs".to_owned();
     }
-    match class_of(destination.address) {
+    match class(destination.address) {
         Some(class) => format!("never: {class}"),
         None => "deny_cidrs".to_owned(),
+    }
+}
+
+fn class(address: IpAddr) -> Option<&'static str> {
+    match address {
+        IpAddr::V4(v4) => class_of(v4),
+        IpAddr::V6(v6) => never6().contains(v6.into()).then_some("not public"),
     }
 }
 
@@ -68,6 +84,7 @@ pub(super) fn protocol(number: u8) -> String {
         1 => "icmp".to_owned(),
         6 => "tcp".to_owned(),
         17 => "udp".to_owned(),
+        58 => "icmpv6".to_owned(),
         other => other.to_string(),
     }
 }

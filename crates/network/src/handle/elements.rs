@@ -2,12 +2,12 @@
 //!
 //! A plain sandbox (open or closed, without limits) has one or two elements and nothing else.
 
-use atoll_model::policy::egress::ranges::Ranges4;
+use atoll_model::policy::egress::ranges::{Ranges, Ranges4, Ranges6};
 use atoll_model::policy::egress::{Dns, Door, Egress};
 
 use crate::address::Link;
-use crate::netlink::nft::{Kind, Transaction, name_key};
-use crate::ruleset::{BUDGETS, LIMITED, LISTED, NAMED, OPEN, OWN, PASS, REFUSE, Why};
+use crate::netlink::nft::{Edge, Kind, Transaction, Version, name_key};
+use crate::ruleset::{NAMED, OPEN, OWN, OWN6, REFUSE, SETS, SETS6, Sets, Why};
 
 /// LIMIT: destinations with a budget of one sandbox; further ones are refused.
 const BUDGETED: u32 = 8_192;
@@ -25,6 +25,18 @@ pub(super) struct Installed {
     pub(super) budget: Option<u64>,
     pub(super) up: Option<u64>,
     pub(super) down: Option<u64>,
+    /// What it has of IPv6; nothing, unless the policy names ranges of it.
+    pub(super) six: Option<Six>,
+    /// Whether addresses and routes are there for it. After a restart it is not known, and they are given again.
+    pub(super) wired: bool,
+}
+
+/// The same for IPv6. Open or named, it is never: IPv6 goes where ranges say.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(super) struct Six {
+    pub(super) ranges: Ranges6,
+    pub(super) connections: Option<u32>,
+    pub(super) budget: Option<u64>,
 }
 
 impl Installed {
@@ -38,6 +50,12 @@ impl Installed {
             budget: egress.limits.bytes_per_destination,
             up: egress.limits.up_bytes_per_s,
             down: egress.limits.down_bytes_per_s,
+            six: (!egress.direct6.is_empty()).then(|| Six {
+                ranges: egress.direct6.clone(),
+                connections: egress.limits.connections,
+                budget: egress.limits.bytes_per_destination,
+            }),
+            wired: false,
         }
     }
 
@@ -45,11 +63,24 @@ impl Installed {
     pub(super) const UNKNOWN: u64 = 0;
 }
 
+/// Changes that are tried one by one.
+type Steps<'a> = Vec<Box<dyn Fn(&mut Transaction<'_>) + 'a>>;
+
 /// The names and keys of one link.
 pub(super) struct Keys {
     pub(super) name: [u8; 16],
     pub(super) own: [u8; 20],
-    pub(super) address: [u8; 4],
+    pub(super) own6: [u8; 32],
+    pub(super) v4: Objects<4>,
+    pub(super) v6: Objects<16>,
+}
+
+/// What a link has of one version of IP.
+pub(super) struct Objects<const N: usize> {
+    version: Version,
+    sets: &'static Sets,
+    name: [u8; 16],
+    pub(super) address: [u8; N],
     pub(super) ranges: String,
     pub(super) list: String,
     pub(super) quotas: String,
@@ -59,20 +90,35 @@ pub(super) struct Keys {
 impl Keys {
     pub(super) fn of(link: Link) -> Self {
         let name = name_key(&link.name());
-        let address = link.address.octets();
+        let (address, address6) = (link.address.octets(), link.address6().octets());
         let mut own = [0u8; 20];
         own[..16].copy_from_slice(&name);
         own[16..].copy_from_slice(&address);
+        let mut own6 = [0u8; 32];
+        own6[..16].copy_from_slice(&name);
+        own6[16..].copy_from_slice(&address6);
         let object = |kind: char| format!("{kind}{}", link.number);
-        Self {
+        let v4 = Objects {
+            version: Version::V4,
+            sets: &SETS,
             name,
-            own,
             address,
             ranges: object('d'),
             list: object('c'),
             quotas: object('q'),
             budget: object('b'),
-        }
+        };
+        let v6 = Objects {
+            version: Version::V6,
+            sets: &SETS6,
+            name,
+            address: address6,
+            ranges: object('f'),
+            list: object('e'),
+            quotas: object('r'),
+            budget: object('g'),
+        };
+        Self { name, own, own6, v4, v6 }
     }
 
     /// Whether the link may send at all.
@@ -88,9 +134,23 @@ impl Keys {
     pub(super) fn change(&self, transaction: &mut Transaction<'_>, from: &Installed, to: &Installed) {
         self.change_member(transaction, OPEN, from.open, to.open);
         self.change_member(transaction, NAMED, from.named, to.named);
-        self.change_ranges(transaction, from.ranges.as_ref(), to.ranges.as_ref());
-        self.change_connections(transaction, from.connections, to.connections);
-        self.change_budget(transaction, from.budget, to.budget);
+        self.v4.change_ranges(transaction, from.ranges.as_ref(), to.ranges.as_ref());
+        self.v4.change_connections(transaction, from.connections, to.connections);
+        self.v4.change_budget(transaction, from.budget, to.budget);
+        self.change_six(transaction, from.six.as_ref(), to.six.as_ref());
+    }
+
+    fn change_six(&self, transaction: &mut Transaction<'_>, from: Option<&Six>, to: Option<&Six>) {
+        match (from, to) {
+            (None, Some(_)) => transaction.add(OWN6, &self.own6),
+            (Some(_), None) => transaction.remove(OWN6, &self.own6),
+            _ => {}
+        }
+        self.v6.change_ranges(transaction, from.map(|six| &six.ranges), to.map(|six| &six.ranges));
+        let connections = |six: Option<&Six>| six.and_then(|six| six.connections);
+        self.v6.change_connections(transaction, connections(from), connections(to));
+        let budget = |six: Option<&Six>| six.and_then(|six| six.budget);
+        self.v6.change_budget(transaction, budget(from), budget(to));
     }
 
     fn change_member(&self, transaction: &mut Transaction<'_>, set: &str, from: bool, to: bool) {
@@ -101,21 +161,41 @@ impl Keys {
         }
     }
 
-    fn change_ranges(&self, transaction: &mut Transaction<'_>, from: Option<&Ranges4>, to: Option<&Ranges4>) {
+    /// Everything that a link can have, in steps that may each find nothing.
+    pub(super) fn purges(&self) -> Steps<'_> {
+        let mut steps: Steps<'_> = vec![
+            Box::new(|step| self.expel(step)),
+            Box::new(|step| step.remove(OWN6, &self.own6)),
+            Box::new(|step| step.remove(OPEN, &self.name)),
+            Box::new(|step| step.remove(NAMED, &self.name)),
+        ];
+        self.v4.purges(&mut steps);
+        self.v6.purges(&mut steps);
+        steps
+    }
+}
+
+impl<const N: usize> Objects<N> {
+    fn change_ranges<T: Edge>(
+        &self,
+        transaction: &mut Transaction<'_>,
+        from: Option<&Ranges<T>>,
+        to: Option<&Ranges<T>>,
+    ) {
         match (from, to) {
             (None, Some(to)) => {
-                transaction.add_set(&self.ranges, Kind::Ranges);
+                transaction.add_set(&self.ranges, self.version, Kind::Ranges);
                 transaction.add_ranges(&self.ranges, to.iter());
                 transaction.add_chain(&self.list);
-                transaction.add_rule_for_listed(&self.list, &self.ranges, PASS);
-                transaction.add_jump(LISTED, &self.name, &self.list);
+                transaction.add_rule_for_listed(&self.list, self.version, &self.ranges, self.sets.pass);
+                transaction.add_jump(self.sets.listed, &self.name, &self.list);
             }
             (Some(from), Some(to)) if from != to => {
                 transaction.flush(&self.ranges);
                 transaction.add_ranges(&self.ranges, to.iter());
             }
             (Some(_), None) => {
-                transaction.remove(LISTED, &self.name);
+                transaction.remove(self.sets.listed, &self.name);
                 self.remove_list(transaction);
             }
             _ => {}
@@ -127,10 +207,10 @@ impl Keys {
             return;
         }
         if from.is_some() {
-            transaction.remove(LIMITED, &self.address);
+            transaction.remove(self.sets.limited, &self.address);
         }
         if let Some(count) = to {
-            transaction.add_connection_limit(LIMITED, &self.address, count);
+            transaction.add_connection_limit(self.sets.limited, &self.address, count);
         }
     }
 
@@ -140,27 +220,35 @@ impl Keys {
             return;
         }
         if from.is_some() {
-            transaction.remove(BUDGETS, &self.name);
+            transaction.remove(self.sets.budgets, &self.name);
             self.remove_budget(transaction);
         }
         if let Some(bytes) = to {
-            transaction.add_set(&self.quotas, Kind::Quotas(BUDGETED));
+            transaction.add_set(&self.quotas, self.version, Kind::Quotas(BUDGETED));
             transaction.add_chain(&self.budget);
-            transaction.add_rule_for_quota(&self.budget, &self.quotas, bytes);
+            transaction.add_rule_for_quota(&self.budget, self.version, &self.quotas, bytes);
             transaction.add_rule_for_mark(&self.budget, Why::Budget as u32, REFUSE);
-            transaction.add_jump(BUDGETS, &self.name, &self.budget);
+            transaction.add_jump(self.sets.budgets, &self.name, &self.budget);
         }
     }
 
     /// Chain and set of the list, once nothing leads there.
-    pub(super) fn remove_list(&self, transaction: &mut Transaction<'_>) {
+    fn remove_list(&self, transaction: &mut Transaction<'_>) {
         transaction.remove_chain(&self.list);
         transaction.remove_set(&self.ranges);
     }
 
     /// Chain and set of the budget, once nothing leads there.
-    pub(super) fn remove_budget(&self, transaction: &mut Transaction<'_>) {
+    fn remove_budget(&self, transaction: &mut Transaction<'_>) {
         transaction.remove_chain(&self.budget);
         transaction.remove_set(&self.quotas);
+    }
+
+    fn purges<'a>(&'a self, steps: &mut Steps<'a>) {
+        steps.push(Box::new(|step| step.remove(self.sets.listed, &self.name)));
+        steps.push(Box::new(|step| step.remove(self.sets.budgets, &self.name)));
+        steps.push(Box::new(|step| step.remove(self.sets.limited, &self.address)));
+        steps.push(Box::new(|step| self.remove_list(step)));
+        steps.push(Box::new(|step| self.remove_budget(step)));
     }
 }

@@ -4,16 +4,16 @@ use std::collections::HashSet;
 use std::io;
 use std::net::Ipv4Addr;
 
-use atoll_model::policy::egress::ranges::Ranges4;
+use atoll_model::policy::egress::ranges::{Ranges4, Ranges6};
 
-use super::elements::{Installed, Keys};
+use super::elements::{Installed, Keys, Six};
 use super::{RouterHandle, Stage, TABLE};
 use crate::address::Link;
 use crate::flows;
 use crate::netlink::Socket;
 use crate::netlink::nft::{self, Transaction};
 use crate::router::{CHANGES_AT_ONCE, remove_elements, set_keys};
-use crate::ruleset::{BUDGETS, FRESH, LIMITED, LISTED, NAMED, OPEN, OWN};
+use crate::ruleset::{FRESH, NAMED, OPEN, OWN, OWN6, SETS, SETS6, Sets};
 
 /// What a sweep found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,20 +32,44 @@ struct Found {
     own: HashSet<Vec<u8>>,
     open: HashSet<Vec<u8>>,
     named: HashSet<Vec<u8>>,
-    listed: HashSet<Vec<u8>>,
-    budgets: HashSet<Vec<u8>>,
-    limited: HashSet<Vec<u8>>,
+    own6: HashSet<Vec<u8>>,
+    v4: Of,
+    v6: Of,
     fresh: HashSet<Vec<u8>>,
     /// Chains and sets of one link alone.
     chains: HashSet<String>,
     sets: HashSet<String>,
 }
 
+/// What links have of one version of IP.
+#[derive(Debug)]
+struct Of {
+    sets: &'static Sets,
+    listed: HashSet<Vec<u8>>,
+    budgets: HashSet<Vec<u8>>,
+    limited: HashSet<Vec<u8>>,
+}
+
+impl Of {
+    fn read(socket: &mut Socket, sets: &'static Sets) -> io::Result<Self> {
+        let mut keys = |set| Ok::<_, io::Error>(set_keys(socket, TABLE, set)?.into_iter().collect());
+        let (listed, budgets, limited) = (keys(sets.listed)?, keys(sets.budgets)?, keys(sets.limited)?);
+        Ok(Self { sets, listed, budgets, limited })
+    }
+
+    /// Every limit of connections that belongs to none of `kept`.
+    fn stray_limits(&self, kept: &HashSet<&[u8]>) -> impl Iterator<Item = (&'static str, &[u8])> {
+        let strays = self.limited.iter().filter(|key| !kept.contains(&key[..]));
+        strays.map(|key| (self.sets.limited, &key[..]))
+    }
+}
+
 impl Found {
     fn read(socket: &mut Socket) -> io::Result<Self> {
         let mut keys = |set| Ok::<_, io::Error>(set_keys(socket, TABLE, set)?.into_iter().collect());
         let (own, open, named) = (keys(OWN)?, keys(OPEN)?, keys(NAMED)?);
-        let (listed, budgets, limited, fresh) = (keys(LISTED)?, keys(BUDGETS)?, keys(LIMITED)?, keys(FRESH)?);
+        let (fresh, own6) = (keys(FRESH)?, keys(OWN6)?);
+        let (v4, v6) = (Of::read(socket, &SETS)?, Of::read(socket, &SETS6)?);
         let chains = socket.dump_steady(nft::dump_chains, |message, found| {
             found.extend(nft::read_chain(message, TABLE).filter(|name| is_of_link(name)).map(str::to_owned));
         })?;
@@ -56,7 +80,7 @@ impl Found {
             },
         )?;
         let (chains, sets) = (chains.into_iter().collect(), sets.into_iter().collect());
-        Ok(Self { own, open, named, listed, budgets, limited, fresh, chains, sets })
+        Ok(Self { own, open, named, own6, v4, v6, fresh, chains, sets })
     }
 
     /// What is in force for a link. How much is not read back: whatever is asked for next is written anew.
@@ -65,11 +89,17 @@ impl Found {
         Installed {
             open: self.open.contains(&keys.name[..]),
             named: self.named.contains(&keys.name[..]),
-            ranges: self.listed.contains(&keys.name[..]).then(Ranges4::default),
-            connections: self.limited.contains(&keys.address[..]).then_some(0),
-            budget: self.budgets.contains(&keys.name[..]).then_some(Installed::UNKNOWN),
+            ranges: self.v4.listed.contains(&keys.name[..]).then(Ranges4::default),
+            connections: self.v4.limited.contains(&keys.v4.address[..]).then_some(0),
+            budget: self.v4.budgets.contains(&keys.name[..]).then_some(Installed::UNKNOWN),
             up: rate,
             down: rate,
+            six: self.own6.contains(&keys.own6[..]).then(|| Six {
+                ranges: Ranges6::default(),
+                connections: self.v6.limited.contains(&keys.v6.address[..]).then_some(0),
+                budget: self.v6.budgets.contains(&keys.name[..]).then_some(Installed::UNKNOWN),
+            }),
+            wired: false,
         }
     }
 
@@ -83,26 +113,38 @@ impl Found {
     ) -> io::Result<usize> {
         let own: HashSet<&[u8]> = kept.iter().map(|keys| &keys.own[..]).collect();
         let names: HashSet<&[u8]> = kept.iter().map(|keys| &keys.name[..]).collect();
-        let addresses: HashSet<&[u8]> = kept.iter().map(|keys| &keys.address[..]).collect();
+        let own6: HashSet<&[u8]> = kept.iter().map(|keys| &keys.own6[..]).collect();
+        let addresses: HashSet<&[u8]> = kept.iter().map(|keys| &keys.v4.address[..]).collect();
+        let addresses6: HashSet<&[u8]> = kept.iter().map(|keys| &keys.v6.address[..]).collect();
         let mut strays: Vec<(&str, &[u8])> = Vec::new();
-        let by_name =
-            [(OPEN, &self.open), (NAMED, &self.named), (LISTED, &self.listed), (BUDGETS, &self.budgets)];
+        let by_name = [
+            (OPEN, &self.open),
+            (NAMED, &self.named),
+            (SETS.listed, &self.v4.listed),
+            (SETS.budgets, &self.v4.budgets),
+            (SETS6.listed, &self.v6.listed),
+            (SETS6.budgets, &self.v6.budgets),
+        ];
         for (set, keys) in by_name {
             strays.extend(keys.iter().filter(|key| !names.contains(&key[..])).map(|key| (set, &key[..])));
         }
-        let limited = self.limited.iter().filter(|key| !addresses.contains(&key[..]));
-        strays.extend(limited.map(|key| (LIMITED, &key[..])));
+        strays.extend(self.v4.stray_limits(&addresses));
+        strays.extend(self.v6.stray_limits(&addresses6));
         let is_known = |key: &[u8]| {
             key.first_chunk::<4>().is_some_and(|address| known.contains(&Ipv4Addr::from(*address)))
         };
         strays.extend(self.fresh.iter().filter(|key| !is_known(key)).map(|key| (FRESH, &key[..])));
         strays.extend(self.own.iter().filter(|key| !own.contains(&key[..])).map(|key| (OWN, &key[..])));
+        strays.extend(self.own6.iter().filter(|key| !own6.contains(&key[..])).map(|key| (OWN6, &key[..])));
         for chunk in strays.chunks(CHANGES_AT_ONCE) {
             remove_elements(socket, chunk)?;
         }
         let used: HashSet<&str> = kept
             .iter()
-            .flat_map(|keys| [&keys.ranges, &keys.list, &keys.quotas, &keys.budget])
+            .flat_map(|Keys { v4, v6, .. }| {
+                let names = [&v4.ranges, &v4.list, &v4.quotas, &v4.budget];
+                names.into_iter().chain([&v6.ranges, &v6.list, &v6.quotas, &v6.budget])
+            })
             .map(String::as_str)
             .collect();
         let mut transaction = Transaction::new(TABLE);
@@ -160,8 +202,8 @@ impl RouterHandle {
     }
 }
 
-/// `c7`, `d7`, `q7`, `b7`: one of a link's own. All others have longer names without digits.
+/// `c7`, `d7`, `q7`, `b7`, and for IPv6 `e7`, `f7`, `r7`, `g7`: one of a link's own. All others have longer names.
 fn is_of_link(name: &str) -> bool {
-    let digits = name.strip_prefix(['b', 'c', 'd', 'q']).unwrap_or_default();
+    let digits = name.strip_prefix(['b', 'c', 'd', 'q', 'e', 'f', 'r', 'g']).unwrap_or_default();
     !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
 }

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use atoll_model::policy::egress::ranges::Bound;
+
 use super::{Attrs, Batch, F_APPEND, F_CREATE, F_DUMP, Message, text};
 
 mod read;
@@ -55,8 +57,9 @@ const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
 const RULE_EXPRESSIONS: u16 = 4;
 
-/// How the `nft` program writes the type of an IPv4 address down.
+/// How the `nft` program writes the types of addresses down.
 const TYPE_IPV4: u32 = 7;
+const TYPE_IPV6: u32 = 8;
 const FLAG_INTERVAL: u32 = 0x4;
 const FLAG_EVAL: u32 = 0x20;
 const JUMP: i32 = -3;
@@ -65,6 +68,7 @@ const RETURN: i32 = -5;
 const VERDICT_REGISTER: u32 = 0;
 const REGISTER: u32 = 1;
 const CT_DST_IP: u32 = 20;
+const CT_DST_IP6: u32 = 22;
 const CT_ORIGINAL: u8 = 0;
 const META_MARK: u32 = 3;
 const DYNSET_UPDATE: u32 = 1;
@@ -72,8 +76,35 @@ const CONNLIMIT_OVER: u32 = 1;
 
 const FAMILY_INET: u8 = 1;
 const GENERAL_HEADER: usize = 4;
-/// LIMIT: a nest is at most 64 KiB long; a range takes some fifty bytes.
+/// LIMIT: a nest is at most 64 KiB long; a range takes some fifty bytes, one of IPv6 some seventy.
 const RANGES_AT_ONCE: usize = 500;
+
+/// Whose addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    V4,
+    V6,
+}
+
+/// The least or the greatest address of a range.
+pub(crate) trait Edge: Bound {
+    type Bytes: AsRef<[u8]>;
+    fn bytes(self) -> Self::Bytes;
+}
+
+impl Edge for u32 {
+    type Bytes = [u8; 4];
+    fn bytes(self) -> [u8; 4] {
+        self.to_be_bytes()
+    }
+}
+
+impl Edge for u128 {
+    type Bytes = [u8; 16];
+    fn bytes(self) -> [u8; 16] {
+        self.to_be_bytes()
+    }
+}
 
 /// What a set of addresses is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,16 +185,16 @@ impl<'a> Transaction<'a> {
     }
 
     /// Adds ranges, first and last address included, to a set of ranges.
-    pub(crate) fn add_ranges(&mut self, set: &str, ranges: impl IntoIterator<Item = (u32, u32)>) {
+    pub(crate) fn add_ranges<T: Edge>(&mut self, set: &str, ranges: impl IntoIterator<Item = (T, T)>) {
         let ranges: Vec<_> = ranges.into_iter().collect();
         for chunk in ranges.chunks(RANGES_AT_ONCE) {
             self.elements(NEWSETELEM, set);
             let elements = self.batch.open(LIST_ELEMENTS);
             for &(first, last) in chunk {
-                put_element(&mut self.batch, &first.to_be_bytes(), |_| {});
+                put_element(&mut self.batch, first.bytes().as_ref(), |_| {});
                 // The end is the first address that is not in it; behind the last address of all there is none.
-                if let Some(end) = last.checked_add(1) {
-                    put_element(&mut self.batch, &end.to_be_bytes(), |batch| {
+                if let Some(end) = last.after() {
+                    put_element(&mut self.batch, end.bytes().as_ref(), |batch| {
                         batch.attr(ELEM_FLAGS, &ELEM_INTERVAL_END.to_be_bytes());
                     });
                 }
@@ -177,7 +208,7 @@ impl<'a> Transaction<'a> {
         self.elements(DELSETELEM, set);
     }
 
-    pub(crate) fn add_set(&mut self, name: &str, kind: Kind) {
+    pub(crate) fn add_set(&mut self, name: &str, version: Version, kind: Kind) {
         self.ids += 1;
         self.message(NEWSET);
         self.batch.attr_name(SET_TABLE, self.table);
@@ -187,8 +218,12 @@ impl<'a> Transaction<'a> {
             Kind::Quotas(size) => (FLAG_EVAL, Some(size)),
         };
         self.batch.attr(SET_FLAGS, &flags.to_be_bytes());
-        self.batch.attr(SET_KEY_TYPE, &TYPE_IPV4.to_be_bytes());
-        self.batch.attr(SET_KEY_LEN, &4u32.to_be_bytes());
+        let (key, len) = match version {
+            Version::V4 => (TYPE_IPV4, 4u32),
+            Version::V6 => (TYPE_IPV6, 16),
+        };
+        self.batch.attr(SET_KEY_TYPE, &key.to_be_bytes());
+        self.batch.attr(SET_KEY_LEN, &len.to_be_bytes());
         self.batch.attr(SET_ID, &self.ids.to_be_bytes());
         if let Some(size) = size {
             let desc = self.batch.open(SET_DESC);
@@ -217,9 +252,9 @@ impl<'a> Transaction<'a> {
     }
 
     /// `ct original ip daddr @set goto chain`
-    pub(crate) fn add_rule_for_listed(&mut self, chain: &str, set: &str, to: &str) {
+    pub(crate) fn add_rule_for_listed(&mut self, chain: &str, version: Version, set: &str, to: &str) {
         self.rule(chain, |batch| {
-            put_original_destination(batch);
+            put_original_destination(batch, version);
             put_expression(batch, "lookup", |batch| {
                 batch.attr_name(1, set);
                 batch.attr(2, &REGISTER.to_be_bytes());
@@ -229,9 +264,9 @@ impl<'a> Transaction<'a> {
     }
 
     /// `update @set { ct original ip daddr quota until BYTES bytes } return`
-    pub(crate) fn add_rule_for_quota(&mut self, chain: &str, set: &str, bytes: u64) {
+    pub(crate) fn add_rule_for_quota(&mut self, chain: &str, version: Version, set: &str, bytes: u64) {
         self.rule(chain, |batch| {
-            put_original_destination(batch);
+            put_original_destination(batch, version);
             put_expression(batch, "dynset", |batch| {
                 batch.attr_name(1, set);
                 batch.attr(3, &DYNSET_UPDATE.to_be_bytes());
@@ -314,10 +349,14 @@ fn put_expression(batch: &mut Batch, name: &str, put: impl FnOnce(&mut Batch)) {
 }
 
 /// The address that the sandbox wanted, whichever way a packet of the flow goes.
-fn put_original_destination(batch: &mut Batch) {
+fn put_original_destination(batch: &mut Batch, version: Version) {
+    let key = match version {
+        Version::V4 => CT_DST_IP,
+        Version::V6 => CT_DST_IP6,
+    };
     put_expression(batch, "ct", |batch| {
         batch.attr(1, &REGISTER.to_be_bytes());
-        batch.attr(2, &CT_DST_IP.to_be_bytes());
+        batch.attr(2, &key.to_be_bytes());
         batch.attr(3, &[CT_ORIGINAL]);
     });
 }

@@ -1,6 +1,6 @@
 //! NETLINK_ROUTE messages: links, addresses, routes. Builds and reads them; sends nothing.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::{Batch, F_ACK, F_CREATE, F_DUMP, F_EXCL, F_REPLACE, Message, text, u32_at};
@@ -13,6 +13,7 @@ const NEWADDR: u16 = 20;
 const GETADDR: u16 = 22;
 const NEWROUTE: u16 = 24;
 const GETROUTE: u16 = 26;
+const NEWNEIGH: u16 = 28;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
@@ -31,6 +32,11 @@ const ADDR_GEN_MODE_NONE: u8 = 1;
 
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+const IFA_F_NODAD: u32 = 2;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+const NUD_PERMANENT: u16 = 0x80;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
@@ -39,15 +45,17 @@ const RTA_PREFSRC: u16 = 7;
 const IFF_UP: u32 = 0x1;
 const IFF_NOARP: u32 = 0x80;
 const AF_INET: u8 = 2;
-const AF_INET6: u16 = 10;
+const AF_INET6: u8 = 10;
 const TABLE_MAIN: u8 = 254;
 const PROTO_STATIC: u8 = 4;
 const SCOPE_UNIVERSE: u8 = 0;
 const SCOPE_LINK: u8 = 253;
 const UNICAST: u8 = 1;
+const LOCAL: u8 = 2;
 const NH_ONLINK: u32 = 4;
 const LINK_HEADER: usize = 16;
 const ADDR_HEADER: usize = 8;
+const NEIGH_HEADER: usize = 12;
 const ROUTE_HEADER: usize = 12;
 
 /// Whether an interface resolves neighbours.
@@ -120,7 +128,7 @@ pub(crate) fn raise(batch: &mut Batch, index: u32, arp: Arp) {
 pub(crate) fn no_ipv6_address(batch: &mut Batch, index: u32) {
     batch.message(SETLINK, F_ACK, &link_header(index, 0, 0));
     let families = batch.open(IFLA_AF_SPEC);
-    let inet6 = batch.open(AF_INET6);
+    let inet6 = batch.open(AF_INET6.into());
     batch.attr(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]);
     batch.close(inet6);
     batch.close(families);
@@ -223,12 +231,94 @@ pub(crate) fn dump_routes() -> Batch {
 
 /// The interface a default route of the main table leaves through.
 pub(crate) fn read_default_route(message: &Message<'_>) -> Option<u32> {
+    default_route_of(AF_INET, message)
+}
+
+fn default_route_of(family: u8, message: &Message<'_>) -> Option<u32> {
     let is_default = message.kind == NEWROUTE
-        && message.body.first() == Some(&AF_INET)
+        && message.body.first() == Some(&family)
         && message.body.get(1) == Some(&0)
         && message.body.get(4) == Some(&TABLE_MAIN)
         && message.body.get(7) == Some(&UNICAST);
     is_default.then(|| message.attrs(ROUTE_HEADER).find(RTA_OIF).and_then(|value| u32_at(value, 0)))?
+}
+
+/// The same for IPv6. Nobody else can have the address, so nobody is asked.
+pub(crate) fn add_address6(batch: &mut Batch, index: u32, address: Ipv6Addr, prefix_len: u8) {
+    let mut header = [0u8; ADDR_HEADER];
+    header[0] = AF_INET6;
+    header[1] = prefix_len;
+    header[3] = SCOPE_UNIVERSE;
+    header[4..].copy_from_slice(&index.to_ne_bytes());
+    batch.message(NEWADDR, F_ACK | F_CREATE | F_REPLACE, &header);
+    batch.attr(IFA_LOCAL, &address.octets());
+    batch.attr(IFA_ADDRESS, &address.octets());
+    batch.attr(IFA_FLAGS, &IFA_F_NODAD.to_ne_bytes());
+}
+
+pub(crate) fn dump_addresses6() -> Batch {
+    let mut batch = Batch::new();
+    let mut header = [0u8; ADDR_HEADER];
+    header[0] = AF_INET6;
+    batch.message(GETADDR, F_DUMP, &header);
+    batch
+}
+
+pub(crate) fn read_address6(message: &Message<'_>) -> Option<Ipv6Addr> {
+    if message.kind != NEWADDR || message.body.first() != Some(&AF_INET6) {
+        return None;
+    }
+    let attrs = message.attrs(ADDR_HEADER);
+    let value = attrs.find(IFA_LOCAL).or_else(|| attrs.find(IFA_ADDRESS))?;
+    value.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets))
+}
+
+/// The way to one sandbox's IPv6 address; one that is there already is no error.
+pub(crate) fn add_host_route6(batch: &mut Batch, to: Ipv6Addr, index: u32) {
+    let header = route_header_of(AF_INET6, 128, SCOPE_UNIVERSE, 0);
+    batch.message(NEWROUTE, F_ACK | F_CREATE | F_REPLACE, &header);
+    batch.attr(RTA_DST, &to.octets());
+    batch.attr(RTA_OIF, &index.to_ne_bytes());
+}
+
+/// The way to everything by IPv6.
+pub(crate) fn add_default_route6(batch: &mut Batch, gateway: Ipv6Addr, index: u32) {
+    let header = route_header_of(AF_INET6, 0, SCOPE_UNIVERSE, NH_ONLINK);
+    batch.message(NEWROUTE, F_ACK | F_CREATE | F_REPLACE, &header);
+    batch.attr(RTA_GATEWAY, &gateway.octets());
+    batch.attr(RTA_OIF, &index.to_ne_bytes());
+}
+
+/// Every way leads back. Of the same rank as the other default route, which replaces it.
+pub(crate) fn add_local_default_route6(batch: &mut Batch, index: u32) {
+    let mut header = route_header_of(AF_INET6, 0, SCOPE_UNIVERSE, 0);
+    header[7] = LOCAL;
+    batch.message(NEWROUTE, F_ACK | F_CREATE | F_REPLACE, &header);
+    batch.attr(RTA_OIF, &index.to_ne_bytes());
+}
+
+/// Who has an address, for ever: nobody asks.
+pub(crate) fn add_neighbour6(batch: &mut Batch, index: u32, address: Ipv6Addr, mac: &[u8]) {
+    let mut header = [0u8; NEIGH_HEADER];
+    header[0] = AF_INET6;
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..10].copy_from_slice(&NUD_PERMANENT.to_ne_bytes());
+    batch.message(NEWNEIGH, F_ACK | F_CREATE | F_REPLACE, &header);
+    batch.attr(NDA_DST, &address.octets());
+    batch.attr(NDA_LLADDR, mac);
+}
+
+pub(crate) fn dump_routes6() -> Batch {
+    let mut batch = Batch::new();
+    let mut header = [0u8; ROUTE_HEADER];
+    header[0] = AF_INET6;
+    batch.message(GETROUTE, F_DUMP, &header);
+    batch
+}
+
+/// The interface a default route of the main table leaves through by IPv6.
+pub(crate) fn read_default_route6(message: &Message<'_>) -> Option<u32> {
+    default_route_of(AF_INET6, message)
 }
 
 pub(crate) fn ipv4(bytes: &[u8]) -> Option<Ipv4Addr> {
@@ -251,7 +341,11 @@ fn link_header(index: u32, flags: u32, change: u32) -> [u8; LINK_HEADER] {
 }
 
 fn route_header(prefix_len: u8, scope: u8, flags: u32) -> [u8; ROUTE_HEADER] {
-    let mut header = [AF_INET, prefix_len, 0, 0, TABLE_MAIN, PROTO_STATIC, scope, UNICAST, 0, 0, 0, 0];
+    route_header_of(AF_INET, prefix_len, scope, flags)
+}
+
+fn route_header_of(family: u8, prefix_len: u8, scope: u8, flags: u32) -> [u8; ROUTE_HEADER] {
+    let mut header = [family, prefix_len, 0, 0, TABLE_MAIN, PROTO_STATIC, scope, UNICAST, 0, 0, 0, 0];
     header[8..].copy_from_slice(&flags.to_ne_bytes());
     header
 }

@@ -15,4 +15,5 @@ mod life;
 mod limits;
 mod policy;
 mod reach;
+mod six;
 mod world;
