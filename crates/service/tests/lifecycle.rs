@@ -5,6 +5,7 @@ mod world;
 
 use std::time::Duration;
 
+use atoll_model::policy::egress;
 use atoll_model::{
     Code, CreateSandbox, EventKind, Limits, LimitsAsk, NetworkPolicy, OnTimeout, Phase, Quota, Reason, Scope,
     UpdateSandbox, Wake,
@@ -274,10 +275,8 @@ async fn limits_and_policy_are_put_in_force_or_taken_back() {
         ..Default::default()
     };
     let updated = world.service.update(&world.admin, lease.id.as_str(), change).await.unwrap();
-    assert_eq!(
-        world.fake.in_force(&lease.id),
-        Some((updated.limits, std::sync::Arc::new(atoll_model::policy::egress::Egress::closed())))
-    );
+    let closed = egress::compile(&egress::Floor::default(), None, &NetworkPolicy::deny_all(), &[]);
+    assert_eq!(world.fake.in_force(&lease.id), Some((updated.limits, std::sync::Arc::new(closed))));
     world.fake.script(Call::Resize, Script::Fail);
     let change = UpdateSandbox {
         limits: LimitsAsk { memory_mib: Some(2_048), ..Default::default() },
