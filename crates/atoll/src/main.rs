@@ -25,10 +25,6 @@ use commands::Context;
 use failure::{EXIT_OURS, Failure};
 use out::Out;
 
-/// A preview's request makes and drops some forty small things, and in a profile the C library's allocator stood out.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
