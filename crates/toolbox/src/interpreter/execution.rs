@@ -265,7 +265,7 @@ fn script(id: &str, execute: &Execute) -> String {
     let code = quoted(&execute.code);
     // Lines of their own: after a mistake in the code some shells forget the rest of its line.
     [
-        format!("trap : INT; __atoll_n=$((__atoll_n+1)); printf '\\036{id} s %d\\036' \"$__atoll_n\""),
+        format!("trap : INT; __atoll_n=$((__atoll_n+1)); printf '\\036{id} s\\036' >&2; printf '\\036{id} s %d\\036' \"$__atoll_n\""),
         format!("{env}command eval {code} </dev/null"),
         format!("printf '\\036{id} e %d\\036' \"$?\"; printf '\\036{id} e\\036' >&2\n"),
     ]
@@ -289,11 +289,19 @@ struct Side {
     text: Utf8,
     begun: bool,
     ended: bool,
+    /// What came before the other stream told of the beginning.
+    early: String,
 }
 
 impl Side {
     fn new(id: &str) -> Self {
-        Self { markers: Markers::new(id), text: Utf8::default(), begun: false, ended: false }
+        Self {
+            markers: Markers::new(id),
+            text: Utf8::default(),
+            begun: false,
+            ended: false,
+            early: String::new(),
+        }
     }
 }
 
@@ -312,7 +320,7 @@ impl Decoder {
                     );
                 }
             }
-            Self::Shell { out, code, .. } => {
+            Self::Shell { out, err, code } => {
                 for shown in out.markers.feed(data) {
                     match shown {
                         // What stands before the first marker belongs to another execution.
@@ -324,6 +332,7 @@ impl Decoder {
                             out.begun = true;
                             let count = words.get(1).and_then(|word| word.parse().ok()).unwrap_or(0);
                             into.push_back(ExecutionEvent::Started { count });
+                            push_text(into, std::mem::take(&mut err.early), ExecutionEvent::Stderr);
                         }
                         Shown::Marker(words) => {
                             out.ended = true;
@@ -342,10 +351,17 @@ impl Decoder {
         let Self::Shell { out, err, .. } = self else { return };
         for shown in err.markers.feed(data) {
             match shown {
-                Shown::Output(bytes) if out.begun && !err.ended => {
-                    push_text(into, err.text.feed(&bytes), ExecutionEvent::Stderr);
+                Shown::Output(bytes) if err.begun && !err.ended => {
+                    let text = err.text.feed(&bytes);
+                    // The streams are read side by side: this one may be ahead.
+                    if out.begun {
+                        push_text(into, text, ExecutionEvent::Stderr);
+                    } else {
+                        err.early.push_str(&text);
+                    }
                 }
                 Shown::Output(_) => {}
+                Shown::Marker(words) if words.first().is_some_and(|word| word == "s") => err.begun = true,
                 Shown::Marker(_) => err.ended = true,
             }
         }
@@ -405,6 +421,8 @@ mod tests {
     fn a_shell_ends_when_both_of_its_streams_do() {
         let (_, mut decoder) = request(Language::Bash, "n", &Execute::default());
         let mut events = VecDeque::new();
+        // The second stream may be heard first.
+        decoder.stderr(b"old\x1en s\x1eah", &mut events);
         decoder.stdout("n", b"old\x1en s 3\x1ehi", &mut events).unwrap();
         decoder.stdout("n", b"\x1en e 2\x1e", &mut events).unwrap();
         decoder.stderr(b"oh", &mut events);
@@ -414,6 +432,7 @@ mod tests {
             ExecutionEvent::Error { name: "ExitCode".into(), value: "2".into(), traceback: String::new() };
         let expected = [
             ExecutionEvent::Started { count: 3 },
+            ExecutionEvent::Stderr("ah".into()),
             ExecutionEvent::Stdout("hi".into()),
             ExecutionEvent::Stderr("oh".into()),
             error,
