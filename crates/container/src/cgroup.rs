@@ -105,7 +105,7 @@ const UNTHROTTLE_AFTER: Duration = Duration::from_micros(300);
 /// Waits until all stand still. A process freezes only when it runs, and one that has used up its CPU time of this period does
 /// not run before the next, up to 100 ms later. So the limit in `quota` is lifted for the rest of the wait.
 fn wait_until_frozen(
-    is_frozen: impl Fn() -> io::Result<bool>,
+    mut is_frozen: impl FnMut() -> io::Result<bool>,
     quota: &Path,
     unlimited: &str,
 ) -> io::Result<()> {

@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use atoll_model::Limits;
 
@@ -20,6 +21,8 @@ const PIDS: &str = "pids";
 const FREEZER: &str = "freezer";
 const DEVICES: &str = "devices";
 const CPUACCT: &str = "cpuacct";
+/// A freeze takes well under a millisecond; after this long something was missed.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 const WANTED: [&str; 6] = [MEMORY, CPU, PIDS, FREEZER, DEVICES, CPUACCT];
 
 /// null, zero, full, random, urandom, tty, ptmx and terminals. No node can be made inside anyway; this is the second lock.
@@ -157,7 +160,22 @@ impl Cgroups for V1 {
     fn freeze(&self, name: &str) -> io::Result<()> {
         let state = self.folder(FREEZER, name)?.join("freezer.state");
         fs::write(&state, "FROZEN")?;
-        let is_frozen = || Ok(fs::read_to_string(&state)?.trim() == "FROZEN");
+        let mut asked = (Instant::now(), 0u32);
+        let is_frozen = || {
+            if fs::read_to_string(&state)?.trim() == "FROZEN" {
+                return Ok(true);
+            }
+            // What forks while it is being frozen can leave one behind that nobody asked to stand still: ask again, and now and
+            // then let all of them go first.
+            if asked.0.elapsed() > ASK_AGAIN_AFTER {
+                asked = (Instant::now(), asked.1 + 1);
+                if asked.1.is_multiple_of(4) {
+                    fs::write(&state, "THAWED")?;
+                }
+                fs::write(&state, "FROZEN")?;
+            }
+            Ok(false)
+        };
         let quota = self.folder(CPU, name)?.join("cpu.cfs_quota_us");
         wait_until_frozen(is_frozen, &quota, "-1")
     }
