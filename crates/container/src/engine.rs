@@ -179,6 +179,8 @@ struct Inner {
     last_times: Mutex<Times>,
     /// The same of the last checkpoint or restore.
     memory_times: Mutex<Times>,
+    /// Snapshots that are being made, and whether they are to be removed when they are.
+    making: Mutex<HashMap<atoll_model::SnapshotId, bool>>,
     notices: broadcast::Sender<Notice>,
     egressed: broadcast::Sender<Egressed>,
     tasks: Mutex<JoinSet<()>>,
@@ -265,6 +267,7 @@ impl Engine {
             cold_starts: AtomicU64::new(0),
             last_times: Mutex::default(),
             memory_times: Mutex::default(),
+            making: Mutex::default(),
             notices: broadcast::Sender::new(NOTICES),
             egressed: opened.egressed,
             tasks: Mutex::new(JoinSet::new()),

@@ -1,9 +1,9 @@
 //! Snapshots of files and memory, sandboxes that begin as one, and the way back to one.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
@@ -72,13 +72,24 @@ impl Inner {
         let (engine, target, snapshot) = (Arc::clone(self), target.clone(), snapshot.clone());
         let wanted = Arc::new(());
         let still_wanted = Arc::downgrade(&wanted);
+        self.making().insert(snapshot.clone(), false);
         let task = tokio::spawn(async move {
             let place = engine.place(&target.sandbox);
             let outcome = engine.snapshot_in_turn(&place, &target, &snapshot, memory).await;
             engine.forget_empty(&target.sandbox, &place);
-            // Whoever goes away removes it too, but perhaps before there was anything; one who goes after this look finds it whole.
-            if outcome.is_err() || still_wanted.upgrade().is_none() {
-                engine.remove_snapshot(&snapshot).await?;
+            let is_unwanted = {
+                let mut making = engine.making();
+                let is_unwanted = outcome.is_err()
+                    || still_wanted.upgrade().is_none()
+                    || making.get(&snapshot).copied().unwrap_or_default();
+                if !is_unwanted {
+                    making.remove(&snapshot);
+                }
+                is_unwanted
+            };
+            if is_unwanted {
+                engine.erase_snapshot(&snapshot).await;
+                engine.making().remove(&snapshot);
             }
             outcome
         });
@@ -290,14 +301,28 @@ impl Inner {
     }
 
     /// At once for everybody who asks; its blocks are freed behind.
+    /// Snapshots that are being made, and whether somebody asked for their removal meanwhile.
+    fn making(&self) -> MutexGuard<'_, HashMap<SnapshotId, bool>> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that is still being made is removed by its maker: two who clear one folder get in each other's way.
     pub(super) async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError> {
+        if let Some(unwanted) = self.making().get_mut(snapshot) {
+            *unwanted = true;
+            return Ok(());
+        }
+        self.erase_snapshot(snapshot).await;
+        Ok(())
+    }
+
+    async fn erase_snapshot(&self, snapshot: &SnapshotId) {
         let (layers, id) = (Arc::clone(&self.ground.layers), snapshot.as_str().to_owned());
         let removed = blocking(move || layers.remove_snapshot(&id)).await;
         if let Err(cause) = removed {
             tracing::warn!(%snapshot, %cause, "a snapshot can't be removed yet");
             self.reaper.take(Remains { snapshot: Some(snapshot.as_str().to_owned()), ..Remains::default() });
         }
-        Ok(())
     }
 
     pub(super) async fn rollback(
