@@ -110,9 +110,14 @@ fn connections_and_budgets_end_where_the_policy_says() {
         assert_eq!(resolved["addresses"], json!([GOOD]));
         for (target, port) in [(GOOD, 80), (OTHER, 7)] {
             let argv = json!(["python3", "-c", HOLD, target, port.to_string(), "12"]);
-            let held = client.exec(&id, json!({ "argv": argv, "timeout_s": 40 })).await;
-            let held: u32 = held.text().parse().unwrap();
-            assert!((4..=6).contains(&held), "{target}: {held} of 12 at once, 6 allowed");
+            // Those of the target before count for as long as they are closing; there are never more than the policy says.
+            atoll_tests::until("most of them at once", async || {
+                let held = client.exec(&id, json!({ "argv": argv, "timeout_s": 40 })).await;
+                let held: u32 = held.text().parse().unwrap();
+                assert!(held <= 6, "{target}: {held} of 12 at once, 6 allowed");
+                (held >= 4).then_some(())
+            })
+            .await;
         }
         // When they are gone there is room again.
         atoll_tests::until("room again", async || {

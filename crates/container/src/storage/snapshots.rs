@@ -246,7 +246,12 @@ impl Layers {
             let files = walk::open_folder(CWD, self.snapshot_path(snapshot).join(FILES))?;
             bytes = bytes.min(walk::disk_bytes(files)?);
         }
-        if bytes > limit_bytes { Err(CopyError::BelowUse { used_bytes: bytes }) } else { Ok(bytes) }
+        // A layer that is full holds a little more than its limit, by what the file system needs for itself. Its copies are as
+        // full as it is, and no reason to refuse them.
+        if bytes > limit_bytes + limit_bytes / 16 {
+            return Err(CopyError::BelowUse { used_bytes: bytes });
+        }
+        Ok(bytes.min(limit_bytes))
     }
 
     fn note_inherited(&self, layer: &Path, bytes: u64) -> io::Result<()> {
