@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use atoll_tests::{Client, Options, Value, World, json, run_with, until};
+use atoll_tests::{Client, Options, World, json, run_with, until};
 use futures::future::join_all;
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -158,14 +158,8 @@ fn a_storm_at_a_sandbox_that_sleeps_wakes_it_once_and_all_are_answered() {
             }
         };
         let answers = join_all((0..1_000).map(one)).await;
-        // Queues are bounded: on a busy machine some are told to come again, in a form that programs read. Nobody is left without.
-        let told = |(status, body): &&(u16, String)| {
-            *status == 503 && serde_json::from_str::<Value>(body).is_ok_and(|body| body["code"].is_string())
-        };
-        let later: Vec<_> = answers.iter().filter(told).collect();
-        let bad: Vec<_> = answers.iter().filter(|answer| answer.0 != 200 && !told(answer)).collect();
+        let bad: Vec<_> = answers.iter().filter(|(status, _)| *status != 200).collect();
         assert!(bad.is_empty(), "{} of 1000 were not answered: {:?}", bad.len(), bad[0]);
-        assert!(later.len() < 100, "{} of 1000 were told to come again: {:?}", later.len(), later[0]);
         assert_eq!(client.sandbox(&id).await["phase"], "running");
     });
 }
