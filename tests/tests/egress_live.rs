@@ -237,3 +237,46 @@ fn a_claim_from_the_pool_has_its_policy_before_its_first_packet() {
         assert!(w.internet.questions_with("evil").is_empty());
     });
 }
+
+/// Sends as fast as it can and reads nothing back before it has to; tells how it ended.
+const UPLOAD: &str = r#"
+import socket, sys, threading
+s = socket.create_connection((sys.argv[1], 7), 5)
+s.settimeout(None)
+def read():
+    try:
+        while s.recv(1 << 16): pass
+    except OSError: pass
+threading.Thread(target=read, daemon=True).start()
+open("/tmp/uploads", "w").close()
+try:
+    while True: s.sendall(b"x" * (1 << 20))
+except OSError as e: open("/tmp/uploaded", "w").write(repr(e))
+"#;
+
+#[test]
+fn what_was_not_yet_sent_is_no_reason_not_to_come_back() {
+    run(async |w| {
+        if criu::at_hand().is_none() {
+            return;
+        }
+        let client = w.tenant("acme").await;
+        let id = guarded(w, &client, policy(json!([]), json!([format!("{SHARED}/32")]))).await;
+        for round in 0..5 {
+            client.sh(&id, "rm -f /tmp/uploads /tmp/uploaded").await;
+            let argv = json!(["python3", "-c", UPLOAD, SHARED]);
+            client.try_exec(&id, json!({ "argv": argv, "detach": true })).await.ok();
+            let is_there = async |name: &str| client.sh(&id, &format!("test -e {name}")).await.code == 0;
+            until("it uploads", async || is_there("/tmp/uploads").await.then_some(())).await;
+            client.post(&format!("/v1/sandboxes/{id}/pause"), json!({ "memory": "disk" })).await.ok();
+            // Whatever the socket sends now is answered by a reset.
+            set(&client, &id, json!("deny-all")).await;
+            client.act(&id, "resume").await.ok();
+            let ended = until("it ended", async || is_there("/tmp/uploaded").await.then_some(()));
+            tokio::time::timeout(Duration::from_secs(20), ended)
+                .await
+                .unwrap_or_else(|_| panic!("round {round}"));
+            set(&client, &id, policy(json!([]), json!([format!("{SHARED}/32")]))).await;
+        }
+    });
+}

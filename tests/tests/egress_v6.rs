@@ -113,9 +113,10 @@ fn it_goes_with_pause_restart_fork_and_the_pool() {
         let child = forked["sandboxes"][0]["id"].as_str().unwrap().to_owned();
         only_good(w, &client, &child, "forked with memory").await;
         client.remove(&child).await;
-        // Sockets of an address that was taken away are no reason not to come back.
-        let _flow = Flow::start(&client, &id, "last", &format!("{GOOD6}:7")).await;
+        // Sockets of an address that was taken away are no reason not to come back, nor is what they could not send.
+        let flow = Flow::start(&client, &id, "last", &format!("{GOOD6}:7")).await;
         set(&client, &id, json!("allow-all")).await;
+        flow.stands_still().await;
         client.post(&path("/pause"), json!({ "memory": "disk" })).await.ok();
         client.act(&id, "resume").await.ok();
         assert!(came_to_nothing(&try_one(&client, &id, get(GOOD6)).await));

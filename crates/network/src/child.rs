@@ -40,26 +40,38 @@ pub fn add_to_loopback(namespace: BorrowedFd<'_>, addresses: &[Ipv4Addr]) -> Res
     socket.call_all(&mut batch).map_err(|cause| SetupError { step: "give lo an address", cause })
 }
 
-/// The same for the IPv6 addresses that go with them. `ways`: there is no IPv6 now, and what such a socket sends comes back, so
-/// that its connections end instead of keeping the sandbox from being restored.
-pub fn add_to_loopback6(
+/// The same for the IPv6 addresses that go with them.
+pub fn add_to_loopback6(namespace: BorrowedFd<'_>, addresses: &[Ipv4Addr]) -> Result<(), SetupError> {
+    change6(namespace, "give lo an IPv6 address", |batch| {
+        for address in addresses {
+            route::add_address6(batch, LOOPBACK_INDEX, Link::address6_of(*address), 128);
+        }
+    })
+}
+
+/// While a sandbox without IPv6 is restored, its sockets of an earlier policy need a way out to be made, and one without an answer:
+/// a reset that comes in between would keep all of it from coming back.
+pub fn add_silent_way6(namespace: BorrowedFd<'_>) -> Result<(), SetupError> {
+    change6(namespace, "add a way for IPv6", |batch| route::add_silent_default_route6(batch, ETH0_INDEX))
+}
+
+/// Takes away what [`add_silent_way6`] gave: who asks from now on learns at once that there is no way.
+pub fn remove_silent_way6(namespace: BorrowedFd<'_>) -> Result<(), SetupError> {
+    change6(namespace, "remove the way for IPv6", |batch| {
+        route::delete_silent_default_route6(batch, ETH0_INDEX);
+    })
+}
+
+fn change6(
     namespace: BorrowedFd<'_>,
-    addresses: &[Ipv4Addr],
-    ways: bool,
+    step: &'static str,
+    fill: impl FnOnce(&mut Batch),
 ) -> Result<(), SetupError> {
-    if addresses.is_empty() && !ways {
-        return Ok(());
-    }
     let mut socket =
         Socket::open_in(Family::Route, namespace).map_err(|cause| SetupError { step: OPEN, cause })?;
     let mut batch = Batch::new();
-    for address in addresses {
-        route::add_address6(&mut batch, LOOPBACK_INDEX, Link::address6_of(*address), 128);
-    }
-    if ways {
-        route::add_local_default_route6(&mut batch, LOOPBACK_INDEX);
-    }
-    socket.call_all(&mut batch).map_err(|cause| SetupError { step: "give lo an IPv6 address", cause })
+    fill(&mut batch);
+    socket.call_all(&mut batch).map_err(|cause| SetupError { step, cause })
 }
 
 /// Raises `lo` alone, for an instance that has no network yet.

@@ -127,14 +127,21 @@ impl RouterHandle {
         egress: &Egress,
         namespace: BorrowedFd<'_>,
     ) -> Result<(), LinkError> {
+        self.connect(link, egress, namespace)?;
+        // The first error is the one to tell; a link that cannot be deleted now dies with its namespace.
+        self.admit(link, egress).inspect_err(|_| drop(self.delete_links(&[link])))
+    }
+
+    /// Everything of [`RouterHandle::attach`] but the last step: nothing passes either way before [`RouterHandle::admit`].
+    pub fn connect(
+        &mut self,
+        link: Link,
+        egress: &Egress,
+        namespace: BorrowedFd<'_>,
+    ) -> Result<(), LinkError> {
         self.create_link(link, namespace)?;
         let shaped = self.shape(link, egress, namespace).and_then(|()| self.wire(link, egress, namespace));
-        if let Err(error) = shaped.and_then(|()| self.admit(link, egress)) {
-            // The first error is the one to tell; a link that cannot be deleted now dies with its namespace.
-            let _ = self.delete_links(&[link]);
-            return Err(error);
-        }
-        Ok(())
+        shaped.inspect_err(|_| drop(self.delete_links(&[link])))
     }
 
     /// The first half of [`RouterHandle::attach`]: veth and route, still unreachable.

@@ -17,7 +17,7 @@
 //! |---|---|---|
 //! | start | launcher, still in the host's namespaces | [`Router::open`], [`Router::handle`], [`RouterHandle::sweep`], [`Router::join`] |
 //! | before clone | launcher | [`RouterHandle::reserve`]: the sandbox's [`Link`] with its address |
-//! | after clone | launcher | [`RouterHandle::attach`] with the new namespace (or `create_link`, then `admit`) |
+//! | after clone | launcher | [`RouterHandle::attach`] with the new namespace (or `connect`, then `admit`) |
 //! | inside | first process | [`child_setup`]; a pool instance only [`loopback_up`] |
 //! | claim of a pool instance | launcher | [`RouterHandle::attach`], then [`setup_from_outside`] |
 //! | live | launcher | [`RouterHandle::set_policy`] |
@@ -54,7 +54,10 @@ mod tool;
 
 pub use address::{Block, BlockOutOfRange, GATEWAY, Link};
 pub use atoll_model::ErrorKind;
-pub use child::{add_to_loopback, add_to_loopback6, child_setup, loopback_up, setup_from_outside};
+pub use child::{
+    add_silent_way6, add_to_loopback, add_to_loopback6, child_setup, loopback_up, remove_silent_way6,
+    setup_from_outside,
+};
 pub use dialer::{Dialer, DialerConfig};
 pub use dns::Upstreams;
 pub use doctor::{ForeignDrop, NetworkFacts, network_facts};

@@ -71,6 +71,28 @@ impl Doors {
         router.attach(link, egress, namespace).inspect_err(|_| self.dismiss(link))
     }
 
+    /// The first half of [`Doors::attach`]: everything stands, and nothing passes either way.
+    pub(super) fn connect(
+        &self,
+        link: Link,
+        egress: &Egress,
+        namespace: BorrowedFd<'_>,
+    ) -> Result<(), LinkError> {
+        self.router().connect(link, egress, namespace)
+    }
+
+    /// The second half: it may send what its policy allows.
+    pub(super) fn let_through(
+        &self,
+        link: Link,
+        sandbox: &SandboxId,
+        egress: &Arc<Egress>,
+    ) -> Result<(), LinkError> {
+        let mut router = self.router();
+        self.admit(link, sandbox, egress);
+        router.admit(link, egress).inspect_err(|_| self.dismiss(link))
+    }
+
     /// Changes what a connected sandbox may reach.
     pub(super) fn change(
         &self,

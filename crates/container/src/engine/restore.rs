@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use atoll_image::Template;
+use atoll_model::policy::egress::Egress;
 use atoll_model::{Limits, Storage};
 use atoll_network::{Link, LinkError};
 use atoll_provider::{Booted, InstanceSpec, ProviderError};
@@ -269,6 +270,9 @@ impl Inner {
     }
 
     /// The network of the new namespaces: loopback, its veth, and every address that its sockets may hold.
+    ///
+    /// Nothing passes yet. CRIU sends what a socket had not sent, and an answer from outside, such as a reset, would keep all of
+    /// the sandbox from coming back.
     async fn connect_restored(
         &self,
         spec: &InstanceSpec,
@@ -283,18 +287,24 @@ impl Inner {
         let netns: OwnedFd = File::open(format!("/proc/{pid}/ns/net")).map_err(failed(step))?.into();
         let link = self.reserve_again(manifest).map_err(failed("reserving an address"))?;
         remains.link = Some(link);
-        let (ground, sandbox, egress) =
-            (Arc::clone(&self.ground), spec.sandbox.clone(), Arc::clone(&spec.network));
+        let (ground, egress) = (Arc::clone(&self.ground), Arc::clone(&spec.network));
         let inside = netns.try_clone().map_err(failed("copying a descriptor"))?;
         let earlier = earlier(manifest, link.address);
-        let has_none = egress.direct6.is_empty();
-        let six = manifest.six.then(|| if has_none { manifest.addresses.clone() } else { earlier.clone() });
+        let silent = has_silent_way6(manifest, &egress);
+        let six = if silent { manifest.addresses.clone() } else { earlier.clone() };
+        let holds_six = manifest.six && !six.is_empty();
         let connect = move || {
-            ground.doors.attach(link, &sandbox, &egress, inside.as_fd()).map_err(io::Error::other)?;
-            atoll_network::setup_from_outside(inside.as_fd(), link.address).map_err(io::Error::other)?;
-            atoll_network::add_to_loopback(inside.as_fd(), &earlier).map_err(io::Error::other)?;
-            six.map_or(Ok(()), |six| atoll_network::add_to_loopback6(inside.as_fd(), &six, has_none))
-                .map_err(io::Error::other)
+            let inside = inside.as_fd();
+            ground.doors.connect(link, &egress, inside).map_err(io::Error::other)?;
+            atoll_network::setup_from_outside(inside, link.address).map_err(io::Error::other)?;
+            atoll_network::add_to_loopback(inside, &earlier).map_err(io::Error::other)?;
+            if holds_six {
+                atoll_network::add_to_loopback6(inside, &six).map_err(io::Error::other)?;
+            }
+            if silent {
+                atoll_network::add_silent_way6(inside).map_err(io::Error::other)?;
+            }
+            Ok(())
         };
         self.hands.run(connect).await.map_err(failed("connecting the network"))?;
         Ok(Standing { pid, pidfd, netns, link })
@@ -336,6 +346,7 @@ impl Inner {
         };
         let (ground, home) = (Arc::clone(&self.ground), Arc::clone(&self.own_uts));
         let (checkpoints, spec) = (self.checkpoints.clone(), spec.clone());
+        let silent = has_silent_way6(manifest, &spec.network);
         let work = move || {
             let name = spec.instance.as_str();
             if !ground.cgroups.processes(name)?.contains(&standing.pid) {
@@ -343,6 +354,13 @@ impl Inner {
             }
             let closed = close_halves(standing.netns.as_fd())?;
             tracing::debug!(closed, "connections to the outside were closed");
+            if silent {
+                atoll_network::remove_silent_way6(standing.netns.as_fd()).map_err(io::Error::other)?;
+            }
+            ground
+                .doors
+                .let_through(standing.link, &spec.sandbox, &spec.network)
+                .map_err(io::Error::other)?;
             claim::set_hostname(&standing.pidfd, &home, &spec.hostname)?;
             ground.cgroups.set_limits(name, &spec.limits)?;
             ground.layers.set_limit(spec.sandbox.as_str(), u64::from(spec.limits.disk_mib) * MIB)?;
@@ -378,6 +396,11 @@ impl Inner {
 
 fn damaged(error: &VerifyError) -> ProviderError {
     ProviderError::Damaged { what: "the checkpoint".into(), why: error.to_string() }
+}
+
+/// Whether it holds sockets of IPv6 and has none now.
+fn has_silent_way6(manifest: &Manifest, egress: &Egress) -> bool {
+    manifest.six && egress.direct6.is_empty()
 }
 
 /// Addresses that it had and has not now.

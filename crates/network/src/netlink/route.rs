@@ -12,6 +12,7 @@ const SETLINK: u16 = 19;
 const NEWADDR: u16 = 20;
 const GETADDR: u16 = 22;
 const NEWROUTE: u16 = 24;
+const DELROUTE: u16 = 25;
 const GETROUTE: u16 = 26;
 const NEWNEIGH: u16 = 28;
 
@@ -51,7 +52,6 @@ const PROTO_STATIC: u8 = 4;
 const SCOPE_UNIVERSE: u8 = 0;
 const SCOPE_LINK: u8 = 253;
 const UNICAST: u8 = 1;
-const LOCAL: u8 = 2;
 const NH_ONLINK: u32 = 4;
 const LINK_HEADER: usize = 16;
 const ADDR_HEADER: usize = 8;
@@ -289,11 +289,15 @@ pub(crate) fn add_default_route6(batch: &mut Batch, gateway: Ipv6Addr, index: u3
     batch.attr(RTA_OIF, &index.to_ne_bytes());
 }
 
-/// Every way leads back. Of the same rank as the other default route, which replaces it.
-pub(crate) fn add_local_default_route6(batch: &mut Batch, index: u32) {
-    let mut header = route_header_of(AF_INET6, 0, SCOPE_UNIVERSE, 0);
-    header[7] = LOCAL;
+/// A way to everything by IPv6 that nobody answers on. Of the same rank as the other default route, which replaces it.
+pub(crate) fn add_silent_default_route6(batch: &mut Batch, index: u32) {
+    let header = route_header_of(AF_INET6, 0, SCOPE_UNIVERSE, 0);
     batch.message(NEWROUTE, F_ACK | F_CREATE | F_REPLACE, &header);
+    batch.attr(RTA_OIF, &index.to_ne_bytes());
+}
+
+pub(crate) fn delete_silent_default_route6(batch: &mut Batch, index: u32) {
+    batch.message(DELROUTE, F_ACK, &route_header_of(AF_INET6, 0, SCOPE_UNIVERSE, 0));
     batch.attr(RTA_OIF, &index.to_ne_bytes());
 }
 
