@@ -97,6 +97,12 @@ codes! {
     PreviewNotFound = "preview_not_found", NotFound, 404;
     /// No such secret of this tenant.
     SecretNotFound = "secret_not_found", NotFound, 404;
+    /// No such volume, or it belongs to another tenant.
+    VolumeNotFound = "volume_not_found", NotFound, 404;
+    /// No such build, or it belongs to another tenant.
+    BuildNotFound = "build_not_found", NotFound, 404;
+    /// The registry has no such image, or does not show it to these credentials.
+    ImageNotFound = "image_not_found", NotFound, 404;
     /// The method does not exist on this route.
     MethodNotAllowed = "method_not_allowed", Invalid, 405;
     /// The sandbox is in a phase that does not allow this.
@@ -111,6 +117,8 @@ codes! {
     TemplateInUse = "template_in_use", Conflict, 409;
     /// The snapshot is still needed: a sandbox is being made from it or put back to it.
     SnapshotInUse = "snapshot_in_use", Conflict, 409;
+    /// The volume is still mounted by sandboxes.
+    VolumeInUse = "volume_in_use", Conflict, 409;
     /// The secret is still used by sandboxes.
     SecretInUse = "secret_in_use", Conflict, 409;
     /// The snapshot, checkpoint or archive is not what was written; it is not used.
@@ -133,6 +141,8 @@ codes! {
     WakeFailed = "wake_failed", Unavailable, 503;
     /// Object storage does not answer or refuses.
     ArchiveUnavailable = "archive_unavailable", Unavailable, 503;
+    /// The registry does not answer, refuses for now, or sends something other than it promised.
+    RegistryUnavailable = "registry_unavailable", Unavailable, 503;
     /// The sandbox does not answer.
     SandboxUnavailable = "sandbox_unavailable", Unavailable, 503;
     /// Nothing listens on that port in the sandbox.

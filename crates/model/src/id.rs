@@ -101,6 +101,14 @@ id!(
     KeyId, "key"
 );
 id!(
+    /// Files that outlive sandboxes.
+    VolumeId, "volume"
+);
+id!(
+    /// One making of a template from its steps.
+    BuildId, "build"
+);
+id!(
     /// A way to one port of a sandbox that was opened for others.
     PreviewId, "preview"
 );

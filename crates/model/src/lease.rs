@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{InstanceId, Limits, Moment, NetworkPolicy, SandboxId, SnapshotId, TenantId};
+use crate::{BuildId, InstanceId, Limits, Moment, Mount, NetworkPolicy, SandboxId, SnapshotId, TenantId};
 
 /// What the user wants the sandbox to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -369,6 +369,12 @@ pub struct Lease {
     /// The snapshot that it is being put back to.
     #[serde(default)]
     pub rollback_to: Option<SnapshotId>,
+    /// Volumes that it sees.
+    #[serde(default)]
+    pub mounts: Vec<Mount>,
+    /// The build whose step it runs: nobody's but the build's, and in no list.
+    #[serde(default)]
+    pub build: Option<BuildId>,
 }
 
 impl Lease {

@@ -17,12 +17,14 @@ mod network;
 pub mod policy;
 mod snapshot;
 mod spec;
+mod template;
 mod tenant;
 mod time;
+mod volume;
 
 pub use error::{Code, ErrorKind};
 pub use event::{EventKind, SandboxEvent};
-pub use id::{BadId, InstanceId, KeyId, PreviewId, SandboxId, SnapshotId, TenantId};
+pub use id::{BadId, BuildId, InstanceId, KeyId, PreviewId, SandboxId, SnapshotId, TenantId, VolumeId};
 pub use lease::{
     ArchiveRef, Held, Hold, Intent, Lease, OnExit, OnTimeout, Phase, Reason, Source, Stage, Storage, Timers,
     Wake,
@@ -35,5 +37,7 @@ pub use network::{
 };
 pub use snapshot::{Snapshot, SnapshotState};
 pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name};
+pub use template::{BadTemplateRef, DEFAULT_TAG, ReadyCheck, StartSettings, TemplateRef};
 pub use tenant::{Principal, Quota, Scope, Usage};
 pub use time::Moment;
+pub use volume::{MOUNTS_MAX, Mount, MountAsk, Volume, VolumeState, check_mounts};

@@ -22,7 +22,8 @@ impl Default for Limits {
 }
 
 /// Limits as asked for; what is absent takes the default.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LimitsAsk {
     /// Cores, fractions allowed.
     pub cpu: Option<f64>,

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{BadLimit, LimitsAsk, NetworkPolicy, OnExit, OnTimeout, Storage, Timers, Wake};
+use crate::{
+    BadLimit, BuildId, LimitsAsk, MountAsk, NetworkPolicy, OnExit, OnTimeout, Storage, Timers, Wake,
+};
 
 /// What the files of a new sandbox begin as, as a user names it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -109,6 +111,12 @@ pub struct CreateSandbox {
     pub private_env: BTreeSet<String>,
     /// A repeated create with the same key answers the same sandbox.
     pub idempotency_key: Option<String>,
+    /// An image of a registry, pulled when it is not here; instead of a template.
+    pub image: Option<String>,
+    /// Volumes that it sees.
+    pub mounts: Vec<MountAsk>,
+    /// The build whose step it runs; set by the service alone.
+    pub build: Option<BuildId>,
 }
 
 /// A change to a live sandbox; `None` leaves a thing as it is.
@@ -172,6 +180,13 @@ impl CreateSandbox {
         if let Some(template) = &self.template {
             check_plain("template", template, 256)?;
         }
+        if let Some(image) = &self.image {
+            if self.template.is_some() || self.from != Origin::Template {
+                return Err(bad("image", "stands instead of a template or a snapshot, not beside one"));
+            }
+            image.parse::<crate::TemplateRef>().map_err(|why| bad("image", why.to_string()))?;
+        }
+        crate::check_mounts(&self.mounts)?;
         if let Some(key) = &self.idempotency_key {
             check_plain("idempotency_key", key, 255)?;
         }

@@ -164,6 +164,7 @@ impl Fixture {
             storage: Storage::Disk,
             hostname: "conformance".to_owned(),
             origin: Origin::Template,
+            mounts: Vec::new(),
         }
     }
 

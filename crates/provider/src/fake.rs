@@ -126,6 +126,8 @@ impl Default for FakeProvider {
             checkpoints: true,
             snapshots: true,
             packs: true,
+            captures: false,
+            volumes: false,
         };
         Self {
             world: Mutex::default(),

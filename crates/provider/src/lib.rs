@@ -27,13 +27,16 @@ pub mod conformance;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{EgressRecord, ErrorKind, Held, InstanceId, Limits, SandboxId, SnapshotId, Storage};
+use atoll_model::{
+    EgressRecord, ErrorKind, Held, InstanceId, Limits, SandboxId, SnapshotId, Storage, VolumeId,
+};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
@@ -61,6 +64,10 @@ pub struct Capabilities {
     pub snapshots: bool,
     /// Files can be packed for object storage.
     pub packs: bool,
+    /// What a sandbox changed can be had as a layer of an image.
+    pub captures: bool,
+    /// Volumes can be kept and mounted.
+    pub volumes: bool,
 }
 
 /// Everything needed to make one instance.
@@ -84,6 +91,132 @@ pub struct InstanceSpec {
     pub hostname: String,
     /// What its files begin as; only [`Provider::create`] looks at it.
     pub origin: Origin,
+    /// Volumes that it sees.
+    pub mounts: Vec<InstanceMount>,
+}
+
+/// A volume in an instance. Mounted nosuid and nodev; nothing inside can reach beyond it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceMount {
+    /// What.
+    pub source: MountSource,
+    /// Where inside: absolute, clean; made when missing.
+    pub path: String,
+    /// Nothing can be written through it.
+    pub read_only: bool,
+}
+
+/// What is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountSource {
+    /// A volume, or a folder of it: relative, clean, made when missing.
+    Volume {
+        /// Which.
+        volume: VolumeId,
+        /// Which folder of it.
+        sub_path: Option<String>,
+    },
+    /// A folder of the host below one of the roots that the operator allowed.
+    Folder {
+        /// Its path there.
+        path: PathBuf,
+        /// Which folder of it.
+        sub_path: Option<String>,
+        /// The user and group inside that the folder's owner is seen as.
+        seen_as: (u32, u32),
+    },
+}
+
+/// Instances to be kept waiting for the next create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolWish {
+    /// Template name.
+    pub template: String,
+    /// Exactly which version of it.
+    pub template_version: String,
+    /// How many.
+    pub size: usize,
+}
+
+/// A file or folder of a volume. Paths are absolute within the volume; links are never followed out of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeEntry {
+    /// Where.
+    pub path: String,
+    /// What.
+    pub kind: VolumeEntryKind,
+    /// Bytes.
+    pub size: u64,
+    /// Permissions.
+    pub mode: u32,
+    /// Owner, as seen inside a sandbox.
+    pub uid: u32,
+    /// Group, as seen inside a sandbox.
+    pub gid: u32,
+    /// Milliseconds since the Unix epoch.
+    pub accessed_ms: i64,
+    /// Milliseconds since the Unix epoch.
+    pub modified_ms: i64,
+    /// Milliseconds since the Unix epoch.
+    pub changed_ms: i64,
+    /// Where a link leads.
+    pub target: Option<String>,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VolumeEntryKind {
+    /// A file.
+    File,
+    /// A folder.
+    Folder,
+    /// A symbolic link.
+    Link,
+    /// A pipe, socket or device.
+    Other,
+}
+
+/// What to change of an entry, or to give a new one; `None` leaves it, new ones get 0644 or 0755 of root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VolumeOwner {
+    /// User inside.
+    pub uid: Option<u32>,
+    /// Group inside.
+    pub gid: Option<u32>,
+    /// Permissions, without setuid and setgid.
+    pub mode: Option<u32>,
+}
+
+/// The files of one volume, without a sandbox. [`std::io::ErrorKind`] says what was wrong: not found, is a folder, no space …
+#[async_trait]
+pub trait VolumeFiles: Send + Sync {
+    /// One entry; a link itself, not what it leads to.
+    async fn stat(&self, path: &str) -> std::io::Result<VolumeEntry>;
+    /// What is in a folder, down to `depth`, in order; `most` entries at most.
+    async fn list(&self, path: &str, depth: u32, most: usize) -> std::io::Result<Vec<VolumeEntry>>;
+    /// The bytes of a file.
+    async fn read(&self, path: &str) -> std::io::Result<(VolumeEntry, Packed)>;
+    /// Writes a file, whole or not at all; with `parents` the folders above it too.
+    async fn write(
+        &self,
+        path: &str,
+        owner: VolumeOwner,
+        parents: bool,
+        bytes: Packed,
+    ) -> std::io::Result<VolumeEntry>;
+    /// Makes a folder; with `parents` those above it too, and one that is there is fine.
+    async fn make_folder(
+        &self,
+        path: &str,
+        owner: VolumeOwner,
+        parents: bool,
+    ) -> std::io::Result<VolumeEntry>;
+    /// Changes owner and permissions.
+    async fn change(&self, path: &str, owner: VolumeOwner) -> std::io::Result<VolumeEntry>;
+    /// Moves, replacing a file.
+    async fn rename(&self, from: &str, to: &str) -> std::io::Result<VolumeEntry>;
+    /// Removes, folders with all that is in them.
+    async fn remove(&self, path: &str) -> std::io::Result<()>;
 }
 
 /// What the files of a new sandbox begin as.
@@ -393,6 +526,54 @@ pub trait Provider: Send + Sync + 'static {
     /// Makes the files of a sandbox from such a stream. All or nothing: on error and after a crash there are none.
     async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Result<(), ProviderError>;
 
+    /// What a halted sandbox changed, as the tar of an OCI layer: whiteouts, hard links, xattrs and canonical ids.
+    async fn capture(&self, _target: &Target) -> Result<Packed, ProviderError> {
+        Err(unsupported("making a layer of what a sandbox changed"))
+    }
+
+    /// Makes an empty volume of at most so many MiB. Idempotent. All or nothing.
+    async fn create_volume(&self, _volume: &VolumeId, _size_mib: u32) -> Result<(), ProviderError> {
+        Err(unsupported("keeping volumes"))
+    }
+
+    /// Makes a volume with the files of another as they are at this moment; `size_mib` is its own. All or nothing.
+    async fn copy_volume(
+        &self,
+        _from: &VolumeId,
+        _to: &VolumeId,
+        _size_mib: u32,
+    ) -> Result<(), ProviderError> {
+        Err(unsupported("keeping volumes"))
+    }
+
+    /// Changes how much it may hold; [`ProviderError::BelowUse`] below what it does.
+    async fn resize_volume(&self, _volume: &VolumeId, _size_mib: u32) -> Result<(), ProviderError> {
+        Err(unsupported("keeping volumes"))
+    }
+
+    /// Bytes in it.
+    async fn volume_bytes(&self, _volume: &VolumeId) -> Result<u64, ProviderError> {
+        Err(unsupported("keeping volumes"))
+    }
+
+    /// Removes it with its files. Idempotent. Nobody mounts it.
+    async fn remove_volume(&self, _volume: &VolumeId) -> Result<(), ProviderError> {
+        Err(unsupported("keeping volumes"))
+    }
+
+    /// Its files, without a sandbox.
+    async fn volume_files(&self, _volume: &VolumeId) -> Result<Box<dyn VolumeFiles>, ProviderError> {
+        Err(unsupported("keeping volumes"))
+    }
+
+    /// After a restart: removes what crashed makers left, and volumes that nobody knows.
+    async fn sweep_volumes(&self, _known: Vec<VolumeId>) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
+    /// Which instances to keep waiting, beside those of the configuration. Replaces what was wished before.
+    async fn wish_pool(&self, _wishes: Vec<PoolWish>) {}
+
     /// Ends the instance and keeps the files; a checkpoint is removed. Idempotent.
     async fn halt(&self, target: &Target) -> Result<(), ProviderError>;
 
@@ -435,6 +616,10 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Waits until slow endings are done, or the deadline passes.
     async fn settle(&self, deadline: Duration) -> Result<(), ProviderError>;
+}
+
+fn unsupported(what: &str) -> ProviderError {
+    ProviderError::Unsupported { what: what.into(), hint: "use provider container".into() }
 }
 
 /// The port on which the agent listens inside every sandbox.

@@ -140,6 +140,8 @@ impl Service {
             private_env: spec.private_env.clone(),
             archive: None,
             rollback_to: None,
+            mounts: Vec::new(),
+            build: spec.build.clone(),
         };
         crate::deadlines::check_possible(&self.inner.provider.capabilities(), &lease)?;
         Ok((lease, seed))

@@ -201,6 +201,7 @@ impl Service {
             parent: Some(source.id.clone()),
             archive: None,
             rollback_to: None,
+            build: None,
             ..source.clone()
         })
     }

@@ -131,6 +131,8 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         private_env: BTreeSet::new(),
         archive: None,
         rollback_to: None,
+        mounts: Vec::new(),
+        build: None,
     }
 }
 

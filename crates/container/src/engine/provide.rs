@@ -52,6 +52,8 @@ impl Provider for Engine {
             checkpoints: self.inner.can_checkpoint(),
             snapshots: self.inner.can_snapshot(),
             packs: self.inner.can_pack(),
+            captures: false,
+            volumes: false,
         }
     }
 

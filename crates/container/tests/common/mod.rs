@@ -118,6 +118,7 @@ impl World {
             storage: Storage::Disk,
             hostname: "box".into(),
             origin: Origin::Template,
+            mounts: Vec::new(),
         }
     }
 

@@ -554,5 +554,6 @@ fn spec(lease: &Lease, instance: InstanceId, seed: Option<&Seed>, network: Arc<E
         storage: lease.storage,
         hostname: crate::agent::hostname(lease),
         origin,
+        mounts: Vec::new(),
     }
 }

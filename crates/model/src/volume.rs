@@ -1,0 +1,158 @@
+//! Files that outlive sandboxes, and where a sandbox sees them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{BadSpec, Moment, TenantId, VolumeId};
+
+/// A volume: one row of `volumes`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    /// Which.
+    pub id: VolumeId,
+    /// Its owner.
+    pub tenant: TenantId,
+    /// Unique among the tenant's volumes.
+    pub name: String,
+    /// How much it may hold; `None`: a folder of the host, which Atoll does not limit.
+    pub size_mib: Option<u32>,
+    /// The folder of the host that it is, where it is one.
+    pub folder: Option<String>,
+    /// Whether nobody may write, whatever a mount says.
+    pub read_only: bool,
+    /// The volume that it was copied from.
+    pub parent: Option<VolumeId>,
+    /// Whether it can be used.
+    pub state: VolumeState,
+    /// When it was asked for.
+    pub created_at: Moment,
+}
+
+/// How far a volume is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeState {
+    /// It is written down, and its files are being made.
+    Making,
+    /// It can be mounted.
+    Ready,
+    /// Its files are being removed.
+    Deleting,
+}
+
+/// A volume in a sandbox, as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountAsk {
+    /// By id or name.
+    pub volume: String,
+    /// Where inside.
+    pub path: String,
+    /// Only this folder of it; made when missing.
+    #[serde(default)]
+    pub sub_path: Option<String>,
+    /// Nothing can be written through it.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// A volume in a sandbox, as the lease remembers it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Which.
+    pub volume: VolumeId,
+    /// Where inside; absolute and without `.` or `..`.
+    pub path: String,
+    /// Only this folder of it; relative and without `.` or `..`.
+    pub sub_path: Option<String>,
+    /// Nothing can be written through it.
+    pub read_only: bool,
+}
+
+/// LIMIT: each costs a mount at every boot.
+pub const MOUNTS_MAX: usize = 16;
+const PATH_MAX: usize = 1_024;
+/// Where nobody may put something over what we put there.
+const RESERVED: [&str; 5] = ["/proc", "/sys", "/dev", "/.atoll", "/run/atoll"];
+
+/// Refuses mounts that hide each other, that we need ourselves, or that are no paths.
+pub fn check_mounts(mounts: &[MountAsk]) -> Result<(), BadSpec> {
+    let bad = |why: String| Err(BadSpec::Text { field: "mounts", why });
+    if mounts.len() > MOUNTS_MAX {
+        return bad(format!("holds more than {MOUNTS_MAX} entries"));
+    }
+    for (at, mount) in mounts.iter().enumerate() {
+        let path = &mount.path;
+        let is_clean = path.len() <= PATH_MAX && path.strip_prefix('/').is_some_and(is_clean_relative);
+        if !is_clean {
+            return bad(format!("has {path:?}, which is no clean absolute path below /"));
+        }
+        if RESERVED.iter().any(|taken| is_within(path, taken)) {
+            return bad(format!("has {path:?}, which is Atoll's own"));
+        }
+        if let Some(other) =
+            mounts[..at].iter().find(|other| is_within(path, &other.path) || is_within(&other.path, path))
+        {
+            return bad(format!("has {path:?} and {:?}, of which one hides the other", other.path));
+        }
+        if mount.sub_path.as_deref().is_some_and(|sub| sub.len() > PATH_MAX || !is_clean_relative(sub)) {
+            return bad(format!("has the sub_path {:?}, which is no clean relative path", mount.sub_path));
+        }
+    }
+    Ok(())
+}
+
+fn is_clean_relative(path: &str) -> bool {
+    !path.is_empty()
+        && !path.chars().any(char::is_control)
+        && path.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
+fn is_within(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(path: &str) -> MountAsk {
+        MountAsk { volume: "data".into(), path: path.into(), sub_path: None, read_only: false }
+    }
+
+    #[test]
+    fn clean_places_are_taken_and_others_refused() {
+        for good in ["/data", "/home/user/x", "/devices", "/proc2"] {
+            assert_eq!(check_mounts(&[at(good)]), Ok(()), "{good}");
+        }
+        for bad in [
+            "",
+            "/",
+            "data",
+            "/a/../b",
+            "/a//b",
+            "/a/",
+            "/./a",
+            "/proc",
+            "/proc/self",
+            "/sys/fs/cgroup",
+            "/dev",
+            "/.atoll/agent",
+            "/a\nb",
+        ] {
+            assert!(check_mounts(&[at(bad)]).is_err(), "{bad:?}");
+        }
+        for bad in ["", "/x", "..", "a/../b", "a/", "./a"] {
+            let mount = MountAsk { sub_path: Some(bad.into()), ..at("/data") };
+            assert!(check_mounts(&[mount]).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn places_that_hide_each_other_are_refused() {
+        assert!(check_mounts(&[at("/a"), at("/a")]).is_err());
+        assert!(check_mounts(&[at("/a/b"), at("/a")]).is_err());
+        assert!(check_mounts(&[at("/a"), at("/a/b/c")]).is_err());
+        assert_eq!(check_mounts(&[at("/a"), at("/ab")]), Ok(()));
+        let many: Vec<MountAsk> = (0..=MOUNTS_MAX).map(|n| at(&format!("/m{n}"))).collect();
+        assert!(check_mounts(&many).is_err());
+    }
+}
