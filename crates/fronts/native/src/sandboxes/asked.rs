@@ -100,6 +100,9 @@ impl CreateBody {
             thread: self.thread,
             wake: self.wake.map(Into::into).unwrap_or_default(),
             idempotency_key,
+            image: None,
+            mounts: Vec::new(),
+            build: None,
         })
     }
 }
