@@ -7,6 +7,7 @@
 
 #![warn(clippy::wildcard_enum_match_arm, reason = "a new phase or code must be looked at everywhere")]
 
+mod build;
 mod error;
 mod event;
 mod id;
@@ -22,6 +23,7 @@ mod tenant;
 mod time;
 mod volume;
 
+pub use build::{Build, BuildFailure, BuildLevel, BuildLine, BuildStatus};
 pub use error::{Code, ErrorKind};
 pub use event::{EventKind, SandboxEvent};
 pub use id::{BadId, BuildId, InstanceId, KeyId, PreviewId, SandboxId, SnapshotId, TenantId, VolumeId};
