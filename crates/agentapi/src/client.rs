@@ -4,6 +4,7 @@
 //! takes a connection, each open stream keeps one. Every wait has a deadline, every size a cap, since what runs
 //! beside the agent may have taken its place. It never retries a request that may have reached the agent.
 
+mod archive;
 mod files;
 mod logs;
 mod process;
@@ -22,6 +23,7 @@ use http::{HeaderValue, Method};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
+pub use archive::{Pack, PackLayout, PackReader, Unpack, UnpackInto, UnpackOwner, UnpackRules, Unpacked};
 pub use files::{Entry, EntryKind, FileReader, Range, WatchKind, WatchStream, Watched};
 pub use logs::{LogLine, LogStream, LogTail};
 pub use process::{

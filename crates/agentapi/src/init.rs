@@ -81,6 +81,7 @@ impl Features {
         "attach-from",
         "hold",
         "search",
+        "archive",
     ];
 }
 

@@ -15,8 +15,9 @@ pub mod proto;
 #[cfg(feature = "client")]
 pub use client::{
     AgentClient, AgentToken, Entry, EntryKind, ExitStatus, FileReader, LogLine, LogStream, LogTail, Output,
-    ProcessEvent, ProcessInfo, ProcessStream, Pulse, Range, Search, SearchMatch, Searched, StartProcess,
-    Started, TerminalSize, WatchKind, WatchStream, Watched,
+    Pack, PackLayout, PackReader, ProcessEvent, ProcessInfo, ProcessStream, Pulse, Range, Search,
+    SearchMatch, Searched, StartProcess, Started, TerminalSize, Unpack, UnpackInto, UnpackOwner, UnpackRules,
+    Unpacked, WatchKind, WatchStream, Watched,
 };
 #[cfg(feature = "client")]
 pub use error::{AgentError, RpcCode};

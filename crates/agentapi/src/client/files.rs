@@ -389,7 +389,7 @@ fn files_uri(path: &[u8], user: Option<&str>, mode: Option<u32>) -> String {
     uri
 }
 
-fn percent(out: &mut String, bytes: &[u8]) {
+pub(super) fn percent(out: &mut String, bytes: &[u8]) {
     for &byte in bytes {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' => out.push(char::from(byte)),
