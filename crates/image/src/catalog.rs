@@ -8,12 +8,13 @@
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::debian::{DebianSource, Recipe};
 use crate::environment::{debian_mirror, default_cache_dir};
 use crate::error::TemplateError;
 use crate::host::{self, Fingerprint, HostSource};
+use crate::images::Images;
 use crate::manifest::{self, Manifest};
 use crate::name;
 use crate::staging::{self, Staging};
@@ -30,6 +31,8 @@ pub struct Catalog {
     debian: DebianSource,
     /// The host version found last, so that a create costs a check and no reading. Also lets one thread make it at a time.
     current_host: Mutex<Option<Template>>,
+    /// Versions made of layers: templates of tenants, and what builds leave on their way.
+    images: Option<Arc<Images>>,
 }
 
 impl Catalog {
@@ -53,6 +56,7 @@ impl Catalog {
             host: HostSource::default(),
             debian: DebianSource { suite: None, mirror: debian_mirror() },
             current_host: Mutex::new(None),
+            images: None,
         })
     }
 
@@ -69,6 +73,12 @@ impl Catalog {
     /// Makes another Debian than the host's own.
     pub fn with_debian(self, debian: DebianSource) -> Self {
         Self { debian, ..self }
+    }
+
+    /// Finds versions made of layers too, and lets those stand on the templates of this catalog.
+    pub fn with_images(self, images: Arc<Images>) -> Self {
+        images.stand_on(&self.dir);
+        Self { images: Some(images), ..self }
     }
 
     /// All templates, by name; of `host` the newest version. Damaged ones are left out and logged.
@@ -115,8 +125,14 @@ impl Catalog {
     }
 
     /// The very template a sandbox was made from, for starting it again. Nothing is made; for `host` call
-    /// [`crate::verify_host`] too.
+    /// [`crate::verify_host`] too. A version made of layers (`sha256:…`) is found by its digest alone, whatever it is
+    /// called today.
     pub fn pinned(&self, name: &str, digest: &str) -> Result<Template, TemplateError> {
+        if let (Some(images), true) = (&self.images, digest.starts_with("sha256:")) {
+            let mut template = images.template(digest)?;
+            template.manifest.name = name.to_owned();
+            return Ok(template);
+        }
         name::check_name(name)?;
         let replaced = || TemplateError::Replaced { name: name.to_owned(), wanted: digest.to_owned() };
         if name == host::NAME {

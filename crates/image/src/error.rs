@@ -37,6 +37,8 @@ pub enum TemplateError {
     ToolFailed { tool: &'static str, status: String, tail: String },
     #[error("{tool} did not finish within {limit_s} s")]
     ToolTimedOut { tool: &'static str, limit_s: u64 },
+    #[error("template version {version} is damaged: {why}")]
+    Damaged { version: String, why: String },
     #[error("making the template was cancelled")]
     Cancelled,
     #[error("the manifest {path} cannot be understood")]
@@ -61,7 +63,7 @@ impl TemplateError {
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::BadName { .. } => ErrorKind::Invalid,
             Self::Exists { .. } | Self::AliasTaken { .. } => ErrorKind::Exists,
-            Self::Replaced { .. } | Self::HostChanged(_) => ErrorKind::Conflict,
+            Self::Replaced { .. } | Self::HostChanged(_) | Self::Damaged { .. } => ErrorKind::Conflict,
             Self::HostNotMerged { .. } | Self::NotStatic { .. } => ErrorKind::Unsupported,
             Self::ToolMissing { .. } | Self::NoMirror { .. } => ErrorKind::Unavailable,
             Self::ToolFailed { .. } | Self::ToolTimedOut { .. } | Self::Cancelled => ErrorKind::Unavailable,
@@ -94,6 +96,7 @@ impl TemplateError {
             Self::ToolFailed { .. } | Self::ToolTimedOut { .. } => {
                 "check the network and the apt sources, then try again".into()
             }
+            Self::Damaged { .. } => "pull, import or build the template again".into(),
             Self::BadName { .. }
             | Self::AliasTaken { .. }
             | Self::Cancelled

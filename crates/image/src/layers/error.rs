@@ -1,0 +1,121 @@
+//! Why an archive did not become a layer. What was staged is gone whenever one of these is answered.
+
+use std::path::{Path, PathBuf};
+
+use atoll_model::ErrorKind;
+
+use super::digest::Digest;
+
+/// An archive could not become a layer, or a layer no archive.
+#[derive(Debug, thiserror::Error)]
+pub enum LayerError {
+    /// One entry is against the rules.
+    #[error("the entry {entry} of the archive is refused: {why}")]
+    Refused {
+        /// Its name as it may be shown.
+        entry: String,
+        /// Which rule.
+        why: String,
+    },
+    /// These bytes are no archive.
+    #[error("the archive is damaged at byte {at}: {why}")]
+    BadArchive {
+        /// How far into the uncompressed bytes.
+        at: u64,
+        /// What is wrong there.
+        why: String,
+    },
+    /// More than may be unpacked.
+    #[error("the archive holds more than {limit} {what}")]
+    TooBig {
+        /// Bytes or entries.
+        what: &'static str,
+        /// How many are allowed.
+        limit: u64,
+    },
+    /// The disk's reserve would be touched.
+    #[error("the disk has too little room for this layer ({free} bytes are free, {reserve} of them are reserved)")]
+    NoRoom {
+        /// Bytes free now.
+        free: u64,
+        /// Bytes that stay free.
+        reserve: u64,
+    },
+    /// It is whole, but not the one that was meant.
+    #[error("the layer is damaged: it should be {expected} and is {found}")]
+    WrongDigest {
+        /// What was asked for.
+        expected: Digest,
+        /// What came.
+        found: Digest,
+    },
+    /// Somebody gave up on it.
+    #[error("unpacking was cancelled")]
+    Cancelled,
+    /// Where the bytes come from failed.
+    #[error("the archive could not be read to its end")]
+    Source(#[source] std::io::Error),
+    /// Where the bytes go to failed.
+    #[error("the archive could not be written")]
+    Sink(#[source] std::io::Error),
+    /// Our own disk failed.
+    #[error("cannot {action} {path}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+impl LayerError {
+    /// The class of the error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Refused { .. } | Self::BadArchive { .. } => ErrorKind::Invalid,
+            Self::TooBig { .. } | Self::NoRoom { .. } => ErrorKind::Exhausted,
+            Self::WrongDigest { .. } => ErrorKind::Conflict,
+            Self::Cancelled | Self::Source(_) | Self::Sink(_) => ErrorKind::Unavailable,
+            Self::Io { .. } => ErrorKind::Internal,
+        }
+    }
+
+    /// What to try next, in one line, where there is something.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoRoom { .. } => Some("free disk space (atoll template gc), or use a larger disk"),
+            Self::TooBig { .. } => Some("the operator may allow more"),
+            Self::WrongDigest { .. } => Some("try again; if it stays so, the image is damaged where it comes from"),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn refused(entry: &[u8], why: impl Into<String>) -> Self {
+        Self::Refused { entry: shown(entry), why: why.into() }
+    }
+
+    /// Wraps an error of our own disk. A full one has its own name.
+    pub(crate) fn io(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Self {
+        move |cause| match cause.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                Self::NoRoom { free: 0, reserve: 0 }
+            }
+            _ => Self::Io { action, path: path.as_ref().to_owned(), cause },
+        }
+    }
+}
+
+/// A name of an entry as it may be shown: no control characters, and no longer than a line.
+pub(crate) fn shown(name: &[u8]) -> String {
+    const LONG: usize = 200;
+    let text: String = String::from_utf8_lossy(&name[..name.len().min(LONG)])
+        .chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })
+        .collect();
+    if name.len() > LONG { format!("{text:?}…") } else { format!("{text:?}") }
+}
