@@ -9,6 +9,7 @@
 //! Ids in layers are canonical. Without btrfs a layer is a plain folder, and no disk limit can be kept.
 
 mod btrfs;
+mod capture;
 mod clear;
 mod format;
 mod loopback;
@@ -18,6 +19,7 @@ mod pool;
 mod snapshots;
 #[cfg(test)]
 mod tests;
+mod traces;
 mod unpack;
 mod walk;
 

@@ -526,8 +526,15 @@ pub trait Provider: Send + Sync + 'static {
     /// Makes the files of a sandbox from such a stream. All or nothing: on error and after a crash there are none.
     async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Result<(), ProviderError>;
 
-    /// What a halted sandbox changed, as the tar of an OCI layer: whiteouts, hard links, xattrs and canonical ids.
-    async fn capture(&self, _target: &Target) -> Result<Packed, ProviderError> {
+    /// What a halted sandbox changed over its template, as the tar of an OCI layer: whiteouts, hard links, xattrs and
+    /// canonical ids. One that did nothing gives an empty layer. A name that no layer can tell fails the stream, which says
+    /// which.
+    async fn capture(
+        &self,
+        _target: &Target,
+        _template: &str,
+        _template_version: &str,
+    ) -> Result<Packed, ProviderError> {
         Err(unsupported("making a layer of what a sandbox changed"))
     }
 

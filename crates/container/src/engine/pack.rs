@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use atoll_model::Limits;
+use atoll_model::{Limits, Storage};
 use atoll_provider::{Packed, ProviderError, Target};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::sync::mpsc;
@@ -42,15 +42,41 @@ impl Inner {
                 hint: "stop it first".into(),
             });
         }
-        let (sender, pieces) = mpsc::channel(PIECES);
         let layers = Arc::clone(&self.ground.layers);
-        // It ends with the layer, or when nobody reads any more.
-        tokio::task::spawn_blocking(move || {
-            let mut out = Pieces { sender: &sender, piece: Vec::with_capacity(PIECE) };
-            let packed = layers.pack(&name, &mut out);
-            let _ = sender.blocking_send(Piece::End(packed));
-        });
-        Ok(Box::new(PackedFiles { pieces, piece: Vec::new(), read: 0, has_ended: false }))
+        Ok(stream(move |out| layers.pack(&name, out)))
+    }
+
+    pub(super) async fn capture(
+        &self,
+        target: &Target,
+        template: &str,
+        template_version: &str,
+    ) -> Result<Packed, ProviderError> {
+        let name = target.sandbox.as_str().to_owned();
+        let unsupported = |what: &str, hint: &str| {
+            Err(ProviderError::Unsupported { what: what.to_owned(), hint: hint.to_owned() })
+        };
+        if let Ok(live) = self.live(target) {
+            return match live.facts.storage {
+                Storage::Memory => unsupported(
+                    "a layer of what is in memory",
+                    "files in memory end with their sandbox; make it with its files on disk",
+                ),
+                Storage::Disk => unsupported("a layer of what a live sandbox changed", "stop it first"),
+            };
+        }
+        if !self.ground.layers.exists(&name) {
+            return Err(ProviderError::Gone { sandbox: target.sandbox.clone() });
+        }
+        let template = self.pinned(template, template_version).await?;
+        if template.usr_overlay.is_some() {
+            return unsupported(
+                "a layer over the host's own files",
+                "begin with a template that has files of its own, such as debian",
+            );
+        }
+        let layers = Arc::clone(&self.ground.layers);
+        Ok(stream(move |out| layers.capture(&name, &template.layers, out)))
     }
 
     pub(super) async fn unpack(
@@ -86,6 +112,17 @@ impl Inner {
         fed.map_err(failed("reading the packed files"))?;
         unpacked.map_err(|error| not_unpacked(error, limits))
     }
+}
+
+/// What a thread writes. It ends by itself, or when nobody reads any more.
+fn stream(write: impl FnOnce(&mut Pieces<'_>) -> io::Result<()> + Send + 'static) -> Packed {
+    let (sender, pieces) = mpsc::channel(PIECES);
+    tokio::task::spawn_blocking(move || {
+        let mut out = Pieces { sender: &sender, piece: Vec::with_capacity(PIECE) };
+        let written = write(&mut out);
+        let _ = sender.blocking_send(Piece::End(written));
+    });
+    Box::new(PackedFiles { pieces, piece: Vec::new(), read: 0, has_ended: false })
 }
 
 fn not_unpacked(error: ReadError, limits: &Limits) -> ProviderError {

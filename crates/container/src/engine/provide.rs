@@ -52,7 +52,7 @@ impl Provider for Engine {
             checkpoints: self.inner.can_checkpoint(),
             snapshots: self.inner.can_snapshot(),
             packs: self.inner.can_pack(),
-            captures: false,
+            captures: true,
             volumes: false,
         }
     }
@@ -114,6 +114,15 @@ impl Provider for Engine {
 
     async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Result<(), ProviderError> {
         self.inner.unpack(target, limits, files).await
+    }
+
+    async fn capture(
+        &self,
+        target: &Target,
+        template: &str,
+        template_version: &str,
+    ) -> Result<Packed, ProviderError> {
+        self.inner.capture(target, template, template_version).await
     }
 
     async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
@@ -431,8 +440,12 @@ impl Inner {
     }
 
     pub(super) async fn template(&self, spec: &InstanceSpec) -> Result<Arc<Template>, ProviderError> {
-        let (catalog, name, version) =
-            (Arc::clone(&self.catalog), spec.template.clone(), spec.template_version.clone());
+        self.pinned(&spec.template, &spec.template_version).await
+    }
+
+    pub(super) async fn pinned(&self, name: &str, version: &str) -> Result<Arc<Template>, ProviderError> {
+        let template = name.to_owned();
+        let (catalog, name, version) = (Arc::clone(&self.catalog), name.to_owned(), version.to_owned());
         let found = self.hands.run(move || {
             Ok(catalog.pinned(&name, &version).and_then(|template| {
                 atoll_image::verify_host(&template)?;
@@ -441,14 +454,12 @@ impl Inner {
         });
         match found.await.map_err(failed("reading the template"))? {
             Ok(template) => Ok(Arc::new(template)),
-            Err(TemplateError::HostChanged(_)) => {
-                Err(ProviderError::HostChanged { template: spec.template.clone() })
-            }
+            Err(TemplateError::HostChanged(_)) => Err(ProviderError::HostChanged { template }),
             Err(
                 TemplateError::NotFound { .. }
                 | TemplateError::BadName { .. }
                 | TemplateError::Replaced { .. },
-            ) => Err(ProviderError::NoTemplate { template: spec.template.clone() }),
+            ) => Err(ProviderError::NoTemplate { template }),
             Err(other) => Err(failed("reading the template")(other)),
         }
     }

@@ -251,6 +251,11 @@ impl Overlay<'_> {
             self.name_by_descriptor(&context, &lower).step("name the overlay's layers")?;
             None
         };
+        // Whatever this kernel does by itself: each layer must say all by its own files, since it is captured, copied and
+        // packed without those below. A folder that is moved is copied then, as `mv` does between disks.
+        for (key, value) in [("metacopy", "off"), ("redirect_dir", "follow"), ("index", "off")] {
+            fsconfig_set_string(context.as_fd(), key, value).step("set up the overlay")?;
+        }
         if self.ask.rootfs.volatile {
             fsconfig_set_flag(context.as_fd(), "volatile").step("make the overlay volatile")?;
         }

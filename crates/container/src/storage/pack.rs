@@ -21,7 +21,7 @@ const HOLE_LEAST: u64 = 4 << 10;
 
 /// Writes the layer at `layer`. Nobody may change it meanwhile.
 pub(super) fn write(layer: &Path, out: &mut impl Write) -> io::Result<()> {
-    let mut packer = Packer { out, names: Names::default(), buffer: vec![0; BUFFER] };
+    let mut packer = Packer { is_sparse: true, ..Packer::new(out, format::is_kept) };
     format::begin(packer.out)?;
     for part in PARTS {
         match open_folder(CWD, layer.join(part)) {
@@ -30,20 +30,35 @@ pub(super) fn write(layer: &Path, out: &mut impl Write) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
-    format::end(packer.out)?;
-    packer.out.flush()
+    packer.end()
 }
 
-struct Packer<'a, W> {
+/// Writes entries.
+pub(super) struct Packer<'a, W> {
     out: &'a mut W,
     names: Names,
     buffer: Vec<u8>,
+    /// Which attributes of files are written.
+    is_kept: fn(&[u8]) -> bool,
+    /// Whether holes are left out.
+    is_sparse: bool,
 }
 
-impl<W: Write> Packer<'_, W> {
+impl<'a, W: Write> Packer<'a, W> {
+    /// For any reader of tars: holes are written out.
+    pub(super) fn new(out: &'a mut W, is_kept: fn(&[u8]) -> bool) -> Self {
+        Self { out, names: Names::default(), buffer: vec![0; BUFFER], is_kept, is_sparse: false }
+    }
+
+    /// Writes the end.
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        format::end(self.out)?;
+        self.out.flush()
+    }
+
     fn part(&mut self, part: &str, root: OwnedFd) -> io::Result<()> {
         let stat = rustix::fs::fstat(&root)?;
-        let records = attributes(root.as_fd())?;
+        let records = attributes(root.as_fd(), self.is_kept)?;
         self.head(EntryType::Directory, format!("{part}/").into_bytes(), &stat, records)?;
         self.names.begin(part);
         let mut walk = Walk::new(root)?;
@@ -54,7 +69,7 @@ impl<W: Write> Packer<'_, W> {
         Ok(())
     }
 
-    fn entry(&mut self, here: BorrowedFd<'_>, entry: &Entry, mut path: Vec<u8>) -> io::Result<()> {
+    pub(super) fn entry(&mut self, here: BorrowedFd<'_>, entry: &Entry, mut path: Vec<u8>) -> io::Result<()> {
         let is_whiteout = entry.kind == FileType::CharacterDevice && entry.stat.st_rdev == 0;
         // All whiteouts of an overlay are names of one node; apart they are as good.
         if entry.stat.st_nlink > 1
@@ -67,30 +82,71 @@ impl<W: Write> Packer<'_, W> {
         match entry.kind {
             FileType::Directory => {
                 path.push(b'/');
-                self.head(EntryType::Directory, path, &entry.stat, attributes(here)?)
+                self.head(EntryType::Directory, path, &entry.stat, attributes(here, self.is_kept)?)
             }
             FileType::RegularFile => {
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOATIME | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(here, &entry.name, flags, Mode::empty())?;
-                let records = attributes(file.as_fd())?;
+                let records = attributes(file.as_fd(), self.is_kept)?;
                 self.file(File::from(file), path, &entry.stat, records)
             }
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(here, &entry.name, Vec::new())?.into_bytes();
-                let records = attributes_of_node(here, entry)?;
+                let records = attributes_of_node(here, entry, self.is_kept)?;
                 self.about(EntryType::Symlink, path, &entry.stat, target, 0, records)
             }
-            FileType::Fifo => self.head(EntryType::Fifo, path, &entry.stat, attributes_of_node(here, entry)?),
+            FileType::Fifo => {
+                let records = attributes_of_node(here, entry, self.is_kept)?;
+                self.head(EntryType::Fifo, path, &entry.stat, records)
+            }
             FileType::CharacterDevice if is_whiteout => {
-                self.head(EntryType::Char, path, &entry.stat, attributes_of_node(here, entry)?)
+                let records = attributes_of_node(here, entry, self.is_kept)?;
+                self.head(EntryType::Char, path, &entry.stat, records)
             }
             // A socket means nothing without its process, and no other device can be in a layer.
             _ => Ok(()),
         }
     }
 
-    fn head(&mut self, kind: EntryType, path: Vec<u8>, stat: &Stat, records: Records) -> io::Result<()> {
+    pub(super) fn head(
+        &mut self,
+        kind: EntryType,
+        path: Vec<u8>,
+        stat: &Stat,
+        records: Records,
+    ) -> io::Result<()> {
         self.about(kind, path, stat, Vec::new(), 0, records)
+    }
+
+    /// An empty file that only its name says something by.
+    pub(super) fn mark(&mut self, path: Vec<u8>) -> io::Result<()> {
+        let about = About {
+            kind: EntryType::Regular,
+            path,
+            link: Vec::new(),
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            seconds: 0,
+            nanoseconds: 0,
+            size: 0,
+            device: (0, 0),
+        };
+        format::write_head(self.out, &about, Records::new())
+    }
+
+    /// A file with this content instead of its own.
+    pub(super) fn small_file(
+        &mut self,
+        path: Vec<u8>,
+        stat: &Stat,
+        records: Records,
+        content: &[u8],
+    ) -> io::Result<()> {
+        let size = content.len() as u64;
+        self.about(EntryType::Regular, path, stat, Vec::new(), size, records)?;
+        self.out.write_all(content)?;
+        format::pad(self.out, size)
     }
 
     fn about(
@@ -123,7 +179,7 @@ impl<W: Write> Packer<'_, W> {
 
     fn file(&mut self, mut file: File, path: Vec<u8>, stat: &Stat, mut records: Records) -> io::Result<()> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let pieces = pieces(&file, size)?;
+        let pieces = if self.is_sparse { pieces(&file, size)? } else { vec![(0, size)] };
         if pieces == [(0, size)] || size == 0 {
             self.about(EntryType::Regular, path, stat, Vec::new(), size, records)?;
             self.data(&mut file, 0, size)?;
@@ -209,25 +265,32 @@ fn pieces_apart(file: &File, size: u64, hole_least: u64) -> io::Result<Option<Ve
 }
 
 /// The attributes of an open file or folder.
-fn attributes(fd: BorrowedFd<'_>) -> io::Result<Records> {
+pub(super) fn attributes(fd: BorrowedFd<'_>, is_kept: fn(&[u8]) -> bool) -> io::Result<Records> {
     read_attributes(
+        is_kept,
         |list| rustix::fs::flistxattr(fd, list),
         |name, value| rustix::fs::fgetxattr(fd, name, value),
     )
 }
 
 /// The attributes of what can't be opened: links, pipes, whiteouts.
-fn attributes_of_node(here: BorrowedFd<'_>, entry: &Entry) -> io::Result<Records> {
+fn attributes_of_node(
+    here: BorrowedFd<'_>,
+    entry: &Entry,
+    is_kept: fn(&[u8]) -> bool,
+) -> io::Result<Records> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let node = rustix::fs::openat(here, &entry.name, flags, Mode::empty())?;
     let path = format!("/proc/self/fd/{}", node.as_raw_fd());
     read_attributes(
+        is_kept,
         |list| rustix::fs::listxattr(&path, list),
         |name, value| rustix::fs::getxattr(&path, name, value),
     )
 }
 
 fn read_attributes(
+    is_kept: fn(&[u8]) -> bool,
     list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
     get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
 ) -> io::Result<Records> {
@@ -245,7 +308,7 @@ fn read_attributes(
         Err(error) => return Err(error.into()),
     };
     let mut sorted: Vec<&[u8]> =
-        names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && format::is_kept(name)).collect();
+        names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && is_kept(name)).collect();
     sorted.sort_unstable();
     let mut records = Records::new();
     let mut total = 0;

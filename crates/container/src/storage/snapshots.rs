@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 
 use super::btrfs::{self, Access};
 use super::format::ReadError;
-use super::{Kind, Layers, clear, make_private, pack, prepare, unpack, walk};
+use super::{Kind, Layers, capture, clear, make_private, pack, prepare, unpack, walk};
 
 /// Where a layer notes how many bytes it began with.
 const INHERITED: &str = "trusted.atoll.inherited";
@@ -395,6 +395,11 @@ impl Layers {
     /// Writes the layer `name` as a stream.
     pub(crate) fn pack(&self, name: &str, out: &mut impl Write) -> io::Result<()> {
         pack::write(&self.path(name), out)
+    }
+
+    /// Writes what the layer `name` has over the folders `lower`, the top one first, as the layer of an image.
+    pub(crate) fn capture(&self, name: &str, lower: &[PathBuf], out: &mut impl Write) -> io::Result<()> {
+        capture::write(&self.path(name), name, lower, out)
     }
 
     /// Makes the layer `name` from a stream: under its name when all of it is on disk, or not at all.
