@@ -39,7 +39,7 @@ pub use network::{
 };
 pub use snapshot::{Snapshot, SnapshotState};
 pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name};
-pub use template::{BadTemplateRef, DEFAULT_TAG, ReadyCheck, StartSettings, TemplateRef};
+pub use template::{BadTemplateRef, DEFAULT_TAG, MadeFrom, ReadyCheck, StartSettings, TemplateRef};
 pub use tenant::{Principal, Quota, Scope, Usage};
 pub use time::Moment;
 pub use volume::{MOUNTS_MAX, Mount, MountAsk, Volume, VolumeState, check_mounts};

@@ -31,6 +31,9 @@ pub struct Snapshot {
     pub name: Option<String>,
     /// Made for a fork: not listed, removed when the fork is done.
     pub transient: bool,
+    /// The ready start of a template: not listed, removed with the version that it belongs to.
+    #[serde(default)]
+    pub warm: bool,
     /// How far it is.
     pub state: SnapshotState,
     /// Whether it holds processes too.

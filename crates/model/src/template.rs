@@ -168,6 +168,21 @@ pub enum ReadyCheck {
     },
 }
 
+/// Where a template comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MadeFrom {
+    /// This server makes it.
+    #[default]
+    BuiltIn,
+    /// A registry.
+    Image,
+    /// A build.
+    Build,
+    /// A file.
+    Import,
+}
+
 /// Everything of a template version that is not files: what its sandboxes start with.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -36,6 +36,12 @@ pub struct Quota {
     pub memory_mib: Option<u64>,
     /// MiB of disk: the limits of sandboxes that are not deleted, and what snapshots hold.
     pub disk_mib: Option<u64>,
+    /// Volumes.
+    #[serde(default)]
+    pub volumes: Option<u32>,
+    /// MiB that volumes may hold together.
+    #[serde(default)]
+    pub volume_mib: Option<u64>,
 }
 
 /// What a tenant holds now, counted as [`Quota`] counts.
@@ -49,4 +55,10 @@ pub struct Usage {
     pub memory_mib: u64,
     /// MiB.
     pub disk_mib: u64,
+    /// Volumes.
+    #[serde(default)]
+    pub volumes: u32,
+    /// MiB.
+    #[serde(default)]
+    pub volume_mib: u64,
 }

@@ -110,6 +110,17 @@ impl From<StoreError> for ServiceError {
                 Self::new(Code::NameTaken, format!("another snapshot has the name {name}"))
                     .hint("choose another name, or delete that one first")
             }
+            StoreError::VolumeNameTaken { name } => {
+                Self::new(Code::NameTaken, format!("another volume has the name {name}"))
+                    .hint("choose another name, or remove that one first")
+            }
+            StoreError::NoVolume { volume } => {
+                Self::new(Code::VolumeNotFound, format!("there is no volume {volume}"))
+            }
+            StoreError::VolumeInUse { volume } => {
+                Self::new(Code::VolumeInUse, format!("volume {volume} is mounted by sandboxes"))
+                    .hint("delete those sandboxes first; stopped ones count too")
+            }
             StoreError::IdempotencyMismatch => {
                 Self::new(Code::IdempotencyMismatch, "this idempotency key was used with another request")
                     .hint("use a new key for a new request")

@@ -11,6 +11,8 @@ use crate::service::Inner;
 const EVERY: Duration = Duration::from_secs(60);
 /// How long a repeated create with the same key is recognised.
 const IDEMPOTENCY_MS: i64 = 24 * 3_600 * 1_000;
+/// How long one can look back on a build.
+const BUILDS_MS: i64 = 30 * 24 * 3_600 * 1_000;
 
 pub(crate) fn start(inner: &Arc<Inner>) {
     let own = Arc::clone(inner);
@@ -27,6 +29,7 @@ pub(crate) fn start(inner: &Arc<Inner>) {
                 events_kept: own.config.events_kept,
                 deleted_before_ms: now_ms.saturating_sub(kept),
                 idempotency_before_ms: now_ms - IDEMPOTENCY_MS,
+                builds_before_ms: now_ms - BUILDS_MS,
             };
             if let Err(error) = own.store.sweep(sweep).await {
                 tracing::warn!(%error, "the sweep failed; it is tried again");

@@ -42,8 +42,10 @@ mod templates;
 mod terminals;
 mod timed;
 mod types;
+mod volumes;
 mod wake;
 
+pub use atoll_provider::{VolumeEntry, VolumeEntryKind, VolumeOwner};
 pub use atoll_store::{KeyRecord, Page, PreviewRecord, ResourceSample, SecretRecord, TenantRecord, Terminal};
 pub use clock::{Clock, SystemClock, TestClock};
 pub use config::Config;
@@ -55,7 +57,11 @@ pub use preview::{
     CreatedPreview, DEFAULT_PORT, NewPreview, PreviewBy, PreviewGuard, PreviewPass, PreviewWay, Shown,
 };
 pub use service::{OpenError, Service};
-pub use templates::{MakeProgress, TemplateRecord, Templates};
+pub use templates::{
+    Bytestream, Collected, ExportFormat, ImportFormat, ImportTemplate, LayerState, MakeProgress, Progress,
+    Progressed, PullImage, PushImage, RegistryAuth, TemplateRecord, Templates, UpdateTemplate,
+};
 pub use terminals::TerminalInput;
 pub use types::*;
+pub use volumes::{NewVolume, UpdateVolume, VolumeRecord};
 pub use wake::SandboxAgent;

@@ -1,43 +1,22 @@
 //! Templates, as far as the use cases need them. The catalog on disk is behind one small trait, so that drivers are
 //! tested without a root filesystem.
 
-use std::collections::{BTreeMap, HashMap};
+mod surface;
+mod types;
+
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_model::policy::authz;
 use atoll_model::{Code, ErrorKind, Principal};
-use serde::Serialize;
 use tokio::time::Instant;
+
+pub use types::*;
 
 use crate::ServiceError;
 use crate::service::{Inner, Service};
-
-/// A template as users see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TemplateRecord {
-    /// Its name.
-    pub name: String,
-    /// Names its exact content.
-    pub version: String,
-    /// Other names it answers to.
-    pub aliases: Vec<String>,
-    /// `host` or `rootfs`.
-    pub kind: String,
-    /// Who commands run as unless they say otherwise.
-    pub user: String,
-    /// Where commands start unless they say otherwise.
-    pub workdir: String,
-    /// Environment that every sandbox of it starts with.
-    pub env: BTreeMap<String, String>,
-    /// Whether programs inside may gain privileges.
-    pub sudo: bool,
-    /// Started at every boot unless the sandbox brings its own.
-    pub command: Option<Vec<String>>,
-    /// Milliseconds since the Unix epoch.
-    pub created_at_ms: i64,
-}
 
 /// Told each step while a template is made; `Break` cancels.
 pub type MakeProgress = Box<dyn FnMut(&str) -> ControlFlow<()> + Send>;
@@ -211,6 +190,7 @@ fn record(manifest: &atoll_image::Manifest) -> TemplateRecord {
         sudo: manifest.sudo,
         command: manifest.start_command.clone(),
         created_at_ms: manifest.created_at.as_millisecond(),
+        ..TemplateRecord::default()
     }
 }
 

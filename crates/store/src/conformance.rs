@@ -420,7 +420,10 @@ async fn a_sweep_forgets_only_what_is_old(store: Subject) {
     }
     advanced(&store, &lease(0, &mine), Phase::Deleted).await;
     advanced(&store, &lease(5, &mine), Phase::Deleted).await;
-    store.sweep(Sweep { events_kept: 2, deleted_before_ms: 3, idempotency_before_ms: 3 }).await.unwrap();
+    store
+        .sweep(Sweep { events_kept: 2, deleted_before_ms: 3, idempotency_before_ms: 3, builds_before_ms: 0 })
+        .await
+        .unwrap();
     assert_eq!(store.lease(&lease(0, &mine).id).await.unwrap(), None);
     assert!(store.lease(&lease(5, &mine).id).await.unwrap().is_some());
     assert_eq!(store.events(EventQuery { limit: 100, ..Default::default() }).await.unwrap().len(), 2);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use atoll_model::policy::quota::Exceeded;
-use atoll_model::{ErrorKind, SandboxId};
+use atoll_model::{ErrorKind, SandboxId, VolumeId};
 
 /// A read or a write did not happen; nothing changed.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,24 @@ pub enum StoreError {
     SnapshotNameTaken {
         /// Which.
         name: String,
+    },
+    /// Another volume of this tenant has that name.
+    #[error("the volume name {name} is taken")]
+    VolumeNameTaken {
+        /// Which.
+        name: String,
+    },
+    /// A volume that shall be mounted is not there, not ready, or somebody else's.
+    #[error("there is no volume {volume} that could be mounted")]
+    NoVolume {
+        /// Which.
+        volume: VolumeId,
+    },
+    /// A volume that shall be removed is mounted.
+    #[error("volume {volume} is mounted")]
+    VolumeInUse {
+        /// Which.
+        volume: VolumeId,
     },
     /// The idempotency key was used with another request.
     #[error("the idempotency key was used with another request")]
@@ -86,12 +104,13 @@ impl StoreError {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Stale { .. } | Self::IdempotencyMismatch => ErrorKind::Conflict,
-            Self::NameTaken { .. } | Self::SnapshotNameTaken { .. } | Self::Exists { .. } => {
-                ErrorKind::Exists
-            }
+            Self::Stale { .. } | Self::IdempotencyMismatch | Self::VolumeInUse { .. } => ErrorKind::Conflict,
+            Self::NameTaken { .. }
+            | Self::SnapshotNameTaken { .. }
+            | Self::VolumeNameTaken { .. }
+            | Self::Exists { .. } => ErrorKind::Exists,
             Self::Quota(_) | Self::TooManySecrets { .. } => ErrorKind::Exhausted,
-            Self::NoTenant => ErrorKind::NotFound,
+            Self::NoTenant | Self::NoVolume { .. } => ErrorKind::NotFound,
             Self::BadCursor => ErrorKind::Invalid,
             Self::Closed | Self::NotCommitted { .. } => ErrorKind::Unavailable,
             Self::BadRow { .. } | Self::Database(_) | Self::Sealed { .. } => ErrorKind::Internal,

@@ -8,12 +8,15 @@
 
 #![warn(missing_docs, reason = "whoever implements the trait reads only this")]
 
+mod builds;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod error;
 mod records;
 mod seal;
 mod sqlite;
+mod templates;
+mod volumes;
 
 use async_trait::async_trait;
 use atoll_model::{
@@ -22,11 +25,14 @@ use atoll_model::{
 };
 use tokio::sync::{oneshot, watch};
 
+pub use builds::{BuildQuery, BuildStore};
 pub use error::{OpenError, StoreError};
 pub use records::{
     KeyRecord, Page, PreviewRecord, ResourceSample, SecretRecord, SecretValues, TenantRecord, Terminal,
 };
 pub use sqlite::SqliteStore;
+pub use templates::{TemplateChange, TemplateRow, TemplateStore, VersionRow};
+pub use volumes::VolumeStore;
 
 /// The SHA-256 of a key's hex digits, or of a request.
 pub type Hash = [u8; 32];
@@ -125,7 +131,7 @@ pub struct LeaseQuery {
     pub labels: Vec<(String, String)>,
     /// With exactly this name.
     pub name: Option<String>,
-    /// Of exactly this template.
+    /// Of this template, with whatever tag unless it names one.
     pub template: Option<String>,
     /// Records of deleted ones too.
     pub include_deleted: bool,
@@ -172,11 +178,13 @@ pub struct Sweep {
     pub deleted_before_ms: i64,
     /// Idempotency keys used before.
     pub idempotency_before_ms: i64,
+    /// Builds that were asked for before and have ended.
+    pub builds_before_ms: i64,
 }
 
 /// Keeps the record. Implementers: pass [`conformance`].
 #[async_trait]
-pub trait Store: Send + Sync + 'static {
+pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'static {
     /// Remembers a new sandbox, after quota, name and idempotency key were checked in the same transaction.
     async fn insert(&self, new: NewLease) -> Result<Inserted, StoreError> {
         self.insert_telling(new, oneshot::channel().0).await
@@ -209,19 +217,19 @@ pub trait Store: Send + Sync + 'static {
     async fn lease(&self, id: &SandboxId) -> Result<Option<Lease>, StoreError>;
 
     /// What a word may mean: the lease with that id, else the ones with that name, else those whose id starts so.
-    /// Two at most are returned; deleted ones only by whole id.
+    /// Two at most are returned; deleted ones and those of builds only by whole id.
     async fn find(&self, tenant: Option<&TenantId>, ident: &str) -> Result<Vec<Lease>, StoreError>;
 
     /// Names that people may have meant, for hints.
     async fn names(&self, tenant: Option<&TenantId>, limit: u32) -> Result<Vec<String>, StoreError>;
 
-    /// A page of leases, newest first, stable while others are inserted.
+    /// A page of leases, newest first, stable while others are inserted; those of builds left out.
     async fn list(&self, query: LeaseQuery) -> Result<Page<Lease>, StoreError>;
 
     /// Everything that is not deleted, with its instance, for adoption.
     async fn live(&self) -> Result<Vec<(Lease, Option<InstanceRow>)>, StoreError>;
 
-    /// How many sandboxes that are not deleted were made from a template.
+    /// How many sandboxes that are not deleted were made from a template; those of builds left out.
     async fn template_users(&self, template: &str) -> Result<u64, StoreError>;
 
     /// The sandboxes that were forked from one, or made from its snapshots, oldest first; deleted ones left out.
@@ -363,7 +371,7 @@ pub trait Store: Send + Sync + 'static {
         limit: u32,
     ) -> Result<Vec<ResourceSample>, StoreError>;
 
-    /// Events after a number, oldest first. What was returned once stays in front of what comes later.
+    /// Events after a number, oldest first; those of a build's sandbox only where that is asked for. What was returned once stays in front of what comes later.
     async fn events(&self, query: EventQuery) -> Result<Vec<SandboxEvent>, StoreError>;
 
     /// The number of the newest event; changes when there is one more.

@@ -8,6 +8,7 @@
 //! One writer makes group commit simple (a commit costs one fsync, however many writes wait) and gives events an order.
 //! A write that fails is undone alone; a commit that fails is answered to every write in it.
 
+mod builds;
 mod events;
 mod keys;
 mod leases;
@@ -16,8 +17,10 @@ mod previews;
 mod samples;
 mod secrets;
 mod snapshots;
+mod templates;
 mod terminals;
 mod threads;
+mod volumes;
 
 use std::path::Path;
 use std::sync::Arc;

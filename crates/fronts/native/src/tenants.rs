@@ -46,7 +46,7 @@ impl TryFrom<Quota> for atoll_model::Quota {
     fn try_from(quota: Quota) -> Result<Self, ApiError> {
         let cpu_milli = quota.cpu.map(milli).transpose()?;
         let Quota { sandboxes, memory_mib, disk_mib, .. } = quota;
-        Ok(Self { sandboxes, cpu_milli, memory_mib, disk_mib })
+        Ok(Self { sandboxes, cpu_milli, memory_mib, disk_mib, ..Self::default() })
     }
 }
 

@@ -34,6 +34,17 @@ pub fn admit_snapshot(quota: &Quota, usage: &Usage, bytes: u64) -> Result<(), Ex
     within("MiB of disk", quota.disk_mib, usage.disk_mib, bytes.div_ceil(1 << 20).max(1))
 }
 
+/// May a tenant that holds `usage` have one more volume, of so many MiB?
+pub fn admit_volume(quota: &Quota, usage: &Usage, size_mib: u64) -> Result<(), Exceeded> {
+    within("volumes", quota.volumes.map(u64::from), usage.volumes.into(), 1)?;
+    admit_volume_size(quota, usage, size_mib)
+}
+
+/// May the volumes of a tenant that holds `usage` have so many MiB more?
+pub fn admit_volume_size(quota: &Quota, usage: &Usage, more_mib: u64) -> Result<(), Exceeded> {
+    within("MiB of volumes", quota.volume_mib, usage.volume_mib, more_mib)
+}
+
 fn within(what: &'static str, max: Option<u64>, used: u64, asked: u64) -> Result<(), Exceeded> {
     match max {
         Some(max) if used.saturating_add(asked) > max => Err(Exceeded { what, used, asked, max }),
@@ -62,6 +73,16 @@ mod tests {
         assert!(admit_snapshot(&quota, &at(99), 0).is_ok());
         assert!(admit_snapshot(&quota, &at(100), 0).is_err());
         assert!(admit_snapshot(&Quota::default(), &at(u64::MAX), u64::MAX).is_ok());
+    }
+
+    #[test]
+    fn volumes_are_counted_by_number_and_by_size() {
+        let quota = Quota { volumes: Some(2), volume_mib: Some(100), ..Default::default() };
+        let at = |volumes, volume_mib| Usage { volumes, volume_mib, ..Default::default() };
+        assert!(admit_volume(&quota, &at(1, 50), 50).is_ok());
+        assert_eq!(admit_volume(&quota, &at(2, 0), 1).expect_err("full").what, "volumes");
+        assert_eq!(admit_volume(&quota, &at(1, 50), 51).expect_err("full").what, "MiB of volumes");
+        assert!(admit_volume_size(&quota, &at(2, 50), 50).is_ok());
     }
 
     #[test]

@@ -169,6 +169,7 @@ impl Job {
             sandbox: lease.id.clone(),
             name: wanted.name.clone(),
             transient: wanted.transient,
+            warm: false,
             state: SnapshotState::Making,
             memory: wanted.memory,
             template: lease.template.clone(),

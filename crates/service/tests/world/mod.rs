@@ -217,7 +217,7 @@ impl Templates for OneTemplate {
             env: BTreeMap::from([("LANG".to_owned(), "C.UTF-8".to_owned())]),
             sudo: false,
             command: None,
-            created_at_ms: 0,
+            ..TemplateRecord::default()
         })
     }
 

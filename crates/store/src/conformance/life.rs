@@ -13,6 +13,7 @@ pub fn snapshot(n: u32, tenant: &TenantId, name: Option<&str>) -> Snapshot {
         sandbox: SandboxId::from_entropy(entropy(n % 2)),
         name: name.map(str::to_owned),
         transient: false,
+        warm: false,
         state: SnapshotState::Ready,
         memory: false,
         template: "base".to_owned(),
@@ -155,7 +156,15 @@ pub(super) async fn children_and_threads_are_found_until_they_are_deleted(store:
     assert_eq!(store.of_thread(Some(&mine), "t'1").await.unwrap(), [child(3)]);
     // A parent's record may be forgotten before its children's.
     advanced(&store, &parent, Phase::Deleted).await;
-    store.sweep(Sweep { events_kept: 9, deleted_before_ms: 9_999, idempotency_before_ms: 0 }).await.unwrap();
+    store
+        .sweep(Sweep {
+            events_kept: 9,
+            deleted_before_ms: 9_999,
+            idempotency_before_ms: 0,
+            builds_before_ms: 0,
+        })
+        .await
+        .unwrap();
     assert_eq!(store.children(&parent.id).await.unwrap(), [child(3).id]);
 }
 

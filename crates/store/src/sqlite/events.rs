@@ -15,7 +15,8 @@ pub(crate) fn append(
     event: &NewEvent,
 ) -> Result<(), StoreError> {
     conn.prepare_cached(
-        "INSERT INTO events (tenant, sandbox, instance, at, what) VALUES (?1, ?2, ?3, ?4, ?5)",
+        "INSERT INTO events (tenant, sandbox, instance, at, what, hidden) VALUES (?1, ?2, ?3, ?4, ?5,
+           EXISTS (SELECT 1 FROM sandbox_leases WHERE id = ?2 AND build IS NOT NULL))",
     )?
     .execute(params![
         tenant.as_str(),
@@ -32,8 +33,8 @@ pub(crate) fn list(conn: &Connection, query: &EventQuery) -> Result<Vec<SandboxE
     let which = match (&query.sandbox, &query.tenant) {
         (Some(_), Some(_)) => "sandbox = ?1 AND tenant = ?2",
         (Some(_), None) => "sandbox = ?1 AND ?2 IS NULL",
-        (None, Some(_)) => "?1 IS NULL AND tenant = ?2",
-        (None, None) => "?1 IS NULL AND ?2 IS NULL",
+        (None, Some(_)) => "?1 IS NULL AND tenant = ?2 AND NOT hidden",
+        (None, None) => "?1 IS NULL AND ?2 IS NULL AND NOT hidden",
     };
     let mut statement = conn.prepare_cached(&format!(
         "SELECT seq, tenant, sandbox, instance, at, what FROM events

@@ -2,11 +2,11 @@
 
 use atoll_model::policy::deadlines::next_deadline;
 use atoll_model::policy::quota;
-use atoll_model::{EventKind, Lease, Limits, Phase, Quota, SandboxId, TenantId, Usage};
+use atoll_model::{BuildId, EventKind, Lease, Limits, Phase, Quota, SandboxId, TenantId, Usage};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params, params_from_iter};
 
-use super::{events, keys};
+use super::{events, keys, volumes};
 use crate::seal::Seal;
 use crate::{
     Admit, Advance, Inserted, InstanceChange, InstanceRow, LeaseQuery, NewEvent, NewLease, Page, StoreError,
@@ -61,8 +61,8 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
     refuse_taken_name(conn, lease)?;
     conn.prepare_cached(
         "INSERT INTO sandbox_leases (id, tenant, name, template, provider, desired, observed, holds_compute,
-           cpu_milli, memory_mib, disk_mib, generation, due_at, phase_ms, lease, parent, thread)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+           cpu_milli, memory_mib, disk_mib, generation, due_at, phase_ms, lease, parent, thread, template_version, build)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
     )?
     .execute(params![
         lease.id.as_str(),
@@ -82,7 +82,10 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
         row.lease,
         lease.parent.as_ref().map(SandboxId::as_str),
         lease.thread,
+        lease.template_version,
+        lease.build.as_ref().map(BuildId::as_str),
     ])?;
+    volumes::mount(conn, lease)?;
     if let Some((key, request)) = &new.idempotency {
         conn.prepare_cached("INSERT INTO idempotency VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
             lease.tenant.as_str(),
@@ -190,6 +193,7 @@ pub(crate) fn advance(
     if lease.phase == Phase::Deleted {
         conn.prepare_cached("DELETE FROM lease_resource_snapshots WHERE sandbox = ?1")?
             .execute([lease.id.as_str()])?;
+        volumes::unmount(conn, lease)?;
     }
     for event in &change.events {
         events::append(conn, &lease.tenant, &lease.id, event)?;
@@ -253,6 +257,7 @@ pub(crate) fn usage(
             cpu_milli: row.get::<_, i64>(1)?.unsigned_abs(),
             memory_mib: row.get::<_, i64>(2)?.unsigned_abs(),
             disk_mib: row.get::<_, i64>(3)?.unsigned_abs(),
+            ..Usage::default()
         })
     };
     let sums =
@@ -266,6 +271,7 @@ pub(crate) fn usage(
     };
     usage.disk_mib =
         usage.disk_mib.saturating_add(super::snapshots::held_bytes(conn, tenant)?.div_ceil(1 << 20));
+    volumes::add_usage(conn, tenant, &mut usage)?;
     Ok(usage)
 }
 
@@ -294,7 +300,8 @@ pub(crate) fn find(
     };
     let named = several(
         "SELECT lease FROM sandbox_leases
-         WHERE (?1 IS NULL OR tenant = ?1) AND name = ?2 AND observed <> 'deleted' ORDER BY n DESC LIMIT 2",
+         WHERE (?1 IS NULL OR tenant = ?1) AND name = ?2 AND observed <> 'deleted'
+           AND build IS NULL ORDER BY n DESC LIMIT 2",
         ident,
     )?;
     if !named.is_empty() || !is_prefix(ident) {
@@ -303,7 +310,7 @@ pub(crate) fn find(
     several(
         "SELECT lease FROM sandbox_leases
          WHERE (?1 IS NULL OR tenant = ?1) AND id >= ?2 AND id < ?2 || '{' AND observed <> 'deleted'
-         ORDER BY id LIMIT 2",
+           AND build IS NULL ORDER BY id LIMIT 2",
         ident,
     )
 }
@@ -316,7 +323,8 @@ pub(super) fn is_prefix(ident: &str) -> bool {
 pub(crate) fn children(conn: &Connection, parent: &SandboxId) -> Result<Vec<SandboxId>, StoreError> {
     // LIMIT: what people look at; a sandbox with more children is a template.
     let mut statement = conn.prepare_cached(
-        "SELECT id FROM sandbox_leases WHERE parent = ?1 AND observed <> 'deleted' ORDER BY n LIMIT 1000",
+        "SELECT id FROM sandbox_leases WHERE parent = ?1 AND observed <> 'deleted' AND build IS NULL
+         ORDER BY n LIMIT 1000",
     )?;
     let rows = statement.query_map([parent.as_str()], |row| row.get::<_, String>(0))?;
     rows.map(|id| keys::parse_id("sandbox_leases", &id?)).collect()
@@ -365,7 +373,7 @@ pub(crate) fn list(conn: &Connection, query: &LeaseQuery) -> Result<Page<Lease>,
 }
 
 fn conditions(query: &LeaseQuery) -> Result<(String, Vec<Value>), StoreError> {
-    let mut wheres = vec!["1".to_owned()];
+    let mut wheres = vec!["l.build IS NULL".to_owned()];
     let mut values = Vec::new();
     let mut add = |sql: &str, bound: Vec<Value>| {
         wheres.push(sql.to_owned());
@@ -390,7 +398,9 @@ fn conditions(query: &LeaseQuery) -> Result<(String, Vec<Value>), StoreError> {
         add("l.name = ?", vec![text(name)]);
     }
     if let Some(template) = &query.template {
-        add("l.template = ?", vec![text(template)]);
+        // `name` means every tag of it; a range instead of LIKE, whose pattern a name could be.
+        let sql = "(l.template = ? OR (l.template >= ? AND l.template < ?))";
+        add(sql, vec![text(template), text(&format!("{template}:")), text(&format!("{template};"))]);
     }
     if let Some(at) = &query.cursor {
         add("l.n < ?", vec![Value::Integer(parse_cursor(at)?)]);
@@ -436,7 +446,10 @@ fn instance(row: &SqlRow<'_>, seal: &Seal) -> Result<Option<InstanceRow>, StoreE
 
 pub(crate) fn template_users(conn: &Connection, template: &str) -> Result<u64, StoreError> {
     let users: i64 = conn
-        .prepare_cached("SELECT count(*) FROM sandbox_leases WHERE template = ?1 AND observed <> 'deleted'")?
+        .prepare_cached(
+            "SELECT count(*) FROM sandbox_leases
+             WHERE template = ?1 AND observed <> 'deleted' AND build IS NULL",
+        )?
         .query_row([template], |row| row.get(0))?;
     Ok(users.unsigned_abs())
 }
@@ -449,5 +462,5 @@ pub(crate) fn sweep(conn: &Connection, sweep: &Sweep) -> Result<(), StoreError> 
            (SELECT n FROM sandbox_leases WHERE observed = 'deleted' AND phase_ms < ?1 LIMIT 1000)",
         [sweep.deleted_before_ms],
     )?;
-    Ok(())
+    super::builds::sweep(conn, sweep.builds_before_ms)
 }

@@ -66,7 +66,8 @@ pub(crate) fn put(conn: &Connection, snapshot: &Snapshot, row: &Row) -> Result<(
         snapshot.sandbox.as_str(),
         snapshot.name,
         state_text(snapshot.state),
-        snapshot.transient,
+        // Neither is anybody's to name.
+        snapshot.transient || snapshot.warm,
         row.token,
         row.snapshot,
     ])?;

@@ -149,6 +149,7 @@ fn template() -> TemplateRecord {
         sudo: false,
         command: None,
         created_at_ms: 1_780_000_000_000,
+        ..TemplateRecord::default()
     }
 }
 

@@ -1,0 +1,178 @@
+//! `volumes` and `lease_mounts`. Who mounts and who removes is decided in one transaction, so neither overtakes the other.
+
+use async_trait::async_trait;
+use atoll_model::policy::quota;
+use atoll_model::{Lease, TenantId, Usage, Volume, VolumeId, VolumeState};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::leases::{from_json, is_prefix, to_json};
+use super::{SqliteStore, keys, leases};
+use crate::{StoreError, VolumeStore};
+
+const TABLE: &str = "volumes";
+
+#[async_trait]
+impl VolumeStore for SqliteStore {
+    async fn insert_volume(&self, volume: Volume) -> Result<(), StoreError> {
+        self.write(move |conn| insert(conn, &volume)).await
+    }
+
+    async fn set_volume(&self, volume: Volume) -> Result<bool, StoreError> {
+        self.write(move |conn| set(conn, &volume)).await
+    }
+
+    async fn volume(&self, id: &VolumeId) -> Result<Option<Volume>, StoreError> {
+        let id = id.clone();
+        self.read(move |conn| by_id(conn, &id)).await
+    }
+
+    async fn find_volume(&self, tenant: Option<&TenantId>, ident: &str) -> Result<Vec<Volume>, StoreError> {
+        let (tenant, ident) = (tenant.cloned(), ident.to_owned());
+        self.read(move |conn| find(conn, tenant.as_ref(), &ident)).await
+    }
+
+    async fn volumes(&self, tenant: Option<&TenantId>) -> Result<Vec<(Volume, u32)>, StoreError> {
+        let tenant = tenant.cloned();
+        self.read(move |conn| list(conn, tenant.as_ref())).await
+    }
+
+    async fn volume_users(&self, id: &VolumeId) -> Result<u32, StoreError> {
+        let id = id.clone();
+        self.read(move |conn| users(conn, &id)).await
+    }
+
+    async fn delete_volume(&self, id: &VolumeId) -> Result<bool, StoreError> {
+        let id = id.clone();
+        self.write(move |conn| Ok(conn.execute("DELETE FROM volumes WHERE id = ?1", [id.as_str()])? > 0))
+            .await
+    }
+}
+
+const fn state_text(state: VolumeState) -> &'static str {
+    match state {
+        VolumeState::Making => "making",
+        VolumeState::Ready => "ready",
+        VolumeState::Deleting => "deleting",
+    }
+}
+
+fn insert(conn: &Connection, volume: &Volume) -> Result<(), StoreError> {
+    let tenant = keys::tenant(conn, volume.tenant.as_str())?.ok_or(StoreError::NoTenant)?;
+    let taken = conn
+        .prepare_cached("SELECT 1 FROM volumes WHERE tenant = ?1 AND name = ?2 AND state <> 'deleting'")?
+        .exists(params![volume.tenant.as_str(), volume.name])?;
+    if taken {
+        return Err(StoreError::VolumeNameTaken { name: volume.name.clone() });
+    }
+    let usage = leases::usage(conn, &volume.tenant, None)?;
+    quota::admit_volume(&tenant.quota, &usage, volume.size_mib.unwrap_or(0).into())?;
+    conn.prepare_cached(
+        "INSERT INTO volumes (id, tenant, name, size_mib, state, volume) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?
+    .execute(params![
+        volume.id.as_str(),
+        volume.tenant.as_str(),
+        volume.name,
+        volume.size_mib.unwrap_or(0),
+        state_text(volume.state),
+        to_json(volume)?,
+    ])?;
+    Ok(())
+}
+
+fn set(conn: &Connection, volume: &Volume) -> Result<bool, StoreError> {
+    let Some(before) = by_id(conn, &volume.id)? else { return Ok(false) };
+    if volume.state == VolumeState::Deleting && users(conn, &volume.id)? > 0 {
+        return Err(StoreError::VolumeInUse { volume: volume.id.clone() });
+    }
+    let more = volume.size_mib.unwrap_or(0).saturating_sub(before.size_mib.unwrap_or(0));
+    if more > 0 {
+        let tenant = keys::tenant(conn, volume.tenant.as_str())?.ok_or(StoreError::NoTenant)?;
+        let usage = leases::usage(conn, &volume.tenant, None)?;
+        quota::admit_volume_size(&tenant.quota, &usage, more.into())?;
+    }
+    conn.prepare_cached("UPDATE volumes SET size_mib = ?2, state = ?3, volume = ?4 WHERE id = ?1")?.execute(
+        params![volume.id.as_str(), volume.size_mib.unwrap_or(0), state_text(volume.state), to_json(volume)?],
+    )?;
+    Ok(true)
+}
+
+fn by_id(conn: &Connection, id: &VolumeId) -> Result<Option<Volume>, StoreError> {
+    conn.prepare_cached("SELECT volume FROM volumes WHERE id = ?1")?
+        .query_row([id.as_str()], |row| row.get::<_, String>(0))
+        .optional()?
+        .map(|text| from_json(TABLE, &text))
+        .transpose()
+}
+
+fn find(conn: &Connection, tenant: Option<&TenantId>, ident: &str) -> Result<Vec<Volume>, StoreError> {
+    if let Ok(id) = ident.parse::<VolumeId>()
+        && let Some(volume) = by_id(conn, &id)?
+    {
+        return Ok(if tenant.is_none_or(|tenant| volume.tenant == *tenant) { vec![volume] } else { vec![] });
+    }
+    let several = |condition: &str| -> Result<Vec<Volume>, StoreError> {
+        let sql = format!(
+            "SELECT volume FROM volumes WHERE (?1 IS NULL OR tenant = ?1) AND state <> 'deleting' AND {condition} LIMIT 2"
+        );
+        let mut statement = conn.prepare_cached(&sql)?;
+        let rows = statement
+            .query_map(params![tenant.map(TenantId::as_str), ident], |row| row.get::<_, String>(0))?;
+        rows.map(|text| from_json(TABLE, &text?)).collect()
+    };
+    let named = several("name = ?2 ORDER BY n")?;
+    if !named.is_empty() || !is_prefix(ident) {
+        return Ok(named);
+    }
+    several("id >= ?2 AND id < ?2 || '{' ORDER BY id")
+}
+
+fn list(conn: &Connection, tenant: Option<&TenantId>) -> Result<Vec<(Volume, u32)>, StoreError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT v.volume, (SELECT count(*) FROM lease_mounts m WHERE m.volume = v.id) FROM volumes v
+         WHERE ?1 IS NULL OR v.tenant = ?1 ORDER BY v.name, v.n",
+    )?;
+    let rows = statement.query_map([tenant.map(TenantId::as_str)], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, u32>(1)?))
+    })?;
+    rows.map(|row| {
+        row.map_err(StoreError::from).and_then(|(text, users)| Ok((from_json(TABLE, &text)?, users)))
+    })
+    .collect()
+}
+
+fn users(conn: &Connection, id: &VolumeId) -> Result<u32, StoreError> {
+    let count = "SELECT count(*) FROM lease_mounts WHERE volume = ?1";
+    Ok(conn.prepare_cached(count)?.query_row([id.as_str()], |row| row.get(0))?)
+}
+
+/// Adds what volumes take to what a tenant holds.
+pub(super) fn add_usage(conn: &Connection, tenant: &TenantId, usage: &mut Usage) -> Result<(), StoreError> {
+    let sums = "SELECT count(*), coalesce(sum(size_mib), 0) FROM volumes WHERE tenant = ?1";
+    (usage.volumes, usage.volume_mib) = conn
+        .prepare_cached(sums)?
+        .query_row([tenant.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())))?;
+    Ok(())
+}
+
+/// Notes what a new sandbox mounts; refused unless every volume is there for it.
+pub(super) fn mount(conn: &Connection, lease: &Lease) -> Result<(), StoreError> {
+    for mount in &lease.mounts {
+        let ready = by_id(conn, &mount.volume)?
+            .is_some_and(|volume| volume.state == VolumeState::Ready && volume.tenant == lease.tenant);
+        if !ready {
+            return Err(StoreError::NoVolume { volume: mount.volume.clone() });
+        }
+        conn.prepare_cached("INSERT OR IGNORE INTO lease_mounts VALUES (?1, ?2)")?
+            .execute(params![lease.id.as_str(), mount.volume.as_str()])?;
+    }
+    Ok(())
+}
+
+/// A deleted sandbox mounts nothing.
+pub(super) fn unmount(conn: &Connection, lease: &Lease) -> Result<(), StoreError> {
+    if !lease.mounts.is_empty() {
+        conn.prepare_cached("DELETE FROM lease_mounts WHERE sandbox = ?1")?.execute([lease.id.as_str()])?;
+    }
+    Ok(())
+}
