@@ -109,7 +109,7 @@ pub struct InstanceMount {
 /// What is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountSource {
-    /// A volume, or a folder of it: relative, clean, made when missing.
+    /// A volume, or a folder of it: relative, clean, made when missing, for everybody inside to write.
     Volume {
         /// Which.
         volume: VolumeId,
@@ -118,12 +118,17 @@ pub enum MountSource {
     },
     /// A folder of the host below one of the roots that the operator allowed.
     Folder {
-        /// Its path there.
+        /// Its path there, canonical: where a part of it is a link by now, it is refused.
         path: PathBuf,
         /// Which folder of it.
         sub_path: Option<String>,
-        /// The user and group inside that the folder's owner is seen as.
+        /// The user and group inside that the folder's owner is seen as. Nobody else's files can be made in it.
         seen_as: (u32, u32),
+    },
+    /// Memory that ends with the instance and is in no snapshot of files.
+    Memory {
+        /// How much it may hold.
+        size_mib: u32,
     },
 }
 
@@ -431,6 +436,20 @@ pub enum ProviderError {
         /// What is used.
         used_mib: u64,
     },
+    /// There is no such volume.
+    #[error("volume {volume} is not there")]
+    NoVolume {
+        /// Which.
+        volume: VolumeId,
+    },
+    /// A volume can't be mounted where and as it was asked for.
+    #[error("nothing can be mounted at {path}: {why}")]
+    NotMountable {
+        /// Where inside.
+        path: String,
+        /// Why.
+        why: String,
+    },
     /// Nothing listens on that port inside.
     #[error("nothing listens on port {port}")]
     PortClosed {
@@ -453,7 +472,8 @@ impl ProviderError {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Gone { .. } | Self::NoTemplate { .. } => ErrorKind::NotFound,
+            Self::Gone { .. } | Self::NoTemplate { .. } | Self::NoVolume { .. } => ErrorKind::NotFound,
+            Self::NotMountable { .. } => ErrorKind::Invalid,
             Self::HostChanged { .. } | Self::Damaged { .. } | Self::BelowUse { .. } => ErrorKind::Conflict,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Exhausted { .. } => ErrorKind::Exhausted,
@@ -538,17 +558,18 @@ pub trait Provider: Send + Sync + 'static {
         Err(unsupported("making a layer of what a sandbox changed"))
     }
 
-    /// Makes an empty volume of at most so many MiB. Idempotent. All or nothing.
-    async fn create_volume(&self, _volume: &VolumeId, _size_mib: u32) -> Result<(), ProviderError> {
+    /// Makes an empty volume of at most so many MiB; `None`: it has no limit of its own. Idempotent. All or nothing.
+    async fn create_volume(&self, _volume: &VolumeId, _size_mib: Option<u32>) -> Result<(), ProviderError> {
         Err(unsupported("keeping volumes"))
     }
 
-    /// Makes a volume with the files of another as they are at this moment; `size_mib` is its own. All or nothing.
+    /// Makes a volume with the files of another as they are at this moment; `size_mib` is its own, and
+    /// [`ProviderError::BelowUse`] where that is below what it begins with. All or nothing.
     async fn copy_volume(
         &self,
         _from: &VolumeId,
         _to: &VolumeId,
-        _size_mib: u32,
+        _size_mib: Option<u32>,
     ) -> Result<(), ProviderError> {
         Err(unsupported("keeping volumes"))
     }
