@@ -1,0 +1,180 @@
+//! Builds: a template made from steps, each of which runs in a sandbox of its tenant.
+//!
+//! ```text
+//! start_build ─► context to disk ─► row (waiting) ─► its turn ─► plan ─► bases ─► steps ─► ready? ─► publish
+//!                                                                         │
+//!                       cached? ◄── key of the step over what is below ───┤
+//!                       else: sandbox ─► RUN, COPY ─► halt ─► capture ─► layer ─► version ─► cache
+//! ```
+//!
+//! The task of a build owns it: whoever asked may go away. It never runs anything outside of a sandbox, never shows a secret
+//! to a layer, a log, a key or the store, and never takes from the cache of another tenant.
+
+mod ask;
+mod context;
+mod log;
+mod output;
+mod queue;
+pub(crate) mod ready;
+mod recover;
+mod run;
+mod sandbox;
+mod secrets;
+mod step;
+
+use std::sync::Arc;
+
+use atoll_model::{Build, BuildId, BuildLine, BuildStatus, Code, Principal};
+use atoll_store::{BuildQuery, Page};
+use futures::stream::BoxStream;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub use ask::{BuildContext, BuildFilter, BuildSecret, BuildSource, StartBuild};
+pub(crate) use queue::Builds;
+pub(crate) use recover::recover;
+
+use crate::ServiceError;
+use crate::keys::visible;
+use crate::random::entropy;
+use crate::sandboxes::{PAGE, PAGE_MAX, printable};
+use crate::service::Service;
+use context::{Staging, folder};
+use log::Log;
+use queue::Live;
+
+impl Service {
+    /// Takes the context in, writes the build down and begins it when its turn comes. What is wrong with the request is said
+    /// here; what is wrong with its steps is in its failure and its log.
+    pub async fn start_build(
+        &self,
+        who: &Principal,
+        ask: StartBuild,
+        context: Option<BuildContext>,
+    ) -> Result<Build, ServiceError> {
+        ask.check()?;
+        if context.is_none() && matches!(ask.source, BuildSource::Dockerfile { .. }) {
+            return Err(ServiceError::new(Code::InvalidRequest, "context: is needed for its Dockerfile")
+                .hint("send a tar of the folder, or the text of the Dockerfile"));
+        }
+        let inner = &self.inner;
+        let admitted = inner.builds.admit(&who.tenant)?;
+        let build = Build {
+            id: BuildId::from_entropy(entropy()?),
+            tenant: who.tenant.clone(),
+            template: ask.template.clone(),
+            tags: ask.tags.clone(),
+            status: BuildStatus::Waiting,
+            step: 0,
+            steps: 0,
+            step_text: String::new(),
+            cached_steps: 0,
+            failure: None,
+            version: None,
+            notes: Vec::new(),
+            created_at: inner.clock.now(),
+            started_at: None,
+            ended_at: None,
+        };
+        let folder = folder(&inner.config.data, &build.id);
+        let staging = Staging::new(&folder);
+        let log = Log::create(&folder, Arc::clone(&inner.clock)).map_err(|cause| {
+            ServiceError::new(Code::NoCapacity, "the log of the build cannot be written").caused_by(cause)
+        })?;
+        let has_context = context.is_some();
+        if let Some(context) = context {
+            context::receive(context, &folder, &inner.images).await?;
+        }
+        inner.store.put_build(build.clone()).await?;
+        staging.keep();
+        let cancel = inner.closing.child_token();
+        let live = Arc::new(Live { build: watch::Sender::new(build.clone()), cancel, log });
+        inner.builds.put(&live);
+        tracing::info!(build = %build.id, template = %build.template, "a build was asked for");
+        let job = run::Job { service: self.clone(), who: who.clone(), ask, live, has_context, folder };
+        inner.spawn(async move {
+            job.run().await;
+            drop(admitted);
+        });
+        Ok(build)
+    }
+
+    /// A build by its id or the unique start of it.
+    pub async fn get_build(&self, who: &Principal, ident: &str) -> Result<Build, ServiceError> {
+        let mut found = self.inner.store.find_build(visible(who), ident).await?;
+        match (found.pop(), found.pop()) {
+            (Some(build), None) => Ok(self.newest(build)),
+            (None, _) => {
+                Err(ServiceError::new(Code::BuildNotFound, format!("there is no build {}", printable(ident)))
+                    .hint("list what there is: GET /v1/builds"))
+            }
+            (Some(one), Some(other)) => {
+                let message = format!("{} means more than one build", printable(ident));
+                Err(ServiceError::new(Code::InvalidRequest, message)
+                    .hint(format!("say which: {}, {}, …", other.id, one.id)))
+            }
+        }
+    }
+
+    /// A page of builds, newest first.
+    pub async fn list_builds(
+        &self,
+        who: &Principal,
+        filter: BuildFilter,
+    ) -> Result<Page<Build>, ServiceError> {
+        let query = BuildQuery {
+            tenant: visible(who).cloned(),
+            status: filter.status,
+            template: filter.template,
+            limit: if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) },
+            cursor: filter.cursor,
+        };
+        let mut page = self.inner.store.builds(query).await?;
+        page.items = page.items.into_iter().map(|build| self.newest(build)).collect();
+        Ok(page)
+    }
+
+    /// Ends a build; one that has ended is left as it is. Answers when nothing of it runs any more.
+    pub async fn cancel_build(&self, who: &Principal, ident: &str) -> Result<Build, ServiceError> {
+        let build = self.get_build(who, ident).await?;
+        if let Some(live) = self.inner.builds.get(&build.id) {
+            live.cancel.cancel();
+            let mut watched = live.build.subscribe();
+            drop(live);
+            let ended = watched.wait_for(|build| build.status.is_end());
+            let limit = self.inner.config.create_wait;
+            let _ = tokio::time::timeout(limit, ended).await.map_err(|_| {
+                ServiceError::new(Code::DeadlineExceeded, format!("build {} has not ended yet", build.id))
+                    .hint("it will not go on; ask for it again")
+            })?;
+        }
+        self.get_build(who, build.id.as_str()).await
+    }
+
+    /// The log of a build from line `from` on (the first has number 1); with `follow` until the build ends.
+    pub async fn build_log(
+        &self,
+        who: &Principal,
+        ident: &str,
+        from: u64,
+        follow: bool,
+    ) -> Result<BoxStream<'static, BuildLine>, ServiceError> {
+        let build = self.get_build(who, ident).await?;
+        let live = self.inner.builds.get(&build.id).filter(|_| follow);
+        let head = live.map(|live| live.log.head());
+        Ok(log::read(&folder(&self.inner.config.data, &build.id), from, head))
+    }
+
+    /// The store has a build as it was when its status last changed.
+    fn newest(&self, build: Build) -> Build {
+        match self.inner.builds.get(&build.id) {
+            Some(live) => live.build.borrow().clone(),
+            None => build,
+        }
+    }
+}
+
+/// Ends when the first of them does.
+fn either(cancel: &CancellationToken) -> impl Future<Output = ()> + '_ {
+    cancel.cancelled()
+}

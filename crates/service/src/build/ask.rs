@@ -1,0 +1,252 @@
+//! What a build is asked for, and what it is refused for before anything is read.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_model::{BadSpec, BuildStatus, LimitsAsk, NetworkPolicy, StartSettings, TemplateRef};
+use tokio::io::AsyncRead;
+
+use crate::RegistryAuth;
+
+/// The files that a build may copy from: a tar, plain or compressed with gzip or zstd.
+pub type BuildContext = Box<dyn AsyncRead + Send + Unpin>;
+
+/// A template to be made from steps.
+#[derive(Debug, Clone)]
+pub struct StartBuild {
+    /// What it shall be called; `latest` where no tag is said.
+    pub template: TemplateRef,
+    /// Further tags that shall point to it.
+    pub tags: Vec<String>,
+    /// Its steps.
+    pub source: BuildSource,
+    /// Values for `ARG`.
+    pub args: BTreeMap<String, String>,
+    /// Files that steps may ask for by `RUN --mount=type=secret`.
+    pub secrets: BTreeMap<String, BuildSecret>,
+    /// The stage that becomes the template; `None`: the last.
+    pub target: Option<String>,
+    /// Do every step again.
+    pub no_cache: bool,
+    /// What sandboxes of it start with, on top of what the steps say.
+    pub settings: StartSettings,
+    /// What its steps may reach; `None`: what a sandbox of this tenant may.
+    pub network: Option<NetworkPolicy>,
+    /// What its steps may use.
+    pub limits: LimitsAsk,
+    /// How long it may take in all; `None`: half an hour.
+    pub timeout_s: Option<u64>,
+    /// How to be known to the registry of its bases.
+    pub auth: Option<RegistryAuth>,
+    /// Which form of a base with several; `None`: this machine's.
+    pub platform: Option<String>,
+}
+
+/// Where the steps of a build come from.
+#[derive(Debug, Clone)]
+pub enum BuildSource {
+    /// A Dockerfile in the context; `None`: `Dockerfile`.
+    Dockerfile {
+        /// Where in the context.
+        path: Option<String>,
+    },
+    /// A Dockerfile as it is.
+    Text(String),
+    /// Steps as the SDKs declare them.
+    Declared(atoll_image::build::DeclaredBuild),
+}
+
+/// What a secret holds. It shows itself to nobody.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BuildSecret(bytes::Bytes);
+
+impl BuildSecret {
+    /// Takes it as it is.
+    pub fn new(content: impl Into<bytes::Bytes>) -> Self {
+        Self(content.into())
+    }
+
+    pub(super) fn content(&self) -> bytes::Bytes {
+        self.0.clone()
+    }
+}
+
+impl std::fmt::Debug for BuildSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BuildSecret(…)")
+    }
+}
+
+/// Which builds to list.
+#[derive(Debug, Clone, Default)]
+pub struct BuildFilter {
+    /// Only in this state.
+    pub status: Option<BuildStatus>,
+    /// Only of the template with this name.
+    pub template: Option<String>,
+    /// At most this many; 0 takes the default.
+    pub limit: u32,
+    /// Where the page before ended.
+    pub cursor: Option<String>,
+}
+
+/// A command that never ends must end some time.
+const TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// LIMIT: whoever compiles a browser needs hours, nobody needs a day.
+const TIMEOUT_S_MAX: u64 = 12 * 3_600;
+// LIMIT: large enough for any sane build; together they keep what is held per build below 5 MiB.
+const TAGS_MAX: usize = 32;
+const ARGS_MAX: usize = 256;
+const ARGS_BYTES_MAX: usize = 256 << 10;
+const SECRETS_MAX: usize = 64;
+const SECRET_BYTES_MAX: usize = 512 << 10;
+const SECRETS_BYTES_MAX: usize = 2 << 20;
+const TEXT_BYTES_MAX: usize = 1 << 20;
+
+impl StartBuild {
+    /// A build of a Dockerfile in its context, with defaults for the rest.
+    #[must_use]
+    pub fn of(template: TemplateRef, source: BuildSource) -> Self {
+        Self {
+            template,
+            tags: Vec::new(),
+            source,
+            args: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            target: None,
+            no_cache: false,
+            settings: StartSettings::default(),
+            network: None,
+            limits: LimitsAsk::default(),
+            timeout_s: None,
+            auth: None,
+            platform: None,
+        }
+    }
+
+    /// How long it may take in all.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout_s.map_or(TIMEOUT, Duration::from_secs)
+    }
+
+    /// Refuses whatever cannot be built, naming the field.
+    pub(super) fn check(&self) -> Result<(), BadSpec> {
+        if self.template.digest.is_some() {
+            return Err(bad("template", "is given a name and a tag; its digest comes of what is built"));
+        }
+        if self.template.registry().is_some() {
+            return Err(bad("template", "is made here; push it to a registry afterwards"));
+        }
+        if self.tags.len() > TAGS_MAX {
+            return Err(bad("tags", format!("holds more than {TAGS_MAX} entries")));
+        }
+        for tag in &self.tags {
+            let named = format!("{}:{tag}", self.template.name);
+            named.parse::<TemplateRef>().map_err(|why| bad("tags", why.to_string()))?;
+        }
+        let text = match &self.source {
+            BuildSource::Dockerfile { path } => path.as_ref().map_or(0, String::len),
+            BuildSource::Text(text) => text.len(),
+            // Bounded where it is planned.
+            BuildSource::Declared(_) => 0,
+        };
+        if text > TEXT_BYTES_MAX {
+            return Err(bad("dockerfile", format!("is longer than {TEXT_BYTES_MAX} bytes")));
+        }
+        if !(1..=TIMEOUT_S_MAX).contains(&self.timeout().as_secs()) {
+            return Err(bad("timeout_s", format!("must be between 1 and {TIMEOUT_S_MAX}")));
+        }
+        self.check_args()?;
+        self.check_secrets()?;
+        self.limits.resolve(atoll_model::Limits::default())?;
+        self.settings.limits.resolve(atoll_model::Limits::default())?;
+        Ok(())
+    }
+
+    fn check_args(&self) -> Result<(), BadSpec> {
+        let bytes: usize = self.args.iter().map(|(k, v)| k.len() + v.len() + 2).sum();
+        if self.args.len() > ARGS_MAX || bytes > ARGS_BYTES_MAX {
+            return Err(bad("args", format!("holds more than {ARGS_MAX} values or {ARGS_BYTES_MAX} bytes")));
+        }
+        let odd = |(key, value): (&String, &String)| {
+            key.is_empty() || key.contains(['=', '\0']) || value.contains('\0')
+        };
+        if self.args.iter().any(odd) {
+            return Err(bad("args", "names are not empty and hold no '='; nothing holds a NUL byte"));
+        }
+        Ok(())
+    }
+
+    fn check_secrets(&self) -> Result<(), BadSpec> {
+        let bytes: usize = self.secrets.values().map(|secret| secret.0.len()).sum();
+        if self.secrets.len() > SECRETS_MAX || bytes > SECRETS_BYTES_MAX {
+            return Err(bad(
+                "secrets",
+                format!("holds more than {SECRETS_MAX} entries or {SECRETS_BYTES_MAX} bytes"),
+            ));
+        }
+        for (id, secret) in &self.secrets {
+            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+            if id.is_empty() || id.len() > 128 || !id.chars().all(plain) || matches!(id.as_str(), "." | "..")
+            {
+                return Err(bad("secrets", "ids have 1 to 128 of letters, digits, '.', '_' and '-'"));
+            }
+            if secret.0.len() > SECRET_BYTES_MAX {
+                return Err(bad("secrets", format!("{id} is longer than {SECRET_BYTES_MAX} bytes")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bad(field: &'static str, why: impl Into<String>) -> BadSpec {
+    BadSpec::Text { field, why: why.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(template: &str) -> StartBuild {
+        StartBuild::of(template.parse().expect("a name"), BuildSource::Dockerfile { path: None })
+    }
+
+    #[test]
+    fn a_plain_build_is_fine_and_bounded_in_time() {
+        assert_eq!(ask("app:v1").check(), Ok(()));
+        assert_eq!(ask("app").timeout(), TIMEOUT);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_field() {
+        let digest = format!("app@sha256:{}", "ab".repeat(32));
+        let cases = [
+            (ask(&digest), "template"),
+            (ask("127.0.0.1:5000/app"), "template"),
+            (StartBuild { tags: vec!["no good".into()], ..ask("app") }, "tags"),
+            (StartBuild { timeout_s: Some(0), ..ask("app") }, "timeout_s"),
+            (StartBuild { timeout_s: Some(u64::MAX), ..ask("app") }, "timeout_s"),
+            (StartBuild { args: [("A=".to_owned(), String::new())].into(), ..ask("app") }, "args"),
+            (StartBuild { secrets: [("../x".to_owned(), BuildSecret::new("y"))].into(), ..ask("app") }, "secrets"),
+            (StartBuild { secrets: [("..".to_owned(), BuildSecret::new("y"))].into(), ..ask("app") }, "secrets"),
+            (
+                StartBuild {
+                    secrets: [("x".to_owned(), BuildSecret::new(vec![0; SECRET_BYTES_MAX + 1]))].into(),
+                    ..ask("app")
+                },
+                "secrets",
+            ),
+        ];
+        for (ask, field) in cases {
+            let refusal = ask.check().expect_err(field);
+            assert!(refusal.to_string().starts_with(field), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_secret_shows_itself_to_nobody() {
+        let secrets = [("key".to_owned(), BuildSecret::new("hunter2"))].into();
+        let shown = format!("{:?}", StartBuild { secrets, ..ask("app") });
+        assert!(shown.contains("key") && !shown.contains("hunter2"), "{shown}");
+    }
+}

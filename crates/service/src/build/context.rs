@@ -1,0 +1,167 @@
+//! The folder of a build, and the files it may copy from: a tar that is brought in whole before anything is done with it.
+//! What comes is bounded before and after it is decompressed; the tar itself is read by `image::build`, which believes nothing.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use atoll_image::Images;
+use atoll_model::{BuildId, Code};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::ask::BuildContext;
+use crate::ServiceError;
+
+/// LIMIT: of what comes over the wire, and of the same decompressed. Who needs more of the host's files has a volume.
+const SENT_BYTES: u64 = 4 << 30;
+const TAR_BYTES: u64 = 16 << 30;
+/// How often the disk is asked whether there is room for more.
+const LOOK_EVERY: u64 = 64 << 20;
+const PIECE: usize = 256 << 10;
+
+const SENT: &str = "context.sent";
+const TAR: &str = "context.tar";
+
+/// The folder of all builds.
+pub(super) fn root(data: &Path) -> PathBuf {
+    data.join("builds")
+}
+
+/// The folder of one build.
+pub(super) fn folder(data: &Path, id: &BuildId) -> PathBuf {
+    root(data).join(id.as_str())
+}
+
+/// Removes what was staged and keeps the log.
+pub(super) fn remove_staged(folder: &Path) {
+    for name in [SENT, TAR] {
+        match std::fs::remove_file(folder.join(name)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(folder = %folder.display(), name, %error, "a build's context is left"),
+        }
+    }
+}
+
+/// Removes the folder again unless the build comes to be.
+pub(super) struct Staging {
+    folder: Option<PathBuf>,
+}
+
+impl Staging {
+    pub(super) fn new(folder: &Path) -> Self {
+        Self { folder: Some(folder.to_owned()) }
+    }
+
+    pub(super) fn keep(mut self) {
+        self.folder = None;
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if let Some(folder) = self.folder.take()
+            && let Err(error) = std::fs::remove_dir_all(&folder)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(folder = %folder.display(), %error, "the folder of a refused build is left");
+        }
+    }
+}
+
+/// Brings the context to disk as it comes.
+pub(super) async fn receive(
+    mut from: BuildContext,
+    folder: &Path,
+    images: &Images,
+) -> Result<(), ServiceError> {
+    let file = create(&folder.join(SENT))?;
+    let mut file = tokio::fs::File::from_std(file);
+    let mut piece = vec![0; PIECE];
+    let mut bytes = 0u64;
+    let mut looked = 0u64;
+    loop {
+        let read = from.read(&mut piece).await.map_err(|cause| {
+            ServiceError::new(Code::InvalidRequest, "the context ended before it was whole").caused_by(cause)
+        })?;
+        if read == 0 {
+            break;
+        }
+        bytes += read as u64;
+        if bytes > SENT_BYTES {
+            return Err(too_large(SENT_BYTES));
+        }
+        if bytes - looked >= LOOK_EVERY {
+            images.room_for(LOOK_EVERY).map_err(no_room)?;
+            looked = bytes;
+        }
+        file.write_all(&piece[..read]).await.map_err(not_written)?;
+    }
+    file.flush().await.map_err(not_written)
+}
+
+/// The received context as a plain tar; blocks.
+pub(super) fn unfold(folder: &Path, images: &Images) -> Result<PathBuf, ServiceError> {
+    let (sent, tar) = (folder.join(SENT), folder.join(TAR));
+    let file = File::open(&sent).map_err(not_written)?;
+    if !is_compressed(&file).map_err(not_written)? {
+        std::fs::rename(&sent, &tar).map_err(not_written)?;
+        return Ok(tar);
+    }
+    let broken = |cause: std::io::Error| {
+        ServiceError::new(Code::InvalidRequest, "the context cannot be decompressed").caused_by(cause)
+    };
+    let mut from = atoll_image::oci::unzip::Unzip::new(file).map_err(broken)?;
+    let mut to = create(&tar)?;
+    let mut piece = vec![0; PIECE];
+    let mut bytes = 0u64;
+    let mut looked = 0u64;
+    loop {
+        let read = from.read(&mut piece).map_err(broken)?;
+        if read == 0 {
+            break;
+        }
+        bytes += read as u64;
+        if bytes > TAR_BYTES {
+            return Err(too_large(TAR_BYTES));
+        }
+        if bytes - looked >= LOOK_EVERY {
+            images.room_for(LOOK_EVERY).map_err(no_room)?;
+            looked = bytes;
+        }
+        to.write_all(&piece[..read]).map_err(not_written)?;
+    }
+    std::fs::remove_file(&sent).map_err(not_written)?;
+    Ok(tar)
+}
+
+/// Whether it begins as gzip or zstd does.
+fn is_compressed(file: &File) -> std::io::Result<bool> {
+    use std::os::unix::fs::FileExt;
+    let mut magic = [0; 4];
+    let read = file.read_at(&mut magic, 0)?;
+    Ok(magic[..read].starts_with(&[0x1f, 0x8b]) || magic[..read] == [0x28, 0xb5, 0x2f, 0xfd])
+}
+
+fn create(path: &Path) -> Result<File, ServiceError> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(not_written)
+}
+
+fn too_large(limit: u64) -> ServiceError {
+    ServiceError::new(Code::PayloadTooLarge, format!("the context is larger than {} GiB", limit >> 30))
+        .hint("leave out what is not copied: .dockerignore")
+}
+
+fn no_room(cause: atoll_image::LayerError) -> ServiceError {
+    ServiceError::new(Code::NoCapacity, "there is no room on the server's disk for this context")
+        .retry_after(60)
+        .caused_by(cause)
+}
+
+fn not_written(cause: std::io::Error) -> ServiceError {
+    if cause.kind() == std::io::ErrorKind::StorageFull {
+        return ServiceError::new(Code::NoCapacity, "the server's disk is full").retry_after(60).caused_by(cause);
+    }
+    ServiceError::new(Code::Internal, "the context could not be kept").caused_by(cause)
+}

@@ -1,0 +1,157 @@
+//! The end of a build: the version with its settings, what it starts tried out once, and its names.
+
+use std::time::Duration;
+
+use atoll_image::images::{NewVersion, start_settings};
+use atoll_model::{
+    BuildFailure, BuildLevel, CreateSandbox, MadeFrom, ReadyCheck, Snapshot, StartSettings, TemplateRef,
+};
+use oci_spec::image::ImageConfiguration;
+use tokio::time::Instant;
+
+use super::files::{Files, blocking};
+use super::output::clean;
+use super::ready::{Looked, until_ready};
+use super::run::{Ended, Job};
+use super::sandbox::{Sandboxes, StepSandbox, exactly};
+use crate::ServiceError;
+use crate::templates::Publish;
+
+/// LIMIT: of what a template starts; the build's own deadline may be nearer.
+const READY: Duration = Duration::from_secs(20 * 60);
+/// LIMIT: what a failure shows of what the command wrote.
+const LOG_TAIL: u64 = 4 << 10;
+
+/// What the steps made.
+pub(super) struct Made {
+    pub(super) files: Files,
+    pub(super) config: ImageConfiguration,
+}
+
+/// Makes a template of it; answers the version.
+pub(super) async fn finish(
+    job: &Job,
+    sandboxes: &Sandboxes,
+    made: Made,
+    deadline: Instant,
+) -> Result<String, Ended> {
+    let images = &job.service.inner.images;
+    let settings = over(start_settings(&made.config), &job.ask.settings);
+    let (command, ready) = (settings.command.is_some(), settings.ready.clone());
+    let new =
+        NewVersion { base: made.files.base, layers: made.files.layers, config: made.config, settings };
+    let version = blocking(images, move |images| images.put_version(new)).await?;
+    let own = version.clone();
+    let _held = blocking(images, move |images| images.hold(&own)).await?;
+    let warm = match ready {
+        Some(check) if command && !is_warm(job, &version).await => {
+            try_out(job, sandboxes, &version, &check, deadline).await?
+        }
+        Some(_) | None => None,
+    };
+    let kept = warm.clone();
+    let published = job.service.publish(Publish {
+        tenant: &job.who.tenant,
+        template: &job.ask.template,
+        tags: &job.ask.tags,
+        version: &version,
+        made_from: MadeFrom::Build,
+        manifest: None,
+        warm,
+        notes: job.live.build.borrow().notes.clone(),
+    });
+    if let Err(error) = published.await {
+        if let Some(snapshot) = kept
+            && let Err(error) = crate::snapshots::remove(&job.service.inner, snapshot).await
+        {
+            tracing::warn!(%error, "the warm start of a template that did not come to be is left");
+        }
+        return Err(error.into());
+    }
+    Ok(version)
+}
+
+/// Whether the template was built before with the same result, and starts with processes already.
+async fn is_warm(job: &Job, version: &str) -> bool {
+    let reference = TemplateRef {
+        name: job.ask.template.name.clone(),
+        tag: None,
+        digest: Some(version.to_owned()),
+    };
+    let known = job.service.get_template(&job.who, &reference.to_string()).await;
+    known.is_ok_and(|known| known.warm && known.version == version)
+}
+
+/// Starts one sandbox as any will be, waits until it is ready, and keeps it as it is then where that can be done.
+async fn try_out(
+    job: &Job,
+    sandboxes: &Sandboxes,
+    version: &str,
+    check: &ReadyCheck,
+    deadline: Instant,
+) -> Result<Option<Snapshot>, Ended> {
+    let log = &job.live.log;
+    log.info(0, "starting it once, until it is ready");
+    let template = Some(exactly(&job.ask.template.name, version));
+    let sandbox = sandboxes.make(CreateSandbox { template, ..CreateSandbox::default() }).await?;
+    let begun = Instant::now();
+    let inner = &job.service.inner;
+    let looked =
+        Looked { provider: &inner.provider, target: sandbox.target(), agent: &sandbox.agent };
+    if let Err(error) = until_ready(&looked, check, deadline.min(begun + READY)).await {
+        return Err(not_ready(job, &sandbox, error).await);
+    }
+    log.info(0, format!("ready after {} ms", begun.elapsed().as_millis()));
+    if let Some(why) = job.service.no_memory(&sandbox.lease()) {
+        log.say(BuildLevel::Warn, 0, format!("sandboxes of it start its command by themselves: {why}"));
+        return Ok(None);
+    }
+    match job.service.take(sandbox.handle(), None, true, true).await {
+        Ok(snapshot) => {
+            log.info(0, "sandboxes of it start with the processes that run now");
+            Ok(Some(snapshot))
+        }
+        // Slower, not worse: each sandbox starts the command and waits until it is ready.
+        Err(error) => {
+            log.say(BuildLevel::Warn, 0, format!("sandboxes of it start its command by themselves: {error}"));
+            Ok(None)
+        }
+    }
+}
+
+async fn not_ready(job: &Job, sandbox: &StepSandbox, error: ServiceError) -> Ended {
+    let mut tail = Vec::new();
+    if let Ok(mut logs) = sandbox.agent.logs(false, Some(LOG_TAIL)).await {
+        while let Some(Ok(line)) = logs.next().await {
+            tail.extend(line.data.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(clean));
+        }
+    }
+    for line in &tail {
+        job.live.log.say(BuildLevel::Stderr, 0, line.clone());
+    }
+    Ended::Failed(Box::new(BuildFailure {
+        code: error.code,
+        message: error.message,
+        hint: error.hint,
+        step: None,
+        exit_code: None,
+        tail,
+    }))
+}
+
+/// What was asked for on top of what the steps say.
+fn over(steps: StartSettings, ask: &StartSettings) -> StartSettings {
+    let ask = ask.clone();
+    let mut env = steps.env;
+    env.extend(ask.env);
+    StartSettings {
+        user: ask.user.or(steps.user),
+        workdir: ask.workdir.or(steps.workdir),
+        env,
+        command: ask.command.or(steps.command),
+        ready: ask.ready.or(steps.ready),
+        port: ask.port.or(steps.port),
+        limits: ask.limits,
+        pool: ask.pool.or(steps.pool),
+    }
+}

@@ -1,0 +1,206 @@
+//! Whose turn it is. A server does a few builds at once, a tenant fewer, and among those that wait the tenant with the fewest
+//! under way is next, so that nobody's pile keeps others waiting.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_model::{Build, BuildId, Code, TenantId};
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::log::Log;
+use crate::ServiceError;
+
+/// LIMIT: a step is a sandbox with its own limits; more at once are slower for each, and no faster in all.
+const AT_ONCE: usize = 4;
+const AT_ONCE_PER_TENANT: usize = 2;
+/// LIMIT: each holds a staged context; who has more in mind is told to come again.
+const OPEN_PER_TENANT: usize = 16;
+
+/// The builds that have not ended.
+#[derive(Default)]
+pub(crate) struct Builds {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    open: HashMap<BuildId, Arc<Live>>,
+    /// Builds whose context is still on its way, and open ones.
+    places: HashMap<TenantId, usize>,
+    running: HashMap<TenantId, usize>,
+    waiting: VecDeque<(TenantId, oneshot::Sender<Turn>)>,
+}
+
+/// A build that has not ended.
+pub(super) struct Live {
+    /// What it is now; the store has it as it was when its status last changed.
+    pub(super) build: watch::Sender<Build>,
+    /// Whether somebody wants it ended.
+    pub(super) cancel: CancellationToken,
+    /// What it says.
+    pub(super) log: Arc<Log>,
+}
+
+impl Builds {
+    /// Counts one more of a tenant's builds for as long as the answer is held.
+    pub(super) fn admit(self: &Arc<Self>, tenant: &TenantId) -> Result<Admitted, ServiceError> {
+        let mut state = self.lock();
+        let held = state.places.entry(tenant.clone()).or_default();
+        if *held >= OPEN_PER_TENANT {
+            let message = format!("{held} builds of this tenant are under way or wait");
+            return Err(ServiceError::new(Code::QuotaExceeded, message)
+                .hint("wait until one of them has ended, or cancel one")
+                .retry_after(10));
+        }
+        *held += 1;
+        Ok(Admitted { builds: Arc::clone(self), tenant: tenant.clone() })
+    }
+
+    /// Waits for its turn, which lasts for as long as the answer is held. May be given up at any time.
+    pub(super) async fn turn(self: &Arc<Self>, tenant: &TenantId) -> Turn {
+        loop {
+            let (sender, receiver) = oneshot::channel();
+            self.lock().waiting.push_back((tenant.clone(), sender));
+            self.next();
+            if let Ok(turn) = receiver.await {
+                return turn;
+            }
+        }
+    }
+
+    pub(super) fn put(&self, live: &Arc<Live>) {
+        let id = live.build.borrow().id.clone();
+        self.lock().open.insert(id, Arc::clone(live));
+    }
+
+    pub(super) fn get(&self, id: &BuildId) -> Option<Arc<Live>> {
+        self.lock().open.get(id).cloned()
+    }
+
+    pub(super) fn remove(&self, id: &BuildId) {
+        self.lock().open.remove(id);
+    }
+
+    /// Gives turns to whoever is next, as long as there are some.
+    fn next(self: &Arc<Self>) {
+        loop {
+            let (tenant, sender) = {
+                let mut state = self.lock();
+                state.waiting.retain(|(_, sender)| !sender.is_closed());
+                let Some((tenant, sender)) = state.take_next() else { return };
+                *state.running.entry(tenant.clone()).or_default() += 1;
+                (tenant, sender)
+            };
+            // Outside of the lock: a turn that nobody takes any more comes back when it is dropped.
+            let _ = sender.send(Turn { builds: Arc::clone(self), tenant });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn take_next(&mut self) -> Option<(TenantId, oneshot::Sender<Turn>)> {
+        if self.running.values().sum::<usize>() >= AT_ONCE {
+            return None;
+        }
+        let running = |tenant: &TenantId| self.running.get(tenant).copied().unwrap_or_default();
+        let waiting = self.waiting.iter().enumerate().map(|(at, (tenant, _))| (running(tenant), at));
+        let (_, at) = waiting.filter(|(running, _)| *running < AT_ONCE_PER_TENANT).min()?;
+        self.waiting.remove(at)
+    }
+}
+
+/// One of a tenant's builds that may be under way or wait.
+pub(super) struct Admitted {
+    builds: Arc<Builds>,
+    tenant: TenantId,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        less(&mut self.builds.lock().places, &self.tenant);
+    }
+}
+
+/// The right to be under way.
+pub(super) struct Turn {
+    builds: Arc<Builds>,
+    tenant: TenantId,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        less(&mut self.builds.lock().running, &self.tenant);
+        self.builds.next();
+    }
+}
+
+fn less(counts: &mut HashMap<TenantId, usize>, tenant: &TenantId) {
+    if let Some(count) = counts.get_mut(tenant) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(tenant);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    fn tenant(seed: u8) -> TenantId {
+        TenantId::from_entropy([seed; 20])
+    }
+
+    #[tokio::test]
+    async fn a_pile_of_one_tenant_does_not_keep_another_waiting() {
+        let builds = Arc::new(Builds::default());
+        let (many, one) = (tenant(1), tenant(2));
+        let first = builds.turn(&many).await;
+        let second = builds.turn(&many).await;
+        let mut third = Box::pin(builds.turn(&many));
+        assert!((&mut third).now_or_never().is_none(), "a tenant has two at most");
+        let other = builds.turn(&one).await;
+        drop(other);
+        assert!((&mut third).now_or_never().is_none());
+        drop(first);
+        let third = third.await;
+        drop((second, third));
+        assert!(builds.lock().running.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_server_does_a_few_at_once_and_who_gives_up_takes_no_turn() {
+        let builds = Arc::new(Builds::default());
+        let mut turns = Vec::new();
+        for seed in 0..AT_ONCE as u8 {
+            turns.push(builds.turn(&tenant(seed)).await);
+        }
+        let mut gone = Box::pin(builds.turn(&tenant(100)));
+        assert!((&mut gone).now_or_never().is_none());
+        let mut waits = Box::pin(builds.turn(&tenant(101)));
+        assert!((&mut waits).now_or_never().is_none());
+        drop(gone);
+        turns.pop();
+        let turn = waits.now_or_never().expect("its turn");
+        drop((turns, turn));
+        assert!(builds.lock().running.is_empty());
+        assert!(builds.lock().waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn open_builds_of_a_tenant_are_counted() {
+        let builds = Arc::new(Builds::default());
+        let mut held: Vec<Admitted> =
+            (0..OPEN_PER_TENANT).map(|_| builds.admit(&tenant(1)).expect("room")).collect();
+        assert_eq!(builds.admit(&tenant(1)).err().map(|error| error.code), Some(Code::QuotaExceeded));
+        assert!(builds.admit(&tenant(2)).is_ok());
+        held.pop();
+        assert!(builds.admit(&tenant(1)).is_ok());
+    }
+}

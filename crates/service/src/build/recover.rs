@@ -1,0 +1,61 @@
+//! After a restart: builds that were under way have failed, what was staged for them goes, and so do folders of builds that
+//! nobody knows. Their sandboxes are deleted by adoption. What was built is in the cache.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use atoll_model::{Build, BuildFailure, BuildId, BuildStatus, Code};
+use atoll_store::StoreError;
+
+use super::context::{folder, remove_staged, root};
+use crate::service::Inner;
+
+pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), StoreError> {
+    for build in inner.store.open_builds().await? {
+        tracing::info!(build = %build.id, template = %build.template, "a build was under way when the server ended");
+        remove_staged(&folder(&inner.config.data, &build.id));
+        inner.store.put_build(failed(inner, build)).await?;
+    }
+    let data = inner.config.data.clone();
+    let found = tokio::task::spawn_blocking(move || folders(&root(&data))).await.unwrap_or_default();
+    let mut gone = Vec::new();
+    for id in found {
+        if inner.store.build(&id).await?.is_none() {
+            gone.push(folder(&inner.config.data, &id));
+        }
+    }
+    let removal = tokio::task::spawn_blocking(move || {
+        for path in gone {
+            if let Err(error) = std::fs::remove_dir_all(&path) {
+                tracing::warn!(folder = %path.display(), %error, "the folder of a forgotten build is left");
+            }
+        }
+    });
+    // It cannot be cancelled, and a panic in it is logged by the hook.
+    let _ = removal.await;
+    Ok(())
+}
+
+fn failed(inner: &Inner, build: Build) -> Build {
+    let failure = BuildFailure {
+        code: Code::Internal,
+        message: "the server ended while this was built".to_owned(),
+        hint: Some("build it again; what was built is cached".to_owned()),
+        step: Some(build.step).filter(|step| *step > 0),
+        exit_code: None,
+        tail: Vec::new(),
+    };
+    Build {
+        status: BuildStatus::Failed,
+        failure: Some(failure),
+        ended_at: Some(inner.clock.now()),
+        ..build
+    }
+}
+
+fn folders(root: &Path) -> HashSet<BuildId> {
+    let Ok(entries) = std::fs::read_dir(root) else { return HashSet::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| name.parse().ok()).collect()
+}

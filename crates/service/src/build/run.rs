@@ -1,0 +1,152 @@
+//! One build from its turn to its end. Whatever happens in between, at the end nothing of it runs, what was staged is gone,
+//! its record says how it ended, and only then whoever follows is let go.
+
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use atoll_model::{Build, BuildFailure, BuildLevel, BuildStatus, Code, Principal};
+use futures::FutureExt;
+use tokio::time::Instant;
+
+use super::ask::StartBuild;
+use super::queue::Live;
+use super::sandbox::Sandboxes;
+use super::stages::Stages;
+use super::{context, finish};
+use crate::ServiceError;
+use crate::service::Service;
+
+/// A build to be done.
+pub(super) struct Job {
+    pub(super) service: Service,
+    pub(super) who: Principal,
+    pub(super) ask: StartBuild,
+    pub(super) live: Arc<Live>,
+    /// Whether files came with it.
+    pub(super) has_context: bool,
+    pub(super) folder: PathBuf,
+}
+
+/// Why a build did not become a template.
+pub(super) enum Ended {
+    /// Nobody wants it any more.
+    Cancelled,
+    /// It could not be made.
+    Failed(Box<BuildFailure>),
+}
+
+impl From<ServiceError> for Ended {
+    fn from(error: ServiceError) -> Self {
+        if error.kind() == atoll_model::ErrorKind::Internal {
+            tracing::error!(%error, cause = ?error.cause, "a build failed on our side");
+        }
+        Self::Failed(Box::new(BuildFailure {
+            code: error.code,
+            message: error.message,
+            hint: error.hint,
+            step: None,
+            exit_code: None,
+            tail: Vec::new(),
+        }))
+    }
+}
+
+impl Job {
+    pub(super) async fn run(self) {
+        let id = self.live.build.borrow().id.clone();
+        let sandboxes = Sandboxes::new(self.service.clone(), self.who.clone(), id.clone());
+        let work = AssertUnwindSafe(self.work(&sandboxes)).catch_unwind();
+        let outcome = work.await.unwrap_or_else(|_| {
+            Err(ServiceError::new(Code::Internal, "the build ended by a fault of the server").into())
+        });
+        sandboxes.clear().await;
+        let folder = self.folder.clone();
+        // It cannot be cancelled; what it cannot remove the next start does.
+        let _ = tokio::task::spawn_blocking(move || context::remove_staged(&folder)).await;
+        self.end(outcome).await;
+        self.service.inner.builds.remove(&id);
+    }
+
+    /// Waits for its turn and builds, until it is done, cancelled or late.
+    async fn work(&self, sandboxes: &Sandboxes) -> Result<String, Ended> {
+        let (inner, cancel) = (&self.service.inner, &self.live.cancel);
+        let turn = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Err(Ended::Cancelled),
+            turn = inner.builds.turn(&self.who.tenant) => turn,
+        };
+        let deadline = Instant::now() + self.ask.timeout();
+        let started = inner.clock.now();
+        self.live.build.send_modify(|build| {
+            build.status = BuildStatus::Building;
+            build.started_at = Some(started);
+        });
+        let row = self.live.build.borrow().clone();
+        // Nothing of a collection may take what this looks at before it has a name.
+        let _working = inner.images.begin();
+        // What blocks is told when nobody waits for it any more.
+        let stop = cancel.child_token();
+        let _stops = stop.clone().drop_guard();
+        let built = async {
+            inner.store.put_build(row).await.map_err(ServiceError::from)?;
+            let stages = Stages::open(self, sandboxes, stop, deadline).await?;
+            let made = stages.build().await?;
+            finish::finish(self, sandboxes, made, deadline).await
+        };
+        let done = tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(Ended::Cancelled),
+            () = tokio::time::sleep_until(deadline) => Err(self.late()),
+            built = built => built,
+        };
+        drop(turn);
+        done
+    }
+
+    fn late(&self) -> Ended {
+        let message = format!("the build was not done within {} s", self.ask.timeout().as_secs());
+        ServiceError::new(Code::DeadlineExceeded, message).hint("give it more time: timeout_s").into()
+    }
+
+    /// Says how it ended: in the log, in the store, and to whoever watches.
+    async fn end(&self, outcome: Result<String, Ended>) {
+        let inner = &self.service.inner;
+        let mut build = self.live.build.borrow().clone();
+        match outcome {
+            Ok(version) => {
+                self.live.log.info(0, format!("{} is ready: {version}", build.template));
+                build.status = BuildStatus::Ready;
+                build.version = Some(version);
+            }
+            Err(Ended::Cancelled) if inner.closing.is_cancelled() => {
+                let ended = ServiceError::new(Code::Internal, "the server ended while this was built")
+                    .hint("build it again; what was built is cached");
+                self.fail(&mut build, ended.into());
+            }
+            Err(Ended::Cancelled) => {
+                self.live.log.say(BuildLevel::Warn, 0, "cancelled");
+                build.status = BuildStatus::Cancelled;
+            }
+            Err(failed @ Ended::Failed(_)) => self.fail(&mut build, failed),
+        }
+        build.ended_at = Some(inner.clock.now());
+        tracing::info!(build = %build.id, status = build.status.as_str(), "a build ended");
+        if let Err(error) = inner.store.put_build(build.clone()).await {
+            tracing::error!(build = %build.id, %error, "the end of a build is not written down; the next start calls it failed");
+        }
+        self.live.build.send_replace(build);
+    }
+
+    fn fail(&self, build: &mut Build, ended: Ended) {
+        let Ended::Failed(mut failure) = ended else { return };
+        // Late and the like end a build from outside of its steps.
+        failure.step = failure.step.or(Some(build.step)).filter(|step| *step > 0);
+        self.live.log.say(BuildLevel::Error, failure.step.unwrap_or_default(), failure.message.clone());
+        if let Some(hint) = &failure.hint {
+            self.live.log.say(BuildLevel::Error, failure.step.unwrap_or_default(), format!("hint: {hint}"));
+        }
+        build.status = BuildStatus::Failed;
+        build.failure = Some(*failure);
+    }
+}

@@ -1,0 +1,156 @@
+//! The sandbox of one step: made from a version, used through its agent, halted, and gone when the step is over. It is a
+//! sandbox of the tenant like any other: its quota, its network policy and its limits hold.
+
+use std::sync::Arc;
+
+use atoll_agentapi::AgentClient;
+use atoll_model::{
+    BuildId, Code, CreateSandbox, Lease, OnTimeout, Phase, Principal, Reason, TemplateRef, Wake,
+};
+use atoll_provider::{Packed, Target};
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+
+use crate::ServiceError;
+use crate::activity::{Busy, Kind};
+use crate::driver::{Mail, Verb};
+use crate::registry::Handle;
+use crate::sandboxes::{Long, ask, is_under_way, tell};
+use crate::service::Service;
+
+/// Makes the sandboxes of one build, and sees to it that none is left.
+#[derive(Clone)]
+pub(super) struct Sandboxes {
+    pub(super) service: Service,
+    pub(super) who: Principal,
+    pub(super) build: BuildId,
+    /// Creates under way: they are never given up half way, so that each sandbox is known when the build ends.
+    creates: TaskTracker,
+}
+
+/// A running sandbox of a build. It is deleted when this goes.
+pub(super) struct StepSandbox {
+    service: Service,
+    handle: Handle,
+    pub(super) agent: AgentClient,
+    /// Nothing puts it to sleep meanwhile.
+    _busy: Busy,
+}
+
+impl Sandboxes {
+    pub(super) fn new(service: Service, who: Principal, build: BuildId) -> Self {
+        Self { service, who, build, creates: TaskTracker::new() }
+    }
+
+    /// Makes one and waits until it runs.
+    pub(super) async fn make(&self, spec: CreateSandbox) -> Result<StepSandbox, ServiceError> {
+        let own = self.clone();
+        let spec = CreateSandbox {
+            build: Some(self.build.clone()),
+            on_timeout: OnTimeout::Delete,
+            wake: Wake::Explicit,
+            ..spec
+        };
+        let create = self.creates.track_future(async move {
+            let (lease, _) = own.service.create(&own.who, spec, false).await?;
+            own.service.inner.registry.get(&lease.id).ok_or_else(ended)
+        });
+        let handle = self.service.inner.spawn(create).await.ok().flatten().ok_or_else(ended)??;
+        let mut guard = Deleted { handle: Some(handle.clone()) };
+        self.service.until_made(handle.clone()).await?;
+        let busy = handle.activity.begin(Kind::Command);
+        let (_, agent) = crate::wake::awake(&self.service.inner, &handle).await?;
+        guard.handle = None;
+        Ok(StepSandbox { service: self.service.clone(), handle, agent, _busy: busy })
+    }
+
+    /// Deletes all that are left, and waits for it.
+    pub(super) async fn clear(&self) {
+        self.creates.close();
+        self.creates.wait().await;
+        let all = self.service.inner.registry.all();
+        let own = all.into_iter().filter(|handle| handle.lease().build.as_ref() == Some(&self.build));
+        futures::future::join_all(own.map(|handle| async move {
+            delete(&handle);
+            let gone = self.service.until_within(handle.clone(), Long::Boot, |state| {
+                state.lease.phase == Phase::Deleted
+            });
+            if let Err(error) = gone.await
+                && handle.lease().phase != Phase::Deleted
+            {
+                tracing::warn!(sandbox = %handle.lease().id, %error, "a sandbox of a build is not gone yet");
+            }
+        }))
+        .await;
+    }
+}
+
+impl StepSandbox {
+    pub(super) fn lease(&self) -> Arc<Lease> {
+        self.handle.lease()
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    pub(super) fn target(&self) -> Target {
+        let lease = self.handle.lease();
+        Target { sandbox: lease.id.clone(), instance: lease.instance.clone() }
+    }
+
+    /// Halts it and answers what it changed; it has to be kept until that is read.
+    pub(super) async fn changes(&self) -> Result<Packed, ServiceError> {
+        let handle = &self.handle;
+        ask(handle, |reply| Mail::Verb { verb: Verb::Stop, reason: Reason::Requested, reply }).await?;
+        let lease =
+            self.service.until_within(handle.clone(), Long::Boot, |state| !is_under_way(state)).await?;
+        if lease.phase != Phase::Stopped {
+            let failure = handle.state.borrow().failure.clone();
+            return Err(failure.unwrap_or_else(|| {
+                ServiceError::new(Code::SandboxUnavailable, "the sandbox of this step went away")
+            }));
+        }
+        let target = Target { sandbox: lease.id.clone(), instance: None };
+        Ok(self.service.inner.provider.capture(&target, &lease.template, &lease.template_version).await?)
+    }
+}
+
+impl Drop for StepSandbox {
+    fn drop(&mut self) {
+        delete(&self.handle);
+    }
+}
+
+/// Deletes a sandbox that did not come to be used.
+struct Deleted {
+    handle: Option<Handle>,
+}
+
+impl Drop for Deleted {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.handle {
+            delete(handle);
+        }
+    }
+}
+
+/// Says that it shall go. Nobody waits here; whoever ends the build does.
+fn delete(handle: &Handle) {
+    let (reply, _) = oneshot::channel();
+    if let Err(error) = tell(handle, Mail::Verb { verb: Verb::Delete, reason: Reason::Completed, reply })
+        && handle.lease().phase != Phase::Deleted
+    {
+        tracing::warn!(sandbox = %handle.lease().id, %error, "a sandbox of a build could not be told to go");
+    }
+}
+
+fn ended() -> ServiceError {
+    ServiceError::new(Code::Internal, "the service is ending").retry_after(2)
+}
+
+/// The reference by which a sandbox is made of exactly this version.
+pub(super) fn exactly(name: &str, version: &str) -> String {
+    let digest = Some(version.to_owned());
+    TemplateRef { name: name.to_owned(), tag: None, digest }.to_string()
+}

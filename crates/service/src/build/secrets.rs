@@ -1,0 +1,186 @@
+//! Secrets of a step: files that are there while its command runs, and nowhere else.
+//!
+//! Their content goes to the sandbox's `/dev/shm`, which is memory and no part of any layer; where the step expects a file
+//! there is a link to it, which is taken away before the sandbox is halted. What a command writes is searched for them
+//! before it is said anywhere.
+
+use std::collections::BTreeMap;
+
+use atoll_agentapi::{AgentClient, Unpack, UnpackOwner, UnpackRules};
+use atoll_image::build::SecretMount;
+use atoll_model::Code;
+use bytes::Bytes;
+
+use super::ask::BuildSecret;
+use crate::ServiceError;
+use crate::agent::{About, refusal};
+
+/// Where their content is, inside.
+const FOLDER: &str = "/dev/shm/.atoll-secrets";
+/// LIMIT: shorter texts are words of any output; hiding them would hide nothing else but sense.
+const HIDDEN_BYTES: usize = 6;
+
+/// The secrets of one step, in its sandbox.
+pub(super) struct Placed {
+    links: Vec<String>,
+    /// Made for them, and to be removed if nothing else is in it.
+    folder: Option<String>,
+    /// Those that the step wants as variables.
+    pub(super) env: BTreeMap<String, String>,
+}
+
+/// Puts them where the step wants them.
+pub(super) async fn place(
+    agent: &AgentClient,
+    mounts: &[SecretMount],
+    secrets: &BTreeMap<String, BuildSecret>,
+) -> Result<Placed, ServiceError> {
+    let mut placed = Placed { links: Vec::new(), folder: None, env: BTreeMap::new() };
+    let (mut contents, mut links) = (tar::Builder::new(Vec::new()), tar::Builder::new(Vec::new()));
+    for (at, mount) in mounts.iter().enumerate() {
+        let Some(secret) = secrets.get(&mount.id) else {
+            if mount.required {
+                return Err(missing(&mount.id));
+            }
+            continue;
+        };
+        if let Some(name) = &mount.env {
+            let text = String::from_utf8(secret.content().to_vec()).map_err(|_| not_text(&mount.id))?;
+            placed.env.insert(name.clone(), text);
+        }
+        if let Some(target) = &mount.target {
+            let name = at.to_string();
+            put_file(&mut contents, &name, mount, &secret.content())?;
+            put_link(&mut links, target, &format!("{FOLDER}/{name}"))?;
+            placed.links.push(target.clone());
+        }
+    }
+    if placed.links.is_empty() {
+        return Ok(placed);
+    }
+    if placed.links.iter().any(|link| link.starts_with(DEFAULT))
+        && agent.stat(DEFAULT, Some("root")).await.is_err()
+    {
+        placed.folder = Some(DEFAULT.to_owned());
+    }
+    send(agent, FOLDER, contents).await?;
+    send(agent, "/", links).await?;
+    Ok(placed)
+}
+
+/// Where a secret is unless a step says otherwise.
+const DEFAULT: &str = "/run/secrets";
+
+impl Placed {
+    /// Takes the links away again. Their content goes with the sandbox.
+    pub(super) async fn remove(&self, agent: &AgentClient) -> Result<(), ServiceError> {
+        for path in self.links.iter().chain(&self.folder) {
+            match agent.remove(path, Some("root")).await.map_err(|error| refusal(About::File, error)) {
+                Ok(()) => {}
+                // The step may have removed it by itself.
+                Err(error) if error.code == Code::FileNotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn put_file(
+    into: &mut tar::Builder<Vec<u8>>,
+    name: &str,
+    mount: &SecretMount,
+    content: &Bytes,
+) -> Result<(), ServiceError> {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::Regular);
+    header.set_size(content.len() as u64);
+    header.set_mode(mount.mode);
+    header.set_uid(mount.uid.into());
+    header.set_gid(mount.gid.into());
+    header.set_mtime(0);
+    into.append_data(&mut header, name, content.as_ref()).map_err(not_packed)
+}
+
+fn put_link(into: &mut tar::Builder<Vec<u8>>, at: &str, to: &str) -> Result<(), ServiceError> {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::Symlink);
+    header.set_size(0);
+    header.set_mode(0o777);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    into.append_link(&mut header, at.trim_start_matches('/'), to).map_err(not_packed)
+}
+
+async fn send(agent: &AgentClient, dest: &str, tar: tar::Builder<Vec<u8>>) -> Result<(), ServiceError> {
+    let bytes = Bytes::from(tar.into_inner().map_err(not_packed)?);
+    let what = Unpack { owner: UnpackOwner::Kept, rules: UnpackRules::Archive, ..Unpack::below(dest) };
+    let content = futures::stream::once(async move { Ok(bytes) });
+    agent.unpack(&what, Some("root"), content).await.map_err(|error| refusal(About::File, error))?;
+    Ok(())
+}
+
+fn missing(id: &str) -> ServiceError {
+    ServiceError::new(Code::InvalidRequest, format!("the step needs the secret {id}, which was not given"))
+        .hint(format!("give it with --secret id={id},src=FILE"))
+}
+
+fn not_text(id: &str) -> ServiceError {
+    ServiceError::new(Code::InvalidRequest, format!("the secret {id} is no text, which a variable has to be"))
+}
+
+fn not_packed(cause: std::io::Error) -> ServiceError {
+    ServiceError::new(Code::InvalidRequest, "a secret cannot be put where the step wants it").caused_by(cause)
+}
+
+/// Finds secrets in what a step writes, and hides them.
+#[derive(Clone, Default)]
+pub(super) struct Hidden {
+    /// The longest first, so that a part does not spoil the whole.
+    texts: Vec<Vec<u8>>,
+}
+
+impl Hidden {
+    pub(super) fn of(secrets: &BTreeMap<String, BuildSecret>) -> Self {
+        let mut texts: Vec<Vec<u8>> = Vec::new();
+        for secret in secrets.values() {
+            let content = secret.content();
+            for line in content.split(|byte| *byte == b'\n') {
+                let line = line.trim_ascii();
+                if line.len() >= HIDDEN_BYTES {
+                    texts.push(line.to_vec());
+                }
+            }
+        }
+        texts.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        texts.dedup();
+        Self { texts }
+    }
+
+    pub(super) fn hide(&self, line: &mut Vec<u8>) {
+        for text in &self.texts {
+            while let Some(at) = line.windows(text.len()).position(|window| window == text.as_slice()) {
+                line.splice(at..at + text.len(), b"***".iter().copied());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_secret_holds_is_hidden_line_by_line() {
+        let secrets = BTreeMap::from([
+            ("key".to_owned(), BuildSecret::new("-----BEGIN\nabcdefgh\n")),
+            ("long".to_owned(), BuildSecret::new("abcdefghijkl")),
+            ("pin".to_owned(), BuildSecret::new("1234")),
+        ]);
+        let hidden = Hidden::of(&secrets);
+        let mut line = b"x abcdefghijkl abcdefgh 1234 -----BEGIN".to_vec();
+        hidden.hide(&mut line);
+        assert_eq!(line, b"x *** *** 1234 ***");
+    }
+}

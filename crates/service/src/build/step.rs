@@ -1,0 +1,193 @@
+//! What steps do in their sandboxes: run a command, put files there, make a folder.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use atoll_agentapi::{
+    AgentClient, Pack, PackLayout, ProcessEvent, ProcessStream, Unpack, UnpackInto, UnpackOwner, UnpackRules,
+};
+use atoll_image::build::{Context, Copy, Run};
+use atoll_model::{BuildFailure, Code};
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::output::Output;
+use super::run::Ended;
+use super::secrets::{self, Hidden};
+use super::{ask::StartBuild, log::Log};
+use crate::agent::{About, refusal};
+use crate::{Exec, ServiceError};
+
+/// Files are put into place by whoever may give them to anybody.
+const ROOT: Option<&str> = Some("root");
+/// LIMIT: what is on its way between reading a tar and sending it.
+const PIECE: usize = 256 << 10;
+const PIECES: usize = 4;
+/// LIMIT: of a command that is fed its script.
+const STDIN_PIECE: usize = 64 << 10;
+
+/// What a step needs to know of its build.
+pub(super) struct Told<'a> {
+    pub(super) ask: &'a StartBuild,
+    pub(super) log: &'a Log,
+    pub(super) hidden: &'a Hidden,
+    pub(super) number: u32,
+    pub(super) deadline: Instant,
+}
+
+/// Runs a command and says what it writes.
+pub(super) async fn run(told: &Told<'_>, agent: &AgentClient, run: &Run) -> Result<(), Ended> {
+    let placed = secrets::place(agent, &run.secrets, &told.ask.secrets).await?;
+    let mut env = run.env.clone();
+    env.extend(placed.env.clone());
+    let exec = Exec {
+        argv: run.argv.clone(),
+        cwd: Some(run.workdir.clone()),
+        env,
+        user: Some(run.user.clone()),
+        open_stdin: run.stdin.is_some(),
+        // The build's own deadline ends it from outside; this one only sees to it that it is gone.
+        timeout: Some(told.deadline.saturating_duration_since(Instant::now()).max(MOMENT)),
+        ..Default::default()
+    };
+    let (pid, stream) = crate::exec::start(agent, exec).await?;
+    let mut output = Output::new(told.log, told.hidden, told.number);
+    let feeding = feed(agent, pid, run.stdin.as_deref());
+    let reading = read(stream, &mut output);
+    tokio::pin!(feeding, reading);
+    let status = tokio::select! {
+        status = &mut reading => status,
+        // The command may end without reading all of its input.
+        () = &mut feeding => reading.await,
+    };
+    let tail = output.end();
+    let code = status?;
+    placed.remove(agent).await?;
+    if code == 0 {
+        return Ok(());
+    }
+    let message = format!("the command exited with {code}");
+    let failure = BuildFailure {
+        code: Code::InvalidRequest,
+        message,
+        hint: None,
+        step: Some(told.number),
+        exit_code: Some(code),
+        tail,
+    };
+    Err(Ended::Failed(Box::new(failure)))
+}
+
+const MOMENT: std::time::Duration = std::time::Duration::from_secs(1);
+
+async fn feed(agent: &AgentClient, pid: u32, input: Option<&[u8]>) {
+    let Some(input) = input else { return };
+    for piece in input.chunks(STDIN_PIECE) {
+        if agent.send_stdin(pid, piece).await.is_err() {
+            return;
+        }
+    }
+    let _ = agent.close_stdin(pid).await;
+}
+
+async fn read(mut stream: ProcessStream, output: &mut Output<'_>) -> Result<i32, ServiceError> {
+    while let Some(event) = stream.next().await {
+        match event.map_err(|error| refusal(About::Process, error))? {
+            ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => output.stdout(&data),
+            ProcessEvent::Stderr(data) => output.stderr(&data),
+            ProcessEvent::Dropped(bytes) => output.lost(bytes),
+            ProcessEvent::Exit(status) => return Ok(status.shell_code()),
+        }
+    }
+    Err(ServiceError::new(Code::SandboxUnavailable, "the end of the command was not seen"))
+}
+
+/// Puts files of the context where the step wants them.
+pub(super) async fn copy_in(
+    agent: &AgentClient,
+    context: &Arc<Context>,
+    copy: &Copy,
+) -> Result<(), ServiceError> {
+    let (context, own) = (Arc::clone(context), copy.clone());
+    let tar = tar_stream(move |to| context.write_tar(&own, to));
+    agent.unpack(&destination(copy), ROOT, tar).await.map_err(|error| refusal(About::File, error))?;
+    Ok(())
+}
+
+/// Puts files of another sandbox where the step wants them.
+pub(super) async fn copy_over(
+    from: &AgentClient,
+    to: &AgentClient,
+    copy: &Copy,
+) -> Result<(), ServiceError> {
+    let pack = Pack {
+        sources: copy.sources.iter().map(|source| source.clone().into_bytes()).collect(),
+        globs: true,
+        layout: if copy.parents { PackLayout::Parents } else { PackLayout::Contents },
+        exclude: copy.exclude.iter().map(|pattern| pattern.clone().into_bytes()).collect(),
+    };
+    let files = from.pack(&pack, ROOT).await.map_err(|error| refusal(About::File, error))?;
+    let files = files.into_stream().map(|piece| piece.map_err(std::io::Error::other));
+    to.unpack(&destination(copy), ROOT, files).await.map_err(|error| refusal(About::File, error))?;
+    Ok(())
+}
+
+fn destination(copy: &Copy) -> Unpack {
+    Unpack {
+        dest: copy.dest.clone().into_bytes(),
+        into: if copy.into_folder { UnpackInto::Folder } else { UnpackInto::FileOrFolder },
+        owner: UnpackOwner::Named(copy.chown.clone().unwrap_or_else(|| "0:0".to_owned())),
+        mode: copy.chmod,
+        rules: UnpackRules::Copy,
+        strip: 0,
+    }
+}
+
+/// Makes the folder that later steps work in.
+pub(super) async fn make_folder(agent: &AgentClient, path: &str) -> Result<(), ServiceError> {
+    match agent.make_dir(path, ROOT, None).await.map_err(|error| refusal(About::File, error)) {
+        Err(error) if error.code == Code::AlreadyExists => Ok(()),
+        made => made.map(drop),
+    }
+}
+
+/// What is written on a thread that may block, as a stream. A reader that goes away ends it.
+fn tar_stream(
+    write: impl FnOnce(&mut dyn Write) -> std::io::Result<()> + Send + 'static,
+) -> impl Stream<Item = std::io::Result<Bytes>> + Send + 'static {
+    let (sender, receiver) = mpsc::channel(PIECES);
+    tokio::task::spawn_blocking(move || {
+        let mut pieces = Pieces { sender, piece: BytesMut::with_capacity(PIECE) };
+        let written = write(&mut pieces).and_then(|()| pieces.flush());
+        if let Err(error) = written {
+            let _ = pieces.sender.blocking_send(Err(error));
+        }
+    });
+    futures::stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) })
+}
+
+struct Pieces {
+    sender: mpsc::Sender<std::io::Result<Bytes>>,
+    piece: BytesMut,
+}
+
+impl Write for Pieces {
+    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        let taken = data.len().min(PIECE - self.piece.len());
+        self.piece.extend_from_slice(&data[..taken]);
+        if self.piece.len() == PIECE {
+            self.flush()?;
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        if self.piece.is_empty() {
+            return Ok(());
+        }
+        let piece = std::mem::replace(&mut self.piece, BytesMut::with_capacity(PIECE)).freeze();
+        self.sender.blocking_send(Ok(piece)).map_err(|_| std::io::ErrorKind::BrokenPipe.into())
+    }
+}
