@@ -3,6 +3,7 @@
 //! Every path is opened by `openat2` without magic links, so `/proc/*/root` and `/proc/*/fd` lead nowhere. What is not
 //! a regular file is refused before it is opened for real, so no thread waits on a FIFO and no device is touched.
 
+pub(crate) mod archive;
 mod body;
 mod change;
 mod copy;

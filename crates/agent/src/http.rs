@@ -68,6 +68,14 @@ impl Front {
                 let user = self.file_user(&request)?;
                 files::post(&self.agent, &user, request).await
             }
+            (Method::POST, "/archive/unpack") => {
+                let user = self.file_user(&request)?;
+                files::archive::unpack(&self.agent, &user, request).await
+            }
+            (Method::POST, "/archive/pack") => {
+                let user = self.file_user(&request)?;
+                files::archive::pack(&self.agent, &user, request).await
+            }
             (_, "/init" | "/envs" | "/metrics" | "/files") => Ok(empty(StatusCode::METHOD_NOT_ALLOWED)),
             _ => {
                 let Ok(response) = self.rpc.clone().call(request).await;

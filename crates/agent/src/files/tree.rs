@@ -167,12 +167,24 @@ pub(crate) fn remove(path: &[u8], missing_ok: bool) -> Result<(), Refusal> {
         Err(errno) if missing(errno) => return Ok(()),
         Err(errno) => return Err(refuse(errno, path)),
     }
-    let top = open_at(&parent, name, DIRECTORY, Mode::empty(), BELOW).map_err(|e| refuse(e, path))?;
-    empty(&top).map_err(|e| refuse(e, path))?;
-    match remove_one(&parent, name) {
+    match remove_full(&parent, name) {
         Err(errno) if errno != Errno::NOENT => Err(refuse(errno, path)),
         _ => Ok(()),
     }
+}
+
+/// Removes a name and all below it.
+pub(super) fn remove_at(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<()> {
+    match remove_one(dir, name) {
+        Err(Errno::NOTEMPTY | Errno::EXIST) => remove_full(dir, name),
+        done => done,
+    }
+}
+
+fn remove_full(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<()> {
+    let top = open_at(dir, name, DIRECTORY, Mode::empty(), BELOW)?;
+    empty(&top)?;
+    remove_one(dir, name)
 }
 
 /// A file, link or empty directory.

@@ -322,7 +322,7 @@ impl Drop for Target {
 }
 
 /// Where a write to this path ends: links are followed, so that a link stays one.
-fn final_path(path: &[u8]) -> Result<Vec<u8>, Refusal> {
+pub(super) fn final_path(path: &[u8]) -> Result<Vec<u8>, Refusal> {
     let mut path = path.to_vec();
     for _ in 0..LINKS_MAX {
         match open(&path, OFlags::PATH, Mode::empty()) {

@@ -1,0 +1,368 @@
+//! Files and trees of the sandbox become a tar stream, chunk by chunk.
+//!
+//! Sources are looked for before the first byte; what vanishes afterwards is left out, and a file that shrinks while it is
+//! read breaks the stream off, since its length was promised.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+
+use bytes::Bytes;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::header::{BLOCK, Entry, Kind};
+use super::pattern::{self, Excluded};
+use crate::error::Refusal;
+use crate::files::tree::BELOW;
+use crate::files::{open, open_at, proc_path, refuse, reopen, resolve, shown};
+use crate::users::User;
+
+/// LIMIT: bytes per turn; below malloc's mmap threshold, so that the memory is used again.
+const CHUNK: usize = 128 * 1024;
+/// LIMIT: names of one folder that are held to sort them.
+const NAMES_MAX: usize = 1 << 20;
+/// LIMIT: matches of all patterns.
+const SOURCES_MAX: usize = 100_000;
+/// LIMIT: levels of folders; each holds a descriptor.
+const DEPTH_MAX: usize = 256;
+/// LIMIT: files with several names that are remembered; further ones are packed as files of their own.
+const LINKED_MAX: usize = 100_000;
+/// LIMIT: of one extended attribute, and of all names; the kernel's own.
+const XATTR_MAX: usize = 65_536;
+
+/// By its descriptor, which is a link of the kernel's own.
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NONBLOCK);
+
+/// How entries are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    Contents,
+    Named,
+    Parents,
+}
+
+/// What is asked for.
+pub(super) struct Wanted {
+    pub(super) sources: Vec<Source>,
+    pub(super) globs: bool,
+    pub(super) layout: Layout,
+    pub(super) exclude: Vec<Vec<u8>>,
+}
+
+/// A path, and where in it the name begins that `Parents` keeps.
+pub(super) struct Source {
+    path: Vec<u8>,
+    pivot: usize,
+}
+
+pub(super) fn source(raw: &[u8], user: &User) -> Result<Source, Refusal> {
+    let pivot = match raw.windows(3).position(|w| w == b"/./") {
+        Some(at) => resolve(&raw[..at.max(1)], user)?.len(),
+        None => 0,
+    };
+    Ok(Source { path: resolve(raw, user)?, pivot })
+}
+
+/// A pack in progress.
+pub(super) struct Packer {
+    layout: Layout,
+    excluded: Excluded,
+    sources: VecDeque<Source>,
+    levels: Vec<Level>,
+    reading: Option<Reading>,
+    linked: HashMap<(u64, u64), Vec<u8>>,
+    ended: bool,
+}
+
+struct Level {
+    dir: OwnedFd,
+    /// What entries below it are called, with a slash at its end or empty.
+    prefix: Vec<u8>,
+    /// Their path below the source, for patterns.
+    below: Vec<u8>,
+    /// Sorted backwards: the next is the last.
+    names: Vec<Vec<u8>>,
+}
+
+struct Reading {
+    file: OwnedFd,
+    path: Vec<u8>,
+    left: u64,
+    padding: usize,
+}
+
+impl Packer {
+    pub(super) fn plan(wanted: Wanted) -> Result<Self, Refusal> {
+        let mut sources = VecDeque::new();
+        for source in wanted.sources {
+            let found = if wanted.globs { expand(&source.path)? } else { vec![source.path.clone()] };
+            if found.len() + sources.len() > SOURCES_MAX {
+                return Err(Refusal::Exhausted(format!("more than {SOURCES_MAX} sources match")));
+            }
+            for path in found {
+                open(&path, OFlags::PATH, Mode::empty()).map_err(|errno| refuse(errno, &path))?;
+                sources.push_back(Source { path, pivot: source.pivot });
+            }
+        }
+        Ok(Self {
+            layout: wanted.layout,
+            excluded: Excluded::parse(&wanted.exclude)?,
+            sources,
+            levels: Vec::new(),
+            reading: None,
+            linked: HashMap::new(),
+            ended: false,
+        })
+    }
+
+    /// The next bytes; `None` after the end.
+    pub(super) fn next_chunk(&mut self) -> Result<Option<Bytes>, Refusal> {
+        if self.ended {
+            return Ok(None);
+        }
+        let mut out = Vec::with_capacity(CHUNK);
+        while out.len() < CHUNK - 4 * BLOCK && !self.ended {
+            if let Some(reading) = &mut self.reading {
+                if reading.go_on(&mut out)? {
+                    self.reading = None;
+                }
+            } else if let Some(level) = self.levels.last_mut() {
+                match level.names.pop() {
+                    Some(name) => self.entry(&name, &mut out)?,
+                    None => drop(self.levels.pop()),
+                }
+            } else if let Some(source) = self.sources.pop_front() {
+                self.top(&source, &mut out)?;
+            } else {
+                out.resize(out.len() + 2 * BLOCK, 0);
+                self.ended = true;
+            }
+        }
+        Ok(Some(out.into()))
+    }
+
+    fn top(&mut self, source: &Source, out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let path = &source.path;
+        let bad = |errno| refuse(errno, path);
+        let handle = open(path, OFlags::PATH, Mode::empty()).map_err(bad)?;
+        let stat = rustix::fs::fstat(&handle).map_err(bad)?;
+        let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let base = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
+        let name = match self.layout {
+            Layout::Contents if is_folder => b".".to_vec(),
+            Layout::Contents | Layout::Named => base.to_vec(),
+            Layout::Parents => without_slashes(&path[source.pivot.min(path.len())..]).to_vec(),
+        };
+        // Patterns speak of what lies below a source; a file is spoken of by its own name.
+        if !is_folder && self.excluded.matches(base) {
+            return Ok(());
+        }
+        if !is_folder {
+            return self.file(handle, stat, name, out);
+        }
+        let dir = reopen(&handle, FOLDER).map_err(bad)?;
+        let (entry_name, prefix) = match &name[..] {
+            b"." | b"" => (b"./".to_vec(), Vec::new()),
+            _ => ([&name[..], b"/"].concat(), [&name[..], b"/"].concat()),
+        };
+        described(&dir, &stat, entry_name, Kind::Folder).write(out);
+        self.levels.push(Level { names: names_in(&dir, path)?, dir, prefix, below: Vec::new() });
+        Ok(())
+    }
+
+    fn entry(&mut self, name: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let Some(level) = self.levels.last() else { return Ok(()) };
+        let below = [&level.below[..], name].concat();
+        let path = [&level.prefix[..], name].concat();
+        let excluded = self.excluded.matches(&below);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let handle = match open_at(&level.dir, name, flags, Mode::empty(), BELOW) {
+            Ok(handle) => handle,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(refuse(errno, &path)),
+        };
+        let stat = rustix::fs::fstat(&handle).map_err(|errno| refuse(errno, &path))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            return if excluded { Ok(()) } else { self.file(handle, stat, path, out) };
+        }
+        if excluded && self.excluded.may_prune() {
+            return Ok(());
+        }
+        if self.levels.len() >= DEPTH_MAX {
+            return Err(Refusal::Invalid(format!("'{}' is deeper than {DEPTH_MAX} folders", shown(&path))));
+        }
+        let dir = reopen(&handle, FOLDER).map_err(|errno| refuse(errno, &path))?;
+        let prefix = [&path[..], b"/"].concat();
+        if !excluded {
+            described(&dir, &stat, prefix.clone(), Kind::Folder).write(out);
+        }
+        let below = [&below[..], b"/"].concat();
+        self.levels.push(Level { names: names_in(&dir, &path)?, dir, prefix, below });
+        Ok(())
+    }
+
+    /// A file, link or FIFO. Sockets and devices mean nothing elsewhere and are left out.
+    fn file(&mut self, handle: OwnedFd, stat: Stat, name: Vec<u8>, out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let bad = |errno| refuse(errno, &name);
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Kind::File,
+            FileType::Symlink => Kind::Symlink,
+            FileType::Fifo => Kind::Fifo,
+            _ => return Ok(()),
+        };
+        let mut entry = described(&handle, &stat, name.clone(), kind);
+        let inode = (stat.st_dev, stat.st_ino);
+        if kind == Kind::File && stat.st_nlink > 1 {
+            if let Some(first) = self.linked.get(&inode) {
+                (entry.kind, entry.link, entry.size) = (Kind::Hardlink, first.clone(), 0);
+                entry.xattrs.clear();
+                entry.write(out);
+                return Ok(());
+            }
+            if self.linked.len() < LINKED_MAX {
+                self.linked.insert(inode, name.clone());
+            }
+        }
+        match kind {
+            Kind::Symlink => {
+                entry.link = rustix::fs::readlinkat(&handle, c"", Vec::new()).map_err(bad)?.into_bytes();
+                entry.write(out);
+            }
+            Kind::File => {
+                let file = reopen(&handle, OFlags::RDONLY | OFlags::NONBLOCK).map_err(bad)?;
+                entry.write(out);
+                let padding = (entry.size.wrapping_neg() % BLOCK as u64) as usize;
+                self.reading = Some(Reading { file, path: name, left: entry.size, padding });
+            }
+            _ => entry.write(out),
+        }
+        Ok(())
+    }
+}
+
+impl Reading {
+    /// True: all is read.
+    fn go_on(&mut self, out: &mut Vec<u8>) -> Result<bool, Refusal> {
+        let room = CHUNK.saturating_sub(out.len()).max(BLOCK);
+        let size = usize::try_from(self.left).unwrap_or(usize::MAX).min(room);
+        let from = out.len();
+        out.resize(from + size, 0);
+        let mut filled = 0;
+        while filled < size {
+            match rustix::io::read(&self.file, &mut out[from + filled..]) {
+                Ok(0) => {
+                    let text = format!("'{}' became shorter while it was read", shown(&self.path));
+                    return Err(Refusal::Conflict(text));
+                }
+                Ok(n) => filled += n,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(refuse(errno, &self.path)),
+            }
+        }
+        self.left -= size as u64;
+        if self.left == 0 {
+            out.resize(out.len() + self.padding, 0);
+        }
+        Ok(self.left == 0)
+    }
+}
+
+fn without_slashes(path: &[u8]) -> &[u8] {
+    let start = path.iter().position(|b| *b != b'/').unwrap_or(path.len());
+    &path[start..]
+}
+
+fn described(handle: &OwnedFd, stat: &Stat, path: Vec<u8>, kind: Kind) -> Entry {
+    let size = if kind == Kind::File { u64::try_from(stat.st_size).unwrap_or(0) } else { 0 };
+    let xattrs = if matches!(kind, Kind::File | Kind::Folder) { read_xattrs(handle) } else { Vec::new() };
+    Entry {
+        path,
+        link: Vec::new(),
+        kind,
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        size,
+        modified_s: stat.st_mtime,
+        xattrs,
+    }
+}
+
+/// Those that mean something elsewhere. A file system without them has none.
+fn read_xattrs(handle: &OwnedFd) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let path = proc_path(handle);
+    let mut names = Vec::new();
+    match rustix::fs::listxattr(&path, &mut [0u8; 0][..]) {
+        Ok(0) | Err(_) => return Vec::new(),
+        Ok(len) => names.resize((len + 256).min(XATTR_MAX), 0u8),
+    }
+    let Ok(len) = rustix::fs::listxattr(&path, &mut names[..]) else { return Vec::new() };
+    let mut found = Vec::new();
+    for name in names[..len].split(|b| *b == 0) {
+        if !(name.starts_with(b"user.") || name == b"security.capability") {
+            continue;
+        }
+        let mut value = vec![0u8; XATTR_MAX];
+        if let Ok(len) = rustix::fs::getxattr(&path, name, &mut value[..]) {
+            found.push((name.to_vec(), value[..len].to_vec()));
+        }
+    }
+    found
+}
+
+fn names_in(dir: &OwnedFd, path: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+    let bad = |errno| refuse(errno, path);
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir).map_err(bad)? {
+        let entry = entry.map_err(bad)?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            if names.len() >= NAMES_MAX {
+                let text = format!("'{}' holds more than {NAMES_MAX} names", shown(path));
+                return Err(Refusal::Exhausted(text));
+            }
+            names.push(name.to_vec());
+        }
+    }
+    names.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(names)
+}
+
+/// The paths that a pattern matches, sorted. A path without a sign of a pattern is itself.
+fn expand(path: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+    if !pattern::is_pattern(path) {
+        return Ok(vec![path.to_vec()]);
+    }
+    let mut found = vec![Vec::new()];
+    for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+        if !pattern::is_pattern(part) {
+            found.iter_mut().for_each(|path: &mut Vec<u8>| path.extend([b"/", part].concat()));
+            continue;
+        }
+        pattern::check(part)?;
+        let mut next = Vec::new();
+        for above in found {
+            let at: &[u8] = if above.is_empty() { b"/" } else { &above };
+            // What is no folder, or is not there, holds nothing that could match.
+            let Ok(dir) = open(at, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK, Mode::empty())
+            else {
+                continue;
+            };
+            let names = names_in(&dir, at)?;
+            let fits = names.iter().rev().filter(|name| pattern::matches(part, name));
+            next.extend(fits.map(|name| [&above[..], b"/", name].concat()));
+            if next.len() > SOURCES_MAX {
+                return Err(Refusal::Exhausted(format!("more than {SOURCES_MAX} paths match")));
+            }
+        }
+        found = next;
+    }
+    found.retain(|path| {
+        let (dir, name) = match crate::files::open_parent(path) {
+            Ok(found) => found,
+            Err(_) => return false,
+        };
+        rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    });
+    Ok(found)
+}

@@ -1,0 +1,200 @@
+//! One entry of a stream put into a folder, by descriptor: made, replaced, owned.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+
+use super::header::Entry;
+use super::unpack::{Belongs, Rules};
+use crate::error::Refusal;
+use crate::files::tree::{BELOW, DIRECTORY, remove_at};
+use crate::files::{open_at, refuse, shown};
+
+/// What all entries of one stream have in common.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner {
+    pub(super) rules: Rules,
+    pub(super) owner: Belongs,
+    pub(super) mode: Option<u32>,
+}
+
+/// LIMIT: the ids a sandbox has; what is above belongs to nobody here.
+const IDS: u32 = 65_536;
+const NOBODY: u32 = 65_534;
+
+impl Manner {
+    /// Who an entry shall belong to; `None`: whoever makes it.
+    fn ids(&self, entry: Option<&Entry>) -> Option<(Uid, Gid)> {
+        let known = |id: u32| if id < IDS { id } else { NOBODY };
+        match (self.owner, entry) {
+            (Belongs::To { uid, gid }, _) => Some((Uid::from_raw(uid), Gid::from_raw(gid))),
+            (Belongs::Kept, Some(entry)) => {
+                Some((Uid::from_raw(known(entry.uid)), Gid::from_raw(known(entry.gid))))
+            }
+            (Belongs::Kept, None) | (Belongs::Caller, _) => None,
+        }
+    }
+
+    fn give(&self, dir: &OwnedFd, name: &[u8], entry: Option<&Entry>) -> rustix::io::Result<()> {
+        let Some((uid, gid)) = self.ids(entry) else { return Ok(()) };
+        match rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+            // Kept as far as the user may give files away.
+            Err(Errno::PERM) if matches!(self.owner, Belongs::Kept) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// A folder that no entry speaks of: made if it is not there, never changed if it is.
+    pub(super) fn implied(&self, dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let resolve = match self.rules {
+            Rules::Copy => BELOW,
+            Rules::Archive => ResolveFlags::NO_MAGICLINKS,
+        };
+        match open_at(dir, name, flags, Mode::empty(), resolve) {
+            Err(Errno::NOENT) => {}
+            found => return found,
+        }
+        rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755))?;
+        self.give(dir, name, None)?;
+        open_at(dir, name, flags, Mode::empty(), BELOW)
+    }
+
+    /// A folder by its entry: made, or merged into. Its bits and time come when all below it is there.
+    pub(super) fn folder(&self, dir: &OwnedFd, name: &[u8], entry: &Entry) -> Result<OwnedFd, Refusal> {
+        let bad = |errno| refuse(errno, &entry.path);
+        let make = || rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o700));
+        match make() {
+            Err(Errno::EXIST) => {
+                let there = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(bad)?;
+                if FileType::from_raw_mode(there.st_mode) != FileType::Directory {
+                    if self.rules == Rules::Copy {
+                        return Err(in_the_way(entry, "a folder", "a file or link"));
+                    }
+                    remove_at(dir, name).map_err(bad)?;
+                    make().map_err(bad)?;
+                }
+            }
+            made => made.map_err(bad)?,
+        }
+        self.give(dir, name, Some(entry)).map_err(bad)?;
+        open_at(dir, name, DIRECTORY, Mode::empty(), BELOW).map_err(bad)
+    }
+
+    /// What a folder gets last.
+    pub(super) fn settle_folder(&self, folder: &OwnedFd, entry: &Entry) -> rustix::io::Result<()> {
+        write_xattrs(folder, entry);
+        rustix::fs::fchmod(folder, self.mode_of(entry))?;
+        rustix::fs::futimens(folder, &times(entry))
+    }
+
+    /// An empty file under this name, whatever was there.
+    pub(super) fn file(&self, dir: &OwnedFd, name: &[u8], entry: &Entry) -> Result<OwnedFd, Refusal> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        self.instead(dir, name, entry, || rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o600)))
+    }
+
+    /// What a file gets last. The owner first: the kernel takes special bits away when a file gets another one.
+    pub(super) fn settle_file(&self, file: &OwnedFd, entry: &Entry) -> rustix::io::Result<()> {
+        if let Some((uid, gid)) = self.ids(Some(entry)) {
+            match rustix::fs::fchown(file, Some(uid), Some(gid)) {
+                Err(Errno::PERM) if matches!(self.owner, Belongs::Kept) => {}
+                done => done?,
+            }
+        }
+        write_xattrs(file, entry);
+        rustix::fs::fchmod(file, self.mode_of(entry))?;
+        rustix::fs::futimens(file, &times(entry))
+    }
+
+    pub(super) fn symlink(&self, dir: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), Refusal> {
+        self.instead(dir, name, entry, || rustix::fs::symlinkat(&entry.link[..], dir, name))?;
+        let settle = || {
+            self.give(dir, name, Some(entry))?;
+            rustix::fs::utimensat(dir, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW)
+        };
+        settle().map_err(|errno| refuse(errno, &entry.path))
+    }
+
+    pub(super) fn fifo(&self, dir: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), Refusal> {
+        let mode = self.mode_of(entry);
+        self.instead(dir, name, entry, || rustix::fs::mknodat(dir, name, FileType::Fifo, mode, 0))?;
+        self.give(dir, name, Some(entry)).map_err(|errno| refuse(errno, &entry.path))
+    }
+
+    /// A second name of a file that lies below `root`.
+    pub(super) fn hardlink(
+        &self,
+        root: &OwnedFd,
+        target: &[&[u8]],
+        dir: &OwnedFd,
+        name: &[u8],
+        entry: &Entry,
+    ) -> Result<(), Refusal> {
+        let bad = |errno| refuse(errno, &entry.path);
+        let Some((last, above)) = target.split_last() else {
+            return Err(Refusal::Invalid(format!("the link '{}' leads nowhere", shown(&entry.path))));
+        };
+        let above = if above.is_empty() { b".".to_vec() } else { above.join(&b'/') };
+        let resolve = match self.rules {
+            Rules::Copy => BELOW,
+            Rules::Archive => ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+        };
+        let from = open_at(root, &above, OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), resolve);
+        let from = from.map_err(bad)?;
+        let source = rustix::fs::statat(&from, *last, AtFlags::SYMLINK_NOFOLLOW).map_err(bad)?;
+        if let Ok(there) = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+            && (there.st_dev, there.st_ino) == (source.st_dev, source.st_ino)
+        {
+            return Ok(());
+        }
+        self.instead(dir, name, entry, || rustix::fs::linkat(&from, *last, dir, name, AtFlags::empty()))
+    }
+
+    /// Makes something, and makes way for it where that is allowed.
+    fn instead<T>(
+        &self,
+        dir: &OwnedFd,
+        name: &[u8],
+        entry: &Entry,
+        make: impl Fn() -> rustix::io::Result<T>,
+    ) -> Result<T, Refusal> {
+        let bad = |errno| refuse(errno, &entry.path);
+        match make() {
+            Err(Errno::EXIST) => {}
+            made => return made.map_err(bad),
+        }
+        match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::ISDIR) if self.rules == Rules::Copy => {
+                return Err(in_the_way(entry, "a file", "a folder"));
+            }
+            Err(Errno::ISDIR) => remove_at(dir, name).map_err(bad)?,
+            Err(errno) => return Err(bad(errno)),
+        }
+        make().map_err(bad)
+    }
+
+    fn mode_of(&self, entry: &Entry) -> Mode {
+        Mode::from_raw_mode(self.mode.unwrap_or(entry.mode) & 0o7777)
+    }
+}
+
+fn in_the_way(entry: &Entry, new: &str, old: &str) -> Refusal {
+    Refusal::Invalid(format!("'{}' is {new}, and can't take the place of {old}", shown(&entry.path)))
+}
+
+fn times(entry: &Entry) -> Timestamps {
+    let at = Timespec { tv_sec: entry.modified_s, tv_nsec: 0 };
+    Timestamps { last_access: at, last_modification: at }
+}
+
+/// A file system that does not take them, or a user who may not give them: the content is what matters.
+fn write_xattrs(file: &OwnedFd, entry: &Entry) {
+    for (name, value) in &entry.xattrs {
+        if name.starts_with(b"user.") || name == b"security.capability" {
+            let _ = rustix::fs::fsetxattr(file, &name[..], value, rustix::fs::XattrFlags::empty());
+        }
+    }
+}

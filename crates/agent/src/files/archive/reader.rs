@@ -1,0 +1,285 @@
+//! A tar stream taken apart piece by piece, whatever the pieces. Holds one header and one entry's records at most.
+
+use super::header::{BLOCK, EXTRA_MAX, Entry, Extra, Kind};
+use crate::error::Refusal;
+
+/// Who gets what a stream holds.
+pub(super) trait Receiver {
+    fn begin(&mut self, entry: Entry) -> Result<(), Refusal>;
+    fn content(&mut self, bytes: &[u8]) -> Result<(), Refusal>;
+    fn end(&mut self) -> Result<(), Refusal>;
+}
+
+/// Where in a stream we are.
+pub(super) struct Reader {
+    stage: Stage,
+    block: [u8; BLOCK],
+    filled: usize,
+    extra: Extra,
+    records: Vec<u8>,
+    /// After the content of the entry that is read.
+    padding: usize,
+}
+
+enum Stage {
+    Header,
+    Content {
+        left: u64,
+    },
+    Records {
+        kind: Kind,
+        left: u64,
+    },
+    Skipped {
+        left: u64,
+    },
+    /// Zeros up to the next block.
+    Padding {
+        left: usize,
+    },
+    Ended,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self {
+            stage: Stage::Header,
+            block: [0; BLOCK],
+            filled: 0,
+            extra: Extra::default(),
+            records: Vec::new(),
+            padding: 0,
+        }
+    }
+}
+
+impl Reader {
+    pub(super) fn push(&mut self, mut bytes: &[u8], to: &mut impl Receiver) -> Result<(), Refusal> {
+        while !bytes.is_empty() {
+            bytes = match &mut self.stage {
+                Stage::Header => self.header(bytes, to)?,
+                Stage::Content { left } => {
+                    let (now, rest) = split(bytes, *left);
+                    to.content(now)?;
+                    *left -= now.len() as u64;
+                    if *left == 0 {
+                        to.end()?;
+                        self.pad();
+                    }
+                    rest
+                }
+                Stage::Records { kind, left } => {
+                    let (now, rest) = split(bytes, *left);
+                    self.records.extend_from_slice(now);
+                    *left -= now.len() as u64;
+                    if *left == 0 {
+                        let kind = *kind;
+                        self.apply(kind)?;
+                        self.pad();
+                    }
+                    rest
+                }
+                Stage::Skipped { left } => {
+                    let (now, rest) = split(bytes, *left);
+                    *left -= now.len() as u64;
+                    if *left == 0 {
+                        self.pad();
+                    }
+                    rest
+                }
+                Stage::Padding { left } => {
+                    let (now, rest) = split(bytes, *left as u64);
+                    *left -= now.len();
+                    if *left == 0 {
+                        self.stage = Stage::Header;
+                    }
+                    rest
+                }
+                // Writers pad an archive to their own record size.
+                Stage::Ended => return Ok(()),
+            };
+        }
+        Ok(())
+    }
+
+    /// Whether the stream ended where an archive may.
+    pub(super) fn finish(&self) -> Result<(), Refusal> {
+        match self.stage {
+            Stage::Ended => Ok(()),
+            Stage::Header if self.filled == 0 => Ok(()),
+            _ => Err(Refusal::Invalid("the archive ends in the middle of an entry".into())),
+        }
+    }
+
+    fn header<'a>(&mut self, bytes: &'a [u8], to: &mut impl Receiver) -> Result<&'a [u8], Refusal> {
+        let (now, rest) = split(bytes, (BLOCK - self.filled) as u64);
+        self.block[self.filled..self.filled + now.len()].copy_from_slice(now);
+        self.filled += now.len();
+        if self.filled < BLOCK {
+            return Ok(rest);
+        }
+        self.filled = 0;
+        let Some(entry) = Entry::read(&self.block)? else {
+            self.stage = Stage::Ended;
+            return Ok(rest);
+        };
+        let (kind, size) = (entry.kind, entry.size);
+        self.stage = match kind {
+            Kind::Pax | Kind::LongName | Kind::LongLink if size > EXTRA_MAX => {
+                return Err(Refusal::Invalid("an entry's records are too long".into()));
+            }
+            Kind::Pax | Kind::LongName | Kind::LongLink => {
+                self.begin(Stage::Records { kind, left: size }, size)
+            }
+            Kind::Ignored => self.begin(Stage::Skipped { left: size }, size),
+            Kind::File
+            | Kind::Folder
+            | Kind::Symlink
+            | Kind::Hardlink
+            | Kind::Fifo
+            | Kind::Device
+            | Kind::Sparse => {
+                let entry = entry.with(std::mem::take(&mut self.extra));
+                let size = entry.size;
+                to.begin(entry)?;
+                if size == 0 {
+                    to.end()?;
+                }
+                self.begin(Stage::Content { left: size }, size)
+            }
+        };
+        Ok(rest)
+    }
+
+    /// What follows a header: nothing but the next header where an entry has no content.
+    fn begin(&mut self, stage: Stage, size: u64) -> Stage {
+        self.records.clear();
+        self.padding = (size.wrapping_neg() % BLOCK as u64) as usize;
+        if size == 0 { Stage::Header } else { stage }
+    }
+
+    fn pad(&mut self) {
+        self.stage = match self.padding {
+            0 => Stage::Header,
+            left => Stage::Padding { left },
+        };
+    }
+
+    fn apply(&mut self, kind: Kind) -> Result<(), Refusal> {
+        let records = std::mem::take(&mut self.records);
+        match kind {
+            Kind::LongName => self.extra.long_name(&records),
+            Kind::LongLink => self.extra.long_link(&records),
+            _ => self.extra.pax(&records)?,
+        }
+        Ok(())
+    }
+}
+
+fn split(bytes: &[u8], most: u64) -> (&[u8], &[u8]) {
+    bytes.split_at(usize::try_from(most).map_or(bytes.len(), |most| most.min(bytes.len())))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Seen(Vec<(Entry, Vec<u8>, bool)>);
+
+    impl Receiver for Seen {
+        fn begin(&mut self, entry: Entry) -> Result<(), Refusal> {
+            self.0.push((entry, Vec::new(), false));
+            Ok(())
+        }
+        fn content(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+            self.0.last_mut().unwrap().1.extend_from_slice(bytes);
+            Ok(())
+        }
+        fn end(&mut self) -> Result<(), Refusal> {
+            self.0.last_mut().unwrap().2 = true;
+            Ok(())
+        }
+    }
+
+    fn file(path: &[u8], content: &[u8]) -> Entry {
+        Entry {
+            path: path.to_vec(),
+            link: Vec::new(),
+            kind: Kind::File,
+            mode: 0o640,
+            uid: 7,
+            gid: 5_000_000,
+            size: content.len() as u64,
+            modified_s: 1_700_000_000,
+            xattrs: vec![(b"user.x".to_vec(), b"a=\n\0b".to_vec())],
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_whatever_the_pieces(
+            files in prop::collection::vec(("[a-z/]{1,200}[a-z]", prop::collection::vec(any::<u8>(), 0..1500)), 0..5),
+            piece in 1usize..1500,
+        ) {
+            let mut wire = Vec::new();
+            for (path, content) in &files {
+                file(path.as_bytes(), content).write(&mut wire);
+                wire.extend_from_slice(content);
+                wire.resize(wire.len().next_multiple_of(BLOCK), 0);
+            }
+            wire.resize(wire.len() + 2 * BLOCK, 0);
+            let (mut reader, mut seen) = (Reader::default(), Seen::default());
+            for piece in wire.chunks(piece) {
+                reader.push(piece, &mut seen).unwrap();
+            }
+            reader.finish().unwrap();
+            prop_assert_eq!(seen.0.len(), files.len());
+            for ((entry, content, ended), (path, sent)) in seen.0.iter().zip(&files) {
+                prop_assert!(*ended);
+                prop_assert_eq!(&entry.path, path.as_bytes());
+                prop_assert_eq!(content, sent);
+                prop_assert_eq!((entry.uid, entry.gid, entry.mode), (7, 5_000_000, 0o640));
+                prop_assert_eq!(&entry.xattrs, &file(b"", b"").xattrs);
+            }
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..3000), keep in any::<bool>()) {
+            let mut wire = bytes;
+            if keep {
+                // A good first header leads deeper into the parser.
+                let mut good = Vec::new();
+                file(b"x", &[0; 700]).write(&mut good);
+                good.extend_from_slice(&wire);
+                wire = good;
+            }
+            let mut reader = Reader::default();
+            let _ = reader.push(&wire, &mut Seen::default());
+            let _ = reader.finish();
+        }
+    }
+
+    #[test]
+    fn an_archive_that_is_cut_or_none_is_refused() {
+        let mut wire = Vec::new();
+        file(b"a", b"hello").write(&mut wire);
+        wire.extend_from_slice(b"hel");
+        let mut reader = Reader::default();
+        reader.push(&wire, &mut Seen::default()).unwrap();
+        assert!(reader.finish().is_err());
+        assert!(Reader::default().push(&[b'x'; 600], &mut Seen::default()).is_err());
+    }
+
+    #[test]
+    fn endless_records_are_refused_before_memory_is_taken() {
+        let mut entry = file(b"a", b"");
+        entry.xattrs = vec![(b"user.x".to_vec(), vec![b'v'; 2 << 20])];
+        let mut wire = Vec::new();
+        entry.write(&mut wire);
+        assert!(Reader::default().push(&wire, &mut Seen::default()).is_err());
+    }
+}

@@ -1,0 +1,302 @@
+//! A tar stream becomes files of the sandbox: where they go, and in which order folders are finished.
+//!
+//! ```text
+//! dest ─▶ root ─▶ stack of folders that the stream is in ─▶ file
+//! ```
+//!
+//! Folders get their bits and times when the stream leaves them. No path of an entry is ever walked as text: each part is
+//! opened below the one before.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FileType, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+
+use super::header::{Entry, Kind};
+use super::place::Manner;
+use super::reader::Receiver;
+use crate::error::Refusal;
+use crate::files::upload::{final_path, write_all};
+use crate::files::{open, open_at, open_parent, refuse, shown};
+
+/// LIMIT: levels of folders; each holds a descriptor.
+const DEPTH_MAX: usize = 256;
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Ask {
+    pub(super) dest: Vec<u8>,
+    pub(super) into: Into,
+    pub(super) rules: Rules,
+    pub(super) owner: Belongs,
+    pub(super) mode: Option<u32>,
+    pub(super) strip: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Into {
+    Folder,
+    FileOrFolder,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rules {
+    /// A file does not take a folder's place, nor the other way round.
+    Copy,
+    /// What is in the way goes.
+    Archive,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Belongs {
+    Caller,
+    Kept,
+    To { uid: u32, gid: u32 },
+}
+
+/// An unpack in progress.
+pub(super) struct Unpacker {
+    ask: Ask,
+    manner: Manner,
+    root: Option<Root>,
+    stack: Vec<Level>,
+    writing: Option<Writing>,
+    entries: u64,
+    bytes: u64,
+}
+
+enum Root {
+    Folder(OwnedFd),
+    /// The one entry of the stream has this name in this folder.
+    Single {
+        dir: OwnedFd,
+        name: Vec<u8>,
+        taken: bool,
+    },
+}
+
+struct Level {
+    name: Vec<u8>,
+    folder: OwnedFd,
+    /// Absent: no entry spoke of it.
+    entry: Option<Entry>,
+}
+
+struct Writing {
+    file: OwnedFd,
+    entry: Entry,
+}
+
+impl Unpacker {
+    pub(super) fn new(ask: Ask) -> Self {
+        let manner = Manner { rules: ask.rules, owner: ask.owner, mode: ask.mode };
+        Self { ask, manner, root: None, stack: Vec::new(), writing: None, entries: 0, bytes: 0 }
+    }
+
+    /// Finishes the folders; answers entries and bytes.
+    pub(super) fn finish(mut self) -> Result<(u64, u64), Refusal> {
+        self.leave(0)?;
+        if self.root.is_none() && self.ask.into == Into::Folder {
+            self.root_folder()?;
+        }
+        Ok((self.entries, self.bytes))
+    }
+
+    fn root_folder(&self) -> Result<OwnedFd, Refusal> {
+        let dest = &self.ask.dest;
+        make_way(dest, self.manner.owner)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        open(dest, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::NOTDIR => Refusal::Invalid(format!("'{}' is not a folder", shown(dest))),
+            other => refuse(other, dest),
+        })
+    }
+
+    /// Where the stream goes, as its first entry decides.
+    fn place(&mut self, first: &Entry, is_top: bool) -> Result<(), Refusal> {
+        let folder = self.ask.into == Into::Folder || is_top || self.ask.dest == b"/";
+        let root = if folder || is_folder(&self.ask.dest) {
+            let dir = self.root_folder()?;
+            match (folder, parts(&first.path)?.last()) {
+                (false, Some(name)) => Root::Single { dir, name: name.to_vec(), taken: false },
+                _ => Root::Folder(dir),
+            }
+        } else {
+            let dest = &self.ask.dest;
+            let cut = dest.iter().rposition(|b| *b == b'/').unwrap_or(0);
+            make_way(&dest[..cut.max(1)], self.manner.owner)?;
+            let path = final_path(dest)?;
+            let (dir, name) = open_parent(&path)?;
+            Root::Single { dir, name: name.to_vec(), taken: false }
+        };
+        self.root = Some(root);
+        Ok(())
+    }
+
+    /// Leaves folders until so many are left.
+    fn leave(&mut self, keep: usize) -> Result<(), Refusal> {
+        while self.stack.len() > keep
+            && let Some(level) = self.stack.pop()
+        {
+            if let Some(entry) = &level.entry {
+                self.manner
+                    .settle_folder(&level.folder, entry)
+                    .map_err(|errno| refuse(errno, &entry.path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes into the folder with these parts; those that no entry spoke of are made.
+    fn enter(&mut self, above: &[&[u8]], entry: &Entry) -> Result<(), Refusal> {
+        if above.len() >= DEPTH_MAX {
+            let text = format!("'{}' is deeper than {DEPTH_MAX} folders", shown(&entry.path));
+            return Err(Refusal::Invalid(text));
+        }
+        let same = self.stack.iter().zip(above).take_while(|(level, name)| level.name == **name).count();
+        self.leave(same)?;
+        for name in &above[same..] {
+            let here = self.here()?;
+            let folder = self.manner.implied(here, name).map_err(|errno| refuse(errno, &entry.path))?;
+            self.stack.push(Level { name: name.to_vec(), folder, entry: None });
+        }
+        Ok(())
+    }
+
+    fn here(&self) -> Result<&OwnedFd, Refusal> {
+        match (self.stack.last(), &self.root) {
+            (Some(level), _) => Ok(&level.folder),
+            (None, Some(Root::Folder(dir) | Root::Single { dir, .. })) => Ok(dir),
+            (None, None) => Err(Refusal::Internal("an entry came before its place".into())),
+        }
+    }
+
+    fn put(&mut self, name: &[u8], entry: Entry) -> Result<(), Refusal> {
+        let manner = self.manner;
+        let here = self.here()?;
+        match entry.kind {
+            Kind::Folder => {
+                // The descriptor of a folder that is still open is given up first: a tar may name one twice.
+                let folder = manner.folder(here, name, &entry)?;
+                self.stack.push(Level { name: name.to_vec(), folder, entry: Some(entry) });
+            }
+            Kind::File => {
+                let file = manner.file(here, name, &entry)?;
+                self.writing = Some(Writing { file, entry });
+            }
+            Kind::Symlink => manner.symlink(here, name, &entry)?,
+            Kind::Fifo => manner.fifo(here, name, &entry)?,
+            Kind::Hardlink => {
+                let target = parts(&entry.link)?;
+                let target = target.get(self.ask.strip..).unwrap_or_default();
+                let Some(Root::Folder(root)) = &self.root else {
+                    let text =
+                        format!("'{}' is a link to a file that is not in the stream", shown(&entry.path));
+                    return Err(Refusal::Invalid(text));
+                };
+                manner.hardlink(root, target, here, name, &entry)?;
+            }
+            Kind::Device => {
+                return Err(Refusal::Invalid(format!("'{}' is a device", shown(&entry.path))));
+            }
+            Kind::Sparse => {
+                let text = format!(
+                    "'{}' is stored with holes in GNU's own form; pack it without --sparse",
+                    shown(&entry.path)
+                );
+                return Err(Refusal::Invalid(text));
+            }
+            Kind::Pax | Kind::LongName | Kind::LongLink | Kind::Ignored => {}
+        }
+        Ok(())
+    }
+}
+
+impl Receiver for Unpacker {
+    fn begin(&mut self, entry: Entry) -> Result<(), Refusal> {
+        let path = entry.path.clone();
+        let all = parts(&path)?;
+        let is_top = all.is_empty() && entry.kind == Kind::Folder;
+        let Some(parts) = all.get(self.ask.strip..).filter(|parts| is_top || !parts.is_empty()) else {
+            return Ok(());
+        };
+        if self.root.is_none() {
+            self.place(&entry, is_top)?;
+        }
+        let Some((name, above)) = parts.split_last() else { return Ok(()) };
+        self.entries += 1;
+        if let Some(Root::Single { name, taken, .. }) = &mut self.root {
+            if *taken || !above.is_empty() || entry.kind == Kind::Folder {
+                let text = format!(
+                    "'{}' is one of several: the destination must be a folder, and end with '/'",
+                    shown(&path)
+                );
+                return Err(Refusal::Invalid(text));
+            }
+            *taken = true;
+            let name = name.clone();
+            return self.put(&name, entry);
+        }
+        self.enter(above, &entry)?;
+        self.put(name, entry)
+    }
+
+    fn content(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        if let Some(writing) = &self.writing {
+            write_all(&writing.file, bytes).map_err(|errno| refuse(errno, &writing.entry.path))?;
+            self.bytes += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Refusal> {
+        if let Some(Writing { file, entry }) = self.writing.take() {
+            self.manner.settle_file(&file, &entry).map_err(|errno| refuse(errno, &entry.path))?;
+        }
+        Ok(())
+    }
+}
+
+/// The parts of an entry's name. `..` is refused: no honest archive has it.
+fn parts(path: &[u8]) -> Result<Vec<&[u8]>, Refusal> {
+    let parts: Vec<&[u8]> =
+        path.split(|b| *b == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
+    match parts.contains(&&b".."[..]) {
+        true => Err(Refusal::Invalid(format!("'{}' leads out of the archive", shown(path)))),
+        false => Ok(parts),
+    }
+}
+
+/// Whether this is a folder, also by way of links.
+fn is_folder(path: &[u8]) -> bool {
+    let stat = open(path, OFlags::PATH, Mode::empty()).and_then(|handle| rustix::fs::fstat(&handle));
+    stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+/// Makes a folder and what is missing above it; what is new belongs to the new owner.
+fn make_way(path: &[u8], owner: Belongs) -> Result<(), Refusal> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let bad = |errno| refuse(errno, path);
+    match open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => {}
+        found => return found.map(|_| ()).map_err(bad),
+    }
+    let mut dir = open(b"/", flags, Mode::empty()).map_err(bad)?;
+    for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
+        let resolve = rustix::fs::ResolveFlags::NO_MAGICLINKS;
+        dir = match open_at(&dir, name, flags, Mode::empty(), resolve) {
+            Err(Errno::NOENT) => {
+                rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(0o755)).map_err(bad)?;
+                let made = open_at(&dir, name, flags, Mode::empty(), resolve).map_err(bad)?;
+                if let Belongs::To { uid, gid } = owner {
+                    let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+                    rustix::fs::chownat(&made, c"", uid, gid, rustix::fs::AtFlags::EMPTY_PATH)
+                        .map_err(bad)?;
+                }
+                made
+            }
+            found => found.map_err(bad)?,
+        };
+    }
+    Ok(())
+}
