@@ -25,6 +25,7 @@ pub mod images;
 pub mod layers;
 mod manifest;
 mod name;
+pub mod oci;
 mod staging;
 mod template;
 mod tool;

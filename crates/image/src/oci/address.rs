@@ -1,0 +1,246 @@
+//! The door through which every request to a registry goes: which URLs may be asked, and which addresses may be connected to.
+//!
+//! Two clients, because the name of a host is all that a resolver is told: the *guarded* one resolves names to public
+//! addresses only, the *open* one is used for the hosts and ports that the operator named. What is checked is what is
+//! connected to: the resolver hands the addresses that passed to the connector itself, so that a name cannot change its
+//! meaning in between. Neither follows a redirect by itself, takes a proxy from the environment, or unzips what it reads.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::Duration;
+
+use atoll_model::policy::egress::ranges::{Ranges6, class_of, never6};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{Client, redirect};
+use url::{Host, Url};
+
+use super::error::RegistryError;
+
+/// LIMIT: names are resolved, connections made and TLS agreed upon within this.
+const CONNECT: Duration = Duration::from_secs(15);
+
+/// Which URLs may be asked.
+#[derive(Debug)]
+pub(super) struct Door {
+    named: Vec<(String, Option<u16>)>,
+    guarded: OnceLock<Client>,
+    open: OnceLock<Client>,
+}
+
+impl Door {
+    /// `named` hosts may be reached without TLS and wherever they are.
+    pub(super) fn new(named: &[String]) -> Self {
+        let named = named.iter().map(|text| match text.rsplit_once(':') {
+            Some((host, port)) if port.parse::<u16>().is_ok() => {
+                (host.to_ascii_lowercase(), port.parse().ok())
+            }
+            _ => (text.to_ascii_lowercase(), None),
+        });
+        Self { named: named.collect(), guarded: OnceLock::new(), open: OnceLock::new() }
+    }
+
+    /// The client for this URL, or why it is not asked.
+    pub(super) fn client_for(&self, url: &Url) -> Result<&Client, RegistryError> {
+        let forbidden = |why: &str| RegistryError::Forbidden { url: shown(url), why: why.to_owned() };
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(forbidden("it holds credentials"));
+        }
+        let host = url.host().ok_or_else(|| forbidden("it names no host"))?;
+        if self.is_named(url) {
+            return match url.scheme() {
+                "http" | "https" => Ok(self.open(url)?),
+                _ => Err(forbidden("only http and https are spoken")),
+            };
+        }
+        match url.scheme() {
+            "https" => {}
+            "http" => return Err(forbidden("plain http is for hosts that the operator named")),
+            _ => return Err(forbidden("only https is spoken")),
+        }
+        // The connector asks the resolver for names only; an address in the URL goes past it.
+        let address = match host {
+            Host::Domain(_) => None,
+            Host::Ipv4(address) => Some(IpAddr::V4(address)),
+            Host::Ipv6(address) => Some(IpAddr::V6(address)),
+        };
+        if let Some(address) = address
+            && let Some(class) = class(address)
+        {
+            return Err(RegistryError::ForbiddenAddress { host: host.to_string(), address, class });
+        }
+        self.guarded(url)
+    }
+
+    /// Whether the operator named the host, with this port or with none.
+    pub(super) fn is_named(&self, url: &Url) -> bool {
+        let host = url.host_str().unwrap_or_default();
+        let port = url.port_or_known_default();
+        self.named.iter().any(|(name, only)| name == host && (only.is_none() || *only == port))
+    }
+
+    fn open(&self, url: &Url) -> Result<&Client, RegistryError> {
+        // As Docker has it: a registry that may go without TLS may also show any certificate.
+        client(&self.open, url, || base().tls_danger_accept_invalid_certs(true))
+    }
+
+    fn guarded(&self, url: &Url) -> Result<&Client, RegistryError> {
+        client(&self.guarded, url, || base().https_only(true).dns_resolver(Arc::new(PublicOnly)))
+    }
+}
+
+/// Made at first use: reading the certificates of the machine takes a while, and most servers never pull.
+fn client<'a>(
+    slot: &'a OnceLock<Client>,
+    url: &Url,
+    make: impl FnOnce() -> reqwest::ClientBuilder,
+) -> Result<&'a Client, RegistryError> {
+    if let Some(client) = slot.get() {
+        return Ok(client);
+    }
+    let made = make().build().map_err(|cause| RegistryError::Unreachable { host: host_of(url), cause })?;
+    Ok(slot.get_or_init(|| made))
+}
+
+fn base() -> reqwest::ClientBuilder {
+    Client::builder()
+        .user_agent(concat!("atoll/", env!("CARGO_PKG_VERSION")))
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        // Another crate may switch these on for all of us; a blob must come as it is.
+        .no_gzip()
+        .no_brotli()
+        .no_zstd()
+        .no_deflate()
+        // A connection for each download: no window of HTTP/2 that is shared and small.
+        .http1_only()
+        .connect_timeout(CONNECT)
+        .pool_max_idle_per_host(8)
+        .pool_idle_timeout(Duration::from_secs(20))
+}
+
+/// Why no request of ours goes to this address, if so.
+fn class(address: IpAddr) -> Option<&'static str> {
+    static NEVER6: LazyLock<Ranges6> = LazyLock::new(never6);
+    match address {
+        IpAddr::V4(address) => class_of(address),
+        IpAddr::V6(address) => NEVER6.contains(u128::from(address)).then_some("not global"),
+    }
+}
+
+/// Resolves names, and only to addresses that anybody may reach.
+#[derive(Debug)]
+struct PublicOnly;
+
+/// A name that leads to nothing but forbidden addresses. Found again in the cause of what the client answers.
+#[derive(Debug, thiserror::Error)]
+#[error("the address {address} is {class}")]
+struct NotPublic {
+    address: IpAddr,
+    class: &'static str,
+}
+
+impl Resolve for PublicOnly {
+    fn resolve(&self, name: Name) -> Resolving {
+        let name = name.as_str().to_owned();
+        Box::pin(async move {
+            let mut refused = None;
+            let mut passed: Vec<SocketAddr> = Vec::new();
+            for found in tokio::net::lookup_host((name.as_str(), 0)).await? {
+                match class(found.ip()) {
+                    Some(class) => refused = Some(NotPublic { address: found.ip(), class }),
+                    None => passed.push(found),
+                }
+            }
+            match refused {
+                // A name with a public and a private address is served by the public one.
+                Some(refused) if passed.is_empty() => Err(refused.into()),
+                _ => Ok(Box::new(passed.into_iter()) as Addrs),
+            }
+        })
+    }
+}
+
+/// What a client answered, as an error of ours; a refusal of the resolver has its own name.
+pub(super) fn unreachable(url: &Url, cause: reqwest::Error) -> RegistryError {
+    let host = host_of(url);
+    let mut below: Option<&(dyn std::error::Error + 'static)> = Some(&cause);
+    while let Some(error) = below {
+        if let Some(NotPublic { address, class }) = error.downcast_ref() {
+            return RegistryError::ForbiddenAddress { host, address: *address, class };
+        }
+        below = error.source();
+    }
+    // The URL may hold a signature.
+    RegistryError::Unreachable { host, cause: cause.without_url() }
+}
+
+/// `host` or `host:port`.
+pub(super) fn host_of(url: &Url) -> String {
+    let host = url.host_str().unwrap_or("?");
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}
+
+/// A URL without what may be secret in it.
+pub(super) fn shown(url: &Url) -> String {
+    let path: String = url.path().chars().take(200).collect();
+    format!("{}://{}{path}", url.scheme(), host_of(url))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn says(door: &Door, url: &str) -> Result<(), String> {
+        door.client_for(&url.parse().unwrap()).map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn addresses_in_urls_are_judged_however_they_are_written() {
+        let door = Door::new(&[]);
+        for url in [
+            "https://127.0.0.1/v2/",
+            "https://0x7f000001/",
+            "https://2130706433/",
+            "https://127.1/",
+            "https://[::1]/",
+            "https://[::ffff:127.0.0.1]/",
+            "https://[64:ff9b::7f00:1]/",
+            "https://[2002:7f00:1::]/",
+            "https://169.254.169.254/latest/meta-data",
+            "https://10.0.0.1:5000/",
+            "https://192.168.1.1/",
+            "https://0.0.0.0/",
+            "https://[fe80::1]/",
+            "https://[fd00::1]/",
+            "http://1.1.1.1/",
+            "ftp://1.1.1.1/",
+            "file:///etc/passwd",
+            "https://user:secret@1.1.1.1/",
+        ] {
+            let refused = says(&door, url).unwrap_err();
+            assert!(!refused.contains("secret"), "{refused}");
+        }
+        assert_eq!(says(&door, "https://1.1.1.1/v2/"), Ok(()));
+        assert_eq!(says(&door, "https://[2606:4700::1111]/v2/"), Ok(()));
+    }
+
+    #[test]
+    fn a_host_is_named_with_its_port_or_with_all() {
+        let door = Door::new(&["localhost:5000".into(), "10.0.0.1".into()]);
+        assert_eq!(says(&door, "http://localhost:5000/v2/"), Ok(()));
+        assert!(says(&door, "http://localhost:5001/v2/").is_err());
+        assert!(says(&door, "http://localhost/v2/").is_err());
+        assert_eq!(says(&door, "http://10.0.0.1/v2/"), Ok(()));
+        assert_eq!(says(&door, "https://10.0.0.1:8443/v2/"), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_name_that_leads_to_this_machine_is_not_connected_to() {
+        let door = Door::new(&[]);
+        let url: Url = "https://localhost:1/v2/".parse().unwrap();
+        let cause = door.client_for(&url).unwrap().get(url.clone()).send().await.unwrap_err();
+        let error = unreachable(&url, cause);
+        assert!(matches!(error, RegistryError::ForbiddenAddress { .. }), "{error:?}");
+    }
+}

@@ -1,0 +1,358 @@
+//! A blob on its way in. Three hold on to one `.part` file:
+//!
+//! ```text
+//! registry ──chunks──► [writer: appends, hashes] ──► <hex>.part ──► [follower: reads behind the writer]
+//!     ▲ Range: what is missing, however often it breaks off                 ends only when the hash is right
+//! ```
+//!
+//! The file is the buffer between them: a slow reader never holds up the network, nothing but a few chunks is in memory, and
+//! a download that is dropped or killed goes on where the file ends. A blob gets its name when its digest is proven.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::Method;
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, RANGE};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc;
+
+use super::error::RegistryError;
+use super::manifest::Wanted;
+use super::retry::{Next, Patience};
+use super::session::{Ask, Session, next_chunk};
+use crate::images::Images;
+use crate::layers::{Digest, LayerError};
+
+/// How often one looks whether another download of the same blob is over.
+const TICK: Duration = Duration::from_millis(50);
+
+/// The file of a blob that is not whole yet, held by nobody else.
+#[derive(Debug)]
+pub(super) struct Part {
+    file: File,
+    path: PathBuf,
+    /// Bytes that an earlier download left.
+    pub(super) had: u64,
+}
+
+impl Part {
+    /// Waits until nobody else downloads this blob, and takes it over. `None`: it became whole meanwhile.
+    pub(super) async fn take(images: &Images, wanted: &Wanted) -> Result<Option<Self>, RegistryError> {
+        let path = images.part_path(&wanted.digest);
+        let whole = images.blob_path(&wanted.digest);
+        loop {
+            if whole.exists() {
+                return Ok(None);
+            }
+            if let Some(file) = lock(&path)? {
+                // The one before may have given it its name between the look and the lock.
+                if whole.exists() {
+                    return Ok(None);
+                }
+                let mut had = file.metadata().map_err(RegistryError::io("stat", &path))?.len();
+                if had > wanted.size {
+                    file.set_len(0).map_err(RegistryError::io("cut", &path))?;
+                    had = 0;
+                }
+                return Ok(Some(Self { file, path, had }));
+            }
+            tokio::time::sleep(TICK).await;
+        }
+    }
+
+    /// Forgets what came so far.
+    pub(super) fn restart(&mut self) -> Result<(), RegistryError> {
+        self.file.set_len(0).map_err(RegistryError::io("cut", &self.path))?;
+        self.had = 0;
+        Ok(())
+    }
+
+    /// The same file, for the writer or the follower.
+    pub(super) fn file(&self) -> Result<File, RegistryError> {
+        self.file.try_clone().map_err(RegistryError::io("open", &self.path))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes it away: what it holds is wrong.
+    pub(super) fn discard(self) {
+        if let Err(cause) = std::fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %cause, "a wrong download stays until it is collected");
+        }
+    }
+
+    /// Gives it its name, once its digest is proven.
+    pub(super) fn publish(self, images: &Images, digest: &Digest) -> Result<(), RegistryError> {
+        std::fs::rename(&self.path, images.blob_path(digest))
+            .map_err(RegistryError::io("publish", &self.path))
+    }
+}
+
+/// The file at `path`, made when missing, if nobody holds it.
+fn lock(path: &Path) -> Result<Option<File>, RegistryError> {
+    let opened = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path);
+    let file = opened.map_err(|cause| RegistryError::Layer(LayerError::io("create", path)(cause)))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(cause)) => return Err(RegistryError::io("lock", path)(cause)),
+    }
+    let ours = file.metadata().map_err(RegistryError::io("stat", path))?;
+    let same =
+        std::fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino()));
+    Ok(same.then_some(file))
+}
+
+/// What the writer tells the follower.
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    written: u64,
+    end: Option<End>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// All bytes are there and their digest is right.
+    Proven,
+    /// There will be no more.
+    Broken,
+}
+
+impl Flow {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A flow of a blob that was whole from the start.
+    pub(super) fn whole(size: u64) -> Arc<Self> {
+        let state = State { written: size, end: Some(End::Proven) };
+        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.state().written += bytes;
+        self.changed.notify_all();
+    }
+
+    /// Only the first end counts.
+    fn end(&self, end: End) {
+        self.state().end.get_or_insert(end);
+        self.changed.notify_all();
+    }
+
+    /// How much there is beyond `at`; at the size of the blob, nothing, once it is proven.
+    fn wait(&self, at: u64, size: u64) -> io::Result<u64> {
+        let mut state = self.state();
+        loop {
+            match state.end {
+                Some(End::Broken) => return Err(io::Error::other("the download broke off")),
+                Some(End::Proven) => return Ok(size.saturating_sub(at)),
+                None if at < state.written => return Ok(state.written - at),
+                None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+/// Reads a blob while it is still being written.
+pub(super) struct Follower {
+    pub file: File,
+    pub flow: Arc<Flow>,
+    pub at: u64,
+    pub size: u64,
+}
+
+impl Read for Follower {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let there = self.flow.wait(self.at, self.size)?;
+        let length = buf.len().min(usize::try_from(there).unwrap_or(usize::MAX));
+        let taken = self.file.read_at(&mut buf[..length], self.at)?;
+        if taken == 0 && length > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.at += taken as u64;
+        Ok(taken)
+    }
+}
+
+/// Says that the flow is broken when the writer ends in any way but the good one.
+struct Writing(Arc<Flow>);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.end(End::Broken);
+    }
+}
+
+/// What a writer found when its chunks ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Proven,
+    Wrong {
+        found: Digest,
+    },
+    /// The download did not come to its end.
+    Cut,
+}
+
+/// Appends chunks to the file and hashes all of it. Blocks; ends when the sender is gone.
+pub(super) fn write(
+    mut file: File,
+    had: u64,
+    wanted: &Wanted,
+    mut chunks: mpsc::Receiver<Bytes>,
+    flow: &Arc<Flow>,
+) -> io::Result<Verdict> {
+    let writing = Writing(Arc::clone(flow));
+    flow.advance(had);
+    let mut hash = Sha256::new();
+    hash_file(&file, had, &mut hash)?;
+    let mut written = had;
+    while let Some(chunk) = chunks.blocking_recv() {
+        file.write_all(&chunk)?;
+        written += chunk.len() as u64;
+        flow.advance(chunk.len() as u64);
+        hash.update(&chunk);
+    }
+    if written != wanted.size {
+        return Ok(Verdict::Cut);
+    }
+    let found = Digest::from_hash(hash);
+    if found != wanted.digest {
+        return Ok(Verdict::Wrong { found });
+    }
+    writing.0.end(End::Proven);
+    Ok(Verdict::Proven)
+}
+
+/// Whether a blob that is here is still what its name says. Blocks.
+pub(super) fn is_right(path: &Path, wanted: &Wanted) -> io::Result<bool> {
+    let file = File::open(path)?;
+    let mut hash = Sha256::new();
+    let size = file.metadata()?.len();
+    hash_file(&file, size, &mut hash)?;
+    Ok(size == wanted.size && Digest::from_hash(hash) == wanted.digest)
+}
+
+fn hash_file(file: &File, size: u64, hash: &mut Sha256) -> io::Result<()> {
+    let mut piece = vec![0; if size == 0 { 0 } else { 256 << 10 }];
+    let mut at = 0;
+    while at < size {
+        let taken = match file.read_at(&mut piece, at)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            taken => taken.min(usize::try_from(size - at).unwrap_or(usize::MAX)),
+        };
+        hash.update(&piece[..taken]);
+        at += taken as u64;
+    }
+    Ok(())
+}
+
+/// Fetches what is missing of a blob and hands it to the writer; breaks in between are mended.
+pub(super) async fn download(
+    session: &Session<'_>,
+    wanted: &Wanted,
+    had: u64,
+    chunks: &mpsc::Sender<Bytes>,
+    moved: impl Fn(u64),
+) -> Result<(), RegistryError> {
+    let what = format!("the layer {}", wanted.digest);
+    let mut at = had;
+    let mut patience = Patience::default();
+    while at < wanted.size {
+        let mut ask = Ask::new(Method::GET, session.url(&format!("blobs/{}", wanted.digest)), what.clone());
+        if at > 0 {
+            ask.headers.push((RANGE.as_str(), format!("bytes={at}-")));
+        }
+        let mut response = session.send(&ask).await?;
+        let mut skip = begins_at(&what, response.status().as_u16(), response.headers(), at, wanted)?;
+        let before = at;
+        let broke = loop {
+            let mut chunk = match next_chunk(&mut response).await {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            };
+            // A registry that knows no ranges begins anew; what is here already is left out.
+            let known = skip.min(chunk.len() as u64);
+            skip -= known;
+            let chunk = chunk.split_off(usize::try_from(known).unwrap_or_default());
+            if at + chunk.len() as u64 > wanted.size {
+                return Err(RegistryError::damaged(&what, format!("it has more than {} bytes", wanted.size)));
+            }
+            if chunk.is_empty() {
+                continue;
+            }
+            at += chunk.len() as u64;
+            if chunks.send(chunk).await.is_err() {
+                // The writer failed, and says why.
+                return Ok(());
+            }
+            moved(at);
+        };
+        if at == wanted.size {
+            break;
+        }
+        if at > before {
+            patience.moved();
+        }
+        match patience.failed(None) {
+            Next::Wait(wait) => tokio::time::sleep(wait).await,
+            Next::TooLong(_) | Next::GiveUp => {
+                let host = session.place.host.clone();
+                return Err(broke.unwrap_or(RegistryError::BrokenOff { host, what }));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How many bytes of an answer are known already, after a look at what it says of the size.
+fn begins_at(
+    what: &str,
+    status: u16,
+    headers: &HeaderMap,
+    at: u64,
+    wanted: &Wanted,
+) -> Result<u64, RegistryError> {
+    let text = |name| headers.get(name).and_then(|value: &reqwest::header::HeaderValue| value.to_str().ok());
+    let wrong_size = |found: &str| {
+        RegistryError::damaged(what, format!("it has {found} bytes, {} were promised", wanted.size))
+    };
+    match status {
+        404 => Err(RegistryError::damaged(what, "the registry does not have it")),
+        416 => Err(RegistryError::damaged(what, format!("it ends before byte {at}"))),
+        206 => {
+            let range = text(CONTENT_RANGE).and_then(|range| range.strip_prefix("bytes "));
+            let (first, total) = range
+                .and_then(|range| Some((range.split_once('-')?.0, range.split_once('/')?.1)))
+                .ok_or_else(|| {
+                    RegistryError::damaged(what, "the registry does not say which part it sends")
+                })?;
+            if total != "*" && total.parse() != Ok(wanted.size) {
+                return Err(wrong_size(total));
+            }
+            let first: Option<u64> = first.trim().parse().ok().filter(|first| *first <= at);
+            first
+                .map(|first| at - first)
+                .ok_or_else(|| RegistryError::damaged(what, "the registry sends another part"))
+        }
+        _ => match text(CONTENT_LENGTH) {
+            Some(length) if length.parse() != Ok(wanted.size) => Err(wrong_size(length)),
+            _ => Ok(at),
+        },
+    }
+}

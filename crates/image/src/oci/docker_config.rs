@@ -1,0 +1,232 @@
+//! Docker's `config.json` of the operator: credentials as `docker login` leaves them, in the file or with a helper program.
+//!
+//! Only read for those who act as the operator ([`super::Auth::Operator`]); a tenant never borrows these. A helper is run
+//! by the name that the operator's own file gives, never by one that a request gives, and not for longer than its deadline.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+
+use super::auth::Auth;
+use super::error::RegistryError;
+
+/// LIMIT: a config or an answer of a helper beyond this is none.
+const SIZE_MAX: u64 = 1 << 20;
+/// LIMIT: a helper that asks a person something would wait for ever.
+const HELPER_LIMIT: Duration = Duration::from_secs(15);
+/// What a helper answers as the user's name when it gives an identity token.
+const TOKEN_USER: &str = "<token>";
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Config {
+    auths: HashMap<String, Entry>,
+    cred_helpers: HashMap<String, String>,
+    creds_store: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Entry {
+    auth: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+    identitytoken: Option<String>,
+    registrytoken: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(rename = "Username", default)]
+    username: String,
+    #[serde(rename = "Secret", default)]
+    secret: String,
+}
+
+/// What the file at `path` says for a registry. Blocks. No file and no entry are [`Auth::Anonymous`].
+pub(super) fn auth_for(path: &Path, registry: &str) -> Result<Auth, RegistryError> {
+    let bad = |why: String| RegistryError::DockerConfig { path: path.to_owned(), why };
+    let mut text = Vec::new();
+    match std::fs::File::open(path) {
+        Ok(file) => file.take(SIZE_MAX).read_to_end(&mut text).map_err(RegistryError::io("read", path))?,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Auth::Anonymous),
+        Err(cause) => return Err(RegistryError::io("open", path)(cause)),
+    };
+    // The parser's own text may quote what is secret; where it stopped is enough.
+    let config: Config = serde_json::from_slice(&text)
+        .map_err(|cause| bad(format!("line {} column {} is not understood", cause.line(), cause.column())))?;
+    let wanted = host_of(registry);
+    let helper = config.cred_helpers.iter().find(|(key, _)| host_of(key) == wanted).map(|(_, name)| name);
+    if let Some(helper) = helper.or(config.creds_store.as_ref().filter(|name| !name.is_empty()))
+        && let Some(auth) = ask(helper, registry, HELPER_LIMIT).map_err(bad)?
+    {
+        return Ok(auth);
+    }
+    let entry = config.auths.iter().find(|(key, _)| host_of(key) == wanted);
+    entry.map_or(Ok(Auth::Anonymous), |(_, entry)| read(entry).map_err(|why| bad(why.to_owned())))
+}
+
+fn read(entry: &Entry) -> Result<Auth, &'static str> {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    if let Some(token) = given(&entry.identitytoken) {
+        return Ok(Auth::Identity(token));
+    }
+    if let Some(token) = given(&entry.registrytoken) {
+        return Ok(Auth::Bearer(token));
+    }
+    if let (Some(username), Some(password)) = (given(&entry.username), given(&entry.password)) {
+        return Ok(Auth::Basic { username, password });
+    }
+    let Some(auth) = given(&entry.auth) else { return Ok(Auth::Anonymous) };
+    let decoded = STANDARD.decode(auth.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let decoded = decoded.ok_or("an `auth` is no base64 of text")?;
+    let (username, password) = decoded.split_once(':').ok_or("an `auth` has no colon")?;
+    Ok(Auth::Basic { username: username.into(), password: password.trim_end_matches('\0').into() })
+}
+
+/// Keys are hosts, or URLs with a scheme and the path of an old API.
+fn host_of(key: &str) -> String {
+    let key = key.trim_start_matches("https://").trim_start_matches("http://");
+    key.split('/').next().unwrap_or_default().to_ascii_lowercase()
+}
+
+/// Runs `docker-credential-<helper> get`. `None`: it knows nothing of this registry.
+fn ask(helper: &str, registry: &str, limit: Duration) -> Result<Option<Auth>, String> {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    if !helper.bytes().all(is_plain) || helper.starts_with('.') {
+        return Err(format!("{helper:?} is not the name of a credential helper"));
+    }
+    run(Path::new(&format!("docker-credential-{helper}")), registry, limit)
+}
+
+fn run(program: &Path, registry: &str, limit: Duration) -> Result<Option<Auth>, String> {
+    let name = program.display();
+    let mut child = Command::new(program)
+        .arg("get")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|cause| format!("{name} cannot be run: {cause}"))?;
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let (send, receive) = sync_channel(1);
+    let registry = registry.to_owned();
+    // The pipes are served by a thread of their own, so that a helper that reads and writes nothing is still left in time.
+    std::thread::spawn(move || {
+        if let Some(mut stdin) = stdin {
+            let _ = stdin.write_all(registry.as_bytes());
+        }
+        let mut answer = Vec::new();
+        let _ = stdout.map(|stdout| stdout.take(SIZE_MAX).read_to_end(&mut answer));
+        let _ = send.send(answer);
+    });
+    let deadline = Instant::now() + limit;
+    let answer = receive.recv_timeout(limit);
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break Some(status),
+            Ok(None) if answer.is_ok() && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
+            _ => break None,
+        }
+    };
+    let (Ok(answer), Some(status)) = (answer, status) else {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(format!("{name} did not answer within {} s", limit.as_secs()));
+    };
+    if !status.success() {
+        return match String::from_utf8_lossy(&answer).contains("credentials not found") {
+            true => Ok(None),
+            false => Err(format!("{name} failed ({status})")),
+        };
+    }
+    let Answer { username, secret } =
+        serde_json::from_slice(&answer).map_err(|_| format!("{name} answered no credentials"))?;
+    Ok(match (username.as_str(), secret.is_empty()) {
+        (_, true) => None,
+        (TOKEN_USER, false) => Some(Auth::Identity(secret)),
+        (_, false) => Some(Auth::Basic { username, password: secret }),
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn says(config: &serde_json::Value, registry: &str) -> Result<Auth, RegistryError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        std::fs::write(&path, config.to_string()).unwrap();
+        auth_for(&path, registry)
+    }
+
+    #[test]
+    fn what_docker_login_left_is_found_by_host() {
+        let basic = |name: &str, word: &str| Auth::Basic { username: name.into(), password: word.into() };
+        let config = serde_json::json!({"auths": {
+            "https://index.docker.io/v1/": {"auth": STANDARD.encode("hub:a:b")},
+            "ghcr.io": {"username": "cat", "password": "word"},
+            "http://127.0.0.1:5000": {"auth": STANDARD.encode("me:pw")},
+            "a.example": {"auth": STANDARD.encode("u:"), "identitytoken": "long"},
+            "b.example": {"registrytoken": "short"},
+            "c.example": {},
+        }});
+        for (registry, auth) in [
+            ("https://index.docker.io/v1/", basic("hub", "a:b")),
+            ("ghcr.io", basic("cat", "word")),
+            ("127.0.0.1:5000", basic("me", "pw")),
+            ("127.0.0.1", Auth::Anonymous),
+            ("a.example", Auth::Identity("long".into())),
+            ("b.example", Auth::Bearer("short".into())),
+            ("c.example", Auth::Anonymous),
+            ("d.example", Auth::Anonymous),
+        ] {
+            assert!(says(&config, registry).unwrap() == auth, "{registry}");
+        }
+        assert!(auth_for(Path::new("/nonexistent/config.json"), "x").unwrap() == Auth::Anonymous);
+    }
+
+    #[test]
+    fn a_broken_config_is_named_without_what_is_in_it() {
+        let config = serde_json::json!({"auths": {"x": {"auth": "c2VjcmV0"}}});
+        let error = says(&config, "x").unwrap_err().to_string();
+        assert!(error.contains("no colon") && !error.contains("secret"), "{error}");
+        let error = says(&serde_json::json!({"auths": "secret"}), "x").unwrap_err().to_string();
+        assert!(!error.contains("secret"), "{error}");
+        assert!(says(&serde_json::json!({"credsStore": "../../bin/sh"}), "x").is_err());
+    }
+
+    #[test]
+    fn a_helper_is_asked_and_left_at_its_deadline() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        // Found by its whole path here: the search path belongs to the whole process of the tests.
+        let ask = |script: &str, limit: Duration| {
+            let path = dir.path().join("docker-credential-x");
+            std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            run(&path, "reg", limit)
+        };
+        let long = Duration::from_secs(10);
+        let answer = ask(r#"read -r host; echo "{\"Username\":\"$1\",\"Secret\":\"$host\"}""#, long).unwrap();
+        assert!(answer == Some(Auth::Basic { username: "get".into(), password: "reg".into() }));
+        let token = ask(r#"echo '{"Username":"<token>","Secret":"t"}'"#, long).unwrap();
+        assert!(token == Some(Auth::Identity("t".into())));
+        assert!(ask("echo 'credentials not found in native keychain'; exit 1", long).unwrap().is_none());
+        assert!(ask("exit 1", long).is_err());
+        assert!(ask("echo nonsense", long).is_err());
+        let began = Instant::now();
+        assert!(ask("exec sleep 60", Duration::from_millis(200)).is_err());
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+}

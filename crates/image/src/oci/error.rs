@@ -1,0 +1,160 @@
+//! What can go wrong between us and a registry. A variant says what was tried on what; causes are attached, and nothing that
+//! a registry or a user keeps secret is in a text.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use atoll_model::{Code, ErrorKind};
+
+use crate::images::ImageError;
+use crate::layers::LayerError;
+
+/// An image could not be pulled or pushed.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    #[error("the registry {host} has no image {image}, or does not show it")]
+    NotFound { host: String, image: String },
+    #[error("the registry {host} does not show {image} without credentials")]
+    CredentialsNeeded { host: String, image: String },
+    #[error("the registry {host} refuses these credentials for {image}")]
+    Refused { host: String, image: String },
+    #[error("{image} is not made for {asked}; there is: {there}")]
+    NoPlatform { image: String, asked: String, there: String },
+    #[error("not a platform: {0:?}")]
+    BadPlatform(String),
+    #[error("{what} of {image} cannot be used: {why}")]
+    Unsupported { image: String, what: String, why: &'static str },
+    #[error("{url} is not reached: {why}")]
+    Forbidden { url: String, why: String },
+    #[error("{host} is not reached: its address {address} is {class}")]
+    ForbiddenAddress { host: String, address: IpAddr, class: &'static str },
+    #[error("{what} is not what was promised: {why}")]
+    Damaged { what: String, why: String },
+    #[error("cannot reach {host}")]
+    Unreachable {
+        host: String,
+        #[source]
+        cause: reqwest::Error,
+    },
+    #[error("{host} does not answer")]
+    Silent { host: String },
+    #[error("{host} answers {status} to {asked}")]
+    Answered { host: String, status: u16, asked: String },
+    #[error("{host} asks to come back in {wait_s} s")]
+    Busy { host: String, wait_s: u64 },
+    #[error("{host} broke off {what} too often")]
+    BrokenOff { host: String, what: String },
+    #[error("{image} was not pulled or pushed within {limit_s} s")]
+    TooSlow { image: String, limit_s: u64 },
+    #[error("the operator's {path} cannot be used: {why}")]
+    DockerConfig { path: PathBuf, why: String },
+    #[error("cannot {action} {path}")]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        cause: std::io::Error,
+    },
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    #[error(transparent)]
+    Images(#[from] ImageError),
+}
+
+impl RegistryError {
+    /// The class of the error.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Layer(cause) => cause.kind(),
+            Self::Images(cause) => cause.kind(),
+            other => other.code().kind(),
+        }
+    }
+
+    /// What the user sees. A refusal by a registry is never `unauthenticated`: that would speak of the key to Atoll.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NotFound { .. }
+            | Self::CredentialsNeeded { .. }
+            | Self::Refused { .. }
+            | Self::NoPlatform { .. } => Code::ImageNotFound,
+            Self::BadPlatform(_)
+            | Self::Unsupported { .. }
+            | Self::Forbidden { .. }
+            | Self::ForbiddenAddress { .. } => Code::InvalidRequest,
+            Self::Damaged { .. } => Code::Damaged,
+            Self::Unreachable { .. }
+            | Self::Silent { .. }
+            | Self::Answered { .. }
+            | Self::Busy { .. }
+            | Self::BrokenOff { .. }
+            | Self::TooSlow { .. } => Code::RegistryUnavailable,
+            Self::DockerConfig { .. } | Self::Io { .. } => Code::Internal,
+            Self::Layer(cause) => code_of_layer(cause),
+            Self::Images(ImageError::Layer(cause)) => code_of_layer(cause),
+            Self::Images(cause) => code_of_image(cause),
+        }
+    }
+
+    /// What to try next, in one line, where there is something.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NotFound { .. } => "check the name and the tag; a private image needs credentials".into(),
+            Self::CredentialsNeeded { .. } => {
+                "give a user name and a password or token with the request".into()
+            }
+            Self::Refused { .. } => {
+                "check the user name and the password or token, and what they may do".into()
+            }
+            Self::NoPlatform { .. } => "ask for one of these, or build the image for this machine".into(),
+            Self::BadPlatform(_) => "write it as linux/amd64 or linux/arm64".into(),
+            Self::Forbidden { .. } | Self::ForbiddenAddress { .. } => {
+                "an operator may name the host: atoll serve --registry-insecure HOST[:PORT]".into()
+            }
+            Self::Damaged { .. } => "pull again; if it stays, the image in the registry is broken".into(),
+            Self::Busy { wait_s, .. } => format!("try again in {wait_s} s, or give credentials"),
+            Self::Unreachable { .. }
+            | Self::Silent { .. }
+            | Self::Answered { .. }
+            | Self::BrokenOff { .. }
+            | Self::TooSlow { .. } => {
+                "try again; what was downloaded is kept and the rest is asked for".into()
+            }
+            Self::Unsupported { .. } | Self::DockerConfig { .. } | Self::Io { .. } => return None,
+            Self::Layer(cause) => return cause.hint().map(str::to_owned),
+            Self::Images(cause) => return cause.hint(),
+        })
+    }
+
+    /// Wraps an I/O error with what was being done to which path.
+    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |cause| Self::Io { action, path: path.to_owned(), cause }
+    }
+
+    /// Something that a registry sent, or that we hold of it, is not what it should be.
+    pub(super) fn damaged(what: impl ToString, why: impl ToString) -> Self {
+        Self::Damaged { what: what.to_string(), why: why.to_string() }
+    }
+}
+
+fn code_of_layer(cause: &LayerError) -> Code {
+    match cause {
+        LayerError::Refused { .. } | LayerError::BadArchive { .. } => Code::InvalidRequest,
+        LayerError::TooBig { .. } => Code::PayloadTooLarge,
+        LayerError::NoRoom { .. } => Code::NoCapacity,
+        LayerError::WrongDigest { .. } => Code::Damaged,
+        LayerError::Cancelled | LayerError::Source(_) | LayerError::Sink(_) => Code::RegistryUnavailable,
+        LayerError::Io { .. } => Code::Internal,
+    }
+}
+
+fn code_of_image(cause: &ImageError) -> Code {
+    match cause.kind() {
+        _ if cause.is_damage() => Code::Damaged,
+        ErrorKind::NotFound => Code::TemplateNotFound,
+        ErrorKind::Invalid => Code::InvalidRequest,
+        ErrorKind::Exhausted => Code::PayloadTooLarge,
+        ErrorKind::Unsupported => Code::Unsupported,
+        _ => Code::Internal,
+    }
+}

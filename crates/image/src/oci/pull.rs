@@ -1,0 +1,463 @@
+//! Pulling: from a name to a version that sandboxes can start from.
+//!
+//! Dropping the future cancels it: what threads were unpacking is removed by them, and downloads stay as `.part` files that
+//! the next pull goes on with. Layers that are here are not asked for.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use atoll_model::TemplateRef;
+use bytes::Bytes;
+use futures::StreamExt;
+use oci_spec::image::ImageManifest;
+use reqwest::Method;
+use reqwest::header::{ACCEPT as ACCEPT_HEADER, CONTENT_TYPE};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::blob::{self, Flow, Follower, Part, Verdict};
+use super::manifest::{ACCEPT, Manifest, TEXT_MAX, Wanted, config_of, digest_of, layers_of};
+use super::session::{Ask, Session, read_bounded};
+use super::unzip::{Unzip, Zip, ahead};
+use super::{Auth, LayerState, Platform, Progress, Progressed, Registry, RegistryError};
+use crate::images::{Images, NewVersion, start_settings};
+use crate::layers::{Digest, LayerError};
+
+/// LIMIT: downloads of one pull at a time, as Docker and Podman have it.
+const DOWNLOADS: usize = 4;
+/// LIMIT: layers of one pull under way: those that come, and those that have come and are still being unpacked.
+const UNDER_WAY: usize = 8;
+/// LIMIT: an index that leads to an index that leads to an image.
+const INDEXES: usize = 2;
+/// LIMIT: chunks between the network and the disk.
+const CHUNKS: usize = 16;
+/// How often a layer tells how far it is.
+const TELL: Duration = Duration::from_millis(100);
+
+/// What a pull brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pulled {
+    /// The version it became, kept by [`Images`].
+    pub version: String,
+    /// What the tag points to now: the digest of an index or of a manifest.
+    pub manifest_digest: String,
+    /// Which of the image's platforms it is.
+    pub platform: String,
+}
+
+impl Registry {
+    /// Pulls an image and makes a version of it.
+    pub async fn pull(
+        &self,
+        images: &Arc<Images>,
+        image: &TemplateRef,
+        auth: Auth,
+        platform: Option<&str>,
+        progress: Progress,
+    ) -> Result<Pulled, RegistryError> {
+        let platform = platform.map_or_else(|| Ok(Platform::of_host()), str::parse)?;
+        let limit = self.settings.limit;
+        let too_slow = || RegistryError::TooSlow { image: image.to_string(), limit_s: limit.as_secs() };
+        let work = async {
+            let session = Session::open(self, image, auth, "pull").await?;
+            let cancel = CancellationToken::new();
+            // Dropped with the future: threads that unpack then stop and clean up.
+            let _guard = cancel.clone().drop_guard();
+            let name = image.to_string();
+            let pull = Pull {
+                session,
+                images,
+                name,
+                platform,
+                progress,
+                cancel,
+                downloads: Semaphore::new(DOWNLOADS),
+            };
+            pull.run().await
+        };
+        tokio::time::timeout(limit, work).await.map_err(|_| too_slow())?
+    }
+}
+
+/// One pull.
+struct Pull<'a> {
+    session: Session<'a>,
+    images: &'a Arc<Images>,
+    name: String,
+    platform: Platform,
+    progress: Progress,
+    cancel: CancellationToken,
+    downloads: Semaphore,
+}
+
+impl Pull<'_> {
+    async fn run(self) -> Result<Pulled, RegistryError> {
+        // Nothing that is found here or added is collected until the version names it.
+        let working = self.images.begin();
+        self.step(format!("asking {} for {}", self.session.place.host, self.name));
+        let (manifest_digest, manifest) = self.manifest().await?;
+        let (config_digest, size) = config_of(&self.name, &manifest)?;
+        let config = self.config(config_digest, size).await?;
+        let (config, wanted) = layers_of(&self.name, &manifest, &config, &self.platform)?;
+        self.layers(&wanted).await?;
+        let images = Arc::clone(self.images);
+        let new = NewVersion {
+            base: None,
+            layers: wanted.iter().map(|wanted| wanted.diff_id).collect(),
+            settings: start_settings(&config),
+            config,
+        };
+        let version = blocking(move || images.put_version(new)).await?;
+        drop(working);
+        self.step(format!("{} is here as {version}", self.name));
+        Ok(Pulled {
+            version,
+            manifest_digest: manifest_digest.to_string(),
+            platform: self.platform.to_string(),
+        })
+    }
+
+    fn step(&self, text: String) {
+        (self.progress)(Progressed::Step(text));
+    }
+
+    /// The manifest of the image for this platform, and the digest of what the name points to.
+    async fn manifest(&self) -> Result<(Digest, ImageManifest), RegistryError> {
+        let place = &self.session.place;
+        let asked = place
+            .digest
+            .as_deref()
+            .map(|digest| digest.parse::<Digest>().expect("references hold whole digests"));
+        let mut top = None;
+        let (mut reference, mut expected) = (place.reference.clone(), asked);
+        for _ in 0..=INDEXES {
+            let (digest, manifest) = self.fetch_manifest(&reference, expected).await?;
+            let top = *top.get_or_insert(digest);
+            match manifest {
+                Manifest::Image(manifest) => return Ok((top, *manifest)),
+                Manifest::Index(index) => {
+                    let next = digest_of(&self.name, self.platform.choose(&self.name, &index)?)?;
+                    (reference, expected) = (next.to_string(), Some(next));
+                }
+            }
+        }
+        let what = "the index".to_owned();
+        Err(RegistryError::Unsupported { image: self.name.clone(), what, why: "it leads to indexes only" })
+    }
+
+    async fn fetch_manifest(
+        &self,
+        reference: &str,
+        expected: Option<Digest>,
+    ) -> Result<(Digest, Manifest), RegistryError> {
+        let what = format!("the manifest {reference}");
+        let mut ask =
+            Ask::new(Method::GET, self.session.url(&format!("manifests/{reference}")), what.clone());
+        ask.headers.push((ACCEPT_HEADER.as_str(), ACCEPT.to_owned()));
+        let response = self.session.send(&ask).await?;
+        if response.status().as_u16() != 200 {
+            return Err(RegistryError::NotFound {
+                host: self.session.place.host.clone(),
+                image: self.name.clone(),
+            });
+        }
+        let said =
+            response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let bytes = read_bounded(response, TEXT_MAX, &what, &ask.url).await?;
+        let digest = Digest::of(&bytes);
+        if let Some(expected) = expected
+            && digest != expected
+        {
+            return Err(RegistryError::damaged(what, format!("its digest is {digest}")));
+        }
+        Ok((digest, Manifest::read(&self.name, &bytes, said.as_deref())?))
+    }
+
+    async fn config(&self, digest: Digest, size: usize) -> Result<Bytes, RegistryError> {
+        let what = format!("the config {digest}");
+        let ask = Ask::new(Method::GET, self.session.url(&format!("blobs/{digest}")), what.clone());
+        let response = self.session.send(&ask).await?;
+        if !response.status().is_success() {
+            return Err(RegistryError::damaged(what, "the registry does not have it"));
+        }
+        let bytes = read_bounded(response, size, &what, &ask.url).await?;
+        match Digest::of(&bytes) {
+            found if found == digest => Ok(bytes),
+            found => Err(RegistryError::damaged(what, format!("its digest is {found}"))),
+        }
+    }
+
+    /// Brings all layers here. The first that fails stops the others, and all have come to rest when this answers.
+    async fn layers(&self, wanted: &[Wanted]) -> Result<(), RegistryError> {
+        let mut seen = HashSet::new();
+        let fresh: Vec<Wanted> =
+            wanted.iter().filter(|wanted| seen.insert(wanted.diff_id)).cloned().collect();
+        let missing: u64 = fresh
+            .iter()
+            .filter(|wanted| !self.images.has_layer(&wanted.diff_id))
+            .fold(0, |sum, wanted| wanted.size.saturating_add(sum));
+        self.images.room_for(missing)?;
+        for wanted in &fresh {
+            self.tell(wanted, 0, LayerState::Waiting);
+        }
+        let mut under_way =
+            futures::stream::iter(fresh).map(|wanted| self.layer(wanted)).buffer_unordered(UNDER_WAY);
+        let mut failed = None;
+        while let Some(done) = under_way.next().await {
+            if let Err(error) = done {
+                self.cancel.cancel();
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn tell(&self, wanted: &Wanted, done: u64, state: LayerState) {
+        let (digest, total) = (wanted.digest.to_string(), wanted.size);
+        (self.progress)(Progressed::Layer { digest, done, total, state });
+    }
+
+    /// Brings one layer here.
+    async fn layer(&self, wanted: Wanted) -> Result<(), RegistryError> {
+        // Twice at most: a blob that is here but rotten is removed, and then it is not here.
+        while !self.try_layer(&wanted).await? {}
+        Ok(())
+    }
+
+    /// Brings one layer here, or answers `false` where a blob stood in the way that is now gone.
+    async fn try_layer(&self, wanted: &Wanted) -> Result<bool, RegistryError> {
+        if self.cancel.is_cancelled() {
+            return Err(LayerError::Cancelled.into());
+        }
+        if self.images.has_layer(&wanted.diff_id) {
+            self.tell(wanted, wanted.size, LayerState::Exists);
+            return Ok(true);
+        }
+        let permit = self.downloads.acquire().await.expect("nobody closes it");
+        let taken = tokio::select! {
+            taken = Part::take(self.images, wanted) => taken?,
+            () = self.cancel.cancelled() => return Err(LayerError::Cancelled.into()),
+        };
+        let Some(mut part) = taken else {
+            drop(permit);
+            return self.from_blob(wanted).await;
+        };
+        let resumed = part.had > 0;
+        let permit = Mutex::new(Some(permit));
+        let release = || drop(permit.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let first = self.fetch(wanted, &part, release).await;
+        // What an earlier download left may be what is wrong: a disk that lost power, another file of the same name.
+        let fetched = match first {
+            Err(Failed { verdict: Some(Verdict::Wrong { .. }), .. }) if resumed => {
+                part.restart()?;
+                self.fetch(wanted, &part, || ()).await
+            }
+            first => first,
+        };
+        match fetched {
+            Ok(zip) => {
+                part.publish(self.images, &wanted.digest)?;
+                self.note_blob(wanted, zip).await?;
+                self.tell(wanted, wanted.size, LayerState::Done);
+                Ok(true)
+            }
+            Err(failed) => {
+                if failed.is_for_good() {
+                    part.discard();
+                }
+                Err(failed.error)
+            }
+        }
+    }
+
+    /// Downloads into the part, and unpacks what comes at the same time.
+    async fn fetch(&self, wanted: &Wanted, part: &Part, downloaded: impl FnOnce()) -> Result<Zip, Failed> {
+        let flow = Arc::new(Flow::default());
+        let (send, receive) = mpsc::channel(CHUNKS);
+        let stop = self.cancel.child_token();
+        let (file, behind, had) = (part.file()?, part.file()?, part.had);
+        let follower = Follower { file: behind, flow: Arc::clone(&flow), at: 0, size: wanted.size };
+        let writer = {
+            let (wanted, flow) = (wanted.clone(), Arc::clone(&flow));
+            tokio::task::spawn_blocking(move || blob::write(file, had, &wanted, receive, &flow))
+        };
+        let unpacker = self.unpack(wanted, follower, stop.clone());
+        let fetched = {
+            let told = Told::new();
+            let moved = |done| {
+                if told.is_due() {
+                    self.tell(wanted, done, LayerState::Downloading);
+                }
+            };
+            tokio::select! {
+                fetched = blob::download(&self.session, wanted, had, &send, moved) => fetched,
+                () = stop.cancelled() => Err(LayerError::Cancelled.into()),
+            }
+        };
+        // The writer ends with the sender, and the unpacker with the writer.
+        drop(send);
+        let written = writer.await.expect("the writer does not panic");
+        downloaded();
+        if fetched.is_ok() {
+            self.tell(wanted, wanted.size, LayerState::Unpacking);
+        }
+        let unpacked = unpacker.await.expect("the unpacker does not panic");
+        judge(wanted, part, fetched, written, unpacked)
+    }
+
+    /// Unpacks a blob on threads of its own while it comes.
+    fn unpack(
+        &self,
+        wanted: &Wanted,
+        from: Follower,
+        stop: CancellationToken,
+    ) -> tokio::task::JoinHandle<Result<Zip, LayerError>> {
+        let (images, diff_id) = (Arc::clone(self.images), wanted.diff_id);
+        tokio::task::spawn_blocking(move || {
+            let unpacked = Unzip::new(from).map_err(LayerError::Source).and_then(|from| {
+                let zip = from.zip();
+                ahead(from, |tar| images.add_layer(Some(&diff_id), tar, &stop)).map(|_| zip)
+            });
+            // Bytes that cannot be unpacked may be wrong bytes, which only their digest tells: then all must come first.
+            if let Err(LayerError::NoRoom { .. } | LayerError::TooBig { .. } | LayerError::Io { .. }) =
+                &unpacked
+            {
+                stop.cancel();
+            }
+            unpacked
+        })
+    }
+
+    /// Unpacks a blob that is here. One that is no longer what it was goes, and the answer is `false`.
+    async fn from_blob(&self, wanted: &Wanted) -> Result<bool, RegistryError> {
+        let path = self.images.blob_path(&wanted.digest);
+        self.tell(wanted, wanted.size, LayerState::Unpacking);
+        let file = std::fs::File::open(&path).map_err(RegistryError::io("open", &path))?;
+        let follower = Follower { file, flow: Flow::whole(wanted.size), at: 0, size: wanted.size };
+        let unpacked = self.unpack(wanted, follower, self.cancel.child_token()).await;
+        match unpacked.expect("the unpacker does not panic") {
+            Ok(zip) => {
+                self.note_blob(wanted, zip).await?;
+                self.tell(wanted, wanted.size, LayerState::Done);
+                Ok(true)
+            }
+            Err(error @ (LayerError::NoRoom { .. } | LayerError::Cancelled)) => Err(error.into()),
+            Err(error) => {
+                let (checked, wanted_too) = (path.clone(), wanted.clone());
+                if blocking(move || blob::is_right(&checked, &wanted_too)).await.is_ok_and(|right| right) {
+                    return Err(name_blob(wanted, error));
+                }
+                std::fs::remove_file(&path).map_err(RegistryError::io("remove", &path))?;
+                Ok(false)
+            }
+        }
+    }
+
+    async fn note_blob(&self, wanted: &Wanted, zip: Zip) -> Result<(), RegistryError> {
+        let (images, Wanted { digest, diff_id, .. }) = (Arc::clone(self.images), wanted.clone());
+        Ok(blocking(move || images.set_blob(&diff_id, &digest, zip.media_type())).await?)
+    }
+}
+
+/// Why a layer did not come, and what the writer saw.
+struct Failed {
+    error: RegistryError,
+    verdict: Option<Verdict>,
+}
+
+impl Failed {
+    /// Whether another try with the same bytes would fail again, so that they are not worth keeping.
+    fn is_for_good(&self) -> bool {
+        match &self.error {
+            RegistryError::Damaged { .. } | RegistryError::Unsupported { .. } => true,
+            RegistryError::Layer(cause) => matches!(
+                cause,
+                LayerError::Refused { .. }
+                    | LayerError::BadArchive { .. }
+                    | LayerError::TooBig { .. }
+                    | LayerError::WrongDigest { .. }
+            ),
+            _ => false,
+        }
+    }
+}
+
+impl From<RegistryError> for Failed {
+    fn from(error: RegistryError) -> Self {
+        Self { error, verdict: None }
+    }
+}
+
+/// Which of three that ended says what happened. Wrong bytes explain every trouble with unpacking them.
+fn judge(
+    wanted: &Wanted,
+    part: &Part,
+    fetched: Result<(), RegistryError>,
+    written: std::io::Result<Verdict>,
+    unpacked: Result<Zip, LayerError>,
+) -> Result<Zip, Failed> {
+    let verdict =
+        written.map_err(|cause| RegistryError::Layer(LayerError::io("write", part.path())(cause)))?;
+    match (verdict, fetched, unpacked) {
+        (Verdict::Proven, _, Ok(zip)) => Ok(zip),
+        (Verdict::Proven, _, Err(error)) => Err(name_blob(wanted, error).into()),
+        (Verdict::Wrong { found }, _, _) => {
+            let error = RegistryError::damaged(
+                format!("the layer {}", wanted.digest),
+                format!("its digest is {found}"),
+            );
+            Err(Failed { error, verdict: Some(Verdict::Wrong { found }) })
+        }
+        // Unpacking stopped the download.
+        (
+            Verdict::Cut,
+            Err(RegistryError::Layer(LayerError::Cancelled)),
+            Err(error @ (LayerError::NoRoom { .. } | LayerError::TooBig { .. } | LayerError::Io { .. })),
+        ) => Err(RegistryError::Layer(error).into()),
+        (Verdict::Cut, Err(error), _) => Err(error.into()),
+        (Verdict::Cut, Ok(()), _) => Err(RegistryError::Layer(LayerError::Cancelled).into()),
+    }
+}
+
+/// Troubles with the bytes of a proven blob are the image's own, and name the blob.
+fn name_blob(wanted: &Wanted, error: LayerError) -> RegistryError {
+    let what = || format!("the layer {}", wanted.digest);
+    match error {
+        LayerError::WrongDigest { expected, found } => {
+            RegistryError::damaged(what(), format!("unzipped it is {found} and not {expected}"))
+        }
+        LayerError::Source(cause) => {
+            RegistryError::damaged(what(), format!("it cannot be unzipped: {cause}"))
+        }
+        other => other.into(),
+    }
+}
+
+/// Says when it is time to tell again.
+struct Told {
+    began: Instant,
+    last_ms: AtomicU64,
+}
+
+impl Told {
+    fn new() -> Self {
+        Self { began: Instant::now(), last_ms: AtomicU64::new(0) }
+    }
+
+    fn is_due(&self) -> bool {
+        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let every = u64::try_from(TELL.as_millis()).unwrap_or(u64::MAX);
+        let due = now >= self.last_ms.load(Ordering::Relaxed) + every;
+        if due {
+            self.last_ms.store(now, Ordering::Relaxed);
+        }
+        due
+    }
+}
+
+/// Runs what blocks on a thread for that.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.expect("work on a thread of its own does not panic")
+}

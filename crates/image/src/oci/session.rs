@@ -1,0 +1,333 @@
+//! One conversation with one registry about one image: every request of a pull or a push goes through [`Session::send`],
+//! which follows redirects through the door, answers challenges, and asks again where that is safe.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{AUTHORIZATION, HeaderValue, LOCATION};
+use reqwest::{Body, Method, Response};
+use tokio::sync::Mutex;
+use tokio_util::io::ReaderStream;
+use url::Url;
+
+use super::address::{Door, host_of, shown, unreachable};
+use super::auth::Auth;
+use super::error::RegistryError;
+use super::place::Place;
+use super::retry::{Next, Patience, is_passing, retry_after};
+use super::token::{self, Challenge};
+use super::{Registry, docker_config};
+use atoll_model::TemplateRef;
+
+/// LIMIT: hops of one request.
+const REDIRECTS: usize = 5;
+/// LIMIT: a registry that says nothing for so long is gone.
+pub(super) const SILENCE: Duration = Duration::from_secs(30);
+/// LIMIT: after the last byte of an upload a registry may have to store it elsewhere first.
+const SILENCE_OF_UPLOAD: Duration = Duration::from_secs(180);
+/// LIMIT: whether a host has TLS is found out within this.
+const PROBE: Duration = Duration::from_secs(5);
+
+/// A conversation.
+pub(super) struct Session<'a> {
+    door: &'a Door,
+    pub place: Place,
+    /// `https://host/v2/<repository>/`.
+    base: Url,
+    auth: Auth,
+    scope: String,
+    /// What the registry took last as `Authorization`.
+    header: Mutex<Option<HeaderValue>>,
+}
+
+/// One request, that can be made again.
+pub(super) struct Ask {
+    pub method: Method,
+    pub url: Url,
+    pub headers: Vec<(&'static str, String)>,
+    pub body: Payload,
+    /// What it is about, for errors.
+    pub what: String,
+}
+
+/// What a request carries.
+#[derive(Clone)]
+pub(super) enum Payload {
+    Nothing,
+    Bytes(Bytes),
+    /// A file, and where to count what was sent of it.
+    File {
+        path: PathBuf,
+        size: u64,
+        sent: Arc<AtomicU64>,
+    },
+}
+
+impl Ask {
+    pub(super) fn new(method: Method, url: Url, what: impl Into<String>) -> Self {
+        Self { method, url, headers: Vec::new(), body: Payload::Nothing, what: what.into() }
+    }
+}
+
+impl<'a> Session<'a> {
+    /// Begins one; `actions` is what a token must allow: `pull` or `pull,push`.
+    pub(super) async fn open(
+        registry: &'a Registry,
+        image: &TemplateRef,
+        auth: Auth,
+        actions: &str,
+    ) -> Result<Session<'a>, RegistryError> {
+        let place = Place::of(image);
+        let auth = match (auth, registry.settings.docker_config.clone()) {
+            (Auth::Operator, Some(path)) => {
+                let name = place.in_docker_config().to_owned();
+                let read = tokio::task::spawn_blocking(move || docker_config::auth_for(&path, &name));
+                read.await.expect("reading a config does not panic")?
+            }
+            (Auth::Operator, None) => Auth::Anonymous,
+            (auth, _) => auth,
+        };
+        let base = base_of(registry, &place).await?;
+        let scope = format!("repository:{}:{actions}", place.repository);
+        Ok(Self { door: &registry.door, place, base, auth, scope, header: Mutex::default() })
+    }
+
+    /// The URL of something below the repository.
+    pub(super) fn url(&self, path: &str) -> Url {
+        self.base.join(path).expect("what follows is a tag, a digest or a word of ours")
+    }
+
+    /// A URL that the registry gave, which may be relative to the one that was asked.
+    pub(super) fn follow(&self, asked: &Url, location: &str) -> Result<Url, RegistryError> {
+        asked
+            .join(location)
+            .map_err(|_| RegistryError::damaged("the registry's answer", "its Location is no URL"))
+    }
+
+    /// Whether it speaks for somebody.
+    fn is_anonymous(&self) -> bool {
+        self.auth == Auth::Anonymous
+    }
+
+    fn refused(&self) -> RegistryError {
+        let (host, image) = (self.place.host.clone(), self.place.repository.clone());
+        match self.is_anonymous() {
+            true => RegistryError::CredentialsNeeded { host, image },
+            false => RegistryError::Refused { host, image },
+        }
+    }
+
+    /// Makes a request until it is answered for good. What comes back is a success, 404 or 416.
+    pub(super) async fn send(&self, ask: &Ask) -> Result<Response, RegistryError> {
+        let mut patience = Patience::default();
+        let mut answered_challenge = false;
+        loop {
+            let used = self.header.lock().await.clone();
+            let failed = match self.send_once(ask, used.as_ref()).await {
+                Ok(response) => match response.status().as_u16() {
+                    200..=299 | 404 | 416 => return Ok(response),
+                    401 if !answered_challenge => match self.answer_challenge(&response, used.as_ref()).await
+                    {
+                        Ok(()) => {
+                            answered_challenge = true;
+                            continue;
+                        }
+                        Err(error) => (None, error),
+                    },
+                    401 | 403 => return Err(self.refused()),
+                    status => {
+                        let error = RegistryError::Answered {
+                            host: host_of(response.url()),
+                            status,
+                            asked: ask.what.clone(),
+                        };
+                        (retry_after(response.headers()), error)
+                    }
+                },
+                Err(error) => (None, error),
+            };
+            let (asked, error) = failed;
+            let next = match &error {
+                RegistryError::Answered { status, .. } if is_passing(*status) => patience.failed(asked),
+                RegistryError::Unreachable { .. } => patience.failed(None),
+                RegistryError::Silent { .. } => patience.failed_slowly(),
+                _ => Next::GiveUp,
+            };
+            match next {
+                Next::Wait(wait) => tokio::time::sleep(wait).await,
+                Next::TooLong(wait) => {
+                    return Err(RegistryError::Busy {
+                        host: self.place.host.clone(),
+                        wait_s: wait.as_secs(),
+                    });
+                }
+                Next::GiveUp => return Err(error),
+            }
+        }
+    }
+
+    /// Makes a request once, and follows where it leads.
+    async fn send_once(&self, ask: &Ask, header: Option<&HeaderValue>) -> Result<Response, RegistryError> {
+        let mut url = ask.url.clone();
+        for _ in 0..=REDIRECTS {
+            let mut request = self.door.client_for(&url)?.request(ask.method.clone(), url.clone());
+            for (name, value) in &ask.headers {
+                request = request.header(*name, value);
+            }
+            // Storage that a registry sends us on to has no business with our token.
+            if let Some(header) = header
+                && url.origin() == self.base.origin()
+            {
+                request = request.header(AUTHORIZATION, header.clone());
+            }
+            let response = send_body(request, &ask.body, &url).await?;
+            let is_read = matches!(ask.method, Method::GET | Method::HEAD);
+            let leads_on = match response.status().as_u16() {
+                301..=303 => is_read,
+                307 | 308 => true,
+                _ => false,
+            };
+            let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+            match (leads_on, location) {
+                (true, Some(location)) => url = self.follow(&url, location)?,
+                _ => return Ok(response),
+            }
+        }
+        Err(RegistryError::Forbidden { url: shown(&url), why: "it is one of too many redirects".into() })
+    }
+
+    /// Gets what the registry wants to see, unless another request just did.
+    async fn answer_challenge(
+        &self,
+        response: &Response,
+        used: Option<&HeaderValue>,
+    ) -> Result<(), RegistryError> {
+        let asked = token::challenge(response.headers()).ok_or_else(|| self.refused())?;
+        // Held while the token is fetched: downloads that are refused together need one token.
+        let mut header = self.header.lock().await;
+        if header.as_ref() != used {
+            return Ok(());
+        }
+        let fresh = match (&asked, &self.auth) {
+            (_, Auth::Bearer(text)) => token::bearer(text),
+            (Challenge::Basic, Auth::Basic { username, password }) => token::basic(username, password),
+            (Challenge::Basic, _) => None,
+            (Challenge::Bearer { realm, service, scope }, auth) => {
+                let mut scopes = vec![self.scope.as_str()];
+                scopes.extend(scope.as_deref().filter(|scope| !self.scope.starts_with(scope)));
+                let wanted = token::Wanted { realm, service: service.as_deref(), scopes };
+                token::fetch(self.door, &wanted, auth).await?
+            }
+        };
+        // The same answer again would be refused again.
+        let fresh = fresh.filter(|fresh| Some(fresh) != used).ok_or_else(|| self.refused())?;
+        *header = Some(fresh);
+        Ok(())
+    }
+}
+
+/// Sends a request and waits for the head of its answer, for as long as something moves.
+async fn send_body(
+    request: reqwest::RequestBuilder,
+    body: &Payload,
+    url: &Url,
+) -> Result<Response, RegistryError> {
+    let silent = || RegistryError::Silent { host: host_of(url) };
+    let (request, sent) = match body {
+        Payload::Nothing => (request, None),
+        Payload::Bytes(bytes) => (request.body(bytes.clone()), None),
+        Payload::File { path, size, sent } => {
+            let file = tokio::fs::File::open(path).await.map_err(RegistryError::io("open", path))?;
+            sent.store(0, Ordering::Relaxed);
+            let counter = Arc::clone(sent);
+            let stream =
+                futures::StreamExt::inspect(ReaderStream::with_capacity(file, 256 << 10), move |chunk| {
+                    let bytes = chunk.as_ref().map_or(0, Bytes::len) as u64;
+                    counter.fetch_add(bytes, Ordering::Relaxed);
+                });
+            (request.header("content-length", *size).body(Body::wrap_stream(stream)), Some(sent))
+        }
+    };
+    let mut answer = Box::pin(request.send());
+    let Some(sent) = sent else {
+        let answered = tokio::time::timeout(SILENCE, answer).await.map_err(|_| silent())?;
+        return answered.map_err(|cause| unreachable(url, cause));
+    };
+    let mut seen = 0;
+    loop {
+        // Cancel-safe: the request itself lives outside of the loop.
+        if let Ok(answered) = tokio::time::timeout(SILENCE_OF_UPLOAD, &mut answer).await {
+            return answered.map_err(|cause| unreachable(url, cause));
+        }
+        let now = sent.load(Ordering::Relaxed);
+        if now == seen {
+            return Err(silent());
+        }
+        seen = now;
+    }
+}
+
+/// The next bytes of an answer, or nothing at its end.
+pub(super) async fn next_chunk(response: &mut Response) -> Result<Option<Bytes>, RegistryError> {
+    match tokio::time::timeout(SILENCE, response.chunk()).await {
+        Ok(chunk) => chunk.map_err(|cause| unreachable(response.url(), cause)),
+        Err(_) => Err(RegistryError::Silent { host: host_of(response.url()) }),
+    }
+}
+
+/// A whole answer that must be small.
+pub(super) async fn read_bounded(
+    mut response: Response,
+    max: usize,
+    what: &str,
+    url: &Url,
+) -> Result<Bytes, RegistryError> {
+    let mut whole = BytesMut::new();
+    while let Some(chunk) = next_chunk(&mut response).await? {
+        if whole.len() + chunk.len() > max {
+            return Err(RegistryError::damaged(
+                format!("{what} of {}", host_of(url)),
+                format!("it has more than {max} bytes"),
+            ));
+        }
+        whole.extend_from_slice(&chunk);
+    }
+    Ok(whole.freeze())
+}
+
+/// Where the registry is. One that may go without TLS is asked once whether it has it.
+async fn base_of(registry: &Registry, place: &Place) -> Result<Url, RegistryError> {
+    let (host, repository) = (&place.host, &place.repository);
+    let build = |scheme: &str| {
+        let text = format!("{scheme}://{host}/v2/{repository}/");
+        text.parse::<Url>().map_err(|_| RegistryError::Forbidden { url: text, why: "it is no URL".into() })
+    };
+    let secure = build("https")?;
+    // A port that is not said is 443 or 80; the operator may have named either.
+    let plain = build("http")?;
+    if !registry.door.is_named(&secure) && !registry.door.is_named(&plain) {
+        return Ok(secure);
+    }
+    let known = registry.has_tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get(host).copied();
+    let has_tls = match known {
+        Some(known) => known,
+        None => {
+            let client = registry.door.client_for(&secure);
+            let asked = async {
+                client?
+                    .get(secure.join("/v2/").expect("a plain path"))
+                    .send()
+                    .await
+                    .map_err(|cause| unreachable(&secure, cause))
+            };
+            let has_tls = matches!(tokio::time::timeout(PROBE, asked).await, Ok(Ok(_)));
+            let mut hosts = registry.has_tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            hosts.insert(host.clone(), has_tls);
+            has_tls
+        }
+    };
+    Ok(if has_tls { secure } else { plain })
+}
