@@ -514,6 +514,22 @@ impl World {
         proc::reap_orphans(&kept);
     }
 
+    /// A process of the test's own that is nobody's orphan until [`World::end_adopted`].
+    pub fn adopt(&self, child: Child) -> i32 {
+        let pid = child.id().cast_signed();
+        lock(&self.waited_for).insert(pid);
+        // Ended and waited for by its number.
+        drop(child);
+        pid
+    }
+
+    /// Ends such a process at once.
+    pub fn end_adopted(&self, pid: i32) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        let _ = nix::sys::wait::waitpid(Pid::from_raw(pid), None);
+        lock(&self.waited_for).remove(&pid);
+    }
+
     /// Runs a command to its end and reaps orphans meanwhile, as the machine's init would.
     pub async fn output(&self, mut command: Command) -> std::process::Output {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -8,7 +8,11 @@
 
 use atoll_tests::docker::Docker;
 use atoll_tests::dockerfiles::{self, BASE, Case, compare, outcome};
-use atoll_tests::{Value, ground, image, json};
+use atoll_tests::{Client, Value, World, ground, image, json, run};
+
+/// Differences that are meant, with the reason; `docs/templates.md` says the same.
+const MEANT: &[(&str, &str, &str)] =
+    &[("33-healthcheck", "config Healthcheck", "nothing runs it: ready checks of templates take its place")];
 
 /// Builds one by Docker.
 fn by_docker(docker: &Docker, case: &Case, folder: &std::path::Path) -> Result<Value, String> {
@@ -52,5 +56,76 @@ fn what_is_expected_is_what_docker_builds() {
             }
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    });
+}
+
+/// Builds one by us, with the command that people use: it packs the folder and says what the server says.
+async fn by_us(w: &World, client: &Client, case: &Case) -> Result<Value, String> {
+    let context = case.context(w.folder());
+    let name = format!("case-{}", case.name);
+    let mut command = w.command();
+    command.args(["template", "build", "-t", &name]).args(case.arguments()).arg(&context);
+    let built = w.output(command).await;
+    let said = format!("{}{}", String::from_utf8_lossy(&built.stdout), String::from_utf8_lossy(&built.stderr));
+    if !built.status.success() {
+        return Err(said);
+    }
+    let oci = outcome(&client.export(&name, "oci").await);
+    let docker = outcome(&client.export(&name, "docker").await);
+    assert_eq!(compare(&oci, &docker), Vec::<String>::new(), "{}: the two forms differ", case.name);
+    Ok(oci)
+}
+
+#[test]
+fn what_we_build_is_what_docker_builds() {
+    run(async |w: &World| {
+        let client = w.admin();
+        client.import(BASE, image::busybox().docker_archive(BASE)).await.ok();
+        let mut wrong = Vec::new();
+        for case in dockerfiles::all() {
+            let found = by_us(w, &client, &case).await;
+            match (case.fails(), found) {
+                (None, Err(why)) => wrong.push(format!("{}: refused: {why}", case.name)),
+                (None, Ok(found)) => {
+                    let meant = |line: &String| {
+                        MEANT.iter().any(|(name, begin, _)| *name == case.name && line.starts_with(begin))
+                    };
+                    let differs = compare(&case.expected(), &found).into_iter().filter(|line| !meant(line));
+                    wrong.extend(differs.map(|line| format!("{}: {line}", case.name)));
+                }
+                (Some(_), Ok(_)) => wrong.push(format!("{}: was built", case.name)),
+                (Some((line, word)), Err(said)) if !(said.contains(word) && said.contains(&line.to_string())) => {
+                    wrong.push(format!("{}: does not name line {line} and {word}: {said}", case.name));
+                }
+                (Some(_), Err(_)) => {}
+            }
+        }
+        assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
+    });
+}
+
+#[test]
+fn the_second_build_of_the_same_does_nothing() {
+    run(async |w: &World| {
+        let client = w.admin();
+        client.import(BASE, image::busybox().docker_archive(BASE)).await.ok();
+        for name in ["28-multi-stage", "08-copy"] {
+            let case = dockerfiles::all().into_iter().find(|case| case.name == name).unwrap();
+            let context = case.context(w.folder());
+            let build = async |tag: &str| {
+                let mut command = w.command();
+                command.args(["template", "build", "-t", &format!("twice:{tag}")]).arg(&context);
+                let done = w.output(command).await;
+                assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+                client.template(&format!("twice:{tag}")).await.ok()["version"].clone()
+            };
+            let first = build("one").await;
+            let sandboxes = w.log().matches("a sandbox was asked for").count();
+            // Times of files are no content.
+            let touched = std::process::Command::new("touch").arg(context.join("Dockerfile")).status().unwrap();
+            assert!(touched.success());
+            assert_eq!(build("two").await, first, "{name}");
+            assert_eq!(w.log().matches("a sandbox was asked for").count(), sandboxes, "{name}: a step ran again");
+        }
     });
 }
