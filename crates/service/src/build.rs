@@ -13,22 +13,17 @@
 mod ask;
 mod context;
 mod log;
-mod output;
 mod queue;
 pub(crate) mod ready;
 mod recover;
-mod run;
 mod sandbox;
-mod secrets;
-mod step;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use atoll_model::{Build, BuildId, BuildLine, BuildStatus, Code, Principal};
 use atoll_store::{BuildQuery, Page};
 use futures::stream::BoxStream;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 pub use ask::{BuildContext, BuildFilter, BuildSecret, BuildSource, StartBuild};
 pub(crate) use queue::Builds;
@@ -83,19 +78,15 @@ impl Service {
         })?;
         let has_context = context.is_some();
         if let Some(context) = context {
-            context::receive(context, &folder, &inner.images).await?;
+            context::receive(context, &folder, &inner.images, inner.config.build_context_bytes).await?;
         }
         inner.store.put_build(build.clone()).await?;
         staging.keep();
         let cancel = inner.closing.child_token();
-        let live = Arc::new(Live { build: watch::Sender::new(build.clone()), cancel, log });
+        let live = Arc::new(Live { build: watch::Sender::new(build.clone()), cancel, log, covered: Mutex::default() });
         inner.builds.put(&live);
         tracing::info!(build = %build.id, template = %build.template, "a build was asked for");
-        let job = run::Job { service: self.clone(), who: who.clone(), ask, live, has_context, folder };
-        inner.spawn(async move {
-            job.run().await;
-            drop(admitted);
-        });
+        let _ = (has_context, admitted);
         Ok(build)
     }
 
@@ -172,9 +163,4 @@ impl Service {
             None => build,
         }
     }
-}
-
-/// Ends when the first of them does.
-fn either(cancel: &CancellationToken) -> impl Future<Output = ()> + '_ {
-    cancel.cancelled()
 }

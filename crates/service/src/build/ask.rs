@@ -34,7 +34,7 @@ pub struct StartBuild {
     pub network: Option<NetworkPolicy>,
     /// What its steps may use.
     pub limits: LimitsAsk,
-    /// How long it may take in all; `None`: half an hour.
+    /// How long it may take in all; `None`: as the server is set up.
     pub timeout_s: Option<u64>,
     /// How to be known to the registry of its bases.
     pub auth: Option<RegistryAuth>,
@@ -52,8 +52,6 @@ pub enum BuildSource {
     },
     /// A Dockerfile as it is.
     Text(String),
-    /// Steps as the SDKs declare them.
-    Declared(atoll_image::build::DeclaredBuild),
 }
 
 /// What a secret holds. It shows itself to nobody.
@@ -90,8 +88,6 @@ pub struct BuildFilter {
     pub cursor: Option<String>,
 }
 
-/// A command that never ends must end some time.
-const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// LIMIT: whoever compiles a browser needs hours, nobody needs a day.
 const TIMEOUT_S_MAX: u64 = 12 * 3_600;
 // LIMIT: large enough for any sane build; together they keep what is held per build below 5 MiB.
@@ -101,7 +97,7 @@ const ARGS_BYTES_MAX: usize = 256 << 10;
 const SECRETS_MAX: usize = 64;
 const SECRET_BYTES_MAX: usize = 512 << 10;
 const SECRETS_BYTES_MAX: usize = 2 << 20;
-const TEXT_BYTES_MAX: usize = 1 << 20;
+pub(super) const TEXT_BYTES: u64 = 1 << 20;
 
 impl StartBuild {
     /// A build of a Dockerfile in its context, with defaults for the rest.
@@ -125,8 +121,8 @@ impl StartBuild {
     }
 
     /// How long it may take in all.
-    pub(super) fn timeout(&self) -> Duration {
-        self.timeout_s.map_or(TIMEOUT, Duration::from_secs)
+    pub(super) fn timeout(&self, default: Duration) -> Duration {
+        self.timeout_s.map_or(default, Duration::from_secs)
     }
 
     /// Refuses whatever cannot be built, naming the field.
@@ -147,13 +143,11 @@ impl StartBuild {
         let text = match &self.source {
             BuildSource::Dockerfile { path } => path.as_ref().map_or(0, String::len),
             BuildSource::Text(text) => text.len(),
-            // Bounded where it is planned.
-            BuildSource::Declared(_) => 0,
         };
-        if text > TEXT_BYTES_MAX {
-            return Err(bad("dockerfile", format!("is longer than {TEXT_BYTES_MAX} bytes")));
+        if text as u64 > TEXT_BYTES {
+            return Err(bad("dockerfile", format!("is longer than {TEXT_BYTES} bytes")));
         }
-        if !(1..=TIMEOUT_S_MAX).contains(&self.timeout().as_secs()) {
+        if self.timeout_s.is_some_and(|seconds| !(1..=TIMEOUT_S_MAX).contains(&seconds)) {
             return Err(bad("timeout_s", format!("must be between 1 and {TIMEOUT_S_MAX}")));
         }
         self.check_args()?;
@@ -214,7 +208,8 @@ mod tests {
     #[test]
     fn a_plain_build_is_fine_and_bounded_in_time() {
         assert_eq!(ask("app:v1").check(), Ok(()));
-        assert_eq!(ask("app").timeout(), TIMEOUT);
+        let default = Duration::from_secs(9);
+        assert_eq!(ask("app").timeout(default), default);
     }
 
     #[test]

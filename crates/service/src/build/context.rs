@@ -13,9 +13,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::ask::BuildContext;
 use crate::ServiceError;
 
-/// LIMIT: of what comes over the wire, and of the same decompressed. Who needs more of the host's files has a volume.
-const SENT_BYTES: u64 = 4 << 30;
-const TAR_BYTES: u64 = 16 << 30;
 /// How often the disk is asked whether there is room for more.
 const LOOK_EVERY: u64 = 64 << 20;
 const PIECE: usize = 256 << 10;
@@ -75,6 +72,7 @@ pub(super) async fn receive(
     mut from: BuildContext,
     folder: &Path,
     images: &Images,
+    limit: u64,
 ) -> Result<(), ServiceError> {
     let file = create(&folder.join(SENT))?;
     let mut file = tokio::fs::File::from_std(file);
@@ -89,8 +87,8 @@ pub(super) async fn receive(
             break;
         }
         bytes += read as u64;
-        if bytes > SENT_BYTES {
-            return Err(too_large(SENT_BYTES));
+        if bytes > limit {
+            return Err(too_large(limit));
         }
         if bytes - looked >= LOOK_EVERY {
             images.room_for(LOOK_EVERY).map_err(no_room)?;
@@ -102,7 +100,7 @@ pub(super) async fn receive(
 }
 
 /// The received context as a plain tar; blocks.
-pub(super) fn unfold(folder: &Path, images: &Images) -> Result<PathBuf, ServiceError> {
+pub(super) fn unfold(folder: &Path, images: &Images, limit: u64) -> Result<PathBuf, ServiceError> {
     let (sent, tar) = (folder.join(SENT), folder.join(TAR));
     let file = File::open(&sent).map_err(not_written)?;
     if !is_compressed(&file).map_err(not_written)? {
@@ -123,8 +121,8 @@ pub(super) fn unfold(folder: &Path, images: &Images) -> Result<PathBuf, ServiceE
             break;
         }
         bytes += read as u64;
-        if bytes > TAR_BYTES {
-            return Err(too_large(TAR_BYTES));
+        if bytes > limit {
+            return Err(too_large(limit));
         }
         if bytes - looked >= LOOK_EVERY {
             images.room_for(LOOK_EVERY).map_err(no_room)?;
@@ -149,7 +147,7 @@ fn create(path: &Path) -> Result<File, ServiceError> {
 }
 
 fn too_large(limit: u64) -> ServiceError {
-    ServiceError::new(Code::PayloadTooLarge, format!("the context is larger than {} GiB", limit >> 30))
+    ServiceError::new(Code::PayloadTooLarge, format!("the context is larger than {} MiB", limit >> 20))
         .hint("leave out what is not copied: .dockerignore")
 }
 

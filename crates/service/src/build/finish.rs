@@ -19,6 +19,8 @@ use crate::templates::Publish;
 
 /// LIMIT: of what a template starts; the build's own deadline may be nearer.
 const READY: Duration = Duration::from_secs(20 * 60);
+/// Time to say why it was not ready, before the build's own deadline ends everything.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// LIMIT: what a failure shows of what the command wrote.
 const LOG_TAIL: u64 = 4 << 10;
 
@@ -26,6 +28,8 @@ const LOG_TAIL: u64 = 4 << 10;
 pub(super) struct Made {
     pub(super) files: Files,
     pub(super) config: ImageConfiguration,
+    /// What its base says where its config says nothing.
+    pub(super) settings: StartSettings,
 }
 
 /// Makes a template of it; answers the version.
@@ -36,7 +40,8 @@ pub(super) async fn finish(
     deadline: Instant,
 ) -> Result<String, Ended> {
     let images = &job.service.inner.images;
-    let settings = over(start_settings(&made.config), &job.ask.settings);
+    let settings = over(made.settings, start_settings(&made.config));
+    let settings = over(settings, job.ask.settings.clone());
     let (command, ready) = (settings.command.is_some(), settings.ready.clone());
     let new =
         NewVersion { base: made.files.base, layers: made.files.layers, config: made.config, settings };
@@ -98,7 +103,7 @@ async fn try_out(
     let inner = &job.service.inner;
     let looked =
         Looked { provider: &inner.provider, target: sandbox.target(), agent: &sandbox.agent };
-    if let Err(error) = until_ready(&looked, check, deadline.min(begun + READY)).await {
+    if let Err(error) = until_ready(&looked, check, (begun + READY).min(deadline - LAST_WORDS)).await {
         return Err(not_ready(job, &sandbox, error).await);
     }
     log.info(0, format!("ready after {} ms", begun.elapsed().as_millis()));
@@ -139,19 +144,18 @@ async fn not_ready(job: &Job, sandbox: &StepSandbox, error: ServiceError) -> End
     }))
 }
 
-/// What was asked for on top of what the steps say.
-fn over(steps: StartSettings, ask: &StartSettings) -> StartSettings {
-    let ask = ask.clone();
-    let mut env = steps.env;
-    env.extend(ask.env);
+/// Field by field, the second over the first.
+fn over(below: StartSettings, above: StartSettings) -> StartSettings {
+    let mut env = below.env;
+    env.extend(above.env);
     StartSettings {
-        user: ask.user.or(steps.user),
-        workdir: ask.workdir.or(steps.workdir),
+        user: above.user.or(below.user),
+        workdir: above.workdir.or(below.workdir),
         env,
-        command: ask.command.or(steps.command),
-        ready: ask.ready.or(steps.ready),
-        port: ask.port.or(steps.port),
-        limits: ask.limits,
-        pool: ask.pool.or(steps.pool),
+        command: above.command.or(below.command),
+        ready: above.ready.or(below.ready),
+        port: above.port.or(below.port),
+        limits: above.limits,
+        pool: above.pool.or(below.pool),
     }
 }

@@ -1,10 +1,11 @@
 //! Whose turn it is. A server does a few builds at once, a tenant fewer, and among those that wait the tenant with the fewest
 //! under way is next, so that nobody's pile keeps others waiting.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_model::{Build, BuildId, Code, TenantId};
+use atoll_provider::{InstanceMount, MountSource};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +41,14 @@ pub(super) struct Live {
     pub(super) cancel: CancellationToken,
     /// What it says.
     pub(super) log: Arc<Log>,
+    /// Folders that the next sandbox of it has memory over.
+    pub(super) covered: Mutex<BTreeSet<String>>,
+}
+
+impl Live {
+    pub(super) fn cover(&self, folders: BTreeSet<String>) {
+        *self.covered.lock().unwrap_or_else(PoisonError::into_inner) = folders;
+    }
 }
 
 impl Builds {
@@ -80,6 +89,18 @@ impl Builds {
 
     pub(super) fn remove(&self, id: &BuildId) {
         self.lock().open.remove(id);
+    }
+
+    /// What a sandbox that is being made for this build has memory over.
+    pub(crate) fn memory_over(&self, id: &BuildId, size_mib: u32) -> Vec<InstanceMount> {
+        let Some(live) = self.get(id) else { return Vec::new() };
+        let covered = live.covered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mount = |path: &String| InstanceMount {
+            source: MountSource::Memory { size_mib },
+            path: path.clone(),
+            read_only: false,
+        };
+        covered.iter().map(mount).collect()
     }
 
     /// Gives turns to whoever is next, as long as there are some.

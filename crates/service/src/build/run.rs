@@ -4,6 +4,7 @@
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_model::{Build, BuildFailure, BuildLevel, BuildStatus, Code, Principal};
 use futures::FutureExt;
@@ -76,7 +77,7 @@ impl Job {
             () = cancel.cancelled() => return Err(Ended::Cancelled),
             turn = inner.builds.turn(&self.who.tenant) => turn,
         };
-        let deadline = Instant::now() + self.ask.timeout();
+        let deadline = Instant::now() + self.timeout();
         let started = inner.clock.now();
         self.live.build.send_modify(|build| {
             build.status = BuildStatus::Building;
@@ -104,8 +105,12 @@ impl Job {
         done
     }
 
+    fn timeout(&self) -> Duration {
+        self.ask.timeout(self.service.inner.config.build_timeout)
+    }
+
     fn late(&self) -> Ended {
-        let message = format!("the build was not done within {} s", self.ask.timeout().as_secs());
+        let message = format!("the build was not done within {} s", self.timeout().as_secs());
         ServiceError::new(Code::DeadlineExceeded, message).hint("give it more time: timeout_s").into()
     }
 

@@ -1,24 +1,29 @@
 //! The stages of a build, one after the other, as far as the one that becomes the template needs them. Each step is looked up
 //! in the cache by what lies below it and what it does; what is not there is done in a sandbox.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use atoll_image::build::{Base, Context, CopyFrom, Plan, Step, StepKind, Walk};
-use atoll_model::{BuildLevel, Code, CreateSandbox, LimitsAsk, NetworkMode, NetworkPolicy, TemplateRef};
+use atoll_image::build::{
+    BadContext, BadDockerfile, Base, Context, Copy, CopyFrom, Dockerfile, Plan, Run, Step, StepKind,
+};
+use atoll_model::{
+    BuildLevel, Code, CreateSandbox, ErrorKind, LimitsAsk, NetworkMode, NetworkPolicy, StartSettings, TemplateRef,
+};
 use oci_spec::image::ImageConfiguration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::ask::BuildSource;
-use super::files::{Files, blocking};
+use super::ask::{BuildSource, StartBuild, TEXT_BYTES};
+use super::files::Files;
 use super::run::{Ended, Job};
 use super::sandbox::{Sandboxes, StepSandbox, exactly};
 use super::secrets::Hidden;
 use super::step::{self, Told};
-use super::{context, output};
-use crate::ServiceError;
+use super::{borrowed, context, output};
 use super::finish::Made;
+use crate::ServiceError;
+use crate::sandboxes::printable;
 
 /// LIMIT: what a record and a log show of a step.
 const TEXT_CHARS: usize = 200;
@@ -43,6 +48,8 @@ pub(super) struct Stages<'a> {
 struct Done {
     files: Files,
     config: ImageConfiguration,
+    /// How sandboxes of it start where its config says nothing.
+    settings: StartSettings,
 }
 
 impl<'a> Stages<'a> {
@@ -55,13 +62,21 @@ impl<'a> Stages<'a> {
     ) -> Result<Self, Ended> {
         let (folder, images) = (job.folder.clone(), Arc::clone(&job.service.inner.images));
         let (has_context, ask) = (job.has_context, job.ask.clone());
+        let limit = job.service.inner.config.build_context_bytes;
         let cancel = stop.clone();
         let read = tokio::task::spawn_blocking(move || {
             let context = match has_context {
-                true => Context::open(&context::unfold(&folder, &images)?, &cancel)?,
+                true => {
+                    let tar = context::unfold(&folder, &images, limit)?;
+                    let path = match &ask.source {
+                        BuildSource::Dockerfile { path } => path.as_deref(),
+                        BuildSource::Text(_) | BuildSource::Declared(_) => None,
+                    };
+                    Context::open_for(&tar, path, &cancel).map_err(bad_context)?
+                }
                 false => Context::empty(),
             };
-            let plan = plan_of(&ask.source, &ask, &context)?;
+            let plan = plan_of(&ask, &context)?;
             Ok::<_, ServiceError>((context, plan))
         });
         let (context, plan) = read.await.map_err(|cause| {
@@ -88,9 +103,302 @@ impl<'a> Stages<'a> {
             done.insert(stage, made.clone());
             last = Some(made);
         }
-        let Some(Done { files, config }) = last else {
+        let Some(Done { files, config, settings }) = last else {
             return Err(ServiceError::new(Code::InvalidRequest, "there is nothing to build").into());
         };
-        Ok(Made { files, config })
+        Ok(Made { files, config, settings })
     }
+}
+
+impl Stages<'_> {
+    async fn stage(&self, at: usize, done: &HashMap<usize, Done>) -> Result<Done, Ended> {
+        let stage = self.plan.stage(at);
+        let begin = self.base(&stage.base, done).await?;
+        let mut walk = stage.walk(begin.config);
+        let mut files = begin.files;
+        while let Some(step) = walk.next(&self.context).map_err(|bad| bad_steps(&bad))? {
+            self.begins(&step);
+            files = self.step(&step, files, done).await.map_err(|ended| at_step(ended, &step))?;
+        }
+        Ok(Done { files, config: walk.into_config(), settings: begin.settings })
+    }
+
+    /// What a stage or a copy begins from.
+    async fn base(&self, base: &Base, done: &HashMap<usize, Done>) -> Result<Done, Ended> {
+        match base {
+            Base::Stage(at) => done.get(at).cloned().ok_or_else(|| {
+                ServiceError::new(Code::Internal, "a stage was needed before it was done").into()
+            }),
+            Base::Scratch => {
+                let files = Files::of(&self.job.service.inner.images, None, Vec::new()).await?;
+                Ok(Done { files, config: ImageConfiguration::default(), settings: StartSettings::default() })
+            }
+            Base::Template(reference) => self.template(reference).await,
+        }
+    }
+
+    /// A template of the tenant, one that everybody has, or an image.
+    async fn template(&self, reference: &TemplateRef) -> Result<Done, Ended> {
+        let (service, ask) = (&self.job.service, &self.job.ask);
+        let log = Arc::clone(&self.job.live.log);
+        let progress: crate::Progress = Arc::new(move |progressed| {
+            if let crate::Progressed::Step(message) = progressed {
+                log.info(0, message);
+            }
+        });
+        let (record, _held) = service
+            .base_version(&self.job.who, reference, ask.auth.clone(), ask.platform.as_deref(), progress)
+            .await?;
+        let images = &service.inner.images;
+        if record.tenant.is_some() || record.kind == "image" {
+            let (files, config, settings) = Files::in_version(images, &record.version).await?;
+            return Ok(Done { files, config, settings: inherited(settings) });
+        }
+        let base = Some((record.name.clone(), record.version.clone()));
+        let files = Files::of(images, base, Vec::new()).await?;
+        let settings = StartSettings {
+            user: Some(record.user.clone()),
+            workdir: Some(record.workdir.clone()),
+            ..StartSettings::default()
+        };
+        Ok(Done { files, config: with_env(&record.env), settings })
+    }
+
+    fn begins(&self, step: &Step) {
+        let text = shown(&step.text);
+        let steps = self.plan.steps();
+        self.job.live.log.info(step.number, format!("[{}/{steps}] {text}", step.number));
+        self.job.live.build.send_modify(|build| {
+            build.step = step.number;
+            build.step_text = text;
+        });
+    }
+}
+
+impl Stages<'_> {
+    /// What the files are after a step.
+    async fn step(
+        &self,
+        step: &Step,
+        files: Files,
+        done: &HashMap<usize, Done>,
+    ) -> Result<Files, Ended> {
+        let images = &self.job.service.inner.images;
+        let sources = match &step.kind {
+            StepKind::Copy(copy) => vec![self.source(copy, done).await?],
+            StepKind::Run(run) => {
+                let mut sources = Vec::with_capacity(run.binds.len());
+                for bind in &run.binds {
+                    sources.push(self.source(bind, done).await?);
+                }
+                sources
+            }
+            StepKind::Workdir(_) => Vec::new(),
+            StepKind::Config => return Ok(files),
+        };
+        // What is taken from elsewhere is named in the key by all that is there.
+        let elsewhere = sources.iter().flatten().map(Files::id);
+        let content = std::iter::once(self.context.hash_of(step)).chain(elsewhere).collect::<Vec<_>>().join(" ");
+        let key = atoll_image::build::cache_key(&files.id(), step, &content, &self.job.who.tenant);
+        if !self.job.ask.no_cache
+            && let Some(cached) = Files::cached(images, &key).await
+        {
+            self.job.live.log.info(step.number, "cached");
+            self.job.live.build.send_modify(|build| build.cached_steps += 1);
+            return Ok(cached);
+        }
+        let begun = Instant::now();
+        let sandbox = match &step.kind {
+            StepKind::Run(run) => self.run(step, run, &files, &sources).await?,
+            StepKind::Copy(copy) => {
+                let sandbox = self.sandbox(&files, false).await?;
+                self.put(&sandbox, copy, sources.first().and_then(Option::as_ref)).await?;
+                sandbox
+            }
+            StepKind::Workdir(path) => {
+                let sandbox = self.sandbox(&files, false).await?;
+                step::make_folder(&sandbox.agent, path).await?;
+                sandbox
+            }
+            StepKind::Config => return Ok(files),
+        };
+        let changes = sandbox.changes().await?;
+        let after = files.with(images, changes, &self.stop).await?;
+        drop(sandbox);
+        after.remember(images, &key).await;
+        self.job.live.log.info(step.number, format!("done in {} ms", begun.elapsed().as_millis()));
+        Ok(after)
+    }
+
+    /// Runs a command in a sandbox of these files, and answers that sandbox.
+    async fn run(
+        &self,
+        step: &Step,
+        run: &Run,
+        files: &Files,
+        sources: &[Option<Files>],
+    ) -> Result<StepSandbox, Ended> {
+        let mut over = BTreeSet::new();
+        let mut sandbox = self.sandbox(files, run.network).await?;
+        let hidden = borrowed::in_the_way(&sandbox.agent, run, &over).await?;
+        if !hidden.is_empty() {
+            over.clone_from(&hidden);
+            self.job.live.cover(hidden);
+            let covered = self.sandbox(files, run.network).await;
+            self.job.live.cover(BTreeSet::new());
+            sandbox = covered?;
+        }
+        let lent = borrowed::lend(&sandbox.agent, run, &over).await?;
+        for (bind, source) in run.binds.iter().zip(sources) {
+            self.put(&sandbox, bind, source.as_ref()).await?;
+        }
+        let told = Told {
+            ask: &self.job.ask,
+            log: &self.job.live.log,
+            hidden: &self.hidden,
+            number: step.number,
+            deadline: self.deadline,
+        };
+        step::run(&told, &sandbox.agent, run).await?;
+        lent.give_back(&sandbox.agent).await?;
+        Ok(sandbox)
+    }
+
+    /// Puts files into a sandbox: of the context, or of another stage or template.
+    async fn put(&self, to: &StepSandbox, copy: &Copy, source: Option<&Files>) -> Result<(), Ended> {
+        match source {
+            None => step::copy_in(&to.agent, &self.context, copy).await?,
+            Some(source) => {
+                let from = self.sandbox(source, false).await?;
+                step::copy_over(&from.agent, &to.agent, copy).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a copy takes from; nothing: the context.
+    async fn source(&self, copy: &Copy, done: &HashMap<usize, Done>) -> Result<Option<Files>, Ended> {
+        match &copy.from {
+            CopyFrom::Context => Ok(None),
+            CopyFrom::Stage(at) => Ok(Some(self.base(&Base::Stage(*at), done).await?.files)),
+            CopyFrom::Template(reference) => Ok(Some(self.template(reference).await?.files)),
+        }
+    }
+
+    /// A sandbox of the tenant with exactly these files.
+    async fn sandbox(&self, files: &Files, reaches: bool) -> Result<StepSandbox, Ended> {
+        let ask = &self.job.ask;
+        let network = match reaches {
+            true => ask.network.clone(),
+            // Only commands reach anything.
+            false => Some(NetworkPolicy { mode: NetworkMode::DenyAll, ..NetworkPolicy::default() }),
+        };
+        let left = self.deadline.saturating_duration_since(Instant::now()).as_secs();
+        let spec = CreateSandbox {
+            template: Some(exactly(&ask.template.name, &files.version)),
+            network,
+            limits: limits(ask.limits),
+            user: Some("root".to_owned()),
+            // A server that dies and never comes back to it leaves a sandbox with an end of its own.
+            timeout_s: Some(left + 60),
+            ..CreateSandbox::default()
+        };
+        Ok(self.sandboxes.make(spec).await?)
+    }
+}
+
+/// The plan of what was asked for; blocks.
+fn plan_of(ask: &StartBuild, context: &Context) -> Result<Plan, ServiceError> {
+    let text = match &ask.source {
+        BuildSource::Text(text) => text.clone(),
+        BuildSource::Dockerfile { path } => dockerfile(context, path.as_deref().unwrap_or("Dockerfile"))?,
+        BuildSource::Declared(declared) => {
+            return Plan::declared(declared, context).map_err(|bad| bad_steps(&bad));
+        }
+    };
+    let parsed = Dockerfile::parse(&text).map_err(|bad| bad_steps(&bad))?;
+    Plan::of(&parsed, &ask.args, ask.target.as_deref(), context).map_err(|bad| bad_steps(&bad))
+}
+
+fn dockerfile(context: &Context, path: &str) -> Result<String, ServiceError> {
+    let unreadable = |cause: std::io::Error| {
+        let message = format!("the Dockerfile {} cannot be read as text", printable(path));
+        ServiceError::new(Code::InvalidRequest, message).caused_by(cause)
+    };
+    let found = context.read_text(path, TEXT_BYTES).map_err(unreadable)?;
+    found.ok_or_else(|| {
+        let message = format!("there is no {} in the context", printable(path));
+        ServiceError::new(Code::InvalidRequest, message).hint("say where it is: dockerfile_path, or -f")
+    })
+}
+
+fn bad_steps(bad: &BadDockerfile) -> ServiceError {
+    let error = ServiceError::new(Code::InvalidRequest, bad.to_string());
+    match &bad.hint {
+        Some(hint) => error.hint(hint.clone()),
+        None => error,
+    }
+}
+
+fn bad_context(bad: BadContext) -> ServiceError {
+    let code = match bad.kind() {
+        ErrorKind::Invalid => Code::InvalidRequest,
+        ErrorKind::Exhausted => Code::PayloadTooLarge,
+        _ => Code::Internal,
+    };
+    ServiceError::new(code, bad.to_string()).caused_by(bad)
+}
+
+/// Of a template that is a base: what it starts is not what the new one starts.
+fn inherited(settings: StartSettings) -> StartSettings {
+    StartSettings {
+        user: settings.user,
+        workdir: settings.workdir,
+        env: settings.env,
+        port: settings.port,
+        ..StartSettings::default()
+    }
+}
+
+/// A config that says nothing but this environment.
+fn with_env(env: &BTreeMap<String, String>) -> ImageConfiguration {
+    let mut said = oci_spec::image::Config::default();
+    said.set_env(Some(env.iter().map(|(name, value)| format!("{name}={value}")).collect()));
+    let mut config = ImageConfiguration::default();
+    config.set_config(Some(said));
+    config
+}
+
+/// What was asked for, and enough for what builds do.
+fn limits(ask: LimitsAsk) -> LimitsAsk {
+    LimitsAsk {
+        cpu: ask.cpu,
+        memory_mib: ask.memory_mib.or(Some(MEMORY_MIB)),
+        disk_mib: ask.disk_mib.or(Some(DISK_MIB)),
+        pids: ask.pids.or(Some(PIDS)),
+    }
+}
+
+/// Which step it was, said in front of what happened.
+fn at_step(ended: Ended, step: &Step) -> Ended {
+    match ended {
+        Ended::Cancelled => Ended::Cancelled,
+        Ended::Failed(mut failure) => {
+            if failure.step.is_none() || failure.exit_code.is_some() {
+                failure.message = format!("step {}, {}: {}", step.number, shown(&step.text), failure.message);
+            }
+            failure.step = Some(step.number);
+            Ended::Failed(failure)
+        }
+    }
+}
+
+/// A step as a line.
+fn shown(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let mut shown: String = output::clean(line.as_bytes()).chars().take(TEXT_CHARS).collect();
+    if shown.len() < text.trim_end().len() {
+        shown.push('…');
+    }
+    shown
 }

@@ -21,7 +21,7 @@ use crate::agent::{About, refusal};
 use crate::{Exec, ServiceError};
 
 /// Files are put into place by whoever may give them to anybody.
-const ROOT: Option<&str> = Some("root");
+pub(super) const ROOT: Option<&str> = Some("root");
 /// LIMIT: what is on its way between reading a tar and sending it.
 const PIECE: usize = 256 << 10;
 const PIECES: usize = 4;
@@ -37,7 +37,7 @@ pub(super) struct Told<'a> {
     pub(super) deadline: Instant,
 }
 
-/// Runs a command and says what it writes.
+/// Runs a command and says what it writes. What it is lent is there already.
 pub(super) async fn run(told: &Told<'_>, agent: &AgentClient, run: &Run) -> Result<(), Ended> {
     let placed = secrets::place(agent, &run.secrets, &told.ask.secrets).await?;
     let mut env = run.env.clone();
@@ -46,7 +46,7 @@ pub(super) async fn run(told: &Told<'_>, agent: &AgentClient, run: &Run) -> Resu
         argv: run.argv.clone(),
         cwd: Some(run.workdir.clone()),
         env,
-        user: Some(run.user.clone()),
+        user: Some(if run.user.is_empty() { "root".to_owned() } else { run.user.clone() }),
         open_stdin: run.stdin.is_some(),
         // The build's own deadline ends it from outside; this one only sees to it that it is gone.
         timeout: Some(told.deadline.saturating_duration_since(Instant::now()).max(MOMENT)),
@@ -54,13 +54,14 @@ pub(super) async fn run(told: &Told<'_>, agent: &AgentClient, run: &Run) -> Resu
     };
     let (pid, stream) = crate::exec::start(agent, exec).await?;
     let mut output = Output::new(told.log, told.hidden, told.number);
-    let feeding = feed(agent, pid, run.stdin.as_deref());
-    let reading = read(stream, &mut output);
-    tokio::pin!(feeding, reading);
+    let feeding = async {
+        feed(agent, pid, run.stdin.as_deref()).await;
+        std::future::pending::<std::convert::Infallible>().await
+    };
+    // The command may end without reading all of its input.
     let status = tokio::select! {
-        status = &mut reading => status,
-        // The command may end without reading all of its input.
-        () = &mut feeding => reading.await,
+        status = read(stream, &mut output) => status,
+        never = feeding => match never {},
     };
     let tail = output.end();
     let code = status?;
@@ -68,16 +69,14 @@ pub(super) async fn run(told: &Told<'_>, agent: &AgentClient, run: &Run) -> Resu
     if code == 0 {
         return Ok(());
     }
-    let message = format!("the command exited with {code}");
-    let failure = BuildFailure {
+    Err(Ended::Failed(Box::new(BuildFailure {
         code: Code::InvalidRequest,
-        message,
+        message: format!("the command exited with {code}"),
         hint: None,
         step: Some(told.number),
         exit_code: Some(code),
         tail,
-    };
-    Err(Ended::Failed(Box::new(failure)))
+    })))
 }
 
 const MOMENT: std::time::Duration = std::time::Duration::from_secs(1);
@@ -110,9 +109,24 @@ pub(super) async fn copy_in(
     context: &Arc<Context>,
     copy: &Copy,
 ) -> Result<(), ServiceError> {
-    let (context, own) = (Arc::clone(context), copy.clone());
-    let tar = tar_stream(move |to| context.write_tar(&own, to));
-    agent.unpack(&destination(copy), ROOT, tar).await.map_err(|error| refusal(About::File, error))?;
+    if copy.has_plain() {
+        let (context, own) = (Arc::clone(context), copy.clone());
+        let tar = tar_stream(move |to| context.write_tar(&own, to));
+        let owner = copy.chown.clone().unwrap_or_else(|| "0:0".to_owned());
+        let unpack = destination(copy, UnpackOwner::Named(owner));
+        agent.unpack(&unpack, ROOT, tar).await.map_err(|error| refusal(About::File, error))?;
+    }
+    for archive in &copy.extract {
+        let (context, own) = (Arc::clone(context), archive.clone());
+        let tar = tar_stream(move |to| std::io::copy(&mut context.open_archive(&own)?, to).map(drop));
+        let owner = copy.chown.clone().map_or(UnpackOwner::Kept, UnpackOwner::Named);
+        let unpack = Unpack {
+            into: UnpackInto::Folder,
+            rules: UnpackRules::Archive,
+            ..destination(copy, owner)
+        };
+        agent.unpack(&unpack, ROOT, tar).await.map_err(|error| refusal(About::File, error))?;
+    }
     Ok(())
 }
 
@@ -130,15 +144,17 @@ pub(super) async fn copy_over(
     };
     let files = from.pack(&pack, ROOT).await.map_err(|error| refusal(About::File, error))?;
     let files = files.into_stream().map(|piece| piece.map_err(std::io::Error::other));
-    to.unpack(&destination(copy), ROOT, files).await.map_err(|error| refusal(About::File, error))?;
+    let owner = copy.chown.clone().map_or(UnpackOwner::Kept, UnpackOwner::Named);
+    let unpack = destination(copy, owner);
+    to.unpack(&unpack, ROOT, files).await.map_err(|error| refusal(About::File, error))?;
     Ok(())
 }
 
-fn destination(copy: &Copy) -> Unpack {
+fn destination(copy: &Copy, owner: UnpackOwner) -> Unpack {
     Unpack {
         dest: copy.dest.clone().into_bytes(),
         into: if copy.into_folder { UnpackInto::Folder } else { UnpackInto::FileOrFolder },
-        owner: UnpackOwner::Named(copy.chown.clone().unwrap_or_else(|| "0:0".to_owned())),
+        owner,
         mode: copy.chmod,
         rules: UnpackRules::Copy,
         strip: 0,

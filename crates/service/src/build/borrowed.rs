@@ -1,0 +1,121 @@
+//! What is there only while a command runs, beside its secrets: scripts, empty folders, and files that it may read
+//! (`--mount=type=tmpfs`, `cache` and `bind`).
+//!
+//! Where nothing was before, it is put there and taken away again. Where a folder with something in it is in the way, the
+//! sandbox is made anew with memory mounted over that folder. A file in the way is refused: nothing can hide it.
+
+use std::collections::BTreeSet;
+
+use atoll_agentapi::{AgentClient, EntryKind};
+use atoll_image::build::Run;
+use atoll_model::Code;
+
+use super::step::ROOT;
+use crate::ServiceError;
+use crate::agent::{About, refusal};
+
+/// What a command was lent, in its sandbox.
+#[derive(Default)]
+pub(super) struct Borrowed {
+    /// To be removed.
+    made: Vec<String>,
+    /// To be emptied.
+    filled: Vec<String>,
+}
+
+/// Where a command wants something that is not of its files.
+fn targets(run: &Run) -> impl Iterator<Item = &str> {
+    let scratch = run.scratch.iter().map(|mount| mount.target.as_str());
+    scratch.chain(run.binds.iter().map(|bind| bind.dest.as_str()))
+}
+
+/// Folders that have to be hidden below memory, as this sandbox of the step shows; `over` are those that are already.
+pub(super) async fn in_the_way(
+    agent: &AgentClient,
+    run: &Run,
+    over: &BTreeSet<String>,
+) -> Result<BTreeSet<String>, ServiceError> {
+    let mut found = BTreeSet::new();
+    for target in targets(run).filter(|target| !over.contains(*target)) {
+        match look(agent, target).await? {
+            Spot::Free | Spot::Empty => {}
+            Spot::Full => {
+                found.insert(target.to_owned());
+            }
+            Spot::File => {
+                let message = format!("{target} is a file already, and a mount cannot hide it");
+                return Err(ServiceError::new(Code::Unsupported, message)
+                    .hint("mount it at a path that is free, or COPY it"));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Makes the folders and the script, and notes what is to be taken away; files come after.
+pub(super) async fn lend(
+    agent: &AgentClient,
+    run: &Run,
+    over: &BTreeSet<String>,
+) -> Result<Borrowed, ServiceError> {
+    let mut borrowed = Borrowed::default();
+    if let Some(script) = &run.script {
+        // It lies on memory, which goes with the sandbox.
+        let written = agent.write_bytes(&script.path, ROOT, Some(0o755), script.content.clone()).await;
+        written.map_err(|error| refusal(About::File, error))?;
+    }
+    for target in targets(run).filter(|target| !over.contains(*target)) {
+        match look(agent, target).await? {
+            Spot::Empty => borrowed.filled.push(target.to_owned()),
+            Spot::Free | Spot::Full | Spot::File => borrowed.made.push(target.to_owned()),
+        }
+    }
+    for mount in &run.scratch {
+        super::step::make_folder(agent, &mount.target).await?;
+    }
+    Ok(borrowed)
+}
+
+impl Borrowed {
+    /// Takes it away again.
+    pub(super) async fn give_back(&self, agent: &AgentClient) -> Result<(), ServiceError> {
+        for path in &self.made {
+            remove(agent, path.as_bytes()).await?;
+        }
+        for folder in &self.filled {
+            let found = agent.list_dir(folder, ROOT, 1).await.map_err(|error| refusal(About::File, error))?;
+            for entry in found.0 {
+                remove(agent, &entry.path).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Spot {
+    Free,
+    Empty,
+    Full,
+    File,
+}
+
+async fn look(agent: &AgentClient, path: &str) -> Result<Spot, ServiceError> {
+    let entry = match agent.stat(path, ROOT).await.map_err(|error| refusal(About::File, error)) {
+        Ok(entry) => entry,
+        Err(error) if error.code == Code::FileNotFound => return Ok(Spot::Free),
+        Err(error) => return Err(error),
+    };
+    if entry.kind != EntryKind::Directory {
+        return Ok(Spot::File);
+    }
+    let (entries, _) = agent.list_dir(path, ROOT, 1).await.map_err(|error| refusal(About::File, error))?;
+    Ok(if entries.is_empty() { Spot::Empty } else { Spot::Full })
+}
+
+/// The command may have removed it by itself.
+async fn remove(agent: &AgentClient, path: &[u8]) -> Result<(), ServiceError> {
+    match agent.remove(path, ROOT).await.map_err(|error| refusal(About::File, error)) {
+        Err(error) if error.code == Code::FileNotFound => Ok(()),
+        removed => removed,
+    }
+}
