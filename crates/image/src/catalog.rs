@@ -206,6 +206,12 @@ impl Catalog {
         if !folder.is_dir() {
             return Err(TemplateError::NotFound { name: name.to_owned(), near: Vec::new() });
         }
+        if let Some(images) = &self.images {
+            let standing = images.standing_on(name)?;
+            if standing > 0 {
+                return Err(TemplateError::InUse { name: name.to_owned(), standing });
+            }
+        }
         let mut current = self.lock_host();
         if name == host::NAME {
             *current = None;

@@ -37,7 +37,9 @@ pub enum TemplateError {
     ToolFailed { tool: &'static str, status: String, tail: String },
     #[error("{tool} did not finish within {limit_s} s")]
     ToolTimedOut { tool: &'static str, limit_s: u64 },
-    #[error("template version {version} is damaged: {why}")]
+    #[error("{standing} built or pulled versions stand on the template {name}")]
+    InUse { name: String, standing: usize },
+    #[error("{version} is damaged: {why}")]
     Damaged { version: String, why: String },
     #[error("making the template was cancelled")]
     Cancelled,
@@ -63,7 +65,9 @@ impl TemplateError {
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::BadName { .. } => ErrorKind::Invalid,
             Self::Exists { .. } | Self::AliasTaken { .. } => ErrorKind::Exists,
-            Self::Replaced { .. } | Self::HostChanged(_) | Self::Damaged { .. } => ErrorKind::Conflict,
+            Self::Replaced { .. } | Self::HostChanged(_) | Self::Damaged { .. } | Self::InUse { .. } => {
+                ErrorKind::Conflict
+            }
             Self::HostNotMerged { .. } | Self::NotStatic { .. } => ErrorKind::Unsupported,
             Self::ToolMissing { .. } | Self::NoMirror { .. } => ErrorKind::Unavailable,
             Self::ToolFailed { .. } | Self::ToolTimedOut { .. } | Self::Cancelled => ErrorKind::Unavailable,
@@ -96,6 +100,7 @@ impl TemplateError {
             Self::ToolFailed { .. } | Self::ToolTimedOut { .. } => {
                 "check the network and the apt sources, then try again".into()
             }
+            Self::InUse { .. } => "remove those first, then: atoll template gc".into(),
             Self::Damaged { .. } => "pull, import or build the template again".into(),
             Self::BadName { .. }
             | Self::AliasTaken { .. }

@@ -13,6 +13,21 @@
 
 mod digest;
 mod error;
+mod merge;
+mod pack;
+mod read_ahead;
+mod rules;
+mod tar;
+mod tree;
+mod unpack;
+mod walk;
 
 pub use digest::{BadDigest, DiffId, Digest};
 pub use error::LayerError;
+pub use pack::{PackedTar, pack};
+
+pub(crate) use digest::Hashing;
+pub(crate) use merge::{Below, merge};
+pub(crate) use tar::write::Archive as TarWriter;
+pub(crate) use unpack::{Allowed, Unpacked, unpack_hashed};
+pub(crate) use walk::is_opaque;

@@ -90,11 +90,27 @@ impl Drop for Staging {
 
 /// Removes a folder so that its name is free at once, whatever happens while its files go.
 pub(crate) fn discard(folder: &Path) -> Result<(), TemplateError> {
-    let parent = folder.parent().unwrap_or(Path::new("."));
-    let trash = parent.join(unique(TRASH));
-    std::fs::rename(folder, &trash).map_err(TemplateError::io("remove", folder))?;
+    let trash = Trash::take(folder)?;
     sync_parent(folder)?;
-    std::fs::remove_dir_all(&trash).map_err(TemplateError::io("remove", &trash))
+    trash.empty()
+}
+
+/// A folder that has lost its name; what is left of it when nobody empties it goes with the next sweep.
+#[must_use]
+pub(crate) struct Trash(PathBuf);
+
+impl Trash {
+    /// Takes the name away: one rename.
+    pub(crate) fn take(folder: &Path) -> Result<Self, TemplateError> {
+        let trash = folder.parent().unwrap_or(Path::new(".")).join(unique(TRASH));
+        std::fs::rename(folder, &trash).map_err(TemplateError::io("remove", folder))?;
+        Ok(Self(trash))
+    }
+
+    /// Removes its files.
+    pub(crate) fn empty(self) -> Result<(), TemplateError> {
+        std::fs::remove_dir_all(&self.0).map_err(TemplateError::io("remove", &self.0))
+    }
 }
 
 /// Removes what crashed makers and removers left in `parent`; returns how many folders went.

@@ -95,9 +95,9 @@ impl ImageError {
             Self::Layer(error) => error.hint().map(str::to_owned),
             Self::Template(error) => error.hint(),
             Self::Damaged { .. } => Some("pull, import or build the template again".into()),
-            Self::NotAnImage { .. } => {
-                Some("an archive of docker save, an OCI archive or folder, or a tar of a root file system".into())
-            }
+            Self::NotAnImage { .. } => Some(
+                "an archive of docker save, an OCI archive or folder, or a tar of a root file system".into(),
+            ),
             _ => None,
         }
     }

@@ -173,7 +173,9 @@ mod tests {
     fn what_is_no_digest_is_refused() {
         let upper = format!("sha256:{}", "AB".repeat(32));
         let (long, short) = (format!("sha256:{}", "a".repeat(65)), format!("sha256:{}", "a".repeat(63)));
-        for text in ["", "sha256:", "sha512:00", "../../etc/passwd", upper.as_str(), &long, &short, "sha256:ä"] {
+        for text in
+            ["", "sha256:", "sha512:00", "../../etc/passwd", upper.as_str(), &long, &short, "sha256:ä"]
+        {
             assert!(Digest::parse(text).is_err(), "{text:?}");
             assert!(text.parse::<Digest>().is_err(), "{text:?}");
         }

@@ -34,7 +34,9 @@ pub enum LayerError {
         limit: u64,
     },
     /// The disk's reserve would be touched.
-    #[error("the disk has too little room for this layer ({free} bytes are free, {reserve} of them are reserved)")]
+    #[error(
+        "the disk has too little room for this layer ({free} bytes are free, {reserve} of them are reserved)"
+    )]
     NoRoom {
         /// Bytes free now.
         free: u64,
@@ -90,7 +92,9 @@ impl LayerError {
         match self {
             Self::NoRoom { .. } => Some("free disk space (atoll template gc), or use a larger disk"),
             Self::TooBig { .. } => Some("the operator may allow more"),
-            Self::WrongDigest { .. } => Some("try again; if it stays so, the image is damaged where it comes from"),
+            Self::WrongDigest { .. } => {
+                Some("try again; if it stays so, the image is damaged where it comes from")
+            }
             _ => None,
         }
     }

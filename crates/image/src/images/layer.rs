@@ -1,0 +1,191 @@
+//! Layers in the store: looked up, and added by unpacking.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::{ImageError, Images, LAYERS};
+use crate::error::TemplateError;
+use crate::layers::{Allowed, DiffId, Digest, LayerError, Unpacked, unpack_hashed};
+use crate::staging::{Staging, write_durably};
+
+/// The files of a layer, beside its record.
+pub(super) const FILES: &str = "fs";
+const RECORD: &str = "layer.json";
+
+/// A layer that is here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// What it is called.
+    pub diff_id: DiffId,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Entries in it.
+    pub entries: u64,
+    /// Bytes of the uncompressed archive it came from.
+    pub tar_bytes: u64,
+    /// Folders in it that its archive never named: their rights are those of the layers below.
+    #[serde(default)]
+    pub implied: u64,
+    /// Whether it hides everything below it.
+    #[serde(default)]
+    pub is_opaque: bool,
+    /// What was skipped or changed while unpacking, and how often.
+    #[serde(default)]
+    pub notes: BTreeMap<String, u64>,
+}
+
+/// Which layers are being unpacked; a second caller waits for the first.
+#[derive(Debug, Default)]
+pub(super) struct Flights(Mutex<HashMap<DiffId, Arc<Mutex<()>>>>);
+
+/// An unpacked archive that has no name yet.
+pub(super) struct Unnamed {
+    pub(super) staging: Staging,
+    layer: Layer,
+}
+
+impl Images {
+    /// Whether this layer is here, whole. It is not collected while the work goes on that [`Images::begin`] began.
+    #[must_use]
+    pub fn has_layer(&self, diff_id: &DiffId) -> bool {
+        // Touched before it is looked at: what is seen here is then spared.
+        self.uses.touch(&diff_id.0);
+        self.layer_folder(diff_id).join(RECORD).is_file()
+    }
+
+    /// What is known of a layer.
+    pub fn layer(&self, diff_id: &DiffId) -> Result<Layer, ImageError> {
+        let path = self.layer_folder(diff_id).join(RECORD);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                return Err(ImageError::LayerMissing { layer: *diff_id });
+            }
+            Err(cause) => return Err(ImageError::io("read", &path)(cause)),
+        };
+        let damaged = |why: String| ImageError::Damaged { what: format!("layer {diff_id}"), why };
+        let layer: Layer = serde_json::from_slice(&bytes).map_err(|cause| damaged(cause.to_string()))?;
+        if layer.diff_id != *diff_id {
+            return Err(damaged("its record is of another layer".into()));
+        }
+        Ok(layer)
+    }
+
+    /// Unpacks an uncompressed archive. Blocks; one flight per expected id: a second caller waits and then reads nothing.
+    /// An error that the reader answers comes back as [`LayerError::Source`].
+    pub fn add_layer(
+        &self,
+        expected: Option<&DiffId>,
+        tar: impl Read + Send,
+        cancel: &CancellationToken,
+    ) -> Result<Layer, LayerError> {
+        let flight = expected.map(|diff_id| self.flights.of(diff_id));
+        let _turn = flight.as_ref().map(|flight| flight.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(diff_id) = expected
+            && self.has_layer(diff_id)
+            && let Ok(layer) = self.layer(diff_id)
+        {
+            return Ok(layer);
+        }
+        let unnamed = self.unpack(LAYERS, tar, cancel)?;
+        if let Some(expected) = expected
+            && unnamed.layer.diff_id != *expected
+        {
+            return Err(LayerError::WrongDigest { expected: expected.0, found: unnamed.layer.diff_id.0 });
+        }
+        self.publish(unnamed)
+    }
+
+    /// Unpacks below one of our folders, without giving it a name.
+    pub(super) fn unpack(
+        &self,
+        below: &str,
+        tar: impl Read + Send,
+        cancel: &CancellationToken,
+    ) -> Result<Unnamed, LayerError> {
+        let staging = Staging::new(&self.dir.join(below)).map_err(of_staging)?;
+        let files = staging.path().join(FILES);
+        make_folder(&files)?;
+        let allowed = Allowed {
+            bytes: self.bounds.layer_bytes,
+            entries: self.bounds.entries,
+            reserve: self.bounds.reserve_bytes,
+        };
+        let (unpacked, digest, tar_bytes) = unpack_hashed(tar, &files, allowed, cancel)?;
+        let Unpacked { bytes, entries, implied, is_opaque, notes } = unpacked;
+        let layer = Layer { diff_id: DiffId(digest), bytes, entries, tar_bytes, implied, is_opaque, notes };
+        Ok(Unnamed { staging, layer })
+    }
+
+    /// Gives what was unpacked its name. The same layer may have come another way meanwhile: then that one stays.
+    pub(super) fn publish(&self, unnamed: Unnamed) -> Result<Layer, LayerError> {
+        let Unnamed { staging, layer } = unnamed;
+        self.uses.touch(&layer.diff_id.0);
+        let folder = self.layer_folder(&layer.diff_id);
+        if folder.join(RECORD).is_file() {
+            return Ok(layer);
+        }
+        let record = serde_json::to_vec_pretty(&layer).expect("a layer holds only strings, numbers and maps");
+        // Written last of all files, and flushed with them when the folder gets its name.
+        write_durably(&staging.path().join(RECORD), &record).map_err(of_staging)?;
+        match staging.publish("layer", &folder) {
+            Ok(()) | Err(TemplateError::Exists { .. }) => {}
+            Err(error) => return Err(of_staging(error)),
+        }
+        self.uses.touch(&layer.diff_id.0);
+        Ok(layer)
+    }
+
+    pub(super) fn layer_folder(&self, diff_id: &DiffId) -> PathBuf {
+        self.dir.join(LAYERS).join(diff_id.hex())
+    }
+
+    pub(super) fn layer_files(&self, diff_id: &DiffId) -> PathBuf {
+        self.layer_folder(diff_id).join(FILES)
+    }
+}
+
+impl Unnamed {
+    pub(super) fn files(&self) -> PathBuf {
+        self.staging.path().join(FILES)
+    }
+}
+
+impl Flights {
+    fn of(&self, diff_id: &DiffId) -> Arc<Mutex<()>> {
+        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that nobody waits for any more are in this map alone.
+        flights.retain(|_, flight| Arc::strong_count(flight) > 1);
+        Arc::clone(flights.entry(*diff_id).or_default())
+    }
+}
+
+/// A folder for files of a layer. Its mode is what is seen of the root where no entry says otherwise.
+pub(super) fn make_folder(path: &Path) -> Result<(), LayerError> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::create_dir(path)
+        .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)))
+        .map_err(LayerError::io("create", path))
+}
+
+/// An error of staging as one of layers.
+pub(super) fn of_staging(error: TemplateError) -> LayerError {
+    match error {
+        TemplateError::Io { action, path, cause } => LayerError::io(action, path)(cause),
+        other => LayerError::Io {
+            action: "stage",
+            path: PathBuf::from("a layer"),
+            cause: std::io::Error::other(other.to_string()),
+        },
+    }
+}
+
+/// The digest in the name of a file or folder of ours.
+pub(super) fn named(name: &std::ffi::OsStr) -> Option<Digest> {
+    name.to_str().and_then(|name| Digest::parse(name).ok()).filter(|_| name.len() == 64)
+}

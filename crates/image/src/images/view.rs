@@ -1,0 +1,101 @@
+//! Looking at the files of a version as a sandbox would see them, without mounting anything: for users, homes, and rights
+//! of folders. No link is followed.
+
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::ImageError;
+use crate::layers::is_opaque;
+
+/// Folders of layers, the top one first.
+pub(super) struct View {
+    folders: Vec<OwnedFd>,
+}
+
+/// Something that is seen.
+pub(super) struct Seen {
+    pub(super) stat: Stat,
+    /// The folder it lies in, of the layer it comes from.
+    pub(super) folder: OwnedFd,
+}
+
+enum Step {
+    Found(Seen),
+    /// Not in this layer; the next may have it.
+    Absent,
+    /// This layer says that there is nothing.
+    Hidden,
+}
+
+impl View {
+    pub(super) fn open<'a>(top_first: impl IntoIterator<Item = &'a Path>) -> Result<Self, ImageError> {
+        let open =
+            |path: &Path| open_folder(path).map_err(|errno| ImageError::io("open", path)(errno.into()));
+        Ok(Self { folders: top_first.into_iter().map(open).collect::<Result<_, _>>()? })
+    }
+
+    /// What is at this path (without a leading slash).
+    pub(super) fn find(&self, path: &[u8]) -> Result<Option<Seen>, ImageError> {
+        for layer in &self.folders {
+            match step(layer, path) {
+                Ok(Step::Found(seen)) => return Ok(Some(seen)),
+                Ok(Step::Hidden) => return Ok(None),
+                Ok(Step::Absent) => {}
+                Err(errno) => return Err(ImageError::io("look into", "a layer")(errno.into())),
+            }
+        }
+        Ok(None)
+    }
+
+    /// A file's content up to `most` bytes; `None`: there is no such file, or it is no plain one.
+    pub(super) fn read(&self, path: &[u8], most: u64) -> Result<Option<Vec<u8>>, ImageError> {
+        let Some(seen) = self.find(path)? else { return Ok(None) };
+        if FileType::from_raw_mode(seen.stat.st_mode) != FileType::RegularFile {
+            return Ok(None);
+        }
+        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let failed = |cause| ImageError::io("read", String::from_utf8_lossy(path).as_ref())(cause);
+        let file = rustix::fs::openat(&seen.folder, name, flags, Mode::empty())
+            .map_err(|errno| failed(errno.into()))?;
+        let mut bytes = Vec::new();
+        std::fs::File::from(file).take(most).read_to_end(&mut bytes).map_err(failed)?;
+        Ok(Some(bytes))
+    }
+}
+
+fn step(layer: &OwnedFd, path: &[u8]) -> Result<Step, Errno> {
+    let mut folder = layer.try_clone().map_err(|_| Errno::MFILE)?;
+    let mut below = Step::Absent;
+    let mut parts = path.split(|&byte| byte == b'/').peekable();
+    while let Some(part) = parts.next() {
+        let stat = match rustix::fs::statat(&folder, part, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(below),
+            Err(errno) => return Err(errno),
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::CharacterDevice => return Ok(Step::Hidden),
+            _ if parts.peek().is_none() => return Ok(Step::Found(Seen { stat, folder })),
+            FileType::Directory => {}
+            _ => return Ok(Step::Hidden),
+        }
+        folder = rustix::fs::openat(&folder, part, folder_flags(), Mode::empty())?;
+        if is_opaque(folder.as_fd())? {
+            below = Step::Hidden;
+        }
+    }
+    Ok(below)
+}
+
+fn open_folder(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, folder_flags(), Mode::empty())
+}
+
+fn folder_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}

@@ -1,0 +1,174 @@
+//! What an entry of a layer may be called, and what its name asks for. Pure: no file is looked at.
+
+use super::LayerError;
+
+/// LIMIT: bytes of a path; the kernel takes 4,096 with the NUL.
+const PATH_MAX: usize = 4095;
+/// LIMIT: bytes of one name in a folder, on every file system we know.
+const NAME_MAX: usize = 255;
+/// LIMIT: names in a path. Walking a tree holds a descriptor per level.
+const DEPTH_MAX: usize = 400;
+/// Folders that the engine mounts something on. What lies below them in an image is never seen.
+const COVERED: [&[u8]; 4] = [b"proc", b"sys", b"dev", b".atoll"];
+const WHITEOUT: &[u8] = b".wh.";
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// Notes of an old file system of layers to itself.
+const AUFS: &[u8] = b".wh..wh.";
+
+/// What to do with an entry.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Asks<'a> {
+    /// Be the root folder.
+    Root,
+    /// Be at this place.
+    Place { parent: &'a [u8], name: &'a [u8] },
+    /// Hide what lower layers have at this place.
+    Whiteout { parent: &'a [u8], name: &'a [u8] },
+    /// Hide everything that lower layers have in this folder.
+    Opaque { folder: &'a [u8] },
+    /// Nothing: it could never be seen.
+    Nothing,
+}
+
+/// Puts a path into one form, without `.` and doubled slashes, or says why it cannot be one. `clean` is overwritten.
+pub(crate) fn clean(path: &[u8], clean: &mut Vec<u8>) -> Result<(), &'static str> {
+    clean.clear();
+    if path.starts_with(b"/") {
+        return Err("its path is absolute");
+    }
+    if path.contains(&0) {
+        return Err("its path has a NUL in it");
+    }
+    if path.len() > PATH_MAX {
+        return Err("its path is too long");
+    }
+    let mut depth = 0;
+    for part in path.split(|&byte| byte == b'/') {
+        match part {
+            b"" | b"." => continue,
+            b".." => return Err("its path leads upwards"),
+            _ if part.len() > NAME_MAX => return Err("its name is too long"),
+            _ => {}
+        }
+        depth += 1;
+        if depth > DEPTH_MAX {
+            return Err("it lies too deep");
+        }
+        if !clean.is_empty() {
+            clean.push(b'/');
+        }
+        clean.extend_from_slice(part);
+    }
+    Ok(())
+}
+
+/// What an entry at this clean path asks for.
+pub(crate) fn asks(path: &[u8]) -> Result<Asks<'_>, &'static str> {
+    if path.is_empty() {
+        return Ok(Asks::Root);
+    }
+    let (parent, name) = split(path);
+    if is_covered(first(path)) && path.contains(&b'/') {
+        return Ok(Asks::Nothing);
+    }
+    for part in parent.split(|&byte| byte == b'/') {
+        if part.starts_with(AUFS) {
+            return Ok(Asks::Nothing);
+        }
+        if part.starts_with(WHITEOUT) {
+            return Err("it lies in something that hides a file");
+        }
+    }
+    if name == OPAQUE {
+        return Ok(Asks::Opaque { folder: parent });
+    }
+    if name.starts_with(AUFS) {
+        return Ok(Asks::Nothing);
+    }
+    match name.strip_prefix(WHITEOUT) {
+        None => Ok(Asks::Place { parent, name }),
+        Some(b"" | b"." | b"..") => Err("it hides no file that could be"),
+        Some(hidden) => Ok(Asks::Whiteout { parent, name: hidden }),
+    }
+}
+
+/// Whether this is one of the folders at the top that the engine mounts something on: they must be real ones.
+pub(crate) fn is_covered(path: &[u8]) -> bool {
+    COVERED.contains(&path)
+}
+
+/// The folder of a clean path, and its name in it.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+fn first(path: &[u8]) -> &[u8] {
+    path.split(|&byte| byte == b'/').next().unwrap_or_default()
+}
+
+/// The refusal of a name.
+pub(crate) fn refuse(name: &[u8]) -> impl FnOnce(&'static str) -> LayerError {
+    move |why| LayerError::refused(name, why)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn cleaned(path: &[u8]) -> Result<Vec<u8>, &'static str> {
+        let mut out = b"old".to_vec();
+        clean(path, &mut out).map(|()| out)
+    }
+
+    #[test]
+    fn paths_get_one_form() {
+        for (path, wanted) in [
+            (&b"./a//b/./c/"[..], &b"a/b/c"[..]),
+            (b"./", b""),
+            (b"", b""),
+            (b"a..b/...", b"a..b/..."),
+            (b"\xff\xfe", b"\xff\xfe"),
+        ] {
+            assert_eq!(cleaned(path).unwrap(), wanted);
+        }
+        let long = [b'a'; 256];
+        for path in [&b"../x"[..], b"a/../b", b"..", b"/etc/passwd", b"a\0b", b"a/..", &long, &[b'/'; 5000]] {
+            assert!(cleaned(path).is_err(), "{path:?}");
+        }
+        assert!(cleaned(&b"a/".repeat(2100)).is_err());
+        assert!(cleaned(&b"a/".repeat(401)).is_err());
+        assert!(cleaned(&b"a/".repeat(400)).is_ok());
+    }
+
+    #[test]
+    fn whiteouts_say_what_they_hide() {
+        let parent = &b"d"[..];
+        assert_eq!(asks(b"d/.wh.x"), Ok(Asks::Whiteout { parent, name: b"x" }));
+        assert_eq!(asks(b".wh.x"), Ok(Asks::Whiteout { parent: b"", name: b"x" }));
+        assert_eq!(asks(b"d/.wh..wh..opq"), Ok(Asks::Opaque { folder: b"d" }));
+        assert_eq!(asks(b".wh..wh..opq"), Ok(Asks::Opaque { folder: b"" }));
+        assert_eq!(asks(b"d/.wh..hidden"), Ok(Asks::Whiteout { parent, name: b".hidden" }));
+        for nothing in [&b".wh..wh.plnk"[..], b".wh..wh.plnk/12.34", b"a/.wh..wh.orph/x", b".wh..wh."] {
+            assert_eq!(asks(nothing), Ok(Asks::Nothing));
+        }
+        for wrong in [&b".wh."[..], b"d/.wh.", b".wh...", b"d/.wh..", b".wh.x/y"] {
+            assert!(asks(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_lies_below_a_mount_is_nothing() {
+        for path in
+            [&b"proc/1/mem"[..], b"sys/x", b"dev/null", b"dev/pts/0", b".atoll/agent", b"dev/.wh.null"]
+        {
+            assert_eq!(asks(path), Ok(Asks::Nothing), "{path:?}");
+        }
+        assert_eq!(asks(b"proc"), Ok(Asks::Place { parent: b"", name: b"proc" }));
+        assert_eq!(asks(b"a/proc/x"), Ok(Asks::Place { parent: b"a/proc", name: b"x" }));
+        assert_eq!(asks(b"process/x"), Ok(Asks::Place { parent: b"process", name: b"x" }));
+    }
+}

@@ -1,0 +1,180 @@
+//! PAX records: `<length> <key>=<value>\n`, as many as fit.
+
+/// What the records of one entry say. What they do not name stays as the header has it.
+#[derive(Debug, Default)]
+pub(super) struct Pax {
+    pub(super) path: Option<Vec<u8>>,
+    pub(super) link: Option<Vec<u8>>,
+    pub(super) size: Option<u64>,
+    pub(super) uid: Option<u64>,
+    pub(super) gid: Option<u64>,
+    pub(super) mtime: Option<(i64, u32)>,
+    pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) sparse: Sparse,
+}
+
+/// GNU's sparse files in PAX clothes.
+#[derive(Debug, Default)]
+pub(super) struct Sparse {
+    pub(super) major: Option<u64>,
+    pub(super) minor: Option<u64>,
+    pub(super) name: Option<Vec<u8>>,
+    pub(super) real_size: Option<u64>,
+    /// Offsets and lengths in turn (versions 0.0 and 0.1).
+    pub(super) numbers: Vec<u64>,
+    pub(super) is_named: bool,
+}
+
+const XATTR: &[u8] = b"SCHILY.xattr.";
+
+impl Pax {
+    /// Reads a block of records; the error says what is wrong with them.
+    pub(super) fn parse(mut records: &[u8]) -> Result<Self, &'static str> {
+        let mut pax = Self::default();
+        while !records.is_empty() && records[0] != 0 {
+            let (key, value, rest) = record(records).ok_or("a PAX record has no proper length")?;
+            pax.take(key, value)?;
+            records = rest;
+        }
+        Ok(pax)
+    }
+
+    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        let number = || decimal(value).ok_or("a PAX record holds no number where one belongs");
+        match key {
+            b"path" => self.path = some_text(value)?,
+            b"linkpath" => self.link = some_text(value)?,
+            b"size" => self.size = Some(number()?),
+            b"uid" => self.uid = Some(number()?),
+            b"gid" => self.gid = Some(number()?),
+            b"mtime" => self.mtime = Some(time(value).ok_or("a PAX record holds no time where one belongs")?),
+            _ if key.starts_with(XATTR) => {
+                let name = &key[XATTR.len()..];
+                if name.is_empty() || name.len() > 255 || name.contains(&0) {
+                    return Err("an extended attribute has no proper name");
+                }
+                self.xattrs.retain(|(known, _)| known != name);
+                self.xattrs.push((name.to_owned(), value.to_owned()));
+            }
+            _ if key.starts_with(b"GNU.sparse.") => self.sparse.take(&key[b"GNU.sparse.".len()..], value)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Sparse {
+    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        const BAD: &str = "a sparse file's record holds no number where one belongs";
+        let number = || decimal(value).ok_or(BAD);
+        self.is_named = true;
+        match key {
+            b"major" => self.major = Some(number()?),
+            b"minor" => self.minor = Some(number()?),
+            b"name" => self.name = some_text(value)?,
+            b"realsize" | b"size" => self.real_size = Some(number()?),
+            b"offset" | b"numbytes" => self.numbers.push(number()?),
+            b"map" => {
+                let numbers = value.split(|&byte| byte == b',').map(decimal);
+                self.numbers = numbers.collect::<Option<_>>().ok_or(BAD)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The first record and what follows it. Its length counts itself.
+fn record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let space = bytes.iter().take(12).position(|&byte| byte == b' ')?;
+    let length = usize::try_from(decimal(&bytes[..space])?).ok()?;
+    let (whole, rest) = bytes.split_at_checked(length)?;
+    let body = whole.get(space + 1..)?.strip_suffix(b"\n")?;
+    let equals = body.iter().position(|&byte| byte == b'=')?;
+    (equals > 0).then(|| (&body[..equals], &body[equals + 1..], rest))
+}
+
+/// A path; an empty one means that there is none. With a NUL in it two readers would see two paths.
+fn some_text(value: &[u8]) -> Result<Option<Vec<u8>>, &'static str> {
+    if value.contains(&0) {
+        return Err("a name has a NUL in it");
+    }
+    Ok((!value.is_empty()).then(|| value.to_owned()))
+}
+
+pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 20 {
+        return None;
+    }
+    digits.iter().try_fold(0_u64, |sum, &byte| match byte {
+        b'0'..=b'9' => sum.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
+        _ => None,
+    })
+}
+
+/// Seconds with an optional fraction; before 1970 with a minus in front.
+fn time(value: &[u8]) -> Option<(i64, u32)> {
+    let (negative, digits) = match value.strip_prefix(b"-") {
+        Some(digits) => (true, digits),
+        None => (false, value),
+    };
+    let mut parts = digits.splitn(2, |&byte| byte == b'.');
+    let seconds = i64::try_from(decimal(parts.next()?)?).ok()?;
+    let mut nanos = 0_u32;
+    if let Some(fraction) = parts.next() {
+        if !fraction.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        for at in 0..9 {
+            nanos = nanos * 10 + u32::from(fraction.get(at).map_or(0, |byte| byte - b'0'));
+        }
+    }
+    Some(match (negative, nanos) {
+        (false, nanos) => (seconds, nanos),
+        (true, 0) => (-seconds, 0),
+        (true, nanos) => (-seconds - 1, 1_000_000_000 - nanos),
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_in_order_and_the_last_wins() {
+        let records = b"12 path=a/b\n19 mtime=12.5000000\n12 path=c/d\n23 SCHILY.xattr.user.x=\n\n20 some.future=thing\n";
+        let pax = Pax::parse(records).unwrap();
+        assert_eq!(pax.path.unwrap(), b"c/d");
+        assert_eq!(pax.mtime, Some((12, 500_000_000)));
+        assert_eq!(pax.xattrs, [(b"user.x".to_vec(), b"\n".to_vec())][..]);
+    }
+
+    #[test]
+    fn broken_records_are_refused() {
+        for records in [
+            &b"path=a\n"[..],
+            b"9999 path=a\n",
+            b"0 path=a\n",
+            b"11 path=a\n",
+            b"5 a\n\n\n",
+            b"99999999999999999999999 path=a\n",
+            b"11 path=a\0b\n",
+            b"10 size=1x\n",
+            b"10 size=-1\n",
+            b"9 mtime=\n",
+            b"17 SCHILY.xattr.=",
+        ] {
+            assert!(Pax::parse(records).is_err(), "{:?}", String::from_utf8_lossy(records));
+        }
+    }
+
+    #[test]
+    fn times_before_1970_keep_their_fraction() {
+        assert_eq!(time(b"-1.25"), Some((-2, 750_000_000)));
+        assert_eq!(time(b"-3"), Some((-3, 0)));
+        assert_eq!(time(b"1.1234567899"), Some((1, 123_456_789)));
+        assert_eq!(time(b"1.x"), None);
+        assert_eq!(time(b""), None);
+    }
+}

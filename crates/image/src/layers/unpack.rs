@@ -1,0 +1,464 @@
+//! Unpacking: the single way in.
+//!
+//! What is refused is refused by name, and nothing stays of it: the caller drops the folder it gave. What an archive says
+//! about a place is done by descriptor (see `tree`), and the last entry of a name wins, whatever was there before.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Uid, XattrFlags};
+use rustix::io::Errno;
+use tokio_util::sync::CancellationToken;
+
+use super::digest::Digest;
+use super::rules::{self, Asks, refuse};
+use super::tar::read::Archive;
+use super::tar::{Entry, Kind};
+use super::tree::{self, OPAQUE, There, Tree, look, make_whiteout, times};
+use super::{LayerError, read_ahead};
+
+/// Ids that a sandbox has. What is beyond becomes nobody.
+const IDS: u64 = 65_536;
+const NOBODY: u32 = 65_534;
+/// LIMIT: bytes written between two looks at the disk.
+const LOOK_EVERY: u64 = 64 << 20;
+/// LIMIT: entries made between two looks at the disk; each takes a block at least.
+const LOOK_EVERY_ENTRIES: u64 = 8192;
+
+/// How much may be unpacked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Allowed {
+    /// Bytes of files, holes counted.
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+    /// Bytes that stay free on the disk.
+    pub(crate) reserve: u64,
+}
+
+/// What was unpacked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Unpacked {
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+    /// Folders that no entry named.
+    pub(crate) implied: u64,
+    /// Whether the layer hides everything below it.
+    pub(crate) is_opaque: bool,
+    pub(crate) notes: BTreeMap<String, u64>,
+}
+
+/// Unpacks an archive into the empty folder `into` while another thread reads and hashes it; answers also its digest and
+/// length.
+pub(crate) fn unpack_hashed(
+    from: impl Read + Send,
+    into: &Path,
+    allowed: Allowed,
+    cancel: &CancellationToken,
+) -> Result<(Unpacked, Digest, u64), LayerError> {
+    let (unpacked, read) = read_ahead::hashed(from, |ahead| unpack(ahead, into, allowed, cancel));
+    let unpacked = unpacked?;
+    // Unpacking read to the end, so the hash is of all of it.
+    let (digest, bytes) = read.ok_or(LayerError::Cancelled)?;
+    Ok((unpacked, digest, bytes))
+}
+
+/// Unpacks an archive into the empty folder `into`, and reads it to its end.
+pub(crate) fn unpack(
+    from: impl BufRead,
+    into: &Path,
+    allowed: Allowed,
+    cancel: &CancellationToken,
+) -> Result<Unpacked, LayerError> {
+    let mut archive = Archive::new(from);
+    let mut unpacker = Unpacker {
+        tree: Tree::open(into)?,
+        disk: Disk { allowed, bytes: 0, entries: 0 },
+        umask: umask(),
+        done: Unpacked::default(),
+    };
+    unpacker
+        .disk
+        .look(unpacker.tree.find(b"").map_err(|errno| unpacker.tree.failed("open", errno))?.as_fd())?;
+    let (mut entry, mut path, mut link) = (Entry::default(), Vec::new(), Vec::new());
+    while archive.next(&mut entry)? {
+        if cancel.is_cancelled() {
+            return Err(LayerError::Cancelled);
+        }
+        rules::clean(&entry.name, &mut path).map_err(refuse(&entry.name))?;
+        unpacker.take(&mut archive, &entry, &path, &mut link, cancel)?;
+    }
+    // The headers of that many entries, and what may follow the last.
+    archive
+        .drain(allowed.bytes.saturating_add(allowed.entries.saturating_mul(4096)).saturating_add(1 << 30))?;
+    let Unpacker { tree, mut done, .. } = unpacker;
+    done.implied = tree.implied;
+    tree.close()?;
+    Ok(done)
+}
+
+struct Unpacker {
+    tree: Tree,
+    disk: Disk,
+    umask: u32,
+    done: Unpacked,
+}
+
+impl Unpacker {
+    fn take<R: BufRead>(
+        &mut self,
+        archive: &mut Archive<R>,
+        entry: &Entry,
+        path: &[u8],
+        link: &mut Vec<u8>,
+        cancel: &CancellationToken,
+    ) -> Result<(), LayerError> {
+        self.done.entries += 1;
+        if self.done.entries + self.tree.implied > self.disk.allowed.entries {
+            return Err(LayerError::TooBig { what: "entries", limit: self.disk.allowed.entries });
+        }
+        match rules::asks(path).map_err(refuse(&entry.name))? {
+            Asks::Nothing => self.note("entries below /dev, /proc, /sys or /.atoll left out"),
+            Asks::Root => return self.root(entry),
+            Asks::Opaque { folder } => return self.opaque(folder, entry),
+            Asks::Whiteout { parent, name } => return self.whiteout(parent, name, entry),
+            Asks::Place { parent, name } => {
+                if parent.is_empty() && rules::is_covered(name) && entry.kind != Kind::Folder {
+                    return Err(LayerError::refused(&entry.name, "it must be a real folder"));
+                }
+                match entry.kind {
+                    Kind::Folder => return self.folder(parent, name, entry),
+                    Kind::File => return self.file(archive, (parent, name), entry, cancel),
+                    Kind::Symlink => return self.symlink(parent, name, entry),
+                    Kind::Fifo => return self.fifo(parent, name, entry),
+                    Kind::HardLink => {
+                        rules::clean(&entry.link, link).map_err(|why| {
+                            LayerError::refused(
+                                &entry.name,
+                                format!("it is a hard link, and of what it links to: {why}"),
+                            )
+                        })?;
+                        return self.hard_link(parent, name, link, entry);
+                    }
+                    Kind::CharDevice | Kind::BlockDevice => {
+                        return Err(LayerError::refused(&entry.name, "it is a device"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn root(&mut self, entry: &Entry) -> Result<(), LayerError> {
+        if entry.kind != Kind::Folder {
+            return Err(LayerError::refused(&entry.name, "the root must be a folder"));
+        }
+        let owner = self.owner(entry);
+        let root = self.tree.folder(b"", &entry.name)?;
+        let dropped = dress(root, entry, owner, 0o7777)?;
+        self.tree.set_folder_time(time(entry));
+        self.note_dropped(dropped);
+        Ok(())
+    }
+
+    fn folder(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<(), LayerError> {
+        let owner = self.owner(entry);
+        let folder = self.tree.make_folder(parent, name, &entry.name)?;
+        // Its mode is set whatever the umask: it was made for us alone.
+        let dropped = dress(folder, entry, owner, 0o7777)?;
+        self.tree.set_folder_time(time(entry));
+        self.note_dropped(dropped);
+        self.count_entry()
+    }
+
+    fn file<R: BufRead>(
+        &mut self,
+        archive: &mut Archive<R>,
+        (parent, name): (&[u8], &[u8]),
+        entry: &Entry,
+        cancel: &CancellationToken,
+    ) -> Result<(), LayerError> {
+        let limit = self.disk.allowed.bytes;
+        self.done.bytes = self.done.bytes.saturating_add(entry.size);
+        if self.done.bytes > limit {
+            return Err(LayerError::TooBig { what: "bytes", limit });
+        }
+        let owner = self.owner(entry);
+        let file = self.create(parent, name, entry)?;
+        write_data(archive, &file, entry, &mut self.disk, cancel)?;
+        let dropped = dress(file.as_fd(), entry, owner, self.umask)?;
+        rustix::fs::futimens(&file, &times(time(entry))).map_err(failed("set the time of", entry))?;
+        self.note_dropped(dropped);
+        self.count_entry()
+    }
+
+    /// A new file in the place of whatever was there.
+    fn create(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<OwnedFd, LayerError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(entry.mode & 0o777);
+        self.make_way_for(parent, name, entry, |folder| rustix::fs::openat(folder, name, flags, mode))
+    }
+
+    fn symlink(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<(), LayerError> {
+        if entry.link.is_empty() || entry.link.len() > 4095 || entry.link.contains(&0) {
+            return Err(LayerError::refused(&entry.name, "it is a link to nothing that could be"));
+        }
+        self.make_way_for(parent, name, entry, |folder| {
+            rustix::fs::symlinkat(&entry.link[..], folder, name)
+        })?;
+        self.dress_by_name(parent, name, entry)?;
+        self.count_entry()
+    }
+
+    fn fifo(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<(), LayerError> {
+        let mode = Mode::from_raw_mode(entry.mode & 0o7777);
+        self.make_way_for(parent, name, entry, |folder| {
+            rustix::fs::mknodat(folder, name, FileType::Fifo, mode, 0)?;
+            // The umask had its say; nothing but us is in this folder, so the name is still the pipe's.
+            rustix::fs::chmodat(folder, name, mode, AtFlags::empty())
+        })?;
+        self.dress_by_name(parent, name, entry)?;
+        self.count_entry()
+    }
+
+    fn hard_link(&mut self, parent: &[u8], name: &[u8], to: &[u8], entry: &Entry) -> Result<(), LayerError> {
+        let missing =
+            || LayerError::refused(&entry.name, "it is a hard link to a file that is not in this layer");
+        if to.is_empty() || to == tree::joined(parent, name) {
+            return Err(missing());
+        }
+        let (folder, target) = match tree::target(&self.tree, to) {
+            Ok(found) => found,
+            Err(Errno::LOOP) => {
+                return Err(LayerError::refused(&entry.name, "it is a hard link over another link"));
+            }
+            Err(_) => return Err(missing()),
+        };
+        match look(folder.as_fd(), target).map_err(failed("look at the target of", entry))? {
+            There::Other => {}
+            There::Nothing | There::Whiteout => return Err(missing()),
+            There::Folder => return Err(LayerError::refused(&entry.name, "it is a hard link to a folder")),
+        }
+        let linked = self.make_way_for(parent, name, entry, |place| {
+            rustix::fs::linkat(&folder, target, place, name, AtFlags::empty())
+        });
+        match linked {
+            // What stood in its place held its target.
+            Err(LayerError::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => {
+                Err(missing())
+            }
+            Err(LayerError::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::TooManyLinks => {
+                Err(LayerError::refused(&entry.name, "its file has more names than this disk allows"))
+            }
+            Err(other) => Err(other),
+            Ok(()) => self.count_entry(),
+        }
+    }
+
+    fn whiteout(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<(), LayerError> {
+        let folder = self.tree.folder(parent, &entry.name)?;
+        match look(folder, name).map_err(failed("look at", entry))? {
+            There::Nothing => make_whiteout(folder, name).map_err(failed("hide", entry))?,
+            // The layer itself has something there: that is to be seen, and nothing of what is below.
+            There::Folder => {
+                let path = tree::joined(parent, name);
+                let folder = self.tree.folder(&path, &entry.name)?;
+                mark_opaque(folder).map_err(failed("hide what is below", entry))?;
+            }
+            There::Whiteout | There::Other => {}
+        }
+        self.count_entry()
+    }
+
+    fn opaque(&mut self, path: &[u8], entry: &Entry) -> Result<(), LayerError> {
+        let folder = self.tree.folder(path, &entry.name)?;
+        mark_opaque(folder).map_err(failed("hide what is below", entry))?;
+        self.done.is_opaque |= path.is_empty();
+        Ok(())
+    }
+
+    /// Makes something, and once more after taking away what was in its place.
+    fn make_way_for<T>(
+        &mut self,
+        parent: &[u8],
+        name: &[u8],
+        entry: &Entry,
+        make: impl Fn(BorrowedFd<'_>) -> Result<T, Errno>,
+    ) -> Result<T, LayerError> {
+        let folder = self.tree.folder(parent, &entry.name)?;
+        match make(folder) {
+            Err(Errno::EXIST) => {
+                self.tree.clear(parent, name, &entry.name)?;
+                make(self.tree.folder(parent, &entry.name)?)
+            }
+            other => other,
+        }
+        .map_err(failed("unpack", entry))
+    }
+
+    /// Owner and time of what cannot be opened.
+    fn dress_by_name(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<(), LayerError> {
+        let owner = self.owner(entry);
+        let folder = self.tree.folder(parent, &entry.name)?;
+        if owner != (0, 0) {
+            let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
+            rustix::fs::chownat(folder, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(failed("give away", entry))?;
+        }
+        rustix::fs::utimensat(folder, name, &times(time(entry)), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(failed("set the time of", entry))
+    }
+
+    fn owner(&mut self, entry: &Entry) -> (u32, u32) {
+        let inside = |id: u64| u32::try_from(id).ok().filter(|_| id < IDS);
+        let owner = (inside(entry.uid), inside(entry.gid));
+        if owner.0.is_none() || owner.1.is_none() {
+            self.note("owners beyond 65,535 became nobody (65534)");
+        }
+        (owner.0.unwrap_or(NOBODY), owner.1.unwrap_or(NOBODY))
+    }
+
+    fn count_entry(&mut self) -> Result<(), LayerError> {
+        self.disk.entries += 1;
+        if self.disk.entries >= LOOK_EVERY_ENTRIES {
+            let root = self.tree.find(b"").map_err(|errno| self.tree.failed("open", errno))?;
+            return self.disk.look(root.as_fd());
+        }
+        Ok(())
+    }
+
+    fn note_dropped(&mut self, dropped: u64) {
+        if dropped > 0 {
+            *self.done.notes.entry("extended attributes left out".to_owned()).or_default() += dropped;
+        }
+    }
+
+    fn note(&mut self, what: &str) {
+        match self.done.notes.get_mut(what) {
+            Some(times) => *times += 1,
+            None => drop(self.done.notes.insert(what.to_owned(), 1)),
+        }
+    }
+}
+
+/// What was written since the disk was looked at last.
+struct Disk {
+    allowed: Allowed,
+    bytes: u64,
+    entries: u64,
+}
+
+impl Disk {
+    fn wrote(&mut self, bytes: u64, file: &OwnedFd) -> Result<(), LayerError> {
+        self.bytes += bytes;
+        if self.bytes < LOOK_EVERY { Ok(()) } else { self.look(file.as_fd()) }
+    }
+
+    fn look(&mut self, on: BorrowedFd<'_>) -> Result<(), LayerError> {
+        (self.bytes, self.entries) = (0, 0);
+        let disk = rustix::fs::fstatvfs(on)
+            .map_err(|errno| LayerError::io("look at the disk of", "a layer being unpacked")(errno.into()))?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if free < self.allowed.reserve {
+            return Err(LayerError::NoRoom { free, reserve: self.allowed.reserve });
+        }
+        Ok(())
+    }
+}
+
+/// Writes the data of a file; holes stay holes.
+fn write_data<R: BufRead>(
+    archive: &mut Archive<R>,
+    file: &OwnedFd,
+    entry: &Entry,
+    disk: &mut Disk,
+    cancel: &CancellationToken,
+) -> Result<(), LayerError> {
+    let whole = [(0, entry.size)];
+    for &(offset, length) in entry.map.as_deref().unwrap_or(&whole) {
+        let mut written = 0;
+        while written < length {
+            let piece = archive.data()?;
+            let most = usize::try_from(length - written).unwrap_or(usize::MAX).min(piece.len());
+            if most == 0 {
+                return Err(LayerError::refused(&entry.name, "it has less data than it says"));
+            }
+            let some = match &entry.map {
+                None => rustix::io::write(file, &piece[..most]),
+                Some(_) => rustix::io::pwrite(file, &piece[..most], offset + written),
+            };
+            let some = match some {
+                Err(Errno::INTR) => continue,
+                other => other.map_err(failed("write", entry))?,
+            };
+            archive.took(some);
+            written += some as u64;
+            disk.wrote(some as u64, file)?;
+            if cancel.is_cancelled() {
+                return Err(LayerError::Cancelled);
+            }
+        }
+    }
+    if entry.map.is_some() {
+        rustix::fs::ftruncate(file, entry.size).map_err(failed("stretch", entry))?;
+    }
+    Ok(())
+}
+
+/// Gives a file its owner, attributes and mode. The order matters: a new owner takes setuid bits and capabilities away.
+/// `unsure`: bits of the mode that making it may not have set. Answers how many attributes were left out.
+fn dress(file: BorrowedFd<'_>, entry: &Entry, owner: (u32, u32), unsure: u32) -> Result<u64, LayerError> {
+    if owner != (0, 0) {
+        let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
+        rustix::fs::fchown(file, Some(uid), Some(gid)).map_err(failed("give away", entry))?;
+    }
+    let mut dropped = 0;
+    for (name, value) in &entry.xattrs {
+        if !is_kept(name) {
+            dropped += 1;
+            continue;
+        }
+        match rustix::fs::fsetxattr(file, &name[..], value, XattrFlags::empty()) {
+            Ok(()) => {}
+            // More than the disk has room for beside a file, or none at all: the file is worth more than its attributes.
+            Err(Errno::NOSPC | Errno::TOOBIG | Errno::OPNOTSUPP | Errno::RANGE) => dropped += 1,
+            Err(Errno::INVAL) => {
+                return Err(LayerError::refused(
+                    &entry.name,
+                    "it has an attribute that the kernel does not take",
+                ));
+            }
+            Err(errno) => return Err(failed("set an attribute of", entry)(errno)),
+        }
+    }
+    if unsure == 0o7777 || entry.mode & (unsure | 0o7000) != 0 {
+        rustix::fs::fchmod(file, Mode::from_raw_mode(entry.mode))
+            .map_err(failed("set the mode of", entry))?;
+    }
+    Ok(dropped)
+}
+
+/// Attributes that mean something inside. All others speak to the host's kernel or to an overlay.
+pub(super) fn is_kept(name: &[u8]) -> bool {
+    name == b"security.capability" || (name.starts_with(b"user.") && !name.starts_with(b"user.overlay."))
+}
+
+fn mark_opaque(folder: BorrowedFd<'_>) -> Result<(), Errno> {
+    rustix::fs::fsetxattr(folder, OPAQUE, b"y", XattrFlags::empty())
+}
+
+fn time(entry: &Entry) -> Timespec {
+    Timespec { tv_sec: entry.mtime.0, tv_nsec: entry.mtime.1.into() }
+}
+
+fn failed(action: &'static str, entry: &Entry) -> impl FnOnce(Errno) -> LayerError {
+    move |errno| LayerError::io(action, super::error::shown(&entry.name))(errno.into())
+}
+
+/// The bits that this process never gives to new files. Reading it by umask(2) would change it for all threads.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let noted = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    noted.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o7777)
+}
