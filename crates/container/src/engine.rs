@@ -9,6 +9,7 @@ mod cold;
 mod doors;
 mod hands;
 mod instance;
+mod mounts;
 mod pack;
 mod pause;
 mod pool;
@@ -17,6 +18,7 @@ mod reaper;
 mod resize;
 mod restore;
 mod snapshot;
+mod volumes;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};
@@ -359,6 +361,11 @@ impl Engine {
         drop(inner.launcher);
         let data = inner.config.data.clone();
         inner.ground.layers.remove_all_snapshots().map_err(step("remove snapshots"))?;
+        inner
+            .ground
+            .layers
+            .sweep_volumes(&std::collections::HashSet::new())
+            .map_err(step("remove volumes"))?;
         crate::storage::unmount(&data).map_err(step("unmount the pool"))?;
         match Arc::try_unwrap(inner.ground)
             .map(|ground| Arc::try_unwrap(ground.numbers).map(Mutex::into_inner))
@@ -435,7 +442,8 @@ impl Opened {
         let doors = Doors::open(&router, handle, upstreams, egressed.clone())
             .map_err(step("watch over what leaves sandboxes"))?;
         let gate = doors.gate().cloned();
-        let mut needed = vec![data.join("pool"), data.join("templates"), PathBuf::from("/usr")];
+        let mut needed =
+            vec![data.join("pool"), data.join("templates"), data.join("images"), PathBuf::from("/usr")];
         needed.extend(config.template_folders.iter().cloned());
         let checkpoints =
             Checkpoints::open(&data.join("pool")).map_err(step("make the folder of checkpoints"))?;

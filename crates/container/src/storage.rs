@@ -4,6 +4,7 @@
 //! DATA/pool/            the pool, 0700 root; mounted nosuid nodev from DATA/pool.btrfs where DATA is not on btrfs
 //!   layers/<sandbox>/   a subvolume with a limit of its own:  upper/ work/ [usr-upper/ usr-work/]
 //!   snapshots/<id>/     what layers were at some moment, read-only
+//!   volumes/<id>/       a subvolume with a limit of its own:  files/
 //! ```
 //!
 //! Ids in layers are canonical. Without btrfs a layer is a plain folder, and no disk limit can be kept.
@@ -21,6 +22,8 @@ mod snapshots;
 mod tests;
 mod traces;
 mod unpack;
+mod volume_files;
+mod volumes;
 mod walk;
 
 use std::fs;
@@ -28,10 +31,12 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+pub(crate) use clear::remove_tree;
 pub(crate) use format::ReadError;
 pub(crate) use machine_id::renew as renew_machine_id;
 pub(crate) use pool::unmount;
 pub(crate) use snapshots::{CopyError, Seal};
+pub(crate) use volume_files::{Folder, Found, Owner};
 
 /// How layers are to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -94,6 +99,7 @@ impl Layers {
     fn opened(self) -> io::Result<Self> {
         make_private(&self.root)?;
         make_private(&self.at.join("snapshots"))?;
+        make_private(&self.volumes())?;
         self.remove_stale_books()?;
         Ok(self)
     }

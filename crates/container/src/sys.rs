@@ -127,6 +127,10 @@ pub(crate) fn mount_setattr(
         attr.attr_set |= ATTR_IDMAP;
         attr.userns_fd = users.as_raw_fd() as u64;
     }
+    set_attributes(mount, &mut attr)
+}
+
+fn set_attributes(mount: BorrowedFd<'_>, attr: &mut MountAttr) -> io::Result<()> {
     // SAFETY: the path is a NUL-terminated constant and `attr` has the size that is told.
     check(unsafe {
         libc::syscall(
@@ -134,11 +138,16 @@ pub(crate) fn mount_setattr(
             mount.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_EMPTY_PATH,
-            &raw mut attr,
+            &raw mut *attr,
             size_of::<MountAttr>(),
         )
     })
     .map(drop)
+}
+
+/// Takes a detached mount out of the group that it came from: what is mounted there later must not show up here.
+pub(crate) fn make_private(mount: BorrowedFd<'_>) -> io::Result<()> {
+    set_attributes(mount, &mut MountAttr { propagation: libc::MS_PRIVATE, ..MountAttr::default() })
 }
 
 /// Runs `work` with the file-system ids of a sandbox's root, and comes back. Capabilities stay, since the caller has set

@@ -137,7 +137,7 @@ fn cgroups(data: &Path, seen: &mut BTreeSet<String>) {
 }
 
 fn layers(data: &Path, seen: &mut BTreeSet<String>) {
-    for kind in ["layers", "snapshots", "checkpoints"] {
+    for kind in ["layers", "snapshots", "checkpoints", "volumes"] {
         for entry in std::fs::read_dir(data.join("pool").join(kind)).into_iter().flatten().flatten() {
             seen.insert(format!("{kind}: {}", entry.path().display()));
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::manifest::Manifest;
-use crate::launcher::protocol::FIRST_HANDED;
+use crate::launcher::protocol::{FIRST_HANDED, is_mount_part};
 use crate::launcher::{LOG, RESTORE, WORK};
 
 /// Older ones cannot read current kernels' time pages, or refuse every TCP socket.
@@ -134,8 +134,8 @@ impl Criu {
         arguments.extend(common());
         // In all others it sits where we do, and CRIU would write down every cgroup of the machine, to make them again.
         arguments.extend(ask.hierarchies.iter().map(|name| format!("--cgroup-dump-controller={name}")));
-        for (point, _) in ask.outside {
-            arguments.extend(["--external".into(), format!("mnt[{point}]:{}", key(point))]);
+        for (point, part) in ask.outside {
+            arguments.extend(["--external".into(), format!("mnt[{point}]:{}", key(point, part))]);
         }
         let mut environment = self.environment(ask.first_id);
         environment.push(("ATOLL_CRIU_ROOT".into(), format!("/proc/{}/root", ask.pid)));
@@ -157,7 +157,7 @@ impl Criu {
             arguments.push(format!("--cgroup-root={of}{path}"));
         }
         for (point, part) in &ask.manifest.outside {
-            arguments.extend(["--external".into(), format!("mnt[{}]:{RESTORE}/{part}", key(point))]);
+            arguments.extend(["--external".into(), format!("mnt[{}]:{RESTORE}/{part}", key(point, part))]);
         }
         (arguments, self.environment(ask.first_id))
     }
@@ -193,7 +193,8 @@ fn handed(index: i32) -> String {
     format!("/proc/self/fd/{}", FIRST_HANDED + index)
 }
 
-/// The name of a mount point inside the images.
-fn key(point: &str) -> String {
-    point.replace('/', "_")
+/// The name of a mount point inside the images. Parts that stand for many have one of their points each; a volume's point is
+/// anybody's choice, so its part is its name.
+fn key(point: &str, part: &str) -> String {
+    if is_mount_part(part) { part.to_owned() } else { point.replace('/', "_") }
 }

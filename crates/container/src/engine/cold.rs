@@ -15,16 +15,16 @@ use atoll_image::Template;
 use atoll_model::policy::egress::Egress;
 use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
 use atoll_network::Link;
-use atoll_provider::{AGENT_PORT, InstanceSpec, Origin, ProviderError};
+use atoll_provider::{AGENT_PORT, InstanceMount, InstanceSpec, Origin, ProviderError};
 use rustix::pipe::PipeFlags;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::instance::{self, Facts, Live};
 use super::reaper::Remains;
-use super::{Inner, Place, failed, snapshot};
+use super::{Inner, Place, failed, mounts, snapshot};
 use crate::launcher::Spawning;
-use crate::launcher::protocol::{CgroupEntry, Rootfs, Spawn, Tell, Times, Told, Upper};
+use crate::launcher::protocol::{CgroupEntry, Mount, Rootfs, Spawn, Tell, Times, Told, Upper};
 use crate::launcher::wire;
 use crate::storage::{Layers, Seal};
 
@@ -91,6 +91,8 @@ pub(super) struct Plan {
     pub(super) network: Arc<Egress>,
     /// Whose; `None`: nobody's yet.
     pub(super) owner: Option<(SandboxId, Arc<Place>)>,
+    /// What it sees besides its root.
+    pub(super) mounts: Vec<InstanceMount>,
 }
 
 impl Plan {
@@ -199,12 +201,14 @@ impl Inner {
     /// is condemned.
     pub(super) async fn cold_start(&self, plan: &Plan) -> Result<Started, ProviderError> {
         let begun = Instant::now();
+        let found = self.find_mounts(&plan.mounts).await?;
         let mut undo = Undo { engine: self, remains: None };
         let prepared = self.prepare(plan, undo.remains()).await?;
         let mut times = vec![("prepare".to_owned(), micros(begun))];
         let Prepared { upper, entry, first_id, token, token_pipe } = prepared;
-        let request = spawn_request(plan, upper, entry.how, first_id);
-        let descriptors = std::iter::once(token_pipe).chain(entry.descriptors).collect();
+        let outside: Vec<String> = outside_of(&found.mounts);
+        let request = spawn_request(plan, upper, entry.how, first_id, found.mounts);
+        let descriptors = [token_pipe].into_iter().chain(found.clones).chain(entry.descriptors).collect();
         let asked = Instant::now();
         let spawning = async { self.launcher.spawn(request, descriptors).await.map_err(failed("launching")) };
         let mut spawning = plan.unless_doomed(spawning).await?;
@@ -242,6 +246,7 @@ impl Inner {
             template: plan.template.name.clone(),
             template_version: plan.template.digest.clone(),
             storage: if matches!(plan.layer, LayerPlan::Memory) { Storage::Memory } else { Storage::Disk },
+            mounts: outside,
         };
         let live =
             Live::new(facts, spawning.pidfd, spawning.netns).map_err(failed("watching the first process"))?;
@@ -325,7 +330,9 @@ impl Inner {
         };
         match told {
             Some(Told::Ready { times }) => Ok(times),
-            Some(Told::Failed(failure)) => Err(failed(step)(failure)),
+            Some(Told::Failed(failure)) => {
+                Err(mounts::explain(&failure).unwrap_or_else(|| failed(step)(failure)))
+            }
             None => {
                 // It ended without a word. Perhaps the launcher ended it, and its reason is on the way.
                 if mounted.is_none() {
@@ -366,7 +373,12 @@ impl Inner {
     }
 }
 
-fn spawn_request(plan: &Plan, upper: Upper, cgroup: CgroupEntry, first_id: u32) -> Spawn {
+/// Where mounts from outside are, in their order.
+pub(super) fn outside_of(mounts: &[Mount]) -> Vec<String> {
+    mounts.iter().filter(|one| one.is_from_outside()).map(|one| format!("/{}", one.at)).collect()
+}
+
+fn spawn_request(plan: &Plan, upper: Upper, cgroup: CgroupEntry, first_id: u32, mounts: Vec<Mount>) -> Spawn {
     let usr_layers =
         plan.template.usr_overlay.as_ref().map(|usr| usr.layers().map(std::path::Path::to_path_buf).to_vec());
     Spawn {
@@ -382,6 +394,7 @@ fn spawn_request(plan: &Plan, upper: Upper, cgroup: CgroupEntry, first_id: u32) 
         hostname: plan.hostname.clone(),
         sudo: plan.template.sudo,
         shm_bytes: u64::from(plan.limits.memory_mib) * MIB,
+        mounts,
     }
 }
 

@@ -29,6 +29,9 @@ pub(super) struct Facts {
     pub(super) template: String,
     pub(super) template_version: String,
     pub(super) storage: Storage,
+    /// Where volumes and folders of the host are mounted, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) mounts: Vec<String>,
 }
 
 /// A live instance.

@@ -115,7 +115,7 @@ impl Inner {
 }
 
 /// What a thread writes. It ends by itself, or when nobody reads any more.
-fn stream(write: impl FnOnce(&mut Pieces<'_>) -> io::Result<()> + Send + 'static) -> Packed {
+pub(super) fn stream(write: impl FnOnce(&mut Pieces<'_>) -> io::Result<()> + Send + 'static) -> Packed {
     let (sender, pieces) = mpsc::channel(PIECES);
     tokio::task::spawn_blocking(move || {
         let mut out = Pieces { sender: &sender, piece: Vec::with_capacity(PIECE) };
@@ -159,7 +159,7 @@ async fn feed(mut files: Packed, pieces: mpsc::Sender<Piece>) -> io::Result<()> 
 }
 
 /// The writing side of a queue of pieces.
-struct Pieces<'a> {
+pub(super) struct Pieces<'a> {
     sender: &'a mpsc::Sender<Piece>,
     piece: Vec<u8>,
 }

@@ -274,7 +274,9 @@ impl Inner {
     ) -> Result<Manifest, ProviderError> {
         let facts = &live.facts;
         let step = "looking at the sandbox";
-        let (outside, agent) = outside_mounts(facts.pid).map_err(failed(step))?;
+        let (mut outside, agent) = outside_mounts(facts.pid).map_err(failed(step))?;
+        let mounts = facts.mounts.iter().enumerate();
+        outside.extend(mounts.map(|(index, at)| (at.clone(), protocol::mount_part(index))));
         let freezer =
             self.ground.cgroups.freezer(&facts.cgroup).and_then(File::open).map_err(failed(step))?;
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(failed("copying a descriptor"));

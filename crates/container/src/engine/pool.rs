@@ -119,6 +119,7 @@ impl Inner {
             hostname: "sandbox".into(),
             network: Arc::new(Egress::closed()),
             owner: None,
+            mounts: Vec::new(),
         };
         let started = self.cold_start(&plan).await?;
         let ready = Ready { live: started.live, token: started.token, template: plan.template, layer };

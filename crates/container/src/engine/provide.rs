@@ -8,11 +8,11 @@ use async_trait::async_trait;
 use atoll_image::{Template, TemplateError};
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, Storage};
+use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, Storage, VolumeId};
 use atoll_network::{DialError, ErrorKind, LinkError};
 use atoll_provider::{
     Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, Known, Notice, Origin,
-    Packed, Provider, ProviderError, RolledBack, Snapshotted, Target,
+    Packed, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
 };
 use tokio::sync::broadcast;
 
@@ -53,7 +53,7 @@ impl Provider for Engine {
             snapshots: self.inner.can_snapshot(),
             packs: self.inner.can_pack(),
             captures: true,
-            volumes: false,
+            volumes: true,
         }
     }
 
@@ -123,6 +123,39 @@ impl Provider for Engine {
         template_version: &str,
     ) -> Result<Packed, ProviderError> {
         self.inner.capture(target, template, template_version).await
+    }
+
+    async fn create_volume(&self, volume: &VolumeId, size_mib: Option<u32>) -> Result<(), ProviderError> {
+        self.inner.create_volume(volume, size_mib).await
+    }
+
+    async fn copy_volume(
+        &self,
+        from: &VolumeId,
+        to: &VolumeId,
+        size_mib: Option<u32>,
+    ) -> Result<(), ProviderError> {
+        self.inner.copy_volume(from, to, size_mib).await
+    }
+
+    async fn resize_volume(&self, volume: &VolumeId, size_mib: u32) -> Result<(), ProviderError> {
+        self.inner.resize_volume(volume, size_mib).await
+    }
+
+    async fn volume_bytes(&self, volume: &VolumeId) -> Result<u64, ProviderError> {
+        self.inner.volume_bytes(volume).await
+    }
+
+    async fn remove_volume(&self, volume: &VolumeId) -> Result<(), ProviderError> {
+        self.inner.remove_volume(volume).await
+    }
+
+    async fn volume_files(&self, volume: &VolumeId) -> Result<Box<dyn VolumeFiles>, ProviderError> {
+        self.inner.volume_files(volume).await
+    }
+
+    async fn sweep_volumes(&self, known: Vec<VolumeId>) -> Result<(), ProviderError> {
+        self.inner.sweep_volumes(known).await
     }
 
     async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
@@ -367,6 +400,8 @@ impl Inner {
         if files == Files::New
             && spec.storage == Storage::Disk
             && spec.origin == Origin::Template
+            // One that waits has none, and nothing is mounted from outside later.
+            && spec.mounts.is_empty()
             && let Some(claimed) = self.claim(spec).await
         {
             return Ok(claimed);
@@ -388,6 +423,7 @@ impl Inner {
             hostname: spec.hostname.clone(),
             network: Arc::clone(&spec.network),
             owner: Some((spec.sandbox.clone(), Arc::clone(place))),
+            mounts: spec.mounts.clone(),
         };
         let started = self.cold_start(&plan).await?;
         let facts = serde_json::to_value(&started.live.facts).map_err(failed("writing facts"))?;

@@ -23,6 +23,7 @@ use atoll_network::{Link, LinkError};
 use atoll_provider::{Booted, InstanceSpec, ProviderError};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::cold::outside_of;
 use super::instance::{self, Facts, Live};
 use super::reaper::Remains;
 use super::snapshot::blocking;
@@ -30,7 +31,7 @@ use super::{Inner, Place, claim, failed};
 use crate::checkpoint::{
     Manifest, RestoreAsk, Restored, VerifyError, close_halves, hold_images, users_image,
 };
-use crate::launcher::protocol::{self, Rebuild, Rootfs, Upper};
+use crate::launcher::protocol::{self, Mount, Rebuild, Rootfs, Upper};
 use crate::launcher::{Line, Word};
 
 /// LIMIT: some gigabytes of memory from a slow disk.
@@ -175,10 +176,12 @@ impl Inner {
             self.numbers().take().map_err(|_| ProviderError::Exhausted { what: "id ranges".into() })?;
         remains.first_id = Some(first_id);
         remains.cgroup = Some(spec.instance.as_str().to_owned());
-        let request = self.restore_request(folder, spec, manifest, template, first_id).await?;
+        let found = self.find_mounts(&spec.mounts).await?;
+        same_mounts(manifest, &found.mounts)?;
+        let request = self.restore_request(folder, spec, manifest, template, first_id, found.mounts).await?;
         let images = folder.to_owned();
         let held = blocking(move || hold_images(&images)).await.map_err(failed("holding the images"))?;
-        let launched = self.launcher.criu(request, vec![held]).await;
+        let launched = self.launcher.criu(request, [held].into_iter().chain(found.clones).collect()).await;
         let mut line = launched.map_err(failed("launching CRIU"))?;
         let late = |_| ProviderError::Late { what: "restoring memory".into(), after: RESTORE_WITHIN };
         let begun = Instant::now();
@@ -196,6 +199,7 @@ impl Inner {
         manifest: &Manifest,
         template: &Template,
         first_id: u32,
+        mounts: Vec<Mount>,
     ) -> Result<protocol::Criu, ProviderError> {
         let criu = self.criu()?;
         let (cgroups, layers) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.layers));
@@ -224,6 +228,7 @@ impl Inner {
             agent: self.config.data.join("agent").join(&manifest.agent),
             images: folder.join("images"),
             replaced: vec![replaced],
+            mounts,
         };
         let homes = self.ground.cgroups.homes(spec.instance.as_str());
         let (arguments, environment) = criu.restore(&RestoreAsk { manifest, first_id, cgroups: &homes });
@@ -339,6 +344,7 @@ impl Inner {
             template: manifest.template.clone(),
             template_version: manifest.template_version.clone(),
             storage: Storage::Disk,
+            mounts: mounts_of(manifest),
         };
         let restored = Restored {
             instance: spec.instance.clone(),
@@ -396,6 +402,25 @@ impl Inner {
 
 fn damaged(error: &VerifyError) -> ProviderError {
     ProviderError::Damaged { what: "the checkpoint".into(), why: error.to_string() }
+}
+
+/// Where the mounts from outside were.
+fn mounts_of(manifest: &Manifest) -> Vec<String> {
+    let outside = manifest.outside.iter().filter(|(_, part)| protocol::is_mount_part(part));
+    outside.map(|(point, _)| point.clone()).collect()
+}
+
+/// Open files are in the images by their mounts, so they must be the same.
+fn same_mounts(manifest: &Manifest, now: &[Mount]) -> Result<(), ProviderError> {
+    let (before, now) = (mounts_of(manifest), outside_of(now));
+    if before == now {
+        return Ok(());
+    }
+    let path = before.iter().chain(&now).find(|path| before.contains(path) != now.contains(path));
+    Err(ProviderError::NotMountable {
+        path: path.or(now.first()).cloned().unwrap_or_default(),
+        why: "memory that was brought to disk comes back with the mounts that it had, and no others".into(),
+    })
 }
 
 /// Whether it holds sockets of IPv6 and has none now.

@@ -14,7 +14,7 @@ use rustix::mount::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::protocol::{Failure, Spawn, Step, Tell, Told};
+use super::protocol::{Failure, Mount, Mounted, PLACE, Spawn, Step, Tell, Told};
 use super::serve::Watch;
 use super::wire;
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
@@ -61,6 +61,8 @@ struct Received {
     dev: OwnedFd,
     empty: OwnedFd,
     usr: Option<OwnedFd>,
+    /// From outside, in their order.
+    mounts: Vec<OwnedFd>,
 }
 
 /// Becomes the agent, or says which step failed and ends.
@@ -89,13 +91,14 @@ fn enter(spawn: &Spawn, control: &OwnedFd, token: &OwnedFd, tasks: Vec<OwnedFd>)
     let proc = fresh_mount("proc", &[], MountAttrFlags::empty()).step("mount proc")?;
     let sys = fresh_mount("sysfs", &[], MountAttrFlags::MOUNT_ATTR_RDONLY).step("mount sysfs")?;
     watch.lap("proc and sys");
-    let mut mailbox = Mailbox { control, mounts: None, network: None };
+    let has_usr = !spawn.rootfs.usr_layers.is_empty();
+    let mut mailbox = Mailbox { control, has_usr, mounts: None, network: None };
     let received = mailbox.mounts()?;
     watch.lap("wait for mounts");
     sys::become_mapped_root().step("become root inside")?;
     join_cgroups(tasks).step("enter the cgroups")?;
     watch.lap("ids and cgroups");
-    let root = build_root(&received, &proc, &sys, spawn.shm_bytes)?;
+    let root = build_root(&received, &proc, &sys, spawn)?;
     watch.lap("attach mounts");
     hide(&received, &proc, &sys)?;
     watch.lap("masks");
@@ -120,6 +123,8 @@ fn enter(spawn: &Spawn, control: &OwnedFd, token: &OwnedFd, tasks: Vec<OwnedFd>)
 /// What arrives over the control socket, in any order.
 struct Mailbox<'a> {
     control: &'a OwnedFd,
+    /// Whether an overlay for `/usr` is among the mounts.
+    has_usr: bool,
     mounts: Option<Received>,
     network: Option<Option<Ipv4Addr>>,
 }
@@ -160,7 +165,8 @@ impl Mailbox<'_> {
                     each.next().ok_or(io::Error::from(io::ErrorKind::UnexpectedEof)).step("take the mounts")
                 };
                 let (root, agent, dev, empty) = (next()?, next()?, next()?, next()?);
-                self.mounts = Some(Received { root, agent, dev, empty, usr: each.next() });
+                let usr = if self.has_usr { Some(next()?) } else { None };
+                self.mounts = Some(Received { root, agent, dev, empty, usr, mounts: each.collect() });
             }
         }
         Ok(())
@@ -191,12 +197,7 @@ fn fresh_mount(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags)
 }
 
 /// Puts the tree together on the folder the process was born in; answers the root.
-fn build_root(
-    received: &Received,
-    proc: &OwnedFd,
-    sys: &OwnedFd,
-    shm_bytes: u64,
-) -> Result<OwnedFd, Failure> {
+fn build_root(received: &Received, proc: &OwnedFd, sys: &OwnedFd, spawn: &Spawn) -> Result<OwnedFd, Failure> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     move_mount(received.root.as_fd(), "", rustix::fs::CWD, ".", flags).step("attach the root")?;
     let root = received.root.try_clone().step("copy a descriptor")?;
@@ -207,6 +208,8 @@ fn build_root(
     if let Some(usr) = &received.usr {
         place(usr, "usr")?;
     }
+    // Before ours, which nothing may cover.
+    place_mounts(&root, &spawn.mounts, &received.mounts)?;
     place(proc, "proc")?;
     place(sys, "sys")?;
     place(&received.dev, "dev")?;
@@ -215,7 +218,7 @@ fn build_root(
     let pts = [("mode", "0620"), ("ptmxmode", "0666"), ("gid", "5"), ("max", "128")];
     // `nodev` is right for devpts' neighbours but would make its own terminals dead.
     let context_pts = devpts(&pts).step("mount devpts")?;
-    let size = shm_bytes.to_string();
+    let size = spawn.shm_bytes.to_string();
     let shm = fresh_mount("tmpfs", &[("size", &size), ("mode", "1777")], MountAttrFlags::empty())
         .step("mount shm")?;
     for (mount, name) in [(&context_pts, "pts"), (&shm, "shm")] {
@@ -223,6 +226,33 @@ fn build_root(
         attach(mount, &folder).step("mount a folder of /dev")?;
     }
     Ok(root)
+}
+
+/// Mounts volumes. Folders on the way are made where they are missing; links are refused, wherever they lead.
+fn place_mounts(root: &OwnedFd, mounts: &[Mount], outside: &[OwnedFd]) -> Result<(), Failure> {
+    let mut outside = outside.iter();
+    for mount in mounts {
+        let at = &mount.at;
+        let memory;
+        let source = match mount.what {
+            Mounted::Memory { bytes } => {
+                let size = bytes.to_string();
+                let options = [("size", size.as_str()), ("mode", "0755")];
+                memory = fresh_mount("tmpfs", &options, MountAttrFlags::empty())
+                    .step(&format!("make memory for /{at}"))?;
+                &memory
+            }
+            Mounted::Volume | Mounted::Folder { .. } => {
+                outside.next().ok_or(io::Error::from(io::ErrorKind::UnexpectedEof)).step("take the mounts")?
+            }
+        };
+        let mut folder = root.try_clone().step("copy a descriptor")?;
+        for name in at.split('/') {
+            folder = real_folder(&folder, name).step(&format!("{PLACE}{at}"))?;
+        }
+        attach(source, &folder).step(&format!("mount /{at}"))?;
+    }
+    Ok(())
 }
 
 fn devpts(options: &[(&str, &str)]) -> io::Result<OwnedFd> {

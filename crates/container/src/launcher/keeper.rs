@@ -15,9 +15,9 @@ use std::process::{Command, Stdio};
 use rustix::fs::{CWD, Mode};
 use rustix::mount::{MoveMountFlags, move_mount};
 
-use super::mounts::{Fixed, Handover, attach_tmpfs, mapped_clone};
+use super::mounts::{Ask, Fixed, Handover, attach_tmpfs, mapped_clone};
 use super::protocol::{Criu, Failure, Rebuild, SAY, Step};
-use super::serve::map_users;
+use super::serve::{user_namespace, whole_map};
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY, Cloned};
 
 /// Where the parts of a restored tree lie, each by the name that its checkpoint has for it.
@@ -87,7 +87,10 @@ pub(super) fn begin(
 fn keep(fixed: &Fixed, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i32, Failure> {
     // SAFETY: this process has one thread, so nobody is surprised by another view of the mounts.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.step("unshare mounts")?;
-    let rebuilt = criu.rebuild.as_ref().map(|rebuild| Rebuilt::make(fixed, rebuild)).transpose()?;
+    let outside = criu.rebuild.iter().flat_map(|rebuild| &rebuild.mounts).filter(|one| one.is_from_outside());
+    let handed = descriptors.len().saturating_sub(outside.count());
+    let (descriptors, mounts) = descriptors.split_at(handed);
+    let rebuilt = criu.rebuild.as_ref().map(|rebuild| Rebuilt::make(fixed, rebuild, mounts)).transpose()?;
     let run = rustix::mount::mount_bind(fixed.stage.join("run"), "/run");
     run.step("mount a place for CRIU's memory")?;
     attach_tmpfs(Path::new(WORK), c"mode=1777").step("mount a place for CRIU's work")?;
@@ -151,9 +154,10 @@ struct Rebuilt<'a> {
 }
 
 impl<'a> Rebuilt<'a> {
-    fn make(fixed: &Fixed, rebuild: &'a Rebuild) -> Result<Self, Failure> {
-        let users = user_namespace(rebuild.first_id)?;
-        let handover = Handover::make(fixed, &rebuild.into(), users.as_fd())?;
+    fn make(fixed: &Fixed, rebuild: &'a Rebuild, mounts: &[OwnedFd]) -> Result<Self, Failure> {
+        let map = whole_map(rebuild.first_id);
+        let users = user_namespace(rebuild.first_id, &(map.clone(), map))?;
+        let handover = Handover::make(fixed, &Ask::to_rebuild(rebuild, mounts), users.as_fd())?;
         let attributes = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC;
         // CRIU opens them as the root of the sandbox.
         let images =
@@ -165,7 +169,9 @@ impl<'a> Rebuilt<'a> {
         let at = Path::new(RESTORE);
         fs::create_dir_all(at).step("make a place for the tree")?;
         attach_tmpfs(at, c"mode=0755,size=1m").step("mount a place for the tree")?;
-        for (name, mount) in self.handover.named().into_iter().chain([("images", self.images.as_fd())]) {
+        for (name, mount) in
+            self.handover.named().into_iter().chain([("images".to_owned(), self.images.as_fd())])
+        {
             attach(mount, &at.join(name)).step("attach a part of the tree")?;
         }
         for (name, content) in self.replaced {
@@ -185,19 +191,6 @@ impl<'a> Rebuilt<'a> {
 fn attach(mount: BorrowedFd<'_>, at: &Path) -> io::Result<()> {
     fs::create_dir(at)?;
     Ok(move_mount(mount, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
-}
-
-/// A user namespace with the ids of a sandbox, held by descriptor only.
-fn user_namespace(first_id: u32) -> Result<OwnedFd, Failure> {
-    // SAFETY: this process has one thread; its secure bits are those that the launcher set.
-    match unsafe { sys::clone_into_users(first_id) }.step("make a user namespace")? {
-        Cloned::Child => sys::wait_for_ever(),
-        Cloned::Parent { pid, pidfd } => {
-            let users = map_users(pid, first_id);
-            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
-            users
-        }
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ use rustix::mount::{
     move_mount, open_tree,
 };
 
-use super::protocol::{Failure, Hello, Rebuild, Rootfs, Spawn, Step, Upper};
+use super::protocol::{Failure, Hello, MAP, Mount, Mounted, Rebuild, Rootfs, Spawn, Step, Upper, mount_part};
+use super::serve::user_namespace;
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
 
 /// What all sandboxes share.
@@ -107,18 +108,32 @@ pub(super) struct Ask<'a> {
     sudo: bool,
     /// Another agent than the launcher's own.
     agent: Option<&'a Path>,
+    mounts: &'a [Mount],
+    /// One for each mount from outside.
+    descriptors: &'a [OwnedFd],
 }
 
-impl<'a> From<&'a Spawn> for Ask<'a> {
-    fn from(spawn: &'a Spawn) -> Self {
-        Self { rootfs: &spawn.rootfs, first_id: spawn.first_id, sudo: spawn.sudo, agent: None }
+impl<'a> Ask<'a> {
+    pub(super) fn to_spawn(spawn: &'a Spawn, descriptors: &'a [OwnedFd]) -> Self {
+        Self {
+            rootfs: &spawn.rootfs,
+            first_id: spawn.first_id,
+            sudo: spawn.sudo,
+            agent: None,
+            mounts: &spawn.mounts,
+            descriptors,
+        }
     }
-}
 
-impl<'a> From<&'a Rebuild> for Ask<'a> {
-    fn from(rebuild: &'a Rebuild) -> Self {
-        let agent = Some(rebuild.agent.as_path());
-        Self { rootfs: &rebuild.rootfs, first_id: rebuild.first_id, sudo: rebuild.sudo, agent }
+    pub(super) fn to_rebuild(rebuild: &'a Rebuild, descriptors: &'a [OwnedFd]) -> Self {
+        Self {
+            rootfs: &rebuild.rootfs,
+            first_id: rebuild.first_id,
+            sudo: rebuild.sudo,
+            agent: Some(&rebuild.agent),
+            mounts: &rebuild.mounts,
+            descriptors,
+        }
     }
 }
 
@@ -129,6 +144,8 @@ pub(super) struct Handover {
     dev: OwnedFd,
     empty: OwnedFd,
     usr: Option<OwnedFd>,
+    /// From outside, in their order.
+    mounts: Vec<OwnedFd>,
     /// Held only so that closing them comes late.
     _layers: Vec<OwnedFd>,
 }
@@ -161,26 +178,54 @@ impl Handover {
         };
         drop(attached);
         layers.push(changes);
-        Ok(Self { root, agent, dev, empty, usr, _layers: layers })
+        let mounts = map_mounts(ask, users)?;
+        Ok(Self { root, agent, dev, empty, usr, mounts, _layers: layers })
     }
 
     /// Each with the name that a checkpoint has for it.
-    pub(super) fn named(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
+    pub(super) fn named(&self) -> Vec<(String, BorrowedFd<'_>)> {
         let mut all = vec![
-            ("root", self.root.as_fd()),
-            ("agent", self.agent.as_fd()),
-            ("dev", self.dev.as_fd()),
-            ("empty", self.empty.as_fd()),
+            ("root".to_owned(), self.root.as_fd()),
+            ("agent".to_owned(), self.agent.as_fd()),
+            ("dev".to_owned(), self.dev.as_fd()),
+            ("empty".to_owned(), self.empty.as_fd()),
         ];
-        all.extend(self.usr.as_ref().map(|usr| ("usr", usr.as_fd())));
+        all.extend(self.usr.as_ref().map(|usr| ("usr".to_owned(), usr.as_fd())));
+        all.extend(self.mounts.iter().enumerate().map(|(index, mount)| (mount_part(index), mount.as_fd())));
         all
     }
 
     pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = vec![self.root.as_fd(), self.agent.as_fd(), self.dev.as_fd(), self.empty.as_fd()];
         all.extend(self.usr.as_ref().map(AsFd::as_fd));
+        all.extend(self.mounts.iter().map(AsFd::as_fd));
         all
     }
+}
+
+/// Gives the mounts that came along the ids of the sandbox, and takes away what nobody may do through them. They were found and
+/// cloned by the server, so no path of a tenant is looked up here.
+fn map_mounts(ask: &Ask<'_>, users: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Failure> {
+    let outside = ask.mounts.iter().filter(|mount| mount.is_from_outside());
+    let mut mapped = Vec::new();
+    for (mount, descriptor) in outside.zip(ask.descriptors) {
+        let plain = ATTR_NOSUID | ATTR_NODEV;
+        let attributes = if mount.read_only { plain | ATTR_RDONLY } else { plain };
+        let step = format!("{MAP}{}", mount.at);
+        let own;
+        let users = match mount.what {
+            Mounted::Folder { owner, seen_as } => {
+                let map = |host: u32, inside: u32| format!("{host} {} 1", ask.first_id + inside);
+                let maps = (map(owner.0, seen_as.0), map(owner.1, seen_as.1));
+                own = user_namespace(ask.first_id, &maps)?;
+                own.as_fd()
+            }
+            Mounted::Volume | Mounted::Memory { .. } => users,
+        };
+        sys::mount_setattr(descriptor.as_fd(), attributes, Some(users)).step(&step)?;
+        mapped.push(descriptor.try_clone().step("copy a descriptor")?);
+    }
+    Ok(mapped)
 }
 
 /// A detached clone of the mount at `path`, seen through the ids of `users`.

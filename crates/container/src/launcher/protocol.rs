@@ -54,6 +54,50 @@ pub(crate) struct Rebuild {
     pub(crate) images: PathBuf,
     /// Images that others stand in for.
     pub(crate) replaced: Vec<(String, Vec<u8>)>,
+    /// What else it sees. Their descriptors come last.
+    pub(crate) mounts: Vec<Mount>,
+}
+
+/// Something that a sandbox sees besides its root: nosuid and nodev always.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mount {
+    /// Where inside; clean, without a slash at the beginning.
+    pub(crate) at: String,
+    pub(crate) read_only: bool,
+    pub(crate) what: Mounted,
+}
+
+/// What is mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Mounted {
+    /// A detached mount that comes along as a descriptor; its ids are canonical.
+    Volume,
+    /// The same of a folder of the host: the one owner's user and group are seen as these inside, and nobody else is known.
+    Folder { owner: (u32, u32), seen_as: (u32, u32) },
+    /// Memory, made inside.
+    Memory { bytes: u64 },
+}
+
+impl Mount {
+    /// Whether a descriptor comes along.
+    pub(crate) fn is_from_outside(&self) -> bool {
+        !matches!(self.what, Mounted::Memory { .. })
+    }
+}
+
+/// The step of finding the place for a mount inside; its path follows.
+pub(crate) const PLACE: &str = "find a real folder for a mount at /";
+/// The step of mapping the ids of a mount; its path follows.
+pub(crate) const MAP: &str = "map ids for the mount at /";
+
+/// The name that the parts of a restored tree have for a mount from outside, by its place among them.
+pub(crate) fn mount_part(index: usize) -> String {
+    format!("mount{index}")
+}
+
+/// Whether a part of a tree is a mount from outside.
+pub(crate) fn is_mount_part(part: &str) -> bool {
+    part.starts_with("mount")
 }
 
 /// The number that the first of the two pipes of the line has in the keeper; the second follows it.
@@ -61,7 +105,7 @@ pub(crate) const SAY: i32 = 3;
 /// The number of the first of the other descriptors that are handed to CRIU.
 pub(crate) const FIRST_HANDED: i32 = 5;
 
-/// A request for a first process. Descriptors: token, then the cgroups.
+/// A request for a first process. Descriptors: token, the mounts from outside, then the cgroups.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spawn {
     pub(crate) id: u64,
@@ -73,6 +117,8 @@ pub(crate) struct Spawn {
     /// Programs inside may gain privileges by setuid.
     pub(crate) sudo: bool,
     pub(crate) shm_bytes: u64,
+    /// What else it sees.
+    pub(crate) mounts: Vec<Mount>,
 }
 
 /// How the first process gets into its cgroups.
@@ -151,7 +197,7 @@ pub(crate) type Times = Vec<(String, u32)>;
 /// What a first process is told over its control socket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Tell {
-    /// Descriptors: root, agent, dev, empty folder, and the overlay for `/usr` where there is one.
+    /// Descriptors: root, agent, dev, empty folder, the overlay for `/usr` where there is one, and the mounts from outside.
     Mounts,
     /// Its veth is there (or it gets none for now).
     Network { address: Option<Ipv4Addr> },

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use super::child::{self, Inside};
-use super::mounts::{Fixed, Handover};
+use super::mounts::{Ask, Fixed, Handover};
 use super::protocol::{CgroupEntry, Failure, Hello, Reply, Request, Spawn, Step, Tell, Times};
 use super::{keeper, wire};
 use crate::sys::{self, Cloned};
@@ -87,6 +87,8 @@ fn launch(
     let mut descriptors = descriptors.into_iter();
     let token =
         descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidInput)).step("take the token")?;
+    let outside = spawn.mounts.iter().filter(|mount| mount.is_from_outside()).count();
+    let mounts: Vec<OwnedFd> = descriptors.by_ref().take(outside).collect();
     let cgroups: Vec<OwnedFd> = descriptors.collect();
     let (ours, theirs) = wire::pair().step("make the control socket")?;
     let born_in = match spawn.cgroup {
@@ -113,7 +115,7 @@ fn launch(
         let (_, net) = &namespaces;
         reply(socket, &Reply::Spawned { id: spawn.id, pid }, &[pidfd.as_fd(), net.as_fd(), ours.as_fd()])
             .step("tell the server")?;
-        let handover = Handover::make(fixed, &spawn.into(), namespaces.0.as_fd())?;
+        let handover = Handover::make(fixed, &Ask::to_spawn(spawn, &mounts), namespaces.0.as_fd())?;
         watch.lap("mounts");
         let tell = serde_json::to_vec(&Tell::Mounts).map_err(io::Error::from).step("write a message")?;
         wire::send(&ours, &tell, &handover.descriptors()).step("hand the mounts over")?;
@@ -141,12 +143,34 @@ fn map_ids(pid: i32, first_id: u32) -> Result<(OwnedFd, OwnedFd), Failure> {
     Ok((users, net.step("open the network namespace")?))
 }
 
-/// Gives the process its ids; answers its user namespace.
-pub(super) fn map_users(pid: i32, first_id: u32) -> Result<OwnedFd, Failure> {
-    let map = format!("0 {first_id} {}", crate::block::IDS_PER_SANDBOX);
-    std::fs::write(format!("/proc/{pid}/uid_map"), &map).step("write the uid map")?;
-    std::fs::write(format!("/proc/{pid}/gid_map"), &map).step("write the gid map")?;
+fn map_users(pid: i32, first_id: u32) -> Result<OwnedFd, Failure> {
+    let map = whole_map(first_id);
+    write_maps(pid, (&map, &map))
+}
+
+/// The ids of a sandbox, users and groups alike.
+pub(super) fn whole_map(first_id: u32) -> String {
+    format!("0 {first_id} {}", crate::block::IDS_PER_SANDBOX)
+}
+
+/// Gives the process maps of users and groups; answers its user namespace.
+fn write_maps(pid: i32, (users, groups): (&str, &str)) -> Result<OwnedFd, Failure> {
+    std::fs::write(format!("/proc/{pid}/uid_map"), users).step("write the uid map")?;
+    std::fs::write(format!("/proc/{pid}/gid_map"), groups).step("write the gid map")?;
     std::fs::File::open(format!("/proc/{pid}/ns/user")).map(OwnedFd::from).step("open the user namespace")
+}
+
+/// A user namespace with these maps, held by descriptor only.
+pub(super) fn user_namespace(owner: u32, maps: &(String, String)) -> Result<OwnedFd, Failure> {
+    // SAFETY: launcher and keeper have one thread; their secure bits are those that the launcher set.
+    match unsafe { sys::clone_into_users(owner) }.step("make a user namespace")? {
+        Cloned::Child => sys::wait_for_ever(),
+        Cloned::Parent { pid, pidfd } => {
+            let users = write_maps(pid, (&maps.0, &maps.1));
+            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+            users
+        }
+    }
 }
 
 /// Takes the time of steps.

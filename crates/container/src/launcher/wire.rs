@@ -12,7 +12,7 @@ use rustix::net::{
 /// LIMIT: the largest message; a spawn with many layers has a few kilobytes.
 pub(crate) const MESSAGE_MAX: usize = 64 * 1024;
 /// LIMIT: descriptors in one message.
-pub(crate) const DESCRIPTORS_MAX: usize = 16;
+pub(crate) const DESCRIPTORS_MAX: usize = 32;
 
 /// Two ends of a channel.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {

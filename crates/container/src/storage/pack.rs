@@ -13,7 +13,7 @@ use tar::EntryType;
 use super::format::{self, About, IDS, PIECES_MOST, Records};
 use super::walk::{Entry, Walk, open_folder};
 
-/// The parts of a layer that are its content.
+/// The parts of a layer that are its content; the first is always there.
 pub(super) const PARTS: [&str; 2] = ["upper", "usr-upper"];
 const BUFFER: usize = 256 << 10;
 /// A hole below this is not worth a piece of its own.
@@ -21,9 +21,14 @@ const HOLE_LEAST: u64 = 4 << 10;
 
 /// Writes the layer at `layer`. Nobody may change it meanwhile.
 pub(super) fn write(layer: &Path, out: &mut impl Write) -> io::Result<()> {
+    write_parts(layer, &PARTS, out)
+}
+
+/// Writes those of the parts of a folder that are there.
+pub(super) fn write_parts(layer: &Path, parts: &[&str], out: &mut impl Write) -> io::Result<()> {
     let mut packer = Packer { is_sparse: true, ..Packer::new(out, format::is_kept) };
     format::begin(packer.out)?;
-    for part in PARTS {
+    for part in parts {
         match open_folder(CWD, layer.join(part)) {
             Ok(root) => packer.part(part, root)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

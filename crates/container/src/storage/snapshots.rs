@@ -110,8 +110,12 @@ impl Layers {
 
     /// Brings all of one layer to disk. There is no call for that which leaves the other layers alone, but a copy does it.
     fn flush(&self, name: &str) -> io::Result<()> {
+        self.flush_at(&self.path(name), name)
+    }
+
+    pub(super) fn flush_at(&self, path: &Path, name: &str) -> io::Result<()> {
         let copy = passing_name(FLUSH, name)?;
-        btrfs::copy_subvolume(&self.path(name), &self.snapshots(), &copy, Access::ReadOnly)?;
+        btrfs::copy_subvolume(path, &self.snapshots(), &copy, Access::ReadOnly)?;
         btrfs::remove_subvolume(&self.snapshots(), &copy)
     }
 
@@ -127,7 +131,7 @@ impl Layers {
         let at = self.snapshot_folder(snapshot)?;
         match &self.kind {
             Kind::Btrfs { .. } => btrfs::copy_subvolume(&self.path(name), &at, FILES, Access::ReadOnly),
-            Kind::Folders => copy_folders(&self.path(name), &at.join(FILES)),
+            Kind::Folders => copy_folders(&self.path(name), &at.join(FILES), &pack::PARTS),
         }
     }
 
@@ -230,7 +234,7 @@ impl Layers {
                 // A change that was only in memory before shows now: the copy has brought it to disk.
                 self.check(snapshot, seal)
             }
-            Kind::Folders => Ok(copy_folders(&files, &self.path(name))?),
+            Kind::Folders => Ok(copy_folders(&files, &self.path(name), &pack::PARTS)?),
         }
     }
 
@@ -257,7 +261,7 @@ impl Layers {
         Ok(bytes.min(limit_bytes))
     }
 
-    fn note_inherited(&self, layer: &Path, bytes: u64) -> io::Result<()> {
+    pub(super) fn note_inherited(&self, layer: &Path, bytes: u64) -> io::Result<()> {
         match &self.kind {
             Kind::Btrfs { quota, .. } if quota.is_simple => {
                 let text = bytes.to_string();
@@ -269,18 +273,12 @@ impl Layers {
 
     /// Bytes that a layer began with and that the kernel does not count for it.
     pub(super) fn inherited(&self, name: &str) -> u64 {
-        let mut text = [0; 20];
-        let read = rustix::fs::getxattr(self.path(name), INHERITED, &mut text);
-        let text = read.ok().and_then(|length| std::str::from_utf8(text.get(..length)?).ok());
-        text.and_then(|text| text.parse().ok()).unwrap_or(0)
+        inherited_at(&self.path(name))
     }
 
     /// What is left of a limit for what a layer writes itself.
     pub(super) fn own_limit(&self, name: &str, limit_bytes: u64) -> u64 {
-        match self.inherited(name) {
-            0 => limit_bytes,
-            inherited => limit_bytes.saturating_sub(inherited).max(ROOM_LEAST),
-        }
+        own_limit_at(&self.path(name), limit_bytes)
     }
 
     /// Makes a copy of the snapshot beside the layer `name`, for [`Layers::swap_in`]; answers its name. The layer may be in
@@ -342,7 +340,7 @@ impl Layers {
     pub(super) fn remove_stale_books(&self) -> io::Result<()> {
         let Kind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
         let mut live = HashSet::new();
-        for folder in [&self.root, &self.snapshots()] {
+        for folder in [&self.root, &self.snapshots(), &self.volumes()] {
             for entry in fs::read_dir(folder)? {
                 let path = entry?.path();
                 // Where it is no subvolume this is the one that it lies in, which has books of its own.
@@ -440,7 +438,7 @@ impl Layers {
         Ok(rustix::fs::syncfs(fs::File::open(&self.root)?)?)
     }
 
-    fn commit_names(&self) -> io::Result<()> {
+    pub(super) fn commit_names(&self) -> io::Result<()> {
         match &self.kind {
             Kind::Btrfs { .. } => btrfs::commit(&self.root),
             Kind::Folders => fs::File::open(&self.root)?.sync_all(),
@@ -466,15 +464,31 @@ impl Layers {
     }
 }
 
+/// Bytes that a subvolume began with and that the kernel does not count for it.
+pub(super) fn inherited_at(path: &Path) -> u64 {
+    let mut text = [0; 20];
+    let read = rustix::fs::getxattr(path, INHERITED, &mut text);
+    let text = read.ok().and_then(|length| std::str::from_utf8(text.get(..length)?).ok());
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// What is left of a limit for what is written to a subvolume itself.
+pub(super) fn own_limit_at(path: &Path, limit_bytes: u64) -> u64 {
+    match inherited_at(path) {
+        0 => limit_bytes,
+        inherited => limit_bytes.saturating_sub(inherited).max(ROOM_LEAST),
+    }
+}
+
 /// A name that nothing had before: what is under an old one may be about to be removed.
-fn passing_name(kind: &str, of: &str) -> io::Result<String> {
+pub(super) fn passing_name(kind: &str, of: &str) -> io::Result<String> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     Ok(format!("{kind}{of}-{}", hex::encode(random)))
 }
 
-/// Copies the content of a layer between plain folders, and brings it to disk.
-fn copy_folders(from: &Path, to: &Path) -> io::Result<()> {
+/// Copies the content of a layer or volume between plain folders, and brings it to disk.
+pub(super) fn copy_folders(from: &Path, to: &Path, parts: &'static [&'static str]) -> io::Result<()> {
     let half = to.with_file_name(format!(".half-{}", to.file_name().unwrap_or_default().to_string_lossy()));
     let half = half.as_path();
     if half.exists() {
@@ -485,9 +499,9 @@ fn copy_folders(from: &Path, to: &Path) -> io::Result<()> {
     let copied = std::thread::scope(|scope| {
         let packer = scope.spawn(move || {
             let mut out = io::BufWriter::with_capacity(64 << 10, &mut write);
-            pack::write(from, &mut out)
+            pack::write_parts(from, parts, &mut out)
         });
-        let unpacked = unpack::read(half, &mut read);
+        let unpacked = unpack::read_with(half, parts, &mut read);
         drop(read);
         let packed = packer.join().unwrap_or_else(|_| Err(io::Error::other("copying a layer panicked")));
         match unpacked {

@@ -26,27 +26,37 @@ const ORIGIN: (&str, &[u8]) = ("trusted.overlay.origin", b"");
 /// The kernel's bound for one lookup.
 const LOOKUP_MOST: usize = 4_000;
 
-/// Fills the empty folder `layer`.
+/// Fills the empty folder of a layer.
 pub(super) fn read(layer: &Path, input: &mut impl Read) -> Result<(), ReadError> {
+    read_with(layer, &PARTS, input)
+}
+
+/// Fills an empty folder with some of these parts, among them the first.
+pub(super) fn read_with(
+    layer: &Path,
+    parts: &'static [&'static str],
+    input: &mut impl Read,
+) -> Result<(), ReadError> {
     let root = open_folder(CWD, layer)?;
     let here = root.try_clone()?;
-    let mut unpacker = Unpacker { input, root, here, levels: Vec::new(), buffer: vec![0; BUFFER] };
+    let mut unpacker = Unpacker { input, parts, root, here, levels: Vec::new(), buffer: vec![0; BUFFER] };
     match format::read_head(unpacker.input)? {
         Some((about, records))
             if about.kind == EntryType::XGlobalHeader && format::is_beginning(&records) => {}
         _ => return Err(damaged("it is no archive of ours, or one of a later version")),
     }
-    let mut has_upper = false;
+    let mut has_first = false;
     while let Some((about, records)) = format::read_head(unpacker.input)? {
-        has_upper |= about.path == b"upper/";
+        has_first |= about.path.strip_suffix(b"/") == parts.first().map(|part| part.as_bytes());
         unpacker.entry(about, &records)?;
     }
     unpacker.leave_to(0)?;
-    if has_upper { Ok(()) } else { Err(damaged("it holds no files")) }
+    if has_first { Ok(()) } else { Err(damaged("it holds no files")) }
 }
 
 struct Unpacker<'a, R> {
     input: &'a mut R,
+    parts: &'static [&'static str],
     root: OwnedFd,
     /// The innermost open folder.
     here: OwnedFd,
@@ -112,7 +122,8 @@ impl<R: Read> Unpacker<'_, R> {
         if same != parts.len() {
             return Err(damaged(format!("{} comes before its folder or after its end", shown(&about.path))));
         }
-        let is_part = PARTS.iter().any(|part| part.as_bytes() == name) && about.kind == EntryType::Directory;
+        let is_part =
+            self.parts.iter().any(|part| part.as_bytes() == name) && about.kind == EntryType::Directory;
         if parts.is_empty() && !is_part {
             return Err(damaged(format!("{} is no part of a layer", shown(&about.path))));
         }

@@ -1,0 +1,151 @@
+//! What a sandbox sees besides its root: found here, by descriptor, and cloned; the launcher gives it the sandbox's ids, the
+//! first process puts it in its place.
+//!
+//! Sandboxes write to volumes and to folders of the host while others are being mounted, so no path is looked up twice and no
+//! link is ever followed. The clones are made here because only the server sees all mounts of the host: the launcher has let
+//! go of most.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use atoll_provider::{InstanceMount, MountSource, ProviderError};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use super::snapshot::blocking;
+use super::{Inner, failed};
+use crate::launcher::protocol::{Failure, MAP, Mount, Mounted, PLACE};
+use crate::storage::{Folder, Layers, Owner};
+use crate::sys;
+
+const MIB: u64 = 1 << 20;
+/// What is ours in every root.
+const RESERVED: [&str; 4] = ["proc", "sys", "dev", ".atoll"];
+/// New folders of a volume: for every user inside.
+const FOR_ALL: Owner = Owner { uid: None, gid: None, mode: Some(0o777) };
+
+/// Mounts, and a detached clone of each that comes from outside, in the same order.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) mounts: Vec<Mount>,
+    pub(super) clones: Vec<OwnedFd>,
+}
+
+impl Inner {
+    /// Finds what is to be mounted.
+    pub(super) async fn find_mounts(&self, wanted: &[InstanceMount]) -> Result<Found, ProviderError> {
+        if wanted.is_empty() {
+            return Ok(Found::default());
+        }
+        let (layers, wanted) = (Arc::clone(&self.ground.layers), wanted.to_vec());
+        let find = move || {
+            let mut found = Found::default();
+            for mount in &wanted {
+                if let Err(error) = add(&layers, mount, &mut found) {
+                    return Ok(Err(error));
+                }
+            }
+            Ok(Ok(found))
+        };
+        blocking(find).await.map_err(failed("finding what is to be mounted"))?
+    }
+}
+
+fn add(layers: &Layers, mount: &InstanceMount, found: &mut Found) -> Result<(), ProviderError> {
+    let refused = |why: String| ProviderError::NotMountable { path: mount.path.clone(), why };
+    let at = mount.path.strip_prefix('/').unwrap_or_default();
+    if at.split('/').any(|part| matches!(part, "" | "." | "..")) || at.contains('\0') {
+        return Err(refused("it is no clean path below /".into()));
+    }
+    if at.split('/').next().is_some_and(|first| RESERVED.contains(&first)) {
+        return Err(refused("that place is Atoll's own".into()));
+    }
+    let not_there = |cause: io::Error| match cause.kind() {
+        io::ErrorKind::NotFound => refused("the folder to be mounted is not there".into()),
+        _ if matches!(cause.raw_os_error(), Some(libc::ELOOP | libc::ENOTDIR | libc::EXDEV)) => {
+            refused("a link or a file is in the way to the folder to be mounted".into())
+        }
+        io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull => {
+            ProviderError::Exhausted { what: "room in the volume".into() }
+        }
+        _ => failed("opening what is to be mounted")(cause),
+    };
+    let (folder, what) = match &mount.source {
+        MountSource::Volume { volume, sub_path } => {
+            let root = layers.volume_folder(volume.as_str()).map_err(failed("opening a volume"))?;
+            let root = root.ok_or_else(|| ProviderError::NoVolume { volume: volume.clone() })?;
+            let folder = Folder::new(root).for_mount(sub_path.as_deref(), Some(FOR_ALL));
+            (folder.map_err(not_there)?, Mounted::Volume)
+        }
+        MountSource::Folder { path, sub_path, seen_as } => {
+            let (folder, owner) =
+                host_folder(path, sub_path.as_deref(), mount.read_only).map_err(not_there)?;
+            if owner.0 == 0 && !mount.read_only {
+                return Err(refused(
+                    "the folder is root's, and programs inside could leave setuid programs of root in it; give it to \
+                     another user, or mount it read-only"
+                        .into(),
+                ));
+            }
+            (folder, Mounted::Folder { owner, seen_as: *seen_as })
+        }
+        MountSource::Memory { size_mib } => {
+            let what = Mounted::Memory { bytes: u64::from(*size_mib) * MIB };
+            found.mounts.push(Mount { at: at.to_owned(), read_only: false, what });
+            return Ok(());
+        }
+    };
+    found.clones.push(clone_of(&folder).map_err(failed("cloning what is to be mounted"))?);
+    found.mounts.push(Mount { at: at.to_owned(), read_only: mount.read_only, what });
+    Ok(())
+}
+
+/// A folder of the host and the owner of `path`. The path was found to be allowed with no link in it, and must still have none.
+fn host_folder(path: &Path, sub_path: Option<&str>, read_only: bool) -> io::Result<(OwnedFd, (u32, u32))> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if !path.is_absolute() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let folder = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    let stat = rustix::fs::fstat(&folder)?;
+    let owner = (stat.st_uid, stat.st_gid);
+    // Nothing is made where nothing may be written.
+    let new = (!read_only).then_some(Owner { uid: Some(owner.0), gid: Some(owner.1), mode: Some(0o755) });
+    Ok((Folder::new(folder).for_mount(sub_path, new)?, owner))
+}
+
+/// A mount of this folder alone, attached nowhere; what is mounted below it on the host does not show.
+fn clone_of(folder: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let clone = open_tree(folder, "", flags)?;
+    sys::make_private(clone.as_fd())?;
+    Ok(clone)
+}
+
+/// What a step that failed says about a mount, where it is about one.
+pub(super) fn explain(failure: &Failure) -> Option<ProviderError> {
+    let refused = |path: &str, why: &str| {
+        Some(ProviderError::NotMountable { path: format!("/{path}"), why: why.to_owned() })
+    };
+    if let Some(path) = failure.step.strip_prefix(PLACE) {
+        return match failure.errno {
+            // A link, where a folder is wanted, is one or the other.
+            libc::ELOOP | libc::ENOTDIR => {
+                refused(path, "a file or a link is in the way inside, and links are not followed")
+            }
+            libc::EDQUOT | libc::ENOSPC => {
+                Some(ProviderError::Exhausted { what: "disk for the place of a mount".into() })
+            }
+            _ => None,
+        };
+    }
+    match failure.step.strip_prefix(MAP) {
+        Some(path) if failure.errno == libc::EINVAL || failure.errno == libc::EOPNOTSUPP => {
+            refused(path, "the file system of this folder can't show files under other ids")
+        }
+        _ => None,
+    }
+}

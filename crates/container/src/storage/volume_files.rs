@@ -1,0 +1,369 @@
+//! The files of a volume, without a sandbox, while sandboxes change them: everything is found by descriptor.
+//!
+//! Links on the way are followed inside of the volume only, as if it were the root of all; the last name never is, where
+//! something is made, changed, moved or removed. Pipes, sockets and devices are never opened.
+
+use std::collections::BinaryHeap;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
+use rustix::io::Errno;
+
+use super::format::IDS;
+
+/// LIMIT: how often a look that met somebody who moves folders about is repeated.
+const RETRIES: usize = 32;
+/// LIMIT: folders within each other that a listing goes down.
+const DEPTH_MOST: u32 = 64;
+
+/// The folder of one volume.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    root: OwnedFd,
+}
+
+/// What to give an entry.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Owner {
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) mode: Option<u32>,
+}
+
+/// One entry.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) path: String,
+    pub(crate) stat: Stat,
+    pub(crate) target: Option<String>,
+}
+
+impl Found {
+    pub(crate) fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.stat.st_mode)
+    }
+}
+
+impl Owner {
+    fn check(&self) -> io::Result<()> {
+        let is_known = |id: Option<u32>| id.is_none_or(|id| id < IDS);
+        if is_known(self.uid) && is_known(self.gid) {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "no sandbox knows this user or group"))
+    }
+
+    /// Permissions without setuid and setgid.
+    fn mode_or(&self, usual: u32) -> Mode {
+        Mode::from_raw_mode(self.mode.unwrap_or(usual) & 0o1777)
+    }
+
+    fn ids(&self) -> (Option<Uid>, Option<Gid>) {
+        (self.uid.map(Uid::from_raw), self.gid.map(Gid::from_raw))
+    }
+}
+
+impl Folder {
+    pub(crate) fn new(root: OwnedFd) -> Self {
+        Self { root }
+    }
+
+    /// One entry; a link itself.
+    pub(crate) fn stat(&self, path: &str) -> io::Result<Found> {
+        let (folder, name) = match split(path)? {
+            Some((above, name)) => (self.folder(above)?, name),
+            None => (self.root.try_clone()?, "."),
+        };
+        found(&folder, name, clean(path))
+    }
+
+    /// What is in a folder, down to `depth`, in the order of names; `most` entries at most.
+    pub(crate) fn list(&self, path: &str, depth: u32, most: usize) -> io::Result<Vec<Found>> {
+        let mut all = Vec::new();
+        let path = clean(path);
+        let folder = self.open(trimmed(&path), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        list_into(&folder, path.trim_end_matches('/'), depth.clamp(1, DEPTH_MOST), most, &mut all)?;
+        Ok(all)
+    }
+
+    /// Opens a regular file to be read.
+    pub(crate) fn read(&self, path: &str) -> io::Result<(Found, File)> {
+        let path = clean(path);
+        let node = self.open(trimmed(&path), OFlags::PATH)?;
+        let stat = rustix::fs::fstat(&node)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Directory => return Err(io::ErrorKind::IsADirectory.into()),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
+        }
+        // What was looked at is what is opened, whatever has its name by now.
+        let again = format!("/proc/self/fd/{}", node.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(CWD, again, flags, Mode::empty())?;
+        Ok((Found { path, stat, target: None }, file.into()))
+    }
+
+    /// Begins a file that has no name yet, on the disk of the folder that it is to be in.
+    pub(crate) fn begin(&self, path: &str, owner: Owner, parents: bool) -> io::Result<Draft> {
+        owner.check()?;
+        let (above, name) = split(path)?.ok_or(io::ErrorKind::IsADirectory)?;
+        let folder = if parents { self.make_all(above, owner)? } else { self.folder(above)? };
+        let before = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).ok();
+        if before.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        let before = before.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&folder, ".", flags, Mode::from_raw_mode(0o600))?.into();
+        Ok(Draft { folder, name: name.to_owned(), path: clean(path), file, owner, before })
+    }
+
+    /// Makes a folder. With `parents` those above it too, and one that is there is fine.
+    pub(crate) fn make_folder(&self, path: &str, owner: Owner, parents: bool) -> io::Result<Found> {
+        owner.check()?;
+        let Some((above, name)) = split(path)? else {
+            return if parents { self.stat("/") } else { Err(io::ErrorKind::AlreadyExists.into()) };
+        };
+        let folder = if parents { self.make_all(above, owner)? } else { self.folder(above)? };
+        match make(&folder, name, owner, owner.mode_or(0o755)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && parents => {
+                self.open(trimmed(path), OFlags::PATH | OFlags::DIRECTORY)?;
+            }
+            other => other?,
+        }
+        found(&folder, name, clean(path))
+    }
+
+    /// Changes owner and permissions of an entry; a link has only the former.
+    pub(crate) fn change(&self, path: &str, owner: Owner) -> io::Result<Found> {
+        owner.check()?;
+        let (folder, name) = match split(path)? {
+            Some((above, name)) => (self.folder(above)?, name),
+            None => (self.root.try_clone()?, "."),
+        };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let node = rustix::fs::openat(&folder, name, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&node)?;
+        let (uid, gid) = owner.ids();
+        rustix::fs::chownat(&node, "", uid, gid, AtFlags::EMPTY_PATH)?;
+        if owner.mode.is_some() && FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            let at = format!("/proc/self/fd/{}", node.as_raw_fd());
+            rustix::fs::chmodat(CWD, at, owner.mode_or(0), AtFlags::empty())?;
+        }
+        found(&folder, name, clean(path))
+    }
+
+    /// Moves an entry; a file in the way is replaced.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<Found> {
+        let root = || io::Error::new(io::ErrorKind::InvalidInput, "the volume itself can't be moved");
+        let ((from_above, old), (to_above, new)) =
+            (split(from)?.ok_or_else(root)?, split(to)?.ok_or_else(root)?);
+        let (old_folder, new_folder) = (self.folder(from_above)?, self.folder(to_above)?);
+        rustix::fs::renameat(&old_folder, old, &new_folder, new)?;
+        found(&new_folder, new, clean(to))
+    }
+
+    /// Takes an entry away: a folder is moved to `aside` under a name of ours, to be removed there; `true` says so.
+    pub(crate) fn take_away(&self, path: &str, aside: &OwnedFd, as_name: &str) -> io::Result<bool> {
+        let root = || io::Error::new(io::ErrorKind::InvalidInput, "the volume itself is removed by its name");
+        let (above, name) = split(path)?.ok_or_else(root)?;
+        let folder = self.folder(above)?;
+        let stat = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            rustix::fs::renameat(&folder, name, aside, as_name)?;
+            return Ok(true);
+        }
+        rustix::fs::unlinkat(&folder, name, AtFlags::empty())?;
+        Ok(false)
+    }
+
+    /// Opens a folder for a mount: no link on the way, made where it is missing, for everybody to write.
+    pub(crate) fn for_mount(&self, sub_path: Option<&str>, new: Option<Owner>) -> io::Result<OwnedFd> {
+        let mut folder = self.root.try_clone()?;
+        for name in sub_path.into_iter().flat_map(|path| path.split('/')) {
+            if matches!(name, "" | "." | "..") {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            folder = match (open_strictly(&folder, name), new) {
+                (Err(error), Some(owner)) if error.kind() == io::ErrorKind::NotFound => {
+                    match make(&folder, name, owner, owner.mode_or(0o755)) {
+                        // Another sandbox came first.
+                        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                        other => other?,
+                    }
+                    open_strictly(&folder, name)?
+                }
+                (opened, _) => opened?,
+            };
+        }
+        Ok(folder)
+    }
+
+    /// A folder of the volume.
+    fn folder(&self, path: &str) -> io::Result<OwnedFd> {
+        self.open(path, OFlags::PATH | OFlags::DIRECTORY)
+    }
+
+    /// Opens what a path leads to, inside of the volume whatever it says.
+    fn open(&self, path: &str, how: OFlags) -> io::Result<OwnedFd> {
+        let path = if path.is_empty() { "." } else { path };
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        for _ in 0..RETRIES {
+            match rustix::fs::openat2(&self.root, path, how | OFlags::CLOEXEC, Mode::empty(), resolve) {
+                Err(Errno::AGAIN) => {}
+                other => return Ok(other?),
+            }
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
+    }
+
+    /// A folder with those above it; what is missing is made.
+    fn make_all(&self, path: &str, owner: Owner) -> io::Result<OwnedFd> {
+        let mut so_far = String::new();
+        let mut folder = self.root.try_clone()?;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            so_far.push('/');
+            so_far.push_str(name);
+            folder = match self.folder(trimmed(&so_far)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    match make(&folder, name, owner, Mode::from_raw_mode(0o755)) {
+                        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                        other => other?,
+                    }
+                    self.folder(trimmed(&so_far))?
+                }
+                opened => opened?,
+            };
+        }
+        Ok(folder)
+    }
+}
+
+/// A file that has no name yet; dropped, it is gone.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    folder: OwnedFd,
+    name: String,
+    path: String,
+    pub(crate) file: File,
+    owner: Owner,
+    before: Option<Stat>,
+}
+
+impl Draft {
+    /// Gives it owner, permissions and name in one step. What had the name is replaced, and what it was stays where nothing else
+    /// was asked for.
+    pub(crate) fn publish(self) -> io::Result<Found> {
+        let usual =
+            self.before.map_or((0, 0, 0o644), |stat| (stat.st_uid, stat.st_gid, stat.st_mode & 0o777));
+        let ids = (self.owner.uid.unwrap_or(usual.0), self.owner.gid.unwrap_or(usual.1));
+        rustix::fs::fchown(&self.file, Some(Uid::from_raw(ids.0)), Some(Gid::from_raw(ids.1)))?;
+        rustix::fs::fchmod(&self.file, self.owner.mode_or(usual.2))?;
+        self.file.sync_data()?;
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        let passing = format!(".atoll-{}", hex::encode(random));
+        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        rustix::fs::linkat(CWD, own, &self.folder, &passing, AtFlags::SYMLINK_FOLLOW)?;
+        if let Err(error) = rustix::fs::renameat(&self.folder, &passing, &self.folder, &self.name) {
+            let _ = rustix::fs::unlinkat(&self.folder, &passing, AtFlags::empty());
+            return Err(error.into());
+        }
+        found(&self.folder, &self.name, self.path)
+    }
+}
+
+fn make(folder: &OwnedFd, name: &str, owner: Owner, mode: Mode) -> io::Result<()> {
+    rustix::fs::mkdirat(folder, name, Mode::from_raw_mode(0o700))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made = rustix::fs::openat(folder, name, flags, Mode::empty())?;
+    let (uid, gid) = owner.ids();
+    rustix::fs::fchown(&made, uid, gid)?;
+    // Not left to mkdir: the server has a mask.
+    Ok(rustix::fs::fchmod(&made, mode)?)
+}
+
+fn open_strictly(at: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat2(at, name, flags, Mode::empty(), resolve)?)
+}
+
+fn found(folder: &OwnedFd, name: &str, path: String) -> io::Result<Found> {
+    let name = CString::new(name)?;
+    look(folder, &name, path)
+}
+
+fn look(folder: impl AsFd, name: &CString, path: String) -> io::Result<Found> {
+    let stat = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let target = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Symlink => {
+            let target = rustix::fs::readlinkat(&folder, name, Vec::new())?;
+            Some(target.to_string_lossy().into_owned())
+        }
+        _ => None,
+    };
+    Ok(Found { path, stat, target })
+}
+
+/// Folders come before what is in them. Of a folder with more names than are wanted only the first are kept at any time.
+fn list_into(folder: &OwnedFd, path: &str, depth: u32, most: usize, all: &mut Vec<Found>) -> io::Result<()> {
+    let room = most.saturating_sub(all.len());
+    let mut names = BinaryHeap::new();
+    for entry in Dir::read_from(folder)? {
+        let name = entry?.file_name().to_owned();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            names.push(name);
+            if names.len() > room {
+                names.pop();
+            }
+        }
+    }
+    for name in names.into_sorted_vec() {
+        if all.len() >= most {
+            break;
+        }
+        let path = format!("{path}/{}", name.to_string_lossy());
+        let one = match look(folder, &name, path.clone()) {
+            Ok(one) => one,
+            // Somebody else was here since.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let is_folder = one.kind() == FileType::Directory;
+        all.push(one);
+        if is_folder && depth > 1 {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            match rustix::fs::openat(folder, &name, flags, Mode::empty()) {
+                Ok(inner) => list_into(&inner, &path, depth - 1, most, all)?,
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A path as it is answered.
+fn clean(path: &str) -> String {
+    format!("/{}", trimmed(path))
+}
+
+fn trimmed(path: &str) -> &str {
+    path.trim_matches('/')
+}
+
+/// The folder and the name of an entry; `None` for the volume itself.
+fn split(path: &str) -> io::Result<Option<(&str, &str)>> {
+    let path = trimmed(path);
+    if path.split('/').any(|part| matches!(part, "." | "..")) || path.contains('\0') {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path goes no way back"));
+    }
+    if path.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(path.rsplit_once('/').unwrap_or(("", path))))
+}

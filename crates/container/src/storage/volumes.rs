@@ -1,0 +1,227 @@
+//! Volumes: files that outlive sandboxes, each a subvolume of the pool with a limit of its own.
+//!
+//! ```text
+//! DATA/pool/volumes/<volume>/files/    what sandboxes see; ids are canonical
+//! DATA/pool/volumes/.new-<volume>-…/   half made, or about to be removed
+//! ```
+//!
+//! A volume has its name only when it is whole. A copy is made by the kernel at one moment, and what it began with counts for
+//! it as it does for layers (see [`super::snapshots`]). On plain folders there is no limit, and a copy is a copy.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::CWD;
+
+use super::snapshots::{copy_folders, inherited_at, own_limit_at, passing_name};
+use super::walk::{self, open_folder};
+use super::{CopyError, Kind, Layers, btrfs, clear};
+
+/// The part of a volume that sandboxes see.
+pub(super) const FILES: &str = "files";
+const NEXT: &str = ".new-";
+/// LIMIT: what removing from a full volume may need for a moment.
+const ROOM_TO_REMOVE: u64 = 16 << 20;
+
+impl Layers {
+    pub(super) fn volumes(&self) -> PathBuf {
+        self.at.join("volumes")
+    }
+
+    fn volume(&self, volume: &str) -> PathBuf {
+        self.volumes().join(volume)
+    }
+
+    /// The folder that sandboxes see; `None` where there is no such volume.
+    pub(crate) fn volume_folder(&self, volume: &str) -> io::Result<Option<OwnedFd>> {
+        match open_folder(CWD, self.volume(volume).join(FILES)) {
+            Ok(folder) => Ok(Some(folder)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes an empty volume, or sets the limit of the one that is there.
+    pub(crate) fn create_volume(&self, volume: &str, limit_bytes: Option<u64>) -> io::Result<()> {
+        if self.volume(volume).exists() {
+            return self.limit_volume(&self.volume(volume), limit_bytes);
+        }
+        let next = passing_name(NEXT, volume)?;
+        let path = self.volume(&next);
+        match &self.kind {
+            Kind::Btrfs { .. } => btrfs::create_subvolume(&self.volumes(), &next)?,
+            Kind::Folders => fs::create_dir(&path)?,
+        }
+        self.publish_volume(&next, volume, || {
+            let files = path.join(FILES);
+            fs::create_dir(&files)?;
+            // Whoever mounts it may write, whatever user they are inside.
+            fs::set_permissions(&files, PermissionsExt::from_mode(0o777))?;
+            Ok(self.limit_volume(&path, limit_bytes)?)
+        })
+        .map_err(plain)
+    }
+
+    /// Makes a volume with the files of another. One that is there already is left as it is.
+    pub(crate) fn copy_volume(
+        &self,
+        from: &str,
+        to: &str,
+        limit_bytes: Option<u64>,
+    ) -> Result<(), CopyError> {
+        if self.volume(to).exists() {
+            return Ok(());
+        }
+        if !self.volume(from).exists() {
+            return Err(io::Error::from(io::ErrorKind::NotFound).into());
+        }
+        let next = passing_name(NEXT, to)?;
+        let path = self.volume(&next);
+        match &self.kind {
+            Kind::Btrfs { quota, .. } => {
+                let used = self.volume_bytes_now(from)?;
+                if limit_bytes.is_some_and(|limit| used > limit) {
+                    return Err(CopyError::BelowUse { used_bytes: used });
+                }
+                let access = btrfs::Access::Writable;
+                btrfs::copy_subvolume(&self.volume(from), &self.volumes(), &next, access)?;
+                self.publish_volume(&next, to, || {
+                    if !quota.is_simple {
+                        btrfs::limit(&path, btrfs::UNLIMITED)?;
+                    }
+                    self.note_inherited(&path, used)?;
+                    Ok(self.limit_volume(&path, limit_bytes)?)
+                })
+            }
+            Kind::Folders => {
+                copy_folders(&self.volume(from), &path, &[FILES])?;
+                self.publish_volume(&next, to, || Ok(()))
+            }
+        }
+    }
+
+    /// Fills what is half made and gives it its name, or removes it.
+    fn publish_volume(
+        &self,
+        next: &str,
+        volume: &str,
+        fill: impl FnOnce() -> Result<(), CopyError>,
+    ) -> Result<(), CopyError> {
+        let named = || {
+            fs::rename(self.volume(next), self.volume(volume))?;
+            self.commit_names()
+        };
+        let filled = fill().and_then(|()| Ok(named()?));
+        if filled.is_err() {
+            let _ = self.erase_volume(next);
+        }
+        filled
+    }
+
+    fn limit_volume(&self, path: &Path, limit_bytes: Option<u64>) -> io::Result<()> {
+        match (&self.kind, limit_bytes) {
+            (Kind::Btrfs { pool, .. }, Some(bytes)) => {
+                pool.expect(bytes);
+                btrfs::limit(path, own_limit_at(path, bytes))
+            }
+            (Kind::Btrfs { .. }, None) => btrfs::limit(path, btrfs::UNLIMITED),
+            (Kind::Folders, _) => Ok(()),
+        }
+    }
+
+    /// Changes the limit of a volume; an error where it holds more.
+    pub(crate) fn resize_volume(&self, volume: &str, limit_bytes: u64) -> Result<(), CopyError> {
+        let used_bytes = self.volume_bytes_now(volume)?;
+        if used_bytes > limit_bytes {
+            return Err(CopyError::BelowUse { used_bytes });
+        }
+        Ok(self.limit_volume(&self.volume(volume), Some(limit_bytes))?)
+    }
+
+    /// Bytes in a volume.
+    pub(crate) fn volume_bytes(&self, volume: &str) -> io::Result<u64> {
+        let path = self.volume(volume);
+        if !path.exists() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        match &self.kind {
+            Kind::Btrfs { quota, .. } => Ok(quota.used_bytes(&path)? + inherited_at(&path)),
+            Kind::Folders => walk::disk_bytes(open_folder(CWD, path.join(FILES))?),
+        }
+    }
+
+    /// The same, not as of the last time the books were settled.
+    fn volume_bytes_now(&self, volume: &str) -> io::Result<u64> {
+        if let Kind::Btrfs { .. } = &self.kind
+            && self.volume(volume).exists()
+        {
+            self.flush_at(&self.volume(volume), volume)?;
+        }
+        self.volume_bytes(volume)
+    }
+
+    /// Removes a volume with all files. Nothing there is fine.
+    pub(crate) fn remove_volume(&self, volume: &str) -> io::Result<()> {
+        let aside = passing_name(NEXT, volume)?;
+        match fs::rename(self.volume(volume), self.volume(&aside)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        }
+        self.commit_names()?;
+        self.erase_volume(&aside)
+    }
+
+    fn erase_volume(&self, name: &str) -> io::Result<()> {
+        match &self.kind {
+            Kind::Btrfs { .. } => btrfs::remove_subvolume(&self.volumes(), name),
+            Kind::Folders => clear::remove_tree(&self.volume(name)),
+        }
+    }
+
+    /// Removes what was half made, and every volume that is not known.
+    pub(crate) fn sweep_volumes(&self, known: &HashSet<String>) -> io::Result<()> {
+        for entry in fs::read_dir(self.volumes())? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if !known.contains(&name) {
+                self.erase_volume(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what a volume's files were put aside as. Also a full volume must let go of files, and for that something may
+    /// have to be written.
+    pub(crate) fn with_room_to_remove<T>(
+        &self,
+        volume: &str,
+        mut work: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let Kind::Btrfs { quota, .. } = &self.kind else { return work() };
+        match work() {
+            Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {}
+            other => return other,
+        }
+        let path = self.volume(volume);
+        let limit = quota.limit_bytes(&path)?;
+        btrfs::limit(&path, limit.saturating_add(ROOM_TO_REMOVE))?;
+        let done = work();
+        btrfs::limit(&path, limit)?;
+        done
+    }
+
+    /// The folder that a volume's own folder lies in; nothing inside a sandbox reaches it.
+    pub(crate) fn volume_back_room(&self, volume: &str) -> PathBuf {
+        self.volume(volume)
+    }
+}
+
+fn plain(error: CopyError) -> io::Error {
+    match error {
+        CopyError::Io(cause) => cause,
+        other => io::Error::other(other),
+    }
+}

@@ -1,0 +1,51 @@
+//! What a cold start takes, alone and with more to mount. Prints; judges nothing.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod common;
+#[path = "common/kept.rs"]
+mod kept;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use atoll_provider::InstanceSpec;
+use common::{World, in_world};
+use kept::plain;
+
+const STARTS: usize = 60;
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
+
+async fn starts(world: &World, what: &str, make: impl Fn() -> InstanceSpec) {
+    let mut totals = Vec::new();
+    let mut steps: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for _ in 0..STARTS {
+        let spec = make();
+        let begun = Instant::now();
+        world.create(&spec).await;
+        totals.push(begun.elapsed().as_secs_f64() * 1e3);
+        for (step, us) in world.engine.timings() {
+            steps.entry(step).or_default().push(f64::from(us) / 1e3);
+        }
+        world.destroy(&spec).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let least = totals.iter().copied().fold(f64::MAX, f64::min);
+    let steps: Vec<String> =
+        steps.into_iter().map(|(step, of)| format!("{step} {:.2}", median(of))).collect();
+    eprintln!("{what}: min {least:.2} med {:.2} ms; {}", median(totals), steps.join(", "));
+}
+
+#[test]
+#[ignore = "prints figures; run alone with --ignored --nocapture"]
+fn figures_of_cold_starts() {
+    in_world(plain, |world| async {
+        for round in 0..3 {
+            starts(&world, &format!("cold {round}"), || world.spec()).await;
+        }
+        world
+    });
+}
