@@ -11,12 +11,20 @@
 //! to a layer, a log, a key or the store, and never takes from the cache of another tenant.
 
 mod ask;
+mod borrowed;
 mod context;
+mod files;
+mod finish;
 mod log;
+mod output;
 mod queue;
 pub(crate) mod ready;
 mod recover;
+mod run;
 mod sandbox;
+mod secrets;
+mod stages;
+mod step;
 
 use std::sync::{Arc, Mutex};
 
@@ -86,7 +94,11 @@ impl Service {
         let live = Arc::new(Live { build: watch::Sender::new(build.clone()), cancel, log, covered: Mutex::default() });
         inner.builds.put(&live);
         tracing::info!(build = %build.id, template = %build.template, "a build was asked for");
-        let _ = (has_context, admitted);
+        let job = run::Job { service: self.clone(), who: who.clone(), ask, live, has_context, folder };
+        inner.spawn(async move {
+            job.run().await;
+            drop(admitted);
+        });
         Ok(build)
     }
 

@@ -52,6 +52,8 @@ pub enum BuildSource {
     },
     /// A Dockerfile as it is.
     Text(String),
+    /// Steps as the SDKs declare them.
+    Declared(atoll_image::build::DeclaredBuild),
 }
 
 /// What a secret holds. It shows itself to nobody.
@@ -143,6 +145,8 @@ impl StartBuild {
         let text = match &self.source {
             BuildSource::Dockerfile { path } => path.as_ref().map_or(0, String::len),
             BuildSource::Text(text) => text.len(),
+            // Bounded where it is planned.
+            BuildSource::Declared(_) => 0,
         };
         if text as u64 > TEXT_BYTES {
             return Err(bad("dockerfile", format!("is longer than {TEXT_BYTES} bytes")));

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use atoll_image::images::{ImageError, NewVersion};
-use atoll_image::{DiffId, Images, LayerError};
+use atoll_image::{DiffId, Images};
 use atoll_model::{Code, StartSettings};
 use atoll_provider::Packed;
 use oci_spec::image::ImageConfiguration;

@@ -202,13 +202,14 @@ mod tests {
         for seed in 0..AT_ONCE as u8 {
             turns.push(builds.turn(&tenant(seed)).await);
         }
-        let mut gone = Box::pin(builds.turn(&tenant(100)));
+        let (first, second) = (tenant(100), tenant(101));
+        let mut gone = Box::pin(builds.turn(&first));
         assert!((&mut gone).now_or_never().is_none());
-        let mut waits = Box::pin(builds.turn(&tenant(101)));
+        let mut waits = Box::pin(builds.turn(&second));
         assert!((&mut waits).now_or_never().is_none());
         drop(gone);
         turns.pop();
-        let turn = waits.now_or_never().expect("its turn");
+        let turn = waits.await;
         drop((turns, turn));
         assert!(builds.lock().running.is_empty());
         assert!(builds.lock().waiting.is_empty());

@@ -83,15 +83,11 @@ impl<'a> Stages<'a> {
             ServiceError::new(Code::Internal, "reading the context ended early").caused_by(cause)
         })??;
         let steps = plan.steps();
-        job.live.build.send_modify(|build| {
-            build.steps = steps;
-            build.notes = plan.notes.clone();
-        });
-        for note in &plan.notes {
-            job.live.log.say(BuildLevel::Warn, 0, note.clone());
-        }
+        job.live.build.send_modify(|build| build.steps = steps);
         let hidden = Hidden::of(&job.ask.secrets);
-        Ok(Self { job, sandboxes, context: Arc::new(context), plan, hidden, stop, deadline })
+        let stages = Self { job, sandboxes, context: Arc::new(context), plan, hidden, stop, deadline };
+        stages.note(stages.plan.notes.clone());
+        Ok(stages)
     }
 
     /// Does every stage that is needed.
@@ -113,13 +109,17 @@ impl<'a> Stages<'a> {
 impl Stages<'_> {
     async fn stage(&self, at: usize, done: &HashMap<usize, Done>) -> Result<Done, Ended> {
         let stage = self.plan.stage(at);
-        let begin = self.base(&stage.base, done).await?;
+        let begin = match &stage.base {
+            Base::Template(reference) => self.template(reference, stage.platform.as_deref()).await?,
+            Base::Stage(_) | Base::Scratch => self.base(&stage.base, done).await?,
+        };
         let mut walk = stage.walk(begin.config);
         let mut files = begin.files;
         while let Some(step) = walk.next(&self.context).map_err(|bad| bad_steps(&bad))? {
             self.begins(&step);
             files = self.step(&step, files, done).await.map_err(|ended| at_step(ended, &step))?;
         }
+        self.note(walk.take_notes());
         Ok(Done { files, config: walk.into_config(), settings: begin.settings })
     }
 
@@ -133,12 +133,12 @@ impl Stages<'_> {
                 let files = Files::of(&self.job.service.inner.images, None, Vec::new()).await?;
                 Ok(Done { files, config: ImageConfiguration::default(), settings: StartSettings::default() })
             }
-            Base::Template(reference) => self.template(reference).await,
+            Base::Template(reference) => self.template(reference, None).await,
         }
     }
 
     /// A template of the tenant, one that everybody has, or an image.
-    async fn template(&self, reference: &TemplateRef) -> Result<Done, Ended> {
+    async fn template(&self, reference: &TemplateRef, platform: Option<&str>) -> Result<Done, Ended> {
         let (service, ask) = (&self.job.service, &self.job.ask);
         let log = Arc::clone(&self.job.live.log);
         let progress: crate::Progress = Arc::new(move |progressed| {
@@ -146,9 +146,9 @@ impl Stages<'_> {
                 log.info(0, message);
             }
         });
-        let (record, _held) = service
-            .base_version(&self.job.who, reference, ask.auth.clone(), ask.platform.as_deref(), progress)
-            .await?;
+        let platform = platform.or(ask.platform.as_deref());
+        let (record, _held) =
+            service.base_version(&self.job.who, reference, ask.auth.clone(), platform, progress).await?;
         let images = &service.inner.images;
         if record.tenant.is_some() || record.kind == "image" {
             let (files, config, settings) = Files::in_version(images, &record.version).await?;
@@ -162,6 +162,14 @@ impl Stages<'_> {
             ..StartSettings::default()
         };
         Ok(Done { files, config: with_env(&record.env), settings })
+    }
+
+    /// What its author should know.
+    fn note(&self, notes: Vec<String>) {
+        for note in &notes {
+            self.job.live.log.say(BuildLevel::Warn, 0, note.clone());
+        }
+        self.job.live.build.send_modify(|build| build.notes.extend(notes));
     }
 
     fn begins(&self, step: &Step) {
@@ -281,7 +289,7 @@ impl Stages<'_> {
         match &copy.from {
             CopyFrom::Context => Ok(None),
             CopyFrom::Stage(at) => Ok(Some(self.base(&Base::Stage(*at), done).await?.files)),
-            CopyFrom::Template(reference) => Ok(Some(self.template(reference).await?.files)),
+            CopyFrom::Template(reference) => Ok(Some(self.template(reference, None).await?.files)),
         }
     }
 
