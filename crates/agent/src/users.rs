@@ -34,7 +34,7 @@ impl Ids {
     pub(crate) const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new() };
 }
 
-/// Finds a user by name; also by number (`1000`, `1000:1000`), as image settings write it.
+/// Finds a user by name or number, with a group (`app:staff`, `1000:1000`) or without, as image settings write it.
 pub(crate) fn find(name: &str) -> Result<User, Refusal> {
     let accounts = Accounts::read().map_err(|errno| Refusal::from_errno(errno, "users of the sandbox"))?;
     accounts.find(name).ok_or_else(|| {
@@ -64,25 +64,34 @@ impl Accounts {
         Ok(Self { passwd: read_small(b"/etc/passwd")?, group: read_small(b"/etc/group")? })
     }
 
+    /// `user` or `user:group`, each by name or number. With a group the user has that one and no other.
     pub(crate) fn find(&self, name: &str) -> Option<User> {
-        let (account, gid) = match self.lines().find(|line| line.name == name) {
-            Some(line) => (line, line.gid),
-            None if name == "root" => (PasswdLine { name: "root", uid: 0, gid: 0, home: "/root" }, 0),
-            None => self.find_number(name)?,
+        let (user, group) = match self.lines().find(|line| line.name == name) {
+            Some(_) => (name, None),
+            None => name.split_once(':').map_or((name, None), |(user, group)| (user, Some(group))),
         };
-        let ids = Ids { uid: account.uid, gid, groups: self.groups_of(account.name, gid) };
+        let asked = match group.filter(|group| !group.is_empty()) {
+            Some(group) => Some(self.group_id(group)?),
+            None => None,
+        };
+        let account = match self.lines().find(|line| line.name == user) {
+            Some(line) => line,
+            None if user == "root" => PasswdLine { name: "root", uid: 0, gid: 0, home: "/root" },
+            None => self.find_number(user, asked)?,
+        };
+        let groups = match asked {
+            Some(_) => Vec::new(),
+            None => self.groups_of(account.name, account.gid),
+        };
+        let ids = Ids { uid: account.uid, gid: asked.unwrap_or(account.gid), groups };
         let home = if account.home.starts_with('/') { account.home } else { "/" };
         Some(User { name: account.name.to_owned(), home: home.to_owned(), ids })
     }
 
-    fn find_number<'a>(&'a self, name: &'a str) -> Option<(PasswdLine<'a>, u32)> {
-        let (uid, gid) = match name.split_once(':') {
-            Some((uid, gid)) => (parse_id(uid)?, Some(parse_id(gid)?)),
-            None => (parse_id(name)?, None),
-        };
+    fn find_number<'a>(&'a self, name: &'a str, group: Option<u32>) -> Option<PasswdLine<'a>> {
+        let uid = parse_id(name)?;
         let known = self.lines().find(|line| line.uid == uid);
-        let account = known.unwrap_or(PasswdLine { name, uid, gid: gid.unwrap_or(uid), home: "/" });
-        Some((account, gid.unwrap_or(account.gid)))
+        Some(known.unwrap_or(PasswdLine { name, uid, gid: group.unwrap_or(uid), home: "/" }))
     }
 
     /// The name of a user id, or the number.
@@ -198,6 +207,10 @@ mod tests {
         let stranger = accounts().find("77:88").unwrap();
         assert_eq!((stranger.ids.uid, stranger.ids.gid, stranger.home.as_str()), (77, 88, "/"));
         assert!(accounts().find("4294967295").is_none());
+        let grouped = accounts().find("user:wheel").unwrap();
+        assert_eq!((grouped.ids.uid, grouped.ids.gid, grouped.ids.groups.len()), (1000, 10, 0));
+        assert_eq!(accounts().find("1000:11").unwrap().ids.gid, 11);
+        assert!(accounts().find("user:nothing").is_none() && accounts().find("ghost:wheel").is_none());
         assert_eq!(accounts().find("odd").unwrap().home, "/");
     }
 

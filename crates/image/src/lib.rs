@@ -15,6 +15,7 @@
 //! This crate never mounts anything, never runs a program of a template, and never writes to one after it is published.
 
 pub mod archive;
+pub mod build;
 mod busybox;
 mod catalog;
 mod debian;

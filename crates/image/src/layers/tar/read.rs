@@ -43,6 +43,11 @@ impl<R: BufRead> Archive<R> {
         Self { from, at: 0, left: 0, padding: 0, ended: false }
     }
 
+    /// Bytes read so far: where the data of the current entry begins, while none of it was read.
+    pub(crate) fn position(&self) -> u64 {
+        self.at
+    }
+
     /// Reads the next entry into `entry`; `false`: there is none. Data that nobody read is passed over.
     pub(crate) fn next(&mut self, entry: &mut Entry) -> Result<bool, LayerError> {
         self.pass(self.left.saturating_add(self.padding))?;

@@ -1,0 +1,394 @@
+//! A build's context: an index of the staged tar, by path. Files stay in the tar; a step reads those that it copies.
+//!
+//! The tar is hostile: names are checked, numbers bounded, and nothing of it is ever written to a disk of ours.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use super::error::BadContext;
+use super::pattern::Ignore;
+use super::step::{Copy, Step, StepKind};
+use crate::layers::tar::read::Archive;
+use crate::layers::tar::{Entry as TarEntry, Kind, write};
+
+/// LIMIT: entries of a context; the index holds some 200 bytes of each.
+const ENTRIES_MAX: usize = 500_000;
+/// LIMIT: levels of links that are followed to find a source.
+const LINKS_MAX: usize = 40;
+/// LIMIT: of a `.dockerignore`.
+const IGNORE_MAX: u64 = 1 << 20;
+
+/// The files a build may copy.
+#[derive(Debug, Default)]
+pub struct Context {
+    tar: Option<PathBuf>,
+    /// By path, without a slash in front; folders that no entry spoke of included.
+    entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) kind: EntryKind,
+    mode: u32,
+    modified_s: i64,
+    /// `.dockerignore` leaves it out.
+    hidden: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum EntryKind {
+    Folder,
+    /// `at` is where its bytes lie in the tar; files with the same one are one file with several names.
+    File {
+        at: u64,
+        size: u64,
+        sha256: [u8; 32],
+        linked: bool,
+    },
+    Link(String),
+}
+
+impl Context {
+    /// A context without files.
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// Reads a plain (not compressed) tar once. Blocking. What its `.dockerignore` leaves out is left out.
+    pub fn open(tar: &Path, cancel: &CancellationToken) -> Result<Self, BadContext> {
+        Self::open_for(tar, None, cancel)
+    }
+
+    /// The same for a Dockerfile of another name, whose own `<name>.dockerignore` goes before the common one.
+    pub fn open_for(
+        tar: &Path,
+        dockerfile: Option<&str>,
+        cancel: &CancellationToken,
+    ) -> Result<Self, BadContext> {
+        let file = File::open(tar).map_err(BadContext::Read)?;
+        let mut context = Self { tar: Some(tar.to_owned()), ..Self::default() };
+        let mut archive = Archive::new(BufReader::with_capacity(256 << 10, file));
+        let mut entry = TarEntry::default();
+        while archive.next(&mut entry).map_err(BadContext::Archive)? {
+            if cancel.is_cancelled() {
+                return Err(BadContext::Cancelled);
+            }
+            context.add(&entry, &mut archive)?;
+        }
+        let own = dockerfile.map(|name| format!("{name}.dockerignore"));
+        let names = own.iter().map(String::as_str).chain([".dockerignore"]);
+        for name in names {
+            if let Some(text) = context.read_text(name, IGNORE_MAX).map_err(BadContext::Read)? {
+                context.hide(&Ignore::parse(&text));
+                break;
+            }
+        }
+        Ok(context)
+    }
+
+    fn add<R: BufRead>(&mut self, entry: &TarEntry, archive: &mut Archive<R>) -> Result<(), BadContext> {
+        let path = name_of(&entry.name)?;
+        let bad = |why| BadContext::Entry { path: path.clone(), why };
+        if self.entries.len() >= ENTRIES_MAX {
+            return Err(BadContext::TooMany { what: "entries", limit: ENTRIES_MAX as u64 });
+        }
+        let kind = match entry.kind {
+            Kind::Folder => EntryKind::Folder,
+            Kind::File if entry.map.is_some() => {
+                return Err(bad("which is stored with holes; pack it without --sparse"));
+            }
+            Kind::File => {
+                let (at, size) = (archive.position(), entry.size);
+                EntryKind::File { at, size, sha256: hash(archive)?, linked: false }
+            }
+            Kind::Symlink => EntryKind::Link(
+                String::from_utf8(entry.link.clone()).map_err(|_| bad("a link that is not UTF-8"))?,
+            ),
+            Kind::HardLink => {
+                let target = name_of(&entry.link)?;
+                let found = self.entries.get_mut(&target);
+                let Some(Entry { kind: EntryKind::File { at, size, sha256, linked }, .. }) = found else {
+                    return Err(bad("a link to a file that did not come before it"));
+                };
+                *linked = true;
+                EntryKind::File { at: *at, size: *size, sha256: *sha256, linked: true }
+            }
+            // As Docker's own client does: they mean nothing in another place.
+            Kind::Fifo | Kind::CharDevice | Kind::BlockDevice => return Ok(()),
+        };
+        if path.is_empty() {
+            return Ok(());
+        }
+        let mut above = path.as_str();
+        while let Some((parent, _)) = above.rsplit_once('/') {
+            let folder =
+                Entry { kind: EntryKind::Folder, mode: 0o755, modified_s: entry.mtime.0, hidden: false };
+            self.entries.entry(parent.to_owned()).or_insert(folder);
+            above = parent;
+        }
+        self.entries.insert(path, Entry { kind, mode: entry.mode, modified_s: entry.mtime.0, hidden: false });
+        Ok(())
+    }
+
+    /// A file as text, if it is there. The Dockerfile is found also where `.dockerignore` leaves it out.
+    pub fn read_text(&self, path: &str, max: u64) -> io::Result<Option<String>> {
+        let clean = super::path::clean(path);
+        let Some(found) = self.resolve(&clean[1..], false) else { return Ok(None) };
+        let Some(Entry { kind: EntryKind::File { at, size, .. }, .. }) = self.entries.get(&found) else {
+            return Ok(None);
+        };
+        if *size > max {
+            let text = format!("{path} has {size} bytes, and at most {max} are read");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        let mut text = String::new();
+        self.open_at(*at, *size)?.read_to_string(&mut text)?;
+        Ok(Some(text))
+    }
+
+    /// Leaves out what is ignored; a folder stays where a `!` line took something in it back.
+    fn hide(&mut self, ignore: &Ignore) {
+        let mut needed: HashSet<String> = HashSet::new();
+        let is_folder = |entry: &Entry| matches!(entry.kind, EntryKind::Folder);
+        for (path, entry) in self.entries.iter_mut().filter(|(_, entry)| !is_folder(entry)) {
+            entry.hidden = ignore.is_ignored(path);
+            let mut above = path.as_str();
+            while !entry.hidden
+                && let Some((parent, _)) = above.rsplit_once('/')
+                && needed.insert(parent.to_owned())
+            {
+                above = parent;
+            }
+        }
+        for (path, entry) in self.entries.iter_mut().filter(|(_, entry)| is_folder(entry)) {
+            entry.hidden = !needed.contains(path) && ignore.is_ignored(path);
+        }
+    }
+
+    /// An entry that steps may see.
+    pub(crate) fn get(&self, path: &str) -> Option<&Entry> {
+        self.entries.get(path).filter(|entry| !entry.hidden)
+    }
+
+    /// Whether `.dockerignore` is why a path is not seen.
+    pub(crate) fn is_hidden(&self, path: &str) -> bool {
+        self.entries.get(path).is_some_and(|entry| entry.hidden)
+    }
+
+    /// Everything below a folder, sorted by path; all of it for the empty path.
+    fn below<'a>(&'a self, folder: &str) -> impl Iterator<Item = (&'a String, &'a Entry)> + use<'a> {
+        let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+        self.entries.range(prefix.clone()..).take_while(move |(path, _)| path.starts_with(&prefix))
+    }
+
+    /// What steps may see below a folder: path and entry, folders before what they hold.
+    pub(crate) fn seen_below(&self, folder: &str) -> Vec<(&String, &Entry)> {
+        let mut seen: Vec<_> = self.below(folder).filter(|(_, entry)| !entry.hidden).collect();
+        // By parts: `a-b` sorts before `a/b` as text, and would part a folder from its content.
+        seen.sort_by(|(a, _), (b, _)| a.split('/').cmp(b.split('/')));
+        seen
+    }
+
+    /// The names directly in a folder that steps may see.
+    pub(crate) fn names_in(&self, folder: &str) -> Vec<&str> {
+        let skip = if folder.is_empty() { 0 } else { folder.len() + 1 };
+        let direct = self.below(folder).filter(|(path, _)| !path[skip..].contains('/'));
+        direct.filter(|(_, entry)| !entry.hidden).map(|(path, _)| &path[skip..]).collect()
+    }
+
+    /// Where a path leads when its links are followed inside of the context; the last part too unless it is `kept`.
+    pub(crate) fn resolve(&self, path: &str, kept: bool) -> Option<String> {
+        let mut todo: Vec<String> = path.split('/').rev().map(str::to_owned).collect();
+        let (mut at, mut links) = (String::new(), 0);
+        while let Some(name) = todo.pop() {
+            match name.as_str() {
+                "" | "." => continue,
+                ".." => {
+                    at.truncate(at.rfind('/').unwrap_or(0));
+                    continue;
+                }
+                _ => {}
+            }
+            let next = if at.is_empty() { name } else { format!("{at}/{name}") };
+            match &self.entries.get(&next)?.kind {
+                EntryKind::Link(target) if !(kept && todo.is_empty()) => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return None;
+                    }
+                    if target.starts_with('/') {
+                        at.clear();
+                    }
+                    todo.extend(target.split('/').rev().map(str::to_owned));
+                }
+                EntryKind::Folder | EntryKind::File { .. } | EntryKind::Link(_) => at = next,
+            }
+        }
+        Some(at)
+    }
+
+    /// What a step takes from the context, as a hash: names, kinds, bits, content; no times and no owners.
+    pub fn hash_of(&self, step: &Step) -> String {
+        let mut hasher = Sha256::new();
+        match &step.kind {
+            StepKind::Copy(copy) => self.hash_copy(copy, &mut hasher),
+            StepKind::Run(run) => run.binds.iter().for_each(|bind| self.hash_copy(bind, &mut hasher)),
+            StepKind::Workdir(_) | StepKind::Config => {}
+        }
+        hex::encode(hasher.finalize())
+    }
+
+    fn hash_copy(&self, copy: &Copy, hasher: &mut Sha256) {
+        let mut put = |bytes: &[u8]| {
+            hasher.update((bytes.len() as u64).to_be_bytes());
+            hasher.update(bytes);
+        };
+        for matched in &copy.entries {
+            put(matched.name.as_bytes());
+            let Some(entry) = self.entries.get(&matched.path) else { continue };
+            put(&entry.mode.to_be_bytes());
+            match &entry.kind {
+                EntryKind::Folder => put(b"folder"),
+                EntryKind::File { sha256, .. } => put(sha256),
+                EntryKind::Link(target) => put(format!("link {target}").as_bytes()),
+            }
+        }
+        for file in &copy.inline {
+            put(file.name.as_bytes());
+            put(&file.content);
+        }
+        for path in &copy.extract {
+            put(b"extract");
+            if let Some(Entry { kind: EntryKind::File { sha256, .. }, .. }) = self.entries.get(path) {
+                put(sha256);
+            }
+        }
+    }
+
+    /// The tar of what a copy takes from the context and the Dockerfile, named as it shall be below the destination, owned by
+    /// root. Archives to be extracted are not in it. Blocking.
+    pub fn write_tar(&self, copy: &Copy, to: &mut dyn Write) -> io::Result<()> {
+        let mut out = write::Archive::new(to);
+        let mut tar = self.tar.as_ref().map(File::open).transpose()?;
+        let mut first: HashMap<u64, &str> = HashMap::new();
+        for matched in &copy.entries {
+            let Some(entry) = self.entries.get(&matched.path) else {
+                // The root of the context has no entry of its own.
+                out.entry(&folder(&matched.name, 0o755, 0))?;
+                continue;
+            };
+            match &entry.kind {
+                EntryKind::Folder => out.entry(&folder(&matched.name, entry.mode, entry.modified_s))?,
+                EntryKind::Link(target) => out.entry(&TarEntry {
+                    link: target.clone().into_bytes(),
+                    ..plain(&matched.name, Kind::Symlink, 0o777, entry.modified_s)
+                })?,
+                EntryKind::File { at, linked: true, .. } if first.contains_key(at) => {
+                    out.entry(&TarEntry {
+                        link: first.get(at).copied().unwrap_or_default().as_bytes().to_vec(),
+                        ..plain(&matched.name, Kind::HardLink, entry.mode, entry.modified_s)
+                    })?
+                }
+                EntryKind::File { at, size, .. } => {
+                    first.insert(*at, &matched.name);
+                    let header = plain(&matched.name, Kind::File, entry.mode, entry.modified_s);
+                    out.entry(&TarEntry { size: *size, ..header })?;
+                    let tar = tar.as_mut().ok_or(io::ErrorKind::NotFound)?;
+                    copy_bytes(tar, *at, *size, &mut out)?;
+                    out.pad(*size)?;
+                }
+            }
+        }
+        for file in &copy.inline {
+            out.file(&file.name, &file.content)?;
+        }
+        out.finish().map(|_| ())
+    }
+
+    /// The bytes of an archive, decompressed, for `ADD`. Blocking.
+    pub fn open_archive(&self, path: &str) -> io::Result<Box<dyn Read + Send>> {
+        match self.entries.get(path) {
+            Some(Entry { kind: EntryKind::File { at, size, .. }, .. }) => {
+                super::unzip::unzip(self.open_at(*at, *size)?)
+            }
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Writes the same. Blocking.
+    pub fn write_archive(&self, path: &str, to: &mut dyn Write) -> io::Result<()> {
+        io::copy(&mut self.open_archive(path)?, to).map(|_| ())
+    }
+
+    /// Whether `ADD` extracts this file: a tar, compressed or not. What cannot be read is none.
+    pub(crate) fn is_archive(&self, path: &str) -> bool {
+        let Ok(bytes) = self.open_archive(path) else { return false };
+        let mut archive = Archive::new(BufReader::with_capacity(4096, bytes));
+        archive.next(&mut TarEntry::default()).is_ok_and(|found| found)
+    }
+
+    fn open_at(&self, at: u64, size: u64) -> io::Result<BufReader<io::Take<File>>> {
+        let mut tar = File::open(self.tar.as_ref().ok_or(io::ErrorKind::NotFound)?)?;
+        tar.seek(SeekFrom::Start(at))?;
+        Ok(BufReader::new(tar.take(size)))
+    }
+}
+
+fn copy_bytes<W: Write>(tar: &mut File, at: u64, size: u64, out: &mut write::Archive<W>) -> io::Result<()> {
+    tar.seek(SeekFrom::Start(at))?;
+    let mut buffer = vec![0; 128 << 10];
+    let mut left = size;
+    while left > 0 {
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        match tar.read(&mut buffer[..most])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            some => {
+                out.data(&buffer[..some])?;
+                left -= some as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn plain(name: &str, kind: Kind, mode: u32, modified_s: i64) -> TarEntry {
+    TarEntry { name: name.as_bytes().to_vec(), kind, mode, mtime: (modified_s, 0), ..TarEntry::default() }
+}
+
+fn folder(name: &str, mode: u32, modified_s: i64) -> TarEntry {
+    let name = if name.ends_with('/') { name.to_owned() } else { format!("{name}/") };
+    plain(&name, Kind::Folder, mode, modified_s)
+}
+
+fn hash<R: BufRead>(archive: &mut Archive<R>) -> Result<[u8; 32], BadContext> {
+    let mut hasher = Sha256::new();
+    loop {
+        let piece = archive.data().map_err(BadContext::Archive)?;
+        if piece.is_empty() {
+            return Ok(hasher.finalize().into());
+        }
+        hasher.update(piece);
+        let took = piece.len();
+        archive.took(took);
+    }
+}
+
+/// A name without `./` in front and a slash at its end.
+fn name_of(raw: &[u8]) -> Result<String, BadContext> {
+    let shown = || String::from_utf8_lossy(raw).into_owned();
+    let Ok(text) = std::str::from_utf8(raw) else {
+        return Err(BadContext::Entry { path: shown(), why: "whose name is not UTF-8" });
+    };
+    if text.split('/').any(|part| part == "..") {
+        return Err(BadContext::Entry { path: shown(), why: "which leads out of it" });
+    }
+    if text.len() > 4096 {
+        return Err(BadContext::Entry { path: shown(), why: "whose name is too long" });
+    }
+    Ok(super::path::clean(text)[1..].to_owned())
+}

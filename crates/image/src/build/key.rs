@@ -1,0 +1,95 @@
+//! The name under which a step's result is kept: the same name, the same files.
+
+use atoll_model::TenantId;
+use sha2::{Digest as _, Sha256};
+
+use super::step::{Copy, CopyFrom, Run, Step, StepKind};
+
+/// Changes when the same words mean something else than before.
+const GENERATION: &[u8] = b"atoll-build-1";
+
+/// The key of a step on files of a version. `content`: what the step takes from elsewhere, as
+/// [`super::Context::hash_of`] says it, and the versions of stages and templates that it copies from. Secrets count by
+/// their id alone; a tenant's key is nobody else's.
+pub fn cache_key(files: &str, step: &Step, content: &str, tenant: &TenantId) -> String {
+    let mut key = Key(Sha256::new());
+    key.put(GENERATION);
+    key.text(tenant.as_str());
+    key.text(files);
+    key.text(content);
+    match &step.kind {
+        StepKind::Run(run) => key.run(run),
+        StepKind::Copy(copy) => key.copy(copy),
+        StepKind::Workdir(path) => {
+            key.text("workdir");
+            key.text(path);
+        }
+        StepKind::Config => {
+            key.text("config");
+            key.text(&step.text);
+        }
+    }
+    hex::encode(key.0.finalize())
+}
+
+/// Every part with its length in front, so that no two lists of parts are the same bytes.
+struct Key(Sha256);
+
+impl Key {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.update((bytes.len() as u64).to_be_bytes());
+        self.0.update(bytes);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.put(text.as_bytes());
+    }
+
+    fn list<'a>(&mut self, items: impl ExactSizeIterator<Item = &'a String>) {
+        self.put(&(items.len() as u64).to_be_bytes());
+        items.for_each(|item| self.text(item));
+    }
+
+    fn run(&mut self, run: &Run) {
+        self.text("run");
+        self.list(run.argv.iter());
+        self.put(run.stdin.as_deref().unwrap_or_default());
+        self.put(run.script.as_ref().map(|script| &script.content[..]).unwrap_or_default());
+        let env: Vec<String> = run
+            .env
+            .iter()
+            .filter(|(name, _)| !run.unkeyed.contains(name))
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        self.list(env.iter());
+        self.text(&run.user);
+        self.text(&run.workdir);
+        self.text(if run.network { "network" } else { "no network" });
+        for secret in &run.secrets {
+            self.text("secret");
+            self.text(&format!("{secret:?}"));
+        }
+        for scratch in &run.scratch {
+            self.text("scratch");
+            self.text(&scratch.target);
+        }
+        run.binds.iter().for_each(|bind| self.copy(bind));
+    }
+
+    fn copy(&mut self, copy: &Copy) {
+        self.text("copy");
+        match &copy.from {
+            CopyFrom::Context => self.text("context"),
+            // Which version it is, is part of the content.
+            CopyFrom::Stage(_) | CopyFrom::Template(_) => {
+                self.text("elsewhere");
+                self.list(copy.sources.iter());
+                self.list(copy.exclude.iter());
+            }
+        }
+        self.text(&copy.dest);
+        let chmod = copy.chmod.map(|mode| format!("{mode:o}")).unwrap_or_default();
+        let chown = copy.chown.clone().unwrap_or_default();
+        self.text(&format!("{} {} {chmod} {chown}", copy.into_folder, copy.parents));
+    }
+}

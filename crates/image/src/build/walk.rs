@@ -1,0 +1,465 @@
+//! One stage, instruction after instruction: variables are expanded with what is in sight at that line, settings change,
+//! and what has to be done comes out as steps.
+
+use std::collections::BTreeMap;
+
+use oci_spec::image::ImageConfiguration;
+
+use super::context::Context;
+use super::error::BadDockerfile;
+use super::instruction::{Command, CopyWords, Flag, Instruction, Kind, SourceWord};
+use super::lex::{Lex, Vars};
+use super::mounts::Mount;
+use super::path;
+use super::pattern::Ignore;
+use super::plan::{Base, PROXIES, Stage};
+use super::settings::{PATH, Settings, ports};
+use super::source::Document;
+use super::sources::{Found, Manner};
+use super::step::{Copy, CopyFrom, InlineFile, Run, Script, Step, StepKind};
+
+/// LIMIT: of all variables together; a program cannot be started with more than 2 MiB of them.
+const ENV_MAX: usize = 1 << 20;
+/// Where a script of a here-document lies while it runs: memory, never captured.
+const SCRIPTS: &str = "/dev/shm/.atoll-run";
+
+/// A stage being walked.
+#[derive(Debug, Clone)]
+pub struct Walk {
+    stage: Stage,
+    settings: Settings,
+    /// `ARG`s that are in sight.
+    args: Vars,
+    shell: Vec<String>,
+    /// This stage said `CMD`.
+    has_cmd: bool,
+    at: usize,
+    number: u32,
+    notes: Vec<String>,
+}
+
+type Outcome<T> = Result<T, BadDockerfile>;
+
+impl Walk {
+    pub(crate) fn new(stage: Stage, base: ImageConfiguration) -> Self {
+        let mut settings = Settings { image: base };
+        if stage.base == Base::Scratch && !settings.env().contains_key("PATH") {
+            settings.set_env("PATH", PATH);
+        }
+        let (shell, number) = (stage.shell.clone(), stage.steps_before);
+        Self { stage, settings, args: Vars::new(), shell, has_cmd: false, at: 0, number, notes: Vec::new() }
+    }
+
+    /// The next step; `None` after the last. Settings are changed already when a step comes out.
+    pub fn next(&mut self, context: &Context) -> Outcome<Option<Step>> {
+        while let Some(instruction) = self.stage.instructions.get(self.at).cloned() {
+            self.at += 1;
+            let Some(kind) = self.kind(&instruction, &instruction.kind, context)? else { continue };
+            self.number += 1;
+            let Instruction { text, line, .. } = instruction;
+            return Ok(Some(Step { number: self.number, text, line, kind }));
+        }
+        Ok(None)
+    }
+
+    /// The settings so far.
+    pub fn config(&self) -> &ImageConfiguration {
+        &self.settings.image
+    }
+
+    /// The settings in the end.
+    pub fn into_config(self) -> ImageConfiguration {
+        self.settings.image
+    }
+
+    /// What people should know of the steps so far; each once.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    fn kind(&mut self, at: &Instruction, kind: &Kind, context: &Context) -> Outcome<Option<StepKind>> {
+        let done = Ok(Some(StepKind::Config));
+        match kind {
+            Kind::From { .. } => return Err(bad(at, "a stage has one FROM")),
+            Kind::Arg(args) => {
+                for (name, default) in args {
+                    self.arg(at, name, default.as_deref())?;
+                }
+                return Ok(None);
+            }
+            Kind::Run { flags, command, documents } => {
+                let run = self.run(at, flags, command, documents, context)?;
+                return Ok(Some(StepKind::Run(run)));
+            }
+            Kind::Copy(words) => return Ok(Some(StepKind::Copy(self.copy(at, words, context)?))),
+            Kind::Workdir(text) => {
+                let path = path::join(&self.settings.workdir(), &self.expand(at, text)?);
+                self.settings.set_workdir(path.clone());
+                return Ok(Some(StepKind::Workdir(path)));
+            }
+            Kind::As(user, inner) => {
+                let own = self.settings.user();
+                self.settings.set_user(user.clone());
+                let kind = self.kind(at, inner, context);
+                self.settings.set_user(own);
+                return kind;
+            }
+            Kind::Env(pairs) => self.env(at, pairs)?,
+            Kind::Label(pairs) => {
+                for (name, value) in pairs {
+                    let (name, value) = (self.expand(at, name)?, self.expand(at, value)?);
+                    self.settings.add_label(name, value);
+                }
+            }
+            Kind::User(text) => {
+                let user = self.expand(at, text)?;
+                if user.is_empty() {
+                    return Err(bad(at, "the user has no name"));
+                }
+                self.settings.set_user(user);
+            }
+            Kind::Cmd(command) => {
+                self.has_cmd = true;
+                let argv = self.argv(command);
+                self.settings.set_cmd(argv);
+            }
+            Kind::Entrypoint(command) => {
+                let argv = self.argv(command);
+                self.settings.set_entrypoint(argv, self.has_cmd);
+            }
+            Kind::Expose(list) => {
+                for text in list {
+                    let text = self.expand(at, text)?;
+                    let all = text.split_whitespace().map(ports).collect::<Result<Vec<_>, _>>();
+                    self.settings.add_ports(all.map_err(|why| bad(at, why))?.concat());
+                }
+            }
+            Kind::Volume(list) => {
+                let paths: Outcome<Vec<String>> = list.iter().map(|text| self.expand(at, text)).collect();
+                let paths: Vec<String> = paths?.into_iter().filter(|path| !path.is_empty()).collect();
+                self.settings.add_volumes(paths);
+            }
+            Kind::StopSignal(text) => {
+                let signal = self.expand(at, text)?;
+                self.settings.set_stop_signal(signal);
+            }
+            Kind::Shell(argv) => self.shell.clone_from(argv),
+            Kind::Healthcheck => {}
+            Kind::Maintainer(name) => {
+                self.settings.image.set_author(Some(name.clone()));
+            }
+        }
+        done
+    }
+
+    /// What `$NAME` means here: `ENV` goes before `ARG`, whichever came last.
+    fn vars(&self) -> Vars {
+        let mut vars = self.args.clone();
+        vars.extend(self.settings.env());
+        vars
+    }
+
+    fn expand(&self, at: &Instruction, text: &str) -> Outcome<String> {
+        match self.stage.scope.expands {
+            true => self.stage.scope.lex().expand(text, &self.vars()).map_err(|why| bad(at, why)),
+            false => Ok(text.to_owned()),
+        }
+    }
+
+    fn arg(&mut self, at: &Instruction, name: &str, default: Option<&str>) -> Outcome<()> {
+        let name = self.expand(at, name)?;
+        let scope = &self.stage.scope;
+        let value = match (scope.given.get(&name), default) {
+            (Some(given), _) => Some(given.clone()),
+            (None, Some(default)) => Some(self.expand(at, default)?),
+            (None, None) => scope.file.get(&name).cloned(),
+        };
+        if let Some(value) = value {
+            self.args.insert(name, value);
+        }
+        Ok(())
+    }
+
+    /// All values see the environment as it was before the line.
+    fn env(&mut self, at: &Instruction, pairs: &[(String, String)]) -> Outcome<()> {
+        // A declared value has variables but no quotes of a Dockerfile.
+        let lex = Lex { escape: self.stage.scope.escape, document: !self.stage.scope.expands };
+        let vars = self.vars();
+        let read = |text: &String| lex.expand(text, &vars).map_err(|why| bad(at, why));
+        let pairs: Outcome<Vec<(String, String)>> =
+            pairs.iter().map(|(name, value)| Ok((read(name)?, read(value)?))).collect();
+        for (name, value) in pairs? {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                return Err(bad(at, format!("{name:?} is no name of a variable")));
+            }
+            self.settings.set_env(&name, &value);
+        }
+        let size: usize = self.settings.env().iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+        match size > ENV_MAX {
+            true => Err(bad(at, format!("all variables together are more than {ENV_MAX} bytes"))),
+            false => Ok(()),
+        }
+    }
+
+    fn argv(&self, command: &Command) -> Vec<String> {
+        match command {
+            Command::Exec(argv) => argv.clone(),
+            Command::Shell(text) => self.shell.iter().chain([text]).cloned().collect(),
+        }
+    }
+
+    fn run(
+        &mut self,
+        at: &Instruction,
+        flags: &[Flag],
+        command: &Command,
+        documents: &[Document],
+        context: &Context,
+    ) -> Outcome<Run> {
+        let mut run = Run {
+            user: self.settings.user(),
+            workdir: self.settings.workdir(),
+            network: true,
+            ..Run::default()
+        };
+        (run.argv, run.script) = self.command(command, documents);
+        (run.env, run.unkeyed) = self.run_env();
+        for flag in flags {
+            let value = self.expand(at, flag.value.as_deref().unwrap_or_default())?;
+            match (flag.name.as_str(), value.as_str()) {
+                ("network", "default") | ("security", "sandbox") => {}
+                ("network", "none") => run.network = false,
+                ("network", "host") => {
+                    let hint = "a step has the network that the tenant's policy gives it";
+                    return Err(bad(at, "--network=host is not given to anybody").hint(hint));
+                }
+                ("mount", text) => self.mount(at, text, &mut run, context)?,
+                (name, value) => return Err(bad(at, format!("--{name}={value} is not supported"))),
+            }
+        }
+        Ok(run)
+    }
+
+    /// `ENV`, `ARG`s in sight, proxies of whoever builds, and a `PATH`. The names of the proxies beside it.
+    fn run_env(&self) -> (BTreeMap<String, String>, Vec<String>) {
+        let mut env = self.vars();
+        let mut unkeyed = Vec::new();
+        for name in PROXIES {
+            if let Some(value) = self.stage.scope.given.get(name)
+                && !env.contains_key(name)
+            {
+                env.insert(name.to_owned(), value.clone());
+                unkeyed.push(name.to_owned());
+            }
+        }
+        env.entry("PATH".to_owned()).or_insert_with(|| PATH.to_owned());
+        (env, unkeyed)
+    }
+
+    /// What runs: a list as it is, a line by the shell; a lone here-document by the shell, or by the program that its
+    /// first line names; further ones are the shell's to read.
+    fn command(&self, command: &Command, documents: &[Document]) -> (Vec<String>, Option<Script>) {
+        let (Command::Shell(text), Some(first)) = (command, documents.first()) else {
+            return (self.argv(command), None);
+        };
+        if !text.starts_with("<<") || text.contains(char::is_whitespace) {
+            let whole = documents.iter().fold(text.clone(), |whole, document| {
+                format!("{whole}\n{}{}", document.content, document.name)
+            });
+            return (self.argv(&Command::Shell(whole)), None);
+        }
+        let content = first.trimmed();
+        let Some(program) = content.strip_prefix("#!") else {
+            return (self.argv(&Command::Shell(content)), None);
+        };
+        // As the kernel reads such a line: the program, and the rest as one argument.
+        let line = program.lines().next().unwrap_or_default().trim();
+        let (program, argument) = line.split_once([' ', '\t']).unwrap_or((line, ""));
+        let path = format!("{SCRIPTS}/{}", first.name.replace('/', "_"));
+        let argument = Some(argument.trim()).filter(|argument| !argument.is_empty());
+        let argv = [Some(program), argument, Some(&path)].into_iter().flatten().map(str::to_owned).collect();
+        (argv, Some(Script { path, content: content.into_bytes() }))
+    }
+
+    fn mount(&mut self, at: &Instruction, text: &str, run: &mut Run, context: &Context) -> Outcome<()> {
+        let mount =
+            Mount::parse(text, &run.workdir).map_err(|(why, hint)| BadDockerfile { hint, ..bad(at, why) })?;
+        match mount {
+            Mount::Secret(secret) => run.secrets.push(secret),
+            Mount::Scratch(scratch) => run.scratch.push(scratch),
+            Mount::Cache(scratch, note) => {
+                run.scratch.push(scratch);
+                self.notes.push(format!("line {}: {note}", at.line));
+            }
+            Mount::Bind { from, source, target } => {
+                let from = self.from(at, from.as_deref())?;
+                let ask = Asked {
+                    from,
+                    sources: vec![source],
+                    dest: target,
+                    into_folder: false,
+                    ..Asked::default()
+                };
+                run.binds.push(self.found(at, ask, context)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn from(&self, at: &Instruction, text: Option<&str>) -> Outcome<CopyFrom> {
+        let Some(text) = text else { return Ok(CopyFrom::Context) };
+        if let Some(stage) = self.stage.scope.stage(text, self.stage.number) {
+            return Ok(CopyFrom::Stage(stage));
+        }
+        let own = self.stage.scope.names.contains_key(&text.to_ascii_lowercase());
+        if own || text.parse::<usize>().is_ok() {
+            return Err(bad(at, format!("--from={text} is no stage before this one")));
+        }
+        let template = text.parse().map_err(|error| bad(at, format!("--from: {error}")))?;
+        Ok(CopyFrom::Template(template))
+    }
+
+    fn copy(&mut self, at: &Instruction, words: &CopyWords, context: &Context) -> Outcome<Copy> {
+        let mut ask = Asked { extracts: words.add, ..Asked::default() };
+        for flag in &words.flags {
+            let value = flag.value.as_deref().unwrap_or("true");
+            match flag.name.as_str() {
+                "from" => ask.from = self.from(at, Some(value))?,
+                "chown" => ask.chown = Some(self.expand(at, value)?).filter(|owner| !owner.is_empty()),
+                "chmod" => ask.chmod = Some(mode(at, &self.expand(at, value)?)?),
+                "exclude" => ask.exclude.push(self.expand(at, value)?),
+                "parents" => ask.parents = value != "false",
+                "unpack" => ask.extracts = value != "false",
+                // A link is a matter of Docker's store; the files are the same.
+                "link" | "keep-git-dir" => {}
+                name => {
+                    return Err(bad(
+                        at,
+                        format!("--{name} is for files from the net, which ADD does not fetch"),
+                    ));
+                }
+            }
+        }
+        for source in &words.sources {
+            match source {
+                SourceWord::Path(text) => ask.sources.push(self.expand(at, text)?),
+                SourceWord::Document(document) => ask.inline.push(self.inline(at, document)?),
+            }
+        }
+        let dest = self.expand(at, &words.dest)?;
+        if dest.is_empty() {
+            return Err(bad(at, "the destination is empty"));
+        }
+        let many = words.sources.len() > 1;
+        ask.into_folder = path::is_folder(&dest) || many;
+        ask.dest = path::join(&self.settings.workdir(), &dest);
+        if many && !path::is_folder(&dest) {
+            return Err(bad(at, "several sources need a folder to go to").hint(format!("write {dest}/")));
+        }
+        self.found(at, ask, context)
+    }
+
+    fn inline(&self, at: &Instruction, document: &Document) -> Outcome<InlineFile> {
+        let content = document.trimmed();
+        let content = match document.expands {
+            true => {
+                let lex = Lex { escape: self.stage.scope.escape, document: true };
+                lex.expand(&content, &self.vars()).map_err(|why| bad(at, why))?
+            }
+            false => content,
+        };
+        Ok(InlineFile { name: path::base(&document.name).to_owned(), content: content.into_bytes() })
+    }
+
+    /// Looks for the sources in the context; elsewhere they are looked for when the step is done.
+    fn found(&self, at: &Instruction, ask: Asked, context: &Context) -> Outcome<Copy> {
+        let exclude = Ignore::of(&ask.exclude);
+        let how = Manner { parents: ask.parents, extracts: ask.extracts, exclude: &exclude };
+        let mut found = Found::default();
+        let mut sources = Vec::new();
+        for word in ask.sources {
+            if word.is_empty() {
+                return Err(bad(at, "a source is empty"));
+            }
+            if ask.extracts && is_remote(&word) {
+                let hint = format!("fetch it in a step of its own: RUN wget -O file {word}");
+                return Err(bad(at, format!("ADD does not fetch {word}")).hint(hint));
+            }
+            if ask.from != CopyFrom::Context {
+                sources
+                    .push(path::clean(&word) + if ask.parents && word.contains("/./") { "/." } else { "" });
+                continue;
+            }
+            found.look(context, &word, how).map_err(|(why, hint)| BadDockerfile { hint, ..bad(at, why) })?;
+            sources.push(word);
+        }
+        if ask.from == CopyFrom::Context {
+            if found.tops + ask.inline.len() == 0 {
+                return Err(bad(at, format!("nothing in the build context matches {}", sources.join(" "))));
+            }
+            if found.tops > 1 && !ask.into_folder {
+                let hint = format!("write {}/", ask.dest);
+                return Err(bad(at, "several files match, and need a folder to go to").hint(hint));
+            }
+        }
+        Ok(Copy {
+            from: ask.from,
+            sources,
+            exclude: ask.exclude,
+            parents: ask.parents,
+            dest: ask.dest,
+            into_folder: ask.into_folder,
+            chown: ask.chown,
+            chmod: ask.chmod,
+            entries: found.entries,
+            inline: ask.inline,
+            extract: found.extract,
+        })
+    }
+}
+
+/// A copy as it is written, variables expanded.
+#[derive(Debug)]
+struct Asked {
+    from: CopyFrom,
+    sources: Vec<String>,
+    exclude: Vec<String>,
+    parents: bool,
+    extracts: bool,
+    dest: String,
+    into_folder: bool,
+    chown: Option<String>,
+    chmod: Option<u32>,
+    inline: Vec<InlineFile>,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self {
+            from: CopyFrom::Context,
+            sources: Vec::new(),
+            exclude: Vec::new(),
+            parents: false,
+            extracts: false,
+            dest: String::new(),
+            into_folder: false,
+            chown: None,
+            chmod: None,
+            inline: Vec::new(),
+        }
+    }
+}
+
+fn bad(at: &Instruction, why: impl Into<String>) -> BadDockerfile {
+    let word = at.text.split_whitespace().next().unwrap_or_default().to_ascii_uppercase();
+    BadDockerfile::at(at.line, format!("{word}: {}", why.into()))
+}
+
+fn mode(at: &Instruction, text: &str) -> Outcome<u32> {
+    let parsed = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777 && !text.starts_with('+'));
+    parsed.ok_or_else(|| bad(at, format!("--chmod={text} is not octal")).hint("write it as 0644 or 755"))
+}
+
+fn is_remote(word: &str) -> bool {
+    ["http://", "https://", "ftp://", "git://", "ssh://", "git@"].iter().any(|start| word.starts_with(start))
+}
