@@ -8,7 +8,9 @@ mod app;
 mod density;
 mod egress;
 mod http;
+mod images;
 mod latency;
+mod layout;
 mod life;
 mod noise;
 mod peers;
@@ -45,6 +47,9 @@ pub(crate) struct Options {
     /// Only the rows about previews; nothing is written.
     #[arg(long)]
     pub(crate) previews: bool,
+    /// Only the rows about images and builds; nothing is written.
+    #[arg(long)]
+    pub(crate) images: bool,
     /// The summary of the last soak.
     #[arg(long, default_value = "target/soak.json")]
     pub(crate) soak: PathBuf,
@@ -103,7 +108,7 @@ fn measure(options: &Options) -> Result<()> {
     soak::quote(options, &mut report);
     let text = report.render();
     print!("{text}");
-    if options.life || options.egress || options.previews {
+    if options.life || options.egress || options.previews || options.images {
         return Ok(());
     }
     std::fs::write(&options.out, text).with_context(|| format!("cannot write {}", options.out.display()))
@@ -119,6 +124,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.previews {
         return previews::measure(options, place, report);
     }
+    if options.images {
+        return images::measure(options, place, rootfs, report);
+    }
     density::measure(options, place, report)?;
     latency::warm(options, place, report)?;
     latency::cold(options, place, report)?;
@@ -128,5 +136,6 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     life::measure(options, place, report)?;
     egress::measure(options, place, report)?;
     previews::measure(options, place, report)?;
+    images::measure(options, place, rootfs, report)?;
     peers::measure(options, place, rootfs, report)
 }

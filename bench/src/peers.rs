@@ -100,7 +100,9 @@ fn runc(home: &Path, rootfs: &Path, count: usize) -> Result<Samples> {
     })
 }
 
-fn podman(home: &Path, rootfs: &Path, count: usize) -> Result<Samples> {
+/// Commands of a podman with its state below a folder.
+pub(crate) fn podman_base(home: &Path) -> Result<impl Fn() -> Command + use<>> {
+    std::fs::create_dir_all(home)?;
     let podman = program(&["/usr/bin/podman"])?;
     let config = home.join("containers.conf");
     std::fs::write(
@@ -108,12 +110,17 @@ fn podman(home: &Path, rootfs: &Path, count: usize) -> Result<Samples> {
         "[containers]\ndefault_ulimits = [\"nofile=20000:20000\", \"nproc=4096:4096\"]\n\
          [engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\n",
     )?;
-    let base = || {
+    let (root, runroot) = (home.join("root"), home.join("runroot"));
+    Ok(move || {
         let mut command = Command::new(&podman);
-        command.env("CONTAINERS_CONF", &config).arg("--root").arg(home.join("root"));
-        command.arg("--runroot").arg(home.join("runroot")).args(["--runtime", "runc"]);
+        command.env("CONTAINERS_CONF", &config).arg("--root").arg(&root);
+        command.arg("--runroot").arg(&runroot).args(["--runtime", "runc"]);
         command
-    };
+    })
+}
+
+fn podman(home: &Path, rootfs: &Path, count: usize) -> Result<Samples> {
+    let base = podman_base(home)?;
     import(base(), rootfs)?;
     sample(count, || {
         let mut command = base();
@@ -157,8 +164,25 @@ impl Drop for Daemon {
     }
 }
 
-fn docker(home: &Path, rootfs: &Path, count: usize) -> Result<Samples> {
-    let docker = program(&["/usr/bin/docker"])?;
+/// A docker daemon of ours with its state below a folder; ended when dropped.
+pub(crate) struct Docker {
+    _daemon: Daemon,
+    client: PathBuf,
+    socket: String,
+}
+
+impl Docker {
+    /// Its client.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.client);
+        command.args(["-H", &self.socket]);
+        command
+    }
+}
+
+pub(crate) fn start_docker(home: &Path) -> Result<Docker> {
+    std::fs::create_dir_all(home)?;
+    let client = program(&["/usr/bin/docker"])?;
     let dockerd = program(&["/usr/sbin/dockerd", "/usr/bin/dockerd"])?;
     let socket = format!("unix://{}/docker.sock", home.display());
     let log = std::fs::File::create(home.join("log"))?;
@@ -172,16 +196,16 @@ fn docker(home: &Path, rootfs: &Path, count: usize) -> Result<Samples> {
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()?;
-    let _daemon = Daemon(daemon);
-    let base = || {
-        let mut command = Command::new(&docker);
-        command.args(["-H", &socket]);
-        command
-    };
-    wait_for(&base)?;
-    import(base(), rootfs)?;
+    let docker = Docker { _daemon: Daemon(daemon), client, socket };
+    wait_for(&|| docker.command())?;
+    Ok(docker)
+}
+
+fn docker(home: &Path, rootfs: &Path, count: usize) -> Result<Samples> {
+    let docker = start_docker(home)?;
+    import(docker.command(), rootfs)?;
     sample(count, || {
-        let mut command = base();
+        let mut command = docker.command();
         command.args(["run", "--rm", IMAGE, "/bin/echo", "hi"]);
         command
     })

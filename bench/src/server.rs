@@ -54,6 +54,16 @@ fn data_dir(place: &Path) -> PathBuf {
 impl Server {
     /// Starts with `pool` ready instances and waits until it answers.
     pub(crate) fn start(options: &Options, place: &Path, pool: usize) -> Result<Self> {
+        Self::start_with(options, place, pool, &[])
+    }
+
+    /// As [`Server::start`], with more in its environment.
+    pub(crate) fn start_with(
+        options: &Options,
+        place: &Path,
+        pool: usize,
+        env: &[(&str, &str)],
+    ) -> Result<Self> {
         let data = data_dir(place);
         let address = "127.0.0.1:7070".to_owned();
         let log = std::fs::File::create(place.join("server.log"))?;
@@ -69,6 +79,7 @@ impl Server {
                 "--data",
             ])
             .arg(&data)
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -102,6 +113,13 @@ impl Server {
 
     pub(crate) fn client(&self) -> Result<Client> {
         Client::connect(&self.address, &self.key)
+    }
+
+    /// The command line, as the server's admin.
+    pub(crate) fn command(&self, options: &Options) -> Command {
+        let mut command = Command::new(&options.atoll);
+        command.env("ATOLL_URL", format!("http://{}", self.address)).env("ATOLL_API_KEY", &self.key);
+        command
     }
 
     pub(crate) fn address(&self) -> (String, String) {

@@ -20,7 +20,15 @@ impl Docker {
         let socket = format!("unix://{}/docker.sock", folder.display());
         let log = std::fs::File::create(folder.join("dockerd.txt")).expect("a log");
         let daemon = Command::new("/usr/sbin/dockerd")
-            .args(["-H", &socket, "--storage-driver", "overlay2", "--bridge=none", "--iptables=false", "--data-root"])
+            .args([
+                "-H",
+                &socket,
+                "--storage-driver",
+                "overlay2",
+                "--bridge=none",
+                "--iptables=false",
+                "--data-root",
+            ])
             .arg(folder.join("data"))
             .arg("--exec-root")
             .arg(folder.join("exec"))
@@ -43,7 +51,10 @@ impl Docker {
     /// Its client, with the builder that Debian 12 has.
     pub fn command(&self) -> Command {
         let mut command = Command::new(CLIENT);
-        command.args(["-H", &self.socket]).env("DOCKER_BUILDKIT", "0").env("DOCKER_CONFIG", self.folder.join("client"));
+        command
+            .args(["-H", &self.socket])
+            .env("DOCKER_BUILDKIT", "0")
+            .env("DOCKER_CONFIG", self.folder.join("client"));
         command
     }
 

@@ -40,7 +40,8 @@ pub fn all() -> Vec<Case> {
     let open = |name: String| {
         let folder = root.join(&name);
         let settings = std::fs::read(folder.join("case.json")).ok();
-        let settings = settings.map_or(Value::Null, |bytes| serde_json::from_slice(&bytes).expect("case.json"));
+        let settings =
+            settings.map_or(Value::Null, |bytes| serde_json::from_slice(&bytes).expect("case.json"));
         Case { name, folder, settings }
     };
     names.into_iter().filter(|name| name.contains(&only)).map(open).collect()
@@ -82,7 +83,8 @@ impl Case {
     /// What the judge said.
     pub fn expected(&self) -> Value {
         let bytes = std::fs::read(self.folder.join("expected.json"));
-        serde_json::from_slice(&bytes.unwrap_or_else(|_| panic!("{} has no expected.json", self.name))).expect("JSON")
+        serde_json::from_slice(&bytes.unwrap_or_else(|_| panic!("{} has no expected.json", self.name)))
+            .expect("JSON")
     }
 
     /// Whether the judge is a person: Debian 12's builder does not know what is in it.
@@ -126,7 +128,8 @@ pub fn outcome(archive: &[u8]) -> Value {
 /// Paths that are new, other or gone.
 fn difference(base: &Tree, tree: &Tree) -> BTreeMap<String, String> {
     let changed = tree.iter().filter(|(path, line)| base.get(*path) != Some(line));
-    let gone = base.keys().filter(|path| !tree.contains_key(*path)).map(|path| (path.clone(), "gone".to_owned()));
+    let gone =
+        base.keys().filter(|path| !tree.contains_key(*path)).map(|path| (path.clone(), "gone".to_owned()));
     changed.map(|(path, line)| (path.clone(), line.clone())).chain(gone).collect()
 }
 

@@ -120,7 +120,8 @@ impl Image {
     /// In pieces, with the media types of OCI.
     pub fn packed(&self) -> Packed {
         let config = Blob::new(OCI_CONFIG, self.configuration());
-        let layers: Vec<Blob> = self.layers.iter().map(|(tar, packing)| packed_layer(tar, *packing)).collect();
+        let layers: Vec<Blob> =
+            self.layers.iter().map(|(tar, packing)| packed_layer(tar, *packing)).collect();
         let descriptors: Vec<Value> = layers.iter().map(Blob::descriptor).collect();
         let manifest = json!({
             "schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config.descriptor(), "layers": descriptors,
@@ -139,7 +140,8 @@ impl Image {
             archive = archive.folder(&format!("{id}/"), 0o755).file(&format!("{id}/layer.tar"), 0o644, tar);
             names.push(format!("{id}/layer.tar"));
         }
-        let manifest = json!([{ "Config": config_name, "RepoTags": [format!("{name}:latest")], "Layers": names }]);
+        let manifest =
+            json!([{ "Config": config_name, "RepoTags": [format!("{name}:latest")], "Layers": names }]);
         archive.file("manifest.json", 0o644, manifest.to_string()).tar()
     }
 
@@ -216,7 +218,9 @@ pub fn busybox() -> Image {
     let program = program.expect("busybox of the package busybox-static");
     let listed = std::process::Command::new("busybox").arg("--list").output().expect("busybox runs");
     let mut layer = Layer::new();
-    for folder in ["bin/", "data/", "data/old/", "data/old/deep/", "dev/", "etc/", "home/", "opt/", "opt/base/"] {
+    for folder in
+        ["bin/", "data/", "data/old/", "data/old/deep/", "dev/", "etc/", "home/", "opt/", "opt/base/"]
+    {
         layer = layer.folder(folder, 0o755);
     }
     for folder in ["opt/base/sub/", "proc/", "sys/", "usr/", "usr/bin/", "var/"] {

@@ -141,11 +141,15 @@ fn files(data: &Path) -> Vec<String> {
             let name = entry.path().strip_prefix(data).expect("below").display().to_string();
             // A commit may leave or remove the journal beside the database at any time.
             let of_journal = name.ends_with("-wal") || name.ends_with("-shm") || name.ends_with("-journal");
-            if of_journal || name.starts_with("templates") {
-                continue;
-            }
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && depth < 3 {
+            // Images and logs of builds outlive sandboxes on purpose; what is staged or half removed does not.
+            let is_kept = ["templates", "images", "builds"].iter().any(|kept| name.starts_with(kept));
+            let is_staged = name.contains(".build-") || name.contains(".trash-");
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_folder && depth < 3 && !name.starts_with("templates") {
                 next.push((entry.path(), depth + 1));
+            }
+            if of_journal || (is_kept && !is_staged) {
+                continue;
             }
             found.push(name);
         }

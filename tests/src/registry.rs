@@ -42,7 +42,12 @@ impl<'a> Registry<'a> {
         std::fs::write(&config, text).expect("config.yml");
         let log = std::fs::File::create(folder.join("registry.txt")).expect("a log");
         let mut command = Command::new("docker-registry");
-        command.arg("serve").arg(&config).stdin(Stdio::null()).stdout(log.try_clone().expect("fd")).stderr(log);
+        command
+            .arg("serve")
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("fd"))
+            .stderr(log);
         let child = command.spawn().expect("docker-registry of the package docker-registry");
         let registry = Self { world, folder, pid: world.adopt(child) };
         crate::until("the registry answers", async || {
@@ -75,11 +80,13 @@ impl<'a> Registry<'a> {
     /// Puts one piece there.
     pub async fn push_blob(&self, name: &str, blob: &Blob) {
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
-        let begun = http.post(format!("http://{ADDRESS}/v2/{name}/blobs/uploads/")).send().await.expect("upload");
+        let begun =
+            http.post(format!("http://{ADDRESS}/v2/{name}/blobs/uploads/")).send().await.expect("upload");
         assert_eq!(begun.status(), StatusCode::ACCEPTED);
         let at = begun.headers()["location"].to_str().expect("a place").to_owned();
         let joint = if at.contains('?') { '&' } else { '?' };
-        let put = http.put(format!("{at}{joint}digest={}", blob.digest)).body(blob.bytes.clone()).send().await;
+        let put =
+            http.put(format!("{at}{joint}digest={}", blob.digest)).body(blob.bytes.clone()).send().await;
         let put = put.expect("upload");
         assert_eq!(put.status(), StatusCode::CREATED, "{}", put.text().await.unwrap_or_default());
     }

@@ -68,7 +68,8 @@ impl Client {
 
     /// Asks for a build; the build as it was written down, or the refusal.
     pub async fn start_build(&self, spec: &Value, context: Option<Vec<u8>>) -> Answer {
-        let mut form = Form::new().part("spec", Part::text(spec.to_string()).mime_str("application/json").expect("a type"));
+        let mut form = Form::new()
+            .part("spec", Part::text(spec.to_string()).mime_str("application/json").expect("a type"));
         if let Some(context) = context {
             form = form.part("context", Part::bytes(context).mime_str("application/x-tar").expect("a type"));
         }
@@ -88,7 +89,8 @@ impl Client {
 
     /// Reads a build's log to its end.
     pub async fn follow_build(&self, id: &str) -> (Value, String) {
-        let mut events = self.events(Method::GET, &format!("/v1/builds/{id}/logs?follow=1&from=0"), None).await;
+        let mut events =
+            self.events(Method::GET, &format!("/v1/builds/{id}/logs?follow=1&from=0"), None).await;
         let mut log = String::new();
         while let Some(event) = events.next_within(SILENCE).await.expect("the build goes on") {
             if event.name == "line" {

@@ -251,9 +251,18 @@ impl World {
         }
     }
 
-    /// Deletes every sandbox and every snapshot of every tenant.
+    /// Deletes every sandbox, every snapshot and every volume of every tenant.
     pub async fn delete_all(&self) {
         self.delete_all_snapshots().await;
+        self.delete_all_sandboxes().await;
+        let volumes = self.admin().get("/v1/volumes").await.ok();
+        for found in volumes["items"].as_array().expect("items") {
+            let id = found["id"].as_str().expect("id");
+            self.admin().delete(&format!("/v1/volumes/{id}")).await.ok();
+        }
+    }
+
+    async fn delete_all_sandboxes(&self) {
         loop {
             let page = self.admin().get("/v1/sandboxes?limit=100").await.ok();
             let ids: Vec<String> = page["items"]

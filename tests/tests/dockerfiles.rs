@@ -66,7 +66,8 @@ async fn by_us(w: &World, client: &Client, case: &Case) -> Result<Value, String>
     let mut command = w.command();
     command.args(["template", "build", "-t", &name]).args(case.arguments()).arg(&context);
     let built = w.output(command).await;
-    let said = format!("{}{}", String::from_utf8_lossy(&built.stdout), String::from_utf8_lossy(&built.stderr));
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&built.stdout), String::from_utf8_lossy(&built.stderr));
     if !built.status.success() {
         return Err(said);
     }
@@ -94,7 +95,9 @@ fn what_we_build_is_what_docker_builds() {
                     wrong.extend(differs.map(|line| format!("{}: {line}", case.name)));
                 }
                 (Some(_), Ok(_)) => wrong.push(format!("{}: was built", case.name)),
-                (Some((line, word)), Err(said)) if !(said.contains(word) && said.contains(&line.to_string())) => {
+                (Some((line, word)), Err(said))
+                    if !(said.contains(word) && said.contains(&line.to_string())) =>
+                {
                     wrong.push(format!("{}: does not name line {line} and {word}: {said}", case.name));
                 }
                 (Some(_), Err(_)) => {}
@@ -122,10 +125,15 @@ fn the_second_build_of_the_same_does_nothing() {
             let first = build("one").await;
             let sandboxes = w.log().matches("a sandbox was asked for").count();
             // Times of files are no content.
-            let touched = std::process::Command::new("touch").arg(context.join("Dockerfile")).status().unwrap();
+            let touched =
+                std::process::Command::new("touch").arg(context.join("Dockerfile")).status().unwrap();
             assert!(touched.success());
             assert_eq!(build("two").await, first, "{name}");
-            assert_eq!(w.log().matches("a sandbox was asked for").count(), sandboxes, "{name}: a step ran again");
+            assert_eq!(
+                w.log().matches("a sandbox was asked for").count(),
+                sandboxes,
+                "{name}: a step ran again"
+            );
         }
     });
 }

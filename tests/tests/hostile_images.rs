@@ -36,31 +36,38 @@ fn slips(target: &Path) -> Vec<Bad> {
         bad(
             "through a relative link",
             "pwned",
-            Layer::new().folder("d/", 0o755).link("d/out", &format!("{}{}", "../".repeat(24), &folder[1..])).file(
-                "d/out/pwned",
+            Layer::new()
+                .folder("d/", 0o755)
+                .link("d/out", &format!("{}{}", "../".repeat(24), &folder[1..]))
+                .file("d/out/pwned", 0o644, "x"),
+        ),
+        bad(
+            "through two links",
+            "pwned",
+            Layer::new().link("one", "two").link("two", folder).folder("one/deep/", 0o755).file(
+                "one/pwned",
                 0o644,
                 "x",
             ),
         ),
         bad(
-            "through two links",
-            "pwned",
-            Layer::new().link("one", "two").link("two", folder).folder("one/deep/", 0o755).file("one/pwned", 0o644, "x"),
+            "a hard link to the outside",
+            "stolen",
+            Layer::new().hard("stolen", "../../../../../../../../../etc/passwd"),
         ),
-        bad("a hard link to the outside", "stolen", Layer::new().hard("stolen", "../../../../../../../../../etc/passwd")),
         bad("a hard link by an absolute name", "stolen", Layer::new().hard("stolen", "/etc/shadow")),
         bad(
             "a hard link through a link",
             "stolen",
             Layer::new().link("etc2", "/etc").hard("stolen", "etc2/passwd"),
         ),
-        bad(
-            "a deletion elsewhere",
-            "wh",
-            Layer::new().link("out", folder).file("out/.wh.canary", 0, ""),
-        ),
+        bad("a deletion elsewhere", "wh", Layer::new().link("out", folder).file("out/.wh.canary", 0, "")),
         bad("a deletion of the parent", ".wh.", Layer::new().file("d/.wh...", 0, "")),
-        bad("an emptied folder elsewhere", "wh", Layer::new().link("out", folder).file("out/.wh..wh..opq", 0, "")),
+        bad(
+            "an emptied folder elsewhere",
+            "wh",
+            Layer::new().link("out", folder).file("out/.wh..wh..opq", 0, ""),
+        ),
     ]
 }
 
@@ -74,14 +81,22 @@ fn tricks() -> Vec<Bad> {
         bad("our own folder is a link", ".atoll", Layer::new().link(".atoll", "/etc")),
         bad("a disk", "disk", Layer::new().folder("etc/", 0o755).device("etc/disk", EntryType::Block, 8, 0)),
         bad("memory", "mem", Layer::new().device("mem", EntryType::Char, 1, 1)),
-        bad("a whiteout as the kernel keeps it", "plain", Layer::new().device("plain", EntryType::Char, 0, 0)),
-        bad("a name with a nought", "nought", Layer::new().entry(EntryType::Regular, b"nought\0/../x", 0o644, b"", b"x", &[])),
         bad(
-            "a part of a name without end",
-            "aaaa",
-            Layer::new().file(&"a".repeat(300), 0o644, "x"),
+            "a whiteout as the kernel keeps it",
+            "plain",
+            Layer::new().device("plain", EntryType::Char, 0, 0),
         ),
-        bad("a path without end", "bbbb", Layer::new().file(&format!("{}x", "bbbbbbbb/".repeat(700)), 0o644, "x")),
+        bad(
+            "a name with a nought",
+            "nought",
+            Layer::new().entry(EntryType::Regular, b"nought\0/../x", 0o644, b"", b"x", &[]),
+        ),
+        bad("a part of a name without end", "aaaa", Layer::new().file(&"a".repeat(300), 0o644, "x")),
+        bad(
+            "a path without end",
+            "bbbb",
+            Layer::new().file(&format!("{}x", "bbbbbbbb/".repeat(700)), 0o644, "x"),
+        ),
         bad("an empty name", "", Layer::new().entry(EntryType::Regular, b"", 0o644, b"", b"x", &[])),
     ]
 }
@@ -93,7 +108,11 @@ fn picture(folder: &Path) -> BTreeSet<String> {
     while let Some(folder) = next.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let meta = entry.path().symlink_metadata().unwrap();
-            found.insert(format!("{} {}", entry.path().display(), if meta.is_dir() { 0 } else { meta.len() }));
+            found.insert(format!(
+                "{} {}",
+                entry.path().display(),
+                if meta.is_dir() { 0 } else { meta.len() }
+            ));
             if meta.is_dir() {
                 next.push(entry.path());
             }
@@ -174,12 +193,21 @@ fn a_context_cannot_write_outside_of_its_build() {
         let (client, outside) = (w.tenant("acme").await, outside(w));
         client.import("base", image::busybox().docker_archive("x")).await.ok();
         let spec = json!({ "template": "built", "dockerfile": "FROM base\nCOPY . /ctx/\n" });
-        let refuses = |what: &str| !what.contains("proc") && !what.contains("sys") && !what.contains("dev") && !what.contains("our own");
+        let refuses = |what: &str| {
+            !what.contains("proc")
+                && !what.contains("sys")
+                && !what.contains("dev")
+                && !what.contains("our own")
+        };
         for Bad { what, names, layer } in slips(&outside).into_iter().chain(tricks()) {
             let (build, log) = client.build(spec.clone(), Some(layer.tar())).await;
             unharmed(&outside, what);
             // In a context these are names like others: they land below /ctx of a sandbox, or are refused.
-            if refuses(what) && !what.contains("deletion") && !what.contains("emptied") && !what.contains("kernel keeps") {
+            if refuses(what)
+                && !what.contains("deletion")
+                && !what.contains("emptied")
+                && !what.contains("kernel keeps")
+            {
                 let said = format!("{build} {log}");
                 let failed = build["status"] == "failed" || build.get("code").is_some();
                 assert!(failed, "{what} was built: {build}");
@@ -210,7 +238,12 @@ fn harmless_strangeness_is_taken() {
             .device("dev/null", EntryType::Char, 1, 3)
             .link("dev/stdin", "/proc/sysrq-trigger")
             .link("loop", "loop")
-            .file_with("caps", 0o755, b"x", &[("trusted.overlay.opaque", b"y"), ("security.selinux", b"x"), ("user.ok", b"1")])
+            .file_with(
+                "caps",
+                0o755,
+                b"x",
+                &[("trusted.overlay.opaque", b"y"), ("security.selinux", b"x"), ("user.ok", b"1")],
+            )
             .link("absolute", "/etc/passwd")
             .file(&format!("{}/end", "d".repeat(255)), 0o644, "x");
         client.import("odd", in_image(&odd).docker_archive("x")).await.ok();
@@ -239,10 +272,21 @@ fn what_is_no_archive_is_refused_and_leaves_nothing() {
             ("noise", (0..100_000_u32).map(|n| (n * 7 + n / 3) as u8).collect()),
             ("the first half", good[..middle].to_vec()),
             ("half of a gzip", image::gzip(&good)[..200_000].to_vec()),
-            ("a gzip with another end", { let mut g = image::gzip(&good); let at = g.len() - 6; g[at] ^= 1; g }),
+            ("a gzip with another end", {
+                let mut g = image::gzip(&good);
+                let at = g.len() - 6;
+                g[at] ^= 1;
+                g
+            }),
             ("a manifest that is none", with("manifest.json", b"[]")),
-            ("a manifest of nonsense", with("manifest.json", br#"[{"Config":"../../etc/passwd","Layers":["/etc/passwd"]}]"#)),
-            ("a layout of nonsense", with("index.json", br#"{"manifests":[{"digest":"sha256:../../x","size":1}]}"#)),
+            (
+                "a manifest of nonsense",
+                with("manifest.json", br#"[{"Config":"../../etc/passwd","Layers":["/etc/passwd"]}]"#),
+            ),
+            (
+                "a layout of nonsense",
+                with("index.json", br#"{"manifests":[{"digest":"sha256:../../x","size":1}]}"#),
+            ),
             ("a layout without blobs", with("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)),
             ("deep JSON", with("manifest.json", "[".repeat(200_000).as_bytes())),
         ] {
@@ -281,7 +325,7 @@ fn disk(folder: &Path) -> u64 {
 
 #[test]
 fn bombs_are_stopped_at_the_bound_and_cleared_away() {
-    let small = options().env("ATOLL_IMAGES_MAX_MIB", "64").env("ATOLL_IMAGES_MAX_ENTRIES", "20000");
+    let small = options().env("ATOLL_IMAGE_MAX", "64m").env("ATOLL_IMAGE_MAX_ENTRIES", "20000");
     run_with(small, async |w: &World| {
         let client = w.tenant("acme").await;
         let images = w.data().join("images");
@@ -291,7 +335,9 @@ fn bombs_are_stopped_at_the_bound_and_cleared_away() {
             let (images, peak) = (images.clone(), peak.clone());
             tokio::task::spawn_blocking(move || {
                 let began = Instant::now();
-                while began.elapsed() < Duration::from_secs(120) && peak.load(std::sync::atomic::Ordering::Relaxed) != u64::MAX {
+                while began.elapsed() < Duration::from_secs(120)
+                    && peak.load(std::sync::atomic::Ordering::Relaxed) != u64::MAX
+                {
                     peak.fetch_max(disk(&images), std::sync::atomic::Ordering::Relaxed);
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -304,16 +350,31 @@ fn bombs_are_stopped_at_the_bound_and_cleared_away() {
         // The same as a layer in a registry, of a size that is honest about its blob alone.
         let registry = Registry::start(w).await;
         let mut packed = image::busybox().packed();
-        let layer = image::Blob { digest: image::digest(&bomb), media_type: "application/vnd.oci.image.layer.v1.tar+zstd".into(), bytes: bomb.clone() };
+        let layer = image::Blob {
+            digest: image::digest(&bomb),
+            media_type: "application/vnd.oci.image.layer.v1.tar+zstd".into(),
+            bytes: bomb.clone(),
+        };
         let mut config: atoll_tests::Value = serde_json::from_slice(&packed.config.bytes).unwrap();
-        config["rootfs"]["diff_ids"].as_array_mut().unwrap().push(json!(format!("sha256:{}", "cd".repeat(32))));
+        config["rootfs"]["diff_ids"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!(format!("sha256:{}", "cd".repeat(32))));
         let bytes = config.to_string().into_bytes();
-        packed.config = image::Blob { digest: image::digest(&bytes), media_type: packed.config.media_type.clone(), bytes };
+        packed.config = image::Blob {
+            digest: image::digest(&bytes),
+            media_type: packed.config.media_type.clone(),
+            bytes,
+        };
         packed.layers.push(layer);
         let descriptors: Vec<_> = packed.layers.iter().map(image::Blob::descriptor).collect();
         let manifest = json!({ "schemaVersion": 2, "mediaType": packed.manifest.media_type, "config": packed.config.descriptor(), "layers": descriptors });
         let bytes = manifest.to_string().into_bytes();
-        packed.manifest = image::Blob { digest: image::digest(&bytes), media_type: packed.manifest.media_type.clone(), bytes };
+        packed.manifest = image::Blob {
+            digest: image::digest(&bytes),
+            media_type: packed.manifest.media_type.clone(),
+            bytes,
+        };
         registry.push_packed(&packed, "bomb", "latest").await;
         client.pull(&registry.name("bomb")).await.expect_err("a bomb");
         // A bomb as the context of a build, and as an archive within it.
@@ -334,7 +395,10 @@ fn bombs_are_stopped_at_the_bound_and_cleared_away() {
         w.admin().post_empty("/v1/templates/gc").await.ok();
         let after = disk(&images);
         assert!(after < before + (20 << 20), "{before} became {after}");
-        let left: Vec<String> = picture(&images).into_iter().filter(|name| name.contains(".build-") || name.contains(".trash-")).collect();
+        let left: Vec<String> = picture(&images)
+            .into_iter()
+            .filter(|name| name.contains(".build-") || name.contains(".trash-"))
+            .collect();
         assert!(left.is_empty(), "{left:?}");
     });
 }
@@ -342,21 +406,21 @@ fn bombs_are_stopped_at_the_bound_and_cleared_away() {
 #[test]
 fn a_full_disk_is_told_as_such_and_things_go_on_when_there_is_room() {
     run_with(Options { audit: false, ..Options::default() }, async |w: &World| {
-        // The store of images on a disk of its own, which is small.
+        // The store of images on a disk of its own, which is little larger than what must stay free.
         let client = w.admin();
         let images = w.data().join("images");
         w.stop_server(nix::sys::signal::Signal::SIGTERM).await;
         let disk = w.folder().join("disk.img");
         let make = format!(
-            "truncate -s 96M {0} && mkfs.ext4 -q -F -m 0 {0} && mkdir -p {1} && mount -o loop {0} {1} && chmod 700 {1}",
+            "truncate -s 1200M {0} && mkfs.ext4 -q -F -m 0 {0} && mkdir -p {1} && mount -o loop {0} {1} && chmod 700 {1}",
             disk.display(),
             images.display()
         );
         assert!(std::process::Command::new("sh").arg("-c").arg(&make).status().unwrap().success());
-        w.set_env("ATOLL_IMAGES_RESERVE_MIB", "8");
         w.start_server().await;
         client.import("small", image::busybox().docker_archive("x")).await.ok();
-        let noise: Vec<u8> = (0..120_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 9) as u8).collect();
+        let noise: Vec<u8> =
+            (0..150_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 9) as u8).collect();
         let large = image::busybox().layer(&Layer::new().file("large", 0o644, &noise), Packing::Plain);
         let refused = client.import("large", large.docker_archive("x")).await;
         assert!([503, 507].contains(&refused.status), "{refused}");

@@ -9,7 +9,7 @@ use atoll_tests::{Client, Options, Value, World, json, run, run_with, until};
 
 /// A world in which what is young is not spared by a collection.
 fn eager() -> Options {
-    Options::default().env("ATOLL_IMAGES_GRACE_S", "0")
+    Options::default().env("ATOLL_IMAGE_GRACE_S", "0")
 }
 
 fn three_layers() -> Image {
@@ -66,7 +66,8 @@ fn archives_of_every_form_become_the_same_template() {
         // The files of a root alone.
         let files = Layer::new().folder("etc/", 0o755).file("etc/x", 0o644, "x\n").folder("bin/", 0o755);
         let busybox = std::fs::read("/bin/busybox").unwrap();
-        let files = files.file("bin/busybox", 0o755, busybox).link("bin/sh", "busybox").link("bin/cat", "busybox");
+        let files =
+            files.file("bin/busybox", 0o755, busybox).link("bin/sh", "busybox").link("bin/cat", "busybox");
         client.import_as("plain", "rootfs", files.tar()).await.ok();
         shows(&client, "plain", "cat /etc/x", "x").await;
         client.import("plain2:tag", image::gzip(&files.tar())).await.ok();
@@ -99,14 +100,19 @@ fn what_an_image_says_of_itself_holds_in_its_sandboxes() {
             "Env": ["PATH=/bin", "GREETING=hello world", "PORT=1234", "EMPTY="],
         });
         let made = client.import("said", config(said)).await.ok();
-        assert_eq!((&made["user"], &made["workdir"], &made["port"]), (&json!("app"), &json!("/srv/deep"), &json!(1234)));
+        assert_eq!(
+            (&made["user"], &made["workdir"], &made["port"]),
+            (&json!("app"), &json!("/srv/deep"), &json!(1234))
+        );
         assert_eq!((&made["entrypoint"], &made["labels"]["a"]), (&json!(["/bin/never"]), &json!("b")));
         let id = client.create(json!({ "template": "said" })).await;
         let seen = client.sh(&id, "id -un; echo $HOME; pwd; echo \"$GREETING/$PORT/${EMPTY-unset}\"").await;
         assert_eq!(seen.text(), "app\n/home/app\n/srv/deep\nhello world/1234/");
         // Nobody started the entry point.
         assert!(!client.sh_root(&id, "ps").await.text().contains("/bin/never"));
-        for (user, expected) in [("1000", "1000 1000"), ("1000:50", "1000 50"), ("4242:4243", "4242 4243"), ("", "0 0")] {
+        for (user, expected) in
+            [("1000", "1000 1000"), ("1000:50", "1000 50"), ("4242:4243", "4242 4243"), ("", "0 0")]
+        {
             let name = format!("user-{}", user.replace(':', "-").trim_end_matches('-'));
             let name = name.trim_end_matches('-');
             client.import(name, config(json!({ "User": user }))).await.ok();
@@ -114,7 +120,8 @@ fn what_an_image_says_of_itself_holds_in_its_sandboxes() {
             assert_eq!(client.sh(&id, "echo $(id -u) $(id -g)").await.text(), expected, "{user:?}");
         }
         // Ids beyond what a sandbox has become nobody's, and that is noted.
-        let far = image::busybox().layer(&Layer::new().owner(70_000, 1_000_000).file("far", 0o644, "x"), Packing::Gzip);
+        let far = image::busybox()
+            .layer(&Layer::new().owner(70_000, 1_000_000).file("far", 0o644, "x"), Packing::Gzip);
         let made = client.import("far", far.docker_archive("x")).await.ok();
         assert!(!made["notes"].as_array().unwrap().is_empty(), "{made}");
         shows(&client, "far", "stat -c %u:%g /far", "65534:65534").await;
@@ -130,7 +137,9 @@ fn a_tag_moves_and_sandboxes_stay_with_what_they_began_with() {
     run_with(eager(), async |w: &World| {
         let client = w.tenant("acme").await;
         let version = |text: &str| {
-            image::busybox().layer(&Layer::new().file("version", 0o644, text), Packing::Gzip).docker_archive("x")
+            image::busybox()
+                .layer(&Layer::new().file("version", 0o644, text), Packing::Gzip)
+                .docker_archive("x")
         };
         client.import("app:one", version("one")).await.ok();
         client.import("app", version("one")).await.ok();
@@ -180,7 +189,8 @@ fn disk(folder: &Path) -> u64 {
 fn layers_are_kept_once_and_no_sandbox_has_a_copy() {
     run(async |w: &World| {
         let client = w.admin();
-        let noise: Vec<u8> = (0..20_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+        let noise: Vec<u8> =
+            (0..20_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
         let base = image::busybox().layer(&Layer::new().file("large", 0o644, &noise), Packing::Gzip);
         client.import("one", base.docker_archive("x")).await.ok();
         let with_one = disk(&w.data().join("images"));
@@ -213,8 +223,17 @@ fn more_layers_than_are_stacked_are_put_together() {
             made = made.layer(&layer, if n % 2 == 0 { Packing::Gzip } else { Packing::Zstd });
         }
         client.import("many", made.oci_archive("latest")).await.ok();
-        shows(&client, "many", "ls /d | wc -l; ls /d/4 2>/dev/null; cat /d/59; ls /data/old | wc -l; stat -c %a /data/old", "40\n590\n700").await;
-        assert_eq!(image::tree_of(&client.export("many", "oci").await), image::tree_of(&made.docker_archive("x")));
+        shows(
+            &client,
+            "many",
+            "ls /d | wc -l; ls /d/4 2>/dev/null; cat /d/59; ls /data/old | wc -l; stat -c %a /data/old",
+            "40\n590\n700",
+        )
+        .await;
+        assert_eq!(
+            image::tree_of(&client.export("many", "oci").await),
+            image::tree_of(&made.docker_archive("x"))
+        );
     });
 }
 
@@ -241,7 +260,10 @@ fn templates_of_others_are_not_there() {
         // The only use of a layer that two tenants brought is to be kept once: knowing its digest gives nothing.
         one.remove_template("mine").await.ok();
         shows(&two, "mine", "cat /who", "two").await;
-        for what in [two.remove_template("busybox").await, two.import("busybox", image::busybox().docker_archive("x")).await] {
+        for what in [
+            two.remove_template("busybox").await,
+            two.import("busybox", image::busybox().docker_archive("x")).await,
+        ] {
             assert!(what.status >= 400, "{what}");
         }
         shows(&one, "busybox", "echo here", "here").await;
@@ -270,7 +292,10 @@ fn a_collection_never_takes_what_is_being_started() {
             client.import("fleeting", made.docker_archive("x")).await.ok();
             let id = client.create(json!({ "template": "fleeting" })).await;
             client.remove_template("fleeting").await.ok();
-            assert_eq!(client.sh(&id, "cat /round; cat /etc/base").await.text(), format!("{round}\nof the base"));
+            assert_eq!(
+                client.sh(&id, "cat /round; cat /etc/base").await.text(),
+                format!("{round}\nof the base")
+            );
             if round % 2 == 0 {
                 client.act(&id, "stop").await.ok();
                 client.act(&id, "start").await.ok();

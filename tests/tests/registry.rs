@@ -29,8 +29,14 @@ fn app() -> Image {
 async fn looks_right(w: &World, template: &str) {
     let client = w.admin();
     let id = client.create(json!({ "template": template })).await;
-    let seen = client.sh(&id, "id -un; pwd; stat -c '%a %u %h' tool mine same; wc -c < noise; ls /etc/base 2>&1; echo $BASE").await;
-    let expected = "app\n/app\n4755 0 1\n600 1000 1\n644 0 2\n600000\nls: /etc/base: No such file or directory\nyes";
+    let seen = client
+        .sh(
+            &id,
+            "id -un; pwd; stat -c '%a %u %h' tool mine same; wc -c < noise; ls /etc/base 2>&1; echo $BASE",
+        )
+        .await;
+    let expected =
+        "app\n/app\n4755 0 1\n600 1000 1\n644 0 2\n600000\nls: /etc/base: No such file or directory\nyes";
     assert_eq!(seen.text(), expected);
     client.remove(&id).await;
 }
@@ -40,7 +46,9 @@ fn the_registry_of_these_tests_is_sound() {
     run(async |w: &World| {
         let registry = Registry::start(w).await;
         let layer = Layer::new().folder("etc/", 0o755).file("etc/hello", 0o644, "hello\n");
-        let made = Image::default().layer(&layer, Packing::Gzip).layer(&Layer::new().file("x", 0o600, "x"), Packing::Zstd);
+        let made = Image::default()
+            .layer(&layer, Packing::Gzip)
+            .layer(&Layer::new().file("x", 0o600, "x"), Packing::Zstd);
         registry.push(&made, "team/app", "one").await;
         let judged = w.folder().join("judged.tar");
         registry.judge("team/app", "one", &judged).await;
@@ -48,7 +56,8 @@ fn the_registry_of_these_tests_is_sound() {
         assert_eq!(image::tree_of(&read), image::tree_of(&made.docker_archive("x")));
         let proxy = Proxy::start(registry.address()).await;
         let asked = reqwest::Client::new().get(format!("http://{}/v2/team/app/manifests/one", proxy.host()));
-        let manifest = asked.header("accept", "application/vnd.oci.image.manifest.v1+json").send().await.unwrap();
+        let manifest =
+            asked.header("accept", "application/vnd.oci.image.manifest.v1+json").send().await.unwrap();
         let manifest: Value = manifest.json().await.unwrap();
         assert_eq!(manifest["layers"].as_array().unwrap().len(), 2);
         assert_eq!(proxy.count("GET /v2/team/app/manifests/one"), 1);
@@ -63,7 +72,10 @@ fn an_image_is_pulled_by_tag_and_by_digest_and_only_once() {
         let digest = registry.push(&app(), "team/app", "v1").await;
         let name = proxy.name("team/app:v1");
         let pulled = w.admin().pull(&name).await.unwrap();
-        assert_eq!((&pulled["made_from"], &pulled["layers"], &pulled["port"]), (&json!("image"), &json!(2), &json!(8080)));
+        assert_eq!(
+            (&pulled["made_from"], &pulled["layers"], &pulled["port"]),
+            (&json!("image"), &json!(2), &json!(8080))
+        );
         assert_eq!(pulled["manifest"], json!(digest));
         looks_right(w, &name).await;
         // Again: the manifest may be asked for, layers are not.
@@ -95,7 +107,10 @@ fn the_machines_own_image_is_chosen_from_an_index() {
         registry.push_manifest("many", "latest", &image::index_of(&[&foreign, &own])).await;
         w.admin().pull(&registry.name("many")).await.unwrap();
         let id = w.admin().create(json!({ "template": registry.name("many") })).await;
-        assert_eq!(w.admin().sh(&id, "cat /etc/base; ls /foreign 2>/dev/null || true").await.text(), "of the base");
+        assert_eq!(
+            w.admin().sh(&id, "cat /etc/base; ls /foreign 2>/dev/null || true").await.text(),
+            "of the base"
+        );
         registry.push_manifest("only", "latest", &image::index_of(&[])).await;
         let refused = w.admin().pull(&registry.name("only")).await.unwrap_err();
         assert_eq!(refused["code"], "image_not_found", "{refused}");
@@ -104,7 +119,7 @@ fn the_machines_own_image_is_chosen_from_an_index() {
 
 #[test]
 fn what_a_network_spoils_once_is_fetched_again() {
-    run_with(options(), async |w: &World| {
+    run_with(options().env("ATOLL_IMAGE_GRACE_S", "0"), async |w: &World| {
         let registry = Registry::start(w).await;
         let proxy = Proxy::start(registry.address()).await;
         registry.push(&app(), "app", "latest").await;
@@ -123,7 +138,10 @@ fn what_a_network_spoils_once_is_fetched_again() {
             w.admin().pull(&name).await.unwrap_or_else(|why| panic!("{what}: {why}"));
             if what == "truncated" || what == "reset" {
                 let ranges: Vec<_> = proxy.seen().into_iter().filter_map(|seen| seen.range).collect();
-                assert!(ranges.iter().any(|range| range.starts_with("bytes=") && range != "bytes=0-"), "{what}: {ranges:?}");
+                assert!(
+                    ranges.iter().any(|range| range.starts_with("bytes=") && range != "bytes=0-"),
+                    "{what}: {ranges:?}"
+                );
             }
             looks_right(w, &name).await;
             w.admin().remove_template(&name).await.ok();
@@ -156,24 +174,50 @@ fn what_a_registry_does_wrong_is_said_and_leaves_nothing() {
         let registry = Registry::start(w).await;
         let proxy = Proxy::start(registry.address()).await;
         registry.push(&app(), "app", "latest").await;
-        let other = Image::default().layer(&Layer::new().file("other", 0o644, "other"), Packing::Gzip).packed();
+        let other =
+            Image::default().layer(&Layer::new().file("other", 0o644, "other"), Packing::Gzip).packed();
         for (what, rule, code) in [
             ("spoiled", Rule::always(Fault::Spoiled, "GET /v2/app/blobs/"), "damaged"),
-            ("another layer", Rule::always(Fault::Instead(other.layers[0].bytes.clone()), "GET /v2/app/blobs/"), "damaged"),
-            ("truncated for ever", Rule::always(Fault::Truncated, "GET /v2/app/blobs/"), "registry_unavailable"),
-            ("429 for ever", Rule::always(Fault::Status(429, "retry-after: 1\r\n"), "/v2/"), "registry_unavailable"),
-            ("429 for a day", Rule::always(Fault::Status(429, "retry-after: 86400\r\n"), "/v2/"), "registry_unavailable"),
+            (
+                "another layer",
+                Rule::always(Fault::Instead(other.layers[0].bytes.clone()), "GET /v2/app/blobs/"),
+                "damaged",
+            ),
+            (
+                "truncated for ever",
+                Rule::always(Fault::Truncated, "GET /v2/app/blobs/"),
+                "registry_unavailable",
+            ),
+            (
+                "429 for ever",
+                Rule::always(Fault::Status(429, "retry-after: 1\r\n"), "/v2/"),
+                "registry_unavailable",
+            ),
+            (
+                "429 for a day",
+                Rule::always(Fault::Status(429, "retry-after: 86400\r\n"), "/v2/"),
+                "registry_unavailable",
+            ),
             ("500 for ever", Rule::always(Fault::Status(500, ""), "/v2/"), "registry_unavailable"),
             ("401", Rule::always(Fault::Status(401, ""), "/v2/"), "image_not_found"),
             ("403", Rule::always(Fault::Status(403, ""), "/v2/"), "image_not_found"),
             ("404", Rule::always(Fault::Status(404, ""), "/manifests/"), "image_not_found"),
-            ("a manifest that is none", Rule::always(Fault::Instead(b"<html>".to_vec()), "/manifests/"), "registry_unavailable"),
-            ("a manifest without end", Rule::always(Fault::Instead(vec![b' '; 8 << 20]), "/manifests/"), "registry_unavailable"),
+            (
+                "a manifest that is none",
+                Rule::always(Fault::Instead(b"<html>".to_vec()), "/manifests/"),
+                "registry_unavailable",
+            ),
+            (
+                "a manifest without end",
+                Rule::always(Fault::Instead(vec![b' '; 8 << 20]), "/manifests/"),
+                "registry_unavailable",
+            ),
         ] {
             proxy.now(&[rule]);
             let began = Instant::now();
             let refused = w.admin().pull(&proxy.name("app")).await.expect_err(what);
-            let code_right = refused["code"] == code || (code == "registry_unavailable" && refused["code"] == "damaged");
+            let code_right =
+                refused["code"] == code || (code == "registry_unavailable" && refused["code"] == "damaged");
             assert!(code_right, "{what}: {refused}");
             assert!(began.elapsed() < Duration::from_secs(40), "{what} took {:?}", began.elapsed());
             if code == "damaged" {
@@ -239,7 +283,9 @@ fn blob_like(old: &image::Blob, bytes: Vec<u8>) -> image::Blob {
 
 #[test]
 fn credentials_go_where_they_belong_and_nowhere_else() {
-    let trusted = Options::default().env("ATOLL_REGISTRY_INSECURE", "127.0.0.1:5001,127.0.0.1:5003");
+    let trusted = Options::default()
+        .env("ATOLL_REGISTRY_INSECURE", "127.0.0.1:5001,127.0.0.1:5003")
+        .env("ATOLL_IMAGE_GRACE_S", "0");
     run_with(trusted, async |w: &World| {
         let registry = Registry::start(w).await;
         let proxy = Proxy::start(registry.address()).await;
@@ -267,7 +313,10 @@ fn credentials_go_where_they_belong_and_nowhere_else() {
         let shelf = Proxy::second(registry.address()).await;
         let layer = image::busybox().packed().layers[0].digest.clone();
         let line: &'static str = Box::leak(format!("GET /v2/private/blobs/{layer}").into_boxed_str());
-        proxy.now(&[Rule::always(Fault::Redirect(format!("http://{}/v2/private/blobs/{layer}", shelf.host())), line)]);
+        proxy.now(&[Rule::always(
+            Fault::Redirect(format!("http://{}/v2/private/blobs/{layer}", shelf.host())),
+            line,
+        )]);
         for client in [&w.admin(), &tenant] {
             client.remove_template(&name).await.ok();
         }
@@ -294,15 +343,40 @@ fn a_registry_is_no_way_into_the_operators_network() {
         let before = w.internet.requests().len();
         // Hosts that the operator did not name, by every spelling of themselves.
         for host in [
-            "localhost:5000", "127.0.0.1:5003", "127.1:5000", "[::1]:5000", "169.254.169.254", "169.254.169.254:80",
-            "10.1.2.3:8080", "192.168.77.1:8080", "0.0.0.0:5000", "2130706433:5000", "0x7f.1:5000",
+            "localhost:5000",
+            "127.0.0.1:5003",
+            "127.1:5000",
+            "[::1]:5000",
+            "169.254.169.254",
+            "169.254.169.254:80",
+            "10.1.2.3:8080",
+            "192.168.77.1:8080",
+            "0.0.0.0:5000",
+            "2130706433:5000",
+            "0x7f.1:5000",
         ] {
             let refused = w.admin().pull(&format!("{host}/app")).await.unwrap_err();
             let code = refused["code"].as_str().unwrap();
-            assert!(["invalid_request", "invalid_argument", "forbidden", "registry_unavailable", "image_not_found"].contains(&code), "{host}: {refused}");
+            assert!(
+                [
+                    "invalid_request",
+                    "invalid_argument",
+                    "forbidden",
+                    "registry_unavailable",
+                    "image_not_found"
+                ]
+                .contains(&code),
+                "{host}: {refused}"
+            );
         }
         // And by way of one that he did name.
-        for to in ["http://169.254.169.254/latest/meta-data", "http://127.0.0.1:5003/v2/app", "http://10.1.2.3:8080/", "file:///etc/passwd", "http://localhost:7070/v1/keys"] {
+        for to in [
+            "http://169.254.169.254/latest/meta-data",
+            "http://127.0.0.1:5003/v2/app",
+            "http://10.1.2.3:8080/",
+            "file:///etc/passwd",
+            "http://localhost:7070/v1/keys",
+        ] {
             for line in ["/blobs/", "/manifests/"] {
                 proxy.now(&[Rule::always(Fault::Redirect(to.to_owned()), line)]);
                 let refused = w.admin().pull(&proxy.name("app")).await.unwrap_err();
@@ -336,7 +410,10 @@ fn what_we_push_others_can_use() {
         proxy.now(&[Rule::always(Fault::Status(403, ""), "/v2/denied/")]);
         let refused = client.push("app:v1", json!({ "image": proxy.name("denied/app") })).await.unwrap_err();
         assert!(refused["message"].as_str().is_some_and(|text| !text.is_empty()), "{refused}");
-        proxy.now(&[Rule::once(Fault::Status(503, "retry-after: 1\r\n"), "PUT /v2/flaky/"), Rule::once(Fault::Reset, "PATCH /v2/flaky/")]);
+        proxy.now(&[
+            Rule::once(Fault::Status(503, "retry-after: 1\r\n"), "PUT /v2/flaky/"),
+            Rule::once(Fault::Reset, "PATCH /v2/flaky/"),
+        ]);
         client.push("app:v1", json!({ "image": proxy.name("flaky/app") })).await.unwrap();
         registry.judge("flaky/app", "latest", &w.folder().join("judged2.tar")).await;
         // A template that was built upon a built-in one goes whole.
@@ -359,7 +436,9 @@ fn a_server_killed_in_the_middle_of_a_pull_goes_on_where_it_was() {
         let part = w.data().join(format!("images/blobs/sha256/{}.part", &upper.digest["sha256:".len()..]));
         let client = w.admin();
         let name = proxy.name("app");
-        let pulling = tokio::spawn(async move { client.working("/v1/templates/pull", &json!({ "image": name })).await.map(|e| e.rest()) });
+        let pulling = tokio::spawn(async move {
+            client.working("/v1/templates/pull", &json!({ "image": name })).await.map(|e| e.rest())
+        });
         atoll_tests::until("half of the layer is here", async || {
             std::fs::metadata(&part).ok().filter(|found| found.len() > upper.bytes.len() as u64 / 3)
         })
@@ -384,7 +463,8 @@ fn a_pull_that_nobody_waits_for_ends() {
         let proxy = Proxy::start(registry.address()).await;
         registry.push(&app(), "app", "latest").await;
         proxy.now(&[Rule::always(Fault::Slow(20_000), "/blobs/")]);
-        let mut events = w.admin().working("/v1/templates/pull", &json!({ "image": proxy.name("app") })).await.unwrap();
+        let mut events =
+            w.admin().working("/v1/templates/pull", &json!({ "image": proxy.name("app") })).await.unwrap();
         events.find("layer").await;
         drop(events);
         // The same again by two at once is one download each.

@@ -33,8 +33,18 @@ pub fn tree_of(archive: &[u8]) -> Tree {
 /// The configuration of an image's archive: only what says how it runs, and only what is not empty.
 pub fn config_of(archive: &[u8]) -> Value {
     const KEPT: &[&str] = &[
-        "User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", "ExposedPorts", "Volumes", "StopSignal", "OnBuild",
-        "Shell", "Healthcheck",
+        "User",
+        "Env",
+        "Entrypoint",
+        "Cmd",
+        "WorkingDir",
+        "Labels",
+        "ExposedPorts",
+        "Volumes",
+        "StopSignal",
+        "OnBuild",
+        "Shell",
+        "Healthcheck",
     ];
     let files = files_of(archive);
     let whole: Value = serde_json::from_slice(&files[&config_name(&files)]).expect("a configuration");
@@ -89,9 +99,12 @@ fn config_name(files: &HashMap<String, Vec<u8>>) -> String {
 
 fn layer_names(files: &HashMap<String, Vec<u8>>) -> Vec<String> {
     match oci_manifest(files) {
-        Some(manifest) => {
-            manifest["layers"].as_array().expect("layers").iter().map(|layer| blob(&layer["digest"])).collect()
-        }
+        Some(manifest) => manifest["layers"]
+            .as_array()
+            .expect("layers")
+            .iter()
+            .map(|layer| blob(&layer["digest"]))
+            .collect(),
         None => {
             let manifest = document(files, "manifest.json");
             let layers = manifest[0]["Layers"].as_array().expect("layers");
@@ -149,7 +162,8 @@ impl Stack {
         if entry.header().entry_type() == EntryType::Link {
             let to = entry.link_name_bytes().expect("a hard link has a target").into_owned();
             let to = String::from_utf8_lossy(&to).trim_start_matches("./").trim_matches('/').to_owned();
-            let node = self.nodes.get(&to).unwrap_or_else(|| panic!("{path} is a link to {to}, which is not there"));
+            let node =
+                self.nodes.get(&to).unwrap_or_else(|| panic!("{path} is a link to {to}, which is not there"));
             let node = node.clone();
             self.remove(path);
             self.nodes.insert(path.to_owned(), node);

@@ -201,7 +201,10 @@ fn gate(line: &str, shown: Option<&str>, own: SocketAddr, login: &(String, Strin
         let knows = shown.is_some_and(|shown| shown == format!("Basic {right}"));
         let body = format!(r#"{{"token":"{TOKEN}","expires_in":60}}"#);
         return Some(if knows {
-            format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+            format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            )
         } else {
             "HTTP/1.1 401 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned()
         });
@@ -227,7 +230,10 @@ async fn answer(
 ) -> std::io::Result<()> {
     let (head, first) = read_head(from).await?;
     if let Some(Fault::Instead(body)) = fault {
-        let kept = head.trim_end().split("\r\n").filter(|line| !line.to_ascii_lowercase().starts_with("content-length:"));
+        let kept = head
+            .trim_end()
+            .split("\r\n")
+            .filter(|line| !line.to_ascii_lowercase().starts_with("content-length:"));
         let kept = kept.collect::<Vec<_>>().join("\r\n");
         to.write_all(format!("{kept}\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes()).await?;
         return to.write_all(body).await;
@@ -297,6 +303,7 @@ fn header(head: &str, name: &str) -> Option<String> {
 
 /// The same head, asking the server to close afterwards.
 fn closing(head: &str) -> String {
-    let kept = head.trim_end().split("\r\n").filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
+    let kept =
+        head.trim_end().split("\r\n").filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
     format!("{}\r\nConnection: close\r\n\r\n", kept.collect::<Vec<_>>().join("\r\n"))
 }
