@@ -4,6 +4,7 @@
 //! |-----------|---------------|---------|
 //! | creating  | (not asked)   | created again as another instance: a caller that repeats its key finds it running |
 //! | creating, child of a fork that was not finished | (not asked) | deleted, with all its siblings |
+//! | any, of a build | (not asked) | deleted: the build has failed |
 //! | starting  | (files only)  | booted again as another instance |
 //! | running   | alive / gone  | running / failed, lost while down |
 //! | pausing   | lives / gone  | frozen (again), then paused / failed, lost while down |
@@ -53,6 +54,9 @@ pub(crate) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
         let fate = lease.instance.as_ref().and_then(|instance| fates.remove(instance));
         let first = if snapshots.is_unfinished(&lease) {
             unmade.push(lease.id.clone());
+            Resumption::Unmake
+        } else if lease.build.is_some() && lease.phase != Phase::Deleting {
+            // No build goes on after a restart.
             Resumption::Unmake
         } else {
             resumption(&lease, fate.as_ref())

@@ -39,6 +39,18 @@ pub struct Config {
     pub events_kept: u64,
     /// How long the record of a deleted sandbox is kept.
     pub deleted_kept: Duration,
+    /// How long a create waits for its image; the fetch goes on.
+    pub pull_wait: Duration,
+    /// How much of what build steps made is kept though no template needs it.
+    pub build_cache_bytes: u64,
+    /// How long a build may take that says nothing of it.
+    pub build_timeout: Duration,
+    /// How much the context of a build may have, before and after it is decompressed.
+    pub build_context_bytes: u64,
+    /// How much a volume may hold that says nothing of it.
+    pub volume_mib: u32,
+    /// Folders of the host below which volumes may lie; canonical. None: no folder of the host is shown to a sandbox.
+    pub volume_roots: Vec<PathBuf>,
 }
 
 impl Config {
@@ -66,6 +78,15 @@ impl Config {
             // LIMIT: about 50 MB of rows; a follower that was away longer starts at the oldest kept.
             events_kept: 200_000,
             deleted_kept: Duration::from_secs(7 * 24 * 3_600),
+            // LIMIT: large images over slow lines; whoever cannot wait asks again and finds it nearer.
+            pull_wait: Duration::from_secs(600),
+            // LIMIT: a few images of a usual size.
+            build_cache_bytes: 10 << 30,
+            build_timeout: Duration::from_secs(30 * 60),
+            // LIMIT: who needs more of the host's files has a volume.
+            build_context_bytes: 8 << 30,
+            volume_mib: 10_240,
+            volume_roots: Vec::new(),
         }
     }
 }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use atoll_image::archive::About;
 use atoll_model::{
-    ArchiveRef, Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Limits, Moment, NetworkPolicy,
-    Origin, Phase, Principal, Reason, SandboxId, Snapshot, Source, Stage, Storage, TenantId, Timers,
+    ArchiveRef, Code, CreateSandbox, DEFAULT_TAG, HeaderText, InstanceId, Intent, Lease, Limits, Moment,
+    NetworkPolicy, Origin, Phase, Principal, ReadyCheck, Reason, SandboxId, Snapshot, Source, Stage, Storage,
+    TemplateRef, TenantId, Timers,
 };
+use atoll_provider::Target;
 use atoll_store::{Hash, NewLease};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
@@ -18,6 +20,7 @@ use crate::registry::{Handle, State};
 use crate::sandboxes::{Long, is_under_way};
 use crate::service::Service;
 use crate::snapshots::Seed;
+use crate::templates::VersionHold;
 use crate::{Created, ServiceError, TemplateRecord};
 
 impl Service {
@@ -30,7 +33,7 @@ impl Service {
         wait: bool,
     ) -> Result<(Lease, Created), ServiceError> {
         spec.check()?;
-        let (lease, seed) = self.lease_for(who, &spec).await?;
+        let Planned { lease, seed, hold, ready } = self.lease_for(who, &spec).await?;
         let template = lease.template.clone();
         let request = NewLease { idempotency: self.idempotency(&who.tenant, &spec), lease };
         let born = match self.reserve(&request.lease).await {
@@ -38,6 +41,8 @@ impl Service {
             // Without room only an old answer can be given again: the repeated create may be what took the last place.
             Err(full) => Born::Replayed(Box::new(self.made_before(&request).await?.ok_or(full)?)),
         };
+        // The row says from now on which version is needed.
+        drop(hold);
         let (handle, created) = match born {
             Born::New(handle) => (handle, Created::New),
             Born::Replayed(before) => {
@@ -51,7 +56,24 @@ impl Service {
         if !wait {
             return Ok((handle.lease().as_ref().clone(), created));
         }
-        Ok((self.until_made(handle).await?, created))
+        let lease = self.until_made(handle.clone()).await?;
+        if let Some(check) = ready.filter(|_| created == Created::New) {
+            self.until_ready(&handle, &check).await?;
+        }
+        Ok((lease, created))
+    }
+
+    /// Waits until what the template starts is ready.
+    async fn until_ready(&self, handle: &Handle, check: &ReadyCheck) -> Result<(), ServiceError> {
+        let (lease, agent) = crate::wake::awake(&self.inner, handle).await?;
+        let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
+        let looked = crate::build::ready::Looked { provider: &self.inner.provider, target, agent: &agent };
+        let deadline = tokio::time::Instant::now() + self.inner.config.create_wait;
+        let ready = crate::build::ready::until_ready(&looked, check, deadline).await;
+        ready.map_err(|late| {
+            let hint = format!("sandbox {} runs; look at its logs, or delete it", lease.id);
+            ServiceError { hint: Some(hint), ..late }
+        })
     }
 
     pub(crate) async fn make(
@@ -61,8 +83,7 @@ impl Service {
     ) -> Result<Born, ServiceError> {
         let (reply, answer) = oneshot::channel();
         driver::birth(&self.inner, request, seed, reply);
-        let ended = || ServiceError::new(Code::Internal, "the service is ending").retry_after(2);
-        Ok(answer.await.map_err(|_| ended())??)
+        Ok(answer.await.map_err(|_| ending())??)
     }
 
     async fn made_before(&self, request: &NewLease) -> Result<Option<Lease>, ServiceError> {
@@ -81,13 +102,10 @@ impl Service {
         Ok(inner.admission.reserve(inner.provider.as_ref(), &lease.id, &lease.limits).await?)
     }
 
-    /// The lease of a new sandbox, and the snapshot that it is made from.
-    async fn lease_for(
-        &self,
-        who: &Principal,
-        spec: &CreateSandbox,
-    ) -> Result<(Lease, Option<Arc<Seed>>), ServiceError> {
-        let (base, seed) = self.base_of(who, spec).await?;
+    /// The lease of a new sandbox, and what it is made from.
+    async fn lease_for(&self, who: &Principal, spec: &CreateSandbox) -> Result<Planned, ServiceError> {
+        let mounts = self.mounts_of(who, &spec.mounts).await?;
+        let Begun { base, seed, hold, ready } = self.base_of(who, spec).await?;
         let network = spec.network.clone().or(base.network).unwrap_or_default();
         let network = self.admitted(&who.tenant, network, None).await?;
         let now = self.inner.clock.now();
@@ -140,25 +158,17 @@ impl Service {
             private_env: spec.private_env.clone(),
             archive: None,
             rollback_to: None,
-            mounts: Vec::new(),
+            mounts,
             build: spec.build.clone(),
         };
         crate::deadlines::check_possible(&self.inner.provider.capabilities(), &lease)?;
-        Ok((lease, seed))
+        Ok(Planned { lease, seed, hold, ready })
     }
 
     /// What a sandbox begins as before its own wishes.
-    async fn base_of(
-        &self,
-        who: &Principal,
-        spec: &CreateSandbox,
-    ) -> Result<(Base, Option<Arc<Seed>>), ServiceError> {
+    async fn base_of(&self, who: &Principal, spec: &CreateSandbox) -> Result<Begun, ServiceError> {
         match &spec.from {
-            Origin::Template => {
-                let name = spec.template.as_deref().unwrap_or(&self.inner.config.default_template);
-                let template = self.inner.templates.resolve(&self.inner, name).await?;
-                Ok((Base::of_template(&template, self.inner.config.default_limits), None))
-            }
+            Origin::Template => self.base_of_template(who, spec).await,
             Origin::Snapshot { snapshot, memory } => {
                 let snapshot = self.get_snapshot(who, snapshot).await?;
                 refuse_other_template(spec, &snapshot.template)?;
@@ -172,7 +182,7 @@ impl Service {
                     return for_memory("memory: needs storage disk");
                 }
                 let seed = Arc::new(Seed::of(&self.inner, &snapshot.id, *memory).await?);
-                Ok((Base::of_snapshot(snapshot, *memory), Some(seed)))
+                Ok(Begun { seed: Some(seed), ..Begun::of(Base::of_snapshot(snapshot, *memory)) })
             }
             Origin::Archive { key } => {
                 let (archive, about) = self.archived(who, key).await?;
@@ -185,9 +195,59 @@ impl Service {
                 }
                 // Its files lie on that very version: who has another one need not wait for the download.
                 self.inner.templates.need(&self.inner, &about.template, &about.template_version).await?;
-                Ok((Base::of_archive(archive, about), None))
+                let hold = self.hold_digest(&about.template_version).ok();
+                Ok(Begun { hold, ..Begun::of(Base::of_archive(archive, about)) })
             }
         }
+    }
+
+    async fn base_of_template(&self, who: &Principal, spec: &CreateSandbox) -> Result<Begun, ServiceError> {
+        let word = spec.template.as_deref().unwrap_or(&self.inner.config.default_template);
+        let exact = word.parse::<TemplateRef>().ok().filter(|exact| exact.digest.is_some());
+        let found = match (&spec.image, exact) {
+            (Some(image), _) => self.image_for(who, image).await?,
+            // Steps of a build begin from what the step before made, which nobody names.
+            (None, Some(exact)) if spec.build.is_some() => match self.resolve_version(&exact).await {
+                Err(error) if error.code == Code::TemplateNotFound => {
+                    self.resolve_template(who, word).await?
+                }
+                found => found?,
+            },
+            (None, _) => self.resolve_template(who, word).await?,
+        };
+        let limits = found
+            .record
+            .settings
+            .limits
+            .resolve(self.inner.config.default_limits)
+            .map_err(|bad| ServiceError::new(Code::InvalidRequest, format!("the template's {bad}")))?;
+        let mut base = Base::of_template(&found.record, limits);
+        let ready = found.record.ready.clone().filter(|_| base.command.is_some() && spec.command.is_none());
+        let Some(warm) = found.warm.filter(|_| self.can_start_warm(spec)) else {
+            return Ok(Begun { base, seed: None, hold: Some(found.hold), ready });
+        };
+        match Seed::of(&self.inner, &warm, true).await {
+            Ok(seed) => {
+                base.source = Source::Snapshot { snapshot: warm, memory: true, fork: false };
+                Ok(Begun { base, seed: Some(Arc::new(seed)), hold: Some(found.hold), ready: None })
+            }
+            // Slower, not worse.
+            Err(error) => {
+                tracing::warn!(template = word, %error, "the start of a template is not there; it boots");
+                Ok(Begun { base, seed: None, hold: Some(found.hold), ready })
+            }
+        }
+    }
+
+    /// Whether processes that already run can be what was asked for.
+    fn can_start_warm(&self, spec: &CreateSandbox) -> bool {
+        self.inner.provider.capabilities().checkpoints
+            && spec.storage == Storage::Disk
+            && spec.command.is_none()
+            && spec.user.is_none()
+            && spec.mounts.is_empty()
+            && spec.private_env.is_empty()
+            && spec.build.is_none()
     }
 
     /// What makes two requests the same: everything but the key itself. Maps are sorted, so the text is canonical. Values
@@ -243,6 +303,30 @@ impl Service {
     }
 }
 
+/// A sandbox that is about to be written down.
+struct Planned {
+    lease: Lease,
+    seed: Option<Arc<Seed>>,
+    hold: Option<VersionHold>,
+    ready: Option<ReadyCheck>,
+}
+
+/// What a sandbox begins as.
+struct Begun {
+    base: Base,
+    seed: Option<Arc<Seed>>,
+    /// Keeps its files from being collected until the lease says that they are needed.
+    hold: Option<VersionHold>,
+    /// When what it starts is ready.
+    ready: Option<ReadyCheck>,
+}
+
+impl Begun {
+    const fn of(base: Base) -> Self {
+        Self { base, seed: None, hold: None, ready: None }
+    }
+}
+
 /// What a template, a snapshot or an archive says of the sandbox to be made.
 struct Base {
     template: String,
@@ -259,10 +343,19 @@ struct Base {
 
 impl Base {
     fn of_template(template: &TemplateRecord, limits: Limits) -> Self {
+        let mut env = template.env.clone();
+        if let Some(port) = template.port {
+            // Previews look there, and so do programs.
+            env.entry("PORT".to_owned()).or_insert_with(|| port.to_string());
+        }
+        let name = match template.tag.as_deref() {
+            Some(tag) if tag != DEFAULT_TAG => format!("{}:{tag}", template.name),
+            Some(_) | None => template.name.clone(),
+        };
         Self {
-            template: template.name.clone(),
+            template: name,
             template_version: template.version.clone(),
-            env: template.env.clone(),
+            env,
             user: template.user.clone(),
             workdir: template.workdir.clone(),
             command: template.command.clone(),
@@ -314,6 +407,10 @@ fn refuse_other_template(spec: &CreateSandbox, template: &str) -> Result<(), Ser
         .hint("leave template out")),
         Some(_) | None => Ok(()),
     }
+}
+
+pub(crate) fn ending() -> ServiceError {
+    ServiceError::new(Code::Internal, "the service is ending").retry_after(2)
 }
 
 /// Why a sandbox is failed, as its driver knows it, else as the lease says.

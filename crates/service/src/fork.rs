@@ -236,7 +236,7 @@ impl Service {
         let snapshot = match &lease.source {
             Source::Snapshot { snapshot, .. } => {
                 let known = self.inner.store.snapshot(snapshot).await?;
-                known.filter(|(known, _)| !known.transient).map(|(known, _)| known.id)
+                known.filter(|(known, _)| !known.transient && !known.warm).map(|(known, _)| known.id)
             }
             Source::Template | Source::Archive { .. } => None,
         };

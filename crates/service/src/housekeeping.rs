@@ -1,4 +1,4 @@
-//! Forgets what is old and writes down when keys were used. One task, no hurry.
+//! Forgets what is old, collects what templates left, and writes down when keys were used. One task, no hurry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,13 @@ const IDEMPOTENCY_MS: i64 = 24 * 3_600 * 1_000;
 /// How long one can look back on a build.
 const BUILDS_MS: i64 = 30 * 24 * 3_600 * 1_000;
 
+/// LIMIT: rounds between collections of templates; each reads a handful of rows and folders.
+const COLLECT_ROUNDS: u32 = 10;
+
 pub(crate) fn start(inner: &Arc<Inner>) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
-        loop {
+        for round in 1_u32.. {
             tokio::select! {
                 () = own.closing.cancelled() => return,
                 () = tokio::time::sleep(EVERY) => {}
@@ -33,6 +36,11 @@ pub(crate) fn start(inner: &Arc<Inner>) {
             };
             if let Err(error) = own.store.sweep(sweep).await {
                 tracing::warn!(%error, "the sweep failed; it is tried again");
+            }
+            if round.is_multiple_of(COLLECT_ROUNDS)
+                && let Err(error) = crate::templates::collect::collect(&own).await
+            {
+                tracing::warn!(%error, cause = ?error.cause, "files of templates are left to the next collection");
             }
         }
     });

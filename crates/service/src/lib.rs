@@ -8,6 +8,7 @@ mod admission;
 mod adopt;
 mod agent;
 mod archive;
+mod build;
 mod clock;
 mod config;
 mod create;
@@ -47,6 +48,7 @@ mod wake;
 
 pub use atoll_provider::{VolumeEntry, VolumeEntryKind, VolumeOwner};
 pub use atoll_store::{KeyRecord, Page, PreviewRecord, ResourceSample, SecretRecord, TenantRecord, Terminal};
+pub use build::{BuildContext, BuildFilter, BuildSecret, BuildSource, StartBuild};
 pub use clock::{Clock, SystemClock, TestClock};
 pub use config::Config;
 pub use error::{Cause, ServiceError};
@@ -58,8 +60,9 @@ pub use preview::{
 };
 pub use service::{OpenError, Service};
 pub use templates::{
-    Bytestream, Collected, ExportFormat, ImportFormat, ImportTemplate, LayerState, MakeProgress, Progress,
-    Progressed, PullImage, PushImage, RegistryAuth, TemplateRecord, Templates, UpdateTemplate,
+    Bytestream, Collected, ExportFormat, Fetch, Fetched, ImportFormat, ImportTemplate, LayerState,
+    MakeProgress, Progress, Progressed, PullImage, PushImage, RegistryAuth, TemplateRecord, TemplateSources,
+    Templates, UpdateTemplate,
 };
 pub use terminals::TerminalInput;
 pub use types::*;

@@ -19,6 +19,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use atoll_image::archive::{ArchiveError, Archives};
+use atoll_image::{Bounds, ImageError, Images};
 use atoll_provider::{Capabilities, Provider, ProviderError};
 use atoll_store::{Store, StoreError};
 use tokio::sync::Semaphore;
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::Admission;
+use crate::build::Builds;
 use crate::deadlines::Deadlines;
 use crate::egress::Layers;
 use crate::egress::log::Logs;
@@ -37,7 +39,8 @@ use crate::output_room::OutputRooms;
 use crate::preview::PreviewCache;
 use crate::registry::Registry;
 use crate::snapshots::Uses;
-use crate::templates::TemplateCache;
+use crate::templates::{Pulls, TemplateCache, VersionHolds};
+use crate::volumes::VolumeTurns;
 use crate::{Clock, Config, Templates};
 
 /// All use cases. Cloning is cheap.
@@ -52,6 +55,12 @@ pub(crate) struct Inner {
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) archives: Archives,
     pub(crate) templates: TemplateCache,
+    pub(crate) images: Arc<Images>,
+    pub(crate) holds: VersionHolds,
+    pub(crate) pulls: Pulls,
+    pub(crate) pool_turn: tokio::sync::Mutex<()>,
+    pub(crate) volume_turns: VolumeTurns,
+    pub(crate) builds: Arc<Builds>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) registry: Registry,
     pub(crate) deadlines: Deadlines,
@@ -99,6 +108,9 @@ pub enum OpenError {
     /// What a sandbox may reach can't be put together.
     #[error("the network policies cannot be read")]
     Policy(#[source] crate::ServiceError),
+    /// The place for layers and versions can't be used.
+    #[error("layers of templates cannot be kept where they should be")]
+    Images(#[from] ImageError),
     /// The place for archives can't be used.
     #[error("archives cannot be kept where they should be")]
     Archive(#[from] ArchiveError),
@@ -123,6 +135,7 @@ impl OpenError {
             Self::Store(cause) => cause.kind(),
             Self::Adopt { cause, .. } => cause.kind(),
             Self::Policy(cause) => cause.kind(),
+            Self::Images(cause) => cause.kind(),
             Self::Archive(cause) => cause.kind(),
             Self::AdminKey { .. } => atoll_model::ErrorKind::Unavailable,
         }
@@ -153,6 +166,10 @@ impl Service {
     ) -> Result<Service, OpenError> {
         let archives = Archives::open(&config.archive)?;
         let logs = Logs::new(&config.data);
+        let images = match templates.images() {
+            Some(images) => images,
+            None => Images::open(config.data.join("images"), Bounds::default())?,
+        };
         let inner = Arc::new(Inner {
             creates: Semaphore::new(config.creates_at_once),
             outputs: OutputRooms::default(),
@@ -163,6 +180,12 @@ impl Service {
             archives,
             uses: Uses::default(),
             templates: TemplateCache::new(templates),
+            images,
+            holds: VersionHolds::default(),
+            pulls: Pulls::default(),
+            pool_turn: tokio::sync::Mutex::default(),
+            volume_turns: VolumeTurns::default(),
+            builds: Arc::default(),
             clock,
             registry: Registry::default(),
             deadlines: Deadlines::default(),
@@ -185,13 +208,16 @@ impl Service {
         }
         // Listen before adopting: what dies in between is not missed.
         let (notices, egressed) = (service.inner.provider.notices(), service.inner.provider.egress());
+        crate::build::recover(&service.inner).await?;
         crate::adopt::adopt(&service.inner).await?;
+        crate::volumes::sweep(&service.inner).await?;
         crate::notices::start(&service.inner, notices);
         crate::egress::log::start(&service.inner, egressed);
         crate::deadlines::start(&service.inner);
         crate::idle::start(&service.inner);
         crate::metrics::start_sampler(&service.inner);
         crate::housekeeping::start(&service.inner);
+        service.refresh_pools();
         Ok(service)
     }
 

@@ -125,7 +125,9 @@ impl Service {
     /// A snapshot by id, name or unique start of its id.
     pub async fn get_snapshot(&self, who: &Principal, ident: &str) -> Result<Snapshot, ServiceError> {
         let mut found = self.inner.store.find_snapshot(visible(who), ident).await?;
-        found.retain(|snapshot| snapshot.state == SnapshotState::Ready && !snapshot.transient);
+        found.retain(|snapshot| {
+            snapshot.state == SnapshotState::Ready && !snapshot.transient && !snapshot.warm
+        });
         match (found.pop(), found.pop()) {
             (Some(snapshot), None) => Ok(snapshot),
             (None, _) => {

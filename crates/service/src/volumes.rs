@@ -1,11 +1,36 @@
-//! Volumes: files that outlive sandboxes. Made, found, copied, resized, removed; their files without a sandbox.
+//! Volumes: files that outlive sandboxes. Made, found, copied, resized and removed here.
+//!
+//! ```text
+//! row: making ──► files ──► row: ready ──► row: deleting ──► no files ──► no row
+//! ```
+//! The row always says what may be there, so a crash at any point is made good at the next start: see [`sweep`]. Whether a
+//! sandbox mounts it or it is removed is decided by the store, in one transaction.
 
-use atoll_model::{Code, Principal, Volume};
-use atoll_provider::{VolumeEntry, VolumeOwner};
-use tokio::io::AsyncRead;
+mod files;
+mod folder;
+mod mounts;
+mod sweep;
 
-use crate::service::Service;
-use crate::{Bytestream, ServiceError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_model::policy::{authz, placement};
+use atoll_model::{Code, Principal, Volume, VolumeId, VolumeState};
+
+pub(crate) use mounts::mounts_for;
+pub(crate) use sweep::sweep;
+
+use crate::ServiceError;
+use crate::admission::NotAdmitted;
+use crate::create::ending;
+use crate::keys::visible;
+use crate::random::entropy;
+use crate::sandboxes::printable;
+use crate::service::{Inner, Service};
+
+/// LIMIT: below this the file system itself does not fit.
+const SIZE_MIB_MIN: u32 = 1;
+const SIZE_MIB_MAX: u32 = 16 << 20;
 
 /// A volume to be made.
 #[derive(Debug, Clone, Default)]
@@ -40,42 +65,38 @@ pub struct VolumeRecord {
     pub mounted_by: u32,
 }
 
-fn not_yet() -> ServiceError {
-    ServiceError::new(Code::Unsupported, "not built yet")
-}
-
-#[allow(clippy::unused_async)]
 impl Service {
     /// Makes a volume.
     pub async fn create_volume(&self, who: &Principal, new: NewVolume) -> Result<VolumeRecord, ServiceError> {
-        let _ = (who, new);
-        Err(not_yet())
+        check_name(&new.name)?;
+        let folder = match &new.folder {
+            Some(folder) => {
+                authz::admin(who)?;
+                if new.size_mib.is_some() {
+                    let message = "size_mib: a folder of the host is not limited";
+                    return Err(ServiceError::new(Code::InvalidRequest, message));
+                }
+                Some(folder::check(&self.inner.config, folder)?)
+            }
+            None => None,
+        };
+        let size_mib = if folder.is_some() { None } else { self.volume_size(new.size_mib)? };
+        let volume = Volume {
+            id: VolumeId::from_entropy(entropy()?),
+            tenant: who.tenant.clone(),
+            name: new.name,
+            size_mib,
+            folder: folder.map(|path| path.to_string_lossy().into_owned()),
+            read_only: new.read_only,
+            parent: None,
+            state: VolumeState::Making,
+            created_at: self.inner.clock.now(),
+        };
+        let volume = self.at_its_end(make(Arc::clone(&self.inner), volume, None)).await?;
+        tracing::info!(tenant = %who.tenant, key = %who.key, volume = %volume.id, name = volume.name, "a volume was made");
+        self.volume_record(volume).await
     }
-    /// The volumes that the key sees, by name.
-    pub async fn list_volumes(&self, who: &Principal) -> Result<Vec<VolumeRecord>, ServiceError> {
-        let _ = who;
-        Err(not_yet())
-    }
-    /// A volume by id, name or unique start of its id.
-    pub async fn get_volume(&self, who: &Principal, ident: &str) -> Result<VolumeRecord, ServiceError> {
-        let _ = (who, ident);
-        Err(not_yet())
-    }
-    /// Changes it.
-    pub async fn update_volume(
-        &self,
-        who: &Principal,
-        ident: &str,
-        change: UpdateVolume,
-    ) -> Result<VolumeRecord, ServiceError> {
-        let _ = (who, ident, change);
-        Err(not_yet())
-    }
-    /// Removes it with its files; [`Code::VolumeInUse`] while a sandbox that is not deleted mounts it.
-    pub async fn remove_volume(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
-        let _ = (who, ident);
-        Err(not_yet())
-    }
+
     /// Makes a volume with the files of another as they are now.
     pub async fn copy_volume(
         &self,
@@ -83,88 +104,239 @@ impl Service {
         from: &str,
         name: &str,
     ) -> Result<VolumeRecord, ServiceError> {
-        let _ = (who, from, name);
-        Err(not_yet())
+        check_name(name)?;
+        let from = self.volume(who, from).await?;
+        if from.folder.is_some() {
+            let message = format!("volume {} is a folder of the host, which is not copied", from.name);
+            return Err(ServiceError::new(Code::Unsupported, message));
+        }
+        let volume = Volume {
+            id: VolumeId::from_entropy(entropy()?),
+            name: name.to_owned(),
+            read_only: false,
+            parent: Some(from.id.clone()),
+            state: VolumeState::Making,
+            created_at: self.inner.clock.now(),
+            ..from.clone()
+        };
+        let volume = self.at_its_end(make(Arc::clone(&self.inner), volume, Some(from.id))).await?;
+        tracing::info!(tenant = %volume.tenant, key = %who.key, volume = %volume.id, name = volume.name, "a volume was copied");
+        self.volume_record(volume).await
     }
-    /// One entry.
-    pub async fn volume_stat(
+
+    /// The volumes that the key sees, by name.
+    pub async fn list_volumes(&self, who: &Principal) -> Result<Vec<VolumeRecord>, ServiceError> {
+        let all = self.inner.store.volumes(visible(who)).await?;
+        let records = all.into_iter().map(|(volume, mounted_by)| async move {
+            VolumeRecord { used_bytes: used(&self.inner, &volume).await, volume, mounted_by }
+        });
+        Ok(futures::future::join_all(records).await)
+    }
+
+    /// A volume by id, name or unique start of its id.
+    pub async fn get_volume(&self, who: &Principal, ident: &str) -> Result<VolumeRecord, ServiceError> {
+        let volume = self.volume(who, ident).await?;
+        self.volume_record(volume).await
+    }
+
+    /// Changes it.
+    pub async fn update_volume(
         &self,
         who: &Principal,
         ident: &str,
-        path: &str,
-    ) -> Result<VolumeEntry, ServiceError> {
-        let _ = (who, ident, path);
-        Err(not_yet())
+        change: UpdateVolume,
+    ) -> Result<VolumeRecord, ServiceError> {
+        let volume = self.volume(who, ident).await?;
+        if let Some(size) = change.size_mib {
+            check_size(size)?;
+            if volume.folder.is_some() {
+                let message = "size_mib: a folder of the host is not limited";
+                return Err(ServiceError::new(Code::InvalidRequest, message));
+            }
+        }
+        let volume = self.at_its_end(changed(Arc::clone(&self.inner), volume.id, change)).await?;
+        tracing::info!(tenant = %volume.tenant, key = %who.key, volume = %volume.id, ?change, "a volume was changed");
+        self.volume_record(volume).await
     }
-    /// What is in a folder, down to `depth`; the second answer says whether there was more than fits.
-    pub async fn volume_list(
+
+    /// Removes it with its files; [`Code::VolumeInUse`] while a sandbox that is not deleted mounts it. Of a folder of the host
+    /// only the name goes.
+    pub async fn remove_volume(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
+        let volume = self.any_volume(who, ident).await?;
+        let id = volume.id.clone();
+        self.at_its_end(remove(Arc::clone(&self.inner), volume)).await?;
+        tracing::info!(tenant = %who.tenant, key = %who.key, volume = %id, "a volume was removed");
+        Ok(())
+    }
+
+    /// A volume that can be used.
+    async fn volume(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
+        let volume = self.any_volume(who, ident).await?;
+        if volume.state == VolumeState::Ready { Ok(volume) } else { Err(missing(ident)) }
+    }
+
+    async fn any_volume(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
+        let mut found = self.inner.store.find_volume(visible(who), ident).await?;
+        if let Some(own) = found.iter().position(|volume| volume.tenant == who.tenant) {
+            // Whoever sees all means its own first.
+            return Ok(found.swap_remove(own));
+        }
+        match (found.pop(), found.pop()) {
+            (Some(volume), None) => Ok(volume),
+            (None, _) => Err(missing(ident)),
+            (Some(one), Some(other)) => {
+                let message = format!("{} means more than one volume", printable(ident));
+                Err(ServiceError::new(Code::InvalidRequest, message)
+                    .hint(format!("say which: {}, {}, …", other.id, one.id)))
+            }
+        }
+    }
+
+    async fn volume_record(&self, volume: Volume) -> Result<VolumeRecord, ServiceError> {
+        let mounted_by = self.inner.store.volume_users(&volume.id).await?;
+        Ok(VolumeRecord { used_bytes: used(&self.inner, &volume).await, volume, mounted_by })
+    }
+
+    /// Work that comes to its end though its caller may go away.
+    async fn at_its_end<T: Send + 'static>(
         &self,
-        who: &Principal,
-        ident: &str,
-        path: &str,
-        depth: u32,
-    ) -> Result<(Vec<VolumeEntry>, bool), ServiceError> {
-        let _ = (who, ident, path, depth);
-        Err(not_yet())
+        work: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        match self.inner.spawn(work).await {
+            Ok(Some(ended)) => ended,
+            Ok(None) | Err(_) => Err(ending()),
+        }
     }
-    /// The bytes of a file.
-    pub async fn volume_read(
-        &self,
-        who: &Principal,
-        ident: &str,
-        path: &str,
-    ) -> Result<(VolumeEntry, Bytestream), ServiceError> {
-        let _ = (who, ident, path);
-        Err(not_yet())
+
+    fn volume_size(&self, asked: Option<u32>) -> Result<Option<u32>, ServiceError> {
+        match asked {
+            Some(size) => check_size(size).map(|()| Some(size)),
+            // Where no limit can be held, none is promised.
+            None => {
+                Ok(self.inner.provider.capabilities().limits_disk.then_some(self.inner.config.volume_mib))
+            }
+        }
     }
-    /// Writes a file, whole or not at all; parents are made.
-    pub async fn volume_write(
-        &self,
-        who: &Principal,
-        ident: &str,
-        path: &str,
-        owner: VolumeOwner,
-        bytes: impl AsyncRead + Send + Unpin + 'static,
-    ) -> Result<VolumeEntry, ServiceError> {
-        let _ = (who, ident, path, owner, bytes);
-        Err(not_yet())
+}
+
+/// Volumes whose files are being changed as a whole: one at a time.
+#[derive(Default)]
+pub(crate) struct VolumeTurns(Mutex<HashMap<VolumeId, Arc<tokio::sync::Mutex<()>>>>);
+
+impl VolumeTurns {
+    async fn take(&self, id: &VolumeId) -> tokio::sync::OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(turns.entry(id.clone()).or_default())
+        };
+        turn.lock_owned().await
     }
-    /// Makes a folder, with those above it.
-    pub async fn volume_make_folder(
-        &self,
-        who: &Principal,
-        ident: &str,
-        path: &str,
-        owner: VolumeOwner,
-    ) -> Result<VolumeEntry, ServiceError> {
-        let _ = (who, ident, path, owner);
-        Err(not_yet())
+}
+
+async fn make(inner: Arc<Inner>, volume: Volume, from: Option<VolumeId>) -> Result<Volume, ServiceError> {
+    let (id, provider) = (volume.id.clone(), &inner.provider);
+    if volume.folder.is_none() && !provider.capabilities().volumes {
+        return Err(ServiceError::new(Code::Unsupported, "volumes are not possible here")
+            .hint("atoll doctor says what is missing"));
     }
-    /// Changes owner and permissions.
-    pub async fn volume_change(
-        &self,
-        who: &Principal,
-        ident: &str,
-        path: &str,
-        owner: VolumeOwner,
-    ) -> Result<VolumeEntry, ServiceError> {
-        let _ = (who, ident, path, owner);
-        Err(not_yet())
+    let _turn = match &from {
+        Some(from) => Some(inner.volume_turns.take(from).await),
+        None => None,
+    };
+    let node = inner.admission.look(provider.as_ref()).await?;
+    placement::admit_copy(&node, 0).map_err(NotAdmitted::from)?;
+    inner.store.insert_volume(volume.clone()).await?;
+    inner.failpoint.reach("volume.row").await;
+    let made = match (&volume.folder, &from) {
+        (Some(_), _) => Ok(()),
+        (None, Some(from)) => provider.copy_volume(from, &id, volume.size_mib).await,
+        (None, None) => provider.create_volume(&id, volume.size_mib).await,
+    };
+    inner.failpoint.reach("volume.files").await;
+    let ready = Volume { state: VolumeState::Ready, ..volume };
+    let written = match made {
+        Ok(()) => inner.store.set_volume(ready.clone()).await.map(|_| ()).map_err(ServiceError::from),
+        Err(error) => Err(error.into()),
+    };
+    if let Err(failure) = written {
+        let undone = Volume { state: VolumeState::Deleting, ..ready };
+        if let Err(error) = remove_files_and_row(&inner, &undone).await {
+            tracing::warn!(volume = %id, %error, "half a volume is left to the next start");
+        }
+        return Err(failure);
     }
-    /// Moves an entry.
-    pub async fn volume_move(
-        &self,
-        who: &Principal,
-        ident: &str,
-        from: &str,
-        to: &str,
-    ) -> Result<VolumeEntry, ServiceError> {
-        let _ = (who, ident, from, to);
-        Err(not_yet())
+    Ok(ready)
+}
+
+async fn changed(inner: Arc<Inner>, id: VolumeId, change: UpdateVolume) -> Result<Volume, ServiceError> {
+    let _turn = inner.volume_turns.take(&id).await;
+    let known = inner.store.volume(&id).await?.filter(|volume| volume.state == VolumeState::Ready);
+    let before = known.ok_or_else(|| missing(id.as_str()))?;
+    let after = Volume {
+        size_mib: change.size_mib.or(before.size_mib),
+        read_only: change.read_only.unwrap_or(before.read_only),
+        ..before.clone()
+    };
+    if after.size_mib == before.size_mib {
+        inner.store.set_volume(after.clone()).await?;
+        return Ok(after);
     }
-    /// Removes an entry, folders with all that is in them.
-    pub async fn volume_remove(&self, who: &Principal, ident: &str, path: &str) -> Result<(), ServiceError> {
-        let _ = (who, ident, path);
-        Err(not_yet())
+    let size = after.size_mib.unwrap_or_default();
+    if before.size_mib.is_some_and(|before| size < before) {
+        // What is in it may not fit: the files are asked first.
+        inner.provider.resize_volume(&id, size).await?;
+        inner.store.set_volume(after.clone()).await?;
+        return Ok(after);
     }
+    // The quota is asked first.
+    inner.store.set_volume(after.clone()).await?;
+    if let Err(error) = inner.provider.resize_volume(&id, size).await {
+        inner.store.set_volume(before).await?;
+        return Err(error.into());
+    }
+    Ok(after)
+}
+
+async fn remove(inner: Arc<Inner>, volume: Volume) -> Result<(), ServiceError> {
+    let _turn = inner.volume_turns.take(&volume.id).await;
+    let doomed = Volume { state: VolumeState::Deleting, ..volume };
+    inner.store.set_volume(doomed.clone()).await?;
+    inner.failpoint.reach("volume.deleting").await;
+    remove_files_and_row(&inner, &doomed).await
+}
+
+/// The rest of a removal whose row is written.
+async fn remove_files_and_row(inner: &Inner, volume: &Volume) -> Result<(), ServiceError> {
+    if volume.folder.is_none() {
+        inner.provider.remove_volume(&volume.id).await?;
+    }
+    inner.failpoint.reach("volume.removed").await;
+    inner.store.delete_volume(&volume.id).await?;
+    Ok(())
+}
+
+async fn used(inner: &Inner, volume: &Volume) -> Option<u64> {
+    if volume.folder.is_some() || volume.state != VolumeState::Ready {
+        return None;
+    }
+    inner.provider.volume_bytes(&volume.id).await.ok()
+}
+
+fn check_size(size_mib: u32) -> Result<(), ServiceError> {
+    if (SIZE_MIB_MIN..=SIZE_MIB_MAX).contains(&size_mib) {
+        return Ok(());
+    }
+    let message = format!("size_mib must be between {SIZE_MIB_MIN} and {SIZE_MIB_MAX}, not {size_mib}");
+    Err(ServiceError::new(Code::InvalidRequest, message))
+}
+
+/// The same names as sandboxes have: none that could be an id, a path or a mount's `name:path`.
+fn check_name(name: &str) -> Result<(), ServiceError> {
+    Ok(atoll_model::check_name(name)?)
+}
+
+fn missing(ident: &str) -> ServiceError {
+    ServiceError::new(Code::VolumeNotFound, format!("there is no volume {}", printable(ident)))
+        .hint("list what there is: GET /v1/volumes, or atoll volume ls")
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use atoll_agentapi::AgentClient;
 use atoll_model::policy::egress::Egress;
 use atoll_model::{ArchiveRef, Code, Held, InstanceId, Intent, Lease, Source};
-use atoll_provider::{Booted, InstanceSpec, Origin, ProviderError, RolledBack, Target};
+use atoll_provider::{Booted, InstanceMount, InstanceSpec, Origin, ProviderError, RolledBack, Target};
 use atoll_store::InstanceRow;
 use futures::FutureExt;
 use serde_json::Value;
@@ -391,7 +391,11 @@ async fn boot(job: &Job, first: bool) -> Outcome {
         Ok(network) => network,
         Err(failure) => return Outcome::NotBooted(failure),
     };
-    let spec = spec(lease, instance.clone(), seed.as_deref(), network);
+    let mounts = match crate::volumes::mounts_for(inner, lease).await {
+        Ok(mounts) => mounts,
+        Err(failure) => return Outcome::NotBooted(failure),
+    };
+    let spec = spec(lease, instance.clone(), seed.as_deref(), network, mounts);
     let booted = if first {
         timed("provider", inner.provider.create(&spec)).await
     } else {
@@ -499,7 +503,8 @@ async fn restored(job: &Job, instance: InstanceId) -> Result<Value, Outcome> {
     let (inner, lease) = (&job.inner, &job.lease);
     let not = |failure| Outcome::NotRestored { failure, made: None };
     let network = crate::egress::compiled(inner, lease).await.map_err(not)?;
-    match timed("restore", inner.provider.restore(&spec(lease, instance, None, network))).await {
+    let mounts = crate::volumes::mounts_for(inner, lease).await.map_err(not)?;
+    match timed("restore", inner.provider.restore(&spec(lease, instance, None, network, mounts))).await {
         Ok(booted) => Ok(booted.facts),
         Err(ProviderError::Gone { .. }) => Err(Outcome::Gone),
         Err(error) => {
@@ -538,7 +543,13 @@ async fn talk(job: &Job, instance: InstanceId, facts: Value, tokens: &str) -> Ou
     }
 }
 
-fn spec(lease: &Lease, instance: InstanceId, seed: Option<&Seed>, network: Arc<Egress>) -> InstanceSpec {
+fn spec(
+    lease: &Lease,
+    instance: InstanceId,
+    seed: Option<&Seed>,
+    network: Arc<Egress>,
+    mounts: Vec<InstanceMount>,
+) -> InstanceSpec {
     let origin = seed.map_or(Origin::Template, |seed| Origin::Snapshot {
         snapshot: seed.snapshot.clone(),
         seal: seed.seal.clone(),
@@ -554,6 +565,6 @@ fn spec(lease: &Lease, instance: InstanceId, seed: Option<&Seed>, network: Arc<E
         storage: lease.storage,
         hostname: crate::agent::hostname(lease),
         origin,
-        mounts: Vec::new(),
+        mounts,
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
 
+pub use atoll_image::oci::{LayerState, Progress, Progressed};
 use atoll_model::{MadeFrom, ReadyCheck, StartSettings, TemplateRef, TenantId};
 use serde::Serialize;
 use tokio::io::AsyncRead;
@@ -66,7 +66,7 @@ pub struct TemplateRecord {
 }
 
 /// What is shown to a registry.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub enum RegistryAuth {
     /// A name and a password.
     Basic {
@@ -169,44 +169,3 @@ pub struct Collected {
 
 /// Bytes on their way in or out.
 pub type Bytestream = Pin<Box<dyn AsyncRead + Send>>;
-
-/// Told how far a transfer is. Never blocks.
-pub type Progress = Arc<dyn Fn(Progressed) + Send + Sync>;
-
-/// How far a transfer is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Progressed {
-    /// Something begins.
-    Step {
-        /// What.
-        message: String,
-    },
-    /// One layer came further.
-    Layer {
-        /// Of its blob.
-        digest: String,
-        /// Bytes that are there.
-        done: u64,
-        /// All of its bytes; 0 where that is not known.
-        total: u64,
-        /// What happens with it.
-        state: LayerState,
-    },
-}
-
-/// What happens with a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LayerState {
-    /// It waits its turn.
-    Waiting,
-    /// Its bytes come or go.
-    Moving,
-    /// It is unpacked.
-    Unpacking,
-    /// It was there already.
-    Present,
-    /// It is done.
-    Done,
-}

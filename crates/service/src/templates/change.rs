@@ -1,0 +1,259 @@
+//! Changing and removing templates by name. Files are not touched here: see [`super::collect`].
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use atoll_model::policy::authz;
+use atoll_model::{Code, Principal, Scope, StartSettings, TemplateRef};
+use atoll_store::{TemplateChange, TemplateRow};
+
+use super::resolve::over;
+use super::{Publish, TemplateRecord, UpdateTemplate, blocking};
+use crate::ServiceError;
+use crate::sandboxes::printable;
+use crate::service::Service;
+
+/// LIMIT: names that people still know.
+const ALIASES_MAX: usize = 32;
+const TAGS_MAX: usize = 32;
+/// LIMIT: each takes memory whether somebody wants it or not.
+const POOL_MAX: u32 = 64;
+
+impl Service {
+    /// Changes what sandboxes of a template start with, its aliases, or who sees it. Those that are there stay as they are.
+    pub async fn update_template(
+        &self,
+        who: &Principal,
+        name: &str,
+        change: UpdateTemplate,
+    ) -> Result<TemplateRecord, ServiceError> {
+        let (row, reference) = self.own_row(who, name).await?;
+        if let Some(settings) = &change.settings {
+            check_settings(settings)?;
+        }
+        if let Some(aliases) = &change.aliases {
+            check_names("aliases", aliases, ALIASES_MAX)?;
+        }
+        let changes = match (change.settings, change.reset) {
+            (None, false) => None,
+            (settings, reset) => {
+                let below = if reset { StartSettings::default() } else { row.changes.clone() };
+                Some(over(below, &settings.unwrap_or_default()))
+            }
+        };
+        let change = TemplateChange { public: change.public, aliases: change.aliases, changes };
+        let changed = self.inner.store.change_template(&row.tenant, &row.name, change).await?;
+        self.inner.templates.forget();
+        let row = changed.ok_or_else(|| missing(name))?;
+        self.refresh_pools();
+        tracing::info!(tenant = %row.tenant, key = %who.key, template = row.name, "a template was changed");
+        match self.record_of(&row, &reference).await? {
+            Some(record) => Ok(record),
+            None => self.record_of_row(&row).await?.ok_or_else(|| missing(name)),
+        }
+    }
+
+    /// Lets tags of the target's name point to it. A tag may be a whole reference (`other:tag`): then the target gets that
+    /// name in the caller's tenant.
+    pub async fn tag_template(
+        &self,
+        who: &Principal,
+        target: &str,
+        tags: &[String],
+    ) -> Result<TemplateRecord, ServiceError> {
+        let found = self.resolve_template(who, target).await?;
+        let (version, _hold) = self.version_of(&found.record).await?;
+        if tags.is_empty() || tags.len() > TAGS_MAX {
+            return Err(ServiceError::new(Code::InvalidRequest, format!("tags: 1 to {TAGS_MAX} of them")));
+        }
+        let references =
+            tags.iter().map(|tag| self.tag_of(&found.record, tag)).collect::<Result<Vec<_>, _>>()?;
+        let mut last = None;
+        for reference in references {
+            let ask = Publish {
+                tenant: &who.tenant,
+                template: &reference,
+                tags: &[],
+                version: &version,
+                made_from: found.record.made_from,
+                manifest: found.record.manifest.clone(),
+                warm: None,
+                notes: Vec::new(),
+            };
+            last = Some(self.publish(ask).await?);
+        }
+        last.ok_or_else(|| missing(target))
+    }
+
+    /// What a tag means: one of the target's own name, or a whole reference.
+    fn tag_of(&self, target: &TemplateRecord, tag: &str) -> Result<TemplateRef, ServiceError> {
+        let whole = if tag.contains(':') || tag.contains('/') {
+            tag.to_owned()
+        } else {
+            format!("{}:{tag}", target.name)
+        };
+        let reference: TemplateRef = whole.parse().map_err(bad("tags"))?;
+        if reference.digest.is_some() {
+            return Err(ServiceError::new(Code::InvalidRequest, "tags: a digest cannot be chosen"));
+        }
+        Ok(reference)
+    }
+
+    /// Takes tags of a name away. Sandboxes of what they meant go on and start again; files go when nothing needs them.
+    pub async fn untag_template(
+        &self,
+        who: &Principal,
+        name: &str,
+        tags: &[String],
+    ) -> Result<(), ServiceError> {
+        let (row, _) = self.own_row(who, name).await?;
+        if let Some(tag) = tags.iter().find(|tag| !row.tags.contains_key(*tag)) {
+            let message = format!("template {} has no tag {}", row.name, printable(tag));
+            return Err(ServiceError::new(Code::TemplateNotFound, message));
+        }
+        self.inner.store.untag_template(&row.tenant, &row.name, tags.to_vec()).await?;
+        self.after_removal(who, &row.name, tags);
+        Ok(())
+    }
+
+    /// Removes a template. `name:tag` takes that tag away, whoever stands on it; `name` takes the whole template away and is
+    /// refused while a sandbox or a snapshot of its tenant stands on one of its versions.
+    pub async fn remove_template(&self, who: &Principal, word: &str) -> Result<(), ServiceError> {
+        let Ok((row, reference)) = self.own_row(who, word).await else {
+            return self.remove_built_in(who, word).await;
+        };
+        if let Some(tag) = reference.tag {
+            return self.untag_template(who, &row.name, &[tag]).await;
+        }
+        if reference.digest.is_some() {
+            return Err(ServiceError::new(Code::InvalidRequest, "a version is removed with its last tag")
+                .hint("remove the tag, or the whole template"));
+        }
+        let versions = self.inner.store.template_versions(&row.tenant, &row.name).await?;
+        let versions: BTreeSet<String> = versions.into_iter().map(|version| version.version).collect();
+        let (sandboxes, snapshots) = self.inner.store.version_users(&row.tenant, versions).await?;
+        if sandboxes + snapshots > 0 {
+            let message =
+                format!("template {} is used by {sandboxes} sandboxes and {snapshots} snapshots", row.name);
+            return Err(ServiceError::new(Code::TemplateInUse, message)
+                .hint("delete them first, or remove its tags one by one: those may go at any time"));
+        }
+        self.inner.store.remove_template(&row.tenant, &row.name).await?;
+        self.after_removal(who, &row.name, &[]);
+        Ok(())
+    }
+
+    fn after_removal(&self, who: &Principal, name: &str, tags: &[String]) {
+        tracing::info!(tenant = %who.tenant, key = %who.key, template = name, ?tags, "a template was removed");
+        self.inner.templates.forget();
+        self.refresh_pools();
+        // Files go behind the answer; what cannot go now goes with the next collection.
+        let inner = Arc::clone(&self.inner);
+        self.inner.spawn(async move {
+            if let Err(error) = super::collect::collect(&inner).await {
+                tracing::warn!(%error, cause = ?error.cause, "files of templates are left to the next collection");
+            }
+        });
+    }
+
+    async fn remove_built_in(&self, who: &Principal, name: &str) -> Result<(), ServiceError> {
+        let record = self.get_template(who, name).await?;
+        authz::admin(who)?;
+        if record.tenant.is_some() {
+            return Err(missing(name));
+        }
+        let users = self.inner.store.template_users(&record.name).await?;
+        if users > 0 {
+            let message = format!("template {} is used by {users} sandboxes", record.name);
+            return Err(ServiceError::new(Code::TemplateInUse, message)
+                .hint(format!("delete them first: GET /v1/sandboxes?template={}", record.name)));
+        }
+        let kept = self.inner.store.all_snapshots().await?;
+        let kept = kept.iter().filter(|snapshot| snapshot.template == record.name).count();
+        if kept > 0 {
+            let message = format!("template {} lies beneath {kept} snapshots", record.name);
+            return Err(ServiceError::new(Code::TemplateInUse, message).hint("delete them first"));
+        }
+        self.refuse_below_versions(&record).await?;
+        let sources = Arc::clone(&self.inner.templates.sources);
+        let removed = blocking(&self.inner, move || sources.remove(&record.name)).await;
+        self.inner.templates.forget();
+        removed
+    }
+
+    /// Layers may lie on the files of a built-in template.
+    async fn refuse_below_versions(&self, record: &TemplateRecord) -> Result<(), ServiceError> {
+        let needed = self.inner.store.needed_versions().await?;
+        let (images, name) = (Arc::clone(&self.inner.images), record.name.clone());
+        let above = blocking(&self.inner, move || {
+            let lies_on = |version: &String| {
+                images
+                    .version(version)
+                    .is_ok_and(|version| version.base.is_some_and(|(base, _)| base == name))
+            };
+            Ok(needed.iter().filter(|version| lies_on(version)).count())
+        })
+        .await?;
+        if above > 0 {
+            let message = format!("template {} lies beneath {above} other templates", record.name);
+            return Err(ServiceError::new(Code::TemplateInUse, message).hint("remove those first"));
+        }
+        Ok(())
+    }
+
+    /// A named template that the caller may change, with what exactly was said.
+    async fn own_row(&self, who: &Principal, word: &str) -> Result<(TemplateRow, TemplateRef), ServiceError> {
+        let reference: TemplateRef = word.parse().map_err(bad("template"))?;
+        let row = match self.inner.store.template(&who.tenant, &reference.name).await? {
+            None if who.scope == Scope::Admin => self.of_anybody(&reference.name).await?,
+            row => row,
+        };
+        Ok((row.ok_or_else(|| missing(word))?, reference))
+    }
+}
+
+fn bad(field: &'static str) -> impl Fn(atoll_model::BadTemplateRef) -> ServiceError {
+    move |bad| ServiceError::new(Code::InvalidRequest, format!("{field}: {bad}"))
+}
+
+fn missing(word: &str) -> ServiceError {
+    ServiceError::new(Code::TemplateNotFound, format!("there is no template {} of yours", printable(word)))
+        .hint("list what there is: GET /v1/templates, or atoll template ls")
+}
+
+fn check_names(field: &'static str, names: &[String], most: usize) -> Result<(), ServiceError> {
+    if names.len() > most {
+        return Err(ServiceError::new(Code::InvalidRequest, format!("{field}: at most {most}")));
+    }
+    for name in names {
+        let reference: TemplateRef = name.parse().map_err(bad(field))?;
+        if reference.digest.is_some() || reference.tag.is_some() {
+            let message = format!("{field}: {} has a tag or a digest", printable(name));
+            return Err(ServiceError::new(Code::InvalidRequest, message));
+        }
+    }
+    Ok(())
+}
+
+fn check_settings(settings: &StartSettings) -> Result<(), ServiceError> {
+    // The same rules as for a create that asks for the same.
+    let spec = atoll_model::CreateSandbox {
+        env: settings.env.clone(),
+        limits: settings.limits,
+        user: settings.user.clone(),
+        command: settings.command.clone(),
+        ..Default::default()
+    };
+    spec.check()?;
+    let bad = |message: String| Err(ServiceError::new(Code::InvalidRequest, message));
+    if settings.workdir.as_deref().is_some_and(|dir| !dir.starts_with('/') || dir.contains('\0')) {
+        return bad("workdir must be an absolute path".to_owned());
+    }
+    if settings.port == Some(0) {
+        return bad("port must not be 0".to_owned());
+    }
+    if settings.pool.is_some_and(|pool| pool > POOL_MAX) {
+        return bad(format!("pool must be at most {POOL_MAX}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! Removing files that nothing needs, never those of a sandbox that is just being made.
+//!
+//! Whoever makes a row that stands on a version holds the version from before it was looked up until the row is written.
+//! While a collection is under way, holds that end are kept until it is over: a row that was written after the rows were
+//! read then still has its version held when files are looked at.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_image::images::Held;
+use atoll_model::policy::authz;
+use atoll_model::{Principal, SnapshotState};
+
+use super::{Collected, TemplateRecord, blocking};
+use crate::ServiceError;
+use crate::service::{Inner, Service};
+
+/// Holds that ended while a collection was under way.
+#[derive(Clone, Default)]
+pub(crate) struct VersionHolds {
+    parked: Arc<Mutex<Option<Vec<Held>>>>,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Keeps a version's files from being collected until it is dropped.
+pub(crate) struct VersionHold {
+    held: Option<Held>,
+    holds: VersionHolds,
+}
+
+impl Drop for VersionHold {
+    fn drop(&mut self) {
+        if let (Some(held), Some(parked)) =
+            (self.held.take(), self.holds.parked.lock().unwrap_or_else(PoisonError::into_inner).as_mut())
+        {
+            parked.push(held);
+        }
+    }
+}
+
+/// While it lives, holds that end are kept.
+struct Parking(VersionHolds);
+
+impl VersionHolds {
+    fn park(&self) -> Parking {
+        *self.parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+        Parking(self.clone())
+    }
+}
+
+impl Drop for Parking {
+    fn drop(&mut self) {
+        let parked = self.0.parked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(parked);
+    }
+}
+
+impl Service {
+    /// Keeps a version from being collected.
+    pub(crate) fn hold_digest(&self, version: &str) -> Result<VersionHold, ServiceError> {
+        let held = self.inner.images.hold(version)?;
+        Ok(VersionHold { held: Some(held), holds: self.inner.holds.clone() })
+    }
+
+    /// The same for what a record says; built-in templates are not collected.
+    pub(crate) fn hold_version(&self, record: &TemplateRecord) -> Result<VersionHold, ServiceError> {
+        if record.kind != "image" {
+            return Ok(VersionHold { held: None, holds: self.inner.holds.clone() });
+        }
+        self.hold_digest(&record.version)
+    }
+
+    /// Removes what nothing needs: versions without a tag, a sandbox or a snapshot, their layers and blobs, and old entries
+    /// of the build cache.
+    pub async fn collect_templates(&self, who: &Principal) -> Result<Collected, ServiceError> {
+        authz::admin(who)?;
+        let own = self.clone();
+        // The caller may go away at any time.
+        let work = self.inner.spawn(async move { collect(&own.inner).await });
+        match work.await {
+            Ok(Some(collected)) => collected,
+            Ok(None) | Err(_) => Err(crate::create::ending()),
+        }
+    }
+}
+
+/// One collection; a second one waits for the first.
+pub(crate) async fn collect(inner: &Arc<Inner>) -> Result<Collected, ServiceError> {
+    let _turn = inner.holds.turn.lock().await;
+    let parking = inner.holds.park();
+    let needed: HashSet<String> = inner.store.needed_versions().await?.into_iter().collect();
+    inner.failpoint.reach("collect.rows").await;
+    forget_warm(inner).await?;
+    let (images, keep) = (Arc::clone(&inner.images), inner.config.build_cache_bytes);
+    let collected = blocking(inner, move || Ok(images.collect(&needed, keep)?)).await;
+    drop(parking);
+    let gone = collected?;
+    if gone != atoll_image::images::Collected::default() {
+        tracing::info!(
+            versions = gone.versions,
+            layers = gone.layers,
+            bytes = gone.bytes,
+            "templates that nothing needs were removed"
+        );
+    }
+    inner.templates.forget();
+    Ok(Collected { versions: gone.versions, layers: gone.layers, blobs: gone.blobs, bytes: gone.bytes })
+}
+
+/// Removes starts of versions that nobody knows any more. One that a sandbox is just being made from is left to the next
+/// collection.
+async fn forget_warm(inner: &Inner) -> Result<(), ServiceError> {
+    let wanted = inner.store.warm_snapshots().await?;
+    for snapshot in inner.store.all_snapshots().await? {
+        let is_orphan =
+            snapshot.warm && snapshot.state == SnapshotState::Ready && !wanted.contains(&snapshot.id);
+        if is_orphan && let Some(_doomed) = inner.uses.doom(&snapshot.id) {
+            let id = snapshot.id.clone();
+            if let Err(error) = crate::snapshots::remove(inner, snapshot).await {
+                tracing::warn!(snapshot = %id, %error, "the start of a template version is left to the next collection");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! Which instances wait ready: what templates say of it, told to the provider at the start and when names change.
+
+use std::collections::BTreeMap;
+
+use atoll_model::TemplateRef;
+use atoll_provider::PoolWish;
+
+use crate::ServiceError;
+use crate::service::Service;
+
+/// LIMIT: each takes some 10 MiB whether somebody wants it or not.
+const ALL_MAX: usize = 128;
+
+impl Service {
+    /// Tells the provider behind the answer; a later change takes the place of this one.
+    pub(crate) fn refresh_pools(&self) {
+        let own = self.clone();
+        self.inner.spawn(async move {
+            let _turn = own.inner.pool_turn.lock().await;
+            match own.pool_wishes().await {
+                Ok(wishes) => own.inner.provider.wish_pool(wishes).await,
+                Err(error) => tracing::warn!(%error, cause = ?error.cause, "pools stay as they were"),
+            }
+        });
+    }
+
+    async fn pool_wishes(&self) -> Result<Vec<PoolWish>, ServiceError> {
+        let mut wishes = Vec::new();
+        let mut left = ALL_MAX;
+        for row in self.inner.store.templates(None).await? {
+            // Several tags of one version want it once.
+            let versions: BTreeMap<&String, &String> =
+                row.tags.iter().map(|(tag, version)| (version, tag)).collect();
+            for tag in versions.into_values() {
+                let reference = TemplateRef { name: row.name.clone(), tag: Some(tag.clone()), digest: None };
+                let Ok(Some(record)) = self.record_of(&row, &reference).await else { continue };
+                let size = record.settings.pool.unwrap_or(0) as usize;
+                // What starts with its processes comes from a snapshot and not from a pool.
+                if size == 0 || record.warm || left == 0 {
+                    continue;
+                }
+                let size = size.min(left);
+                left -= size;
+                wishes.push(PoolWish { template: record.name, template_version: record.version, size });
+            }
+        }
+        Ok(wishes)
+    }
+}

@@ -1,0 +1,206 @@
+//! Fetching images: one flight per image, tenant and credentials, whoever waits for it.
+//!
+//! A flight goes on while somebody waits. A create that gives up waiting lets it go on, so that the next one finds the image.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use atoll_model::{Code, MadeFrom, Principal, Scope, TemplateRef, TenantId};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Fetch, Progress, Progressed, Publish, PullImage, RegistryAuth, Resolved, TemplateRecord, VersionHold,
+};
+use crate::ServiceError;
+use crate::service::Service;
+
+/// LIMIT: what one server fetches at the same time; more only share the same line.
+const FLIGHTS_MAX: usize = 64;
+
+/// What is being fetched.
+#[derive(Default)]
+pub(crate) struct Pulls(Mutex<HashMap<Key, Weak<Flight>>>);
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    tenant: TenantId,
+    image: TemplateRef,
+    auth: Option<RegistryAuth>,
+    platform: Option<String>,
+    operator: bool,
+}
+
+type Outcome = Option<Result<TemplateRecord, ServiceError>>;
+
+/// One fetch. It is cancelled when the last who holds this lets go.
+struct Flight {
+    done: watch::Receiver<Outcome>,
+    listeners: Arc<Mutex<Vec<Progress>>>,
+    stop: CancellationToken,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Service {
+    /// Fetches an image from its registry and keeps it as a template of the caller's tenant under the name and tag it has
+    /// there. Dropping the future cancels it, unless another waits for the same image.
+    pub async fn pull_image(
+        &self,
+        who: &Principal,
+        ask: PullImage,
+        progress: Progress,
+    ) -> Result<TemplateRecord, ServiceError> {
+        let flight = self.flight(who, ask, progress)?;
+        landed(&flight).await
+    }
+
+    /// What a step or a sandbox begins from: a template by reference, else the image of that name, fetched. Held until the
+    /// answer's hold is dropped.
+    pub(crate) async fn base_version(
+        &self,
+        who: &Principal,
+        reference: &TemplateRef,
+        auth: Option<RegistryAuth>,
+        platform: Option<&str>,
+        progress: Progress,
+    ) -> Result<(TemplateRecord, VersionHold), ServiceError> {
+        let word = reference.to_string();
+        match self.resolve_template(who, &word).await {
+            Ok(found) => return Ok((found.record, found.hold)),
+            Err(error) if error.code == Code::TemplateNotFound => {}
+            Err(error) => return Err(error),
+        }
+        let ask = PullImage { image: reference.clone(), auth, platform: platform.map(str::to_owned) };
+        self.pull_image(who, ask, progress).await?;
+        let found = self.resolve_template(who, &word).await?;
+        Ok((found.record, found.hold))
+    }
+
+    /// The image of a create: what is here by that name, else fetched within a bounded time.
+    pub(crate) async fn image_for(&self, who: &Principal, image: &str) -> Result<Resolved, ServiceError> {
+        match self.resolve_template(who, image).await {
+            Err(error) if error.code == Code::TemplateNotFound => {}
+            known => return known,
+        }
+        let reference: TemplateRef = image.parse().map_err(|bad: atoll_model::BadTemplateRef| {
+            ServiceError::new(Code::InvalidRequest, format!("image: {bad}"))
+        })?;
+        let ask = PullImage { image: reference, auth: None, platform: None };
+        let flight = self.flight(who, ask, Arc::new(|_| {}))?;
+        let wait = self.inner.config.pull_wait;
+        // Whoever asked may go away: the image is wanted nevertheless.
+        let own = Arc::clone(&flight);
+        self.inner.spawn(async move {
+            let _ = landed(&own).await;
+        });
+        match tokio::time::timeout(wait, landed(&flight)).await {
+            Ok(landed) => landed?,
+            Err(_) => {
+                let message =
+                    format!("image {image} was not fetched within {} s; it goes on", wait.as_secs());
+                return Err(ServiceError::new(Code::DeadlineExceeded, message)
+                    .hint("create it again a little later, or watch it: atoll template pull")
+                    .retry_after(10));
+            }
+        };
+        self.resolve_template(who, image).await
+    }
+
+    /// Joins the fetch that is under way, or begins it.
+    fn flight(
+        &self,
+        who: &Principal,
+        ask: PullImage,
+        progress: Progress,
+    ) -> Result<Arc<Flight>, ServiceError> {
+        let key = Key {
+            tenant: who.tenant.clone(),
+            image: ask.image,
+            auth: ask.auth,
+            platform: ask.platform,
+            // A tenant must not borrow what the operator may see.
+            operator: who.scope == Scope::Admin,
+        };
+        let mut flights = self.inner.pulls.0.lock().unwrap_or_else(PoisonError::into_inner);
+        flights.retain(|_, flight| flight.strong_count() > 0);
+        if let Some(flight) = flights.get(&key).and_then(Weak::upgrade)
+            && flight.done.borrow().is_none()
+        {
+            flight.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(progress);
+            return Ok(flight);
+        }
+        if flights.len() >= FLIGHTS_MAX {
+            let message = format!("{FLIGHTS_MAX} images are being fetched already");
+            return Err(ServiceError::new(Code::NoCapacity, message).retry_after(10));
+        }
+        let (told, done) = watch::channel(None);
+        let flight = Arc::new(Flight {
+            done,
+            listeners: Arc::new(Mutex::new(vec![progress])),
+            stop: CancellationToken::new(),
+        });
+        flights.insert(key.clone(), Arc::downgrade(&flight));
+        let (own, stop, listeners) = (self.clone(), flight.stop.clone(), Arc::clone(&flight.listeners));
+        self.inner.spawn(async move {
+            let fetched = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = own.inner.closing.cancelled() => Err(crate::create::ending()),
+                fetched = own.fetch(&key, listeners) => fetched,
+            };
+            let _ = told.send(Some(fetched));
+        });
+        Ok(flight)
+    }
+
+    async fn fetch(
+        &self,
+        key: &Key,
+        listeners: Arc<Mutex<Vec<Progress>>>,
+    ) -> Result<TemplateRecord, ServiceError> {
+        let inner = &self.inner;
+        let progress: Progress = Arc::new(move |news: Progressed| {
+            for listener in listeners.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                listener(news.clone());
+            }
+        });
+        let ask = Fetch {
+            image: key.image.clone(),
+            auth: key.auth.clone(),
+            operator: key.operator,
+            platform: key.platform.clone(),
+            progress,
+        };
+        let _working = inner.images.begin();
+        let fetched = inner.templates.sources.pull(Arc::clone(&inner.images), ask).await?;
+        let _held = self.hold_digest(&fetched.version)?;
+        inner.failpoint.reach("pull.files").await;
+        self.publish(Publish {
+            tenant: &key.tenant,
+            template: &key.image,
+            tags: &[],
+            version: &fetched.version,
+            made_from: MadeFrom::Image,
+            manifest: Some(fetched.manifest),
+            warm: None,
+            notes: Vec::new(),
+        })
+        .await
+    }
+}
+
+async fn landed(flight: &Arc<Flight>) -> Result<TemplateRecord, ServiceError> {
+    let mut done = flight.done.clone();
+    match done.wait_for(Option::is_some).await {
+        Ok(outcome) => match outcome.as_ref() {
+            Some(outcome) => outcome.clone(),
+            None => Err(crate::create::ending()),
+        },
+        Err(_) => Err(crate::create::ending()),
+    }
+}

@@ -1,0 +1,313 @@
+//! What a word means to a tenant: its own template, a built-in one, or a public one of somebody else.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_model::{Code, LimitsAsk, Principal, Scope, SnapshotId, StartSettings, TemplateRef};
+use atoll_store::{TemplateRow, VersionRow};
+use tokio::time::Instant;
+
+use super::{TemplateRecord, Templates, VersionHold, blocking};
+use crate::ServiceError;
+use crate::sandboxes::printable;
+use crate::service::{Inner, Service};
+
+/// What was resolved a moment ago. A create must not wait for a look at the whole catalog.
+pub(crate) struct TemplateCache {
+    pub(crate) sources: Arc<dyn Templates>,
+    known: Mutex<HashMap<(String, String), (Instant, Found)>>,
+}
+
+/// LIMIT: a built-in template that changes is noticed a second later at most; the engine checks again when it boots. What
+/// changes by name is noticed at once.
+const FRESH: Duration = Duration::from_secs(1);
+/// LIMIT: names that people try; beyond that the cache starts anew.
+const KNOWN_MAX: usize = 256;
+
+/// What a word means now.
+#[derive(Debug, Clone)]
+struct Found {
+    record: TemplateRecord,
+    warm: Option<SnapshotId>,
+}
+
+/// What a word means, kept from being collected until this is dropped.
+pub(crate) struct Resolved {
+    pub(crate) record: TemplateRecord,
+    /// Sandboxes that change nothing of how it starts begin as this.
+    pub(crate) warm: Option<SnapshotId>,
+    pub(crate) hold: VersionHold,
+}
+
+impl TemplateCache {
+    pub(crate) fn new(sources: Arc<dyn Templates>) -> Self {
+        Self { sources, known: Mutex::default() }
+    }
+
+    /// Says that names mean something else now.
+    pub(crate) fn forget(&self) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn known(&self, key: &(String, String)) -> Option<Found> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(key).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, found)| found.clone())
+    }
+
+    fn learn(&self, key: (String, String), found: Found) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(key, (Instant::now(), found));
+    }
+
+    /// Whether exactly this version is here; [`Code::TemplateNotFound`] if not.
+    pub(crate) async fn need(&self, inner: &Inner, name: &str, version: &str) -> Result<(), ServiceError> {
+        let sources = Arc::clone(&self.sources);
+        let (wanted, exactly) = (name.to_owned(), version.to_owned());
+        match blocking(inner, move || sources.pinned(&wanted, &exactly)).await {
+            Ok(_) => Ok(()),
+            Err(error) if matches!(error.code, Code::TemplateNotFound | Code::HostChanged) => {
+                let message = format!("template {name} of version {version} is not here");
+                let hint = match name {
+                    "host" => "template host is each machine's own: bring it back where it was archived",
+                    _ => "make or pull the template here from what it was made from there",
+                };
+                Err(ServiceError::new(Code::TemplateNotFound, message).hint(hint).caused_by(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Service {
+    /// What a word means to the caller, held.
+    pub(crate) async fn resolve_template(
+        &self,
+        who: &Principal,
+        word: &str,
+    ) -> Result<Resolved, ServiceError> {
+        let key = (format!("{}{}", who.tenant, matches!(who.scope, Scope::Admin)), word.to_owned());
+        if let Some(found) = self.inner.templates.known(&key)
+            && let Ok(hold) = self.hold_version(&found.record)
+        {
+            return Ok(Resolved { record: found.record, warm: found.warm, hold });
+        }
+        let found = self.look_up(who, word).await?;
+        let hold = self.hold_version(&found.record)?;
+        self.inner.templates.learn(key, found.clone());
+        Ok(Resolved { record: found.record, warm: found.warm, hold })
+    }
+
+    /// A version that a build made, whoever calls it whatever.
+    pub(crate) async fn resolve_version(&self, reference: &TemplateRef) -> Result<Resolved, ServiceError> {
+        let version = reference.digest.clone().unwrap_or_default();
+        let mut record = self.record_of_version(&version).await?;
+        record.name.clone_from(&reference.name);
+        let hold = self.hold_version(&record)?;
+        Ok(Resolved { record, warm: None, hold })
+    }
+
+    async fn look_up(&self, who: &Principal, word: &str) -> Result<Found, ServiceError> {
+        let reference = word.parse::<TemplateRef>().ok();
+        let mut row = None;
+        if let Some(reference) = &reference {
+            row = self.inner.store.template(&who.tenant, &reference.name).await?;
+            if let Some(row) = &row
+                && let Some(found) = self.of_row(row, reference).await?
+            {
+                return Ok(found);
+            }
+        }
+        let missing = match self.built_in(word, reference.as_ref()).await {
+            Ok(record) => return Ok(Found { record, warm: None }),
+            Err(error) if error.code == Code::TemplateNotFound => error,
+            Err(error) => return Err(error),
+        };
+        if let Some(reference) = &reference {
+            let other = self.inner.store.public_template(&reference.name).await?;
+            let other = match other {
+                None if who.scope == Scope::Admin => self.of_anybody(&reference.name).await?,
+                other => other,
+            };
+            if let Some(row) = &other
+                && let Some(found) = self.of_row(row, reference).await?
+            {
+                return Ok(found);
+            }
+            row = row.or(other);
+        }
+        Err(row.map_or(missing, |row| no_such_tag(&row, word)))
+    }
+
+    /// The admin key sees all: the only one of that name, whosever it is.
+    pub(super) async fn of_anybody(&self, name: &str) -> Result<Option<TemplateRow>, ServiceError> {
+        let mut all = self.inner.store.templates(None).await?;
+        all.retain(|row| row.name == name || row.aliases.iter().any(|alias| alias == name));
+        Ok(if all.len() == 1 { all.pop() } else { None })
+    }
+
+    async fn built_in(
+        &self,
+        word: &str,
+        reference: Option<&TemplateRef>,
+    ) -> Result<TemplateRecord, ServiceError> {
+        let exact = reference.and_then(|reference| Some((reference.name.clone(), reference.digest.clone()?)));
+        let plain = reference.filter(|reference| reference.tag.as_deref() == Some(atoll_model::DEFAULT_TAG));
+        let (word, plain) = (word.to_owned(), plain.map(|reference| reference.name.clone()));
+        let sources = Arc::clone(&self.inner.templates.sources);
+        blocking(&self.inner, move || {
+            if let Some((name, digest)) = exact {
+                let known = sources.resolve(&name)?;
+                let digest = digest.strip_prefix("sha256:").unwrap_or(&digest);
+                return match known.version.strip_prefix("sha256:").unwrap_or(&known.version) == digest {
+                    true => Ok(known),
+                    false => sources.pinned(&known.name, digest),
+                };
+            }
+            match (sources.resolve(&word), plain) {
+                (Err(error), Some(name)) if error.code == Code::TemplateNotFound => {
+                    sources.resolve(&name).map_err(|_| error)
+                }
+                (found, _) => found,
+            }
+        })
+        .await
+        .map_err(|error| match error.code {
+            // A word that no built-in template could have is simply none of them.
+            Code::InvalidRequest | Code::HostChanged => {
+                let message = format!("there is no template {}", printable(&reference_or(reference)));
+                ServiceError::new(Code::TemplateNotFound, message).caused_by(error)
+            }
+            _ => error,
+        })
+    }
+
+    /// The version of a named template that a reference means.
+    async fn of_row(
+        &self,
+        row: &TemplateRow,
+        reference: &TemplateRef,
+    ) -> Result<Option<Found>, ServiceError> {
+        let versions = self.inner.store.template_versions(&row.tenant, &row.name).await?;
+        let (tag, version) = match (&reference.digest, reference.tag_or_default()) {
+            (Some(digest), _) => {
+                let named = |version: &&VersionRow| {
+                    version.version == *digest || version.manifest.as_ref() == Some(digest)
+                };
+                match versions.iter().rev().find(named) {
+                    Some(version) => (None, version.version.clone()),
+                    None => return Ok(None),
+                }
+            }
+            (None, Some(tag)) => match row.tags.get(tag) {
+                Some(version) => (Some(tag.to_owned()), version.clone()),
+                None => return Ok(None),
+            },
+            (None, None) => return Ok(None),
+        };
+        let known = versions.into_iter().find(|known| known.version == version);
+        self.described(row, tag, version, known).await.map(Some)
+    }
+
+    async fn described(
+        &self,
+        row: &TemplateRow,
+        tag: Option<String>,
+        version: String,
+        known: Option<VersionRow>,
+    ) -> Result<Found, ServiceError> {
+        let mut record = self.record_of_version(&version).await?;
+        record.name.clone_from(&row.name);
+        record.tag = tag;
+        record.tags = row.tags.keys().cloned().collect();
+        record.aliases.clone_from(&row.aliases);
+        record.tenant = Some(row.tenant.clone());
+        record.public = row.public;
+        let mut warm = None;
+        if let Some(known) = known {
+            record.made_from = known.made_from;
+            record.manifest = known.manifest;
+            record.notes.extend(known.notes);
+            record.created_at_ms = known.created_at_ms;
+            warm = known.warm.filter(|_| starts_alike(&row.changes));
+        }
+        record.warm = warm.is_some();
+        apply(&mut record, &row.changes);
+        Ok(Found { record, warm })
+    }
+
+    /// A name as it is listed: by its tag `latest`, else by the last of its tags.
+    pub(super) async fn record_of_row(
+        &self,
+        row: &TemplateRow,
+    ) -> Result<Option<TemplateRecord>, ServiceError> {
+        let tag = match row.tags.contains_key(atoll_model::DEFAULT_TAG) {
+            true => Some(atoll_model::DEFAULT_TAG.to_owned()),
+            false => row.tags.keys().next_back().cloned(),
+        };
+        let reference = TemplateRef { name: row.name.clone(), tag, digest: None };
+        self.record_of(row, &reference).await
+    }
+
+    pub(super) async fn record_of(
+        &self,
+        row: &TemplateRow,
+        reference: &TemplateRef,
+    ) -> Result<Option<TemplateRecord>, ServiceError> {
+        Ok(self.of_row(row, reference).await?.map(|found| found.record))
+    }
+}
+
+fn reference_or(reference: Option<&TemplateRef>) -> String {
+    reference.map_or_else(|| "of that name".to_owned(), ToString::to_string)
+}
+
+fn no_such_tag(row: &TemplateRow, word: &str) -> ServiceError {
+    let tags: Vec<&str> = row.tags.keys().take(10).map(String::as_str).collect();
+    let message = format!("template {} has nothing that {} means", row.name, printable(word));
+    ServiceError::new(Code::TemplateNotFound, message).hint(format!("its tags: {}", tags.join(", ")))
+}
+
+/// Whether changes of its owner leave processes that already run as they would be.
+fn starts_alike(changes: &StartSettings) -> bool {
+    changes.user.is_none() && changes.workdir.is_none() && changes.env.is_empty() && changes.command.is_none()
+}
+
+/// Lays settings over what a version says.
+pub(super) fn apply(record: &mut TemplateRecord, changes: &StartSettings) {
+    record.settings = over(record.settings.clone(), changes);
+    if let Some(user) = &changes.user {
+        record.user.clone_from(user);
+    }
+    if let Some(workdir) = &changes.workdir {
+        record.workdir.clone_from(workdir);
+    }
+    record.env.extend(changes.env.clone());
+    record.command.clone_from(&record.settings.command);
+    record.ready.clone_from(&record.settings.ready);
+    record.port = record.settings.port;
+}
+
+/// Field by field, the second over the first.
+pub(super) fn over(below: StartSettings, above: &StartSettings) -> StartSettings {
+    let mut env: BTreeMap<String, String> = below.env;
+    env.extend(above.env.clone());
+    StartSettings {
+        user: above.user.clone().or(below.user),
+        workdir: above.workdir.clone().or(below.workdir),
+        env,
+        command: above.command.clone().or(below.command),
+        ready: above.ready.clone().or(below.ready),
+        port: above.port.or(below.port),
+        limits: LimitsAsk {
+            cpu: above.limits.cpu.or(below.limits.cpu),
+            memory_mib: above.limits.memory_mib.or(below.limits.memory_mib),
+            disk_mib: above.limits.disk_mib.or(below.limits.disk_mib),
+            pids: above.limits.pids.or(below.limits.pids),
+        },
+        pool: above.pool.or(below.pool),
+    }
+}

@@ -1,0 +1,135 @@
+//! Versions as templates: what their files say of them, and how they get their names.
+
+use atoll_image::images::NewVersion;
+use atoll_model::{Code, DEFAULT_TAG, MadeFrom, Snapshot, SnapshotId, StartSettings, TemplateRef, TenantId};
+use atoll_store::VersionRow;
+
+use super::{TemplateRecord, VersionHold, blocking};
+use crate::ServiceError;
+use crate::service::Service;
+
+/// A version that shall get names.
+pub(crate) struct Publish<'a> {
+    pub(crate) tenant: &'a TenantId,
+    /// Name and tag.
+    pub(crate) template: &'a TemplateRef,
+    /// Further tags of that name.
+    pub(crate) tags: &'a [String],
+    pub(crate) version: &'a str,
+    pub(crate) made_from: MadeFrom,
+    /// Of the image's manifest, where it was pulled.
+    pub(crate) manifest: Option<String>,
+    /// A transient snapshot with memory of a ready sandbox of exactly this version; becomes the version's start.
+    pub(crate) warm: Option<Snapshot>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Service {
+    /// Lets `name:tag`, and further tags of that name, point to a version that the caller holds. All at once.
+    pub(crate) async fn publish(&self, ask: Publish<'_>) -> Result<TemplateRecord, ServiceError> {
+        let inner = &self.inner;
+        let tag = match (&ask.template.tag, &ask.template.digest) {
+            (Some(tag), _) => tag.clone(),
+            (None, None) => DEFAULT_TAG.to_owned(),
+            // What was asked for by its digest needs a name too, or it would be collected.
+            (None, Some(digest)) => digest.replace(':', "-").chars().take(19).collect(),
+        };
+        let mut tags = ask.tags.to_vec();
+        tags.push(tag.clone());
+        // No collection takes it for an orphan before its version is written.
+        let _kept = ask.warm.as_ref().map(|warm| inner.uses.take(&warm.id)).transpose()?;
+        let mut warm = self.keep_warm(ask.warm).await?;
+        let known = inner.store.template_versions(ask.tenant, &ask.template.name).await?;
+        if let Some(before) = known.into_iter().find(|known| known.version == ask.version) {
+            // The same again: what it starts as is as good as before.
+            warm = warm.or(before.warm);
+        }
+        let row = VersionRow {
+            version: ask.version.to_owned(),
+            made_from: ask.made_from,
+            manifest: ask.manifest,
+            warm,
+            notes: ask.notes,
+            created_at_ms: inner.clock.now().wall_ms,
+        };
+        let published = inner.store.publish_template(ask.tenant, &ask.template.name, tags, row).await;
+        inner.templates.forget();
+        let published = published?;
+        self.refresh_pools();
+        tracing::info!(tenant = %ask.tenant, template = %ask.template, version = ask.version, "a template was published");
+        let reference = TemplateRef { name: published.name.clone(), tag: Some(tag), digest: None };
+        let missing = || ServiceError::new(Code::Internal, "the template that was published is not there");
+        self.record_of(&published, &reference).await?.ok_or_else(missing)
+    }
+
+    /// From now on it belongs to a version. After a crash before that is written, the next collection removes it.
+    async fn keep_warm(&self, warm: Option<Snapshot>) -> Result<Option<SnapshotId>, ServiceError> {
+        let Some(snapshot) = warm else { return Ok(None) };
+        let Some((snapshot, token)) = self.inner.store.snapshot(&snapshot.id).await? else {
+            return Ok(None);
+        };
+        let id = snapshot.id.clone();
+        let kept = Snapshot { transient: false, warm: true, ..snapshot };
+        self.inner.store.put_snapshot(kept, token).await?;
+        Ok(Some(id))
+    }
+
+    /// What the files of a version say; it has no name yet.
+    pub(crate) async fn record_of_version(&self, version: &str) -> Result<TemplateRecord, ServiceError> {
+        let (images, wanted) = (std::sync::Arc::clone(&self.inner.images), version.to_owned());
+        blocking(&self.inner, move || {
+            let version = images.version(&wanted)?;
+            let template = images.template(&wanted)?;
+            let config = version.config.config().clone().unwrap_or_default();
+            let settings = version.settings;
+            let mut env = template.env.clone();
+            env.extend(settings.env.clone());
+            Ok(TemplateRecord {
+                version: version.digest,
+                kind: "image".to_owned(),
+                user: settings.user.clone().unwrap_or_else(|| template.default_user.clone()),
+                workdir: settings.workdir.clone().unwrap_or_else(|| template.workdir.clone()),
+                env,
+                sudo: template.sudo,
+                command: settings.command.clone(),
+                ready: settings.ready.clone(),
+                port: settings.port,
+                size_bytes: Some(version.bytes),
+                layers: Some(u32::try_from(version.layers.len()).unwrap_or(u32::MAX)),
+                entrypoint: config.entrypoint().clone(),
+                cmd: config.cmd().clone(),
+                labels: config.labels().clone().unwrap_or_default().into_iter().collect(),
+                notes: version.notes.iter().map(|(what, count)| format!("{what} ({count})")).collect(),
+                created_at_ms: version.created_at.as_millisecond(),
+                settings,
+                ..TemplateRecord::default()
+            })
+        })
+        .await
+    }
+
+    /// A version with the files of a built-in template, so that it can be named, exported and pushed like any other.
+    pub(crate) async fn version_of(
+        &self,
+        record: &TemplateRecord,
+    ) -> Result<(String, VersionHold), ServiceError> {
+        if record.tenant.is_some() || record.kind == "image" {
+            return Ok((record.version.clone(), self.hold_version(record)?));
+        }
+        let images = std::sync::Arc::clone(&self.inner.images);
+        let new = NewVersion {
+            base: Some((record.name.clone(), record.version.clone())),
+            settings: StartSettings {
+                user: Some(record.user.clone()),
+                workdir: Some(record.workdir.clone()),
+                env: record.env.clone(),
+                command: record.command.clone(),
+                ..StartSettings::default()
+            },
+            ..NewVersion::default()
+        };
+        let version = blocking(&self.inner, move || Ok(images.put_version(new)?)).await?;
+        let hold = self.hold_digest(&version)?;
+        Ok((version, hold))
+    }
+}

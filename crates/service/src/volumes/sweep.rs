@@ -1,0 +1,29 @@
+//! After a restart: what was being made is undone, what was being removed goes, and so do files that no row knows.
+
+use atoll_model::VolumeState;
+
+use super::remove_files_and_row;
+use crate::service::{Inner, OpenError};
+
+pub(crate) async fn sweep(inner: &Inner) -> Result<(), OpenError> {
+    let mut known = Vec::new();
+    for (volume, _) in inner.store.volumes(None).await? {
+        match volume.state {
+            VolumeState::Ready => {
+                if volume.folder.is_none() {
+                    known.push(volume.id);
+                }
+            }
+            VolumeState::Making | VolumeState::Deleting => {
+                if let Err(error) = remove_files_and_row(inner, &volume).await {
+                    tracing::warn!(volume = %volume.id, %error, cause = ?error.cause, "a volume is left to the next start");
+                    known.push(volume.id);
+                }
+            }
+        }
+    }
+    if let Err(error) = inner.provider.sweep_volumes(known).await {
+        tracing::warn!(%error, "files of volumes that nobody knows may be left");
+    }
+    Ok(())
+}
