@@ -7,8 +7,10 @@ pub(crate) mod life;
 pub(crate) mod network;
 pub(crate) mod sandbox;
 pub(crate) mod serve;
+pub(crate) mod template;
 pub(crate) mod tls;
 pub(crate) mod values;
+pub(crate) mod volume;
 
 use std::path::PathBuf;
 
@@ -46,6 +48,8 @@ Examples:
   atoll snapshot box --name clean          a moment to return to: `rollback box clean`
   atoll fork box -n 3                      three more like it
   atoll run --allow-domain pypi.org -- …   reach that name, and nothing else
+  atoll run --image python:3.12-slim -- …  from an image of a registry
+  atoll build -t app .                     a template from ./Dockerfile: `run -T app`
 
 Exit status of run and exec: the command's own; 124 it took too long, 125 Atoll failed,
 126 the command cannot be started, 127 there is no such command.";
@@ -147,9 +151,14 @@ pub(crate) enum Command {
     /// Threads of conversation that sandboxes are bound to
     #[command(subcommand)]
     Thread(life::Thread),
-    /// What sandboxes start from
+    /// What sandboxes start from: make, build, pull, share
+    #[command(subcommand, visible_alias = "image")]
+    Template(template::Template),
+    /// Make a template from a folder with a Dockerfile; the same as `template build`
+    Build(template::Build),
+    /// Files that outlive sandboxes and can be mounted into several
     #[command(subcommand)]
-    Template(Template),
+    Volume(volume::Volume),
     /// API keys
     #[command(subcommand)]
     Key(Key),
@@ -183,34 +192,6 @@ pub(crate) enum Command {
         /// Passed on as they are
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Template {
-    /// List templates
-    #[command(visible_alias = "list")]
-    Ls,
-    /// Show one template
-    #[command(visible_aliases = ["inspect", "info"])]
-    Show {
-        /// Name or alias
-        name: String,
-    },
-    /// Make a template on this machine, or make it anew
-    #[command(after_help = "Examples:
-  atoll template make debian               what SDKs start from unless told otherwise
-  atoll run -T debian -- cat /etc/os-release")]
-    Make {
-        /// Which: `host`, `debian`, `busybox`, `code-interpreter` or `code-interpreter-slim`
-        name: String,
-    },
-    /// Remove a template that no sandbox uses
-    #[command(visible_aliases = ["remove", "delete"])]
-    Rm {
-        /// Names
-        #[arg(required = true)]
-        names: Vec<String>,
     },
 }
 
@@ -287,6 +268,12 @@ pub(crate) struct Quota {
     /// Disk of all sandboxes together, such as 100g
     #[arg(long, value_parser = mebibytes)]
     pub(crate) disk: Option<Mebibytes>,
+    /// Volumes
+    #[arg(long)]
+    pub(crate) volumes: Option<u32>,
+    /// What volumes may hold together, such as 100g
+    #[arg(long, value_parser = mebibytes)]
+    pub(crate) volume_size: Option<Mebibytes>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -361,6 +348,42 @@ mod tests {
             &["atoll", "secret", "delete", "A", "B"],
             &["atoll", "tenant", "network", "acme", "--none"],
             &["atoll", "create", "--auto-stop", "-1", "--auto-delete", "0", "--auto-pause", "never"],
+            &[
+                "atoll",
+                "create",
+                "--image",
+                "python:3.12-slim",
+                "--volume",
+                "data:/data",
+                "-v",
+                "data/a:/b:ro",
+            ],
+            &["atoll", "build", "-t", "app:v1", "-t", "app:v2", "--build-arg", "A=1", "."],
+            &[
+                "atoll",
+                "template",
+                "build",
+                "-t",
+                "app",
+                "--secret",
+                "id=a,src=/x",
+                "--start",
+                "x",
+                "--ready",
+                "port:1",
+            ],
+            &["atoll", "template", "pull", "127.0.0.1:5000/a/b:c"],
+            &["atoll", "image", "pull", "--username", "a", "--password-stdin", "x.test/a"],
+            &["atoll", "template", "push", "app", "x.test/a:b"],
+            &["atoll", "template", "export", "app", "-o", "-", "--format", "docker"],
+            &["atoll", "template", "import", "-", "app:v1"],
+            &["atoll", "template", "tag", "app:v1", "stable", "latest"],
+            &["atoll", "template", "tag", "--remove", "app", "old"],
+            &["atoll", "template", "gc"],
+            &["atoll", "volume", "create", "data", "--size", "10g"],
+            &["atoll", "volume", "create", "code", "--folder", "/srv/code", "--read-only"],
+            &["atoll", "volume", "put", "data", "a", "/b/"],
+            &["atoll", "volume", "files", "data"],
         ] {
             assert!(Cli::try_parse_from(line).is_ok(), "{line:?}");
         }
@@ -410,6 +433,15 @@ mod tests {
             &["atoll", "create", "--inject", "a.com"],
             &["atoll", "create", "--up", "5"],
             &["atoll", "tenant", "network", "acme", "--none", "--network", "deny-all"],
+            &["atoll", "create", "--image", "a", "--template", "b"],
+            &["atoll", "create", "--image", "a", "--snapshot", "b"],
+            &["atoll", "create", "--image", "A B"],
+            &["atoll", "create", "--volume", "./here:/there"],
+            &["atoll", "build", "."],
+            &["atoll", "build", "-t", "app", "--ready", "port:1"],
+            &["atoll", "template", "pull", "http://a/b"],
+            &["atoll", "template", "pull", "a", "--username", "b"],
+            &["atoll", "volume", "create", "a", "--size", "1g", "--folder", "/b"],
         ] {
             assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
         }

@@ -2,6 +2,7 @@
 //!
 //! A command parses nothing and decides nothing about sandboxes: it asks the server and shows the answer.
 
+mod build;
 mod cp;
 mod create;
 mod doctor;
@@ -9,6 +10,7 @@ mod egress;
 mod env;
 mod events;
 mod exec;
+mod follow;
 mod fork;
 mod inspect;
 mod key;
@@ -17,8 +19,10 @@ mod lifecycle;
 mod list;
 mod logs;
 mod network;
+mod packed;
 mod preview;
 mod process;
+mod progress;
 mod run;
 mod secret;
 mod server;
@@ -32,6 +36,7 @@ mod tls;
 mod top;
 mod update;
 mod version;
+mod volume;
 
 pub(crate) use doctor::{Check, State};
 use serde_json::Value;
@@ -92,6 +97,8 @@ pub(crate) async fn dispatch(context: &Context, command: Command) -> Result<u8, 
         Command::Secret(args) => secret::secret(context, args).await.map(done),
         Command::Events(args) => events::events(context, args).await.map(done),
         Command::Template(args) => template::template(context, args).await.map(done),
+        Command::Build(args) => build::build(context, args).await.map(done),
+        Command::Volume(args) => volume::volume(context, args).await.map(done),
         Command::Key(args) => key::key(context, args).await.map(done),
         Command::Tenant(args) => tenant::tenant(context, args).await.map(done),
         Command::Tls(args) => tls::tls(context, args).map(done),

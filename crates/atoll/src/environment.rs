@@ -41,6 +41,20 @@ pub(crate) const ARCHIVE: &str = "ATOLL_ARCHIVE";
 pub(crate) const EGRESS_PRIVATE: &str = "ATOLL_EGRESS_PRIVATE";
 /// File with the policy that narrows every sandbox.
 pub(crate) const EGRESS_POLICY: &str = "ATOLL_EGRESS_POLICY";
+/// Registries that are spoken to without TLS, separated by commas.
+pub(crate) const REGISTRY_INSECURE: &str = "ATOLL_REGISTRY_INSECURE";
+/// Folders below which folders of the host may become volumes, separated by commas.
+pub(crate) const VOLUME_ROOTS: &str = "ATOLL_VOLUME_ROOTS";
+/// The most that one image may hold.
+pub(crate) const IMAGE_MAX: &str = "ATOLL_IMAGE_MAX";
+/// The most entries of one layer.
+pub(crate) const IMAGE_MAX_ENTRIES: &str = "ATOLL_IMAGE_MAX_ENTRIES";
+/// How old something of an image has to be before it is collected.
+pub(crate) const IMAGE_GRACE_S: &str = "ATOLL_IMAGE_GRACE_S";
+/// How long a build may take that says nothing else.
+pub(crate) const BUILD_TIMEOUT: &str = "ATOLL_BUILD_TIMEOUT";
+/// The most that the folder of a build may hold.
+pub(crate) const BUILD_CONTEXT_MAX: &str = "ATOLL_BUILD_CONTEXT_MAX";
 /// Path of an agent binary to use instead of the one inside the program.
 pub(crate) const AGENT: &str = "ATOLL_AGENT";
 
@@ -115,6 +129,13 @@ mod tests {
             ARCHIVE,
             EGRESS_PRIVATE,
             EGRESS_POLICY,
+            REGISTRY_INSECURE,
+            VOLUME_ROOTS,
+            IMAGE_MAX,
+            IMAGE_MAX_ENTRIES,
+            IMAGE_GRACE_S,
+            BUILD_TIMEOUT,
+            BUILD_CONTEXT_MAX,
         ] {
             assert!(name.starts_with("ATOLL_"), "{name}");
         }

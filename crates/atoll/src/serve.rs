@@ -23,10 +23,14 @@ use std::{
 
 use atoll_container::Engine;
 use atoll_front_native::Shutdown;
-use atoll_image::{Catalog, HostSource};
+use atoll_image::{
+    Catalog, HostSource,
+    images::{Bounds, Images},
+    oci::Registry,
+};
 use atoll_provider::Provider;
 use atoll_proxy::Door;
-use atoll_service::{Service, SystemClock};
+use atoll_service::{Service, SystemClock, TemplateSources};
 use atoll_store::SqliteStore;
 use tokio::{
     net::TcpListener,
@@ -80,7 +84,7 @@ pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
 pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     ground::need_root()?;
     let data = ground::open_data(data)?;
-    let (store, catalog) = records(&data, HostSource::default()).await?;
+    let (store, catalog, _) = records(&data, HostSource::default(), Bounds::default()).await?;
     let engine = Engine::open(atoll_container::Config::new(&data), catalog)
         .await
         .map_err(|e| failed("the engine cannot start", &e))?;
@@ -167,27 +171,37 @@ async fn bind(settings: &Settings) -> Result<TcpListener, Failure> {
 
 /// Store, templates, engine, service: each needs the one before.
 async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
-    let (store, catalog) = records(&settings.data, settings.host()).await?;
+    let (store, catalog, images) = records(&settings.data, settings.host(), settings.images.clone()).await?;
     let engine = Engine::open(settings.engine(), Arc::clone(&catalog)).await.map_err(|e| {
         failed("the engine cannot start", &e).hint("`atoll doctor` says what this machine lacks")
     })?;
     let engine = Arc::new(engine);
     let clock = SystemClock::open().map_err(|e| failed("the boot cannot be identified", &e))?;
     let provider = Arc::clone(&engine) as Arc<dyn Provider>;
-    let service = Service::open_with(settings.service(), store, provider, catalog, clock, fail_at::wanted())
-        .await
-        .map_err(|e| failed("the service cannot open", &e))?;
+    let registry = Arc::new(Registry::new(settings.registry()));
+    let templates = Arc::new(TemplateSources { catalog, images, registry });
+    let service =
+        Service::open_with(settings.service(), store, provider, templates, clock, fail_at::wanted())
+            .await
+            .map_err(|e| failed("the service cannot open", &e))?;
     Ok((service, engine))
 }
 
-/// What is on disk: the store, which takes DATA for this process, and the templates.
-async fn records(data: &Path, host: HostSource) -> Result<(Arc<SqliteStore>, Arc<Catalog>), Failure> {
+/// What is on disk: the store, which takes DATA for this process, and the templates with the images behind them.
+async fn records(
+    data: &Path,
+    host: HostSource,
+    bounds: Bounds,
+) -> Result<(Arc<SqliteStore>, Arc<Catalog>, Arc<Images>), Failure> {
     let data = data.to_owned();
     tokio::task::spawn_blocking(move || {
         let store = SqliteStore::open(&data).map_err(|e| failed("the store cannot be opened", &e))?;
+        let images = Images::open(data.join("images"), bounds)
+            .map_err(|e| failed("the images cannot be opened", &e))?;
         let catalog = Catalog::open(data.join("templates"))
             .map_err(|e| failed("the templates cannot be opened", &e))?;
-        Ok((Arc::new(store), Arc::new(catalog.with_host(host))))
+        let catalog = catalog.with_host(host).with_images(Arc::clone(&images));
+        Ok((Arc::new(store), Arc::new(catalog), images))
     })
     .await
     .map_err(|e| failed("the store did not open", &e))?

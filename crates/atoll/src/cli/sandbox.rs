@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use super::life::Timers;
 use super::network::Reach;
 use super::values::{
-    Mebibytes, Pair, Place, Seconds, cores, label, mebibytes, place, seconds, signal, variable,
+    Mebibytes, Mount, Pair, Place, Seconds, cores, label, mebibytes, mount, place, seconds, signal, variable,
 };
 
 /// What a new sandbox is made of.
@@ -14,6 +14,12 @@ pub(crate) struct Shape {
     /// What it starts from [default: the server's]
     #[arg(short = 'T', long)]
     pub(crate) template: Option<String>,
+    /// Start from an image of a registry, pulled when it is not here, such as python:3.12-slim
+    #[arg(long, value_name = "IMAGE", conflicts_with = "template")]
+    pub(crate) image: Option<atoll_model::TemplateRef>,
+    /// Mount a volume: NAME:/PATH, NAME/FOLDER:/PATH for a folder of it, :ro at the end to read only
+    #[arg(short = 'v', long, value_parser = mount, value_name = "NAME:/PATH[:ro]")]
+    pub(crate) volume: Vec<Mount>,
     /// A name of your own
     #[arg(long)]
     pub(crate) name: Option<String>,
@@ -139,7 +145,7 @@ pub(crate) struct Create {
     #[arg(long, value_enum, requires = "timeout")]
     pub(crate) on_timeout: Option<OnTimeout>,
     /// Make it from this snapshot instead of a template: name, id or beginning of an id
-    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "template")]
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with_all = ["template", "image"])]
     pub(crate) snapshot: Option<String>,
     /// With --snapshot: its processes too
     #[arg(long, requires = "snapshot")]

@@ -48,6 +48,27 @@ pub(crate) struct Serve {
     /// JSON file with a network policy that narrows every sandbox; read once, at the start
     #[arg(long, env = env::EGRESS_POLICY, hide_env_values = true, value_name = "FILE", value_parser = egress_policy)]
     pub(crate) egress_policy: Option<NetworkPolicy>,
+    /// A registry that is spoken to without TLS, and may be on this machine or a private network; may be repeated
+    #[arg(long, env = env::REGISTRY_INSECURE, hide_env_values = true, value_delimiter = ',', value_name = "HOST[:PORT]", value_parser = registry, help_heading = "Images, builds, volumes")]
+    pub(crate) registry_insecure: Vec<String>,
+    /// A folder below which folders of this machine may become volumes; may be repeated
+    #[arg(long, env = env::VOLUME_ROOTS, hide_env_values = true, value_delimiter = ',', value_name = "DIR", value_parser = folder, help_heading = "Images, builds, volumes")]
+    pub(crate) volume_root: Vec<std::path::PathBuf>,
+    /// The most that one image may hold once it is unpacked
+    #[arg(long, env = env::IMAGE_MAX, hide_env_values = true, default_value = "32g", value_name = "SIZE", value_parser = super::values::mebibytes, help_heading = "Images, builds, volumes")]
+    pub(crate) image_max: super::values::Mebibytes,
+    /// The most files, folders and links that one layer of an image may have
+    #[arg(long, env = env::IMAGE_MAX_ENTRIES, hide_env_values = true, default_value_t = 2_000_000, value_name = "N", help_heading = "Images, builds, volumes")]
+    pub(crate) image_max_entries: u64,
+    /// What is younger than so many seconds is not collected; for tests
+    #[arg(long, env = env::IMAGE_GRACE_S, hide = true, value_name = "N")]
+    pub(crate) image_grace_s: Option<u64>,
+    /// A build that says nothing else ends after this long
+    #[arg(long, env = env::BUILD_TIMEOUT, hide_env_values = true, default_value = "30m", value_name = "DURATION", value_parser = super::values::seconds, help_heading = "Images, builds, volumes")]
+    pub(crate) build_timeout: super::values::Seconds,
+    /// The most that the folder of a build may hold
+    #[arg(long, env = env::BUILD_CONTEXT_MAX, hide_env_values = true, default_value = "8g", value_name = "SIZE", value_parser = super::values::mebibytes, help_heading = "Images, builds, volumes")]
+    pub(crate) build_context_max: super::values::Mebibytes,
     /// Agent binary [default: the one inside this program]
     #[arg(long, env = env::AGENT, hide_env_values = true, value_name = "FILE")]
     pub(crate) agent: Option<std::path::PathBuf>,
@@ -97,6 +118,37 @@ pub(super) fn domain(text: &str) -> Result<atoll_proxy::Domain, String> {
     atoll_proxy::Domain::parse(text).ok_or_else(|| format!("{text:?} is not a plain host name"))
 }
 
+/// A host with or without a port, as images name it.
+fn registry(text: &str) -> Result<String, String> {
+    let refuse = || format!("{text:?} is no registry; write HOST or HOST:PORT, without http://");
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) => (host, Some(port)),
+        None => (text, None),
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
+    let is_port = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
+    if host.is_empty() || !host.chars().all(plain) || !is_port {
+        return Err(refuse());
+    }
+    Ok(text.to_ascii_lowercase())
+}
+
+/// Looked at where it is asked for: a root that is not there would only be noticed by the first volume below it.
+fn folder(text: &str) -> Result<std::path::PathBuf, String> {
+    let path = std::path::Path::new(text);
+    if !path.is_absolute() {
+        return Err(format!("{text:?} is not a whole path"));
+    }
+    let whole = path.canonicalize().map_err(|cause| format!("cannot be found: {cause}"))?;
+    if whole == std::path::Path::new("/") {
+        return Err("the whole machine is no root for volumes; name a folder".to_owned());
+    }
+    if !whole.is_dir() {
+        return Err("is no folder".to_owned());
+    }
+    Ok(whole)
+}
+
 fn overcommit(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(ratio) if (1.0..=1_000.0).contains(&ratio) => Ok(ratio),
@@ -107,6 +159,25 @@ fn overcommit(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn registries_are_hosts_and_never_urls() {
+        for fine in ["127.0.0.1:5000", "registry.example", "Localhost:5000"] {
+            assert!(registry(fine).is_ok(), "{fine}");
+        }
+        for bad in ["", "http://a", "a/b", "a:0", "a:x", ":5000", "a b"] {
+            assert!(registry(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn roots_of_volumes_are_folders_that_are_there() {
+        let here = tempfile::tempdir().expect("temporary folder");
+        assert!(folder(here.path().to_str().expect("text")).is_ok());
+        for bad in ["/", "relative", "/nowhere/at/all", "/etc/passwd", "/etc/.."] {
+            assert!(folder(bad).is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn a_policy_for_all_is_read_whole_or_not_at_all() {

@@ -57,6 +57,36 @@ pub(crate) enum Place {
     },
 }
 
+/// `VOLUME[/SUB]:/PATH[:ro]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mount {
+    pub(crate) volume: String,
+    pub(crate) sub_path: Option<String>,
+    pub(crate) path: String,
+    pub(crate) read_only: bool,
+}
+
+/// When what a template starts is ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ready {
+    Port(u16),
+    Url { port: u16, path: String },
+    Command(String),
+}
+
+/// Where a secret of a build comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SecretSource {
+    pub(crate) id: String,
+    pub(crate) from: SecretFrom,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SecretFrom {
+    File(std::path::PathBuf),
+    Variable(String),
+}
+
 pub(crate) fn mebibytes(text: &str) -> Result<Mebibytes, String> {
     let lower = text.trim().to_ascii_lowercase();
     let cut = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
@@ -233,6 +263,75 @@ pub(crate) fn place(text: &str) -> Result<Place, String> {
     }
 }
 
+/// `data:/data`, `data/sub:/data`, `data:/data:ro`.
+pub(crate) fn mount(text: &str) -> Result<Mount, String> {
+    let refuse =
+        || format!("{text:?} is no mount; write VOLUME:/PATH, VOLUME/FOLDER:/PATH or VOLUME:/PATH:ro");
+    let mut parts = text.split(':');
+    let (Some(source), Some(path), mode, None) = (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(refuse());
+    };
+    let read_only = match mode {
+        None | Some("rw") => false,
+        Some("ro") => true,
+        Some(_) => return Err(refuse()),
+    };
+    let (volume, sub_path) = match source.split_once('/') {
+        Some((volume, sub)) => (volume, Some(sub.to_owned())),
+        None => (source, None),
+    };
+    if source.starts_with(['/', '.', '~']) {
+        return Err(format!(
+            "{source:?} is a path; folders of this machine are volumes too: atoll volume create NAME --folder {source}"
+        ));
+    }
+    if volume.is_empty() || sub_path.as_deref() == Some("") || !path.starts_with('/') {
+        return Err(refuse());
+    }
+    Ok(Mount { volume: volume.to_owned(), sub_path, path: path.to_owned(), read_only })
+}
+
+/// `port:8000`, `8000`, `url:8000/health`, or a command.
+pub(crate) fn ready(text: &str) -> Result<Ready, String> {
+    let refuse = || format!("{text:?} is no check; write port:8000, url:8000/health, or a command");
+    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(refuse);
+    let text = text.trim();
+    if text.is_empty() {
+        return Err(refuse());
+    }
+    if let Some(number) = text.strip_prefix("port:") {
+        return port(number).map(Ready::Port);
+    }
+    if let Some(rest) = text.strip_prefix("url:") {
+        let (number, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
+        return Ok(Ready::Url { port: port(number)?, path: path.to_owned() });
+    }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return port(text).map(Ready::Port);
+    }
+    Ok(Ready::Command(text.strip_prefix("command:").unwrap_or(text).trim().to_owned()))
+}
+
+/// `id=npm,src=FILE`, `id=npm,env=NAME`, `id=npm` for the variable of that name.
+pub(crate) fn secret_source(text: &str) -> Result<SecretSource, String> {
+    let refuse = || format!("{text:?} is no secret; write id=NAME,src=FILE or id=NAME,env=VARIABLE");
+    let (mut id, mut from) = (None, None);
+    for part in text.split(',') {
+        match part.split_once('=').ok_or_else(refuse)? {
+            ("id", value) if !value.is_empty() => id = Some(value.to_owned()),
+            ("src" | "source", value) if !value.is_empty() => from = Some(SecretFrom::File(value.into())),
+            ("env", value) if !value.is_empty() => from = Some(SecretFrom::Variable(value.to_owned())),
+            // Docker's way of saying which of the two it is.
+            ("type", "file" | "env") => {}
+            _ => return Err(refuse()),
+        }
+    }
+    let id = id.ok_or_else(refuse)?;
+    let from = from.unwrap_or_else(|| SecretFrom::Variable(id.clone()));
+    Ok(SecretSource { id, from })
+}
+
 /// `TERM`, `SIGTERM` or `15`.
 pub(crate) fn signal(text: &str) -> Result<i32, String> {
     const NAMES: &[(&str, i32)] = &[
@@ -353,6 +452,49 @@ mod tests {
         assert_eq!(place("plain"), Ok(Place::Here("plain".into())));
         assert!(place("box:").is_err());
         assert!(place("").is_err());
+    }
+
+    #[test]
+    fn mounts_name_a_volume_a_folder_of_it_and_a_place() {
+        let found = mount("data/a/b:/x/y:ro").expect("valid");
+        assert_eq!(
+            found,
+            Mount {
+                volume: "data".into(),
+                sub_path: Some("a/b".into()),
+                path: "/x/y".into(),
+                read_only: true
+            }
+        );
+        assert!(mount("data:/x").is_ok_and(|mount| mount.sub_path.is_none() && !mount.read_only));
+        assert!(mount("data:/x:rw").is_ok());
+        for text in ["", "data", "data:", "data:x", ":/x", "data/:/x", "data:/x:rx", "data:/x:ro:ro"] {
+            assert!(mount(text).is_err(), "{text:?}");
+        }
+        assert!(mount("./src:/src").is_err_and(|why| why.contains("--folder")));
+    }
+
+    #[test]
+    fn checks_are_ports_urls_or_commands() {
+        assert_eq!(ready("port:80"), Ok(Ready::Port(80)));
+        assert_eq!(ready("8000"), Ok(Ready::Port(8000)));
+        assert_eq!(ready("url:80"), Ok(Ready::Url { port: 80, path: "/".into() }));
+        assert_eq!(ready("url:80/a?b"), Ok(Ready::Url { port: 80, path: "/a?b".into() }));
+        assert_eq!(ready("test -e /x"), Ok(Ready::Command("test -e /x".into())));
+        for text in ["", "port:0", "port:x", "url:/x", "url:99999/", "0"] {
+            assert!(ready(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn secrets_come_from_files_and_variables_and_never_from_the_line() {
+        let of = |text: &str| secret_source(text).map(|found| (found.id, found.from));
+        assert_eq!(of("id=a,src=/x"), Ok(("a".into(), SecretFrom::File("/x".into()))));
+        assert_eq!(of("type=env,id=a,env=B"), Ok(("a".into(), SecretFrom::Variable("B".into()))));
+        assert_eq!(of("id=A"), Ok(("A".into(), SecretFrom::Variable("A".into()))));
+        for text in ["", "a", "id=", "src=/x", "id=a,value=b", "id=a,src="] {
+            assert!(secret_source(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

@@ -2,31 +2,25 @@
 //!
 //! A sandbox is hostile: names that come from inside are single plain parts of a path or they are refused, files are
 //! written beside their place and moved over it, and nothing below the target is entered through a link. Links and
-//! devices are left out, and the count of them is said.
+//! devices are left out, and the count of them is said. `atoll volume put` and `get` are the same with a volume.
 
 mod inward;
 mod outward;
+mod place;
 
-use reqwest::Method;
 use serde_json::Value;
 
-use super::{Context, sandbox_path, suggest, text};
+use super::{Context, suggest, text};
 use crate::{
     cli::{sandbox::Cp, values::Place},
-    client::Client,
     failure::Failure,
     human::bytes,
 };
-
-/// One sandbox as one end of a copy.
-struct Inside<'a> {
-    client: &'a Client,
-    sandbox: &'a str,
-}
+pub(super) use place::{Home, Inside};
 
 /// What was copied.
 #[derive(Debug, Default, serde::Serialize)]
-struct Copied {
+pub(super) struct Copied {
     files: u64,
     bytes: u64,
     /// Links, devices and the like.
@@ -37,16 +31,16 @@ pub(super) async fn cp(context: &Context, args: Cp) -> Result<(), Failure> {
     let client = context.client()?;
     let copied = match (&args.from, &args.to) {
         (Place::Inside { sandbox, path }, Place::Inside { sandbox: other, path: target }) => {
-            let from = Inside { client: &client, sandbox };
-            let to = Inside { client: &client, sandbox: other };
+            let from = Inside::sandbox(&client, sandbox);
+            let to = Inside::sandbox(&client, other);
             between(&from, path, &to, target).await
         }
         (Place::Inside { sandbox, path }, to) => {
-            let from = Inside { client: &client, sandbox };
+            let from = Inside::sandbox(&client, sandbox);
             outward::copy(context, &from, path, to).await
         }
         (from, Place::Inside { sandbox, path }) => {
-            let to = Inside { client: &client, sandbox };
+            let to = Inside::sandbox(&client, sandbox);
             inward::copy(context, from, &to, path).await
         }
         (Place::Here(_) | Place::Stream, Place::Here(_) | Place::Stream) => Err(Failure::usage(
@@ -68,6 +62,21 @@ pub(super) async fn cp(context: &Context, args: Cp) -> Result<(), Failure> {
             Err(suggest(&client, ident.unwrap_or(""), failure).await)
         }
     }
+}
+
+/// Copies from here, or from stdin, to `path` inside.
+pub(super) async fn put(context: &Context, from: &Place, to: &Inside<'_>, path: &str) -> Result<(), Failure> {
+    let copied = inward::copy(context, from, to, path).await;
+    context.out.status_done();
+    report(context, &copied?, ToStdout::No)
+}
+
+/// Copies `path` inside to here, or to stdout.
+pub(super) async fn get(context: &Context, from: &Inside<'_>, path: &str, to: &Place) -> Result<(), Failure> {
+    let copied = outward::copy(context, from, path, to).await;
+    context.out.status_done();
+    let to_stdout = if matches!(to, Place::Stream) { ToStdout::Yes } else { ToStdout::No };
+    report(context, &copied?, to_stdout)
 }
 
 /// Whether the copy itself took stdout.
@@ -104,53 +113,6 @@ async fn between(from: &Inside<'_>, path: &str, to: &Inside<'_>, target: &str) -
     let size = answer.content_length().unwrap_or(0);
     to.write(&target, mode(&entry), reqwest::Body::wrap_stream(answer.bytes_stream())).await?;
     Ok(Copied { files: 1, bytes: size, skipped: 0 })
-}
-
-impl Inside<'_> {
-    fn files(&self, below: &str) -> String {
-        sandbox_path(self.sandbox, &format!("/files{below}"))
-    }
-
-    /// A path that does not begin with `/` is taken from the workdir.
-    async fn absolute(&self, path: &str) -> Result<String, Failure> {
-        if path.starts_with('/') {
-            return Ok(path.to_owned());
-        }
-        let sandbox = self.client.get(&sandbox_path(self.sandbox, "")).await?;
-        let rest = path.strip_prefix("~/").unwrap_or(path);
-        Ok(format!("{}/{rest}", text(&sandbox, "workdir").trim_end_matches('/')))
-    }
-
-    async fn stat(&self, path: &str) -> Result<Value, Failure> {
-        self.client.get_query(&self.files("/stat"), &[("path", path.to_owned())]).await
-    }
-
-    /// Where a file called `name` goes: into `path` if that is a directory, else to `path` itself.
-    async fn target(&self, path: &str, name: &str) -> Result<String, Failure> {
-        let path = self.absolute(path).await?;
-        let into = || format!("{}/{name}", path.trim_end_matches('/'));
-        if path.ends_with('/') {
-            return Ok(into());
-        }
-        match self.stat(&path).await {
-            Ok(entry) if text(&entry, "kind") == "directory" => Ok(into()),
-            Ok(_) => Ok(path),
-            Err(failure) if failure.is("file_not_found") => Ok(path),
-            Err(failure) => Err(failure),
-        }
-    }
-
-    async fn read(&self, path: &str) -> Result<reqwest::Response, Failure> {
-        self.client.send(self.client.request(Method::GET, &self.files("")).query(&[("path", path)])).await
-    }
-
-    async fn write(&self, path: &str, mode: Option<u32>, body: reqwest::Body) -> Result<(), Failure> {
-        let mut request = self.client.request(Method::PUT, &self.files("")).query(&[("path", path)]);
-        if let Some(mode) = mode {
-            request = request.query(&[("mode", format!("{mode:o}"))]);
-        }
-        self.client.send(request.body(body)).await.map(|_| ())
-    }
 }
 
 fn last_part(path: &str) -> &str {

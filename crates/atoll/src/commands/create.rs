@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use super::{Context, network, text};
+use super::{Context, network, template, text, volume};
 use crate::{
     cli::{
         life::Timers,
@@ -27,6 +27,9 @@ pub(super) async fn create(context: &Context, args: Create) -> Result<(), Failur
     let wait = if args.detach { Wait::No } else { Wait::Yes };
     let body = whole(&args)?;
     network::note(context.out, &args.shape.reach);
+    if let Some(image) = &args.shape.image {
+        template::ensure(context, &client, image).await?;
+    }
     make(context, &client, &body, wait, args.idempotency_key.as_deref()).await
 }
 
@@ -42,7 +45,10 @@ pub(super) async fn make(
     let wait = if wait == Wait::Yes { "1" } else { "0" };
     let answer = send(client, body, wait, idempotency_key).await;
     context.out.status_done();
-    let sandbox = answer?;
+    let sandbox = match answer {
+        Ok(sandbox) => sandbox,
+        Err(failure) => return Err(explained(client, body, failure).await),
+    };
     if context.out.json {
         return context.out.json(&sandbox);
     }
@@ -50,6 +56,13 @@ pub(super) async fn make(
     let name = if text(&sandbox, "name").is_empty() { text(&sandbox, "id") } else { text(&sandbox, "name") };
     context.out.tell(&context.out.shade_talk(Shade::Faint, &format!("next: atoll sh {name}")));
     Ok(())
+}
+
+/// A template or volume that is not there gets the nearest name as a hint.
+pub(super) async fn explained(client: &Client, body: &Map<String, Value>, failure: Failure) -> Failure {
+    let wanted = body.get("template").and_then(Value::as_str).unwrap_or_default();
+    let failure = template::nearest(client, wanted, failure).await;
+    volume::nearest(client, &body.get("mounts").cloned().unwrap_or_default(), failure).await
 }
 
 /// The whole body of a create.
@@ -106,6 +119,8 @@ pub(super) fn body(shape: &Shape) -> Result<Map<String, Value>, Failure> {
         }
     };
     put("template", shape.template.as_ref().map(|v| json!(v)));
+    put("image", shape.image.as_ref().map(|v| json!(v)));
+    put("mounts", volume::mounts(&shape.volume));
     put("name", shape.name.as_ref().map(|v| json!(v)));
     put("cpu", shape.cpu.map(|v| json!(v)));
     put("memory_mib", shape.memory.map(|v| json!(v.0)));

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Context, create, learned, network,
     process::{self, Input, Signals, signal_status, with_exit},
-    sandbox_path, terminal, text,
+    sandbox_path, template, terminal, text,
 };
 use crate::{cli::sandbox::Run, client::Client, failure::Failure, out::Shade, server::background};
 
@@ -27,8 +27,17 @@ pub(super) async fn run(context: &Context, args: Run) -> Result<u8, Failure> {
         client = background::client(&context.global, context.out) => client.map_err(with_exit)?,
         number = signals.next() => return Err(Failure::silent(signal_status(number))),
     };
+    if let Some(image) = &args.shape.image {
+        tokio::select! {
+            here = template::ensure(context, &client, image) => here.map_err(with_exit)?,
+            number = signals.next() => return Err(Failure::silent(signal_status(number))),
+        }
+    }
     shape.insert("timeout_s".to_owned(), json!(LIFETIME_S));
-    let sandbox = create::send(&client, &shape, "1", None).await.map_err(with_exit)?;
+    let sandbox = match create::send(&client, &shape, "1", None).await {
+        Ok(sandbox) => sandbox,
+        Err(failure) => return Err(with_exit(create::explained(&client, &shape, failure).await)),
+    };
     let id = text(&sandbox, "id").to_owned();
     let outcome = tokio::select! {
         outcome = command(context, &client, &id, &args, &mut signals) => outcome,

@@ -1,89 +1,265 @@
-//! `atoll template ls|show|make|rm`.
+//! `atoll template`: list, show, make, change, tag, remove, collect. What goes over a wire is in [`registry`] and [`archive`];
+//! builds are in `build`.
+
+mod archive;
+mod registry;
 
 use jiff::Timestamp;
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-use super::{Context, items, moment, pretty, text};
+use super::{Context, build, follow::follow, items, list::or_dash, moment, pretty, progress::Progress, text};
 use crate::{
-    cli::Template,
-    client::{Client, segment, sse::Events},
+    cli::{
+        template::{Start, Template, Update},
+        values::Ready,
+    },
+    client::{Client, near, segment},
     failure::Failure,
-    human::{Table, age, harmless},
+    human::{Table, age, bytes},
 };
+pub(super) use registry::ensure;
 
 pub(super) async fn template(context: &Context, command: Template) -> Result<(), Failure> {
     let client = context.client()?;
     match command {
-        Template::Ls => ls(context, &client).await,
-        Template::Show { name } => {
-            let found = client.get(&path(&name)).await?;
-            if context.out.json { context.out.json(&found) } else { context.out.line(&pretty(&found)) }
-        }
+        Template::Ls { quiet } => ls(context, &client, quiet).await,
+        Template::Show { name } => match client.get(&path(&name, "")).await {
+            Ok(found) if context.out.json => context.out.json(&found),
+            Ok(found) => context.out.line(&pretty(&found)),
+            Err(failure) => Err(nearest(&client, &name, failure).await),
+        },
         Template::Make { name } => make(context, &client, &name).await,
-        Template::Rm { names } => {
-            for name in &names {
-                client.delete(&path(name)).await?;
-                context.out.named("name", name)?;
-            }
-            Ok(())
+        Template::Build(args) => build::build(context, args).await,
+        Template::Builds(args) => build::builds(context, &client, args).await,
+        Template::Log(args) => build::log(context, &client, args).await,
+        Template::Cancel { builds } => build::cancel(context, &client, &builds).await,
+        Template::Pull { image, platform, login } => {
+            registry::pull(context, &client, &image, platform, login).await
         }
+        Template::Push { template, image, login } => {
+            registry::push(context, &client, &template, &image, login).await
+        }
+        Template::Export { template, output, format } => {
+            archive::export(context, &client, &template, &output, format).await
+        }
+        Template::Import { from, name, format } => {
+            archive::import(context, &client, &from, &name, format).await
+        }
+        Template::Tag { remove, template, tags } => tag(context, &client, remove, &template, &tags).await,
+        Template::Update(args) => update(context, &client, *args).await,
+        Template::Rm { names } => rm(context, &client, &names).await,
+        Template::Gc => gc(context, &client).await,
     }
 }
 
-fn path(name: &str) -> String {
-    format!("/v1/templates/{}", segment(name))
+fn path(name: &str, below: &str) -> String {
+    format!("/v1/templates/{}{below}", segment(name))
 }
 
-async fn ls(context: &Context, client: &Client) -> Result<(), Failure> {
+async fn ls(context: &Context, client: &Client, quiet: bool) -> Result<(), Failure> {
     let templates = items(client.get("/v1/templates").await?);
-    if context.out.json {
-        return context.out.json(&templates);
+    let out = context.out;
+    if quiet {
+        return templates.iter().try_for_each(|template| out.line(text(template, "name")));
     }
-    let now = Timestamp::now();
-    let mut table = Table::new(&["NAME", "VERSION", "KIND", "USER", "SUDO", "AGE", "ALIASES"]);
-    for template in &templates {
-        let aliases: Vec<&str> =
-            template["aliases"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if out.json {
+        return out.json(&templates);
+    }
+    table(&templates, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))
+}
+
+fn table(templates: &[Value], now: Timestamp) -> Table {
+    let mut table =
+        Table::new(&["NAME", "TAGS", "VERSION", "FROM", "USER", "SUDO", "SIZE", "AGE", "ALIASES"]);
+    for template in templates {
         table.row(vec![
             text(template, "name").to_owned(),
-            text(template, "version").chars().take(12).collect(),
-            text(template, "kind").to_owned(),
+            or_dash(&joined(&template["tags"])),
+            super::progress::short(text(template, "version")),
+            or_dash(text(template, "made_from")),
             text(template, "user").to_owned(),
             if template["sudo"].as_bool() == Some(true) { "yes" } else { "-" }.to_owned(),
+            template["size_bytes"].as_u64().map_or_else(|| "-".to_owned(), bytes),
             age(moment(template, "created_at"), now),
-            aliases.join(","),
+            joined(&template["aliases"]),
         ]);
     }
-    table.lines().iter().try_for_each(|line| context.out.line(line))
+    table
+}
+
+fn joined(words: &Value) -> String {
+    let words: Vec<&str> = words.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    words.join(",")
 }
 
 /// Shows the steps as they come; the last event is the template or the failure.
 async fn make(context: &Context, client: &Client, name: &str) -> Result<(), Failure> {
-    let out = context.out;
-    let request = client.request(Method::POST, &format!("{}/make", path(name)));
-    let mut events = Events::new(client.send(request).await?);
-    let mut made = Value::Null;
-    while let Some(event) = events.next().await? {
-        let said = event.json();
-        match event.name.as_str() {
-            "error" => {
-                out.status_done();
-                let mut failure = Failure::new(text(&said, "code"), text(&said, "message"));
-                failure.hint = said["hint"].as_str().map(str::to_owned);
-                failure.request_id = said["request_id"].as_str().map(str::to_owned);
-                return Err(failure);
-            }
-            "done" => made = said,
-            _ => {
-                let step = ["message", "line", "step"].iter().find_map(|field| said[*field].as_str());
-                out.status(&harmless(step.or(said.as_str()).unwrap_or("")));
+    let request = client.request(Method::POST, &path(name, "/make"));
+    let made = follow(client, request, &mut Progress::new(context.out, false)).await?;
+    ready(context, &made, name)
+}
+
+/// The last words of whatever made a template.
+fn ready(context: &Context, made: &Value, name: &str) -> Result<(), Failure> {
+    for note in made["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        context.out.tell(&format!("note: {}", crate::human::harmless(note)));
+    }
+    if context.out.json { context.out.json(made) } else { context.out.line(&format!("{name} is ready")) }
+}
+
+async fn tag(
+    context: &Context,
+    client: &Client,
+    remove: bool,
+    template: &str,
+    tags: &[String],
+) -> Result<(), Failure> {
+    let below = path(template, "/tags");
+    let changed = if remove {
+        client.json(client.request(Method::DELETE, &below).query(&[("tags", tags.join(","))])).await
+    } else {
+        client.post(&below, &json!({ "tags": tags })).await
+    };
+    match changed {
+        Ok(_) if remove => tags.iter().try_for_each(|tag| context.out.named("tag", tag)),
+        Ok(changed) if context.out.json => context.out.json(&changed),
+        Ok(changed) => context.out.line(&or_dash(&joined(&changed["tags"]))),
+        Err(failure) => Err(nearest(client, template, failure).await),
+    }
+}
+
+async fn update(context: &Context, client: &Client, args: Update) -> Result<(), Failure> {
+    let mut body = Map::new();
+    let mut put = |field: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            body.insert(field.to_owned(), value);
+        }
+    };
+    put("env", super::create::pairs(&args.env));
+    put("user", args.user.map(|v| json!(v)));
+    put("workdir", args.workdir.map(|v| json!(v)));
+    put("cpu", args.cpu.map(|v| json!(v)));
+    put("memory_mib", args.memory.map(|v| json!(v.0)));
+    put("disk_mib", args.disk.map(|v| json!(v.0)));
+    put("public", (args.public || args.private).then_some(json!(args.public)));
+    put("aliases", (args.no_alias || !args.alias.is_empty()).then(|| json!(args.alias)));
+    body.extend(start(&args.start));
+    if body.is_empty() {
+        return Err(Failure::usage("nothing to change was named", "atoll template update --help"));
+    }
+    match client.patch(&path(&args.template, ""), &body).await {
+        Ok(changed) if context.out.json => context.out.json(&changed),
+        Ok(changed) => context.out.line(text(&changed, "name")),
+        Err(failure) => Err(nearest(client, &args.template, failure).await),
+    }
+}
+
+/// What was said about the start of a template's sandboxes, as builds and changes take it.
+pub(super) fn start(start: &Start) -> impl Iterator<Item = (String, Value)> + use<> {
+    let ready = start.ready.as_ref().map(|ready| match ready {
+        Ready::Port(port) => json!({ "kind": "port", "port": port }),
+        Ready::Url { port, path } => json!({ "kind": "url", "port": port, "path": path, "status": 200 }),
+        Ready::Command(command) => json!({ "kind": "command", "command": command }),
+    });
+    let command = start.start.as_ref().map(|line| json!(["/bin/sh", "-c", line]));
+    let fields = [
+        ("command", command),
+        ("ready", ready),
+        ("port", start.port.map(|v| json!(v))),
+        ("pool", start.pool.map(|v| json!(v))),
+    ];
+    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)))
+}
+
+/// Goes on past a failure; the status tells.
+async fn rm(context: &Context, client: &Client, names: &[String]) -> Result<(), Failure> {
+    let mut failed = false;
+    for name in names {
+        match client.delete(&path(name, "")).await {
+            Ok(_) => context.out.named("name", name)?,
+            Err(failure) if failure.is("no_server") => return Err(failure),
+            Err(failure) => {
+                failed = true;
+                nearest(client, name, failure).await.report(context.out);
             }
         }
     }
-    out.status_done();
-    if made.is_null() {
-        return Err(Failure::new("no_server", "the server ended the stream before the template was made"));
+    if failed { Err(Failure::silent(1)) } else { Ok(()) }
+}
+
+async fn gc(context: &Context, client: &Client) -> Result<(), Failure> {
+    context.out.status("collecting …");
+    // Removing many files takes what it takes.
+    let answer = client.send(client.request(Method::POST, "/v1/templates/gc")).await;
+    context.out.status_done();
+    let collected: Value = answer?
+        .json()
+        .await
+        .map_err(|e| Failure::new("bad_answer", format!("what was collected did not arrive: {e}")))?;
+    if context.out.json {
+        return context.out.json(&collected);
     }
-    if out.json { out.json(&made) } else { out.line(&format!("{name} is ready")) }
+    let number = |field: &str| collected[field].as_u64().unwrap_or(0);
+    context.out.line(&format!(
+        "removed {} versions, {} layers and {} blobs, {}",
+        number("versions"),
+        number("layers"),
+        number("blobs"),
+        bytes(number("bytes"))
+    ))
+}
+
+/// An unknown template gets the nearest name as a hint.
+pub(super) async fn nearest(client: &Client, wanted: &str, failure: Failure) -> Failure {
+    if !failure.is("template_not_found") || failure.hint.is_some() {
+        return failure;
+    }
+    let Ok(answer) = client.get("/v1/templates").await else { return failure };
+    let known = items(answer);
+    let names = known.iter().map(|template| text(template, "name"));
+    match near::nearest(wanted, names.filter(|name| !name.is_empty())) {
+        Some(name) => failure.hint(format!("did you mean {name}? `atoll template ls` shows every template")),
+        None => failure.hint(format!(
+            "`atoll template ls` shows every template; `atoll template pull {wanted}` fetches an image"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_as_reviewed() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
+        let templates = [
+            json!({"name": "debian", "version": "0123456789abcdef", "tags": [], "made_from": "built-in", "user": "user",
+                "sudo": true, "size_bytes": null, "aliases": ["base", "d"], "created_at": "2026-01-01T00:00:00Z"}),
+            json!({"name": "app", "version": "sha256:fedcba9876543210", "tags": ["latest", "v1"], "made_from": "build",
+                "user": "root", "sudo": false, "size_bytes": 52_428_800, "aliases": [],
+                "created_at": "2026-01-01T00:30:00Z"}),
+        ];
+        insta::assert_snapshot!(table(&templates, now).lines().join("\n"), @r"
+        NAME    TAGS       VERSION       FROM      USER  SUDO  SIZE    AGE  ALIASES
+        debian  -          0123456789ab  built-in  user  yes   -       1h   base,d
+        app     latest,v1  fedcba987654  build     root  -     50 MiB  30m
+        ");
+    }
+
+    #[test]
+    fn a_start_is_sent_as_the_server_takes_it() {
+        let said = Start {
+            start: Some("serve me".into()),
+            ready: Some(Ready::Url { port: 80, path: "/x".into() }),
+            port: Some(80),
+            pool: Some(2),
+        };
+        assert_eq!(
+            Value::Object(start(&said).collect()),
+            json!({"command": ["/bin/sh", "-c", "serve me"], "port": 80, "pool": 2,
+                "ready": {"kind": "url", "port": 80, "path": "/x", "status": 200}})
+        );
+        assert_eq!(start(&Start::default()).count(), 0);
+    }
 }

@@ -31,7 +31,7 @@ async fn ls(context: &Context, client: &Client) -> Result<(), Failure> {
     if context.out.json {
         return context.out.json(&tenants);
     }
-    let mut table = Table::new(&["NAME", "ID", "SANDBOXES", "CPU", "MEMORY", "DISK"]);
+    let mut table = Table::new(&["NAME", "ID", "SANDBOXES", "CPU", "MEMORY", "DISK", "VOLUMES", "IN THEM"]);
     for tenant in &tenants {
         let mut cells = vec![text(tenant, "name").to_owned(), text(tenant, "id").to_owned()];
         cells.extend(FIELDS.map(|field| shown(field, &tenant["quota"][field])));
@@ -57,7 +57,7 @@ async fn show_or_set(context: &Context, client: &Client, name: &str, quota: &Quo
     let mut table = Table::new(&["", "USED", "OF"]);
     for field in FIELDS {
         table.row(vec![
-            field.split('_').next().unwrap_or(field).to_owned(),
+            label(field).to_owned(),
             shown(field, &now["usage"][field]),
             shown(field, &now["quota"][field]),
         ]);
@@ -65,12 +65,19 @@ async fn show_or_set(context: &Context, client: &Client, name: &str, quota: &Quo
     table.lines().iter().try_for_each(|line| context.out.line(line))
 }
 
-const FIELDS: [&str; 4] = ["sandboxes", "cpu", "memory_mib", "disk_mib"];
+const FIELDS: [&str; 6] = ["sandboxes", "cpu", "memory_mib", "disk_mib", "volumes", "volume_mib"];
+
+fn label(field: &str) -> &str {
+    match field {
+        "volume_mib" => "in volumes",
+        other => other.split('_').next().unwrap_or(other),
+    }
+}
 
 fn shown(field: &str, value: &Value) -> String {
     match (value, field) {
         (Value::Null, _) => "no limit".to_owned(),
-        (mib, "memory_mib" | "disk_mib") => bytes(mib.as_u64().unwrap_or(0) << 20),
+        (mib, "memory_mib" | "disk_mib" | "volume_mib") => bytes(mib.as_u64().unwrap_or(0) << 20),
         (cores, "cpu") => cores.as_f64().unwrap_or(0.0).to_string(),
         (count, _) => count.to_string(),
     }
@@ -82,6 +89,8 @@ fn changed(mut quota: Map<String, Value>, wish: &Quota) -> Map<String, Value> {
         ("cpu", wish.cpu.map(|v| json!(v))),
         ("memory_mib", wish.memory.map(|v| json!(v.0))),
         ("disk_mib", wish.disk.map(|v| json!(v.0))),
+        ("volumes", wish.volumes.map(|v| json!(v))),
+        ("volume_mib", wish.volume_size.map(|v| json!(v.0))),
     ];
     quota.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
     quota

@@ -14,8 +14,77 @@ const REQUIRED: [&str; 6] = ["root", "kernel", "control groups", "user namespace
 pub(crate) fn checks(data: &Path) -> Vec<Check> {
     let mut checks: Vec<Check> = atoll_container::probes(data).into_iter().map(of_engine).collect();
     checks.push(forwarding());
+    checks.push(images(data));
+    checks.push(volumes(&checks));
+    checks.push(registries());
     checks.push(python());
     checks
+}
+
+/// Where layers of images can be unpacked: what the kernel stacks has marks that not every file system keeps.
+fn images(data: &Path) -> Check {
+    // Kinds of file systems, as `statfs` numbers them.
+    const WITHOUT_MARKS: [(i64, &str); 6] = [
+        (0x6969, "NFS"),
+        (0x6573_5546, "FUSE"),
+        (0x0102_1997, "9p"),
+        (0xFE53_4D42, "SMB"),
+        (0x4d44, "FAT"),
+        (0x5346_544e, "NTFS"),
+    ];
+    let name = "images".to_owned();
+    let there = data.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let kind = rustix::fs::statfs(there).ok().map(|about| i64::from(about.f_type));
+    let bad = WITHOUT_MARKS.iter().find(|(number, _)| Some(*number) == kind);
+    match bad {
+        None => Check {
+            name,
+            state: State::Good,
+            found: "pulled, built and imported ones can be kept in DATA/images".to_owned(),
+            fix: None,
+        },
+        Some((_, kind)) => Check {
+            name,
+            state: State::Lacking,
+            found: format!("{} is {kind}, which keeps no marks of layers", there.display()),
+            fix: Some("put --data on ext4, xfs or btrfs".to_owned()),
+        },
+    }
+}
+
+/// Volumes live where the layers of sandboxes do, and have a limit for the same reason.
+fn volumes(checks: &[Check]) -> Check {
+    let name = "volumes".to_owned();
+    let quota = checks.iter().find(|check| check.name == "disk quota");
+    match quota {
+        Some(Check { state: State::Lacking | State::Missing, fix, .. }) => Check {
+            name,
+            state: State::Lacking,
+            found: "only folders of this machine (--volume-root): there is no disk quota".to_owned(),
+            fix: fix.clone(),
+        },
+        _ => Check { name, state: State::Good, found: "with a limit each".to_owned(), fix: None },
+    }
+}
+
+/// Whom to believe that a registry is what it says.
+fn registries() -> Check {
+    let name = "registries".to_owned();
+    let bundles = [
+        "/etc/ssl/certs/ca-certificates.crt",
+        "/etc/pki/tls/certs/ca-bundle.crt",
+        "/etc/ssl/cert.pem",
+        "/etc/ssl/ca-bundle.pem",
+    ];
+    match bundles.iter().find(|path| Path::new(path).exists()) {
+        Some(path) => Check { name, state: State::Good, found: format!("believed by {path}"), fix: None },
+        None => Check {
+            name,
+            state: State::Lacking,
+            found: "no root certificates, so that no registry with TLS is believed".to_owned(),
+            fix: Some("apt-get install -y ca-certificates".to_owned()),
+        },
+    }
 }
 
 fn of_engine(probe: Probe) -> Check {
@@ -57,6 +126,27 @@ fn python() -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn volumes_need_what_the_quota_of_disks_needs() {
+        let quota = |state| Check {
+            name: "disk quota".to_owned(),
+            state,
+            found: String::new(),
+            fix: Some("f".into()),
+        };
+        assert_eq!(volumes(&[quota(State::Good)]).state, State::Good);
+        let lacking = volumes(&[quota(State::Lacking)]);
+        assert_eq!((lacking.state, lacking.fix.as_deref()), (State::Lacking, Some("f")));
+        let names: Vec<&str> =
+            atoll_container::probes(Path::new("/")).iter().map(|probe| probe.name).collect();
+        assert!(names.contains(&"disk quota"), "{names:?}");
+    }
+
+    #[test]
+    fn images_can_be_kept_where_files_can() {
+        assert_eq!(images(Path::new("/nowhere/at/all")).state, State::Good);
+    }
 
     #[test]
     fn every_required_probe_is_one_that_the_engine_makes() {

@@ -4,14 +4,20 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
+use atoll_image::{images::Bounds, oci::RegistrySettings};
 use atoll_model::policy::egress::Floor;
 use atoll_proxy::CertificateFiles;
 
 use super::tls::TlsPort;
 use crate::{
-    cli::serve::{EgressPrivate, Serve},
+    cli::{
+        serve::{EgressPrivate, Serve},
+        values::Mebibytes,
+    },
+    environment,
     server::tls_files::TlsFiles,
 };
 
@@ -33,6 +39,12 @@ pub(super) struct Settings {
     pub(super) egress: Floor,
     pub(super) agent: Option<PathBuf>,
     pub(super) tour: bool,
+    pub(super) registry_insecure: Vec<String>,
+    pub(super) volume_roots: Vec<PathBuf>,
+    /// How much of an image is taken.
+    pub(super) images: Bounds,
+    pub(super) build_timeout: Duration,
+    pub(super) build_context_bytes: u64,
 }
 
 impl Settings {
@@ -54,6 +66,11 @@ impl Settings {
             },
             agent: args.agent,
             tour: args.tour,
+            registry_insecure: args.registry_insecure,
+            volume_roots: args.volume_root,
+            images: bounds(args.image_max, args.image_max_entries, args.image_grace_s),
+            build_timeout: Duration::from_secs(args.build_timeout.whole()),
+            build_context_bytes: args.build_context_max.0 << 20,
         }
     }
 
@@ -66,7 +83,20 @@ impl Settings {
             overcommit: self.overcommit,
             archive: self.archive.as_deref().map_or_else(|| defaults.archive.clone(), archive_place),
             egress: self.egress.clone(),
+            volume_roots: self.volume_roots.clone(),
+            build_timeout: self.build_timeout,
+            build_context_bytes: self.build_context_bytes,
             ..defaults
+        }
+    }
+
+    /// How registries are reached.
+    pub(super) fn registry(&self) -> RegistrySettings {
+        let docker_config = environment::home().join(".docker/config.json");
+        RegistrySettings {
+            insecure: self.registry_insecure.clone(),
+            docker_config: docker_config.is_file().then_some(docker_config),
+            ..RegistrySettings::default()
         }
     }
 
@@ -102,6 +132,13 @@ fn tls(data: &Path, args: &Serve) -> Option<TlsPort> {
         }
     };
     (args.tls_port != 0).then_some(TlsPort { listen, files, is_named })
+}
+
+fn bounds(most: Mebibytes, entries: u64, grace_s: Option<u64>) -> Bounds {
+    let defaults = Bounds::default();
+    let bytes = most.0 << 20;
+    let grace = grace_s.map_or(defaults.grace, Duration::from_secs);
+    Bounds { layer_bytes: bytes, image_bytes: bytes, entries, grace, ..defaults }
 }
 
 /// A folder by its whole path, so that the note of it stays true wherever the server stands; a URL as it is.

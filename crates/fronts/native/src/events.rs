@@ -151,7 +151,7 @@ fn frame(event: &Event) -> axum::response::sse::Event {
     sse::event(event.what.name(), event).id(event.seq.to_string())
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
+pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.parse().ok());
     number.map(Some).ok_or_else(|| ApiError::invalid("Last-Event-ID must be the seq of an event"))

@@ -21,8 +21,9 @@ use crate::exec::Broken;
 use crate::input::{Flag, Json, Path, Query};
 use crate::output::{Answer, ok, text_of, time};
 use crate::sse;
+use crate::upload;
 
-mod transfer;
+pub(crate) mod transfer;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -140,7 +141,7 @@ impl WriteQuery {
     }
 }
 
-fn octal(text: &str) -> Result<u32, ApiError> {
+pub(crate) fn octal(text: &str) -> Result<u32, ApiError> {
     let digits = !text.is_empty() && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
     digits.then(|| u32::from_str_radix(text, 8).ok()).flatten().filter(|mode| *mode <= 0o7777).ok_or_else(
         || ApiError::invalid(format!("mode must be octal permission bits such as 644, not {text:?}")),
@@ -217,13 +218,9 @@ pub(crate) async fn write(
     body: Body,
 ) -> Result<Answer<Entry>, ApiError> {
     let file = query.into_file(body.size_hint().exact())?;
-    let (content, fault) = transfer::upload(body);
+    let (content, fault) = upload::content(body);
     let written = app.service.write_file(&who, &ident, file, content).await;
-    match written {
-        Ok(entry) => Ok(ok(entry.into())),
-        // When the upload itself broke, that is the news, not what the sandbox made of it.
-        Err(error) => Err(fault.take().unwrap_or_else(|| error.into())),
-    }
+    Ok(ok(written.map_err(|error| fault.or(error))?.into()))
 }
 
 /// Removes a file, or a directory with all below it.

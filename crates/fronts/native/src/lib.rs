@@ -12,6 +12,7 @@
 //! Never: touches the store or a provider, decides who may do what, logs a header, a body or a key.
 
 mod auth;
+mod builds;
 mod docs;
 mod egress;
 mod error;
@@ -41,6 +42,9 @@ mod terminals;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod threads;
+mod upload;
+mod volumes;
+mod working;
 
 use std::sync::Arc;
 

@@ -12,8 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::error::Envelope;
 use crate::{
-    App, docs, egress, events, exec, files, health, keys, metrics, previews, processes, sandboxes, secrets,
-    snapshots, templates, tenants, terminals, threads,
+    App, builds, docs, egress, events, exec, files, health, keys, metrics, previews, processes, sandboxes,
+    secrets, snapshots, templates, tenants, terminals, threads, volumes,
 };
 
 /// The document of all native routes; `docs/openapi.json` is this, rendered.
@@ -37,6 +37,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(metrics::routes())
         .merge(events::routes())
         .merge(templates::routes())
+        .merge(builds::routes())
+        .merge(volumes::routes())
         .merge(keys::routes())
         .merge(tenants::routes())
         .merge(health::routes())
@@ -116,7 +118,7 @@ fn base() -> OpenApi {
         .build()
 }
 
-const TAGS: [(&str, &str); 13] = [
+const TAGS: [(&str, &str); 15] = [
     ("sandboxes", "Create, change, start, stop, pause, fork, archive and delete isolated computers."),
     ("snapshots", "A sandbox at a moment: to begin others from, or to go back to."),
     ("commands", "Run programs in them and follow what they do."),
@@ -126,7 +128,9 @@ const TAGS: [(&str, &str); 13] = [
     ("network", "What sandboxes reached, and secrets that requests carry without being inside."),
     ("metrics", "What a sandbox uses."),
     ("events", "What happened to sandboxes, in order."),
-    ("templates", "What sandboxes start from."),
+    ("templates", "What sandboxes start from: made, pulled, imported, tagged, shared."),
+    ("builds", "Templates made from steps, each of which runs in a sandbox."),
+    ("volumes", "Files that outlive sandboxes and can be mounted into several."),
     ("keys", "Who may ask."),
     ("tenants", "Who owns what, and how much."),
     ("server", "The server itself."),

@@ -35,6 +35,10 @@ pub(crate) struct Quota {
     memory_mib: Option<u64>,
     /// Disk of sandboxes that are not deleted.
     disk_mib: Option<u64>,
+    /// Volumes.
+    volumes: Option<u32>,
+    /// What volumes may hold together.
+    volume_mib: Option<u64>,
 }
 
 // LIMIT: far above any node, far below where thousandths lose precision.
@@ -45,8 +49,8 @@ impl TryFrom<Quota> for atoll_model::Quota {
 
     fn try_from(quota: Quota) -> Result<Self, ApiError> {
         let cpu_milli = quota.cpu.map(milli).transpose()?;
-        let Quota { sandboxes, memory_mib, disk_mib, .. } = quota;
-        Ok(Self { sandboxes, cpu_milli, memory_mib, disk_mib, ..Self::default() })
+        let Quota { sandboxes, memory_mib, disk_mib, volumes, volume_mib, .. } = quota;
+        Ok(Self { sandboxes, cpu_milli, memory_mib, disk_mib, volumes, volume_mib })
     }
 }
 
@@ -70,6 +74,8 @@ impl From<atoll_model::Quota> for Quota {
             cpu: quota.cpu_milli.map(cores),
             memory_mib: quota.memory_mib,
             disk_mib: quota.disk_mib,
+            volumes: quota.volumes,
+            volume_mib: quota.volume_mib,
         }
     }
 }
@@ -134,6 +140,8 @@ pub(crate) struct Usage {
     cpu: f64,
     memory_mib: u64,
     disk_mib: u64,
+    volumes: u32,
+    volume_mib: u64,
 }
 
 /// Lists tenants.
@@ -185,6 +193,8 @@ pub(crate) async fn usage(
         cpu: cores(usage.cpu_milli),
         memory_mib: usage.memory_mib,
         disk_mib: usage.disk_mib,
+        volumes: usage.volumes,
+        volume_mib: usage.volume_mib,
     };
     Ok(ok(UsageAnswer { usage, quota: quota.into() }))
 }

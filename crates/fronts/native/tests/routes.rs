@@ -20,8 +20,13 @@ fn fill(template: &str, ident: &str) -> String {
         .replace("{snapshot}", NOBODY)
         .replace("{preview}", NOBODY)
         .replace("{thread}", "t")
+        .replace("{build}", NOBODY)
+        .replace("{volume}", NOBODY)
         .replace("{id}", NOBODY);
     let path = path.replace("{name}", "host");
+    if template.ends_with("/tags") {
+        return path + "?tags=x";
+    }
     if template.contains("/files") && !template.ends_with("/mkdir") && !template.ends_with("/move") {
         return path + "?path=/x";
     }
@@ -47,7 +52,13 @@ fn body(method: &str, template: &str) -> Option<Value> {
         ("PUT", "{name}") => Some(json!({ "value": "hush" })),
         ("PUT", "network") => Some(json!({ "mode": "deny-all" })),
         ("PATCH", "{ident}") => Some(json!({ "labels": {} })),
-        ("PATCH", "{name}") => Some(json!({ "quota": {} })),
+        ("PATCH", "{name}") if template.contains("/tenants/") => Some(json!({ "quota": {} })),
+        ("PATCH", "{name}" | "{volume}" | "entries") => Some(json!({})),
+        ("POST", "pull" | "push") => Some(json!({ "image": "x" })),
+        ("POST", "tags") => Some(json!({ "tags": ["x"] })),
+        ("POST", "builds") => Some(json!({ "template": "x", "dockerfile": "FROM scratch" })),
+        ("POST", "volumes" | "copy") => Some(json!({ "name": "x" })),
+        ("POST", "folders") => Some(json!({ "path": "/x" })),
         _ => None,
     }
 }

@@ -6,7 +6,6 @@ use std::{
 };
 
 use reqwest::Body;
-use serde_json::json;
 use tokio_util::io::ReaderStream;
 
 use super::{Copied, Inside};
@@ -51,7 +50,7 @@ async fn directory(
 ) -> Result<(), Failure> {
     let mut left: Vec<(PathBuf, String)> = vec![(source.to_owned(), target.to_owned())];
     while let Some((here, there)) = left.pop() {
-        to.client.post(&to.files("/mkdir"), &json!({ "path": there })).await?;
+        to.make_folder(&there).await?;
         for entry in std::fs::read_dir(&here).map_err(|e| unreadable(&here, &e))? {
             let entry = entry.map_err(|e| unreadable(&here, &e))?;
             let kind = entry.file_type().map_err(|e| unreadable(&entry.path(), &e))?;

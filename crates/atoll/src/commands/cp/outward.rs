@@ -70,8 +70,7 @@ async fn directory(
     let mut seen = 0;
     while let Some((there, here, depth)) = left.pop() {
         make_directory(&here, depth == 0)?;
-        let query = [("path", there.clone()), ("depth", "1".to_owned())];
-        let answer = from.client.get_query(&from.files("/list"), &query).await?;
+        let answer = from.list(&there).await?;
         if answer["truncated"].as_bool() == Some(true) {
             return Err(Failure::new("too_many", format!("{there} holds more entries than can be listed"))
                 .hint("copy a tar archive instead"));

@@ -1,20 +1,13 @@
-//! Content on its way out and in: ranges, headers that are safe for hostile names, and uploads that must not stall.
-
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+//! Content on its way out: ranges, and headers that are safe for hostile names.
 
 use atoll_model::Code;
 use atoll_service::{ByteRange, Entry, EntryKind, FileBody};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use futures::stream::{self, BoxStream, StreamExt};
+use futures::StreamExt;
 
 use crate::error::ApiError;
-
-// LIMIT: a client that sends nothing for a minute in the middle of an upload is gone or means harm.
-const CHUNK_WITHIN: Duration = Duration::from_secs(60);
 
 /// The range that was asked for. Several ranges, other units and nonsense are ignored, as HTTP allows.
 pub(super) fn range(headers: &HeaderMap) -> Option<ByteRange> {
@@ -75,7 +68,7 @@ fn unsatisfiable(size: u64) -> Response {
 }
 
 /// Always a download, never shown inline. The name is plain ASCII, and exact beside it in percent encoding.
-fn disposition(path: &str) -> HeaderValue {
+pub(crate) fn disposition(path: &str) -> HeaderValue {
     let name = path.rsplit('/').find(|part| !part.is_empty()).unwrap_or("file");
     let plain: String = name
         .chars()
@@ -90,46 +83,6 @@ fn disposition(path: &str) -> HeaderValue {
     }
     HeaderValue::from_str(&format!("attachment; filename=\"{plain}\"; filename*=UTF-8''{exact}"))
         .unwrap_or(HeaderValue::from_static("attachment"))
-}
-
-/// Why an upload broke, where it did; filled in while the content is read.
-#[derive(Clone, Default)]
-pub(super) struct Fault(Arc<Mutex<Option<ApiError>>>);
-
-impl Fault {
-    pub(super) fn take(&self) -> Option<ApiError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn set(&self, error: ApiError) -> std::io::Error {
-        let text = error.message.clone();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        std::io::Error::other(text)
-    }
-}
-
-/// A body as content, chunk by chunk; it ends with an error when the client stalls or goes.
-pub(super) fn upload(body: Body) -> (BoxStream<'static, std::io::Result<Bytes>>, Fault) {
-    let fault = Fault::default();
-    let state = Some((body.into_data_stream(), fault.clone()));
-    let content = stream::unfold(state, |state| async move {
-        let (mut chunks, fault) = state?;
-        match tokio::time::timeout(CHUNK_WITHIN, chunks.next()).await {
-            Ok(None) => None,
-            Ok(Some(Ok(chunk))) => Some((Ok(chunk), Some((chunks, fault)))),
-            Ok(Some(Err(cause))) => {
-                let error =
-                    ApiError::invalid("the upload ended early; the file is as it was").caused_by(cause);
-                Some((Err(fault.set(error)), None))
-            }
-            Err(_) => {
-                let error = ApiError::invalid("the upload stalled for a minute; the file is as it was")
-                    .with_status(StatusCode::REQUEST_TIMEOUT);
-                Some((Err(fault.set(error)), None))
-            }
-        }
-    });
-    (content.boxed(), fault)
 }
 
 #[cfg(test)]
@@ -169,7 +122,7 @@ mod tests {
     }
 
     fn body(len: u64, size: u64, offset: u64) -> FileBody {
-        FileBody { size, offset, len, mode: None, stream: stream::empty().boxed() }
+        FileBody { size, offset, len, mode: None, stream: futures::stream::empty().boxed() }
     }
 
     #[test]
@@ -186,15 +139,5 @@ mod tests {
             (none.status().as_u16(), &none.headers()[header::CONTENT_RANGE]),
             (416, &HeaderValue::from_static("bytes */9"))
         );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_upload_that_stalls_is_given_up_and_says_why() {
-        let first = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"a"))]);
-        let (mut content, fault) = upload(Body::from_stream(first.chain(stream::pending())));
-        assert_eq!(content.next().await.unwrap().unwrap(), "a");
-        assert!(content.next().await.unwrap().is_err());
-        assert!(content.next().await.is_none());
-        assert_eq!(fault.take().unwrap().status(), StatusCode::REQUEST_TIMEOUT);
     }
 }

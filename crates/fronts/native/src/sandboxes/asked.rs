@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_model::{CreateSandbox, LimitsAsk, Origin, TimersAsk, UpdateSandbox};
-use serde::Deserialize;
+use atoll_model::{CreateSandbox, LimitsAsk, MountAsk, Origin, TimersAsk, UpdateSandbox};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::words::{OnExit, OnTimeout, Storage, Wake};
@@ -15,9 +15,12 @@ use crate::network::Network;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct CreateBody {
-    /// Name or alias; the server's default template where absent.
+    /// `name`, `name:tag`, `name@sha256:…` or an alias; the server's default template where absent.
     #[schema(example = "debian")]
     template: Option<String>,
+    /// An image of a registry, pulled when it is not here, instead of a template.
+    #[schema(example = "python:3.12-slim")]
+    image: Option<String>,
     /// Make it from this snapshot, by id or name, instead of a template.
     snapshot: Option<String>,
     /// With `snapshot`: its processes too. Refused where the snapshot has none.
@@ -27,6 +30,8 @@ pub(crate) struct CreateBody {
     /// Unique within the tenant: letters, digits, `-`, `_`, `.`.
     name: Option<String>,
     labels: BTreeMap<String, String>,
+    /// Volumes in it.
+    mounts: Vec<MountBody>,
     /// Environment of every command.
     env: BTreeMap<String, String>,
     /// Names in `env` that no fork and no snapshot inherits.
@@ -71,7 +76,7 @@ pub(crate) struct CreateBody {
 impl CreateBody {
     pub(super) fn into_spec(self, idempotency_key: Option<String>) -> Result<CreateSandbox, ApiError> {
         Ok(CreateSandbox {
-            from: origin(&self.template, self.snapshot, self.memory, self.archive)?,
+            from: origin(&self.image, &self.template, self.snapshot, self.memory, self.archive)?,
             template: self.template,
             name: self.name,
             labels: self.labels,
@@ -100,20 +105,51 @@ impl CreateBody {
             thread: self.thread,
             wake: self.wake.map(Into::into).unwrap_or_default(),
             idempotency_key,
-            image: None,
-            mounts: Vec::new(),
+            image: self.image,
+            mounts: self.mounts.into_iter().map(Into::into).collect(),
             build: None,
         })
     }
 }
 
-/// The three fields that name a beginning exclude each other: none of them could win without a surprise.
+/// A volume in a sandbox.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MountBody {
+    /// By id or name.
+    #[schema(example = "data")]
+    volume: String,
+    /// Where inside; absolute.
+    #[schema(example = "/data")]
+    path: String,
+    /// Only this folder of it; made when missing.
+    sub_path: Option<String>,
+    /// Nothing can be written through it.
+    #[serde(default)]
+    #[schema(required = false)]
+    read_only: bool,
+}
+
+impl From<MountBody> for MountAsk {
+    fn from(body: MountBody) -> Self {
+        let MountBody { volume, path, sub_path, read_only } = body;
+        Self { volume, path, sub_path, read_only }
+    }
+}
+
+/// The fields that name a beginning exclude each other: none of them could win without a surprise.
 fn origin(
+    image: &Option<String>,
     template: &Option<String>,
     snapshot: Option<String>,
     memory: bool,
     archive: Option<String>,
 ) -> Result<Origin, ApiError> {
+    let others =
+        [("template", template.is_some()), ("snapshot", snapshot.is_some()), ("archive", archive.is_some())];
+    if let (Some(_), Some((other, _))) = (image, others.iter().find(|(_, said)| *said)) {
+        return Err(ApiError::invalid(format!("image and {other} exclude each other")));
+    }
     match (template, snapshot, archive) {
         (None, Some(snapshot), None) => Ok(Origin::Snapshot { snapshot, memory }),
         (_, Some(_), Some(_)) => Err(ApiError::invalid("snapshot and archive exclude each other")),
@@ -224,6 +260,9 @@ mod tests {
             "{\"snapshot\":\"s\",\"archive\":\"k\"}",
             "{\"snapshot\":\"s\",\"template\":\"t\"}",
             "{\"archive\":\"k\",\"template\":\"t\"}",
+            "{\"image\":\"i\",\"template\":\"t\"}",
+            "{\"image\":\"i\",\"snapshot\":\"s\"}",
+            "{\"image\":\"i\",\"archive\":\"k\"}",
         ] {
             assert!(from(bad).is_err(), "{bad}");
         }

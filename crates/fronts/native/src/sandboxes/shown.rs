@@ -47,6 +47,8 @@ pub(crate) struct Sandbox {
     #[schema(required = false)]
     network_narrowed_by: Vec<String>,
     storage: Storage,
+    /// Volumes in it.
+    mounts: Vec<Mount>,
     /// What is wanted.
     intent: Intent,
     /// What is.
@@ -105,6 +107,25 @@ pub(crate) struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     awake: Option<Awake>,
+}
+
+/// A volume in a sandbox.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Mount {
+    /// The volume's id.
+    volume: String,
+    /// Where inside.
+    path: String,
+    /// Only this folder of it.
+    sub_path: Option<String>,
+    read_only: bool,
+}
+
+impl From<atoll_model::Mount> for Mount {
+    fn from(mount: atoll_model::Mount) -> Self {
+        let atoll_model::Mount { volume, path, sub_path, read_only } = mount;
+        Self { volume: volume.into(), path, sub_path, read_only }
+    }
 }
 
 /// A promise to stay awake.
@@ -171,6 +192,7 @@ impl From<Lease> for Sandbox {
             network: lease.network.into(),
             network_narrowed_by: Vec::new(),
             storage: lease.storage.into(),
+            mounts: lease.mounts.into_iter().map(Into::into).collect(),
             intent: lease.intent.into(),
             phase: lease.phase.into(),
             stage: creating.then(|| lease.stage.into()),

@@ -1,0 +1,233 @@
+//! The folder of a build, as it goes to the server: a tar in a fixed order, without what `.dockerignore` names.
+//!
+//! Owners do not travel and times are those of the files; links go as links. Never leaves the folder: nothing is followed.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use atoll_image::build::Ignore;
+
+use crate::{
+    commands::{packed::Packed, progress::Transfer},
+    failure::Failure,
+};
+
+/// LIMIT: more is no source folder but somebody's home; the server has its own bound.
+const ENTRIES_MAX: u64 = 1_000_000;
+
+/// Whether a Dockerfile takes anything from the folder.
+pub(super) fn is_needed(dockerfile: &str) -> bool {
+    atoll_image::build::needs_context(dockerfile)
+}
+
+/// What of the folder is not sent.
+pub(super) struct Ignored(Ignore);
+
+impl Ignored {
+    /// From `FILE.dockerignore` beside the Dockerfile, else from the folder's own.
+    pub(super) fn read(folder: &Path, dockerfile: Option<&Path>) -> Result<Self, Failure> {
+        let dockerfile = dockerfile.map_or_else(|| folder.join("Dockerfile"), Path::to_path_buf);
+        let mut beside = dockerfile.into_os_string();
+        beside.push(".dockerignore");
+        for path in [PathBuf::from(beside), folder.join(".dockerignore")] {
+            match fs::read_to_string(&path) {
+                Ok(text) => return Ok(Self(Ignore::parse(&text))),
+                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {}
+                Err(cause) => return Err(unreadable(&path, &cause)),
+            }
+        }
+        Ok(Self(Ignore::parse("")))
+    }
+}
+
+/// Begins to pack.
+pub(super) fn pack(folder: &Path, ignored: Ignored, transfer: Transfer) -> Result<Packed, Failure> {
+    if !folder.is_dir() {
+        return Err(Failure::usage(
+            format!("{} is no folder", folder.display()),
+            "the last word is the folder that COPY takes from, such as .",
+        ));
+    }
+    let folder = folder.to_owned();
+    Ok(Packed::begin(transfer, move |into| {
+        let mut walk = Walk { tar: tar::Builder::new(into), ignored: ignored.0, entries: 0 };
+        walk.folder(&folder)?;
+        walk.tar.finish().map_err(|cause| unsendable(&folder, &cause))
+    }))
+}
+
+struct Walk<W: Write> {
+    tar: tar::Builder<W>,
+    ignored: Ignore,
+    entries: u64,
+}
+
+impl<W: Write> Walk<W> {
+    /// Without recursion, so that a deep tree costs memory and not stack; folders before what is in them, names in order.
+    fn folder(&mut self, root: &Path) -> Result<(), Failure> {
+        let mut left = vec![(root.to_owned(), String::new())];
+        while let Some((path, name)) = left.pop() {
+            let about = fs::symlink_metadata(&path).map_err(|cause| unreadable(&path, &cause))?;
+            let is_ignored = !name.is_empty() && self.ignored.is_ignored(&name);
+            // Below a folder that is left out an exception may still bring something back.
+            if is_ignored && !(about.is_dir() && self.ignored.has_exceptions()) {
+                continue;
+            }
+            if !name.is_empty() && !is_ignored {
+                self.entry(&path, &name, &about)?;
+            }
+            if about.is_dir() {
+                let mut below = names(&path)?;
+                // The last is taken first.
+                below.sort_unstable_by(|a, b| b.cmp(a));
+                let child =
+                    |part: &String| if name.is_empty() { part.clone() } else { format!("{name}/{part}") };
+                left.extend(below.iter().map(|part| (path.join(part), child(part))));
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, path: &Path, name: &str, about: &fs::Metadata) -> Result<(), Failure> {
+        self.entries += 1;
+        if self.entries > ENTRIES_MAX {
+            return Err(Failure::usage(
+                format!("the folder holds more than {ENTRIES_MAX} entries"),
+                "name what is not needed in .dockerignore, or build in a smaller folder",
+            ));
+        }
+        let kind = about.file_type();
+        if kind.is_socket() || kind.is_fifo() || kind.is_block_device() || kind.is_char_device() {
+            return Ok(());
+        }
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(about.mode() & 0o7777);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(u64::try_from(about.mtime()).unwrap_or(0));
+        header.set_size(0);
+        let done = if kind.is_dir() {
+            header.set_entry_type(tar::EntryType::Directory);
+            self.tar.append_data(&mut header, format!("{name}/"), std::io::empty())
+        } else if kind.is_symlink() {
+            header.set_entry_type(tar::EntryType::Symlink);
+            let target = fs::read_link(path).map_err(|cause| unreadable(path, &cause))?;
+            self.tar.append_link(&mut header, name, target)
+        } else {
+            let file = fs::File::open(path).map_err(|cause| unreadable(path, &cause))?;
+            header.set_entry_type(tar::EntryType::Regular);
+            header.set_size(about.len());
+            // A file that grows or shrinks meanwhile must not bend what follows it.
+            let exactly = Exactly { file, left: about.len() };
+            self.tar.append_data(&mut header, name, exactly)
+        };
+        done.map_err(|cause| unsendable(path, &cause))
+    }
+}
+
+/// So many bytes of a file and no other number.
+struct Exactly {
+    file: fs::File,
+    left: u64,
+}
+
+impl std::io::Read for Exactly {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
+        let count = self.file.read(&mut into[..most])?;
+        if count == 0 && most > 0 {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::UnexpectedEof,
+                "it changed while it was read",
+            ));
+        }
+        self.left -= count as u64;
+        Ok(count)
+    }
+}
+
+fn names(folder: &Path) -> Result<Vec<String>, Failure> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|cause| unreadable(folder, &cause))? {
+        let entry = entry.map_err(|cause| unreadable(folder, &cause))?;
+        match entry.file_name().into_string() {
+            Ok(name) => names.push(name),
+            Err(_) => {
+                return Err(Failure::usage(
+                    format!("{} has a name that is no UTF-8", entry.path().display()),
+                    "rename it; COPY could not name it",
+                ));
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn unreadable(path: &Path, cause: &std::io::Error) -> Failure {
+    Failure::new("io", format!("{} cannot be read: {cause}", path.display()))
+        .hint("name what is not needed in .dockerignore")
+}
+
+fn unsendable(path: &Path, cause: &std::io::Error) -> Failure {
+    Failure::new("io", format!("{} could not be sent: {cause}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(folder: &Path, ignore: &str) -> Vec<String> {
+        let mut walk =
+            Walk { tar: tar::Builder::new(Vec::new()), ignored: Ignore::parse(ignore), entries: 0 };
+        walk.folder(folder).expect("packed");
+        let bytes = walk.tar.into_inner().expect("whole");
+        let mut archive = tar::Archive::new(&bytes[..]);
+        let entries = archive.entries().expect("a tar");
+        entries
+            .map(|entry| entry.expect("entry").path().expect("path").to_string_lossy().into_owned())
+            .collect()
+    }
+
+    fn sample() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for path in ["b/inner", "a", "node_modules/x"] {
+            fs::create_dir_all(folder.path().join(path)).expect("folder");
+        }
+        for path in ["z.txt", "b/inner/f", "a/keep", "a/drop", "node_modules/x/y"] {
+            fs::write(folder.path().join(path), path).expect("file");
+        }
+        std::os::unix::fs::symlink("/etc/passwd", folder.path().join("link")).expect("link");
+        folder
+    }
+
+    #[test]
+    fn a_folder_is_packed_in_order_and_links_stay_links() {
+        let folder = sample();
+        let names = packed(folder.path(), "node_modules\n");
+        assert_eq!(names, ["a/", "a/drop", "a/keep", "b/", "b/inner/", "b/inner/f", "link", "z.txt"]);
+        assert_eq!(names, packed(folder.path(), "node_modules\n"), "the same twice");
+    }
+
+    #[test]
+    fn an_exception_brings_back_what_lies_below_something_ignored() {
+        let folder = sample();
+        let names = packed(folder.path(), "*\n!a/keep\n");
+        assert!(names.contains(&"a/keep".to_owned()) && !names.contains(&"a/drop".to_owned()), "{names:?}");
+        assert!(!names.contains(&"link".to_owned()), "{names:?}");
+    }
+
+    #[test]
+    fn a_file_that_shrinks_breaks_the_archive_instead_of_bending_it() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("f");
+        fs::write(&path, "abc").expect("file");
+        let mut exactly = Exactly { file: fs::File::open(&path).expect("file"), left: 5 };
+        assert!(std::io::copy(&mut exactly, &mut std::io::sink()).is_err());
+        let mut exactly = Exactly { file: fs::File::open(&path).expect("file"), left: 2 };
+        assert_eq!(std::io::copy(&mut exactly, &mut std::io::sink()).expect("two bytes"), 2);
+    }
+}

@@ -1,0 +1,172 @@
+//! Templates to files and from them: archives of Docker and OCI, layout folders, root file systems.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    path::{Path, PathBuf},
+};
+
+use atoll_model::TemplateRef;
+use reqwest::Method;
+use serde_json::Value;
+
+use super::{nearest, path, ready};
+use crate::{
+    cli::template::{ExportForm, ImportForm},
+    client::Client,
+    commands::{
+        Context,
+        packed::Packed,
+        progress::{Progress, Transfer},
+    },
+    failure::Failure,
+    human::bytes,
+};
+
+pub(super) async fn export(
+    context: &Context,
+    client: &Client,
+    template: &str,
+    output: &Path,
+    format: ExportForm,
+) -> Result<(), Failure> {
+    let to_stdout = output == Path::new("-");
+    if to_stdout && context.out.is_terminal() {
+        return Err(Failure::usage("an archive is not for a terminal", "write it to a file: -o FILE"));
+    }
+    let request =
+        client.request(Method::GET, &path(template, "/export")).query(&[("format", format.as_str())]);
+    let mut answer = match client.send(request).await {
+        Ok(answer) => answer,
+        Err(failure) => return Err(nearest(client, template, failure).await),
+    };
+    let mut progress = Progress::new(context.out, to_stdout);
+    let transfer = progress.transfer("exporting", answer.content_length());
+    let mut written = 0;
+    if to_stdout {
+        while let Some(piece) = next(&mut answer).await? {
+            context.out.bytes(&piece)?;
+        }
+        return Ok(());
+    }
+    let fresh = Fresh::beside(output)?;
+    let mut file = fs::File::create(&fresh.0).map_err(|e| unwritable(output, &e))?;
+    while let Some(piece) = next(&mut answer).await? {
+        file.write_all(&piece).map_err(|e| unwritable(output, &e))?;
+        written += piece.len() as u64;
+        transfer.add(piece.len() as u64);
+    }
+    transfer.done();
+    fs::rename(&fresh.0, output).map_err(|e| unwritable(output, &e))?;
+    if context.out.json {
+        return context.out.json(&serde_json::json!({ "file": output, "bytes": written }));
+    }
+    context.out.line(&format!("{} ({})", output.display(), bytes(written)))
+}
+
+async fn next(answer: &mut reqwest::Response) -> Result<Option<bytes::Bytes>, Failure> {
+    answer.chunk().await.map_err(|_| {
+        Failure::new("no_server", "the server ended the export early").hint("`atoll server logs` says why")
+    })
+}
+
+/// Half an archive must not look like a whole one.
+struct Fresh(PathBuf);
+
+impl Fresh {
+    fn beside(path: &Path) -> Result<Self, Failure> {
+        let name = path
+            .file_name()
+            .ok_or_else(|| Failure::usage(format!("{} is no file", path.display()), "name one: -o FILE"))?;
+        let mut fresh = std::ffi::OsString::from(".");
+        fresh.push(name);
+        fresh.push(format!(".part-{}", std::process::id()));
+        Ok(Self(path.with_file_name(fresh)))
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn unwritable(path: &Path, cause: &std::io::Error) -> Failure {
+    Failure::new("io", format!("{} cannot be written: {cause}", path.display()))
+}
+
+pub(super) async fn import(
+    context: &Context,
+    client: &Client,
+    from: &Path,
+    name: &TemplateRef,
+    format: Option<ImportForm>,
+) -> Result<(), Failure> {
+    let mut progress = Progress::new(context.out, false);
+    let (packed, format) = open(from, format, &mut progress)?;
+    let fault = packed.fault();
+    let mut request =
+        client.request(Method::POST, "/v1/templates/import").query(&[("name", name.to_string())]);
+    if let Some(format) = format {
+        request = request.query(&[("format", format.as_str())]);
+    }
+    let request = request.header(reqwest::header::CONTENT_TYPE, "application/x-tar").body(packed.body);
+    // No limit of ours: a large archive takes what it takes.
+    let answer = client.send(request).await;
+    progress.done();
+    let imported = match answer {
+        Ok(answer) => answer.json::<Value>().await,
+        Err(failure) => return Err(fault.or(failure)),
+    };
+    let imported =
+        imported.map_err(|e| Failure::new("bad_answer", format!("the template did not arrive: {e}")))?;
+    ready(context, &imported, &name.to_string())
+}
+
+/// What is sent, and as what.
+fn open(
+    from: &Path,
+    format: Option<ImportForm>,
+    progress: &mut Progress,
+) -> Result<(Packed, Option<ImportForm>), Failure> {
+    if from == Path::new("-") {
+        let transfer = progress.transfer("importing", None);
+        return Ok((
+            Packed::begin(transfer, |into| copy(&mut std::io::stdin().lock(), into, "stdin")),
+            format,
+        ));
+    }
+    let unreadable =
+        |e: std::io::Error| Failure::new("io", format!("{} cannot be read: {e}", from.display()));
+    let about = fs::metadata(from).map_err(unreadable)?;
+    if about.is_dir() {
+        if format.is_some_and(|format| format != ImportForm::Oci) || !from.join("oci-layout").is_file() {
+            return Err(Failure::usage(
+                format!("{} is a folder without an OCI layout", from.display()),
+                "pack a root file system first: tar c -C DIR . | atoll template import - NAME",
+            ));
+        }
+        return Ok((layout(from.to_owned(), progress.transfer("importing", None)), Some(ImportForm::Oci)));
+    }
+    let mut file = fs::File::open(from).map_err(unreadable)?;
+    let transfer = progress.transfer("importing", Some(about.len()));
+    let shown = from.display().to_string();
+    Ok((Packed::begin(transfer, move |into| copy(&mut file, into, &shown)), format))
+}
+
+fn copy(from: &mut dyn Read, into: &mut dyn Write, shown: &str) -> Result<(), Failure> {
+    std::io::copy(from, into)
+        .map(|_| ())
+        .map_err(|e| Failure::new("io", format!("{shown} could not be sent: {e}")))
+}
+
+/// A layout folder is an OCI archive once it is packed.
+fn layout(folder: PathBuf, transfer: Transfer) -> Packed {
+    Packed::begin(transfer, move |into| {
+        let mut tar = tar::Builder::new(into);
+        tar.follow_symlinks(false);
+        tar.append_dir_all("", &folder)
+            .and_then(|()| tar.finish())
+            .map_err(|e| Failure::new("io", format!("{} could not be sent: {e}", folder.display())))
+    })
+}

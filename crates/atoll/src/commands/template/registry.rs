@@ -1,0 +1,126 @@
+//! Images from registries and templates to them. The server fetches and sends; this shows how it goes.
+
+use std::io::Read;
+
+use atoll_model::TemplateRef;
+use reqwest::Method;
+use serde_json::{Map, Value, json};
+
+use super::{nearest, path, ready};
+use crate::{
+    cli::template::Login,
+    client::Client,
+    commands::{Context, follow::follow, progress::Progress},
+    failure::Failure,
+};
+
+pub(super) async fn pull(
+    context: &Context,
+    client: &Client,
+    image: &TemplateRef,
+    platform: Option<String>,
+    login: Login,
+) -> Result<(), Failure> {
+    let mut body = asked(image, &login)?;
+    body.extend(platform.map(|platform| ("platform".to_owned(), json!(platform))));
+    let request = client.request(Method::POST, "/v1/templates/pull").json(&body);
+    let pulled = follow(client, request, &mut Progress::new(context.out, false)).await;
+    match pulled {
+        Ok(pulled) => ready(context, &pulled, &image.to_string()),
+        Err(failure) => Err(hinted(image, failure)),
+    }
+}
+
+pub(super) async fn push(
+    context: &Context,
+    client: &Client,
+    template: &str,
+    image: &TemplateRef,
+    login: Login,
+) -> Result<(), Failure> {
+    let request = client.request(Method::POST, &path(template, "/push")).json(&asked(image, &login)?);
+    match follow(client, request, &mut Progress::new(context.out, false)).await {
+        Ok(pushed) if context.out.json => context.out.json(&pushed),
+        Ok(_) => context.out.line(&image.to_string()),
+        Err(failure) => Err(nearest(client, template, hinted(image, failure)).await),
+    }
+}
+
+/// Fetches an image that a sandbox shall start from, where it is not here: a create does not wait as long as a pull may take.
+pub(in crate::commands) async fn ensure(
+    context: &Context,
+    client: &Client,
+    image: &TemplateRef,
+) -> Result<(), Failure> {
+    match client.get(&path(&image.to_string(), "")).await {
+        Ok(_) => return Ok(()),
+        Err(failure) if failure.is("template_not_found") || failure.is("image_not_found") => {}
+        Err(failure) => return Err(failure),
+    }
+    let body = asked(image, &Login::default())?;
+    let request = client.request(Method::POST, "/v1/templates/pull").json(&body);
+    let quiet = !context.out.talks();
+    follow(client, request, &mut Progress::new(context.out, quiet))
+        .await
+        .map(|_| ())
+        .map_err(|failure| hinted(image, failure))
+}
+
+fn asked(image: &TemplateRef, login: &Login) -> Result<Map<String, Value>, Failure> {
+    let mut body = Map::new();
+    body.insert("image".to_owned(), json!(image));
+    if login.password_stdin {
+        let mut secret = String::new();
+        // LIMIT: longer than any token of a registry.
+        std::io::stdin().lock().take(64 << 10).read_to_string(&mut secret).map_err(|e| {
+            Failure::usage(format!("the password cannot be read: {e}"), "pipe it: … --password-stdin < FILE")
+        })?;
+        let secret = secret.trim_end_matches(['\n', '\r']);
+        if secret.is_empty() {
+            return Err(Failure::usage("stdin held no password", "pipe it: … --password-stdin < FILE"));
+        }
+        let auth = match &login.username {
+            Some(name) => json!({ "username": name, "password": secret }),
+            None => json!({ "token": secret }),
+        };
+        body.insert("auth".to_owned(), auth);
+    }
+    Ok(body)
+}
+
+/// What usually helps, where the server gave no advice.
+fn hinted(image: &TemplateRef, failure: Failure) -> Failure {
+    if failure.hint.is_some() {
+        return failure;
+    }
+    let host = image.registry().unwrap_or("docker.io").to_owned();
+    match failure.code.as_str() {
+        "registry_unavailable" if image.registry().is_some() => failure.hint(format!(
+            "a registry without TLS, on this machine or a private network needs `atoll serve --registry-insecure {host}`"
+        )),
+        "registry_unavailable" => failure.hint("does the server's machine reach the internet?"),
+        "image_not_found" | "unauthenticated" | "forbidden" => failure
+            .hint("is the name right? a private image needs `--username NAME --password-stdin`".to_owned()),
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registry_that_cannot_be_reached_gets_the_flag_that_opens_it() {
+        let image: TemplateRef = "127.0.0.1:5000/a".parse().expect("valid");
+        let told = hinted(&image, Failure::new("registry_unavailable", "x"));
+        assert!(told.hint.is_some_and(|hint| hint.contains("--registry-insecure 127.0.0.1:5000")));
+        let told = hinted(&image, Failure::new("registry_unavailable", "x").hint("kept"));
+        assert_eq!(told.hint.as_deref(), Some("kept"));
+    }
+
+    #[test]
+    fn nobody_is_sent_as_nobody() {
+        let image: TemplateRef = "a:b".parse().expect("valid");
+        assert_eq!(asked(&image, &Login::default()).map(Value::Object), Ok(json!({"image": "a:b"})));
+    }
+}

@@ -1,0 +1,128 @@
+//! The body of a build: the wish first, then the files, which are handed on as they arrive.
+
+use std::time::Duration;
+
+use atoll_service::BuildContext;
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode, header};
+use futures::TryStreamExt;
+use multer::{Constraints, Field, Multipart, SizeLimit};
+use tokio_util::io::StreamReader;
+
+use super::BuildBody;
+use crate::error::ApiError;
+use crate::input::{collect, parse_json};
+use crate::upload::{self, Fault};
+
+/// LIMIT: a Dockerfile of a MiB and secrets of two fit, in base64 too.
+const SPEC_MAX: usize = 8 << 20;
+// LIMIT: as for every body that is read whole.
+const SPEC_WITHIN: Duration = Duration::from_secs(30);
+
+/// What came.
+pub(super) struct Form {
+    pub(super) spec: BuildBody,
+    pub(super) context: Option<BuildContext>,
+    /// Why the upload broke, where it did.
+    pub(super) fault: Fault,
+}
+
+/// Reads the wish, and leaves the files to be read.
+pub(super) async fn read(headers: &HeaderMap, body: Body) -> Result<Form, ApiError> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if kind.split(';').next().is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json")) {
+        let spec = parse_json(&collect(body, SPEC_MAX).await?)?;
+        return Ok(Form { spec, context: None, fault: Fault::default() });
+    }
+    let boundary = multer::parse_boundary(kind).map_err(|_| {
+        ApiError::invalid("the body must be multipart/form-data with spec and context, or application/json")
+            .with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE)
+    })?;
+    let (content, fault) = upload::content(body);
+    let limits = SizeLimit::new().for_field("spec", SPEC_MAX as u64);
+    let mut form = Multipart::with_constraints(content, boundary, Constraints::new().size_limit(limits));
+    let spec = async {
+        let field = next(&mut form, &fault).await?.filter(|field| field.name() == Some("spec"));
+        let field = field.ok_or_else(|| {
+            ApiError::invalid("the first part of the form must be spec").hint("send spec before context")
+        })?;
+        let bytes = field.bytes().await.map_err(|cause| broken(&fault, cause))?;
+        parse_json(&bytes)
+    };
+    let spec = tokio::time::timeout(SPEC_WITHIN, spec).await.unwrap_or_else(|_| {
+        Err(ApiError::invalid("spec did not arrive in time").with_status(StatusCode::REQUEST_TIMEOUT))
+    })?;
+    let context = match next(&mut form, &fault).await? {
+        None => None,
+        Some(field) if field.name() == Some("context") => Some(context(field)),
+        Some(field) => {
+            let name = field.name().unwrap_or_default().to_owned();
+            return Err(ApiError::invalid(format!(
+                "the form has a part {name:?}; it takes spec and context"
+            )));
+        }
+    };
+    Ok(Form { spec, context, fault })
+}
+
+fn context(field: Field<'static>) -> BuildContext {
+    Box::new(StreamReader::new(field.map_err(std::io::Error::other)))
+}
+
+async fn next(form: &mut Multipart<'static>, fault: &Fault) -> Result<Option<Field<'static>>, ApiError> {
+    form.next_field().await.map_err(|cause| broken(fault, cause))
+}
+
+fn broken(fault: &Fault, cause: multer::Error) -> ApiError {
+    let error = match cause {
+        multer::Error::FieldSizeExceeded { .. } => {
+            ApiError::new(atoll_model::Code::PayloadTooLarge, format!("spec is larger than {SPEC_MAX} bytes"))
+        }
+        _ => ApiError::invalid("the form is not valid"),
+    };
+    fault.or(error.caused_by(cause))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+    use tokio::io::AsyncReadExt;
+
+    fn typed(kind: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))])
+    }
+
+    fn part(name: &str, content: &str) -> String {
+        format!("--x\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{content}\r\n")
+    }
+
+    async fn formed(parts: &[(&str, &str)]) -> Result<Form, ApiError> {
+        let body: String = parts.iter().map(|(name, content)| part(name, content)).collect();
+        read(&typed("multipart/form-data; boundary=x"), Body::from(body + "--x--\r\n")).await
+    }
+
+    #[tokio::test]
+    async fn the_files_of_a_form_are_read_as_they_come() {
+        let form = formed(&[("spec", r#"{"template":"a"}"#), ("context", "tar tar")]).await.unwrap();
+        let mut text = String::new();
+        form.context.unwrap().read_to_string(&mut text).await.unwrap();
+        assert_eq!(text, "tar tar");
+        assert!(formed(&[("spec", r#"{"template":"a"}"#)]).await.unwrap().context.is_none());
+        let alone = read(&typed("application/json"), Body::from(r#"{"template":"a"}"#)).await.unwrap();
+        assert!(alone.context.is_none());
+    }
+
+    #[tokio::test]
+    async fn forms_in_another_order_or_with_more_are_refused() {
+        let refused = async |parts: &[(&str, &str)]| formed(parts).await.err().unwrap().message;
+        assert!(refused(&[("context", "x"), ("spec", "{}")]).await.contains("first part"));
+        assert!(refused(&[("spec", r#"{"template":"a"}"#), ("other", "x")]).await.contains("other"));
+        assert!(refused(&[]).await.contains("first part"));
+        let plain = read(&typed("text/plain"), Body::from("x")).await.err().unwrap();
+        assert_eq!(plain.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        let cut = read(&typed("multipart/form-data; boundary=x"), Body::from(part("spec", "{"))).await;
+        assert!(cut.is_err());
+    }
+}

@@ -1,0 +1,242 @@
+//! Templates over a wire: images from registries and to them, archives in and out.
+
+use atoll_model::TemplateRef;
+use atoll_service::{ExportFormat, ImportFormat, ImportTemplate, PullImage, PushImage};
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use serde::Deserialize;
+use tokio_util::io::ReaderStream;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Template;
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::files::transfer::disposition;
+use crate::input::{Json, Path, Query};
+use crate::output::Answer;
+use crate::{upload, working};
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(pull))
+        .routes(routes!(push))
+        .routes(routes!(import))
+        .routes(routes!(export))
+}
+
+/// Who one is at a registry: a name with a password, or a token alone.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RegistryAuth {
+    username: Option<String>,
+    password: Option<String>,
+    token: Option<String>,
+}
+
+impl std::fmt::Debug for RegistryAuth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RegistryAuth(…)")
+    }
+}
+
+impl TryFrom<RegistryAuth> for atoll_service::RegistryAuth {
+    type Error = ApiError;
+
+    fn try_from(auth: RegistryAuth) -> Result<Self, ApiError> {
+        match (auth.username, auth.password, auth.token) {
+            (Some(username), Some(password), None) => Ok(Self::Basic { username, password }),
+            (None, None, Some(token)) => Ok(Self::Token(token)),
+            _ => Err(ApiError::invalid("auth holds a username with a password, or a token alone")),
+        }
+    }
+}
+
+/// A reference of an image or template; what is none is refused by its field.
+pub(crate) fn reference(field: &str, text: &str) -> Result<TemplateRef, ApiError> {
+    text.parse().map_err(|bad| ApiError::invalid(format!("{field} is {bad}")))
+}
+
+/// The image to fetch.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PullBody {
+    /// As in `docker pull`.
+    #[schema(example = "python:3.12-slim")]
+    image: String,
+    /// Who to be at its registry. Absent: what the server's Docker config knows, for admin keys; for all others nobody.
+    auth: Option<RegistryAuth>,
+    /// For which machine, where there are several. Absent: this one.
+    #[schema(example = "linux/amd64")]
+    platform: Option<String>,
+}
+
+/// Fetches an image from a registry; it is then a template under the same name.
+///
+/// Events: `step {message}`, `layer {digest, done, total, state}` as it goes, and last `done` with the template or
+/// `error {code, message, hint}`. Closing the stream cancels the work; what came is kept for the next time.
+#[utoipa::path(post, path = "/v1/templates/pull", tag = "templates", request_body = PullBody,
+    responses((status = 200, content_type = "text/event-stream", body = String)))]
+pub(crate) async fn pull(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<PullBody>,
+) -> Result<Response, ApiError> {
+    let image = reference("image", &body.image)?;
+    let auth = body.auth.map(TryInto::try_into).transpose()?;
+    let ask = PullImage { image, auth, platform: body.platform };
+    let (ear, steps) = working::steps();
+    let service = app.service.clone();
+    let work = async move { service.pull_image(&who, ask, working::ear(ear)).await.map(Template::from) };
+    working::respond(&app, work, steps).await
+}
+
+/// Where to send it.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PushBody {
+    /// As in `docker push`.
+    #[schema(example = "registry.example/team/app:v1")]
+    image: String,
+    /// Who to be at its registry. Absent: what the server's Docker config knows, for admin keys; for all others nobody.
+    auth: Option<RegistryAuth>,
+}
+
+/// Sends a template to a registry. Events as of a pull.
+#[utoipa::path(post, path = "/v1/templates/{name}/push", tag = "templates", params(("name" = String, Path)),
+    request_body = PushBody, responses((status = 200, content_type = "text/event-stream", body = String)))]
+pub(crate) async fn push(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(name): Path<String>,
+    Json(body): Json<PushBody>,
+) -> Result<Response, ApiError> {
+    let image = reference("image", &body.image)?;
+    let auth = body.auth.map(TryInto::try_into).transpose()?;
+    let (ear, steps) = working::steps();
+    let service = app.service.clone();
+    let work = async move {
+        let ask = PushImage { image, auth };
+        service.push_template(&who, &name, ask, working::ear(ear)).await.map(Template::from)
+    };
+    working::respond(&app, work, steps).await
+}
+
+/// What an imported archive is.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ImportForm {
+    /// It is found out.
+    #[default]
+    Auto,
+    /// As `docker save` writes it.
+    Docker,
+    /// The tar of an OCI layout.
+    Oci,
+    /// The tar of a whole root file system.
+    Rootfs,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ImportQuery {
+    /// `name` or `name:tag`.
+    name: String,
+    #[serde(default)]
+    #[param(inline, required = false)]
+    format: ImportForm,
+}
+
+/// Makes a template from an archive: of `docker save`, of an OCI layout, or of a root file system; plain, gzip or zstd.
+#[utoipa::path(post, path = "/v1/templates/import", tag = "templates", params(ImportQuery),
+    request_body(content = Vec<u8>, content_type = "application/x-tar"), responses((status = 201, body = Template)))]
+pub(crate) async fn import(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Query(query): Query<ImportQuery>,
+    body: Body,
+) -> Result<Answer<Template>, ApiError> {
+    let format = match query.format {
+        ImportForm::Auto => ImportFormat::Auto,
+        ImportForm::Docker => ImportFormat::DockerArchive,
+        ImportForm::Oci => ImportFormat::OciArchive,
+        ImportForm::Rootfs => ImportFormat::Rootfs,
+    };
+    let ask = ImportTemplate { name: reference("name", &query.name)?, format };
+    let (file, fault) = upload::reader(body);
+    // Nobody could read both: the answer begins when the archive is in.
+    let imported = app.service.import_template(&who, ask, file, std::sync::Arc::new(|_| {})).await;
+    Ok(Answer(StatusCode::CREATED, imported.map_err(|error| fault.or(error))?.into()))
+}
+
+/// What an archive shall be.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ExportForm {
+    /// The tar of an OCI layout.
+    #[default]
+    Oci,
+    /// As `docker load` reads it.
+    Docker,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ExportQuery {
+    #[serde(default)]
+    #[param(inline, required = false)]
+    format: ExportForm,
+}
+
+// LIMIT: pieces large enough that a system call per piece does not show.
+const PIECE: usize = 256 * 1_024;
+
+/// Answers a template as one archive.
+#[utoipa::path(get, path = "/v1/templates/{name}/export", tag = "templates",
+    params(("name" = String, Path), ExportQuery),
+    responses((status = 200, content_type = "application/x-tar", body = Vec<u8>)))]
+pub(crate) async fn export(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(name): Path<String>,
+    Query(query): Query<ExportQuery>,
+) -> Result<Response, ApiError> {
+    let format = match query.format {
+        ExportForm::Oci => ExportFormat::OciArchive,
+        ExportForm::Docker => ExportFormat::DockerArchive,
+    };
+    let (_, archive) = app.service.export_template(&who, &name, format).await?;
+    let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(archive, PIECE)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_DISPOSITION, disposition(&format!("{name}.tar")));
+    Ok(response)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_a_pair_or_a_token_and_never_shown() {
+        let read = |text: &str| -> Result<atoll_service::RegistryAuth, ApiError> {
+            serde_json::from_str::<RegistryAuth>(text).unwrap().try_into()
+        };
+        assert!(read(r#"{"username":"a","password":"b"}"#).is_ok());
+        assert!(read(r#"{"token":"t"}"#).is_ok());
+        for bad in ["{}", r#"{"username":"a"}"#, r#"{"username":"a","password":"b","token":"t"}"#] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        let body: PullBody =
+            serde_json::from_str(r#"{"image":"a","auth":{"username":"u","password":"hush"}}"#).unwrap();
+        assert!(!format!("{body:?}").contains("hush"));
+    }
+}

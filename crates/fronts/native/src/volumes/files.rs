@@ -1,0 +1,267 @@
+//! The files of a volume, without a sandbox: read, write, list, make, move, change, remove. Owners are those that sandboxes see.
+
+use atoll_service::{VolumeEntryKind, VolumeOwner};
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use tokio_util::io::ReaderStream;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::files::transfer::disposition;
+use crate::files::{EntryKind, octal};
+use crate::input::{Json, Path, Query};
+use crate::output::{Answer, ok, time};
+use crate::upload;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(read, write, remove))
+        .routes(routes!(entries, change))
+        .routes(routes!(make_folder))
+        .routes(routes!(move_entry))
+}
+
+/// A file, directory or link of a volume.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct VolumeEntry {
+    /// The last part of its path.
+    name: String,
+    /// From the volume's top.
+    path: String,
+    kind: EntryKind,
+    size: u64,
+    /// Permission bits in octal.
+    #[schema(example = "0644", pattern = "^[0-7]{4}$")]
+    mode: String,
+    /// As sandboxes see it.
+    uid: u32,
+    /// As sandboxes see it.
+    gid: u32,
+    #[schema(format = DateTime)]
+    accessed_at: String,
+    #[schema(format = DateTime)]
+    modified_at: String,
+    #[schema(format = DateTime)]
+    changed_at: String,
+    /// Where a link points.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    symlink_target: Option<String>,
+}
+
+impl From<atoll_service::VolumeEntry> for VolumeEntry {
+    fn from(entry: atoll_service::VolumeEntry) -> Self {
+        let name = entry.path.rsplit('/').next().unwrap_or_default().to_owned();
+        Self {
+            name,
+            path: entry.path,
+            kind: match entry.kind {
+                VolumeEntryKind::File => EntryKind::File,
+                VolumeEntryKind::Folder => EntryKind::Directory,
+                VolumeEntryKind::Link => EntryKind::Symlink,
+                VolumeEntryKind::Other => EntryKind::Other,
+            },
+            size: entry.size,
+            mode: format!("{:04o}", entry.mode & 0o7777),
+            uid: entry.uid,
+            gid: entry.gid,
+            accessed_at: time(entry.accessed_ms),
+            modified_at: time(entry.modified_ms),
+            changed_at: time(entry.changed_ms),
+            symlink_target: entry.target,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct VolumeEntryList {
+    items: Vec<VolumeEntry>,
+    /// There is more than is listed.
+    truncated: bool,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct VolumePathQuery {
+    /// From the volume's top.
+    #[param(example = "/reports/a.csv")]
+    path: String,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct VolumeWriteQuery {
+    /// From the volume's top.
+    path: String,
+    /// Whose it is, as sandboxes see it. Default: as it was; a new one is root's.
+    uid: Option<u32>,
+    gid: Option<u32>,
+    /// Permission bits in octal, such as `644`.
+    #[param(pattern = "^[0-7]{1,4}$")]
+    mode: Option<String>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct EntriesQuery {
+    /// From the volume's top. Default `/`.
+    path: Option<String>,
+    /// How many levels; 0 is the entry itself. Default 1.
+    depth: Option<u32>,
+}
+
+/// Who owns an entry, and how.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct OwnerBody {
+    uid: Option<u32>,
+    gid: Option<u32>,
+    /// Permission bits in octal, such as `644`.
+    #[schema(pattern = "^[0-7]{1,4}$")]
+    mode: Option<String>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FolderBody {
+    path: String,
+    /// Whose it is, as sandboxes see it. Default: root's.
+    uid: Option<u32>,
+    gid: Option<u32>,
+    /// Permission bits in octal, such as `755`.
+    #[schema(pattern = "^[0-7]{1,4}$")]
+    mode: Option<String>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MoveEntryBody {
+    from: String,
+    to: String,
+}
+
+fn owner(uid: Option<u32>, gid: Option<u32>, mode: Option<&str>) -> Result<VolumeOwner, ApiError> {
+    Ok(VolumeOwner { uid, gid, mode: mode.map(octal).transpose()? })
+}
+
+// LIMIT: pieces large enough that a system call per piece does not show.
+const PIECE: usize = 256 * 1_024;
+
+/// Reads a file of a volume.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/files", tag = "volumes",
+    params(("volume" = String, Path), VolumePathQuery),
+    responses((status = 200, content_type = "application/octet-stream", body = Vec<u8>)))]
+pub(crate) async fn read(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(volume): Path<String>,
+    Query(query): Query<VolumePathQuery>,
+) -> Result<Response, ApiError> {
+    let (entry, content) = app.service.volume_read(&who, &volume, &query.path).await?;
+    let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(content, PIECE)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(entry.size));
+    headers.insert(header::CONTENT_DISPOSITION, disposition(&query.path));
+    Ok(response)
+}
+
+/// Writes a whole file of a volume; it appears when every byte has arrived. Missing parents are made.
+#[utoipa::path(put, path = "/v1/volumes/{volume}/files", tag = "volumes",
+    params(("volume" = String, Path), VolumeWriteQuery),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = VolumeEntry)))]
+pub(crate) async fn write(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(volume): Path<String>,
+    Query(query): Query<VolumeWriteQuery>,
+    body: Body,
+) -> Result<Answer<VolumeEntry>, ApiError> {
+    let owner = owner(query.uid, query.gid, query.mode.as_deref())?;
+    let (content, fault) = upload::reader(body);
+    let written = app.service.volume_write(&who, &volume, &query.path, owner, content).await;
+    Ok(ok(written.map_err(|error| fault.or(error))?.into()))
+}
+
+/// Removes a file of a volume, or a directory with all below it.
+#[utoipa::path(delete, path = "/v1/volumes/{volume}/files", tag = "volumes",
+    params(("volume" = String, Path), VolumePathQuery), responses((status = 204, description = "Gone")))]
+pub(crate) async fn remove(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(volume): Path<String>,
+    Query(query): Query<VolumePathQuery>,
+) -> Result<StatusCode, ApiError> {
+    app.service.volume_remove(&who, &volume, &query.path).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What a directory of a volume holds; with `depth=0` the entry itself.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/entries", tag = "volumes",
+    params(("volume" = String, Path), EntriesQuery), responses((status = 200, body = VolumeEntryList)))]
+pub(crate) async fn entries(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(volume): Path<String>,
+    Query(query): Query<EntriesQuery>,
+) -> Result<Answer<VolumeEntryList>, ApiError> {
+    let path = query.path.as_deref().unwrap_or("/");
+    let (entries, truncated) = match query.depth.unwrap_or(1) {
+        0 => (vec![app.service.volume_stat(&who, &volume, path).await?], false),
+        depth => app.service.volume_list(&who, &volume, path, depth).await?,
+    };
+    Ok(ok(VolumeEntryList { items: entries.into_iter().map(VolumeEntry::from).collect(), truncated }))
+}
+
+/// Changes owner and permissions of an entry.
+#[utoipa::path(patch, path = "/v1/volumes/{volume}/entries", tag = "volumes",
+    params(("volume" = String, Path), VolumePathQuery), request_body = OwnerBody,
+    responses((status = 200, body = VolumeEntry)))]
+pub(crate) async fn change(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(volume): Path<String>,
+    Query(query): Query<VolumePathQuery>,
+    Json(body): Json<OwnerBody>,
+) -> Result<Answer<VolumeEntry>, ApiError> {
+    let owner = owner(body.uid, body.gid, body.mode.as_deref())?;
+    Ok(ok(app.service.volume_change(&who, &volume, &query.path, owner).await?.into()))
+}
+
+/// Makes a directory of a volume and its parents.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/folders", tag = "volumes", params(("volume" = String, Path)),
+    request_body = FolderBody, responses((status = 201, body = VolumeEntry)))]
+pub(crate) async fn make_folder(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(volume): Path<String>,
+    Json(body): Json<FolderBody>,
+) -> Result<Answer<VolumeEntry>, ApiError> {
+    let owner = owner(body.uid, body.gid, body.mode.as_deref())?;
+    let made = app.service.volume_make_folder(&who, &volume, &body.path, owner).await?;
+    Ok(Answer(StatusCode::CREATED, made.into()))
+}
+
+/// Moves or renames an entry; a file at the destination is replaced.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/move", tag = "volumes", params(("volume" = String, Path)),
+    request_body = MoveEntryBody, responses((status = 200, body = VolumeEntry)))]
+pub(crate) async fn move_entry(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(volume): Path<String>,
+    Json(body): Json<MoveEntryBody>,
+) -> Result<Answer<VolumeEntry>, ApiError> {
+    Ok(ok(app.service.volume_move(&who, &volume, &body.from, &body.to).await?.into()))
+}
