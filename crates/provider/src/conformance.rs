@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "test code behind a feature")]
 
 mod basics;
+mod captures;
 mod checkpoints;
 mod memories;
 mod packs;
@@ -18,6 +19,7 @@ mod pauses;
 mod reach;
 mod sizes;
 mod snapshots;
+mod volumes;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,6 +41,8 @@ pub trait Inside: Send + Sync {
     async fn write(&self, live: &Live<'_>, path: &str, content: &[u8]);
     /// Reads it; `None` when it is not there.
     async fn read(&self, live: &Live<'_>, path: &str) -> Option<Vec<u8>>;
+    /// Whether a small file can be written at an absolute path.
+    async fn may_write(&self, live: &Live<'_>, path: &str) -> bool;
     /// Starts a process that keeps a text in its memory alone; it takes the place of one that was started before.
     async fn hold_memory(&self, live: &Live<'_>, text: &str);
     /// What that process holds; `None` when it is not there.
@@ -132,6 +136,13 @@ pub fn all() -> Vec<Case> {
         reach::an_authority_belongs_to_its_seed,
         sizes::a_limit_below_use_is_refused_with_the_figures,
         sizes::limits_of_files_alone_change_too,
+        captures::a_capture_holds_what_was_changed_and_nothing_else,
+        volumes::a_volume_is_made_copied_resized_and_removed,
+        volumes::a_sweep_removes_volumes_that_nobody_knows,
+        volumes::sandboxes_share_a_volume_and_it_outlives_them,
+        volumes::mounts_stay_and_no_copy_of_a_sandbox_has_a_volumes_files,
+        volumes::an_unknown_volume_is_refused_and_leaves_nothing,
+        volumes::files_of_a_volume_are_there_without_a_sandbox,
     ]
 }
 

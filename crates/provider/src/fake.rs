@@ -6,6 +6,7 @@
 
 mod agent;
 mod provide;
+mod volumes;
 mod world;
 
 use std::collections::BTreeMap;
@@ -14,10 +15,10 @@ use std::time::Duration;
 
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{InstanceId, Limits, SandboxId, SnapshotId};
+use atoll_model::{InstanceId, Limits, SandboxId, SnapshotId, VolumeId};
 use tokio::sync::{Notify, broadcast};
 
-use crate::{Capabilities, Notice, NoticeKind, ProviderError};
+use crate::{Capabilities, InstanceMount, Notice, NoticeKind, PoolWish, ProviderError};
 use world::{World, failed};
 
 /// The only template it has.
@@ -50,6 +51,16 @@ pub enum Call {
     Pack,
     /// [`crate::Provider::unpack`]
     Unpack,
+    /// [`crate::Provider::capture`]
+    Capture,
+    /// [`crate::Provider::create_volume`]
+    CreateVolume,
+    /// [`crate::Provider::copy_volume`]
+    CopyVolume,
+    /// [`crate::Provider::resize_volume`]
+    ResizeVolume,
+    /// [`crate::Provider::remove_volume`]
+    RemoveVolume,
     /// [`crate::Provider::halt`]
     Halt,
     /// [`crate::Provider::destroy`]
@@ -126,8 +137,8 @@ impl Default for FakeProvider {
             checkpoints: true,
             snapshots: true,
             packs: true,
-            captures: false,
-            volumes: false,
+            captures: true,
+            volumes: true,
         };
         Self {
             world: Mutex::default(),
@@ -184,6 +195,39 @@ impl FakeProvider {
     #[must_use]
     pub fn snapshots(&self) -> Vec<SnapshotId> {
         self.world.lock().unwrap().snapshots.keys().cloned().collect()
+    }
+
+    /// The volumes that it holds; part of the leak check.
+    #[must_use]
+    pub fn volumes(&self) -> Vec<VolumeId> {
+        self.world.lock().unwrap().volumes.keys().cloned().collect()
+    }
+
+    /// What a live instance was made with.
+    #[must_use]
+    pub fn mounts(&self, sandbox: &SandboxId) -> Option<Vec<InstanceMount>> {
+        let world = self.world.lock().unwrap();
+        world.sandboxes.get(sandbox)?.instance.as_ref().map(|live| live.mounts.clone())
+    }
+
+    /// Which instances are to be kept waiting.
+    #[must_use]
+    pub fn wishes(&self) -> Vec<PoolWish> {
+        self.world.lock().unwrap().wishes.clone()
+    }
+
+    /// Writes a file as a program inside a live instance would; says whether it may.
+    pub fn write_inside(&self, sandbox: &SandboxId, path: &str, content: &[u8]) -> bool {
+        let world = self.world.lock().unwrap();
+        let live = world.sandboxes.get(sandbox).and_then(|sandbox| sandbox.instance.as_ref());
+        live.is_some_and(|live| live.mind.write(path, content.to_vec()))
+    }
+
+    /// Reads a file as a program inside a live instance would.
+    #[must_use]
+    pub fn read_inside(&self, sandbox: &SandboxId, path: &str) -> Option<Vec<u8>> {
+        let world = self.world.lock().unwrap();
+        world.sandboxes.get(sandbox)?.instance.as_ref()?.mind.read(path)
     }
 
     /// Whether a sandbox's processes stand still in memory.

@@ -25,12 +25,17 @@ async fn answers(live: &Live<'_>) {
 impl Inside for InMemory {
     async fn write(&self, live: &Live<'_>, path: &str, content: &[u8]) {
         answers(live).await;
-        self.0.files(&live.target.sandbox, |files| files.insert(path.to_owned(), content.to_vec())).unwrap();
+        assert!(self.0.write_inside(&live.target.sandbox, path, content));
     }
 
     async fn read(&self, live: &Live<'_>, path: &str) -> Option<Vec<u8>> {
         answers(live).await;
-        self.0.files(&live.target.sandbox, |files| files.get(path).cloned())?
+        self.0.read_inside(&live.target.sandbox, path)
+    }
+
+    async fn may_write(&self, live: &Live<'_>, path: &str) -> bool {
+        answers(live).await;
+        self.0.write_inside(&live.target.sandbox, path, b"x")
     }
 
     async fn hold_memory(&self, live: &Live<'_>, text: &str) {
@@ -63,6 +68,7 @@ async fn conform(able: impl FnOnce(&mut Capabilities)) {
         case(fixture.clone()).await;
         assert_eq!(fake.holds(), [], "{name}");
         assert_eq!(fake.snapshots(), [], "{name}");
+        assert_eq!(fake.volumes(), [], "{name}");
     }
 }
 
@@ -74,6 +80,7 @@ async fn the_fake_conforms() {
 #[tokio::test]
 async fn the_fake_conforms_without_what_can_be_taken_away() {
     conform(|able| able.checkpoints = false).await;
+    conform(|able| (able.captures, able.volumes) = (false, false)).await;
     conform(|able| (able.snapshots, able.packs) = (false, false)).await;
     conform(|able| (able.pauses, able.checkpoints, able.limits_disk) = (false, false, false)).await;
 }

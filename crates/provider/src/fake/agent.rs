@@ -20,6 +20,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexS
 use tokio::sync::watch;
 
 use super::Files;
+use super::volumes::Seen;
 
 /// What an agent knows, shared with whoever plays with it.
 pub(super) struct Mind {
@@ -29,6 +30,8 @@ pub(super) struct Mind {
     pub(super) held_s: AtomicU64,
     /// What its sandbox holds.
     pub(super) files: Arc<Mutex<Files>>,
+    /// Volumes that it sees.
+    mounts: Vec<Seen>,
     /// What every command gets.
     pub(super) env: Mutex<BTreeMap<String, String>>,
     /// What it was asked to do, in order.
@@ -38,15 +41,39 @@ pub(super) struct Mind {
 }
 
 impl Mind {
-    pub(super) fn new(token: String, files: Arc<Mutex<Files>>) -> Arc<Self> {
+    pub(super) fn new(token: String, files: Arc<Mutex<Files>>, mounts: Vec<Seen>) -> Arc<Self> {
         Arc::new(Self {
             token: Mutex::new(token),
             held_s: AtomicU64::new(0),
             files,
+            mounts,
             env: Mutex::default(),
             asked: Mutex::default(),
             frozen: watch::Sender::new(false),
         })
+    }
+
+    /// Whose file a path is, by which name, and whether it may be written.
+    fn find(&self, path: &str) -> (Arc<Mutex<Files>>, String, bool) {
+        let seen = self.mounts.iter().find_map(|seen| Some((seen.inside(path)?, !seen.read_only)));
+        match seen {
+            Some(((files, inside), may_write)) => (files, inside, may_write),
+            None => (Arc::clone(&self.files), path.to_owned(), true),
+        }
+    }
+
+    pub(super) fn read(&self, path: &str) -> Option<Vec<u8>> {
+        let (files, path, _) = self.find(path);
+        let content = files.lock().unwrap().get(&path).cloned();
+        content
+    }
+
+    pub(super) fn write(&self, path: &str, content: Vec<u8>) -> bool {
+        let (files, path, may_write) = self.find(path);
+        if may_write {
+            files.lock().unwrap().insert(path, content);
+        }
+        may_write
     }
 }
 
@@ -127,15 +154,16 @@ fn answer(request: &Request, mind: &Mind) -> Option<Vec<u8>> {
 /// Reads or writes one file whole; its path is plain enough to need no decoding.
 fn file(request: &Request, mind: &Mind) -> Option<Vec<u8>> {
     let path = request.path.strip_prefix("/files?path=")?.split('&').next()?;
-    let mut files = mind.files.lock().unwrap();
     if request.method == "POST" {
-        files.insert(path.to_owned(), request.body.clone());
-        return plain(200, "[]");
+        return match mind.write(path, request.body.clone()) {
+            true => plain(200, "[]"),
+            false => plain(403, r#"{"code":"permission_denied","message":"it is read-only"}"#),
+        };
     }
-    match files.get(path) {
+    match mind.read(path) {
         Some(content) => {
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", content.len());
-            Some([head.into_bytes(), content.clone()].concat())
+            Some([head.into_bytes(), content].concat())
         }
         None => plain(404, r#"{"code":"not_found","message":"no such file"}"#),
     }

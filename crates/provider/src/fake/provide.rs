@@ -9,7 +9,7 @@ use atoll_model::policy::placement::Node;
 use std::sync::Arc;
 
 use atoll_model::policy::egress::Egress;
-use atoll_model::{Held, Limits, SnapshotId};
+use atoll_model::{Held, Limits, SnapshotId, VolumeId};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::sync::broadcast;
 
@@ -17,7 +17,7 @@ use super::world::failed;
 use super::{After, Call, FakeProvider, agent};
 use crate::{
     Adopted, Booted, ByteStream, Capabilities, InstanceSpec, InstanceUsage, Known, Notice, Origin, Packed,
-    Provider, ProviderError, RolledBack, Snapshotted, Target,
+    PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
 };
 
 #[async_trait]
@@ -140,6 +140,71 @@ impl Provider for FakeProvider {
         self.end(after, ()).await
     }
 
+    async fn capture(
+        &self,
+        target: &Target,
+        _template: &str,
+        _template_version: &str,
+    ) -> Result<Packed, ProviderError> {
+        self.need(|able| able.captures, "a capture")?;
+        let after = self.play(Call::Capture, target.sandbox.as_str()).await?;
+        let layer = self.world.lock().unwrap().capture(target)?;
+        if after == After::Cut {
+            let half = layer[..layer.len() / 2].to_vec();
+            return Ok(Box::new(std::io::Cursor::new(half).chain(Broken)));
+        }
+        self.end(after, Box::new(std::io::Cursor::new(layer)) as Packed).await
+    }
+
+    async fn create_volume(&self, volume: &VolumeId, size_mib: Option<u32>) -> Result<(), ProviderError> {
+        self.need_volumes(size_mib)?;
+        let after = self.play_whole(Call::CreateVolume, volume.as_str()).await?;
+        self.world.lock().unwrap().create_volume(volume, size_mib);
+        self.end(after, ()).await
+    }
+
+    async fn copy_volume(
+        &self,
+        from: &VolumeId,
+        to: &VolumeId,
+        size_mib: Option<u32>,
+    ) -> Result<(), ProviderError> {
+        self.need_volumes(size_mib)?;
+        let after = self.play_whole(Call::CopyVolume, from.as_str()).await?;
+        self.world.lock().unwrap().copy_volume(from, to, size_mib)?;
+        self.end(after, ()).await
+    }
+
+    async fn resize_volume(&self, volume: &VolumeId, size_mib: u32) -> Result<(), ProviderError> {
+        self.need_volumes(Some(size_mib))?;
+        let after = self.play(Call::ResizeVolume, volume.as_str()).await?;
+        self.world.lock().unwrap().resize_volume(volume, size_mib)?;
+        self.end(after, ()).await
+    }
+
+    async fn volume_bytes(&self, volume: &VolumeId) -> Result<u64, ProviderError> {
+        Ok(self.world.lock().unwrap().volume(volume)?.bytes())
+    }
+
+    async fn remove_volume(&self, volume: &VolumeId) -> Result<(), ProviderError> {
+        let after = self.play(Call::RemoveVolume, volume.as_str()).await?;
+        self.world.lock().unwrap().volumes.remove(volume);
+        self.end(after, ()).await
+    }
+
+    async fn volume_files(&self, volume: &VolumeId) -> Result<Box<dyn VolumeFiles>, ProviderError> {
+        Ok(Box::new(self.world.lock().unwrap().volume(volume)?))
+    }
+
+    async fn sweep_volumes(&self, known: Vec<VolumeId>) -> Result<(), ProviderError> {
+        self.world.lock().unwrap().volumes.retain(|id, _| known.contains(id));
+        Ok(())
+    }
+
+    async fn wish_pool(&self, wishes: Vec<PoolWish>) {
+        self.world.lock().unwrap().wishes = wishes;
+    }
+
     async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
         let after = self.play(Call::Halt, target.sandbox.as_str()).await?;
         self.world.lock().unwrap().halt(target);
@@ -214,6 +279,11 @@ impl FakeProvider {
             return Ok(());
         }
         Err(ProviderError::Unsupported { what: what.to_owned(), hint: "the test took it away".to_owned() })
+    }
+
+    fn need_volumes(&self, size_mib: Option<u32>) -> Result<(), ProviderError> {
+        self.need(|able| able.volumes, "a volume")?;
+        self.need(|able| able.limits_disk || size_mib.is_none(), "a size for a volume")
     }
 
     /// [`FakeProvider::play`] for calls that leave everything as it was when they fail.

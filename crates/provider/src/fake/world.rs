@@ -5,14 +5,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
 use atoll_model::policy::egress::Egress;
-use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId};
+use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, VolumeId};
 use tokio::task::JoinSet;
 
 use super::agent::Mind;
+use super::volumes::{Seen, Volume};
 use super::{Call, Files, Script, TEMPLATE};
 use crate::{
-    Adopted, Booted, Fate, InstanceSpec, InstanceUsage, Known, Origin, ProviderError, RolledBack,
-    Snapshotted, Target,
+    Adopted, Booted, Fate, InstanceMount, InstanceSpec, InstanceUsage, Known, Origin, PoolWish,
+    ProviderError, RolledBack, Snapshotted, Target,
 };
 
 /// How often a call was made: the call with the sandbox's or snapshot's id.
@@ -22,6 +23,8 @@ pub(super) type Calls = Vec<(Call, String)>;
 pub(super) struct World {
     pub(super) sandboxes: HashMap<SandboxId, Sandbox>,
     pub(super) snapshots: BTreeMap<SnapshotId, Shot>,
+    pub(super) volumes: BTreeMap<VolumeId, Volume>,
+    pub(super) wishes: Vec<PoolWish>,
     pub(super) scripts: HashMap<Call, Vec<Script>>,
     pub(super) calls: Calls,
     pub(super) wrong_token: bool,
@@ -49,6 +52,7 @@ pub(super) struct Instance {
     pub(super) id: InstanceId,
     pub(super) bytes: Vec<u8>,
     pub(super) mind: Arc<Mind>,
+    pub(super) mounts: Vec<InstanceMount>,
     /// What the tests say that it did.
     pub(super) worked: InstanceUsage,
     /// Its connections end with it.
@@ -61,11 +65,12 @@ pub(super) struct Shot {
 }
 
 impl Instance {
-    fn new(id: &InstanceId, memory: Memory, files: &Arc<Mutex<Files>>) -> Self {
+    fn new(spec: &InstanceSpec, memory: Memory, files: &Arc<Mutex<Files>>, seen: Vec<Seen>) -> Self {
         Self {
-            id: id.clone(),
+            id: spec.instance.clone(),
             bytes: memory.bytes,
-            mind: Mind::new(memory.token, Arc::clone(files)),
+            mind: Mind::new(memory.token, Arc::clone(files), seen),
+            mounts: spec.mounts.clone(),
             worked: InstanceUsage::default(),
             connections: JoinSet::new(),
         }
@@ -163,6 +168,7 @@ impl World {
 
     pub(super) fn create(&mut self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
         check_template(spec)?;
+        self.seen(&spec.mounts)?;
         if self.sandboxes.contains_key(&spec.sandbox) {
             return Err(failed("create", "it is there already"));
         }
@@ -182,7 +188,9 @@ impl World {
 
     pub(super) fn boot(&mut self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
         check_template(spec)?;
+        let seen = self.seen(&spec.mounts);
         let sandbox = self.sandbox(&spec.sandbox)?;
+        seen?;
         if sandbox.instance.is_some() || sandbox.checkpoint.is_some() {
             return Err(failed("boot", "it is not halted"));
         }
@@ -190,7 +198,9 @@ impl World {
     }
 
     pub(super) fn restore(&mut self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        let seen = self.seen(&spec.mounts);
         let sandbox = self.sandbox(&spec.sandbox)?;
+        seen?;
         if sandbox.instance.is_some() {
             return Err(failed("restore", "it has an instance"));
         }
@@ -200,6 +210,7 @@ impl World {
 
     fn start(&mut self, spec: &InstanceSpec, memory: Option<Memory>) -> Result<Booted, ProviderError> {
         let wrong = std::mem::take(&mut self.wrong_token);
+        let seen = self.seen(&spec.mounts)?;
         let sandbox = self.sandbox(&spec.sandbox)?;
         (sandbox.limits, sandbox.network) = (spec.limits, Arc::clone(&spec.network));
         let token = format!("token-{}", spec.instance);
@@ -208,7 +219,7 @@ impl World {
         if wrong {
             memory.token = "another".to_owned();
         }
-        sandbox.instance = Some(Instance::new(&spec.instance, memory, &sandbox.files));
+        sandbox.instance = Some(Instance::new(spec, memory, &sandbox.files, seen));
         Ok(Booted { facts: facts(&spec.instance), agent_token: told, from_pool: false })
     }
 
@@ -288,6 +299,28 @@ impl World {
         }
         serde_json::to_vec(&*sandbox.files.lock().unwrap())
             .map_err(|cause| ProviderError::Failed { step: "pack".to_owned(), cause: Box::new(cause) })
+    }
+
+    /// Its template is empty, so what it changed is all that it has.
+    pub(super) fn capture(&mut self, target: &Target) -> Result<Vec<u8>, ProviderError> {
+        let sandbox = self.sandbox(&target.sandbox)?;
+        if sandbox.instance.is_some() || sandbox.checkpoint.is_some() {
+            return Err(failed("capture", "it is not halted"));
+        }
+        let mut layer = tar::Builder::new(Vec::new());
+        for (path, content) in &*sandbox.files.lock().unwrap() {
+            let mut header = tar::Header::new_ustar();
+            header.set_mode(0o644);
+            header.set_size(content.len() as u64);
+            let added = layer.append_data(&mut header, path.trim_start_matches('/'), content.as_slice());
+            added.map_err(|cause| ProviderError::Failed {
+                step: "capture".to_owned(),
+                cause: Box::new(cause),
+            })?;
+        }
+        layer
+            .into_inner()
+            .map_err(|cause| ProviderError::Failed { step: "capture".to_owned(), cause: Box::new(cause) })
     }
 
     pub(super) fn unpack(
