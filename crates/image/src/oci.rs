@@ -26,7 +26,7 @@ mod push;
 mod retry;
 mod session;
 mod token;
-pub(crate) mod unzip;
+pub mod unzip;
 
 pub use auth::Auth;
 pub use error::RegistryError;

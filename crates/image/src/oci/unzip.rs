@@ -13,9 +13,12 @@ const PIECES: usize = 4;
 
 /// How a layer is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Zip {
+pub enum Zip {
+    /// `1f 8b`.
     Gzip,
+    /// A frame, or one to be skipped.
     Zstd,
+    /// Everything else.
     Plain,
 }
 
@@ -38,7 +41,8 @@ impl Zip {
     }
 
     /// The media type that says so.
-    pub(crate) fn media_type(self) -> &'static str {
+    #[must_use]
+    pub fn media_type(self) -> &'static str {
         match self {
             Self::Gzip => "application/vnd.oci.image.layer.v1.tar+gzip",
             Self::Zstd => "application/vnd.oci.image.layer.v1.tar+zstd",
@@ -48,7 +52,9 @@ impl Zip {
 }
 
 /// A reader of the uncompressed bytes.
-pub(crate) enum Unzip<R: Read> {
+pub struct Unzip<R: Read>(Kind<R>);
+
+enum Kind<R: Read> {
     Gzip(Box<MultiGzDecoder<Source<R>>>),
     Zstd(Box<zstd::stream::read::Decoder<'static, Source<R>>>),
     Plain(Box<Source<R>>),
@@ -58,38 +64,39 @@ type Source<R> = BufReader<Chain<Cursor<Vec<u8>>, R>>;
 
 impl<R: Read> Unzip<R> {
     /// Looks how the bytes begin.
-    pub(crate) fn new(mut from: R) -> io::Result<Self> {
+    pub fn new(mut from: R) -> io::Result<Self> {
         let mut head = Vec::with_capacity(6);
         from.by_ref().take(6).read_to_end(&mut head)?;
         let zip = Zip::of(&head)?;
         let source = BufReader::with_capacity(PIECE, Cursor::new(head).chain(from));
-        Ok(match zip {
-            Zip::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(source))),
+        Ok(Self(match zip {
+            Zip::Gzip => Kind::Gzip(Box::new(MultiGzDecoder::new(source))),
             Zip::Zstd => {
                 let mut decoder = zstd::stream::read::Decoder::with_buffer(source)?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-                Self::Zstd(Box::new(decoder))
+                Kind::Zstd(Box::new(decoder))
             }
-            Zip::Plain => Self::Plain(Box::new(source)),
-        })
+            Zip::Plain => Kind::Plain(Box::new(source)),
+        }))
     }
 
     /// How the bytes are compressed.
-    pub(crate) fn zip(&self) -> Zip {
-        match self {
-            Self::Gzip(_) => Zip::Gzip,
-            Self::Zstd(_) => Zip::Zstd,
-            Self::Plain(_) => Zip::Plain,
+    #[must_use]
+    pub fn zip(&self) -> Zip {
+        match &self.0 {
+            Kind::Gzip(_) => Zip::Gzip,
+            Kind::Zstd(_) => Zip::Zstd,
+            Kind::Plain(_) => Zip::Plain,
         }
     }
 }
 
 impl<R: Read> Read for Unzip<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Gzip(reader) => reader.read(buf),
-            Self::Zstd(reader) => reader.read(buf),
-            Self::Plain(reader) => reader.read(buf),
+        match &mut self.0 {
+            Kind::Gzip(reader) => reader.read(buf),
+            Kind::Zstd(reader) => reader.read(buf),
+            Kind::Plain(reader) => reader.read(buf),
         }
     }
 }

@@ -1,0 +1,10 @@
+//! Pulling from and pushing to a registry that misbehaves on purpose. It runs in the process of the tests, on loopback.
+#![allow(clippy::unwrap_used)]
+
+mod addresses;
+mod auth;
+mod fake;
+mod faults;
+mod image;
+mod pull;
+mod push;
