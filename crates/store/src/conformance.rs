@@ -5,6 +5,8 @@
 
 pub mod life;
 mod reach;
+mod templates;
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -62,6 +64,17 @@ pub fn all() -> Vec<Case> {
         reach::a_sealed_text_opens_for_its_tenant_alone,
         reach::the_policy_above_a_tenant_is_kept,
         life::memory_on_disk_takes_no_compute_until_it_is_resumed,
+        templates::a_tag_moves_and_its_versions_stay_known,
+        templates::names_and_aliases_of_a_tenant_do_not_meet,
+        templates::public_templates_are_seen_by_others_and_changes_are_kept,
+        templates::what_nothing_stands_on_is_forgotten,
+        templates::builds_are_kept_found_and_swept,
+        templates::a_sandbox_of_a_build_is_in_no_list,
+        templates::a_template_with_any_tag_is_found_by_its_name,
+        volumes::a_volume_is_found_by_id_name_and_prefix,
+        volumes::a_volume_is_not_removed_while_a_sandbox_mounts_it,
+        volumes::mounts_and_removals_that_race_never_both_happen,
+        volumes::volumes_meet_their_quota,
     ]
 }
 
