@@ -135,6 +135,8 @@ pub type Timings = Vec<(String, u32)>;
 pub struct PoolStats {
     /// The template's name.
     pub template: String,
+    /// Exactly which version of it; `None`: the newest.
+    pub version: Option<String>,
     /// How many are ready.
     pub ready: usize,
     /// How many there should be.
@@ -165,7 +167,7 @@ struct Inner {
     /// The way back after stepping into a sandbox's UTS namespace.
     own_uts: Arc<OwnedFd>,
     places: Mutex<HashMap<SandboxId, Arc<Place>>>,
-    pool: Mutex<HashMap<String, Vec<pool::Ready>>>,
+    pool: Mutex<pool::Pools>,
     pool_wanted: Arc<Notify>,
     /// Shared by starts, taken alone by adoption: a sweep must not meet what is half made.
     adoption: Arc<tokio::sync::RwLock<()>>,

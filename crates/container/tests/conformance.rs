@@ -78,6 +78,10 @@ impl Inside for OverTheAgent {
         Some(file.read_to_end(4 << 20).await.unwrap())
     }
 
+    async fn may_write(&self, live: &Live<'_>, path: &str) -> bool {
+        agent(live).write_bytes(path, Some("root"), None, b"x".to_vec()).await.is_ok()
+    }
+
     async fn hold_memory(&self, live: &Live<'_>, text: &str) {
         self.write(live, "/tmp/value", text.as_bytes()).await;
         sh(live, HOLD).await.expect("a process that holds it");

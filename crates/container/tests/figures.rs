@@ -4,13 +4,17 @@
 mod common;
 #[path = "common/kept.rs"]
 mod kept;
+#[path = "common/stack.rs"]
+mod stack;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use atoll_provider::InstanceSpec;
+use atoll_container::Config;
+use atoll_model::VolumeId;
+use atoll_provider::{InstanceMount, InstanceSpec, MountSource, Provider};
 use common::{World, in_world};
-use kept::plain;
+use kept::{legacy, plain};
 
 const STARTS: usize = 60;
 
@@ -39,13 +43,46 @@ async fn starts(world: &World, what: &str, make: impl Fn() -> InstanceSpec) {
     eprintln!("{what}: min {least:.2} med {:.2} ms; {}", median(totals), steps.join(", "));
 }
 
-#[test]
-#[ignore = "prints figures; run alone with --ignored --nocapture"]
-fn figures_of_cold_starts() {
-    in_world(plain, |world| async {
+fn figures(adjust: fn(&mut Config)) {
+    in_world(adjust, |world| async {
         for round in 0..3 {
             starts(&world, &format!("cold {round}"), || world.spec()).await;
         }
+        for count in [1, 8, 31] {
+            let spec = world.many_layers(count);
+            let make = || InstanceSpec {
+                template: spec.template.clone(),
+                template_version: spec.template_version.clone(),
+                ..world.spec()
+            };
+            starts(&world, &format!("cold, {count} layers over busybox"), make).await;
+        }
+        let volumes: Vec<VolumeId> = (0..16).map(|n| VolumeId::from_entropy([n; 20])).collect();
+        for volume in &volumes {
+            world.engine.create_volume(volume, Some(64)).await.unwrap();
+        }
+        for count in [1, 4, 16] {
+            let mount = |volume: &VolumeId| InstanceMount {
+                source: MountSource::Volume { volume: volume.clone(), sub_path: None },
+                path: format!("/mnt/{volume}"),
+                read_only: false,
+            };
+            let mounts: Vec<InstanceMount> = volumes.iter().take(count).map(mount).collect();
+            let make = || InstanceSpec { mounts: mounts.clone(), ..world.spec() };
+            starts(&world, &format!("cold, {count} volumes"), make).await;
+        }
         world
     });
+}
+
+#[test]
+#[ignore = "prints figures; run alone with --ignored --nocapture"]
+fn figures_of_cold_starts() {
+    figures(plain);
+}
+
+#[test]
+#[ignore = "prints figures; run alone with --ignored --nocapture"]
+fn figures_of_cold_starts_by_the_paths_for_old_kernels() {
+    figures(legacy);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use atoll_container::StorageChoice;
 use atoll_model::{Limits, Storage};
-use atoll_provider::{Fate, Known, NoticeKind, Provider, ProviderError, Target};
+use atoll_provider::{Fate, Known, NoticeKind, PoolWish, Provider, ProviderError, Target};
 use common::{World, in_world, sandbox_id, target};
 
 #[test]
@@ -397,6 +397,64 @@ fn an_unknown_template_is_named() {
             world.engine.halt(&nobody).await.unwrap();
             world.engine.destroy(&nobody).await.unwrap();
             assert!(matches!(world.engine.usage(&nobody).await.err(), Some(ProviderError::Gone { .. })));
+            world
+        },
+    );
+}
+
+async fn pools_are(world: &World, wanted: &[(&str, Option<&str>, usize)]) {
+    let wanted: Vec<(String, Option<String>, usize)> = wanted
+        .iter()
+        .map(|(name, version, ready)| ((*name).to_owned(), version.map(str::to_owned), *ready))
+        .collect();
+    let begun = std::time::Instant::now();
+    loop {
+        let stats = world.engine.pool_stats();
+        let seen: Vec<_> = stats.into_iter().map(|pool| (pool.template, pool.version, pool.ready)).collect();
+        if seen == wanted {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{seen:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[test]
+fn pools_that_are_wished_for_are_filled_and_shrink_when_the_wish_goes() {
+    in_world(
+        |config| config.pool = [("busybox".to_owned(), 1)].into(),
+        |world| async {
+            let spec = world.spec();
+            let version = spec.template_version.as_str();
+            let wish = |version: &str, size| PoolWish {
+                template: "busybox".into(),
+                template_version: version.into(),
+                size,
+            };
+            // One that can't be made keeps nobody else waiting.
+            world.engine.wish_pool(vec![wish("0", 1), wish(version, 2)]).await;
+            pools_are(
+                &world,
+                &[("busybox", None, 1), ("busybox", Some("0"), 0), ("busybox", Some(version), 2)],
+            )
+            .await;
+            assert!(world.create(&spec).await.from_pool);
+            world.destroy(&spec).await;
+            world.engine.wish_pool(vec![wish(version, 1)]).await;
+            pools_are(&world, &[("busybox", None, 1), ("busybox", Some(version), 1)]).await;
+            world.engine.wish_pool(Vec::new()).await;
+            pools_are(&world, &[("busybox", None, 1)]).await;
+            world.engine.settle(Duration::from_secs(10)).await.unwrap();
+            // One may just have been made for the wish of before.
+            let layers = || std::fs::read_dir(world.config.data.join("pool/layers")).unwrap().count();
+            let begun = Instant::now();
+            while layers() != 1 {
+                assert!(begun.elapsed() < Duration::from_secs(10), "those that nobody wants are gone");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            world.engine.wish_pool(vec![wish(version, 1_000)]).await;
+            assert_eq!(world.engine.pool_stats()[1].wanted, 64, "there is a bound");
+            world.engine.wish_pool(Vec::new()).await;
             world
         },
     );

@@ -72,7 +72,7 @@ impl Inner {
             cgroups.insert(live.facts.cgroup.clone());
             links.extend(live.facts.link);
         }
-        for ready in self.lock_pool().values().flatten() {
+        for ready in self.lock_pool().all() {
             cgroups.insert(ready.live.facts.cgroup.clone());
             layers.insert(ready.layer.clone());
         }

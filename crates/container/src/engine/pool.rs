@@ -1,14 +1,17 @@
 //! Ready instances: booted with the agent listening, without network, frozen. An instance is claimed once and never reused.
+//!
+//! Some pools are in the configuration, by the name of a template, and hold its newest version. Others are wished for while the
+//! server runs, each for one version; they shrink when a wish goes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atoll_image::Template;
 use atoll_model::InstanceId;
 use atoll_model::policy::egress::Egress;
-use atoll_provider::ProviderError;
+use atoll_provider::{PoolWish, ProviderError};
 
 use super::cold::{LayerPlan, Plan};
 use super::instance::Live;
@@ -24,8 +27,49 @@ const PAUSE: Duration = Duration::from_millis(5);
 const AFTER_START: Duration = Duration::from_millis(25);
 /// How often it looks whether all is quiet, before one is made anyway.
 const YIELD_AT_MOST: u32 = 40;
-/// Pause after one could not be made.
+/// Pause after one could not be made, for its pool alone.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// LIMIT: instances that may be wished for in all; each takes about a megabyte and a range of ids.
+const WISHED_MOST: usize = 64;
+
+/// Which pool.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct PoolKey {
+    template: String,
+    /// Exactly this version; `None`: whichever is the newest.
+    version: Option<String>,
+}
+
+/// All pools, and what there should be.
+#[derive(Debug, Default)]
+pub(super) struct Pools {
+    ready: HashMap<PoolKey, Vec<Ready>>,
+    wished: BTreeMap<PoolKey, usize>,
+    /// Those that could not be filled, and until when nobody tries again.
+    resting: HashMap<PoolKey, Instant>,
+}
+
+impl Pools {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Ready> {
+        self.ready.values().flatten()
+    }
+
+    fn count(&self, key: &PoolKey) -> usize {
+        self.ready.get(key).map_or(0, Vec::len)
+    }
+
+    /// Takes out what is more than is wished for.
+    fn shrink(&mut self) -> Vec<Ready> {
+        let wished = &self.wished;
+        let mut excess = Vec::new();
+        for (key, ready) in self.ready.iter_mut().filter(|(key, _)| key.version.is_some()) {
+            let kept = wished.get(key).copied().unwrap_or(0).min(ready.len());
+            excess.extend(ready.split_off(kept));
+        }
+        self.ready.retain(|_, ready| !ready.is_empty());
+        excess
+    }
+}
 
 /// One that waits to be claimed.
 #[derive(Debug)]
@@ -38,30 +82,71 @@ pub(super) struct Ready {
 }
 
 impl Inner {
-    pub(super) fn lock_pool(&self) -> MutexGuard<'_, HashMap<String, Vec<Ready>>> {
+    pub(super) fn lock_pool(&self) -> MutexGuard<'_, Pools> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What there should be: those of the configuration first.
+    fn wanted(&self, pools: &Pools) -> Vec<(PoolKey, usize)> {
+        let fixed = self
+            .config
+            .pool
+            .iter()
+            .map(|(template, wanted)| (PoolKey { template: template.clone(), version: None }, *wanted));
+        fixed.chain(pools.wished.iter().map(|(key, wanted)| (key.clone(), *wanted))).collect()
+    }
+
     pub(super) fn pool_stats(&self) -> Vec<PoolStats> {
-        let pool = self.lock_pool();
-        let stats = |(template, wanted): (&String, &usize)| PoolStats {
-            template: template.clone(),
-            ready: pool.get(template).map_or(0, Vec::len),
-            wanted: *wanted,
+        let pools = self.lock_pool();
+        let stats = |(key, wanted): (PoolKey, usize)| PoolStats {
+            ready: pools.count(&key),
+            template: key.template,
+            version: key.version,
+            wanted,
         };
-        self.config.pool.iter().map(stats).collect()
+        self.wanted(&pools).into_iter().map(stats).collect()
+    }
+
+    /// Replaces what is wished for. What fits into the bound is taken in the order in which it is wished.
+    pub(super) fn wish_pool(&self, wishes: Vec<PoolWish>) {
+        let mut left = WISHED_MOST;
+        let mut wished = BTreeMap::new();
+        for PoolWish { template, template_version, size } in wishes {
+            let size = size.min(left);
+            left -= size;
+            if size > 0 {
+                *wished.entry(PoolKey { template, version: Some(template_version) }).or_default() += size;
+            }
+        }
+        let excess = {
+            let mut pools = self.lock_pool();
+            pools.wished = wished;
+            pools.resting.clear();
+            pools.shrink()
+        };
+        excess.into_iter().for_each(|one| self.discard(one));
+        self.pool_wanted.notify_one();
     }
 
     /// Takes one made from exactly this version of the template, and lets go of those of another.
     pub(super) fn take_ready(&self, template: &str, version: &str) -> Option<Ready> {
-        let mut pool = self.lock_pool();
-        let ready = pool.get_mut(template)?;
+        let mut pools = self.lock_pool();
         let fits =
             |one: &Ready| one.template.digest == version && atoll_image::verify_host(&one.template).is_ok();
-        let (mut fresh, stale): (Vec<Ready>, Vec<Ready>) = std::mem::take(ready).into_iter().partition(fits);
-        let taken = fresh.pop();
-        *ready = fresh;
-        drop(pool);
+        let (mut taken, mut stale) = (None, Vec::new());
+        for exact in [Some(version.to_owned()), None] {
+            let key = PoolKey { template: template.to_owned(), version: exact };
+            let Some(ready) = pools.ready.get_mut(&key) else { continue };
+            let (mut fresh, other): (Vec<Ready>, Vec<Ready>) =
+                std::mem::take(ready).into_iter().partition(fits);
+            taken = fresh.pop();
+            *ready = fresh;
+            stale.extend(other);
+            if taken.is_some() {
+                break;
+            }
+        }
+        drop(pools);
         stale.into_iter().for_each(|one| self.discard(one));
         taken
     }
@@ -82,7 +167,7 @@ impl Inner {
     }
 
     pub(super) fn drain_pool(&self) {
-        let all: Vec<Ready> = self.lock_pool().drain().flat_map(|(_, ready)| ready).collect();
+        let all: Vec<Ready> = self.lock_pool().ready.drain().flat_map(|(_, ready)| ready).collect();
         all.into_iter().for_each(|one| self.discard(one));
     }
 
@@ -92,28 +177,46 @@ impl Inner {
         self.starting.load(Ordering::SeqCst) == 0 && last.is_none_or(|at| at.elapsed() >= AFTER_START)
     }
 
-    fn shortage(&self) -> Option<String> {
+    fn shortage(&self) -> Option<PoolKey> {
         if self.is_closing.load(Ordering::SeqCst) || self.needs_adoption.load(Ordering::SeqCst) {
             return None;
         }
-        let pool = self.lock_pool();
+        let mut pools = self.lock_pool();
+        pools.resting.retain(|_, until| *until > Instant::now());
         let short =
-            |(template, wanted): &(&String, &usize)| pool.get(*template).map_or(0, Vec::len) < **wanted;
-        self.config.pool.iter().find(short).map(|(template, _)| template.clone())
+            |(key, wanted): &(PoolKey, usize)| pools.count(key) < *wanted && !pools.resting.contains_key(key);
+        self.wanted(&pools).into_iter().find(short).map(|(key, _)| key)
     }
 
-    async fn make_ready(self: &Arc<Self>, name: &str) -> Result<Ready, ProviderError> {
-        let (catalog, wanted) = (Arc::clone(&self.catalog), name.to_owned());
-        let found = self.hands.run(move || Ok(catalog.get(&wanted)));
-        let template =
-            found.await.map_err(failed("reading the template"))?.map_err(failed("reading the template"))?;
+    /// Puts one where it is waited for, unless nobody does any more.
+    fn keep_ready(&self, key: PoolKey, ready: Ready) {
+        let excess = {
+            let mut pools = self.lock_pool();
+            pools.ready.entry(key).or_default().push(ready);
+            pools.shrink()
+        };
+        excess.into_iter().for_each(|one| self.discard(one));
+    }
+
+    async fn template_of(&self, key: &PoolKey) -> Result<Arc<Template>, ProviderError> {
+        let Some(version) = &key.version else {
+            let (catalog, name) = (Arc::clone(&self.catalog), key.template.clone());
+            let found = self.hands.run(move || Ok(catalog.get(&name)));
+            let found = found.await.map_err(failed("reading the template"))?;
+            return found.map(Arc::new).map_err(failed("reading the template"));
+        };
+        self.pinned(&key.template, version).await
+    }
+
+    async fn make_ready(self: &Arc<Self>, key: &PoolKey) -> Result<Ready, ProviderError> {
+        let template = self.template_of(key).await?;
         let mut random = [0; 20];
         getrandom::fill(&mut random)
             .map_err(|cause| failed("making a name")(std::io::Error::other(cause)))?;
         let layer = InstanceId::from_entropy(random).as_str().to_owned();
         let plan = Plan {
             name: layer.clone(),
-            template: Arc::new(template),
+            template,
             layer: LayerPlan::Fresh(layer.clone()),
             limits: self.config.pool_limits,
             hostname: "sandbox".into(),
@@ -136,7 +239,7 @@ impl Inner {
 pub(super) async fn keep_filled(engine: Weak<Inner>) {
     loop {
         let Some(engine) = engine.upgrade() else { return };
-        let Some(name) = engine.shortage() else {
+        let Some(key) = engine.shortage() else {
             let wake = Arc::clone(&engine.pool_wanted);
             // Not held while waiting: the engine must be able to go.
             drop(engine);
@@ -154,18 +257,17 @@ pub(super) async fn keep_filled(engine: Weak<Inner>) {
         if engine.is_closing.load(Ordering::SeqCst) {
             return;
         }
-        match engine.make_ready(&name).await {
+        match engine.make_ready(&key).await {
             Ok(ready) if engine.is_closing.load(Ordering::SeqCst) => engine.discard(ready),
-            Ok(ready) => engine.lock_pool().entry(name).or_default().push(ready),
+            Ok(ready) => engine.keep_ready(key, ready),
             Err(cause) => {
                 tracing::warn!(
-                    template = name,
+                    template = key.template,
+                    version = key.version,
                     cause = &cause as &dyn std::error::Error,
                     "a ready instance can't be made"
                 );
-                drop((starting, filling));
-                tokio::time::sleep(AFTER_FAILURE).await;
-                continue;
+                engine.lock_pool().resting.insert(key, Instant::now() + AFTER_FAILURE);
             }
         }
         drop((starting, filling));

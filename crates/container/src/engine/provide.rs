@@ -12,7 +12,7 @@ use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, Storage, Volu
 use atoll_network::{DialError, ErrorKind, LinkError};
 use atoll_provider::{
     Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, Known, Notice, Origin,
-    Packed, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
+    Packed, PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
 };
 use tokio::sync::broadcast;
 
@@ -156,6 +156,10 @@ impl Provider for Engine {
 
     async fn sweep_volumes(&self, known: Vec<VolumeId>) -> Result<(), ProviderError> {
         self.inner.sweep_volumes(known).await
+    }
+
+    async fn wish_pool(&self, wishes: Vec<PoolWish>) {
+        self.inner.wish_pool(wishes);
     }
 
     async fn halt(&self, target: &Target) -> Result<(), ProviderError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use atoll_agentapi::{AgentClient, AgentToken, StartProcess};
 use atoll_container::testing::LeakCheck;
 use atoll_container::{Config, Engine, LauncherCommand};
-use atoll_image::Catalog;
+use atoll_image::{Bounds, Catalog, Images};
 use atoll_model::policy::egress::Egress;
 use atoll_model::{InstanceId, Limits, SandboxId, Storage};
 use atoll_provider::{Booted, InstanceSpec, Origin, Provider, Target};
@@ -16,6 +16,7 @@ use atoll_provider::{Booted, InstanceSpec, Origin, Provider, Target};
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
     pub(crate) catalog: Arc<Catalog>,
+    pub(crate) images: Arc<Images>,
     pub(crate) config: Config,
 }
 
@@ -51,7 +52,8 @@ pub(crate) fn in_world_with<F: Future<Output = World>>(
         runtime.block_on(async {
             let is_made = templates.is_some();
             let folder = templates.unwrap_or_else(|| data.join("templates"));
-            let catalog = Arc::new(Catalog::open(folder).unwrap());
+            let images = Images::open(data.join("images"), Bounds::default()).unwrap();
+            let catalog = Arc::new(Catalog::open(folder).unwrap().with_images(Arc::clone(&images)));
             if !is_made {
                 let make = Arc::clone(&catalog);
                 tokio::task::spawn_blocking(move || make.make_busybox().unwrap()).await.unwrap();
@@ -61,7 +63,7 @@ pub(crate) fn in_world_with<F: Future<Output = World>>(
             let engine = Arc::new(Engine::open(config.clone(), Arc::clone(&catalog)).await.unwrap());
             // As a server does: whoever had this block before may have left something.
             engine.adopt(Vec::new(), Vec::new()).await.unwrap();
-            let world = test(World { engine, catalog, config }).await;
+            let world = test(World { engine, catalog, images, config }).await;
             world.engine.close().await;
             world.engine.settle(Duration::from_secs(20)).await.unwrap();
             let engine = Arc::into_inner(world.engine).expect("the test holds the engine no more");
@@ -175,12 +177,12 @@ impl World {
 
     /// Drops the engine without a farewell, as a killed server would leave it, and opens the same data folder again.
     pub(crate) async fn reopen(self) -> Self {
-        let Self { engine, catalog, config } = self;
+        let Self { engine, catalog, images, config } = self;
         drop(engine);
         // Its tasks end at their next turn.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let engine = Arc::new(Engine::open(config.clone(), Arc::clone(&catalog)).await.unwrap());
-        Self { engine, catalog, config }
+        Self { engine, catalog, images, config }
     }
 
     /// The pid of the first process, on the host.
