@@ -1,13 +1,12 @@
 //! Creating a sandbox: checked, admitted, written down, made.
 
-use std::collections::BTreeMap;
+mod base;
+
 use std::sync::Arc;
 
-use atoll_image::archive::About;
 use atoll_model::{
-    ArchiveRef, Code, CreateSandbox, DEFAULT_TAG, HeaderText, InstanceId, Intent, Lease, Limits, Moment,
-    NetworkPolicy, Origin, Phase, Principal, ReadyCheck, Reason, SandboxId, Snapshot, Source, Stage, Storage,
-    TemplateRef, TenantId, Timers,
+    Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Moment, Phase, Principal, ReadyCheck, Reason,
+    SandboxId, Source, Stage, TenantId, Timers,
 };
 use atoll_provider::Target;
 use atoll_store::{Hash, NewLease};
@@ -21,7 +20,8 @@ use crate::sandboxes::{Long, is_under_way};
 use crate::service::Service;
 use crate::snapshots::Seed;
 use crate::templates::VersionHold;
-use crate::{Created, ServiceError, TemplateRecord};
+use crate::{Created, ServiceError};
+use base::Begun;
 
 impl Service {
     /// Creates a sandbox. With `wait` it answers when the sandbox runs, or why it does not; else once it is written
@@ -165,91 +165,6 @@ impl Service {
         Ok(Planned { lease, seed, hold, ready })
     }
 
-    /// What a sandbox begins as before its own wishes.
-    async fn base_of(&self, who: &Principal, spec: &CreateSandbox) -> Result<Begun, ServiceError> {
-        match &spec.from {
-            Origin::Template => self.base_of_template(who, spec).await,
-            Origin::Snapshot { snapshot, memory } => {
-                let snapshot = self.get_snapshot(who, snapshot).await?;
-                refuse_other_template(spec, &snapshot.template)?;
-                let for_memory = |message: &str| {
-                    Err(ServiceError::new(Code::InvalidRequest, message).hint("leave memory out"))
-                };
-                if *memory && !snapshot.memory {
-                    return for_memory("memory: the snapshot holds files only");
-                }
-                if *memory && spec.storage == Storage::Memory {
-                    return for_memory("memory: needs storage disk");
-                }
-                let seed = Arc::new(Seed::of(&self.inner, &snapshot.id, *memory).await?);
-                Ok(Begun { seed: Some(seed), ..Begun::of(Base::of_snapshot(snapshot, *memory)) })
-            }
-            Origin::Archive { key } => {
-                let (archive, about) = self.archived(who, key).await?;
-                refuse_other_template(spec, &about.template)?;
-                if spec.storage == Storage::Memory {
-                    return Err(ServiceError::new(
-                        Code::InvalidRequest,
-                        "storage: an archive can be brought back to disk only",
-                    ));
-                }
-                // Its files lie on that very version: who has another one need not wait for the download.
-                self.inner.templates.need(&self.inner, &about.template, &about.template_version).await?;
-                let hold = self.hold_digest(&about.template_version).ok();
-                Ok(Begun { hold, ..Begun::of(Base::of_archive(archive, about)) })
-            }
-        }
-    }
-
-    async fn base_of_template(&self, who: &Principal, spec: &CreateSandbox) -> Result<Begun, ServiceError> {
-        let word = spec.template.as_deref().unwrap_or(&self.inner.config.default_template);
-        let exact = word.parse::<TemplateRef>().ok().filter(|exact| exact.digest.is_some());
-        let found = match (&spec.image, exact) {
-            (Some(image), _) => self.image_for(who, image).await?,
-            // Steps of a build begin from what the step before made, which nobody names.
-            (None, Some(exact)) if spec.build.is_some() => match self.resolve_version(&exact).await {
-                Err(error) if error.code == Code::TemplateNotFound => {
-                    self.resolve_template(who, word).await?
-                }
-                found => found?,
-            },
-            (None, _) => self.resolve_template(who, word).await?,
-        };
-        let limits = found
-            .record
-            .settings
-            .limits
-            .resolve(self.inner.config.default_limits)
-            .map_err(|bad| ServiceError::new(Code::InvalidRequest, format!("the template's {bad}")))?;
-        let mut base = Base::of_template(&found.record, limits);
-        let ready = found.record.ready.clone().filter(|_| base.command.is_some() && spec.command.is_none());
-        let Some(warm) = found.warm.filter(|_| self.can_start_warm(spec)) else {
-            return Ok(Begun { base, seed: None, hold: Some(found.hold), ready });
-        };
-        match Seed::of(&self.inner, &warm, true).await {
-            Ok(seed) => {
-                base.source = Source::Snapshot { snapshot: warm, memory: true, fork: false };
-                Ok(Begun { base, seed: Some(Arc::new(seed)), hold: Some(found.hold), ready: None })
-            }
-            // Slower, not worse.
-            Err(error) => {
-                tracing::warn!(template = word, %error, "the start of a template is not there; it boots");
-                Ok(Begun { base, seed: None, hold: Some(found.hold), ready })
-            }
-        }
-    }
-
-    /// Whether processes that already run can be what was asked for.
-    fn can_start_warm(&self, spec: &CreateSandbox) -> bool {
-        self.inner.provider.capabilities().checkpoints
-            && spec.storage == Storage::Disk
-            && spec.command.is_none()
-            && spec.user.is_none()
-            && spec.mounts.is_empty()
-            && spec.private_env.is_empty()
-            && spec.build.is_none()
-    }
-
     /// What makes two requests the same: everything but the key itself. Maps are sorted, so the text is canonical. Values
     /// that no text shows count too, under a key of this server: the hash is kept, and must not let anybody guess them.
     fn idempotency(&self, tenant: &TenantId, spec: &CreateSandbox) -> Option<(String, Hash)> {
@@ -309,104 +224,6 @@ struct Planned {
     seed: Option<Arc<Seed>>,
     hold: Option<VersionHold>,
     ready: Option<ReadyCheck>,
-}
-
-/// What a sandbox begins as.
-struct Begun {
-    base: Base,
-    seed: Option<Arc<Seed>>,
-    /// Keeps its files from being collected until the lease says that they are needed.
-    hold: Option<VersionHold>,
-    /// When what it starts is ready.
-    ready: Option<ReadyCheck>,
-}
-
-impl Begun {
-    const fn of(base: Base) -> Self {
-        Self { base, seed: None, hold: None, ready: None }
-    }
-}
-
-/// What a template, a snapshot or an archive says of the sandbox to be made.
-struct Base {
-    template: String,
-    template_version: String,
-    env: BTreeMap<String, String>,
-    user: String,
-    workdir: String,
-    command: Option<Vec<String>>,
-    limits: Limits,
-    network: Option<NetworkPolicy>,
-    source: Source,
-    parent: Option<SandboxId>,
-}
-
-impl Base {
-    fn of_template(template: &TemplateRecord, limits: Limits) -> Self {
-        let mut env = template.env.clone();
-        if let Some(port) = template.port {
-            // Previews look there, and so do programs.
-            env.entry("PORT".to_owned()).or_insert_with(|| port.to_string());
-        }
-        let name = match template.tag.as_deref() {
-            Some(tag) if tag != DEFAULT_TAG => format!("{}:{tag}", template.name),
-            Some(_) | None => template.name.clone(),
-        };
-        Self {
-            template: name,
-            template_version: template.version.clone(),
-            env,
-            user: template.user.clone(),
-            workdir: template.workdir.clone(),
-            command: template.command.clone(),
-            limits,
-            network: None,
-            source: Source::Template,
-            parent: None,
-        }
-    }
-
-    fn of_snapshot(snapshot: Snapshot, memory: bool) -> Self {
-        Self {
-            template: snapshot.template,
-            template_version: snapshot.template_version,
-            env: snapshot.env,
-            user: snapshot.user,
-            workdir: snapshot.workdir,
-            command: snapshot.command,
-            limits: snapshot.limits,
-            network: Some(snapshot.network),
-            source: Source::Snapshot { snapshot: snapshot.id, memory, fork: false },
-            parent: Some(snapshot.sandbox),
-        }
-    }
-
-    fn of_archive(archive: ArchiveRef, about: About) -> Self {
-        Self {
-            template: about.template,
-            template_version: about.template_version,
-            env: about.env,
-            user: about.user,
-            workdir: about.workdir,
-            command: about.command,
-            limits: about.limits,
-            network: None,
-            source: Source::Archive { archive },
-            parent: Some(about.sandbox),
-        }
-    }
-}
-
-/// A snapshot or an archive lies on its own template; another one beneath it would show other files.
-fn refuse_other_template(spec: &CreateSandbox, template: &str) -> Result<(), ServiceError> {
-    match &spec.template {
-        Some(asked) if asked != template => Err(ServiceError::new(
-            Code::InvalidRequest,
-            format!("template: this one was made from template {template}"),
-        )
-        .hint("leave template out")),
-        Some(_) | None => Ok(()),
-    }
 }
 
 pub(crate) fn ending() -> ServiceError {

@@ -169,8 +169,9 @@ impl From<ProviderError> for ServiceError {
                 Self::new(Code::BelowUse, text).hint("free some of it first, or ask for more than is used")
             }
             ProviderError::NoVolume { .. } => Self::new(Code::VolumeNotFound, text),
-            ProviderError::NotMountable { .. } => Self::new(Code::InvalidArgument, text)
-                .hint("choose another place inside, or another folder"),
+            ProviderError::NotMountable { .. } => {
+                Self::new(Code::InvalidArgument, text).hint("choose another place inside, or another folder")
+            }
             ProviderError::PortClosed { port } => {
                 Self::new(Code::SandboxUnavailable, format!("nothing listens on port {port} inside"))
             }
