@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(documents[2], [own("A", false, true, "one\n"), own("B", true, false, "two\n")]);
         assert_eq!(documents[3], [own("c.txt", true, false, "$c\n"), own("d", false, false, "$d\n")]);
         assert!(documents[4].is_empty() && documents[5].is_empty());
-        assert_eq!(source.lines.last().unwrap().number, 18);
+        assert_eq!(source.lines.last().unwrap().number, 17);
     }
 
     #[test]

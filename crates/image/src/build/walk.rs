@@ -78,9 +78,7 @@ impl Walk {
     }
 
     fn kind(&mut self, at: &Instruction, kind: &Kind, context: &Context) -> Outcome<Option<StepKind>> {
-        let done = Ok(Some(StepKind::Config));
-        match kind {
-            Kind::From { .. } => return Err(bad(at, "a stage has one FROM")),
+        Ok(Some(match kind {
             Kind::Arg(args) => {
                 for (name, default) in args {
                     self.arg(at, name, default.as_deref())?;
@@ -88,14 +86,13 @@ impl Walk {
                 return Ok(None);
             }
             Kind::Run { flags, command, documents } => {
-                let run = self.run(at, flags, command, documents, context)?;
-                return Ok(Some(StepKind::Run(run)));
+                StepKind::Run(self.run(at, flags, command, documents, context)?)
             }
-            Kind::Copy(words) => return Ok(Some(StepKind::Copy(self.copy(at, words, context)?))),
+            Kind::Copy(words) => StepKind::Copy(self.copy(at, words, context)?),
             Kind::Workdir(text) => {
                 let path = path::join(&self.settings.workdir(), &self.expand(at, text)?);
                 self.settings.set_workdir(path.clone());
-                return Ok(Some(StepKind::Workdir(path)));
+                StepKind::Workdir(path)
             }
             Kind::As(user, inner) => {
                 let own = self.settings.user();
@@ -104,6 +101,16 @@ impl Walk {
                 self.settings.set_user(own);
                 return kind;
             }
+            setting => {
+                self.setting(at, setting)?;
+                StepKind::Config
+            }
+        }))
+    }
+
+    /// An instruction that changes settings alone.
+    fn setting(&mut self, at: &Instruction, kind: &Kind) -> Outcome<()> {
+        match kind {
             Kind::Env(pairs) => self.env(at, pairs)?,
             Kind::Label(pairs) => {
                 for (name, value) in pairs {
@@ -144,12 +151,20 @@ impl Walk {
                 self.settings.set_stop_signal(signal);
             }
             Kind::Shell(argv) => self.shell.clone_from(argv),
-            Kind::Healthcheck => {}
             Kind::Maintainer(name) => {
                 self.settings.image.set_author(Some(name.clone()));
             }
+            Kind::Healthcheck => {}
+            Kind::From { .. }
+            | Kind::Arg(_)
+            | Kind::Run { .. }
+            | Kind::Copy(_)
+            | Kind::Workdir(_)
+            | Kind::As(..) => {
+                return Err(bad(at, "it is not expected here"));
+            }
         }
-        done
+        Ok(())
     }
 
     /// What `$NAME` means here: `ENV` goes before `ARG`, whichever came last.
@@ -386,8 +401,13 @@ impl Walk {
                 return Err(bad(at, format!("ADD does not fetch {word}")).hint(hint));
             }
             if ask.from != CopyFrom::Context {
-                sources
-                    .push(path::clean(&word) + if ask.parents && word.contains("/./") { "/." } else { "" });
+                sources.push(match word.split_once("/./") {
+                    // What follows is what `--parents` keeps.
+                    Some((above, kept)) if ask.parents => {
+                        format!("{}/.{}", path::clean(above), path::clean(kept))
+                    }
+                    _ => path::clean(&word),
+                });
                 continue;
             }
             found.look(context, &word, how).map_err(|(why, hint)| BadDockerfile { hint, ..bad(at, why) })?;
