@@ -1,0 +1,44 @@
+//! Templates that start something.
+
+use atoll_tests::world::{self, Options};
+use serde_json::json;
+
+use crate::ask::Ask;
+
+const SERVER: &str = "FROM busybox\nRUN mkdir /www && echo ready > /www/index.html\n";
+
+fn server(name: &str) -> Ask {
+    let command = json!(["/bin/sh", "-c", "sleep 0.3; exec httpd -f -p 8000 -h /www"]);
+    let start =
+        json!({ "command": command, "ready": { "kind": "url", "port": 8000, "path": "/", "status": 200 } });
+    Ask::new(name, SERVER).with("start", start)
+}
+
+#[test]
+fn a_create_answers_when_what_the_template_starts_is_ready() {
+    world::run_with(Options::default(), async |world| {
+        let me = world.tenant("builder").await;
+        server("web").build(&me).await;
+        for _ in 0..3 {
+            let sandbox = me.create(json!({ "template": "web" })).await;
+            let got = me.sh(&sandbox, "wget -q -O- http://127.0.0.1:8000/").await;
+            assert_eq!(got.text(), "ready");
+            me.remove(&sandbox).await;
+        }
+        me.delete("/v1/templates/web").await.ok();
+    });
+}
+
+#[test]
+fn what_is_never_ready_fails_the_build_with_what_it_wrote() {
+    world::run(async |world| {
+        let me = world.tenant("builder").await;
+        let command = json!(["/bin/sh", "-c", "echo no luck >&2; sleep 60"]);
+        let start = json!({ "command": command, "ready": { "kind": "port", "port": 8000 } });
+        let build =
+            Ask::new("never", SERVER).with("start", start).with("timeout_s", json!(3)).fail(&me).await;
+        assert_eq!(build["failure"]["code"], "deadline_exceeded", "{build:#}");
+        assert_eq!(build["failure"]["tail"], json!(["no luck"]), "{build:#}");
+        me.post("/v1/sandboxes", json!({ "template": "never" })).await.refused(404, "template_not_found");
+    });
+}
