@@ -91,7 +91,12 @@ impl Service {
         inner.store.put_build(build.clone()).await?;
         staging.keep();
         let cancel = inner.closing.child_token();
-        let live = Arc::new(Live { build: watch::Sender::new(build.clone()), cancel, log, covered: Mutex::default() });
+        let live = Arc::new(Live {
+            build: watch::Sender::new(build.clone()),
+            cancel,
+            log,
+            covered: Mutex::default(),
+        });
         inner.builds.put(&live);
         tracing::info!(build = %build.id, template = %build.template, "a build was asked for");
         let job = run::Job { service: self.clone(), who: who.clone(), ask, live, has_context, folder };

@@ -226,8 +226,14 @@ mod tests {
             (StartBuild { timeout_s: Some(0), ..ask("app") }, "timeout_s"),
             (StartBuild { timeout_s: Some(u64::MAX), ..ask("app") }, "timeout_s"),
             (StartBuild { args: [("A=".to_owned(), String::new())].into(), ..ask("app") }, "args"),
-            (StartBuild { secrets: [("../x".to_owned(), BuildSecret::new("y"))].into(), ..ask("app") }, "secrets"),
-            (StartBuild { secrets: [("..".to_owned(), BuildSecret::new("y"))].into(), ..ask("app") }, "secrets"),
+            (
+                StartBuild { secrets: [("../x".to_owned(), BuildSecret::new("y"))].into(), ..ask("app") },
+                "secrets",
+            ),
+            (
+                StartBuild { secrets: [("..".to_owned(), BuildSecret::new("y"))].into(), ..ask("app") },
+                "secrets",
+            ),
             (
                 StartBuild {
                     secrets: [("x".to_owned(), BuildSecret::new(vec![0; SECRET_BYTES_MAX + 1]))].into(),

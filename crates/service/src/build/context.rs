@@ -36,7 +36,9 @@ pub(super) fn remove_staged(folder: &Path) {
         match std::fs::remove_file(folder.join(name)) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(folder = %folder.display(), name, %error, "a build's context is left"),
+            Err(error) => {
+                tracing::warn!(folder = %folder.display(), name, %error, "a build's context is left")
+            }
         }
     }
 }
@@ -159,7 +161,9 @@ fn no_room(cause: atoll_image::LayerError) -> ServiceError {
 
 fn not_written(cause: std::io::Error) -> ServiceError {
     if cause.kind() == std::io::ErrorKind::StorageFull {
-        return ServiceError::new(Code::NoCapacity, "the server's disk is full").retry_after(60).caused_by(cause);
+        return ServiceError::new(Code::NoCapacity, "the server's disk is full")
+            .retry_after(60)
+            .caused_by(cause);
     }
     ServiceError::new(Code::Internal, "the context could not be kept").caused_by(cause)
 }

@@ -43,8 +43,7 @@ pub(super) async fn finish(
     let settings = over(made.settings, start_settings(&made.config));
     let settings = over(settings, job.ask.settings.clone());
     let (command, ready) = (settings.command.is_some(), settings.ready.clone());
-    let new =
-        NewVersion { base: made.files.base, layers: made.files.layers, config: made.config, settings };
+    let new = NewVersion { base: made.files.base, layers: made.files.layers, config: made.config, settings };
     let version = blocking(images, move |images| images.put_version(new)).await?;
     let own = version.clone();
     let _held = blocking(images, move |images| images.hold(&own)).await?;
@@ -78,11 +77,8 @@ pub(super) async fn finish(
 
 /// Whether the template was built before with the same result, and starts with processes already.
 async fn is_warm(job: &Job, version: &str) -> bool {
-    let reference = TemplateRef {
-        name: job.ask.template.name.clone(),
-        tag: None,
-        digest: Some(version.to_owned()),
-    };
+    let reference =
+        TemplateRef { name: job.ask.template.name.clone(), tag: None, digest: Some(version.to_owned()) };
     let known = job.service.get_template(&job.who, &reference.to_string()).await;
     known.is_ok_and(|known| known.warm && known.version == version)
 }
@@ -101,8 +97,7 @@ async fn try_out(
     let sandbox = sandboxes.make(CreateSandbox { template, ..CreateSandbox::default() }).await?;
     let begun = Instant::now();
     let inner = &job.service.inner;
-    let looked =
-        Looked { provider: &inner.provider, target: sandbox.target(), agent: &sandbox.agent };
+    let looked = Looked { provider: &inner.provider, target: sandbox.target(), agent: &sandbox.agent };
     if let Err(error) = until_ready(&looked, check, (begun + READY).min(deadline - LAST_WORDS)).await {
         return Err(not_ready(job, &sandbox, error).await);
     }

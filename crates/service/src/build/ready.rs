@@ -118,7 +118,8 @@ mod tests {
     fn only_a_status_line_counts() {
         assert_eq!(status(b"HTTP/1.1 200 OK\r\nA: b\r\n"), Some(200));
         assert_eq!(status(b"HTTP/1.0 503\r\n"), Some(503));
-        for odd in [&b""[..], b"\n", b"SSH-2.0-x\r\n", b"HTTP/1.1\r\n", b"HTTP/1.1 x\r\n", b"\xff\xfe 200\n"] {
+        for odd in [&b""[..], b"\n", b"SSH-2.0-x\r\n", b"HTTP/1.1\r\n", b"HTTP/1.1 x\r\n", b"\xff\xfe 200\n"]
+        {
             assert_eq!(status(odd), None);
         }
     }

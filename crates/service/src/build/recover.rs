@@ -46,12 +46,7 @@ fn failed(inner: &Inner, build: Build) -> Build {
         exit_code: None,
         tail: Vec::new(),
     };
-    Build {
-        status: BuildStatus::Failed,
-        failure: Some(failure),
-        ended_at: Some(inner.clock.now()),
-        ..build
-    }
+    Build { status: BuildStatus::Failed, failure: Some(failure), ended_at: Some(inner.clock.now()), ..build }
 }
 
 fn folders(root: &Path) -> HashSet<BuildId> {

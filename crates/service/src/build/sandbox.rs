@@ -72,9 +72,9 @@ impl Sandboxes {
         let own = all.into_iter().filter(|handle| handle.lease().build.as_ref() == Some(&self.build));
         futures::future::join_all(own.map(|handle| async move {
             delete(&handle);
-            let gone = self.service.until_within(handle.clone(), Long::Boot, |state| {
-                state.lease.phase == Phase::Deleted
-            });
+            let gone = self
+                .service
+                .until_within(handle.clone(), Long::Boot, |state| state.lease.phase == Phase::Deleted);
             if let Err(error) = gone.await
                 && handle.lease().phase != Phase::Deleted
             {

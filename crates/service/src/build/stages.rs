@@ -8,7 +8,8 @@ use atoll_image::build::{
     BadContext, BadDockerfile, Base, Context, Copy, CopyFrom, Dockerfile, Plan, Run, Step, StepKind,
 };
 use atoll_model::{
-    BuildLevel, Code, CreateSandbox, ErrorKind, LimitsAsk, NetworkMode, NetworkPolicy, StartSettings, TemplateRef,
+    BuildLevel, Code, CreateSandbox, ErrorKind, LimitsAsk, NetworkMode, NetworkPolicy, StartSettings,
+    TemplateRef,
 };
 use oci_spec::image::ImageConfiguration;
 use tokio::time::Instant;
@@ -16,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::ask::{BuildSource, StartBuild, TEXT_BYTES};
 use super::files::Files;
+use super::finish::Made;
 use super::run::{Ended, Job};
 use super::sandbox::{Sandboxes, StepSandbox, exactly};
 use super::secrets::Hidden;
 use super::step::{self, Told};
 use super::{borrowed, context, output};
-use super::finish::Made;
 use crate::ServiceError;
 use crate::sandboxes::printable;
 
@@ -185,12 +186,7 @@ impl Stages<'_> {
 
 impl Stages<'_> {
     /// What the files are after a step.
-    async fn step(
-        &self,
-        step: &Step,
-        files: Files,
-        done: &HashMap<usize, Done>,
-    ) -> Result<Files, Ended> {
+    async fn step(&self, step: &Step, files: Files, done: &HashMap<usize, Done>) -> Result<Files, Ended> {
         let images = &self.job.service.inner.images;
         let sources = match &step.kind {
             StepKind::Copy(copy) => vec![self.source(copy, done).await?],
@@ -206,7 +202,8 @@ impl Stages<'_> {
         };
         // What is taken from elsewhere is named in the key by all that is there.
         let elsewhere = sources.iter().flatten().map(Files::id);
-        let content = std::iter::once(self.context.hash_of(step)).chain(elsewhere).collect::<Vec<_>>().join(" ");
+        let content =
+            std::iter::once(self.context.hash_of(step)).chain(elsewhere).collect::<Vec<_>>().join(" ");
         let key = atoll_image::build::cache_key(&files.id(), step, &content, &self.job.who.tenant);
         if !self.job.ask.no_cache
             && let Some(cached) = Files::cached(images, &key).await

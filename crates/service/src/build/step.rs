@@ -120,22 +120,15 @@ pub(super) async fn copy_in(
         let (context, own) = (Arc::clone(context), archive.clone());
         let tar = tar_stream(move |to| std::io::copy(&mut context.open_archive(&own)?, to).map(drop));
         let owner = copy.chown.clone().map_or(UnpackOwner::Kept, UnpackOwner::Named);
-        let unpack = Unpack {
-            into: UnpackInto::Folder,
-            rules: UnpackRules::Archive,
-            ..destination(copy, owner)
-        };
+        let unpack =
+            Unpack { into: UnpackInto::Folder, rules: UnpackRules::Archive, ..destination(copy, owner) };
         agent.unpack(&unpack, ROOT, tar).await.map_err(|error| refusal(About::File, error))?;
     }
     Ok(())
 }
 
 /// Puts files of another sandbox where the step wants them.
-pub(super) async fn copy_over(
-    from: &AgentClient,
-    to: &AgentClient,
-    copy: &Copy,
-) -> Result<(), ServiceError> {
+pub(super) async fn copy_over(from: &AgentClient, to: &AgentClient, copy: &Copy) -> Result<(), ServiceError> {
     let pack = Pack {
         sources: copy.sources.iter().map(|source| source.clone().into_bytes()).collect(),
         globs: true,
