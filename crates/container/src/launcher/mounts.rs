@@ -333,12 +333,16 @@ impl Overlay<'_> {
 
     fn name_by_path(&self, context: &OwnedFd, lower: &[OwnedFd]) -> io::Result<Attached> {
         let mut attached = Attached::default();
-        let mut paths = Vec::new();
+        let mut names = Vec::new();
         for (index, layer) in lower.iter().enumerate() {
-            paths.push(attached.add(self.fixed, layer.as_fd(), &index.to_string())?.display().to_string());
+            names.push(index.to_string());
+            attached.add(self.fixed, layer.as_fd(), &index.to_string())?;
         }
-        let changes = self.fixed.stage.join("layers").join(CHANGES);
-        fsconfig_set_string(context.as_fd(), "lowerdir", paths.join(":"))?;
+        // The kernel takes 255 bytes for all of them, so they are named from where they lie. It looks for them at the latest
+        // when the overlay is made.
+        attached.stay_in(&self.fixed.stage)?;
+        let changes = Path::new(CHANGES);
+        fsconfig_set_string(context.as_fd(), "lowerdir", names.join(":"))?;
         fsconfig_set_string(context.as_fd(), "upperdir", changes.join(self.names.0))?;
         fsconfig_set_string(context.as_fd(), "workdir", changes.join(self.names.1))?;
         Ok(attached)
@@ -349,6 +353,8 @@ impl Overlay<'_> {
 #[derive(Default)]
 struct Attached {
     points: Vec<PathBuf>,
+    /// Where to go back to.
+    left: Option<PathBuf>,
 }
 
 impl Attached {
@@ -359,10 +365,23 @@ impl Attached {
         self.points.push(at.clone());
         Ok(at)
     }
+
+    /// Stands beside the layers until this is dropped.
+    fn stay_in(&mut self, stage: &Path) -> io::Result<()> {
+        std::env::set_current_dir(stage.join("layers"))?;
+        self.left = Some(stage.join("root"));
+        Ok(())
+    }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
+        if let Some(left) = &self.left
+            && std::env::set_current_dir(left).is_err()
+        {
+            // A first process would be born in the wrong folder.
+            std::process::abort();
+        }
         for point in self.points.iter().rev() {
             let _ = rustix::mount::unmount(point, UnmountFlags::DETACH);
         }
