@@ -315,10 +315,10 @@ async fn a_template_is_made_with_its_steps_told() {
         answer.text().lines().filter_map(|l| l.strip_prefix("event: ").map(str::to_owned)).collect();
     assert_eq!(names, ["step", "done"], "{}", answer.text());
     let answer = world.ask("POST", "/v1/templates/nope/make", Some(&world.admin), None).await;
-    assert!(
-        answer.text().contains("event: error") && answer.text().contains("template_not_found"),
-        "{}",
-        answer.text()
+    assert_eq!(
+        answer.refusal(),
+        (404, "template_not_found".to_owned()),
+        "refused at once: a status, no event"
     );
 }
 

@@ -22,7 +22,7 @@ use crate::upload;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(read, write, remove))
+        .routes(routes!(read_file, write_file, remove_file))
         .routes(routes!(entries, change))
         .routes(routes!(make_folder))
         .routes(routes!(move_entry))
@@ -161,7 +161,7 @@ const PIECE: usize = 256 * 1_024;
 #[utoipa::path(get, path = "/v1/volumes/{volume}/files", tag = "volumes",
     params(("volume" = String, Path), VolumePathQuery),
     responses((status = 200, content_type = "application/octet-stream", body = Vec<u8>)))]
-pub(crate) async fn read(
+pub(crate) async fn read_file(
     State(app): State<App>,
     Caller(who): Caller,
     Path(volume): Path<String>,
@@ -182,7 +182,7 @@ pub(crate) async fn read(
     params(("volume" = String, Path), VolumeWriteQuery),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = VolumeEntry)))]
-pub(crate) async fn write(
+pub(crate) async fn write_file(
     State(app): State<App>,
     Caller(who): Caller,
     Path(volume): Path<String>,
@@ -198,7 +198,7 @@ pub(crate) async fn write(
 /// Removes a file of a volume, or a directory with all below it.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/files", tag = "volumes",
     params(("volume" = String, Path), VolumePathQuery), responses((status = 204, description = "Gone")))]
-pub(crate) async fn remove(
+pub(crate) async fn remove_file(
     State(app): State<App>,
     Caller(who): Caller,
     Path(volume): Path<String>,

@@ -16,11 +16,11 @@ use atoll_front_native::testing::{Contract, Exchange};
 use atoll_front_native::{Options, Shutdown, router};
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{Code, Held, Limits, SnapshotId};
+use atoll_model::{Code, Held, Limits, SnapshotId, VolumeId};
 use atoll_provider::fake::{self, FakeProvider};
 use atoll_provider::{
     Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, Known, Notice, Packed,
-    Provider, ProviderError, RolledBack, Snapshotted, Target,
+    Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
 };
 use atoll_service::{Config, MakeProgress, Service, ServiceError, SystemClock, TemplateRecord, Templates};
 use axum::Router;
@@ -241,6 +241,27 @@ impl Provider for Pretend {
     }
     async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Done<()> {
         self.fake.unpack(target, limits, files).await
+    }
+    async fn create_volume(&self, volume: &VolumeId, size_mib: Option<u32>) -> Done<()> {
+        self.fake.create_volume(volume, size_mib).await
+    }
+    async fn copy_volume(&self, from: &VolumeId, to: &VolumeId, size_mib: Option<u32>) -> Done<()> {
+        self.fake.copy_volume(from, to, size_mib).await
+    }
+    async fn resize_volume(&self, volume: &VolumeId, size_mib: u32) -> Done<()> {
+        self.fake.resize_volume(volume, size_mib).await
+    }
+    async fn volume_bytes(&self, volume: &VolumeId) -> Done<u64> {
+        self.fake.volume_bytes(volume).await
+    }
+    async fn remove_volume(&self, volume: &VolumeId) -> Done<()> {
+        self.fake.remove_volume(volume).await
+    }
+    async fn volume_files(&self, volume: &VolumeId) -> Done<Box<dyn VolumeFiles>> {
+        self.fake.volume_files(volume).await
+    }
+    async fn sweep_volumes(&self, known: Vec<VolumeId>) -> Done<()> {
+        self.fake.sweep_volumes(known).await
     }
     async fn halt(&self, target: &Target) -> Done<()> {
         self.fake.halt(target).await
