@@ -409,7 +409,8 @@ impl World {
 }
 
 fn check_template(spec: &InstanceSpec) -> Result<(), ProviderError> {
-    if spec.template == TEMPLATE {
+    // Versions that are kept as layers are known by their digest, whatever they are called.
+    if spec.template == TEMPLATE || spec.template_version.starts_with("sha256:") {
         Ok(())
     } else {
         Err(ProviderError::NoTemplate { template: spec.template.clone() })

@@ -4,13 +4,16 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_model::{Code, CreateSandbox, Lease, Phase, Principal, SandboxId};
+use atoll_image::images::NewVersion;
+use atoll_image::{Bounds, Images};
+use atoll_model::{Code, CreateSandbox, Lease, Phase, Principal, SandboxId, StartSettings};
 use atoll_provider::fake::{FakeProvider, TEMPLATE};
 use atoll_service::{
-    Config, FailPoint, MakeProgress, Service, ServiceError, TemplateRecord, Templates, TestClock,
+    Config, FailPoint, Fetch, Fetched, MakeProgress, Progressed, Service, ServiceError, TemplateRecord,
+    Templates, TestClock,
 };
 use atoll_store::{SqliteStore, Store};
 
@@ -20,12 +23,16 @@ pub struct World {
     pub clock: Arc<TestClock>,
     pub admin: Principal,
     pub store: Arc<dyn Store>,
+    pub images: Arc<Images>,
+    /// What was asked of registries.
+    pub fetches: Fetches,
     dir: Option<tempfile::TempDir>,
     // While a blocking task runs, tokio moves a paused clock only when told to. Without it every wait for the store's
     // threads would let all timers fire.
     _hold_time: std::sync::mpsc::Sender<()>,
 }
 
+pub type Fetches = Arc<Mutex<Vec<Fetch>>>;
 pub type Configure = Box<dyn FnOnce(&mut Config)>;
 
 #[derive(Default)]
@@ -63,15 +70,22 @@ impl World {
             change(&mut config);
         }
         let failpoint = options.failpoint.unwrap_or_default();
-        let (templates, own_clock) =
-            (Arc::new(OneTemplate(options.template_version.unwrap_or("1"))), clock.clone());
+        let bounds = Bounds { grace: Duration::ZERO, reserve_bytes: 0, ..Bounds::default() };
+        let images = Images::open(dir.path().join("images"), bounds).unwrap();
+        let fetches = Fetches::default();
+        let templates = Arc::new(OneTemplate {
+            version: options.template_version.unwrap_or("1"),
+            images: images.clone(),
+            fetches: fetches.clone(),
+        });
+        let own_clock = clock.clone();
         let service =
             Service::open_with(config, store.clone(), fake.clone(), templates, own_clock, failpoint)
                 .await
                 .unwrap();
         let key = std::fs::read_to_string(dir.path().join("admin.key")).unwrap();
         let admin = service.authenticate(key.trim()).await.unwrap();
-        Self { service, fake, clock, admin, store, dir: Some(dir), _hold_time: hold }
+        Self { service, fake, clock, admin, store, images, fetches, dir: Some(dir), _hold_time: hold }
     }
 
     /// Ends the server as a crash would and starts the next one over what is left.
@@ -199,7 +213,18 @@ async fn breathe() {
     tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_micros(200))).await.unwrap();
 }
 
-struct OneTemplate(&'static str);
+/// A version without files, unlike any other.
+pub fn version(images: &Images, mark: &str, settings: StartSettings) -> String {
+    let mut settings = settings;
+    settings.env.insert("MARK".to_owned(), mark.to_owned());
+    images.put_version(NewVersion { settings, ..NewVersion::default() }).unwrap()
+}
+
+struct OneTemplate {
+    version: &'static str,
+    images: Arc<Images>,
+    fetches: Fetches,
+}
 
 impl Templates for OneTemplate {
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError> {
@@ -209,7 +234,7 @@ impl Templates for OneTemplate {
         }
         Ok(TemplateRecord {
             name: name.to_owned(),
-            version: self.0.to_owned(),
+            version: self.version.to_owned(),
             aliases: vec![],
             kind: "rootfs".to_owned(),
             user: "user".to_owned(),
@@ -242,5 +267,36 @@ impl Templates for OneTemplate {
 
     fn remove(&self, _name: &str) -> Result<(), ServiceError> {
         Ok(())
+    }
+
+    fn images(&self) -> Option<Arc<Images>> {
+        Some(self.images.clone())
+    }
+
+    fn user_ids(&self, _template: &str, _version: &str, user: &str) -> Option<(u32, u32)> {
+        (user == "user").then_some((1_234, 1_235))
+    }
+
+    /// Every image is there, but for those called `none`; each is another version.
+    fn pull(
+        &self,
+        images: Arc<Images>,
+        ask: Fetch,
+    ) -> futures::future::BoxFuture<'static, Result<Fetched, ServiceError>> {
+        self.fetches.lock().unwrap().push(ask.clone());
+        let count = self.fetches.lock().unwrap().len();
+        Box::pin(async move {
+            (ask.progress)(Progressed::Step("fetching".to_owned()));
+            tokio::task::yield_now().await;
+            if ask.image.name == "none" {
+                return Err(ServiceError::new(Code::ImageNotFound, "there is no such image"));
+            }
+            let version = version(&images, &format!("{} {count}", ask.image), StartSettings::default());
+            let manifest = match ask.image.digest {
+                Some(digest) => digest,
+                None => format!("sha256:{}", "ab".repeat(32)),
+            };
+            Ok(Fetched { version, manifest })
+        })
     }
 }
