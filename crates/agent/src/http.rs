@@ -110,8 +110,13 @@ impl Front {
         let parsed = if body.is_empty() { Ok(InitRequest::default()) } else { serde_json::from_slice(&body) };
         let settings =
             parsed.map_err(|_| Refusal::Invalid("the init request is not valid JSON for it".into()))?;
-        let hostname = settings.hostname.clone();
+        let (hostname, workdir) = (settings.hostname.clone(), settings.default_workdir.clone());
         self.agent.settings.apply(settings)?;
+        if let Some(workdir) = workdir.filter(|dir| dir.starts_with('/')) {
+            // An image may name a folder that none of its layers has; its programs expect it nevertheless. Waited for: the
+            // next request may start one there. What cannot be made is missed by whoever needs it, and said then.
+            let _ = std::fs::create_dir_all(workdir);
+        }
         if let Some(name) = hostname {
             // Not waited for: a create has better things to do, and the first command takes longer to arrive. The job also
             // makes the first worker.
