@@ -316,16 +316,14 @@ async fn what_cannot_be_packed_is_said_before_a_byte_comes() {
 }
 
 #[tokio::test]
-async fn memory_stays_flat_and_both_ways_are_fast_enough() {
+async fn memory_stays_flat_whatever_the_tree() {
     let agent = TestAgent::start();
     let dir = agent.dir.path().display().to_string();
     agent.sh(&format!("cd {dir} && mkdir -p many && for d in 1 2 3 4; do mkdir many/$d; for i in $(seq 500); do echo $i > many/$d/$i; done; done; head -c 150000000 /dev/zero > many/big")).await;
-    let began = std::time::Instant::now();
     let reader = agent.client.pack(&sources(&[format!("{dir}/many")]), Some("root")).await.unwrap();
     let stream = futures::StreamExt::map(reader.into_stream(), |chunk| chunk.map_err(std::io::Error::other));
     let done = agent.client.unpack(&any(format!("{dir}/copy")), Some("root"), stream).await.unwrap();
     assert_eq!((done.entries, done.bytes > 150_000_000), (2005, true));
-    println!("2,005 entries and 150 MB through pack and unpack in {:?}", began.elapsed());
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id())).unwrap();
     let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
     let peak_kb: u64 = peak.split_whitespace().nth(1).unwrap().parse().unwrap();

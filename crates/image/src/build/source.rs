@@ -57,7 +57,7 @@ impl Source {
             return Err(BadDockerfile::at(0, format!("a Dockerfile has at most {TEXT_MAX} bytes")));
         }
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        if let Some(at) = text.find(|c: char| c == '\0' || c == MASK) {
+        if let Some(at) = text.find(['\0', MASK]) {
             let line = text[..at].matches('\n').count() + 1;
             return Err(BadDockerfile::at(line, "a Dockerfile holds no control characters"));
         }
@@ -161,7 +161,7 @@ fn escape(directives: &[&str]) -> char {
         let (name, value) = rest.split_once('=')?;
         name.trim().eq_ignore_ascii_case("escape").then(|| value.trim().starts_with('`'))
     };
-    match directives.iter().find_map(|line| is_escape(line)) {
+    match directives.iter().find_map(is_escape) {
         Some(true) => '`',
         Some(false) | None => '\\',
     }

@@ -35,7 +35,8 @@ impl Found {
     /// Looks for one source, as it is written.
     pub(crate) fn look(&mut self, context: &Context, word: &str, how: Manner<'_>) -> Result<(), Missing> {
         // What follows `/./` is what `--parents` keeps.
-        let pivot = word.find("/./").map_or(0, |at| path::clean(&word[..at]).trim_start_matches('/').len());
+        let above = |at: usize| path::clean(&word[..at]).split('/').filter(|part| !part.is_empty()).count();
+        let pivot = word.find("/./").map_or(0, above);
         let clean = path::clean(word);
         let asked = &clean[1..];
         let matched = match is_pattern(asked) {
@@ -54,7 +55,7 @@ impl Found {
     fn add(&mut self, context: &Context, top: &str, pivot: usize, how: Manner<'_>) -> Result<(), Missing> {
         let real = context.resolve(top, false).filter(|real| real.is_empty() || context.get(real).is_some());
         let real = real.ok_or_else(|| missing(context, top))?;
-        let kept = top[pivot.min(top.len())..].trim_start_matches('/');
+        let kept = top.split('/').skip(pivot).collect::<Vec<_>>().join("/");
         self.tops += 1;
         match context.get(&real).map(|entry| &entry.kind) {
             None | Some(EntryKind::Folder) => {
@@ -78,7 +79,7 @@ impl Found {
                     self.extract.push(real);
                     return Ok(());
                 }
-                let name = if how.parents { kept } else { base };
+                let name = if how.parents { &kept } else { base };
                 self.entries.push(Matched { path: real.clone(), name: name.to_owned() });
             }
         }

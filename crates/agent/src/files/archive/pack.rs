@@ -49,7 +49,7 @@ pub(super) struct Wanted {
     pub(super) exclude: Vec<Vec<u8>>,
 }
 
-/// A path, and where in it the name begins that `Parents` keeps.
+/// A path, and how many of its parts `Parents` drops.
 pub(super) struct Source {
     path: Vec<u8>,
     pivot: usize,
@@ -57,7 +57,7 @@ pub(super) struct Source {
 
 pub(super) fn source(raw: &[u8], user: &User) -> Result<Source, Refusal> {
     let pivot = match raw.windows(3).position(|w| w == b"/./") {
-        Some(at) => resolve(&raw[..at.max(1)], user)?.len(),
+        Some(at) => parts(&resolve(&raw[..at.max(1)], user)?).count(),
         None => 0,
     };
     Ok(Source { path: resolve(raw, user)?, pivot })
@@ -151,7 +151,7 @@ impl Packer {
         let name = match self.layout {
             Layout::Contents if is_folder => b".".to_vec(),
             Layout::Contents | Layout::Named => base.to_vec(),
-            Layout::Parents => without_slashes(&path[source.pivot.min(path.len())..]).to_vec(),
+            Layout::Parents => parts(path).skip(source.pivot).collect::<Vec<_>>().join(&b'/'),
         };
         // Patterns speak of what lies below a source; a file is spoken of by its own name.
         if !is_folder && self.excluded.matches(base) {
@@ -267,9 +267,8 @@ impl Reading {
     }
 }
 
-fn without_slashes(path: &[u8]) -> &[u8] {
-    let start = path.iter().position(|b| *b != b'/').unwrap_or(path.len());
-    &path[start..]
+fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|b| *b == b'/').filter(|part| !part.is_empty())
 }
 
 fn described(handle: &OwnedFd, stat: &Stat, path: Vec<u8>, kind: Kind) -> Entry {
@@ -334,7 +333,7 @@ fn expand(path: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
         return Ok(vec![path.to_vec()]);
     }
     let mut found = vec![Vec::new()];
-    for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+    for part in parts(path) {
         if !pattern::is_pattern(part) {
             found.iter_mut().for_each(|path: &mut Vec<u8>| path.extend([b"/", part].concat()));
             continue;
