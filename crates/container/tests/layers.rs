@@ -72,7 +72,7 @@ fn a_captured_layer_makes_the_same_files_again() {
     in_world(plain, |world| async {
         let bottom =
             world.add_layer(&tar(&[("d/", ""), ("d/e/", ""), ("d/e/f", "1"), ("d/g", "2"), ("h", "3")]));
-        let spec = world.stacked(vec![bottom.clone()]);
+        let spec = world.stacked(vec![bottom]);
         let booted = world.create(&spec).await;
         world
             .said(

@@ -134,8 +134,9 @@ impl Inner {
         let fits =
             |one: &Ready| one.template.digest == version && atoll_image::verify_host(&one.template).is_ok();
         let (mut taken, mut stale) = (None, Vec::new());
-        for exact in [Some(version.to_owned()), None] {
-            let key = PoolKey { template: template.to_owned(), version: exact };
+        // A version is the same files whatever it is called today.
+        let exact = pools.ready.keys().find(|key| key.version.as_deref() == Some(version)).cloned();
+        for key in exact.into_iter().chain([PoolKey { template: template.to_owned(), version: None }]) {
             let Some(ready) = pools.ready.get_mut(&key) else { continue };
             let (mut fresh, other): (Vec<Ready>, Vec<Ready>) =
                 std::mem::take(ready).into_iter().partition(fits);

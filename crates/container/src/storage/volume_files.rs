@@ -367,3 +367,116 @@ fn split(path: &str) -> io::Result<Option<(&str, &str)>> {
     }
     Ok(Some(path.rsplit_once('/').unwrap_or(("", path))))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::io::Write as _;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::path::Path;
+
+    fn volume() -> (tempfile::TempDir, Folder) {
+        let all = tempfile::tempdir().unwrap();
+        std::fs::create_dir(all.path().join("files")).unwrap();
+        std::fs::write(all.path().join("secret"), "the host's").unwrap();
+        let root = super::super::walk::open_folder(CWD, all.path().join("files")).unwrap();
+        (all, Folder::new(root))
+    }
+
+    fn put(folder: &Folder, path: &str, text: &str) -> io::Result<Found> {
+        let mut draft = folder.begin(path, Owner::default(), true)?;
+        draft.file.write_all(text.as_bytes())?;
+        draft.publish()
+    }
+
+    fn names(at: &Path) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(at)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn no_link_leads_out() {
+        let (all, folder) = volume();
+        let files = all.path().join("files");
+        symlink("../secret", files.join("up")).unwrap();
+        symlink(all.path().join("secret"), files.join("far")).unwrap();
+        symlink("/", files.join("root")).unwrap();
+        symlink("..", files.join("above")).unwrap();
+        symlink("/proc/self/root", files.join("magic")).unwrap();
+        for path in ["/up", "/far", "/root/secret", "/above/secret", "/magic/etc/passwd", "/root/etc/passwd"]
+        {
+            assert!(folder.read(path).is_err(), "{path}");
+        }
+        for path in ["/..", "/../secret", "/a/../../secret", "/./x"] {
+            assert_eq!(folder.stat(path).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{path}");
+        }
+        // The root of a link is the volume.
+        put(&folder, "/root/made", "x").unwrap();
+        put(&folder, "/above/made too", "x").unwrap();
+        assert!(files.join("made").exists() && files.join("made too").exists());
+        assert_eq!(names(all.path()), ["files", "secret"]);
+        assert_eq!(folder.stat("/far").unwrap().target.unwrap(), all.path().join("secret").to_str().unwrap());
+        // A link in the way of a file is replaced, and what it led to is left alone.
+        put(&folder, "/far", "mine").unwrap();
+        assert_eq!(std::fs::read_to_string(all.path().join("secret")).unwrap(), "the host's");
+        let changed = Owner { uid: Some(7), mode: Some(0o777), ..Owner::default() };
+        folder.change("/up", changed).unwrap();
+        assert_ne!(std::fs::metadata(all.path().join("secret")).unwrap().uid(), 7);
+        for path in ["root", "above", "magic", "far"] {
+            assert!(folder.for_mount(Some(path), Some(Owner::default())).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn pipes_are_never_opened_and_setuid_is_never_given() {
+        let (all, folder) = volume();
+        let files = all.path().join("files");
+        rustix::fs::mknodat(CWD, files.join("pipe"), FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
+        assert_eq!(folder.read("/pipe").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(folder.stat("/pipe").unwrap().kind(), FileType::Fifo);
+        let owner = Owner { uid: Some(1000), gid: Some(33), mode: Some(0o6755) };
+        folder.begin("/file", owner, false).unwrap().publish().unwrap();
+        folder.make_folder("/folder", owner, false).unwrap();
+        for name in ["file", "folder"] {
+            let made = std::fs::metadata(files.join(name)).unwrap();
+            assert_eq!((made.uid(), made.gid(), made.permissions().mode() & 0o7777), (1000, 33, 0o755));
+        }
+        // What is replaced keeps what it was.
+        put(&folder, "/file", "new").unwrap();
+        assert_eq!(std::fs::metadata(files.join("file")).unwrap().uid(), 1000);
+        for id in [65_536, u32::MAX] {
+            let nobody = Owner { uid: Some(id), ..Owner::default() };
+            assert!(folder.change("/file", nobody).is_err() && folder.begin("/x", nobody, true).is_err());
+        }
+        put(&folder, "/pipe", "a file now").unwrap();
+        assert_eq!(names(&files), ["file", "folder", "pipe"], "no draft is left");
+    }
+
+    #[test]
+    fn a_draft_that_is_dropped_and_a_long_list_leave_nothing_and_stay_bounded() {
+        let (all, folder) = volume();
+        let files = all.path().join("files");
+        let mut draft = folder.begin("/half", Owner::default(), false).unwrap();
+        draft.file.write_all(b"half").unwrap();
+        drop(draft);
+        assert_eq!(names(&files), Vec::<String>::new());
+        for n in 0..300 {
+            std::fs::write(files.join(format!("{n:03}")), "").unwrap();
+        }
+        let first: Vec<String> = folder.list("/", 1, 3).unwrap().into_iter().map(|one| one.path).collect();
+        assert_eq!(first, ["/000", "/001", "/002"]);
+        let mut deep = files.clone();
+        for _ in 0..100 {
+            deep.push("d");
+            std::fs::create_dir(&deep).unwrap();
+        }
+        assert_eq!(folder.list("/d", u32::MAX, 10_000).unwrap().len(), DEPTH_MOST as usize);
+        assert_eq!(folder.list("/000", 1, 10).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        assert_eq!(folder.list("/none", 1, 10).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -177,7 +177,13 @@ impl Layers {
 
     fn erase_volume(&self, name: &str) -> io::Result<()> {
         match &self.kind {
-            Kind::Btrfs { .. } => btrfs::remove_subvolume(&self.volumes(), name),
+            Kind::Btrfs { .. } => match btrfs::remove_subvolume(&self.volumes(), name) {
+                // Somebody has put something else there.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTDIR)) => {
+                    clear::remove_tree(&self.volume(name))
+                }
+                other => other,
+            },
             Kind::Folders => clear::remove_tree(&self.volume(name)),
         }
     }

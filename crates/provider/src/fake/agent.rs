@@ -64,8 +64,8 @@ impl Mind {
 
     pub(super) fn read(&self, path: &str) -> Option<Vec<u8>> {
         let (files, path, _) = self.find(path);
-        let content = files.lock().unwrap().get(&path).cloned();
-        content
+        let files = files.lock().unwrap();
+        files.get(&path).cloned()
     }
 
     pub(super) fn write(&self, path: &str, content: Vec<u8>) -> bool {
