@@ -77,10 +77,11 @@ impl Accounts {
         let account = match self.lines().find(|line| line.name == user) {
             Some(line) => line,
             None if user == "root" => PasswdLine { name: "root", uid: 0, gid: 0, home: "/root" },
-            None => self.find_number(user, asked)?,
+            None => self.find_number(user)?,
         };
+        // The primary group is in the list too, as Docker and login have it.
         let groups = match asked {
-            Some(_) => Vec::new(),
+            Some(gid) => vec![gid],
             None => self.groups_of(account.name, account.gid),
         };
         let ids = Ids { uid: account.uid, gid: asked.unwrap_or(account.gid), groups };
@@ -88,10 +89,11 @@ impl Accounts {
         Some(User { name: account.name.to_owned(), home: home.to_owned(), ids })
     }
 
-    fn find_number<'a>(&'a self, name: &'a str, group: Option<u32>) -> Option<PasswdLine<'a>> {
+    /// A number that nobody has is in root's group, as with Docker.
+    fn find_number<'a>(&'a self, name: &'a str) -> Option<PasswdLine<'a>> {
         let uid = parse_id(name)?;
         let known = self.lines().find(|line| line.uid == uid);
-        Some(known.unwrap_or(PasswdLine { name, uid, gid: group.unwrap_or(uid), home: "/" }))
+        Some(known.unwrap_or(PasswdLine { name, uid, gid: 0, home: "/" }))
     }
 
     /// The name of a user id, or the number.
@@ -116,8 +118,9 @@ impl Accounts {
             .group
             .lines()
             .filter_map(group_line)
-            .filter(|(_, id, members)| *id != gid && members.split(',').any(|member| member == name))
+            .filter(|(_, _, members)| members.split(',').any(|member| member == name))
             .map(|(_, id, _)| id)
+            .chain([gid])
             .take(GROUPS_MAX)
             .collect();
         groups.sort_unstable();
@@ -190,13 +193,17 @@ mod tests {
     #[test]
     fn a_user_has_the_groups_that_list_them() {
         let user = accounts().find("user").unwrap();
-        assert_eq!((user.ids.uid, user.ids.gid, user.ids.groups.as_slice()), (1000, 1000, &[10, 11][..]));
+        assert_eq!(
+            (user.ids.uid, user.ids.gid, user.ids.groups.as_slice()),
+            (1000, 1000, &[10, 11, 1000][..])
+        );
         assert_eq!(user.home, "/home/user");
     }
 
     #[test]
     fn root_exists_even_without_files_and_strangers_do_not() {
-        assert_eq!(Accounts::default().find("root").unwrap().ids, Ids::ROOT);
+        let root = Accounts::default().find("root").unwrap().ids;
+        assert_eq!((root.uid, root.gid), (0, 0));
         assert!(Accounts::default().find("user").is_none());
         assert!(accounts().find("").is_none());
     }
@@ -206,9 +213,11 @@ mod tests {
         assert_eq!(accounts().find("1000").unwrap().name, "user");
         let stranger = accounts().find("77:88").unwrap();
         assert_eq!((stranger.ids.uid, stranger.ids.gid, stranger.home.as_str()), (77, 88, "/"));
+        let unknown = accounts().find("4242").unwrap().ids;
+        assert_eq!((unknown.uid, unknown.gid, unknown.groups.as_slice()), (4242, 0, &[0][..]));
         assert!(accounts().find("4294967295").is_none());
         let grouped = accounts().find("user:wheel").unwrap();
-        assert_eq!((grouped.ids.uid, grouped.ids.gid, grouped.ids.groups.len()), (1000, 10, 0));
+        assert_eq!((grouped.ids.uid, grouped.ids.gid, grouped.ids.groups.as_slice()), (1000, 10, &[10][..]));
         assert_eq!(accounts().find("1000:11").unwrap().ids.gid, 11);
         assert!(accounts().find("user:nothing").is_none() && accounts().find("ghost:wheel").is_none());
         assert_eq!(accounts().find("odd").unwrap().home, "/");

@@ -166,6 +166,10 @@ async fn owners_are_the_askers_the_tars_or_those_named_in_the_sandbox() {
     unpack(&agent, &named("daemon", "n/deep"), tar()).await.unwrap();
     assert_eq!((owner("n"), owner("n/deep"), owner("n/deep/f/x")), ((1, 1), (1, 1), (1, 1)));
     assert_eq!((mode(agent.path("n/deep")), mode(agent.path("n/deep/f/x"))), (0o755, 0o4750));
+    // The content of a folder: its destination gets the owner, those above it do not.
+    let content = new_tar().folder("./", 0o700).file("x", "1").bytes();
+    unpack(&agent, &named("daemon", "up/last"), content).await.unwrap();
+    assert_eq!((owner("up"), owner("up/last"), owner("up/last/x")), ((0, 0), (1, 1), (1, 1)));
     unpack(&agent, &named("1234", "m"), tar()).await.unwrap();
     unpack(&agent, &named("bin:daemon", "o"), tar()).await.unwrap();
     assert_eq!((owner("m/f"), owner("o/f")), ((1234, 1234), (2, 1)));
@@ -319,11 +323,11 @@ async fn what_cannot_be_packed_is_said_before_a_byte_comes() {
 async fn memory_stays_flat_whatever_the_tree() {
     let agent = TestAgent::start();
     let dir = agent.dir.path().display().to_string();
-    agent.sh(&format!("cd {dir} && mkdir -p many && for d in 1 2 3 4; do mkdir many/$d; for i in $(seq 500); do echo $i > many/$d/$i; done; done; head -c 150000000 /dev/zero > many/big")).await;
+    agent.sh(&format!("cd {dir} && mkdir -p many && for d in 1 2 3 4; do mkdir many/$d; for i in $(seq 500); do echo $i > many/$d/$i; done; done; head -c 150000100 /dev/zero > many/big; touch many/$(printf 'z%.0s' $(seq 200))")).await;
     let reader = agent.client.pack(&sources(&[format!("{dir}/many")]), Some("root")).await.unwrap();
     let stream = futures::StreamExt::map(reader.into_stream(), |chunk| chunk.map_err(std::io::Error::other));
     let done = agent.client.unpack(&any(format!("{dir}/copy")), Some("root"), stream).await.unwrap();
-    assert_eq!((done.entries, done.bytes > 150_000_000), (2005, true));
+    assert_eq!((done.entries, done.bytes > 150_000_000), (2006, true));
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id())).unwrap();
     let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
     let peak_kb: u64 = peak.split_whitespace().nth(1).unwrap().parse().unwrap();

@@ -72,7 +72,6 @@ impl Entry {
             path = [text(&block[345..500]), b"/", &path].concat();
         }
         let kind = match block[156] {
-            b'0' | 0 | b'7' if path.ends_with(b"/") => Kind::Folder,
             b'0' | 0 | b'7' => Kind::File,
             b'1' => Kind::Hardlink,
             b'2' => Kind::Symlink,
@@ -108,11 +107,10 @@ impl Entry {
 
     /// Applies what records said before.
     pub(super) fn with(mut self, extra: Extra) -> Self {
-        if let Some(path) = extra.path {
-            if self.kind == Kind::File && path.ends_with(b"/") {
-                self.kind = Kind::Folder;
-            }
-            self.path = path;
+        self.path = extra.path.unwrap_or(self.path);
+        // Old writers have no sign for folders. Only the whole name tells: a header's may be cut behind a slash.
+        if self.kind == Kind::File && self.path.ends_with(b"/") {
+            self.kind = Kind::Folder;
         }
         self.link = extra.link.unwrap_or(self.link);
         if self.kind == Kind::File {
@@ -151,7 +149,8 @@ impl Entry {
         if !records.is_empty() {
             out.extend_from_slice(&self.block(b'x', b"././@PaxHeader", b"", records.len() as u64));
             out.extend_from_slice(&records);
-            out.resize(out.len().next_multiple_of(BLOCK), 0);
+            // By their own length: `out` need not begin where a block does.
+            out.resize(out.len() + records.len().wrapping_neg() % BLOCK, 0);
         }
         let sign = match self.kind {
             Kind::Folder => b'5',

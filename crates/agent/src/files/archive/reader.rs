@@ -264,6 +264,17 @@ mod tests {
     }
 
     #[test]
+    fn a_long_name_that_is_cut_behind_a_slash_is_still_a_file() {
+        let path = format!("{}/name", "d".repeat(99));
+        let mut wire = vec![0; 7];
+        file(path.as_bytes(), b"hello").write(&mut wire);
+        wire.extend_from_slice(b"hello");
+        let (mut reader, mut seen) = (Reader::default(), Seen::default());
+        reader.push(&wire[7..], &mut seen).unwrap();
+        assert_eq!((seen.0[0].0.kind, &seen.0[0].1[..]), (Kind::File, &b"hello"[..]));
+    }
+
+    #[test]
     fn an_archive_that_is_cut_or_none_is_refused() {
         let mut wire = Vec::new();
         file(b"a", b"hello").write(&mut wire);

@@ -97,14 +97,14 @@ impl Unpacker {
     pub(super) fn finish(mut self) -> Result<(u64, u64), Refusal> {
         self.leave(0)?;
         if self.root.is_none() && self.ask.into == Into::Folder {
-            self.root_folder()?;
+            self.root_folder(New::Last)?;
         }
         Ok((self.entries, self.bytes))
     }
 
-    fn root_folder(&self) -> Result<OwnedFd, Refusal> {
+    fn root_folder(&self, new: New) -> Result<OwnedFd, Refusal> {
         let dest = &self.ask.dest;
-        make_way(dest, self.manner.owner)?;
+        make_way(dest, self.manner.owner, new)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         open(dest, flags, Mode::empty()).map_err(|errno| match errno {
             Errno::NOTDIR => Refusal::Invalid(format!("'{}' is not a folder", shown(dest))),
@@ -116,7 +116,7 @@ impl Unpacker {
     fn place(&mut self, first: &Entry, is_top: bool) -> Result<(), Refusal> {
         let folder = self.ask.into == Into::Folder || is_top || self.ask.dest == b"/";
         let root = if folder || is_folder(&self.ask.dest) {
-            let dir = self.root_folder()?;
+            let dir = self.root_folder(if is_top { New::Last } else { New::All })?;
             match (folder, parts(&first.path)?.last()) {
                 (false, Some(name)) => Root::Single { dir, name: name.to_vec(), taken: false },
                 _ => Root::Folder(dir),
@@ -124,7 +124,7 @@ impl Unpacker {
         } else {
             let dest = &self.ask.dest;
             let cut = dest.iter().rposition(|b| *b == b'/').unwrap_or(0);
-            make_way(&dest[..cut.max(1)], self.manner.owner)?;
+            make_way(&dest[..cut.max(1)], self.manner.owner, New::All)?;
             let path = final_path(dest)?;
             let (dir, name) = open_parent(&path)?;
             Root::Single { dir, name: name.to_vec(), taken: false }
@@ -273,8 +273,16 @@ fn is_folder(path: &[u8]) -> bool {
     stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// Makes a folder and what is missing above it; what is new belongs to the new owner.
-fn make_way(path: &[u8], owner: Belongs) -> Result<(), Refusal> {
+/// Which of the folders that are made belong to the new owner; the others are the caller's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum New {
+    All,
+    /// The destination of a folder's content, and not those above it: Docker has it so.
+    Last,
+}
+
+/// Makes a folder and what is missing above it.
+fn make_way(path: &[u8], owner: Belongs, new: New) -> Result<(), Refusal> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let bad = |errno| refuse(errno, path);
     match open(path, flags, Mode::empty()) {
@@ -282,13 +290,16 @@ fn make_way(path: &[u8], owner: Belongs) -> Result<(), Refusal> {
         found => return found.map(|_| ()).map_err(bad),
     }
     let mut dir = open(b"/", flags, Mode::empty()).map_err(bad)?;
-    for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
+    let mut names = path.split(|b| *b == b'/').filter(|name| !name.is_empty()).peekable();
+    while let Some(name) = names.next() {
         let resolve = rustix::fs::ResolveFlags::NO_MAGICLINKS;
         dir = match open_at(&dir, name, flags, Mode::empty(), resolve) {
             Err(Errno::NOENT) => {
                 rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(0o755)).map_err(bad)?;
                 let made = open_at(&dir, name, flags, Mode::empty(), resolve).map_err(bad)?;
-                if let Belongs::To { uid, gid } = owner {
+                if let Belongs::To { uid, gid } = owner
+                    && (new == New::All || names.peek().is_none())
+                {
                     let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
                     rustix::fs::chownat(&made, c"", uid, gid, rustix::fs::AtFlags::EMPTY_PATH)
                         .map_err(bad)?;
