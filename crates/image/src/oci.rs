@@ -37,9 +37,13 @@ pub use push::Pushed;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use address::Door;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// LIMIT: pulls and pushes of all tenants at a time. Each has threads and a few tens of MiB; more would not be faster.
+const AT_ONCE: usize = 16;
 
 /// How registries are reached.
 #[derive(Debug, Clone)]
@@ -102,8 +106,10 @@ pub enum LayerState {
 pub struct Registry {
     settings: RegistrySettings,
     door: Door,
-    /// Whether a host that may go without TLS has it; asked once.
-    has_tls: Mutex<HashMap<String, bool>>,
+    /// Whether a host that may go without TLS has it, and when that was asked.
+    has_tls: Mutex<HashMap<String, (bool, Instant)>>,
+    /// Pulls and pushes under way.
+    slots: Semaphore,
 }
 
 impl Registry {
@@ -111,7 +117,16 @@ impl Registry {
     #[must_use]
     pub fn new(settings: RegistrySettings) -> Self {
         let door = Door::new(&settings.insecure);
-        Self { settings, door, has_tls: Mutex::default() }
+        Self { settings, door, has_tls: Mutex::default(), slots: Semaphore::new(AT_ONCE) }
+    }
+
+    /// Waits until there is room for one more pull or push.
+    async fn slot(&self, progress: &Progress) -> SemaphorePermit<'_> {
+        if let Ok(slot) = self.slots.try_acquire() {
+            return slot;
+        }
+        progress(Progressed::Step("waiting for other pulls to end".into()));
+        self.slots.acquire().await.expect("nobody closes it")
     }
 }
 

@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use reqwest::Method;
@@ -30,6 +30,10 @@ use crate::layers::{Digest, LayerError};
 
 /// How often one looks whether another download of the same blob is over.
 const TICK: Duration = Duration::from_millis(50);
+
+/// LIMIT: a download that brings less than this in a window holds a place that others wait for, and is left.
+const SLOWEST: u64 = 1 << 20;
+const WINDOW: Duration = Duration::from_secs(60);
 
 /// The file of a blob that is not whole yet, held by nobody else.
 #[derive(Debug)]
@@ -272,6 +276,7 @@ pub(super) async fn download(
     let what = format!("the layer {}", wanted.digest);
     let mut at = had;
     let mut patience = Patience::default();
+    let mut window = (Instant::now(), at);
     while at < wanted.size {
         let mut ask = Ask::new(Method::GET, session.url(&format!("blobs/{}", wanted.digest)), what.clone());
         if at > 0 {
@@ -302,6 +307,12 @@ pub(super) async fn download(
                 return Ok(());
             }
             moved(at);
+            if window.0.elapsed() > WINDOW {
+                if at - window.1 < SLOWEST {
+                    return Err(RegistryError::BrokenOff { host: session.place.host.clone(), what });
+                }
+                window = (Instant::now(), at);
+            }
         };
         if at == wanted.size {
             break;

@@ -42,7 +42,7 @@ pub enum RegistryError {
     Answered { host: String, status: u16, asked: String },
     #[error("{host} asks to come back in {wait_s} s")]
     Busy { host: String, wait_s: u64 },
-    #[error("{host} broke off {what} too often")]
+    #[error("{host} breaks off {what} too often, or sends it too slowly")]
     BrokenOff { host: String, what: String },
     #[error("{image} was not pulled or pushed within {limit_s} s")]
     TooSlow { image: String, limit_s: u64 },

@@ -61,6 +61,7 @@ impl Registry {
         let limit = self.settings.limit;
         let too_slow = || RegistryError::TooSlow { image: image.to_string(), limit_s: limit.as_secs() };
         let work = async {
+            let _slot = self.slot(&progress).await;
             let session = Session::open(self, image, auth, "pull").await?;
             let cancel = CancellationToken::new();
             // Dropped with the future: threads that unpack then stop and clean up.
@@ -242,7 +243,7 @@ impl Pull<'_> {
         };
         let Some(mut part) = taken else {
             drop(permit);
-            return self.from_blob(wanted).await;
+            return self.take_blob(wanted).await;
         };
         let resumed = part.had > 0;
         let permit = Mutex::new(Some(permit));
@@ -331,7 +332,7 @@ impl Pull<'_> {
     }
 
     /// Unpacks a blob that is here. One that is no longer what it was goes, and the answer is `false`.
-    async fn from_blob(&self, wanted: &Wanted) -> Result<bool, RegistryError> {
+    async fn take_blob(&self, wanted: &Wanted) -> Result<bool, RegistryError> {
         let path = self.images.blob_path(&wanted.digest);
         self.tell(wanted, wanted.size, LayerState::Unpacking);
         let file = std::fs::File::open(&path).map_err(RegistryError::io("open", &path))?;

@@ -52,6 +52,7 @@ impl Registry {
             });
         };
         let work = async {
+            let _slot = self.slot(&progress).await;
             // Neither the version nor a blob of it is collected meanwhile.
             let _held = images.hold(version)?;
             let _working = images.begin();

@@ -2,9 +2,9 @@
 //! which follows redirects through the door, answers challenges, and asks again where that is safe.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{AUTHORIZATION, HeaderValue, LOCATION};
@@ -28,8 +28,11 @@ const REDIRECTS: usize = 5;
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 /// LIMIT: after the last byte of an upload a registry may have to store it elsewhere first.
 const SILENCE_OF_UPLOAD: Duration = Duration::from_secs(180);
-/// LIMIT: whether a host has TLS is found out within this.
+/// LIMIT: a manifest, a config or a token is there within this.
+const TEXT_WITHIN: Duration = Duration::from_secs(120);
+/// LIMIT: whether a host has TLS is found out within this, and believed for so long.
 const PROBE: Duration = Duration::from_secs(5);
+const BELIEVED: Duration = Duration::from_secs(60);
 
 /// A conversation.
 pub(super) struct Session<'a> {
@@ -286,15 +289,18 @@ pub(super) async fn read_bounded(
     url: &Url,
 ) -> Result<Bytes, RegistryError> {
     let mut whole = BytesMut::new();
-    while let Some(chunk) = next_chunk(&mut response).await? {
-        if whole.len() + chunk.len() > max {
-            return Err(RegistryError::damaged(
-                format!("{what} of {}", host_of(url)),
-                format!("it has more than {max} bytes"),
-            ));
+    let read = async {
+        while let Some(chunk) = next_chunk(&mut response).await? {
+            if whole.len() + chunk.len() > max {
+                let what = format!("{what} of {}", host_of(url));
+                return Err(RegistryError::damaged(what, format!("it has more than {max} bytes")));
+            }
+            whole.extend_from_slice(&chunk);
         }
-        whole.extend_from_slice(&chunk);
-    }
+        Ok(())
+    };
+    let silent = || RegistryError::Silent { host: host_of(url) };
+    tokio::time::timeout(TEXT_WITHIN, read).await.map_err(|_| silent())??;
     Ok(whole.freeze())
 }
 
@@ -311,23 +317,23 @@ async fn base_of(registry: &Registry, place: &Place) -> Result<Url, RegistryErro
     if !registry.door.is_named(&secure) && !registry.door.is_named(&plain) {
         return Ok(secure);
     }
-    let known = registry.has_tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get(host).copied();
+    let hosts = || registry.has_tls.lock().unwrap_or_else(PoisonError::into_inner);
+    let known =
+        hosts().get(host).filter(|(_, asked_at)| asked_at.elapsed() < BELIEVED).map(|(has_tls, _)| *has_tls);
     let has_tls = match known {
         Some(known) => known,
         None => {
-            let client = registry.door.client_for(&secure);
-            let asked = async {
-                client?
-                    .get(secure.join("/v2/").expect("a plain path"))
-                    .send()
-                    .await
-                    .map_err(|cause| unreachable(&secure, cause))
-            };
-            let has_tls = matches!(tokio::time::timeout(PROBE, asked).await, Ok(Ok(_)));
-            let mut hosts = registry.has_tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            hosts.insert(host.clone(), has_tls);
+            let has_tls = answers_tls(registry, &secure).await;
+            hosts().insert(host.clone(), (has_tls, Instant::now()));
             has_tls
         }
     };
     Ok(if has_tls { secure } else { plain })
+}
+
+/// Whether anything at all is answered over TLS.
+async fn answers_tls(registry: &Registry, secure: &Url) -> bool {
+    let Ok(client) = registry.door.client_for(secure) else { return false };
+    let root = secure.join("/v2/").expect("a plain path");
+    matches!(tokio::time::timeout(PROBE, client.get(root).send()).await, Ok(Ok(_)))
 }
