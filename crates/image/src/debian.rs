@@ -48,6 +48,11 @@ pub(crate) const RECIPES: &[Recipe] = &[
         ],
         aliases: &["code-interpreter-v1", "code-interpreter-beta", "system/code-interpreter:v0.1.0"],
     },
+    Recipe {
+        name: "data-science",
+        more: &["python3-matplotlib", "python3-numpy", "python3-pandas", "python3-scipy", "python3-sklearn"],
+        aliases: &[],
+    },
     // The kernel and charts alone; Debian's matplotlib brings numpy, scipy and their compiler with it.
     Recipe {
         name: "code-interpreter-slim",

@@ -81,7 +81,7 @@ impl TemplateError {
             Self::NotFound { name, .. }
                 if matches!(
                     name.as_str(),
-                    "debian" | "busybox" | "code-interpreter" | "code-interpreter-slim"
+                    "debian" | "busybox" | "code-interpreter" | "code-interpreter-slim" | "data-science"
                 ) =>
             {
                 format!("make it: atoll template make {name}")

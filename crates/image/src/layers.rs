@@ -17,7 +17,7 @@ mod merge;
 mod pack;
 mod read_ahead;
 mod rules;
-mod tar;
+pub(crate) mod tar;
 mod tree;
 mod unpack;
 mod walk;
