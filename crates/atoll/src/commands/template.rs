@@ -212,7 +212,7 @@ async fn gc(context: &Context, client: &Client) -> Result<(), Failure> {
 
 /// An unknown template gets the nearest name as a hint.
 pub(super) async fn nearest(client: &Client, wanted: &str, failure: Failure) -> Failure {
-    if !failure.is("template_not_found") || failure.hint.is_some() {
+    if !failure.is("template_not_found") {
         return failure;
     }
     let Ok(answer) = client.get("/v1/templates").await else { return failure };

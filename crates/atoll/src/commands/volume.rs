@@ -260,7 +260,7 @@ async fn nearest_to(client: &Client, wanted: &str, failure: Failure) -> Failure 
 
 /// An unknown volume gets the nearest name as a hint.
 pub(super) async fn nearest(client: &Client, mounts: &Value, failure: Failure) -> Failure {
-    if !failure.is("volume_not_found") || failure.hint.is_some() {
+    if !failure.is("volume_not_found") {
         return failure;
     }
     let Ok(answer) = client.get("/v1/volumes").await else { return failure };

@@ -92,10 +92,10 @@ impl Settings {
 
     /// How registries are reached.
     pub(super) fn registry(&self) -> RegistrySettings {
-        let docker_config = environment::home().join(".docker/config.json");
         RegistrySettings {
             insecure: self.registry_insecure.clone(),
-            docker_config: docker_config.is_file().then_some(docker_config),
+            // Read at each pull: a `docker login` counts from then on.
+            docker_config: Some(environment::home().join(".docker/config.json")),
             ..RegistrySettings::default()
         }
     }

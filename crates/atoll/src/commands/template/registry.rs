@@ -89,11 +89,13 @@ fn asked(image: &TemplateRef, login: &Login) -> Result<Map<String, Value>, Failu
 }
 
 /// What usually helps, where the server gave no advice.
-fn hinted(image: &TemplateRef, failure: Failure) -> Failure {
-    if failure.hint.is_some() {
+fn hinted(image: &TemplateRef, mut failure: Failure) -> Failure {
+    let host = image.registry().unwrap_or("docker.io").to_owned();
+    if let Some(hint) = &failure.hint {
+        // The server speaks to whoever asks; here it is known which host it is about.
+        failure.hint = Some(hint.replace("HOST[:PORT]", &host));
         return failure;
     }
-    let host = image.registry().unwrap_or("docker.io").to_owned();
     match failure.code.as_str() {
         "registry_unavailable" if image.registry().is_some() => failure.hint(format!(
             "a registry without TLS, on this machine or a private network needs `atoll serve --registry-insecure {host}`"
@@ -116,6 +118,9 @@ mod tests {
         assert!(told.hint.is_some_and(|hint| hint.contains("--registry-insecure 127.0.0.1:5000")));
         let told = hinted(&image, Failure::new("registry_unavailable", "x").hint("kept"));
         assert_eq!(told.hint.as_deref(), Some("kept"));
+        let told =
+            hinted(&image, Failure::new("invalid_request", "x").hint("--registry-insecure HOST[:PORT]"));
+        assert_eq!(told.hint.as_deref(), Some("--registry-insecure 127.0.0.1:5000"));
     }
 
     #[test]
