@@ -40,7 +40,13 @@ impl Images {
         let base = base.filter(|_| !layers.get(first).is_some_and(|layer| layer.is_opaque));
         let layers = &layers[first.min(layers.len())..];
         let mut stack: Vec<String> = base.iter().map(|_| BASE.to_owned()).collect();
-        for layer in layers {
+        for (at, layer) in layers.iter().enumerate() {
+            // The kernel takes no folder twice, and of two equal layers only the upper one is seen. Empty ones are many:
+            // every line of an old Dockerfile has one.
+            let again = layers[at + 1..].iter().any(|above| above.diff_id == layer.diff_id);
+            if again || layer.entries == 0 {
+                continue;
+            }
             let plain = format!("{LAYERS}/{}", layer.diff_id.hex());
             let merged = layer.implied > 0 && !stack.is_empty();
             stack.push(if merged { self.with_rights_from_below(&plain, &stack, base)? } else { plain });
