@@ -3,8 +3,10 @@
 
 mod ask;
 mod cache;
+mod crash;
 mod ends;
 mod hostile;
+mod mounts;
 mod ready;
 mod secrets;
 mod steps;

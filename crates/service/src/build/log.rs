@@ -16,8 +16,10 @@ use tokio::sync::watch;
 
 use crate::Clock;
 
-/// LIMIT: of a whole build; steps are bounded before, so that the last words of a failing one always fit.
+/// LIMIT: of what all steps of a build write.
 const LOG_BYTES: u64 = 32 << 20;
+/// LIMIT: of what the builder says beyond that, so that its last words always fit.
+const LAST_BYTES: u64 = 4 << 20;
 /// LIMIT: a line is cut before it comes here; with its escapes it stays below this.
 const LINE_BYTES: u64 = 64 << 10;
 
@@ -54,7 +56,11 @@ impl Log {
         let line = BuildLine { seq: state.seq + 1, at_ms, level, step, text: text.into() };
         let Ok(mut bytes) = serde_json::to_vec(&line) else { return };
         bytes.push(b'\n');
-        if state.bytes + bytes.len() as u64 > LOG_BYTES {
+        let room = match level {
+            BuildLevel::Stdout | BuildLevel::Stderr => LOG_BYTES,
+            BuildLevel::Info | BuildLevel::Warn | BuildLevel::Error => LOG_BYTES + LAST_BYTES,
+        };
+        if state.bytes + bytes.len() as u64 > room {
             return;
         }
         let Some(file) = state.file.as_mut() else { return };
@@ -202,11 +208,13 @@ mod tests {
         }
         let long = "x".repeat(50 << 10);
         for _ in 0..1_000 {
-            log.info(1, long.clone());
+            log.say(BuildLevel::Stdout, 1, long.clone());
         }
+        log.say(BuildLevel::Error, 1, "last words");
         let bytes = std::fs::metadata(folder.path().join(FILE)).expect("there").len();
-        assert!(bytes <= LOG_BYTES + 100, "{bytes}");
+        assert!(bytes <= LOG_BYTES + 200, "{bytes}");
         let lines: Vec<BuildLine> = read(folder.path(), 0, None).collect().await;
         assert_eq!((lines[0].text.as_str(), lines[1].seq), ("first", 2));
+        assert_eq!(lines.last().map(|line| line.text.as_str()), Some("last words"));
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Output<'a> {
     stderr: Vec<u8>,
     written: u64,
     left_out: u64,
-    tail: VecDeque<String>,
+    tail: VecDeque<Vec<u8>>,
 }
 
 impl<'a> Output<'a> {
@@ -72,7 +72,8 @@ impl<'a> Output<'a> {
             let text = format!("{} bytes more were written than a step's log keeps", self.left_out);
             self.log.say(BuildLevel::Warn, self.step, text);
         }
-        self.tail.into()
+        let tail = std::mem::take(&mut self.tail);
+        tail.into_iter().map(|line| self.shown(line)).collect()
     }
 
     fn take(&mut self, level: BuildLevel, held: &mut Vec<u8>, data: &[u8]) {
@@ -92,19 +93,21 @@ impl<'a> Output<'a> {
     }
 
     fn line(&mut self, level: BuildLevel, bytes: &[u8]) {
-        let mut shown = bytes.to_vec();
-        self.hidden.hide(&mut shown);
-        let shown = clean(&shown);
         if self.tail.len() == TAIL_LINES {
             self.tail.pop_front();
         }
-        self.tail.push_back(shown.clone());
+        self.tail.push_back(bytes.to_vec());
         self.written += bytes.len() as u64;
         if self.written > STEP_BYTES {
             self.left_out = self.left_out.saturating_add(bytes.len() as u64);
         } else {
-            self.log.say(level, self.step, shown);
+            self.log.say(level, self.step, self.shown(bytes.to_vec()));
         }
+    }
+
+    fn shown(&self, mut line: Vec<u8>) -> String {
+        self.hidden.hide(&mut line);
+        clean(&line)
     }
 }
 

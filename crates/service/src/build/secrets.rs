@@ -20,6 +20,9 @@ const FOLDER: &str = "/dev/shm/.atoll-secrets";
 /// LIMIT: shorter texts are words of any output; hiding them would hide nothing else but sense.
 const HIDDEN_BYTES: usize = 6;
 
+/// LIMIT: each line of output is searched for each of them.
+const HIDDEN_TEXTS: usize = 256;
+
 /// The secrets of one step, in its sandbox.
 pub(super) struct Placed {
     links: Vec<String>,
@@ -134,6 +137,9 @@ fn not_packed(cause: std::io::Error) -> ServiceError {
     ServiceError::new(Code::InvalidRequest, "a secret cannot be put where the step wants it").caused_by(cause)
 }
 
+/// What stands where a secret was.
+const SIGN: &[u8] = b"***";
+
 /// Finds secrets in what a step writes, and hides them.
 #[derive(Clone, Default)]
 pub(super) struct Hidden {
@@ -155,13 +161,16 @@ impl Hidden {
         }
         texts.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         texts.dedup();
+        texts.truncate(HIDDEN_TEXTS);
         Self { texts }
     }
 
     pub(super) fn hide(&self, line: &mut Vec<u8>) {
         for text in &self.texts {
-            while let Some(at) = line.windows(text.len()).position(|window| window == text.as_slice()) {
-                line.splice(at..at + text.len(), b"***".iter().copied());
+            let mut from = 0;
+            while let Some(at) = memchr::memmem::find(&line[from..], text) {
+                line.splice(from + at..from + at + text.len(), SIGN.iter().copied());
+                from += at + SIGN.len();
             }
         }
     }

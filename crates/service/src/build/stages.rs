@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_image::build::{
     BadContext, BadDockerfile, Base, Context, Copy, CopyFrom, Dockerfile, Plan, Run, Step, StepKind,
@@ -30,8 +31,11 @@ use crate::sandboxes::printable;
 const TEXT_CHARS: usize = 200;
 /// Compilers and package managers want more than a command line does.
 const MEMORY_MIB: i64 = 1_024;
-const DISK_MIB: i64 = 8_192;
+const DISK_MIB: i64 = 4_096;
 const PIDS: i64 = 1_024;
+/// LIMIT: how long a step waits for room on this node.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// A build whose plan is known.
 pub(super) struct Stages<'a> {
@@ -308,7 +312,21 @@ impl Stages<'_> {
             timeout_s: Some(left + 60),
             ..CreateSandbox::default()
         };
-        Ok(self.sandboxes.make(spec).await?)
+        let patience = Instant::now() + PATIENCE;
+        let mut waits = false;
+        loop {
+            match self.sandboxes.make(spec.clone()).await {
+                Ok(sandbox) => return Ok(sandbox),
+                // Others leave sooner or later; a build need not fail for a busy moment.
+                Err(error) if error.code == Code::NoCapacity && Instant::now() < patience => {
+                    if !std::mem::replace(&mut waits, true) {
+                        self.job.live.log.say(BuildLevel::Warn, 0, format!("waiting for room: {error}"));
+                    }
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 }
 
