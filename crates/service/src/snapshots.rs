@@ -208,6 +208,8 @@ pub(crate) struct Seed {
     pub(crate) memory: bool,
     /// What its agent knows.
     pub(crate) token: Option<String>,
+    /// Whether its template alone would do too, only later.
+    pub(crate) warm: bool,
     _use: Use,
 }
 
@@ -229,7 +231,8 @@ impl Seed {
             ));
         };
         let memory = memory && snapshot.memory;
-        Ok(Self { snapshot: snapshot.id, seal: snapshot.seal, memory, token, _use: held })
+        let warm = snapshot.warm;
+        Ok(Self { snapshot: snapshot.id, seal: snapshot.seal, memory, token, warm, _use: held })
     }
 }
 

@@ -296,6 +296,9 @@ async fn sandboxes_of_a_template_with_a_warm_start_begin_with_its_processes() {
     assert_eq!((lease.phase, &lease.source), (Phase::Running, &source));
     assert_eq!((lease.parent.clone(), lease.env["X"].as_str()), (None, "1"));
     assert_eq!(world.service.lineage(&world.admin, lease.id.as_str()).await.unwrap().snapshot, None);
+    world.fake.damage(&warm.id);
+    let booted = world.try_create(from("app")).await.unwrap();
+    assert_eq!(booted.phase, Phase::Running, "slower, not worse");
     let own = CreateSandbox { command: Some(vec!["other".to_owned()]), ..from("app") };
     assert_eq!(world.try_create(own).await.unwrap().source, Source::Template);
     world.service.collect_templates(&world.admin).await.unwrap();

@@ -79,7 +79,7 @@ impl Service {
         match Seed::of(&self.inner, &warm, true).await {
             Ok(seed) => {
                 base.source = Source::Snapshot { snapshot: warm, memory: true, fork: false };
-                Ok(Begun { base, seed: Some(Arc::new(seed)), hold: Some(found.hold), ready: None })
+                Ok(Begun { base, seed: Some(Arc::new(seed)), hold: Some(found.hold), ready })
             }
             // Slower, not worse.
             Err(error) => {

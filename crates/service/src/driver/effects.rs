@@ -395,12 +395,19 @@ async fn boot(job: &Job, first: bool) -> Outcome {
         Ok(mounts) => mounts,
         Err(failure) => return Outcome::NotBooted(failure),
     };
-    let spec = spec(lease, instance.clone(), seed.as_deref(), network, mounts);
-    let booted = if first {
+    let mut spec = spec(lease, instance.clone(), seed.as_deref(), network, mounts);
+    let mut booted = if first {
         timed("provider", inner.provider.create(&spec)).await
     } else {
         inner.provider.boot(&spec).await
     };
+    if let (Err(ProviderError::Damaged { what, why }), Some(Seed { warm: true, .. })) =
+        (&booted, seed.as_deref())
+    {
+        tracing::error!(sandbox = %lease.id, template = lease.template, what, why, "a template boots: its warm start is damaged");
+        spec.origin = Origin::Template;
+        booted = inner.provider.create(&spec).await;
+    }
     let booted = match booted {
         Ok(booted) => booted,
         Err(ProviderError::Gone { sandbox }) => {

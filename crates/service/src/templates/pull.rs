@@ -17,6 +17,8 @@ use crate::service::Service;
 
 /// LIMIT: what one server fetches at the same time; more only share the same line.
 const FLIGHTS_MAX: usize = 64;
+/// LIMIT: of which one tenant has so many.
+const FLIGHTS_PER_TENANT: usize = 8;
 
 /// What is being fetched.
 #[derive(Default)]
@@ -134,8 +136,12 @@ impl Service {
             flight.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(progress);
             return Ok(flight);
         }
-        if flights.len() >= FLIGHTS_MAX {
-            let message = format!("{FLIGHTS_MAX} images are being fetched already");
+        let own = flights.keys().filter(|other| other.tenant == key.tenant).count();
+        if flights.len() >= FLIGHTS_MAX || own >= FLIGHTS_PER_TENANT {
+            let message = format!(
+                "{} images are being fetched already",
+                if own < FLIGHTS_PER_TENANT { flights.len() } else { own }
+            );
             return Err(ServiceError::new(Code::NoCapacity, message).retry_after(10));
         }
         let (told, done) = watch::channel(None);
