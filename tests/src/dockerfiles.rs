@@ -3,7 +3,7 @@
 //! ```text
 //! NN-name/context/        what is sent, Dockerfile included
 //! NN-name/prepare         shell lines run in a copy of it first: what git does not keep
-//! NN-name/case.json       build arguments, the stage, or how it must fail
+//! NN-name/case.json       build arguments, the stage, which builder judges, or how it must fail
 //! NN-name/expected.json   configuration and tree, the latter as a difference to the base's where it builds upon it
 //! ```
 
@@ -78,6 +78,11 @@ impl Case {
     pub fn fails(&self) -> Option<(u64, &str)> {
         let fails = self.settings.get("fails")?;
         Some((fails["line"].as_u64().expect("a line"), fails["names"].as_str().expect("a word")))
+    }
+
+    /// Whether only Docker's newer builder knows what is in it.
+    pub fn wants_buildkit(&self) -> bool {
+        self.settings["buildkit"] == true
     }
 
     /// What the judge said.

@@ -194,11 +194,11 @@ fn a_kill_within_a_collection_takes_nothing_that_is_used() {
         let mut dice = Dice::new(14);
         client.import("kept", made(100).docker_archive("x")).await.ok();
         let sandbox = client.create(json!({ "template": "kept" })).await;
-        client.remove_template("kept").await.ok();
+        client.remove_template("kept:latest").await.ok();
         client.import("named", made(101).docker_archive("x")).await.ok();
         for round in 0..5_u64 {
             client.import("goes", made(round).docker_archive("x")).await.ok();
-            client.remove_template("goes").await.ok();
+            client.remove_template("goes:latest").await.ok();
             let asking = client.clone();
             struck(w, &mut dice, Duration::from_millis(60), async move {
                 attempt(&asking, reqwest::Method::POST, "/v1/templates/gc", None).await;
@@ -212,7 +212,7 @@ fn a_kill_within_a_collection_takes_nothing_that_is_used() {
         client.act(&sandbox, "start").await.ok();
         assert_eq!(client.sh(&sandbox, "cat /round").await.text(), "100");
         client.remove(&sandbox).await;
-        client.remove_template("named").await.ok();
+        client.remove_template("named:latest").await.ok();
         until("everything is collected", async || {
             client.post_empty("/v1/templates/gc").await.ok();
             let left = |folder: &str| {

@@ -16,6 +16,7 @@ fn app() -> Image {
         .file("app/noise", 0o644, &noise)
         .file("app/tool", 0o4755, "#!/bin/sh\necho tool\n")
         .hard("app/same", "app/noise")
+        .folder("etc/", 0o755)
         .file("etc/.wh.base", 0, "")
         .owner(1000, 1000)
         .file("app/mine", 0o600, "mine\n");
@@ -345,7 +346,7 @@ fn a_registry_is_no_way_into_the_operators_network() {
         for host in [
             "localhost:5000",
             "127.0.0.1:5003",
-            "127.1:5000",
+            "127.1:5003",
             "[::1]:5000",
             "169.254.169.254",
             "169.254.169.254:80",
