@@ -159,6 +159,11 @@ impl Layers {
         Ok(path)
     }
 
+    /// Notes where volumes are mounted in a layer, so that a capture knows whose folders those are.
+    pub(crate) fn note_mounts(&self, name: &str, places: &[String]) -> io::Result<()> {
+        traces::note_mounts(&self.path(name), places)
+    }
+
     /// Changes the limit of a layer.
     pub(crate) fn set_limit(&self, name: &str, limit_bytes: u64) -> io::Result<()> {
         match &self.kind {

@@ -12,7 +12,7 @@ use std::time::Instant;
 use atoll_agentapi::InitRequest;
 use atoll_container::Config;
 use atoll_model::Storage;
-use atoll_provider::{InstanceSpec, Provider, ProviderError};
+use atoll_provider::{InstanceMount, InstanceSpec, MountSource, Provider, ProviderError};
 use common::{World, in_world, target};
 use kept::{collected, files, folders, legacy, plain};
 use tokio::io::AsyncReadExt;
@@ -162,6 +162,33 @@ fn all_sorts_of_changes_are_told_on_plain_folders() {
 #[test]
 fn all_sorts_of_changes_are_told_by_the_paths_for_old_kernels() {
     changes(legacy);
+}
+
+#[test]
+fn places_of_mounts_are_no_change() {
+    in_world(plain, |world| async {
+        let memory = |path: &str| InstanceMount {
+            source: MountSource::Memory { size_mib: 1 },
+            path: path.into(),
+            read_only: false,
+        };
+        let mounts = vec![memory("/run/secrets"), memory("/a/b/c"), memory("/etc")];
+        let mut spec = InstanceSpec { mounts, ..world.spec() };
+        let booted = world.create(&spec).await;
+        world.said(&spec, &booted, "echo s >/run/secrets/s; echo s >/a/b/c/s").await;
+        world.engine.halt(&target(&spec)).await.unwrap();
+        let names = |layer: &[u8]| entries(layer).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+        assert_eq!(names(&capture(&world, &spec).await), Vec::<String>::new());
+        // Somebody else's files beside them are.
+        spec.instance = common::instance_id();
+        spec.mounts.clear();
+        let booted = world.engine.boot(&spec).await.unwrap();
+        world.said(&spec, &booted, "echo x >/a/x; chmod 700 /run/secrets").await;
+        world.engine.halt(&target(&spec)).await.unwrap();
+        assert_eq!(names(&capture(&world, &spec).await), ["a/", "a/x", "run/", "run/secrets/"]);
+        world.destroy(&spec).await;
+        world
+    });
 }
 
 #[test]

@@ -309,6 +309,31 @@ fn a_folder_of_the_host_is_its_owners_on_both_sides() {
     });
 }
 
+#[test]
+fn a_folder_on_a_disk_of_its_own_is_mounted_and_what_is_mounted_below_it_is_not() {
+    in_world(plain, |world| async {
+        // The launcher has let go of this one, and of all others that it has no use for.
+        let disk = tempfile::Builder::new().prefix("atoll-lent-").tempdir_in("/dev/shm").unwrap();
+        std::os::unix::fs::chown(disk.path(), Some(4_321), Some(4_321)).unwrap();
+        std::fs::write(disk.path().join("x"), "there").unwrap();
+        let mut spec = with(&world, vec![folder(disk.path(), None, "/host")]);
+        spec.storage = atoll_model::Storage::Memory;
+        let booted = world.create(&spec).await;
+        assert_eq!(world.said(&spec, &booted, "cat /host/x").await, "there");
+        world.destroy(&spec).await;
+        let shm = InstanceMount { read_only: true, ..folder(Path::new("/dev"), None, "/host") };
+        let spec = with(&world, vec![shm]);
+        if let Ok(booted) = world.engine.create(&spec).await {
+            assert_eq!(
+                world.said(&spec, &booted, "ls -A /host/shm; cat /host/null 2>&1 | grep -c denied").await,
+                "1"
+            );
+            world.destroy(&spec).await;
+        }
+        world
+    });
+}
+
 async fn host_folders_refused(world: &World) {
     let (_keep, roots) = lent(0);
     let error = refused(world, vec![folder(&roots, None, "/host")]).await;

@@ -61,6 +61,13 @@ impl LayerPlan {
         }
     }
 
+    fn name(&self) -> Option<&String> {
+        match self {
+            Self::Fresh(name) | Self::Kept(name) | Self::Copy { name, .. } => Some(name),
+            Self::Memory => None,
+        }
+    }
+
     /// The layer that is made for this instance, and goes if it can't be started.
     fn made(&self) -> Option<&String> {
         match self {
@@ -122,8 +129,18 @@ impl Plan {
 }
 
 impl Plan {
-    /// Makes the layer.
+    /// Makes the layer, and notes what is mounted in it.
     fn upper(&self, layers: &Layers) -> io::Result<Upper> {
+        let upper = self.layer(layers)?;
+        if let (Some(name), false) = (self.layer.name(), self.mounts.is_empty()) {
+            let places: Vec<String> =
+                self.mounts.iter().map(|mount| mount.path.trim_start_matches('/').to_owned()).collect();
+            layers.note_mounts(name, &places)?;
+        }
+        Ok(upper)
+    }
+
+    fn layer(&self, layers: &Layers) -> io::Result<Upper> {
         let with_usr = self.template.usr_overlay.is_some();
         let disk_bytes = u64::from(self.limits.disk_mib) * MIB;
         Ok(match &self.layer {

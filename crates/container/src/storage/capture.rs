@@ -35,7 +35,7 @@ const BYTES_MOST: u64 = 64 << 30;
 pub(super) fn write(layer: &Path, name: &str, lower: &[PathBuf], out: &mut impl Write) -> io::Result<()> {
     let root = open_folder(CWD, layer.join("upper"))?;
     let lower = Lower::open(lower)?;
-    let traces = Traces::of(root.as_fd(), name)?;
+    let traces = Traces::of(layer, root.as_fd(), name)?;
     let mut capture = Capture {
         packer: Packer::new(out, is_told),
         folders: vec![Folder::root(&lower)],
@@ -157,7 +157,7 @@ impl<W: Write> Capture<'_, W> {
             is_told: false,
             has_changed: !same || hides,
             has_new_time: below.top.is_none_or(|(_, stat)| time(&stat) != time(&entry.stat)),
-            has_trace: traces::is_ours(&path),
+            has_trace: self.traces.is_mounted_on(&path),
             path,
         });
         Ok(())

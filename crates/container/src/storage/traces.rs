@@ -1,13 +1,15 @@
 //! What engine, agent and service write into a sandbox at boot, so that a capture leaves it out.
 //!
-//! - The engine makes the folders that it mounts on.
+//! - The engine makes the folders that it mounts on: its own, and those of volumes, which it notes beside the layer.
 //! - The engine gives a copy of a sandbox a machine id.
 //! - The agent adds the host name to `/etc/hosts`.
 //! - The service puts a certificate authority inside where requests are changed on their way.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -23,6 +25,8 @@ const HOSTS_NEXT: &[u8] = b"etc/hosts.atoll";
 const AUTHORITY: &str = "usr/local/share/ca-certificates/atoll-egress.crt";
 const BUNDLE: &[u8] = b"etc/ssl/certs/ca-certificates.crt";
 const MACHINE_IDS: [&[u8]; 2] = [b"etc/machine-id", b"var/lib/dbus/machine-id"];
+/// Where it is noted beside a layer what was mounted in it, a line each.
+const MOUNTS: &str = "mounts";
 /// LIMIT: beyond that a file that we add a line to was not written by us.
 const SMALL: u64 = 4 << 20;
 
@@ -38,13 +42,15 @@ pub(super) enum Trace {
 
 /// What to look for in one sandbox.
 pub(super) struct Traces {
+    /// Where volumes were mounted.
+    mounts: HashSet<Vec<u8>>,
     machine_id: String,
     authority: Option<Vec<u8>>,
 }
 
 impl Traces {
     /// `name`: the sandbox's, which its machine id comes from.
-    pub(super) fn of(upper: BorrowedFd<'_>, name: &str) -> io::Result<Self> {
+    pub(super) fn of(layer: &Path, upper: BorrowedFd<'_>, name: &str) -> io::Result<Self> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let authority = match rustix::fs::openat2(upper, AUTHORITY, flags, Mode::empty(), resolve) {
@@ -52,7 +58,13 @@ impl Traces {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => None,
             Err(error) => return Err(error.into()),
         };
-        Ok(Self { machine_id: machine_id::of(name), authority })
+        let mounts = noted_mounts(layer)?.into_iter().map(String::into_bytes).collect();
+        Ok(Self { mounts, machine_id: machine_id::of(name), authority })
+    }
+
+    /// Whether a folder is one that something was mounted on.
+    pub(super) fn is_mounted_on(&self, path: &[u8]) -> bool {
+        is_ours(path) || self.mounts.contains(path)
     }
 
     /// What of an entry is ours.
@@ -87,8 +99,28 @@ impl Traces {
     }
 }
 
+/// Notes beside a layer where volumes are mounted in it, without the leading slash.
+pub(super) fn note_mounts(layer: &Path, places: &[String]) -> io::Result<()> {
+    let mut all = noted_mounts(layer)?;
+    let before = all.len();
+    all.extend(places.iter().cloned());
+    if all.len() == before {
+        return Ok(());
+    }
+    let text = all.into_iter().collect::<Vec<_>>().join("\n");
+    std::fs::write(layer.join(MOUNTS), text)
+}
+
+fn noted_mounts(layer: &Path) -> io::Result<BTreeSet<String>> {
+    match std::fs::read_to_string(layer.join(MOUNTS)) {
+        Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Whether a folder is one that we mount on.
-pub(super) fn is_ours(path: &[u8]) -> bool {
+fn is_ours(path: &[u8]) -> bool {
     OURS.contains(&path)
 }
 
