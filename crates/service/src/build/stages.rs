@@ -29,9 +29,8 @@ use crate::sandboxes::printable;
 
 /// LIMIT: what a record and a log show of a step.
 const TEXT_CHARS: usize = 200;
-/// Compilers and package managers want more than a command line does.
+/// Compilers and package managers want more than a command line does. Not so of the disk: its limit is set aside in full.
 const MEMORY_MIB: i64 = 1_024;
-const DISK_MIB: i64 = 4_096;
 const PIDS: i64 = 1_024;
 /// LIMIT: how long a step waits for room on this node.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -397,7 +396,7 @@ fn limits(ask: LimitsAsk) -> LimitsAsk {
     LimitsAsk {
         cpu: ask.cpu,
         memory_mib: ask.memory_mib.or(Some(MEMORY_MIB)),
-        disk_mib: ask.disk_mib.or(Some(DISK_MIB)),
+        disk_mib: ask.disk_mib,
         pids: ask.pids.or(Some(PIDS)),
     }
 }
@@ -408,7 +407,11 @@ fn at_step(ended: Ended, step: &Step) -> Ended {
         Ended::Cancelled => Ended::Cancelled,
         Ended::Failed(mut failure) => {
             if failure.step.is_none() || failure.exit_code.is_some() {
-                failure.message = format!("step {}, {}: {}", step.number, shown(&step.text), failure.message);
+                let place = match step.line {
+                    0 => format!("step {}", step.number),
+                    line => format!("line {line}"),
+                };
+                failure.message = format!("{place}, {}: {}", shown(&step.text), failure.message);
             }
             failure.step = Some(step.number);
             Ended::Failed(failure)

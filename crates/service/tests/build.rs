@@ -1,0 +1,167 @@
+//! Builds over the fake: turns, deadlines, ends and restarts, on a clock that only the test moves. What steps do is tested
+//! with real sandboxes.
+#![allow(clippy::unwrap_used)]
+
+mod world;
+
+use std::time::Duration;
+
+use atoll_model::{Build, BuildLine, BuildStatus, Code, Principal};
+use atoll_service::{BuildFilter, BuildSecret, BuildSource, StartBuild};
+use futures::StreamExt;
+use world::{Configure, Options, World};
+
+fn ask(name: &str, dockerfile: &str) -> StartBuild {
+    StartBuild::of(name.parse().unwrap(), BuildSource::Text(dockerfile.to_owned()))
+}
+
+const ENDLESS: &str = "FROM scratch\nRUN [\"wait\"]\n";
+const QUICK: &str = "FROM scratch\nRUN [\"echo\", \"hello\", \"there\"]\n";
+
+async fn begin(world: &World, who: &Principal, name: &str, dockerfile: &str) -> Build {
+    world.service.start_build(who, ask(name, dockerfile), None).await.unwrap()
+}
+
+/// Waits in real time, not in the clock's.
+async fn until(world: &World, id: &str, is: impl Fn(&Build) -> bool) -> Build {
+    for _ in 0..2_000 {
+        let build = world.service.get_build(&world.admin, id).await.unwrap();
+        if is(&build) {
+            return build;
+        }
+        world.quiet().await;
+    }
+    panic!("{:?}", world.service.get_build(&world.admin, id).await);
+}
+
+async fn ended(world: &World, build: &Build) -> Build {
+    until(world, build.id.as_str(), |build| build.status.is_end()).await
+}
+
+async fn at_work(world: &World, build: &Build) -> Build {
+    until(world, build.id.as_str(), |build| build.step == 1 && build.status == BuildStatus::Building).await
+}
+
+async fn log(world: &World, build: &Build) -> Vec<BuildLine> {
+    let lines = world.service.build_log(&world.admin, build.id.as_str(), 0, true).await.unwrap();
+    lines.collect().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_build_runs_its_steps_says_what_they_say_and_is_a_template_then() {
+    let world = World::new().await;
+    let build = begin(&world, &world.admin, "app:v1", QUICK).await;
+    assert_eq!(build.status, BuildStatus::Waiting);
+    let build = ended(&world, &build).await;
+    assert_eq!(build.status, BuildStatus::Ready, "{build:?}");
+    assert!(log(&world, &build).await.iter().any(|line| line.text == "hello there" && line.step == 1));
+    let record = world.service.get_template(&world.admin, "app:v1").await.unwrap();
+    assert_eq!(Some(record.version), build.version);
+    let again = begin(&world, &world.admin, "app:v1", QUICK).await;
+    let again = ended(&world, &again).await;
+    assert_eq!((again.cached_steps, again.version), (1, build.version));
+    let page = world.service.list_builds(&world.admin, BuildFilter::default()).await.unwrap();
+    assert_eq!(page.items.len(), 2);
+    world.assert_no_leaks().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_build_that_never_ends_is_ended_by_the_servers_own_deadline() {
+    // The fake does not say that it lives, so the deadline has to come before a client loses patience with it.
+    let short: Configure = Box::new(|config| config.build_timeout = Duration::from_secs(20));
+    let world = World::with(Options { config: Some(short), ..Default::default() }).await;
+    let build = begin(&world, &world.admin, "endless", ENDLESS).await;
+    at_work(&world, &build).await;
+    world.advance(Duration::from_secs(19)).await;
+    let known = world.service.get_build(&world.admin, build.id.as_str()).await.unwrap();
+    assert_eq!(known.status, BuildStatus::Building, "{known:?}");
+    world.advance(Duration::from_secs(2)).await;
+    let build = ended(&world, &build).await;
+    assert_eq!(build.failure.as_ref().unwrap().code, Code::DeadlineExceeded, "{build:?}");
+    assert_eq!(build.failure.unwrap().step, Some(1));
+    world.quiet().await;
+    assert!(world.fake.holds().is_empty(), "{:?}", world.fake.holds());
+    world.assert_no_leaks().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_build_leaves_nothing_and_others_of_its_tenant_come_next() {
+    let world = World::new().await;
+    let mut builds = Vec::new();
+    for name in ["one", "two", "three"] {
+        builds.push(begin(&world, &world.admin, name, ENDLESS).await);
+    }
+    at_work(&world, &builds[0]).await;
+    at_work(&world, &builds[1]).await;
+    let third = world.service.get_build(&world.admin, builds[2].id.as_str()).await.unwrap();
+    assert_eq!(third.status, BuildStatus::Waiting, "a tenant has two at once");
+    // Another tenant does not wait for them.
+    let stranger = world.stranger().await;
+    let theirs = begin(&world, &stranger, "theirs", QUICK).await;
+    assert_eq!(ended(&world, &theirs).await.status, BuildStatus::Ready);
+    let refused = world.service.cancel_build(&stranger, builds[0].id.as_str()).await.unwrap_err();
+    assert_eq!(refused.code, Code::BuildNotFound);
+    let gone = world.service.cancel_build(&world.admin, builds[0].id.as_str()).await.unwrap();
+    assert_eq!(gone.status, BuildStatus::Cancelled);
+    at_work(&world, &builds[2]).await;
+    for build in &builds[1..] {
+        world.service.cancel_build(&world.admin, build.id.as_str()).await.unwrap();
+    }
+    world.quiet().await;
+    assert!(world.fake.holds().is_empty(), "{:?}", world.fake.holds());
+    world.assert_no_leaks().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_crash_builds_have_failed_and_their_sandboxes_and_contexts_are_gone() {
+    let world = World::new().await;
+    let context = Box::new(std::io::Cursor::new(vec![0; 10_240]));
+    let ask = ask("killed", ENDLESS);
+    let build = world.service.start_build(&world.admin, ask, Some(context)).await.unwrap();
+    at_work(&world, &build).await;
+    let folder = world.data().join("builds").join(build.id.as_str());
+    assert!(folder.join("context.tar").exists());
+    let world = world.crash_and_reopen().await;
+    world.quiet().await;
+    let build = world.service.get_build(&world.admin, build.id.as_str()).await.unwrap();
+    assert_eq!(build.status, BuildStatus::Failed);
+    assert!(build.failure.unwrap().hint.unwrap().contains("cached"));
+    assert!(!folder.join("context.tar").exists() && folder.join("log.jsonl").exists());
+    assert!(world.fake.holds().is_empty(), "{:?}", world.fake.holds());
+    world.assert_no_leaks().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_fails_or_is_cut_off_is_said_with_its_line() {
+    let world = World::new().await;
+    for (program, code) in [("false", Some(1)), ("yell", Some(137)), ("no-such-program", None), ("cut", None)]
+    {
+        let dockerfile = format!("FROM scratch\n\nRUN [\"{program}\"]\n");
+        let build = begin(&world, &world.admin, "bad", &dockerfile).await;
+        let failure = ended(&world, &build).await.failure.unwrap();
+        assert_eq!((failure.step, failure.exit_code), (Some(1), code), "{program}: {failure:?}");
+        assert!(failure.message.contains("line 3"), "{failure:?}");
+    }
+    world.quiet().await;
+    assert!(world.fake.holds().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_built_is_refused_before_anything_is_kept() {
+    let world = World::new().await;
+    let refused =
+        async |ask: StartBuild| world.service.start_build(&world.admin, ask, None).await.unwrap_err().code;
+    let no_context = StartBuild::of("x".parse().unwrap(), BuildSource::Dockerfile { path: None });
+    assert_eq!(refused(no_context).await, Code::InvalidRequest);
+    let secrets = [("a/b".to_owned(), BuildSecret::new("x"))].into();
+    assert_eq!(refused(StartBuild { secrets, ..ask("x", QUICK) }).await, Code::InvalidRequest);
+    assert!(std::fs::read_dir(world.data().join("builds")).map_or(true, |mut found| found.next().is_none()));
+    // A context that breaks off leaves no folder either.
+    let broken = tokio_util::io::StreamReader::new(Box::pin(futures::stream::iter([
+        Ok(bytes::Bytes::from_static(b"some")),
+        Err(std::io::Error::other("gone")),
+    ])));
+    let answer = world.service.start_build(&world.admin, ask("x", QUICK), Some(Box::new(broken))).await;
+    assert_eq!(answer.unwrap_err().code, Code::InvalidRequest);
+    assert!(std::fs::read_dir(world.data().join("builds")).unwrap().next().is_none());
+}
