@@ -14,7 +14,7 @@ use atoll_model::VolumeId;
 use atoll_provider::{
     Fate, InstanceMount, InstanceSpec, Known, MountSource, Origin, Provider, ProviderError,
 };
-use common::{World, in_world, instance_id, target};
+use common::{World, in_world, in_world_below, instance_id, target};
 use kept::{folders, legacy, plain, snapshot_id, writable_mib};
 
 fn volume_id() -> VolumeId {
@@ -401,8 +401,8 @@ fn mounts_stay_over_stop_and_start_snapshot_fork_rollback_and_adoption() {
 
 const HOLD: &str = "setsid sh -c 'exec 3>>/data/log 4</data/read; echo $$ >/data/pid; while :; do echo tick >&3; sleep 0.05; done' </dev/null >/dev/null 2>&1 &";
 
-fn checkpoints(adjust: fn(&mut Config)) {
-    in_world(adjust, |world| async {
+fn checkpoints(below: &str, adjust: fn(&mut Config)) {
+    in_world_below(below, adjust, |world| async {
         if !world.engine.capabilities().checkpoints {
             return world;
         }
@@ -465,10 +465,15 @@ fn checkpoints(adjust: fn(&mut Config)) {
 
 #[test]
 fn memory_comes_back_from_disk_with_its_volumes() {
-    checkpoints(plain);
+    checkpoints("/var/tmp", plain);
 }
 
 #[test]
 fn memory_comes_back_with_its_volumes_by_the_paths_for_old_kernels() {
-    checkpoints(legacy);
+    checkpoints("/var/tmp", legacy);
+}
+
+#[test]
+fn memory_comes_back_from_disk_where_the_data_folder_is_below_tmp() {
+    checkpoints("/tmp", plain);
 }

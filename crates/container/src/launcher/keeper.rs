@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::fs::{CWD, Mode};
-use rustix::mount::{MoveMountFlags, move_mount};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::mounts::{Ask, Fixed, Handover, attach_tmpfs, mapped_clone};
 use super::protocol::{Criu, Failure, Rebuild, SAY, Step};
@@ -93,7 +93,16 @@ fn keep(fixed: &Fixed, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i32, Fail
     let rebuilt = criu.rebuild.as_ref().map(|rebuild| Rebuilt::make(fixed, rebuild, mounts)).transpose()?;
     let run = rustix::mount::mount_bind(fixed.stage.join("run"), "/run");
     run.step("mount a place for CRIU's memory")?;
+    let data = fixed.stage.parent().filter(|data| data.starts_with(WORK));
+    let data =
+        data.map(|at| clone_all(at).map(|clone| (at, clone))).transpose().step("clone the data folder")?;
     attach_tmpfs(Path::new(WORK), c"mode=1777").step("mount a place for CRIU's work")?;
+    if let Some((at, clone)) = data {
+        // It lies where CRIU's work is now.
+        fs::create_dir_all(at).step("make a place for the data folder")?;
+        move_mount(clone.as_fd(), "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .step("attach the data folder")?;
+    }
     // The launcher has let go of the host's, and this much is enough.
     rustix::mount::mount_bind(fixed.stage.join("dev"), "/dev").step("mount devices")?;
     let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NOEXEC;
@@ -110,6 +119,13 @@ fn keep(fixed: &Fixed, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i32, Fail
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let status = command.status().step("run CRIU")?;
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+}
+
+/// A detached clone of a folder with all that is mounted in it.
+fn clone_all(at: &Path) -> io::Result<OwnedFd> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    Ok(open_tree(CWD, at, flags)?)
 }
 
 /// The first errors in CRIU's log, as one line.

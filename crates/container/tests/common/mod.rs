@@ -28,14 +28,32 @@ pub(crate) fn in_world<F: Future<Output = World>>(
     in_world_with(None, adjust, test);
 }
 
+/// The same with its data below another folder.
+pub(crate) fn in_world_below<F: Future<Output = World>>(
+    below: &str,
+    adjust: impl FnOnce(&mut Config) + Send + 'static,
+    test: impl FnOnce(World) -> F + Send + 'static,
+) {
+    in_world_of(below, None, adjust, test);
+}
+
 /// The same with templates that somebody has made before.
 pub(crate) fn in_world_with<F: Future<Output = World>>(
     templates: Option<PathBuf>,
     adjust: impl FnOnce(&mut Config) + Send + 'static,
     test: impl FnOnce(World) -> F + Send + 'static,
 ) {
+    in_world_of("/var/tmp", templates, adjust, test);
+}
+
+fn in_world_of<F: Future<Output = World>>(
+    below: &str,
+    templates: Option<PathBuf>,
+    adjust: impl FnOnce(&mut Config) + Send + 'static,
+    test: impl FnOnce(World) -> F + Send + 'static,
+) {
     // A name in mountinfo and on loop devices; removed with everything in it at the end.
-    let folder = tempfile::Builder::new().prefix("atoll-engine-").tempdir_in("/var/tmp").unwrap();
+    let folder = tempfile::Builder::new().prefix("atoll-engine-").tempdir_in(below).unwrap();
     let data = folder.path().to_owned();
     let check = LeakCheck::before(&data);
     let _ = tracing_subscriber::fmt()
