@@ -136,11 +136,14 @@ fn no_tracked_file_names_this_machine_or_a_mirror() {
         if path.file_name().is_some_and(|name| name == "Cargo.lock") {
             continue;
         }
+        // Paths in there are those of an image.
+        let is_of_image =
+            path.starts_with("tests/dockerfiles") || path.extension().is_some_and(|e| e == "dockerfile");
         let text = read(&path).to_lowercase();
         wrong.extend(
             banned
                 .iter()
-                .filter(|word| text.contains(*word))
+                .filter(|word| text.contains(*word) && !(is_of_image && word.starts_with('/')))
                 .map(|word| format!("{}: {word}", path.display())),
         );
     }

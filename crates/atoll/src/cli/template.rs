@@ -30,11 +30,15 @@ pub(crate) enum Template {
   atoll template make debian               what SDKs start from unless told otherwise
   atoll run -T debian -- cat /etc/os-release")]
     Make {
-        /// Which: `host`, `debian`, `busybox`, `code-interpreter`, `data-science` …; docs/templates.md has the catalogue
+        /// Which: `host`, `debian`, `busybox`, `data-science`, `code-interpreter`, `code-interpreter-slim`; or, built on
+        /// debian, `claude-code`, `codex`, `code-server`
         name: String,
+        /// A value for one that is built, such as NPM_CONFIG_REGISTRY=URL behind a mirror
+        #[arg(long, value_parser = variable, value_name = "NAME[=VALUE]")]
+        build_arg: Vec<Pair>,
     },
     /// Make a template from a folder with a Dockerfile
-    Build(Build),
+    Build(Box<Build>),
     /// List builds, newest first
     Builds(Builds),
     /// Show what a build says; with -f until it ends
@@ -234,12 +238,12 @@ pub(crate) struct Build {
 }
 
 impl Build {
-    /// As it is when only its name is said.
-    pub(crate) fn of(tag: TemplateRef) -> Self {
+    /// As it is when only its name and its arguments are said.
+    pub(crate) fn of(tag: TemplateRef, build_arg: Vec<Pair>, start: Start) -> Self {
         Self {
             tag: vec![tag],
             file: None,
-            build_arg: Vec::new(),
+            build_arg,
             secret: Vec::new(),
             target: None,
             platform: None,
@@ -250,7 +254,7 @@ impl Build {
             memory: None,
             disk: None,
             timeout: None,
-            start: Start::default(),
+            start,
             reach: Reach::default(),
             folder: ".".into(),
         }
@@ -264,6 +268,9 @@ pub(crate) struct Start {
     /// A command of the shell that is started at every boot
     #[arg(long, value_name = "COMMAND", help_heading = "Start of its sandboxes")]
     pub(crate) start: Option<String>,
+    /// The same as a list; of templates whose description this program has
+    #[arg(skip)]
+    pub(crate) argv: Option<Vec<String>>,
     /// When that is ready: port:8000, url:8000/health, or a command of the shell
     #[arg(long, value_parser = ready, value_name = "CHECK", requires = "start", help_heading = "Start of its sandboxes")]
     pub(crate) ready: Option<Ready>,

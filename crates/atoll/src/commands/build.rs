@@ -6,6 +6,7 @@ mod context;
 
 use std::{io::Read, path::Path};
 
+use atoll_image::BuiltRecipe;
 use jiff::Timestamp;
 use reqwest::{Method, multipart};
 use serde_json::{Map, Value, json};
@@ -16,8 +17,8 @@ use super::{
 };
 use crate::{
     cli::{
-        template::{Build, BuildLog, Builds},
-        values::{SecretFrom, SecretSource},
+        template::{Build, BuildLog, Builds, Start},
+        values::{Pair, Ready, SecretFrom, SecretSource},
     },
     client::{Client, segment, sse::Events},
     environment,
@@ -37,9 +38,23 @@ pub(super) async fn build(context: &Context, args: Build) -> Result<(), Failure>
 }
 
 /// A template whose Dockerfile this program brings along; it copies nothing.
-pub(super) async fn described(context: &Context, name: &str, dockerfile: &str) -> Result<(), Failure> {
+pub(super) async fn described(
+    context: &Context,
+    recipe: &BuiltRecipe,
+    args: Vec<Pair>,
+) -> Result<(), Failure> {
+    let name = recipe.name;
     let tag = name.parse().map_err(|bad| Failure::new("internal", format!("{name}: {bad}")))?;
-    whole(context, Build::of(tag), dockerfile.to_owned()).await
+    let start = match recipe.start {
+        None => Start::default(),
+        Some((argv, port)) => Start {
+            argv: Some(argv.iter().map(|word| (*word).to_owned()).collect()),
+            ready: Some(Ready::Port(port)),
+            port: Some(port),
+            ..Start::default()
+        },
+    };
+    whole(context, Build::of(tag, args, start), recipe.dockerfile.to_owned()).await
 }
 
 /// Starts it, shows how it goes, and ends with it.
@@ -66,7 +81,7 @@ async fn whole(context: &Context, args: Build, dockerfile: String) -> Result<(),
     }
     let mut watch = Watch { progress };
     let ended = tokio::select! {
-        ended = watch.to_the_end(&client, &id, started) => ended,
+        ended = watch.until_end(&client, &id, started) => ended,
         number = signals.next() => {
             watch.progress.line("cancelling …");
             let cancelled = client.delete(&path(&id, "")).await;
@@ -244,7 +259,7 @@ struct Watch {
 
 impl Watch {
     /// Follows the log until the build has ended; a connection that breaks is made again.
-    async fn to_the_end(&mut self, client: &Client, id: &str, mut build: Value) -> Result<Value, Failure> {
+    async fn until_end(&mut self, client: &Client, id: &str, mut build: Value) -> Result<Value, Failure> {
         let mut seen = 0;
         loop {
             let below = format!("/logs?follow=1&from={}", seen + 1);
@@ -279,6 +294,8 @@ impl Watch {
                 self.progress.line(said);
                 self.progress.now(said);
             }
+            // It is what this command ends with.
+            "error" => {}
             _ => self.progress.line(said),
         }
     }

@@ -86,6 +86,7 @@ fn report(sandbox: &Value, kin: &Kin, now: Timestamp) -> Vec<String> {
     ];
     let kept = [
         ("storage", some(text(sandbox, "storage"))),
+        ("mounts", some(&mounts(&sandbox["mounts"]))),
         ("runs as", Some(format!("{} in {}", text(sandbox, "user"), text(sandbox, "workdir")))),
         ("command", some(&words(&sandbox["command"]).join(" "))),
         ("labels", some(&labels(&sandbox["labels"]))),
@@ -102,6 +103,16 @@ fn report(sandbox: &Value, kin: &Kin, now: Timestamp) -> Vec<String> {
     lines.extend(shown.map(|(name, fact)| format!("  {name:<9} {}", harmless(&fact))));
     lines.extend(tree(sandbox, kin));
     lines
+}
+
+/// `/data from volume ID, read only`.
+fn mounts(list: &Value) -> String {
+    let one = |mount: &Value| {
+        let sub = mount["sub_path"].as_str().map_or_else(String::new, |sub| format!("/{sub}"));
+        let read_only = if mount["read_only"] == true { ", read only" } else { "" };
+        format!("{} from volume {}{sub}{read_only}", text(mount, "path"), text(mount, "volume"))
+    };
+    list.as_array().into_iter().flatten().map(one).collect::<Vec<_>>().join("; ")
 }
 
 fn some(text: &str) -> Option<String> {
@@ -257,6 +268,14 @@ mod tests {
             "workdir": "/home/user", "cpu": 0.5, "memory_mib": 512, "disk_mib": 2048, "pids": 256,
             "network": "allow-all", "storage": "disk", "created_at": "2026-01-01T00:00:00Z", "wake": "any",
             "on_exit": "keep", "labels": {}, "env_names": [], "lineage": {"parent": null, "snapshot": null, "children": []}})
+    }
+
+    #[test]
+    fn mounts_are_one_line() {
+        let list = json!([{"volume": "v", "path": "/a", "sub_path": null, "read_only": false},
+            {"volume": "w", "path": "/b", "sub_path": "c", "read_only": true}]);
+        assert_eq!(mounts(&list), "/a from volume v; /b from volume w/c, read only");
+        assert_eq!(mounts(&Value::Null), "");
     }
 
     #[test]

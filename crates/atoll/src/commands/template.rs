@@ -12,7 +12,7 @@ use super::{Context, build, follow::follow, items, list::or_dash, moment, pretty
 use crate::{
     cli::{
         template::{Start, Template, Update},
-        values::Ready,
+        values::{Pair, Ready},
     },
     client::{Client, near, segment},
     failure::Failure,
@@ -29,8 +29,8 @@ pub(super) async fn template(context: &Context, command: Template) -> Result<(),
             Ok(found) => context.out.line(&pretty(&found)),
             Err(failure) => Err(nearest(&client, &name, failure).await),
         },
-        Template::Make { name } => make(context, &client, &name).await,
-        Template::Build(args) => build::build(context, args).await,
+        Template::Make { name, build_arg } => make(context, &client, &name, build_arg).await,
+        Template::Build(args) => build::build(context, *args).await,
         Template::Builds(args) => build::builds(context, &client, args).await,
         Template::Log(args) => build::log(context, &client, args).await,
         Template::Cancel { builds } => build::cancel(context, &client, &builds).await,
@@ -94,7 +94,17 @@ fn joined(words: &Value) -> String {
 }
 
 /// Shows the steps as they come; the last event is the template or the failure.
-async fn make(context: &Context, client: &Client, name: &str) -> Result<(), Failure> {
+async fn make(context: &Context, client: &Client, name: &str, args: Vec<Pair>) -> Result<(), Failure> {
+    // Some of the catalogue is a description that is built like anybody's.
+    if let Some(recipe) = atoll_image::built_recipe(name) {
+        return build::described(context, recipe, args).await;
+    }
+    if !args.is_empty() {
+        return Err(Failure::usage(
+            format!("{name} is not built, so it has no arguments"),
+            "leave --build-arg out",
+        ));
+    }
     let request = client.request(Method::POST, &path(name, "/make"));
     let made = follow(client, request, &mut Progress::new(context.out, false)).await?;
     ready(context, &made, name)
@@ -162,7 +172,8 @@ pub(super) fn start(start: &Start) -> impl Iterator<Item = (String, Value)> + us
         Ready::Url { port, path } => json!({ "kind": "url", "port": port, "path": path, "status": 200 }),
         Ready::Command(command) => json!({ "kind": "command", "command": command }),
     });
-    let command = start.start.as_ref().map(|line| json!(["/bin/sh", "-c", line]));
+    let line = start.start.as_ref().map(|line| json!(["/bin/sh", "-c", line]));
+    let command = start.argv.as_ref().map(|argv| json!(argv)).or(line);
     let fields = [
         ("command", command),
         ("ready", ready),
@@ -251,6 +262,7 @@ mod tests {
     fn a_start_is_sent_as_the_server_takes_it() {
         let said = Start {
             start: Some("serve me".into()),
+            argv: None,
             ready: Some(Ready::Url { port: 80, path: "/x".into() }),
             port: Some(80),
             pool: Some(2),

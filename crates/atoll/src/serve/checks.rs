@@ -34,7 +34,7 @@ fn images(data: &Path) -> Check {
     ];
     let name = "images".to_owned();
     let there = data.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-    let kind = rustix::fs::statfs(there).ok().map(|about| i64::from(about.f_type));
+    let kind = rustix::fs::statfs(there).ok().map(|about| about.f_type);
     let bad = WITHOUT_MARKS.iter().find(|(number, _)| Some(*number) == kind);
     match bad {
         None => Check {
