@@ -21,6 +21,7 @@ mod error;
 mod manifest;
 mod place;
 mod platform;
+mod prove;
 mod pull;
 mod push;
 mod retry;
@@ -31,6 +32,7 @@ pub mod unzip;
 pub use auth::Auth;
 pub use error::RegistryError;
 pub use platform::Platform;
+pub use prove::Known;
 pub use pull::Pulled;
 pub use push::Pushed;
 

@@ -491,9 +491,30 @@ fn an_exported_image_comes_back_as_the_same_image() {
             let mut third = Vec::new();
             other.images.export(&imported.version, what, &names, &mut third, &cancel).unwrap();
             assert!(third == archive);
+            let back = other.images.import(&third[..], ImportAs::Auto, &cancel).unwrap();
+            assert_eq!(back.version, imported.version);
         }
         assert_eq!(std::fs::read_dir(other.dir.path().join("images/imports")).unwrap().count(), 0);
     }
+}
+
+#[test]
+fn an_archive_that_only_names_a_layer_of_another_does_not_get_it() {
+    let cancel = CancellationToken::new();
+    let store = Store::new();
+    let secret = store.add(Tar::new().file("secret", b"s")).diff_id;
+    let config = serde_json::json!({
+        "architecture": "amd64", "os": "linux", "rootfs": { "type": "layers", "diff_ids": [secret.to_string()] },
+    });
+    let manifest = serde_json::json!([{ "Config": "c.json", "Layers": ["l.tar"] }]);
+    let archive = Tar::new()
+        .file("manifest.json", manifest.to_string().as_bytes())
+        .file("c.json", config.to_string().as_bytes())
+        .file("l.tar", &Tar::new().file("mine", b"m").done())
+        .done();
+    let error = store.images.import(&archive[..], ImportAs::DockerArchive, &cancel).unwrap_err();
+    assert!(matches!(error, ImageError::Layer(LayerError::WrongDigest { .. })), "{error}");
+    assert_eq!(std::fs::read_dir(store.dir.path().join("images/versions")).unwrap().count(), 0);
 }
 
 #[test]
@@ -558,6 +579,8 @@ fn a_plain_root_is_a_layer_and_what_is_no_image_says_so() {
         let error = store.images.import(&bytes[..], what, &cancel).unwrap_err();
         assert!(matches!(error, ImageError::NotAnImage { .. }), "{error:?}");
     }
+    let error = store.images.import(&b""[..], ImportAs::Auto, &cancel).unwrap_err();
+    assert!(matches!(error, ImageError::NotAnImage { .. }), "{error:?}");
     let error = store.images.import(&b"\x1f\x8bnot really gzip"[..], ImportAs::Auto, &cancel).unwrap_err();
     assert!(matches!(error, ImageError::Layer(LayerError::Source(_))), "{error:?}");
     assert_eq!(std::fs::read_dir(store.dir.path().join("images/imports")).unwrap().count(), 0);

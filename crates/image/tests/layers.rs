@@ -503,30 +503,57 @@ fn many_threads_that_add_the_same_layer_share_one_flight() {
     let store = Store::new();
     let tar = (0..200).fold(Tar::new(), |tar, at| tar.file(&format!("f{at}"), b"x")).done();
     let id = atoll_image::DiffId(atoll_image::Digest::of(&tar));
-    let reads = std::sync::atomic::AtomicUsize::new(0);
-    struct Counted<'a>(&'a [u8], &'a std::sync::atomic::AtomicUsize, bool);
-    impl Read for Counted<'_> {
-        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-            if !std::mem::replace(&mut self.2, true) {
-                self.1.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            }
-            self.0.read(into)
-        }
-    }
     std::thread::scope(|scope| {
         for at in 0..8 {
-            let (store, tar, reads) = (&store, &tar, &reads);
+            let (store, tar) = (&store, &tar);
             scope.spawn(move || {
                 let expected = (at % 4 != 0).then_some(&id);
-                let layer =
-                    store.images.add_layer(expected, Counted(tar, reads, false), &CancellationToken::new());
+                let layer = store.images.add_layer(expected, &tar[..], &CancellationToken::new());
                 assert_eq!(layer.unwrap().diff_id, id);
             });
         }
     });
-    assert!(
-        reads.load(std::sync::atomic::Ordering::SeqCst) <= 3,
-        "one flight, and the two that did not say what they expect"
-    );
     assert_eq!(std::fs::read_dir(store.dir.path().join("images/layers")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_layer_that_is_here_is_given_only_to_who_has_its_bytes() {
+    let store = Store::new();
+    let tar = Tar::new().file("secret", b"s").done();
+    let id = store.add(Tar::new().file("secret", b"s")).diff_id;
+    let other = Tar::new().file("mine", b"m").done();
+    let longer = [&tar[..], &[0]].concat();
+    for wrong in [&other[..], &longer[..], &tar[..tar.len() - 1], b""] {
+        let error = store.images.add_layer(Some(&id), wrong, &CancellationToken::new()).unwrap_err();
+        assert!(matches!(error, LayerError::WrongDigest { .. }), "{error}");
+    }
+    // What never ends is not read for ever.
+    let error = store.images.add_layer(Some(&id), std::io::repeat(0), &CancellationToken::new()).unwrap_err();
+    assert!(matches!(error, LayerError::WrongDigest { .. }), "{error}");
+    assert_eq!(store.images.add_layer(Some(&id), &tar[..], &CancellationToken::new()).unwrap().diff_id, id);
+}
+
+#[test]
+fn who_waits_for_a_layer_that_another_unpacks_can_be_told_to_stop() {
+    let store = Store::new();
+    let tar = Tar::new().file("a", b"a").done();
+    let id = atoll_image::DiffId(atoll_image::Digest::of(&tar));
+    struct Stuck(std::sync::mpsc::Receiver<()>);
+    impl Read for Stuck {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            let _ = self.0.recv();
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+    }
+    let (release, stuck) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let store = &store;
+        scope.spawn(move || store.images.add_layer(Some(&id), Stuck(stuck), &CancellationToken::new()));
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let cancel = CancellationToken::new();
+        cancel.cancel();
+        let error = store.images.add_layer(Some(&id), &tar[..], &cancel).unwrap_err();
+        assert!(matches!(error, LayerError::Cancelled), "{error}");
+        drop(release);
+    });
 }

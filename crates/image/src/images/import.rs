@@ -14,10 +14,9 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::version::NewVersion;
-use super::{BLOBS, IMPORTS, ImageError, Images, start_settings};
+use super::{IMPORTS, ImageError, Images, start_settings};
 use crate::layers::{DiffId, Digest, LayerError};
 use crate::oci::unzip::{Unzip, Zip};
-use crate::staging::Staging;
 
 /// LIMIT: bytes of an index, a manifest or a config.
 const JSON_MAX: u64 = 4 << 20;
@@ -103,6 +102,9 @@ impl Images {
         let _working = self.begin();
         let plain = Unzip::new(from).map_err(LayerError::Source)?;
         let unpacked = self.unpack(IMPORTS, plain, cancel)?;
+        if unpacked.tar_bytes() == 0 {
+            return Err(ImageError::NotAnImage { why: "the archive is empty".into() });
+        }
         let folder = Layout::open(&unpacked.files())?;
         let described = match what {
             ImportAs::Rootfs => None,
@@ -152,16 +154,15 @@ impl Images {
             return Err(ImageError::NotAnImage { why });
         }
         for (diff_id, (path, digest)) in diff_ids.iter().zip(&image.layers) {
-            if !self.has_layer(diff_id) {
-                self.take_layer(from, path, digest.as_ref(), diff_id, cancel)?;
-            }
+            // Also those that are here: an archive that names a layer has to hold it.
+            self.take_layer(from, path, digest.as_ref(), diff_id, cancel)?;
         }
         let settings = start_settings(&image.config);
         let new = NewVersion { base: None, layers: diff_ids, config: image.config, settings };
         Ok(Imported { version: self.put_version(new)?, names: image.names })
     }
 
-    /// Unpacks one layer, and keeps its blob where it is compressed: it is then pushed or exported as it came.
+    /// Unpacks one layer and keeps its blob: it is then pushed or exported as the same layer.
     fn take_layer(
         &self,
         from: &Layout,
@@ -183,18 +184,19 @@ impl Images {
         {
             return Err(LayerError::WrongDigest { expected, found }.into());
         }
-        if zip == Zip::Plain {
+        if self.has_packed(diff_id) {
             return Ok(());
         }
-        let staging = Staging::new(&self.dir.join(BLOBS))?;
-        let fresh = staging.path().join("blob");
-        let mut copy = File::create_new(&fresh).map_err(ImageError::io("create", &fresh))?;
         self.room_for(from.file(path)?.metadata().map_or(0, |file| file.len()))?;
-        std::io::copy(&mut from.file(path)?, &mut copy).map_err(ImageError::io("copy", &fresh))?;
-        copy.sync_all().map_err(ImageError::io("flush", &fresh))?;
-        let kept = self.blob_path(&found);
-        std::fs::rename(&fresh, &kept).map_err(ImageError::io("keep", &kept))?;
-        self.set_blob(diff_id, &found, zip.media_type())
+        let mut blob = self.new_blob()?;
+        match zip {
+            // Compressed now, while its bytes are here: packed again from its files it would be another layer.
+            Zip::Plain => blob.write_gzip(from.file(path)?)?,
+            Zip::Gzip | Zip::Zstd => blob.write(from.file(path)?)?,
+        }
+        let (digest, _) = self.keep_blob(blob)?;
+        let media_type = if zip == Zip::Plain { Zip::Gzip.media_type() } else { zip.media_type() };
+        self.set_blob(diff_id, &digest, media_type)
     }
 }
 

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{ImageError, Images, LAYERS};
@@ -16,6 +18,11 @@ use crate::staging::{Staging, write_durably};
 /// The files of a layer, beside its record.
 pub(super) const FILES: &str = "fs";
 const RECORD: &str = "layer.json";
+
+/// LIMIT: how long one waits for another that unpacks the same layer, before doing it as well.
+const PATIENCE: Duration = Duration::from_secs(30);
+const TICK: Duration = Duration::from_millis(5);
+const PIECE: usize = 64 << 10;
 
 /// A layer that is here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,8 +83,9 @@ impl Images {
         Ok(layer)
     }
 
-    /// Unpacks an uncompressed archive. Blocks; one flight per expected id: a second caller waits and then reads nothing.
-    /// An error that the reader answers comes back as [`LayerError::Source`].
+    /// Unpacks an uncompressed archive. Blocks; one flight per expected id: a second caller waits, and then its bytes are only
+    /// read. Read they are: whoever names a layer shows that they have it, and a layer of one tenant is not another's for
+    /// knowing its name. An error that the reader answers comes back as [`LayerError::Source`].
     pub fn add_layer(
         &self,
         expected: Option<&DiffId>,
@@ -85,12 +93,13 @@ impl Images {
         cancel: &CancellationToken,
     ) -> Result<Layer, LayerError> {
         let flight = expected.map(|diff_id| self.flights.of(diff_id));
-        let _turn = flight.as_ref().map(|flight| flight.lock().unwrap_or_else(PoisonError::into_inner));
+        let turn = flight.as_ref().map(|flight| turn(flight, cancel)).transpose()?;
         if let Some(diff_id) = expected
             && self.has_layer(diff_id)
             && let Ok(layer) = self.layer(diff_id)
         {
-            return Ok(layer);
+            drop(turn);
+            return same(layer, tar, cancel);
         }
         let unnamed = self.unpack(LAYERS, tar, cancel)?;
         if let Some(expected) = expected
@@ -151,6 +160,10 @@ impl Images {
 }
 
 impl Unnamed {
+    pub(super) fn tar_bytes(&self) -> u64 {
+        self.layer.tar_bytes
+    }
+
     pub(super) fn files(&self) -> PathBuf {
         self.staging.path().join(FILES)
     }
@@ -162,6 +175,47 @@ impl Flights {
         // Those that nobody waits for any more are in this map alone.
         flights.retain(|_, flight| Arc::strong_count(flight) > 1);
         Arc::clone(flights.entry(*diff_id).or_default())
+    }
+}
+
+/// Waits for the one that unpacks the same layer, but not for one that takes its time: its bytes come from where a stranger
+/// chose, and need not come at all.
+fn turn<'a>(
+    flight: &'a Mutex<()>,
+    cancel: &CancellationToken,
+) -> Result<Option<MutexGuard<'a, ()>>, LayerError> {
+    let begun = Instant::now();
+    loop {
+        match flight.try_lock() {
+            Ok(turn) => return Ok(Some(turn)),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(Some(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) if cancel.is_cancelled() => return Err(LayerError::Cancelled),
+            Err(TryLockError::WouldBlock) if begun.elapsed() > PATIENCE => return Ok(None),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(TICK),
+        }
+    }
+}
+
+/// Answers the layer if these bytes are its archive.
+fn same(layer: Layer, tar: impl Read, cancel: &CancellationToken) -> Result<Layer, LayerError> {
+    let mut hash = Sha256::new();
+    // No more than it has: what follows is wrong, however much it is.
+    let mut tar = tar.take(layer.tar_bytes.saturating_add(1));
+    let mut piece = vec![0; PIECE];
+    loop {
+        if cancel.is_cancelled() {
+            return Err(LayerError::Cancelled);
+        }
+        match tar.read(&mut piece) {
+            Ok(0) => break,
+            Ok(some) => hash.update(&piece[..some]),
+            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(LayerError::Source(cause)),
+        }
+    }
+    match Digest::from_hash(hash) {
+        found if found == layer.diff_id.0 => Ok(layer),
+        found => Err(LayerError::WrongDigest { expected: layer.diff_id.0, found }),
     }
 }
 

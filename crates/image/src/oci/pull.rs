@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::blob::{self, Flow, Follower, Part, Verdict};
 use super::manifest::{ACCEPT, Manifest, TEXT_MAX, Wanted, config_of, digest_of, layers_of};
+use super::prove::{self, Known};
 use super::session::{Ask, Session, read_bounded};
 use super::unzip::{Unzip, Zip, ahead};
 use super::{Auth, LayerState, Platform, Progress, Progressed, Registry, RegistryError};
@@ -31,6 +32,8 @@ const DOWNLOADS: usize = 4;
 const UNDER_WAY: usize = 8;
 /// LIMIT: an index that leads to an index that leads to an image.
 const INDEXES: usize = 2;
+/// LIMIT: bytes of a layer that nobody guesses.
+const UNGUESSED: u64 = 32;
 /// LIMIT: chunks between the network and the disk.
 const CHUNKS: usize = 16;
 /// How often a layer tells how far it is.
@@ -48,9 +51,23 @@ pub struct Pulled {
 }
 
 impl Registry {
-    /// Pulls an image and makes a version of it.
+    /// Pulls an image and makes a version of it. Whoever it is for has had all layers that are here.
     pub async fn pull(
         &self,
+        images: &Arc<Images>,
+        image: &TemplateRef,
+        auth: Auth,
+        platform: Option<&str>,
+        progress: Progress,
+    ) -> Result<Pulled, RegistryError> {
+        self.pull_for(Arc::new(|_| true), images, image, auth, platform, progress).await
+    }
+
+    /// Pulls an image for somebody who has had only some of the layers that are here. The others the registry has to send,
+    /// to show that it has them.
+    pub async fn pull_for(
+        &self,
+        known: Known,
         images: &Arc<Images>,
         image: &TemplateRef,
         auth: Auth,
@@ -69,6 +86,7 @@ impl Registry {
             let name = image.to_string();
             let pull = Pull {
                 session,
+                known,
                 images,
                 name,
                 platform,
@@ -85,6 +103,7 @@ impl Registry {
 /// One pull.
 struct Pull<'a> {
     session: Session<'a>,
+    known: Known,
     images: &'a Arc<Images>,
     name: String,
     platform: Platform,
@@ -222,17 +241,62 @@ impl Pull<'_> {
 
     /// Brings one layer here.
     async fn layer(&self, wanted: Wanted) -> Result<(), RegistryError> {
-        // Twice at most: a blob that is here but rotten is removed, and then it is not here.
-        while !self.try_layer(&wanted).await? {}
+        let mut is_known = (self.known)(&wanted.diff_id);
+        // A few times at most: a blob that is here but rotten is removed, and then it is not here; and one that another
+        // pull has brought meanwhile has to be shown.
+        while !self.try_layer(&wanted, &mut is_known).await? {}
         Ok(())
     }
 
+    /// Has the registry send a layer, or the blob of one, that is here already.
+    async fn prove(&self, wanted: &Wanted) -> Result<Proven, RegistryError> {
+        let _permit = self.downloads.acquire().await.expect("nobody closes it");
+        let (send, receive) = mpsc::channel(CHUNKS);
+        let tar_bytes = self.images.layer(&wanted.diff_id).ok().map(|layer| layer.tar_bytes);
+        let reader = tokio::task::spawn_blocking(move || prove::read(receive, tar_bytes));
+        let told = Told::new();
+        let moved = |done| {
+            if told.is_due() {
+                self.tell(wanted, done, LayerState::Downloading);
+            }
+        };
+        tokio::select! {
+            fetched = blob::download(&self.session, wanted, 0, &send, moved) => fetched?,
+            () = self.cancel.cancelled() => return Err(LayerError::Cancelled.into()),
+        }
+        drop(send);
+        let what = || format!("the layer {}", wanted.digest);
+        let seen = reader.await.expect("the reader does not panic");
+        let seen =
+            seen.map_err(|cause| RegistryError::damaged(what(), format!("it cannot be unzipped: {cause}")))?;
+        if seen.blob != wanted.digest {
+            return Err(RegistryError::damaged(what(), format!("its digest is {}", seen.blob)));
+        }
+        match seen.tar {
+            None => Ok(Proven::Blob),
+            Some(found) if found == wanted.diff_id.0 => Ok(Proven::Layer),
+            Some(found) => {
+                let expected = wanted.diff_id.0;
+                Err(name_blob(wanted, LayerError::WrongDigest { expected, found }))
+            }
+        }
+    }
+
     /// Brings one layer here, or answers `false` where a blob stood in the way that is now gone.
-    async fn try_layer(&self, wanted: &Wanted) -> Result<bool, RegistryError> {
+    async fn try_layer(&self, wanted: &Wanted, is_known: &mut bool) -> Result<bool, RegistryError> {
         if self.cancel.is_cancelled() {
             return Err(LayerError::Cancelled.into());
         }
-        if self.images.has_layer(&wanted.diff_id) {
+        let is_here =
+            || self.images.has_layer(&wanted.diff_id) || self.images.blob_path(&wanted.digest).is_file();
+        if !*is_known && is_here() {
+            match self.prove(wanted).await? {
+                Proven::Layer => *is_known = true,
+                // What is in it is looked at when it is unpacked, whoever unpacked the same layer meanwhile.
+                Proven::Blob => return self.take_blob(wanted).await,
+            }
+        }
+        if *is_known && self.images.has_layer(&wanted.diff_id) {
             self.tell(wanted, wanted.size, LayerState::Exists);
             return Ok(true);
         }
@@ -243,8 +307,12 @@ impl Pull<'_> {
         };
         let Some(mut part) = taken else {
             drop(permit);
-            return self.take_blob(wanted).await;
+            return if *is_known { self.take_blob(wanted).await } else { Ok(false) };
         };
+        // What another left is not what this registry has; so much of it has to come that nobody guesses it.
+        if !*is_known && wanted.size - part.had < UNGUESSED {
+            part.restart()?;
+        }
         let resumed = part.had > 0;
         let permit = Mutex::new(Some(permit));
         let release = || drop(permit.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -360,6 +428,12 @@ impl Pull<'_> {
         let (images, Wanted { digest, diff_id, .. }) = (Arc::clone(self.images), wanted.clone());
         Ok(blocking(move || images.set_blob(&diff_id, &digest, zip.media_type())).await?)
     }
+}
+
+/// What a registry has shown that it has.
+enum Proven {
+    Layer,
+    Blob,
 }
 
 /// Why a layer did not come, and what the writer saw.

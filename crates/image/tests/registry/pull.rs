@@ -59,6 +59,47 @@ async fn layers_that_are_here_are_not_asked_for_again() {
 }
 
 #[tokio::test]
+async fn a_layer_of_another_is_got_only_from_a_registry_that_has_it() {
+    let (theirs, mine) = (Fake::start().await, Fake::start().await);
+    let world = World::reaching(&[&theirs, &mine]);
+    let secret = Layer::gzip(&[("secret", &noise(5, 100_000))]);
+    publish(&theirs, "v1", std::slice::from_ref(&secret), |_, _| ());
+    let first = world.pull_new(&format!("{}/app:v1", theirs.host())).await.unwrap();
+    let secret_id = Digest::of(&secret.tar).to_string();
+
+    // The digests of a manifest and its config are known; the bytes are not.
+    let made_up = Layer::gzip(&[("mine", b"m")]);
+    let named = |config: &mut serde_json::Value| config["rootfs"]["diff_ids"] = json!([secret_id]);
+    publish(&mine, "other", &[made_up.clone()], |config, _| named(config));
+    let (digest, size) = (secret.digest(), secret.blob.len());
+    publish(&mine, "missing", &[made_up.clone()], |config, manifest| {
+        named(config);
+        manifest["layers"][0]["digest"] = digest.to_string().into();
+        manifest["layers"][0]["size"] = size.into();
+    });
+    for tag in ["other", "missing"] {
+        let error = world.pull_new(&format!("{}/app:{tag}", mine.host())).await.unwrap_err();
+        assert_eq!(error.code(), atoll_model::Code::Damaged, "{tag}: {error}");
+    }
+    mine.put_blob_as(&digest, noise(6, size).into());
+    world.pull_new(&format!("{}/app:missing", mine.host())).await.unwrap_err();
+    // The same where the layer is gone and its blob is still there.
+    std::fs::remove_dir_all(world.dir.path().join("layers").join(Digest::of(&secret.tar).hex())).unwrap();
+    world.pull_new(&format!("{}/app:missing", mine.host())).await.unwrap_err();
+    // Or where all but a few bytes of it came for another.
+    let blob = world.dir.path().join("blobs/sha256").join(digest.hex());
+    std::fs::rename(&blob, blob.with_extension("part")).unwrap();
+    world.pull_new(&format!("{}/app:missing", mine.host())).await.unwrap_err();
+
+    theirs.forget();
+    let again = world.pull_new(&format!("{}/app:v1", theirs.host())).await.unwrap();
+    assert_eq!(again.version, first.version);
+    let third = world.pull_new(&format!("{}/app:v1", theirs.host())).await.unwrap();
+    assert_eq!(third.version, first.version);
+    assert_eq!(theirs.count(&digest.to_string()), 2, "it was sent each time: {:?}", theirs.asked());
+}
+
+#[tokio::test]
 async fn gzip_zstd_and_plain_layers_are_known_by_their_bytes_whatever_they_are_called() {
     let fake = Fake::start().await;
     let world = World::reaching(&[&fake]);
