@@ -10,6 +10,14 @@ mod table;
 
 pub(crate) use bpf::compile;
 
+/// Whether files may share their blocks with others. Simple quotas charge a block to the subvolume that wrote it, for ever: what
+/// is cloned from one volume into another would count for neither once the first is removed. Programs copy instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clones {
+    Allowed,
+    Refused,
+}
+
 /// What happens to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
@@ -31,8 +39,11 @@ enum Check {
     PlainSocket,
     /// `personality` with a harmless persona.
     HarmlessPersona,
-    /// `ioctl` that pushes no input into a terminal.
-    NoTerminalInput,
+    /// `ioctl` that pushes no input into a terminal and asks nothing of btrfs but clones: anybody who can write may make
+    /// subvolumes there, which no limit holds for and which keep the volume that they are in from being removed.
+    HarmlessRequest,
+    /// `copy_file_range`, which clones where it can.
+    Copy,
 }
 
 #[cfg(test)]

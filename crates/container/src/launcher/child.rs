@@ -17,6 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::protocol::{Failure, Mount, Mounted, PLACE, Spawn, Step, Tell, Told};
 use super::serve::Watch;
 use super::wire;
+use crate::seccomp::Clones;
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
 
 /// What is left of root's capabilities inside: Docker's default list without raw sockets, device nodes and audit.
@@ -117,7 +118,7 @@ fn enter(spawn: &Spawn, control: &OwnedFd, token: &OwnedFd, tasks: Vec<OwnedFd>)
     watch.lap("network and listener");
     let ready = serde_json::to_vec(&Told::Ready { times: watch.times }).map_err(io::Error::from);
     wire::send(control, &ready.step("write a message")?, &[]).step("tell that it listens")?;
-    become_agent(spawn.sudo, &listener, token)
+    become_agent(spawn, &listener, token)
 }
 
 /// What arrives over the control socket, in any order.
@@ -370,7 +371,7 @@ fn listen() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn become_agent(sudo: bool, listener: &OwnedFd, token: &OwnedFd) -> Result<Never, Failure> {
+fn become_agent(spawn: &Spawn, listener: &OwnedFd, token: &OwnedFd) -> Result<Never, Failure> {
     const MIB: u64 = 1 << 20;
     sys::limit_resource(libc::RLIMIT_CORE, 0, 0).step("switch core files off")?;
     // LIMIT: a browser and a build fit; a loop that forgets to close does not take the host's tables.
@@ -393,11 +394,14 @@ fn become_agent(sudo: bool, listener: &OwnedFd, token: &OwnedFd) -> Result<Never
     }
     sys::plain_securebits().step("reset secure bits")?;
     sys::limit_bounding_set(CAPABILITIES).step("drop capabilities for good")?;
-    if !sudo {
+    if !spawn.sudo {
         sys::no_new_privileges().step("forbid new privileges")?;
     }
     // Still with CAP_SYS_ADMIN over its own user namespace: a `sudo` template may not set no_new_privs.
-    sys::install_filter(crate::seccomp::compile()).step("install the seccomp filter")?;
+    // One volume is enough: sandboxes that share it can hand each other files of others.
+    let is_volume = |mount: &Mount| matches!(mount.what, Mounted::Volume);
+    let clones = if spawn.mounts.iter().any(is_volume) { Clones::Refused } else { Clones::Allowed };
+    sys::install_filter(crate::seccomp::compile(clones)).step("install the seccomp filter")?;
     sys::set_capabilities(CAPABILITIES).step("drop capabilities")?;
     let arguments = [c"atoll-agent", c"--listen-fd", c"3", c"--token-fd", c"4"];
     let environment = [c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"];

@@ -10,6 +10,7 @@ use super::child::{self, Inside};
 use super::mounts::{Ask, Fixed, Handover};
 use super::protocol::{CgroupEntry, Failure, Hello, Reply, Request, Spawn, Step, Tell, Times};
 use super::{keeper, wire};
+use crate::seccomp::Clones;
 use crate::sys::{self, Cloned};
 
 /// Runs a launcher on the socket at standard input. Returns when the server is gone.
@@ -60,7 +61,9 @@ fn start(hello: &Hello) -> Result<Fixed, Failure> {
     sys::adopt_orphans().step("become a reaper of orphans")?;
     // SAFETY: this process has one thread, so nobody is surprised by another view of the mounts.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.step("unshare mounts")?;
-    let _ = crate::seccomp::compile();
+    for clones in [Clones::Allowed, Clones::Refused] {
+        let _ = crate::seccomp::compile(clones);
+    }
     Fixed::prepare(hello)
 }
 

@@ -3,15 +3,17 @@
 use std::sync::OnceLock;
 
 use super::table::{
-    self, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS, TERMINAL_INPUT,
+    self, BTRFS, CLONES, DRIVER, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS,
+    TERMINAL_INPUT,
 };
-use super::{Check, Verdict};
+use super::{Check, Clones, Verdict};
 
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
 const JUMP_EQUAL: u16 = 0x15;
 const JUMP_AT_LEAST: u16 = 0x35;
 const JUMP_ANY_BIT: u16 = 0x45;
+const AND: u16 = 0x54;
 const RETURN: u16 = 0x06;
 
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
@@ -26,18 +28,22 @@ const fn errno(number: i32) -> u32 {
 const REFUSE: u32 = errno(libc::EPERM);
 const UNKNOWN: u32 = errno(libc::ENOSYS);
 const NO_FAMILY: u32 = errno(libc::EAFNOSUPPORT);
+/// As if the file system did not know the request, so that programs fall back.
+const NO_REQUEST: u32 = errno(libc::ENOTTY);
 
-/// The filter of every sandbox, compiled once.
-pub(crate) fn compile() -> &'static [libc::sock_filter] {
-    static PROGRAM: OnceLock<Vec<libc::sock_filter>> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
+/// The filter of every sandbox, compiled once in either form.
+pub(crate) fn compile(clones: Clones) -> &'static [libc::sock_filter] {
+    static ALLOWED: OnceLock<Vec<libc::sock_filter>> = OnceLock::new();
+    static REFUSED: OnceLock<Vec<libc::sock_filter>> = OnceLock::new();
+    let program = if clones == Clones::Allowed { &ALLOWED } else { &REFUSED };
+    program.get_or_init(|| {
         let mut program = vec![
             op(LOAD, OFFSET_ARCH, 0, 0),
             op(JUMP_EQUAL, AUDIT_ARCH_X86_64, 1, 0),
             op(RETURN, KILL, 0, 0),
             op(LOAD, OFFSET_NUMBER, 0, 0),
         ];
-        program.extend(search(&intervals()));
+        program.extend(search(&intervals(), clones));
         program
     })
 }
@@ -55,12 +61,12 @@ fn intervals() -> Vec<(u32, Verdict)> {
     runs
 }
 
-fn search(runs: &[(u32, Verdict)]) -> Vec<libc::sock_filter> {
+fn search(runs: &[(u32, Verdict)], clones: Clones) -> Vec<libc::sock_filter> {
     if let [(_, verdict)] = runs {
-        return leaf(*verdict);
+        return leaf(*verdict, clones);
     }
     let (low, high) = runs.split_at(runs.len() / 2);
-    let (below, above) = (search(low), search(high));
+    let (below, above) = (search(low, clones), search(high, clones));
     let mut program = Vec::with_capacity(below.len() + above.len() + 2);
     match u8::try_from(below.len()) {
         Ok(over) => program.push(op(JUMP_AT_LEAST, high[0].0, over, 0)),
@@ -75,7 +81,7 @@ fn search(runs: &[(u32, Verdict)]) -> Vec<libc::sock_filter> {
     program
 }
 
-fn leaf(verdict: Verdict) -> Vec<libc::sock_filter> {
+fn leaf(verdict: Verdict, clones: Clones) -> Vec<libc::sock_filter> {
     match verdict {
         Verdict::Allow => vec![op(RETURN, ALLOW, 0, 0)],
         Verdict::Refuse => vec![op(RETURN, REFUSE, 0, 0)],
@@ -87,7 +93,9 @@ fn leaf(verdict: Verdict) -> Vec<libc::sock_filter> {
             op(RETURN, ALLOW, 0, 0),
         ],
         Verdict::Depends(Check::HarmlessPersona) => one_of(0, &PERSONAS, ALLOW, REFUSE),
-        Verdict::Depends(Check::NoTerminalInput) => one_of(1, &TERMINAL_INPUT, REFUSE, ALLOW),
+        Verdict::Depends(Check::HarmlessRequest) => request(clones),
+        Verdict::Depends(Check::Copy) if clones == Clones::Allowed => vec![op(RETURN, ALLOW, 0, 0)],
+        Verdict::Depends(Check::Copy) => vec![op(RETURN, UNKNOWN, 0, 0)],
         Verdict::Depends(Check::PlainSocket) => socket(),
     }
 }
@@ -104,6 +112,23 @@ fn one_of(index: u32, values: &[u32], yes: u32, no: u32) -> Vec<libc::sock_filte
         program.push(op(JUMP_EQUAL, *value, over, 0));
     }
     program.extend([op(RETURN, no, 0, 0), op(RETURN, yes, 0, 0)]);
+    program
+}
+
+fn request(clones: Clones) -> Vec<libc::sock_filter> {
+    let allowed = if clones == Clones::Allowed { &CLONES[..] } else { &[] };
+    let mut program = vec![op(LOAD, argument(1), 0, 0)];
+    for (values, answer) in [(&TERMINAL_INPUT[..], REFUSE), (allowed, ALLOW)] {
+        for value in values {
+            program.extend([op(JUMP_EQUAL, *value, 0, 1), op(RETURN, answer, 0, 0)]);
+        }
+    }
+    program.extend([
+        op(AND, DRIVER, 0, 0),
+        op(JUMP_EQUAL, BTRFS, 0, 1),
+        op(RETURN, NO_REQUEST, 0, 0),
+        op(RETURN, ALLOW, 0, 0),
+    ]);
     program
 }
 

@@ -15,7 +15,8 @@ pub(super) fn verdict(number: u32) -> Verdict {
         // A pair makes a socket of its family first and is refused by it only then: the same surface.
         libc::SYS_socket | libc::SYS_socketpair => Verdict::Depends(Check::PlainSocket),
         libc::SYS_personality => Verdict::Depends(Check::HarmlessPersona),
-        libc::SYS_ioctl => Verdict::Depends(Check::NoTerminalInput),
+        libc::SYS_ioctl => Verdict::Depends(Check::HarmlessRequest),
+        libc::SYS_copy_file_range => Verdict::Depends(Check::Copy),
         call if ALLOWED.contains(&call) => Verdict::Allow,
         _ => Verdict::Refuse,
     }
@@ -42,6 +43,11 @@ pub(super) const NETLINK: u32 = libc::AF_NETLINK as u32;
 pub(super) const NETLINK_ROUTE: u32 = 0;
 /// TIOCSTI and TIOCLINUX.
 pub(super) const TERMINAL_INPUT: [u32; 2] = [0x5412, 0x541c];
+/// Where a request says of which driver it is, and what it says for btrfs.
+pub(super) const DRIVER: u32 = 0xff00;
+pub(super) const BTRFS: u32 = 0x9400;
+/// FICLONE, FICLONERANGE and FIDEDUPERANGE, which other file systems have too.
+pub(super) const CLONES: [u32; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 
 #[rustfmt::skip]
 const ALLOWED: &[i64] = &[
@@ -61,7 +67,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_renameat, libc::SYS_linkat, libc::SYS_symlinkat, libc::SYS_readlinkat, libc::SYS_fchmodat,
     libc::SYS_faccessat, libc::SYS_splice, libc::SYS_tee, libc::SYS_sync_file_range, libc::SYS_vmsplice,
     libc::SYS_utimensat, libc::SYS_fallocate, libc::SYS_preadv, libc::SYS_pwritev, libc::SYS_syncfs, libc::SYS_dup3,
-    libc::SYS_pipe2, libc::SYS_renameat2, libc::SYS_copy_file_range, libc::SYS_preadv2, libc::SYS_pwritev2,
+    libc::SYS_pipe2, libc::SYS_renameat2, libc::SYS_preadv2, libc::SYS_pwritev2,
     libc::SYS_statx, libc::SYS_close_range, libc::SYS_openat2, libc::SYS_faccessat2, libc::SYS_name_to_handle_at,
     libc::SYS_fanotify_mark, libc::SYS_inotify_init, libc::SYS_inotify_add_watch, libc::SYS_inotify_rm_watch,
     libc::SYS_inotify_init1, 452 /* fchmodat2 */, 451 /* cachestat */,

@@ -11,9 +11,10 @@ use seccompiler::{
 };
 
 use super::table::{
-    self, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS, TERMINAL_INPUT,
+    self, BTRFS, CLONES, DRIVER, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS,
+    TERMINAL_INPUT,
 };
-use super::{Check, Verdict, compile};
+use super::{Check, Clones, Verdict, compile};
 
 const ALLOW: u32 = 0x7fff_0000;
 const X86_64: u32 = 0xc000_003e;
@@ -46,11 +47,27 @@ fn interpret(program: &[(u16, u8, u8, u32)], number: u32, arch: u32, arguments: 
 }
 
 fn ours() -> Vec<(u16, u8, u8, u32)> {
-    compile().iter().map(|op| (op.code, op.jt, op.jf, op.k)).collect()
+    form(Clones::Allowed)
+}
+
+fn form(clones: Clones) -> Vec<(u16, u8, u8, u32)> {
+    compile(clones).iter().map(|op| (op.code, op.jt, op.jf, op.k)).collect()
 }
 
 fn condition(index: u8, cmp: Cmp, value: u32) -> Condition {
     Condition::new(index, Len::Dword, cmp, u64::from(value)).unwrap()
+}
+
+/// A request of another driver differs in one bit at least.
+fn requests() -> Vec<SeccompRule> {
+    let bits = (0..32).map(|bit| 1u32 << bit).filter(|bit| DRIVER & bit != 0);
+    let others = bits.map(|bit| {
+        let differs = condition(1, Cmp::MaskedEq(u64::from(bit)), !BTRFS & bit);
+        let plain = TERMINAL_INPUT.iter().map(|request| condition(1, Cmp::Ne, *request));
+        SeccompRule::new(plain.chain([differs]).collect()).unwrap()
+    });
+    let clones = CLONES.iter().map(|clone| SeccompRule::new(vec![condition(1, Cmp::Eq, *clone)]).unwrap());
+    others.chain(clones).collect()
 }
 
 /// The same table as rules of seccompiler, where a match allows.
@@ -67,9 +84,8 @@ fn oracle() -> Vec<(u16, u8, u8, u32)> {
             Verdict::Depends(Check::HarmlessPersona) => {
                 PERSONAS.iter().map(|persona| rule(vec![condition(0, Cmp::Eq, *persona)])).collect()
             }
-            Verdict::Depends(Check::NoTerminalInput) => {
-                vec![rule(TERMINAL_INPUT.iter().map(|request| condition(1, Cmp::Ne, *request)).collect())]
-            }
+            Verdict::Depends(Check::Copy) => vec![],
+            Verdict::Depends(Check::HarmlessRequest) => requests(),
             Verdict::Depends(Check::PlainSocket) => {
                 let netlink = [condition(0, Cmp::Eq, NETLINK), condition(2, Cmp::Eq, NETLINK_ROUTE)];
                 FAMILIES
@@ -128,6 +144,40 @@ fn a_pair_of_sockets_is_of_a_plain_family_too() {
 }
 
 #[test]
+fn nothing_is_asked_of_btrfs_but_clones_and_with_volumes_not_even_those() {
+    let (plain, with_volumes) = (ours(), form(Clones::Refused));
+    let ioctl = |program: &[_], request: u64| {
+        interpret(program, libc::SYS_ioctl as u32, X86_64, [3, request, 0, 0, 0, 0])
+    };
+    let not_known = 0x0005_0000 | libc::ENOTTY as u32;
+    // Subvolumes and snapshots in their forms, removal, defragmenting, sync, flags; and with a high half that the kernel drops.
+    for request in [
+        0x5000_940e,
+        0x5000_9418,
+        0x5000_9417,
+        0x5000_9401,
+        0x5000_940f,
+        0x5000_9402,
+        0x9408,
+        0x4008_941a,
+        0xdead_0000_5000_940e,
+    ] {
+        assert_eq!(ioctl(&plain, request), not_known, "{request:#x}");
+        assert_eq!(ioctl(&with_volumes, request), not_known, "{request:#x}");
+    }
+    for clone in CLONES {
+        assert_eq!(ioctl(&plain, clone.into()), ALLOW);
+        assert_eq!(ioctl(&with_volumes, clone.into()), not_known);
+    }
+    let copy = |program: &[_]| interpret(program, libc::SYS_copy_file_range as u32, X86_64, [0; 6]);
+    assert_eq!((copy(&plain), copy(&with_volumes)), (ALLOW, 0x0005_0000 | libc::ENOSYS as u32));
+    for program in [&plain, &with_volumes] {
+        assert_eq!(ioctl(program, 0x5412), 0x0005_0000 | libc::EPERM as u32);
+        assert_eq!((ioctl(program, 0x5413), ioctl(program, 0x6602)), (ALLOW, ALLOW));
+    }
+}
+
+#[test]
 fn what_must_never_be_reached_is_refused() {
     let program = ours();
     #[rustfmt::skip]
@@ -150,7 +200,9 @@ fn what_must_never_be_reached_is_refused() {
 #[test]
 fn the_longest_search_is_short() {
     // What a call costs: the depth of the tree and its check, not the length of the table.
-    assert!(compile().len() < 400, "{} instructions", compile().len());
+    for clones in [Clones::Allowed, Clones::Refused] {
+        assert!(compile(clones).len() < 400, "{} instructions", compile(clones).len());
+    }
 }
 
 proptest! {
@@ -160,6 +212,7 @@ proptest! {
             Just(libc::SYS_socketpair as u32), Just(libc::SYS_clone as u32),
             Just(libc::SYS_personality as u32), Just(libc::SYS_ioctl as u32)],
         arguments in prop::array::uniform6(prop_oneof![0u64..64, any::<u64>(), Just(0x5412), Just(0x541c), Just(0x1000_0000),
+            Just(0x5000_940e), Just(0x4004_9409),
             Just(0x2_0008), Just(0xffff_ffff)]),
         arch in prop_oneof![9 => Just(X86_64), 1 => any::<u32>()],
     ) {
