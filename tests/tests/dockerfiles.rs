@@ -11,11 +11,14 @@ use atoll_tests::dockerfiles::{self, BASE, Case, compare, outcome};
 use atoll_tests::{Client, Value, World, ground, image, json, run};
 
 /// Differences that are meant, with the reason; `docs/templates.md` says the same.
-const MEANT: &[(&str, &str, &str)] =
-    &[
-        ("24-shell", "config Shell", "OCI's configuration has no place for it; RUN and CMD of the build itself do follow it"),
-        ("33-healthcheck", "config Healthcheck", "nothing runs it: ready checks of templates take its place"),
-    ];
+const MEANT: &[(&str, &str, &str)] = &[
+    (
+        "24-shell",
+        "config Shell",
+        "OCI's configuration has no place for it; RUN and CMD of the build itself do follow it",
+    ),
+    ("33-healthcheck", "config Healthcheck", "nothing runs it: ready checks of templates take its place"),
+];
 
 /// Builds one by Docker.
 fn by_docker(docker: &Docker, case: &Case, folder: &std::path::Path) -> Result<Value, String> {
@@ -100,9 +103,13 @@ fn what_we_build_is_what_docker_builds() {
                 }
                 (Some(_), Ok(_)) => wrong.push(format!("{}: was built", case.name)),
                 (Some((line, word)), Err(said))
-                    if !(said.contains(word) && (said.contains(&format!("line {line}")) || said.contains("step "))) =>
+                    if !(said.contains(word)
+                        && (said.contains(&format!("line {line}")) || said.contains("step "))) =>
                 {
-                    wrong.push(format!("{}: names neither line {line} nor the step, or not {word}: {said}", case.name));
+                    wrong.push(format!(
+                        "{}: names neither line {line} nor the step, or not {word}: {said}",
+                        case.name
+                    ));
                 }
                 (Some(_), Err(_)) => {}
             }
@@ -121,7 +128,9 @@ fn the_second_build_of_the_same_does_nothing() {
             let context = case.context(w.folder());
             let build = async |tag: &str| {
                 let mut command = w.command();
-                command.args(["template", "build", "--disk", "512m", "-t", &format!("twice:{tag}")]).arg(&context);
+                command
+                    .args(["template", "build", "--disk", "512m", "-t", &format!("twice:{tag}")])
+                    .arg(&context);
                 let done = w.output(command).await;
                 assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
                 client.template(&format!("twice:{tag}")).await.ok()["version"].clone()

@@ -65,6 +65,10 @@ fn the_registry_of_these_tests_is_sound() {
     });
 }
 
+fn fetched_no_layer(proxy: &Proxy) -> bool {
+    app().packed().layers.iter().all(|layer| proxy.count(&layer.digest) == 0)
+}
+
 #[test]
 fn an_image_is_pulled_by_tag_and_by_digest_and_only_once() {
     run_with(options(), async |w: &World| {
@@ -83,11 +87,11 @@ fn an_image_is_pulled_by_tag_and_by_digest_and_only_once() {
         proxy.forget();
         let again = w.admin().pull(&name).await.unwrap();
         assert_eq!(again["version"], pulled["version"]);
-        assert_eq!(proxy.count("/blobs/"), 0, "{:?}", proxy.seen());
+        assert!(fetched_no_layer(&proxy), "{:?}", proxy.seen());
         let by_digest = proxy.name(&format!("team/app@{digest}"));
         let exact = w.admin().pull(&by_digest).await.unwrap();
         assert_eq!(exact["version"], pulled["version"]);
-        assert_eq!(proxy.count("/blobs/"), 0, "{:?}", proxy.seen());
+        assert!(fetched_no_layer(&proxy), "{:?}", proxy.seen());
         // A create brings what is missing by itself.
         registry.push(&image::busybox(), "team/other", "latest").await;
         let id = w.admin().create(json!({ "image": registry.name("team/other") })).await;
@@ -344,17 +348,17 @@ fn a_registry_is_no_way_into_the_operators_network() {
         let before = w.internet.requests().len();
         // Hosts that the operator did not name, by every spelling of themselves.
         for host in [
-            "localhost:5000",
+            "localhost:5003",
             "127.0.0.1:5003",
             "127.1:5003",
-            "[::1]:5000",
+            "[::1]:5003",
             "169.254.169.254",
             "169.254.169.254:80",
             "10.1.2.3:8080",
             "192.168.77.1:8080",
-            "0.0.0.0:5000",
-            "2130706433:5000",
-            "0x7f.1:5000",
+            "0.0.0.0:5003",
+            "2130706433:5003",
+            "0x7f.1:5003",
         ] {
             let refused = w.admin().pull(&format!("{host}/app")).await.unwrap_err();
             let code = refused["code"].as_str().unwrap();

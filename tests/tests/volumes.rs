@@ -349,10 +349,7 @@ fn mounts_that_make_no_sense_are_refused() {
             let refused = client.post("/v1/volumes", json!({ "name": name, "size_mib": 16 })).await;
             assert_eq!(refused.status, 400, "{name:?}: {refused}");
         }
-        client
-            .post("/v1/volumes", json!({ "name": "v", "size_mib": 16 }))
-            .await
-            .refused(409, "name_taken");
+        client.post("/v1/volumes", json!({ "name": "v", "size_mib": 16 })).await.refused(409, "name_taken");
     });
 }
 
@@ -456,13 +453,9 @@ fn files_of_a_volume_can_be_had_without_a_sandbox() {
         );
         // What a sandbox does to the tree cannot lead us out of it.
         client.sh_root(&id, "ln -s / /v/root; ln -s ../../../../../etc /v/etc; ln -s loop /v/loop; mkfifo /v/pipe; mkdir -p /v/deep/er").await.text();
-        for path in [
-            "/root/etc/passwd",
-            "/etc/passwd",
-            "../../../etc/passwd",
-            "/../../etc/shadow",
-            "/etc/../../x",
-        ] {
+        for path in
+            ["/root/etc/passwd", "/etc/passwd", "../../../etc/passwd", "/../../etc/shadow", "/etc/../../x"]
+        {
             let answer = read(&client, "v", path).await;
             assert!((400..500).contains(&answer.status), "{path}: {answer}");
             let written = write(&client, "v", path, "pwned").await;
