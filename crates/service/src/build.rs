@@ -86,7 +86,13 @@ impl Service {
         })?;
         let has_context = context.is_some();
         if let Some(context) = context {
-            context::receive(context, &folder, &inner.images, inner.config.build_context_bytes).await?;
+            let bytes = inner.config.build_context_bytes;
+            let received = context::receive(context, &folder, &inner.images, bytes);
+            // Somebody who sends a byte now and then must not hold a place for ever.
+            let received = tokio::time::timeout(inner.config.build_timeout, received).await;
+            received.map_err(|_| {
+                ServiceError::new(Code::DeadlineExceeded, "the context did not come in time")
+            })??;
         }
         inner.store.put_build(build.clone()).await?;
         staging.keep();

@@ -1,7 +1,7 @@
 //! What is there only while a command runs: `RUN --mount`, here-documents, and what they leave.
 
-use atoll_tests::run;
 use atoll_tests::json;
+use atoll_tests::run;
 
 use crate::ask::{Ask, log};
 
@@ -20,7 +20,10 @@ fn mounts_are_there_for_one_command_and_leave_nothing() {
         ask.build(&me).await;
         let sandbox = me.create(json!({ "template": "mounts" })).await;
         let seen = me.sh(&sandbox, "cat /copied /seen /full/*").await;
-        assert_eq!(seen.text().split_whitespace().collect::<Vec<_>>(), ["one", "two", "one", "0", "2", "kept"]);
+        assert_eq!(
+            seen.text().split_whitespace().collect::<Vec<_>>(),
+            ["one", "two", "one", "0", "2", "kept"]
+        );
         me.remove(&sandbox).await;
         // What a mount brings decides about the cache.
         let other = Ask::new("mounts", dockerfile).file("given/one", "1\n").file("given/two", "two\n");

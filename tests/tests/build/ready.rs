@@ -3,7 +3,7 @@
 use atoll_tests::world::{self, Options};
 use serde_json::json;
 
-use crate::ask::Ask;
+use crate::ask::{Ask, log};
 
 const SERVER: &str = "FROM busybox\nRUN mkdir /www && echo ready > /www/index.html\n";
 
@@ -18,7 +18,14 @@ fn server(name: &str) -> Ask {
 fn a_create_answers_when_what_the_template_starts_is_ready() {
     world::run_with(Options::default(), async |world| {
         let me = world.tenant("builder").await;
-        server("web").build(&me).await;
+        let build = server("web").build(&me).await;
+        let said = log(&me, build["id"].as_str().unwrap()).await.join("\n");
+        let shown = me.get("/v1/templates/web").await.ok();
+        // Where memory cannot be kept, the log says why.
+        let is_warm = shown["warm"] == true;
+        assert!(is_warm || said.contains("start its command by themselves"), "{shown:#}\n{said}");
+        // The same again is there at once, tried out or not.
+        assert_eq!(server("web").build(&me).await["version"], build["version"]);
         for _ in 0..3 {
             let sandbox = me.create(json!({ "template": "web" })).await;
             let got = me.sh(&sandbox, "wget -q -O- http://127.0.0.1:8000/").await;

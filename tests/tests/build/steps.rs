@@ -94,7 +94,8 @@ fn a_command_that_fails_says_its_step_its_code_and_its_last_words() {
         let failure = &build["failure"];
         assert_eq!((&failure["step"], &failure["exit_code"]), (&json!(2), &json!(42)), "{build:#}");
         // Two pipes have no order between them.
-        let mut tail: Vec<&str> = failure["tail"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
+        let mut tail: Vec<&str> =
+            failure["tail"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
         tail.sort_unstable();
         assert_eq!(tail, ["first words", "last words"], "{build:#}");
         let lines = lines(&me, build["id"].as_str().unwrap()).await;

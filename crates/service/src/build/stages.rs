@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_image::build::{
-    BadContext, BadDockerfile, Base, Context, Copy, CopyFrom, Dockerfile, Plan, Run, Step, StepKind,
+    BadContext, BadDockerfile, Base, Context, Copy, CopyFrom, Dockerfile, Plan, Run, Step, StepKind, Walk,
 };
 use atoll_model::{
     BuildLevel, Code, CreateSandbox, ErrorKind, LimitsAsk, NetworkMode, NetworkPolicy, StartSettings,
@@ -119,12 +119,32 @@ impl Stages<'_> {
         };
         let mut walk = stage.walk(begin.config);
         let mut files = begin.files;
-        while let Some(step) = walk.next(&self.context).map_err(|bad| bad_steps(&bad))? {
+        loop {
+            let next;
+            (walk, next) = self.next(walk).await?;
+            let Some((step, content)) = next else { break };
             self.begins(&step);
-            files = self.step(&step, files, done).await.map_err(|ended| at_step(ended, &step))?;
+            files = self.step(&step, &content, files, done).await.map_err(|ended| at_step(ended, &step))?;
         }
         self.note(walk.take_notes());
         Ok(Done { files, config: walk.into_config(), settings: begin.settings })
+    }
+
+    /// The next step, and what it takes from the context. Patterns meet all files that a tenant sent, which is no work for
+    /// a thread that others wait for.
+    async fn next(&self, mut walk: Walk) -> Result<(Walk, Option<(Step, String)>), Ended> {
+        let context = Arc::clone(&self.context);
+        let looked = tokio::task::spawn_blocking(move || {
+            let step = walk.next(&context).map_err(|bad| bad_steps(&bad))?;
+            let step = step.map(|step| {
+                let content = context.hash_of(&step);
+                (step, content)
+            });
+            Ok((walk, step))
+        });
+        looked.await.unwrap_or_else(|cause| {
+            Err(ServiceError::new(Code::Internal, "reading a step ended early").caused_by(cause).into())
+        })
     }
 
     /// What a stage or a copy begins from.
@@ -189,7 +209,13 @@ impl Stages<'_> {
 
 impl Stages<'_> {
     /// What the files are after a step.
-    async fn step(&self, step: &Step, files: Files, done: &HashMap<usize, Done>) -> Result<Files, Ended> {
+    async fn step(
+        &self,
+        step: &Step,
+        content: &str,
+        files: Files,
+        done: &HashMap<usize, Done>,
+    ) -> Result<Files, Ended> {
         let images = &self.job.service.inner.images;
         let sources = match &step.kind {
             StepKind::Copy(copy) => vec![self.source(copy, done).await?],
@@ -205,8 +231,7 @@ impl Stages<'_> {
         };
         // What is taken from elsewhere is named in the key by all that is there.
         let elsewhere = sources.iter().flatten().map(Files::id);
-        let content =
-            std::iter::once(self.context.hash_of(step)).chain(elsewhere).collect::<Vec<_>>().join(" ");
+        let content = std::iter::once(content.to_owned()).chain(elsewhere).collect::<Vec<_>>().join(" ");
         let key = atoll_image::build::cache_key(&files.id(), step, &content, &self.job.who.tenant);
         if !self.job.ask.no_cache
             && let Some(cached) = Files::cached(images, &key).await
