@@ -22,6 +22,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use atoll_image::Images;
+use atoll_image::oci::Known;
 use atoll_model::policy::authz;
 use atoll_model::{Code, ErrorKind, Principal, TemplateRef};
 use futures::FutureExt;
@@ -89,6 +90,8 @@ pub struct Fetch {
     pub operator: bool,
     /// `linux/amd64` or the like; `None`: that of this machine.
     pub platform: Option<String>,
+    /// Layers that the one who asks has had before; of others that are here the registry has to show that it has them.
+    pub known: Known,
     /// Told how far it is.
     pub progress: Progress,
 }

@@ -138,6 +138,26 @@ async fn the_tenants_own_comes_first_and_strangers_see_what_is_public() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tenant_cannot_put_its_template_where_others_expect_something_else() {
+    let world = World::new().await;
+    let stranger = world.stranger().await;
+    publish(&world, &stranger, "tools", "tools").await;
+    let public = UpdateTemplate { public: Some(true), ..Default::default() };
+    let aliases = UpdateTemplate { aliases: Some(vec!["python".to_owned()]), ..Default::default() };
+    let refused = world.service.update_template(&stranger, "tools", public.clone()).await.unwrap_err();
+    assert_eq!(refused.code, Code::Forbidden);
+    world.service.update_template(&stranger, "tools", aliases.clone()).await.unwrap();
+    let reset = UpdateTemplate { aliases: Some(Vec::new()), ..Default::default() };
+    world.service.update_template(&stranger, "tools", reset).await.unwrap();
+    world.service.update_template(&world.admin, "tools", public.clone()).await.unwrap();
+    let refused = world.service.update_template(&stranger, "tools", aliases).await.unwrap_err();
+    assert_eq!(refused.code, Code::Forbidden);
+    world.service.update_template(&stranger, "tools", public).await.unwrap();
+    let hidden = UpdateTemplate { public: Some(false), ..Default::default() };
+    world.service.update_template(&stranger, "tools", hidden).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_not_there_is_said_by_name() {
     let world = World::new().await;
     publish(&world, &world.admin, "app:v1", "one").await;

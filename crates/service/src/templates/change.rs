@@ -28,6 +28,11 @@ impl Service {
         change: UpdateTemplate,
     ) -> Result<TemplateRecord, ServiceError> {
         let (row, reference) = self.own_row(who, name).await?;
+        // Its names then mean something to every tenant, also to one that expects an image or a built-in template there.
+        let is_public = change.public.unwrap_or(row.public);
+        if is_public && (!row.public || change.aliases.is_some()) {
+            authz::admin(who)?;
+        }
         if let Some(settings) = &change.settings {
             check_settings(settings)?;
         }

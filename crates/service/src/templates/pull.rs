@@ -2,15 +2,18 @@
 //!
 //! A flight goes on while somebody waits. A create that gives up waiting lets it go on, so that the next one finds the image.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use atoll_image::DiffId;
+use atoll_image::oci::Known;
 use atoll_model::{Code, MadeFrom, Principal, Scope, TemplateRef, TenantId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Fetch, Progress, Progressed, Publish, PullImage, RegistryAuth, Resolved, TemplateRecord, VersionHold,
+    blocking,
 };
 use crate::ServiceError;
 use crate::service::Service;
@@ -175,14 +178,15 @@ impl Service {
                 listener(news.clone());
             }
         });
+        let _working = inner.images.begin();
         let ask = Fetch {
             image: key.image.clone(),
             auth: key.auth.clone(),
             operator: key.operator,
             platform: key.platform.clone(),
+            known: self.known_layers(&key.tenant, key.operator).await?,
             progress,
         };
-        let _working = inner.images.begin();
         let fetched = inner.templates.sources.pull(Arc::clone(&inner.images), ask).await?;
         let _held = self.hold_digest(&fetched.version)?;
         inner.failpoint.reach("pull.files").await;
@@ -197,6 +201,27 @@ impl Service {
             notes: Vec::new(),
         })
         .await
+    }
+}
+
+impl Service {
+    /// The layers of all templates that a tenant sees. An admin key sees all that are here.
+    async fn known_layers(&self, tenant: &TenantId, is_admin: bool) -> Result<Known, ServiceError> {
+        if is_admin {
+            return Ok(Arc::new(|_| true));
+        }
+        let mut versions = BTreeSet::new();
+        for row in self.inner.store.templates(Some(tenant)).await? {
+            let known = self.inner.store.template_versions(&row.tenant, &row.name).await?;
+            versions.extend(known.into_iter().map(|known| known.version));
+        }
+        let images = Arc::clone(&self.inner.images);
+        let layers: HashSet<DiffId> = blocking(&self.inner, move || {
+            let found = versions.iter().filter_map(|version| images.version(version).ok());
+            Ok(found.flat_map(|version| version.layers).collect())
+        })
+        .await?;
+        Ok(Arc::new(move |layer| layers.contains(layer)))
     }
 }
 

@@ -59,8 +59,9 @@ impl Templates for TemplateSources {
         let registry = Arc::clone(&self.registry);
         async move {
             let auth = auth(ask.auth, ask.operator);
+            let Fetch { image, platform, known, progress, .. } = ask;
             let pulled =
-                registry.pull(&images, &ask.image, auth, ask.platform.as_deref(), ask.progress).await?;
+                registry.pull_for(known, &images, &image, auth, platform.as_deref(), progress).await?;
             Ok(Fetched { version: pulled.version, manifest: pulled.manifest_digest })
         }
         .boxed()

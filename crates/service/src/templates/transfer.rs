@@ -38,6 +38,7 @@ impl Service {
             auth: ask.auth,
             operator: who.scope == Scope::Admin,
             platform: None,
+            known: Arc::new(|_| false),
             progress,
         };
         let image = ask.image.to_string();
