@@ -221,7 +221,6 @@ fn random_layer(dice: &mut Dice, scratch: &Store) -> Tar {
         let (before, next) = (tar.done(), next.done());
         let before = before[..before.len() - 1024].to_vec();
         let both = [before.clone(), next].concat();
-        let store = Store::new();
         tar = Tar::new().bytes(if scratch.try_add(&both).is_ok() {
             &both[..both.len() - 1024]
         } else {

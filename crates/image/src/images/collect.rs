@@ -202,10 +202,9 @@ impl Images {
             let Ok(file) = std::fs::metadata(&path) else { continue };
             let is_part = path.extension().is_some();
             let age = file.modified().ok().and_then(|at| at.elapsed().ok()).unwrap_or_default();
-            if needed.contains(&digest) && !is_part
-                || is_part && age < PART_AGE
-                || is_part && is_locked(&path)
-            {
+            let is_needed =
+                if is_part { age < PART_AGE || is_locked(&path) } else { needed.contains(&digest) };
+            if is_needed {
                 continue;
             }
             let remove = || std::fs::remove_file(&path);

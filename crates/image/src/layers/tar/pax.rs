@@ -9,7 +9,7 @@ pub(super) struct Pax {
     pub(super) uid: Option<u64>,
     pub(super) gid: Option<u64>,
     pub(super) mtime: Option<(i64, u32)>,
-    pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) xattrs: super::Xattrs,
     pub(super) sparse: Sparse,
 }
 
