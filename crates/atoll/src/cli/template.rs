@@ -317,6 +317,9 @@ pub(crate) struct Update {
     /// Take all aliases away
     #[arg(long, conflicts_with = "alias")]
     pub(crate) no_alias: bool,
+    /// Forget earlier changes first: what its versions say holds again
+    #[arg(long)]
+    pub(crate) reset: bool,
     /// Every tenant may use it; needs an admin key
     #[arg(long)]
     pub(crate) public: bool,

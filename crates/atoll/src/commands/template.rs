@@ -147,6 +147,7 @@ async fn update(context: &Context, client: &Client, args: Update) -> Result<(), 
         }
     };
     put("env", super::create::pairs(&args.env));
+    put("reset", args.reset.then_some(json!(true)));
     put("user", args.user.map(|v| json!(v)));
     put("workdir", args.workdir.map(|v| json!(v)));
     put("cpu", args.cpu.map(|v| json!(v)));
