@@ -72,6 +72,8 @@ pub const MOUNTS_MAX: usize = 16;
 const PATH_MAX: usize = 1_024;
 /// Where nobody may put something over what we put there.
 const RESERVED: [&str; 5] = ["/proc", "/sys", "/dev", "/.atoll", "/run/atoll"];
+/// Folders without which nothing starts: something may lie in them, nothing over the whole of them.
+const WHOLE: [&str; 6] = ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64"];
 
 /// Refuses mounts that hide each other, that we need ourselves, or that are no paths.
 pub fn check_mounts(mounts: &[MountAsk]) -> Result<(), BadSpec> {
@@ -87,6 +89,9 @@ pub fn check_mounts(mounts: &[MountAsk]) -> Result<(), BadSpec> {
         }
         if RESERVED.iter().any(|taken| is_within(path, taken)) {
             return bad(format!("has {path:?}, which is Atoll's own"));
+        }
+        if WHOLE.contains(&path.as_str()) {
+            return bad(format!("has {path:?}, which a sandbox needs to start: mount at a folder in it"));
         }
         if let Some(other) =
             mounts[..at].iter().find(|other| is_within(path, &other.path) || is_within(&other.path, path))
@@ -120,7 +125,8 @@ mod tests {
 
     #[test]
     fn clean_places_are_taken_and_others_refused() {
-        for good in ["/data", "/home/user/x", "/devices", "/proc2"] {
+        for good in ["/data", "/home/user/x", "/devices", "/proc2", "/etc/app", "/usr/local", "/tmp", "/var"]
+        {
             assert_eq!(check_mounts(&[at(good)]), Ok(()), "{good}");
         }
         for bad in [
@@ -137,6 +143,10 @@ mod tests {
             "/dev",
             "/.atoll/agent",
             "/a\nb",
+            "/etc",
+            "/usr",
+            "/bin",
+            "/lib64",
         ] {
             assert!(check_mounts(&[at(bad)]).is_err(), "{bad:?}");
         }
