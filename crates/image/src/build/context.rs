@@ -11,13 +11,16 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::error::BadContext;
-use super::pattern::Ignore;
+use super::pattern::{Ignore, WORK_MAX};
 use super::step::{Copy, Step, StepKind};
 use crate::layers::tar::read::Archive;
 use crate::layers::tar::{Entry as TarEntry, Kind, write};
 
 /// LIMIT: entries of a context; the index holds some 200 bytes of each.
 const ENTRIES_MAX: usize = 500_000;
+/// LIMIT: bytes of all paths of the index, of which a step holds a few copies. An entry in a deep folder brings all folders
+/// above it: 1 MB of archive can name gigabytes.
+const PATHS_MAX: usize = 64 << 20;
 /// LIMIT: levels of links that are followed to find a source.
 const LINKS_MAX: usize = 40;
 /// LIMIT: of a `.dockerignore`.
@@ -29,6 +32,8 @@ pub struct Context {
     tar: Option<PathBuf>,
     /// By path, without a slash in front; folders that no entry spoke of included.
     entries: BTreeMap<String, Entry>,
+    /// Bytes of all their paths.
+    path_bytes: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -84,7 +89,7 @@ impl Context {
         let names = own.iter().map(String::as_str).chain([".dockerignore"]);
         for name in names {
             if let Some(text) = context.read_text(name, IGNORE_MAX).map_err(BadContext::Read)? {
-                context.hide(&Ignore::parse(&text));
+                context.hide(&Ignore::parse(&text), cancel)?;
                 break;
             }
         }
@@ -96,6 +101,9 @@ impl Context {
         let bad = |why| BadContext::Entry { path: path.clone(), why };
         if self.entries.len() >= ENTRIES_MAX {
             return Err(BadContext::TooMany { what: "entries", limit: ENTRIES_MAX as u64 });
+        }
+        if self.path_bytes > PATHS_MAX {
+            return Err(BadContext::TooMany { what: "bytes of paths", limit: PATHS_MAX as u64 });
         }
         let kind = match entry.kind {
             Kind::Folder => EntryKind::Folder,
@@ -128,9 +136,14 @@ impl Context {
         while let Some((parent, _)) = above.rsplit_once('/') {
             let folder =
                 Entry { kind: EntryKind::Folder, mode: 0o755, modified_s: entry.mtime.0, hidden: false };
-            self.entries.entry(parent.to_owned()).or_insert(folder);
+            if self.entries.contains_key(parent) {
+                break;
+            }
+            self.path_bytes += parent.len();
+            self.entries.insert(parent.to_owned(), folder);
             above = parent;
         }
+        self.path_bytes += path.len();
         self.entries.insert(path, Entry { kind, mode: entry.mode, modified_s: entry.mtime.0, hidden: false });
         Ok(())
     }
@@ -152,11 +165,20 @@ impl Context {
     }
 
     /// Leaves out what is ignored; a folder stays where a `!` line took something in it back.
-    fn hide(&mut self, ignore: &Ignore) {
+    fn hide(&mut self, ignore: &Ignore, cancel: &CancellationToken) -> Result<(), BadContext> {
+        let mut work = 0;
+        let mut is_ignored = |path: &str| {
+            let ignored = ignore.is_ignored_within(path, &mut work);
+            match work > WORK_MAX {
+                true => Err(BadContext::TooMany { what: "work in its .dockerignore", limit: WORK_MAX }),
+                false if cancel.is_cancelled() => Err(BadContext::Cancelled),
+                false => Ok(ignored),
+            }
+        };
         let mut needed: HashSet<String> = HashSet::new();
         let is_folder = |entry: &Entry| matches!(entry.kind, EntryKind::Folder);
         for (path, entry) in self.entries.iter_mut().filter(|(_, entry)| !is_folder(entry)) {
-            entry.hidden = ignore.is_ignored(path);
+            entry.hidden = is_ignored(path)?;
             let mut above = path.as_str();
             while !entry.hidden
                 && let Some((parent, _)) = above.rsplit_once('/')
@@ -166,8 +188,9 @@ impl Context {
             }
         }
         for (path, entry) in self.entries.iter_mut().filter(|(_, entry)| is_folder(entry)) {
-            entry.hidden = !needed.contains(path) && ignore.is_ignored(path);
+            entry.hidden = !needed.contains(path) && is_ignored(path)?;
         }
+        Ok(())
     }
 
     /// An entry that steps may see.

@@ -1,9 +1,13 @@
 //! Patterns: one part of a path in `COPY` (`*`, `?`, `[a-z]`, as Go's `filepath.Match` has them), and whole paths in
-//! `.dockerignore` (`**` too, and `!`). Matching takes at most the product of both lengths, whatever the pattern.
+//! `.dockerignore` (`**` too, and `!`). Matching takes at most the product of both lengths, whatever the pattern, and all of it
+//! that a build does is counted: both lengths are chosen by a stranger.
 
 /// LIMIT: lines of a `.dockerignore`, and characters of each.
 const LINES_MAX: usize = 10_000;
 const LINE_MAX: usize = 4096;
+
+/// LIMIT: characters looked at for one `.dockerignore` or one `COPY`: seconds of a core, and a hundred times what people need.
+pub(crate) const WORK_MAX: u64 = 10_000_000_000;
 
 /// A pattern, read once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,17 +82,27 @@ impl Glob {
         Ok(Self { tokens })
     }
 
-    pub(crate) fn matches(&self, text: &str) -> bool {
+    /// Whether it matches, counting what that took.
+    pub(crate) fn matches(&self, text: &str, work: &mut u64) -> bool {
         let text: Vec<char> = text.chars().collect();
+        self.matches_any(&text, &[text.len()], work)
+    }
+
+    /// Whether it matches the text up to one of these places.
+    fn matches_any(&self, text: &[char], ends: &[usize], work: &mut u64) -> bool {
+        if *work > WORK_MAX {
+            return false;
+        }
         // `reach[n]`: the tokens so far match the first `n` characters.
         let mut reach = vec![false; text.len() + 1];
         reach[0] = true;
         for token in &self.tokens {
-            if !token.step(&text, &mut reach) {
+            *work += reach.len() as u64;
+            if *work > WORK_MAX || !token.step(text, &mut reach) {
                 return false;
             }
         }
-        reach[text.len()]
+        ends.iter().any(|end| reach[*end])
     }
 }
 
@@ -167,10 +181,15 @@ impl Ignore {
 
     /// Whether a path (relative, without `./` in front) is left out.
     pub fn is_ignored(&self, path: &str) -> bool {
-        let path = path.trim_matches('/');
-        let mut ends: Vec<usize> = path.match_indices('/').map(|(at, _)| at).collect();
+        self.is_ignored_within(path, &mut 0)
+    }
+
+    /// The same, counting what it takes; beyond [`WORK_MAX`] the answer means nothing.
+    pub(crate) fn is_ignored_within(&self, path: &str, work: &mut u64) -> bool {
+        let path: Vec<char> = path.trim_matches('/').chars().collect();
+        let mut ends: Vec<usize> = (0..path.len()).filter(|at| path[*at] == '/').collect();
         ends.push(path.len());
-        let speaks = |glob: &Glob| ends.iter().any(|end| glob.matches(&path[..*end]));
+        let mut speaks = |glob: &Glob| glob.matches_any(&path, &ends, work);
         self.lines.iter().rev().find(|(_, glob)| speaks(glob)).is_some_and(|(kept, _)| !kept)
     }
 
@@ -218,11 +237,20 @@ mod tests {
             ("*", "a/b", false),
             ("[a\\]]", "]", true),
         ] {
-            assert_eq!(Glob::part(pattern).unwrap().matches(name), fits, "{pattern} {name}");
+            assert_eq!(Glob::part(pattern).unwrap().matches(name, &mut 0), fits, "{pattern} {name}");
         }
         for bad in ["[", "[a", "a\\", "[-]", "[]", "[]a]"] {
             assert!(Glob::part(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn work_is_counted_and_ends() {
+        let path = "a/".repeat(2000);
+        let text = format!("{}b\n", "**/".repeat(1300)).repeat(10_000);
+        let (ignore, mut work) = (Ignore::parse(&text), WORK_MAX - 100_000_000);
+        assert!(!ignore.is_ignored_within(&path, &mut work));
+        assert!(work > WORK_MAX && work < WORK_MAX + 10_000, "{work}");
     }
 
     fn ignored(text: &str, path: &str) -> bool {
@@ -287,7 +315,7 @@ mod tests {
         #[test]
         fn no_pattern_panics_or_takes_long(text in "[*?a/\\[\\]\\\\^!-]{0,80}", path in "[a/]{0,200}") {
             let _ = ignored(&text, &path);
-            let _ = Glob::part(&text).map(|glob| glob.matches(&path));
+            let _ = Glob::part(&text).map(|glob| glob.matches(&path, &mut 0));
         }
     }
 }

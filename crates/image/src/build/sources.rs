@@ -2,7 +2,7 @@
 
 use super::context::{Context, EntryKind};
 use super::path;
-use super::pattern::{Glob, Ignore, is_pattern};
+use super::pattern::{Glob, Ignore, WORK_MAX, is_pattern};
 use super::step::Matched;
 
 /// LIMIT: sources that all patterns of one step match.
@@ -16,6 +16,8 @@ pub(crate) struct Found {
     pub(crate) extract: Vec<String>,
     /// How many sources there are, patterns counted by what they match.
     pub(crate) tops: usize,
+    /// What looking for them took.
+    work: u64,
 }
 
 /// What is wrong with a source, and a way out.
@@ -40,7 +42,7 @@ impl Found {
         let clean = path::clean(word);
         let asked = &clean[1..];
         let matched = match is_pattern(asked) {
-            true => expand(context, asked)?,
+            true => expand(context, asked, &mut self.work)?,
             false => vec![asked.to_owned()],
         };
         if self.tops + matched.len() > SOURCES_MAX {
@@ -48,6 +50,9 @@ impl Found {
         }
         for top in matched {
             self.add(context, &top, pivot, how)?;
+            if self.work > WORK_MAX {
+                return Err(too_long(word));
+            }
         }
         Ok(())
     }
@@ -65,14 +70,14 @@ impl Found {
                 let skip = if real.is_empty() { 0 } else { real.len() + 1 };
                 for (below, _) in context.seen_below(&real) {
                     let name = &below[skip..];
-                    if how.exclude.is_empty() || !how.exclude.is_ignored(name) {
+                    if how.exclude.is_empty() || !how.exclude.is_ignored_within(name, &mut self.work) {
                         self.entries.push(Matched { path: below.clone(), name: format!("{prefix}{name}") });
                     }
                 }
             }
             Some(EntryKind::File { .. } | EntryKind::Link(_)) => {
                 let base = path::base(top);
-                if how.exclude.is_ignored(base) {
+                if how.exclude.is_ignored_within(base, &mut self.work) {
                     return Ok(());
                 }
                 if how.extracts && context.is_archive(&real) {
@@ -93,7 +98,9 @@ fn missing(context: &Context, asked: &str) -> Missing {
         return (why, Some("its .dockerignore leaves it out".into()));
     }
     let (folder, base) = asked.rsplit_once('/').unwrap_or(("", asked));
-    let names = context.names_in(folder);
+    // LIMIT: comparing takes the product of both lengths, of each.
+    let like = |name: &&str| base.len() <= 255 && name.len().abs_diff(base.len()) <= 8;
+    let names: Vec<&str> = context.names_in(folder).into_iter().filter(like).take(1000).collect();
     let near = names.iter().min_by_key(|name| strsim::levenshtein(name, base));
     let near = near.filter(|name| strsim::levenshtein(name, base) <= 2);
     (
@@ -107,8 +114,13 @@ fn missing(context: &Context, asked: &str) -> Missing {
     )
 }
 
+fn too_long(pattern: &str) -> Missing {
+    let shown: String = pattern.chars().take(100).collect();
+    (format!("looking for {shown:?} takes too long"), Some("use shorter patterns, or fewer files".into()))
+}
+
 /// The paths that a pattern matches, sorted.
-fn expand(context: &Context, pattern: &str) -> Result<Vec<String>, Missing> {
+fn expand(context: &Context, pattern: &str, work: &mut u64) -> Result<Vec<String>, Missing> {
     let join =
         |above: &str, name: &str| if above.is_empty() { name.to_owned() } else { format!("{above}/{name}") };
     let mut found = vec![String::new()];
@@ -121,8 +133,13 @@ fn expand(context: &Context, pattern: &str) -> Result<Vec<String>, Missing> {
         let mut next = Vec::new();
         for above in &found {
             let Some(folder) = context.resolve(above, false) else { continue };
-            let fits = context.names_in(&folder).into_iter().filter(|name| glob.matches(name));
+            let names = context.names_in(&folder);
+            *work += names.len() as u64;
+            let fits = names.into_iter().filter(|name| glob.matches(name, work));
             next.extend(fits.map(|name| join(above, name)));
+            if *work > WORK_MAX {
+                return Err(too_long(pattern));
+            }
             if next.len() > SOURCES_MAX {
                 return Err((format!("more than {SOURCES_MAX} paths match {pattern:?}"), None));
             }
@@ -132,4 +149,39 @@ fn expand(context: &Context, pattern: &str) -> Result<Vec<String>, Missing> {
     found.retain(|path| context.resolve(path, false).is_some_and(|real| context.get(&real).is_some()));
     found.sort();
     Ok(found)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn context(names: impl Iterator<Item = String>) -> Result<Context, super::super::BadContext> {
+        let mut tar = tar::Builder::new(Vec::new());
+        for name in names {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(0);
+            tar.append_data(&mut header, name, &b""[..]).unwrap();
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), tar.into_inner().unwrap()).unwrap();
+        Context::open(file.path(), &tokio_util::sync::CancellationToken::new())
+    }
+
+    #[test]
+    fn deep_folders_that_nobody_named_are_counted_by_their_bytes() {
+        let deep = |at: u32| format!("{at}/{}f", "a/".repeat(1900));
+        assert!(context((0..5).map(deep)).is_ok());
+        let refused = context((0..100).map(deep)).unwrap_err();
+        assert!(refused.to_string().contains("bytes of paths"), "{refused}");
+    }
+
+    #[test]
+    fn a_pattern_that_takes_too_long_is_refused() {
+        let context = context((0..20).map(|at| format!("{}{at}", "a".repeat(90)))).unwrap();
+        let pattern = format!("{}b", "*a".repeat(60));
+        assert_eq!(expand(&context, &pattern, &mut 0).unwrap(), Vec::<String>::new());
+        let (why, _) = expand(&context, &pattern, &mut (WORK_MAX - 50_000)).unwrap_err();
+        assert!(why.contains("takes too long"), "{why}");
+    }
 }
