@@ -98,6 +98,20 @@ impl Catalog {
         Ok(found)
     }
 
+    /// Every name and alias that means a template of ours, made or not.
+    pub fn names(&self) -> Result<Vec<String>, TemplateError> {
+        let known =
+            [host::NAME, busybox::NAME].into_iter().chain(debian::RECIPES.iter().flat_map(Recipe::names));
+        let mut names: Vec<String> = known.map(str::to_owned).collect();
+        for template in self.list()? {
+            names.push(template.name.clone());
+            names.extend(template.aliases.iter().cloned());
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
     /// The template of this name or alias. `host` is made when missing or out of date, so that may take a second: not on an
     /// async thread.
     pub fn get(&self, name_or_alias: &str) -> Result<Template, TemplateError> {

@@ -62,6 +62,11 @@ pub(crate) const RECIPES: &[Recipe] = &[
 ];
 
 impl Recipe {
+    /// What it is called, whether it is made or not; names with the suite come when it is.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        [self.name].into_iter().chain(self.aliases.iter().copied())
+    }
+
     pub(crate) fn find(name: &str) -> Option<&'static Self> {
         RECIPES.iter().find(|recipe| recipe.name == name)
     }

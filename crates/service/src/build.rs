@@ -56,6 +56,7 @@ impl Service {
         context: Option<BuildContext>,
     ) -> Result<Build, ServiceError> {
         ask.check()?;
+        self.refuse_built_in(&ask.template, &ask.tags).await?;
         if context.is_none() && matches!(ask.source, BuildSource::Dockerfile { .. }) {
             return Err(ServiceError::new(Code::InvalidRequest, "context: is needed for its Dockerfile")
                 .hint("send a tar of the folder, or the text of the Dockerfile"));

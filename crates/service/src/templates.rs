@@ -52,6 +52,14 @@ pub trait Templates: Send + Sync + 'static {
     fn pinned(&self, name: &str, version: &str) -> Result<TemplateRecord, ServiceError>;
     /// All that are built in.
     fn list(&self) -> Result<Vec<TemplateRecord>, ServiceError>;
+    /// Every name and alias that means a built-in one, made or not.
+    fn names(&self) -> Result<Vec<String>, ServiceError> {
+        Ok(self
+            .list()?
+            .into_iter()
+            .flat_map(|known| std::iter::once(known.name).chain(known.aliases))
+            .collect())
+    }
     /// Makes a built-in one.
     fn make(&self, name: &str, progress: MakeProgress) -> Result<TemplateRecord, ServiceError>;
     /// Removes a built-in one.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use atoll_model::{
     Code, CreateSandbox, LimitsAsk, MadeFrom, Phase, Principal, Scope, Snapshot, Source, StartSettings,
 };
+use atoll_provider::fake::TEMPLATE;
 use atoll_service::{
     ExportFormat, FailPoint, Filter, ImportFormat, ImportTemplate, NewSnapshot, PullImage, RegistryAuth,
     TemplateRecord, UpdateTemplate,
@@ -155,6 +156,39 @@ async fn a_tenant_cannot_put_its_template_where_others_expect_something_else() {
     world.service.update_template(&stranger, "tools", public).await.unwrap();
     let hidden = UpdateTemplate { public: Some(false), ..Default::default() };
     world.service.update_template(&stranger, "tools", hidden).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_template_is_called_as_a_built_in_one() {
+    let world = World::new().await;
+    let digest = publish(&world, &world.admin, "app", "one").await;
+    for name in [TEMPLATE.to_owned(), format!("{TEMPLATE}:latest")] {
+        let ask = ImportTemplate { name: name.parse().unwrap(), format: ImportFormat::Auto };
+        let refused = world.service.import_template(&world.admin, ask, &[][..], quiet()).await.unwrap_err();
+        assert_eq!(refused.code, Code::NameTaken, "{name}");
+        assert!(refused.hint.unwrap().contains("another name"));
+    }
+    let whole = [format!("{TEMPLATE}:latest")];
+    let refused = world.service.tag_template(&world.admin, "app", &whole).await.unwrap_err();
+    assert_eq!(refused.code, Code::NameTaken);
+    let alias = UpdateTemplate { aliases: Some(vec![TEMPLATE.to_owned()]), ..Default::default() };
+    let refused = world.service.update_template(&world.admin, "app", alias).await.unwrap_err();
+    assert_eq!(refused.code, Code::NameTaken);
+    // Another tag of it hides nothing.
+    world.service.tag_template(&world.admin, "app", &[format!("{TEMPLATE}:mine")]).await.unwrap();
+    assert_eq!(get(&world, &world.admin, TEMPLATE).await.unwrap().version, "1");
+    assert_eq!(get(&world, &world.admin, &format!("{TEMPLATE}:mine")).await.unwrap().version, digest);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_template_that_makes_itself_is_not_removed() {
+    let world = World::new().await;
+    let refused = world.service.remove_template(&world.admin, "host").await.unwrap_err();
+    assert_eq!(refused.code, Code::InvalidRequest);
+    assert!(refused.hint.is_some());
+    let denied = world.service.remove_template(&world.stranger().await, "host").await.unwrap_err();
+    assert_eq!(denied.code, Code::Forbidden);
+    world.service.remove_template(&world.admin, TEMPLATE).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

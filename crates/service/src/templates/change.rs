@@ -37,7 +37,9 @@ impl Service {
             check_settings(settings)?;
         }
         if let Some(aliases) = &change.aliases {
-            check_names("aliases", aliases, ALIASES_MAX)?;
+            for alias in check_names("aliases", aliases, ALIASES_MAX)? {
+                self.refuse_built_in(&alias, &[]).await?;
+            }
         }
         let changes = match (change.settings, change.reset) {
             (None, false) => None,
@@ -73,6 +75,9 @@ impl Service {
         }
         let references =
             tags.iter().map(|tag| self.tag_of(&found.record, tag)).collect::<Result<Vec<_>, _>>()?;
+        for reference in &references {
+            self.refuse_built_in(reference, &[]).await?;
+        }
         let mut last = None;
         for reference in references {
             let ask = Publish {
@@ -164,6 +169,13 @@ impl Service {
     async fn remove_built_in(&self, who: &Principal, name: &str) -> Result<(), ServiceError> {
         let record = self.get_template(who, name).await?;
         authz::admin(who)?;
+        if record.kind == "host" {
+            // What is made whenever it is asked for cannot be gone, and sandboxes that wait ready stand on its files.
+            let message =
+                format!("template {} is this machine itself: it is made whenever it is missing", record.name);
+            return Err(ServiceError::new(Code::InvalidRequest, message)
+                .hint("versions of it that nothing needs go by themselves"));
+        }
         if record.tenant.is_some() {
             return Err(missing(name));
         }
@@ -226,18 +238,20 @@ fn missing(word: &str) -> ServiceError {
         .hint("list what there is: GET /v1/templates, or atoll template ls")
 }
 
-fn check_names(field: &'static str, names: &[String], most: usize) -> Result<(), ServiceError> {
+fn check_names(field: &'static str, names: &[String], most: usize) -> Result<Vec<TemplateRef>, ServiceError> {
     if names.len() > most {
         return Err(ServiceError::new(Code::InvalidRequest, format!("{field}: at most {most}")));
     }
+    let mut references = Vec::with_capacity(names.len());
     for name in names {
         let reference: TemplateRef = name.parse().map_err(bad(field))?;
         if reference.digest.is_some() || reference.tag.is_some() {
             let message = format!("{field}: {} has a tag or a digest", printable(name));
             return Err(ServiceError::new(Code::InvalidRequest, message));
         }
+        references.push(reference);
     }
-    Ok(())
+    Ok(references)
 }
 
 fn check_settings(settings: &StartSettings) -> Result<(), ServiceError> {

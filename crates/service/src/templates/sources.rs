@@ -39,6 +39,10 @@ impl Templates for TemplateSources {
         Templates::list(&*self.catalog)
     }
 
+    fn names(&self) -> Result<Vec<String>, ServiceError> {
+        Templates::names(&*self.catalog)
+    }
+
     fn make(&self, name: &str, progress: MakeProgress) -> Result<TemplateRecord, ServiceError> {
         Templates::make(&*self.catalog, name, progress)
     }
@@ -93,6 +97,10 @@ impl Templates for Catalog {
 
     fn list(&self) -> Result<Vec<TemplateRecord>, ServiceError> {
         Ok(Catalog::list(self)?.iter().map(|template| record(template)).collect())
+    }
+
+    fn names(&self) -> Result<Vec<String>, ServiceError> {
+        Ok(Catalog::names(self)?)
     }
 
     fn make(&self, name: &str, mut progress: MakeProgress) -> Result<TemplateRecord, ServiceError> {

@@ -59,6 +59,8 @@ impl Service {
         if ask.name.digest.is_some() {
             return Err(ServiceError::new(Code::InvalidRequest, "name: a file has no digest yet"));
         }
+        // Said before the file is sent, not after it.
+        self.refuse_built_in(&ask.name, &[]).await?;
         let what = match ask.format {
             ImportFormat::Auto => ImportAs::Auto,
             ImportFormat::DockerArchive => ImportAs::DockerArchive,

@@ -25,9 +25,34 @@ pub(crate) struct Publish<'a> {
 }
 
 impl Service {
+    /// Refuses a name under which everybody expects a built-in template: it would be found first, also by builds that begin
+    /// from it. Other tags of such a name hide nothing, and an image that is fetched keeps the name of its registry.
+    pub(crate) async fn refuse_built_in(
+        &self,
+        name: &TemplateRef,
+        tags: &[String],
+    ) -> Result<(), ServiceError> {
+        let sources = std::sync::Arc::clone(&self.inner.templates.sources);
+        let known = blocking(&self.inner, move || sources.names()).await?;
+        let tags = tags.iter().map(String::as_str).chain(name.tag_or_default());
+        for tag in tags {
+            let whole = format!("{}:{tag}", name.name);
+            let hides = |known: &&String| **known == whole || (tag == DEFAULT_TAG && **known == name.name);
+            if let Some(built_in) = known.iter().find(hides) {
+                let message = format!("{built_in} is the name of a built-in template");
+                let hint = format!("choose another name, or another tag: {}:mine", name.name);
+                return Err(ServiceError::new(Code::NameTaken, message).hint(hint));
+            }
+        }
+        Ok(())
+    }
+
     /// Lets `name:tag`, and further tags of that name, point to a version that the caller holds. All at once.
     pub(crate) async fn publish(&self, ask: Publish<'_>) -> Result<TemplateRecord, ServiceError> {
         let inner = &self.inner;
+        if ask.made_from != MadeFrom::Image {
+            self.refuse_built_in(ask.template, ask.tags).await?;
+        }
         let tag = match (&ask.template.tag, &ask.template.digest) {
             (Some(tag), _) => tag.clone(),
             (None, None) => DEFAULT_TAG.to_owned(),

@@ -228,15 +228,15 @@ struct OneTemplate {
 
 impl Templates for OneTemplate {
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError> {
-        // `broken` is known here and not at the provider.
-        if name != TEMPLATE && name != "broken" {
+        // `broken` is known here and not at the provider; `host` makes itself.
+        if ![TEMPLATE, "broken", "host"].contains(&name) {
             return Err(ServiceError::new(Code::TemplateNotFound, format!("there is no template {name}")));
         }
         Ok(TemplateRecord {
             name: name.to_owned(),
             version: self.version.to_owned(),
             aliases: vec![],
-            kind: "rootfs".to_owned(),
+            kind: if name == "host" { "host" } else { "rootfs" }.to_owned(),
             user: "user".to_owned(),
             workdir: "/home/user".to_owned(),
             env: BTreeMap::from([("LANG".to_owned(), "C.UTF-8".to_owned())]),
