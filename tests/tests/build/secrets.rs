@@ -85,3 +85,16 @@ fn a_secret_that_is_not_given_is_missed_only_where_it_is_required() {
         odd.send(&me).await.refused(400, "invalid_request");
     });
 }
+
+#[test]
+fn a_file_of_the_image_is_not_lost_where_a_secret_is_wanted() {
+    world::run(async |world| {
+        let me = world.tenant("builder").await;
+        let dockerfile = "FROM busybox\nRUN echo own > /srv-file\n\
+            RUN --mount=type=secret,id=key,target=/srv-file cat /srv-file\n";
+        let build = Ask::new("lost", dockerfile).with("secrets", json!([{ "id": "key", "value": VALUE }]));
+        let build = build.fail(&me).await;
+        let message = build["failure"]["message"].as_str().unwrap();
+        assert!(message.contains("/srv-file is there already"), "{build:#}");
+    });
+}

@@ -52,6 +52,7 @@ pub(super) async fn place(
             placed.env.insert(name.clone(), text);
         }
         if let Some(target) = &mount.target {
+            free(agent, target).await?;
             let name = at.to_string();
             put_file(&mut contents, &name, mount, &secret.content())?;
             put_link(&mut links, target, &format!("{FOLDER}/{name}"))?;
@@ -69,6 +70,18 @@ pub(super) async fn place(
     send(agent, FOLDER, contents).await?;
     send(agent, "/", links).await?;
     Ok(placed)
+}
+
+/// A file of the image would be gone with the link that took its place.
+async fn free(agent: &AgentClient, target: &str) -> Result<(), ServiceError> {
+    match agent.stat(target, Some("root")).await.map_err(|error| refusal(About::File, error)) {
+        Err(error) if error.code == Code::FileNotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => {
+            let message = format!("{target} is there already, and a secret cannot hide it");
+            Err(ServiceError::new(Code::Unsupported, message).hint("mount it at a path that is free"))
+        }
+    }
 }
 
 /// Where a secret is unless a step says otherwise.
