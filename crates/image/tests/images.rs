@@ -578,8 +578,12 @@ fn a_plain_root_is_a_layer_and_what_is_no_image_says_so() {
         let error = store.images.import(&bytes[..], what, &cancel).unwrap_err();
         assert!(matches!(error, ImageError::NotAnImage { .. }), "{error:?}");
     }
-    let error = store.images.import(&b""[..], ImportAs::Auto, &cancel).unwrap_err();
-    assert!(matches!(error, ImageError::NotAnImage { .. }), "{error:?}");
+    for nothing in [vec![], Tar::new().done()] {
+        for what in [ImportAs::Auto, ImportAs::Rootfs] {
+            let error = store.images.import(&nothing[..], what, &cancel).unwrap_err();
+            assert!(matches!(error, ImageError::NotAnImage { .. }), "{error:?}");
+        }
+    }
     let error = store.images.import(&b"\x1f\x8bnot really gzip"[..], ImportAs::Auto, &cancel).unwrap_err();
     assert!(matches!(error, ImageError::Layer(LayerError::Source(_))), "{error:?}");
     assert_eq!(std::fs::read_dir(store.dir.path().join("images/imports")).unwrap().count(), 0);

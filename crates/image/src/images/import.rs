@@ -102,7 +102,7 @@ impl Images {
         let _working = self.begin();
         let plain = Unzip::new(from).map_err(LayerError::Source)?;
         let unpacked = self.unpack(IMPORTS, plain, cancel)?;
-        if unpacked.tar_bytes() == 0 {
+        if unpacked.is_empty() {
             return Err(ImageError::NotAnImage { why: "the archive is empty".into() });
         }
         let folder = Layout::open(&unpacked.files())?;

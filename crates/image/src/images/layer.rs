@@ -160,8 +160,8 @@ impl Images {
 }
 
 impl Unnamed {
-    pub(super) fn tar_bytes(&self) -> u64 {
-        self.layer.tar_bytes
+    pub(super) fn is_empty(&self) -> bool {
+        self.layer.entries == 0
     }
 
     pub(super) fn files(&self) -> PathBuf {

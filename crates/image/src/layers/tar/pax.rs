@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn records_are_read_in_order_and_the_last_wins() {
-        let records = b"12 path=a/b\n19 mtime=12.5000000\n12 path=c/d\n23 SCHILY.xattr.user.x=\n\n20 some.future=thing\n";
+        let records = b"12 path=a/b\n20 mtime=12.5000000\n12 path=c/d\n25 SCHILY.xattr.user.x=\n\n21 some.future=thing\n";
         let pax = Pax::parse(records).unwrap();
         assert_eq!(pax.path.unwrap(), b"c/d");
         assert_eq!(pax.mtime, Some((12, 500_000_000)));
