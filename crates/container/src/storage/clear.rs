@@ -9,22 +9,49 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 
-/// Removes the folder at `path` and everything in it.
+/// Removes the folder at `path` and everything in it. What failed half way is gone on with when it is asked again.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let trash = parent.join(format!(".trash-{}-{}", std::process::id(), name.to_string_lossy()));
-    std::fs::create_dir(&trash)?;
-    std::fs::rename(path, trash.join("0"))?;
+    let again = match std::fs::create_dir(&trash) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => true,
+        made => made.map(|()| false)?,
+    };
     let base = open_folder(CWD, &trash)?;
-    let mut lifted: u64 = 1;
-    // Names are numbers from 0 on; those below `next` are gone.
-    let mut next = 0;
+    // Names are numbers.
+    let mut left: Vec<u64> = numbers(&base)?;
+    let mut lifted = left.iter().max().map_or(0, |last| last + 1);
+    match std::fs::rename(path, trash.join(lifted.to_string())) {
+        Ok(()) => {
+            left.push(lifted);
+            lifted += 1;
+        }
+        Err(error) if again && error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => {
+            let _ = std::fs::remove_dir(&trash);
+            return Err(error);
+        }
+    }
+    // Folders that are lifted from now on have the numbers behind.
+    let mut next = lifted;
+    for name in left {
+        empty(&base, &name.to_string(), &mut lifted)?;
+    }
     while next < lifted {
         empty(&base, &next.to_string(), &mut lifted)?;
         next += 1;
     }
     std::fs::remove_dir(&trash)
+}
+
+fn numbers(folder: &OwnedFd) -> io::Result<Vec<u64>> {
+    let names = Dir::read_from(folder)?;
+    let numbers = names.filter_map(|entry| match entry {
+        Ok(entry) => entry.file_name().to_str().ok().and_then(|name| name.parse().ok()).map(Ok),
+        Err(error) => Some(Err(error.into())),
+    });
+    numbers.collect()
 }
 
 fn open_folder(at: impl std::os::fd::AsFd, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
@@ -84,6 +111,26 @@ mod tests {
         drop(at);
         remove_tree(&doomed).unwrap();
         assert!(!doomed.exists() && outside.path().join("kept").exists());
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_failed_half_way_is_gone_on_with() {
+        let root = tempfile::tempdir().unwrap();
+        let doomed = root.path().join("doomed");
+        // As a removal leaves it that could not go on: some of it was lifted, in any number.
+        let trash = root.path().join(format!(".trash-{}-doomed", std::process::id()));
+        for folder in ["0/a/b", "7", "12/c"] {
+            std::fs::create_dir_all(trash.join(folder)).unwrap();
+        }
+        std::fs::write(trash.join("7/file"), "x").unwrap();
+        remove_tree(&doomed).unwrap();
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+        // Or nothing was, yet.
+        std::fs::create_dir(&trash).unwrap();
+        std::fs::create_dir_all(doomed.join("a/b/c")).unwrap();
+        remove_tree(&doomed).unwrap();
+        assert_eq!(remove_tree(&doomed).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
     }
 }

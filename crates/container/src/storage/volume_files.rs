@@ -18,6 +18,8 @@ use super::format::IDS;
 const RETRIES: usize = 32;
 /// LIMIT: folders within each other that a listing goes down.
 const DEPTH_MOST: u32 = 64;
+/// LIMIT: what the kernel takes as one path.
+const PATH_MOST: usize = 4_095;
 
 /// The folder of one volume.
 #[derive(Debug)]
@@ -359,6 +361,10 @@ fn trimmed(path: &str) -> &str {
 /// The folder and the name of an entry; `None` for the volume itself.
 fn split(path: &str) -> io::Result<Option<(&str, &str)>> {
     let path = trimmed(path);
+    // Before anything is made on the way to it.
+    if path.len() > PATH_MOST {
+        return Err(io::ErrorKind::InvalidFilename.into());
+    }
     if path.split('/').any(|part| matches!(part, "." | "..")) || path.contains('\0') {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path goes no way back"));
     }
@@ -453,6 +459,9 @@ mod tests {
             let nobody = Owner { uid: Some(id), ..Owner::default() };
             assert!(folder.change("/file", nobody).is_err() && folder.begin("/x", nobody, true).is_err());
         }
+        let endless = "a/".repeat(PATH_MOST) + "b";
+        assert!(folder.make_folder(&endless, Owner::default(), true).is_err());
+        assert!(put(&folder, &endless, "x").is_err());
         put(&folder, "/pipe", "a file now").unwrap();
         assert_eq!(names(&files), ["file", "folder", "pipe"], "no draft is left");
     }

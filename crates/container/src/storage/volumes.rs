@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::CWD;
 
@@ -26,6 +27,11 @@ pub(super) const FILES: &str = "files";
 const NEXT: &str = ".new-";
 /// LIMIT: what removing from a full volume may need for a moment.
 const ROOM_TO_REMOVE: u64 = 16 << 20;
+/// LIMIT: what a volume makes the pool take from the host before anybody writes. Most are never full, and the pool gives nothing
+/// back; it grows faster than anybody writes.
+const HEADROOM_MOST: u64 = 4 << 30;
+/// Held while the limit of some volume is raised for that.
+static RAISED: Mutex<()> = Mutex::new(());
 
 impl Layers {
     pub(super) fn volumes(&self) -> PathBuf {
@@ -125,7 +131,7 @@ impl Layers {
     fn limit_volume(&self, path: &Path, limit_bytes: Option<u64>) -> io::Result<()> {
         match (&self.kind, limit_bytes) {
             (Kind::Btrfs { pool, .. }, Some(bytes)) => {
-                pool.expect(bytes);
+                pool.expect(bytes.min(HEADROOM_MOST));
                 btrfs::limit(path, own_limit_at(path, bytes))
             }
             (Kind::Btrfs { .. }, None) => btrfs::limit(path, btrfs::UNLIMITED),
@@ -188,12 +194,25 @@ impl Layers {
         }
     }
 
-    /// Removes what was half made, and every volume that is not known.
+    /// Removes what was half made, every volume that is not known, and what known ones were letting go of. One that fails keeps
+    /// no other from being swept.
     pub(crate) fn sweep_volumes(&self, known: &HashSet<String>) -> io::Result<()> {
+        let mut outcome = Ok(());
         for entry in fs::read_dir(self.volumes())? {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            if !known.contains(&name) {
-                self.erase_volume(&name)?;
+            let swept =
+                if known.contains(&name) { self.sweep_volume(&name) } else { self.erase_volume(&name) };
+            outcome = outcome.and(swept);
+        }
+        outcome
+    }
+
+    /// Folders that were being removed when the server died would count for their volume for ever, and nobody sees them.
+    fn sweep_volume(&self, volume: &str) -> io::Result<()> {
+        for entry in fs::read_dir(self.volume_back_room(volume))? {
+            let entry = entry?;
+            if entry.file_name() != FILES && entry.file_type()?.is_dir() {
+                self.with_room_to_remove(volume, || clear::remove_tree(&entry.path()))?;
             }
         }
         Ok(())
@@ -212,10 +231,15 @@ impl Layers {
             other => return other,
         }
         let path = self.volume(volume);
+        // Two at once would take each other's raised limit for the volume's own.
+        let _one = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = quota.limit_bytes(&path)?;
         btrfs::limit(&path, limit.saturating_add(ROOM_TO_REMOVE))?;
         let done = work();
-        btrfs::limit(&path, limit)?;
+        // Unless somebody has changed it meanwhile.
+        if quota.limit_bytes(&path)? == limit.saturating_add(ROOM_TO_REMOVE) {
+            btrfs::limit(&path, limit)?;
+        }
         done
     }
 
