@@ -32,7 +32,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) use clear::remove_tree;
-pub(crate) use format::ReadError;
+pub(crate) use format::{IDS, ReadError};
 pub(crate) use machine_id::renew as renew_machine_id;
 pub(crate) use pool::unmount;
 pub(crate) use snapshots::{CopyError, Seal};

@@ -161,6 +161,11 @@ fn read_only_means_that_nothing_is_written() {
             )
             .await;
         assert!(!world.layer(&spec).join("upper/run/secrets/s").exists());
+        // Not even the folder that is asked for.
+        let missing = InstanceMount { read_only: true, ..sub(&data, "no/such", "/seen") };
+        let error = refused(&world, vec![missing]).await;
+        assert!(matches!(&error, ProviderError::NotMountable { .. }), "{error:?}");
+        world.said(&spec, &booted, "test ! -e /data/no").await;
         world.destroy(&spec).await;
         world
     });
@@ -338,6 +343,18 @@ async fn host_folders_refused(world: &World) {
     let (_keep, roots) = lent(0);
     let error = refused(world, vec![folder(&roots, None, "/host")]).await;
     assert!(matches!(&error, ProviderError::NotMountable { why, .. } if why.contains("root")), "{error:?}");
+    // A program of root's group is nothing to be left to sandboxes either.
+    let (_keep, of_group) = lent(4_321);
+    std::os::unix::fs::chown(&of_group, None, Some(0)).unwrap();
+    let error = refused(world, vec![folder(&of_group, None, "/host")]).await;
+    assert!(matches!(&error, ProviderError::NotMountable { why, .. } if why.contains("group")), "{error:?}");
+    // Users that no sandbox has: the sum with its first id would be somebody else, or no number at all.
+    let (_keep, lent_out) = lent(4_321);
+    for seen_as in [(65_536, 0), (0, u32::MAX)] {
+        let source = MountSource::Folder { path: lent_out.canonicalize().unwrap(), sub_path: None, seen_as };
+        let mount = InstanceMount { source, path: "/host".into(), read_only: false };
+        assert!(matches!(refused(world, vec![mount]).await, ProviderError::NotMountable { .. }));
+    }
     let read_only = InstanceMount { read_only: true, ..folder(&roots, None, "/host") };
     let spec = with(world, vec![read_only]);
     let booted = world.create(&spec).await;
@@ -385,7 +402,12 @@ fn mounts_stay_over_stop_and_start_snapshot_fork_rollback_and_adoption() {
         let world = world.reopen().await;
         let fates = world.engine.adopt(vec![known], vec![made.0.clone()]).await.unwrap();
         assert_eq!(fates[0].fate, Fate::Alive);
+        // As a server leaves it that dies while it removes a folder.
+        let room = world.config.data.join("pool/volumes").join(data.as_str());
+        std::fs::create_dir_all(room.join(".trash-1-removed-a/0/b")).unwrap();
+        std::fs::create_dir(room.join("removed-c")).unwrap();
         world.engine.sweep_volumes(vec![data.clone()]).await.unwrap();
+        assert_eq!(std::fs::read_dir(&room).unwrap().count(), 1, "the files, and nothing else");
         assert_eq!(world.said(&spec, &booted, "cat /data/x; echo 4 >/data/x").await, "3");
         world.engine.halt(&target(&spec)).await.unwrap();
         spec.instance = instance_id();

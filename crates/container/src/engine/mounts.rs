@@ -17,7 +17,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use super::snapshot::blocking;
 use super::{Inner, failed};
 use crate::launcher::protocol::{Failure, MAP, Mount, Mounted, PLACE};
-use crate::storage::{Folder, Layers, Owner};
+use crate::storage::{Folder, IDS, Layers, Owner};
 use crate::sys;
 
 const MIB: u64 = 1 << 20;
@@ -76,17 +76,24 @@ fn add(layers: &Layers, mount: &InstanceMount, found: &mut Found) -> Result<(), 
         MountSource::Volume { volume, sub_path } => {
             let root = layers.volume_folder(volume.as_str()).map_err(failed("opening a volume"))?;
             let root = root.ok_or_else(|| ProviderError::NoVolume { volume: volume.clone() })?;
-            let folder = Folder::new(root).for_mount(sub_path.as_deref(), Some(FOR_ALL));
+            // Nothing is made where nothing may be written.
+            let new = (!mount.read_only).then_some(FOR_ALL);
+            let folder = Folder::new(root).for_mount(sub_path.as_deref(), new);
             (folder.map_err(not_there)?, Mounted::Volume)
         }
         MountSource::Folder { path, sub_path, seen_as } => {
             let (folder, owner) =
                 host_folder(path, sub_path.as_deref(), mount.read_only).map_err(not_there)?;
-            if owner.0 == 0 && !mount.read_only {
+            if (owner.0 == 0 || owner.1 == 0) && !mount.read_only {
                 return Err(refused(
-                    "the folder is root's, and programs inside could leave setuid programs of root in it; give it to \
-                     another user, or mount it read-only"
+                    "the folder is root's or its group's, and programs inside could leave setuid programs of root in it; \
+                     give it to another user and group, or mount it read-only"
                         .into(),
+                ));
+            }
+            if seen_as.0 >= IDS || seen_as.1 >= IDS {
+                return Err(refused(
+                    "the sandbox has a user or group that it can't have, above 65535".into(),
                 ));
             }
             (folder, Mounted::Folder { owner, seen_as: *seen_as })

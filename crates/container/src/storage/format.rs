@@ -16,7 +16,7 @@ pub(super) const RECORDS_MOST: usize = 16 << 20;
 /// LIMIT: pieces of one sparse file. Where there are more, small holes are written out.
 pub(super) const PIECES_MOST: usize = 64 << 10;
 /// Ids of a sandbox are below this.
-pub(super) const IDS: u32 = 1 << 16;
+pub(crate) const IDS: u32 = 1 << 16;
 
 const VERSION_KEY: &[u8] = b"ATOLL.layer";
 const VERSION: &[u8] = b"1";
