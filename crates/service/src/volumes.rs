@@ -245,7 +245,8 @@ async fn make(inner: Arc<Inner>, volume: Volume, from: Option<VolumeId>) -> Resu
         None => None,
     };
     let node = inner.admission.look(provider.as_ref()).await?;
-    placement::admit_copy(&node, 0).map_err(NotAdmitted::from)?;
+    let more = if from.is_none() { beyond_default(&inner, volume.size_mib, 0) } else { 0 };
+    placement::admit_copy(&node, more).map_err(NotAdmitted::from)?;
     inner.store.insert_volume(volume.clone()).await?;
     inner.failpoint.reach("volume.row").await;
     let made = match (&volume.folder, &from) {
@@ -269,6 +270,13 @@ async fn make(inner: Arc<Inner>, volume: Volume, from: Option<VolumeId>) -> Resu
     Ok(ready)
 }
 
+/// What must be free for a volume of this size. Limits may add up to more than there is, but no single one may: it could not be
+/// held. The server's own default is the operator's word.
+fn beyond_default(inner: &Inner, size_mib: Option<u32>, had_mib: u32) -> u64 {
+    let size = size_mib.filter(|size| *size > inner.config.volume_mib);
+    size.map_or(0, |size| size.saturating_sub(had_mib).into())
+}
+
 async fn changed(inner: Arc<Inner>, id: VolumeId, change: UpdateVolume) -> Result<Volume, ServiceError> {
     let _turn = inner.volume_turns.take(&id).await;
     let known = inner.store.volume(&id).await?.filter(|volume| volume.state == VolumeState::Ready);
@@ -289,6 +297,9 @@ async fn changed(inner: Arc<Inner>, id: VolumeId, change: UpdateVolume) -> Resul
         inner.store.set_volume(after.clone()).await?;
         return Ok(after);
     }
+    let node = inner.admission.look(inner.provider.as_ref()).await?;
+    let more = beyond_default(&inner, after.size_mib, before.size_mib.unwrap_or_default());
+    placement::admit_copy(&node, more).map_err(NotAdmitted::from)?;
     // The quota is asked first.
     inner.store.set_volume(after.clone()).await?;
     if let Err(error) = inner.provider.resize_volume(&id, size).await {

@@ -138,6 +138,25 @@ async fn sizes_are_changed_within_quota_and_use() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_volume_is_promised_more_than_the_disk_has() {
+    let world = World::new().await;
+    let who = world.tenant("greedy", Quota::default()).await;
+    let huge = NewVolume { size_mib: Some(16 << 20), ..named("huge") };
+    let refused = world.service.create_volume(&who, huge).await.unwrap_err();
+    assert_eq!(refused.code, Code::NoCapacity);
+    world.service.create_volume(&who, named("one")).await.unwrap();
+    let sized = UpdateVolume { size_mib: Some(16 << 20), ..Default::default() };
+    let refused = world.service.update_volume(&who, "one", sized).await.unwrap_err();
+    assert_eq!(refused.code, Code::NoCapacity);
+    assert_eq!(world.service.get_volume(&who, "one").await.unwrap().volume.size_mib, Some(100), "as before");
+    // The server's default is the operator's word.
+    world.fake.set_node(|node| node.disk_free_mib = 5_000);
+    let usual = NewVolume { size_mib: None, ..named("usual") };
+    world.service.create_volume(&who, usual).await.unwrap();
+    assert_no_leaks(&world).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn files_are_written_and_read_without_a_sandbox_and_copied() {
     let world = World::new().await;
     let (service, admin) = (&world.service, &world.admin);
