@@ -557,3 +557,20 @@ fn who_waits_for_a_layer_that_another_unpacks_can_be_told_to_stop() {
         drop(release);
     });
 }
+
+#[test]
+fn zeros_take_no_disk_and_are_read_as_zeros() {
+    use std::os::unix::fs::MetadataExt;
+    let store = Store::new();
+    let mut content = vec![0; 8 << 20];
+    for at in [0, 100, 4095, 1 << 20, (5 << 20) + 4097, (8 << 20) - 1] {
+        content[at] = 7;
+    }
+    let tar = Tar::new().file("some", &content).file("none", &vec![0; (1 << 20) + 5]).file("few", &[0; 3]);
+    let files = store.files(&store.add(tar).diff_id);
+    assert!(std::fs::read(files.join("some")).unwrap() == content);
+    assert_eq!(std::fs::read(files.join("none")).unwrap(), vec![0; (1 << 20) + 5]);
+    assert_eq!(std::fs::read(files.join("few")).unwrap(), [0; 3]);
+    let taken = |name: &str| std::fs::metadata(files.join(name)).unwrap().blocks() * 512;
+    assert!(taken("some") <= 256 << 10 && taken("none") <= 8192, "{} {}", taken("some"), taken("none"));
+}

@@ -27,6 +27,9 @@ const LOOK_EVERY: u64 = 64 << 20;
 /// LIMIT: entries made between two looks at the disk; each takes a block at least.
 const LOOK_EVERY_ENTRIES: u64 = 8192;
 
+/// What file systems have holes of.
+const BLOCK: usize = 4096;
+
 /// How much may be unpacked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allowed {
@@ -367,7 +370,8 @@ impl Disk {
     }
 }
 
-/// Writes the data of a file; holes stay holes.
+/// Writes the data of a file; holes stay holes. So do zeros: what a sandbox holds as a hole comes as zeros, and must not take
+/// the host's disk where it took none of the sandbox's.
 fn write_data<R: BufRead>(
     archive: &mut Archive<R>,
     file: &OwnedFd,
@@ -376,6 +380,7 @@ fn write_data<R: BufRead>(
     cancel: &CancellationToken,
 ) -> Result<(), LayerError> {
     let whole = [(0, entry.size)];
+    let mut has_holes = entry.map.is_some();
     for &(offset, length) in entry.map.as_deref().unwrap_or(&whole) {
         let mut written = 0;
         while written < length {
@@ -384,26 +389,37 @@ fn write_data<R: BufRead>(
             if most == 0 {
                 return Err(LayerError::refused(&entry.name, "it has less data than it says"));
             }
-            let some = match &entry.map {
-                None => rustix::io::write(file, &piece[..most]),
-                Some(_) => rustix::io::pwrite(file, &piece[..most], offset + written),
-            };
-            let some = match some {
-                Err(Errno::INTR) => continue,
-                other => other.map_err(failed("write", entry))?,
+            let (run, is_zeros) = run_of(&piece[..most], offset + written);
+            let some = match is_zeros {
+                true => run,
+                false => match rustix::io::pwrite(file, &piece[..run], offset + written) {
+                    Err(Errno::INTR) => continue,
+                    other => other.map_err(failed("write", entry))?,
+                },
             };
             archive.took(some);
             written += some as u64;
-            disk.wrote(some as u64, file)?;
+            has_holes |= is_zeros;
+            disk.wrote(if is_zeros { 0 } else { some as u64 }, file)?;
             if cancel.is_cancelled() {
                 return Err(LayerError::Cancelled);
             }
         }
     }
-    if entry.map.is_some() {
+    if has_holes {
         rustix::fs::ftruncate(file, entry.size).map_err(failed("stretch", entry))?;
     }
     Ok(())
+}
+
+/// How many bytes at this place of a file are of whole blocks that are all zeros, or of such that are not.
+fn run_of(piece: &[u8], at: u64) -> (usize, bool) {
+    // All bytes at once, once the first one is right: that is fast for both.
+    let is_zeros = |block: &[u8]| block[0] == 0 && block.iter().fold(0, |all, byte| all | byte) == 0;
+    let first = (BLOCK - (at % BLOCK as u64) as usize).min(piece.len());
+    let zeros = is_zeros(&piece[..first]);
+    let rest = piece[first..].chunks(BLOCK).take_while(|block| is_zeros(block) == zeros);
+    (first + rest.map(<[u8]>::len).sum::<usize>(), zeros)
 }
 
 /// Gives a file its owner, attributes and mode. The order matters: a new owner takes setuid bits and capabilities away.

@@ -27,9 +27,14 @@ use super::retry::{Next, Patience};
 use super::session::{Ask, Session, next_chunk};
 use crate::images::Images;
 use crate::layers::{Digest, LayerError};
+use crate::staging::Staging;
 
 /// How often one looks whether another download of the same blob is over.
 const TICK: Duration = Duration::from_millis(50);
+
+/// LIMIT: how long one waits for another download of the same blob. It comes from a registry that somebody else chose, and
+/// may come at a crawl.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// LIMIT: a download that brings less than this in a window holds a place that others wait for, and is left.
 const SLOWEST: u64 = 1 << 20;
@@ -42,13 +47,25 @@ pub(super) struct Part {
     path: PathBuf,
     /// Bytes that an earlier download left.
     pub(super) had: u64,
+    /// Where it lies if it is of this download alone; goes with it.
+    _own: Option<Staging>,
 }
 
 impl Part {
-    /// Waits until nobody else downloads this blob, and takes it over. `None`: it became whole meanwhile.
+    /// Waits until nobody else downloads this blob, and takes it over; but not for long, then it begins one of its own.
+    /// `None`: it became whole meanwhile.
     pub(super) async fn take(images: &Images, wanted: &Wanted) -> Result<Option<Self>, RegistryError> {
+        Self::take_within(images, wanted, PATIENCE).await
+    }
+
+    async fn take_within(
+        images: &Images,
+        wanted: &Wanted,
+        patience: Duration,
+    ) -> Result<Option<Self>, RegistryError> {
         let path = images.part_path(&wanted.digest);
         let whole = images.blob_path(&wanted.digest);
+        let begun = Instant::now();
         loop {
             if whole.exists() {
                 return Ok(None);
@@ -63,10 +80,26 @@ impl Part {
                     file.set_len(0).map_err(RegistryError::io("cut", &path))?;
                     had = 0;
                 }
-                return Ok(Some(Self { file, path, had }));
+                return Ok(Some(Self { file, path, had, _own: None }));
+            }
+            if begun.elapsed() > patience {
+                return Self::own(&path).map(Some);
             }
             tokio::time::sleep(TICK).await;
         }
+    }
+
+    /// One that nobody else knows, below the folder of the common one.
+    fn own(common: &Path) -> Result<Self, RegistryError> {
+        let staged = |cause| RegistryError::Layer(LayerError::io("stage", common)(cause));
+        let staging = common
+            .parent()
+            .ok_or_else(|| std::io::ErrorKind::NotFound.into())
+            .and_then(|folder| Staging::new(folder).map_err(|error| io::Error::other(error.to_string())));
+        let staging = staging.map_err(staged)?;
+        let path = staging.path().join("blob.part");
+        let file = lock(&path)?.ok_or_else(|| staged(io::ErrorKind::WouldBlock.into()))?;
+        Ok(Self { file, path, had: 0, _own: Some(staging) })
     }
 
     /// Forgets what came so far.
@@ -365,5 +398,29 @@ fn begins_at(
             Some(length) if length.parse() != Ok(wanted.size) => Err(wrong_size(length)),
             _ => Ok(at),
         },
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_download_that_crawls_does_not_keep_others_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let images = Images::open(dir.path(), crate::Bounds::default()).unwrap();
+        let digest = Digest::of(b"blob");
+        let wanted = Wanted { digest, size: 4, diff_id: crate::layers::DiffId(digest) };
+        let first = Part::take(&images, &wanted).await.unwrap().unwrap();
+        let second = Part::take_within(&images, &wanted, Duration::from_millis(100)).await.unwrap().unwrap();
+        assert_ne!(first.path(), second.path());
+        let own = second.path().parent().unwrap().to_owned();
+        second.file().unwrap().write_all(b"blob").unwrap();
+        second.publish(&images, &digest).unwrap();
+        assert_eq!(std::fs::read(images.blob_path(&digest)).unwrap(), b"blob");
+        assert!(!own.exists());
+        assert!(Part::take(&images, &wanted).await.unwrap().is_none());
+        drop(first);
     }
 }
