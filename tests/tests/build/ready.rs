@@ -49,3 +49,28 @@ fn what_is_never_ready_fails_the_build_with_what_it_wrote() {
         me.post("/v1/sandboxes", json!({ "template": "never" })).await.refused(404, "template_not_found");
     });
 }
+
+#[test]
+fn a_start_command_that_fails_ends_the_build_at_once_with_its_code() {
+    world::run(async |world| {
+        let me = world.tenant("builder").await;
+        for command in ["echo no luck >&2; exit 3", "sleep 0.5; echo no luck >&2; exit 3"] {
+            let start =
+                json!({ "command": ["/bin/sh", "-c", command], "ready": { "kind": "port", "port": 8000 } });
+            let begun = std::time::Instant::now();
+            let build = Ask::new("never", SERVER).with("start", start).fail(&me).await;
+            assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());
+            let failure = &build["failure"];
+            assert_eq!(
+                (&failure["exit_code"], &failure["tail"]),
+                (&json!(3), &json!(["no luck"])),
+                "{build:#}"
+            );
+        }
+        // One that ends well may have left others behind.
+        let command = json!(["/bin/sh", "-c", "(sleep 0.5; exec httpd -f -p 8000 -h /www) & exit 0"]);
+        let start = json!({ "command": command, "ready": { "kind": "port", "port": 8000 } });
+        Ask::new("behind", SERVER).with("start", start).build(&me).await;
+        me.delete("/v1/templates/behind").await.ok();
+    });
+}

@@ -36,6 +36,8 @@ pub struct StartBuild {
     pub limits: LimitsAsk,
     /// How long it may take in all; `None`: as the server is set up.
     pub timeout_s: Option<u64>,
+    /// How long what it starts may take to be ready; `None`: two minutes.
+    pub ready_timeout_s: Option<u64>,
     /// How to be known to the registry of its bases.
     pub auth: Option<RegistryAuth>,
     /// Which form of a base with several; `None`: this machine's.
@@ -92,6 +94,8 @@ pub struct BuildFilter {
 
 /// LIMIT: whoever compiles a browser needs hours, nobody needs a day.
 const TIMEOUT_S_MAX: u64 = 12 * 3_600;
+/// LIMIT: what is not ready after this long never is.
+const READY_S_MAX: u64 = 20 * 60;
 // LIMIT: large enough for any sane build; together they keep what is held per build below 5 MiB.
 const TAGS_MAX: usize = 32;
 const ARGS_MAX: usize = 256;
@@ -117,6 +121,7 @@ impl StartBuild {
             network: None,
             limits: LimitsAsk::default(),
             timeout_s: None,
+            ready_timeout_s: None,
             auth: None,
             platform: None,
         }
@@ -153,6 +158,9 @@ impl StartBuild {
         }
         if self.timeout_s.is_some_and(|seconds| !(1..=TIMEOUT_S_MAX).contains(&seconds)) {
             return Err(bad("timeout_s", format!("must be between 1 and {TIMEOUT_S_MAX}")));
+        }
+        if self.ready_timeout_s.is_some_and(|seconds| !(1..=READY_S_MAX).contains(&seconds)) {
+            return Err(bad("ready_timeout_s", format!("must be between 1 and {READY_S_MAX}")));
         }
         self.check_args()?;
         self.check_secrets()?;

@@ -2,27 +2,30 @@
 
 use std::time::Duration;
 
+use atoll_agentapi::{AgentClient, ProcessEvent, ProcessStream};
 use atoll_image::images::{NewVersion, start_settings};
 use atoll_model::{
-    BuildFailure, BuildLevel, CreateSandbox, MadeFrom, ReadyCheck, Snapshot, StartSettings, TemplateRef,
+    BuildFailure, BuildLevel, Code, CreateSandbox, MadeFrom, ReadyCheck, Snapshot, StartSettings, TemplateRef,
 };
 use oci_spec::image::ImageConfiguration;
 use tokio::time::Instant;
 
 use super::files::{Files, blocking};
-use super::output::clean;
+use super::output::Output;
 use super::ready::{Looked, until_ready};
 use super::run::{Ended, Job};
-use super::sandbox::{Sandboxes, StepSandbox, exactly};
+use super::sandbox::{Sandboxes, exactly};
+use super::secrets::Hidden;
 use crate::ServiceError;
+use crate::agent::COMMAND_TAG;
 use crate::templates::Publish;
 
-/// LIMIT: of what a template starts; the build's own deadline may be nearer.
-const READY: Duration = Duration::from_secs(20 * 60);
+/// LIMIT: of what a template starts, where nothing is said of it; the build's own deadline may be nearer.
+const READY: Duration = Duration::from_secs(2 * 60);
 /// Time to say why it was not ready, before the build's own deadline ends everything.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// LIMIT: what a failure shows of what the command wrote.
-const LOG_TAIL: u64 = 4 << 10;
+/// LIMIT: where the first process of a young sandbox is looked for; the agent's own threads have numbers too.
+const FIRST_PIDS: std::ops::Range<u32> = 2..64;
 
 /// What the steps made.
 pub(super) struct Made {
@@ -98,8 +101,30 @@ async fn try_out(
     let begun = Instant::now();
     let inner = &job.service.inner;
     let looked = Looked { provider: &inner.provider, target: sandbox.target(), agent: &sandbox.agent };
-    if let Err(error) = until_ready(&looked, check, (begun + READY).min(deadline - LAST_WORDS)).await {
-        return Err(not_ready(job, &sandbox, error).await);
+    let limit = job.ask.ready_timeout_s.map_or(READY, Duration::from_secs);
+    let hidden = Hidden::of(&job.ask.secrets);
+    let mut output = Output::new(log, &hidden, 0);
+    let ready = {
+        let command = watched(&sandbox.agent, &mut output);
+        tokio::select! {
+            ready = until_ready(&looked, check, (begun + limit).min(deadline - LAST_WORDS)) => ready.map_err(|late| (late, None)),
+            code = command => {
+                let message = format!("the start command exited with {code} before it was ready");
+                Err((ServiceError::new(Code::InvalidRequest, message), Some(code)))
+            }
+        }
+    };
+    let tail = output.end();
+    if let Err((error, exit_code)) = ready {
+        let ServiceError { code, message, hint, .. } = error;
+        return Err(Ended::Failed(Box::new(BuildFailure {
+            code,
+            message,
+            hint,
+            step: None,
+            exit_code,
+            tail,
+        })));
     }
     log.info(0, format!("ready after {} ms", begun.elapsed().as_millis()));
     if let Some(why) = job.service.no_memory(&sandbox.lease()) {
@@ -119,24 +144,35 @@ async fn try_out(
     }
 }
 
-async fn not_ready(job: &Job, sandbox: &StepSandbox, error: ServiceError) -> Ended {
-    let mut tail = Vec::new();
-    if let Ok(mut logs) = sandbox.agent.logs(false, Some(LOG_TAIL)).await {
-        while let Some(Ok(line)) = logs.next().await {
-            tail.extend(line.data.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(clean));
+/// Says what the start command writes, and ends when it failed. One that ends well may have started others.
+async fn watched(agent: &AgentClient, output: &mut Output<'_>) -> i32 {
+    if let Some(mut stream) = attached(agent).await {
+        while let Some(Ok(event)) = stream.next().await {
+            match event {
+                ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => output.stdout(&data),
+                ProcessEvent::Stderr(data) => output.stderr(&data),
+                ProcessEvent::Dropped(bytes) => output.lost(bytes),
+                ProcessEvent::Exit(status) if status.shell_code() != 0 => return status.shell_code(),
+                ProcessEvent::Exit(_) => break,
+            }
         }
     }
-    for line in &tail {
-        job.live.log.say(BuildLevel::Stderr, 0, line.clone());
+    std::future::pending().await
+}
+
+/// The start command with what it wrote so far, also where it has ended already.
+async fn attached(agent: &AgentClient) -> Option<ProcessStream> {
+    let running = agent.list().await.ok()?;
+    if let Some(command) = running.iter().find(|process| process.tag == COMMAND_TAG) {
+        return agent.attach(command.pid, true).await.ok();
     }
-    Ended::Failed(Box::new(BuildFailure {
-        code: error.code,
-        message: error.message,
-        hint: error.hint,
-        step: None,
-        exit_code: None,
-        tail,
-    }))
+    // Nothing else was started in there yet, and the agent still knows what has ended.
+    for pid in FIRST_PIDS {
+        if let Ok(stream) = agent.attach(pid, true).await {
+            return Some(stream);
+        }
+    }
+    None
 }
 
 /// Field by field, the second over the first.

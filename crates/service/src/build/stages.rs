@@ -114,7 +114,10 @@ impl Stages<'_> {
     async fn stage(&self, at: usize, done: &HashMap<usize, Done>) -> Result<Done, Ended> {
         let stage = self.plan.stage(at);
         let begin = match &stage.base {
-            Base::Template(reference) => self.template(reference, stage.platform.as_deref()).await?,
+            Base::Template(reference) => {
+                let found = self.template(reference, stage.platform.as_deref()).await;
+                found.map_err(|ended| at_line(ended, stage.line, &format!("FROM {reference}")))?
+            }
             Base::Stage(_) | Base::Scratch => self.base(&stage.base, done).await?,
         };
         let mut walk = stage.walk(begin.config);
@@ -171,8 +174,9 @@ impl Stages<'_> {
             }
         });
         let platform = platform.or(ask.platform.as_deref());
-        let (record, _held) =
-            service.base_version(&self.job.who, reference, ask.auth.clone(), platform, progress).await?;
+        let found =
+            service.base_version(&self.job.who, reference, ask.auth.clone(), platform, progress).await;
+        let (record, _held) = found.map_err(|error| nothing_of(reference, error))?;
         let images = &service.inner.images;
         if record.tenant.is_some() || record.kind == "image" {
             let (files, config, settings) = Files::in_version(images, &record.version).await?;
@@ -441,6 +445,31 @@ fn at_step(ended: Ended, step: &Step) -> Ended {
             failure.step = Some(step.number);
             Ended::Failed(failure)
         }
+    }
+}
+
+/// Where in the Dockerfile it was, said in front of what happened.
+fn at_line(ended: Ended, line: usize, text: &str) -> Ended {
+    match ended {
+        Ended::Failed(mut failure) if line > 0 => {
+            failure.message = format!("line {line}, {text}: {}", failure.message);
+            Ended::Failed(failure)
+        }
+        ended => ended,
+    }
+}
+
+/// A name that no stage and no template has was asked for as an image; who mistyped it is not helped by that alone.
+fn nothing_of(reference: &TemplateRef, error: ServiceError) -> ServiceError {
+    match error.code {
+        Code::TemplateNotFound | Code::ImageNotFound | Code::RegistryUnavailable => {
+            let message = format!(
+                "no stage or template here is called {reference}, and as an image: {}",
+                error.message
+            );
+            ServiceError { message, ..error }
+        }
+        _ => error,
     }
 }
 
