@@ -39,11 +39,27 @@ fn object(w: &World, words: &[&str]) -> Value {
 fn a_volume_outlives_the_sandboxes_that_share_it() {
     run(async |w| {
         assert_eq!(ok(w, &["volume", "create", "data", "--size", "64m"]), "data\n");
-        ok(w, &["run", "--volume", "data:/data", "--", "sh", "-c", "echo hello > /data/note; mkdir /data/sub"]);
+        ok(
+            w,
+            &["run", "--volume", "data:/data", "--", "sh", "-c", "echo hello > /data/note; mkdir /data/sub"],
+        );
         assert_eq!(ok(w, &["run", "-v", "data:/data:ro", "--", "cat", "/data/note"]), "hello\n");
         let done = atoll(w, &["run", "-v", "data:/data:ro", "--", "sh", "-c", "echo x > /data/y"]);
         assert!(!done.status.success() && text(&done.stderr).contains("Read-only"), "{}", text(&done.stderr));
-        ok(w, &["run", "-v", "data/sub:/s", "-v", "data/new:/n", "--", "sh", "-c", "echo a > /s/a; echo b > /n/b"]);
+        ok(
+            w,
+            &[
+                "run",
+                "-v",
+                "data/sub:/s",
+                "-v",
+                "data/new:/n",
+                "--",
+                "sh",
+                "-c",
+                "echo a > /s/a; echo b > /n/b",
+            ],
+        );
         assert_eq!(ok(w, &["run", "-v", "data:/d", "--", "cat", "/d/sub/a", "/d/new/b"]), "a\nb\n");
 
         ok(w, &["create", "--name", "one", "-v", "data:/data"]);
@@ -71,7 +87,20 @@ fn files_go_in_and_out_without_a_sandbox() {
         std::fs::write(here.join("deep/er/file"), "content").unwrap();
         std::fs::write(here.join("top"), "top").unwrap();
         ok(w, &["volume", "put", "data", here.to_str().unwrap(), "/tree"]);
-        ok(w, &["volume", "put", "data", here.join("top").to_str().unwrap(), "/given/", "--uid", "1000", "--gid", "1000"]);
+        ok(
+            w,
+            &[
+                "volume",
+                "put",
+                "data",
+                here.join("top").to_str().unwrap(),
+                "/given/",
+                "--uid",
+                "1000",
+                "--gid",
+                "1000",
+            ],
+        );
         let mut child =
             w.command().args(["volume", "put", "data", "-", "/piped"]).stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(b"piped \xff").unwrap();
@@ -80,7 +109,8 @@ fn files_go_in_and_out_without_a_sandbox() {
         let listed = ok(w, &["volume", "files", "data"]);
         assert!(listed.contains("/tree") && listed.contains("/piped"), "{listed}");
         let all = object(w, &["volume", "files", "-r", "--json", "data"]);
-        let of = |path: &str| all.as_array().unwrap().iter().find(|entry| entry["path"] == path).cloned().unwrap();
+        let of =
+            |path: &str| all.as_array().unwrap().iter().find(|entry| entry["path"] == path).cloned().unwrap();
         assert_eq!(of("/tree/deep/er/file")["size"], 7, "{all}");
         assert_eq!((&of("/given/top")["uid"], &of("/given/top")["gid"]), (&json!(1000), &json!(1000)));
         assert_eq!(atoll(w, &["volume", "get", "data", "/piped", "-"]).stdout, b"piped \xff");
@@ -128,6 +158,10 @@ fn what_is_wrong_is_said_with_what_to_do() {
         assert!(refused(w, 1, &["volume", "create", "data"]).contains("data"));
         let said = refused(w, 1, &["volume", "create", "x", "--folder", "/etc"]);
         assert!(said.contains("--volume-root"), "{said}");
+        ok(w, &["run", "-v", "data:/d", "--", "ln", "-s", "/etc", "/d/link"]);
+        let said = refused(w, 125, &["run", "-v", "data/link/x:/d", "--", "true"]);
+        assert!(said.contains("link"), "{said}");
+        assert_eq!(ok(w, &["ls", "-q"]), "", "a run that cannot start leaves nothing");
         let table = ok(w, &["volume", "ls"]);
         assert!(table.contains("data") && table.contains("ready"), "{table}");
         ok(w, &["volume", "rm", "-f", "data"]);
@@ -149,7 +183,11 @@ fn a_folder_of_the_host_is_a_volume_where_the_operator_allows_it() {
         let line = "cat /c/greeting; echo inside > /c/answer";
         assert_eq!(ok(w, &["run", "-v", "code:/c", "--", "sh", "-c", line]), "from outside\n");
         let about = std::fs::metadata(shared.join("answer")).unwrap();
-        assert_eq!(std::os::unix::fs::MetadataExt::uid(&about), 1234, "what is written is the folder's owner's");
+        assert_eq!(
+            std::os::unix::fs::MetadataExt::uid(&about),
+            1234,
+            "what is written is the folder's owner's"
+        );
         refused(w, 1, &["volume", "create", "out", "--folder", "/etc"]);
         std::os::unix::fs::symlink("/etc", root.path().join("link")).unwrap();
         refused(w, 1, &["volume", "create", "out", "--folder", root.path().join("link").to_str().unwrap()]);

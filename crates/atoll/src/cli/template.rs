@@ -30,9 +30,8 @@ pub(crate) enum Template {
   atoll template make debian               what SDKs start from unless told otherwise
   atoll run -T debian -- cat /etc/os-release")]
     Make {
-        /// Which: `host`, `debian`, `busybox`, `data-science`, `code-interpreter`, `code-interpreter-slim`; or, built on
-        /// debian, `claude-code`, `codex`, `code-server`
-        name: String,
+        /// Which; without it, lists what there is
+        name: Option<String>,
         /// A value for one that is built, such as NPM_CONFIG_REGISTRY=URL behind a mirror
         #[arg(long, value_parser = variable, value_name = "NAME[=VALUE]")]
         build_arg: Vec<Pair>,

@@ -32,6 +32,12 @@ const DOCKERFILE_MAX: u64 = 1 << 20;
 const SECRET_MAX: u64 = 512 << 10;
 
 pub(super) async fn build(context: &Context, args: Build) -> Result<(), Failure> {
+    if !args.folder.is_dir() {
+        return Err(Failure::usage(
+            format!("{} is no folder", args.folder.display()),
+            "the last word is the folder with the Dockerfile, such as .",
+        ));
+    }
     let dockerfile = dockerfile(&args)?;
     network::note(context.out, &args.reach);
     whole(context, args, dockerfile).await
@@ -305,6 +311,9 @@ pub(super) async fn builds(context: &Context, client: &Client, args: Builds) -> 
     let query: Vec<_> = args.template.iter().map(|name| ("template", name.clone())).collect();
     let found = super::list::pages(client, "/v1/builds", query, Some(args.limit)).await?;
     let out = context.out;
+    if args.quiet && out.json {
+        return out.json(&found.iter().map(|build| text(build, "id")).collect::<Vec<_>>());
+    }
     if args.quiet {
         return found.iter().try_for_each(|build| out.line(text(build, "id")));
     }

@@ -82,6 +82,7 @@ fn report(sandbox: &Value, kin: &Kin, now: Timestamp) -> Vec<String> {
         ("thread", some(text(sandbox, "thread"))),
         ("wake", some(text(sandbox, "wake")).filter(|wake| wake != "any")),
         ("made", Some(made(sandbox, now))),
+        ("version", some(text(sandbox, "template_version"))),
         ("limits", Some(limits(sandbox))),
     ];
     let kept = [

@@ -12,7 +12,13 @@ use super::{
     process::{self, Input, Signals, signal_status, with_exit},
     sandbox_path, template, terminal, text,
 };
-use crate::{cli::sandbox::Run, client::Client, failure::Failure, out::Shade, server::background};
+use crate::{
+    cli::sandbox::Run,
+    client::Client,
+    failure::{EXIT_OURS, Failure},
+    out::Shade,
+    server::background,
+};
 
 /// LIMIT: what a killed `atoll run` leaves behind lives this long.
 const LIFETIME_S: u64 = 900;
@@ -34,9 +40,14 @@ pub(super) async fn run(context: &Context, args: Run) -> Result<u8, Failure> {
         }
     }
     shape.insert("timeout_s".to_owned(), json!(LIFETIME_S));
-    let sandbox = match create::send(&client, &shape, "1", None).await {
+    let key = once();
+    let sandbox = match create::send(&client, &shape, "1", Some(&key)).await {
         Ok(sandbox) => sandbox,
-        Err(failure) => return Err(with_exit(create::explained(&client, &shape, failure).await)),
+        Err(failure) => {
+            forget(&client, &shape, &key, &failure).await;
+            // There was no command yet that could be at fault.
+            return Err(create::explained(&client, &shape, failure).await.exit(EXIT_OURS));
+        }
     };
     let id = text(&sandbox, "id").to_owned();
     let outcome = tokio::select! {
@@ -59,6 +70,28 @@ pub(super) async fn run(context: &Context, args: Run) -> Result<u8, Failure> {
         _ = signals.next() => context.out.say(&format!("atoll: {id} is left to the server, which deletes it")),
     }
     outcome
+}
+
+/// A key of this run alone, so that what it made can be found again.
+fn once() -> String {
+    let mut bytes = [0; 16];
+    // Without it a sandbox that cannot start is only deleted later, by its lifetime.
+    let _ = getrandom::fill(&mut bytes);
+    bytes.iter().fold("run-".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+/// A sandbox that was made and could not start is deleted: nobody knows its name. The same create with the same key
+/// answers it.
+async fn forget(client: &Client, shape: &Map<String, Value>, key: &str, failure: &Failure) {
+    let refused =
+        ["invalid_request", "unauthenticated", "forbidden", "no_server", "quota_exceeded", "no_capacity"];
+    if refused.iter().any(|code| failure.is(code)) || failure.code.ends_with("_not_found") {
+        return;
+    }
+    if let Ok(left) = create::send(client, shape, "0", Some(key)).await {
+        // It has a lifetime, which ends it if this does not.
+        let _ = client.delete(&sandbox_path(text(&left, "id"), "")).await;
+    }
 }
 
 async fn command(

@@ -29,7 +29,8 @@ pub(super) async fn template(context: &Context, command: Template) -> Result<(),
             Ok(found) => context.out.line(&pretty(&found)),
             Err(failure) => Err(nearest(&client, &name, failure).await),
         },
-        Template::Make { name, build_arg } => make(context, &client, &name, build_arg).await,
+        Template::Make { name: Some(name), build_arg } => make(context, &client, &name, build_arg).await,
+        Template::Make { name: None, .. } => catalogue(context),
         Template::Build(args) => build::build(context, *args).await,
         Template::Builds(args) => build::builds(context, &client, args).await,
         Template::Log(args) => build::log(context, &client, args).await,
@@ -60,6 +61,9 @@ fn path(name: &str, below: &str) -> String {
 async fn ls(context: &Context, client: &Client, quiet: bool) -> Result<(), Failure> {
     let templates = items(client.get("/v1/templates").await?);
     let out = context.out;
+    if quiet && out.json {
+        return out.json(&templates.iter().map(|template| text(template, "name")).collect::<Vec<_>>());
+    }
     if quiet {
         return templates.iter().try_for_each(|template| out.line(text(template, "name")));
     }
@@ -106,8 +110,41 @@ async fn make(context: &Context, client: &Client, name: &str, args: Vec<Pair>) -
         ));
     }
     let request = client.request(Method::POST, &path(name, "/make"));
-    let made = follow(client, request, &mut Progress::new(context.out, false)).await?;
-    ready(context, &made, name)
+    match follow(client, request, &mut Progress::new(context.out, false)).await {
+        Ok(made) => ready(context, &made, name),
+        Err(failure) if failure.is("template_not_found") => {
+            let names: Vec<&str> = known().into_iter().map(|(name, _)| name).collect();
+            Err(failure.hint(format!("there are {}", names.join(", "))))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// What can be made by its name, and what it is.
+fn known() -> Vec<(&'static str, &'static str)> {
+    let built_in = [
+        ("host", "this machine's own programs; makes itself"),
+        ("busybox", "a shell and small tools"),
+        ("debian", "Debian with python3, pip, git, node, curl, sudo"),
+        ("data-science", "debian with numpy, pandas, matplotlib, scipy, scikit-learn"),
+        ("code-interpreter", "data-science with a Python kernel"),
+        ("code-interpreter-slim", "debian with a Python kernel and matplotlib"),
+    ];
+    built_in
+        .into_iter()
+        .chain(atoll_image::BUILT_RECIPES.iter().map(|recipe| (recipe.name, recipe.about)))
+        .collect()
+}
+
+fn catalogue(context: &Context) -> Result<(), Failure> {
+    if context.out.json {
+        let all: Vec<Value> =
+            known().into_iter().map(|(name, about)| json!({"name": name, "about": about})).collect();
+        return context.out.json(&all);
+    }
+    let mut table = Table::new(&["NAME", "WHAT IT IS"]);
+    known().into_iter().for_each(|(name, about)| table.row(vec![name.to_owned(), about.to_owned()]));
+    table.lines().iter().try_for_each(|line| context.out.line(line))
 }
 
 /// The last words of whatever made a template.

@@ -102,6 +102,9 @@ async fn changed(
 async fn ls(context: &Context, client: &Client, quiet: bool) -> Result<(), Failure> {
     let found = items(client.get("/v1/volumes").await?);
     let out = context.out;
+    if quiet && out.json {
+        return out.json(&found.iter().map(|volume| text(volume, "name")).collect::<Vec<_>>());
+    }
     if quiet {
         return found.iter().try_for_each(|volume| out.line(text(volume, "name")));
     }
