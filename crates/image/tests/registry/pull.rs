@@ -70,9 +70,9 @@ async fn a_layer_of_another_is_got_only_from_a_registry_that_has_it() {
     // The digests of a manifest and its config are known; the bytes are not.
     let made_up = Layer::gzip(&[("mine", b"m")]);
     let named = |config: &mut serde_json::Value| config["rootfs"]["diff_ids"] = json!([secret_id]);
-    publish(&mine, "other", &[made_up.clone()], |config, _| named(config));
+    publish(&mine, "other", std::slice::from_ref(&made_up), |config, _| named(config));
     let (digest, size) = (secret.digest(), secret.blob.len());
-    publish(&mine, "missing", &[made_up.clone()], |config, manifest| {
+    publish(&mine, "missing", std::slice::from_ref(&made_up), |config, manifest| {
         named(config);
         manifest["layers"][0]["digest"] = digest.to_string().into();
         manifest["layers"][0]["size"] = size.into();
