@@ -87,7 +87,7 @@ codes! {
     ArchiveNotFound = "archive_not_found", NotFound, 404;
     /// No such process or terminal in this sandbox.
     ProcessNotFound = "process_not_found", NotFound, 404;
-    /// No such file or directory in this sandbox.
+    /// No such file or directory in this sandbox or volume.
     FileNotFound = "file_not_found", NotFound, 404;
     /// No such key.
     KeyNotFound = "key_not_found", NotFound, 404;
@@ -107,7 +107,7 @@ codes! {
     MethodNotAllowed = "method_not_allowed", Invalid, 405;
     /// The sandbox is in a phase that does not allow this.
     PhaseConflict = "phase_conflict", Conflict, 409;
-    /// Another sandbox of this tenant has that name.
+    /// Another sandbox, snapshot or volume of this tenant has that name, or a built-in template has it.
     NameTaken = "name_taken", Exists, 409;
     /// The thing is there already.
     AlreadyExists = "already_exists", Exists, 409;
@@ -153,7 +153,7 @@ codes! {
     LoopDetected = "loop_detected", Exhausted, 508;
     /// It took longer than its deadline.
     DeadlineExceeded = "deadline_exceeded", Unavailable, 504;
-    /// The sandbox's disk is full.
+    /// The disk of the sandbox, or the volume, is full.
     DiskFull = "disk_full", Exhausted, 507;
     /// This machine or provider cannot do that; the hint says what is missing.
     Unsupported = "unsupported", Unsupported, 501;

@@ -117,9 +117,12 @@ impl From<StoreError> for ServiceError {
             StoreError::NoVolume { volume } => {
                 Self::new(Code::VolumeNotFound, format!("there is no volume {volume}"))
             }
-            StoreError::VolumeInUse { volume } => {
-                Self::new(Code::VolumeInUse, format!("volume {volume} is mounted by sandboxes"))
-                    .hint("delete those sandboxes first; stopped ones count too")
+            StoreError::VolumeInUse { name, users, by } => {
+                let more = if by.len() < *users as usize { ", …" } else { "" };
+                let who = if *users == 1 { "a sandbox".to_owned() } else { format!("{users} sandboxes") };
+                let message = format!("volume {name} is mounted by {who}: {}{more}", by.join(", "));
+                Self::new(Code::VolumeInUse, message)
+                    .hint("delete what mounts it first; stopped sandboxes count too")
             }
             StoreError::IdempotencyMismatch => {
                 Self::new(Code::IdempotencyMismatch, "this idempotency key was used with another request")

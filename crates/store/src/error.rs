@@ -41,10 +41,14 @@ pub enum StoreError {
         volume: VolumeId,
     },
     /// A volume that shall be removed is mounted.
-    #[error("volume {volume} is mounted")]
+    #[error("volume {name} is mounted")]
     VolumeInUse {
-        /// Which.
-        volume: VolumeId,
+        /// What it is called.
+        name: String,
+        /// How many sandboxes mount it.
+        users: u32,
+        /// Some of them.
+        by: Vec<String>,
     },
     /// The idempotency key was used with another request.
     #[error("the idempotency key was used with another request")]

@@ -74,7 +74,10 @@ pub(super) async fn a_volume_is_not_removed_while_a_sandbox_mounts_it(store: Sub
     for phase in [Phase::Stopped, Phase::Failed, Phase::Deleting] {
         mounts = advanced(&store, &mounts, phase).await;
         let refused = store.set_volume(going.clone()).await;
-        assert!(matches!(refused, Err(StoreError::VolumeInUse { .. })), "{phase:?}");
+        let Err(StoreError::VolumeInUse { name, users, by }) = refused else {
+            panic!("{phase:?}: {refused:?}")
+        };
+        assert_eq!((name.as_str(), users, by), ("data", 1, vec![mounts.id.to_string()]));
     }
     advanced(&store, &mounts, Phase::Deleted).await;
     assert!(store.set_volume(going).await.unwrap());

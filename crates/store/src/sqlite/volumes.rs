@@ -82,8 +82,12 @@ fn insert(conn: &Connection, volume: &Volume) -> Result<(), StoreError> {
 
 fn set(conn: &Connection, volume: &Volume) -> Result<bool, StoreError> {
     let Some(before) = by_id(conn, &volume.id)? else { return Ok(false) };
-    if volume.state == VolumeState::Deleting && users(conn, &volume.id)? > 0 {
-        return Err(StoreError::VolumeInUse { volume: volume.id.clone() });
+    if volume.state == VolumeState::Deleting {
+        let users = users(conn, &volume.id)?;
+        if users > 0 {
+            let by = some_users(conn, &volume.id)?;
+            return Err(StoreError::VolumeInUse { name: before.name, users, by });
+        }
     }
     let more = volume.size_mib.unwrap_or(0).saturating_sub(before.size_mib.unwrap_or(0));
     if more > 0 {
@@ -144,6 +148,16 @@ fn list(conn: &Connection, tenant: Option<&TenantId>) -> Result<Vec<(Volume, u32
 fn users(conn: &Connection, id: &VolumeId) -> Result<u32, StoreError> {
     let count = "SELECT count(*) FROM lease_mounts WHERE volume = ?1";
     Ok(conn.prepare_cached(count)?.query_row([id.as_str()], |row| row.get(0))?)
+}
+
+/// LIMIT: as many as a message names.
+const NAMED_USERS: u32 = 3;
+
+fn some_users(conn: &Connection, id: &VolumeId) -> Result<Vec<String>, StoreError> {
+    let some = "SELECT sandbox FROM lease_mounts WHERE volume = ?1 ORDER BY sandbox LIMIT ?2";
+    let mut statement = conn.prepare_cached(some)?;
+    let rows = statement.query_map(params![id.as_str(), NAMED_USERS], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
 }
 
 /// Adds what volumes take to what a tenant holds.
