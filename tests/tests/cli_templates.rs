@@ -82,7 +82,8 @@ fn a_folder_with_a_dockerfile_becomes_a_template() {
         assert_eq!(builds.as_array().unwrap().len(), 2, "{builds}");
         let id = builds[1]["id"].as_str().unwrap();
         assert!(ok(w, &["template", "log", id]).contains("RUN echo"));
-        let line: Value = serde_json::from_str(ok(w, &["template", "log", "--json", id]).lines().next().unwrap()).unwrap();
+        let line: Value =
+            serde_json::from_str(ok(w, &["template", "log", "--json", id]).lines().next().unwrap()).unwrap();
         assert_eq!(line["seq"], 1, "{line}");
     });
 }
@@ -100,7 +101,10 @@ fn a_build_that_fails_says_where_and_why() {
         assert!(refused(w, 1, &["build", "-t", "odd", &odd]).contains('2'), "the line is named");
         assert!(refused(w, 2, &["build", "-t", "x", "/nowhere/at/all"]).contains("Dockerfile"));
         assert!(refused(w, 2, &["build", "-t", "a", "-t", "b:c", &folder]).contains("b:c"));
-        assert!(refused(w, 1, &["build", "-t", "a", "--secret", "id=x,src=/nowhere", &folder]).contains("/nowhere"));
+        assert!(
+            refused(w, 1, &["build", "-t", "a", "--secret", "id=x,src=/nowhere", &folder])
+                .contains("/nowhere")
+        );
         let said = refused(w, 125, &["run", "-T", "bda", "--", "true"]);
         assert!(said.contains("atoll template ls"), "{said}");
     });
@@ -167,7 +171,10 @@ fn templates_are_tagged_changed_exported_imported_and_removed() {
         ok(w, &["template", "tag", "--remove", "app", "stable"]);
         refused(w, 1, &["template", "show", "app:stable"]);
 
-        ok(w, &["template", "update", "app:v1", "--memory", "64m", "--env", "COLOUR=red", "--alias", "my-app"]);
+        ok(
+            w,
+            &["template", "update", "app:v1", "--memory", "64m", "--env", "COLOUR=red", "--alias", "my-app"],
+        );
         let box_: Value = object(w, &["create", "--json", "-T", "my-app:v1"]);
         assert_eq!(box_["memory_mib"], 64, "{box_}");
         assert_eq!(ok(w, &["exec", box_["id"].as_str().unwrap(), "sh", "-c", "echo $COLOUR"]), "red\n");
@@ -234,13 +241,29 @@ fn a_start_command_is_ready_when_a_create_answers() {
     run(async |w| {
         let folder = context(w, "web", "FROM busybox\nRUN mkdir /www && echo hi > /www/index.html\n", &[]);
         let start = "exec httpd -f -p 8000 -h /www";
-        ok(w, &["build", "-q", "-t", "web", "--start", start, "--ready", "port:8000", "--port", "8000", &folder]);
+        ok(
+            w,
+            &[
+                "build",
+                "-q",
+                "-t",
+                "web",
+                "--start",
+                start,
+                "--ready",
+                "port:8000",
+                "--port",
+                "8000",
+                &folder,
+            ],
+        );
         ok(w, &["create", "-T", "web", "--name", "site"]);
         assert_eq!(ok(w, &["exec", "site", "wget", "-qO-", "http://127.0.0.1:8000/"]), "hi\n");
         let shown = object(w, &["template", "show", "--json", "web"]);
         assert_eq!((&shown["ready"]["kind"], &shown["port"]), (&json!("port"), &json!(8000)), "{shown}");
         ok(w, &["rm", "-f", "site"]);
-        let never = ["build", "-t", "never", "--start", "sleep 600", "--ready", "port:9", "--timeout", "8s", &folder];
+        let never =
+            ["build", "-t", "never", "--start", "sleep 600", "--ready", "port:9", "--timeout", "8s", &folder];
         let said = refused(w, 1, &never);
         assert!(said.contains('9'), "{said}");
         ok(w, &["template", "rm", "web"]);
