@@ -9,26 +9,26 @@ use reqwest::multipart::{Form, Part};
 use serde_json::{Value, json};
 
 /// A build to be asked for.
-pub struct Ask {
+pub(crate) struct Ask {
     spec: Value,
     files: Vec<(String, Vec<u8>, u32)>,
 }
 
 impl Ask {
-    pub fn new(name: &str, dockerfile: &str) -> Self {
+    pub(crate) fn new(name: &str, dockerfile: &str) -> Self {
         Self { spec: json!({ "template": name, "dockerfile": dockerfile }), files: Vec::new() }
     }
 
-    pub fn with(mut self, field: &str, value: Value) -> Self {
+    pub(crate) fn with(mut self, field: &str, value: Value) -> Self {
         self.spec[field] = value;
         self
     }
 
-    pub fn file(self, path: &str, content: impl AsRef<[u8]>) -> Self {
+    pub(crate) fn file(self, path: &str, content: impl AsRef<[u8]>) -> Self {
         self.file_as(path, content, 0o644)
     }
 
-    pub fn file_as(mut self, path: &str, content: impl AsRef<[u8]>, mode: u32) -> Self {
+    pub(crate) fn file_as(mut self, path: &str, content: impl AsRef<[u8]>, mode: u32) -> Self {
         self.files.push((path.to_owned(), content.as_ref().to_vec(), mode));
         self
     }
@@ -51,25 +51,25 @@ impl Ask {
     }
 
     /// Sends it; whatever comes.
-    pub async fn send(&self, client: &Client) -> Answer {
+    pub(crate) async fn send(&self, client: &Client) -> Answer {
         let request = client.raw(Method::POST, "/v1/builds").multipart(self.form());
         client.judged(request, &Method::POST, "/v1/builds", None).await
     }
 
     /// Begins it; answers its id.
-    pub async fn begin(&self, client: &Client) -> String {
+    pub(crate) async fn begin(&self, client: &Client) -> String {
         let build = self.send(client).await.ok();
         build["id"].as_str().expect("an id").to_owned()
     }
 
     /// Begins it and waits for its end.
-    pub async fn end(&self, client: &Client) -> Value {
+    pub(crate) async fn end(&self, client: &Client) -> Value {
         let id = self.begin(client).await;
         ended(client, &id).await
     }
 
     /// Builds it; it must succeed.
-    pub async fn build(&self, client: &Client) -> Value {
+    pub(crate) async fn build(&self, client: &Client) -> Value {
         let build = self.end(client).await;
         let id = build["id"].as_str().unwrap().to_owned();
         assert_eq!(build["status"], "ready", "{build:#}\n{}", log(client, &id).await.join("\n"));
@@ -77,19 +77,19 @@ impl Ask {
     }
 
     /// Builds it; it must fail.
-    pub async fn fail(&self, client: &Client) -> Value {
+    pub(crate) async fn fail(&self, client: &Client) -> Value {
         let build = self.end(client).await;
         assert_eq!(build["status"], "failed", "{build:#}");
         build
     }
 }
 
-pub async fn get(client: &Client, id: &str) -> Value {
+pub(crate) async fn get(client: &Client, id: &str) -> Value {
     client.get(&format!("/v1/builds/{id}")).await.ok()
 }
 
 /// Waits for the end of a build.
-pub async fn ended(client: &Client, id: &str) -> Value {
+pub(crate) async fn ended(client: &Client, id: &str) -> Value {
     let begun = Instant::now();
     loop {
         let build = get(client, id).await;
@@ -102,7 +102,7 @@ pub async fn ended(client: &Client, id: &str) -> Value {
 }
 
 /// Waits until a build has come to a step.
-pub async fn at_step(client: &Client, id: &str, step: u64) {
+pub(crate) async fn at_step(client: &Client, id: &str, step: u64) {
     poll::until("the build is there", async || {
         let build = get(client, id).await;
         assert!(matches!(build["status"].as_str(), Some("waiting" | "building")), "{build:#}");
@@ -112,12 +112,12 @@ pub async fn at_step(client: &Client, id: &str, step: u64) {
 }
 
 /// The texts of a build's log.
-pub async fn log(client: &Client, id: &str) -> Vec<String> {
+pub(crate) async fn log(client: &Client, id: &str) -> Vec<String> {
     lines(client, id).await.iter().map(|line| line["text"].as_str().unwrap().to_owned()).collect()
 }
 
 /// A build's log, until the build ends.
-pub async fn lines(client: &Client, id: &str) -> Vec<Value> {
+pub(crate) async fn lines(client: &Client, id: &str) -> Vec<Value> {
     let events = client.events(Method::GET, &format!("/v1/builds/{id}/logs?follow=1"), None).await;
     let all = events.rest().await;
     assert_eq!(all.last().map(|event| event.name.as_str()), Some("end"), "{all:?}");
@@ -125,7 +125,7 @@ pub async fn lines(client: &Client, id: &str) -> Vec<Value> {
 }
 
 /// A build with a context of exactly these bytes, to its end.
-pub async fn with_context(client: &Client, name: &str, dockerfile: &str, context: Vec<u8>) -> Value {
+pub(crate) async fn with_context(client: &Client, name: &str, dockerfile: &str, context: Vec<u8>) -> Value {
     let spec = json!({ "template": name, "dockerfile": dockerfile }).to_string();
     let spec = Part::text(spec).mime_str("application/json").unwrap();
     let form = Form::new().part("spec", spec).part("context", Part::bytes(context));
