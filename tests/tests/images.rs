@@ -77,7 +77,7 @@ fn archives_of_every_form_become_the_same_template() {
         let folder = w.folder().join("layout");
         made.oci_layout(&folder, "latest");
         let mut command = w.command();
-        command.args(["template", "import", "folder"]).arg(&folder);
+        command.args(["template", "import"]).arg(&folder).arg("folder");
         let done = w.output(command).await;
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         assert_eq!(client.template("folder").await.ok()["version"], docker["version"]);
@@ -261,11 +261,10 @@ fn templates_of_others_are_not_there() {
         // The only use of a layer that two tenants brought is to be kept once: knowing its digest gives nothing.
         one.remove_template("mine").await.ok();
         shows(&two, "mine", "cat /who", "two").await;
-        // What is built in stays everybody's; a tenant that takes its name takes it for itself alone.
+        // What is built in is nobody's to take away.
         assert!(two.remove_template("busybox").await.status >= 400);
-        two.import("busybox", other.docker_archive("x")).await.ok();
-        shows(&two, "busybox", "cat /who", "two").await;
-        shows(&one, "busybox", "ls /who 2>/dev/null || echo none", "none").await;
+        two.import("busybox", other.docker_archive("x")).await.refused(409, "name_taken");
+        shows(&two, "busybox", "ls /who 2>/dev/null || echo none", "none").await;
     });
 }
 

@@ -140,10 +140,10 @@ fn a_kill_within_an_import_leaves_the_old_or_the_new() {
 fn a_kill_within_a_build_fails_it_and_keeps_what_was_done() {
     run_with(options(), async |w: &World| {
         let client = w.tenant("acme").await;
-        client.import("base", image::busybox().docker_archive("x")).await.ok();
+        client.import("ground", image::busybox().docker_archive("x")).await.ok();
         let mut dice = Dice::new(13);
         for round in 0..4_u64 {
-            let mut dockerfile = format!("FROM base\nCOPY . /ctx/\nRUN echo {round} > /round\n");
+            let mut dockerfile = format!("FROM ground\nCOPY . /ctx/\nRUN echo {round} > /round\n");
             for step in 0..5 {
                 dockerfile += &format!("RUN sleep 0.1; echo {step} >> /steps\n");
             }
