@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
@@ -186,8 +186,10 @@ fn opened(transform: &atoll_model::Transform) -> Change {
 fn trust(pem: &str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let path = std::env::temp_dir().join(format!("atoll-gate-roots-{}.pem", std::process::id()));
-        std::fs::write(&path, pem).unwrap();
+        // Without a name it goes with this process.
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(pem.as_bytes()).unwrap();
+        let path = format!("/proc/self/fd/{}", file.into_raw_fd());
         // SAFETY: before the first gate runs; the tests read no other variable meanwhile.
         unsafe { std::env::set_var("ATOLL_EGRESS_ROOTS", path) };
     });
