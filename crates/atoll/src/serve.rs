@@ -8,6 +8,7 @@
 //! again, started by the engine as `atoll launcher` ([`launcher`]).
 
 mod checks;
+mod e2b;
 mod fail_at;
 mod front;
 mod ground;

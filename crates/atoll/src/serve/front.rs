@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use atoll_front_e2b::E2b;
 use atoll_front_leap0::Leap0;
 use atoll_front_native::{Options, PreviewOrigin, Shutdown};
 use atoll_proxy::{Closing, Door, FieldRoute, Limits, Proxy};
@@ -10,7 +11,7 @@ use axum::Router;
 use axum::http::HeaderName;
 use tokio::sync::watch;
 
-use super::{leap0, settings::Settings};
+use super::{e2b, leap0, settings::Settings};
 
 /// The doors of a server whose plain port is `port`.
 pub(super) fn door(settings: &Settings, service: &Service, shutdown: &Shutdown, port: u16) -> Door {
@@ -24,20 +25,28 @@ pub(super) fn door(settings: &Settings, service: &Service, shutdown: &Shutdown, 
         close.closed().await;
     });
     let leap0 = leap0::front(settings, service, draining.clone(), port);
+    let e2b = e2b::front(settings, service, draining.clone(), port);
     let proxy = Proxy::new(service.clone(), settings.domain.clone(), closing)
         .with_fields(fields())
         .with_own_host(Arc::new(leap0::OnHost(leap0.clone())));
-    let fronts = fronts(settings, service, shutdown, port, leap0);
+    let fronts = fronts(settings, service, shutdown, port, leap0, e2b);
     Door::new(proxy, fronts, Limits::default(), Closing { draining, forced })
 }
 
 /// Every path space of the plain and the TLS port.
-fn fronts(settings: &Settings, service: &Service, shutdown: &Shutdown, port: u16, leap0: Leap0) -> Router {
+fn fronts(
+    settings: &Settings,
+    service: &Service,
+    shutdown: &Shutdown,
+    port: u16,
+    leap0: Leap0,
+    e2b: E2b,
+) -> Router {
     let previews = PreviewOrigin { domain: settings.domain.as_str().to_owned(), port };
     let native =
         atoll_front_native::router(service.clone(), Options { shutdown: shutdown.clone(), previews });
     // Other fronts are put before it, each below its own path.
-    leap0::mount(native, leap0)
+    e2b::mount(leap0::mount(native, leap0), e2b, settings)
 }
 
 /// The fields by which the clients of a front name a sandbox and a port.

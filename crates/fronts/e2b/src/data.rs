@@ -1,0 +1,1 @@
+//! The data plane: what SDKs send to a sandbox's own ports.

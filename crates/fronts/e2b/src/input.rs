@@ -1,0 +1,138 @@
+//! What comes in: JSON bodies, query strings, path parameters. Every refusal names the field.
+//!
+//! Nothing is read beyond its cap, and no body is waited for longer than its deadline. Fields that nobody knows are
+//! ignored: a newer SDK may send more than this one.
+
+use std::time::Duration;
+
+use atoll_model::Code;
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use serde::de::DeserializeOwned;
+
+use crate::error::ApiError;
+
+/// LIMIT: the vendor's own, of every body that is read whole.
+pub(crate) const BODY_MAX: usize = 10 << 20;
+/// LIMIT: 10 MiB in 30 s is a modem; whoever is slower is holding a connection.
+const BODY_WITHIN: Duration = Duration::from_secs(30);
+
+/// A JSON object; no body at all counts as an empty one.
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<S: Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let bytes = collect(request.into_body()).await?;
+        parse(&bytes).map(Self)
+    }
+}
+
+/// Reads a body to its end, up to the cap.
+pub(crate) async fn collect(body: Body) -> Result<Bytes, ApiError> {
+    let whole = Limited::new(body, BODY_MAX).collect();
+    match tokio::time::timeout(BODY_WITHIN, whole).await {
+        Ok(Ok(whole)) => Ok(whole.to_bytes()),
+        Ok(Err(cause)) if cause.is::<http_body_util::LengthLimitError>() => {
+            Err(ApiError::new(Code::PayloadTooLarge, format!("the body is larger than {BODY_MAX} bytes")))
+        }
+        Ok(Err(_)) => Err(ApiError::invalid("the body ended early")),
+        Err(_) => {
+            let message = format!("the body did not arrive within {} s", BODY_WITHIN.as_secs());
+            Err(ApiError::invalid(message).with_status(StatusCode::REQUEST_TIMEOUT))
+        }
+    }
+}
+
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let bytes = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
+    // Left alone, serde would take an array for an object, field by field in their order.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(ApiError::invalid("the body must be a JSON object"));
+    }
+    let mut from = serde_json::Deserializer::from_slice(bytes);
+    let parsed = serde_path_to_error::deserialize::<_, T>(&mut from);
+    let fault = match parsed {
+        Ok(value) => return from.end().map(|()| value).map_err(|e| ApiError::invalid(e.to_string())),
+        Err(fault) => fault,
+    };
+    let (path, error) = (fault.path().to_string(), fault.inner().to_string());
+    // A missing field is named in the text only, between backticks.
+    let missing = error.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+    let field = match (path.as_str(), missing) {
+        ("." | "?", Some(name)) => name.to_owned(),
+        ("." | "?", None) => return Err(ApiError::invalid(format!("the body is not valid: {error}"))),
+        (path, Some(name)) => format!("{path}.{name}"),
+        (path, None) => path.to_owned(),
+    };
+    let error = if missing.is_some() { "is required".to_owned() } else { error };
+    let message = format!("{field}: {error}");
+    Err(ApiError::invalid(message))
+}
+
+/// Parameters of the query string.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        axum::extract::Query::try_from_uri(&parts.uri)
+            .map(|query| Self(query.0))
+            .map_err(|rejection| ApiError::invalid(rejection.body_text()))
+    }
+}
+
+/// Parameters of the path.
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        axum::extract::Path::<T>::from_request_parts(parts, state)
+            .await
+            .map(|path| Self(path.0))
+            .map_err(|rejection| ApiError::invalid(rejection.body_text()))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Sample {
+        port: u16,
+        #[serde(default)]
+        list: Vec<u8>,
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_and_an_unknown_one_ignored() {
+        assert_eq!(parse::<Sample>(b"{\"port\":1,\"new\":true}").unwrap(), Sample { port: 1, list: vec![] });
+        let field = |text: &str| parse::<Sample>(text.as_bytes()).unwrap_err().errors.pop().map(|e| e.field);
+        assert_eq!(field("{}").as_deref(), Some("port"));
+        assert_eq!(field("").as_deref(), Some("port"));
+        assert_eq!(field("{\"port\":-1}").as_deref(), Some("port"));
+        assert_eq!(field("{\"port\":1,\"list\":[1,300]}").as_deref(), Some("list[1]"));
+        assert_eq!(field("[1]"), None);
+        for bad in ["[1]", "null", "{", "{\"port\":1} x", "\u{feff}{}"] {
+            assert_eq!(parse::<Sample>(bad.as_bytes()).unwrap_err().status.as_u16(), 400, "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_beyond_the_cap_is_refused() {
+        let large = Body::from(vec![b' '; BODY_MAX + 1]);
+        assert_eq!(collect(large).await.unwrap_err().code, Code::PayloadTooLarge);
+        assert_eq!(collect(Body::from("x")).await.unwrap(), "x");
+    }
+}

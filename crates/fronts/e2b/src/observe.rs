@@ -1,0 +1,76 @@
+//! Around every request: its span, its figures, its line in the log, and an answer where a handler panicked.
+//!
+//! Never logs headers, query strings or bodies: they can hold secrets.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use atoll_model::{Code, ErrorKind};
+use axum::extract::{MatchedPath, Request};
+use axum::http::{Method, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
+use tracing::Instrument;
+use tracing::field::Empty;
+
+use crate::error::ApiError;
+
+pub(crate) async fn observe(request: Request, next: Next) -> Response {
+    let since = Instant::now();
+    let method = request.method().clone();
+    let matched = request.extensions().get::<MatchedPath>().cloned();
+    let route = matched.as_ref().map_or("(none)", MatchedPath::as_str).to_owned();
+    let span = tracing::info_span!("e2b", method = %method, route, key = Empty);
+    let answer = AssertUnwindSafe(next.run(request).instrument(span.clone())).catch_unwind().await;
+    let mut response = answer.unwrap_or_else(|_| {
+        ApiError::new(Code::Internal, "the server failed on this request").into_response()
+    });
+    let (status, took) = (response.status().as_u16(), since.elapsed());
+    span.in_scope(|| {
+        if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+            log(&error);
+        }
+        tracing::info!(status, took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX), "answered");
+    });
+    metrics::histogram!("atoll_e2b_seconds", "route" => route).record(took.as_secs_f64());
+    response
+}
+
+/// For paths that no route matches.
+pub(crate) async fn route_not_found(method: Method, uri: Uri) -> ApiError {
+    ApiError::new(Code::RouteNotFound, format!("there is no {method} {}", uri.path()))
+}
+
+/// For routes that exist with other methods.
+pub(crate) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
+    ApiError::new(Code::MethodNotAllowed, format!("{} does not answer {method}", uri.path()))
+}
+
+fn log(error: &ApiError) {
+    let (code, message) = (error.code.as_str(), error.message.as_str());
+    let cause = error.cause.as_deref().map(chain);
+    match error.code.kind() {
+        ErrorKind::Internal => tracing::error!(code, message, cause, "refused"),
+        ErrorKind::Unavailable | ErrorKind::Unsupported => tracing::warn!(code, message, cause, "refused"),
+        ErrorKind::NotFound
+        | ErrorKind::Exists
+        | ErrorKind::Conflict
+        | ErrorKind::Invalid
+        | ErrorKind::Unauthenticated
+        | ErrorKind::Forbidden
+        | ErrorKind::Exhausted => tracing::debug!(code, message, cause, "refused"),
+    }
+}
+
+/// The error and what it came from, in one line.
+fn chain(error: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
