@@ -375,6 +375,18 @@ pub struct Lease {
     /// The build whose step it runs: nobody's but the build's, and in no list.
     #[serde(default)]
     pub build: Option<BuildId>,
+    /// Its ports are open to everybody who knows where they are; its agent never is.
+    #[serde(default)]
+    pub public: bool,
+    /// Counts how often its access tokens were replaced; those of another count open nothing.
+    #[serde(default)]
+    pub token_epoch: u32,
+    /// What a front must show again, under the front's name: `e2b.network`. No rule reads it.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
+    /// When it last began to run; `None` before it ever did, or where the lease is older than this field.
+    #[serde(default)]
+    pub started_at: Option<Moment>,
 }
 
 impl Lease {

@@ -24,6 +24,8 @@ pub enum Origin {
         /// Which.
         key: String,
     },
+    /// A word that names a template, or else a snapshot by id or name, with its processes where it has them.
+    Named(String),
 }
 
 /// Timers as asked for: `None` leaves one as it is, `Some(-1)` switches it off.
@@ -117,6 +119,10 @@ pub struct CreateSandbox {
     pub mounts: Vec<MountAsk>,
     /// The build whose step it runs; set by the service alone.
     pub build: Option<BuildId>,
+    /// Its ports are open to everybody who knows where they are.
+    pub public: bool,
+    /// What a front must show again; no rule reads it.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// A change to a live sandbox; `None` leaves a thing as it is.
@@ -128,7 +134,7 @@ pub struct UpdateSandbox {
     pub limits: LimitsAsk,
     /// New policy.
     pub network: Option<NetworkPolicy>,
-    /// A new lifetime from now on; `Some(None)` removes it.
+    /// A new lifetime from now on; `Some(None)` removes it, 0 is over at once.
     pub timeout_s: Option<Option<u64>>,
     /// What happens when it is over.
     pub on_timeout: Option<OnTimeout>,
@@ -138,6 +144,12 @@ pub struct UpdateSandbox {
     pub on_exit: Option<OnExit>,
     /// Who may wake it.
     pub wake: Option<Wake>,
+    /// At least this lifetime from now on: it is lengthened, never shortened, and where there is none, there stays none.
+    pub timeout_at_least_s: Option<u64>,
+    /// Whether its ports are open to everybody.
+    pub public: Option<bool>,
+    /// Replaces all annotations.
+    pub annotations: Option<BTreeMap<String, String>>,
 }
 
 /// A request that can't be served as it is.
@@ -161,6 +173,8 @@ const NAME_MAX: usize = 63;
 const LABELS_MAX: usize = 64;
 const LABEL_KEY_MAX: usize = 128;
 const LABEL_VALUE_MAX: usize = 1_024;
+const ANNOTATIONS_MAX: usize = 32;
+const ANNOTATIONS_BYTES_MAX: usize = 64 * 1_024;
 const ENV_MAX: usize = 1_024;
 const ENV_BYTES_MAX: usize = 256 * 1_024;
 const COMMAND_BYTES_MAX: usize = 128 * 1_024;
@@ -173,6 +187,7 @@ impl CreateSandbox {
             check_name(name)?;
         }
         check_labels(&self.labels)?;
+        check_annotations(&self.annotations)?;
         check_env(&self.env)?;
         if let Some(user) = &self.user {
             check_plain("user", user, 32)?;
@@ -200,6 +215,8 @@ impl CreateSandbox {
             Origin::Template => {}
             Origin::Snapshot { snapshot, .. } => check_plain("snapshot", snapshot, 256)?,
             Origin::Archive { key } => check_plain("archive", key, 256)?,
+            Origin::Named(word) if self.template.is_none() => check_plain("template", word, 256)?,
+            Origin::Named(_) => return Err(bad("template", "is named twice")),
         }
         if let Some(name) = self.private_env.iter().find(|name| !self.env.contains_key(*name)) {
             return Err(bad("private_env", format!("names {name:?}, which is not in env")));
@@ -217,8 +234,15 @@ impl UpdateSandbox {
         if let Some(labels) = &self.labels {
             check_labels(labels)?;
         }
+        if let Some(annotations) = &self.annotations {
+            check_annotations(annotations)?;
+        }
+        if self.timeout_s.is_some() && self.timeout_at_least_s.is_some() {
+            return Err(bad("timeout_s", "and timeout_at_least_s exclude each other"));
+        }
         self.timers.resolve(Timers::default())?;
-        check_timeout(self.timeout_s.flatten())?;
+        check_timeout(self.timeout_s.flatten().filter(|s| *s != 0))?;
+        check_timeout(self.timeout_at_least_s.filter(|s| *s != 0))?;
         self.limits.resolve(crate::Limits::default())?;
         Ok(())
     }
@@ -273,6 +297,21 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), BadSpec> {
         }
     }
     Ok(())
+}
+
+/// What a front wrote for itself: any text without NUL, under `front.word`.
+fn check_annotations(annotations: &BTreeMap<String, String>) -> Result<(), BadSpec> {
+    let bytes: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if annotations.len() > ANNOTATIONS_MAX || bytes > ANNOTATIONS_BYTES_MAX {
+        let why = format!("hold more than {ANNOTATIONS_MAX} entries or {ANNOTATIONS_BYTES_MAX} bytes");
+        return Err(bad("annotations", why));
+    }
+    let named =
+        |key: &String| key.split_once('.').is_some_and(|(front, word)| !front.is_empty() && !word.is_empty());
+    match annotations.iter().find(|(key, value)| !named(key) || value.contains('\0')) {
+        Some((key, _)) => Err(bad("annotations", format!("{key:?} is not `front.word` with a text"))),
+        None => Ok(()),
+    }
 }
 
 fn check_env(env: &BTreeMap<String, String>) -> Result<(), BadSpec> {

@@ -160,6 +160,10 @@ impl Service {
             rollback_to: None,
             mounts,
             build: spec.build.clone(),
+            public: spec.public,
+            token_epoch: 0,
+            annotations: spec.annotations.clone(),
+            started_at: None,
         };
         crate::deadlines::check_possible(&self.inner.provider.capabilities(), &lease)?;
         Ok(Planned { lease, seed, hold, ready })

@@ -211,7 +211,7 @@ impl Driver {
             done_out,
         };
         driver.schedule();
-        (driver, Handle { mailbox: mailbox_in, state: watched, activity }, mailbox)
+        (driver, Handle { mailbox: mailbox_in, state: watched, activity, tokens: Arc::default() }, mailbox)
     }
 
     /// Runs until the sandbox is deleted or the server ends. A panic is contained: the lease is read again and what was

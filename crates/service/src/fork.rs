@@ -202,6 +202,8 @@ impl Service {
             archive: None,
             rollback_to: None,
             build: None,
+            token_epoch: 0,
+            started_at: None,
             ..source.clone()
         })
     }

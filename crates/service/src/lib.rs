@@ -3,6 +3,7 @@
 //! A front calls [`Service`]; everything that is allowed or refused is decided below it. The service knows no HTTP status
 //! and no SQL. State changes belong to drivers, so a caller may go away at any await.
 
+mod access;
 mod activity;
 mod admission;
 mod adopt;
@@ -46,6 +47,7 @@ mod types;
 mod volumes;
 mod wake;
 
+pub use access::{SandboxPass, TokenOf};
 pub use atoll_provider::{VolumeEntry, VolumeEntryKind, VolumeOwner};
 pub use atoll_store::{KeyRecord, Page, PreviewRecord, ResourceSample, SecretRecord, TenantRecord, Terminal};
 pub use build::{BuildContext, BuildFilter, BuildSecret, BuildSource, StartBuild};

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! A refusal does not tell whether a sandbox exists. The agent's own port is never passed. A token is random and kept as
-//! its hash; what it opens, until when, and whether it still does stands in the store.
+//! its hash; what it opens, until when, and whether it still does stands in the store. The token of a sandbox's ports opens
+//! all of them, and a public sandbox needs none.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,8 @@ const PER_SANDBOX: usize = 100;
 /// LIMIT: thirty days; what is to last longer is opened without an end.
 const EXPIRES_MAX_S: u64 = 30 * 86_400;
 const EXPIRES_S: u64 = 3_600;
+/// For how long a browser may remember the token of a sandbox's ports, which has no end of its own.
+const PORTS_S: i64 = 86_400;
 /// LIMIT: sandboxes whose previews are remembered; beyond that all are read again.
 const KNOWN_MAX: usize = 4_096;
 
@@ -250,9 +253,10 @@ impl Service {
         port: Option<u16>,
         shown: Shown<'_>,
     ) -> Result<PreviewPass, ServiceError> {
-        let Some(lease) = self.inner.registry.get(sandbox).map(|handle| handle.lease()) else {
+        let Some(handle) = self.inner.registry.get(sandbox) else {
             return Err(refused(sandbox, shown));
         };
+        let lease = handle.lease();
         let port = port.unwrap_or_else(|| own_port(&lease));
         let pass = |by| Ok(PreviewPass { sandbox: sandbox.clone(), port, by });
         if port == AGENT_PORT {
@@ -260,6 +264,9 @@ impl Service {
         }
         if shown.keys.iter().any(|who| authz::sandbox(who, &lease).is_ok()) {
             return pass(PreviewBy::Key);
+        }
+        if let Some(token) = shown.tokens.iter().find(|token| self.opens_ports(&handle, token)) {
+            return pass(PreviewBy::Token { token: token.clone(), left_s: PORTS_S });
         }
         let now_ms = self.inner.clock.now().wall_ms;
         let grants = self.grants(sandbox).await?;
@@ -271,7 +278,7 @@ impl Service {
                 return pass(PreviewBy::Token { token: token.clone(), left_s });
             }
         }
-        if open().any(|(preview, _)| preview.public) {
+        if lease.public || open().any(|(preview, _)| preview.public) {
             return pass(PreviewBy::Public);
         }
         Err(refused(sandbox, shown))

@@ -8,6 +8,7 @@ use atoll_model::{Lease, SandboxId};
 use tokio::sync::{mpsc, watch};
 
 use crate::ServiceError;
+use crate::access::TokenCache;
 use crate::activity::Activity;
 use crate::driver::Mail;
 
@@ -30,6 +31,7 @@ pub(crate) struct Handle {
     pub(crate) mailbox: mpsc::Sender<Mail>,
     pub(crate) state: watch::Receiver<State>,
     pub(crate) activity: Arc<Activity>,
+    pub(crate) tokens: Arc<TokenCache>,
 }
 
 impl Handle {

@@ -146,6 +146,10 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         rollback_to: None,
         mounts: Vec::new(),
         build: None,
+        public: false,
+        token_epoch: 0,
+        annotations: BTreeMap::new(),
+        started_at: None,
     }
 }
 

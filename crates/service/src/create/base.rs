@@ -9,6 +9,7 @@ use atoll_model::{
     SandboxId, Snapshot, Source, Storage, TemplateRef,
 };
 
+use crate::sandboxes::printable;
 use crate::service::Service;
 use crate::snapshots::Seed;
 use crate::templates::VersionHold;
@@ -19,6 +20,7 @@ impl Service {
     pub(super) async fn base_of(&self, who: &Principal, spec: &CreateSandbox) -> Result<Begun, ServiceError> {
         match &spec.from {
             Origin::Template => self.base_of_template(who, spec).await,
+            Origin::Named(word) => self.base_named(who, spec, word).await,
             Origin::Snapshot { snapshot, memory } => {
                 let snapshot = self.get_snapshot(who, snapshot).await?;
                 refuse_other_template(spec, &snapshot.template)?;
@@ -49,6 +51,30 @@ impl Service {
                 Ok(Begun { hold, ..Begun::of(Base::of_archive(archive, about)) })
             }
         }
+    }
+
+    /// A template of that word, or else a snapshot; its processes too where it has them and they can be what was asked for.
+    async fn base_named(
+        &self,
+        who: &Principal,
+        spec: &CreateSandbox,
+        word: &str,
+    ) -> Result<Begun, ServiceError> {
+        let named = CreateSandbox { template: Some(word.to_owned()), from: Origin::Template, ..spec.clone() };
+        let missing = match self.base_of_template(who, &named).await {
+            Err(error) if error.code == Code::TemplateNotFound => error,
+            found => return found,
+        };
+        let snapshot = match self.get_snapshot(who, word).await {
+            Err(error) if error.code == Code::SnapshotNotFound => {
+                let message = format!("there is no template and no snapshot {}", printable(word));
+                return Err(ServiceError { message, ..missing });
+            }
+            found => found?,
+        };
+        let memory = snapshot.memory && spec.storage == Storage::Disk && spec.mounts.is_empty();
+        let seed = Arc::new(Seed::of(&self.inner, &snapshot.id, memory).await?);
+        Ok(Begun { seed: Some(seed), ..Begun::of(Base::of_snapshot(snapshot, memory)) })
     }
 
     async fn base_of_template(&self, who: &Principal, spec: &CreateSandbox) -> Result<Begun, ServiceError> {

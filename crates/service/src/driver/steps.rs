@@ -215,6 +215,9 @@ impl Driver {
         match next.phase {
             Phase::Running => {
                 (next.held, next.stopped_at, next.rollback_to) = (None, None, None);
+                if next.phase != from {
+                    next.started_at = Some(next.phase_at.clone());
+                }
                 // Who is woken after the end of a lifetime that paused or stopped it gets another one: without it, it would
                 // fall asleep before it could answer.
                 let is_over = next.timeout_at.as_ref().is_some_and(|at| at.ms_after(&next.phase_at) <= 0);
@@ -245,6 +248,7 @@ impl Driver {
             Phase::Deleted => {
                 next.env.clear();
                 next.network.transforms.clear();
+                next.annotations.clear();
             }
             Phase::Creating
             | Phase::Pausing

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use atoll_model::{Code, EventKind, Held, Lease, Limits, Phase, UpdateSandbox};
+use atoll_model::{Code, EventKind, Held, Lease, Limits, Moment, Phase, UpdateSandbox};
 use atoll_provider::{ProviderError, Target};
 use atoll_store::{Admit, InstanceChange, NewEvent};
 
@@ -74,20 +74,28 @@ impl Driver {
             next.timeout_s = timeout_s;
             next.timeout_at = timeout_s.map(|s| timeout_at(&self.inner.clock.now(), s));
         }
+        let lengthened =
+            change.timeout_at_least_s.is_some_and(|s| lengthen(&mut next, &self.inner.clock.now(), s));
         next.on_timeout = change.on_timeout.unwrap_or(next.on_timeout);
         next.timers = change.timers.resolve(next.timers)?;
         next.on_exit = change.on_exit.unwrap_or(next.on_exit);
         next.wake = change.wake.unwrap_or(next.wake);
+        next.public = change.public.unwrap_or(next.public);
+        if let Some(annotations) = &change.annotations {
+            next.annotations.clone_from(annotations);
+        }
         let old = &self.lease;
         let fields = [
             ("labels", next.labels != old.labels),
             ("limits", next.limits != old.limits),
             ("network", next.network != old.network),
-            ("timeout_s", change.timeout_s.is_some()),
+            ("timeout_s", change.timeout_s.is_some() || lengthened),
             ("on_timeout", next.on_timeout != old.on_timeout),
             ("timers", next.timers != old.timers),
             ("on_exit", next.on_exit != old.on_exit),
             ("wake", next.wake != old.wake),
+            ("public", next.public != old.public),
+            ("annotations", next.annotations != old.annotations),
         ];
         let fields: Vec<_> =
             fields.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect();
@@ -153,6 +161,16 @@ impl Driver {
         let late = ProviderError::Late { what: "the change".to_owned(), after: APPLY };
         tokio::time::timeout(APPLY, apply).await.unwrap_or(Err(late.into()))
     }
+}
+
+/// Whether the lifetime ended earlier than `seconds` from now; then it ends at that time.
+fn lengthen(lease: &mut Lease, now: &Moment, seconds: u64) -> bool {
+    let until = timeout_at(now, seconds);
+    let ends_before = lease.timeout_at.as_ref().is_some_and(|at| at.ms_after(&until) < 0);
+    if ends_before {
+        (lease.timeout_s, lease.timeout_at) = (Some(seconds), Some(until));
+    }
+    ends_before
 }
 
 const fn grows(old: &Limits, new: &Limits) -> bool {

@@ -71,6 +71,8 @@ pub(crate) struct CreateBody {
     /// Binds it to a thread of conversation; `DELETE /v1/threads/{thread}` does to it what `on_exit` says.
     thread: Option<String>,
     wake: Option<Wake>,
+    /// Its ports are open to everybody who knows where they are; without it by key and preview only.
+    public: bool,
 }
 
 impl CreateBody {
@@ -108,6 +110,8 @@ impl CreateBody {
             image: self.image,
             mounts: self.mounts.into_iter().map(Into::into).collect(),
             build: None,
+            public: self.public,
+            annotations: BTreeMap::new(),
         })
     }
 }
@@ -193,6 +197,8 @@ pub(crate) struct UpdateBody {
     auto_delete_s: Option<i64>,
     on_exit: Option<OnExit>,
     wake: Option<Wake>,
+    /// Whether its ports are open to everybody.
+    public: Option<bool>,
 }
 
 impl From<UpdateBody> for UpdateSandbox {
@@ -217,6 +223,9 @@ impl From<UpdateBody> for UpdateSandbox {
             },
             on_exit: body.on_exit.map(Into::into),
             wake: body.wake.map(Into::into),
+            public: body.public,
+            timeout_at_least_s: None,
+            annotations: None,
         }
     }
 }
