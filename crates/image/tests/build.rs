@@ -398,9 +398,11 @@ fn declared_builds_of_e2b_become_the_same_steps() {
         kind: kind.into(),
         args: args.iter().map(|&arg| arg.into()).collect(),
         files: (kind == "COPY").then(|| "abc123".into()),
+        force: false,
     };
     let build = DeclaredBuild {
         base: "e2bdev/base".parse().unwrap(),
+        prepare: vec![step("RUN", &["true", "root"])],
         steps: vec![
             step("RUN", &["apt-get update", "root"]),
             step("WORKDIR", &["/home/user"]),
@@ -414,11 +416,17 @@ fn declared_builds_of_e2b_become_the_same_steps() {
     let plan = Plan::declared(&build, &context).unwrap();
     assert_eq!((plan.steps(), plan.bases().len()), (6, 1));
     let (steps, config) = walk(&plan, &context).unwrap();
+    assert_eq!((steps[0].1.number, steps[1].1.number, steps[6].1.number), (0, 1, 6));
+    let steps = &steps[1..];
     let StepKind::Run(first) = &steps[0].1.kind else { panic!() };
     assert_eq!(
         (first.argv.join(" ").as_str(), first.user.as_str()),
         ("/bin/bash -l -c apt-get update", "root")
     );
+    let StepKind::Run(folder) = &steps[1].1.kind else { panic!() };
+    assert_eq!((folder.user.as_str(), &folder.argv[4..]), ("root", &["/home/user".to_owned(), String::new()][..]));
+    let StepKind::Run(user) = &steps[2].1.kind else { panic!() };
+    assert_eq!((user.user.as_str(), &user.argv[4..]), ("root", &["user".to_owned()][..]));
     let StepKind::Run(last) = &steps[5].1.kind else { panic!() };
     assert_eq!(
         (last.argv[3].as_str(), last.user.as_str(), last.workdir.as_str()),
@@ -435,6 +443,7 @@ fn declared_builds_of_e2b_become_the_same_steps() {
         ["./", "app.py", "b.py"]
     );
     assert_eq!(config.config().as_ref().unwrap().user().as_deref(), Some("user"));
+    assert!(!build.forces(0) && !build.forces(6) && !build.forces(7));
     let bad = DeclaredBuild { steps: vec![step("ENV", &["A"]), step("RUN", &[])], ..build };
     assert_eq!(Plan::declared(&bad, &context).unwrap_err().line, 1);
 }

@@ -1,4 +1,8 @@
 //! Builds that an SDK declares step by step instead of writing a Dockerfile (E2B's `Template()`).
+//!
+//! Where they differ from Dockerfiles: a user that a step names is made when it is missing, the folder that steps work in is
+//! that user's, and so is what is copied. Patterns were matched by whoever sent the files; what lies below the part without
+//! them is copied. Never looks at a file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +15,41 @@ use super::error::BadDockerfile;
 use super::instruction::{Command, CopyWords, Flag, Instruction, Kind, SourceWord};
 use super::plan::{Base, Scope, Stage, platform_args};
 
+/// Makes a folder that is missing, and gives what was made to its user. Arguments: folder, user.
+pub(super) const MAKE_WORKDIR: &str = r#"
+if [ -d "$1" ]; then exit 0; fi
+top=$1
+while above=$(dirname "$top") && [ ! -d "$above" ]; do top=$above; done
+mkdir -p "$1" || exit 1
+[ -n "$2" ] || exit 0
+chown -R "$2" "$top" && case $2 in *:*) ;; *) chgrp -R "$(id -g "$2")" "$top" ;; esac
+"#;
+
+/// Makes a user that is missing, with a home. Arguments: user.
+pub(super) const MAKE_USER: &str = r#"
+if id -u "$1" >/dev/null 2>&1; then exit 0; fi
+shell=/bin/sh
+if [ -x /bin/bash ]; then shell=/bin/bash; fi
+if command -v useradd >/dev/null 2>&1; then exec useradd -m -s "$shell" "$1"; fi
+if adduser --help 2>&1 | grep -q -e '-D'; then exec adduser -D -s "$shell" "$1"; fi
+exec adduser --disabled-password --gecos '' "$1"
+"#;
+
+/// Whether a user can be made by this name: numbers and `user:group` mean what is there.
+pub(super) fn is_plain_user(user: &str) -> bool {
+    user.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && user.len() <= 32
+        && user.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-'))
+}
+
 /// What an SDK declared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeclaredBuild {
     /// The image or template that it stands on.
     pub base: TemplateRef,
+    /// What is done before the first step; no number is theirs.
+    #[serde(default)]
+    pub prepare: Vec<DeclaredStep>,
     /// In order.
     #[serde(default)]
     pub steps: Vec<DeclaredStep>,
@@ -35,17 +69,35 @@ pub struct DeclaredStep {
     /// COPY: the folder of the context that holds the files which were sent for this step; E2B's `filesHash`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<String>,
+    /// Done again, whatever is in the cache.
+    #[serde(default)]
+    pub force: bool,
 }
 
 impl DeclaredBuild {
+    /// Whether the step of this number is done again, whatever is in the cache.
+    pub fn forces(&self, number: u32) -> bool {
+        let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+        at.and_then(|at| self.steps.get(at)).is_some_and(|step| step.force)
+    }
+
+    /// The sent files that its steps copy, each once.
+    pub fn files(&self) -> Vec<&str> {
+        let mut files: Vec<&str> = self.steps.iter().filter_map(|step| step.files.as_deref()).collect();
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
+
     /// The one stage that it is. Numbers of steps, from 1, stand where a Dockerfile has lines.
     pub(crate) fn stage(&self) -> Result<Stage, BadDockerfile> {
-        if self.steps.len() > STEPS_MAX {
+        if self.prepare.len() + self.steps.len() > STEPS_MAX {
             return Err(BadDockerfile::at(0, format!("a build has at most {STEPS_MAX} steps")));
         }
-        let numbered = self.steps.iter().enumerate();
+        let prepare = self.prepare.iter().map(|step| (0, step));
+        let numbered = prepare.chain(self.steps.iter().enumerate().map(|(at, step)| (at + 1, step)));
         let instructions: Result<Vec<Instruction>, BadDockerfile> =
-            numbered.map(|(at, step)| step.instruction(at + 1)).collect();
+            numbered.map(|(number, step)| step.instruction(number)).collect();
         let shell = match self.shell.is_empty() {
             true => vec!["/bin/sh".to_owned(), "-c".to_owned()],
             false => self.shell.clone(),
@@ -111,7 +163,7 @@ impl DeclaredStep {
         let arg = |at: usize| self.args.get(at).cloned().filter(|text| !text.is_empty());
         let (source, dest) = (arg(0)?, arg(1)?);
         let source = match &self.files {
-            Some(folder) => format!("{folder}/{source}"),
+            Some(folder) => format!("{folder}/{}", plain_part(&source)),
             None => source,
         };
         let flag = |name: &str, value| Flag { name: name.to_owned(), value: Some(value) };
@@ -122,5 +174,41 @@ impl DeclaredStep {
             sources: vec![SourceWord::Path(source)],
             dest,
         })
+    }
+}
+
+/// A path up to its first part with a pattern.
+fn plain_part(path: &str) -> String {
+    let plain = path.split('/').take_while(|part| !part.contains(['*', '?', '[', '{']));
+    let plain: Vec<&str> = plain.filter(|part| !matches!(*part, "" | ".")).collect();
+    if plain.is_empty() { ".".to_owned() } else { plain.join("/") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_ends_before_its_first_pattern() {
+        for (path, wanted) in [
+            ("a/b.txt", "a/b.txt"),
+            ("./a/", "a"),
+            (".", "."),
+            ("folder/*.txt", "folder"),
+            ("**/*.py", "."),
+            ("a/{b,c}/d", "a"),
+        ] {
+            assert_eq!(plain_part(path), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn only_plain_names_are_made_into_users() {
+        for good in ["user", "_x", "web-1"] {
+            assert!(is_plain_user(good), "{good}");
+        }
+        for bad in ["", "1000", "user:user", "User", "a b", "-x", "$x"] {
+            assert!(!is_plain_user(bad), "{bad}");
+        }
     }
 }

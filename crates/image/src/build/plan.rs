@@ -191,7 +191,8 @@ impl Plan {
 
 impl Stage {
     fn steps(&self) -> u32 {
-        let counts = |i: &&Instruction| !matches!(i.kind, Kind::Arg(_) | Kind::From { .. });
+        // What a declared build does before its first step stands on no line.
+        let counts = |i: &&Instruction| i.line > 0 && !matches!(i.kind, Kind::Arg(_) | Kind::From { .. });
         u32::try_from(self.instructions.iter().filter(counts).count()).unwrap_or(u32::MAX)
     }
 

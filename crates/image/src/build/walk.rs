@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use oci_spec::image::ImageConfiguration;
 
 use super::context::Context;
+use super::declared;
 use super::error::BadDockerfile;
 use super::instruction::{Command, CopyWords, Flag, Instruction, Kind, SourceWord};
 use super::lex::{Lex, Vars};
@@ -55,8 +56,11 @@ impl Walk {
         while let Some(instruction) = self.stage.instructions.get(self.at).cloned() {
             self.at += 1;
             let Some(kind) = self.kind(&instruction, &instruction.kind, context)? else { continue };
-            self.number += 1;
             let Instruction { text, line, .. } = instruction;
+            if line == 0 {
+                return Ok(Some(Step { number: 0, text, line, kind }));
+            }
+            self.number += 1;
             return Ok(Some(Step { number: self.number, text, line, kind }));
         }
         Ok(None)
@@ -92,7 +96,15 @@ impl Walk {
             Kind::Workdir(text) => {
                 let path = path::join(&self.settings.workdir(), &self.expand(at, text)?);
                 self.settings.set_workdir(path.clone());
-                StepKind::Workdir(path)
+                match self.is_declared() {
+                    true => StepKind::Run(self.as_root(declared::MAKE_WORKDIR, &[path, self.settings.user()])),
+                    false => StepKind::Workdir(path),
+                }
+            }
+            Kind::User(user) if self.is_declared() && declared::is_plain_user(user) => {
+                let run = self.as_root(declared::MAKE_USER, std::slice::from_ref(user));
+                self.settings.set_user(user.clone());
+                StepKind::Run(run)
             }
             Kind::As(user, inner) => {
                 let own = self.settings.user();
@@ -106,6 +118,19 @@ impl Walk {
                 StepKind::Config
             }
         }))
+    }
+
+    /// Whether an SDK declared this.
+    fn is_declared(&self) -> bool {
+        !self.stage.scope.expands
+    }
+
+    /// A script of ours, which needs nobody and no network.
+    fn as_root(&self, script: &str, args: &[String]) -> Run {
+        let argv = ["/bin/sh", "-c", script, "sh"].map(str::to_owned);
+        let env = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
+        let argv = argv.into_iter().chain(args.iter().cloned()).collect();
+        Run { argv, env, user: "root".to_owned(), workdir: "/".to_owned(), ..Run::default() }
     }
 
     /// An instruction that changes settings alone.
@@ -354,6 +379,9 @@ impl Walk {
                     ));
                 }
             }
+        }
+        if self.is_declared() && ask.chown.is_none() {
+            ask.chown = Some(self.settings.user()).filter(|user| !user.is_empty());
         }
         for source in &words.sources {
             match source {
