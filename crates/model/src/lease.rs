@@ -182,6 +182,17 @@ pub enum OnTimeout {
     Pause,
 }
 
+/// In which phases a timeout counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeoutCounts {
+    /// In all of them: a lifetime.
+    #[default]
+    Always,
+    /// Not while it sleeps. One that is over when it wakes begins anew.
+    Awake,
+}
+
 /// What happens when the server, or the thread it is bound to, ends in good order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -326,6 +337,9 @@ pub struct Lease {
     pub timeout_at: Option<Moment>,
     /// What happens then.
     pub on_timeout: OnTimeout,
+    /// In which phases it counts.
+    #[serde(default)]
+    pub timeout_counts: TimeoutCounts,
     /// When it was asked for.
     pub created_at: Moment,
     /// When the phase last changed.
@@ -394,5 +408,11 @@ impl Lease {
     #[must_use]
     pub fn holds_compute(&self) -> bool {
         self.phase.has_instance() && !(self.phase == Phase::Paused && self.held == Some(Held::Disk))
+    }
+
+    /// Whether it failed and a start may bring it back: it ran before, and its files outlive an instance.
+    #[must_use]
+    pub fn is_recoverable(&self) -> bool {
+        self.phase == Phase::Failed && self.storage == Storage::Disk && self.started_at.is_some()
     }
 }

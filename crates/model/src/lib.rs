@@ -28,8 +28,8 @@ pub use error::{Code, ErrorKind};
 pub use event::{EventKind, SandboxEvent};
 pub use id::{BadId, BuildId, InstanceId, KeyId, PreviewId, SandboxId, SnapshotId, TenantId, VolumeId};
 pub use lease::{
-    ArchiveRef, Held, Hold, Intent, Lease, OnExit, OnTimeout, Phase, Reason, Source, Stage, Storage, Timers,
-    Wake,
+    ArchiveRef, Held, Hold, Intent, Lease, OnExit, OnTimeout, Phase, Reason, Source, Stage, Storage,
+    TimeoutCounts, Timers, Wake,
 };
 pub use limits::{BadLimit, Limits, LimitsAsk};
 pub use network::{

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    BadLimit, BuildId, LimitsAsk, MountAsk, NetworkPolicy, OnExit, OnTimeout, Storage, Timers, Wake,
+    BadLimit, BuildId, LimitsAsk, MountAsk, NetworkPolicy, OnExit, OnTimeout, SandboxId, Storage,
+    TimeoutCounts, Timers, Wake,
 };
 
 /// What the files of a new sandbox begin as, as a user names it.
@@ -77,6 +78,8 @@ fn timer(field: &'static str, ask: Option<i64>, base: Option<u64>, min: u64) -> 
 /// A request to create a sandbox. Built by a front, checked by [`CreateSandbox::check`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CreateSandbox {
+    /// Its id, where a front had to name it before it could be asked for; of nobody else, ever.
+    pub id: Option<SandboxId>,
     /// Template name or alias; `None` takes the server's default.
     pub template: Option<String>,
     /// A name unique within the tenant.
@@ -99,6 +102,8 @@ pub struct CreateSandbox {
     pub timeout_s: Option<u64>,
     /// What happens then.
     pub on_timeout: OnTimeout,
+    /// In which phases it counts.
+    pub timeout_counts: TimeoutCounts,
     /// What the files begin as.
     pub from: Origin,
     /// What it does by itself.
@@ -138,6 +143,8 @@ pub struct UpdateSandbox {
     pub timeout_s: Option<Option<u64>>,
     /// What happens when it is over.
     pub on_timeout: Option<OnTimeout>,
+    /// In which phases it counts.
+    pub timeout_counts: Option<TimeoutCounts>,
     /// New timers; what is absent stays.
     pub timers: TimersAsk,
     /// What happens when its server or thread ends.

@@ -130,7 +130,7 @@ fn settings(lease: &Lease, access_token: Option<String>, trusts: bool) -> InitRe
         disk_bytes: u64::from(lease.limits.disk_mib) * MIB,
         disk_used_bytes: 0,
     };
-    let mut env = lease.env.clone();
+    let mut env = filled(lease);
     if trusts {
         crate::egress::trust::add_env(&mut env);
     }
@@ -142,6 +142,17 @@ fn settings(lease: &Lease, access_token: Option<String>, trusts: bool) -> InitRe
         hostname: Some(hostname(lease)),
         limits: Some(limits),
     }
+}
+
+/// The environment as commands see it. A value that stands for what the sandbox is is filled in here and not in the lease:
+/// a fork and a sandbox of a snapshot inherit the word, not what it meant.
+fn filled(lease: &Lease) -> BTreeMap<String, String> {
+    let fill = |value: &String| match value.as_str() {
+        "{sandbox.id}" => lease.id.to_string(),
+        "{sandbox.template}" => lease.template.clone(),
+        _ => value.clone(),
+    };
+    lease.env.iter().map(|(name, value)| (name.clone(), fill(value))).collect()
 }
 
 /// The name where it can be a host name, else the id.

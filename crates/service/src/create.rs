@@ -119,7 +119,7 @@ impl Service {
         let workdir = if user == "root" && base.user != "root" { "/root".to_owned() } else { base.workdir };
         let from_archive = matches!(base.source, Source::Archive { .. });
         let lease = Lease {
-            id: SandboxId::from_entropy(entropy()?),
+            id: self.id_for(spec).await?,
             tenant: who.tenant.clone(),
             name: spec.name.clone(),
             labels: spec.labels.clone(),
@@ -143,6 +143,7 @@ impl Service {
             timeout_s: spec.timeout_s,
             timeout_at: spec.timeout_s.map(|s| timeout_at(&now, s)),
             on_timeout: spec.on_timeout,
+            timeout_counts: spec.timeout_counts,
             created_at: now.clone(),
             phase_at: now,
             held: None,
@@ -167,6 +168,22 @@ impl Service {
         };
         crate::deadlines::check_possible(&self.inner.provider.capabilities(), &lease)?;
         Ok(Planned { lease, seed, hold, ready })
+    }
+
+    /// An id that no sandbox has, for [`CreateSandbox::id`].
+    pub fn new_sandbox_id(&self) -> Result<SandboxId, ServiceError> {
+        Ok(SandboxId::from_entropy(entropy()?))
+    }
+
+    /// An id never means another sandbox later: its tokens would open that one.
+    async fn id_for(&self, spec: &CreateSandbox) -> Result<SandboxId, ServiceError> {
+        let Some(id) = &spec.id else { return self.new_sandbox_id() };
+        let known = self.inner.store.lease(id).await?;
+        if known.is_some() && spec.idempotency_key.is_none() {
+            let message = format!("there is, or was, a sandbox {id}");
+            return Err(ServiceError::new(Code::AlreadyExists, message));
+        }
+        Ok(id.clone())
     }
 
     /// What makes two requests the same: everything but the key itself. Maps are sorted, so the text is canonical. Values

@@ -129,6 +129,7 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         timeout_s: None,
         timeout_at: None,
         on_timeout: OnTimeout::Delete,
+        timeout_counts: atoll_model::TimeoutCounts::Always,
         created_at: at(i64::from(n)),
         phase_at: at(i64::from(n)),
         held: None,

@@ -1,7 +1,7 @@
 //! When a lease is due, and for what. One queue drives all of them.
 
 use crate::lifecycle::phase_deadline_ms;
-use crate::{Held, Intent, Lease, Moment, OnTimeout, Phase};
+use crate::{Held, Intent, Lease, Moment, OnTimeout, Phase, TimeoutCounts};
 
 /// What a due lease needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub fn next_deadline(lease: &Lease) -> Option<(Moment, Due)> {
             all.extend(after(Some(&active), lease.timers.auto_stop_s, Due::IdleStop));
         }
         Phase::Paused => {
-            all.extend(timeout(lease).filter(|(_, due)| *due != Due::Timeout(OnTimeout::Pause)));
+            all.extend(timeout_asleep(lease).filter(|(_, due)| *due != Due::Timeout(OnTimeout::Pause)));
             if lease.held == Some(Held::Live) {
                 all.extend(after(Some(&lease.phase_at), lease.timers.checkpoint_after_s, Due::Checkpoint));
             }
@@ -47,7 +47,8 @@ pub fn next_deadline(lease: &Lease) -> Option<(Moment, Due)> {
         Phase::Stopped if lease.intent == Intent::Run => {}
         Phase::Stopped | Phase::Archived | Phase::Failed => {
             // Stopping it again would do nothing.
-            all.extend(timeout(lease).filter(|(_, due)| *due == Due::Timeout(OnTimeout::Delete)));
+            let timeout = if lease.phase == Phase::Failed { timeout(lease) } else { timeout_asleep(lease) };
+            all.extend(timeout.filter(|(_, due)| *due == Due::Timeout(OnTimeout::Delete)));
             if lease.phase == Phase::Stopped {
                 all.extend(after(lease.stopped_at.as_ref(), lease.timers.auto_archive_s, Due::Archive));
             }
@@ -69,6 +70,11 @@ pub fn next_deadline(lease: &Lease) -> Option<(Moment, Due)> {
 
 fn timeout(lease: &Lease) -> Option<(Moment, Due)> {
     lease.timeout_at.clone().map(|at| (at, Due::Timeout(lease.on_timeout)))
+}
+
+/// Where it sleeps; what failed will not wake by itself and is no sleeper.
+fn timeout_asleep(lease: &Lease) -> Option<(Moment, Due)> {
+    timeout(lease).filter(|_| lease.timeout_counts == TimeoutCounts::Always)
 }
 
 fn after(from: Option<&Moment>, seconds: Option<u64>, due: Due) -> Option<(Moment, Due)> {
@@ -190,6 +196,19 @@ mod tests {
                 let wanted = phases.contains(&phase).then_some(Due::Timeout(on_timeout));
                 assert_eq!(due(phase, on_timeout), wanted, "{on_timeout:?} in {phase:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_timeout_that_counts_awake_lets_sleepers_sleep() {
+        for phase in Phase::ALL.into_iter().filter(|phase| phase_deadline_ms(*phase).is_none()) {
+            let lease = Lease {
+                timeout_at: Some(at(9)),
+                timeout_counts: TimeoutCounts::Awake,
+                ..timed(phase, Timers::default())
+            };
+            let counts = matches!(phase, Phase::Running | Phase::Failed);
+            assert_eq!(next(&lease).is_some(), counts, "{phase:?}");
         }
     }
 

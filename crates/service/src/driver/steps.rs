@@ -6,6 +6,7 @@ use std::time::Duration;
 use atoll_model::lifecycle::{self, Effect, Event, Refused};
 use atoll_model::{
     ArchiveRef, EventKind, Held, InstanceId, Intent, Lease, OnTimeout, Phase, Reason, SnapshotId,
+    TimeoutCounts,
 };
 use atoll_store::{Admit, Advance, InstanceChange, NewEvent, StoreError};
 
@@ -221,7 +222,9 @@ impl Driver {
                 // Who is woken after the end of a lifetime that paused or stopped it gets another one: without it, it would
                 // fall asleep before it could answer.
                 let is_over = next.timeout_at.as_ref().is_some_and(|at| at.ms_after(&next.phase_at) <= 0);
-                if next.phase != from && is_over && next.on_timeout != OnTimeout::Delete {
+                let begins_anew =
+                    next.on_timeout != OnTimeout::Delete || next.timeout_counts == TimeoutCounts::Awake;
+                if next.phase != from && is_over && begins_anew {
                     next.timeout_at = next.timeout_s.map(|s| crate::create::timeout_at(&next.phase_at, s));
                 }
                 next.intent = if next.intent == Intent::Pause { Intent::Run } else { next.intent };

@@ -77,6 +77,7 @@ impl Driver {
         let lengthened =
             change.timeout_at_least_s.is_some_and(|s| lengthen(&mut next, &self.inner.clock.now(), s));
         next.on_timeout = change.on_timeout.unwrap_or(next.on_timeout);
+        next.timeout_counts = change.timeout_counts.unwrap_or(next.timeout_counts);
         next.timers = change.timers.resolve(next.timers)?;
         next.on_exit = change.on_exit.unwrap_or(next.on_exit);
         next.wake = change.wake.unwrap_or(next.wake);
@@ -91,6 +92,7 @@ impl Driver {
             ("network", next.network != old.network),
             ("timeout_s", change.timeout_s.is_some() || lengthened),
             ("on_timeout", next.on_timeout != old.on_timeout),
+            ("timeout_counts", next.timeout_counts != old.timeout_counts),
             ("timers", next.timers != old.timers),
             ("on_exit", next.on_exit != old.on_exit),
             ("wake", next.wake != old.wake),

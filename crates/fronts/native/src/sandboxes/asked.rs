@@ -96,6 +96,8 @@ impl CreateBody {
             command: self.command,
             timeout_s: self.timeout_s,
             on_timeout: self.on_timeout.map(Into::into).unwrap_or_default(),
+            timeout_counts: Default::default(),
+            id: None,
             timers: TimersAsk {
                 auto_stop_s: self.auto_stop_s,
                 auto_pause_s: self.auto_pause_s,
@@ -225,6 +227,7 @@ impl From<UpdateBody> for UpdateSandbox {
             wake: body.wake.map(Into::into),
             public: body.public,
             timeout_at_least_s: None,
+            timeout_counts: None,
             annotations: None,
         }
     }

@@ -84,6 +84,8 @@ pub(crate) struct Sandbox {
     /// The thread of conversation that it is bound to.
     thread: Option<String>,
     wake: Wake,
+    /// Its ports are open to everybody who knows where they are.
+    public: bool,
     /// A promise to stay awake.
     hold: Option<Hold>,
     /// The sandbox that it was forked from, or whose snapshot or archive it was made from.
@@ -97,6 +99,9 @@ pub(crate) struct Sandbox {
     /// When the phase last changed.
     #[schema(format = DateTime)]
     phase_at: String,
+    /// When it last began to run.
+    #[schema(format = DateTime)]
+    started_at: Option<String>,
     /// When something last worked in it, as far as it is written down; `awake` knows better.
     #[schema(format = DateTime)]
     active_at: Option<String>,
@@ -211,6 +216,7 @@ impl From<Lease> for Sandbox {
             on_exit: lease.on_exit.into(),
             thread: lease.thread,
             wake: lease.wake.into(),
+            public: lease.public,
             hold: lease.hold.map(|hold| Hold { until: time(hold.until.wall_ms), reason: hold.reason }),
             parent: lease.parent.map(Into::into),
             snapshot,
@@ -221,6 +227,7 @@ impl From<Lease> for Sandbox {
             }),
             created_at: time(lease.created_at.wall_ms),
             phase_at: time(lease.phase_at.wall_ms),
+            started_at: lease.started_at.map(|at| time(at.wall_ms)),
             active_at: lease.active_at.map(|at| time(at.wall_ms)),
             stopped_at: lease.stopped_at.map(|at| time(at.wall_ms)),
             awake: None,
