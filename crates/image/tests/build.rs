@@ -424,7 +424,10 @@ fn declared_builds_of_e2b_become_the_same_steps() {
         ("/bin/bash -l -c apt-get update", "root")
     );
     let StepKind::Run(folder) = &steps[1].1.kind else { panic!() };
-    assert_eq!((folder.user.as_str(), &folder.argv[4..]), ("root", &["/home/user".to_owned(), String::new()][..]));
+    assert_eq!(
+        (folder.user.as_str(), &folder.argv[4..]),
+        ("root", &["/home/user".to_owned(), String::new()][..])
+    );
     let StepKind::Run(user) = &steps[2].1.kind else { panic!() };
     assert_eq!((user.user.as_str(), &user.argv[4..]), ("root", &["user".to_owned()][..]));
     let StepKind::Run(last) = &steps[5].1.kind else { panic!() };

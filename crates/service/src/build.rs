@@ -10,6 +10,7 @@
 //! The task of a build owns it: whoever asked may go away. It never runs anything outside of a sandbox, never shows a secret
 //! to a layer, a log, a key or the store, and never takes from the cache of another tenant.
 
+mod announce;
 mod ask;
 mod borrowed;
 mod context;
@@ -25,6 +26,7 @@ mod sandbox;
 mod secrets;
 mod stages;
 mod step;
+mod uploads;
 
 use std::sync::{Arc, Mutex};
 
@@ -33,16 +35,19 @@ use atoll_store::{BuildQuery, Page};
 use futures::stream::BoxStream;
 use tokio::sync::watch;
 
+pub use announce::BuildSteps;
 pub use ask::{BuildContext, BuildFilter, BuildSecret, BuildSource, StartBuild};
+pub use finish::AFTER_THE_STEPS;
 pub(crate) use queue::Builds;
 pub(crate) use recover::recover;
+pub(crate) use uploads::collect as collect_uploads;
 
 use crate::ServiceError;
 use crate::keys::visible;
 use crate::random::entropy;
 use crate::sandboxes::{PAGE, PAGE_MAX, printable};
 use crate::service::Service;
-use context::{Staging, folder};
+use context::{Staged, Staging, folder};
 use log::Log;
 use queue::Live;
 
@@ -63,7 +68,37 @@ impl Service {
         }
         let inner = &self.inner;
         let admitted = inner.builds.admit(&who.tenant)?;
-        let build = Build {
+        let build = self.new_build(who, &ask)?;
+        let folder = folder(&inner.config.data, &build.id);
+        let staging = Staging::new(&folder);
+        let log = self.new_log(&folder)?;
+        let mut staged = match &ask.source {
+            BuildSource::Declared(declared) => self.link_uploads(who, declared, &folder)?,
+            BuildSource::Dockerfile { .. } | BuildSource::Text(_) => Staged::Nothing,
+        };
+        if let Some(context) = context {
+            let bytes = inner.config.build_context_bytes;
+            let received = context::receive(context, &folder, &inner.images, bytes);
+            // Somebody who sends a byte now and then must not hold a place for ever.
+            let received = tokio::time::timeout(inner.config.build_timeout, received).await;
+            received.map_err(|_| {
+                ServiceError::new(Code::DeadlineExceeded, "the context did not come in time")
+            })??;
+            staged = Staged::Sent;
+        }
+        inner.store.put_build(build.clone()).await?;
+        staging.keep();
+        let live = self.live(&build, log);
+        let job = run::Job { service: self.clone(), who: who.clone(), ask, live, staged, folder };
+        inner.spawn(async move {
+            job.run().await;
+            drop(admitted);
+        });
+        Ok(build)
+    }
+
+    fn new_build(&self, who: &Principal, ask: &StartBuild) -> Result<Build, ServiceError> {
+        Ok(Build {
             id: BuildId::from_entropy(entropy()?),
             tenant: who.tenant.clone(),
             template: ask.template.clone(),
@@ -76,42 +111,29 @@ impl Service {
             failure: None,
             version: None,
             notes: Vec::new(),
-            created_at: inner.clock.now(),
+            created_at: self.inner.clock.now(),
             started_at: None,
             ended_at: None,
-        };
-        let folder = folder(&inner.config.data, &build.id);
-        let staging = Staging::new(&folder);
-        let log = Log::create(&folder, Arc::clone(&inner.clock)).map_err(|cause| {
+        })
+    }
+
+    fn new_log(&self, folder: &std::path::Path) -> Result<Arc<Log>, ServiceError> {
+        Log::create(folder, Arc::clone(&self.inner.clock)).map_err(|cause| {
             ServiceError::new(Code::NoCapacity, "the log of the build cannot be written").caused_by(cause)
-        })?;
-        let has_context = context.is_some();
-        if let Some(context) = context {
-            let bytes = inner.config.build_context_bytes;
-            let received = context::receive(context, &folder, &inner.images, bytes);
-            // Somebody who sends a byte now and then must not hold a place for ever.
-            let received = tokio::time::timeout(inner.config.build_timeout, received).await;
-            received.map_err(|_| {
-                ServiceError::new(Code::DeadlineExceeded, "the context did not come in time")
-            })??;
-        }
-        inner.store.put_build(build.clone()).await?;
-        staging.keep();
-        let cancel = inner.closing.child_token();
+        })
+    }
+
+    /// From here on it can be looked at and cancelled.
+    fn live(&self, build: &Build, log: Arc<Log>) -> Arc<Live> {
         let live = Arc::new(Live {
             build: watch::Sender::new(build.clone()),
-            cancel,
+            cancel: self.inner.closing.child_token(),
             log,
             covered: Mutex::default(),
         });
-        inner.builds.put(&live);
+        self.inner.builds.put(&live);
         tracing::info!(build = %build.id, template = %build.template, "a build was asked for");
-        let job = run::Job { service: self.clone(), who: who.clone(), ask, live, has_context, folder };
-        inner.spawn(async move {
-            job.run().await;
-            drop(admitted);
-        });
-        Ok(build)
+        live
     }
 
     /// A build by its id or the unique start of it.

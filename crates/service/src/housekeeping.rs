@@ -37,6 +37,9 @@ pub(crate) fn start(inner: &Arc<Inner>) {
             if let Err(error) = own.store.sweep(sweep).await {
                 tracing::warn!(%error, "the sweep failed; it is tried again");
             }
+            if round.is_multiple_of(COLLECT_ROUNDS) {
+                crate::build::collect_uploads(&own).await;
+            }
             if round.is_multiple_of(COLLECT_ROUNDS)
                 && let Err(error) = crate::templates::collect::collect(&own).await
             {

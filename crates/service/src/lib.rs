@@ -10,6 +10,7 @@ mod adopt;
 mod agent;
 mod archive;
 mod build;
+mod changes;
 mod clock;
 mod config;
 mod create;
@@ -48,9 +49,13 @@ mod volumes;
 mod wake;
 
 pub use access::{SandboxPass, TokenOf};
+pub use atoll_image::build::{DeclaredBuild, DeclaredStep};
 pub use atoll_provider::{VolumeEntry, VolumeEntryKind, VolumeOwner};
 pub use atoll_store::{KeyRecord, Page, PreviewRecord, ResourceSample, SecretRecord, TenantRecord, Terminal};
-pub use build::{BuildContext, BuildFilter, BuildSecret, BuildSource, StartBuild};
+pub use build::{
+    AFTER_THE_STEPS, BuildContext, BuildFilter, BuildSecret, BuildSource, BuildSteps, StartBuild,
+};
+pub use changes::PhaseChange;
 pub use clock::{Clock, SystemClock, TestClock};
 pub use config::Config;
 pub use error::{Cause, ServiceError};
@@ -68,5 +73,5 @@ pub use templates::{
 };
 pub use terminals::TerminalInput;
 pub use types::*;
-pub use volumes::{NewVolume, UpdateVolume, VolumeRecord};
+pub use volumes::{NewVolume, UpdateVolume, VolumePass, VolumeRecord};
 pub use wake::SandboxAgent;

@@ -6,6 +6,7 @@
 //! The row always says what may be there, so a crash at any point is made good at the next start: see [`sweep`]. Whether a
 //! sandbox mounts it or it is removed is decided by the store, in one transaction.
 
+mod content;
 mod files;
 mod folder;
 mod mounts;
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_model::policy::{authz, placement};
 use atoll_model::{Code, Principal, Volume, VolumeId, VolumeState};
 
+pub use content::VolumePass;
 pub(crate) use mounts::mounts_for;
 pub(crate) use sweep::sweep;
 

@@ -48,12 +48,7 @@ struct Gathered<'a, W: Write> {
 }
 
 impl<W: Write> Gathered<'_, W> {
-    fn add(
-        &mut self,
-        folder: &str,
-        from: impl Read,
-        cancel: &CancellationToken,
-    ) -> Result<(), BadContext> {
+    fn add(&mut self, folder: &str, from: impl Read, cancel: &CancellationToken) -> Result<(), BadContext> {
         let mut archive = Archive::new(BufReader::with_capacity(BUFFER, from));
         let mut entry = Entry::default();
         while archive.next(&mut entry).map_err(BadContext::Archive)? {

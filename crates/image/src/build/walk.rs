@@ -97,7 +97,9 @@ impl Walk {
                 let path = path::join(&self.settings.workdir(), &self.expand(at, text)?);
                 self.settings.set_workdir(path.clone());
                 match self.is_declared() {
-                    true => StepKind::Run(self.as_root(declared::MAKE_WORKDIR, &[path, self.settings.user()])),
+                    true => {
+                        StepKind::Run(self.as_root(declared::MAKE_WORKDIR, &[path, self.settings.user()]))
+                    }
                     false => StepKind::Workdir(path),
                 }
             }

@@ -7,8 +7,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use atoll_image::Images;
+use atoll_image::build::{BadContext, gather};
 use atoll_model::{BuildId, Code};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::sync::CancellationToken;
 
 use super::ask::BuildContext;
 use crate::ServiceError;
@@ -19,6 +21,24 @@ const PIECE: usize = 256 << 10;
 
 const SENT: &str = "context.sent";
 const TAR: &str = "context.tar";
+/// What was sent before the build, by its hash.
+const UPLOAD: &str = "upload.";
+
+/// What lies ready for a build to copy from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Staged {
+    /// Nothing.
+    Nothing,
+    /// One archive, which came with the request.
+    Sent,
+    /// Archives that were sent before, by their hashes.
+    Uploads(Vec<String>),
+}
+
+/// Where an archive that was sent before lies in the folder of a build.
+pub(super) fn upload_in(folder: &Path, hash: &str) -> PathBuf {
+    folder.join(format!("{UPLOAD}{hash}"))
+}
 
 /// The folder of all builds.
 pub(super) fn root(data: &Path) -> PathBuf {
@@ -32,13 +52,13 @@ pub(super) fn folder(data: &Path, id: &BuildId) -> PathBuf {
 
 /// Removes what was staged and keeps the log.
 pub(super) fn remove_staged(folder: &Path) {
-    for name in [SENT, TAR] {
-        match std::fs::remove_file(folder.join(name)) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => {
-                tracing::warn!(folder = %folder.display(), name, %error, "a build's context is left")
-            }
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let is_staged =
+            name.to_str().is_some_and(|name| matches!(name, SENT | TAR) || name.starts_with(UPLOAD));
+        if is_staged && let Err(error) = std::fs::remove_file(entry.path()) {
+            tracing::warn!(folder = %folder.display(), ?name, %error, "a build's context is left");
         }
     }
 }
@@ -71,12 +91,22 @@ impl Drop for Staging {
 
 /// Brings the context to disk as it comes.
 pub(super) async fn receive(
-    mut from: BuildContext,
+    from: BuildContext,
     folder: &Path,
     images: &Images,
     limit: u64,
 ) -> Result<(), ServiceError> {
-    let file = create(&folder.join(SENT))?;
+    receive_as(from, &folder.join(SENT), images, limit).await
+}
+
+/// Brings an archive to disk as it comes.
+pub(super) async fn receive_as(
+    mut from: BuildContext,
+    path: &Path,
+    images: &Images,
+    limit: u64,
+) -> Result<(), ServiceError> {
+    let file = create(path)?;
     let mut file = tokio::fs::File::from_std(file);
     let mut piece = vec![0; PIECE];
     let mut bytes = 0u64;
@@ -133,6 +163,30 @@ pub(super) fn unfold(folder: &Path, images: &Images, limit: u64) -> Result<PathB
         to.write_all(&piece[..read]).map_err(not_written)?;
     }
     std::fs::remove_file(&sent).map_err(not_written)?;
+    Ok(tar)
+}
+
+/// All archives that were sent before as one plain tar, each in the folder that is its hash; blocks.
+pub(super) fn gathered(
+    folder: &Path,
+    hashes: &[String],
+    images: &Images,
+    limit: u64,
+    cancel: &CancellationToken,
+) -> Result<PathBuf, ServiceError> {
+    let tar = folder.join(TAR);
+    let paths: Vec<PathBuf> = hashes.iter().map(|hash| upload_in(folder, hash)).collect();
+    let parts: Vec<(&str, &Path)> =
+        hashes.iter().map(String::as_str).zip(paths.iter().map(PathBuf::as_path)).collect();
+    let mut room = |bytes| images.room_for(bytes).map_err(|_| std::io::ErrorKind::StorageFull.into());
+    gather(&parts, &mut create(&tar)?, limit, &mut room, cancel).map_err(|bad| match bad {
+        BadContext::Read(cause) => not_written(cause),
+        BadContext::TooMany { limit, .. } => too_large(limit),
+        bad => super::stages::bad_context(bad),
+    })?;
+    for path in paths {
+        std::fs::remove_file(path).map_err(not_written)?;
+    }
     Ok(tar)
 }
 

@@ -27,6 +27,9 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// LIMIT: where the first process of a young sandbox is looked for; the agent's own threads have numbers too.
 const FIRST_PIDS: std::ops::Range<u32> = 2..64;
 
+/// What a record shows for a step while what the steps made is started once.
+pub const AFTER_THE_STEPS: &str = "start, until it is ready";
+
 /// What the steps made.
 pub(super) struct Made {
     pub(super) files: Files,
@@ -96,6 +99,7 @@ async fn try_out(
 ) -> Result<Option<Snapshot>, Ended> {
     let log = &job.live.log;
     log.info(0, "starting it once, until it is ready");
+    let last = after_the_steps(job);
     let template = Some(exactly(&job.ask.template.name, version));
     let sandbox = sandboxes.make(CreateSandbox { template, ..CreateSandbox::default() }).await?;
     let begun = Instant::now();
@@ -126,6 +130,7 @@ async fn try_out(
             tail,
         })));
     }
+    last.restore(job);
     log.info(0, format!("ready after {} ms", begun.elapsed().as_millis()));
     if let Some(why) = job.service.no_memory(&sandbox.lease()) {
         log.say(BuildLevel::Warn, 0, format!("sandboxes of it start its command by themselves: {why}"));
@@ -141,6 +146,33 @@ async fn try_out(
             log.say(BuildLevel::Warn, 0, format!("sandboxes of it start its command by themselves: {error}"));
             Ok(None)
         }
+    }
+}
+
+/// The last step, while what comes after it is under way: what fails then failed in no step.
+struct LastStep {
+    number: u32,
+    text: String,
+}
+
+fn after_the_steps(job: &Job) -> LastStep {
+    let last = {
+        let build = job.live.build.borrow();
+        LastStep { number: build.step, text: build.step_text.clone() }
+    };
+    job.live.build.send_modify(|build| {
+        build.step = 0;
+        build.step_text = AFTER_THE_STEPS.to_owned();
+    });
+    last
+}
+
+impl LastStep {
+    fn restore(self, job: &Job) {
+        job.live.build.send_modify(|build| {
+            build.step = self.number;
+            build.step_text = self.text;
+        });
     }
 }
 

@@ -4,11 +4,13 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_model::{Build, BuildId, Code, TenantId};
+use atoll_model::{Build, BuildId, Code, Principal, TenantId};
 use atoll_provider::{InstanceMount, MountSource};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::ask::StartBuild;
+use super::context::Staged;
 use super::log::Log;
 use crate::ServiceError;
 
@@ -17,6 +19,8 @@ const AT_ONCE: usize = 4;
 const AT_ONCE_PER_TENANT: usize = 2;
 /// LIMIT: each holds a staged context; who has more in mind is told to come again.
 const OPEN_PER_TENANT: usize = 16;
+/// LIMIT: each holds a row and a few names.
+const ANNOUNCED_PER_TENANT: usize = 64;
 
 /// The builds that have not ended.
 #[derive(Default)]
@@ -27,6 +31,10 @@ pub(crate) struct Builds {
 #[derive(Default)]
 struct State {
     open: HashMap<BuildId, Arc<Live>>,
+    /// Those whose steps are not known yet.
+    announced: HashMap<BuildId, Announced>,
+    /// Archives that are on their way.
+    uploads: HashMap<TenantId, usize>,
     /// Builds whose context is still on its way, and open ones.
     places: HashMap<TenantId, usize>,
     running: HashMap<TenantId, usize>,
@@ -64,6 +72,41 @@ impl Builds {
         }
         *held += 1;
         Ok(Admitted { builds: Arc::clone(self), tenant: tenant.clone() })
+    }
+
+    /// Notes a build whose steps come later. Those before it that would have had one of its names are given up.
+    pub(super) fn announce(&self, id: BuildId, new: Announced) -> Result<(), ServiceError> {
+        let mut state = self.lock();
+        state.announced.retain(|_, old| !old.is_replaced_by(&new));
+        let held = state.announced.values().filter(|old| old.tenant == new.tenant).count();
+        if held >= ANNOUNCED_PER_TENANT {
+            let message = format!("{held} builds of this tenant were announced and not begun");
+            return Err(ServiceError::new(Code::QuotaExceeded, message).hint("begin or cancel one of them"));
+        }
+        state.announced.insert(id, new);
+        Ok(())
+    }
+
+    /// What was said of a build whose steps are not known yet.
+    pub(super) fn announced(&self, id: &BuildId) -> Option<StartBuild> {
+        self.lock().announced.get(id).map(|announced| announced.ask.clone())
+    }
+
+    /// Who waits for the steps of a build; the first who asks gets it.
+    pub(super) fn take_announced(&self, id: &BuildId) -> Option<oneshot::Sender<Begun>> {
+        self.lock().announced.remove(id).map(|announced| announced.begin)
+    }
+
+    /// Counts one more archive on its way for as long as the answer is held.
+    pub(super) fn admit_upload(self: &Arc<Self>, tenant: &TenantId) -> Result<Uploading, ServiceError> {
+        let mut state = self.lock();
+        let held = state.uploads.entry(tenant.clone()).or_default();
+        if *held >= OPEN_PER_TENANT {
+            let message = format!("{held} archives of this tenant are on their way");
+            return Err(ServiceError::new(Code::QuotaExceeded, message).retry_after(10));
+        }
+        *held += 1;
+        Ok(Uploading { builds: Arc::clone(self), tenant: tenant.clone() })
     }
 
     /// Waits for its turn, which lasts for as long as the answer is held. May be given up at any time.
@@ -144,6 +187,45 @@ pub(super) struct Admitted {
 impl Drop for Admitted {
     fn drop(&mut self) {
         less(&mut self.builds.lock().places, &self.tenant);
+    }
+}
+
+/// One archive on its way.
+pub(super) struct Uploading {
+    builds: Arc<Builds>,
+    tenant: TenantId,
+}
+
+impl Drop for Uploading {
+    fn drop(&mut self) {
+        less(&mut self.builds.lock().uploads, &self.tenant);
+    }
+}
+
+/// A build whose steps come later.
+pub(super) struct Announced {
+    pub(super) tenant: TenantId,
+    pub(super) ask: StartBuild,
+    pub(super) begin: oneshot::Sender<Begun>,
+}
+
+/// What a build that was announced begins with.
+pub(super) struct Begun {
+    pub(super) who: Principal,
+    pub(super) ask: StartBuild,
+    pub(super) staged: Staged,
+    pub(super) admitted: Admitted,
+}
+
+impl Announced {
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.ask.tags.iter().map(String::as_str).chain(self.ask.template.tag_or_default())
+    }
+
+    fn is_replaced_by(&self, new: &Self) -> bool {
+        self.tenant == new.tenant
+            && self.ask.template.name == new.ask.template.name
+            && self.names().any(|tag| new.names().any(|other| other == tag))
     }
 }
 

@@ -11,6 +11,7 @@ use futures::FutureExt;
 use tokio::time::Instant;
 
 use super::ask::StartBuild;
+use super::context::Staged;
 use super::queue::Live;
 use super::sandbox::Sandboxes;
 use super::stages::Stages;
@@ -24,8 +25,8 @@ pub(super) struct Job {
     pub(super) who: Principal,
     pub(super) ask: StartBuild,
     pub(super) live: Arc<Live>,
-    /// Whether files came with it.
-    pub(super) has_context: bool,
+    /// What it may copy from.
+    pub(super) staged: Staged,
     pub(super) folder: PathBuf,
 }
 
@@ -65,7 +66,7 @@ impl Job {
         let folder = self.folder.clone();
         // It cannot be cancelled; what it cannot remove the next start does.
         let _ = tokio::task::spawn_blocking(move || context::remove_staged(&folder)).await;
-        self.end(outcome).await;
+        end(&self.service, &self.live, outcome).await;
         self.service.inner.builds.remove(&id);
     }
 
@@ -113,45 +114,45 @@ impl Job {
         let message = format!("the build was not done within {} s", self.timeout().as_secs());
         ServiceError::new(Code::DeadlineExceeded, message).hint("give it more time: timeout_s").into()
     }
+}
 
-    /// Says how it ended: in the log, in the store, and to whoever watches.
-    async fn end(&self, outcome: Result<String, Ended>) {
-        let inner = &self.service.inner;
-        let mut build = self.live.build.borrow().clone();
-        match outcome {
-            Ok(version) => {
-                self.live.log.info(0, format!("{} is ready: {version}", build.template));
-                build.status = BuildStatus::Ready;
-                build.version = Some(version);
-            }
-            Err(Ended::Cancelled) if inner.closing.is_cancelled() => {
-                let ended = ServiceError::new(Code::Internal, "the server ended while this was built")
-                    .hint("build it again; what was built is cached");
-                self.fail(&mut build, ended.into());
-            }
-            Err(Ended::Cancelled) => {
-                self.live.log.say(BuildLevel::Warn, 0, "cancelled");
-                build.status = BuildStatus::Cancelled;
-            }
-            Err(failed @ Ended::Failed(_)) => self.fail(&mut build, failed),
+/// Says how it ended: in the log, in the store, and to whoever watches.
+pub(super) async fn end(service: &Service, live: &Live, outcome: Result<String, Ended>) {
+    let inner = &service.inner;
+    let mut build = live.build.borrow().clone();
+    match outcome {
+        Ok(version) => {
+            live.log.info(0, format!("{} is ready: {version}", build.template));
+            build.status = BuildStatus::Ready;
+            build.version = Some(version);
         }
-        build.ended_at = Some(inner.clock.now());
-        tracing::info!(build = %build.id, status = build.status.as_str(), "a build ended");
-        if let Err(error) = inner.store.put_build(build.clone()).await {
-            tracing::error!(build = %build.id, %error, "the end of a build is not written down; the next start calls it failed");
+        Err(Ended::Cancelled) if inner.closing.is_cancelled() => {
+            let ended = ServiceError::new(Code::Internal, "the server ended while this was built")
+                .hint("build it again; what was built is cached");
+            fail(live, &mut build, ended.into());
         }
-        self.live.build.send_replace(build);
+        Err(Ended::Cancelled) => {
+            live.log.say(BuildLevel::Warn, 0, "cancelled");
+            build.status = BuildStatus::Cancelled;
+        }
+        Err(failed @ Ended::Failed(_)) => fail(live, &mut build, failed),
     }
+    build.ended_at = Some(inner.clock.now());
+    tracing::info!(build = %build.id, status = build.status.as_str(), "a build ended");
+    if let Err(error) = inner.store.put_build(build.clone()).await {
+        tracing::error!(build = %build.id, %error, "the end of a build is not written down; the next start calls it failed");
+    }
+    live.build.send_replace(build);
+}
 
-    fn fail(&self, build: &mut Build, ended: Ended) {
-        let Ended::Failed(mut failure) = ended else { return };
-        // Late and the like end a build from outside of its steps.
-        failure.step = failure.step.or(Some(build.step)).filter(|step| *step > 0);
-        self.live.log.say(BuildLevel::Error, failure.step.unwrap_or_default(), failure.message.clone());
-        if let Some(hint) = &failure.hint {
-            self.live.log.say(BuildLevel::Error, failure.step.unwrap_or_default(), format!("hint: {hint}"));
-        }
-        build.status = BuildStatus::Failed;
-        build.failure = Some(*failure);
+fn fail(live: &Live, build: &mut Build, ended: Ended) {
+    let Ended::Failed(mut failure) = ended else { return };
+    // Late and the like end a build from outside of its steps.
+    failure.step = failure.step.or(Some(build.step)).filter(|step| *step > 0);
+    live.log.say(BuildLevel::Error, failure.step.unwrap_or_default(), failure.message.clone());
+    if let Some(hint) = &failure.hint {
+        live.log.say(BuildLevel::Error, failure.step.unwrap_or_default(), format!("hint: {hint}"));
     }
+    build.status = BuildStatus::Failed;
+    build.failure = Some(*failure);
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_image::build::{
-    BadContext, BadDockerfile, Base, Context, Copy, CopyFrom, Dockerfile, Plan, Run, Step, StepKind, Walk,
+    BadContext, BadDockerfile, Base, Context, Copy, CopyFrom, DeclaredBuild, Dockerfile, Plan, Run, Step,
+    StepKind, Walk,
 };
 use atoll_model::{
     BuildLevel, Code, CreateSandbox, ErrorKind, LimitsAsk, NetworkMode, NetworkPolicy, StartSettings,
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::ask::{BuildSource, StartBuild, TEXT_BYTES};
+use super::context::Staged;
 use super::files::Files;
 use super::finish::Made;
 use super::run::{Ended, Job};
@@ -65,12 +67,12 @@ impl<'a> Stages<'a> {
         deadline: Instant,
     ) -> Result<Self, Ended> {
         let (folder, images) = (job.folder.clone(), Arc::clone(&job.service.inner.images));
-        let (has_context, ask) = (job.has_context, job.ask.clone());
+        let (staged, ask) = (job.staged.clone(), job.ask.clone());
         let limit = job.service.inner.config.build_context_bytes;
         let cancel = stop.clone();
         let read = tokio::task::spawn_blocking(move || {
-            let context = match has_context {
-                true => {
+            let context = match &staged {
+                Staged::Sent => {
                     let tar = context::unfold(&folder, &images, limit)?;
                     let path = match &ask.source {
                         BuildSource::Dockerfile { path } => path.as_deref(),
@@ -78,7 +80,11 @@ impl<'a> Stages<'a> {
                     };
                     Context::open_for(&tar, path, &cancel).map_err(bad_context)?
                 }
-                false => Context::empty(),
+                Staged::Uploads(hashes) => {
+                    let tar = context::gathered(&folder, hashes, &images, limit, &cancel)?;
+                    Context::open(&tar, &cancel).map_err(bad_context)?
+                }
+                Staged::Nothing => Context::empty(),
             };
             let plan = plan_of(&ask, &context)?;
             Ok::<_, ServiceError>((context, plan))
@@ -120,7 +126,11 @@ impl Stages<'_> {
             }
             Base::Stage(_) | Base::Scratch => self.base(&stage.base, done).await?,
         };
-        let mut walk = stage.walk(begin.config);
+        let config = match self.declared() {
+            Some(_) => with_defaults(begin.config, &begin.settings),
+            None => begin.config,
+        };
+        let mut walk = stage.walk(config);
         let mut files = begin.files;
         loop {
             let next;
@@ -137,8 +147,17 @@ impl Stages<'_> {
     /// a thread that others wait for.
     async fn next(&self, mut walk: Walk) -> Result<(Walk, Option<(Step, String)>), Ended> {
         let context = Arc::clone(&self.context);
+        // A declared step has its number where a Dockerfile has lines.
+        let is_declared = self.declared().is_some();
         let looked = tokio::task::spawn_blocking(move || {
-            let step = walk.next(&context).map_err(|bad| bad_steps(&bad))?;
+            let step =
+                walk.next(&context).map_err(|bad| match (is_declared, Ended::from(bad_steps(&bad))) {
+                    (true, Ended::Failed(mut failure)) => {
+                        failure.step = u32::try_from(bad.line).ok();
+                        Ended::Failed(failure)
+                    }
+                    (_, ended) => ended,
+                })?;
             let step = step.map(|step| {
                 let content = context.hash_of(&step);
                 (step, content)
@@ -200,9 +219,21 @@ impl Stages<'_> {
         self.job.live.build.send_modify(|build| build.notes.extend(notes));
     }
 
+    /// What an SDK declared, where it is that.
+    fn declared(&self) -> Option<&DeclaredBuild> {
+        match &self.job.ask.source {
+            BuildSource::Declared(declared) => Some(declared),
+            BuildSource::Dockerfile { .. } | BuildSource::Text(_) => None,
+        }
+    }
+
     fn begins(&self, step: &Step) {
         let text = shown(&step.text);
         let steps = self.plan.steps();
+        if step.number == 0 {
+            self.job.live.log.info(0, "preparing the base");
+            return;
+        }
         self.job.live.log.info(step.number, format!("[{}/{steps}] {text}", step.number));
         self.job.live.build.send_modify(|build| {
             build.step = step.number;
@@ -237,7 +268,8 @@ impl Stages<'_> {
         let elsewhere = sources.iter().flatten().map(Files::id);
         let content = std::iter::once(content.to_owned()).chain(elsewhere).collect::<Vec<_>>().join(" ");
         let key = atoll_image::build::cache_key(&files.id(), step, &content, &self.job.who.tenant);
-        if !self.job.ask.no_cache
+        let forced = self.declared().is_some_and(|declared| declared.forces(step.number));
+        if !(self.job.ask.no_cache || forced)
             && let Some(cached) = Files::cached(images, &key).await
         {
             self.job.live.log.info(step.number, "cached");
@@ -391,7 +423,7 @@ fn bad_steps(bad: &BadDockerfile) -> ServiceError {
     }
 }
 
-fn bad_context(bad: BadContext) -> ServiceError {
+pub(super) fn bad_context(bad: BadContext) -> ServiceError {
     let code = match bad.kind() {
         ErrorKind::Invalid => Code::InvalidRequest,
         ErrorKind::Exhausted => Code::PayloadTooLarge,
@@ -409,6 +441,19 @@ fn inherited(settings: StartSettings) -> StartSettings {
         port: settings.port,
         ..StartSettings::default()
     }
+}
+
+/// Declared steps go on as whoever and wherever sandboxes of their base begin.
+fn with_defaults(mut config: ImageConfiguration, settings: &StartSettings) -> ImageConfiguration {
+    let mut said = config.config().clone().unwrap_or_default();
+    if said.user().as_deref().unwrap_or_default().is_empty() {
+        said.set_user(settings.user.clone());
+    }
+    if said.working_dir().as_deref().unwrap_or_default().is_empty() {
+        said.set_working_dir(settings.workdir.clone());
+    }
+    config.set_config(Some(said));
+    config
 }
 
 /// A config that says nothing but this environment.
@@ -437,7 +482,7 @@ fn at_step(ended: Ended, step: &Step) -> Ended {
         Ended::Failed(mut failure) => {
             if failure.step.is_none() || failure.exit_code.is_some() {
                 let place = match step.line {
-                    0 => format!("step {}", step.number),
+                    0 => "preparing the base".to_owned(),
                     line => format!("line {line}"),
                 };
                 failure.message = format!("{place}, {}: {}", shown(&step.text), failure.message);

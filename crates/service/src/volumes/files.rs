@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use atoll_model::{Code, Principal};
+use atoll_model::{Code, Principal, Volume};
 use atoll_provider::{VolumeEntry, VolumeFiles, VolumeOwner};
 use tokio::io::AsyncRead;
 
@@ -11,8 +11,8 @@ use crate::service::Service;
 use crate::{Bytestream, ServiceError};
 
 /// LIMIT: what an answer may hold.
-const ENTRIES_MAX: usize = 10_000;
-const DEPTH_MAX: u32 = 64;
+pub(super) const ENTRIES_MAX: usize = 10_000;
+pub(super) const DEPTH_MAX: u32 = 64;
 
 impl Service {
     /// One entry; a link itself, not what it leads to.
@@ -104,7 +104,23 @@ impl Service {
     }
 
     async fn files(&self, who: &Principal, ident: &str) -> Result<Box<dyn VolumeFiles>, ServiceError> {
-        let volume = self.volume(who, ident).await?;
+        self.files_of(&self.volume(who, ident).await?, false).await
+    }
+
+    async fn writable(&self, who: &Principal, ident: &str) -> Result<Box<dyn VolumeFiles>, ServiceError> {
+        self.files_of(&self.volume(who, ident).await?, true).await
+    }
+
+    /// The files of a volume, to be written too where `writes`.
+    pub(super) async fn files_of(
+        &self,
+        volume: &Volume,
+        writes: bool,
+    ) -> Result<Box<dyn VolumeFiles>, ServiceError> {
+        if writes && volume.read_only {
+            let message = format!("nobody may write to volume {}", volume.name);
+            return Err(ServiceError::new(Code::Forbidden, message).hint("change its read_only first"));
+        }
         if volume.folder.is_some() {
             let message = format!("the files of volume {} are a folder of the host", volume.name);
             return Err(ServiceError::new(Code::Unsupported, message)
@@ -112,19 +128,10 @@ impl Service {
         }
         Ok(self.inner.provider.volume_files(&volume.id).await?)
     }
-
-    async fn writable(&self, who: &Principal, ident: &str) -> Result<Box<dyn VolumeFiles>, ServiceError> {
-        let volume = self.volume(who, ident).await?;
-        if volume.read_only {
-            let message = format!("nobody may write to volume {}", volume.name);
-            return Err(ServiceError::new(Code::Forbidden, message).hint("change its read_only first"));
-        }
-        self.files(who, volume.id.as_str()).await
-    }
 }
 
 /// What the kernel said, in our vocabulary.
-fn of(path: &str) -> impl FnOnce(std::io::Error) -> ServiceError {
+pub(super) fn of(path: &str) -> impl FnOnce(std::io::Error) -> ServiceError {
     let path = printable(path);
     move |error| {
         let says = |code, why: &str| ServiceError::new(code, format!("{path}: {why}"));

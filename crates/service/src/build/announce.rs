@@ -1,0 +1,144 @@
+//! Builds that are announced before their steps are known, as SDKs do that send files in between. An announced build has an
+//! id, a row and a log from the first moment; its task waits for the steps, for a while.
+
+use std::time::Duration;
+
+use atoll_model::{Build, Code, LimitsAsk, Principal, StartSettings, TemplateRef};
+use tokio::sync::oneshot;
+
+use super::ask::{BuildSource, StartBuild};
+use super::context::{Staged, Staging, folder};
+use super::queue::{Announced, Begun};
+use super::run::{self, Ended, Job};
+use crate::service::Service;
+use crate::{RegistryAuth, ServiceError};
+
+/// LIMIT: as long as sending files may take, and some.
+const PATIENCE: Duration = Duration::from_secs(3 * 3_600);
+
+/// What an announced build does.
+#[derive(Debug, Clone)]
+pub struct BuildSteps {
+    /// Its steps.
+    pub source: BuildSource,
+    /// What sandboxes of it start with; limits that are not said are those of the announcement.
+    pub settings: StartSettings,
+    /// Do every step again.
+    pub no_cache: bool,
+    /// How long what it starts may take to be ready; `None`: two minutes.
+    pub ready_timeout_s: Option<u64>,
+    /// How to be known to the registry of its base.
+    pub auth: Option<RegistryAuth>,
+}
+
+impl Service {
+    /// Announces a build. What it is called and its limits are known, its steps come by [`Service::begin_build`]. One that
+    /// was announced before under one of its names, and not begun, is given up.
+    pub async fn announce_build(
+        &self,
+        who: &Principal,
+        template: TemplateRef,
+        tags: Vec<String>,
+        limits: LimitsAsk,
+    ) -> Result<Build, ServiceError> {
+        let settings = StartSettings { limits, ..StartSettings::default() };
+        let ask = StartBuild { tags, settings, ..StartBuild::of(template, BuildSource::Text(String::new())) };
+        ask.check()?;
+        self.refuse_built_in(&ask.template, &ask.tags).await?;
+        let inner = &self.inner;
+        let build = self.new_build(who, &ask)?;
+        let folder = folder(&inner.config.data, &build.id);
+        let staging = Staging::new(&folder);
+        let log = self.new_log(&folder)?;
+        let (begin, begun) = oneshot::channel();
+        inner.builds.announce(build.id.clone(), Announced { tenant: who.tenant.clone(), ask, begin })?;
+        if let Err(error) = inner.store.put_build(build.clone()).await {
+            inner.builds.take_announced(&build.id);
+            return Err(error.into());
+        }
+        staging.keep();
+        let live = self.live(&build, log);
+        let (service, id) = (self.clone(), build.id.clone());
+        inner.spawn(async move {
+            let begun = tokio::select! {
+                biased;
+                () = live.cancel.cancelled() => Err(Ended::Cancelled),
+                begun = begun => begun.map_err(|_| given_up()),
+                () = tokio::time::sleep(PATIENCE) => Err(never_begun()),
+            };
+            service.inner.builds.take_announced(&id);
+            match begun {
+                Ok(Begun { who, ask, staged, admitted }) => {
+                    Job { service, who, ask, live, staged, folder }.run().await;
+                    drop(admitted);
+                }
+                Err(ended) => {
+                    run::end(&service, &live, Err(ended)).await;
+                    service.inner.builds.remove(&id);
+                }
+            }
+        });
+        Ok(build)
+    }
+
+    /// Whether the steps of a build are not known yet.
+    #[must_use]
+    pub fn is_announced(&self, build: &Build) -> bool {
+        self.inner.builds.announced(&build.id).is_some()
+    }
+
+    /// Begins a build that was announced.
+    pub async fn begin_build(
+        &self,
+        who: &Principal,
+        ident: &str,
+        steps: BuildSteps,
+    ) -> Result<Build, ServiceError> {
+        let build = self.get_build(who, ident).await?;
+        let inner = &self.inner;
+        let announced = inner.builds.announced(&build.id).ok_or_else(|| begun_already(&build))?;
+        let limits = announced.settings.limits;
+        let mut settings = steps.settings;
+        settings.limits = LimitsAsk {
+            cpu: settings.limits.cpu.or(limits.cpu),
+            memory_mib: settings.limits.memory_mib.or(limits.memory_mib),
+            disk_mib: settings.limits.disk_mib.or(limits.disk_mib),
+            pids: settings.limits.pids.or(limits.pids),
+        };
+        let ask = StartBuild {
+            source: steps.source,
+            settings,
+            no_cache: steps.no_cache,
+            ready_timeout_s: steps.ready_timeout_s,
+            auth: steps.auth,
+            ..announced
+        };
+        ask.check()?;
+        let admitted = inner.builds.admit(&who.tenant)?;
+        let staged = match &ask.source {
+            BuildSource::Declared(declared) => {
+                self.link_uploads(who, declared, &folder(&inner.config.data, &build.id))?
+            }
+            BuildSource::Dockerfile { .. } | BuildSource::Text(_) => Staged::Nothing,
+        };
+        let begin = inner.builds.take_announced(&build.id).ok_or_else(|| begun_already(&build))?;
+        let begun = Begun { who: who.clone(), ask, staged, admitted };
+        begin.send(begun).map_err(|_| begun_already(&build))?;
+        Ok(build)
+    }
+}
+
+fn begun_already(build: &Build) -> ServiceError {
+    let message = format!("build {} was begun already, or has ended", build.id);
+    ServiceError::new(Code::PhaseConflict, message).hint("announce a build of its own")
+}
+
+fn given_up() -> Ended {
+    let message = "a newer build of the same name was announced before this one had begun";
+    ServiceError::new(Code::PhaseConflict, message).into()
+}
+
+fn never_begun() -> Ended {
+    let message = format!("the steps of this build did not come within {} s", PATIENCE.as_secs());
+    ServiceError::new(Code::DeadlineExceeded, message).into()
+}

@@ -1,0 +1,222 @@
+//! Archives that are sent before the build that copies from them, kept by tenant and by the hash that the sender gave them.
+//!
+//! Whoever holds a ticket may send one archive, without a key, until the ticket is over. A build gets a link of its own to
+//! what lies here, so that a newer archive of the same hash changes nothing under it. What nobody used for a day goes.
+
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use atoll_image::build::DeclaredBuild;
+use atoll_model::{Code, Principal, TenantId};
+
+use super::ask::BuildContext;
+use super::context::{Staged, receive_as, upload_in};
+use crate::ServiceError;
+use crate::random::entropy;
+use crate::sandboxes::printable;
+use crate::service::{Inner, Service};
+
+/// LIMIT: SDKs give up sending after an hour.
+const TICKET_S: i64 = 2 * 3_600;
+const SEND: Duration = Duration::from_secs(3_600);
+/// How long an archive is kept that no build uses.
+const KEPT: Duration = Duration::from_secs(24 * 3_600);
+/// What is half sent and this old was given up.
+const HALF_KEPT: Duration = Duration::from_secs(2 * 3_600);
+/// LIMIT: archives of a tenant; the oldest go for new ones.
+const UPLOADS_MAX: usize = 512;
+const HALF: &str = ".part";
+const PURPOSE: &str = "upload";
+
+impl Service {
+    /// Whether an archive with this hash lies here for builds of the caller.
+    pub async fn has_upload(&self, who: &Principal, hash: &str) -> Result<bool, ServiceError> {
+        check(hash)?;
+        let path = place(&self.inner, &who.tenant).join(hash);
+        Ok(tokio::fs::try_exists(&path).await.unwrap_or(false))
+    }
+
+    /// What lets somebody without a key send the archive with this hash.
+    pub fn upload_ticket(&self, who: &Principal, hash: &str) -> Result<String, ServiceError> {
+        check(hash)?;
+        let until = self.inner.clock.now().wall_ms / 1_000 + TICKET_S;
+        let proof = self.inner.derived(PURPOSE, &[who.tenant.as_str(), hash, &until.to_string()]);
+        Ok(format!("{}.{hash}.{until}.{proof}", who.tenant))
+    }
+
+    /// Takes an archive in: whole or not at all, in place of one with the same hash.
+    pub async fn take_upload(&self, ticket: &str, bytes: BuildContext) -> Result<(), ServiceError> {
+        let inner = &self.inner;
+        let (tenant, hash) = admitted(inner, ticket).ok_or_else(|| {
+            ServiceError::new(Code::Forbidden, "this link was not given out here, or its time is over")
+                .hint("ask for a new one")
+        })?;
+        let _uploading = inner.builds.admit_upload(&tenant)?;
+        let folder = place(inner, &tenant);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        made.map_err(|cause| not_kept(cause.into()))?;
+        let own: [u8; 8] = entropy()?;
+        let half = Half(folder.join(format!("{hash}.{}{HALF}", hex::encode(own))));
+        let received = receive_as(bytes, &half.0, &inner.images, inner.config.build_context_bytes);
+        tokio::time::timeout(SEND, received)
+            .await
+            .map_err(|_| ServiceError::new(Code::DeadlineExceeded, "the archive did not come in time"))??;
+        std::fs::rename(&half.0, folder.join(&hash)).map_err(|cause| not_kept(cause.into()))?;
+        tokio::task::spawn_blocking(move || thin_out(&folder));
+        tracing::info!(%tenant, "an archive for builds was sent");
+        Ok(())
+    }
+
+    /// Puts links to what the steps of a build copy into its folder.
+    pub(super) fn link_uploads(
+        &self,
+        who: &Principal,
+        declared: &DeclaredBuild,
+        folder: &Path,
+    ) -> Result<Staged, ServiceError> {
+        let hashes = declared.files();
+        let place = place(&self.inner, &who.tenant);
+        for hash in &hashes {
+            check(hash)?;
+            let from = place.join(hash);
+            match std::fs::hard_link(&from, upload_in(folder, hash)) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    let message = format!("the files {hash} of a COPY were not sent");
+                    return Err(ServiceError::new(Code::InvalidRequest, message)
+                        .hint("ask where to send them: GET /templates/{id}/files/{hash}"));
+                }
+                Err(error) => return Err(not_kept(error.into())),
+            }
+            // Used now: it is kept for another day.
+            if let Ok(file) = File::open(&from) {
+                let _ = file.set_modified(SystemTime::now());
+            }
+        }
+        Ok(match hashes.is_empty() {
+            true => Staged::Nothing,
+            false => Staged::Uploads(hashes.into_iter().map(str::to_owned).collect()),
+        })
+    }
+}
+
+/// Removes what nobody used for long.
+pub(crate) async fn collect(inner: &Inner) {
+    let root = root(inner);
+    let collected = tokio::task::spawn_blocking(move || {
+        let Ok(tenants) = std::fs::read_dir(&root) else { return };
+        for tenant in tenants.flatten() {
+            let (all, _) = entries(&tenant.path());
+            for (path, used) in all {
+                let is_half = path.to_string_lossy().ends_with(HALF);
+                let limit = if is_half { HALF_KEPT } else { KEPT };
+                if used.elapsed().is_ok_and(|ago| ago > limit) {
+                    remove(&path);
+                }
+            }
+            // Only one that is empty goes.
+            let _ = std::fs::remove_dir(tenant.path());
+        }
+    });
+    // It cannot be cancelled, and a panic in it is logged by the hook.
+    let _ = collected.await;
+}
+
+/// Lets the oldest go where there are too many.
+fn thin_out(folder: &Path) {
+    let (mut all, count) = entries(folder);
+    all.sort_by_key(|(_, used)| *used);
+    for (path, _) in all.iter().take(count.saturating_sub(UPLOADS_MAX)) {
+        remove(path);
+    }
+}
+
+fn entries(folder: &Path) -> (Vec<(PathBuf, SystemTime)>, usize) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return (Vec::new(), 0) };
+    let timed = entries.flatten().filter_map(|entry| {
+        let used = entry.metadata().and_then(|metadata| metadata.modified()).ok()?;
+        Some((entry.path(), used))
+    });
+    let all: Vec<_> = timed.collect();
+    let count = all.len();
+    (all, count)
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "an archive for builds is left");
+    }
+}
+
+/// An archive that is not whole yet; it goes unless it was renamed.
+struct Half(PathBuf);
+
+impl Drop for Half {
+    fn drop(&mut self) {
+        remove(&self.0);
+    }
+}
+
+fn root(inner: &Inner) -> PathBuf {
+    inner.config.data.join("uploads")
+}
+
+fn place(inner: &Inner, tenant: &TenantId) -> PathBuf {
+    root(inner).join(tenant.as_str())
+}
+
+/// Whose ticket this is, for which hash.
+fn admitted(inner: &Inner, ticket: &str) -> Option<(TenantId, String)> {
+    let parts: Vec<&str> = ticket.split('.').collect();
+    let [tenant, hash, until, proof] = parts[..] else { return None };
+    if !inner.derived_is(PURPOSE, &[tenant, hash, until], proof) || check(hash).is_err() {
+        return None;
+    }
+    let is_open = inner.clock.now().wall_ms / 1_000 <= until.parse::<i64>().ok()?;
+    is_open.then_some((tenant.parse().ok()?, hash.to_owned()))
+}
+
+/// A hash is the name of a file, and of a folder in a context.
+fn check(hash: &str) -> Result<(), ServiceError> {
+    if (16..=128).contains(&hash.len()) && hash.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        return Ok(());
+    }
+    let message = format!("{} is no hash of files: 16 to 128 letters and digits", printable(hash));
+    Err(ServiceError::new(Code::InvalidRequest, message))
+}
+
+fn not_kept(cause: Box<dyn std::error::Error + Send + Sync>) -> ServiceError {
+    ServiceError::new(Code::Internal, "the archive could not be kept").caused_by(std::io::Error::other(cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_is_no_path() {
+        assert!(check(&"a1".repeat(32)).is_ok());
+        for bad in ["", "short", "../../../../etc/passwd", "a/aaaaaaaaaaaaaaaaaa", &"a".repeat(129)] {
+            assert!(check(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_archives_go_for_new_ones() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for n in 0..UPLOADS_MAX + 3 {
+            let file = File::create(folder.path().join(format!("{n:04}"))).expect("a file");
+            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000 + n as u64);
+            file.set_modified(at).expect("a time");
+        }
+        thin_out(folder.path());
+        let (left, count) = entries(folder.path());
+        assert_eq!(count, UPLOADS_MAX);
+        assert!(left.iter().all(|(path, _)| !path.ends_with("0000") && !path.ends_with("0002")));
+    }
+}
