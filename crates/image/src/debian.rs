@@ -57,7 +57,7 @@ pub(crate) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "code-interpreter-slim",
         more: &["python3-ipykernel", "python3-jupyter-client", "python3-matplotlib"],
-        aliases: &[],
+        aliases: &["daytona", "daytona-small", "daytona-medium", "daytona-large", "daytonaio/sandbox"],
     },
 ];
 
@@ -92,15 +92,23 @@ impl Recipe {
 }
 
 /// What is installed besides Debian's smallest system.
+///
+/// `esbuild` takes the types away from TypeScript, which Debian's node can't; `npm` is 100 MiB of small files and is what
+/// templates are made with; `python3-pylsp` is the language server that costs 6 MiB.
 const PACKAGES: &[&str] = &[
     "ca-certificates",
     "curl",
+    "esbuild",
     "git",
+    "iproute2",
     "less",
     "nodejs",
+    "npm",
     "procps",
+    "python-is-python3",
     "python3",
     "python3-pip",
+    "python3-pylsp",
     "python3-venv",
     "sudo",
 ];

@@ -3,11 +3,17 @@
 set -eu
 root=$1
 
-# The person commands run as; may become root, since the root inside is nobody outside.
-chroot "$root" useradd --uid 1000 --user-group --create-home --shell /bin/bash --groups sudo user
-rm -f "$root"/home/user/.[!.]* "$root"/root/.[!.]*
-printf 'user ALL=(ALL:ALL) NOPASSWD: ALL\n' >"$root/etc/sudoers.d/user"
-chmod 0440 "$root/etc/sudoers.d/user"
+# The people commands run as; they may become root, since the root inside is nobody outside. Code written for Daytona
+# expects to be `daytona`, everybody else is `user`.
+uid=1000
+for name in user daytona; do
+  chroot "$root" useradd --uid "$uid" --user-group --create-home --shell /bin/bash --groups sudo "$name"
+  rm -f "$root/home/$name"/.[!.]*
+  printf '%s ALL=(ALL:ALL) NOPASSWD: ALL\n' "$name" >"$root/etc/sudoers.d/$name"
+  chmod 0440 "$root/etc/sudoers.d/$name"
+  uid=$((uid + 1))
+done
+rm -f "$root"/root/.[!.]*
 
 # A login shell that has nothing to read starts as fast as any other; PATH comes from the manifest.
 : >"$root/etc/profile"
