@@ -1,0 +1,20 @@
+//! Makes templates into a folder: `cargo run -p atoll-image --example make -- FOLDER debian code-interpreter-slim`. What is
+//! made of packages is kept in the cache too, so that servers and tests find it there.
+
+use std::ops::ControlFlow;
+
+use atoll_image::Catalog;
+
+fn main() -> anyhow::Result<()> {
+    let mut args = std::env::args().skip(1);
+    let folder = args.next().ok_or_else(|| anyhow::anyhow!("say which folder, then which templates"))?;
+    let catalog = Catalog::open(folder)?;
+    for name in args {
+        let template = catalog.make(&name, &mut |line| {
+            eprintln!("{line}");
+            ControlFlow::Continue(())
+        })?;
+        println!("{} {}", template.name, template.digest);
+    }
+    Ok(())
+}
