@@ -109,6 +109,10 @@ id!(
     BuildId, "build"
 );
 id!(
+    /// A text that a tenant keeps here to be used outside of sandboxes.
+    SecretId, "secret"
+);
+id!(
     /// A way to one port of a sandbox that was opened for others.
     PreviewId, "preview"
 );

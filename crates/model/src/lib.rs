@@ -26,7 +26,9 @@ mod volume;
 pub use build::{Build, BuildFailure, BuildLevel, BuildLine, BuildStatus};
 pub use error::{Code, ErrorKind};
 pub use event::{EventKind, SandboxEvent};
-pub use id::{BadId, BuildId, InstanceId, KeyId, PreviewId, SandboxId, SnapshotId, TenantId, VolumeId};
+pub use id::{
+    BadId, BuildId, InstanceId, KeyId, PreviewId, SandboxId, SecretId, SnapshotId, TenantId, VolumeId,
+};
 pub use lease::{
     ArchiveRef, Held, Hold, Intent, Lease, OnExit, OnTimeout, Phase, Reason, Source, Stage, Storage,
     TimeoutCounts, Timers, Wake,

@@ -6,3 +6,4 @@ pub mod egress;
 pub mod idle;
 pub mod placement;
 pub mod quota;
+pub mod resize;

@@ -96,6 +96,8 @@ pub struct CreateSandbox {
     pub storage: Storage,
     /// Default user of commands.
     pub user: Option<String>,
+    /// Where commands start; `None`: where the template says.
+    pub workdir: Option<String>,
     /// Started at every boot.
     pub command: Option<Vec<String>>,
     /// Absolute lifetime in seconds.
@@ -198,6 +200,12 @@ impl CreateSandbox {
         check_env(&self.env)?;
         if let Some(user) = &self.user {
             check_plain("user", user, 32)?;
+        }
+        if let Some(workdir) = &self.workdir {
+            check_plain("workdir", workdir, 4_096)?;
+            if !workdir.starts_with('/') {
+                return Err(bad("workdir", "must be absolute"));
+            }
         }
         if let Some(template) = &self.template {
             check_plain("template", template, 256)?;

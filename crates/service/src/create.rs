@@ -128,7 +128,7 @@ impl Service {
             template: base.template,
             template_version: base.template_version,
             user,
-            workdir,
+            workdir: spec.workdir.clone().unwrap_or(workdir),
             command: spec.command.clone().or(base.command),
             limits,
             network,

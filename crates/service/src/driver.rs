@@ -148,6 +148,7 @@ pub(crate) fn birth(
         own.failpoint.reach("insert.after").await;
         let (driver, handle, mailbox) = begun.unwrap_or_else(|| Driver::begin(&own, &lease, seed.clone()));
         own.registry.put(id, handle.clone());
+        own.changes.tell(None, &lease);
         drop(seed);
         let _ = reply.send(Ok(Born::New(handle)));
         driver.supervise(mailbox).await;

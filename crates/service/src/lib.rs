@@ -51,7 +51,10 @@ mod wake;
 pub use access::{SandboxPass, TokenOf};
 pub use atoll_image::build::{DeclaredBuild, DeclaredStep};
 pub use atoll_provider::{VolumeEntry, VolumeEntryKind, VolumeOwner};
-pub use atoll_store::{KeyRecord, Page, PreviewRecord, ResourceSample, SecretRecord, TenantRecord, Terminal};
+pub use atoll_store::{
+    KeyRecord, Page, PreviewRecord, ResourceSample, SecretAbout, SecretChange, SecretRecord, SortBy, Span,
+    TenantRecord, Terminal,
+};
 pub use build::{
     AFTER_THE_STEPS, BuildContext, BuildFilter, BuildSecret, BuildSource, BuildSteps, StartBuild,
 };

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use atoll_model::lifecycle::phase_deadline_ms;
 use atoll_model::policy::authz;
-use atoll_model::{Code, Held, Intent, Lease, Phase, Principal, Reason, SandboxId, UpdateSandbox};
+use atoll_model::{Code, Held, Intent, Lease, LimitsAsk, Phase, Principal, Reason, SandboxId, UpdateSandbox};
 use atoll_store::{LeaseQuery, Page};
 use tokio::sync::oneshot;
 
 use crate::create::failure;
 use crate::driver::{Mail, Reply, Verb};
+use crate::error::phase_conflict;
 use crate::keys::visible;
 use crate::registry::{Handle, State};
 use crate::service::Service;
@@ -27,7 +28,7 @@ impl Service {
         Ok(lease.as_ref().clone())
     }
 
-    /// A page of sandboxes, newest first.
+    /// A page of sandboxes, newest first unless another order is asked for.
     pub async fn list(&self, who: &Principal, filter: Filter) -> Result<Page<Lease>, ServiceError> {
         let tenant = match &filter.tenant {
             Some(ident) => {
@@ -48,7 +49,18 @@ impl Service {
             phases: filter.phases,
             labels: filter.labels,
             name: filter.name,
+            name_prefix: filter.name_prefix,
+            id_prefix: filter.id_prefix,
             template: filter.template,
+            made_from: filter.made_from,
+            public: filter.public,
+            started_after_ms: filter.started_after_ms,
+            created_ms: filter.created_ms,
+            cpu_milli: filter.cpu_milli,
+            memory_mib: filter.memory_mib,
+            disk_mib: filter.disk_mib,
+            sort: filter.sort,
+            ascending: filter.ascending,
             include_deleted: filter.include_deleted,
             limit,
             cursor: filter.cursor,
@@ -118,6 +130,62 @@ impl Service {
             return Ok(handle.lease().as_ref().clone());
         }
         self.settled(handle).await
+    }
+
+    /// Refuses a verb unless the sandbox is in one of these phases, for fronts whose users are told what they do twice.
+    /// Answers with the lease as it is.
+    pub async fn only_in(
+        &self,
+        who: &Principal,
+        ident: &str,
+        verb: &'static str,
+        phases: &[Phase],
+    ) -> Result<Lease, ServiceError> {
+        let lease = self.get(who, ident).await?;
+        if phases.contains(&lease.phase) { Ok(lease) } else { Err(phase_conflict(&lease, verb)) }
+    }
+
+    /// Starts a sandbox that failed on the files that it has. One without any is refused, as is one that did not fail.
+    pub async fn recover(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
+        let lease = self.get(who, ident).await?;
+        if lease.is_recoverable() {
+            return self.start(who, ident, wait).await;
+        }
+        Err(match lease.phase {
+            Phase::Failed => ServiceError::new(
+                Code::PhaseConflict,
+                format!("sandbox {} failed and has no files to start from", lease.id),
+            )
+            .hint("delete it and create a new one"),
+            _ => phase_conflict(&lease, "recover"),
+        })
+    }
+
+    /// Changes the limits of a running or stopped sandbox as a machine would: what runs only grows, a disk never shrinks.
+    pub async fn resize(
+        &self,
+        who: &Principal,
+        ident: &str,
+        limits: LimitsAsk,
+    ) -> Result<Lease, ServiceError> {
+        let lease = self.only_in(who, ident, "resize", &[Phase::Running, Phase::Stopped]).await?;
+        atoll_model::policy::resize::grown(&lease, &limits)?;
+        self.update(who, ident, UpdateSandbox { limits, ..UpdateSandbox::default() }).await
+    }
+
+    /// Notes that somebody uses it: its idle time begins anew. Never wakes it.
+    pub async fn touch(&self, who: &Principal, ident: &str) -> Result<Lease, ServiceError> {
+        let handle = self.driven(who, ident).await?;
+        drop(handle.activity.begin(crate::activity::Kind::Request));
+        Ok(handle.lease().as_ref().clone())
+    }
+
+    /// When something last worked in it, in milliseconds since the Unix epoch; the lease alone may be behind.
+    #[must_use]
+    pub fn active_at_ms(&self, lease: &Lease) -> Option<i64> {
+        let live = self.inner.registry.get(&lease.id).filter(|_| lease.phase == Phase::Running);
+        let live = live.map(|handle| handle.activity.active_at(&self.inner.clock.now()));
+        live.as_ref().or(lease.active_at.as_ref()).map(|at| at.wall_ms)
     }
 
     /// Stops and starts it; a stopped one is started.

@@ -4,11 +4,14 @@
 use std::time::Duration;
 
 use atoll_model::policy::{authz, egress};
-use atoll_model::{Code, NetworkPolicy, Principal, TenantId, check_secret_name, check_secret_value};
-use atoll_store::{SecretRecord, TenantRecord};
+use atoll_model::{
+    Code, NetworkPolicy, Principal, SecretId, TenantId, check_secret_name, check_secret_value,
+};
+use atoll_store::{SecretAbout, SecretChange, SecretRecord, TenantRecord};
 use futures::future::join_all;
 
 use crate::driver::Mail;
+use crate::random::entropy;
 use crate::registry::Handle;
 use crate::sandboxes::{ask, printable};
 use crate::service::Service;
@@ -23,10 +26,15 @@ impl Service {
     /// Keeps a secret of the key's tenant.
     pub async fn create_secret(&self, who: &Principal, new: NewSecret) -> Result<SecretRecord, ServiceError> {
         check(&new.name, &new.value)?;
+        check_about(&new.about)?;
         let record = SecretRecord {
             name: new.name,
             created_at_ms: self.inner.clock.now().wall_ms,
             rotated_at_ms: None,
+            id: SecretId::from_entropy(entropy()?),
+            version: 1,
+            changed_at_ms: self.inner.clock.now().wall_ms,
+            about: new.about,
             used_by: 0,
         };
         self.inner.store.put_secret(&who.tenant, record.clone(), new.value, SECRETS_MAX).await?;
@@ -45,6 +53,14 @@ impl Service {
         Ok(secrets)
     }
 
+    /// A secret by its id or name, without its value.
+    pub async fn get_secret(&self, who: &Principal, ident: &str) -> Result<SecretRecord, ServiceError> {
+        let mut all = self.list_secrets(who).await?;
+        let at = all.iter().position(|secret| secret.id.as_str() == ident);
+        let at = at.or_else(|| all.iter().position(|secret| secret.name == ident));
+        at.map(|at| all.swap_remove(at)).ok_or_else(|| missing(ident))
+    }
+
     /// Replaces the value of a secret. Running sandboxes that use it send the new one from their next request on.
     pub async fn rotate_secret(
         &self,
@@ -52,28 +68,48 @@ impl Service {
         name: &str,
         value: String,
     ) -> Result<SecretRecord, ServiceError> {
-        check(name, &value)?;
+        self.update_secret(who, name, SecretChange { value: Some(value), about: None }).await
+    }
+
+    /// Changes the value of a secret, by its id or name, or what is said of it. With a new value its version counts up.
+    pub async fn update_secret(
+        &self,
+        who: &Principal,
+        ident: &str,
+        change: SecretChange,
+    ) -> Result<SecretRecord, ServiceError> {
+        if let Some(value) = &change.value {
+            check_secret_value(value).map_err(|bad| invalid(&bad.to_string()))?;
+        }
+        if let Some(about) = &change.about {
+            check_about(about)?;
+        }
         let _turn = self.inner.layers.turn.lock().await;
+        let name = self.get_secret(who, ident).await?.name;
         let now_ms = self.inner.clock.now().wall_ms;
-        let rotated = self.inner.store.rotate_secret(&who.tenant, name, value, now_ms).await?;
-        let mut record = rotated.ok_or_else(|| missing(name))?;
-        let users = self.users_of(&who.tenant, name);
+        let rotates = change.value.is_some();
+        let changed = self.inner.store.change_secret(&who.tenant, &name, change, now_ms).await?;
+        let mut record = changed.ok_or_else(|| missing(ident))?;
+        let users = self.users_of(&who.tenant, &name);
         record.used_by = u32::try_from(users.len()).unwrap_or(u32::MAX);
-        tracing::info!(tenant = %who.tenant, secret = name, key = %who.key, sandboxes = users.len(), "a secret was rotated");
-        self.refresh(users).await;
+        if rotates {
+            tracing::info!(tenant = %who.tenant, secret = name, key = %who.key, sandboxes = users.len(), "a secret was rotated");
+            self.refresh(users).await;
+        }
         Ok(record)
     }
 
-    /// Forgets a secret that no sandbox uses.
-    pub async fn delete_secret(&self, who: &Principal, name: &str) -> Result<(), ServiceError> {
+    /// Forgets a secret, by its id or name, that no sandbox uses.
+    pub async fn delete_secret(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
         let _turn = self.inner.layers.turn.lock().await;
-        if let Some(user) = self.users_of(&who.tenant, name).first() {
+        let name = self.get_secret(who, ident).await?.name;
+        if let Some(user) = self.users_of(&who.tenant, &name).first() {
             let message = format!("sandbox {} uses the secret {name}", user.lease().id);
             return Err(ServiceError::new(Code::SecretInUse, message)
                 .hint("take it out of the sandbox's network policy first; to make a leaked value useless, rotate it"));
         }
-        if !self.inner.store.delete_secret(&who.tenant, name).await? {
-            return Err(missing(name));
+        if !self.inner.store.delete_secret(&who.tenant, &name).await? {
+            return Err(missing(ident));
         }
         tracing::info!(tenant = %who.tenant, secret = name, key = %who.key, "a secret was deleted");
         Ok(())
@@ -129,9 +165,39 @@ impl Service {
 }
 
 fn check(name: &str, value: &str) -> Result<(), ServiceError> {
-    check_secret_name(name)
-        .and_then(|()| check_secret_value(value))
-        .map_err(|bad| ServiceError::new(Code::InvalidRequest, bad.to_string()))
+    check_secret_name(name).and_then(|()| check_secret_value(value)).map_err(|bad| invalid(&bad.to_string()))
+}
+
+fn invalid(why: &str) -> ServiceError {
+    ServiceError::new(Code::InvalidRequest, why)
+}
+
+// LIMIT: what people say of a secret; it is listed with all the others.
+const DESCRIPTION_MAX: usize = 1_024;
+const HOSTS_MAX: usize = 64;
+const HOST_MAX: usize = 253;
+const METADATA_MAX: usize = 64;
+const METADATA_BYTES_MAX: usize = 16 << 10;
+
+fn check_about(about: &SecretAbout) -> Result<(), ServiceError> {
+    let odd = |text: &str| text.contains('\0');
+    if about.description.as_ref().is_some_and(|text| text.len() > DESCRIPTION_MAX || odd(text)) {
+        return Err(invalid(&format!("description has at most {DESCRIPTION_MAX} bytes")));
+    }
+    let bad_host =
+        |host: &String| host.is_empty() || host.len() > HOST_MAX || host.chars().any(char::is_control);
+    if about.hosts.len() > HOSTS_MAX || about.hosts.iter().any(bad_host) {
+        return Err(invalid(&format!(
+            "hosts are at most {HOSTS_MAX} names of at most {HOST_MAX} characters"
+        )));
+    }
+    let bytes: usize = about.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if about.metadata.len() > METADATA_MAX || bytes > METADATA_BYTES_MAX {
+        return Err(invalid(&format!(
+            "metadata has at most {METADATA_MAX} entries and {METADATA_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(())
 }
 
 fn missing(name: &str) -> ServiceError {

@@ -28,6 +28,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::Admission;
 use crate::build::Builds;
+use crate::changes::Changes;
 use crate::deadlines::Deadlines;
 use crate::egress::Layers;
 use crate::egress::log::Logs;
@@ -67,6 +68,8 @@ pub(crate) struct Inner {
     pub(crate) looks: Looks,
     pub(crate) admission: Admission,
     pub(crate) uses: Uses,
+    /// One name is moved from snapshot to snapshot at a time.
+    pub(crate) snapshot_names: tokio::sync::Mutex<()>,
     pub(crate) creates: Semaphore,
     pub(crate) outputs: OutputRooms,
     pub(crate) keys: KeyCache,
@@ -75,6 +78,7 @@ pub(crate) struct Inner {
     pub(crate) counters: Counters,
     pub(crate) layers: Layers,
     pub(crate) logs: Logs,
+    pub(crate) changes: Changes,
     pub(crate) failpoint: FailPoint,
     tracker: TaskTracker,
     pub(crate) closing: CancellationToken,
@@ -179,6 +183,7 @@ impl Service {
             provider,
             archives,
             uses: Uses::default(),
+            snapshot_names: tokio::sync::Mutex::default(),
             templates: TemplateCache::new(templates),
             images,
             holds: VersionHolds::default(),
@@ -196,6 +201,7 @@ impl Service {
             counters: Counters::default(),
             layers: Layers::default(),
             logs,
+            changes: Changes::default(),
             failpoint,
             tracker: TaskTracker::new(),
             closing: CancellationToken::new(),

@@ -40,7 +40,34 @@ impl Service {
         {
             return Err(why);
         }
-        self.take(&handle, ask.name, ask.memory, false).await
+        match ask.name {
+            Some(name) if ask.replace => {
+                let taken = self.take(&handle, None, ask.memory, false).await?;
+                self.name_over(taken, &name).await
+            }
+            name => self.take(&handle, name, ask.memory, false).await,
+        }
+    }
+
+    /// Gives a name to a snapshot, whoever has it now.
+    async fn name_over(&self, snapshot: Snapshot, name: &str) -> Result<Snapshot, ServiceError> {
+        let store = &self.inner.store;
+        let _turn = self.inner.snapshot_names.lock().await;
+        let query = SnapshotQuery {
+            tenant: Some(snapshot.tenant.clone()),
+            name: Some(name.to_owned()),
+            limit: PAGE,
+            ..SnapshotQuery::default()
+        };
+        for former in store.snapshots(query).await?.items {
+            if let Some((known, token)) = store.snapshot(&former.id).await? {
+                store.put_snapshot(Snapshot { name: None, ..known }, token).await?;
+            }
+        }
+        let token = store.snapshot(&snapshot.id).await?.and_then(|(_, token)| token);
+        let named = Snapshot { name: Some(name.to_owned()), ..snapshot };
+        store.put_snapshot(named.clone(), token).await?;
+        Ok(named)
     }
 
     /// Why the processes of a sandbox can't be copied.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_model::policy::idle::Why;
 use atoll_model::{EgressVerdict, Held, Lease, Phase, SandboxId, Scope, SnapshotId};
-use atoll_store::KeyRecord;
+use atoll_store::{KeyRecord, SecretAbout, SortBy, Span};
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,8 @@ pub struct NewSecret {
     pub name: String,
     /// What is put in for `{secret:NAME}`.
     pub value: String,
+    /// What is said of it.
+    pub about: SecretAbout,
 }
 
 impl std::fmt::Debug for NewSecret {
@@ -82,8 +84,30 @@ pub struct Filter {
     pub labels: Vec<(String, String)>,
     /// Exactly this name.
     pub name: Option<String>,
+    /// Whose name, or id where there is none, begins so; upper and lower case are the same.
+    pub name_prefix: Option<String>,
+    /// Whose id begins so; upper and lower case are the same.
+    pub id_prefix: Option<String>,
     /// Exactly this template.
     pub template: Option<String>,
+    /// Made from any of these, each a template or the id of a snapshot; empty: from anything.
+    pub made_from: Vec<String>,
+    /// Whose ports are open to everybody, or are not.
+    pub public: Option<bool>,
+    /// That last began to run at or after this, in milliseconds since the Unix epoch.
+    pub started_after_ms: Option<i64>,
+    /// That were asked for then, in milliseconds since the Unix epoch.
+    pub created_ms: Span,
+    /// With such limits.
+    pub cpu_milli: Span,
+    /// With such limits.
+    pub memory_mib: Span,
+    /// With such limits.
+    pub disk_mib: Span,
+    /// By what they are sorted.
+    pub sort: SortBy,
+    /// The smallest or oldest first; else the largest or newest.
+    pub ascending: bool,
     /// Records of deleted ones too.
     pub include_deleted: bool,
     /// Name or id of a tenant; only an admin key may name another than its own. `None`: all that the key sees.
@@ -108,6 +132,8 @@ pub struct NewSnapshot {
     pub name: Option<String>,
     /// Its processes too.
     pub memory: bool,
+    /// Takes the name over from a snapshot that has it; that one stays under its id.
+    pub replace: bool,
 }
 
 /// Which snapshots to list.

@@ -125,7 +125,8 @@ async fn archives_are_sent_by_ticket_and_belong_to_a_tenant() {
 async fn a_volumes_token_opens_that_volume_alone() {
     let world = World::new().await;
     let (service, admin) = (&world.service, &world.admin);
-    let make = |name: &str| service.create_volume(admin, NewVolume { name: name.to_owned(), ..Default::default() });
+    let make =
+        |name: &str| service.create_volume(admin, NewVolume { name: name.to_owned(), ..Default::default() });
     let (one, two) = (make("one").await.unwrap().volume, make("two").await.unwrap().volume);
     let token = service.volume_token(&one);
     for (id, shown) in [(two.id.as_str(), token.as_str()), (one.id.as_str(), ""), ("../x", &token)] {

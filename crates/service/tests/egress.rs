@@ -48,7 +48,7 @@ fn changing(network: NetworkPolicy) -> UpdateSandbox {
 }
 
 async fn secret(world: &World, who: &Principal, name: &str, value: &str) {
-    let new = NewSecret { name: name.to_owned(), value: value.to_owned() };
+    let new = NewSecret { name: name.to_owned(), value: value.to_owned(), about: Default::default() };
     world.service.create_secret(who, new).await.unwrap();
 }
 
@@ -112,7 +112,7 @@ async fn secrets_are_created_listed_rotated_and_deleted_by_their_tenant_alone() 
         if code == Code::AlreadyExists {
             secret(&world, who, "A", "first").await;
         }
-        let new = NewSecret { name: name.to_owned(), value: value.to_owned() };
+        let new = NewSecret { name: name.to_owned(), value: value.to_owned(), about: Default::default() };
         assert_eq!(service.create_secret(who, new).await.unwrap_err().code, code, "{name}");
     }
     secret(&world, &stranger, "A", "theirs").await;
@@ -136,7 +136,7 @@ async fn secrets_are_created_listed_rotated_and_deleted_by_their_tenant_alone() 
     for n in 0..100 {
         secret(&world, who, &format!("S{n}"), "v").await;
     }
-    let new = NewSecret { name: "S100".to_owned(), value: "v".to_owned() };
+    let new = NewSecret { name: "S100".to_owned(), value: "v".to_owned(), about: Default::default() };
     assert_eq!(service.create_secret(who, new).await.unwrap_err().code, Code::QuotaExceeded);
 }
 
@@ -227,7 +227,7 @@ async fn what_the_operator_forbids_is_refused_at_every_door() {
     let lease = world.try_create(asking(networks(&["10.0.0.0/8"]))).await.unwrap();
     assert!(in_force(&world, &lease.id).direct.contains(0x0a01_0203));
     let (service, who, id) = (&world.service, &world.admin, lease.id.as_str());
-    let taken = NewSnapshot { name: Some("s".to_owned()), memory: false };
+    let taken = NewSnapshot { name: Some("s".to_owned()), memory: false, replace: false };
     service.snapshot(who, id, taken).await.unwrap();
     // The next server lets nobody reach private addresses, and narrows nothing silently.
     let (fake, clock) = (world.fake.clone(), world.clock.clone());
@@ -257,7 +257,11 @@ async fn a_snapshot_brings_its_policy_unless_another_is_asked_for() {
     secret(&world, who, "A", "one").await;
     let lease = world.try_create(asking(with_header("{secret:A}"))).await.unwrap();
     service
-        .snapshot(who, lease.id.as_str(), NewSnapshot { name: Some("s".to_owned()), memory: false })
+        .snapshot(
+            who,
+            lease.id.as_str(),
+            NewSnapshot { name: Some("s".to_owned()), memory: false, replace: false },
+        )
         .await
         .unwrap();
     let from = || Origin::Snapshot { snapshot: "s".to_owned(), memory: false };

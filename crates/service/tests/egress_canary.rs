@@ -63,7 +63,7 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let world = World::new().await;
     let (service, who) = (&world.service, &world.admin);
-    let new = NewSecret { name: "KEY".to_owned(), value: CANARY.to_owned() };
+    let new = NewSecret { name: "KEY".to_owned(), value: CANARY.to_owned(), about: Default::default() };
     service.create_secret(who, new).await.unwrap();
     let literal = format!("{CANARY}-literal");
     let policy = with_headers(&[("Authorization", "Bearer {secret:KEY}"), ("X-Key", &literal)]);
@@ -80,8 +80,11 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
     shown.push(format!("{lease:?} {policy:?} {:?}", in_force));
     shown.push(serde_json::to_string(&service.get(who, id).await.unwrap()).unwrap());
     shown.push(format!("{:?}", service.list_secrets(who).await.unwrap()));
-    shown.push(format!("{:?}", NewSecret { name: "KEY".to_owned(), value: CANARY.to_owned() }));
-    let again = NewSecret { name: "KEY".to_owned(), value: CANARY.to_owned() };
+    shown.push(format!(
+        "{:?}",
+        NewSecret { name: "KEY".to_owned(), value: CANARY.to_owned(), about: Default::default() }
+    ));
+    let again = NewSecret { name: "KEY".to_owned(), value: CANARY.to_owned(), about: Default::default() };
     shown.push(format!("{:?}", service.create_secret(who, again).await.unwrap_err()));
     shown.push(format!("{:?}", service.rotate_secret(who, "NONE", CANARY.to_owned()).await.unwrap_err()));
     let torn = service.rotate_secret(who, "KEY", format!("{CANARY}\n")).await.unwrap_err();
@@ -95,7 +98,8 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
         .unwrap();
     let bad = with_headers(&[("Authorization", &format!("{CANARY}{{secret:NONE}}"))]);
     shown.push(format!("{:?}", update(&world, &lease, bad).await.unwrap_err()));
-    let snapshot = service.snapshot(who, id, NewSnapshot { name: None, memory: false }).await.unwrap();
+    let snapshot =
+        service.snapshot(who, id, NewSnapshot { name: None, memory: false, replace: false }).await.unwrap();
     shown.push(serde_json::to_string(&snapshot).unwrap());
     let events = service.events(who, None, None, 0).await.unwrap();
     shown.push(serde_json::to_string(&events).unwrap());

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "this is test code behind a feature")]
 
 pub mod life;
+mod lists;
 mod reach;
 mod templates;
 mod volumes;
@@ -45,6 +46,8 @@ pub fn all() -> Vec<Case> {
         a_failing_write_leaves_those_beside_it_alone,
         pages_are_stable_while_others_are_inserted,
         lists_filter_by_phase_label_template_and_tenant,
+        lists::lists_filter_by_beginnings_origin_size_and_time,
+        lists::every_order_pages_stably_both_ways,
         live_rows_carry_their_instance_and_token,
         keys_are_found_by_hash_until_deleted,
         a_thread_gets_the_same_terminal_within_an_instance,

@@ -12,6 +12,7 @@ mod builds;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod error;
+mod leases;
 mod records;
 mod seal;
 mod sqlite;
@@ -20,15 +21,17 @@ mod volumes;
 
 use async_trait::async_trait;
 use atoll_model::{
-    EventKind, InstanceId, KeyId, Lease, Moment, NetworkPolicy, Phase, PreviewId, Quota, SandboxEvent,
-    SandboxId, Snapshot, SnapshotId, TenantId, Usage,
+    EventKind, InstanceId, KeyId, Lease, Moment, NetworkPolicy, PreviewId, Quota, SandboxEvent, SandboxId,
+    Snapshot, SnapshotId, TenantId, Usage,
 };
 use tokio::sync::{oneshot, watch};
 
 pub use builds::{BuildQuery, BuildStore};
 pub use error::{OpenError, StoreError};
+pub use leases::{LeaseQuery, SortBy, Span};
 pub use records::{
-    KeyRecord, Page, PreviewRecord, ResourceSample, SecretRecord, SecretValues, TenantRecord, Terminal,
+    KeyRecord, Page, PreviewRecord, ResourceSample, SecretAbout, SecretChange, SecretRecord, SecretValues,
+    TenantRecord, Terminal,
 };
 pub use sqlite::SqliteStore;
 pub use templates::{TemplateChange, TemplateRow, TemplateStore, VersionRow};
@@ -120,27 +123,6 @@ pub struct Advance {
     pub events: Vec<NewEvent>,
 }
 
-/// Which leases to list.
-#[derive(Debug, Clone, Default)]
-pub struct LeaseQuery {
-    /// Of this tenant; `None`: of all.
-    pub tenant: Option<TenantId>,
-    /// In any of these; empty: in any but deleted.
-    pub phases: Vec<Phase>,
-    /// With all of these.
-    pub labels: Vec<(String, String)>,
-    /// With exactly this name.
-    pub name: Option<String>,
-    /// Of this template, with whatever tag unless it names one.
-    pub template: Option<String>,
-    /// Records of deleted ones too.
-    pub include_deleted: bool,
-    /// At most this many.
-    pub limit: u32,
-    /// Where the page before ended.
-    pub cursor: Option<String>,
-}
-
 /// Which snapshots to list: those that can be used and are not of a fork under way.
 #[derive(Debug, Clone, Default)]
 pub struct SnapshotQuery {
@@ -223,7 +205,7 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
     /// Names that people may have meant, for hints.
     async fn names(&self, tenant: Option<&TenantId>, limit: u32) -> Result<Vec<String>, StoreError>;
 
-    /// A page of leases, newest first, stable while others are inserted; those of builds left out.
+    /// A page of leases in the order asked for, stable while others are inserted; those of builds left out.
     async fn list(&self, query: LeaseQuery) -> Result<Page<Lease>, StoreError>;
 
     /// Everything that is not deleted, with its instance, for adoption.
@@ -291,12 +273,12 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
         most: u32,
     ) -> Result<(), StoreError>;
 
-    /// Replaces the value of a secret; `None` when there is none of that name.
-    async fn rotate_secret(
+    /// Changes a secret; with a new value its version counts up. `None` when there is none of that name.
+    async fn change_secret(
         &self,
         tenant: &TenantId,
         name: &str,
-        value: String,
+        change: SecretChange,
         at_ms: i64,
     ) -> Result<Option<SecretRecord>, StoreError>;
 

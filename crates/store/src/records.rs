@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_model::{InstanceId, KeyId, Limits, NetworkPolicy, PreviewId, Quota, SandboxId, Scope, TenantId};
+use atoll_model::{
+    InstanceId, KeyId, Limits, NetworkPolicy, PreviewId, Quota, SandboxId, Scope, SecretId, TenantId,
+};
 use serde::{Deserialize, Serialize};
 
 /// A key as it is listed; the secret is not part of it.
@@ -47,8 +49,43 @@ pub struct SecretRecord {
     pub created_at_ms: i64,
     /// When its value was last replaced, in milliseconds since the Unix epoch.
     pub rotated_at_ms: Option<i64>,
+    /// Its id, which stays whatever changes.
+    pub id: SecretId,
+    /// Counts its values.
+    pub version: u32,
+    /// When anything of it last changed, in milliseconds since the Unix epoch.
+    pub changed_at_ms: i64,
+    /// What is said of it.
+    pub about: SecretAbout,
     /// How many sandboxes use it; counted by the service.
     pub used_by: u32,
+}
+
+/// What people and fronts say of a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SecretAbout {
+    /// For people.
+    pub description: Option<String>,
+    /// Where it is meant to be sent.
+    pub hosts: Vec<String>,
+    /// Whatever else.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// What changes in a secret; `None` leaves a thing as it is.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct SecretChange {
+    /// Its value.
+    pub value: Option<String>,
+    /// All that is said of it.
+    pub about: Option<SecretAbout>,
+}
+
+impl std::fmt::Debug for SecretChange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SecretChange").field("about", &self.about).finish_non_exhaustive()
+    }
 }
 
 /// The secrets of a tenant, opened. Never shown, never written down.

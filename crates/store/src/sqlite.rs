@@ -12,6 +12,7 @@ mod builds;
 mod events;
 mod keys;
 mod leases;
+mod lists;
 mod open;
 mod previews;
 mod samples;
@@ -36,8 +37,8 @@ use tokio::sync::{oneshot, watch};
 use crate::seal::Seal;
 use crate::{
     Advance, EventQuery, Hash, Inserted, InstanceRow, KeyRecord, LeaseQuery, NewEvent, NewLease, OpenError,
-    Page, PreviewRecord, ResourceSample, SecretRecord, SecretValues, SnapshotQuery, Store, StoreError, Sweep,
-    TenantRecord, Terminal,
+    Page, PreviewRecord, ResourceSample, SecretChange, SecretRecord, SecretValues, SnapshotQuery, Store,
+    StoreError, Sweep, TenantRecord, Terminal,
 };
 use threads::{Readers, Writer};
 
@@ -138,7 +139,7 @@ impl Store for SqliteStore {
     }
 
     async fn list(&self, query: LeaseQuery) -> Result<Page<Lease>, StoreError> {
-        self.read(move |conn| leases::list(conn, &query)).await
+        self.read(move |conn| lists::list(conn, &query)).await
     }
 
     async fn live(&self) -> Result<Vec<(Lease, Option<InstanceRow>)>, StoreError> {
@@ -233,17 +234,20 @@ impl Store for SqliteStore {
         self.write(move |conn| secrets::put(conn, &tenant, &secret, &sealed, most)).await
     }
 
-    async fn rotate_secret(
+    async fn change_secret(
         &self,
         tenant: &TenantId,
         name: &str,
-        value: String,
+        change: SecretChange,
         at_ms: i64,
     ) -> Result<Option<SecretRecord>, StoreError> {
         let (tenant, name) = (tenant.clone(), name.to_owned());
-        let sealed = self.seal.seal(&secrets::owner(&tenant, &name), &value);
-        let sealed = sealed.ok_or(StoreError::Sealed { what: "a secret" })?;
-        self.write(move |conn| secrets::rotate(conn, &tenant, &name, &sealed, at_ms)).await
+        let seal = |value: String| {
+            let sealed = self.seal.seal(&secrets::owner(&tenant, &name), &value);
+            sealed.ok_or(StoreError::Sealed { what: "a secret" })
+        };
+        let change = secrets::Change { sealed: change.value.map(seal).transpose()?, about: change.about };
+        self.write(move |conn| secrets::change(conn, &tenant, &name, &change, at_ms)).await
     }
 
     async fn delete_secret(&self, tenant: &TenantId, name: &str) -> Result<bool, StoreError> {

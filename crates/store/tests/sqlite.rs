@@ -316,6 +316,10 @@ async fn a_secret_is_sealed_on_disk_and_without_its_key_the_record_does_not_open
         name: "KEY".to_owned(),
         created_at_ms: 1,
         rotated_at_ms: None,
+        id: atoll_model::SecretId::from_entropy([5; 20]),
+        version: 1,
+        changed_at_ms: 1,
+        about: atoll_store::SecretAbout::default(),
         used_by: 0,
     };
     store.put_secret(&tenant, secret, "value-of-the-secret".to_owned(), 10).await.unwrap();

@@ -86,7 +86,7 @@ pub(crate) async fn create(
     Caller(who): Caller,
     Json(body): Json<SecretBody>,
 ) -> Result<Answer<Secret>, ApiError> {
-    let new = NewSecret { name: body.name, value: body.value };
+    let new = NewSecret { name: body.name, value: body.value, about: Default::default() };
     Ok(Answer(StatusCode::CREATED, app.service.create_secret(&who, new).await?.into()))
 }
 

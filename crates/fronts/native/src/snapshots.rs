@@ -117,7 +117,7 @@ pub(crate) async fn create(
     Path(ident): Path<String>,
     OptionalJson(body): OptionalJson<SnapshotBody>,
 ) -> Result<Response, ApiError> {
-    let ask = NewSnapshot { name: body.name, memory: body.memory };
+    let ask = NewSnapshot { name: body.name, memory: body.memory, replace: false };
     let taken = app.service.snapshot(&who, &ident, ask).await?;
     let location = HeaderValue::from_str(&format!("/v1/snapshots/{}", taken.id));
     let mut response = Answer(StatusCode::CREATED, Snapshot::from(taken)).into_response();

@@ -93,7 +93,7 @@ fn quiet_since(lease: &Lease) -> Moment {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::{Hold, Timers, TimersAsk};
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     /// A lease as the first release wrote it, in a phase since moment 0.
-    fn lease(phase: Phase) -> Lease {
+    pub(crate) fn lease(phase: Phase) -> Lease {
         let old = serde_json::json!({
             "id": "aaaaaaaaaaaaaaaaaaaa", "tenant": "tttttttttttttttttttt", "name": null, "labels": {}, "env": {},
             "provider": "fake", "template": "base", "template_version": "1", "user": "user", "workdir": "/",

@@ -121,6 +121,7 @@ impl Service {
             && spec.storage == Storage::Disk
             && spec.command.is_none()
             && spec.user.is_none()
+            && spec.workdir.is_none()
             && spec.mounts.is_empty()
             && spec.private_env.is_empty()
             && spec.build.is_none()

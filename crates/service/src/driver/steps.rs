@@ -297,7 +297,7 @@ impl Driver {
             }
         }
         self.inner.failpoint.reach("advance.after").await;
-        self.lease = change.lease;
+        let from = std::mem::replace(&mut self.lease, change.lease).phase;
         match change.instance {
             InstanceChange::Keep => {}
             InstanceChange::Put(row) | InstanceChange::Restored(row) => self.row = Some(row),
@@ -313,6 +313,9 @@ impl Driver {
             self.inner.admission.release(&self.lease.id);
         }
         self.publish();
+        if from != self.lease.phase {
+            self.inner.changes.tell(Some(from), &self.lease);
+        }
         Ok(())
     }
 

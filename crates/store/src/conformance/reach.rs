@@ -1,10 +1,21 @@
 //! Cases of what sandboxes may reach: secrets, sealed texts, derived keys, the policy above a tenant.
 
 use super::*;
-use crate::SecretRecord;
+use atoll_model::SecretId;
+
+use crate::{SecretAbout, SecretChange, SecretRecord};
 
 fn secret(name: &str, at_ms: i64) -> SecretRecord {
-    SecretRecord { name: name.to_owned(), created_at_ms: at_ms, rotated_at_ms: None, used_by: 0 }
+    SecretRecord {
+        name: name.to_owned(),
+        created_at_ms: at_ms,
+        rotated_at_ms: None,
+        id: SecretId::from_entropy(entropy(u32::try_from(at_ms).unwrap())),
+        version: 1,
+        changed_at_ms: at_ms,
+        about: SecretAbout::default(),
+        used_by: 0,
+    }
 }
 
 async fn two(store: &Subject) -> (TenantId, TenantId) {
@@ -29,10 +40,23 @@ pub(super) async fn secrets_are_kept_by_tenant_and_name(store: Subject) {
 pub(super) async fn a_secret_is_rotated_in_its_place_and_deleted_once(store: Subject) {
     let (mine, other) = two(&store).await;
     store.put_secret(&mine, secret("A", 1), "one".to_owned(), 10).await.unwrap();
-    let rotated = store.rotate_secret(&mine, "A", "two".to_owned(), 9).await.unwrap();
-    assert_eq!(rotated, Some(SecretRecord { rotated_at_ms: Some(9), ..secret("A", 1) }));
+    let value = |text: &str| SecretChange { value: Some(text.to_owned()), about: None };
+    let rotated = store.change_secret(&mine, "A", value("two"), 9).await.unwrap();
+    let wanted = SecretRecord { rotated_at_ms: Some(9), changed_at_ms: 9, version: 2, ..secret("A", 1) };
+    assert_eq!(rotated, Some(wanted.clone()));
     assert_eq!(store.secret_values(&mine).await.unwrap().get("A"), Some("two"));
-    assert_eq!(store.rotate_secret(&other, "A", "x".to_owned(), 9).await.unwrap(), None);
+    assert_eq!(store.change_secret(&other, "A", value("x"), 9).await.unwrap(), None);
+    // What is said of it changes neither its value nor its version.
+    let about = SecretAbout {
+        description: Some("for 'tests'".to_owned()),
+        hosts: vec!["example.com".to_owned()],
+        metadata: BTreeMap::from([("team".to_owned(), "a\"b".to_owned())]),
+    };
+    let said = SecretChange { value: None, about: Some(about.clone()) };
+    let said = store.change_secret(&mine, "A", said, 10).await.unwrap();
+    assert_eq!(said, Some(SecretRecord { about, changed_at_ms: 10, ..wanted }));
+    assert_eq!(store.secrets(&mine).await.unwrap().first(), said.as_ref());
+    assert_eq!(store.secret_values(&mine).await.unwrap().get("A"), Some("two"));
     assert!(!store.delete_secret(&other, "A").await.unwrap());
     assert!(store.delete_secret(&mine, "A").await.unwrap());
     assert!(!store.delete_secret(&mine, "A").await.unwrap());

@@ -3,15 +3,11 @@
 use atoll_model::policy::deadlines::next_deadline;
 use atoll_model::policy::quota;
 use atoll_model::{BuildId, EventKind, Lease, Limits, Phase, Quota, SandboxId, TenantId, Usage};
-use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
 use super::{events, keys, volumes};
 use crate::seal::Seal;
-use crate::{
-    Admit, Advance, Inserted, InstanceChange, InstanceRow, LeaseQuery, NewEvent, NewLease, Page, StoreError,
-    Sweep,
-};
+use crate::{Admit, Advance, Inserted, InstanceChange, InstanceRow, NewEvent, NewLease, StoreError, Sweep};
 
 /// What is written beside the columns, made before the writer is asked: its thread only writes.
 pub(crate) struct Row {
@@ -61,8 +57,9 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
     refuse_taken_name(conn, lease)?;
     conn.prepare_cached(
         "INSERT INTO sandbox_leases (id, tenant, name, template, provider, desired, observed, holds_compute,
-           cpu_milli, memory_mib, disk_mib, generation, due_at, phase_ms, lease, parent, thread, template_version, build)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
+           cpu_milli, memory_mib, disk_mib, generation, due_at, phase_ms, lease, parent, thread, template_version, build,
+           started_ms)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
     )?
     .execute(params![
         lease.id.as_str(),
@@ -84,6 +81,7 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
         lease.thread,
         lease.template_version,
         lease.build.as_ref().map(BuildId::as_str),
+        started_ms(lease),
     ])?;
     volumes::mount(conn, lease)?;
     if let Some((key, request)) = &new.idempotency {
@@ -99,6 +97,11 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
     let event = NewEvent { at: lease.created_at.clone(), instance: lease.instance.clone(), what };
     events::append(conn, &lease.tenant, &lease.id, &event)?;
     Ok(Inserted::New)
+}
+
+/// What lists are sorted by.
+fn started_ms(lease: &Lease) -> i64 {
+    lease.started_at.as_ref().unwrap_or(&lease.created_at).wall_ms
 }
 
 pub(crate) fn replay(
@@ -168,7 +171,7 @@ pub(crate) fn advance(
         .prepare_cached(
             "UPDATE sandbox_leases SET desired = ?1, observed = ?2, holds_compute = ?3, cpu_milli = ?4,
                memory_mib = ?5, disk_mib = ?6, generation = ?7, due_at = ?8, phase_ms = ?9, lease = ?10,
-               thread = ?11
+               thread = ?11, started_ms = ?14
              WHERE id = ?12 AND generation = ?13",
         )?
         .execute(params![
@@ -185,6 +188,7 @@ pub(crate) fn advance(
             lease.thread,
             lease.id.as_str(),
             int(lease.generation) - 1,
+            started_ms(lease),
         ])?;
     if changed == 0 {
         return Err(StoreError::Stale { sandbox: lease.id.clone() });
@@ -355,57 +359,6 @@ pub(crate) fn names(
     )?;
     let rows = statement.query_map(params![tenant.map(TenantId::as_str), limit], |row| row.get(0))?;
     Ok(rows.collect::<Result<_, _>>()?)
-}
-
-pub(crate) fn list(conn: &Connection, query: &LeaseQuery) -> Result<Page<Lease>, StoreError> {
-    let (wheres, mut values) = conditions(query)?;
-    values.push(Value::Integer(i64::from(query.limit) + 1));
-    let sql = format!("SELECT l.n, l.lease FROM sandbox_leases l WHERE {wheres} ORDER BY l.n DESC LIMIT ?");
-    let mut statement = conn.prepare(&sql)?;
-    let rows = statement
-        .query_map(params_from_iter(values), |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
-    let mut rows = rows.collect::<Result<Vec<_>, _>>()?;
-    let more = rows.len() > query.limit as usize;
-    rows.truncate(query.limit as usize);
-    let next_cursor = rows.last().filter(|_| more).map(|(n, _)| cursor(*n));
-    let items = rows.iter().map(|(_, text)| from_json("sandbox_leases", text)).collect::<Result<_, _>>()?;
-    Ok(Page { items, next_cursor })
-}
-
-fn conditions(query: &LeaseQuery) -> Result<(String, Vec<Value>), StoreError> {
-    let mut wheres = vec!["l.build IS NULL".to_owned()];
-    let mut values = Vec::new();
-    let mut add = |sql: &str, bound: Vec<Value>| {
-        wheres.push(sql.to_owned());
-        values.extend(bound);
-    };
-    let text = |text: &str| Value::Text(text.to_owned());
-    if let Some(tenant) = &query.tenant {
-        add("l.tenant = ?", vec![text(tenant.as_str())]);
-    }
-    if !query.phases.is_empty() {
-        let marks = vec!["?"; query.phases.len()].join(",");
-        let phases = query.phases.iter().map(|phase| text(phase.as_str())).collect();
-        add(&format!("l.observed IN ({marks})"), phases);
-    } else if !query.include_deleted {
-        add("l.observed <> 'deleted'", vec![]);
-    }
-    for (key, value) in &query.labels {
-        let sql = "EXISTS (SELECT 1 FROM json_each(l.lease, '$.labels') e WHERE e.key = ? AND e.value = ?)";
-        add(sql, vec![text(key), text(value)]);
-    }
-    if let Some(name) = &query.name {
-        add("l.name = ?", vec![text(name)]);
-    }
-    if let Some(template) = &query.template {
-        // `name` means every tag of it; a range instead of LIKE, whose pattern a name could be.
-        let sql = "(l.template = ? OR (l.template >= ? AND l.template < ?))";
-        add(sql, vec![text(template), text(&format!("{template}:")), text(&format!("{template};"))]);
-    }
-    if let Some(at) = &query.cursor {
-        add("l.n < ?", vec![Value::Integer(parse_cursor(at)?)]);
-    }
-    Ok((wheres.join(" AND "), values))
 }
 
 pub(super) fn cursor(n: i64) -> String {

@@ -31,6 +31,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0003.sql"),
     include_str!("0004.sql"),
     include_str!("0005.sql"),
+    include_str!("0006.sql"),
 ];
 
 /// LIMIT: only backups and `sqlite3` by hand compete with the writer.

@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 use atoll_model::TenantId;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::keys::parse_id;
+use super::leases::{from_json, to_json};
 use crate::seal::Seal;
-use crate::{SecretRecord, SecretValues, StoreError};
+use crate::{SecretAbout, SecretRecord, SecretValues, StoreError};
+
+const COLUMNS: &str = "name, created_ms, rotated_ms, id, version, changed_ms, about";
 
 /// Whom a sealed value belongs to: it opens for that tenant and that name alone.
 pub(crate) fn owner(tenant: &TenantId, name: &str) -> String {
@@ -32,23 +36,49 @@ pub(crate) fn put(
         return Err(StoreError::TooManySecrets { most });
     }
     conn.execute(
-        "INSERT INTO secrets VALUES (?1, ?2, ?3, ?4, ?5)",
-        params![tenant.as_str(), new.name, sealed, new.created_at_ms, new.rotated_at_ms],
+        "INSERT INTO secrets (tenant, name, value, created_ms, rotated_ms, id, version, changed_ms, about)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        params![
+            tenant.as_str(),
+            new.name,
+            sealed,
+            new.created_at_ms,
+            new.rotated_at_ms,
+            new.id.as_str(),
+            new.version,
+            new.changed_at_ms,
+            to_json(&new.about)?,
+        ],
     )?;
     Ok(())
 }
 
-pub(crate) fn rotate(
+/// What changes in a secret, its value sealed already.
+pub(crate) struct Change {
+    pub(crate) sealed: Option<Vec<u8>>,
+    pub(crate) about: Option<SecretAbout>,
+}
+
+pub(crate) fn change(
     conn: &Connection,
     tenant: &TenantId,
     name: &str,
-    sealed: &[u8],
+    change: &Change,
     at_ms: i64,
 ) -> Result<Option<SecretRecord>, StoreError> {
-    conn.execute(
-        "UPDATE secrets SET value = ?3, rotated_ms = ?4 WHERE tenant = ?1 AND name = ?2",
-        params![tenant.as_str(), name, sealed, at_ms],
-    )?;
+    if let Some(sealed) = &change.sealed {
+        conn.execute(
+            "UPDATE secrets SET value = ?3, rotated_ms = ?4, changed_ms = ?4, version = version + 1
+             WHERE tenant = ?1 AND name = ?2",
+            params![tenant.as_str(), name, sealed, at_ms],
+        )?;
+    }
+    if let Some(about) = &change.about {
+        conn.execute(
+            "UPDATE secrets SET about = ?3, changed_ms = ?4 WHERE tenant = ?1 AND name = ?2",
+            params![tenant.as_str(), name, to_json(about)?, at_ms],
+        )?;
+    }
     by_name(conn, tenant, name)
 }
 
@@ -59,10 +89,14 @@ pub(crate) fn delete(conn: &Connection, tenant: &TenantId, name: &str) -> Result
 }
 
 pub(crate) fn list(conn: &Connection, tenant: &TenantId) -> Result<Vec<SecretRecord>, StoreError> {
-    let mut statement = conn
-        .prepare_cached("SELECT name, created_ms, rotated_ms FROM secrets WHERE tenant = ?1 ORDER BY name")?;
-    let rows = statement.query_map([tenant.as_str()], record)?;
-    rows.map(|row| Ok(row?)).collect()
+    let sql = format!("SELECT {COLUMNS} FROM secrets WHERE tenant = ?1 ORDER BY name");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query([tenant.as_str()])?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        all.push(record(row)?);
+    }
+    Ok(all)
 }
 
 pub(crate) fn values(conn: &Connection, seal: &Seal, tenant: &TenantId) -> Result<SecretValues, StoreError> {
@@ -81,12 +115,22 @@ pub(crate) fn values(conn: &Connection, seal: &Seal, tenant: &TenantId) -> Resul
 }
 
 fn by_name(conn: &Connection, tenant: &TenantId, name: &str) -> Result<Option<SecretRecord>, StoreError> {
-    Ok(conn
-        .prepare_cached("SELECT name, created_ms, rotated_ms FROM secrets WHERE tenant = ?1 AND name = ?2")?
-        .query_row(params![tenant.as_str(), name], record)
-        .optional()?)
+    let sql = format!("SELECT {COLUMNS} FROM secrets WHERE tenant = ?1 AND name = ?2");
+    conn.prepare_cached(&sql)?
+        .query_row(params![tenant.as_str(), name], |row| Ok(record(row)))
+        .optional()?
+        .transpose()
 }
 
-fn record(row: &Row<'_>) -> rusqlite::Result<SecretRecord> {
-    Ok(SecretRecord { name: row.get(0)?, created_at_ms: row.get(1)?, rotated_at_ms: row.get(2)?, used_by: 0 })
+fn record(row: &Row<'_>) -> Result<SecretRecord, StoreError> {
+    Ok(SecretRecord {
+        name: row.get(0)?,
+        created_at_ms: row.get(1)?,
+        rotated_at_ms: row.get(2)?,
+        id: parse_id("secrets", &row.get::<_, String>(3)?)?,
+        version: row.get(4)?,
+        changed_at_ms: row.get(5)?,
+        about: from_json("secrets", &row.get::<_, String>(6)?)?,
+        used_by: 0,
+    })
 }

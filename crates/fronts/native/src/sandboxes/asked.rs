@@ -93,6 +93,7 @@ impl CreateBody {
             network: self.network.map(Into::into),
             storage: self.storage.map(Into::into).unwrap_or_default(),
             user: self.user,
+            workdir: None,
             command: self.command,
             timeout_s: self.timeout_s,
             on_timeout: self.on_timeout.map(Into::into).unwrap_or_default(),

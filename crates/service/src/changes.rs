@@ -1,0 +1,64 @@
+//! Who became what, told as it happens to whoever listens. Nothing is kept: who needs every event without a gap reads
+//! `events` instead. A listener that is too slow loses the oldest changes, and only it does.
+
+use std::sync::Arc;
+
+use atoll_model::policy::authz;
+use atoll_model::{Lease, Phase, Principal};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::service::Service;
+
+/// LIMIT: changes that a slow listener may be behind; a hundred creates at once are three hundred of them.
+const BEHIND: usize = 4_096;
+
+/// A sandbox changed its phase, and the disk has it.
+#[derive(Debug, Clone)]
+pub struct PhaseChange {
+    /// What it was; `None`: it is new.
+    pub from: Option<Phase>,
+    /// What it is now.
+    pub lease: Arc<Lease>,
+}
+
+pub(crate) struct Changes(broadcast::Sender<PhaseChange>);
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self(broadcast::channel(BEHIND).0)
+    }
+}
+
+impl Changes {
+    pub(crate) fn tell(&self, from: Option<Phase>, lease: &Lease) {
+        if self.0.receiver_count() > 0 && lease.build.is_none() {
+            let _ = self.0.send(PhaseChange { from, lease: Arc::new(lease.clone()) });
+        }
+    }
+}
+
+impl Service {
+    /// Every change of phase of every sandbox that this key sees, from now on. Ends when the server does.
+    #[must_use]
+    pub fn follow_all(&self, who: &Principal) -> BoxStream<'static, PhaseChange> {
+        let (who, closing) = (who.clone(), self.inner.closing.clone());
+        let changes = self.inner.changes.0.subscribe();
+        let told = futures::stream::unfold(changes, |mut changes| async move {
+            loop {
+                match changes.recv().await {
+                    Ok(change) => return Some((change, changes)),
+                    Err(RecvError::Lagged(lost)) => {
+                        tracing::warn!(lost, "a listener for changes is too slow")
+                    }
+                    Err(RecvError::Closed) => return None,
+                }
+            }
+        });
+        let seen =
+            told.filter(move |change| futures::future::ready(authz::sandbox(&who, &change.lease).is_ok()));
+        seen.take_until(closing.cancelled_owned()).boxed()
+    }
+}
