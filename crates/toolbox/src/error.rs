@@ -29,6 +29,9 @@ pub enum ToolboxError {
     /// It is not in a state that allows this.
     #[error("{0}")]
     Conflict(String),
+    /// It was there and has ended.
+    #[error("{0}")]
+    Ended(String),
     /// Somebody inside or outside wants credentials that were not given, or are wrong.
     #[error("{0}")]
     Unauthenticated(String),
@@ -84,6 +87,7 @@ impl ToolboxError {
             Self::Invalid(_) | Self::Conflict(_) | Self::Unauthenticated(_) => Code::InvalidArgument,
             Self::Exists(_) => Code::AlreadyExists,
             Self::NotFound(_) => Code::FileNotFound,
+            Self::Ended(_) => Code::ProcessNotFound,
             Self::TimedOut { .. } => Code::DeadlineExceeded,
             Self::TooLarge { .. } => Code::PayloadTooLarge,
             Self::Unreadable { .. } => Code::Internal,

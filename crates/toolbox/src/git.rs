@@ -8,6 +8,8 @@ mod branches;
 mod clone;
 mod commits;
 mod credentials;
+mod fault;
+mod settings;
 mod status;
 
 use std::collections::BTreeMap;
@@ -19,6 +21,8 @@ pub use branches::{BranchQuery, Branches, Scope};
 pub use clone::{CloneFrom, Pull, Push, Remote};
 pub use commits::{Commit, Committed, DiffOf, LogQuery, NewCommit, Reset, ResetMode, Restore};
 pub use credentials::Credentials;
+pub use fault::GitFault;
+pub use settings::{ConfigScope, StoredCredentials};
 pub use status::{FileState, State, Status};
 
 use crate::command::Command;
@@ -131,23 +135,6 @@ impl<'a> Git<'a> {
         }
         args.extend(["--".into(), self.folder().await?]);
         self.anywhere(args, LOCAL_LIMIT, BTreeMap::new()).await
-    }
-
-    /// A setting of this repository, or of the user with `global`; `None` where there is none.
-    pub async fn config_get(&self, key: &str, global: bool) -> Result<Option<String>, ToolboxError> {
-        let scope = if global { "--global" } else { "--local" };
-        let output = self.here(words(["config", scope, "--get", plain("key", key)?])).await?;
-        match output.exit_code {
-            0 => Ok(Some(output.stdout.trim_end_matches('\n').to_owned())),
-            1 => Ok(None),
-            _ => Err(output.failure()),
-        }
-    }
-
-    /// Changes a setting.
-    pub async fn config_set(&self, key: &str, value: &str, global: bool) -> Result<GitOutput, ToolboxError> {
-        let scope = if global { "--global" } else { "--local" };
-        self.here(words(["config", scope, "--replace-all", "--", plain("key", key)?, value])).await
     }
 
     /// Runs git in the folder.

@@ -1,4 +1,4 @@
-//! Git, search and the code interpreter, composed from a sandbox's processes and files.
+//! Git, search, sessions, terminals, language servers and the code interpreter, composed from a sandbox's processes and files.
 //!
 //! A front gets the agent of a sandbox from the service (authorised, awake, counted as busy), makes a [`Toolbox`] of it for
 //! one request, and renders what it answers. Nothing here keeps state on the host: what must live longer than a request, an
@@ -7,28 +7,41 @@
 //! It never runs a program on the host, never builds a shell line out of what it was given, and trusts no byte that comes
 //! out of a sandbox.
 
+mod code_run;
 mod command;
 mod error;
+mod exec;
 mod files;
 mod git;
 mod interpreter;
+mod lsp;
+mod ports;
+mod pty;
+mod session;
 
 use atoll_agentapi::AgentClient;
 
 /// Files are described as the agent describes them; fronts know the agent through this crate only.
 pub use atoll_agentapi::{Entry, EntryKind};
 
+pub use code_run::{CodeRan, CodeRun};
 pub use error::ToolboxError;
+pub use exec::{Ran, ShellLine};
 pub use files::{
     Change, CopyHow, Edit, Edited, FileBody, Files, Found, Grep, ListQuery, Listing, MakeDir, Match, Node,
     Part, Replaced,
 };
 pub use git::{
-    BranchQuery, Branches, CloneFrom, Commit, Committed, Credentials, DiffOf, FileState, Git, GitOutput,
-    LogQuery, NewCommit, Pull, Push, Remote, Reset, ResetMode, Restore, Scope, State, Status,
+    BranchQuery, Branches, CloneFrom, Commit, Committed, ConfigScope, Credentials, DiffOf, FileState, Git,
+    GitFault, GitOutput, LogQuery, NewCommit, Pull, Push, Remote, Reset, ResetMode, Restore, Scope, State,
+    Status, StoredCredentials,
 };
 
 pub use interpreter::{Context, Execute, Execution, ExecutionEvent, Interpreter, Language, NewContext, Rich};
+
+pub use lsp::{Completion, Completions, LspLanguage, LspServer, Place, Symbol};
+pub use pty::{NewPty, Pty, PtyEnd, PtyEvent, PtyInput, PtyOutput, Ptys, WindowSize};
+pub use session::{CommandDone, LogEvent, LogFollow, Logs, NewCommand, Session, SessionCommand, Sessions};
 
 /// The tools of one sandbox, for one request.
 #[derive(Debug)]
@@ -64,7 +77,25 @@ impl Toolbox {
         Interpreter::new(self)
     }
 
+    /// Shells that keep their state between commands.
+    pub fn sessions(&self) -> Sessions<'_> {
+        Sessions::new(self)
+    }
+
+    /// Shells with a terminal.
+    pub fn ptys(&self) -> Ptys<'_> {
+        Ptys::new(self)
+    }
+
     fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
+}
+
+/// A name that nobody else has.
+fn random_id() -> Result<String, ToolboxError> {
+    let mut bytes = [0u8; 10];
+    getrandom::fill(&mut bytes)
+        .map_err(|_| ToolboxError::Conflict("the machine has no randomness to give".into()))?;
+    Ok(hex::encode(bytes))
 }

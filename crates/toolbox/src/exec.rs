@@ -1,0 +1,142 @@
+//! One line for the sandbox's shell, run to its end: what it writes comes in the order in which it was written.
+//!
+//! Never: builds a line out of anything but the line that was given.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_agentapi::{AgentClient, ProcessEvent, ProcessStream, StartProcess};
+
+use crate::{Toolbox, ToolboxError};
+
+/// LIMIT: what is kept of both streams together; whoever writes more writes it to a file.
+pub(crate) const OUTPUT_MAX: usize = 16 << 20;
+/// LIMIT: the kernel takes 128 KiB as one argument; a longer line goes in by stdin.
+const ARGUMENT_MAX: usize = 96 << 10;
+/// How long after its timeout the end of a line is waited for.
+const AFTER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A line for the shell.
+#[derive(Debug, Clone, Default)]
+pub struct ShellLine {
+    /// What a person would type.
+    pub line: String,
+    /// Where; by default the sandbox's working directory.
+    pub cwd: Option<String>,
+    /// On top of the sandbox's environment.
+    pub env: BTreeMap<String, String>,
+    /// After this all its processes are ended.
+    pub timeout: Option<Duration>,
+}
+
+/// What came of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    /// As a shell shows it.
+    pub exit_code: i32,
+    /// Both streams, in the order in which they came.
+    pub output: Vec<u8>,
+    /// More was written than is kept.
+    pub truncated: bool,
+}
+
+impl Toolbox {
+    /// Runs a line by bash, or by sh where there is none. Its end is an answer whatever the exit code.
+    pub async fn shell(&self, line: ShellLine) -> Result<Ran, ToolboxError> {
+        let limit = line.timeout;
+        let (args, input) = shell_args(line.line);
+        let start = StartProcess {
+            cmd: "/bin/bash".to_owned(),
+            args,
+            envs: line.env,
+            cwd: line.cwd.unwrap_or_default(),
+            stdin: input.is_some(),
+            user: self.user.clone(),
+            timeout: limit,
+            ..Default::default()
+        };
+        self.collect(start, input, "the command").await
+    }
+
+    /// Starts a program, gives it its input, and waits for its end.
+    pub(crate) async fn collect(
+        &self,
+        start: StartProcess,
+        input: Option<Vec<u8>>,
+        what: &'static str,
+    ) -> Result<Ran, ToolboxError> {
+        let limit = start.timeout;
+        let (started, stream) = self.agent.start(start).await.map_err(ToolboxError::process)?;
+        let reading = async {
+            match input {
+                None => read(stream).await,
+                Some(input) => {
+                    // The program may end without reading all of it.
+                    let (read, ()) = tokio::join!(read(stream), feed(&self.agent, started.pid, &input));
+                    read
+                }
+            }
+        };
+        let (ran, timed_out) = match limit.and_then(|limit| limit.checked_add(AFTER_TIMEOUT)) {
+            None => reading.await?,
+            Some(all) => match tokio::time::timeout(all, reading).await {
+                Ok(read) => read?,
+                Err(_) => return Err(ToolboxError::TimedOut { what, limit: limit.unwrap_or_default() }),
+            },
+        };
+        match limit {
+            Some(limit) if timed_out => Err(ToolboxError::TimedOut { what, limit }),
+            _ => Ok(ran),
+        }
+    }
+}
+
+/// Arguments of a shell, and what it reads where the line is too long for an argument.
+fn shell_args(line: String) -> (Vec<String>, Option<Vec<u8>>) {
+    let dash_c = "-c".to_owned();
+    if line.len() <= ARGUMENT_MAX {
+        return (vec![dash_c, line], None);
+    }
+    (vec![dash_c, "eval \"$(cat)\"".to_owned()], Some(line.into_bytes()))
+}
+
+/// Input to its end. A program that does not want it is no error.
+pub(crate) async fn feed(agent: &AgentClient, pid: u32, input: &[u8]) {
+    if agent.send_stdin(pid, input).await.is_ok() {
+        let _ = agent.close_stdin(pid).await;
+    }
+}
+
+/// All that comes, and whether the agent ended it at its deadline.
+async fn read(mut stream: ProcessStream) -> Result<(Ran, bool), ToolboxError> {
+    let (mut output, mut truncated) = (Vec::new(), false);
+    while let Some(event) = stream.next().await {
+        match event.map_err(ToolboxError::process)? {
+            ProcessEvent::Stdout(data) | ProcessEvent::Stderr(data) | ProcessEvent::Pty(data) => {
+                let fits = data.len().min(OUTPUT_MAX - output.len());
+                output.extend_from_slice(&data[..fits]);
+                truncated |= fits < data.len();
+            }
+            ProcessEvent::Dropped(_) => truncated = true,
+            ProcessEvent::Exit(status) => {
+                let ran = Ran { exit_code: status.shell_code(), output, truncated };
+                return Ok((ran, status.timed_out));
+            }
+        }
+    }
+    Err(ToolboxError::Unreadable { tool: "the agent", why: "a process without an end" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_argument_however_long_it_is() {
+        assert_eq!(shell_args("echo 'a b'".into()), (vec!["-c".into(), "echo 'a b'".into()], None));
+        let long = "x".repeat(ARGUMENT_MAX + 1);
+        let (args, input) = shell_args(long.clone());
+        assert_eq!((args.len(), input), (2, Some(long.into_bytes())));
+        assert!(args[1].len() < 100);
+    }
+}

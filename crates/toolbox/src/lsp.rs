@@ -1,0 +1,322 @@
+//! Language servers: a process inside per language and project, asked over its stdin and stdout.
+//!
+//! ```text
+//!  host                                     inside the sandbox
+//!  LspServer ── stdin, JSON-RPC frames ───▸ pylsp, typescript-language-server
+//!            ◂── stdout, JSON-RPC frames ──
+//! ```
+//!
+//! The server is found by the tag of its process, so nothing is kept on the host. What it says is hostile: frames are bounded,
+//! and an answer is looked for by a name that nobody else uses.
+
+mod call;
+mod shown;
+mod wire;
+
+use std::time::Duration;
+
+use atoll_agentapi::{AgentError, ProcessInfo, RpcCode, StartProcess};
+use serde_json::{Value, json};
+
+pub use shown::{Completion, Completions, Place, Symbol};
+
+use crate::error::said;
+use crate::{Part, Toolbox, ToolboxError};
+use call::Call;
+
+/// LIMIT: a server reads a whole project before it answers its first question.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// LIMIT: an answer about one place in a large project.
+const CALL_LIMIT: Duration = Duration::from_secs(30);
+/// How long a server may take to end by itself.
+const LEAVE: Duration = Duration::from_secs(3);
+/// LIMIT: a document that somebody edits.
+const DOCUMENT_MAX: u64 = 16 << 20;
+
+const TAG: &str = "atoll-lsp/";
+const SIGKILL: i32 = 9;
+
+/// What a server understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LspLanguage {
+    /// By pylsp, or pyright.
+    Python,
+    /// By typescript-language-server.
+    TypeScript,
+    /// By the same.
+    JavaScript,
+}
+
+impl LspLanguage {
+    /// By its name.
+    pub fn parse(name: &str) -> Result<Self, ToolboxError> {
+        match name {
+            "python" => Ok(Self::Python),
+            "typescript" => Ok(Self::TypeScript),
+            "javascript" => Ok(Self::JavaScript),
+            _ => Err(ToolboxError::Invalid(format!(
+                "language must be python, typescript or javascript, not {name:?}"
+            ))),
+        }
+    }
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::TypeScript => "typescript",
+            Self::JavaScript => "javascript",
+        }
+    }
+
+    const fn programs(self) -> &'static [(&'static str, &'static [&'static str])] {
+        match self {
+            Self::Python => &[("pylsp", &[]), ("pyright-langserver", &["--stdio"])],
+            Self::TypeScript | Self::JavaScript => &[("typescript-language-server", &["--stdio"])],
+        }
+    }
+
+    const fn hint(self) -> &'static str {
+        match self {
+            Self::Python => {
+                "install one inside: apt-get install python3-pylsp, or pip install python-lsp-server"
+            }
+            Self::TypeScript | Self::JavaScript => {
+                "install it inside: npm install -g typescript typescript-language-server"
+            }
+        }
+    }
+}
+
+/// The server of one language and one project. Paths are absolute.
+#[derive(Debug)]
+pub struct LspServer<'a> {
+    toolbox: &'a Toolbox,
+    language: LspLanguage,
+    project: String,
+}
+
+impl Toolbox {
+    /// The language server of a project.
+    pub fn lsp(&self, language: LspLanguage, project: impl Into<String>) -> LspServer<'_> {
+        LspServer { toolbox: self, language, project: project.into() }
+    }
+}
+
+impl LspServer<'_> {
+    /// Starts it and waits until it can be asked. One that runs already is fine.
+    pub async fn start(&self) -> Result<(), ToolboxError> {
+        if self.pid().await?.is_some() {
+            return Ok(());
+        }
+        let mut missing = None;
+        for (program, args) in self.language.programs() {
+            match self.launch(program, args).await {
+                Err(error @ ToolboxError::ToolMissing { .. }) => missing = missing.or(Some(error)),
+                started => return started,
+            }
+        }
+        Err(missing
+            .unwrap_or(ToolboxError::ToolMissing { tool: "language server", hint: self.language.hint() }))
+    }
+
+    async fn launch(&self, program: &'static str, args: &[&str]) -> Result<(), ToolboxError> {
+        let start = StartProcess {
+            cmd: program.to_owned(),
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            cwd: self.project.clone(),
+            tag: self.tag(),
+            stdin: true,
+            user: self.toolbox.user.clone(),
+            ..Default::default()
+        };
+        let agent = &self.toolbox.agent;
+        let (started, stream) = agent.start(start).await.map_err(|cause| match cause {
+            AgentError::Refused { code: RpcCode::NotFound, message }
+                if message.contains("command not found") =>
+            {
+                ToolboxError::ToolMissing { tool: program, hint: self.language.hint() }
+            }
+            cause => ToolboxError::process(cause),
+        })?;
+        let mut call = Call::over(agent.clone(), started.pid, stream);
+        let greeted = async {
+            call.ask("initialize", initialize(&self.project)).await?;
+            call.tell("initialized", json!({})).await
+        };
+        let greeted =
+            tokio::time::timeout(START_LIMIT, greeted).await.unwrap_or(Err(ToolboxError::TimedOut {
+                what: "the start of a language server",
+                limit: START_LIMIT,
+            }));
+        if let Err(error) = greeted {
+            let _ = agent.signal(started.pid, SIGKILL).await;
+            return Err(match call.words() {
+                words if words.is_empty() => error,
+                words => ToolboxError::Conflict(format!("{error}: {}", said(&words))),
+            });
+        }
+        Ok(())
+    }
+
+    /// Ends it.
+    pub async fn stop(&self) -> Result<(), ToolboxError> {
+        let mut call = self.call().await?;
+        let asked = async {
+            let _ = call.ask("shutdown", Value::Null).await;
+            let _ = call.tell("exit", Value::Null).await;
+            call.end().await;
+        };
+        if tokio::time::timeout(LEAVE, asked).await.is_err() {
+            match self.toolbox.agent.signal(call.pid(), SIGKILL).await {
+                Err(error) if error.kind() != atoll_model::ErrorKind::NotFound => {
+                    return Err(ToolboxError::process(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells it that somebody works on a file, as the file is now.
+    pub async fn did_open(&self, path: &str) -> Result<(), ToolboxError> {
+        let mut call = self.call().await?;
+        let bytes = self.toolbox.files().read_bytes(path, Part::Whole, DOCUMENT_MAX).await?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| ToolboxError::Invalid(format!("path '{path}' is not text")))?;
+        let document = json!({
+            "uri": uri(path), "languageId": self.document_language(path), "version": 1, "text": text,
+        });
+        call.tell("textDocument/didOpen", json!({ "textDocument": document })).await
+    }
+
+    /// Tells it that nobody works on it any more.
+    pub async fn did_close(&self, path: &str) -> Result<(), ToolboxError> {
+        let document = json!({ "textDocument": { "uri": uri(path) } });
+        self.call().await?.tell("textDocument/didClose", document).await
+    }
+
+    /// What could stand at a place; line and character count from 0. `context` as the protocol has it.
+    pub async fn completions(
+        &self,
+        path: &str,
+        place: Place,
+        context: Option<Value>,
+    ) -> Result<Completions, ToolboxError> {
+        let mut params = json!({
+            "textDocument": { "uri": uri(path) },
+            "position": { "line": place.line, "character": place.character },
+        });
+        if let Some(context) = context {
+            params["context"] = context;
+        }
+        Ok(shown::completions(&self.asked("textDocument/completion", params).await?))
+    }
+
+    /// What a file defines.
+    pub async fn document_symbols(&self, path: &str) -> Result<Vec<Symbol>, ToolboxError> {
+        let uri = uri(path);
+        let params = json!({ "textDocument": { "uri": uri } });
+        Ok(shown::symbols(&self.asked("textDocument/documentSymbol", params).await?, &uri))
+    }
+
+    /// What the project defines by such a name.
+    pub async fn workspace_symbols(&self, query: &str) -> Result<Vec<Symbol>, ToolboxError> {
+        Ok(shown::symbols(&self.asked("workspace/symbol", json!({ "query": query })).await?, ""))
+    }
+
+    async fn asked(&self, method: &str, params: Value) -> Result<Value, ToolboxError> {
+        let mut call = self.call().await?;
+        let limit = CALL_LIMIT;
+        tokio::time::timeout(limit, call.ask(method, params))
+            .await
+            .unwrap_or(Err(ToolboxError::TimedOut { what: "the language server's answer", limit }))
+    }
+
+    async fn call(&self) -> Result<Call, ToolboxError> {
+        let Some(pid) = self.pid().await? else {
+            let language = self.language.as_str();
+            let message = format!("no {language} server was started for {:?}", self.project);
+            return Err(ToolboxError::NotFound(message));
+        };
+        Call::attach(self.toolbox.agent.clone(), pid).await
+    }
+
+    async fn pid(&self) -> Result<Option<u32>, ToolboxError> {
+        let (wanted, found) = (self.tag(), self.toolbox.agent.list().await.map_err(ToolboxError::process)?);
+        let older = |process: &ProcessInfo| (process.started_at_ms, process.pid);
+        let server = found.into_iter().filter(|process| process.tag == wanted).min_by_key(older);
+        Ok(server.map(|process| process.pid))
+    }
+
+    fn tag(&self) -> String {
+        // Both are of one server; a project has one.
+        let family = match self.language {
+            LspLanguage::Python => "python",
+            LspLanguage::TypeScript | LspLanguage::JavaScript => "typescript",
+        };
+        format!("{TAG}{family}/{}", hex::encode(&self.project))
+    }
+
+    fn document_language(&self, path: &str) -> &'static str {
+        match (self.language, path.rsplit('.').next()) {
+            (LspLanguage::Python, _) => "python",
+            (_, Some("tsx")) => "typescriptreact",
+            (_, Some("jsx")) => "javascriptreact",
+            (_, Some("js" | "mjs" | "cjs")) => "javascript",
+            (language, _) => language.as_str(),
+        }
+    }
+}
+
+/// What we can do is little, so that answers are plain.
+fn initialize(project: &str) -> Value {
+    let root = uri(project);
+    json!({
+        "processId": null,
+        "rootPath": project,
+        "rootUri": root,
+        "workspaceFolders": [{ "uri": root, "name": "project" }],
+        "capabilities": {
+            "textDocument": {
+                "synchronization": { "didSave": false },
+                "completion": { "completionItem": { "snippetSupport": false, "documentationFormat": ["plaintext"] } },
+                "documentSymbol": { "hierarchicalDocumentSymbolSupport": false },
+            },
+            "workspace": { "symbol": {}, "workspaceFolders": true },
+        },
+    })
+}
+
+/// A path as the protocol names it.
+fn uri(path: &str) -> String {
+    let mut uri = String::from("file://");
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
+                uri.push(char::from(byte))
+            }
+            _ => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    uri
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_becomes_an_address() {
+        assert_eq!(uri("/a b/ü.py"), "file:///a%20b/%C3%BC.py");
+    }
+
+    #[test]
+    fn languages_go_by_their_names() {
+        for language in [LspLanguage::Python, LspLanguage::TypeScript, LspLanguage::JavaScript] {
+            assert_eq!(LspLanguage::parse(language.as_str()).unwrap(), language);
+        }
+        assert!(LspLanguage::parse("cobol").is_err());
+    }
+}

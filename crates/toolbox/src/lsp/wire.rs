@@ -1,0 +1,130 @@
+//! Frames of the protocol: a head with a length, a body of JSON.
+
+use serde_json::Value;
+
+use crate::ToolboxError;
+
+/// LIMIT: the symbols of a very large project; what is larger is no answer.
+const BODY_MAX: usize = 32 << 20;
+/// LIMIT: a head is two short lines.
+const HEAD_MAX: usize = 4 << 10;
+const LENGTH: &[u8] = b"content-length:";
+
+/// Writes a frame.
+pub(super) fn frame(message: &Value) -> Vec<u8> {
+    let body = message.to_string();
+    format!("Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// Reads frames out of a stream that may begin in the middle of one.
+#[derive(Default)]
+pub(super) struct Frames {
+    held: Vec<u8>,
+}
+
+impl Frames {
+    pub(super) fn feed(&mut self, data: &[u8]) {
+        self.held.extend_from_slice(data);
+    }
+
+    /// The next whole frame; what is no JSON is passed over.
+    pub(super) fn next(&mut self) -> Result<Option<Value>, ToolboxError> {
+        loop {
+            let Some(begin) = find_ignoring_case(&self.held, LENGTH) else {
+                let keep = self.held.len().min(LENGTH.len());
+                self.held.drain(..self.held.len() - keep);
+                return Ok(None);
+            };
+            self.held.drain(..begin);
+            let Some(end) = self.held.windows(4).position(|four| four == b"\r\n\r\n") else {
+                if self.held.len() > HEAD_MAX {
+                    self.held.drain(..LENGTH.len());
+                    continue;
+                }
+                return Ok(None);
+            };
+            let Some(length) = length(&self.held[LENGTH.len()..end]) else {
+                self.held.drain(..LENGTH.len());
+                continue;
+            };
+            if length > BODY_MAX {
+                return Err(ToolboxError::Unreadable {
+                    tool: "the language server",
+                    why: "a frame that is too large",
+                });
+            }
+            let body = end + 4;
+            if self.held.len() < body + length {
+                return Ok(None);
+            }
+            let value = serde_json::from_slice(&self.held[body..body + length]);
+            self.held.drain(..body + length);
+            if let Ok(value) = value {
+                return Ok(Some(value));
+            }
+        }
+    }
+}
+
+fn length(head: &[u8]) -> Option<usize> {
+    let line = head.split(|byte| *byte == b'\r').next()?;
+    std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+fn find_ignoring_case(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    text.windows(wanted.len()).position(|window| window.eq_ignore_ascii_case(wanted))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn frames_come_whole_however_they_are_cut() {
+        let messages =
+            [json!({"id": 1, "text": "Content-Length: 3\r\n\r\n"}), json!([]), json!({"ü": "日本"})];
+        let stream: Vec<u8> = messages.iter().flat_map(frame).collect();
+        for cut in 1..stream.len() {
+            let mut frames = Frames::default();
+            let mut read = Vec::new();
+            for piece in stream.chunks(cut) {
+                frames.feed(piece);
+                while let Some(message) = frames.next().unwrap() {
+                    read.push(message);
+                }
+            }
+            assert_eq!(read, messages, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_stream_may_begin_in_the_middle_of_a_frame() {
+        let mut frames = Frames::default();
+        frames.feed(b"ngth\":4}}");
+        frames.feed(&frame(&json!({"id": "a"})));
+        assert_eq!(frames.next().unwrap(), Some(json!({"id": "a"})));
+        assert_eq!(frames.next().unwrap(), None);
+    }
+
+    #[test]
+    fn a_frame_without_measure_is_refused() {
+        let mut frames = Frames::default();
+        frames.feed(b"Content-Length: 999999999999\r\n\r\n");
+        assert!(frames.next().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(data in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut frames = Frames::default();
+            frames.feed(&data);
+            let _ = frames.next();
+            frames.feed(b"Content-Length: 2\r\n\r\n{}");
+            let _ = frames.next();
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Sessions: one long-lived shell that keeps its folder, variables and functions between commands.
+//!
+//! ```text
+//!  host                              inside the sandbox
+//!  Sessions ── a line of stdin ────▸ bash, tagged with the session's name
+//!           ── files, watches ─────▸ /tmp/.atoll-sessions/KEY/name
+//!                                    …/KEY/ended            its exit code, once it left by itself
+//!                                    …/KEY/COMMAND/command  what to run; sourced by the shell
+//!                                    …/KEY/COMMAND/out err  what it writes
+//!                                    …/KEY/COMMAND/in       a pipe for input, of commands in the background
+//!                                    …/KEY/COMMAND/exit     its exit code, once it ended
+//! ```
+//!
+//! A session is a process and a folder, so nothing is kept on the host: it lives on through a restart of the server and a pause
+//! of the sandbox, and ends with the sandbox's processes. Commands of one session run one after the other. What a command left
+//! running in the background goes on writing to its own files.
+//!
+//! Never: puts a part of a command or of a name into a line for the shell; they go in by files.
+
+mod files;
+mod follow;
+mod run;
+
+use std::time::Duration;
+
+use atoll_agentapi::{AgentError, ProcessEvent, ProcessInfo, StartProcess};
+
+pub use follow::{LogEvent, LogFollow};
+pub use run::{CommandDone, Logs, NewCommand};
+
+use crate::{Toolbox, ToolboxError};
+
+/// LIMIT: each costs the sandbox a process.
+const SESSIONS_MAX: usize = 256;
+/// LIMIT: of a name; it travels as hex in a tag.
+const NAME_MAX: usize = 256;
+/// How long a shell may take to end by itself.
+const LEAVE: Duration = Duration::from_secs(2);
+
+const TAG: &str = "atoll-session/";
+/// Everything of all sessions, by random names below.
+const ROOT: &str = "/tmp/.atoll-sessions";
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// A session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// As its user calls it.
+    pub name: String,
+    /// Its shell.
+    pub(crate) pid: u32,
+    /// Its folder.
+    pub(crate) key: String,
+    started_at_ms: u64,
+}
+
+/// A command of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionCommand {
+    /// Its name; later ones sort behind.
+    pub id: String,
+    /// What was asked for.
+    pub command: String,
+    /// `None` while it runs or waits.
+    pub exit_code: Option<i32>,
+}
+
+/// The sessions of one sandbox.
+#[derive(Debug)]
+pub struct Sessions<'a> {
+    toolbox: &'a Toolbox,
+}
+
+impl<'a> Sessions<'a> {
+    pub(crate) fn new(toolbox: &'a Toolbox) -> Self {
+        Self { toolbox }
+    }
+
+    /// Starts a session. A name that is taken is [`ToolboxError::Exists`].
+    pub async fn create(&self, name: &str, cwd: Option<&str>) -> Result<Session, ToolboxError> {
+        if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
+            let message = format!("the session's name must have 1 to {NAME_MAX} printable characters");
+            return Err(ToolboxError::Invalid(message));
+        }
+        let known = self.list().await?;
+        if known.iter().any(|session| session.name == name) {
+            return Err(ToolboxError::Exists(format!("there is a session {name:?} already")));
+        }
+        if known.len() >= SESSIONS_MAX {
+            let message = format!("the sandbox has {SESSIONS_MAX} sessions already; delete some of them");
+            return Err(ToolboxError::Conflict(message));
+        }
+        self.sweep(&known).await;
+        let made = self.start(name, cwd).await?;
+        // Of two that were made at once, the older is the one.
+        let kept = self.find(name).await?;
+        if kept.pid != made.pid {
+            self.end(&made).await?;
+            return Err(ToolboxError::Exists(format!("there is a session {name:?} already")));
+        }
+        Ok(made)
+    }
+
+    async fn start(&self, name: &str, cwd: Option<&str>) -> Result<Session, ToolboxError> {
+        let key = crate::random_id()?;
+        self.open_root().await?;
+        let folder = format!("{ROOT}/{key}");
+        let agent = &self.toolbox.agent;
+        agent.make_dir(&folder, self.toolbox.user(), Some(0o700)).await.map_err(ToolboxError::file)?;
+        agent
+            .write_bytes(format!("{folder}/name"), self.toolbox.user(), Some(0o600), name.to_owned())
+            .await
+            .map_err(ToolboxError::file)?;
+        let start = StartProcess {
+            cmd: "/bin/bash".to_owned(),
+            cwd: cwd.unwrap_or_default().to_owned(),
+            tag: tag(name, &key),
+            stdin: true,
+            user: self.toolbox.user.clone(),
+            ..Default::default()
+        };
+        let (started, _) = agent.start(start).await.map_err(ToolboxError::process)?;
+        agent.send_stdin(started.pid, run::greeting(&folder)).await.map_err(ToolboxError::process)?;
+        Ok(Session { name: name.to_owned(), pid: started.pid, key, started_at_ms: 0 })
+    }
+
+    /// The sessions whose shell runs, oldest first.
+    pub async fn list(&self) -> Result<Vec<Session>, ToolboxError> {
+        let processes = self.toolbox.agent.list().await.map_err(ToolboxError::process)?;
+        let mut found: Vec<Session> = processes.iter().filter_map(session_of).collect();
+        found.sort_by_key(|session| (session.started_at_ms, session.pid));
+        let mut known = std::collections::BTreeSet::new();
+        found.retain(|session| known.insert(session.name.clone()));
+        Ok(found)
+    }
+
+    /// One of them. One whose shell left by itself is [`ToolboxError::Ended`].
+    pub async fn find(&self, name: &str) -> Result<Session, ToolboxError> {
+        if let Some(session) = self.list().await?.into_iter().find(|session| session.name == name) {
+            return Ok(session);
+        }
+        Err(match self.ended(name).await? {
+            Some(_) => ToolboxError::Ended(format!("the shell of session {name:?} has ended")),
+            None => missing(name),
+        })
+    }
+
+    /// Ends the shell with all that runs in it, and forgets its commands.
+    pub async fn delete(&self, name: &str) -> Result<(), ToolboxError> {
+        if let Some(session) = self.list().await?.into_iter().find(|session| session.name == name) {
+            return self.end(&session).await;
+        }
+        match self.ended(name).await? {
+            Some(key) => self.forget(&key).await,
+            None => Err(missing(name)),
+        }
+    }
+
+    /// Asks the shell and its children to leave, and makes them.
+    async fn end(&self, session: &Session) -> Result<(), ToolboxError> {
+        let agent = &self.toolbox.agent;
+        let gone = |error: &AgentError| error.kind() == atoll_model::ErrorKind::NotFound;
+        let mut stream = match agent.attach(session.pid, false).await {
+            Err(error) if gone(&error) => return self.forget(&session.key).await,
+            attached => attached.map_err(ToolboxError::process)?,
+        };
+        for signal in [SIGTERM, SIGKILL] {
+            match agent.signal(session.pid, signal).await {
+                Err(error) if gone(&error) => break,
+                sent => sent.map_err(ToolboxError::process)?,
+            }
+            let left = async {
+                while let Some(Ok(event)) = stream.next().await {
+                    if matches!(event, ProcessEvent::Exit(_)) {
+                        break;
+                    }
+                }
+            };
+            let _ = tokio::time::timeout(LEAVE, left).await;
+        }
+        self.forget(&session.key).await
+    }
+}
+
+fn missing(name: &str) -> ToolboxError {
+    ToolboxError::NotFound(format!("there is no session {name:?}"))
+}
+
+fn tag(name: &str, key: &str) -> String {
+    format!("{TAG}{key}/{}", hex::encode(name))
+}
+
+/// A process that is a session; whoever may start processes may start one that looks like it, and gains nothing.
+fn session_of(process: &ProcessInfo) -> Option<Session> {
+    let (key, name) = process.tag.strip_prefix(TAG)?.split_once('/')?;
+    if !is_key(key) {
+        return None;
+    }
+    let name = String::from_utf8(hex::decode(name).ok()?).ok()?;
+    let key = key.to_owned();
+    Some(Session { name, pid: process.pid, key, started_at_ms: process.started_at_ms })
+}
+
+/// Only names that we made become parts of paths.
+fn is_key(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 64 && text.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_lowercase())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn process(tag: String) -> ProcessInfo {
+        ProcessInfo {
+            pid: 7,
+            cmd: String::new(),
+            args: Vec::new(),
+            cwd: String::new(),
+            tag,
+            user: String::new(),
+            started_at_ms: 1,
+            pty: false,
+            logged: false,
+        }
+    }
+
+    #[test]
+    fn a_tag_names_its_session_whatever_the_name_holds() {
+        for name in ["build", "a/b c", "日本", "../../etc"] {
+            let session = session_of(&process(tag(name, "0a1b"))).unwrap();
+            assert_eq!((session.name.as_str(), session.key.as_str(), session.pid), (name, "0a1b", 7));
+        }
+    }
+
+    #[test]
+    fn a_forged_tag_leads_to_no_path_outside() {
+        for forged in ["atoll-session/../61", "atoll-session//61", "atoll-session/a", "atoll-session/A/61"] {
+            assert_eq!(session_of(&process(forged.into())), None, "{forged}");
+        }
+    }
+}

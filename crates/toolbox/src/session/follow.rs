@@ -1,0 +1,214 @@
+//! What a command writes, as it writes it: told by a watch on its folder, read from its files where the last read ended.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use atoll_agentapi::{AgentClient, AgentError, ProcessEvent, ProcessStream, Range, RpcCode, WatchStream};
+use bytes::Bytes;
+
+use super::{Session, Sessions, run};
+use crate::ToolboxError;
+
+/// LIMIT: of one piece; a client that is slow holds no more than that.
+const PIECE_MAX: u64 = 256 << 10;
+/// An event may be lost where the kernel's queue was full; so the files are looked at this often anyway.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// What happens to a command. `Exit` is the last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogEvent {
+    /// Standard output.
+    Stdout(Bytes),
+    /// Standard error.
+    Stderr(Bytes),
+    /// It ended.
+    Exit(i32),
+}
+
+impl LogEvent {
+    /// How many bytes it stands for.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Stdout(data) | Self::Stderr(data) => data.len(),
+            Self::Exit(_) => 0,
+        }
+    }
+
+    /// Whether it stands for none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A reader of one command from its beginning.
+pub struct LogFollow {
+    agent: AgentClient,
+    user: Option<String>,
+    folder: String,
+    name: String,
+    watch: Option<WatchStream>,
+    shell: ProcessStream,
+    /// How much of each file was read.
+    read: [u64; 2],
+    waiting: VecDeque<LogEvent>,
+    /// The shell is gone, with this code.
+    left: Option<i32>,
+    ended: bool,
+    /// There may be something new without a word of the watch.
+    again: bool,
+}
+
+impl std::fmt::Debug for LogFollow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogFollow").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl Sessions<'_> {
+    /// Follows a command; what it has written already comes first.
+    pub async fn follow(&self, session: &Session, id: &str) -> Result<LogFollow, ToolboxError> {
+        let folder = run::folder(session, id);
+        let (agent, user) = (self.toolbox.agent.clone(), self.toolbox.user.clone());
+        let (watch, shell) =
+            tokio::join!(agent.watch(&folder, user.as_deref(), false), agent.attach(session.pid, false));
+        let watch = watch.map_err(|error| match error.kind() {
+            atoll_model::ErrorKind::NotFound => {
+                ToolboxError::NotFound(format!("session {:?} has no such command", session.name))
+            }
+            _ => ToolboxError::file(error),
+        })?;
+        let shell = shell.map_err(ToolboxError::process)?;
+        Ok(LogFollow {
+            agent,
+            user,
+            folder,
+            name: session.name.clone(),
+            watch: Some(watch),
+            shell,
+            read: [0; 2],
+            waiting: VecDeque::new(),
+            left: None,
+            ended: false,
+            again: true,
+        })
+    }
+}
+
+impl LogFollow {
+    /// The next event; `None` after the exit or an error. Cancel-safe: the place of a
+    /// piece is noted when it is handed on.
+    pub async fn next(&mut self) -> Option<Result<LogEvent, ToolboxError>> {
+        loop {
+            if let Some(event) = self.waiting.pop_front() {
+                self.ended |= matches!(event, LogEvent::Exit(_));
+                return Some(Ok(event));
+            }
+            if self.ended {
+                return None;
+            }
+            if let Err(error) = self.more().await {
+                self.ended = true;
+                return Some(Err(error));
+            }
+        }
+    }
+
+    async fn more(&mut self) -> Result<(), ToolboxError> {
+        if !std::mem::take(&mut self.again) && self.left.is_none() {
+            self.wait().await?;
+        }
+        self.look().await
+    }
+
+    /// Until there may be something new.
+    async fn wait(&mut self) -> Result<(), ToolboxError> {
+        let changed = async {
+            match &mut self.watch {
+                Some(watch) => watch.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            change = changed => match change {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(ToolboxError::file(error)),
+                None => self.watch = None,
+            },
+            event = self.shell.next() => match event {
+                Some(Ok(ProcessEvent::Exit(status))) => self.left = Some(status.shell_code()),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(ToolboxError::process(error)),
+                None => self.left = Some(-1),
+            },
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        Ok(())
+    }
+
+    /// Whether it ended is looked at first: then all that it wrote is there.
+    async fn look(&mut self) -> Result<(), ToolboxError> {
+        let exit = self.exit().await?;
+        let (mut came, mut more) = (false, exit.is_some() || self.left.is_some());
+        for stream in [0, 1] {
+            if let Some(data) = self.piece(stream).await? {
+                came = true;
+                more |= data.len() as u64 == PIECE_MAX;
+                self.read[stream] += data.len() as u64;
+                let event = if stream == 0 { LogEvent::Stdout(data) } else { LogEvent::Stderr(data) };
+                self.waiting.push_back(event);
+            }
+        }
+        match (came, exit, self.left) {
+            // What else is there is read after this was handed on.
+            (true, ..) => self.again = more,
+            (false, Some(code), _) => self.waiting.push_back(LogEvent::Exit(code)),
+            // The shell was killed, or replaced by a program: that was the command's end too.
+            (false, None, Some(code)) if self.folder_is_there().await? => {
+                self.waiting.push_back(LogEvent::Exit(code));
+            }
+            (false, None, Some(_)) => {
+                return Err(ToolboxError::Ended(format!("session {:?} was deleted", self.name)));
+            }
+            (false, None, None) => {}
+        }
+        Ok(())
+    }
+
+    async fn piece(&self, stream: usize) -> Result<Option<Bytes>, ToolboxError> {
+        let path = format!("{}/{}", self.folder, ["out", "err"][stream]);
+        let range = Range { start: self.read[stream], len: Some(PIECE_MAX) };
+        let mut reader = match self.agent.read_file(&path, self.user.as_deref(), Some(range)).await {
+            Ok(reader) => reader,
+            // Not there yet, or nothing new in it.
+            Err(AgentError::Refused { code: RpcCode::NotFound | RpcCode::OutOfRange, .. }) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(ToolboxError::file(error)),
+        };
+        let mut piece = Vec::with_capacity(usize::try_from(reader.len.min(PIECE_MAX)).unwrap_or(0));
+        while let Some(chunk) = reader.next().await {
+            piece.extend_from_slice(&chunk.map_err(ToolboxError::file)?);
+        }
+        Ok(Some(piece).filter(|piece| !piece.is_empty()).map(Bytes::from))
+    }
+
+    async fn exit(&self) -> Result<Option<i32>, ToolboxError> {
+        let path = format!("{}/exit", self.folder);
+        match self.agent.read_file(&path, self.user.as_deref(), None).await {
+            Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(ToolboxError::file(error)),
+            Ok(reader) => {
+                let text = reader.read_to_end(64).await.map_err(ToolboxError::file)?;
+                Ok(run::parse_exit(&text))
+            }
+        }
+    }
+
+    async fn folder_is_there(&self) -> Result<bool, ToolboxError> {
+        match self.agent.stat(&self.folder, self.user.as_deref()).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(ToolboxError::file(error)),
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Commands of a session: how the shell is told to run one, what came of it, and input for it.
+
+use std::time::Duration;
+
+use atoll_agentapi::{AgentError, Range, RpcCode, StartProcess};
+
+use super::{ROOT, Session, SessionCommand, Sessions, is_key};
+use crate::{LogEvent, ToolboxError};
+
+/// LIMIT: of a stream that is answered in one piece; of a longer one the end.
+const LOGS_MAX: u64 = 16 << 20;
+/// LIMIT: a command is text that somebody wrote.
+const COMMAND_MAX: usize = 8 << 20;
+/// LIMIT: what one call may give to a command's input.
+const INPUT_MAX: usize = 1 << 20;
+/// LIMIT: how long input waits for a command that does not read.
+const INPUT_LIMIT: Duration = Duration::from_secs(10);
+
+/// A command for a session.
+#[derive(Debug, Clone, Default)]
+pub struct NewCommand {
+    /// What a person would type; several lines are fine.
+    pub command: String,
+    /// It can be given input; else its input is empty.
+    pub takes_input: bool,
+    /// What it is given is not written to its output.
+    pub quiet_input: bool,
+}
+
+/// What a command wrote, as far as it is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Logs {
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+}
+
+/// A command that ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandDone {
+    /// Its name.
+    pub id: String,
+    /// As a shell shows it.
+    pub exit_code: i32,
+    /// Pieces in the order in which they came.
+    pub output: Vec<LogEvent>,
+}
+
+/// What a fresh shell is told first: to say when it leaves. `folder` is a path of ours without anything to quote.
+pub(super) fn greeting(folder: &str) -> String {
+    format!(
+        "__atoll_at=\ntrap '__atoll_code=$?; [ -z \"$__atoll_at\" ] || echo $__atoll_code >\"$__atoll_at/exit\"; \
+         echo $__atoll_code >{folder}/ended' EXIT\n"
+    )
+}
+
+/// What makes the shell run a command. At the top level, not in a function: there `declare` would make variables that end
+/// with the function. The dot keeps heredocs, line numbers and `return` as they are in a script.
+fn line(folder: &str, takes_input: bool) -> String {
+    let (before, input) = match takes_input {
+        true => ("mkfifo -m 600 \"$__atoll_at/in\" && ", "<>\"$__atoll_at/in\""),
+        false => ("", "</dev/null"),
+    };
+    format!(
+        "__atoll_at={folder}; {before}. \"$__atoll_at/command\" >>\"$__atoll_at/out\" 2>>\"$__atoll_at/err\" {input}; \
+         echo $? >\"$__atoll_at/exit\"; __atoll_at=\n"
+    )
+}
+
+impl Sessions<'_> {
+    /// Hands a command to the shell, which runs it when those before it have ended. Answers with its name.
+    pub async fn start_command(&self, session: &Session, new: &NewCommand) -> Result<String, ToolboxError> {
+        let id = self.place(session, new).await?;
+        self.tell(session, &id, new).await?;
+        Ok(id)
+    }
+
+    /// Runs a command to its end. When nobody waits any more, it goes on.
+    pub async fn run(&self, session: &Session, new: &NewCommand) -> Result<CommandDone, ToolboxError> {
+        let id = self.place(session, new).await?;
+        let mut follow = self.follow(session, &id).await?;
+        self.tell(session, &id, new).await?;
+        let (mut output, mut kept) = (Vec::new(), 0u64);
+        while let Some(event) = follow.next().await {
+            match event? {
+                LogEvent::Exit(exit_code) => return Ok(CommandDone { id, exit_code, output }),
+                event if kept < 2 * LOGS_MAX => {
+                    kept += event.len() as u64;
+                    output.push(event);
+                }
+                _ => {}
+            }
+        }
+        Err(ToolboxError::Ended(format!("the shell of session {:?} was ended", session.name)))
+    }
+
+    async fn place(&self, session: &Session, new: &NewCommand) -> Result<String, ToolboxError> {
+        if new.command.trim().is_empty() {
+            return Err(ToolboxError::Invalid("command must not be empty".into()));
+        }
+        if new.command.len() > COMMAND_MAX || new.command.contains('\0') {
+            let message = format!("a command has at most {COMMAND_MAX} bytes, none of them NUL");
+            return Err(ToolboxError::Invalid(message));
+        }
+        let id = command_id()?;
+        let folder = folder(session, &id);
+        let (agent, user) = (&self.toolbox.agent, self.toolbox.user());
+        if new.quiet_input {
+            let quiet = agent.write_bytes(format!("{folder}/quiet"), user, Some(0o600), "").await;
+            quiet.map_err(ToolboxError::file)?;
+        }
+        let text = format!("{}\n", new.command);
+        let written = agent.write_bytes(format!("{folder}/command"), user, Some(0o600), text).await;
+        written.map_err(ToolboxError::file)?;
+        Ok(id)
+    }
+
+    async fn tell(&self, session: &Session, id: &str, new: &NewCommand) -> Result<(), ToolboxError> {
+        let line = line(&folder(session, id), new.takes_input);
+        self.toolbox.agent.send_stdin(session.pid, line).await.map_err(|error| match error {
+            AgentError::Refused { code: RpcCode::NotFound | RpcCode::FailedPrecondition, .. } => {
+                ToolboxError::Ended(format!("the shell of session {:?} has ended", session.name))
+            }
+            error => ToolboxError::process(error),
+        })
+    }
+
+    /// The commands of a session, oldest first.
+    pub async fn commands(&self, session: &Session) -> Result<Vec<SessionCommand>, ToolboxError> {
+        let root = format!("{ROOT}/{}", session.key);
+        let listed = self.toolbox.agent.list_dir(&root, self.toolbox.user(), 1).await;
+        let (entries, _) = listed.map_err(ToolboxError::file)?;
+        let mut ids: Vec<String> = entries
+            .into_iter()
+            .filter(|entry| entry.kind == atoll_agentapi::EntryKind::Directory)
+            .filter_map(|entry| String::from_utf8(entry.name).ok())
+            .filter(|id| is_key(id))
+            .collect();
+        ids.sort();
+        let mut found = Vec::with_capacity(ids.len());
+        for id in ids {
+            found.push(self.command(session, &id).await?);
+        }
+        Ok(found)
+    }
+
+    /// One of them.
+    pub async fn command(&self, session: &Session, id: &str) -> Result<SessionCommand, ToolboxError> {
+        let gone = || ToolboxError::NotFound(format!("session {:?} has no such command", session.name));
+        if !is_key(id) {
+            return Err(gone());
+        }
+        let folder = folder(session, id);
+        let text = self.bytes(&format!("{folder}/command"), COMMAND_MAX as u64).await?.ok_or_else(gone)?;
+        let command = String::from_utf8_lossy(&text).trim_end_matches('\n').to_owned();
+        let exit_code = self.exit_code(&folder).await?;
+        Ok(SessionCommand { id: id.to_owned(), command, exit_code })
+    }
+
+    /// What a command has written so far.
+    pub async fn logs(&self, session: &Session, id: &str) -> Result<Logs, ToolboxError> {
+        self.command(session, id).await?;
+        let folder = folder(session, id);
+        let stdout = self.tail(&format!("{folder}/out")).await?;
+        let stderr = self.tail(&format!("{folder}/err")).await?;
+        Ok(Logs { stdout, stderr })
+    }
+
+    /// Gives a running command input.
+    pub async fn input(&self, session: &Session, id: &str, data: &[u8]) -> Result<(), ToolboxError> {
+        if data.len() > INPUT_MAX {
+            return Err(ToolboxError::TooLarge { what: "input".into(), max: INPUT_MAX as u64 });
+        }
+        if self.command(session, id).await?.exit_code.is_some() {
+            return Err(ToolboxError::Ended("the command has ended already".into()));
+        }
+        let folder = folder(session, id);
+        if !self.toolbox.files().exists(&format!("{folder}/in")).await? {
+            return Err(ToolboxError::Conflict("the command takes no input, or has not begun".into()));
+        }
+        // Opened for both directions, the pipe never waits for its other end.
+        let pass = "if [ -e \"$1/quiet\" ]; then exec cat 1<>\"$1/in\"; \
+                    else exec tee -a \"$1/out\" 1<>\"$1/in\"; fi";
+        let start = StartProcess {
+            cmd: "/bin/sh".to_owned(),
+            args: vec!["-c".to_owned(), pass.to_owned(), "sh".to_owned(), folder],
+            stdin: true,
+            user: self.toolbox.user.clone(),
+            timeout: Some(INPUT_LIMIT),
+            ..Default::default()
+        };
+        let passed = self.toolbox.collect(start, Some(data.to_vec()), "input").await?;
+        match passed.exit_code {
+            0 => Ok(()),
+            _ => Err(ToolboxError::Conflict(crate::error::said(&String::from_utf8_lossy(&passed.output)))),
+        }
+    }
+
+    /// The last part of a file; what is not there yet is empty.
+    async fn tail(&self, path: &str) -> Result<Vec<u8>, ToolboxError> {
+        let (agent, user) = (&self.toolbox.agent, self.toolbox.user());
+        let opened = match agent.read_file(path, user, None).await {
+            Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => return Ok(Vec::new()),
+            opened => opened.map_err(ToolboxError::file)?,
+        };
+        let reader = match opened.size.checked_sub(LOGS_MAX) {
+            None | Some(0) => opened,
+            Some(start) => {
+                let range = Range { start, len: Some(LOGS_MAX) };
+                agent.read_file(path, user, Some(range)).await.map_err(ToolboxError::file)?
+            }
+        };
+        reader.read_to_end(LOGS_MAX).await.map_err(ToolboxError::file)
+    }
+
+    /// A small file whole; `None` where there is none.
+    pub(super) async fn bytes(&self, path: &str, max: u64) -> Result<Option<Vec<u8>>, ToolboxError> {
+        match self.toolbox.agent.read_file(path, self.toolbox.user(), None).await {
+            Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(ToolboxError::file(error)),
+            Ok(reader) => reader.read_to_end(max).await.map(Some).map_err(ToolboxError::file),
+        }
+    }
+
+    /// How a command ended; a number without its line end is still being written.
+    pub(super) async fn exit_code(&self, folder: &str) -> Result<Option<i32>, ToolboxError> {
+        let text = self.bytes(&format!("{folder}/exit"), 64).await?;
+        Ok(text.as_deref().and_then(parse_exit))
+    }
+}
+
+pub(super) fn parse_exit(text: &[u8]) -> Option<i32> {
+    std::str::from_utf8(text.strip_suffix(b"\n")?).ok()?.trim().parse().ok()
+}
+
+pub(super) fn folder(session: &Session, id: &str) -> String {
+    format!("{ROOT}/{}/{id}", session.key)
+}
+
+/// Later ones sort behind: the time, then randomness.
+fn command_id() -> Result<String, ToolboxError> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let micros = now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
+    let random = crate::random_id()?;
+    Ok(format!("{micros:016x}{}", &random[..8]))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_counts_when_its_line_is_whole() {
+        assert_eq!(parse_exit(b"42\n"), Some(42));
+        for half in [&b"4"[..], b"", b"\n", b"x\n"] {
+            assert_eq!(parse_exit(half), None);
+        }
+    }
+
+    #[test]
+    fn later_commands_sort_behind() {
+        let ids: Vec<String> = (0..50).map(|_| command_id().unwrap()).collect();
+        assert!(ids.iter().all(|id| is_key(id)));
+        assert!(ids.windows(2).all(|two| two[0][..16] <= two[1][..16]));
+    }
+
+    /// The lines are tried with a real shell: what they leave behind is what the host reads.
+    #[test]
+    fn a_shell_keeps_its_state_between_commands_and_tells_their_ends() {
+        for shell in ["bash", "sh"] {
+            let Some(told) = talk(
+                shell,
+                &["cd /; X=5; declare -A m 2>/dev/null; echo out; echo err >&2; false", "echo $X; pwd"],
+            ) else {
+                continue;
+            };
+            assert_eq!(told[0], ("out\n".into(), "err\n".into(), Some(1)), "{shell}");
+            assert_eq!(told[1], ("5\n/\n".into(), String::new(), Some(0)), "{shell}");
+        }
+    }
+
+    #[test]
+    fn an_exit_ends_the_command_with_its_code() {
+        let Some(told) = talk("bash", &["echo bye; exit 7"]) else { return };
+        assert_eq!(told[0], ("bye\n".into(), String::new(), Some(7)));
+    }
+
+    #[test]
+    fn a_syntax_error_does_not_end_a_bash() {
+        let Some(told) = talk("bash", &["if then", "echo there"]) else { return };
+        assert!(told[0].1.contains("syntax error") && told[0].2 != Some(0), "{told:?}");
+        assert_eq!(told[1].0, "there\n");
+    }
+
+    type Told = (String, String, Option<i32>);
+
+    fn talk(shell: &str, commands: &[&str]) -> Option<Vec<Told>> {
+        use std::io::Write as _;
+        use std::process::{Command, Stdio};
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_str().unwrap();
+        let mut child = Command::new(shell)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(greeting(root).as_bytes()).unwrap();
+        for (number, command) in commands.iter().enumerate() {
+            let at = format!("{root}/c{number}");
+            std::fs::create_dir(&at).unwrap();
+            std::fs::write(format!("{at}/command"), format!("{command}\n")).unwrap();
+            stdin.write_all(line(&at, false).as_bytes()).unwrap();
+        }
+        drop(stdin);
+        child.wait().unwrap();
+        let read =
+            |number: usize, name: &str| std::fs::read(format!("{root}/c{number}/{name}")).unwrap_or_default();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let told = |number| {
+            (text(read(number, "out")), text(read(number, "err")), parse_exit(&read(number, "exit")))
+        };
+        Some((0..commands.len()).map(told).collect())
+    }
+}
