@@ -179,7 +179,7 @@ impl Service {
         let timeout_s = ask.timeout_s.or(source.timeout_s);
         Ok(Lease {
             id: SandboxId::from_entropy(entropy()?),
-            name: None,
+            name: ask.name.clone(),
             labels: ask.labels.clone().unwrap_or_else(|| source.labels.clone()),
             env: snapshot.env.clone(),
             private_env: std::collections::BTreeSet::new(),
@@ -252,7 +252,11 @@ fn check(ask: &Fork) -> Result<(), ServiceError> {
         let message = format!("count must be between 1 and {CHILDREN_MAX}");
         return Err(ServiceError::new(Code::InvalidRequest, message));
     }
+    if ask.name.is_some() && ask.count != 1 {
+        return Err(ServiceError::new(Code::InvalidRequest, "name: only one sandbox can have it"));
+    }
     let spec = atoll_model::CreateSandbox {
+        name: ask.name.clone(),
         labels: ask.labels.clone().unwrap_or_default(),
         timeout_s: ask.timeout_s,
         ..Default::default()

@@ -160,11 +160,13 @@ pub struct Fork {
     pub labels: Option<BTreeMap<String, String>>,
     /// Instead of its lifetime; it counts from now.
     pub timeout_s: Option<u64>,
+    /// A name unique within the tenant, where there is one child.
+    pub name: Option<String>,
 }
 
 impl Default for Fork {
     fn default() -> Self {
-        Self { count: 1, memory: false, labels: None, timeout_s: None }
+        Self { count: 1, memory: false, labels: None, timeout_s: None, name: None }
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) async fn fork(
     OptionalJson(body): OptionalJson<ForkBody>,
 ) -> Result<Answer<Forked>, ApiError> {
     let ForkBody { count, memory, labels, timeout_s } = body;
-    let ask = atoll_service::Fork { count, memory, labels, timeout_s };
+    let ask = atoll_service::Fork { count, memory, labels, timeout_s, name: None };
     let forked = app.service.fork(&who, &ident, ask).await?;
     let sandboxes = forked.sandboxes.into_iter().map(Sandbox::from).collect();
     let answer = Forked { sandboxes, memory: forked.memory, memory_refused: forked.memory_refused };
