@@ -1,0 +1,120 @@
+"""The interpreter: state that stays, contexts apart, output as it comes; and language servers."""
+
+import time
+
+from daytona import (
+    DaytonaError,
+    DaytonaNotFoundError,
+    DaytonaTimeoutError,
+    LspCompletionPosition,
+)
+
+from world import INTERPRETER, Shared, until
+
+
+class Interpreter(Shared):
+    params = {"snapshot": INTERPRETER, "env_vars": {"FROM_SANDBOX": "yes"}}
+
+    def run_code(self, code, **more):
+        return self.box.code_interpreter.run_code(code, **more)
+
+    def test_state_stays_between_runs(self):
+        self.run_code("x = 41")
+        self.assertEqual(self.run_code("print(x + 1)").stdout, "42\n")
+
+    def test_output_and_errors_are_apart_and_called_back(self):
+        out, err = [], []
+        done = self.run_code("import sys\nprint('o'); print('e', file=sys.stderr)", on_stdout=lambda m: out.append(m.output),
+                             on_stderr=lambda m: err.append(m.output))
+        self.assertEqual((done.stdout, done.stderr, done.error), ("o\n", "e\n", None))
+        self.assertEqual(("".join(out), "".join(err)), ("o\n", "e\n"))
+
+    def test_output_comes_while_the_code_runs(self):
+        at = []
+        self.run_code("import time\nfor i in range(4):\n    print(i, flush=True); time.sleep(0.15)", on_stdout=lambda m: at.append(time.monotonic()))
+        self.assertGreater(at[-1] - at[0], 0.3)
+
+    def test_an_exception_has_its_name_value_and_trace(self):
+        seen = []
+        done = self.run_code("def f():\n    return 1 / 0\nf()", on_error=seen.append)
+        self.assertEqual((done.error.name, done.error.value), ("ZeroDivisionError", "division by zero"))
+        self.assertIn("f()", done.error.traceback)
+        self.assertEqual(seen[0].name, "ZeroDivisionError")
+        self.assertEqual(self.run_code("print('lives')").stdout, "lives\n")
+
+    def test_a_syntax_error_is_one(self):
+        self.assertEqual(self.run_code("def").error.name, "SyntaxError")
+
+    def test_contexts_are_apart(self):
+        one = self.box.code_interpreter.create_context(cwd="/usr")
+        two = self.box.code_interpreter.create_context()
+        self.run_code("v = 1", context=one)
+        self.assertEqual(self.run_code("print(v)", context=two).error.name, "NameError")
+        self.assertEqual(self.run_code("import os; print(os.getcwd(), v)", context=one).stdout, "/usr 1\n")
+        self.assertLessEqual({one.id, two.id}, {c.id for c in self.box.code_interpreter.list_contexts()})
+        for context in (one, two):
+            self.box.code_interpreter.delete_context(context)
+        self.assertFalse({one.id, two.id} & {c.id for c in self.box.code_interpreter.list_contexts()})
+        with self.assertRaises(DaytonaNotFoundError):
+            self.box.code_interpreter.delete_context(one)
+        with self.assertRaises(DaytonaError):
+            self.run_code("1", context=one)
+
+    def test_environment_of_the_sandbox_and_of_one_run(self):
+        code = "import os; print(os.environ.get('FROM_SANDBOX'), os.environ.get('RUN'))"
+        self.assertEqual(self.run_code(code, envs={"RUN": "only now"}).stdout, "yes only now\n")
+        self.assertEqual(self.run_code(code).stdout, "yes None\n")
+
+    def test_code_that_takes_too_long_is_interrupted_and_the_context_lives(self):
+        self.run_code("kept = 7")
+        with self.assertRaises(DaytonaTimeoutError):
+            self.run_code("import time\ntime.sleep(60)", timeout=1)
+        self.assertEqual(until("it answers again", lambda: self.run_code("print(kept)").stdout), "7\n")
+
+    def test_unicode_and_much_output(self):
+        self.assertEqual(self.run_code("print('ünï 漢字 🙂')").stdout, "ünï 漢字 🙂\n")
+        self.assertEqual(len(self.run_code("print('x' * 1_000_000)").stdout), 1_000_001)
+
+
+class Lsp(Shared):
+    params = {"snapshot": INTERPRETER}
+
+    def server(self):
+        self.box.fs.upload_file(b"import os\n\nclass Shape:\n    def area(self):\n        return os.pa\n\ndef make():\n    return Shape()\n",
+                                f"{self.dir}/m.py")
+        lsp = self.box.create_lsp_server("python", self.dir)
+        lsp.start()
+        self.addCleanup(lsp.stop)
+        lsp.did_open(f"{self.dir}/m.py")
+        return lsp
+
+    def test_symbols_of_a_file(self):
+        lsp = self.server()
+        names = {s.name for s in lsp.document_symbols(f"{self.dir}/m.py")}
+        self.assertLessEqual({"Shape", "area", "make"}, names)
+
+    def test_completions_know_the_code(self):
+        lsp = self.server()
+        found = lsp.completions(f"{self.dir}/m.py", LspCompletionPosition(line=4, character=20))
+        self.assertTrue([i for i in found.items if i.label.startswith("path")], [i.label for i in found.items][:9])
+        lsp.did_close(f"{self.dir}/m.py")
+
+    def test_symbols_of_the_whole_project(self):
+        lsp = self.server()
+        for ask in (lsp.workspace_symbols, lsp.sandbox_symbols):
+            try:
+                found = ask("Shape")
+            except DaytonaError as error:
+                self.assertIn("symbol", str(error).lower())  # pylsp has none; then it is said
+            else:
+                self.assertIsInstance(found, list)
+
+    def test_a_server_that_was_not_started_is_said_so(self):
+        lsp = self.box.create_lsp_server("python", f"{self.dir}/elsewhere")
+        with self.assertRaises(DaytonaError):
+            lsp.document_symbols(f"{self.dir}/m.py")
+
+    def test_a_language_without_a_server_here_is_said_so(self):
+        with self.assertRaises(DaytonaError) as refused:
+            self.box.create_lsp_server("cobol", self.dir).start()
+        self.assertTrue(str(refused.exception))

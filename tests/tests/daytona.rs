@@ -1,0 +1,112 @@
+//! The Daytona front under the vendor's own SDKs, unmodified, against a real server: `tests/daytona/` holds the cases, `examples/daytona/`
+//! the programs of the documentation.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "a suite that does not run says so")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use atoll_tests::internet::{NAME, PUBLIC};
+use atoll_tests::{Options, World, run_with};
+
+/// A part of the SDKs as `scripts/get-daytona-sdk` gives it; `None` where it cannot be had, which on CI is a failure.
+fn sdk(part: &str) -> Option<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/get-daytona-sdk");
+    let got = Command::new(script).arg(part).output().expect("the script");
+    if got.status.success() {
+        return Some(String::from_utf8_lossy(&got.stdout).trim().into());
+    }
+    let said = String::from_utf8_lossy(&got.stderr);
+    assert!(std::env::var_os("CI").is_none(), "the Daytona SDK cannot be had: {said}");
+    eprintln!("not run: the Daytona SDK: {said}");
+    None
+}
+
+/// A program with the variables that `atoll env daytona` prints, the keys of two tenants, and no others.
+async fn program(world: &World, program: &Path) -> Command {
+    let mut env = world.command();
+    env.args(["env", "daytona", "--json"]);
+    let said = world.output(env).await;
+    assert!(said.status.success(), "atoll env: {}", String::from_utf8_lossy(&said.stderr));
+    let variables: BTreeMap<String, String> = serde_json::from_slice(&said.stdout).expect("variables");
+    let (tenant, other) = (world.tenant("daytona").await, world.tenant("other").await);
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", world.folder())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .envs(variables)
+        .env("DAYTONA_API_KEY", tenant.key())
+        .env("DAYTONA_OTHER_KEY", other.key())
+        .env("DAYTONA_SITE", format!("http://{NAME}/"))
+        .env("DAYTONA_SITE_ADDRESS", PUBLIC);
+    command
+}
+
+fn options() -> Options {
+    Options { templates: vec!["busybox", "debian", "code-interpreter-slim"], ..Options::debian() }
+}
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Runs it and shows what it said.
+async fn passes(world: &World, what: &str, command: Command) {
+    let done = world.output(command).await;
+    eprintln!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{what} failed ({})", done.status);
+    assert!(!world.log().contains("s3cr3t-canary"), "a secret is in the server's log");
+}
+
+#[test]
+fn the_official_python_sdk_does_all_that_it_offers() {
+    let Some(python) = sdk("python") else { return };
+    run_with(options(), async |world| {
+        let mut suite = program(world, &python).await;
+        suite.args(["-m", "unittest", "discover", "--durations", "10", "--start-directory"]).arg(here("daytona/python"));
+        if let Ok(only) = std::env::var("DAYTONA_ONLY") {
+            suite.args(["--verbose", "-k", &only]);
+        }
+        passes(world, "the Python SDK", suite).await;
+    });
+}
+
+#[test]
+fn the_official_typescript_sdk_does_all_that_it_offers() {
+    let (Some(node), Some(modules)) = (sdk("node"), sdk("modules")) else { return };
+    run_with(options(), async |world| {
+        let mut suite = program(world, &node).await;
+        suite.env("DAYTONA_MODULES", modules).args(["--test", "--test-concurrency=2", "--test-reporter=spec"]);
+        if let Ok(only) = std::env::var("DAYTONA_ONLY") {
+            suite.arg(format!("--test-name-pattern={only}"));
+        }
+        for file in ["process", "files", "life"] {
+            suite.arg(here(&format!("daytona/ts/{file}.test.mjs")));
+        }
+        passes(world, "the TypeScript SDK", suite).await;
+    });
+}
+
+#[test]
+fn the_programs_of_the_documentation_run_as_they_are() {
+    let Some(python) = sdk("python") else { return };
+    run_with(options(), async |world| {
+        for (example, says) in [
+            ("create_and_run", "the answer is 42"),
+            ("git_workflow", "second commit"),
+            ("sessions_and_logs", "step 3"),
+            ("preview", "hello from inside"),
+            ("auto_stop_and_archive", "kept: precious"),
+        ] {
+            let mut command = program(world, &python).await;
+            command.arg(here(&format!("../examples/daytona/{example}.py")));
+            let done = world.output(command).await;
+            let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+            assert!(done.status.success() && out.contains(says), "{example} ({}): {out}{err}", done.status);
+        }
+    });
+}
