@@ -23,7 +23,7 @@ pub(crate) enum Tls {
     Ca,
 }
 
-/// Prints what points an official SDK at this server: eval "$(atoll env leap0)"
+/// Prints what points an official SDK at this server: eval "$(atoll env e2b)"
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Env {
     /// Whose SDK
@@ -37,6 +37,9 @@ pub(crate) struct Env {
     /// With --with-key: print the key that you use, the admin key of this machine if you said none
     #[arg(long, requires = "with_key")]
     pub(crate) admin: bool,
+    /// E2B: everything over TLS by names below a domain, instead of three URLs over plain HTTP
+    #[arg(long)]
+    pub(crate) tls: bool,
     /// Use this server as proxy for HTTPS [default: where names of previews do not resolve]
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) proxy: Proxy,

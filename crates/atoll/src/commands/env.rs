@@ -31,8 +31,8 @@ struct Server {
 pub(super) async fn env(context: &Context, args: &Env) -> Result<(), Failure> {
     let address = Address::find(&context.global)?;
     let server = find(context, &address);
-    let mut variables = variables(args.sdk, &server);
-    if args.sdk != Sdk::Daytona {
+    let mut variables = variables(args.sdk, args.tls, &server);
+    if needs_names(args) {
         variables.extend(trust(context, &server));
         if wants_proxy(args.proxy, &server) {
             variables.push(("HTTPS_PROXY", server.url.clone()));
@@ -70,8 +70,7 @@ pub(super) async fn env(context: &Context, args: &Env) -> Result<(), Failure> {
 /// A front that is not in this version, in words.
 fn missing(sdk: Sdk) -> Option<String> {
     let name = match sdk {
-        Sdk::Leap0 => return None,
-        Sdk::E2b => "E2B",
+        Sdk::Leap0 | Sdk::E2b => return None,
         Sdk::Daytona => "Daytona",
     };
     Some(format!("the {name} front is not in this version yet: its SDK gets an error for every call"))
@@ -130,18 +129,28 @@ fn find(context: &Context, address: &Address) -> Server {
     Server { url: address.to_string(), hosts: format!("{below}:{port}"), files }
 }
 
-fn variables(sdk: Sdk, server: &Server) -> Vec<(&'static str, String)> {
+/// Whether the SDK reaches sandboxes by names of their own, which are served over TLS alone.
+fn needs_names(args: &Env) -> bool {
+    match args.sdk {
+        Sdk::Leap0 => true,
+        Sdk::E2b => args.tls,
+        Sdk::Daytona => false,
+    }
+}
+
+fn variables(sdk: Sdk, tls: bool, server: &Server) -> Vec<(&'static str, String)> {
     let url = &server.url;
     match sdk {
         Sdk::Leap0 => {
             vec![("LEAP0_BASE_URL", format!("{url}/leap0")), ("LEAP0_SANDBOX_DOMAIN", server.hosts.clone())]
         }
+        // Its control API is below that domain too.
+        Sdk::E2b if tls => vec![("E2B_DOMAIN", server.hosts.clone())],
         Sdk::E2b => vec![
             ("E2B_API_URL", format!("{url}/e2b")),
             // Its requests name their sandbox in a header field, so they need no name of their own.
             ("E2B_SANDBOX_URL", url.clone()),
             ("E2B_VOLUME_API_URL", format!("{url}/e2b")),
-            ("E2B_DOMAIN", server.hosts.clone()),
         ],
         Sdk::Daytona => vec![("DAYTONA_API_URL", format!("{url}/daytona/api"))],
     }
@@ -244,9 +253,10 @@ mod tests {
         let server =
             Server { url: "http://127.0.0.1:7070".into(), hosts: "atoll.localhost:7443".into(), files: None };
         for sdk in [Sdk::Leap0, Sdk::E2b, Sdk::Daytona] {
-            let all = variables(sdk, &server);
+            let all = variables(sdk, false, &server);
             assert!(all.iter().any(|(_, value)| value.starts_with("http://127.0.0.1:7070/")), "{all:?}");
             assert!(all.iter().all(|(name, _)| !name.contains("KEY")), "{all:?}");
         }
+        assert_eq!(variables(Sdk::E2b, true, &server), [("E2B_DOMAIN", "atoll.localhost:7443".to_owned())]);
     }
 }

@@ -12,13 +12,22 @@
 //!
 //! Never: holds a rule of its own, touches the store or a provider, logs a header, a body or a key.
 
+mod annotations;
 mod auth;
 mod cors;
 mod data;
+mod domain;
 mod error;
 mod input;
+mod logs;
+mod metrics;
+mod network;
 mod observe;
 mod output;
+mod sandboxes;
+mod secrets;
+mod snapshots;
+mod states;
 mod system;
 mod templates;
 mod volumes;
@@ -74,7 +83,16 @@ impl E2b {
     #[must_use]
     pub fn new(service: Service, options: Options) -> Self {
         let app = App { service, options };
-        let api = Router::new().merge(system::routes()).merge(templates::routes()).merge(volumes::routes());
+        let api = Router::new()
+            .merge(system::routes())
+            .merge(sandboxes::routes())
+            .merge(network::routes())
+            .merge(snapshots::routes())
+            .merge(metrics::routes())
+            .merge(logs::routes())
+            .merge(secrets::routes())
+            .merge(templates::routes())
+            .merge(volumes::routes());
         let routes = api
             .method_not_allowed_fallback(observe::method_not_allowed)
             .fallback(observe::route_not_found)

@@ -27,12 +27,6 @@ pub(crate) fn created<T: Serialize>(value: T) -> Answer<T> {
     Answer(StatusCode::CREATED, value)
 }
 
-/// A list.
-#[derive(Debug, Serialize)]
-pub(crate) struct Items<T> {
-    pub(crate) items: Vec<T>,
-}
-
 /// A moment as ISO text.
 pub(crate) fn time(ms: i64) -> String {
     Timestamp::from_millisecond(ms).map_or_else(|_| String::new(), |at| at.to_string())

@@ -1,0 +1,292 @@
+//! The network in E2B's words, in and out. What it allows is the core's business; what is shown again is what was asked for,
+//! without secrets, kept as an annotation.
+
+use std::collections::BTreeMap;
+
+use atoll_model::policy::egress::words::{E2bWords, from_e2b};
+use atoll_model::{HeaderText, NetworkPolicy, UpdateSandbox};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::put;
+use serde::{Deserialize, Serialize};
+
+use crate::App;
+use crate::annotations;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::sandboxes::find;
+
+/// The name service that E2B lets pass unless told otherwise.
+const DNS: &str = "8.8.8.8";
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new().route("/sandboxes/{id}/network", put(replace))
+}
+
+/// What a sandbox may reach and who may reach it, as it is asked for.
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct NetworkBody {
+    allow_out: Option<Vec<String>>,
+    deny_out: Option<Vec<String>>,
+    dns_servers: Option<Vec<String>>,
+    egress_proxy: Option<serde_json::Value>,
+    allow_public_traffic: Option<bool>,
+    mask_request_host: Option<String>,
+    https_ports: Option<Vec<u16>>,
+    rules: Option<BTreeMap<String, Vec<RuleBody>>>,
+    // COMPAT(e2b): snake case here alone; only in the body of an update.
+    #[serde(rename = "allow_internet_access")]
+    allow_internet_access: Option<bool>,
+}
+
+/// Without the values of headers, which are secrets.
+impl std::fmt::Debug for NetworkBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NetworkBody").finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+struct RuleBody {
+    transform: Option<TransformBody>,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+struct TransformBody {
+    headers: BTreeMap<String, String>,
+}
+
+/// What was asked for, as it may be shown and kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct NetworkShown {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allow_out: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deny_out: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dns_servers: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) allow_public_traffic: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rules: Option<BTreeMap<String, Vec<RuleShown>>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct RuleShown {
+    transform: TransformShown,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct TransformShown {
+    headers: BTreeMap<String, String>,
+}
+
+/// What a body means to the core.
+#[derive(Debug, Clone)]
+pub(crate) struct Meant {
+    pub(crate) policy: NetworkPolicy,
+    pub(crate) public: bool,
+    pub(crate) internet: Option<bool>,
+    pub(crate) shown: NetworkShown,
+}
+
+impl NetworkBody {
+    /// `internet` is the field of the same name beside it.
+    pub(crate) fn meant(self, internet: Option<bool>) -> Result<Meant, ApiError> {
+        self.refuse_what_is_not_here()?;
+        let internet = internet.or(self.allow_internet_access);
+        let words = E2bWords {
+            allow_internet_access: internet,
+            allow_out: self.allow_out.clone().unwrap_or_default(),
+            deny_out: self.deny_out.clone().unwrap_or_default(),
+            rules: self.rules.iter().flatten().map(headers_of).collect::<Result<_, _>>()?,
+        };
+        let policy = from_e2b(&words).map_err(|bad| {
+            let message = format!("network.{}: {}", camel(bad.field), bad.why);
+            match bad.hint {
+                Some(hint) => ApiError::invalid(format!("{message} ({hint})")),
+                None => ApiError::invalid(message),
+            }
+        })?;
+        Ok(Meant { policy, public: self.allow_public_traffic != Some(false), internet, shown: self.shown() })
+    }
+
+    fn refuse_what_is_not_here(&self) -> Result<(), ApiError> {
+        if self.egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null()) {
+            return Err(ApiError::not_here("network.egressProxy", "nothing leaves through a SOCKS proxy"));
+        }
+        if self.mask_request_host.as_ref().is_some_and(|host| !host.is_empty()) {
+            return Err(ApiError::not_here(
+                "network.maskRequestHost",
+                "an app sees the host that was asked for",
+            ));
+        }
+        if self.https_ports.as_ref().is_some_and(|ports| !ports.is_empty()) {
+            return Err(ApiError::not_here("network.httpsPorts", "apps are reached by plain HTTP"));
+        }
+        match self.dns_servers.as_deref() {
+            None | Some([]) => Ok(()),
+            Some([one]) if one == DNS => Ok(()),
+            Some(_) => Err(ApiError::not_here(
+                "network.dnsServers",
+                "names are answered by the server itself, in every sandbox; leave it out",
+            )),
+        }
+    }
+
+    fn shown(self) -> NetworkShown {
+        let hidden = |rules: Vec<RuleBody>| {
+            let names = rules.into_iter().filter_map(|rule| rule.transform).map(|transform| {
+                let headers = transform.headers.into_keys();
+                let headers = headers.map(|name| (name, HeaderText::SHOWN.to_owned())).collect();
+                RuleShown { transform: TransformShown { headers } }
+            });
+            names.collect::<Vec<_>>()
+        };
+        NetworkShown {
+            allow_out: self.allow_out,
+            deny_out: self.deny_out,
+            dns_servers: self.dns_servers,
+            allow_public_traffic: self.allow_public_traffic,
+            rules: self
+                .rules
+                .map(|rules| rules.into_iter().map(|(host, rules)| (host, hidden(rules))).collect()),
+        }
+    }
+}
+
+/// The headers that the rules of a host set, the later over the earlier.
+fn headers_of(
+    (host, rules): (&String, &Vec<RuleBody>),
+) -> Result<(String, BTreeMap<String, String>), ApiError> {
+    let mut headers = BTreeMap::new();
+    for (name, value) in rules.iter().filter_map(|rule| rule.transform.as_ref()).flat_map(|t| &t.headers) {
+        headers.insert(name.clone(), placeholders(value)?);
+    }
+    Ok((host.to_lowercase(), headers))
+}
+
+/// E2B's `${e2b.secrets.NAME}` as our `{secret:NAME}`.
+fn placeholders(text: &str) -> Result<String, ApiError> {
+    const SECRET: &str = "${e2b.secrets.";
+    if text.contains("${e2b.identity.") {
+        return Err(crate::sandboxes::no_iam());
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(SECRET) {
+        let (name, behind) = after.split_once('}').ok_or_else(|| {
+            ApiError::field("network.rules", "a placeholder ${e2b.secrets.NAME} has no end")
+        })?;
+        out.push_str(before);
+        out.push_str(&format!("{{secret:{}}}", name.to_lowercase()));
+        rest = behind;
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// The core's word for a field as E2B writes it.
+fn camel(field: &str) -> &str {
+    match field {
+        "allow_out" => "allowOut",
+        "deny_out" => "denyOut",
+        "transforms" => "rules",
+        other => other,
+    }
+}
+
+/// Replaces what may be reached; who may reach the sandbox stays as it was said at its creation.
+async fn replace(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<NetworkBody>,
+) -> Result<StatusCode, ApiError> {
+    let lease = find(&app, &who, &id).await?;
+    let mut meant = body.meant(None)?;
+    meant.shown.allow_public_traffic = annotations::network(&lease).and_then(|n| n.allow_public_traffic);
+    let annotations = annotations::with_network(&lease, &meant);
+    let change = UpdateSandbox {
+        network: Some(meant.policy),
+        annotations: Some(annotations),
+        ..UpdateSandbox::default()
+    };
+    app.service.update(&who, lease.id.as_str(), change).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use atoll_model::NetworkMode;
+    use serde_json::json;
+
+    fn meant(body: serde_json::Value) -> Result<Meant, ApiError> {
+        serde_json::from_value::<NetworkBody>(body).unwrap().meant(None)
+    }
+
+    #[test]
+    fn a_network_goes_in_whole_and_comes_out_without_its_secrets() {
+        let asked = json!({
+            "allowOut": ["api.example.com", "203.0.113.7"], "denyOut": ["0.0.0.0/0"], "allowPublicTraffic": false,
+            "rules": { "API.example.com": [
+                { "transform": { "headers": { "Authorization": "Bearer ${e2b.secrets.My-Key}!" } } },
+            ] },
+        });
+        let meant = meant(asked).unwrap();
+        assert!(!meant.public);
+        assert_eq!(meant.policy.mode, NetworkMode::Custom);
+        let value = &meant.policy.transforms[0].inject_headers["Authorization"];
+        assert_eq!(*value, HeaderText::Plain("Bearer {secret:my-key}!".to_owned()));
+        assert_eq!(
+            serde_json::to_value(&meant.shown).unwrap(),
+            json!({
+                "allowOut": ["api.example.com", "203.0.113.7"], "denyOut": ["0.0.0.0/0"], "allowPublicTraffic": false,
+                "rules": { "API.example.com": [{ "transform": { "headers": { "Authorization": "…" } } }] },
+            })
+        );
+    }
+
+    #[test]
+    fn no_internet_is_a_deny_of_everything() {
+        let none = meant(json!({ "allow_internet_access": false })).unwrap();
+        assert_eq!((none.policy, none.public), (NetworkPolicy::deny_all(), true));
+        assert_eq!(meant(json!({})).unwrap().policy, NetworkPolicy::allow_all());
+    }
+
+    #[test]
+    fn what_is_wrong_or_not_here_is_named() {
+        for (body, status, word) in [
+            (json!({ "allowOut": ["a b"] }), 400, "network.allowOut"),
+            (json!({ "denyOut": ["example.com"] }), 400, "network.denyOut"),
+            (
+                json!({ "rules": { "x.com": [{ "transform": { "headers": { "A": "${e2b.secrets.x" } } }] } }),
+                400,
+                "rules",
+            ),
+            (json!({ "egressProxy": { "address": "p:1" } }), 501, "egressProxy"),
+            (json!({ "maskRequestHost": "a:${PORT}" }), 501, "maskRequestHost"),
+            (json!({ "httpsPorts": [8443] }), 501, "httpsPorts"),
+            (json!({ "dnsServers": ["1.1.1.1"] }), 501, "dnsServers"),
+        ] {
+            let refused = meant(body).unwrap_err();
+            assert_eq!(refused.status.as_u16(), status, "{}", refused.message);
+            assert!(refused.message.contains(word), "{}", refused.message);
+        }
+        for fine in [
+            json!({ "dnsServers": [] }),
+            json!({ "dnsServers": ["8.8.8.8"] }),
+            json!({ "egressProxy": null }),
+        ] {
+            assert!(meant(fine).is_ok());
+        }
+    }
+}

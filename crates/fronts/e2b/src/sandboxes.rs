@@ -1,0 +1,184 @@
+//! Sandboxes: create, look, list, kill, and how long they live. How they sleep and wake is in [`asleep`].
+
+use atoll_model::{Code, Lease, Principal, SandboxId, UpdateSandbox};
+use axum::Router;
+use axum::extract::State as Given;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::{get, post};
+use serde::Deserialize;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::domain::Domain;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::output::{Answer, created, ok};
+use crate::states::{State, state};
+
+mod asked;
+mod asleep;
+mod list;
+mod shown;
+
+use asked::CreateBody;
+pub(crate) use asked::{Version, VolumeMount};
+pub(crate) use list::{page_size, paged};
+pub(crate) use shown::Sandbox;
+use shown::{Detail, Listed};
+
+/// LIMIT: E2B's own, of a refresh.
+const REFRESH_MAX_S: u64 = 3_600;
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/sandboxes", post(create_v1).get(list::first))
+        .route("/v2/sandboxes", post(create_v2).get(list::second))
+        .route("/sandboxes/{id}", get(detail).delete(kill))
+        .route("/sandboxes/{id}/timeout", post(set_timeout))
+        .route("/sandboxes/{id}/refreshes", post(refresh))
+        .merge(asleep::routes())
+}
+
+async fn create_v1(
+    Given(app): Given<App>,
+    Caller(who): Caller,
+    domain: Domain,
+    headers: HeaderMap,
+    Json(body): Json<CreateBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    create(&app, &who, domain, &headers, body, Version::One).await
+}
+
+async fn create_v2(
+    Given(app): Given<App>,
+    Caller(who): Caller,
+    domain: Domain,
+    headers: HeaderMap,
+    Json(body): Json<CreateBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    create(&app, &who, domain, &headers, body, Version::Two).await
+}
+
+/// Answers when the sandbox runs: whoever gets an id can use it at once.
+async fn create(
+    app: &App,
+    who: &Principal,
+    Domain(domain): Domain,
+    headers: &HeaderMap,
+    body: CreateBody,
+    version: Version,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let key = asked::idempotency_key(headers)?;
+    let word = body.template_id.clone();
+    let spec = body.into_spec(word, version, key, app.service.capabilities().checkpoints)?;
+    let (lease, _) = app.service.create(who, spec, true).await?;
+    Ok(created(Sandbox::new(&app.service, &lease, domain)))
+}
+
+async fn detail(
+    Given(app): Given<App>,
+    Caller(who): Caller,
+    Domain(domain): Domain,
+    Path(id): Path<String>,
+) -> Result<Answer<Detail>, ApiError> {
+    let lease = find(&app, &who, &id).await?;
+    Ok(ok(Detail::new(&app.service, &lease, domain)))
+}
+
+/// COMPAT(e2b): the second one hears that there is none.
+async fn kill(
+    Given(app): Given<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let lease = find(&app, &who, &id).await?;
+    app.service.delete(&who, lease.id.as_str(), true).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Deserialize)]
+struct TimeoutBody {
+    timeout: u64,
+}
+
+/// From now on, longer or shorter; nothing is over at once.
+async fn set_timeout(
+    Given(app): Given<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<TimeoutBody>,
+) -> Result<StatusCode, ApiError> {
+    let lease = find_running(&app, &who, &id).await?;
+    let change = UpdateSandbox { timeout_s: Some(Some(body.timeout)), ..UpdateSandbox::default() };
+    app.service.update(&who, lease.id.as_str(), change).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RefreshBody {
+    duration: Option<u64>,
+}
+
+/// At least so long from now on.
+async fn refresh(
+    Given(app): Given<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<RefreshBody>,
+) -> Result<StatusCode, ApiError> {
+    let duration = body.duration.unwrap_or(Version::One.lifetime());
+    if duration > REFRESH_MAX_S {
+        return Err(ApiError::field("duration", "must be between 0 and 3600"));
+    }
+    let lease = find_running(&app, &who, &id).await?;
+    let change = UpdateSandbox { timeout_at_least_s: Some(duration), ..UpdateSandbox::default() };
+    app.service.update(&who, lease.id.as_str(), change).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A sandbox by its whole id. COMPAT(e2b): names and parts of ids mean nothing there; what stands behind a dash was the
+/// client's id once.
+pub(crate) async fn find(app: &App, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
+    let id = ident.split('-').next().unwrap_or_default();
+    let Ok(id) = id.parse::<SandboxId>() else { return Err(not_found(ident)) };
+    let lease = app.service.get(who, id.as_str()).await.map_err(|error| match error.code {
+        Code::SandboxNotFound => not_found(ident),
+        _ => error.into(),
+    })?;
+    match state(lease.phase) {
+        Some(_) => Ok(lease),
+        None => Err(not_found(ident)),
+    }
+}
+
+/// COMPAT(e2b): the lifetime of what sleeps is nobody's to change.
+async fn find_running(app: &App, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
+    let lease = find(app, who, ident).await?;
+    match state(lease.phase) {
+        Some(State::Running) => Ok(lease),
+        Some(State::Paused) | None => Err(ApiError::new(
+            Code::SandboxNotFound,
+            format!("sandbox {} is paused and has no timeout (connect to it first)", lease.id),
+        )),
+    }
+}
+
+/// What the core calls a template; a word that it does not know stays as it is, and nothing is made from it.
+async fn canonical(app: &App, who: &Principal, word: &str) -> Result<String, ApiError> {
+    match app.service.get_template(who, word).await {
+        Ok(found) => Ok(found.name),
+        Err(error) if error.code == Code::TemplateNotFound => Ok(word.to_owned()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn not_found(ident: &str) -> ApiError {
+    let shown: String = ident.chars().take(64).filter(|c| !c.is_control()).collect();
+    ApiError::new(Code::SandboxNotFound, format!("there is no sandbox {shown}"))
+}
+
+/// Tokens that the vendor signs for others.
+pub(crate) fn no_iam() -> ApiError {
+    ApiError::not_here("iam (workload identity)", "its tokens are signed by the vendor's own issuer")
+}

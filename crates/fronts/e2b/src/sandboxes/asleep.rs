@@ -1,0 +1,161 @@
+//! How sandboxes sleep and wake: pause, connect, resume.
+
+use atoll_model::{Code, Lease, OnTimeout, Phase, Principal, UpdateSandbox};
+use atoll_service::Pause;
+use axum::Router;
+use axum::extract::State as Given;
+use axum::http::StatusCode;
+use axum::routing::post;
+use serde::Deserialize;
+
+use super::{Sandbox, Version, find};
+use crate::App;
+use crate::auth::Caller;
+use crate::domain::Domain;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::output::{Answer, created};
+use crate::states::{State, state};
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/sandboxes/{id}/pause", post(pause))
+        .route("/sandboxes/{id}/resume", post(resume))
+        .route("/sandboxes/{id}/connect", post(connect_v1))
+        .route("/v2/sandboxes/{id}/connect", post(connect_v2))
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct PauseBody {
+    memory: Option<bool>,
+    require_healthy_guest: Option<bool>,
+}
+
+/// COMPAT(e2b): 409 where it sleeps already. Without memory its processes end, and a connect boots it on its files.
+async fn pause(
+    Given(app): Given<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<PauseBody>,
+) -> Result<StatusCode, ApiError> {
+    let lease = find(&app, &who, &id).await?;
+    if state(lease.phase) != Some(State::Running) {
+        let message = format!("sandbox {} is paused already", lease.id);
+        return Err(ApiError::new(Code::PhaseConflict, message));
+    }
+    let keeps_memory = body.memory.unwrap_or(true);
+    if !keeps_memory || body.require_healthy_guest == Some(true) {
+        app.service.agent(&who, lease.id.as_str()).await?.client.health().await.map_err(|cause| {
+            let message = format!("sandbox {} does not answer, and goes on", lease.id);
+            ApiError::new(Code::SandboxUnavailable, message).caused_by(cause)
+        })?;
+    }
+    match keeps_memory {
+        true => app.service.pause(&who, lease.id.as_str(), Pause::default(), true).await?,
+        false => app.service.stop(&who, lease.id.as_str(), true).await?,
+    };
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Deserialize)]
+struct ConnectBody {
+    timeout: u64,
+    #[serde(default)]
+    memory: Option<bool>,
+}
+
+async fn connect_v1(
+    Given(app): Given<App>,
+    Caller(who): Caller,
+    domain: Domain,
+    Path(id): Path<String>,
+    Json(body): Json<ConnectBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    connect(&app, &who, domain, &id, body).await
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ConnectBodyV2 {
+    timeout: Option<u64>,
+    memory: Option<bool>,
+}
+
+async fn connect_v2(
+    Given(app): Given<App>,
+    Caller(who): Caller,
+    domain: Domain,
+    Path(id): Path<String>,
+    Json(body): Json<ConnectBodyV2>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let timeout = body.timeout.unwrap_or(Version::Two.lifetime());
+    connect(&app, &who, domain, &id, ConnectBody { timeout, memory: body.memory }).await
+}
+
+/// 200 where it ran, with its end moved further away and never nearer; 201 where it had to be woken.
+async fn connect(
+    app: &App,
+    who: &Principal,
+    Domain(domain): Domain,
+    id: &str,
+    body: ConnectBody,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = find(app, who, id).await?;
+    let woken = state(lease.phase) == Some(State::Paused);
+    let lease = match woken {
+        true => wake(app, who, &lease, body.timeout, None, body.memory).await?,
+        false => {
+            let change = UpdateSandbox { timeout_at_least_s: Some(body.timeout), ..UpdateSandbox::default() };
+            app.service.update(who, lease.id.as_str(), change).await?
+        }
+    };
+    let status = if woken { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(Answer(status, Sandbox::new(&app.service, &lease, domain)))
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct ResumeBody {
+    timeout: Option<u64>,
+    auto_pause: Option<bool>,
+    memory: Option<bool>,
+}
+
+/// COMPAT(e2b): 409 where it runs.
+async fn resume(
+    Given(app): Given<App>,
+    Caller(who): Caller,
+    Domain(domain): Domain,
+    Path(id): Path<String>,
+    Json(body): Json<ResumeBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = find(&app, &who, &id).await?;
+    if state(lease.phase) == Some(State::Running) {
+        let message = format!("sandbox {} runs already", lease.id);
+        return Err(ApiError::new(Code::PhaseConflict, message));
+    }
+    let on_timeout = body.auto_pause.map(|pauses| if pauses { OnTimeout::Pause } else { OnTimeout::Delete });
+    let timeout = body.timeout.unwrap_or(Version::One.lifetime());
+    let lease = wake(&app, &who, &lease, timeout, on_timeout, body.memory).await?;
+    Ok(created(Sandbox::new(&app.service, &lease, domain)))
+}
+
+/// Runs what sleeps, with its memory unless that is not wanted. Its new lifetime is set first: one that is over would end it
+/// as soon as it runs.
+async fn wake(
+    app: &App,
+    who: &Principal,
+    lease: &Lease,
+    timeout: u64,
+    on_timeout: Option<OnTimeout>,
+    memory: Option<bool>,
+) -> Result<Lease, ApiError> {
+    let id = lease.id.as_str();
+    if memory == Some(false) && matches!(lease.phase, Phase::Pausing | Phase::Paused) {
+        app.service.stop(who, id, true).await?;
+    }
+    let change = UpdateSandbox { timeout_s: Some(Some(timeout)), on_timeout, ..UpdateSandbox::default() };
+    app.service.update(who, id, change).await?;
+    Ok(app.service.start(who, id, true).await?)
+}

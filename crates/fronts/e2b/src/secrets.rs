@@ -1,0 +1,150 @@
+//! Secrets: a value goes in and is put into requests outside of sandboxes; no call here gives one out.
+
+use std::collections::BTreeMap;
+
+use atoll_service::{NewSecret, SecretAbout, SecretChange, SecretRecord};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use axum::routing::get;
+use serde::{Deserialize, Serialize};
+use url::form_urlencoded;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::output::{Answer, created, ok, time};
+use crate::sandboxes::{page_size, paged};
+
+/// What the ids of secrets begin with there, and no name may.
+const ID_PREFIX: &str = "sec_";
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/secrets", get(list).post(create))
+        .route("/secrets/{id}", get(find).post(update).delete(remove))
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Secret {
+    #[serde(rename = "secretID")]
+    secret_id: String,
+    name: String,
+    current_version: u64,
+    metadata: BTreeMap<String, String>,
+    created_at: String,
+    updated_at: String,
+}
+
+impl From<SecretRecord> for Secret {
+    fn from(kept: SecretRecord) -> Self {
+        Self {
+            secret_id: format!("{ID_PREFIX}{}", kept.id),
+            name: kept.name,
+            current_version: kept.version.into(),
+            metadata: kept.about.metadata,
+            created_at: time(kept.created_at_ms),
+            updated_at: time(kept.changed_at_ms),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct NewBody {
+    name: String,
+    value: String,
+    #[serde(default)]
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+/// COMPAT(e2b): names are the same in upper and lower case.
+async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<NewBody>,
+) -> Result<Answer<Secret>, ApiError> {
+    let name = body.name.to_lowercase();
+    if name.starts_with(ID_PREFIX) {
+        return Err(ApiError::field("name", "must not begin with sec_, as ids do"));
+    }
+    let about = SecretAbout { metadata: body.metadata.unwrap_or_default(), ..SecretAbout::default() };
+    let made = app.service.create_secret(&who, NewSecret { name, value: body.value, about }).await?;
+    Ok(created(made.into()))
+}
+
+/// All of them are few, and come sorted by name: a page begins behind the last name of the one before.
+async fn list(State(app): State<App>, Caller(who): Caller, uri: Uri) -> Result<Response, ApiError> {
+    let (mut limit, mut after) = (100, String::new());
+    for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+        match name.as_ref() {
+            "limit" => limit = page_size(&value)?,
+            "nextToken" => after = value.into_owned(),
+            _ => {}
+        }
+    }
+    let mut all = app.service.list_secrets(&who).await?;
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all.retain(|secret| secret.name > after);
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let has_more = all.len() > limit;
+    all.truncate(limit);
+    let next = all.last().filter(|_| has_more).map(|last| last.name.clone());
+    Ok(paged(all.into_iter().map(Secret::from).collect(), next))
+}
+
+async fn find(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Secret>, ApiError> {
+    let kept = app.service.get_secret(&who, &ident(&id)).await?;
+    Ok(ok(kept.into()))
+}
+
+#[derive(Deserialize)]
+struct UpdateBody {
+    value: String,
+    #[serde(default)]
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+async fn update(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<UpdateBody>,
+) -> Result<Answer<Secret>, ApiError> {
+    let kept = app.service.get_secret(&who, &ident(&id)).await?;
+    let about = body.metadata.map(|metadata| SecretAbout { metadata, ..kept.about });
+    let change = SecretChange { value: Some(body.value), about };
+    let changed = app.service.update_secret(&who, kept.id.as_str(), change).await?;
+    Ok(ok(changed.into()))
+}
+
+async fn remove(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    app.service.delete_secret(&who, &ident(&id)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// An id or a name as the core knows it.
+fn ident(word: &str) -> String {
+    word.strip_prefix(ID_PREFIX).map_or_else(|| word.to_lowercase(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_loses_its_prefix_and_a_name_its_capitals() {
+        assert_eq!(ident("sec_abc"), "abc");
+        assert_eq!(ident("My-Key"), "my-key");
+    }
+}
