@@ -6,11 +6,13 @@
 
 mod archive;
 mod files;
+mod forward;
 mod logs;
 mod process;
 mod pulse;
 mod rpc;
 mod search;
+mod settings;
 mod transport;
 
 use std::future::Future;
@@ -25,6 +27,7 @@ use tokio::sync::watch;
 
 pub use archive::{Pack, PackLayout, PackReader, Unpack, UnpackInto, UnpackOwner, UnpackRules, Unpacked};
 pub use files::{Entry, EntryKind, FileReader, Range, WatchKind, WatchStream, Watched};
+pub use forward::Forwarded;
 pub use logs::{LogLine, LogStream, LogTail};
 pub use process::{
     ExitStatus, Output, ProcessEvent, ProcessInfo, ProcessStream, StartProcess, Started, TerminalSize,
@@ -78,6 +81,8 @@ pub struct AgentClient {
 
 struct Inner {
     transport: Arc<Transport>,
+    /// Connections of what is passed on.
+    lines: Arc<forward::Lines>,
     token: RwLock<HeaderValue>,
 }
 
@@ -95,8 +100,11 @@ impl AgentClient {
         Fut: Future<Output = io::Result<S>> + Send + 'static,
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let inner =
-            Inner { transport: Arc::new(Transport::new(connect)), token: RwLock::new(header_of(token)) };
+        let inner = Inner {
+            transport: Arc::new(Transport::new(connect)),
+            lines: Arc::default(),
+            token: RwLock::new(header_of(token)),
+        };
         Self { inner: Arc::new(inner), patience: Patience::default() }
     }
 

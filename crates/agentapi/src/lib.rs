@@ -14,10 +14,10 @@ pub mod proto;
 
 #[cfg(feature = "client")]
 pub use client::{
-    AgentClient, AgentToken, Entry, EntryKind, ExitStatus, FileReader, LogLine, LogStream, LogTail, Output,
-    Pack, PackLayout, PackReader, ProcessEvent, ProcessInfo, ProcessStream, Pulse, Range, Search,
-    SearchMatch, Searched, StartProcess, Started, TerminalSize, Unpack, UnpackInto, UnpackOwner, UnpackRules,
-    Unpacked, WatchKind, WatchStream, Watched,
+    AgentClient, AgentToken, Entry, EntryKind, ExitStatus, FileReader, Forwarded, LogLine, LogStream,
+    LogTail, Output, Pack, PackLayout, PackReader, ProcessEvent, ProcessInfo, ProcessStream, Pulse, Range,
+    Search, SearchMatch, Searched, StartProcess, Started, TerminalSize, Unpack, UnpackInto, UnpackOwner,
+    UnpackRules, Unpacked, WatchKind, WatchStream, Watched,
 };
 #[cfg(feature = "client")]
 pub use error::{AgentError, RpcCode};

@@ -30,6 +30,18 @@ impl Patience {
         Self { pulse: Some(pulse) }
     }
 
+    /// Resolves when the instance is gone; never, where nobody knows.
+    pub(super) fn gone(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let pulse = self.pulse.clone();
+        async move {
+            match pulse {
+                // A sender that was dropped is as gone.
+                Some(mut pulse) => drop(pulse.wait_for(|pulse| *pulse == Pulse::Gone).await),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
     pub(super) async fn within<T>(
         &self,
         what: &'static str,

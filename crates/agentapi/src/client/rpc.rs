@@ -28,18 +28,22 @@ const FLAG_COMPRESSED: u8 = 1;
 const FLAG_END: u8 = 2;
 
 impl AgentClient {
+    /// The token as it is now.
+    pub(super) fn token(&self) -> HeaderValue {
+        self.inner.token.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
     pub(super) fn request(
         &self,
         method: Method,
         uri: &str,
         user: Option<&str>,
     ) -> Result<Request<Body>, AgentError> {
-        let token = self.inner.token.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         let mut request = Request::builder()
             .method(method)
             .uri(uri)
             .header(header::HOST, HeaderValue::from_static("agent"))
-            .header(crate::TOKEN_HEADER, token)
+            .header(crate::TOKEN_HEADER, self.token())
             .body(full(Bytes::new()))
             .map_err(|_| AgentError::Argument("the request has no valid address"))?;
         if let Some(user) = user {

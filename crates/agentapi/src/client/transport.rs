@@ -32,7 +32,7 @@ pub(super) fn full(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 type Dial = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>;
@@ -97,8 +97,13 @@ impl Transport {
         }
     }
 
+    /// A fresh byte stream to the agent.
+    pub(super) async fn dial(&self) -> Result<Box<dyn Stream>, AgentError> {
+        (self.dial)().await.map_err(AgentError::Connect)
+    }
+
     async fn connect(&self) -> Result<Connection, AgentError> {
-        let stream = (self.dial)().await.map_err(AgentError::Connect)?;
+        let stream = self.dial().await?;
         let (sender, driver) = http1::Builder::new()
             .max_buf_size(BUFFER_MAX)
             .handshake(TokioIo::new(stream))

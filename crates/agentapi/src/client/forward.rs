@@ -1,0 +1,264 @@
+//! Passes a foreign request on to the agent and its answer back, with the agent token in place of whatever was shown.
+//!
+//! ```text
+//! request ─► head cleaned, token put in ─► a connection of this client ─► agent
+//! answer  ◄─ head cleaned ◄──────────────── body as it comes ◄─────────────┘
+//! ```
+//!
+//! Bodies stream both ways and are not looked at. There is no task behind a connection: whoever waits for the answer
+//! moves it, so that nothing is handed from thread to thread. When the instance ends in the middle of an answer, its body
+//! fails: an answer that was cut off never looks whole. Which routes of the agent a stranger may ask for is decided by the
+//! caller.
+
+mod head;
+mod line;
+
+use std::error::Error;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use super::AgentClient;
+use crate::error::AgentError;
+
+use line::Line;
+pub(super) use line::Lines;
+
+/// LIMIT: a fresh connection costs 0.1 ms; the rest is for a machine that is starved.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// LIMIT: how long neither a byte of the request nor the head of the answer may come. Removing a large tree takes as long
+/// as the disk needs.
+const SILENCE_LIMIT: Duration = Duration::from_secs(600);
+
+impl AgentClient {
+    /// Sends a request to the agent as it is, but for what concerns one hop, `Host` and the token, and answers with its
+    /// answer. The path and the query go as they are written.
+    pub async fn forward<B>(&self, request: Request<B>) -> Result<Response<Forwarded>, AgentError>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let seen = Arc::new(Seen::default());
+        let (mut parts, body) = request.into_parts();
+        head::to_agent(&mut parts, self.token())?;
+        let body = Watched::new(body.map_err(io::Error::other), &seen).boxed_unsync();
+        let (line, response) = self.send(Request::from_parts(parts, body), &seen).await?;
+        let (mut parts, body) = response.into_parts();
+        head::from_agent(&mut parts.headers);
+        let lines = Arc::clone(&self.inner.lines);
+        Ok(Response::from_parts(parts, Forwarded { body, line: Some(line), lines, seen }))
+    }
+
+    async fn send(
+        &self,
+        mut request: Request<line::Body>,
+        seen: &Seen,
+    ) -> Result<(Line, Response<Incoming>), AgentError> {
+        while let Some(mut line) = self.inner.lines.take() {
+            line.ends_with(self.patience.gone());
+            if !line.is_ready().await {
+                continue;
+            }
+            match self.exchange(&mut line, request, seen).await {
+                Ok(response) => return Ok((line, response)),
+                Err(NotSent::Whole(unsent)) => request = *unsent,
+                Err(NotSent::Broken(error)) => return Err(error),
+            }
+        }
+        let connecting = line::connect(&self.inner.transport, self.patience.gone());
+        let mut line = self.patience.within("connect", CONNECT_LIMIT, connecting).await?;
+        match self.exchange(&mut line, request, seen).await {
+            Ok(response) => Ok((line, response)),
+            Err(NotSent::Whole(_)) => Err(AgentError::Protocol("a fresh connection takes no request")),
+            Err(NotSent::Broken(error)) => Err(error),
+        }
+    }
+
+    /// The head of the answer. An upload may take as long as its bytes come.
+    async fn exchange(
+        &self,
+        line: &mut Line,
+        request: Request<line::Body>,
+        seen: &Seen,
+    ) -> Result<Response<Incoming>, NotSent> {
+        let mut sending = std::pin::pin!(line.send(request));
+        loop {
+            let sent = async { Ok(sending.as_mut().await) };
+            match self.patience.within("forwarded request", SILENCE_LIMIT, sent).await {
+                Ok(Ok(response)) => return Ok(response),
+                Ok(Err(mut refused)) => {
+                    return Err(match refused.take_message() {
+                        Some(unsent) => NotSent::Whole(Box::new(unsent)),
+                        None => NotSent::Broken(broken(refused.into_error())),
+                    });
+                }
+                Err(AgentError::Deadline { .. }) if seen.moved.swap(false, Ordering::Relaxed) => {}
+                Err(error) => return Err(NotSent::Broken(error)),
+            }
+        }
+    }
+}
+
+enum NotSent {
+    /// No byte of it was.
+    Whole(Box<Request<line::Body>>),
+    Broken(AgentError),
+}
+
+fn broken(error: hyper::Error) -> AgentError {
+    // Only the body of the request is the user's.
+    if error.is_user() { AgentError::Upload(io::Error::other(error)) } else { AgentError::Transport(error) }
+}
+
+/// How far the body of a request was read.
+#[derive(Default)]
+struct Seen {
+    /// Since somebody last looked.
+    moved: AtomicBool,
+    /// To its end: only then the connection can serve another request.
+    whole: AtomicBool,
+}
+
+/// The body of a request, watched.
+struct Watched<B> {
+    body: B,
+    seen: Arc<Seen>,
+}
+
+impl<B: Body> Watched<B> {
+    fn new(body: B, seen: &Arc<Seen>) -> Self {
+        seen.whole.store(body.is_end_stream(), Ordering::Relaxed);
+        Self { body, seen: Arc::clone(seen) }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Watched<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        match &polled {
+            Poll::Ready(None) => self.seen.whole.store(true, Ordering::Relaxed),
+            Poll::Ready(Some(Ok(_))) => {
+                self.seen.moved.store(true, Ordering::Relaxed);
+                if self.body.is_end_stream() {
+                    self.seen.whole.store(true, Ordering::Relaxed);
+                }
+            }
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of the agent's answer. It moves its connection, and gives it back at its end; dropped earlier, it closes it.
+pub struct Forwarded {
+    body: Incoming,
+    line: Option<Line>,
+    lines: Arc<Lines>,
+    seen: Arc<Seen>,
+}
+
+impl std::fmt::Debug for Forwarded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Forwarded").finish_non_exhaustive()
+    }
+}
+
+impl Forwarded {
+    /// The answer is read: the connection can serve the next one, if the request was read too.
+    fn finish(&mut self, cx: &mut Context<'_>) {
+        if let Some(mut line) = self.line.take()
+            && self.seen.whole.load(Ordering::Relaxed)
+        {
+            line.advance(cx);
+            if line.stands() {
+                self.lines.put(line);
+            }
+        }
+    }
+}
+
+impl Body for Forwarded {
+    type Data = Bytes;
+    type Error = AgentError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, AgentError>>> {
+        let this = &mut *self;
+        let mut polled = Pin::new(&mut this.body).poll_frame(cx);
+        if polled.is_pending()
+            && let Some(line) = &mut this.line
+        {
+            line.advance(cx);
+            polled = Pin::new(&mut this.body).poll_frame(cx);
+        }
+        match polled {
+            // A connection that we let go of in the middle looks like an end to whoever reads its body.
+            Poll::Ready(None) if this.line.as_ref().is_some_and(Line::was_cut) => {
+                Poll::Ready(Some(Err(AgentError::Ended)))
+            }
+            Poll::Ready(None) => {
+                this.finish(cx);
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Ok(frame))) => {
+                // Who knows the length does not ask again.
+                if this.body.is_end_stream() {
+                    this.finish(cx);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(AgentError::Transport(error)))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// An answer without a body is never read; its connection is as good as any.
+impl Drop for Forwarded {
+    fn drop(&mut self) {
+        if self.body.is_end_stream()
+            && self.seen.whole.load(Ordering::Relaxed)
+            && let Some(line) = self.line.take()
+        {
+            // Whoever takes it looks whether it stands.
+            self.lines.put(line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,15 @@
+//! What an agent was told last.
+
+use http::Method;
+
+use super::AgentClient;
+use crate::error::AgentError;
+use crate::init::InitRequest;
+
+impl AgentClient {
+    /// The settings in force: environment, default user and working directory. Never the token.
+    pub async fn settings(&self) -> Result<InitRequest, AgentError> {
+        let answer = self.plain(Method::GET, "/init", None).await?;
+        serde_json::from_slice(&answer).map_err(|_| AgentError::Protocol("settings are not what was agreed"))
+    }
+}
