@@ -1,9 +1,89 @@
-//! Volumes as E2B names them.
+//! Volumes as E2B names them: by key, with a token for their files; the files by that token are in [`content`].
 
+pub(crate) mod body;
+mod content;
+
+use atoll_model::Volume as Kept;
+use atoll_service::NewVolume;
 use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use serde::{Deserialize, Serialize};
 
 use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::output::{Answer, created, ok};
 
 pub(crate) fn routes() -> Router<App> {
     Router::new()
+        .route("/volumes", get(list).post(create))
+        .route("/volumes/{id}", get(show).delete(remove))
+        .merge(content::routes())
+}
+
+#[derive(Debug, Deserialize)]
+struct NewBody {
+    name: String,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Volume {
+    #[serde(rename = "volumeID")]
+    volume_id: String,
+    name: String,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct WithToken {
+    #[serde(flatten)]
+    volume: Volume,
+    token: String,
+}
+
+impl From<Kept> for Volume {
+    fn from(kept: Kept) -> Self {
+        Self { volume_id: kept.id.into(), name: kept.name }
+    }
+}
+
+fn with_token(app: &App, kept: Kept) -> WithToken {
+    WithToken { token: app.service.volume_token(&kept), volume: kept.into() }
+}
+
+async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<NewBody>,
+) -> Result<Answer<WithToken>, ApiError> {
+    let new = NewVolume { name: body.name, ..NewVolume::default() };
+    let made = app.service.create_volume(&who, new).await?;
+    Ok(created(with_token(&app, made.volume)))
+}
+
+/// Those of the caller, as there; whoever sees more with their key sees it elsewhere.
+async fn list(State(app): State<App>, Caller(who): Caller) -> Result<Answer<Vec<Volume>>, ApiError> {
+    let all = app.service.list_volumes(&who).await?;
+    let own = all.into_iter().map(|record| record.volume).filter(|volume| volume.tenant == who.tenant);
+    Ok(ok(own.map(Volume::from).collect()))
+}
+
+async fn show(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<WithToken>, ApiError> {
+    let found = app.service.get_volume(&who, &id).await?;
+    Ok(ok(with_token(&app, found.volume)))
+}
+
+async fn remove(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    app.service.remove_volume(&who, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

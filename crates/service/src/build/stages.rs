@@ -137,7 +137,9 @@ impl Stages<'_> {
             (walk, next) = self.next(walk).await?;
             let Some((step, content)) = next else { break };
             self.begins(&step);
-            files = self.step(&step, &content, files, done).await.map_err(|ended| at_step(ended, &step))?;
+            let is_declared = self.declared().is_some();
+            let after = self.step(&step, &content, files, done).await;
+            files = after.map_err(|ended| at_step(ended, &step, is_declared))?;
         }
         self.note(walk.take_notes());
         Ok(Done { files, config: walk.into_config(), settings: begin.settings })
@@ -476,13 +478,14 @@ fn limits(ask: LimitsAsk) -> LimitsAsk {
 }
 
 /// Which step it was, said in front of what happened.
-fn at_step(ended: Ended, step: &Step) -> Ended {
+fn at_step(ended: Ended, step: &Step, is_declared: bool) -> Ended {
     match ended {
         Ended::Cancelled => Ended::Cancelled,
         Ended::Failed(mut failure) => {
             if failure.step.is_none() || failure.exit_code.is_some() {
                 let place = match step.line {
                     0 => "preparing the base".to_owned(),
+                    number if is_declared => format!("step {number}"),
                     line => format!("line {line}"),
                 };
                 failure.message = format!("{place}, {}: {}", shown(&step.text), failure.message);

@@ -1,0 +1,61 @@
+//! Builds of templates, and which of them made a version.
+
+use std::collections::HashMap;
+
+use atoll_model::{Build, BuildStatus, Code, Principal};
+use atoll_service::BuildFilter;
+
+use super::names;
+use crate::App;
+use crate::error::ApiError;
+
+/// LIMIT: how far back one looks for the build of a version.
+const LOOK_BACK: u32 = 1_000;
+
+/// A build of a template by its UUID.
+pub(super) async fn find(app: &App, who: &Principal, template: &str, build: &str) -> Result<Build, ApiError> {
+    let id = names::build_id(build)?;
+    let build = app.service.get_build(who, id.as_str()).await?;
+    let template = names::parse("templateID", template)?;
+    if build.template.name == template.name {
+        return Ok(build);
+    }
+    Err(ApiError::new(Code::BuildNotFound, format!("template {} has no such build", template.name)))
+}
+
+/// The newest builds of a template, or of all, the newest first.
+pub(super) async fn newest(
+    app: &App,
+    who: &Principal,
+    template: Option<&str>,
+) -> Result<Vec<Build>, ApiError> {
+    let filter =
+        BuildFilter { template: template.map(str::to_owned), limit: LOOK_BACK, ..BuildFilter::default() };
+    Ok(app.service.list_builds(who, filter).await?.items)
+}
+
+/// The UUID of the newest build that made a version; some UUID where none is known.
+pub(super) struct Makers(HashMap<String, String>);
+
+impl Makers {
+    pub(super) fn of(builds: &[Build]) -> Self {
+        let made =
+            builds.iter().rev().filter_map(|build| Some((build.version.clone()?, names::uuid(&build.id))));
+        Self(made.collect())
+    }
+
+    pub(super) fn uuid(&self, version: &str) -> String {
+        self.0.get(version).cloned().unwrap_or_else(|| names::uuid_of_version(version))
+    }
+}
+
+/// E2B's word for how far a build is.
+pub(super) fn status(app: &App, build: &Build) -> &'static str {
+    match build.status {
+        BuildStatus::Waiting if app.service.is_announced(build) => "waiting",
+        // Whether others are before it is nothing that the SDKs know of.
+        BuildStatus::Waiting | BuildStatus::Building => "building",
+        BuildStatus::Ready => "ready",
+        BuildStatus::Failed | BuildStatus::Cancelled => "error",
+    }
+}

@@ -1,0 +1,279 @@
+//! Templates: which there are, what they are, who sees them, and how they go.
+
+use atoll_agentapi::ENVD_VERSION;
+use atoll_model::{Build, Code, Limits, Principal, TemplateRef};
+use atoll_service::{TemplateRecord, UpdateTemplate};
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+use super::asked::ChangeBody;
+use super::builds::{self, Makers};
+use super::names;
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path, Query};
+use crate::output::{Answer, ok, time};
+use crate::sandboxes::paged;
+
+/// LIMIT: E2B's own, of a page.
+const PAGE_MAX: usize = 100;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct PageQuery {
+    limit: Option<usize>,
+    next_token: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Template {
+    #[serde(rename = "templateID")]
+    template_id: String,
+    #[serde(rename = "buildID")]
+    build_id: String,
+    cpu_count: u32,
+    #[serde(rename = "memoryMB")]
+    memory_mb: u32,
+    #[serde(rename = "diskSizeMB")]
+    disk_size_mb: u32,
+    public: bool,
+    aliases: Vec<String>,
+    names: Vec<String>,
+    created_at: String,
+    updated_at: String,
+    created_by: Option<()>,
+    last_spawned_at: Option<()>,
+    spawn_count: u32,
+    build_count: u32,
+    envd_version: &'static str,
+    build_status: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct WithBuilds {
+    #[serde(flatten)]
+    template: Template,
+    builds: Vec<MadeBy>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MadeBy {
+    #[serde(rename = "buildID")]
+    build_id: String,
+    status: &'static str,
+    created_at: String,
+    updated_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finished_at: Option<String>,
+    cpu_count: u32,
+    #[serde(rename = "memoryMB")]
+    memory_mb: u32,
+    envd_version: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Alias {
+    #[serde(rename = "templateID")]
+    template_id: String,
+    public: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Names {
+    names: Vec<String>,
+}
+
+/// The caller's own, as there.
+pub(super) async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Query(page): Query<PageQuery>,
+) -> Result<Response, ApiError> {
+    let builds = builds::newest(&app, &who, None).await?;
+    let all = app.service.list_templates(&who).await?;
+    let own = all.into_iter().filter(|record| record.tenant.as_ref() == Some(&who.tenant));
+    let shown = own.map(|record| template(&app, &record, &builds)).collect();
+    cut(shown, &page, |template| template.template_id.clone())
+}
+
+/// Those that everybody has.
+pub(super) async fn defaults(
+    State(app): State<App>,
+    Caller(who): Caller,
+) -> Result<Answer<Vec<Template>>, ApiError> {
+    let all = app.service.list_templates(&who).await?;
+    let built_in = all.iter().filter(|record| record.tenant.is_none());
+    Ok(ok(built_in.map(|record| template(&app, record, &[])).collect()))
+}
+
+pub(super) async fn show(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Query(page): Query<PageQuery>,
+) -> Result<Response, ApiError> {
+    let record = find(&app, &who, &id).await?;
+    let builds = builds::newest(&app, &who, Some(&record.name)).await?;
+    let template = template(&app, &record, &builds);
+    let made_by = builds.iter().map(|build| MadeBy {
+        build_id: names::uuid(&build.id),
+        status: builds::status(&app, build),
+        created_at: time(build.created_at.wall_ms),
+        updated_at: time(build.ended_at.as_ref().unwrap_or(&build.created_at).wall_ms),
+        finished_at: build.ended_at.as_ref().map(|at| time(at.wall_ms)),
+        cpu_count: template.cpu_count,
+        memory_mb: template.memory_mb,
+        envd_version: ENVD_VERSION,
+    });
+    let (builds, next) = page_of(made_by.collect(), &page, |build| build.build_id.clone());
+    let mut response = ok(WithBuilds { template, builds }).into_response();
+    if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
+        response.headers_mut().insert("x-next-token", next);
+    }
+    Ok(response)
+}
+
+pub(super) async fn alias(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(alias): Path<String>,
+) -> Result<Answer<Alias>, ApiError> {
+    let record = find(&app, &who, &alias).await?;
+    if record.tenant.as_ref().is_some_and(|tenant| *tenant != who.tenant) {
+        return Err(ApiError::new(Code::Forbidden, format!("template {} is somebody else's", record.name)));
+    }
+    Ok(ok(Alias { template_id: record.name, public: record.public || record.tenant.is_none() }))
+}
+
+pub(super) async fn change_v1(
+    state: State<App>,
+    caller: Caller,
+    path: Path<String>,
+    body: Json<ChangeBody>,
+) -> Result<StatusCode, ApiError> {
+    change_v2(state, caller, path, body).await.map(|_| StatusCode::OK)
+}
+
+pub(super) async fn change_v2(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<ChangeBody>,
+) -> Result<Answer<Names>, ApiError> {
+    let record = find(&app, &who, &id).await?;
+    if let Some(public) = body.public {
+        let change = UpdateTemplate { public: Some(public), ..UpdateTemplate::default() };
+        app.service.update_template(&who, &record.name, change).await?;
+    }
+    Ok(ok(Names { names: vec![record.name] }))
+}
+
+/// Removes a template; a snapshot is one there too.
+pub(super) async fn remove(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let word = names::word(&app, &who, &id).await?;
+    let name = names::parse("templateID", &word).map_or_else(|_| word.clone(), |reference| reference.name);
+    let is_own = app
+        .service
+        .list_templates(&who)
+        .await?
+        .iter()
+        .any(|record| record.tenant.as_ref() == Some(&who.tenant) && record.name == name);
+    if is_own {
+        app.service.remove_template(&who, &word).await?;
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    // With a namespace before it, as names of snapshots have it there.
+    let plain = name.rsplit_once('/').map_or(name.as_str(), |(_, name)| name);
+    app.service.delete_snapshot(&who, plain).await.map_err(|error| match error.code {
+        Code::SnapshotNotFound => {
+            ApiError::new(Code::TemplateNotFound, format!("template {name} was not found"))
+        }
+        _ => error.into(),
+    })?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A template by its id. One that has no tag `default` is known by any of its tags.
+pub(super) async fn find(app: &App, who: &Principal, id: &str) -> Result<TemplateRecord, ApiError> {
+    let word = names::word(app, who, id).await?;
+    let missing = match app.service.get_template(who, &word).await {
+        Ok(record) => return Ok(record),
+        Err(error) if error.code == Code::TemplateNotFound => error,
+        Err(error) => return Err(error.into()),
+    };
+    let Ok(TemplateRef { name, tag: None, digest: None }) = word.parse() else { return Err(missing.into()) };
+    let all = app.service.list_templates(who).await?;
+    let named = |record: &TemplateRecord| record.name == name || record.aliases.contains(&name);
+    all.into_iter().find(named).ok_or_else(|| missing.into())
+}
+
+fn template(app: &App, record: &TemplateRecord, builds: &[Build]) -> Template {
+    let own: Vec<Build> = builds.iter().filter(|build| build.template.name == record.name).cloned().collect();
+    let limits = record.settings.limits.resolve(Limits::default()).unwrap_or_default();
+    let at_ms =
+        own.first().and_then(|build| build.ended_at.as_ref()).map_or(record.created_at_ms, |at| at.wall_ms);
+    let mut aliases = vec![record.name.clone()];
+    aliases.extend(record.aliases.iter().cloned());
+    Template {
+        template_id: record.name.clone(),
+        build_id: Makers::of(&own).uuid(&record.version),
+        cpu_count: limits.cpu_milli.div_ceil(1_000).max(1),
+        memory_mb: limits.memory_mib,
+        disk_size_mb: limits.disk_mib,
+        public: record.public || record.tenant.is_none(),
+        names: aliases.clone(),
+        aliases,
+        created_at: time(record.created_at_ms),
+        updated_at: time(at_ms.max(record.created_at_ms)),
+        created_by: None,
+        last_spawned_at: None,
+        spawn_count: 0,
+        build_count: u32::try_from(own.len()).unwrap_or(u32::MAX).max(1),
+        envd_version: ENVD_VERSION,
+        build_status: own.first().map_or("ready", |build| builds::status(app, build)),
+    }
+}
+
+fn cut<T: Serialize>(all: Vec<T>, page: &PageQuery, id: impl Fn(&T) -> String) -> Result<Response, ApiError> {
+    let (items, next) = page_of(all, page, id);
+    Ok(paged(items, next))
+}
+
+/// What comes after the one that the page before ended with.
+fn page_of<T>(mut all: Vec<T>, page: &PageQuery, id: impl Fn(&T) -> String) -> (Vec<T>, Option<String>) {
+    if let Some(after) = page.next_token.as_deref().filter(|token| !token.is_empty()) {
+        let at = all.iter().position(|item| id(item) == after).map_or(all.len(), |at| at + 1);
+        all.drain(..at);
+    }
+    let limit = page.limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
+    let next = (all.len() > limit).then(|| id(&all[limit - 1]));
+    all.truncate(limit);
+    (all, next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_follow_each_other() {
+        let all = || vec!["a", "b", "c"];
+        let page = |limit, token: Option<&str>| {
+            let query = PageQuery { limit: Some(limit), next_token: token.map(str::to_owned) };
+            page_of(all(), &query, |item| (*item).to_owned())
+        };
+        assert_eq!(page(2, None), (vec!["a", "b"], Some("b".to_owned())));
+        assert_eq!(page(2, Some("b")), (vec!["c"], None));
+        assert_eq!(page(3, None), (all(), None));
+        assert_eq!(page(3, Some("gone")), (Vec::new(), None));
+    }
+}

@@ -1,0 +1,165 @@
+//! What templates and builds are called there and here.
+
+use atoll_model::{BuildId, Code, DEFAULT_TAG, Principal, TemplateRef};
+
+use crate::App;
+use crate::error::ApiError;
+
+/// What E2B means where no tag is said.
+pub(super) const DEFAULT: &str = "default";
+/// A tag that somebody called as we call what is meant without one.
+const THEIR_LATEST: &str = "_latest";
+/// Images that are templates here, and built in.
+const IMAGES: [(&str, &str); 2] =
+    [("e2bdev/base", "base"), ("e2bdev/code-interpreter", "code-interpreter-v1")];
+
+/// What a tag of theirs is called here.
+pub(super) fn stored(tag: &str) -> &str {
+    match tag {
+        DEFAULT => DEFAULT_TAG,
+        DEFAULT_TAG => THEIR_LATEST,
+        tag => tag,
+    }
+}
+
+/// What a tag of ours is called there.
+pub(super) fn shown(tag: &str) -> &str {
+    match tag {
+        DEFAULT_TAG => DEFAULT,
+        THEIR_LATEST => DEFAULT_TAG,
+        tag => tag,
+    }
+}
+
+/// A name with or without a tag, their tag still theirs.
+pub(super) fn parse(field: &str, text: &str) -> Result<TemplateRef, ApiError> {
+    let text = text.trim().to_ascii_lowercase();
+    text.parse::<TemplateRef>().map_err(|bad| ApiError::field(field, &bad.to_string()))
+}
+
+/// The built-in template that an image of E2B's is here.
+pub(super) fn built_in(image: &str) -> Option<&'static str> {
+    let image = image.trim().strip_prefix("docker.io/").unwrap_or(image.trim());
+    let (name, _) = image.split_once([':', '@']).unwrap_or((image, ""));
+    IMAGES.iter().find(|(known, _)| *known == name).map(|(_, template)| *template)
+}
+
+/// A template id as our word: a name, with a tag of ours where theirs had one. What is no name stays as it is, and is then
+/// found nowhere.
+pub(crate) async fn word(app: &App, who: &Principal, id: &str) -> Result<String, ApiError> {
+    if let Some(built_in) = built_in(id) {
+        return Ok(built_in.to_owned());
+    }
+    let Ok(reference) = parse("templateID", id) else { return Ok(id.to_owned()) };
+    let Some(tag) = &reference.tag else { return Ok(reference.to_string()) };
+    if tag == DEFAULT {
+        return Ok(TemplateRef { tag: None, ..reference }.to_string());
+    }
+    if tag == DEFAULT_TAG {
+        let theirs = TemplateRef { tag: Some(THEIR_LATEST.to_owned()), ..reference.clone() }.to_string();
+        // Templates that were not built through this front know no other `latest` than ours.
+        return match app.service.get_template(who, &theirs).await {
+            Ok(_) => Ok(theirs),
+            Err(error) if error.code == Code::TemplateNotFound => Ok(reference.to_string()),
+            Err(error) => Err(error.into()),
+        };
+    }
+    Ok(reference.to_string())
+}
+
+/// E2B's ids of builds are UUIDs. Ours have 103 bits, which fit into the free ones of a UUID of the experimental kind.
+pub(super) fn uuid(build: &BuildId) -> String {
+    let digits = build.as_str().bytes().map(|b| match b {
+        b'a'..=b'z' => u128::from(b - b'a'),
+        digit => u128::from(digit - b'0') + 26,
+    });
+    write(digits.fold(0, |number, digit| number * 36 + digit), 8)
+}
+
+/// The id of a build as it was written.
+pub(super) fn build_id(text: &str) -> Result<BuildId, ApiError> {
+    let unknown = || ApiError::new(Code::BuildNotFound, "there is no such build");
+    if let Ok(own) = text.parse() {
+        return Ok(own);
+    }
+    let hex: String = text.chars().filter(|c| *c != '-').collect();
+    let number = u128::from_str_radix(&hex, 16).ok().filter(|_| hex.len() == 32).ok_or_else(unknown)?;
+    let mut rest = number >> 80 << 74 | (number >> 64 & 0xfff) << 62 | number & ((1 << 62) - 1);
+    let mut id = Vec::with_capacity(20);
+    for _ in 0..20 {
+        let digit = u8::try_from(rest % 36).map_err(|_| unknown())?;
+        id.push(if digit < 26 { b'a' + digit } else { b'0' + digit - 26 });
+        rest /= 36;
+    }
+    id.reverse();
+    let id: BuildId = String::from_utf8(id).ok().and_then(|id| id.parse().ok()).ok_or_else(unknown)?;
+    if rest == 0 && uuid(&id) == text.to_ascii_lowercase() { Ok(id) } else { Err(unknown()) }
+}
+
+/// A UUID for a version that no build is known of.
+pub(super) fn uuid_of_version(version: &str) -> String {
+    let hex: String = version.chars().rev().filter(char::is_ascii_hexdigit).take(32).collect();
+    write(u128::from_str_radix(&hex, 16).unwrap_or_default(), 5)
+}
+
+/// 122 bits as a UUID of a kind.
+fn write(bits: u128, kind: u128) -> String {
+    let bits = bits & ((1 << 122) - 1);
+    let number =
+        (bits >> 74) << 80 | kind << 76 | (bits >> 62 & 0xfff) << 64 | 0b10 << 62 | bits & ((1 << 62) - 1);
+    let hex = format!("{number:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_has_one_uuid_and_a_uuid_one_build() {
+        for id in [
+            "a0000000000000000000",
+            "z9999999999999999999",
+            "aaaaaaaaaaaaaaaaaaaa",
+            "zzzzzzzzzzzzzzzzzzzz",
+            "k3j5x9q2w8e7r6t5y4u3",
+        ] {
+            let id: BuildId = id.parse().unwrap();
+            let uuid = uuid(&id);
+            assert_eq!((uuid.len(), uuid.as_bytes()[14], uuid.matches('-').count()), (36, b'8', 4), "{uuid}");
+            assert_eq!(build_id(&uuid).unwrap(), id);
+            assert_eq!(build_id(id.as_str()).unwrap(), id);
+        }
+        for bad in [
+            "",
+            "x",
+            "00000000-0000-0000-0000-000000000000",
+            "ffffffff-ffff-8fff-bfff-ffffffffffff",
+            "../../x",
+        ] {
+            assert_eq!(build_id(bad).unwrap_err().code, Code::BuildNotFound, "{bad}");
+        }
+        assert_eq!(uuid_of_version(&format!("sha256:{}", "ab".repeat(32))).len(), 36);
+    }
+
+    #[test]
+    fn tags_have_other_names_there() {
+        for (theirs, ours) in [("default", "latest"), ("latest", "_latest"), ("v1", "v1")] {
+            assert_eq!((stored(theirs), shown(ours)), (ours, theirs));
+        }
+    }
+
+    #[test]
+    fn images_of_theirs_are_built_in_here() {
+        for (image, wanted) in [
+            ("e2bdev/base", Some("base")),
+            ("e2bdev/base:latest", Some("base")),
+            ("docker.io/e2bdev/code-interpreter:v1", Some("code-interpreter-v1")),
+            ("e2bdev/base2", None),
+            ("base", None),
+        ] {
+            assert_eq!(built_in(image), wanted, "{image}");
+        }
+    }
+}

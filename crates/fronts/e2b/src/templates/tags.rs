@@ -1,0 +1,80 @@
+//! Tags of templates. Each points to what a build made.
+
+use atoll_model::TemplateRef;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Serialize;
+
+use super::asked::{AssignBody, RemoveBody};
+use super::build::own_tag;
+use super::{builds, list, names};
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::output::{Answer, created, ok, time};
+
+#[derive(Debug, Serialize)]
+pub(super) struct Assigned {
+    #[serde(rename = "buildID")]
+    build_id: String,
+    tags: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Tag {
+    tag: String,
+    #[serde(rename = "buildID")]
+    build_id: String,
+    created_at: String,
+}
+
+pub(super) async fn assign(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<AssignBody>,
+) -> Result<Answer<Assigned>, ApiError> {
+    let target = names::parse("target", &body.target)?;
+    let template = TemplateRef { tag: None, ..target };
+    let tags: Result<Vec<String>, ApiError> =
+        body.tags.iter().map(|tag| own_tag("tags", &template, tag)).collect();
+    let tags = tags?;
+    let word = names::word(&app, &who, &body.target).await?;
+    let stored: Vec<String> = tags.iter().map(|tag| names::stored(tag).to_owned()).collect();
+    let record = app.service.tag_template(&who, &word, &stored).await?;
+    let makers = builds::Makers::of(&builds::newest(&app, &who, Some(&record.name)).await?);
+    Ok(created(Assigned { build_id: makers.uuid(&record.version), tags }))
+}
+
+pub(super) async fn remove(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<RemoveBody>,
+) -> Result<StatusCode, ApiError> {
+    let template = TemplateRef { tag: None, ..names::parse("name", &body.name)? };
+    let tags: Result<Vec<String>, ApiError> =
+        body.tags.iter().map(|tag| own_tag("tags", &template, tag)).collect();
+    let stored: Vec<String> = tags?.iter().map(|tag| names::stored(tag).to_owned()).collect();
+    app.service.untag_template(&who, &template.name, &stored).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Vec<Tag>>, ApiError> {
+    let record = list::find(&app, &who, &id).await?;
+    let makers = builds::Makers::of(&builds::newest(&app, &who, Some(&record.name)).await?);
+    let mut tags = Vec::with_capacity(record.tags.len());
+    for tag in &record.tags {
+        let of = app.service.get_template(&who, &format!("{}:{tag}", record.name)).await?;
+        tags.push(Tag {
+            tag: names::shown(tag).to_owned(),
+            build_id: makers.uuid(&of.version),
+            created_at: time(of.created_at_ms),
+        });
+    }
+    Ok(ok(tags))
+}

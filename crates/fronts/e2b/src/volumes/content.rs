@@ -1,0 +1,235 @@
+//! The files of a volume, for whoever shows the token of that volume. Paths begin at its top.
+
+use atoll_service::{VolumeEntry, VolumeEntryKind, VolumeOwner, VolumePass};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use axum::routing::get;
+use serde::{Deserialize, Serialize};
+use tokio_util::io::ReaderStream;
+
+use super::body;
+use crate::App;
+use crate::error::ApiError;
+use crate::input::{Json, Path, Query};
+use crate::output::{Answer, created, ok, time};
+
+/// LIMIT: pieces large enough that a system call for each does not show.
+const PIECE: usize = 256 << 10;
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/volumecontent/{volume}/dir", get(list).post(make_folder))
+        .route("/volumecontent/{volume}/path", get(stat).patch(change).delete(remove))
+        .route("/volumecontent/{volume}/file", get(read).put(write))
+}
+
+/// Somebody who showed the token of the volume in the path. First among the arguments of every handler.
+struct Opened(VolumePass);
+
+impl FromRequestParts<App> for Opened {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let Path(volume): Path<String> = Path::from_request_parts(parts, app).await?;
+        let said = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = said
+            .and_then(|said| said.split_once(' '))
+            .and_then(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer").then_some(token.trim()));
+        let token = token.ok_or_else(|| ApiError::unauthenticated("this needs the token of the volume"))?;
+        Ok(Self(app.service.admit_volume(&volume, token)?))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct PathQuery {
+    path: String,
+    depth: Option<u32>,
+}
+
+/// What a new entry is like. Modes are decimal.
+#[derive(Debug, Deserialize)]
+struct NewQuery {
+    path: String,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    mode: Option<u32>,
+    force: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct OwnerBody {
+    uid: Option<u32>,
+    gid: Option<u32>,
+    mode: Option<u32>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Stat {
+    name: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    path: String,
+    size: u64,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    atime: String,
+    mtime: String,
+    ctime: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+}
+
+impl From<VolumeEntry> for Stat {
+    fn from(entry: VolumeEntry) -> Self {
+        let name = entry.path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("/");
+        Self {
+            name: name.to_owned(),
+            kind: match entry.kind {
+                VolumeEntryKind::File => "file",
+                VolumeEntryKind::Folder => "directory",
+                VolumeEntryKind::Link => "symlink",
+                VolumeEntryKind::Other => "unknown",
+            },
+            size: entry.size,
+            mode: entry.mode & 0o7777,
+            uid: entry.uid,
+            gid: entry.gid,
+            atime: time(entry.accessed_ms),
+            mtime: time(entry.modified_ms),
+            ctime: time(entry.changed_ms),
+            target: entry.target,
+            path: entry.path,
+        }
+    }
+}
+
+impl NewQuery {
+    fn owner(&self) -> VolumeOwner {
+        VolumeOwner { uid: self.uid, gid: self.gid, mode: self.mode }
+    }
+}
+
+/// Relative ones begin at the top too.
+fn rooted(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}
+
+async fn list(
+    State(app): State<App>,
+    Opened(pass): Opened,
+    Query(query): Query<PathQuery>,
+) -> Result<Answer<Vec<Stat>>, ApiError> {
+    let entries = app.service.content_list(&pass, &rooted(&query.path), query.depth.unwrap_or(1)).await?;
+    Ok(ok(entries.into_iter().map(Stat::from).collect()))
+}
+
+/// `force`: with the folders above it, and one that is there is fine.
+async fn make_folder(
+    State(app): State<App>,
+    Opened(pass): Opened,
+    Query(query): Query<NewQuery>,
+) -> Result<Answer<Stat>, ApiError> {
+    let (path, owner, force) = (rooted(&query.path), query.owner(), query.force.unwrap_or_default());
+    Ok(created(app.service.content_make_folder(&pass, &path, owner, force).await?.into()))
+}
+
+async fn stat(
+    State(app): State<App>,
+    Opened(pass): Opened,
+    Query(query): Query<PathQuery>,
+) -> Result<Answer<Stat>, ApiError> {
+    Ok(ok(app.service.content_stat(&pass, &rooted(&query.path)).await?.into()))
+}
+
+async fn change(
+    State(app): State<App>,
+    Opened(pass): Opened,
+    Query(query): Query<PathQuery>,
+    Json(body): Json<OwnerBody>,
+) -> Result<Answer<Stat>, ApiError> {
+    let owner = VolumeOwner { uid: body.uid, gid: body.gid, mode: body.mode };
+    Ok(ok(app.service.content_change(&pass, &rooted(&query.path), owner).await?.into()))
+}
+
+async fn remove(
+    State(app): State<App>,
+    Opened(pass): Opened,
+    Query(query): Query<PathQuery>,
+) -> Result<StatusCode, ApiError> {
+    app.service.content_remove(&pass, &rooted(&query.path)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn read(
+    State(app): State<App>,
+    Opened(pass): Opened,
+    Query(query): Query<PathQuery>,
+) -> Result<Response, ApiError> {
+    let (entry, content) = app.service.content_read(&pass, &rooted(&query.path)).await?;
+    let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(content, PIECE)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(entry.size));
+    Ok(response)
+}
+
+/// Whether one that is there is written over is said by `force`; where nothing is said, it is, as the SDKs document.
+/// `force` makes the folders above it too.
+async fn write(
+    State(app): State<App>,
+    Opened(pass): Opened,
+    Query(query): Query<NewQuery>,
+    body: Body,
+) -> Result<Answer<Stat>, ApiError> {
+    let (path, owner) = (rooted(&query.path), query.owner());
+    let how = (query.force.unwrap_or(true), query.force.unwrap_or_default());
+    let (content, fault) = body::reader(body);
+    let written = app.service.content_write(&pass, &path, owner, how, content).await;
+    Ok(created(written.map_err(|error| fault.or(error))?.into()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_shown_with_all_that_the_sdks_read() {
+        let entry = VolumeEntry {
+            path: "/reports/a.csv".to_owned(),
+            kind: VolumeEntryKind::File,
+            size: 5,
+            mode: 0o100_644,
+            uid: 1_000,
+            gid: 1_001,
+            accessed_ms: 1_000,
+            modified_ms: 2_000,
+            changed_ms: 3_500,
+            target: None,
+        };
+        let wanted = serde_json::json!({
+            "name": "a.csv", "type": "file", "path": "/reports/a.csv", "size": 5, "mode": 420, "uid": 1000, "gid": 1001,
+            "atime": "1970-01-01T00:00:01Z", "mtime": "1970-01-01T00:00:02Z", "ctime": "1970-01-01T00:00:03.5Z",
+        });
+        assert_eq!(serde_json::to_value(Stat::from(entry.clone())).unwrap(), wanted);
+        let link = VolumeEntry {
+            path: "/".to_owned(),
+            kind: VolumeEntryKind::Link,
+            target: Some("a".to_owned()),
+            ..entry
+        };
+        let shown = serde_json::to_value(Stat::from(link)).unwrap();
+        assert_eq!(
+            (&shown["type"], &shown["target"], &shown["name"]),
+            (&"symlink".into(), &"a".into(), &"/".into())
+        );
+        assert_eq!((rooted("a"), rooted("/a"), rooted("")), ("/a".into(), "/a".into(), "/".into()));
+    }
+}
