@@ -137,6 +137,8 @@ pub struct CreateSandbox {
 pub struct UpdateSandbox {
     /// Replaces all labels.
     pub labels: Option<BTreeMap<String, String>>,
+    /// Replaces the environment of every command that starts from now on; not while it is paused.
+    pub env: Option<BTreeMap<String, String>>,
     /// New limits; what is absent stays.
     pub limits: LimitsAsk,
     /// New policy.
@@ -180,8 +182,9 @@ pub enum BadSpec {
 // LIMIT: large enough for any sane use; together they keep one row under 512 KiB.
 const NAME_MAX: usize = 63;
 const LABELS_MAX: usize = 64;
-const LABEL_KEY_MAX: usize = 128;
-const LABEL_VALUE_MAX: usize = 1_024;
+const LABELS_BYTES_MAX: usize = 64 * 1_024;
+const LABEL_KEY_MAX: usize = 256;
+const LABEL_VALUE_MAX: usize = 4_096;
 const ANNOTATIONS_MAX: usize = 32;
 const ANNOTATIONS_BYTES_MAX: usize = 64 * 1_024;
 const ENV_MAX: usize = 1_024;
@@ -249,6 +252,9 @@ impl UpdateSandbox {
         if let Some(labels) = &self.labels {
             check_labels(labels)?;
         }
+        if let Some(env) = &self.env {
+            check_env(env)?;
+        }
         if let Some(annotations) = &self.annotations {
             check_annotations(annotations)?;
         }
@@ -292,23 +298,21 @@ fn check_plain(field: &'static str, text: &str, max: usize) -> Result<(), BadSpe
     Ok(())
 }
 
+/// Keys are printable; values are any text, since what other services call metadata is.
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), BadSpec> {
-    if labels.len() > LABELS_MAX {
-        return Err(bad("labels", format!("holds more than {LABELS_MAX} entries")));
+    let bytes: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if labels.len() > LABELS_MAX || bytes > LABELS_BYTES_MAX {
+        return Err(bad(
+            "labels",
+            format!("holds more than {LABELS_MAX} entries or {LABELS_BYTES_MAX} bytes"),
+        ));
     }
     for (key, value) in labels {
-        if key.is_empty()
-            || key.len() > LABEL_KEY_MAX
-            || key.contains(['=', ','])
-            || key.chars().any(char::is_control)
-        {
-            return Err(bad(
-                "labels",
-                format!("keys have 1 to {LABEL_KEY_MAX} characters without '=' or ','"),
-            ));
+        if key.is_empty() || key.len() > LABEL_KEY_MAX || key.chars().any(char::is_control) {
+            return Err(bad("labels", format!("keys have 1 to {LABEL_KEY_MAX} printable characters")));
         }
-        if value.len() > LABEL_VALUE_MAX || value.chars().any(char::is_control) {
-            return Err(bad("labels", format!("values have at most {LABEL_VALUE_MAX} printable characters")));
+        if value.len() > LABEL_VALUE_MAX || value.contains('\0') {
+            return Err(bad("labels", format!("values have at most {LABEL_VALUE_MAX} bytes and no NUL")));
         }
     }
     Ok(())
@@ -385,6 +389,36 @@ mod tests {
         }
         for name in ["a", "my-box_1.2", "0x"] {
             assert_eq!(named(name).check(), Ok(()), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn labels_are_any_text_of_some_size() {
+        let labelled = |key: &str, value: &str| CreateSandbox {
+            labels: [(key.to_owned(), value.to_owned())].into(),
+            ..Default::default()
+        };
+        for (key, value) in [("a b", ""), ("a=b,c", "line\nline\t\u{1b}"), ("ü", &"x".repeat(4_096))] {
+            assert_eq!(labelled(key, value).check(), Ok(()), "{key:?}");
+        }
+        for (key, value) in [("", "x"), ("a\nb", "x"), ("a", "\0"), ("a", &"x".repeat(4_097))] {
+            assert!(labelled(key, value).check().is_err(), "{key:?}");
+        }
+        let many = (0..20).map(|n| (n.to_string(), "x".repeat(4_000))).collect();
+        assert!(CreateSandbox { labels: many, ..Default::default() }.check().is_err());
+    }
+
+    #[test]
+    fn annotations_are_named_by_their_front() {
+        let noted = |key: &str, value: &str| CreateSandbox {
+            annotations: [(key.to_owned(), value.to_owned())].into(),
+            ..Default::default()
+        };
+        assert_eq!(noted("e2b.network", "{\n}").check(), Ok(()));
+        for (key, value) in
+            [("e2b", "x"), (".x", "x"), ("e2b.", "x"), ("e2b.x", "\0"), ("e2b.x", &"x".repeat(65_536))]
+        {
+            assert!(noted(key, value).check().is_err(), "{key:?}");
         }
     }
 

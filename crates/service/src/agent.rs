@@ -45,6 +45,12 @@ pub(crate) async fn greet(
     Ok(())
 }
 
+/// Hands an agent its settings anew.
+pub(crate) async fn resettle(agent: &AgentClient, lease: &Lease, trusts: bool) -> Result<(), ServiceError> {
+    let told = agent.init(&settings(lease, None, trusts)).await;
+    told.map(drop).map_err(|error| unavailable(error, "the agent did not take its settings"))
+}
+
 /// Puts a certificate authority inside and tells commands of it; `None`: there is none any more. A sandbox without room for
 /// it runs nevertheless: requests that would be changed fail there, and only those.
 pub(crate) async fn trust(agent: &AgentClient, lease: &Lease, authority: Option<&str>) {

@@ -90,6 +90,27 @@ async fn words_in_the_environment_mean_each_sandbox_itself() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_environment_is_there_for_the_next_command() {
+    let world = World::new().await;
+    let env = |name: &str| [(name.to_owned(), "1".to_owned())].into();
+    let private_env = [("OLD".to_owned())].into();
+    let spec = CreateSandbox { env: env("OLD"), private_env, ..Default::default() };
+    let lease = world.try_create(spec).await.unwrap();
+    let (service, who, id) = (&world.service, &world.admin, lease.id.as_str());
+    let change = |name: &str| UpdateSandbox { env: Some(env(name)), ..Default::default() };
+    let changed = service.update(who, id, change("NEW")).await.unwrap();
+    assert_eq!((&changed.env, changed.private_env.len()), (&env("NEW"), 0));
+    assert_eq!(world.fake.env(&lease.id).unwrap(), env("NEW"));
+    service.pause(who, id, Pause::default(), true).await.unwrap();
+    assert_eq!(service.update(who, id, change("X")).await.unwrap_err().code, Code::PhaseConflict);
+    service.stop(who, id, true).await.unwrap();
+    service.update(who, id, change("LATER")).await.unwrap();
+    service.start(who, id, true).await.unwrap();
+    assert_eq!(world.fake.env(&lease.id).unwrap(), env("LATER"));
+    assert_eq!(service.update(who, id, change("")).await.unwrap_err().code, Code::InvalidRequest);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_id_named_ahead_is_taken_once_for_ever() {
     let world = World::new().await;
     let id = world.service.new_sandbox_id().unwrap();

@@ -208,7 +208,8 @@ fn limits(sandbox: &Value) -> String {
 
 fn labels(labels: &Value) -> String {
     let pairs = labels.as_object().into_iter().flatten();
-    pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or(""))).collect::<Vec<_>>().join(", ")
+    let pair = |(key, value): (&String, &Value)| harmless(&format!("{key}={}", value.as_str().unwrap_or("")));
+    pairs.map(pair).collect::<Vec<_>>().join(", ")
 }
 
 /// Names only; values are never shown.

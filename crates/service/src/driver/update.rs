@@ -1,4 +1,4 @@
-//! Changes to a sandbox that keep its phase: labels, lifetime, timers, limits, network policy.
+//! Changes to a sandbox that keep its phase: labels, environment, lifetime, timers, limits, network policy.
 //!
 //! The store comes first (it checks the quota), the provider second; when the provider refuses, what it did is undone and
 //! the lease is written back. A crash in between is healed at adoption, which puts limits and policy in force again.
@@ -24,7 +24,12 @@ impl Driver {
             return Ok(());
         }
         let before = self.lease.clone();
-        let touches_instance = next.limits != before.limits || next.network != before.network;
+        let touches_instance =
+            next.limits != before.limits || next.network != before.network || next.env != before.env;
+        // Nobody can tell an agent that stands still.
+        if next.env != before.env && before.phase == Phase::Paused {
+            return Err(crate::error::phase_conflict(&before, "env"));
+        }
         self.refuse_in_passing(touches_instance)?;
         let admit = if grows(&before.limits, &next.limits) { Admit::Resize } else { Admit::Nothing };
         let what = EventKind::Updated { fields };
@@ -35,7 +40,13 @@ impl Driver {
             if let Err(error) = self.put_in_force(&self.lease, &before).await {
                 tracing::warn!(sandbox = %self.id(), %error, cause = ?error.cause, "a refused change was not undone");
             }
-            let back = Lease { limits: before.limits, network: before.network.clone(), ..self.lease.clone() };
+            let back = Lease {
+                limits: before.limits,
+                network: before.network.clone(),
+                env: before.env.clone(),
+                private_env: before.private_env.clone(),
+                ..self.lease.clone()
+            };
             if let Err(error) = self.write(back, InstanceChange::Keep, Admit::Nothing, vec![], true).await {
                 tracing::error!(sandbox = %self.id(), %error, "a refused change could not be taken back");
             }
@@ -65,6 +76,10 @@ impl Driver {
         if let Some(labels) = &change.labels {
             next.labels.clone_from(labels);
         }
+        if let Some(env) = &change.env {
+            next.env.clone_from(env);
+            next.private_env.retain(|name| env.contains_key(name));
+        }
         next.limits = change
             .limits
             .resolve(self.lease.limits)
@@ -88,6 +103,7 @@ impl Driver {
         let old = &self.lease;
         let fields = [
             ("labels", next.labels != old.labels),
+            ("env", next.env != old.env),
             ("limits", next.limits != old.limits),
             ("network", next.network != old.network),
             ("timeout_s", change.timeout_s.is_some() || lengthened),
@@ -157,6 +173,13 @@ impl Driver {
             }
             if live && new.network != old.network {
                 self.set_network(&target, old, new).await?;
+            }
+            if let Some(agent) =
+                self.agent.as_ref().filter(|_| self.lease.phase == Phase::Running && new.env != old.env)
+            {
+                let egress = crate::egress::compiled(&self.inner, new).await?;
+                let trusts = !new.network.transforms.is_empty() && provider.authority(&egress).is_some();
+                crate::agent::resettle(agent, new, trusts).await?;
             }
             Ok::<(), ServiceError>(())
         };

@@ -208,6 +208,7 @@ impl From<UpdateBody> for UpdateSandbox {
     fn from(body: UpdateBody) -> Self {
         Self {
             labels: body.labels,
+            env: None,
             limits: LimitsAsk {
                 cpu: body.cpu,
                 memory_mib: body.memory_mib,
