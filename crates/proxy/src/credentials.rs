@@ -1,10 +1,11 @@
 //! What a request shows, taken out of it: keys that are ours, and what carries a token. Everything else stays for the app.
 //!
-//! A key is taken exactly if it verifies; the app's own `Authorization` and `X-API-Key` pass. The parameter `atoll_token`
-//! and the cookie `atoll_preview` are always ours.
+//! A key is taken exactly if it verifies, and so is the token of a sandbox's agent; the app's own `Authorization`, `X-API-Key`
+//! and `X-Access-Token` pass. The parameter `atoll_token`, the cookie `atoll_preview` and the fields by which the clients of
+//! fronts show tokens are always ours.
 
-use atoll_model::{Code, Principal};
-use atoll_service::{Service, ServiceError};
+use atoll_model::{Code, Principal, SandboxId};
+use atoll_service::{Service, ServiceError, TokenOf};
 use http::header::{AUTHORIZATION, COOKIE, HeaderName};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
@@ -14,6 +15,14 @@ use crate::head::{COOKIE_NAME, TOKEN_NAME};
 /// Fields in which a key is looked for; the last one is Leap0's.
 const KEY_FIELDS: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("leap0-authorization")];
+/// Fields that hold a token of a sandbox's ports. COMPAT(e2b, daytona): their SDKs send them.
+const TOKEN_FIELDS: [HeaderName; 2] =
+    [HeaderName::from_static("e2b-traffic-access-token"), HeaderName::from_static("x-daytona-preview-token")];
+/// Parameters that do.
+const TOKEN_NAMES: [&str; 2] = [TOKEN_NAME, "DAYTONA_SANDBOX_AUTH_KEY"];
+/// What else such clients say to the proxy, and not to the app.
+const ASIDE: [&str; 2] = ["x-daytona-", "e2b-sandbox-"];
+const AGENT_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
 /// LIMIT: each costs a look at the keys.
 const VALUES_MAX: usize = 8;
 
@@ -21,15 +30,21 @@ const VALUES_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) keys: Vec<Principal>,
-    /// From the query first, then from cookies.
+    /// From the query first, then from fields, then from cookies.
     pub(crate) tokens: Vec<String>,
     /// How many of them came with the query.
     pub(crate) from_query: usize,
+    /// How many did not come along by themselves, as cookies do.
+    pub(crate) by_hand: usize,
     /// The query without what is ours.
     pub(crate) query: Option<String>,
 }
 
-pub(crate) async fn take(service: &Service, parts: &mut Parts) -> Result<Found, ServiceError> {
+pub(crate) async fn take(
+    service: &Service,
+    sandbox: &SandboxId,
+    parts: &mut Parts,
+) -> Result<Found, ServiceError> {
     let mut found = Found::default();
     for name in &KEY_FIELDS {
         if parts.headers.contains_key(name) {
@@ -40,10 +55,34 @@ pub(crate) async fn take(service: &Service, parts: &mut Parts) -> Result<Found, 
     found.from_query = tokens.len();
     found.query = query;
     found.tokens = tokens;
+    found.tokens.extend(take_fields(&mut parts.headers));
+    found.by_hand = found.tokens.len();
     found.tokens.extend(take_cookies(&mut parts.headers));
     found.tokens.truncate(VALUES_MAX);
     found.from_query = found.from_query.min(VALUES_MAX);
+    found.by_hand = found.by_hand.min(VALUES_MAX);
+    let is_agents = |shown: &HeaderValue| {
+        shown.to_str().is_ok_and(|shown| service.admit_token(sandbox, TokenOf::Agent, shown).is_ok())
+    };
+    if parts.headers.get_all(AGENT_TOKEN).iter().any(is_agents) {
+        parts.headers.remove(AGENT_TOKEN);
+    }
     Ok(found)
+}
+
+fn take_fields(headers: &mut HeaderMap) -> Vec<String> {
+    let is_ours = |name: &HeaderName| {
+        TOKEN_FIELDS.contains(name) || ASIDE.iter().any(|prefix| name.as_str().starts_with(prefix))
+    };
+    if !headers.keys().any(is_ours) {
+        return Vec::new();
+    }
+    let shown = TOKEN_FIELDS.into_iter().flat_map(|name| headers.get_all(name));
+    let tokens = shown.filter_map(|token| Some(token.to_str().ok()?.to_owned())).collect();
+    for name in headers.keys().filter(|name| is_ours(name)).cloned().collect::<Vec<_>>() {
+        headers.remove(name);
+    }
+    tokens
 }
 
 async fn take_keys(
@@ -85,8 +124,11 @@ fn key_of(value: &HeaderValue) -> Option<&str> {
 
 /// Tokens, and the query without them.
 fn split_query(query: &str) -> (Vec<String>, Option<String>) {
-    let token = |pair: &str| pair.strip_prefix(TOKEN_NAME)?.strip_prefix('=').map(str::to_owned);
-    let is_ours = |pair: &str| pair == TOKEN_NAME || token(pair).is_some();
+    let token = |pair: &str| {
+        let (name, value) = pair.split_once('=')?;
+        TOKEN_NAMES.contains(&name).then(|| value.to_owned())
+    };
+    let is_ours = |pair: &str| TOKEN_NAMES.contains(&pair) || token(pair).is_some();
     let tokens: Vec<String> = query.split('&').filter_map(token).filter(|token| !token.is_empty()).collect();
     if !query.split('&').any(is_ours) {
         return (tokens, Some(query.to_owned()));
@@ -141,6 +183,7 @@ mod tests {
             ("a=1&atoll_token=x&b", vec!["x"], Some("a=1&b")),
             ("atoll_token=x&atoll_token=y&&", vec!["x", "y"], Some("&")),
             ("atoll_token", vec![], None),
+            ("a=1&DAYTONA_SANDBOX_AUTH_KEY=x&b=2", vec!["x"], Some("a=1&b=2")),
             ("atoll_tokens=1&xatoll_token=2", vec![], Some("atoll_tokens=1&xatoll_token=2")),
             ("", vec![], Some("")),
         ];
@@ -152,6 +195,23 @@ mod tests {
                 "{query}"
             );
         }
+    }
+
+    #[test]
+    fn fields_that_fronts_clients_send_stay_here() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("e2b-traffic-access-token", "t1"),
+            ("x-daytona-preview-token", "t2"),
+            ("x-daytona-skip-preview-warning", "true"),
+            ("e2b-sandbox-id", "x"),
+            ("e2b-sandbox-port", "1"),
+            ("accept", "*/*"),
+        ] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        assert_eq!(take_fields(&mut headers), ["t1", "t2"]);
+        assert_eq!(headers.keys().collect::<Vec<_>>(), ["accept"]);
     }
 
     #[test]

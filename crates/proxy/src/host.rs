@@ -15,6 +15,10 @@ use crate::local_ca::SECOND_LABEL;
 const NAME_MAX: usize = 253;
 const LABEL_MAX: usize = 63;
 
+/// Names below the domain that are the server's own. COMPAT(e2b): SDKs that know a domain only ask for the API at the first,
+/// and for sandboxes that fields name at the second.
+const OWN: [&str; 2] = ["api", "sandbox"];
+
 /// The name below which previews live, in lower case and without a dot at its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domain {
@@ -90,6 +94,9 @@ pub(crate) fn parse(host: &str, domain: &Domain) -> Result<Named, BadHost> {
         return Ok(Named::Other);
     }
     let Some(label) = domain.label(&name) else { return Ok(Named::Other) };
+    if OWN.contains(&label) {
+        return Ok(Named::Other);
+    }
     let named = preview(label).map(|(id, port)| Named::Preview(id, port)).or_else(|| presigned(label));
     Ok(named.unwrap_or(Named::Nothing))
 }
@@ -238,6 +245,8 @@ mod tests {
             "[::1]:7070",
             "[::ffff:127.0.0.1]",
             "atoll_server",
+            "api.localhost",
+            "Sandbox.atoll.localhost:7443",
             "evillocalhost",
             &format!("8080-{ID}.localhost.evil.example"),
             &format!("8080-{ID}.evil-localhost"),

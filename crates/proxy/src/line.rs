@@ -31,6 +31,8 @@ pub(crate) struct Line {
     sender: http1::SendRequest<Body>,
     connection: Option<Boxed<hyper::Result<()>>>,
     ends: Boxed<()>,
+    /// It was let go before its answer was whole.
+    was_cut: bool,
 }
 
 impl Line {
@@ -42,7 +44,12 @@ impl Line {
         let (sender, connection) =
             // Most requests are a head alone: copied into one piece they are sent with less ado.
             http1::Builder::new().max_buf_size(BUFFER).writev(false).handshake(TokioIo::new(stream)).await?;
-        Ok(Self { sender, connection: Some(Box::pin(connection.with_upgrades())), ends: Box::pin(ends) })
+        Ok(Self {
+            sender,
+            connection: Some(Box::pin(connection.with_upgrades())),
+            ends: Box::pin(ends),
+            was_cut: false,
+        })
     }
 
     /// Moves what can be moved now.
@@ -50,7 +57,10 @@ impl Line {
         let Some(connection) = &mut self.connection else { return };
         let ended = match connection.as_mut().poll(cx) {
             Poll::Ready(ended) => Some(ended),
-            Poll::Pending => self.ends.as_mut().poll(cx).is_ready().then_some(Ok(())),
+            Poll::Pending => {
+                self.was_cut = self.ends.as_mut().poll(cx).is_ready();
+                self.was_cut.then_some(Ok(()))
+            }
         };
         if let Some(ended) = ended {
             self.connection = None;
@@ -91,6 +101,17 @@ impl Line {
     }
 }
 
+/// Why an answer is not whole.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    /// The app broke off.
+    #[error("the app broke off")]
+    App(#[source] hyper::Error),
+    /// Its incarnation ended, or the server.
+    #[error("the sandbox ended in the middle of an answer")]
+    Ended,
+}
+
 /// The body of an app's answer. It moves its connection, and gives it back at its end. While somebody reads it, the
 /// sandbox is busy.
 pub(crate) struct Held {
@@ -123,12 +144,12 @@ impl Held {
 
 impl http_body::Body for Held {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Broken;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let this = &mut *self;
         let mut polled = Pin::new(&mut this.body).poll_frame(cx);
         if polled.is_pending()
@@ -143,10 +164,14 @@ impl http_body::Body for Held {
             Poll::Ready(Some(Ok(_))) => this.body.is_end_stream(),
             Poll::Ready(Some(Err(_))) | Poll::Pending => false,
         };
+        // A connection that we let go of in the middle looks like an end to whoever reads its body.
+        if matches!(polled, Poll::Ready(None)) && this.line.as_ref().is_some_and(|(line, _)| line.was_cut) {
+            return Poll::Ready(Some(Err(Broken::Ended)));
+        }
         if is_end {
             this.finish(cx);
         }
-        polled
+        polled.map_err(Broken::App)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -35,13 +35,44 @@ pub struct Proxy {
     fields: Arc<[FieldRoute]>,
     pool: Arc<Pool>,
     closing: watch::Receiver<bool>,
-    own_host: Option<Arc<dyn OwnHost>>,
+    stand_ins: Arc<[Arc<dyn StandIn>]>,
 }
 
-/// What a front answers on a sandbox's own host (`<id>.<domain>`), in place of an app inside.
-pub trait OwnHost: Send + Sync + 'static {
+/// A port of a sandbox, as a request names it.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// Of which sandbox. Nobody looked yet whether it is there.
+    pub sandbox: &'a SandboxId,
+    /// Which; `None`: the sandbox's own.
+    pub port: Option<u16>,
+    /// How they were named.
+    pub by: AskedBy,
+}
+
+/// How a request names a sandbox and a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskedBy {
+    /// By its host.
+    Host,
+    /// Below `/p/`.
+    Path,
+    /// By the fields of a front.
+    Fields,
+}
+
+/// A front that answers in place of an app inside, on ports that it knows.
+pub trait StandIn: Send + Sync + 'static {
+    /// Whether a request may be for it; looks at the name only.
+    fn wants(&self, asked: &Asked<'_>) -> bool;
+
     /// Answers, or gives the request back as it was, for the app. Whether the caller may is its own affair.
-    fn take<'a>(&'a self, sandbox: &'a SandboxId, request: Request<Body>) -> Taken<'a>;
+    fn take<'a>(&'a self, asked: Asked<'a>, request: Request<Body>) -> Taken<'a>;
+
+    /// Says in its own words why a request does not reach the app; `None`: it has none.
+    fn refuse(&self, asked: &Asked<'_>, code: Code, message: &str) -> Option<Response<Body>> {
+        let _ = (asked, code, message);
+        None
+    }
 }
 
 /// An answer, or the request as it was.
@@ -58,14 +89,14 @@ impl Proxy {
             fields: Arc::default(),
             pool: Pool::new(),
             closing,
-            own_host: None,
+            stand_ins: Arc::default(),
         }
     }
 
-    /// The same, with a front that answers on sandboxes' own hosts.
+    /// The same, with fronts that answer in place of apps, the first that does.
     #[must_use]
-    pub fn with_own_host(self, front: Arc<dyn OwnHost>) -> Self {
-        Self { own_host: Some(front), ..self }
+    pub fn with_stand_ins(self, fronts: Vec<Arc<dyn StandIn>>) -> Self {
+        Self { stand_ins: fronts.into(), ..self }
     }
 
     /// The same, with the fields by which fronts name sandboxes.
@@ -106,21 +137,21 @@ impl Proxy {
         arrival: Arrival,
     ) -> Response<Body> {
         let begun = Instant::now();
+        let sandbox = preview.sandbox.clone();
+        let asked = Asked { sandbox: &sandbox, port: preview.port, by: preview.by.into() };
         let mut request = request;
-        if let Some(front) =
-            self.own_host.as_ref().filter(|_| preview.by == By::Host && preview.port.is_none())
-        {
-            request = match front.take(&preview.sandbox, request).await {
+        // A token in the host is for an app.
+        for front in self.stand_ins.iter().filter(|front| preview.token.is_none() && front.wants(&asked)) {
+            request = match front.take(asked, request).await {
                 Ok(response) => return response,
                 Err(request) => *request,
             };
         }
         let (parts, body) = request.into_parts();
         let reader = Reader::of(&parts);
-        let sandbox = preview.sandbox.clone();
         let response = match self.pass_on(preview, parts, body, arrival, reader).await {
             Ok(response) => response,
-            Err(refusal) => refusal.render(reader),
+            Err(refusal) => self.told(&asked, &refusal).unwrap_or_else(|| refusal.render(reader)),
         };
         let (status, took) = (response.status().as_u16(), begun.elapsed());
         // Looked up once, and not before there is somebody who records.
@@ -129,6 +160,11 @@ impl Proxy {
         // Never the path: it can hold a token, and it is the app's own business.
         tracing::debug!(%sandbox, status, took_us = took.as_micros(), "preview answered");
         response
+    }
+
+    /// A refusal in the words of a front, where one has them.
+    fn told(&self, asked: &Asked<'_>, refusal: &Refusal) -> Option<Response<Body>> {
+        self.stand_ins.iter().find_map(|front| front.refuse(asked, refusal.code, &refusal.message))
     }
 
     async fn pass_on(
@@ -158,7 +194,7 @@ impl Proxy {
             return Err(Refusal::new(Code::Forbidden, "no service workers on this origin")
                 .hint("use the preview's own host"));
         }
-        let mut found = credentials::take(&self.service, &mut parts).await?;
+        let mut found = credentials::take(&self.service, &preview.sandbox, &mut parts).await?;
         if let Some(token) = &preview.token {
             presigned::hide(&mut parts, token);
             found.tokens.push(presigned::whole(token));
@@ -224,7 +260,7 @@ impl Proxy {
 /// A cookie comes along by itself, also when another site asks. Then the page that asks must be of the same host.
 fn check_origin(pass: &PreviewPass, found: &Found, parts: &Parts) -> Result<(), Refusal> {
     let PreviewBy::Token { token, .. } = &pass.by else { return Ok(()) };
-    if found.tokens[..found.from_query].contains(token) {
+    if found.tokens[..found.by_hand].contains(token) {
         return Ok(());
     }
     let host = host_of(parts);

@@ -7,6 +7,7 @@ use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Uri};
 
 use crate::host::{self, Domain, Named};
+use crate::proxy::AskedBy;
 
 /// Where a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +40,16 @@ pub(crate) enum By {
     Path(usize),
     /// By fields, on the origin of the API.
     Fields,
+}
+
+impl From<By> for AskedBy {
+    fn from(by: By) -> Self {
+        match by {
+            By::Host => Self::Host,
+            By::Path(_) => Self::Path,
+            By::Fields => Self::Fields,
+        }
+    }
 }
 
 /// Fields by which a front's clients name a sandbox and a port, whatever the path. Only what they name is taken from
@@ -211,6 +222,8 @@ mod tests {
         assert_eq!(ask_with("localhost", &[id]), preview(None, By::Fields));
         assert_eq!(ask_with("localhost", &[port]), Route::Elsewhere);
         assert_eq!(ask_with(&format!("80-{ID}.localhost"), &[id, port]), preview(Some(80), By::Host));
+        assert_eq!(ask_with("sandbox.localhost:7443", &[id, port]), preview(Some(81), By::Fields));
+        assert_eq!(ask_with("sandbox.localhost", &[]), Route::Elsewhere);
         for pairs in [
             &[id, id][..],
             &[id, port, port],

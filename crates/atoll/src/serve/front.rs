@@ -28,7 +28,7 @@ pub(super) fn door(settings: &Settings, service: &Service, shutdown: &Shutdown, 
     let e2b = e2b::front(settings, service, draining.clone(), port);
     let proxy = Proxy::new(service.clone(), settings.domain.clone(), closing)
         .with_fields(fields())
-        .with_own_host(Arc::new(leap0::OnHost(leap0.clone())));
+        .with_stand_ins(vec![Arc::new(leap0::OnHost(leap0.clone()))]);
     let fronts = fronts(settings, service, shutdown, port, leap0, e2b);
     Door::new(proxy, fronts, Limits::default(), Closing { draining, forced })
 }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use atoll_front_leap0::{Hosts, Leap0, Options};
-use atoll_model::SandboxId;
-use atoll_proxy::{OwnHost, Taken};
+use atoll_proxy::{Asked, AskedBy, StandIn, Taken};
 use atoll_service::Service;
 use axum::{Router, body::Body, extract::Request, middleware::Next};
 use tokio_util::sync::CancellationToken;
@@ -40,8 +39,12 @@ pub(super) fn mount(fronts: Router, leap0: Leap0) -> Router {
 /// On the host of a sandbox.
 pub(super) struct OnHost(pub(super) Leap0);
 
-impl OwnHost for OnHost {
-    fn take<'a>(&'a self, sandbox: &'a SandboxId, request: Request<Body>) -> Taken<'a> {
-        Box::pin(self.0.on_host(sandbox, request))
+impl StandIn for OnHost {
+    fn wants(&self, asked: &Asked<'_>) -> bool {
+        asked.by == AskedBy::Host && asked.port.is_none()
+    }
+
+    fn take<'a>(&'a self, asked: Asked<'a>, request: Request<Body>) -> Taken<'a> {
+        Box::pin(self.0.on_host(asked.sandbox, request))
     }
 }
