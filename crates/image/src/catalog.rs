@@ -333,7 +333,8 @@ fn subfolders(dir: &Path) -> Result<Vec<String>, TemplateError> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(TemplateError::io("list", dir))? {
         let entry = entry.map_err(TemplateError::io("list", dir))?;
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        // A link to a folder is one that is found by its name too.
+        let is_folder = entry.path().is_dir();
         if let Ok(name) = entry.file_name().into_string()
             && is_folder
             && name::check_name(&name).is_ok()
