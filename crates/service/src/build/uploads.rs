@@ -163,7 +163,7 @@ impl Drop for Half {
 }
 
 fn root(inner: &Inner) -> PathBuf {
-    inner.config.data.join("uploads")
+    inner.config.data.join("builds").join("uploads")
 }
 
 fn place(inner: &Inner, tenant: &TenantId) -> PathBuf {
