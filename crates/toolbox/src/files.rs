@@ -8,6 +8,7 @@ mod search;
 
 use atoll_agentapi::Entry;
 use bytes::Bytes;
+use futures::Stream;
 
 pub use edit::{Edit, Edited, Replaced};
 pub use listing::{ListQuery, Listing, Node};
@@ -117,6 +118,18 @@ impl<'a> Files<'a> {
     ) -> Result<(), ToolboxError> {
         check(path)?;
         self.toolbox.agent.write_bytes(path, self.user(), mode, content).await.map_err(ToolboxError::file)
+    }
+
+    /// Writes a whole file from a stream; its parents are made, and the name appears when every byte is there.
+    pub async fn write_stream(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+        content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+    ) -> Result<(), ToolboxError> {
+        check(path)?;
+        let written = self.toolbox.agent.write_file(path, self.user(), mode, None, content).await;
+        written.map_err(ToolboxError::file)
     }
 
     /// Renames. Without `overwrite` nothing may be at the destination.

@@ -9,6 +9,7 @@
 
 mod code_run;
 mod command;
+mod entrypoint;
 mod error;
 mod exec;
 mod files;
@@ -22,9 +23,10 @@ mod session;
 use atoll_agentapi::AgentClient;
 
 /// Files are described as the agent describes them; fronts know the agent through this crate only.
-pub use atoll_agentapi::{Entry, EntryKind};
+pub use atoll_agentapi::{Entry, EntryKind, Metrics};
 
 pub use code_run::{CodeRan, CodeRun};
+pub use entrypoint::{Entrypoint, EntrypointFollow};
 pub use error::ToolboxError;
 pub use exec::{Ran, ShellLine};
 pub use files::{
@@ -75,6 +77,11 @@ impl Toolbox {
     /// Code that keeps its state between executions.
     pub fn interpreter(&self) -> Interpreter<'_> {
         Interpreter::new(self)
+    }
+
+    /// What the sandbox uses of its resources.
+    pub async fn usage(&self) -> Result<Metrics, ToolboxError> {
+        self.agent.metrics().await.map_err(ToolboxError::process)
     }
 
     /// Shells that keep their state between commands.

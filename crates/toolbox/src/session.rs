@@ -40,6 +40,8 @@ const LEAVE: Duration = Duration::from_secs(2);
 const TAG: &str = "atoll-session/";
 /// Everything of all sessions, by random names below.
 const ROOT: &str = "/tmp/.atoll-sessions";
+/// The shell of a session that has none any more.
+const GONE: u32 = 0;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
@@ -144,6 +146,15 @@ impl<'a> Sessions<'a> {
             Some(_) => ToolboxError::Ended(format!("the shell of session {name:?} has ended")),
             None => missing(name),
         })
+    }
+
+    /// One of them, also if its shell left by itself: what its commands wrote can still be read.
+    pub async fn find_kept(&self, name: &str) -> Result<Session, ToolboxError> {
+        if let Some(session) = self.list().await?.into_iter().find(|session| session.name == name) {
+            return Ok(session);
+        }
+        let key = self.ended(name).await?.ok_or_else(|| missing(name))?;
+        Ok(Session { name: name.to_owned(), pid: GONE, key, started_at_ms: 0 })
     }
 
     /// Ends the shell with all that runs in it, and forgets its commands.

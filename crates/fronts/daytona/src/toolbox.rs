@@ -1,16 +1,72 @@
 //! The toolbox of one sandbox, below `/toolbox/ID`: processes, files, git, terminals, language servers.
 //!
+//! ```text
+//! request ─► Inside (who may, which sandbox, its agent) ─► handler ─► the crate `toolbox` ─► what Daytona's daemon answers
+//! ```
+//!
+//! A sandbox that sleeps is not woken: Daytona's users start theirs. Refusals say that the daemon of the sandbox refuses, with
+//! its words, so that the SDKs find their classes.
+//!
 //! Never: composes anything itself; that is what the crate `toolbox` is for.
 
+mod code;
+mod env;
+mod execute;
+mod files;
+mod git;
+mod info;
+mod inside;
+mod interpreter;
+mod lsp;
+mod missing;
+mod multipart;
+mod pty;
+mod refusal;
+mod session;
+mod signed;
+mod socket;
+mod transfer;
+
+use std::sync::Arc;
+
 use axum::Router;
+use axum::middleware;
+use tokio::sync::Semaphore;
 
 use crate::App;
 
+/// LIMIT: far more than people who look at terminals and logs, far below what descriptors allow.
+const SOCKETS_MAX: usize = 4_096;
+
 /// What the toolbox keeps beside the service.
-#[derive(Clone, Default)]
-pub(crate) struct State {}
+#[derive(Clone)]
+pub(crate) struct State {
+    /// Places for connected sockets: an upgraded connection leaves the serve loop and its count.
+    sockets: Arc<Semaphore>,
+    /// Sizes of terminals that were changed since they were made.
+    sizes: pty::Sizes,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { sockets: Arc::new(Semaphore::new(SOCKETS_MAX)), sizes: pty::Sizes::default() }
+    }
+}
 
 /// Nested below `/toolbox/{sandbox}`.
 pub(crate) fn routes() -> Router<App> {
     Router::new()
+        .merge(execute::routes())
+        .merge(code::routes())
+        .merge(session::routes())
+        .merge(pty::routes())
+        .merge(interpreter::routes())
+        .merge(files::routes())
+        .merge(transfer::routes())
+        .merge(git::routes())
+        .merge(lsp::routes())
+        .merge(info::routes())
+        .merge(env::routes())
+        .merge(missing::routes())
+        .layer(middleware::map_response(refusal::of_daemon))
 }

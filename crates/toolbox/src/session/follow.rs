@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_agentapi::{AgentClient, AgentError, ProcessEvent, ProcessStream, Range, RpcCode, WatchStream};
 use bytes::Bytes;
 
-use super::{Session, Sessions, run};
+use super::{GONE, Session, Sessions, run};
 use crate::ToolboxError;
 
 /// LIMIT: of one piece; a client that is slow holds no more than that.
@@ -47,7 +47,8 @@ pub struct LogFollow {
     folder: String,
     name: String,
     watch: Option<WatchStream>,
-    shell: ProcessStream,
+    /// `None`: it is gone.
+    shell: Option<ProcessStream>,
     /// How much of each file was read.
     read: [u64; 2],
     waiting: VecDeque<LogEvent>,
@@ -69,8 +70,13 @@ impl Sessions<'_> {
     pub async fn follow(&self, session: &Session, id: &str) -> Result<LogFollow, ToolboxError> {
         let folder = run::folder(session, id);
         let (agent, user) = (self.toolbox.agent.clone(), self.toolbox.user.clone());
-        let (watch, shell) =
-            tokio::join!(agent.watch(&folder, user.as_deref(), false), agent.attach(session.pid, false));
+        let attached = async {
+            match session.pid {
+                GONE => Ok(None),
+                pid => agent.attach(pid, false).await.map(Some),
+            }
+        };
+        let (watch, shell) = tokio::join!(agent.watch(&folder, user.as_deref(), false), attached);
         let watch = watch.map_err(|error| match error.kind() {
             atoll_model::ErrorKind::NotFound => {
                 ToolboxError::NotFound(format!("session {:?} has no such command", session.name))
@@ -78,6 +84,7 @@ impl Sessions<'_> {
             _ => ToolboxError::file(error),
         })?;
         let shell = shell.map_err(ToolboxError::process)?;
+        let left = shell.is_none().then_some(-1);
         Ok(LogFollow {
             agent,
             user,
@@ -87,7 +94,7 @@ impl Sessions<'_> {
             shell,
             read: [0; 2],
             waiting: VecDeque::new(),
-            left: None,
+            left,
             ended: false,
             again: true,
         })
@@ -128,13 +135,19 @@ impl LogFollow {
                 None => std::future::pending().await,
             }
         };
+        let said = async {
+            match &mut self.shell {
+                Some(shell) => shell.next().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             change = changed => match change {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(ToolboxError::file(error)),
                 None => self.watch = None,
             },
-            event = self.shell.next() => match event {
+            event = said => match event {
                 Some(Ok(ProcessEvent::Exit(status))) => self.left = Some(status.shell_code()),
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(ToolboxError::process(error)),

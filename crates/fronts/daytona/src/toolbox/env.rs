@@ -1,0 +1,79 @@
+//! Variables of the sandbox: for every process that is started from now on, and after every start.
+
+use std::collections::BTreeMap;
+
+use atoll_model::UpdateSandbox;
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::post;
+use serde::Deserialize;
+
+use super::execute::variables;
+use super::inside::Inside;
+use crate::App;
+use crate::error::ApiError;
+use crate::input::Json;
+
+pub(super) fn routes() -> Router<App> {
+    Router::new().route("/env", post(update))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct UpdateBody {
+    set: Option<BTreeMap<String, String>>,
+    unset: Option<Vec<String>>,
+    /// Variables whose value begins so are taken away too.
+    unset_value_prefix: Option<String>,
+}
+
+async fn update(
+    State(app): State<App>,
+    inside: Inside,
+    Json(body): Json<UpdateBody>,
+) -> Result<StatusCode, ApiError> {
+    let Some(who) = &inside.who else {
+        return Err(ApiError::new(atoll_model::Code::Forbidden, "variables are changed with a key"));
+    };
+    let set = variables(body.set)?;
+    let env = changed(&inside.lease().env, set, body.unset, body.unset_value_prefix.as_deref());
+    let change = UpdateSandbox { env: Some(env), ..UpdateSandbox::default() };
+    app.service.update(who, inside.lease().id.as_str(), change).await?;
+    Ok(StatusCode::OK)
+}
+
+fn changed(
+    before: &BTreeMap<String, String>,
+    set: BTreeMap<String, String>,
+    unset: Option<Vec<String>>,
+    prefix: Option<&str>,
+) -> BTreeMap<String, String> {
+    let unset = unset.unwrap_or_default();
+    let prefix = prefix.filter(|prefix| !prefix.is_empty());
+    let mut env = before.clone();
+    env.retain(|name, value| !unset.contains(name) && prefix.is_none_or(|prefix| !value.starts_with(prefix)));
+    env.extend(set);
+    env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_wins_over_what_is_unset() {
+        let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        };
+        let before = map(&[("A", "1"), ("B", "2"), ("C", "secret-x")]);
+        let after = changed(
+            &before,
+            map(&[("B", "3"), ("D", "4")]),
+            Some(vec!["A".into(), "B".into()]),
+            Some("secret-"),
+        );
+        assert_eq!(after, map(&[("B", "3"), ("D", "4")]));
+        assert_eq!(changed(&before, BTreeMap::new(), None, Some("")), before);
+    }
+}

@@ -1,0 +1,105 @@
+//! One command, fed to the user's shell: both streams come back as one text.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_toolbox::{ShellLine, ToolboxError};
+use axum::Router;
+use axum::routing::post;
+use serde::{Deserialize, Serialize};
+
+use super::inside::Inside;
+use super::refusal::{bad, of_process};
+use crate::App;
+use crate::error::ApiError;
+use crate::input::Json;
+use crate::output::{Answer, ok, text};
+
+pub(super) fn routes() -> Router<App> {
+    Router::new().route("/process/execute", post(execute))
+}
+
+#[derive(Debug, Deserialize)]
+struct ExecuteBody {
+    command: String,
+    cwd: Option<String>,
+    envs: Option<BTreeMap<String, String>>,
+    /// Seconds; 0 and absent: as long as it takes.
+    timeout: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Executed {
+    exit_code: i32,
+    result: String,
+}
+
+async fn execute(inside: Inside, Json(body): Json<ExecuteBody>) -> Result<Answer<Executed>, ApiError> {
+    if body.command.trim().is_empty() {
+        return Err(bad("command is required"));
+    }
+    let env = variables(body.envs)?;
+    let cwd = inside.cwd(body.cwd.as_deref());
+    let line = ShellLine { line: body.command, cwd, env, timeout: timeout(body.timeout) };
+    match inside.toolbox.shell(line).await {
+        Ok(ran) => Ok(ok(Executed { exit_code: ran.exit_code, result: text(&ran.output) })),
+        Err(error) => match not_started(&error) {
+            Some(result) => Ok(ok(Executed { exit_code: -1, result })),
+            None => Err(of_process(error)),
+        },
+    }
+}
+
+pub(super) fn timeout(seconds: Option<u64>) -> Option<Duration> {
+    seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs)
+}
+
+/// COMPAT(daytona): a name that no shell could read is a bad request.
+pub(super) fn variables(
+    given: Option<BTreeMap<String, String>>,
+) -> Result<BTreeMap<String, String>, ApiError> {
+    let env = given.unwrap_or_default();
+    for (name, value) in &env {
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if !begins || !name.chars().all(word) {
+            return Err(bad(format!("{name:?} can't name an environment variable")));
+        }
+        if value.contains('\0') {
+            return Err(bad(format!("the value of {name} holds a NUL byte")));
+        }
+    }
+    Ok(env)
+}
+
+/// COMPAT(daytona): a command that could not be started at all, as in a folder that is not there, ends with -1.
+pub(super) fn not_started(error: &ToolboxError) -> Option<String> {
+    use atoll_model::ErrorKind as K;
+    let refused = matches!(error, ToolboxError::Agent { .. });
+    let could_be_asked = matches!(error.kind(), K::NotFound | K::Invalid | K::Forbidden | K::Conflict);
+    (refused && could_be_asked).then(|| error.to_string())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_have_names_that_a_shell_reads() {
+        let env = |name: &str| variables(Some([(name.to_owned(), "x".to_owned())].into()));
+        for good in ["A", "_a1", "Path_2"] {
+            assert!(env(good).is_ok(), "{good}");
+        }
+        for bad in ["", "1A", "A-B", "A=B", "a b", "ü", "A\0"] {
+            assert_eq!(env(bad).unwrap_err().status.as_u16(), 400, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn no_timeout_and_zero_are_the_same() {
+        assert_eq!((timeout(None), timeout(Some(0))), (None, None));
+        assert_eq!(timeout(Some(3)), Some(Duration::from_secs(3)));
+    }
+}

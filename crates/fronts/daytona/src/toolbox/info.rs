@@ -1,0 +1,80 @@
+//! What a sandbox says of itself: folders, version, ports, use of resources.
+
+use axum::Router;
+use axum::routing::{get, post};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::inside::Inside;
+use super::refusal::{bad, of_file, of_process};
+use crate::App;
+use crate::error::ApiError;
+use crate::input::Path;
+use crate::output::{Answer, ok, text, time};
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/user-home-dir", get(home))
+        .route("/project-dir", get(work))
+        .route("/work-dir", get(work))
+        .route("/version", get(version))
+        .route("/init", post(init))
+        .route("/port", get(ports))
+        .route("/port/{port}/in-use", get(in_use))
+        .route("/system/metrics", get(metrics))
+}
+
+#[derive(Debug, Serialize)]
+struct Folder {
+    dir: String,
+}
+
+async fn home(inside: Inside) -> Result<Answer<Folder>, ApiError> {
+    let home = inside.toolbox.files().stat("~").await.map_err(of_file)?;
+    Ok(ok(Folder { dir: text(&home.path) }))
+}
+
+async fn work(inside: Inside) -> Result<Answer<Folder>, ApiError> {
+    match inside.lease().workdir.as_str() {
+        "" => home(inside).await,
+        workdir => Ok(ok(Folder { dir: workdir.to_owned() })),
+    }
+}
+
+async fn version(_inside: Inside) -> Answer<Value> {
+    ok(json!({ "version": env!("CARGO_PKG_VERSION") }))
+}
+
+/// COMPAT(daytona): its control plane greets its daemon so; ours has its own way.
+async fn init(_inside: Inside) -> Answer<Value> {
+    ok(json!({ "message": "ok" }))
+}
+
+async fn ports(inside: Inside) -> Result<Answer<Value>, ApiError> {
+    let ports = inside.toolbox.listening_ports().await.map_err(of_process)?;
+    Ok(ok(json!({ "ports": ports })))
+}
+
+async fn in_use(inside: Inside, Path((_, port)): Path<(String, String)>) -> Result<Answer<Value>, ApiError> {
+    let port: u16 = port.parse().map_err(|_| bad("port must be between 1 and 65535"))?;
+    let ports = inside.toolbox.listening_ports().await.map_err(of_process)?;
+    Ok(ok(json!({ "isInUse": ports.contains(&port) })))
+}
+
+async fn metrics(inside: Inside) -> Result<Answer<Value>, ApiError> {
+    let used = inside.toolbox.usage().await.map_err(of_process)?;
+    let now = Timestamp::now();
+    Ok(ok(json!({
+        "cpuCount": used.cpu_count,
+        "cpuUsedPct": used.cpu_used_pct,
+        "memTotal": used.mem_total,
+        "memUsed": used.mem_used,
+        "memCache": used.mem_cache,
+        "diskTotal": used.disk_total,
+        "diskUsed": used.disk_used,
+        "diskFree": used.disk_total.saturating_sub(used.disk_used),
+        "timestamp": time(now.as_millisecond()),
+        "timestampUnix": now.as_second(),
+    })))
+}

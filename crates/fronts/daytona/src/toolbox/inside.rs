@@ -1,0 +1,136 @@
+//! Who asks, for which sandbox, and the way inside. A key, the sandbox's own token, or a signed link; nothing else.
+
+use std::sync::Arc;
+
+use atoll_model::{Lease, Principal, SandboxId};
+use atoll_service::{SandboxAgent, SandboxPass, TokenOf};
+use atoll_toolbox::Toolbox;
+use axum::extract::{FromRequestParts, RawPathParams};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, Uri};
+
+use super::refusal::bad;
+use crate::App;
+use crate::auth::{authenticate, bearer};
+use crate::error::ApiError;
+
+const TOKEN_HEADER: &str = "x-daytona-preview-token";
+const TOKEN_QUERY: &str = "DAYTONA_SANDBOX_AUTH_KEY";
+
+/// A running sandbox that the caller may use. As long as it is held, the sandbox does not count as idle.
+pub(super) struct Inside {
+    pub(super) toolbox: Toolbox,
+    pub(super) sandbox: SandboxAgent,
+    /// The holder of a key; `None`: of the sandbox's own token.
+    pub(super) who: Option<Principal>,
+}
+
+impl FromRequestParts<App> for Inside {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let ident = sandbox_of(parts, app).await?;
+        let (pass, who) = admit(app, &ident, &parts.headers, &parts.uri).await?;
+        Self::open(app, &pass, who).await
+    }
+}
+
+impl Inside {
+    pub(super) async fn open(
+        app: &App,
+        pass: &SandboxPass,
+        who: Option<Principal>,
+    ) -> Result<Self, ApiError> {
+        let sandbox = app.service.agent_of(pass).await.map_err(ApiError::from)?;
+        Ok(Self { toolbox: Toolbox::new(sandbox.client.clone()), sandbox, who })
+    }
+
+    pub(super) fn lease(&self) -> &Arc<Lease> {
+        &self.sandbox.lease
+    }
+
+    /// A path as Daytona reads it: relative ones are below the working directory.
+    pub(super) fn path(&self, given: &str) -> Result<String, ApiError> {
+        if given.is_empty() {
+            return Err(bad("path is required"));
+        }
+        Ok(below(&self.lease().workdir, given))
+    }
+
+    /// A folder to work in; the sandbox's own where none is said.
+    pub(super) fn cwd(&self, given: Option<&str>) -> Option<String> {
+        given.filter(|cwd| !cwd.is_empty()).map(|cwd| below(&self.lease().workdir, cwd))
+    }
+}
+
+/// Where the working directory is the user's home, its relative paths are what the agent makes of them.
+pub(super) fn below(workdir: &str, path: &str) -> String {
+    match workdir {
+        _ if path.starts_with('/') || path == "~" || path.starts_with("~/") => path.to_owned(),
+        "" => path.to_owned(),
+        workdir => format!("{}/{path}", workdir.trim_end_matches('/')),
+    }
+}
+
+/// The sandbox that the path names.
+pub(super) async fn sandbox_of(parts: &mut Parts, app: &App) -> Result<String, ApiError> {
+    let params = RawPathParams::from_request_parts(parts, app).await;
+    let params = params.map_err(|rejection| bad(rejection.body_text()))?;
+    let named = params.iter().find(|(name, _)| *name == "sandbox").map(|(_, value)| value.to_owned());
+    named.ok_or_else(|| bad("no sandbox is named"))
+}
+
+/// A key, or the sandbox's token in a header or (browsers can set none on a socket) in the query.
+async fn admit(
+    app: &App,
+    ident: &str,
+    headers: &HeaderMap,
+    uri: &Uri,
+) -> Result<(SandboxPass, Option<Principal>), ApiError> {
+    if bearer(headers).is_none()
+        && let Some(token) = token(headers, uri)
+    {
+        let sandbox: SandboxId = ident.parse().map_err(|_| unknown())?;
+        return Ok((app.service.admit_token(&sandbox, TokenOf::Agent, &token)?, None));
+    }
+    let who = authenticate(app, headers).await?;
+    let pass = app.service.admit_key(&who, ident).await?;
+    Ok((pass, Some(who)))
+}
+
+fn unknown() -> ApiError {
+    ApiError::daemon(
+        StatusCode::UNAUTHORIZED,
+        "UNAUTHORIZED",
+        "no valid access token of this sandbox was shown",
+    )
+}
+
+fn token(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+    let header = headers.get(TOKEN_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    header.or_else(|| {
+        let pairs = url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+        pairs.into_iter().find(|(name, _)| name == TOKEN_QUERY).map(|(_, value)| value.into_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relative_paths_are_below_the_working_directory() {
+        assert_eq!(below("/srv/app", "a/b"), "/srv/app/a/b");
+        assert_eq!(below("/", "a"), "/a");
+        assert_eq!(below("/srv", "/etc/x"), "/etc/x");
+        assert_eq!(below("/srv", "~/x"), "~/x");
+        assert_eq!(below("", "x"), "x");
+    }
+
+    #[test]
+    fn a_token_is_in_the_header_or_in_the_query() {
+        let uri: Uri = "/x?a=1&DAYTONA_SANDBOX_AUTH_KEY=t%2B1".parse().unwrap_or_default();
+        assert_eq!(token(&HeaderMap::new(), &uri).as_deref(), Some("t+1"));
+        assert_eq!(token(&HeaderMap::new(), &Uri::from_static("/x?a=1")), None);
+    }
+}

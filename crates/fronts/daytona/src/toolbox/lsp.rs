@@ -1,0 +1,192 @@
+//! Language servers of a project.
+
+use atoll_toolbox::{Completion, LspLanguage, LspServer, Place, Symbol};
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::inside::{Inside, below};
+use super::refusal::{bad, of_lsp};
+use crate::App;
+use crate::error::ApiError;
+use crate::input::{Json, Query};
+use crate::output::{Answer, ok};
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/lsp/start", post(start))
+        .route("/lsp/stop", post(stop))
+        .route("/lsp/did-open", post(did_open))
+        .route("/lsp/did-close", post(did_close))
+        .route("/lsp/completions", post(completions))
+        .route("/lsp/document-symbols", get(document_symbols))
+        .route("/lsp/workspacesymbols", get(workspace_symbols))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ServerBody {
+    language_id: String,
+    path_to_project: String,
+}
+
+impl ServerBody {
+    fn project(&self, inside: &Inside) -> Result<String, ApiError> {
+        let project = inside.path(&self.path_to_project)?;
+        Ok(project.trim_end_matches('/').to_owned())
+            .map(|text| if text.is_empty() { "/".to_owned() } else { text })
+    }
+
+    fn server<'a>(&self, inside: &'a Inside) -> Result<LspServer<'a>, ApiError> {
+        let language = LspLanguage::parse(&self.language_id).map_err(of_lsp)?;
+        Ok(inside.toolbox.lsp(language, self.project(inside)?))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct DocumentBody {
+    #[serde(flatten)]
+    server: ServerBody,
+    /// `file://` in front of a path as its user wrote it.
+    uri: String,
+}
+
+impl DocumentBody {
+    fn path(&self, inside: &Inside) -> Result<String, ApiError> {
+        let path = self.uri.strip_prefix("file://").unwrap_or(&self.uri);
+        if path.is_empty() {
+            return Err(bad("uri is required"));
+        }
+        Ok(below(&self.server.project(inside)?, path))
+    }
+}
+
+async fn start(inside: Inside, Json(body): Json<ServerBody>) -> Result<StatusCode, ApiError> {
+    body.server(&inside)?.start().await.map_err(of_lsp)?;
+    Ok(StatusCode::OK)
+}
+
+async fn stop(inside: Inside, Json(body): Json<ServerBody>) -> Result<StatusCode, ApiError> {
+    body.server(&inside)?.stop().await.map_err(of_lsp)?;
+    Ok(StatusCode::OK)
+}
+
+async fn did_open(inside: Inside, Json(body): Json<DocumentBody>) -> Result<StatusCode, ApiError> {
+    let path = body.path(&inside)?;
+    body.server.server(&inside)?.did_open(&path).await.map_err(of_lsp)?;
+    Ok(StatusCode::OK)
+}
+
+async fn did_close(inside: Inside, Json(body): Json<DocumentBody>) -> Result<StatusCode, ApiError> {
+    let path = body.path(&inside)?;
+    body.server.server(&inside)?.did_close(&path).await.map_err(of_lsp)?;
+    Ok(StatusCode::OK)
+}
+
+#[derive(Debug, Deserialize)]
+struct CompletionsBody {
+    #[serde(flatten)]
+    document: DocumentBody,
+    position: Position,
+    #[serde(default)]
+    context: Option<Value>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Position {
+    line: u32,
+    character: u32,
+}
+
+impl From<Place> for Position {
+    fn from(Place { line, character }: Place) -> Self {
+        Self { line, character }
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Completions {
+    is_incomplete: bool,
+    items: Vec<Item>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Item {
+    label: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+    /// An object: the SDK refuses a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    documentation: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    insert_text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filter_text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sort_text: Option<String>,
+}
+
+impl From<Completion> for Item {
+    fn from(one: Completion) -> Self {
+        Self {
+            label: one.label,
+            kind: one.kind,
+            detail: one.detail,
+            documentation: one.documentation.map(|text| json!({ "kind": "plaintext", "value": text })),
+            insert_text: one.insert_text,
+            filter_text: one.filter_text,
+            sort_text: one.sort_text,
+        }
+    }
+}
+
+async fn completions(
+    inside: Inside,
+    Json(body): Json<CompletionsBody>,
+) -> Result<Answer<Completions>, ApiError> {
+    let path = body.document.path(&inside)?;
+    let place = Place { line: body.position.line, character: body.position.character };
+    let server = body.document.server.server(&inside)?;
+    let found = server.completions(&path, place, body.context).await.map_err(of_lsp)?;
+    let items = found.items.into_iter().map(Item::from).collect();
+    Ok(ok(Completions { is_incomplete: found.is_incomplete, items }))
+}
+
+fn symbol(symbol: Symbol) -> Value {
+    let (start, end) = (Position::from(symbol.range.0), Position::from(symbol.range.1));
+    json!({
+        "name": symbol.name,
+        "kind": symbol.kind,
+        "location": { "uri": symbol.uri, "range": { "start": start, "end": end } },
+    })
+}
+
+async fn document_symbols(
+    inside: Inside,
+    Query(query): Query<DocumentBody>,
+) -> Result<Answer<Vec<Value>>, ApiError> {
+    let path = query.path(&inside)?;
+    let found = query.server.server(&inside)?.document_symbols(&path).await.map_err(of_lsp)?;
+    Ok(ok(found.into_iter().map(symbol).collect()))
+}
+
+#[derive(Debug, Deserialize)]
+struct SymbolsQuery {
+    #[serde(flatten)]
+    server: ServerBody,
+    query: String,
+}
+
+async fn workspace_symbols(
+    inside: Inside,
+    Query(query): Query<SymbolsQuery>,
+) -> Result<Answer<Vec<Value>>, ApiError> {
+    let found = query.server.server(&inside)?.workspace_symbols(&query.query).await.map_err(of_lsp)?;
+    Ok(ok(found.into_iter().map(symbol).collect()))
+}

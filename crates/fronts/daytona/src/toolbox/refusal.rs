@@ -1,0 +1,134 @@
+//! Refusals in the words of Daytona's daemon. The SDKs choose their class of exception by them.
+
+use atoll_model::ErrorKind;
+use atoll_toolbox::{GitFault, ToolboxError};
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use crate::error::{ApiError, Source};
+
+/// Whatever refuses below the toolbox, its daemon does.
+pub(super) async fn of_daemon(mut response: Response) -> Response {
+    if let Some(error) = response.extensions_mut().get_mut::<ApiError>() {
+        error.source = Source::Daemon;
+    }
+    response
+}
+
+/// A request that is wrong in itself.
+pub(super) fn bad(message: impl Into<String>) -> ApiError {
+    ApiError::daemon(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
+}
+
+/// About a path.
+pub(super) fn of_file(error: ToolboxError) -> ApiError {
+    let (status, word) = match error.kind() {
+        ErrorKind::NotFound => (StatusCode::NOT_FOUND, "FILE_NOT_FOUND"),
+        ErrorKind::Forbidden => (StatusCode::FORBIDDEN, "FILE_ACCESS_DENIED"),
+        ErrorKind::Exists | ErrorKind::Conflict => (StatusCode::CONFLICT, "CONFLICT"),
+        ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "INVALID_FILE_PATH"),
+        ErrorKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "FILE_READ_FAILED"),
+        ErrorKind::Unauthenticated
+        | ErrorKind::Exhausted
+        | ErrorKind::Unavailable
+        | ErrorKind::Unsupported => return error.into(),
+    };
+    with(status, word, error)
+}
+
+/// About a command, a session or a terminal.
+pub(super) fn of_process(error: ToolboxError) -> ApiError {
+    match error {
+        ToolboxError::TimedOut { what, limit } => {
+            let message = format!("{what} met its timeout of {} s and was ended", limit.as_secs());
+            ApiError::daemon(StatusCode::REQUEST_TIMEOUT, "PROCESS_EXECUTION_TIMEOUT", message)
+        }
+        ToolboxError::NotFound(message) => {
+            ApiError::daemon(StatusCode::NOT_FOUND, "PROCESS_NOT_FOUND", message)
+        }
+        ToolboxError::Exists(message) => ApiError::daemon(StatusCode::CONFLICT, "CONFLICT", message),
+        ToolboxError::Conflict(message) => ApiError::daemon(StatusCode::CONFLICT, "CONFLICT", message),
+        ToolboxError::Invalid(message) => bad(message),
+        ToolboxError::Ended(message) => ApiError::daemon(StatusCode::GONE, "SESSION_ENDED", message),
+        error => error.into(),
+    }
+}
+
+/// About a language server.
+pub(super) fn of_lsp(error: ToolboxError) -> ApiError {
+    match error {
+        ToolboxError::NotFound(message) => {
+            ApiError::daemon(StatusCode::BAD_REQUEST, "LSP_SERVER_NOT_INITIALIZED", message)
+        }
+        ToolboxError::Agent { .. } => of_file(error),
+        error => of_process(error),
+    }
+}
+
+/// About a repository: by what git said.
+pub(super) fn of_git(error: ToolboxError) -> ApiError {
+    match &error {
+        ToolboxError::Invalid(words)
+        | ToolboxError::Exists(words)
+        | ToolboxError::NotFound(words)
+        | ToolboxError::Conflict(words)
+        | ToolboxError::Unauthenticated(words) => {
+            let (status, word) = fault(GitFault::of(words), &error);
+            with(status, word, error)
+        }
+        ToolboxError::TimedOut { .. } => of_process(error),
+        _ => error.into(),
+    }
+}
+
+fn fault(fault: GitFault, error: &ToolboxError) -> (StatusCode, &'static str) {
+    match fault {
+        GitFault::Auth => (StatusCode::UNAUTHORIZED, "GIT_AUTH_FAILED"),
+        GitFault::RepoNotFound => (StatusCode::NOT_FOUND, "GIT_REPO_NOT_FOUND"),
+        GitFault::BranchNotFound => (StatusCode::NOT_FOUND, "GIT_BRANCH_NOT_FOUND"),
+        GitFault::BranchExists => (StatusCode::CONFLICT, "GIT_BRANCH_EXISTS"),
+        GitFault::PushRejected => (StatusCode::CONFLICT, "GIT_PUSH_REJECTED"),
+        GitFault::DirtyWorktree => (StatusCode::CONFLICT, "GIT_DIRTY_WORKTREE"),
+        GitFault::MergeConflict => (StatusCode::CONFLICT, "GIT_MERGE_CONFLICT"),
+        GitFault::RemoteRejected => (StatusCode::UNPROCESSABLE_ENTITY, "GIT_REMOTE_REJECTED"),
+        GitFault::Transport => (StatusCode::BAD_GATEWAY, "GIT_TRANSPORT_FAILED"),
+        GitFault::Exists => (StatusCode::CONFLICT, "CONFLICT"),
+        GitFault::NothingToCommit => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
+        GitFault::Other => match error.kind() {
+            ErrorKind::Conflict | ErrorKind::Exists => (StatusCode::CONFLICT, "CONFLICT"),
+            ErrorKind::NotFound => (StatusCode::NOT_FOUND, "NOT_FOUND"),
+            _ => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
+        },
+    }
+}
+
+fn with(status: StatusCode, word: &'static str, error: ToolboxError) -> ApiError {
+    ApiError::daemon(status, word, error.to_string()).caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_git_said_finds_its_class() {
+        for (error, status, word) in [
+            (ToolboxError::Unauthenticated("fatal: Authentication failed".into()), 401, "GIT_AUTH_FAILED"),
+            (ToolboxError::NotFound("fatal: not a git repository".into()), 404, "GIT_REPO_NOT_FOUND"),
+            (ToolboxError::Conflict(" ! [rejected] main".into()), 409, "GIT_PUSH_REJECTED"),
+            (ToolboxError::Invalid("path must not be empty".into()), 400, "BAD_REQUEST"),
+        ] {
+            let refused = of_git(error);
+            assert_eq!((refused.status.as_u16(), refused.word().as_str()), (status, word));
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_408_and_an_ended_session_410() {
+        let limit = std::time::Duration::from_secs(2);
+        let late = of_process(ToolboxError::TimedOut { what: "the command", limit });
+        assert_eq!((late.status.as_u16(), late.message.contains("timeout")), (408, true));
+        let ended = of_process(ToolboxError::Ended("x".into()));
+        assert_eq!((ended.status.as_u16(), ended.word().as_str()), (410, "SESSION_ENDED"));
+    }
+}

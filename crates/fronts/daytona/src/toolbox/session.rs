@@ -1,0 +1,314 @@
+//! Sessions: a shell that keeps its state, its commands, and what they write. Each line of output carries three bytes that say
+//! which stream it is of.
+
+use atoll_toolbox::{LogEvent, LogFollow, Logs, NewCommand, Session as Kept, SessionCommand};
+use axum::Router;
+use axum::extract::ws::Message;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+
+use super::inside::Inside;
+use super::refusal::{bad, of_process};
+use super::socket::{self, Close, GOING_AWAY, Heard, Socket};
+use crate::App;
+use crate::error::ApiError;
+use crate::input::{Json, Path, Query};
+use crate::output::{Answer, ok, text};
+
+mod entrypoint;
+
+const STDOUT: &[u8] = b"\x01\x01\x01";
+const STDERR: &[u8] = b"\x02\x02\x02";
+/// The session of the sandbox's own command.
+const ENTRYPOINT: &str = "entrypoint";
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/process/session", get(list).post(create))
+        .route("/process/session/entrypoint", get(entrypoint::find))
+        .route("/process/session/entrypoint/logs", get(entrypoint::logs))
+        .route("/process/session/{session}", get(find).delete(remove))
+        .route("/process/session/{session}/exec", post(exec))
+        .route("/process/session/{session}/command/{command}", get(command))
+        .route("/process/session/{session}/command/{command}/logs", get(logs))
+        .route("/process/session/{session}/command/{command}/input", post(input))
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Session {
+    session_id: String,
+    commands: Vec<Command>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Command {
+    id: String,
+    command: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+}
+
+impl From<SessionCommand> for Command {
+    fn from(kept: SessionCommand) -> Self {
+        Self { id: kept.id, command: kept.command, exit_code: kept.exit_code }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CreateBody {
+    session_id: String,
+}
+
+async fn create(inside: Inside, Json(body): Json<CreateBody>) -> Result<StatusCode, ApiError> {
+    if body.session_id == ENTRYPOINT {
+        return Err(bad("the session id \"entrypoint\" is reserved"));
+    }
+    inside.toolbox.sessions().create(&body.session_id, None).await.map_err(of_process)?;
+    Ok(StatusCode::CREATED)
+}
+
+async fn list(inside: Inside) -> Result<Answer<Vec<Session>>, ApiError> {
+    let mut all = Vec::new();
+    for session in inside.toolbox.sessions().list().await.map_err(of_process)? {
+        all.push(shown(&inside, session).await?);
+    }
+    Ok(ok(all))
+}
+
+async fn find(
+    inside: Inside,
+    Path((_, session)): Path<(String, String)>,
+) -> Result<Answer<Session>, ApiError> {
+    let kept = inside.toolbox.sessions().find_kept(&session).await.map_err(of_process)?;
+    Ok(ok(shown(&inside, kept).await?))
+}
+
+async fn shown(inside: &Inside, kept: Kept) -> Result<Session, ApiError> {
+    let commands = inside.toolbox.sessions().commands(&kept).await.map_err(of_process)?;
+    Ok(Session { session_id: kept.name, commands: commands.into_iter().map(Command::from).collect() })
+}
+
+async fn remove(inside: Inside, Path((_, session)): Path<(String, String)>) -> Result<StatusCode, ApiError> {
+    inside.toolbox.sessions().delete(&session).await.map_err(of_process)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExecBody {
+    command: String,
+    #[serde(default)]
+    run_async: Option<bool>,
+    /// As older SDKs say it.
+    #[serde(default, rename = "async")]
+    is_async: Option<bool>,
+    #[serde(default)]
+    suppress_input_echo: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Executed {
+    cmd_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+}
+
+async fn exec(
+    inside: Inside,
+    Path((_, session)): Path<(String, String)>,
+    Json(body): Json<ExecBody>,
+) -> Result<Answer<Executed>, ApiError> {
+    let sessions = inside.toolbox.sessions();
+    let kept = sessions.find(&session).await.map_err(of_process)?;
+    let goes_on = body.run_async.or(body.is_async).unwrap_or(false);
+    let new = NewCommand {
+        command: body.command,
+        takes_input: goes_on,
+        quiet_input: goes_on && body.suppress_input_echo.unwrap_or(false),
+    };
+    if goes_on {
+        let cmd_id = sessions.start_command(&kept, &new).await.map_err(of_process)?;
+        let started = Executed { cmd_id, output: None, stdout: None, stderr: None, exit_code: None };
+        return Ok(Answer(StatusCode::ACCEPTED, started));
+    }
+    let done = sessions.run(&kept, &new).await.map_err(of_process)?;
+    let (mut stdout, mut stderr, mut output) = (BytesMut::new(), BytesMut::new(), Marked::default());
+    for event in &done.output {
+        match event {
+            LogEvent::Stdout(data) => stdout.extend_from_slice(data),
+            LogEvent::Stderr(data) => stderr.extend_from_slice(data),
+            LogEvent::Exit(_) => {}
+        }
+        output.push(event);
+    }
+    Ok(ok(Executed {
+        cmd_id: done.id,
+        output: Some(text(&output.text)),
+        stdout: Some(text(&stdout)),
+        stderr: Some(text(&stderr)),
+        exit_code: Some(done.exit_code),
+    }))
+}
+
+async fn command(
+    inside: Inside,
+    Path((_, session, command)): Path<(String, String, String)>,
+) -> Result<Answer<Command>, ApiError> {
+    let sessions = inside.toolbox.sessions();
+    let kept = sessions.find_kept(&session).await.map_err(of_process)?;
+    Ok(ok(sessions.command(&kept, &command).await.map_err(of_process)?.into()))
+}
+
+#[derive(Debug, Deserialize)]
+struct InputBody {
+    data: String,
+}
+
+async fn input(
+    inside: Inside,
+    Path((_, session, command)): Path<(String, String, String)>,
+    Json(body): Json<InputBody>,
+) -> Result<StatusCode, ApiError> {
+    let sessions = inside.toolbox.sessions();
+    let kept = sessions.find(&session).await.map_err(of_process)?;
+    // COMPAT(daytona): input is lines; the end of the last one need not be said.
+    let mut data = body.data;
+    if !data.ends_with('\n') {
+        data.push('\n');
+    }
+    let given = sessions.input(&kept, &command, data.as_bytes()).await;
+    given.map_err(|error| match error {
+        atoll_toolbox::ToolboxError::Ended(message) => {
+            ApiError::daemon(StatusCode::GONE, "COMMAND_ALREADY_COMPLETED", message)
+        }
+        error => of_process(error),
+    })?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct LogsQuery {
+    #[serde(default)]
+    follow: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+struct Shown {
+    output: String,
+    stdout: String,
+    stderr: String,
+}
+
+impl From<Logs> for Shown {
+    fn from(logs: Logs) -> Self {
+        let mut output = Marked::default();
+        output.push(&LogEvent::Stdout(Bytes::copy_from_slice(&logs.stdout)));
+        output.push(&LogEvent::Stderr(Bytes::copy_from_slice(&logs.stderr)));
+        Self { output: text(&output.text), stdout: text(&logs.stdout), stderr: text(&logs.stderr) }
+    }
+}
+
+/// What a command wrote; or, over a socket, what it writes until its end.
+async fn logs(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+    let (mut parts, _) = request.into_parts();
+    let inside = Inside::from_request_parts(&mut parts, &app).await?;
+    let Path((_, session, command)) =
+        Path::<(String, String, String)>::from_request_parts(&mut parts, &app).await?;
+    let Query(query) = Query::<LogsQuery>::from_request_parts(&mut parts, &app).await?;
+    let sessions = inside.toolbox.sessions();
+    let kept = sessions.find_kept(&session).await.map_err(of_process)?;
+    if !(query.follow.unwrap_or(false) && socket::is_asked(&parts.headers)) {
+        let logs = sessions.logs(&kept, &command).await.map_err(of_process)?;
+        return Ok(ok(Shown::from(logs)).into_response());
+    }
+    let upgrade = socket::asked(&mut parts, &app).await?;
+    sessions.command(&kept, &command).await.map_err(of_process)?;
+    let follow = sessions.follow(&kept, &command).await.map_err(of_process)?;
+    socket::upgrade(&app, upgrade, &parts.headers, move |socket| async move {
+        // The sandbox does not count as idle while somebody follows.
+        let _inside = inside;
+        follow_on(socket, follow).await
+    })
+}
+
+async fn follow_on(mut socket: Socket, mut follow: LogFollow) -> (Socket, Close) {
+    loop {
+        // Both are cancel-safe: the socket and the reader keep what they have not handed out.
+        let event = tokio::select! {
+            event = follow.next() => event,
+            heard = socket.hear() => match heard {
+                Heard::Gone => return (socket, Close::normal()),
+                Heard::Data(_) | Heard::Nothing => continue,
+            },
+        };
+        match event {
+            Some(Ok(LogEvent::Exit(_))) => return (socket, Close::normal()),
+            Some(Ok(event)) => {
+                if !socket.send(framed(&event)).await {
+                    return (socket, Close::new(GOING_AWAY, ""));
+                }
+            }
+            Some(Err(error)) => return (socket, Close::failed(&of_process(error))),
+            None => return (socket, Close::normal()),
+        }
+    }
+}
+
+fn framed(event: &LogEvent) -> Message {
+    let (mark, data) = match event {
+        LogEvent::Stdout(data) => (STDOUT, data),
+        LogEvent::Stderr(data) => (STDERR, data),
+        LogEvent::Exit(_) => return Message::Binary(Bytes::new()),
+    };
+    Message::Binary([mark, data].concat().into())
+}
+
+/// Output with its marks: one in front of every line.
+#[derive(Default)]
+struct Marked {
+    text: Vec<u8>,
+}
+
+impl Marked {
+    fn push(&mut self, event: &LogEvent) {
+        let (mark, data) = match event {
+            LogEvent::Stdout(data) => (STDOUT, data),
+            LogEvent::Stderr(data) => (STDERR, data),
+            LogEvent::Exit(_) => return,
+        };
+        for line in data.split_inclusive(|byte| *byte == b'\n') {
+            self.text.extend_from_slice(mark);
+            self.text.extend_from_slice(line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_says_of_which_stream_it_is() {
+        let shown = Shown::from(Logs { stdout: b"a\nb".to_vec(), stderr: b"e\n".to_vec() });
+        assert_eq!(shown.output, "\u{1}\u{1}\u{1}a\n\u{1}\u{1}\u{1}b\u{2}\u{2}\u{2}e\n");
+        assert_eq!((shown.stdout.as_str(), shown.stderr.as_str()), ("a\nb", "e\n"));
+        assert_eq!(
+            framed(&LogEvent::Stderr(Bytes::from_static(b"x"))),
+            Message::Binary(Bytes::from_static(b"\x02\x02\x02x"))
+        );
+    }
+}

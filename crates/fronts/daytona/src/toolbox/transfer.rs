@@ -1,0 +1,263 @@
+//! Content of files, streamed: several in one form each way, and single files by signed links.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use atoll_toolbox::{EntryKind, FileBody, Part, ToolboxError};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use super::inside::Inside;
+use super::multipart::{Boundary, Form};
+use super::refusal::{bad, of_file};
+use super::signed;
+use crate::App;
+use crate::error::ApiError;
+use crate::input::Json;
+use crate::output::{Answer, ok, time};
+
+/// LIMIT: files of one call.
+const FILES_MAX: usize = 10_000;
+/// LIMIT: what the kernel takes as a path, and a little.
+const PATH_MAX: usize = 8 << 10;
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/files/bulk-upload", post(bulk_upload))
+        .route("/files/bulk-download", post(bulk_download))
+        .route("/files/download", get(download))
+        .route("/files/upload-v2", post(upload))
+        .route("/files/upload", post(upload))
+}
+
+#[derive(Debug, Serialize)]
+struct Uploaded {
+    path: String,
+    bytes: u64,
+}
+
+/// `files[N].path` says where `files[N].file` goes; all paths may come first.
+async fn bulk_upload(inside: Inside, request: Request) -> Result<Response, ApiError> {
+    let form = Arc::new(Mutex::new(open_form(request)?));
+    let mut paths: HashMap<String, String> = HashMap::new();
+    let (mut files, mut errors) = (Vec::new(), Vec::new());
+    loop {
+        let mut held = Arc::clone(&form).lock_owned().await;
+        let Some(head) = held.next().await? else { break };
+        if let Some(index) = head.name.strip_suffix(".path") {
+            paths.insert(index.to_owned(), path_of(&mut held).await?);
+        } else if let Some(index) = head.name.strip_suffix(".file") {
+            let Some(path) = paths.remove(index).or(head.filename) else {
+                errors.push(format!("{index}: no path was given"));
+                continue;
+            };
+            match write(&inside, &path, held).await {
+                Ok(bytes) => files.push(Uploaded { path, bytes }),
+                Err(error) => errors.push(format!("{path}: {}", error.message)),
+            }
+        }
+        if files.len() + errors.len() + paths.len() > FILES_MAX {
+            return Err(bad(format!("at most {FILES_MAX} files are taken in one call")));
+        }
+    }
+    for (index, path) in paths {
+        errors.push(format!("{path}: {index} has no file"));
+    }
+    if files.is_empty() && errors.is_empty() {
+        errors.push("the form holds no file".to_owned());
+    }
+    let status = if errors.is_empty() { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+    Ok(Answer(status, json!({ "files": files, "errors": errors })).into_response())
+}
+
+fn open_form(request: Request) -> Result<Form, ApiError> {
+    let kind = request.headers().get(header::CONTENT_TYPE).cloned();
+    let form = Form::open(kind.as_ref().and_then(|kind| kind.to_str().ok()), request.into_body());
+    form.ok_or_else(|| bad("the body must be multipart/form-data with a boundary"))
+}
+
+async fn path_of(form: &mut Form) -> Result<String, ApiError> {
+    let mut text = Vec::new();
+    while let Some(piece) = form.chunk().await? {
+        text.extend_from_slice(&piece);
+        if text.len() > PATH_MAX {
+            return Err(bad("a path is too long"));
+        }
+    }
+    String::from_utf8(text).map_err(|_| bad("a path is not UTF-8"))
+}
+
+/// Streams the part that the form stands in to a file. The form is free again when this answers.
+async fn write(inside: &Inside, path: &str, form: OwnedMutexGuard<Form>) -> Result<u64, ApiError> {
+    let to = inside.path(path)?;
+    let (content, counted) = content(form);
+    inside.toolbox.files().write_stream(&to, None, content).await.map_err(of_file)?;
+    Ok(counted.load(std::sync::atomic::Ordering::Relaxed))
+}
+
+type Counted = Arc<std::sync::atomic::AtomicU64>;
+
+fn content(form: OwnedMutexGuard<Form>) -> (BoxStream<'static, std::io::Result<Bytes>>, Counted) {
+    let counted = Counted::default();
+    let count = Arc::clone(&counted);
+    let pieces = stream::unfold(Some((form, count)), |state| async move {
+        let (mut form, count) = state?;
+        match form.chunk().await {
+            Ok(None) => None,
+            Ok(Some(piece)) => {
+                count.fetch_add(piece.len() as u64, std::sync::atomic::Ordering::Relaxed);
+                Some((Ok(piece), Some((form, count))))
+            }
+            Err(error) => Some((Err(error.into()), None)),
+        }
+    });
+    (pieces.boxed(), counted)
+}
+
+#[derive(Debug, Deserialize)]
+struct DownloadBody {
+    paths: Vec<String>,
+}
+
+/// One part per path, opened when its turn comes: what can't be read is a part that says why. A file that breaks off in the
+/// middle ends the answer without its last boundary, so that nobody takes it for whole.
+async fn bulk_download(inside: Inside, Json(body): Json<DownloadBody>) -> Result<Response, ApiError> {
+    if body.paths.is_empty() || body.paths.len() > FILES_MAX {
+        return Err(bad(format!("paths must name 1 to {FILES_MAX} files")));
+    }
+    let boundary = Boundary::random()?;
+    let kind = boundary.content_type();
+    let last = boundary.last();
+    let inside = Arc::new(inside);
+    let parts = stream::iter(body.paths)
+        .then(move |path| part(Arc::clone(&inside), boundary.clone(), path))
+        .flatten()
+        .chain(stream::once(async move { Ok(last) }));
+    Ok(streamed(parts, &kind))
+}
+
+async fn part(
+    inside: Arc<Inside>,
+    boundary: Boundary,
+    path: String,
+) -> BoxStream<'static, std::io::Result<Bytes>> {
+    let end = stream::once(async { Ok(Bytes::from_static(b"\r\n")) });
+    match open(&inside, &path).await {
+        Ok(file) => {
+            let head = boundary.head("file", &path, "application/octet-stream", file.len);
+            let content = file.into_stream().map(move |piece| {
+                // The sandbox does not count as idle until the last byte is out.
+                let _busy = &inside.sandbox;
+                piece.map_err(std::io::Error::other)
+            });
+            stream::once(async move { Ok(head) }).chain(content).chain(end).boxed()
+        }
+        Err(error) => {
+            let at = time(Timestamp::now().as_millisecond());
+            let body = Bytes::from(error.of_daemon().render(&Method::POST, "/files/bulk-download", &at));
+            let head = boundary.head("error", &path, "application/json", body.len() as u64);
+            stream::iter([Ok(head), Ok(body)]).chain(end).boxed()
+        }
+    }
+}
+
+async fn open(inside: &Inside, path: &str) -> Result<FileBody, ApiError> {
+    let path = inside.path(path)?;
+    let files = inside.toolbox.files();
+    match files.read(&path, Part::Whole).await {
+        Ok(file) => Ok(file),
+        Err(error) => {
+            let is_folder = files.stat(&path).await.is_ok_and(|entry| entry.kind == EntryKind::Directory);
+            Err(match is_folder {
+                true => of_file(ToolboxError::Invalid(format!("{path:?} is a directory"))),
+                false => of_file(error),
+            })
+        }
+    }
+}
+
+fn streamed(content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static, kind: &str) -> Response {
+    let mut response = Response::new(Body::from_stream(content));
+    let headers = response.headers_mut();
+    let kind = HeaderValue::from_str(kind).unwrap_or(HeaderValue::from_static("application/octet-stream"));
+    headers.insert(header::CONTENT_TYPE, kind);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// One file, by a key or a signed link.
+async fn download(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+    let (mut parts, _) = request.into_parts();
+    let inside = signed::inside(&mut parts, &app).await?;
+    let path = path_in(&parts.uri)?;
+    let file = open(&inside, &path).await?;
+    let len = file.len;
+    let content = file.into_stream().map(move |piece| {
+        let _busy = &inside.sandbox;
+        piece.map_err(std::io::Error::other)
+    });
+    let mut response = streamed(content, "application/octet-stream");
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(len));
+    name_of(response.headers_mut(), &path);
+    Ok(response)
+}
+
+/// What a browser calls it on its disk.
+fn name_of(headers: &mut HeaderMap, path: &str) {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let name: String =
+        name.chars().map(|c| if c.is_ascii_graphic() && c != '"' && c != '\\' { c } else { '_' }).collect();
+    if let Ok(value) = HeaderValue::from_str(&format!("attachment; filename=\"{name}\"")) {
+        headers.insert(header::CONTENT_DISPOSITION, value);
+    }
+}
+
+/// One file in the field `file`, by a key or a signed link.
+async fn upload(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+    let (mut parts, body) = request.into_parts();
+    let inside = signed::inside(&mut parts, &app).await?;
+    let path = path_in(&parts.uri)?;
+    let form = Arc::new(Mutex::new(open_form(Request::from_parts(parts, body))?));
+    loop {
+        let mut held = Arc::clone(&form).lock_owned().await;
+        match held.next().await? {
+            None => return Err(bad("the form has no field \"file\"")),
+            Some(head) if head.name == "file" => {
+                write(&inside, &path, held).await?;
+                break;
+            }
+            Some(_) => {}
+        }
+    }
+    let name = path.rsplit('/').next().unwrap_or_default();
+    Ok(ok(json!({ "name": name, "path": path, "type": "file" })).into_response())
+}
+
+fn path_in(uri: &axum::http::Uri) -> Result<String, ApiError> {
+    let query = url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    let path = query.into_iter().find(|(name, _)| name == "path").map(|(_, value)| value.into_owned());
+    path.filter(|path| !path.is_empty()).ok_or_else(|| bad("path is required"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_for_a_disk_has_nothing_odd() {
+        let mut headers = HeaderMap::new();
+        name_of(&mut headers, "/a/b \"ü\r\n.txt");
+        assert_eq!(headers[header::CONTENT_DISPOSITION], "attachment; filename=\"b_____.txt\"");
+    }
+}

@@ -1,0 +1,124 @@
+//! The sandbox's own command: whether it runs, and what it wrote, as far as the agent keeps it.
+
+use atoll_agentapi::{AgentClient, LogLine, LogStream, LogTail, ProcessStream};
+
+use crate::{LogEvent, Logs, Toolbox, ToolboxError};
+
+/// The tag of the process that a sandbox's own command runs as.
+const TAG: &str = "command";
+/// LIMIT: what is answered in one piece.
+const LOGS_MAX: u64 = 16 << 20;
+
+/// The command's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entrypoint {
+    /// It has not ended.
+    pub is_running: bool,
+    pid: Option<u32>,
+}
+
+/// What the command writes, until it ends.
+#[derive(Debug)]
+pub struct EntrypointFollow {
+    tail: LogTail,
+    process: Option<ProcessStream>,
+    pid: Option<u32>,
+}
+
+impl Toolbox {
+    /// The process of the sandbox's own command.
+    pub async fn entrypoint(&self) -> Result<Entrypoint, ToolboxError> {
+        let found = self.agent.list().await.map_err(ToolboxError::process)?;
+        let pid = found.into_iter().find(|process| process.tag == TAG).map(|process| process.pid);
+        Ok(Entrypoint { is_running: pid.is_some(), pid })
+    }
+
+    /// What it wrote.
+    pub async fn entrypoint_logs(&self) -> Result<Logs, ToolboxError> {
+        let pid = self.entrypoint().await?.pid;
+        let mut tail = self.agent.logs(false, Some(LOGS_MAX)).await.map_err(ToolboxError::process)?;
+        let mut logs = Logs::default();
+        let mut own = Own(pid);
+        while let Some(line) = tail.next().await {
+            match own.event(line.map_err(ToolboxError::process)?) {
+                Some(LogEvent::Stdout(data)) => logs.stdout.extend_from_slice(&data),
+                Some(LogEvent::Stderr(data)) => logs.stderr.extend_from_slice(&data),
+                Some(LogEvent::Exit(_)) | None => {}
+            }
+        }
+        Ok(logs)
+    }
+
+    /// Follows it; what is kept comes first.
+    pub async fn entrypoint_follow(&self) -> Result<EntrypointFollow, ToolboxError> {
+        let agent: &AgentClient = &self.agent;
+        let pid = self.entrypoint().await?.pid;
+        let process = match pid {
+            Some(pid) => Some(agent.attach(pid, false).await.map_err(ToolboxError::process)?),
+            None => None,
+        };
+        let tail = agent.logs(process.is_some(), Some(LOGS_MAX)).await.map_err(ToolboxError::process)?;
+        Ok(EntrypointFollow { tail, process, pid })
+    }
+}
+
+impl EntrypointFollow {
+    /// The next piece; `None` when it ended. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<LogEvent, ToolboxError>> {
+        let mut own = Own(self.pid);
+        loop {
+            let over = async {
+                match &mut self.process {
+                    Some(process) => while let Some(Ok(_)) = process.next().await {},
+                    None => std::future::pending().await,
+                }
+            };
+            let line = tokio::select! {
+                biased;
+                line = self.tail.next() => line?,
+                () = over => return None,
+            };
+            match line {
+                Err(error) => return Some(Err(ToolboxError::process(error))),
+                Ok(line) => {
+                    let event = own.event(line);
+                    self.pid = own.0;
+                    if let Some(event) = event {
+                        return Some(Ok(event));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whose lines count: the command's, which was the first to be logged.
+struct Own(Option<u32>);
+
+impl Own {
+    fn event(&mut self, line: LogLine) -> Option<LogEvent> {
+        if *self.0.get_or_insert(line.pid) != line.pid {
+            return None;
+        }
+        Some(match line.stream {
+            LogStream::Stdout | LogStream::Pty => LogEvent::Stdout(line.data),
+            LogStream::Stderr => LogEvent::Stderr(line.data),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn only_lines_of_the_command_count() {
+        let line =
+            |pid, stream| LogLine { pid, stream, at_ms: 0, data: Bytes::from_static(b"x"), dropped: 0 };
+        let mut own = Own(None);
+        assert_eq!(own.event(line(5, LogStream::Stderr)), Some(LogEvent::Stderr(Bytes::from_static(b"x"))));
+        assert_eq!(own.event(line(6, LogStream::Stdout)), None);
+        assert!(own.event(line(5, LogStream::Stdout)).is_some());
+    }
+}
