@@ -69,7 +69,7 @@ async fn create(
     version: Version,
 ) -> Result<Answer<Sandbox>, ApiError> {
     let key = asked::idempotency_key(headers)?;
-    let word = body.template_id.clone();
+    let word = crate::templates::word(app, who, &body.template_id).await?;
     let spec = body.into_spec(word, version, key, app.service.capabilities().checkpoints)?;
     let (lease, _) = app.service.create(who, spec, true).await?;
     Ok(created(Sandbox::new(&app.service, &lease, domain)))
@@ -164,11 +164,18 @@ async fn find_running(app: &App, who: &Principal, ident: &str) -> Result<Lease, 
     }
 }
 
-/// What the core calls a template; a word that it does not know stays as it is, and nothing is made from it.
-async fn canonical(app: &App, who: &Principal, word: &str) -> Result<String, ApiError> {
-    match app.service.get_template(who, word).await {
-        Ok(found) => Ok(found.name),
-        Err(error) if error.code == Code::TemplateNotFound => Ok(word.to_owned()),
+/// What a sandbox says it was made from: the name of a template or the id of a snapshot. A word that means neither stays as it
+/// is, and nothing was made from it.
+async fn origin(app: &App, who: &Principal, id: &str) -> Result<String, ApiError> {
+    let word = crate::templates::word(app, who, id).await?;
+    match app.service.get_template(who, &word).await {
+        Ok(found) => return Ok(found.name),
+        Err(error) if error.code == Code::TemplateNotFound => {}
+        Err(error) => return Err(error.into()),
+    }
+    match app.service.get_snapshot(who, &word).await {
+        Ok(found) => Ok(found.id.to_string()),
+        Err(error) if error.code == Code::SnapshotNotFound => Ok(word),
         Err(error) => Err(error.into()),
     }
 }

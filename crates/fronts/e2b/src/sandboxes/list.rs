@@ -103,7 +103,7 @@ impl Asked {
     async fn into_filter(self, app: &App, who: &Principal) -> Result<Filter, ApiError> {
         let states = if self.states.is_empty() { vec![State::Running, State::Paused] } else { self.states };
         let template = match self.template {
-            Some(word) => Some(super::canonical(app, who, &word).await?),
+            Some(word) => Some(super::origin(app, who, &word).await?),
             None => None,
         };
         Ok(Filter {
