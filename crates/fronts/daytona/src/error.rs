@@ -86,8 +86,19 @@ impl ApiError {
         Self::new(Code::Unsupported, format!("{what} is not available here: {why} (docs/fronts/daytona.md)"))
     }
 
+    /// A field that asks for what this server does not have: a bad request, as the vendor answers it.
+    pub(crate) fn bad_wish(field: &str, why: &str) -> Self {
+        Self::new(Code::Unsupported, format!("{field}: {why} (docs/fronts/daytona.md)"))
+            .with_status(StatusCode::BAD_REQUEST)
+    }
+
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
+        self
+    }
+
+    pub(crate) fn with_message(mut self, message: impl Into<String>) -> Self {
+        self.message = message.into();
         self
     }
 
@@ -144,9 +155,7 @@ fn status(code: Code) -> StatusCode {
         // COMPAT(daytona): a toolbox call to a sandbox that does not run is a bad request there.
         Code::Asleep => StatusCode::BAD_REQUEST,
         Code::DeadlineExceeded => StatusCode::REQUEST_TIMEOUT,
-        other => {
-            StatusCode::from_u16(other.documented_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
-        }
+        other => StatusCode::from_u16(other.documented_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
     }
 }
 

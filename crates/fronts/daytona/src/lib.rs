@@ -12,13 +12,31 @@
 //!
 //! Never: holds a rule of its own, touches the store or a provider, logs a header, a body or a key.
 
+mod account;
 mod auth;
+mod builds;
+mod drafts;
 mod error;
 mod input;
+mod metrics;
+mod missing;
+mod naming;
+mod network;
 mod observe;
+mod origin;
 mod output;
+mod pools;
+mod previews;
+mod sandboxes;
+mod secrets;
+mod snapshots;
+mod socket;
+mod states;
+mod storage;
 mod toolbox;
+mod volumes;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,6 +45,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
 use http::Uri;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -42,6 +61,8 @@ pub struct Options {
     pub hosts: Arc<dyn Fn() -> Hosts + Send + Sync>,
     /// A folder of this front alone, for contexts of builds on their way.
     pub folder: PathBuf,
+    /// The most that one of them may hold.
+    pub context_bytes: u64,
 }
 
 /// How a sandbox's own host is written: `SCHEME://LABEL.DOMAIN:PORT`.
@@ -61,6 +82,14 @@ pub(crate) struct App {
     pub(crate) service: Service,
     pub(crate) options: Options,
     pub(crate) toolbox: toolbox::State,
+    /// Sandboxes that wait for their builds.
+    pub(crate) drafts: drafts::Drafts,
+    /// Failed builds that their users deleted.
+    pub(crate) forgotten: snapshots::Forgotten,
+    /// Contexts of builds.
+    pub(crate) storage: storage::Storage,
+    /// Places for connected sockets.
+    pub(crate) sockets: Arc<Semaphore>,
 }
 
 /// The front. Cloning is cheap.
@@ -73,9 +102,20 @@ impl Daytona {
     /// A front over a service.
     #[must_use]
     pub fn new(service: Service, options: Options) -> Self {
-        let app = App { service, options, toolbox: toolbox::State::default() };
-        let routes = Router::new().nest("/toolbox/{sandbox}", toolbox::routes());
-        let routes = routes
+        let storage = storage::Storage::new(options.folder.join("contexts"), options.context_bytes);
+        let app = App {
+            service,
+            options,
+            toolbox: toolbox::State::default(),
+            drafts: drafts::Drafts::default(),
+            forgotten: snapshots::Forgotten::default(),
+            storage,
+            sockets: socket::places(),
+        };
+        let routes = Router::new()
+            .nest("/api", api())
+            .merge(storage::routes())
+            .nest("/toolbox/{sandbox}", toolbox::routes())
             .method_not_allowed_fallback(observe::method_not_allowed)
             .fallback(observe::route_not_found)
             .layer(axum::middleware::from_fn(observe::observe))
@@ -99,16 +139,41 @@ impl Daytona {
     }
 }
 
+/// The main API.
+fn api() -> Router<App> {
+    Router::new()
+        .merge(sandboxes::routes())
+        .merge(previews::routes())
+        .merge(snapshots::routes())
+        .merge(volumes::routes())
+        .merge(secrets::routes())
+        .merge(pools::routes())
+        .merge(metrics::routes())
+        .merge(storage::api_routes())
+        .merge(account::routes())
+        .merge(socket::routes())
+        .merge(missing::routes())
+}
+
 /// The path below our prefix, encoded as it was.
 fn inner(uri: &Uri) -> Uri {
     let path = uri.path().strip_prefix(PREFIX).unwrap_or(uri.path());
-    let path = if path.is_empty() { "/" } else { path };
+    let path = if path.is_empty() { "/".into() } else { old_toolbox(path) };
     let target = match uri.query() {
         Some(query) => format!("{path}?{query}"),
-        None => path.to_owned(),
+        None => path.into_owned(),
     };
     // A part of a path that was one is one.
     target.parse().unwrap_or_else(|_| Uri::from_static("/"))
+}
+
+/// COMPAT(daytona): older SDKs have the toolbox below the main API, as `/toolbox/ID/toolbox/…`.
+fn old_toolbox(path: &str) -> Cow<'_, str> {
+    let inside = path.strip_prefix("/api/toolbox/").and_then(|rest| rest.split_once("/toolbox/"));
+    match inside {
+        Some((id, rest)) if !id.contains('/') => format!("/toolbox/{id}/{rest}").into(),
+        _ => path.into(),
+    }
 }
 
 #[cfg(test)]
@@ -131,6 +196,8 @@ mod tests {
         for (outer, wanted) in [
             ("/daytona/api/sandbox?a=1", "/api/sandbox?a=1"),
             ("/daytona/api/snapshots/a%2Fb", "/api/snapshots/a%2Fb"),
+            ("/daytona/api/toolbox/abc/toolbox/files?path=x", "/toolbox/abc/files?path=x"),
+            ("/daytona/toolbox/abc/files/info", "/toolbox/abc/files/info"),
             ("/daytona", "/"),
         ] {
             assert_eq!(inner(&outer.parse().unwrap()).to_string(), wanted, "{outer}");

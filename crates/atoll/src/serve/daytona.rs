@@ -1,0 +1,45 @@
+//! Where the Daytona front is: below its path on every door.
+
+use std::sync::Arc;
+
+use atoll_front_daytona::{Daytona, Hosts, Options};
+use atoll_service::Service;
+use axum::{Router, extract::Request, middleware::Next};
+use tokio_util::sync::CancellationToken;
+
+use super::settings::Settings;
+
+/// Below DATA: contexts of builds that SDKs put there.
+const FOLDER: &str = "daytona";
+
+/// The front of a server whose plain port is `port`.
+pub(super) fn front(settings: &Settings, service: &Service, closing: CancellationToken, port: u16) -> Daytona {
+    let (domain, tls) = (settings.domain.clone(), settings.tls.clone());
+    let hosts = move || match &tls {
+        // A certificate may come while the server runs.
+        Some(tls) if tls.files.certificate.exists() => {
+            Hosts { scheme: "https", domain: domain.for_tls().to_owned(), port: tls.listen.port() }
+        }
+        Some(_) | None => Hosts { scheme: "http", domain: domain.as_str().to_owned(), port },
+    };
+    let options = Options {
+        closing,
+        hosts: Arc::new(hosts),
+        folder: settings.data.join(FOLDER),
+        context_bytes: settings.build_context_bytes,
+    };
+    Daytona::new(service.clone(), options)
+}
+
+/// Puts it before the other fronts.
+pub(super) fn mount(fronts: Router, daytona: Daytona) -> Router {
+    fronts.layer(axum::middleware::from_fn(move |request: Request, next: Next| {
+        let daytona = daytona.clone();
+        async move {
+            match Daytona::takes(request.uri().path()) {
+                true => daytona.answer(request).await,
+                false => next.run(request).await,
+            }
+        }
+    }))
+}

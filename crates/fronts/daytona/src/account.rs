@@ -1,0 +1,264 @@
+//! Who one is and where: the organisation, the user, keys, the one region and its one runner, and the settings that SDKs read
+//! at start. A tenant is the organisation; whoever holds a key of it is its user.
+
+use atoll_model::{Code, Principal, Scope};
+use atoll_service::NewKey;
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::naming;
+use crate::origin::Origin;
+use crate::output::{Answer, created, ok, time};
+use crate::sandboxes::{CLASS, REGION};
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/config", get(config))
+        .route("/health", get(health))
+        .route("/health/ready", get(health))
+        .route("/users/me", get(me))
+        .route("/organizations", get(organizations))
+        .route("/organizations/{id}", get(organization))
+        .route("/organizations/{id}/usage", get(usage))
+        .route("/organizations/{id}/available-sandbox-classes", get(classes))
+        .route("/regions", get(regions))
+        .route("/shared-regions", get(regions))
+        .route("/regions/{id}", get(region))
+        .route("/runners", get(runners))
+        .route("/api-keys", get(keys).post(new_key))
+        .route("/api-keys/current", get(current_key))
+        .route("/api-keys/{name}", get(key).delete(remove_key))
+}
+
+/// Needs no key: clients read it before they have one.
+async fn config(origin: Origin, State(app): State<App>) -> Answer<Value> {
+    let hosts = (app.options.hosts)();
+    ok(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "oidc": { "issuer": "", "clientId": "", "audience": "" },
+        "linkedAccountsEnabled": false,
+        "announcements": {},
+        "proxyTemplateUrl": format!("{}://{{{{PORT}}}}-{{{{sandboxId}}}}.{}:{}", hosts.scheme, hosts.domain, hosts.port),
+        "proxyToolboxUrl": origin.toolbox(),
+        "defaultSnapshot": naming::DEFAULT,
+        "dashboardUrl": origin.bare(),
+        "maxAutoArchiveInterval": 43_200,
+        // COMPAT(daytona): spelled as the vendor does.
+        "maintananceMode": false,
+        "environment": "local",
+    }))
+}
+
+async fn health(State(app): State<App>) -> Result<Answer<Value>, ApiError> {
+    let health = app.service.health().await;
+    match health.ok {
+        true => Ok(ok(json!({ "status": "ok" }))),
+        false => Err(ApiError::new(Code::NoCapacity, health.problems.join("; "))),
+    }
+}
+
+async fn me(Caller(who): Caller) -> Answer<Value> {
+    ok(json!({
+        "id": who.tenant.to_string(),
+        "name": who.tenant.to_string(),
+        "email": "",
+        "publicKeys": [],
+        "createdAt": time(0),
+    }))
+}
+
+fn organization_of(who: &Principal) -> Value {
+    json!({
+        "id": who.tenant.to_string(),
+        "name": who.tenant.to_string(),
+        "createdBy": who.tenant.to_string(),
+        "personal": true,
+        "createdAt": time(0),
+        "updatedAt": time(0),
+        "suspended": false,
+        "suspendedAt": time(0),
+        "suspensionReason": "",
+        "suspendedUntil": time(0),
+        "suspensionCleanupGracePeriodHours": 0,
+        "maxCpuPerSandbox": 0,
+        "maxMemoryPerSandbox": 0,
+        "maxDiskPerSandbox": 0,
+        "sandboxLimitedNetworkEgress": false,
+        "defaultRegionId": REGION,
+        "authenticatedRateLimit": null,
+        "sandboxCreateRateLimit": null,
+        "sandboxLifecycleRateLimit": null,
+    })
+}
+
+async fn organizations(Caller(who): Caller) -> Answer<Value> {
+    ok(json!([organization_of(&who)]))
+}
+
+async fn organization(Caller(who): Caller, Path(id): Path<String>) -> Result<Answer<Value>, ApiError> {
+    own(&who, &id)?;
+    Ok(ok(organization_of(&who)))
+}
+
+fn own(who: &Principal, id: &str) -> Result<(), ApiError> {
+    if who.tenant.as_str() == id {
+        return Ok(());
+    }
+    Err(ApiError::new(Code::TenantNotFound, "Organization not found"))
+}
+
+async fn usage(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Value>, ApiError> {
+    own(&who, &id)?;
+    let (usage, quota) = app.service.tenant_usage(&who, &id).await?;
+    Ok(ok(json!({
+        "regionUsage": [{
+            "regionId": REGION,
+            "totalCpuQuota": quota.cpu_milli.map(|milli| milli / 1_000),
+            "currentCpuUsage": usage.cpu_milli.div_ceil(1_000),
+            "totalMemoryQuota": quota.memory_mib.map(|mib| mib / 1_024),
+            "currentMemoryUsage": usage.memory_mib.div_ceil(1_024),
+        }],
+    })))
+}
+
+async fn classes(Caller(_): Caller) -> Answer<[&'static str; 1]> {
+    ok([CLASS])
+}
+
+fn region_shown(origin: &Origin) -> Value {
+    json!({
+        "id": REGION,
+        "name": REGION,
+        "organizationId": null,
+        "regionType": "shared",
+        "createdAt": time(0),
+        "updatedAt": time(0),
+        "proxyUrl": origin.toolbox(),
+        "sshGatewayUrl": null,
+        "snapshotManagerUrl": null,
+    })
+}
+
+async fn regions(Caller(_): Caller, origin: Origin) -> Answer<Value> {
+    ok(json!([region_shown(&origin)]))
+}
+
+async fn region(
+    Caller(_): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> Result<Answer<Value>, ApiError> {
+    match id == REGION {
+        true => Ok(ok(region_shown(&origin))),
+        false => Err(ApiError::new(Code::RouteNotFound, format!("Region {id:?} not found"))),
+    }
+}
+
+async fn runners(State(app): State<App>, Caller(_): Caller) -> Answer<Value> {
+    let stats = app.service.stats();
+    ok(json!([{
+        "id": REGION,
+        "name": REGION,
+        "region": REGION,
+        "state": "ready",
+        "class": "small",
+        "sandboxClass": CLASS,
+        "unschedulable": false,
+        "memory": stats.node_memory_total_mib / 1_024,
+        "currentStartedSandboxes": stats.by_phase.get("running").copied().unwrap_or(0),
+        "version": env!("CARGO_PKG_VERSION"),
+        "createdAt": time(0),
+        "updatedAt": time(0),
+    }]))
+}
+
+fn key_shown(key: &atoll_service::KeyRecord) -> Value {
+    let name = key.name.clone().unwrap_or_else(|| key.id.to_string());
+    json!({
+        "name": name,
+        "value": format!("dtn_{}", "*".repeat(8)),
+        "createdAt": time(key.created_at_ms),
+        "permissions": [],
+        "lastUsedAt": key.last_used_at_ms.map(time),
+        "expiresAt": null,
+        "userId": key.tenant.to_string(),
+    })
+}
+
+async fn keys(State(app): State<App>, Caller(who): Caller) -> Result<Answer<Value>, ApiError> {
+    let keys = app.service.list_keys(&who).await?;
+    let own = keys.iter().filter(|key| key.tenant == who.tenant);
+    Ok(ok(Value::Array(own.map(key_shown).collect())))
+}
+
+async fn current_key(State(app): State<App>, Caller(who): Caller) -> Result<Answer<Value>, ApiError> {
+    let keys = app.service.list_keys(&who).await;
+    let known = keys.ok().and_then(|keys| keys.into_iter().find(|key| key.id == who.key));
+    // A key that may not list keys still knows itself.
+    Ok(ok(known.as_ref().map_or_else(
+        || json!({ "name": who.key.to_string(), "value": "dtn_********", "createdAt": time(0), "permissions": [],
+                   "lastUsedAt": null, "expiresAt": null, "userId": who.tenant.to_string() }),
+        key_shown,
+    )))
+}
+
+#[derive(Debug, Deserialize)]
+struct NewKeyBody {
+    name: String,
+}
+
+async fn new_key(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<NewKeyBody>,
+) -> Result<Answer<Value>, ApiError> {
+    let new = NewKey { tenant: None, scope: Scope::User, name: Some(body.name.clone()) };
+    let made = app.service.create_key(&who, new).await?;
+    let digits = made.secret.rsplit('_').next().unwrap_or_default();
+    Ok(created(json!({
+        "name": body.name,
+        "value": format!("dtn_{digits}"),
+        "createdAt": time(made.key.created_at_ms),
+        "permissions": [],
+        "expiresAt": null,
+    })))
+}
+
+async fn named_key(app: &App, who: &Principal, name: &str) -> Result<atoll_service::KeyRecord, ApiError> {
+    let keys = app.service.list_keys(who).await?;
+    let is_meant = |key: &atoll_service::KeyRecord| {
+        key.tenant == who.tenant && (key.name.as_deref() == Some(name) || key.id.as_str() == name)
+    };
+    let missing = || ApiError::new(Code::KeyNotFound, "API key not found");
+    keys.into_iter().find(is_meant).ok_or_else(missing)
+}
+
+async fn key(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(name): Path<String>,
+) -> Result<Answer<Value>, ApiError> {
+    Ok(ok(key_shown(&named_key(&app, &who, &name).await?)))
+}
+
+async fn remove_key(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(name): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let key = named_key(&app, &who, &name).await?;
+    app.service.delete_key(&who, &key.id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,141 @@
+//! Builds of snapshots and of sandboxes: a Dockerfile and its contexts, handed to the core; and their logs as text.
+
+use atoll_model::{Build, BuildId, LimitsAsk, Principal, StartSettings, TemplateRef};
+use atoll_service::{BuildSource, StartBuild};
+use axum::body::Body;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::StreamExt;
+use sha2::{Digest, Sha256};
+
+use crate::App;
+use crate::error::ApiError;
+use crate::sandboxes::BuildAsk;
+
+/// Below it are templates that sandboxes were made from without a snapshot's name.
+pub(crate) const NAMELESS: &str = "daytona-build/";
+/// Labels of an image begin with it; what a snapshot shall show again is in them.
+const NOTE: &str = "daytona.";
+/// LIMIT: of a note; longer ones are left out.
+const NOTE_MAX: usize = 48 << 10;
+
+/// A template to be built.
+pub(crate) struct Ask {
+    /// What it shall be called.
+    pub(crate) word: String,
+    pub(crate) build: BuildAsk,
+    pub(crate) limits: LimitsAsk,
+    pub(crate) command: Option<Vec<String>>,
+    /// What shall be shown of it again.
+    pub(crate) notes: Vec<(&'static str, String)>,
+}
+
+/// The same Dockerfile over the same contexts is the same template.
+pub(crate) fn name_of(build: &BuildAsk) -> String {
+    let mut hash = Sha256::new();
+    hash.update(build.dockerfile_content.as_bytes());
+    for context in build.context_hashes.iter().flatten() {
+        hash.update([0]);
+        hash.update(context.as_bytes());
+    }
+    format!("{NAMELESS}{}", &hex::encode(hash.finalize())[..32])
+}
+
+/// Begins a build.
+pub(crate) async fn start(app: &App, who: &Principal, ask: Ask) -> Result<Build, ApiError> {
+    if ask.build.dockerfile_content.trim().is_empty() {
+        return Err(ApiError::invalid("buildInfo.dockerfileContent: is empty"));
+    }
+    let template: TemplateRef =
+        ask.word.parse().map_err(|why: atoll_model::BadTemplateRef| ApiError::invalid(why.to_string()))?;
+    let text = noted(&ask.build.dockerfile_content, &ask.notes);
+    let settings = StartSettings { limits: ask.limits, command: ask.command, ..StartSettings::default() };
+    let wish = StartBuild { settings, ..StartBuild::of(template, BuildSource::Text(text)) };
+    let hashes = ask.build.context_hashes.unwrap_or_default();
+    let context = match hashes.is_empty() {
+        true => None,
+        false => Some(app.storage.context(&who.tenant, &hashes).await?),
+    };
+    Ok(app.service.start_build(who, wish, context).await?)
+}
+
+/// The Dockerfile with labels behind it: they are in the image's configuration, so that they live as long as the template.
+fn noted(text: &str, notes: &[(&'static str, String)]) -> String {
+    let mut text = text.trim_end().to_owned();
+    text.push('\n');
+    for (word, value) in notes {
+        if value.len() <= NOTE_MAX {
+            text.push_str(&format!("LABEL {NOTE}{word}=\"{}\"\n", STANDARD.encode(value)));
+        }
+    }
+    text
+}
+
+/// A note of an image's labels.
+pub(crate) fn note(labels: &std::collections::BTreeMap<String, String>, word: &str) -> Option<String> {
+    let value = labels.get(&format!("{NOTE}{word}"))?;
+    String::from_utf8(STANDARD.decode(value).ok()?).ok()
+}
+
+/// Why a build failed, in words.
+pub(crate) fn reason(build: &Build) -> String {
+    match &build.failure {
+        Some(failure) => {
+            let step = failure.step.map_or_else(String::new, |step| format!("step {step}: "));
+            let tail = failure.tail.last().map_or_else(String::new, |line| format!(": {line}"));
+            format!("{step}{}{tail}", failure.message)
+        }
+        None => format!("the build is {}", build.status.as_str()),
+    }
+}
+
+/// The log as plain text, line by line as it comes.
+pub(crate) async fn log(
+    app: &App,
+    who: &Principal,
+    build: &BuildId,
+    follow: bool,
+) -> Result<Response, ApiError> {
+    let lines = app.service.build_log(who, build.as_str(), 1, follow).await?;
+    let closing = app.options.closing.clone();
+    let text = lines
+        .map(|line| Ok::<_, std::convert::Infallible>(Bytes::from(format!("{}\n", line.text))))
+        .take_until(async move { closing.cancelled().await });
+    let mut response = Body::from_stream(text).into_response();
+    let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    Ok(response)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn ask(text: &str, contexts: &[&str]) -> BuildAsk {
+        let hashes = contexts.iter().map(|hash| (*hash).to_owned()).collect();
+        BuildAsk { dockerfile_content: text.to_owned(), context_hashes: Some(hashes) }
+    }
+
+    #[test]
+    fn the_same_dockerfile_over_the_same_files_is_the_same_template() {
+        let one = name_of(&ask("FROM debian\n", &["a"]));
+        assert_eq!(one, name_of(&ask("FROM debian\n", &["a"])));
+        assert_ne!(one, name_of(&ask("FROM debian\n", &["b"])));
+        assert_ne!(one, name_of(&ask("FROM debian\n", &[])));
+        assert!(one.parse::<TemplateRef>().is_ok(), "{one}");
+    }
+
+    #[test]
+    fn notes_are_labels_and_come_back() {
+        let text = noted("FROM x", &[("name", "a\"b\nc".to_owned()), ("long", "x".repeat(NOTE_MAX + 1))]);
+        let line = text.lines().last().unwrap();
+        let value = line.strip_prefix("LABEL daytona.name=\"").unwrap().trim_end_matches('"');
+        let labels = [("daytona.name".to_owned(), value.to_owned())].into();
+        assert_eq!(note(&labels, "name").as_deref(), Some("a\"b\nc"));
+        assert_eq!(note(&labels, "other"), None);
+    }
+}

@@ -1,0 +1,42 @@
+//! What the SDKs can call and this server cannot do: each with its reason, and named in `docs/fronts/daytona.md`.
+//!
+//! The key is checked first, so that a wrong one hears of that.
+
+use axum::Router;
+use axum::routing::{any, get, post};
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/sandbox/{id}/ssh-access", post(async |_: Caller| ssh()).delete(async |_: Caller| ssh()))
+        .route("/sandbox/ssh-access/validate", get(async |_: Caller| ssh()))
+        .route("/sandbox/{id}/backup", post(async |_: Caller| backup()))
+        .route("/sandbox/{id}/telemetry/logs", get(async |_: Caller| telemetry()))
+        .route("/sandbox/{id}/telemetry/traces", get(async |_: Caller| telemetry()))
+        .route("/docker-registry", any(async |_: Caller| registries()))
+        .route("/docker-registry/{*rest}", any(async |_: Caller| registries()))
+        .route("/webhooks/{*rest}", any(async |_: Caller| webhooks()))
+}
+
+fn ssh() -> ApiError {
+    ApiError::not_here("SSH access", "there is no SSH gateway; use a PTY, or `atoll shell`")
+}
+
+fn backup() -> ApiError {
+    ApiError::not_here("a backup by itself", "archiving keeps the files; snapshot() keeps a copy")
+}
+
+fn telemetry() -> ApiError {
+    ApiError::not_here("telemetry other than metrics", "sandboxes here export none; see `atoll logs`")
+}
+
+fn registries() -> ApiError {
+    ApiError::not_here("keeping logins of registries", "pull with a login once: `atoll template pull --user`")
+}
+
+fn webhooks() -> ApiError {
+    ApiError::not_here("a webhook", "follow events instead: `atoll events -f`, or the socket")
+}

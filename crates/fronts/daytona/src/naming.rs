@@ -1,0 +1,156 @@
+//! Names of snapshots and ours of templates.
+//!
+//! Daytona's snapshots are our templates and our snapshots. A template's name is lower-case; a name of theirs that is not
+//! becomes `cased/…`, in which `_x` stands for `X` and `__` for `_`, so that it can be shown as it was written.
+
+use atoll_model::{Code, LimitsAsk, Principal, TemplateRef};
+use atoll_service::TemplateRecord;
+
+use crate::App;
+use crate::error::ApiError;
+use crate::sandboxes::limits;
+
+/// What a sandbox starts from when nobody says anything; also what it is called in `/config`.
+pub(crate) const DEFAULT: &str = "daytona";
+/// In this order, where the default was not made on this server.
+const INSTEAD: [&str; 3] = ["code-interpreter-slim", "code-interpreter", "debian"];
+/// COMPAT(daytona): the vendor's general ones, with what they grant.
+const SIZES: [(&str, u32, u32, u32); 3] =
+    [("daytona-small", 1, 1, 3), ("daytona-medium", 2, 4, 8), ("daytona-large", 4, 8, 10)];
+const CASED: &str = "cased/n";
+
+/// Whether a name is one of the vendor's own for what this server brings.
+pub(crate) fn is_general(name: &str) -> bool {
+    name == DEFAULT
+        || SIZES.iter().any(|(size, ..)| *size == name)
+        || name.split(':').next() == Some("daytonaio/sandbox")
+}
+
+/// What the vendor's sizes grant.
+pub(crate) fn size(name: &str) -> Option<LimitsAsk> {
+    SIZES
+        .iter()
+        .find(|(size, ..)| *size == name)
+        .map(|(_, cpu, memory, disk)| limits(Some(*cpu), Some(*memory), Some(*disk)))
+}
+
+/// Our word for a snapshot's name.
+pub(crate) fn word(name: &str) -> Result<String, ApiError> {
+    let word = if name.bytes().any(|b| b.is_ascii_uppercase()) { cased(name) } else { name.to_owned() };
+    match word.parse::<TemplateRef>() {
+        Ok(_) => Ok(word),
+        Err(_) => Err(ApiError::invalid(format!(
+            "name: {name:?} is no name of a snapshot: letters, digits and single . _ - between them, a tag behind a colon"
+        ))),
+    }
+}
+
+/// A name as its user wrote it.
+pub(crate) fn name(word: &str) -> String {
+    match word.strip_prefix(CASED) {
+        Some(cased) => uncased(cased),
+        None => word.to_owned(),
+    }
+}
+
+fn cased(name: &str) -> String {
+    // A tag may hold any letters by itself.
+    let (name, tag) = match name.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
+        _ => (name, None),
+    };
+    let mut word = CASED.to_owned();
+    for letter in name.chars() {
+        match letter {
+            '_' => word.push_str("__"),
+            'A'..='Z' => {
+                word.push('_');
+                word.push(letter.to_ascii_lowercase());
+            }
+            other => word.push(other),
+        }
+    }
+    match tag {
+        Some(tag) => format!("{word}:{tag}"),
+        None => word,
+    }
+}
+
+fn uncased(word: &str) -> String {
+    let mut name = String::with_capacity(word.len());
+    let mut letters = word.chars();
+    while let Some(letter) = letters.next() {
+        match (letter, letter == '_') {
+            (_, true) => match letters.next() {
+                Some('_') => name.push('_'),
+                Some(small) => name.push(small.to_ascii_uppercase()),
+                None => {}
+            },
+            (letter, false) => name.push(letter),
+        }
+    }
+    name
+}
+
+/// The template that a name means; `None` where no template has it (a snapshot may).
+pub(crate) async fn template(
+    app: &App,
+    who: &Principal,
+    name: &str,
+) -> Result<Option<TemplateRecord>, ApiError> {
+    let Ok(word) = word(name) else { return Ok(None) };
+    match app.service.get_template(who, &word).await {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.code == Code::TemplateNotFound && is_general(name) => default(app, who).await,
+        Err(error) if matches!(error.code, Code::TemplateNotFound | Code::InvalidRequest) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The first of the built-in ones that was made.
+pub(crate) async fn default(app: &App, who: &Principal) -> Result<Option<TemplateRecord>, ApiError> {
+    for name in std::iter::once(DEFAULT).chain(INSTEAD) {
+        match app.service.get_template(who, name).await {
+            Ok(found) => return Ok(Some(found)),
+            Err(error) if error.code == Code::TemplateNotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_comes_back_as_it_was_written() {
+        for name_of_user in [
+            "app",
+            "python-example:1700000000",
+            "team/app",
+            "My-Snapshot",
+            "My_Snap_X:V1",
+            "Team/App.One",
+            "a_b",
+        ] {
+            assert_eq!(name(&word(name_of_user).unwrap()), name_of_user);
+        }
+        assert_eq!(word("plain").unwrap(), "plain");
+        assert_eq!(word("My_S").unwrap(), "cased/n_my___s".replace("y___", "y___"));
+        for odd in ["", "a b", "../x", "ä", "-x"] {
+            assert_eq!(word(odd).unwrap_err().status.as_u16(), 400, "{odd}");
+        }
+    }
+
+    #[test]
+    fn the_vendors_own_names_are_known() {
+        assert!(
+            is_general("daytona") && is_general("daytona-small") && is_general("daytonaio/sandbox:0.4.3")
+        );
+        assert!(!is_general("mine"));
+        assert_eq!(size("daytona-medium").unwrap().memory_mib, Some(4_096));
+        assert_eq!(size("mine"), None);
+    }
+}

@@ -1,0 +1,89 @@
+//! Where the client found this server: what it is told to call next must lie there too.
+
+use std::convert::Infallible;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Uri, header};
+
+use crate::{App, Hosts, PREFIX};
+
+/// `SCHEME://HOST` of a request, our prefix behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Origin(String);
+
+impl Origin {
+    /// What `toolboxProxyUrl` says.
+    pub(crate) fn toolbox(&self) -> String {
+        format!("{}{PREFIX}/toolbox", self.0)
+    }
+
+    /// A path of the main API.
+    pub(crate) fn api(&self, path: &str) -> String {
+        format!("{}{PREFIX}/api{path}", self.0)
+    }
+
+    /// Where contexts of builds are put.
+    pub(crate) fn storage(&self) -> String {
+        format!("{}{PREFIX}/s3", self.0)
+    }
+
+    /// Only the scheme and the host.
+    pub(crate) fn bare(&self) -> &str {
+        &self.0
+    }
+
+    /// By the host of the request; the door with TLS is known by its port.
+    fn of(headers: &HeaderMap, uri: &Uri, hosts: &Hosts) -> Self {
+        let named = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let host = named.or(uri.authority().map(http::uri::Authority::as_str)).filter(|host| is_plain(host));
+        let forwarded = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok());
+        let Some(host) = host else {
+            return Self(format!("{}://{}:{}", hosts.scheme, hosts.domain, hosts.port));
+        };
+        let port = host.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        let scheme = match (forwarded, port) {
+            (Some("https"), _) => "https",
+            (_, Some(port)) if port == hosts.port => hosts.scheme,
+            _ => "http",
+        };
+        Self(format!("{scheme}://{host}"))
+    }
+}
+
+/// Letters that a host and a port are made of, so that nothing else gets into what we answer.
+fn is_plain(host: &str) -> bool {
+    (1..=270).contains(&host.len())
+        && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'[' | b']'))
+}
+
+impl FromRequestParts<App> for Origin {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
+        Ok(Self::of(&parts.headers, &parts.uri, &(app.options.hosts)()))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_leads_back_to_the_door_that_was_used() {
+        let hosts = Hosts { scheme: "https", domain: "atoll.localhost".into(), port: 7_443 };
+        let of = |host: Option<&str>, proto: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            host.map(|host| headers.insert(header::HOST, host.parse().unwrap()));
+            proto.map(|proto| headers.insert("x-forwarded-proto", proto.parse().unwrap()));
+            Origin::of(&headers, &Uri::from_static("/api"), &hosts).toolbox()
+        };
+        assert_eq!(of(Some("127.0.0.1:7070"), None), "http://127.0.0.1:7070/daytona/toolbox");
+        assert_eq!(of(Some("localhost:7443"), None), "https://localhost:7443/daytona/toolbox");
+        assert_eq!(of(Some("box.example"), Some("https")), "https://box.example/daytona/toolbox");
+        assert_eq!(of(Some("[::1]:7070"), None), "http://[::1]:7070/daytona/toolbox");
+        assert_eq!(of(None, None), "https://atoll.localhost:7443/daytona/toolbox");
+        assert_eq!(of(Some("a\"b"), None), "https://atoll.localhost:7443/daytona/toolbox");
+    }
+}

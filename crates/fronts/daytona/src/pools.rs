@@ -1,0 +1,170 @@
+//! Warm pools: Daytona's word for instances that wait ready. Here a template says how many of it wait, so that a pool is a
+//! setting of the organisation's own template. Those of the server are the operator's (`atoll serve --pool`).
+
+use atoll_model::{Code, Principal, StartSettings};
+use atoll_service::{TemplateRecord, UpdateTemplate};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::{get, patch};
+use serde::{Deserialize, Serialize};
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::naming;
+use crate::output::{Answer, created, ok, time};
+use crate::sandboxes::{CPU, DISK_GIB, MEMORY_GIB, REGION, gib};
+
+/// LIMIT: what one pool may ask for; the server's own bound is over all of them.
+const SIZE_MAX: u32 = 64;
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/warm-pools", get(list).post(create))
+        .route("/warm-pools/{id}", patch(resize).delete(remove))
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WarmPool {
+    id: String,
+    organization_id: String,
+    snapshot: String,
+    target: String,
+    pool: u32,
+    current_size: u32,
+    cpu: u32,
+    mem: u32,
+    disk: u32,
+    os_user: String,
+    env: std::collections::BTreeMap<String, String>,
+    created_at: String,
+    updated_at: String,
+}
+
+impl WarmPool {
+    fn of(app: &App, template: &TemplateRecord) -> Self {
+        let limits = template.settings.limits;
+        let in_gib = |mib: Option<i64>, otherwise: u32| {
+            mib.and_then(|mib| u32::try_from(mib).ok()).map_or(otherwise, gib)
+        };
+        let name = naming::name(&template.name);
+        let at = time(template.created_at_ms);
+        let pool = template.settings.pool.unwrap_or(0);
+        Self {
+            id: name.clone(),
+            organization_id: template.tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
+            snapshot: name,
+            target: REGION.to_owned(),
+            pool,
+            current_size: app.service.ready_instances(&template.name, &template.version),
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "below 512 where it was set"
+            )]
+            cpu: limits.cpu.map_or(CPU, |cpu| cpu.ceil() as u32),
+            mem: in_gib(limits.memory_mib, MEMORY_GIB),
+            disk: in_gib(limits.disk_mib, DISK_GIB),
+            os_user: template.user.clone(),
+            env: template.settings.env.clone(),
+            created_at: at.clone(),
+            updated_at: at,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct NewBody {
+    snapshot: String,
+    pool: i64,
+}
+
+#[derive(Debug, Deserialize)]
+struct SizeBody {
+    pool: i64,
+}
+
+/// The organisation's own template of this name.
+async fn own(app: &App, who: &Principal, name: &str) -> Result<TemplateRecord, ApiError> {
+    let missing = || ApiError::new(Code::SnapshotNotFound, format!("Snapshot {name:?} not found"));
+    let found = naming::template(app, who, name).await?.ok_or_else(missing)?;
+    match &found.tenant {
+        Some(tenant) if *tenant == who.tenant => Ok(found),
+        Some(_) => Err(missing()),
+        None => Err(ApiError::bad_wish(
+            "snapshot",
+            "how many of a general snapshot wait is the operator's to say",
+        )),
+    }
+}
+
+async fn set(app: &App, who: &Principal, name: &str, pool: u32) -> Result<TemplateRecord, ApiError> {
+    let settings = Some(StartSettings { pool: Some(pool), ..StartSettings::default() });
+    let change = UpdateTemplate { settings, ..UpdateTemplate::default() };
+    Ok(app.service.update_template(who, &naming::word(name)?, change).await?)
+}
+
+fn size(asked: i64) -> Result<u32, ApiError> {
+    match u32::try_from(asked) {
+        Ok(size) if (1..=SIZE_MAX).contains(&size) => Ok(size),
+        _ => Err(ApiError::invalid(format!("pool: must be between 1 and {SIZE_MAX}"))),
+    }
+}
+
+async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<NewBody>,
+) -> Result<Answer<WarmPool>, ApiError> {
+    let pool = size(body.pool)?;
+    let found = own(&app, &who, &body.snapshot).await?;
+    if found.settings.pool.unwrap_or(0) > 0 {
+        let message = format!("Snapshot {} has a warm pool already", body.snapshot);
+        return Err(ApiError::new(Code::AlreadyExists, message));
+    }
+    let made = set(&app, &who, &body.snapshot, pool).await?;
+    Ok(created(WarmPool::of(&app, &made)))
+}
+
+async fn list(State(app): State<App>, Caller(who): Caller) -> Result<Answer<Vec<WarmPool>>, ApiError> {
+    let all = app.service.list_templates(&who).await?;
+    let mine = all.iter().filter(|template| template.tenant.as_ref() == Some(&who.tenant));
+    let pools = mine.filter(|template| template.settings.pool.unwrap_or(0) > 0);
+    Ok(ok(pools.map(|template| WarmPool::of(&app, template)).collect()))
+}
+
+async fn existing(app: &App, who: &Principal, id: &str) -> Result<TemplateRecord, ApiError> {
+    let found = own(app, who, id).await;
+    match found {
+        Ok(found) if found.settings.pool.unwrap_or(0) > 0 => Ok(found),
+        Ok(_) | Err(ApiError { code: Code::SnapshotNotFound | Code::Unsupported, .. }) => {
+            Err(ApiError::new(Code::TemplateNotFound, format!("Warm pool {id:?} not found")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn resize(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<SizeBody>,
+) -> Result<Answer<WarmPool>, ApiError> {
+    let pool = size(body.pool)?;
+    existing(&app, &who, &id).await?;
+    let changed = set(&app, &who, &id, pool).await?;
+    Ok(ok(WarmPool::of(&app, &changed)))
+}
+
+async fn remove(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    existing(&app, &who, &id).await?;
+    set(&app, &who, &id, 0).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,190 @@
+//! Links to ports of a sandbox: by its host with a token beside it, and signed ones with the token in the host.
+
+use atoll_model::Lease;
+use atoll_service::{NewPreview, TokenOf};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use serde::{Deserialize, Serialize};
+
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Path, Query};
+use crate::output::{Answer, ok};
+use crate::sandboxes::lease;
+use crate::{App, Hosts};
+
+/// COMPAT(daytona): what a signed link lives for when nobody says anything, and at most.
+const EXPIRES_S: u64 = 60;
+const EXPIRES_S_MAX: u64 = 24 * 3_600;
+/// COMPAT(daytona): SDKs in browsers ask for these ports to get a token for the toolbox.
+const OF_TOOLBOX: [u16; 2] = [1, 2_280];
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/sandbox/{id}/ports/{port}/preview-url", get(link))
+        .route("/sandbox/{id}/ports/{port}/signed-preview-url", get(signed))
+        .route("/sandbox/{id}/ports/{port}/signed-preview-url/{token}/expire", post(expire))
+        .route("/sandbox/{id}/signing-key", get(signing_key))
+        .route("/sandbox/{id}/signing-key/rotate", post(rotate))
+        .route("/preview/{id}/public", get(is_public))
+        .route("/preview/{id}/access", get(access))
+        .route("/preview/{id}/validate/{token}", get(validate))
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Link {
+    sandbox_id: String,
+    url: String,
+    token: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SignedLink {
+    sandbox_id: String,
+    port: u16,
+    token: String,
+    url: String,
+}
+
+async fn link(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path((id, port)): Path<(String, i64)>,
+) -> Result<Answer<Link>, ApiError> {
+    let port = checked(port)?;
+    let lease = lease(&app, &who, &id).await?;
+    let of = if OF_TOOLBOX.contains(&port) { TokenOf::Agent } else { TokenOf::Ports };
+    Ok(ok(Link {
+        url: host(&(app.options.hosts)(), &format!("{port}-{}", lease.id)),
+        token: app.service.token(&lease, of),
+        sandbox_id: lease.id.into(),
+    }))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SignedQuery {
+    expires_in_seconds: Option<i64>,
+}
+
+async fn signed(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path((id, port)): Path<(String, i64)>,
+    Query(query): Query<SignedQuery>,
+) -> Result<Answer<SignedLink>, ApiError> {
+    let port = checked(port)?;
+    let expires_s = match query.expires_in_seconds {
+        None => EXPIRES_S,
+        Some(seconds) => match u64::try_from(seconds) {
+            Ok(seconds) if (1..=EXPIRES_S_MAX).contains(&seconds) => seconds,
+            _ => {
+                let message = format!("expiresInSeconds: must be between 1 and {EXPIRES_S_MAX}");
+                return Err(ApiError::invalid(message));
+            }
+        },
+    };
+    let lease = lease(&app, &who, &id).await?;
+    let ask = NewPreview { port, expires_s: Some(expires_s), public: false };
+    let made = app.service.create_preview(&who, lease.id.as_str(), ask).await?;
+    let token = made.token.unwrap_or_default();
+    // The token without the part that says what it is, as it stands in a host.
+    let secret = token.rsplit('_').next().unwrap_or(&token).to_owned();
+    let url = host(&(app.options.hosts)(), &format!("{}-{port}-{secret}", lease.id));
+    Ok(ok(SignedLink { sandbox_id: lease.id.into(), port, token: secret, url }))
+}
+
+async fn expire(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path((id, port, token)): Path<(String, i64, String)>,
+) -> Result<StatusCode, ApiError> {
+    let port = checked(port)?;
+    let lease = lease(&app, &who, &id).await?;
+    app.service.expire_preview(&who, lease.id.as_str(), port, &token).await?;
+    Ok(StatusCode::OK)
+}
+
+/// With it the SDKs sign links to files; it opens nothing else.
+async fn signing_key(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<String>, ApiError> {
+    let lease = lease(&app, &who, &id).await?;
+    Ok(ok(app.service.token(&lease, TokenOf::Files)))
+}
+
+/// Every link that was signed before is void. So are its preview tokens: they are counted together.
+async fn rotate(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<String>, ApiError> {
+    let lease: Lease = lease(&app, &who, &id).await?;
+    let lease = app.service.rotate_tokens(&who, lease.id.as_str()).await?;
+    Ok(ok(app.service.token(&lease, TokenOf::Files)))
+}
+
+async fn is_public(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<bool>, ApiError> {
+    Ok(ok(lease(&app, &who, &id).await?.public))
+}
+
+/// Whoever sees it may reach its ports.
+async fn access(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<bool>, ApiError> {
+    lease(&app, &who, &id).await?;
+    Ok(ok(true))
+}
+
+async fn validate(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path((id, token)): Path<(String, String)>,
+) -> Result<Answer<bool>, ApiError> {
+    let lease = lease(&app, &who, &id).await?;
+    Ok(ok(app.service.admit_token(&lease.id, TokenOf::Ports, &token).is_ok()))
+}
+
+fn checked(port: i64) -> Result<u16, ApiError> {
+    match u16::try_from(port) {
+        Ok(port @ 1..) => Ok(port),
+        _ => Err(ApiError::invalid("port: must be between 1 and 65535")),
+    }
+}
+
+fn host(hosts: &Hosts, label: &str) -> String {
+    format!("{}://{label}.{}:{}", hosts.scheme, hosts.domain, hosts.port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_fits_into_a_label_of_dns() {
+        let hosts = Hosts { scheme: "http", domain: "localhost".into(), port: 7_070 };
+        let id = "abcdefghij0123456789";
+        assert_eq!(host(&hosts, &format!("3000-{id}")), "http://3000-abcdefghij0123456789.localhost:7070");
+        assert!(format!("{id}-65535-{}", "a".repeat(32)).len() <= 63);
+    }
+
+    #[test]
+    fn a_port_is_a_port() {
+        for port in [0, -1, 65_536] {
+            assert!(checked(port).is_err(), "{port}");
+        }
+        assert_eq!(checked(3_000).ok(), Some(3_000));
+    }
+}

@@ -1,0 +1,325 @@
+//! Sandboxes: create, get, list, start, stop, pause, archive, recover, fork, delete.
+
+use atoll_model::{Code, CreateSandbox, Lease, Origin as From, Phase, Principal};
+use atoll_service::{BuildFilter, Fork, Pause};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::{get, post};
+use serde::Deserialize;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path, Query};
+use crate::naming;
+use crate::origin::Origin;
+use crate::output::{Answer, ok};
+use crate::snapshots::FollowQuery;
+use crate::states::{self, Verb};
+
+mod asked;
+mod change;
+mod list;
+mod shown;
+
+use asked::CreateBody;
+pub(crate) use asked::{BuildAsk, CPU, DISK_GIB, MEMORY_GIB, limits, refuse_gpu};
+pub(crate) use change::taken;
+pub(crate) use shown::{BuildInfo, CLASS, REGION, Sandbox, gib};
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/sandbox", post(create).get(list::list))
+        .route("/sandbox/paginated", get(list::paginated))
+        .route("/sandbox/{id}", get(find).delete(delete))
+        .route("/sandbox/{id}/start", post(start))
+        .route("/sandbox/{id}/stop", post(stop))
+        .route("/sandbox/{id}/pause", post(pause))
+        .route("/sandbox/{id}/archive", post(archive))
+        .route("/sandbox/{id}/recover", post(recover))
+        .route("/sandbox/{id}/fork", post(fork))
+        .route("/sandbox/{id}/last-activity", post(last_activity))
+        .route("/sandbox/{id}/toolbox-proxy-url", get(toolbox_url))
+        .route("/sandbox/{id}/build-logs-url", get(logs_url))
+        .route("/sandbox/{id}/build-logs", get(logs))
+        .merge(change::routes())
+}
+
+/// Answers when the sandbox runs: whoever gets an id can use it at once. One that is built first answers before that.
+async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Json(mut body): Json<CreateBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    if let Some(build) = body.build_info.take() {
+        body.build_info = Some(build.clone());
+        let spec = body.into_spec()?;
+        return crate::drafts::create(&app, &who, spec, build, &origin).await.map(ok);
+    }
+    let named = body.snapshot().map(str::to_owned);
+    let names_user = body.names_user();
+    let mut spec = body.into_spec()?;
+    begin_from(&app, &who, named.as_deref(), names_user, &mut spec).await?;
+    let (lease, _) = app.service.create(&who, spec, true).await.map_err(|error| match error.code {
+        // COMPAT(daytona): a snapshot that is not there makes the request bad.
+        Code::TemplateNotFound | Code::SnapshotNotFound => {
+            let message = format!("Snapshot {} not found", named.as_deref().unwrap_or(naming::DEFAULT));
+            ApiError::from(error).with_message(message).with_status(StatusCode::BAD_REQUEST)
+        }
+        _ => error.into(),
+    })?;
+    Ok(ok(Sandbox::of(&lease, &origin)))
+}
+
+/// What a new sandbox begins as, with what its snapshot grants, or else the vendor's defaults.
+async fn begin_from(
+    app: &App,
+    who: &Principal,
+    named: Option<&str>,
+    names_user: bool,
+    spec: &mut CreateSandbox,
+) -> Result<(), ApiError> {
+    let template = match named {
+        Some(name) => naming::template(app, who, name).await?,
+        None => naming::default(app, who).await?,
+    };
+    let Some(template) = template else {
+        // A snapshot of a sandbox brings its own limits; or there is none, and the core says so.
+        if let Some(name) = named {
+            spec.from = From::Named(name.to_owned());
+        }
+        return Ok(());
+    };
+    let general = named.is_none_or(naming::is_general);
+    if general && !names_user && template.tenant.is_none() {
+        as_daytona(&template.aliases, spec);
+    }
+    let granted = named.and_then(naming::size).unwrap_or(template.settings.limits);
+    let or_default = limits(Some(CPU), Some(MEMORY_GIB), Some(DISK_GIB));
+    let wanted = &mut spec.limits;
+    wanted.cpu = wanted.cpu.or(granted.cpu).or(or_default.cpu);
+    wanted.memory_mib = wanted.memory_mib.or(granted.memory_mib).or(or_default.memory_mib);
+    wanted.disk_mib = wanted.disk_mib.or(granted.disk_mib).or(or_default.disk_mib);
+    spec.template = Some(match template.tag {
+        Some(tag) => format!("{}:{tag}", template.name),
+        None => template.name,
+    });
+    Ok(())
+}
+
+/// COMPAT(daytona): commands run as `daytona`, in its home, where the template is the one made for this front.
+fn as_daytona(aliases: &[String], spec: &mut CreateSandbox) {
+    if aliases.iter().any(|alias| alias == naming::DEFAULT) {
+        spec.user = Some("daytona".to_owned());
+        spec.workdir = Some("/home/daytona".to_owned());
+    }
+}
+
+/// A sandbox by its whole id or its name. What is deleted is not there any more.
+pub(crate) async fn lease(app: &App, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
+    let lease = app.service.get(who, ident).await?;
+    let is_meant = lease.id.as_str() == ident || lease.name.as_deref() == Some(ident);
+    if !is_meant || lease.phase == Phase::Deleted {
+        return Err(ApiError::new(Code::SandboxNotFound, format!("Sandbox {ident} not found")));
+    }
+    Ok(lease)
+}
+
+async fn find(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    if let Some(draft) = app.drafts.find(&who, &id) {
+        return Ok(ok(draft.shown(&origin)));
+    }
+    Ok(ok(Sandbox::of(&lease(&app, &who, &id).await?, &origin)))
+}
+
+async fn start(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = allowed(&app, &who, &id, Verb::Start).await?;
+    let lease = app.service.start(&who, lease.id.as_str(), true).await?;
+    Ok(ok(Sandbox::of(&lease, &origin)))
+}
+
+async fn stop(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = allowed(&app, &who, &id, Verb::Stop).await?;
+    let lease = app.service.stop(&who, lease.id.as_str(), true).await?;
+    Ok(ok(Sandbox::of(&lease, &origin)))
+}
+
+async fn pause(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = allowed(&app, &who, &id, Verb::Pause).await?;
+    let lease = app.service.pause(&who, lease.id.as_str(), Pause::default(), true).await?;
+    Ok(ok(Sandbox::of(&lease, &origin)))
+}
+
+/// COMPAT(daytona): does not wait for the end.
+async fn archive(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = allowed(&app, &who, &id, Verb::Archive).await?;
+    if lease.timers.auto_delete_s == Some(0) {
+        let message = "Ephemeral sandboxes cannot be archived";
+        return Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST));
+    }
+    let lease = app.service.archive(&who, lease.id.as_str(), false).await?;
+    Ok(ok(Sandbox::of(&lease, &origin)))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RecoverQuery {
+    skip_start: Option<bool>,
+}
+
+/// Its files are left, so it is started on them; and stopped again where its user wants only that.
+async fn recover(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+    Query(query): Query<RecoverQuery>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = allowed(&app, &who, &id, Verb::Recover).await?;
+    let id = lease.id.as_str();
+    let mut lease = app.service.recover(&who, id, true).await?;
+    if query.skip_start == Some(true) {
+        lease = app.service.stop(&who, id, true).await?;
+    }
+    Ok(ok(Sandbox::of(&lease, &origin)))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ForkBody {
+    name: Option<String>,
+}
+
+/// With its processes where the machine can, as the vendor does.
+async fn fork(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+    Json(body): Json<ForkBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = allowed(&app, &who, &id, Verb::Fork).await?;
+    let memory = app.service.capabilities().checkpoints;
+    let name = body.name.filter(|name| !name.is_empty());
+    let ask = Fork { memory, name, ..Fork::default() };
+    let forked = app.service.fork(&who, lease.id.as_str(), ask).await?;
+    match forked.sandboxes.first() {
+        Some(new) => Ok(ok(Sandbox::of(new, &origin))),
+        None => Err(ApiError::new(Code::Internal, "the fork made nothing")),
+    }
+}
+
+async fn delete(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    if let Some(draft) = app.drafts.remove(&app, &who, &id) {
+        return Ok(ok(draft.shown(&origin)));
+    }
+    let lease = lease(&app, &who, &id).await?;
+    let lease = app.service.delete(&who, lease.id.as_str(), true).await?;
+    Ok(ok(Sandbox::of(&lease, &origin)))
+}
+
+/// Somebody is at work with it, though nothing of ours sees that.
+async fn last_activity(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let lease = lease(&app, &who, &id).await?;
+    app.service.touch(&who, lease.id.as_str()).await?;
+    Ok(StatusCode::CREATED)
+}
+
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct Url {
+    pub(crate) url: String,
+}
+
+async fn toolbox_url(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> Result<Answer<Url>, ApiError> {
+    lease(&app, &who, &id).await?;
+    Ok(ok(Url { url: origin.toolbox() }))
+}
+
+/// COMPAT(daytona): the SDKs put `?follow=true` behind it, so it has no query.
+async fn logs_url(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> Result<Answer<Url>, ApiError> {
+    let id = match app.drafts.find(&who, &id) {
+        Some(draft) => draft.id,
+        None => lease(&app, &who, &id).await?.id,
+    };
+    Ok(ok(Url { url: origin.api(&format!("/sandbox/{id}/build-logs")) }))
+}
+
+async fn logs(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Query(query): Query<FollowQuery>,
+) -> Result<Response, ApiError> {
+    let build = match app.drafts.build_of(&who, &id) {
+        Some(build) => Some(build),
+        None => {
+            let lease = lease(&app, &who, &id).await?;
+            let name = lease.template.split(':').next().unwrap_or_default().to_owned();
+            let filter = BuildFilter { template: Some(name), limit: 1, ..BuildFilter::default() };
+            app.service.list_builds(&who, filter).await?.items.pop().map(|build| build.id)
+        }
+    };
+    let Some(build) = build else {
+        let message = format!("Sandbox {id} was not built here, so it has no log");
+        return Err(ApiError::new(Code::BuildNotFound, message));
+    };
+    crate::builds::log(&app, &who, &build, query.follow.unwrap_or(false)).await
+}
+
+/// The sandbox, if its state allows what is asked.
+async fn allowed(app: &App, who: &Principal, id: &str, verb: Verb) -> Result<Lease, ApiError> {
+    if app.drafts.find(who, id).is_some() {
+        let message = "Sandbox is still being built, or its build failed";
+        return Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST));
+    }
+    let lease = lease(app, who, id).await?;
+    states::check(verb, lease.phase)?;
+    Ok(lease)
+}

@@ -1,0 +1,341 @@
+//! What a create asks for, in Daytona's words and with its defaults.
+
+use std::collections::BTreeMap;
+
+use atoll_model::{CreateSandbox, LimitsAsk, MountAsk, NetworkPolicy, OnTimeout, Origin, TimersAsk, Wake};
+use serde::Deserialize;
+
+use super::shown::note;
+use crate::error::ApiError;
+use crate::network::NetworkBody;
+
+/// COMPAT(daytona): what its users get when they say nothing.
+pub(crate) const CPU: u32 = 1;
+pub(crate) const MEMORY_GIB: u32 = 1;
+pub(crate) const DISK_GIB: u32 = 3;
+const AUTO_STOP_MIN: i64 = 15;
+const AUTO_ARCHIVE_MIN: i64 = 7 * 24 * 60;
+/// LIMIT: the vendor's own; 0 means it too.
+const AUTO_ARCHIVE_MIN_MAX: i64 = 30 * 24 * 60;
+/// LIMIT: a year, what a lease may hold.
+const MINUTES_MAX: i64 = 365 * 24 * 60;
+/// LIMIT: what is noted of a Dockerfile; longer ones are built and not shown again.
+const DOCKERFILE_NOTED: usize = 24 << 10;
+
+/// All of it may be absent.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct CreateBody {
+    name: Option<String>,
+    snapshot: Option<String>,
+    user: Option<String>,
+    env: Option<BTreeMap<String, String>>,
+    labels: Option<BTreeMap<String, String>>,
+    public: Option<bool>,
+    network_block_all: Option<bool>,
+    network_allow_list: Option<String>,
+    domain_allow_list: Option<String>,
+    kvm: Option<bool>,
+    outbound_proxy_url: Option<String>,
+    otel_endpoint_override: Option<String>,
+    linked_sandbox: Option<String>,
+    spot: Option<bool>,
+    target: Option<String>,
+    cpu: Option<u32>,
+    gpu: Option<i64>,
+    memory: Option<u32>,
+    disk: Option<u32>,
+    auto_stop_interval: Option<i64>,
+    auto_pause_interval: Option<i64>,
+    auto_archive_interval: Option<i64>,
+    auto_delete_interval: Option<i64>,
+    ttl_minutes: Option<i64>,
+    queue_timeout: Option<i64>,
+    volumes: Option<Vec<VolumeAsk>>,
+    pub(crate) build_info: Option<BuildAsk>,
+    secrets: Option<Vec<BTreeMap<String, String>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct VolumeAsk {
+    volume_id: String,
+    mount_path: String,
+    subpath: Option<String>,
+}
+
+/// A Dockerfile and its contexts.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct BuildAsk {
+    pub(crate) dockerfile_content: String,
+    #[serde(default)]
+    pub(crate) context_hashes: Option<Vec<String>>,
+}
+
+impl CreateBody {
+    /// The snapshot that was named.
+    pub(crate) fn snapshot(&self) -> Option<&str> {
+        self.snapshot.as_deref().map(str::trim).filter(|name| !name.is_empty())
+    }
+
+    pub(crate) fn names_user(&self) -> bool {
+        self.user.is_some()
+    }
+
+    /// What the core is asked for. Where the sandbox comes from is said later.
+    pub(crate) fn into_spec(self) -> Result<CreateSandbox, ApiError> {
+        self.refuse_what_is_not_here()?;
+        let timers = self.timers()?;
+        let network =
+            NetworkBody::new(self.network_block_all, self.network_allow_list, self.domain_allow_list);
+        let ttl = minutes("ttlMinutes", self.ttl_minutes.unwrap_or(0), 0)?;
+        let env = self.env.unwrap_or_default();
+        let mut annotations = BTreeMap::new();
+        let names: Vec<&String> = env.keys().collect();
+        annotations.insert(note::ENV.to_owned(), serde_json::to_string(&names).unwrap_or_default());
+        if let Some(snapshot) = self.snapshot.filter(|name| !name.trim().is_empty()) {
+            annotations.insert(note::SNAPSHOT.to_owned(), snapshot);
+        }
+        if let Some(target) = self.target.filter(|target| !target.is_empty()) {
+            annotations.insert(note::TARGET.to_owned(), target);
+        }
+        if let Some(minutes) = self.queue_timeout {
+            annotations.insert(note::QUEUE_TIMEOUT.to_owned(), minutes.to_string());
+        }
+        if let Some(build) = &self.build_info {
+            let mut text = build.dockerfile_content.clone();
+            text.truncate(text.floor_char_boundary(DOCKERFILE_NOTED));
+            annotations.insert(note::DOCKERFILE.to_owned(), text);
+            let contexts = build.context_hashes.as_deref().unwrap_or_default().join(",");
+            annotations.insert(note::CONTEXTS.to_owned(), contexts);
+        }
+        let mounts = self.volumes.unwrap_or_default().into_iter().map(|ask| MountAsk {
+            volume: ask.volume_id,
+            path: trimmed(&ask.mount_path),
+            sub_path: ask.subpath.map(|sub| sub.trim_matches('/').to_owned()).filter(|sub| !sub.is_empty()),
+            read_only: false,
+        });
+        Ok(CreateSandbox {
+            name: self.name.filter(|name| !name.is_empty()),
+            labels: self.labels.unwrap_or_default(),
+            env,
+            limits: limits(self.cpu, self.memory, self.disk),
+            network: network.policy(&NetworkPolicy::default())?,
+            user: self.user.filter(|user| !user.is_empty()),
+            timeout_s: (ttl > 0).then_some(ttl),
+            on_timeout: OnTimeout::Delete,
+            from: Origin::Template,
+            timers,
+            wake: Wake::Explicit,
+            mounts: mounts.collect(),
+            public: self.public.unwrap_or(false),
+            annotations,
+            ..CreateSandbox::default()
+        })
+    }
+
+    fn refuse_what_is_not_here(&self) -> Result<(), ApiError> {
+        refuse_gpu(self.gpu)?;
+        let not_here = |what: &str, why: &str| Err(ApiError::bad_wish(what, why));
+        if self.spot == Some(true) {
+            return not_here("spot", "it is about GPUs, and this server has none");
+        }
+        if self.kvm == Some(true) {
+            return not_here("kvm", "sandboxes here are containers without /dev/kvm");
+        }
+        if self.outbound_proxy_url.as_deref().is_some_and(|url| !url.is_empty()) {
+            return not_here("outboundProxyUrl", "set HTTPS_PROXY in env, or use domainAllowList");
+        }
+        if self.otel_endpoint_override.as_deref().is_some_and(|url| !url.is_empty()) {
+            return not_here("otelEndpointOverride", "sandboxes here send no telemetry");
+        }
+        if self.linked_sandbox.as_deref().is_some_and(|id| !id.is_empty()) {
+            return not_here("linkedSandbox", "sandboxes do not reach each other here");
+        }
+        if self.secrets.as_ref().is_some_and(|secrets| !secrets.is_empty()) {
+            return Err(crate::secrets::in_sandboxes());
+        }
+        if self.queue_timeout.is_some_and(|minutes| minutes < 1) {
+            return Err(ApiError::invalid("queueTimeout: must be at least 1"));
+        }
+        Ok(())
+    }
+
+    fn timers(&self) -> Result<TimersAsk, ApiError> {
+        let stop = self.auto_stop_interval;
+        let pause = self.auto_pause_interval.unwrap_or(0);
+        if stop.is_some_and(|stop| stop != 0) && pause != 0 {
+            return Err(ApiError::invalid(
+                "autoStopInterval and autoPauseInterval exclude each other: set one of them to 0",
+            ));
+        }
+        if pause != 0 && self.auto_delete_interval == Some(0) {
+            return Err(ApiError::invalid("ephemeral sandboxes cannot pause by themselves"));
+        }
+        // Whoever asks for a pause does not want the stop that nobody asked for.
+        let stop = stop.unwrap_or(if pause == 0 { AUTO_STOP_MIN } else { 0 });
+        Ok(TimersAsk {
+            auto_stop_s: Some(auto_stop(stop)?),
+            auto_pause_s: Some(auto_pause(pause)?),
+            auto_archive_s: Some(auto_archive(self.auto_archive_interval.unwrap_or(AUTO_ARCHIVE_MIN))?),
+            auto_delete_s: Some(auto_delete(self.auto_delete_interval.unwrap_or(-1))?),
+            ..TimersAsk::default()
+        })
+    }
+}
+
+/// COMPAT(daytona): a GPU that nobody has is a bad request.
+pub(crate) fn refuse_gpu(gpu: Option<i64>) -> Result<(), ApiError> {
+    match gpu {
+        None | Some(0) => Ok(()),
+        Some(n) if n < 0 => Err(ApiError::invalid("gpu: must not be negative")),
+        Some(_) => Err(ApiError::bad_wish("gpu", "this server has no GPU")),
+    }
+}
+
+/// Wishes in cores and GiB.
+pub(crate) fn limits(cpu: Option<u32>, memory: Option<u32>, disk: Option<u32>) -> LimitsAsk {
+    let mib = |gib: u32| i64::from(gib).saturating_mul(1_024);
+    LimitsAsk {
+        cpu: cpu.map(f64::from),
+        memory_mib: memory.map(mib),
+        disk_mib: disk.map(mib),
+        ..LimitsAsk::default()
+    }
+}
+
+/// 0 switches it off.
+pub(crate) fn auto_stop(minutes_asked: i64) -> Result<i64, ApiError> {
+    or_never(minutes("autoStopInterval", minutes_asked, 0)?)
+}
+
+/// 0 switches it off.
+pub(crate) fn auto_pause(minutes_asked: i64) -> Result<i64, ApiError> {
+    or_never(minutes("autoPauseInterval", minutes_asked, 0)?)
+}
+
+/// 0, and everything beyond, is the longest.
+pub(crate) fn auto_archive(minutes_asked: i64) -> Result<i64, ApiError> {
+    if minutes_asked < 0 {
+        return Err(ApiError::invalid("autoArchiveInterval: must not be negative"));
+    }
+    let asked = if minutes_asked == 0 { AUTO_ARCHIVE_MIN_MAX } else { minutes_asked };
+    Ok(asked.min(AUTO_ARCHIVE_MIN_MAX) * 60)
+}
+
+/// Below 0 switches it off; 0 is with the stop.
+pub(crate) fn auto_delete(minutes_asked: i64) -> Result<i64, ApiError> {
+    if minutes_asked < 0 {
+        return Ok(-1);
+    }
+    let seconds = minutes("autoDeleteInterval", minutes_asked, 0)?;
+    Ok(i64::try_from(seconds).unwrap_or(i64::MAX))
+}
+
+/// As seconds.
+pub(crate) fn minutes(field: &str, asked: i64, least: i64) -> Result<u64, ApiError> {
+    if !(least..=MINUTES_MAX).contains(&asked) {
+        return Err(ApiError::invalid(format!("{field}: must be between {least} and {MINUTES_MAX} minutes")));
+    }
+    Ok(asked.unsigned_abs() * 60)
+}
+
+fn or_never(seconds: u64) -> Result<i64, ApiError> {
+    Ok(match seconds {
+        0 => -1,
+        seconds => i64::try_from(seconds).unwrap_or(i64::MAX),
+    })
+}
+
+/// The core takes clean paths only; one slash at the end means nothing.
+fn trimmed(path: &str) -> String {
+    match path.trim_end_matches('/') {
+        "" => path.to_owned(),
+        path => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use atoll_model::NetworkMode;
+
+    fn spec(text: &str) -> Result<CreateSandbox, ApiError> {
+        let body: CreateBody = crate::input::parse(text.as_bytes())?;
+        let spec = body.into_spec()?;
+        spec.check().map_err(|bad| ApiError::invalid(bad.to_string()))?;
+        Ok(spec)
+    }
+
+    #[test]
+    fn what_the_python_sdk_sends_by_default_takes_the_vendors_defaults() {
+        let text = r#"{"env":{},"labels":{"code-toolbox-language":"python"},"target":"local","volumes":[]}"#;
+        let spec = spec(text).unwrap();
+        assert_eq!(spec.labels["code-toolbox-language"], "python");
+        let timers = spec.timers;
+        assert_eq!(
+            (timers.auto_stop_s, timers.auto_pause_s, timers.auto_archive_s, timers.auto_delete_s),
+            (Some(900), Some(-1), Some(604_800), Some(-1))
+        );
+        assert_eq!((spec.timeout_s, spec.wake, spec.public), (None, Wake::Explicit, false));
+        assert_eq!(spec.network, None);
+    }
+
+    #[test]
+    fn everything_that_can_be_asked_for_is_understood() {
+        let spec = spec(
+            r#"{"name":"box","user":"root","env":{"A":"1"},"public":true,"networkAllowList":"10.0.0.0/8,203.0.113.0/24",
+                "cpu":2,"memory":4,"disk":8,"autoStopInterval":0,"autoPauseInterval":5,"autoArchiveInterval":0,
+                "autoDeleteInterval":60,"ttlMinutes":30,"queueTimeout":2,
+                "volumes":[{"volumeId":"v","mountPath":"/data/","subpath":"a/b"}]}"#,
+        )
+        .unwrap();
+        let timers = spec.timers;
+        assert_eq!(
+            (timers.auto_stop_s, timers.auto_pause_s, timers.auto_archive_s, timers.auto_delete_s),
+            (Some(-1), Some(300), Some(2_592_000), Some(3_600))
+        );
+        assert_eq!((spec.timeout_s, spec.public), (Some(1_800), true));
+        assert_eq!(
+            (spec.limits.cpu, spec.limits.memory_mib, spec.limits.disk_mib),
+            (Some(2.0), Some(4_096), Some(8_192))
+        );
+        let network = spec.network.unwrap();
+        assert_eq!((network.mode, network.allow_cidrs.len()), (NetworkMode::Custom, 2));
+        assert_eq!(
+            (spec.mounts[0].path.as_str(), spec.mounts[0].sub_path.as_deref()),
+            ("/data", Some("a/b"))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_a_bad_request() {
+        for text in [
+            r#"{"gpu":1}"#,
+            r#"{"gpu":-1}"#,
+            r#"{"kvm":true}"#,
+            r#"{"spot":true}"#,
+            r#"{"autoStopInterval":-1}"#,
+            r#"{"autoStopInterval":5,"autoPauseInterval":5}"#,
+            r#"{"autoPauseInterval":5,"autoDeleteInterval":0}"#,
+            r#"{"autoArchiveInterval":-1}"#,
+            r#"{"ttlMinutes":-1}"#,
+            r#"{"queueTimeout":0}"#,
+            r#"{"networkAllowList":"10.0.0.0"}"#,
+            r#"{"networkAllowList":"nonsense"}"#,
+            r#"{"cpu":1.5}"#,
+            r#"{"labels":{"a":1}}"#,
+            r#"{"name":"a b"}"#,
+            r#"{"outboundProxyUrl":"http://x"}"#,
+        ] {
+            assert_eq!(spec(text).unwrap_err().status.as_u16(), 400, "{text}");
+        }
+    }
+
+    #[test]
+    fn ephemeral_is_deleted_with_its_stop() {
+        assert_eq!(spec(r#"{"autoDeleteInterval":0}"#).unwrap().timers.auto_delete_s, Some(0));
+    }
+}

@@ -1,0 +1,261 @@
+//! What changes a sandbox that is there: labels, timers, network, public flag, size; and a snapshot of it.
+
+use std::collections::BTreeMap;
+
+use atoll_model::{Code, NetworkPolicy, OnTimeout, Phase, TimersAsk, UpdateSandbox};
+use atoll_service::NewSnapshot;
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::{post, put};
+use serde::{Deserialize, Serialize};
+
+use super::asked::{auto_archive, auto_delete, auto_pause, auto_stop, limits, minutes};
+use super::{Sandbox, allowed, lease};
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path};
+use crate::network::NetworkBody;
+use crate::origin::Origin;
+use crate::output::{Answer, ok};
+use crate::states::Verb;
+
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/sandbox/{id}/labels", put(labels))
+        .route("/sandbox/{id}/secrets", put(secrets).get(no_secrets))
+        .route("/sandbox/{id}/network-settings", post(network))
+        .route("/sandbox/{id}/public/{public}", post(public))
+        .route("/sandbox/{id}/autostop/{minutes}", post(autostop))
+        .route("/sandbox/{id}/autopause/{minutes}", post(autopause))
+        .route("/sandbox/{id}/autoarchive/{minutes}", post(autoarchive))
+        .route("/sandbox/{id}/autodelete/{minutes}", post(autodelete))
+        .route("/sandbox/{id}/ttl/{minutes}", post(ttl))
+        .route("/sandbox/{id}/resize", post(resize))
+        .route("/sandbox/{id}/snapshot", post(snapshot))
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Labels {
+    labels: BTreeMap<String, String>,
+}
+
+/// Replaces all of them.
+async fn labels(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<Labels>,
+) -> Result<Answer<Labels>, ApiError> {
+    let lease = lease(&app, &who, &id).await?;
+    let change = UpdateSandbox { labels: Some(body.labels), ..UpdateSandbox::default() };
+    let lease = app.service.update(&who, lease.id.as_str(), change).await?;
+    Ok(ok(Labels { labels: lease.labels }))
+}
+
+#[derive(Debug, Deserialize)]
+struct Secrets {
+    secrets: Vec<BTreeMap<String, String>>,
+}
+
+async fn secrets(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+    Json(body): Json<Secrets>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = lease(&app, &who, &id).await?;
+    if body.secrets.is_empty() {
+        return Ok(ok(Sandbox::of(&lease, &origin)));
+    }
+    Err(crate::secrets::in_sandboxes())
+}
+
+/// None can be in one.
+async fn no_secrets(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<[(); 0]>, ApiError> {
+    lease(&app, &who, &id).await?;
+    Ok(ok([]))
+}
+
+async fn network(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+    Json(body): Json<NetworkBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = lease(&app, &who, &id).await?;
+    let Some(policy) = body.policy(&lease.network)? else {
+        return Err(ApiError::invalid(
+            "one of networkBlockAll, networkAllowList and domainAllowList is needed",
+        ));
+    };
+    let network: Option<NetworkPolicy> = Some(policy);
+    let change = UpdateSandbox { network, ..UpdateSandbox::default() };
+    let lease = app.service.update(&who, lease.id.as_str(), change).await?;
+    Ok(ok(Sandbox::of(&lease, &origin)))
+}
+
+async fn public(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path((id, public)): Path<(String, bool)>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = lease(&app, &who, &id).await?;
+    let change = UpdateSandbox { public: Some(public), ..UpdateSandbox::default() };
+    let lease = app.service.update(&who, lease.id.as_str(), change).await?;
+    Ok(ok(Sandbox::of(&lease, &origin)))
+}
+
+async fn autostop(
+    app: State<App>,
+    caller: Caller,
+    origin: Origin,
+    Path((id, minutes)): Path<(String, i64)>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let seconds = auto_stop(minutes)?;
+    // The vendor's two idle timers exclude each other.
+    let auto_pause_s = (seconds > 0).then_some(-1);
+    timers(app, caller, &origin, &id, TimersAsk { auto_stop_s: Some(seconds), auto_pause_s, ..none() }).await
+}
+
+async fn autopause(
+    app: State<App>,
+    caller: Caller,
+    origin: Origin,
+    Path((id, minutes)): Path<(String, i64)>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let seconds = auto_pause(minutes)?;
+    let auto_stop_s = (seconds > 0).then_some(-1);
+    timers(app, caller, &origin, &id, TimersAsk { auto_pause_s: Some(seconds), auto_stop_s, ..none() }).await
+}
+
+async fn autoarchive(
+    app: State<App>,
+    caller: Caller,
+    origin: Origin,
+    Path((id, minutes)): Path<(String, i64)>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let auto_archive_s = Some(auto_archive(minutes)?);
+    timers(app, caller, &origin, &id, TimersAsk { auto_archive_s, ..none() }).await
+}
+
+async fn autodelete(
+    app: State<App>,
+    caller: Caller,
+    origin: Origin,
+    Path((id, minutes)): Path<(String, i64)>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let auto_delete_s = Some(auto_delete(minutes)?);
+    timers(app, caller, &origin, &id, TimersAsk { auto_delete_s, ..none() }).await
+}
+
+fn none() -> TimersAsk {
+    TimersAsk::default()
+}
+
+async fn timers(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: &Origin,
+    id: &str,
+    timers: TimersAsk,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = lease(&app, &who, id).await?;
+    let change = UpdateSandbox { timers, ..UpdateSandbox::default() };
+    let lease = app.service.update(&who, lease.id.as_str(), change).await?;
+    Ok(ok(Sandbox::of(&lease, origin)))
+}
+
+/// Counts from now on, in every state; 0 removes it.
+async fn ttl(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path((id, asked)): Path<(String, i64)>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let seconds = minutes("ttlMinutes", asked, 0)?;
+    let lease = lease(&app, &who, &id).await?;
+    let change = UpdateSandbox {
+        timeout_s: Some((seconds > 0).then_some(seconds)),
+        on_timeout: Some(OnTimeout::Delete),
+        ..UpdateSandbox::default()
+    };
+    let lease = app.service.update(&who, lease.id.as_str(), change).await?;
+    Ok(ok(Sandbox::of(&lease, &origin)))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ResizeBody {
+    cpu: Option<u32>,
+    memory: Option<u32>,
+    disk: Option<u32>,
+    gpu: Option<i64>,
+}
+
+async fn resize(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+    Json(body): Json<ResizeBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    super::refuse_gpu(body.gpu)?;
+    let lease = allowed(&app, &who, &id, Verb::Resize).await?;
+    let ResizeBody { cpu, memory, disk, .. } = body;
+    if cpu.is_none() && memory.is_none() && disk.is_none() {
+        return Err(ApiError::invalid("one of cpu, memory and disk is needed"));
+    }
+    let lease = app.service.resize(&who, lease.id.as_str(), limits(cpu, memory, disk)).await?;
+    Ok(ok(Sandbox::of(&lease, &origin)))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SnapshotBody {
+    name: String,
+    #[serde(default)]
+    include_memory: Option<bool>,
+}
+
+/// Answers when it is taken; other sandboxes can be made from it by its name.
+async fn snapshot(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+    Json(body): Json<SnapshotBody>,
+) -> Result<Answer<Sandbox>, ApiError> {
+    let lease = allowed(&app, &who, &id, Verb::Snapshot).await?;
+    let memory = body.include_memory == Some(true);
+    if memory && !app.service.capabilities().checkpoints {
+        return Err(ApiError::bad_wish("includeMemory", "this machine cannot keep the memory of processes"));
+    }
+    if memory && lease.phase != Phase::Running {
+        return Err(ApiError::invalid("includeMemory: a sandbox that is stopped has no memory"));
+    }
+    let name = body.name.trim().to_owned();
+    // One name means one thing, whichever of the two it is.
+    if crate::naming::template(&app, &who, &name).await?.is_some() {
+        return Err(taken(&name));
+    }
+    app.service
+        .snapshot(&who, lease.id.as_str(), NewSnapshot { name: Some(name), memory, ..NewSnapshot::default() })
+        .await?;
+    let lease = super::lease(&app, &who, lease.id.as_str()).await?;
+    Ok(ok(Sandbox::of(&lease, &origin)))
+}
+
+/// COMPAT(daytona): as it says it.
+pub(crate) fn taken(name: &str) -> ApiError {
+    ApiError::new(Code::NameTaken, format!("Snapshot with name {name:?} already exists"))
+        .with_status(StatusCode::CONFLICT)
+}

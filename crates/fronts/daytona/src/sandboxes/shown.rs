@@ -1,0 +1,330 @@
+//! A sandbox as Daytona describes it. What the Python SDK wants whole is whole, and what it needs is always there.
+
+use std::collections::BTreeMap;
+
+use atoll_model::{Lease, NetworkMode, NetworkPolicy, OnTimeout, Phase, Reason};
+use serde::Serialize;
+
+use crate::drafts::Draft;
+use crate::origin::Origin;
+use crate::output::time;
+use crate::states::{desired, state};
+
+/// What a create notes, to be shown again. No rule reads any of it.
+pub(crate) mod note {
+    /// The snapshot as its user named it.
+    pub(crate) const SNAPSHOT: &str = "daytona.snapshot";
+    /// The region as its user named it.
+    pub(crate) const TARGET: &str = "daytona.target";
+    /// Names of variables that its user set, as a JSON list: a template brings its own beside them.
+    pub(crate) const ENV: &str = "daytona.env";
+    /// The Dockerfile that it was built from.
+    pub(crate) const DOCKERFILE: &str = "daytona.dockerfile";
+    /// Its contexts, separated by commas.
+    pub(crate) const CONTEXTS: &str = "daytona.contexts";
+    /// Minutes that its user would wait for room.
+    pub(crate) const QUEUE_TIMEOUT: &str = "daytona.queue_timeout";
+}
+
+/// The one region, which is this server.
+pub(crate) const REGION: &str = "local";
+/// What our sandboxes are to Daytona.
+pub(crate) const CLASS: &str = "container";
+
+/// The whole of it.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Sandbox {
+    #[serde(flatten)]
+    pub(crate) item: Item,
+    env: BTreeMap<String, String>,
+    kvm: bool,
+    volumes: Vec<VolumeMount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    build_info: Option<BuildInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backup_created_at: Option<String>,
+}
+
+/// What a list shows of it.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Item {
+    pub(crate) id: String,
+    organization_id: String,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<String>,
+    user: String,
+    labels: BTreeMap<String, String>,
+    public: bool,
+    network_block_all: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network_allow_list: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    domain_allow_list: Option<String>,
+    target: String,
+    cpu: u32,
+    gpu: u32,
+    memory: u32,
+    disk: u32,
+    pub(crate) state: &'static str,
+    pub(crate) desired_state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error_reason: Option<String>,
+    recoverable: bool,
+    backup_state: &'static str,
+    auto_stop_interval: u64,
+    auto_pause_interval: u64,
+    auto_archive_interval: u64,
+    auto_delete_interval: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auto_destroy_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_timeout: Option<u32>,
+    created_at: String,
+    updated_at: String,
+    last_activity_at: String,
+    sandbox_class: &'static str,
+    daemon_version: &'static str,
+    runner_id: &'static str,
+    toolbox_proxy_url: String,
+}
+
+/// A volume in it.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct VolumeMount {
+    volume_id: String,
+    mount_path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subpath: Option<String>,
+}
+
+/// What it was built from.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct BuildInfo {
+    pub(crate) dockerfile_content: String,
+    pub(crate) context_hashes: Vec<String>,
+    pub(crate) created_at: String,
+    pub(crate) updated_at: String,
+    pub(crate) snapshot_ref: String,
+}
+
+impl Sandbox {
+    pub(crate) fn of(lease: &Lease, origin: &Origin) -> Self {
+        let named: Option<Vec<String>> =
+            lease.annotations.get(note::ENV).and_then(|names| serde_json::from_str(names).ok());
+        let env = match named {
+            Some(named) => named
+                .into_iter()
+                .filter_map(|name| lease.env.get(&name).map(|value| (name.clone(), value.clone())))
+                .collect(),
+            // Made by another front: all of it is what its user knows.
+            None => lease.env.clone(),
+        };
+        let volumes = lease.mounts.iter().map(|mount| VolumeMount {
+            volume_id: mount.volume.to_string(),
+            mount_path: mount.path.clone(),
+            subpath: mount.sub_path.clone(),
+        });
+        Self {
+            item: Item::of(lease, origin),
+            env,
+            kvm: false,
+            volumes: volumes.collect(),
+            build_info: build_info(lease),
+            backup_created_at: is_backed_up(lease).then(|| time(lease.phase_at.wall_ms)),
+        }
+    }
+}
+
+impl Item {
+    pub(crate) fn of(lease: &Lease, origin: &Origin) -> Self {
+        let noted = |word: &str| lease.annotations.get(word).cloned();
+        let built = lease.annotations.contains_key(note::DOCKERFILE);
+        let minutes = |seconds: Option<u64>| seconds.map_or(0, |s| s.div_ceil(60));
+        let active = lease.active_at.as_ref().unwrap_or(&lease.phase_at);
+        let (network_allow_list, domain_allow_list) = lists(&lease.network);
+        let destroys = lease.timeout_at.as_ref().filter(|_| lease.on_timeout == OnTimeout::Delete);
+        Self {
+            id: lease.id.to_string(),
+            organization_id: lease.tenant.to_string(),
+            name: lease.name.clone().unwrap_or_else(|| lease.id.to_string()),
+            snapshot: (!built).then(|| noted(note::SNAPSHOT).unwrap_or_else(|| lease.template.clone())),
+            user: lease.user.clone(),
+            labels: lease.labels.clone(),
+            public: lease.public,
+            network_block_all: lease.network.mode == NetworkMode::DenyAll,
+            network_allow_list,
+            domain_allow_list,
+            target: noted(note::TARGET).unwrap_or_else(|| REGION.to_owned()),
+            cpu: cores(lease),
+            gpu: 0,
+            memory: gib(lease.limits.memory_mib),
+            disk: gib(lease.limits.disk_mib),
+            state: state(lease.phase),
+            desired_state: desired(lease.intent),
+            error_reason: error_reason(lease),
+            recoverable: lease.is_recoverable(),
+            backup_state: if is_backed_up(lease) { "Completed" } else { "None" },
+            auto_stop_interval: minutes(lease.timers.auto_stop_s),
+            auto_pause_interval: minutes(lease.timers.auto_pause_s),
+            auto_archive_interval: minutes(lease.timers.auto_archive_s),
+            auto_delete_interval: lease
+                .timers
+                .auto_delete_s
+                .map_or(-1, |s| i64::try_from(s.div_ceil(60)).unwrap_or(i64::MAX)),
+            auto_destroy_at: destroys.map(|at| time(at.wall_ms)),
+            queue_timeout: noted(note::QUEUE_TIMEOUT).and_then(|minutes| minutes.parse().ok()),
+            created_at: time(lease.created_at.wall_ms),
+            updated_at: time(lease.phase_at.wall_ms),
+            last_activity_at: time(active.wall_ms),
+            sandbox_class: CLASS,
+            daemon_version: env!("CARGO_PKG_VERSION"),
+            runner_id: REGION,
+            toolbox_proxy_url: origin.toolbox(),
+        }
+    }
+}
+
+impl Sandbox {
+    /// One that waits for its build, by what was asked.
+    pub(crate) fn of_draft(draft: &Draft, origin: &Origin) -> Self {
+        let spec = &draft.spec;
+        let noted = |word: &str| spec.annotations.get(word).cloned();
+        let volumes = spec.mounts.iter().map(|mount| VolumeMount {
+            volume_id: mount.volume.clone(),
+            mount_path: mount.path.clone(),
+            subpath: mount.sub_path.clone(),
+        });
+        let at = time(draft.created_at_ms);
+        let build_info = noted(note::DOCKERFILE).map(|dockerfile_content| BuildInfo {
+            dockerfile_content,
+            context_hashes: hashes(noted(note::CONTEXTS).as_deref()),
+            created_at: at.clone(),
+            updated_at: at.clone(),
+            snapshot_ref: spec.template.clone().unwrap_or_default(),
+        });
+        Self {
+            item: Item::of_draft(draft, origin),
+            env: spec.env.clone(),
+            kvm: false,
+            volumes: volumes.collect(),
+            build_info,
+            backup_created_at: None,
+        }
+    }
+}
+
+impl Item {
+    fn of_draft(draft: &Draft, origin: &Origin) -> Self {
+        let spec = &draft.spec;
+        let noted = |word: &str| spec.annotations.get(word).cloned();
+        let network = spec.network.clone().unwrap_or_default();
+        let (network_allow_list, domain_allow_list) = lists(&network);
+        let limits = spec.limits.resolve(atoll_model::Limits::default()).unwrap_or_default();
+        let minutes = |s: Option<i64>| s.and_then(|s| u64::try_from(s).ok()).map_or(0, |s| s.div_ceil(60));
+        let at = time(draft.created_at_ms);
+        Self {
+            id: draft.id.to_string(),
+            organization_id: draft.tenant.to_string(),
+            name: spec.name.clone().unwrap_or_else(|| draft.id.to_string()),
+            snapshot: None,
+            user: spec.user.clone().unwrap_or_else(|| "root".to_owned()),
+            labels: spec.labels.clone(),
+            public: spec.public,
+            network_block_all: network.mode == NetworkMode::DenyAll,
+            network_allow_list,
+            domain_allow_list,
+            target: noted(note::TARGET).unwrap_or_else(|| REGION.to_owned()),
+            cpu: limits.cpu_milli.div_ceil(1_000),
+            gpu: 0,
+            memory: gib(limits.memory_mib),
+            disk: gib(limits.disk_mib),
+            state: draft.state,
+            desired_state: if draft.state == "destroyed" { "destroyed" } else { "started" },
+            error_reason: draft.error.clone(),
+            recoverable: false,
+            backup_state: "None",
+            auto_stop_interval: minutes(spec.timers.auto_stop_s),
+            auto_pause_interval: minutes(spec.timers.auto_pause_s),
+            auto_archive_interval: minutes(spec.timers.auto_archive_s),
+            auto_delete_interval: match spec.timers.auto_delete_s {
+                Some(s) if s >= 0 => s / 60,
+                _ => -1,
+            },
+            auto_destroy_at: None,
+            queue_timeout: noted(note::QUEUE_TIMEOUT).and_then(|minutes| minutes.parse().ok()),
+            created_at: at.clone(),
+            updated_at: at.clone(),
+            last_activity_at: at,
+            sandbox_class: CLASS,
+            daemon_version: env!("CARGO_PKG_VERSION"),
+            runner_id: REGION,
+            toolbox_proxy_url: origin.toolbox(),
+        }
+    }
+}
+
+fn hashes(joined: Option<&str>) -> Vec<String> {
+    joined.unwrap_or_default().split(',').filter(|hash| !hash.is_empty()).map(str::to_owned).collect()
+}
+
+/// Whole cores, rounded up.
+pub(crate) fn cores(lease: &Lease) -> u32 {
+    lease.limits.cpu_milli.div_ceil(1_000)
+}
+
+/// Whole GiB, rounded up.
+pub(crate) const fn gib(mib: u32) -> u32 {
+    mib.div_ceil(1_024)
+}
+
+/// Its files lie in object storage.
+fn is_backed_up(lease: &Lease) -> bool {
+    lease.phase == Phase::Archived
+}
+
+fn lists(network: &NetworkPolicy) -> (Option<String>, Option<String>) {
+    if network.mode != NetworkMode::Custom {
+        return (None, None);
+    }
+    let joined = |texts: Vec<String>| (!texts.is_empty()).then(|| texts.join(","));
+    (
+        joined(network.allow_cidrs.iter().map(ToString::to_string).collect()),
+        joined(network.allow_domains.iter().map(ToString::to_string).collect()),
+    )
+}
+
+fn error_reason(lease: &Lease) -> Option<String> {
+    if lease.phase != Phase::Failed {
+        return None;
+    }
+    Some(match &lease.reason {
+        Reason::Provider { message } => message.clone(),
+        Reason::Overdue => "it took longer than it may".to_owned(),
+        Reason::InstanceDied => "it ended by itself: its first process died or was killed".to_owned(),
+        Reason::LostWhileDown => "it was not there any more when the server came back".to_owned(),
+        Reason::Requested
+        | Reason::Completed
+        | Reason::TimedOut
+        | Reason::Idle
+        | Reason::Aged
+        | Reason::Woken
+        | Reason::Exit => "it could not be kept running".to_owned(),
+    })
+}
+
+fn build_info(lease: &Lease) -> Option<BuildInfo> {
+    let dockerfile_content = lease.annotations.get(note::DOCKERFILE)?.clone();
+    let at = time(lease.created_at.wall_ms);
+    Some(BuildInfo {
+        dockerfile_content,
+        context_hashes: hashes(lease.annotations.get(note::CONTEXTS).map(String::as_str)),
+        created_at: at.clone(),
+        updated_at: at,
+        snapshot_ref: lease.template.clone(),
+    })
+}

@@ -1,0 +1,190 @@
+//! Secrets of the organisation: kept sealed, described, never shown again.
+//!
+//! Daytona puts a placeholder into a sandbox's environment and the value into requests on their way out. Requests of our
+//! sandboxes are changed by the network policy alone (`{secret:NAME}` in a header of a transform), so that a placeholder
+//! would lead nowhere: attaching one to a sandbox is refused.
+
+use atoll_model::Code;
+use atoll_service::{NewSecret, SecretAbout, SecretChange, SecretRecord};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use serde::{Deserialize, Serialize};
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::{Json, Path, Query};
+use crate::output::{Answer, created, ok, time};
+
+const PAGE_SIZE: usize = 100;
+const PAGE_SIZE_MAX: usize = 200;
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/secret", post(create).get(all))
+        .route("/secret/paginated", get(paginated))
+        .route("/secret/{id}", get(find).patch(change).delete(remove))
+}
+
+/// Why a sandbox gets none.
+pub(crate) fn in_sandboxes() -> ApiError {
+    ApiError::not_here(
+        "a secret in the environment of a sandbox",
+        "name it in a transform of the sandbox's network policy, as {secret:NAME}",
+    )
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Secret {
+    id: String,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    placeholder: String,
+    hosts: Vec<String>,
+    created_at: String,
+    updated_at: String,
+}
+
+impl From<SecretRecord> for Secret {
+    fn from(record: SecretRecord) -> Self {
+        Self {
+            id: record.id.to_string(),
+            placeholder: format!("{{secret:{}}}", record.name),
+            name: record.name,
+            description: record.about.description,
+            hosts: record.about.hosts,
+            created_at: time(record.created_at_ms),
+            updated_at: time(record.changed_at_ms),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct NewBody {
+    name: String,
+    value: String,
+    description: Option<String>,
+    hosts: Option<Vec<String>>,
+}
+
+async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<NewBody>,
+) -> Result<Answer<Secret>, ApiError> {
+    let about = SecretAbout {
+        description: body.description,
+        hosts: body.hosts.unwrap_or_default(),
+        ..SecretAbout::default()
+    };
+    let made =
+        app.service.create_secret(&who, NewSecret { name: body.name, value: body.value, about }).await?;
+    Ok(created(made.into()))
+}
+
+async fn all(State(app): State<App>, Caller(who): Caller) -> Result<Answer<Vec<Secret>>, ApiError> {
+    let all = app.service.list_secrets(&who).await?;
+    Ok(ok(all.into_iter().map(Secret::from).collect()))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ListQuery {
+    cursor: Option<String>,
+    limit: Option<usize>,
+    name: Option<String>,
+    sort: Option<String>,
+    order: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Paged {
+    items: Vec<Secret>,
+    total: usize,
+    next_cursor: Option<String>,
+}
+
+/// A tenant has a hundred at most, so all are read; the cursor is the id of the last that was shown.
+async fn paginated(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<Paged>, ApiError> {
+    let size = query.limit.unwrap_or(PAGE_SIZE).min(PAGE_SIZE_MAX);
+    if size == 0 {
+        return Err(ApiError::invalid("limit: must be at least 1"));
+    }
+    let mut all = app.service.list_secrets(&who).await?;
+    if let Some(part) = query.name.as_deref().map(str::to_lowercase) {
+        all.retain(|secret| secret.name.to_lowercase().starts_with(&part));
+    }
+    match query.sort.as_deref().unwrap_or("createdAt") {
+        "name" => all.sort_by(|a, b| a.name.cmp(&b.name)),
+        "createdAt" => all.sort_by(|a, b| (a.created_at_ms, &a.name).cmp(&(b.created_at_ms, &b.name))),
+        "updatedAt" => all.sort_by(|a, b| (a.changed_at_ms, &a.name).cmp(&(b.changed_at_ms, &b.name))),
+        _ => return Err(ApiError::invalid("sort: must be name, createdAt or updatedAt")),
+    }
+    match query.order.as_deref() {
+        Some("asc") => {}
+        None | Some("desc") => all.reverse(),
+        Some(_) => return Err(ApiError::invalid("order: must be asc or desc")),
+    }
+    let total = all.len();
+    if let Some(last) = query.cursor.filter(|cursor| !cursor.is_empty()) {
+        let at = all.iter().position(|secret| secret.id.as_str() == last);
+        let at = at.ok_or_else(|| ApiError::invalid("cursor: is none of this list"))?;
+        all.drain(..=at);
+    }
+    let more = all.len() > size;
+    all.truncate(size);
+    let next_cursor = all.last().filter(|_| more).map(|secret| secret.id.to_string());
+    Ok(ok(Paged { items: all.into_iter().map(Secret::from).collect(), total, next_cursor }))
+}
+
+async fn find(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Secret>, ApiError> {
+    Ok(ok(app.service.get_secret(&who, &id).await?.into()))
+}
+
+#[derive(Deserialize)]
+struct ChangeBody {
+    value: Option<String>,
+    description: Option<String>,
+    hosts: Option<Vec<String>>,
+}
+
+async fn change(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<ChangeBody>,
+) -> Result<Answer<Secret>, ApiError> {
+    let before = app.service.get_secret(&who, &id).await?;
+    let about = (body.description.is_some() || body.hosts.is_some()).then(|| SecretAbout {
+        description: body.description.or(before.about.description.clone()),
+        hosts: body.hosts.unwrap_or_else(|| before.about.hosts.clone()),
+        ..before.about.clone()
+    });
+    let change = SecretChange { value: body.value, about };
+    Ok(ok(app.service.update_secret(&who, &id, change).await?.into()))
+}
+
+async fn remove(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    app.service.delete_secret(&who, &id).await.map_err(|error| match error.code {
+        Code::SecretInUse => ApiError::from(error).with_status(StatusCode::CONFLICT),
+        _ => error.into(),
+    })?;
+    Ok(StatusCode::NO_CONTENT)
+}

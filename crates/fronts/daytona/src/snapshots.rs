@@ -1,0 +1,326 @@
+//! Snapshots: Daytona's word for what sandboxes start from. They are our templates, those that are being built, and our
+//! snapshots of sandboxes, all in one list.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_model::{BuildId, BuildStatus, Code, Principal};
+use atoll_service::{BuildFilter, SnapshotFilter};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::{get, post};
+use serde::{Deserialize, Serialize};
+
+use crate::App;
+use crate::auth::Caller;
+use crate::builds;
+use crate::error::ApiError;
+use crate::input::{Json, Path, Query};
+use crate::naming;
+use crate::origin::Origin;
+use crate::output::{Answer, ok};
+use crate::sandboxes::{BuildAsk, Url, limits, refuse_gpu};
+
+mod shown;
+
+pub(crate) use shown::Snapshot;
+
+/// LIMIT: of all tenants together; the oldest are shown again then.
+const FORGOTTEN_MAX: usize = 4_096;
+/// LIMIT: what is read of each of the three for one list.
+const READ_MAX: usize = 5_000;
+const PAGE_SIZE: usize = 100;
+const PAGE_SIZE_MAX: usize = 200;
+/// LIMIT: how long a failed build is in the list.
+const FAILED_FOR_MS: i64 = 3_600_000;
+
+/// Failed builds that their users deleted: the core keeps their logs for a while yet. Cloning is cheap.
+#[derive(Clone, Default)]
+pub(crate) struct Forgotten(Arc<Mutex<VecDeque<BuildId>>>);
+
+impl Forgotten {
+    fn add(&self, build: BuildId) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= FORGOTTEN_MAX {
+            all.pop_front();
+        }
+        all.push_back(build);
+    }
+
+    fn holds(&self, build: &BuildId) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(build)
+    }
+}
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/snapshots", post(create).get(list))
+        .route("/snapshots/{id}", get(find).delete(remove))
+        .route("/snapshots/{id}/activate", post(activate))
+        .route("/snapshots/{id}/build-logs-url", get(logs_url))
+        .route("/snapshots/{id}/build-logs", get(logs))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CreateBody {
+    name: String,
+    image_name: Option<String>,
+    entrypoint: Option<Vec<String>>,
+    cpu: Option<u32>,
+    gpu: Option<i64>,
+    memory: Option<u32>,
+    disk: Option<u32>,
+    build_info: Option<BuildAsk>,
+    sandbox_class: Option<String>,
+}
+
+/// Answers when the build is written down.
+async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<CreateBody>,
+) -> Result<Answer<Snapshot>, ApiError> {
+    refuse_gpu(body.gpu)?;
+    if body.sandbox_class.as_deref().is_some_and(|class| class != crate::sandboxes::CLASS) {
+        return Err(ApiError::bad_wish("sandboxClass", "sandboxes here are of class container"));
+    }
+    let name = body.name.trim().to_owned();
+    let word = naming::word(&name)?;
+    let exists =
+        naming::is_general(&name) || existing(&app, &who, &name).await?.is_some_and(|found| !found.failed());
+    if exists {
+        return Err(crate::sandboxes::taken(&name));
+    }
+    let image = body.image_name.map(|image| image.trim().to_owned()).filter(|image| !image.is_empty());
+    let (build, notes) = match (image, body.build_info) {
+        (Some(_), Some(_)) => return Err(ApiError::invalid("imageName and buildInfo exclude each other")),
+        (None, None) => return Err(ApiError::invalid("one of imageName and buildInfo is needed")),
+        (Some(image), None) => {
+            image
+                .parse::<atoll_model::TemplateRef>()
+                .map_err(|why| ApiError::invalid(format!("imageName: {why}")))?;
+            let text = format!("FROM {image}\n");
+            let build = BuildAsk { dockerfile_content: text, context_hashes: None };
+            (build, vec![("image", image)])
+        }
+        (None, Some(build)) => {
+            let contexts = build.context_hashes.clone().unwrap_or_default().join(",");
+            let notes = vec![("dockerfile", build.dockerfile_content.clone()), ("contexts", contexts)];
+            (build, notes)
+        }
+    };
+    let command = body.entrypoint.filter(|entrypoint| !entrypoint.is_empty());
+    let limits = limits(body.cpu, body.memory, body.disk);
+    let ask = builds::Ask { word, build, limits, command, notes };
+    let begun = builds::start(&app, &who, ask).await?;
+    Ok(ok(Snapshot::of_build(&begun)))
+}
+
+async fn find(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Snapshot>, ApiError> {
+    Ok(ok(existing(&app, &who, &id).await?.ok_or_else(|| missing(&id))?))
+}
+
+fn missing(id: &str) -> ApiError {
+    let id: String = id.chars().take(128).collect();
+    ApiError::new(Code::SnapshotNotFound, format!("Snapshot {id} not found"))
+}
+
+/// A template, a snapshot of a sandbox or a build that has this name or id.
+async fn existing(app: &App, who: &Principal, name: &str) -> Result<Option<Snapshot>, ApiError> {
+    if let Some(template) = naming::template(app, who, name).await? {
+        return Ok(Some(Snapshot::of_template(&template, name)));
+    }
+    match app.service.get_snapshot(who, name).await {
+        Ok(kept) if kept.id.as_str() == name || kept.name.as_deref() == Some(name) => {
+            return Ok(Some(Snapshot::of_kept(&kept)));
+        }
+        Ok(_) => {}
+        Err(error) if matches!(error.code, Code::SnapshotNotFound | Code::InvalidRequest) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let Some(build) = newest_build(app, who, name).await? else { return Ok(None) };
+    Ok(is_shown(app, &build).then(|| Snapshot::of_build(&build)))
+}
+
+/// The last build of this name.
+async fn newest_build(
+    app: &App,
+    who: &Principal,
+    name: &str,
+) -> Result<Option<atoll_model::Build>, ApiError> {
+    let Ok(word) = naming::word(name) else { return Ok(None) };
+    let Ok(wanted) = word.parse::<atoll_model::TemplateRef>() else { return Ok(None) };
+    let filter = BuildFilter { template: Some(wanted.name.clone()), limit: 100, ..BuildFilter::default() };
+    let builds = app.service.list_builds(who, filter).await?;
+    let same = |build: &atoll_model::Build| build.template.tag_or_default() == wanted.tag_or_default();
+    Ok(builds.items.into_iter().find(same))
+}
+
+/// One that is under way, or failed and nobody deleted it since.
+fn is_shown(app: &App, build: &atoll_model::Build) -> bool {
+    match build.status {
+        BuildStatus::Waiting | BuildStatus::Building => true,
+        BuildStatus::Failed => !app.forgotten.holds(&build.id),
+        BuildStatus::Ready | BuildStatus::Cancelled => false,
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ListQuery {
+    page: Option<usize>,
+    limit: Option<usize>,
+    name: Option<String>,
+    source_sandbox_id: Option<String>,
+    sort: Option<String>,
+    order: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Paged {
+    items: Vec<Snapshot>,
+    total: usize,
+    page: usize,
+    total_pages: usize,
+}
+
+async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<Paged>, ApiError> {
+    let (page, size) = (query.page.unwrap_or(1), query.limit.unwrap_or(PAGE_SIZE));
+    if page == 0 || size == 0 {
+        return Err(ApiError::invalid("page and limit must be at least 1"));
+    }
+    let size = size.min(PAGE_SIZE_MAX);
+    let mut all = all(&app, &who).await?;
+    if let Some(part) = query.name.as_deref().map(str::to_lowercase) {
+        all.retain(|snapshot| snapshot.name().to_lowercase().contains(&part));
+    }
+    if let Some(sandbox) = &query.source_sandbox_id {
+        all.retain(|snapshot| snapshot.source() == Some(sandbox.as_str()));
+    }
+    match query.sort.as_deref().unwrap_or("createdAt") {
+        "name" => all.sort_by(|a, b| a.name().cmp(b.name())),
+        "state" => all.sort_by(|a, b| (a.state(), a.name()).cmp(&(b.state(), b.name()))),
+        "lastUsedAt" | "createdAt" => {
+            all.sort_by(|a, b| (a.created(), a.name()).cmp(&(b.created(), b.name())));
+        }
+        _ => return Err(ApiError::invalid("sort: must be name, state, lastUsedAt or createdAt")),
+    }
+    match query.order.as_deref() {
+        Some("asc") => {}
+        None | Some("desc") => all.reverse(),
+        Some(_) => return Err(ApiError::invalid("order: must be asc or desc")),
+    }
+    let total = all.len();
+    let items = all.into_iter().skip((page - 1).saturating_mul(size)).take(size).collect();
+    Ok(ok(Paged { items, total, page, total_pages: total.div_ceil(size) }))
+}
+
+/// All that the key may start from.
+async fn all(app: &App, who: &Principal) -> Result<Vec<Snapshot>, ApiError> {
+    let mut all = Vec::new();
+    for template in app.service.list_templates(who).await? {
+        // The host's own file system is no snapshot, and what a sandbox was built from has no name.
+        if template.name.starts_with(builds::NAMELESS) || template.kind == "host" {
+            continue;
+        }
+        all.extend(Snapshot::of_tags(&template));
+    }
+    let mut cursor = None;
+    loop {
+        let filter = SnapshotFilter { limit: 1_000, cursor, ..SnapshotFilter::default() };
+        let read = app.service.snapshots(who, filter).await?;
+        all.extend(read.items.iter().map(Snapshot::of_kept));
+        cursor = read.next_cursor;
+        if cursor.is_none() || all.len() >= READ_MAX {
+            break;
+        }
+    }
+    let builds = app.service.list_builds(who, BuildFilter { limit: 200, ..BuildFilter::default() }).await?;
+    let now_ms = jiff::Timestamp::now().as_millisecond();
+    for build in builds.items {
+        let fresh = build.ended_at.as_ref().is_none_or(|at| now_ms - at.wall_ms < FAILED_FOR_MS);
+        let shown = Snapshot::of_build(&build);
+        let named = build.template.name.starts_with(builds::NAMELESS);
+        if fresh && !named && is_shown(app, &build) && !all.iter().any(|known| known.name() == shown.name()) {
+            all.push(shown);
+        }
+    }
+    Ok(all)
+}
+
+/// COMPAT(daytona): what is everybody's is nobody's to delete.
+async fn remove(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let found = existing(&app, &who, &id).await?.ok_or_else(|| missing(&id))?;
+    if found.is_general() {
+        let message = format!("Snapshot {id} is general: it belongs to the server and cannot be deleted");
+        return Err(ApiError::new(Code::Forbidden, message));
+    }
+    match found.kind() {
+        shown::Kind::Template => app.service.remove_template(&who, &naming::word(&id)?).await?,
+        shown::Kind::Kept => app.service.delete_snapshot(&who, found.id()).await?,
+        shown::Kind::Build => {
+            if let Some(build) = newest_build(&app, &who, &id).await? {
+                app.service.cancel_build(&who, build.id.as_str()).await?;
+                app.forgotten.add(build.id);
+            }
+        }
+    }
+    Ok(StatusCode::OK)
+}
+
+/// COMPAT(daytona): from inactive only, and none of ours ever is.
+async fn activate(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Snapshot>, ApiError> {
+    let found = existing(&app, &who, &id).await?.ok_or_else(|| missing(&id))?;
+    let message = format!("Snapshot {id} is {}, so it cannot be activated", found.state());
+    Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST))
+}
+
+/// COMPAT(daytona): the SDKs put `?follow=true` behind it, so it has no query.
+async fn logs_url(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> Result<Answer<Url>, ApiError> {
+    existing(&app, &who, &id).await?.ok_or_else(|| missing(&id))?;
+    let segment: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
+    Ok(ok(Url { url: origin.api(&format!("/snapshots/{segment}/build-logs")) }))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct FollowQuery {
+    pub(crate) follow: Option<bool>,
+}
+
+async fn logs(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Query(query): Query<FollowQuery>,
+) -> Result<Response, ApiError> {
+    let build = newest_build(&app, &who, &id).await?.ok_or_else(|| {
+        ApiError::new(Code::BuildNotFound, format!("Snapshot {id} was not built here, so it has no log"))
+    })?;
+    builds::log(&app, &who, &build.id, query.follow.unwrap_or(false)).await
+}

@@ -1,0 +1,232 @@
+//! The notification socket: Socket.IO 5 over Engine.IO 4 over one WebSocket, as far as the SDKs speak it. They connect, show
+//! a key, and listen; so that a wait ends with the event and not with the next poll.
+//!
+//! ```text
+//! server 0{sid,pingInterval,…}      client 40{"token":KEY}      server 40{sid}, or 44{message} and the end
+//! server 42["sandbox.state.updated",{sandbox,oldState,newState}]     server 2 … client 3, every 25 s
+//! ```
+//!
+//! Never: polls, answers before a key was shown, or keeps a socket whose key is no more.
+
+mod packet;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_model::Principal;
+use atoll_service::PhaseChange;
+use axum::Router;
+use axum::extract::State;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use futures::StreamExt;
+use futures::stream::{BoxStream, SelectAll};
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::time::{Instant, interval_at, timeout};
+
+use crate::App;
+use crate::auth::with_key;
+use crate::drafts::Change;
+use crate::error::ApiError;
+use crate::origin::Origin;
+use crate::output::Answer;
+use crate::sandboxes::Sandbox;
+use crate::states::state;
+use packet::{Packet, event};
+
+/// LIMIT: every client of an SDK has one.
+pub(crate) const SOCKETS_MAX: usize = 2_048;
+/// LIMIT: clients send a key and answers to pings.
+const MESSAGE_MAX: usize = 16 << 10;
+/// LIMIT: whoever shows no key by then gets no answer.
+const KEY_WITHIN: Duration = Duration::from_secs(10);
+const PING_EVERY: Duration = Duration::from_secs(25);
+const PONG_WITHIN: Duration = Duration::from_secs(20);
+/// LIMIT: a client that takes no more than this to read is gone.
+const WRITE_WITHIN: Duration = Duration::from_secs(20);
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new().route("/socket.io/", any(connect)).route("/socket.io", any(connect))
+}
+
+/// The places that there are.
+pub(crate) fn places() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(SOCKETS_MAX))
+}
+
+async fn connect(
+    State(app): State<App>,
+    origin: Origin,
+    upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
+) -> Response {
+    let Ok(upgrade) = upgrade else {
+        // What Engine.IO says to a transport that it does not have.
+        let unknown = json!({ "code": 0, "message": "Transport unknown" });
+        return Answer(axum::http::StatusCode::BAD_REQUEST, unknown).into_response();
+    };
+    let Ok(place) = Arc::clone(&app.sockets).try_acquire_owned() else {
+        return ApiError::new(atoll_model::Code::NoCapacity, "too many sockets are open").into_response();
+    };
+    upgrade
+        .max_message_size(MESSAGE_MAX)
+        .max_frame_size(MESSAGE_MAX)
+        .on_upgrade(move |socket| Session { app, origin, socket, _place: place }.run())
+}
+
+struct Session {
+    app: App,
+    origin: Origin,
+    socket: WebSocket,
+    _place: OwnedSemaphorePermit,
+}
+
+/// The connection is to be ended.
+struct Ended;
+
+impl Session {
+    async fn run(mut self) {
+        if let Ok((who, key)) = self.greet().await {
+            let _ = self.tell(&who, &key).await;
+        }
+        let bye = Message::Close(Some(CloseFrame { code: 1_000, reason: "".into() }));
+        let _ = timeout(WRITE_WITHIN, self.socket.send(bye)).await;
+    }
+
+    /// The two handshakes; answers who listens.
+    async fn greet(&mut self) -> Result<(Principal, String), Ended> {
+        let id = packet::session_id().ok_or(Ended)?;
+        let open = json!({
+            "sid": id,
+            "upgrades": [],
+            "pingInterval": PING_EVERY.as_millis(),
+            "pingTimeout": PONG_WITHIN.as_millis(),
+            "maxPayload": MESSAGE_MAX,
+        });
+        self.send(format!("0{open}")).await?;
+        let shown = timeout(KEY_WITHIN, self.key()).await.map_err(|_| Ended)??;
+        match with_key(&self.app, &shown).await {
+            Ok(who) => {
+                self.send(format!("40{}", json!({ "sid": id }))).await?;
+                Ok((who, shown))
+            }
+            Err(_) => {
+                self.send(format!("44{}", json!({ "message": "Unauthorized" }))).await?;
+                Err(Ended)
+            }
+        }
+    }
+
+    async fn key(&mut self) -> Result<String, Ended> {
+        loop {
+            match self.next().await? {
+                Packet::Connect { token: Some(token) } => return Ok(token),
+                Packet::Connect { token: None } => {
+                    self.send(format!("44{}", json!({ "message": "Unauthorized" }))).await?;
+                    return Err(Ended);
+                }
+                Packet::Close => return Err(Ended),
+                Packet::Pong | Packet::Ping | Packet::Other => {}
+            }
+        }
+    }
+
+    /// Tells of changes until one side ends.
+    async fn tell(&mut self, who: &Principal, key: &str) -> Result<(), Ended> {
+        let closing = self.app.options.closing.clone();
+        let mut news = self.news(who);
+        let mut pings = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
+        let mut heard_at = Instant::now();
+        loop {
+            tokio::select! {
+                () = closing.cancelled() => return Ok(()),
+                text = news.next() => self.send(text.ok_or(Ended)?).await?,
+                packet = self.next() => match packet? {
+                    Packet::Close => return Ok(()),
+                    Packet::Ping => self.send("3".to_owned()).await?,
+                    Packet::Pong | Packet::Connect { .. } | Packet::Other => heard_at = Instant::now(),
+                },
+                _ = pings.tick() => {
+                    let silent = heard_at.elapsed() > PING_EVERY + PONG_WITHIN;
+                    // A key that was taken away hears nothing more.
+                    if silent || with_key(&self.app, key).await.is_err() {
+                        return Ok(());
+                    }
+                    self.send("2".to_owned()).await?;
+                }
+            }
+        }
+    }
+
+    /// Changes of sandboxes, and of those that are being built, as packets.
+    fn news(&self, who: &Principal) -> SelectAll<BoxStream<'static, String>> {
+        let origin = self.origin.clone();
+        let phases = self.app.service.follow_all(who).map(move |change| of_phase(&change, &origin)).boxed();
+        let (origin, tenant) = (self.origin.clone(), who.tenant.clone());
+        let drafts = futures::stream::unfold(self.app.drafts.follow(), |mut from| async move {
+            loop {
+                match from.recv().await {
+                    Ok(change) => return Some((change, from)),
+                    // The SDKs look for themselves now and then.
+                    Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => return None,
+                }
+            }
+        });
+        let drafts = drafts
+            .filter_map(move |change| {
+                let text = (change.draft.tenant == tenant).then(|| of_draft(&change, &origin));
+                std::future::ready(text)
+            })
+            .boxed();
+        [phases, drafts].into_iter().collect()
+    }
+
+    async fn send(&mut self, text: String) -> Result<(), Ended> {
+        let sent = timeout(WRITE_WITHIN, self.socket.send(Message::Text(text.into())));
+        sent.await.map_err(|_| Ended)?.map_err(|_| Ended)
+    }
+
+    /// The next packet; what the WebSocket itself needs is answered below us.
+    async fn next(&mut self) -> Result<Packet, Ended> {
+        loop {
+            match self.socket.recv().await {
+                Some(Ok(Message::Text(text))) => return Ok(Packet::parse(&text)),
+                Some(Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(Ended),
+            }
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StateUpdated {
+    sandbox: Sandbox,
+    old_state: &'static str,
+    new_state: &'static str,
+}
+
+fn of_phase(change: &PhaseChange, origin: &Origin) -> String {
+    let sandbox = Sandbox::of(&change.lease, origin);
+    match change.from {
+        None => event("sandbox.created", &sandbox),
+        Some(from) => {
+            let (old_state, new_state) = (state(from), state(change.lease.phase));
+            event("sandbox.state.updated", &StateUpdated { sandbox, old_state, new_state })
+        }
+    }
+}
+
+fn of_draft(change: &Change, origin: &Origin) -> String {
+    let sandbox = change.draft.shown(origin);
+    match change.from {
+        None => event("sandbox.created", &sandbox),
+        Some(old_state) => {
+            let new_state = change.draft.state;
+            event("sandbox.state.updated", &StateUpdated { sandbox, old_state, new_state })
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Where contexts of builds are put: as much of S3 as the SDKs use, for one kind of object, `ORGANISATION/HASH/context.tar`.
+//!
+//! ```text
+//! GET /api/object-storage/push-access ─► a session: short, of one tenant
+//! GET  /s3/BUCKET/?list-type=2&prefix=      is it there?          HEAD the same of one object
+//! PUT  /s3/BUCKET/KEY                        one piece             POST ?uploads, PUT ?partNumber&uploadId, POST ?uploadId
+//! ```
+//!
+//! Whoever shows the session's token may put objects of its tenant for as long as it lives; signatures are not looked at,
+//! since the token is as secret as they are. Objects go to disk as they come, are bounded, and are forgotten a day after
+//! they were last used. Never: gives an object out again, except to a build of its tenant.
+
+mod chunks;
+mod context;
+mod objects;
+mod sessions;
+mod xml;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use atoll_model::{Code, TenantId};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
+use serde::{Deserialize, Serialize};
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::input::Path;
+use crate::origin::Origin;
+use crate::output::{Answer, ok};
+use objects::{Key, Objects};
+use sessions::Sessions;
+
+const BUCKET: &str = "contexts";
+const REGION: &str = "local";
+/// The field in which every request shows its session.
+const TOKEN: &str = "x-amz-security-token";
+
+/// Sessions and objects. Cloning is cheap.
+#[derive(Clone)]
+pub(crate) struct Storage {
+    sessions: Arc<Sessions>,
+    objects: Objects,
+}
+
+impl Storage {
+    /// Below a folder of its own; an object holds this much at most.
+    pub(crate) fn new(folder: PathBuf, bytes_max: u64) -> Self {
+        Self { sessions: Arc::default(), objects: Objects::new(folder, bytes_max) }
+    }
+
+    fn tenant(&self, headers: &HeaderMap, query: &S3Query) -> Result<TenantId, Refused> {
+        let shown = headers.get(TOKEN).and_then(|token| token.to_str().ok()).or(query.token.as_deref());
+        let tenant = shown.and_then(|token| self.sessions.tenant(token));
+        tenant.ok_or(Refused::Denied)
+    }
+}
+
+/// Of the main API.
+pub(crate) fn api_routes() -> Router<App> {
+    Router::new().route("/object-storage/push-access", get(push_access))
+}
+
+/// Below `/s3`.
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/s3/{bucket}", get(list))
+        .route("/s3/{bucket}/", get(list))
+        .route("/s3/{bucket}/{*key}", put(write).post(parts).head(head).get(head).delete(abort))
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PushAccess {
+    access_key: String,
+    secret: String,
+    session_token: String,
+    storage_url: String,
+    organization_id: String,
+    bucket: &'static str,
+    region: &'static str,
+}
+
+async fn push_access(
+    State(app): State<App>,
+    Caller(who): Caller,
+    origin: Origin,
+) -> Result<Answer<PushAccess>, ApiError> {
+    app.storage.objects.sweep().await;
+    let failed = || ApiError::new(Code::NoCapacity, "no session could be made; try again");
+    let session = app.storage.sessions.open(&who.tenant).ok_or_else(failed)?;
+    Ok(ok(PushAccess {
+        access_key: session.access_key,
+        secret: session.secret,
+        session_token: session.token,
+        storage_url: origin.storage(),
+        organization_id: who.tenant.to_string(),
+        bucket: BUCKET,
+        region: REGION,
+    }))
+}
+
+/// What S3 says in its queries; what is not here is not looked at.
+#[derive(Debug, Default, Deserialize)]
+struct S3Query {
+    prefix: Option<String>,
+    uploads: Option<String>,
+    #[serde(rename = "partNumber")]
+    part: Option<u32>,
+    #[serde(rename = "uploadId")]
+    upload: Option<String>,
+    #[serde(rename = "X-Amz-Security-Token")]
+    token: Option<String>,
+}
+
+/// Why S3 says no, in its words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    Denied,
+    NoBucket,
+    NoKey,
+    NoUpload,
+    BadKey,
+    BadPart,
+    BadBody,
+    TooLarge,
+    TooMuch,
+    Broken,
+}
+
+impl Refused {
+    const fn said(self) -> (StatusCode, &'static str, &'static str) {
+        match self {
+            Self::Denied => {
+                (StatusCode::FORBIDDEN, "AccessDenied", "the session is not known, or not any more")
+            }
+            Self::NoBucket => (StatusCode::NOT_FOUND, "NoSuchBucket", "there is one bucket: contexts"),
+            Self::NoKey => (StatusCode::NOT_FOUND, "NoSuchKey", "there is no such object"),
+            Self::NoUpload => (StatusCode::NOT_FOUND, "NoSuchUpload", "there is no such upload"),
+            Self::BadKey => {
+                (StatusCode::BAD_REQUEST, "InvalidArgument", "a key is ORGANISATION/HASH/context.tar")
+            }
+            Self::BadPart => (StatusCode::BAD_REQUEST, "InvalidPart", "a part is missing or has no number"),
+            Self::BadBody => {
+                (StatusCode::BAD_REQUEST, "IncompleteBody", "the body ended early or is no body")
+            }
+            Self::TooLarge => {
+                (StatusCode::BAD_REQUEST, "EntityTooLarge", "the context is larger than allowed")
+            }
+            Self::TooMuch => {
+                (StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "this organisation keeps too much here")
+            }
+            Self::Broken => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "it could not be written"),
+        }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let (status, code, message) = self.said();
+        xml::answer(status, xml::error(code, message))
+    }
+}
+
+async fn list(
+    State(app): State<App>,
+    Path(bucket): Path<String>,
+    Query(query): Query<S3Query>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let tenant = app.storage.tenant(&headers, &query)?;
+    of_bucket(&bucket)?;
+    let prefix = query.prefix.unwrap_or_default();
+    // Nothing but whether one object is there can be asked.
+    let key = Key::of_prefix(&prefix, &tenant)?;
+    let size = app.storage.objects.size(&key).await;
+    Ok(xml::answer(StatusCode::OK, xml::list(BUCKET, &prefix, &key.text(), size)))
+}
+
+async fn head(
+    State(app): State<App>,
+    Path((bucket, key)): Path<(String, String)>,
+    Query(query): Query<S3Query>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let tenant = app.storage.tenant(&headers, &query)?;
+    of_bucket(&bucket)?;
+    let key = Key::parse(&key, &tenant)?;
+    let size = app.storage.objects.size(&key).await.ok_or(Refused::NoKey)?;
+    let mut response = StatusCode::OK.into_response();
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(size));
+    response.headers_mut().insert(header::ETAG, etag(&key.text()));
+    response
+        .headers_mut()
+        .insert(header::LAST_MODIFIED, HeaderValue::from_static("Thu, 01 Jan 1970 00:00:00 GMT"));
+    Ok(response)
+}
+
+/// A whole object, or a part of one.
+async fn write(
+    State(app): State<App>,
+    Path((bucket, key)): Path<(String, String)>,
+    Query(query): Query<S3Query>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refused> {
+    let tenant = app.storage.tenant(&headers, &query)?;
+    of_bucket(&bucket)?;
+    let key = Key::parse(&key, &tenant)?;
+    let body = chunks::plain(&headers, body);
+    let written = match (query.upload, query.part) {
+        (Some(upload), Some(part)) => app.storage.objects.write_part(&key, &upload, part, body).await?,
+        (None, None) => app.storage.objects.write(&key, body).await?,
+        _ => return Err(Refused::BadPart),
+    };
+    let mut response = StatusCode::OK.into_response();
+    response.headers_mut().insert(header::ETAG, etag(&written));
+    Ok(response)
+}
+
+/// Begins an upload in parts, or ends it.
+async fn parts(
+    State(app): State<App>,
+    Path((bucket, key)): Path<(String, String)>,
+    Query(query): Query<S3Query>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let tenant = app.storage.tenant(&headers, &query)?;
+    of_bucket(&bucket)?;
+    let key = Key::parse(&key, &tenant)?;
+    match (query.uploads, query.upload) {
+        (Some(_), None) => {
+            let upload = app.storage.objects.begin(&key).await?;
+            Ok(xml::answer(StatusCode::OK, xml::begun(BUCKET, &key.text(), &upload)))
+        }
+        (None, Some(upload)) => {
+            app.storage.objects.finish(&key, &upload).await?;
+            Ok(xml::answer(StatusCode::OK, xml::finished(BUCKET, &key.text())))
+        }
+        _ => Err(Refused::NoUpload),
+    }
+}
+
+async fn abort(
+    State(app): State<App>,
+    Path((bucket, key)): Path<(String, String)>,
+    Query(query): Query<S3Query>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let tenant = app.storage.tenant(&headers, &query)?;
+    of_bucket(&bucket)?;
+    let key = Key::parse(&key, &tenant)?;
+    let upload = query.upload.ok_or(Refused::NoUpload)?;
+    app.storage.objects.abort(&key, &upload).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn of_bucket(bucket: &str) -> Result<(), Refused> {
+    if bucket == BUCKET { Ok(()) } else { Err(Refused::NoBucket) }
+}
+
+/// Any text that is the same for the same thing will do.
+fn etag(text: &str) -> HeaderValue {
+    let plain: String = text.chars().filter(char::is_ascii_alphanumeric).take(64).collect();
+    HeaderValue::from_str(&format!("\"{plain}\"")).unwrap_or_else(|_| HeaderValue::from_static("\"x\""))
+}

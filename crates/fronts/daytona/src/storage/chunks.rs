@@ -1,0 +1,143 @@
+//! Bodies as they are meant: clients of S3 may frame them in signed chunks of their own inside of HTTP's.
+//!
+//! ```text
+//! HEXLEN[;chunk-signature=…]\r\n BYTES \r\n … 0[;…]\r\n [trailers \r\n] \r\n
+//! ```
+
+use std::io;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, header};
+use bytes::{Buf, Bytes, BytesMut};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+
+/// LIMIT: of the line before a chunk; the longest signature is far shorter.
+const LINE_MAX: usize = 1_024;
+
+/// The bytes of an object as they come.
+pub(super) type Bytestream = BoxStream<'static, io::Result<Bytes>>;
+
+pub(super) fn plain(headers: &HeaderMap, body: Body) -> Bytestream {
+    let stream = body.into_data_stream().map_err(io::Error::other).boxed();
+    if is_framed(headers) { unframed(stream) } else { stream }
+}
+
+fn is_framed(headers: &HeaderMap) -> bool {
+    let says = |name: &str, word: &str| {
+        headers.get(name).and_then(|value| value.to_str().ok()).is_some_and(|value| value.contains(word))
+    };
+    says(header::CONTENT_ENCODING.as_str(), "aws-chunked") || says("x-amz-content-sha256", "STREAMING-")
+}
+
+fn unframed(stream: Bytestream) -> Bytestream {
+    let reader = Reader { stream, held: BytesMut::new(), state: State::Line };
+    futures::stream::try_unfold(reader, |mut reader| async move {
+        Ok(reader.next().await?.map(|bytes| (bytes, reader)))
+    })
+    .boxed()
+}
+
+struct Reader {
+    stream: Bytestream,
+    held: BytesMut,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the line of a chunk.
+    Line,
+    /// So many bytes of it are to come.
+    Bytes(usize),
+    /// Before the end of the line behind it.
+    Behind,
+    /// Behind the last; trailers may come.
+    Done,
+}
+
+impl Reader {
+    async fn next(&mut self) -> io::Result<Option<Bytes>> {
+        loop {
+            match self.state {
+                State::Line => match self.line()? {
+                    Some(0) => self.state = State::Done,
+                    Some(size) => self.state = State::Bytes(size),
+                    None => self.more().await?,
+                },
+                State::Bytes(left) if !self.held.is_empty() => {
+                    let taken = self.held.split_to(left.min(self.held.len())).freeze();
+                    let left = left - taken.len();
+                    self.state = if left == 0 { State::Behind } else { State::Bytes(left) };
+                    return Ok(Some(taken));
+                }
+                State::Behind if self.held.len() >= 2 => {
+                    if !self.held.starts_with(b"\r\n") {
+                        return Err(bad("a chunk is longer than it said"));
+                    }
+                    self.held.advance(2);
+                    self.state = State::Line;
+                }
+                State::Bytes(_) | State::Behind => self.more().await?,
+                State::Done => {
+                    // Whatever comes behind is read and means nothing to us.
+                    while self.stream.try_next().await?.is_some() {}
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// The size that the next line says, once it is whole.
+    fn line(&mut self) -> io::Result<Option<usize>> {
+        let Some(end) = self.held.windows(2).position(|pair| pair == b"\r\n") else {
+            return if self.held.len() > LINE_MAX { Err(bad("a line without an end")) } else { Ok(None) };
+        };
+        let line = self.held.split_to(end);
+        self.held.advance(2);
+        let digits = line.as_ref().split(|byte: &u8| *byte == b';').next().unwrap_or_default();
+        let text = std::str::from_utf8(digits).map_err(|_| bad("no size of a chunk"))?;
+        let size = usize::from_str_radix(text.trim(), 16).map_err(|_| bad("no size of a chunk"))?;
+        Ok(Some(size))
+    }
+
+    async fn more(&mut self) -> io::Result<()> {
+        match self.stream.try_next().await? {
+            Some(bytes) => self.held.extend_from_slice(&bytes),
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        Ok(())
+    }
+}
+
+fn bad(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    async fn read(text: &'static str, at_once: usize) -> io::Result<Vec<u8>> {
+        let pieces: Vec<_> =
+            text.as_bytes().chunks(at_once).map(|piece| Ok(Bytes::from_static(piece))).collect();
+        let whole: Vec<Bytes> = unframed(futures::stream::iter(pieces).boxed()).try_collect().await?;
+        Ok(whole.concat())
+    }
+
+    #[tokio::test]
+    async fn chunks_are_put_together_however_they_come() {
+        let text = "5;chunk-signature=ab\r\nhello\r\n6\r\n world\r\n0\r\nx-amz-checksum-crc32:AA==\r\n\r\n";
+        for at_once in [1, 2, 3, 7, 100] {
+            assert_eq!(read(text, at_once).await.unwrap(), b"hello world", "{at_once}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_breaks_off_or_lies_is_an_error() {
+        for text in ["5\r\nhel", "x\r\nhello\r\n", "3\r\nhello\r\n0\r\n\r\n", "5\r\nhello\r\n", ""] {
+            assert!(read(text, 3).await.is_err(), "{text:?}");
+        }
+    }
+}
