@@ -56,6 +56,7 @@ impl Front {
         let method = request.method().clone();
         match (method, request.uri().path()) {
             (Method::POST, "/init") => self.init(request).await,
+            (Method::GET, "/init") => Ok(json(&self.agent.settings.told())),
             (Method::GET, "/envs") => Ok(json(&self.agent.settings.envs())),
             (Method::GET, "/metrics") => Ok(json(&self.agent.meter.read(self.agent.settings.limits()))),
             (Method::GET, "/files") => {

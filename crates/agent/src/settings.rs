@@ -85,6 +85,18 @@ impl Settings {
         Ok(())
     }
 
+    /// What is in force, as it would be told again; without the token.
+    pub(crate) fn told(&self) -> InitRequest {
+        let state = self.lock();
+        InitRequest {
+            env_vars: Some(state.envs.clone()),
+            default_user: Some(state.user.clone()),
+            default_workdir: Some(state.workdir.clone()),
+            limits: Some(state.limits),
+            ..InitRequest::default()
+        }
+    }
+
     pub(crate) fn envs(&self) -> BTreeMap<String, String> {
         self.lock().envs.clone()
     }

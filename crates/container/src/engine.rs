@@ -19,6 +19,7 @@ mod resize;
 mod restore;
 mod snapshot;
 mod volumes;
+mod warm;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};
@@ -32,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_image::Catalog;
 use atoll_model::{InstanceId, Limits, SandboxId};
 use atoll_network::{Dialer, DialerConfig, Gate, Router, RouterConfig, RouterError, RouterHandle, Upstreams};
-use atoll_provider::{Egressed, Notice, ProviderError};
+use atoll_provider::{Egressed, Notice, Prepare, ProviderError};
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinSet;
 
@@ -68,6 +69,8 @@ pub struct Config {
     pub pool: BTreeMap<String, usize>,
     /// Limits that pool instances are made with; a claim with others changes them.
     pub pool_limits: Limits,
+    /// Starts something in ready instances before they stand still.
+    pub prepare: Option<Arc<dyn Prepare>>,
     /// Force the paths for old kernels, or not; `None` looks at the kernel.
     pub legacy: Option<bool>,
     /// Another agent than the one that this server carries.
@@ -89,6 +92,7 @@ impl Config {
             storage: StorageChoice::Best,
             pool: BTreeMap::new(),
             pool_limits: Limits::default(),
+            prepare: None,
             legacy: None,
             agent: None,
             template_folders: Vec::new(),

@@ -139,6 +139,7 @@ impl Default for FakeProvider {
             packs: true,
             captures: true,
             volumes: true,
+            prepares: false,
         };
         Self {
             world: Mutex::default(),

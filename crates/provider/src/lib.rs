@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use atoll_agentapi::AgentClient;
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
 use atoll_model::{
@@ -68,6 +69,9 @@ pub struct Capabilities {
     pub captures: bool,
     /// Volumes can be kept and mounted.
     pub volumes: bool,
+    /// Instances that wait can have been prepared: see [`Prepare`].
+    #[serde(default)]
+    pub prepares: bool,
 }
 
 /// Everything needed to make one instance.
@@ -141,6 +145,21 @@ pub struct PoolWish {
     pub template_version: String,
     /// How many.
     pub size: usize,
+}
+
+/// Starts in an instance that waits for its sandbox what every sandbox of its template would have to wait for. The instance
+/// has its template's user, folder and environment, and no network; it stands still from then on until it is claimed.
+#[async_trait]
+pub trait Prepare: Send + Sync + std::fmt::Debug {
+    /// Whether there is something to start for a template of this name. What is started takes some 100 MiB for each instance.
+    fn wants(&self, template: &str) -> bool;
+
+    /// Starts it; answers when it is ready. After an error the instance is thrown away.
+    async fn prepare(
+        &self,
+        template: &str,
+        agent: AgentClient,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 }
 
 /// A file or folder of a volume. Paths are absolute within the volume; links are never followed out of it.
@@ -601,6 +620,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Which instances to keep waiting, beside those of the configuration. Replaces what was wished before.
     async fn wish_pool(&self, _wishes: Vec<PoolWish>) {}
+
+    /// How many instances of a template's version wait ready now.
+    fn pooled(&self, _template: &str, _version: &str) -> usize {
+        0
+    }
 
     /// Ends the instance and keeps the files; a checkpoint is removed. Idempotent.
     async fn halt(&self, target: &Target) -> Result<(), ProviderError>;

@@ -1,7 +1,7 @@
 //! The code interpreter: contexts that keep what was defined in them, in Python (ipykernel), JavaScript, TypeScript and Bash.
 //!
 //! ```text
-//!  host                                inside the sandbox, one process per context
+//!  host                                inside the sandbox, one process per context, and its kernel
 //!  Interpreter ── stdin, JSON lines ──▸ bridge.py ── Jupyter's protocol ──▸ ipykernel
 //!  Execution  ◂── stdout, JSON lines ── bridge.js    the code itself
 //!             ◂── output and markers ── bash         the code itself
@@ -13,6 +13,7 @@
 mod execution;
 mod launch;
 mod rich;
+mod warm;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -102,6 +103,8 @@ pub struct Context {
     /// When, in Unix milliseconds.
     pub created_at_ms: u64,
     pub(crate) pid: u32,
+    /// It was made before its sandbox was: code in it learns the sandbox's environment from here.
+    pub(crate) base: Option<BTreeMap<String, String>>,
 }
 
 /// Code to run.
@@ -129,7 +132,8 @@ impl<'a> Interpreter<'a> {
     /// The contexts, oldest first.
     pub async fn contexts(&self) -> Result<Vec<Context>, ToolboxError> {
         let processes = self.toolbox.agent.list().await.map_err(ToolboxError::process)?;
-        let mut found: Vec<Context> = processes.into_iter().filter_map(context_of).collect();
+        let mut found: Vec<Context> = processes.iter().cloned().filter_map(context_of).collect();
+        found.extend(self.warm_contexts(&processes).await?);
         found.sort_by_key(|context| (context.created_at_ms, context.pid));
         // Of two that were made for the same name at once, the older is the one.
         let mut known = std::collections::BTreeSet::new();
@@ -154,11 +158,12 @@ impl<'a> Interpreter<'a> {
 
     /// The context that code goes to where none is named: one per language, made when it is first needed.
     pub async fn default_context(&self, language: Language) -> Result<Context, ToolboxError> {
-        let id = format!("default-{}", language.as_str());
+        let id = default_id(language);
         match self.context(&id).await {
             Err(ToolboxError::NotFound(_)) => {}
             found => return found,
         }
+        self.end_unfit().await?;
         let made = self.launch(&id, &NewContext { language, cwd: None }).await?;
         let kept = self.context(&id).await?;
         if kept.pid != made.pid {
@@ -205,14 +210,18 @@ impl<'a> Interpreter<'a> {
 
     /// Asks it to leave, and makes it.
     async fn end(&self, context: &Context) -> Result<(), ToolboxError> {
+        self.end_process(context.pid).await
+    }
+
+    async fn end_process(&self, pid: u32) -> Result<(), ToolboxError> {
         let agent = &self.toolbox.agent;
         let gone = |error: &AgentError| error.kind() == atoll_model::ErrorKind::NotFound;
-        let mut stream = match agent.attach(context.pid, false).await {
+        let mut stream = match agent.attach(pid, false).await {
             Err(error) if gone(&error) => return Ok(()),
             attached => attached.map_err(ToolboxError::process)?,
         };
         for signal in [SIGTERM, SIGKILL] {
-            match agent.signal(context.pid, signal).await {
+            match agent.signal(pid, signal).await {
                 Err(error) if gone(&error) => return Ok(()),
                 sent => sent.map_err(ToolboxError::process)?,
             }
@@ -238,6 +247,10 @@ fn random_id() -> Result<String, ToolboxError> {
     Ok(hex::encode(bytes))
 }
 
+fn default_id(language: Language) -> String {
+    format!("default-{}", language.as_str())
+}
+
 fn tag(id: &str, language: Language) -> String {
     format!("{TAG}{}/{id}", language.as_str())
 }
@@ -251,6 +264,7 @@ fn context_of(process: ProcessInfo) -> Option<Context> {
         cwd: process.cwd,
         created_at_ms: process.started_at_ms,
         pid: process.pid,
+        base: None,
     })
 }
 

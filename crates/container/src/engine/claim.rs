@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 impl Inner {
     /// `None`: there is none ready, or the claim did not work out and the cold way is to be taken.
     pub(super) async fn claim(&self, spec: &InstanceSpec) -> Option<(Live, Booted)> {
-        let mut ready = self.take_ready(&spec.template, &spec.template_version)?;
+        let mut ready = self.take_ready(&spec.template, &spec.template_version, &spec.limits)?;
         match self.furnish(&mut ready, spec).await {
             Ok(facts) => {
                 let booted = Booted { facts, agent_token: Some(ready.token), from_pool: true };
@@ -66,7 +66,7 @@ impl Inner {
         let (cgroup, old, new) =
             (ready.live.facts.cgroup.clone(), ready.layer.clone(), spec.sandbox.as_str().to_owned());
         let pidfd = ready.live.pidfd().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
-        let (made_with, limits, hostname) = (self.config.pool_limits, spec.limits, spec.hostname.clone());
+        let (made_with, limits, hostname) = (ready.limits, spec.limits, spec.hostname.clone());
         let home = Arc::clone(&self.own_uts);
         Ok(self.hands.run(move || {
             layers.rename(&old, &new)?;

@@ -9,8 +9,8 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use atoll_image::Template;
-use atoll_model::InstanceId;
 use atoll_model::policy::egress::Egress;
+use atoll_model::{ErrorKind, InstanceId, Limits};
 use atoll_provider::{PoolWish, ProviderError};
 
 use super::cold::{LayerPlan, Plan};
@@ -27,6 +27,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 const AFTER_START: Duration = Duration::from_millis(25);
 /// How often it looks whether all is quiet, before one is made anyway.
 const YIELD_AT_MOST: u32 = 40;
+/// Pause after a template was found not to be there: it may be made later.
+const AFTER_MISSING: Duration = Duration::from_secs(15);
 /// Pause after one could not be made, for its pool alone.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// LIMIT: instances that may be wished for in all; each takes about a megabyte and a range of ids.
@@ -35,7 +37,7 @@ const WISHED_MOST: usize = 64;
 /// Which pool.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct PoolKey {
-    template: String,
+    pub(super) template: String,
     /// Exactly this version; `None`: whichever is the newest.
     version: Option<String>,
 }
@@ -44,6 +46,8 @@ pub(super) struct PoolKey {
 #[derive(Debug, Default)]
 pub(super) struct Pools {
     ready: HashMap<PoolKey, Vec<Ready>>,
+    /// Made, and not yet prepared.
+    pub(super) warming: Vec<(PoolKey, Ready)>,
     wished: BTreeMap<PoolKey, usize>,
     /// Those that could not be filled, and until when nobody tries again.
     resting: HashMap<PoolKey, Instant>,
@@ -51,11 +55,19 @@ pub(super) struct Pools {
 
 impl Pools {
     pub(super) fn all(&self) -> impl Iterator<Item = &Ready> {
-        self.ready.values().flatten()
+        self.ready.values().flatten().chain(self.warming.iter().map(|(_, ready)| ready))
     }
 
     fn count(&self, key: &PoolKey) -> usize {
         self.ready.get(key).map_or(0, Vec::len)
+    }
+
+    fn count_with_warming(&self, key: &PoolKey) -> usize {
+        self.count(key) + self.warming.iter().filter(|(of, _)| of == key).count()
+    }
+
+    pub(super) fn rest(&mut self, key: PoolKey, pause: Duration) {
+        self.resting.insert(key, Instant::now() + pause);
     }
 
     /// Takes out what is more than is wished for.
@@ -79,6 +91,10 @@ pub(super) struct Ready {
     pub(super) template: Arc<Template>,
     /// The name its layer has until it is claimed.
     pub(super) layer: String,
+    /// Limits that it has now.
+    pub(super) limits: Limits,
+    /// How many processes and threads it has, where something was started in it.
+    pub(super) prepared: Option<u32>,
 }
 
 impl Inner {
@@ -129,10 +145,13 @@ impl Inner {
     }
 
     /// Takes one made from exactly this version of the template, and lets go of those of another.
-    pub(super) fn take_ready(&self, template: &str, version: &str) -> Option<Ready> {
+    pub(super) fn take_ready(&self, template: &str, version: &str, limits: &Limits) -> Option<Ready> {
         let mut pools = self.lock_pool();
-        let fits =
-            |one: &Ready| one.template.digest == version && atoll_image::verify_host(&one.template).is_ok();
+        let fits = |one: &Ready| {
+            one.template.digest == version
+                && atoll_image::verify_host(&one.template).is_ok()
+                && self.is_still_prepared(one)
+        };
         let (mut taken, mut stale) = (None, Vec::new());
         // A version is the same files whatever it is called today.
         let exact = pools.ready.keys().find(|key| key.version.as_deref() == Some(version)).cloned();
@@ -140,7 +159,9 @@ impl Inner {
             let Some(ready) = pools.ready.get_mut(&key) else { continue };
             let (mut fresh, other): (Vec<Ready>, Vec<Ready>) =
                 std::mem::take(ready).into_iter().partition(fits);
-            taken = fresh.pop();
+            if fresh.last().is_some_and(|one| super::warm::has_room(one, limits)) {
+                taken = fresh.pop();
+            }
             *ready = fresh;
             stale.extend(other);
             if taken.is_some() {
@@ -168,7 +189,11 @@ impl Inner {
     }
 
     pub(super) fn drain_pool(&self) {
-        let all: Vec<Ready> = self.lock_pool().ready.drain().flat_map(|(_, ready)| ready).collect();
+        let all: Vec<Ready> = {
+            let mut pools = self.lock_pool();
+            let warming: Vec<Ready> = pools.warming.drain(..).map(|(_, ready)| ready).collect();
+            pools.ready.drain().flat_map(|(_, ready)| ready).chain(warming).collect()
+        };
         all.into_iter().for_each(|one| self.discard(one));
     }
 
@@ -184,13 +209,17 @@ impl Inner {
         }
         let mut pools = self.lock_pool();
         pools.resting.retain(|_, until| *until > Instant::now());
-        let short =
-            |(key, wanted): &(PoolKey, usize)| pools.count(key) < *wanted && !pools.resting.contains_key(key);
+        let short = |(key, wanted): &(PoolKey, usize)| {
+            pools.count_with_warming(key) < *wanted
+                && !pools.resting.contains_key(key)
+                // One at a time: each takes a core for a second.
+                && (pools.warming.is_empty() || !self.is_prepared(key))
+        };
         self.wanted(&pools).into_iter().find(short).map(|(key, _)| key)
     }
 
     /// Puts one where it is waited for, unless nobody does any more.
-    fn keep_ready(&self, key: PoolKey, ready: Ready) {
+    pub(super) fn keep_ready(&self, key: PoolKey, ready: Ready) {
         let excess = {
             let mut pools = self.lock_pool();
             pools.ready.entry(key).or_default().push(ready);
@@ -204,7 +233,10 @@ impl Inner {
             let (catalog, name) = (Arc::clone(&self.catalog), key.template.clone());
             let found = self.hands.run(move || Ok(catalog.get(&name)));
             let found = found.await.map_err(failed("reading the template"))?;
-            return found.map(Arc::new).map_err(failed("reading the template"));
+            return found.map(Arc::new).map_err(|cause| match cause.kind() {
+                ErrorKind::NotFound => ProviderError::NoTemplate { template: key.template.clone() },
+                _ => failed("reading the template")(cause),
+            });
         };
         self.pinned(&key.template, version).await
     }
@@ -215,24 +247,46 @@ impl Inner {
         getrandom::fill(&mut random)
             .map_err(|cause| failed("making a name")(std::io::Error::other(cause)))?;
         let layer = InstanceId::from_entropy(random).as_str().to_owned();
+        let limits = self.limits_while_made(key);
         let plan = Plan {
             name: layer.clone(),
             template,
             layer: LayerPlan::Fresh(layer.clone()),
-            limits: self.config.pool_limits,
+            limits,
             hostname: "sandbox".into(),
             network: Arc::new(Egress::closed()),
             owner: None,
             mounts: Vec::new(),
         };
         let started = self.cold_start(&plan).await?;
-        let ready = Ready { live: started.live, token: started.token, template: plan.template, layer };
+        let (live, token, template) = (started.live, started.token, plan.template);
+        Ok(Ready { live, token, template, layer, limits, prepared: None })
+    }
+
+    /// Makes it stand still.
+    pub(super) async fn freeze_ready(&self, ready: Ready) -> Result<Ready, ProviderError> {
         let (cgroups, cgroup) = (Arc::clone(&self.ground.cgroups), ready.live.facts.cgroup.clone());
         if let Err(cause) = self.hands.run(move || cgroups.freeze(&cgroup)).await {
             self.discard(ready);
             return Err(failed("freezing a ready instance")(cause));
         }
         Ok(ready)
+    }
+
+    async fn make_one(self: &Arc<Self>, key: &PoolKey) -> Result<(), ProviderError> {
+        if self.is_prepared(key) {
+            super::warm::need_memory()?;
+        }
+        let ready = self.make_ready(key).await?;
+        if self.is_closing.load(Ordering::SeqCst) {
+            self.discard(ready);
+        } else if self.is_prepared(key) {
+            self.warm_up(key.clone(), ready);
+        } else {
+            let ready = self.freeze_ready(ready).await?;
+            self.keep_ready(key.clone(), ready);
+        }
+        Ok(())
     }
 }
 
@@ -258,9 +312,12 @@ pub(super) async fn keep_filled(engine: Weak<Inner>) {
         if engine.is_closing.load(Ordering::SeqCst) {
             return;
         }
-        match engine.make_ready(&key).await {
-            Ok(ready) if engine.is_closing.load(Ordering::SeqCst) => engine.discard(ready),
-            Ok(ready) => engine.keep_ready(key, ready),
+        match engine.make_one(&key).await {
+            Ok(()) => {}
+            // A pool may be set up for what nobody has made yet.
+            Err(ProviderError::NoTemplate { .. }) if key.version.is_none() => {
+                engine.lock_pool().rest(key, AFTER_MISSING);
+            }
             Err(cause) => {
                 tracing::warn!(
                     template = key.template,
@@ -268,7 +325,7 @@ pub(super) async fn keep_filled(engine: Weak<Inner>) {
                     cause = &cause as &dyn std::error::Error,
                     "a ready instance can't be made"
                 );
-                engine.lock_pool().resting.insert(key, Instant::now() + AFTER_FAILURE);
+                engine.lock_pool().rest(key, AFTER_FAILURE);
             }
         }
         drop((starting, filling));

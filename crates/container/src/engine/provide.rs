@@ -54,6 +54,7 @@ impl Provider for Engine {
             packs: self.inner.can_pack(),
             captures: true,
             volumes: true,
+            prepares: self.inner.config.prepare.is_some(),
         }
     }
 
@@ -160,6 +161,12 @@ impl Provider for Engine {
 
     async fn wish_pool(&self, wishes: Vec<PoolWish>) {
         self.inner.wish_pool(wishes);
+    }
+
+    fn pooled(&self, template: &str, version: &str) -> usize {
+        let stats = self.inner.pool_stats().into_iter();
+        let of = stats.filter(|pool| pool.template == template && pool.version.as_deref() == Some(version));
+        of.map(|pool| pool.ready).sum()
     }
 
     async fn halt(&self, target: &Target) -> Result<(), ProviderError> {

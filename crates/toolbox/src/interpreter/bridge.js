@@ -14,7 +14,20 @@ const tell = (fields) => write(JSON.stringify(fields) + '\n');
 let running = null;
 
 const typescript = options.language === 'typescript';
-const strip = require('node:module').stripTypeScriptTypes;
+// Newer ones take the types away themselves; others have a program for it.
+const strip = (() => {
+  const own = require('node:module').stripTypeScriptTypes;
+  if (own) return (code) => own(code, { mode: 'transform' });
+  const { spawnSync } = require('node:child_process');
+  const esbuild = (args, input) => spawnSync('esbuild', args, { input, encoding: 'utf8', maxBuffer: 1 << 28 });
+  if (!typescript || esbuild(['--version']).status !== 0) return null;
+  return (code) => {
+    const done = esbuild(['--loader=ts', '--log-level=error', '--target=es2022'], code);
+    if (done.status === 0) return done.stdout;
+    const words = (done.stderr || String(done.error)).trim();
+    throw new SyntaxError((/ERROR\]? ?(.*)/.exec(words) || [, words])[1]);
+  };
+})();
 if (typescript && !strip) {
   tell({ type: 'missing', tool: 'typescript' });
   process.exit(3);
@@ -107,7 +120,7 @@ const execute = (request) => new Promise((done) => {
     done();
   };
   try {
-    const code = typescript ? strip(request.code, { mode: 'transform' }) : request.code;
+    const code = typescript ? strip(request.code) : request.code;
     evaluate(code, 'cell-' + count, end);
   } catch (error) {
     end(error);

@@ -10,7 +10,7 @@ use futures::Stream;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::wire::{Lines, Markers, Shown, Told, Utf8};
+use super::wire::{Lines, Markers, Shown, Told, Utf8, is_heavy};
 use super::{Context, Execute, Language, Rich, SIGINT, SIGKILL};
 use crate::ToolboxError;
 
@@ -18,6 +18,10 @@ use crate::ToolboxError;
 const GRACE: Duration = Duration::from_secs(5);
 /// LIMIT: for the interrupt of an execution that nobody waits for.
 const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Said in place of a result that holds too many values to be read.
+const LEFT_OUT: &str =
+    "a result was left out: it holds more values than are passed on; print it, or write it to a file\n";
 
 /// What happens in an execution. `End` is the last.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,7 +84,7 @@ impl Execution {
         // Ahead of all output means at its end; and a reader that names its place is waited for, so that nothing is lost.
         let stream = agent.attach_from(context.pid, u64::MAX).await.map_err(ToolboxError::process)?;
         let deadline = execute.timeout.map(|timeout| Instant::now() + timeout);
-        let (request, decoder) = request(context.language, &id, &execute);
+        let (request, decoder) = request(&context, &id, &execute);
         let execution = Self {
             agent,
             context,
@@ -242,10 +246,11 @@ pub(super) async fn interrupt(
 }
 
 /// What is written to the context, and how its answers are read.
-fn request(language: Language, id: &str, execute: &Execute) -> (Bytes, Decoder) {
-    match language {
+fn request(context: &Context, id: &str, execute: &Execute) -> (Bytes, Decoder) {
+    match context.language {
         Language::Python | Language::JavaScript | Language::TypeScript => {
-            let request = json!({ "op": "execute", "id": id, "code": execute.code, "env": execute.env });
+            let (code, env, base) = (&execute.code, &execute.env, &context.base);
+            let request = json!({ "op": "execute", "id": id, "code": code, "env": env, "base": base });
             (format!("{request}\n").into(), Decoder::Bridge(Lines::default()))
         }
         Language::Bash => {
@@ -315,6 +320,10 @@ impl Decoder {
         match self {
             Self::Bridge(lines) => {
                 for line in lines.feed(data)? {
+                    if is_heavy(&line) && names(&line, id) {
+                        into.push_back(ExecutionEvent::Stderr(LEFT_OUT.to_owned()));
+                        continue;
+                    }
                     into.extend(
                         Told::parse(&line).filter(|told| told.id.as_deref() == Some(id)).and_then(event),
                     );
@@ -387,6 +396,12 @@ impl Decoder {
     }
 }
 
+/// Whether a line that is not read tells of this execution: a bridge names it at once, and nobody else knows the name.
+fn names(line: &[u8], id: &str) -> bool {
+    let beginning = &line[..line.len().min(256)];
+    beginning.windows(id.len()).any(|window| window == id.as_bytes())
+}
+
 fn push_text(into: &mut VecDeque<ExecutionEvent>, text: String, make: fn(String) -> ExecutionEvent) {
     if !text.is_empty() {
         into.push_back(make(text));
@@ -410,6 +425,10 @@ fn event(told: Told) -> Option<ExecutionEvent> {
 mod tests {
     use super::*;
 
+    fn context(language: Language) -> Context {
+        Context { id: "c".into(), language, cwd: String::new(), created_at_ms: 0, pid: 1, base: None }
+    }
+
     #[test]
     fn code_is_one_word_of_a_shell() {
         assert_eq!(quoted("a'b; rm -rf /"), r"'a'\''b; rm -rf /'");
@@ -419,7 +438,7 @@ mod tests {
 
     #[test]
     fn a_shell_ends_when_both_of_its_streams_do() {
-        let (_, mut decoder) = request(Language::Bash, "n", &Execute::default());
+        let (_, mut decoder) = request(&context(Language::Bash), "n", &Execute::default());
         let mut events = VecDeque::new();
         // The second stream may be heard first.
         decoder.stderr(b"old\x1en s\x1eah", &mut events);
@@ -442,8 +461,21 @@ mod tests {
     }
 
     #[test]
+    fn a_result_of_too_many_values_is_left_out_and_said_to_be() {
+        let (_, mut decoder) = request(&context(Language::Python), "mine", &Execute::default());
+        let heavy = |id: &str| {
+            let many = "0,".repeat(600_000);
+            format!("{{\"type\":\"result\",\"id\":\"{id}\",\"data\":{{\"application/json\":[{many}0]}}}}\n")
+        };
+        let mut events = VecDeque::new();
+        decoder.stdout("mine", heavy("mine").as_bytes(), &mut events).unwrap();
+        decoder.stdout("mine", heavy("other").as_bytes(), &mut events).unwrap();
+        assert_eq!(events, [ExecutionEvent::Stderr(LEFT_OUT.to_owned())]);
+    }
+
+    #[test]
     fn lines_for_others_are_not_ours() {
-        let (_, mut decoder) = request(Language::Python, "mine", &Execute::default());
+        let (_, mut decoder) = request(&context(Language::Python), "mine", &Execute::default());
         let mut events = VecDeque::new();
         let wire = b"{\"type\":\"stdout\",\"id\":\"other\",\"text\":\"a\"}\nnoise\n{\"type\":\"end\",\"id\":\"mine\"}\n";
         decoder.stdout("mine", wire, &mut events).unwrap();

@@ -11,12 +11,12 @@ use crate::ToolboxError;
 use crate::error::said;
 
 const BRIDGE_PY: &str = include_str!("bridge.py");
-const STARTUP_PY: &str = include_str!("startup.py");
+const STARTUP_PY: &str = concat!(include_str!("charts.py"), "\n\n", include_str!("startup.py"));
 const BRIDGE_JS: &str = include_str!("bridge.js");
 
 /// The programs come by stdin: a list of processes stays readable, and no file has to be written.
 const BOOT_PY: &str =
-    "import sys,json;exec(compile(json.loads(sys.stdin.buffer.readline()),'bridge','exec'))";
+    "import sys,json;P,STARTUP=json.loads(sys.stdin.buffer.readline());exec(compile(P,'bridge','exec'))";
 const BOOT_JS: &str = r#"let b="";process.stdin.setEncoding("utf8");process.stdin.on("data",function f(d){b+=d;const i=b.indexOf("\n");if(i<0)return;process.stdin.off("data",f);const o=JSON.parse(b.slice(0,i));new Function("require","options","rest",o.program)(require,o.options,b.slice(i+1))})"#;
 
 /// LIMIT: a kernel takes half a second where it is alone, and much longer on a starved machine.
@@ -26,14 +26,21 @@ const HINT_PY: &str = "use the template code-interpreter (atoll template make co
 apt-get install python3-ipykernel, or pip install ipykernel";
 const HINT_JS: &str = "use a template that has node, such as debian or code-interpreter, or install it inside: \
 apt-get install nodejs";
-const HINT_TS: &str = "types are taken away by node 22.13 and later; install one inside, or use javascript";
+const HINT_TS: &str = "types are taken away by node 22.13 and later, or by esbuild; use the template debian or \
+code-interpreter, or install it inside: apt-get install esbuild, or npm install -g esbuild";
 const HINT_SH: &str = "use a template that has a shell";
 
 impl Interpreter<'_> {
     pub(super) async fn launch(&self, id: &str, new: &NewContext) -> Result<Context, ToolboxError> {
+        self.launch_tagged(&tag(id, new.language), new).await?;
+        self.context(id).await
+    }
+
+    /// With a tag of the caller's choice; answers when it is ready.
+    pub(super) async fn launch_tagged(&self, tag: &str, new: &NewContext) -> Result<(), ToolboxError> {
         let mut missing = ToolboxError::ToolMissing { tool: "sh", hint: HINT_SH };
         for (program, args) in programs(new.language) {
-            match self.start(id, new, program, args).await {
+            match self.start(tag, new, program, args).await {
                 Err(error @ ToolboxError::ToolMissing { .. }) => missing = error,
                 started => return started,
             }
@@ -43,16 +50,16 @@ impl Interpreter<'_> {
 
     async fn start(
         &self,
-        id: &str,
+        tag: &str,
         new: &NewContext,
         program: &'static str,
         args: &[&str],
-    ) -> Result<Context, ToolboxError> {
+    ) -> Result<(), ToolboxError> {
         let start = StartProcess {
             cmd: program.to_owned(),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             cwd: new.cwd.clone().unwrap_or_default(),
-            tag: tag(id, new.language),
+            tag: tag.to_owned(),
             stdin: true,
             user: self.toolbox.user.clone(),
             ..Default::default()
@@ -82,7 +89,7 @@ impl Interpreter<'_> {
             let _ = tokio::time::timeout(LEAVE, gone).await;
             return Err(error);
         }
-        self.context(id).await
+        Ok(())
     }
 }
 
@@ -106,7 +113,7 @@ const fn hint(language: Language) -> &'static str {
 /// What a fresh process is sent first.
 fn greeting(language: Language) -> String {
     match language {
-        Language::Python => format!("{}\n{}\n", json!(BRIDGE_PY), json!(STARTUP_PY)),
+        Language::Python => format!("{}\n", json!([BRIDGE_PY, STARTUP_PY])),
         Language::JavaScript | Language::TypeScript => {
             let options = json!({ "language": language.as_str() });
             format!("{}\n", json!({ "program": BRIDGE_JS, "options": options }))

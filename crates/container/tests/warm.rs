@@ -1,0 +1,170 @@
+//! Instances that wait with something running in them: claimed whole, thrown away when broken, never in the way.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use atoll_agentapi::{AgentClient, ProcessEvent, StartProcess};
+use atoll_container::Config;
+use atoll_provider::{Prepare, Provider};
+use common::{World, in_world};
+
+/// What is to be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// A shell that says its number and waits.
+    Waits,
+    /// Nothing: it fails.
+    Fails,
+    /// It never comes to an end.
+    Hangs,
+}
+
+#[async_trait::async_trait]
+impl Prepare for What {
+    fn wants(&self, template: &str) -> bool {
+        template == "busybox"
+    }
+
+    async fn prepare(&self, _template: &str, agent: AgentClient) -> Result<(), Box<dyn Error + Send + Sync>> {
+        match self {
+            Self::Waits => {
+                let line =
+                    "head -c 8 /dev/urandom | md5sum > /tmp/mark; echo ready; while :; do sleep 1000; done";
+                let start = StartProcess {
+                    cmd: "/bin/sh".into(),
+                    args: vec!["-c".into(), line.into()],
+                    tag: "warm".into(),
+                    ..StartProcess::default()
+                };
+                let (_, mut stream) = agent.start(start).await?;
+                match stream.next().await {
+                    Some(Ok(ProcessEvent::Stdout(_))) => Ok(()),
+                    other => Err(format!("{other:?}").into()),
+                }
+            }
+            Self::Fails => Err("it can't be".into()),
+            Self::Hangs => std::future::pending().await,
+        }
+    }
+}
+
+fn prepared(what: What) -> impl FnOnce(&mut Config) + Send + 'static {
+    move |config| {
+        config.pool = [("busybox".to_owned(), 1)].into();
+        config.prepare = Some(Arc::new(what));
+    }
+}
+
+async fn is_ready(world: &World) {
+    let begun = Instant::now();
+    while world.engine.pool_stats()[0].ready != 1 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", world.engine.pool_stats());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[test]
+fn a_claimed_instance_has_what_was_started_in_it_and_nobody_elses() {
+    in_world(prepared(What::Waits), |world| async {
+        assert!(world.engine.capabilities().prepares);
+        let mut marks = Vec::new();
+        for _ in 0..2 {
+            is_ready(&world).await;
+            let spec = world.spec();
+            let booted = world.create(&spec).await;
+            assert!(booted.from_pool);
+            let agent = world.agent(&spec, &booted);
+            let running = agent.list().await.unwrap();
+            assert_eq!(running.iter().map(|process| process.tag.as_str()).collect::<Vec<_>>(), ["warm"]);
+            let mark = world.sh(&spec, &booted, "cat /tmp/mark; hostname").await.1;
+            assert!(mark.contains("box"), "{mark}");
+            marks.push(mark);
+            world.destroy(&spec).await;
+        }
+        assert_ne!(marks[0], marks[1]);
+        world
+    });
+}
+
+#[test]
+fn a_sandbox_with_little_memory_gets_one_in_which_nothing_runs() {
+    in_world(prepared(What::Waits), |world| async {
+        is_ready(&world).await;
+        let mut spec = world.spec();
+        spec.limits.memory_mib = 64;
+        let booted = world.create(&spec).await;
+        assert!(!booted.from_pool);
+        assert!(world.agent(&spec, &booted).list().await.unwrap().is_empty());
+        world.destroy(&spec).await;
+        assert_eq!(world.engine.pool_stats()[0].ready, 1, "it still waits for another");
+        world
+    });
+}
+
+#[test]
+fn what_can_not_be_prepared_is_thrown_away_and_creates_go_on() {
+    in_world(prepared(What::Fails), |world| async {
+        let spec = world.spec();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(world.engine.pool_stats()[0].ready, 0);
+        assert!(!world.create(&spec).await.from_pool);
+        world.destroy(&spec).await;
+        world
+    });
+}
+
+#[test]
+fn an_engine_that_closes_does_not_wait_for_what_hangs() {
+    in_world(prepared(What::Hangs), |world| async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let spec = world.spec();
+        assert!(!world.create(&spec).await.from_pool, "creates do not wait for it either");
+        world.destroy(&spec).await;
+        let begun = Instant::now();
+        world.engine.close().await;
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        world
+    });
+}
+
+#[test]
+fn one_whose_process_died_while_it_waited_is_not_given_to_anybody() {
+    in_world(prepared(What::Waits), |world| async {
+        is_ready(&world).await;
+        if world.engine.cgroup_layout() != "v1" {
+            return world; // The test below knows the files of v1 alone.
+        }
+        let parent = format!("/sys/fs/cgroup/freezer/atoll-{}", world.engine.block());
+        let groups = std::fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().path());
+        let tasks = |group: &std::path::Path| -> Vec<String> {
+            let all = std::fs::read_to_string(group.join("tasks")).unwrap_or_default();
+            all.lines().map(str::to_owned).collect()
+        };
+        let waits = |pid: &String| {
+            std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains("urandom")
+        };
+        let found = groups.filter(|path| path.is_dir()).find_map(|group| {
+            let shell = tasks(&group).into_iter().find(waits)?;
+            Some((group, shell))
+        });
+        let (group, shell) = found.expect("the shell that waits");
+        let before = tasks(&group).len();
+        let shell = rustix::process::Pid::from_raw(shell.parse().unwrap()).unwrap();
+        rustix::process::kill_process(shell, rustix::process::Signal::KILL).unwrap();
+        std::fs::write(group.join("freezer.state"), "THAWED").unwrap();
+        let begun = Instant::now();
+        while tasks(&group).len() >= before {
+            assert!(begun.elapsed() < Duration::from_secs(10));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        std::fs::write(group.join("freezer.state"), "FROZEN").unwrap();
+        let spec = world.spec();
+        assert!(!world.create(&spec).await.from_pool);
+        world.destroy(&spec).await;
+        world
+    });
+}

@@ -1,0 +1,125 @@
+//! A default context that is made before its sandbox: whoever keeps instances ready starts the kernel in them, and the first
+//! code of a sandbox does not wait for it.
+//!
+//! Such a process was started for nobody. It becomes the default context of its language where it stands as one made now
+//! would: the same user, the same folder, and an environment that a program can still be told of. Else it is ended.
+
+use std::collections::BTreeMap;
+
+use atoll_agentapi::{InitRequest, ProcessInfo};
+
+use super::{Context, Interpreter, Language, NewContext, TAG, default_id};
+use crate::ToolboxError;
+
+/// Behind the tag of the prefix that all contexts have; no id of a context begins so.
+const WARM: &str = "warm/";
+
+/// Variables that count when a program starts, and never after.
+const AT_START: [&str; 4] = ["PYTHON", "LD_", "IPYTHON", "JUPYTER"];
+
+impl Interpreter<'_> {
+    /// Starts the default context of a language for a sandbox that is still to come; answers when it is ready.
+    pub async fn prepare(&self, language: Language) -> Result<(), ToolboxError> {
+        let tag = format!("{TAG}{WARM}{}", language.as_str());
+        self.launch_tagged(&tag, &NewContext { language, cwd: None }).await
+    }
+
+    /// Those among the processes that are contexts of this sandbox.
+    pub(super) async fn warm_contexts(
+        &self,
+        processes: &[ProcessInfo],
+    ) -> Result<Vec<Context>, ToolboxError> {
+        let warm: Vec<(Language, &ProcessInfo)> =
+            processes.iter().filter_map(|process| Some((language_of(process)?, process))).collect();
+        if warm.is_empty() {
+            return Ok(Vec::new());
+        }
+        let settings = self.toolbox.agent.settings().await.map_err(ToolboxError::process)?;
+        let base = settings.env_vars.clone().unwrap_or_default();
+        let fitting = warm.into_iter().filter(|(_, process)| fits(process, self.toolbox.user(), &settings));
+        Ok(fitting.map(|(language, process)| context(language, process, base.clone())).collect())
+    }
+
+    /// Ends those that never become one, so that they cost the sandbox nothing.
+    pub(super) async fn end_unfit(&self) -> Result<(), ToolboxError> {
+        let processes = self.toolbox.agent.list().await.map_err(ToolboxError::process)?;
+        let fitting = self.warm_contexts(&processes).await?;
+        let unfit = processes.iter().filter(|process| {
+            language_of(process).is_some() && !fitting.iter().any(|context| context.pid == process.pid)
+        });
+        for process in unfit {
+            self.end_process(process.pid).await?;
+        }
+        Ok(())
+    }
+}
+
+fn language_of(process: &ProcessInfo) -> Option<Language> {
+    Language::parse(process.tag.strip_prefix(TAG)?.strip_prefix(WARM)?).ok()
+}
+
+fn context(language: Language, process: &ProcessInfo, base: BTreeMap<String, String>) -> Context {
+    Context {
+        id: default_id(language),
+        language,
+        cwd: process.cwd.clone(),
+        created_at_ms: process.started_at_ms,
+        pid: process.pid,
+        base: Some(base),
+    }
+}
+
+fn fits(process: &ProcessInfo, user: Option<&str>, settings: &InitRequest) -> bool {
+    let user = user.or(settings.default_user.as_deref());
+    let env = settings.env_vars.iter().flatten();
+    user == Some(process.user.as_str())
+        && settings.default_workdir.as_deref() == Some(process.cwd.as_str())
+        && !env.into_iter().any(|(name, _)| AT_START.iter().any(|start| name.starts_with(start)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn process(tag: &str) -> ProcessInfo {
+        ProcessInfo {
+            pid: 7,
+            cmd: String::new(),
+            args: Vec::new(),
+            cwd: "/home/user".into(),
+            tag: tag.into(),
+            user: "user".into(),
+            started_at_ms: 1,
+            pty: false,
+            logged: false,
+        }
+    }
+
+    fn settings() -> InitRequest {
+        InitRequest {
+            env_vars: Some([("A".to_owned(), "b".to_owned())].into()),
+            default_user: Some("user".into()),
+            default_workdir: Some("/home/user".into()),
+            ..InitRequest::default()
+        }
+    }
+
+    #[test]
+    fn a_warm_process_is_known_by_its_tag_and_is_no_context_by_itself() {
+        assert_eq!(language_of(&process("atoll-context/warm/python")), Some(Language::Python));
+        assert_eq!(language_of(&process("atoll-context/python/abc")), None);
+        assert!(super::super::context_of(process("atoll-context/warm/python")).is_none());
+    }
+
+    #[test]
+    fn only_one_that_stands_as_a_new_one_would_becomes_a_context() {
+        let warm = process("atoll-context/warm/python");
+        assert!(fits(&warm, None, &settings()) && fits(&warm, Some("user"), &settings()));
+        assert!(!fits(&warm, Some("daytona"), &settings()), "another user");
+        let elsewhere = InitRequest { default_workdir: Some("/srv".into()), ..settings() };
+        assert!(!fits(&warm, None, &elsewhere), "another folder");
+        let path = [("PYTHONPATH".to_owned(), "/lib".to_owned())].into();
+        assert!(!fits(&warm, None, &InitRequest { env_vars: Some(path), ..settings() }), "read at its start");
+    }
+}
