@@ -6,6 +6,7 @@
 
 mod app;
 mod density;
+mod e2b;
 mod egress;
 mod http;
 mod images;
@@ -50,6 +51,9 @@ pub(crate) struct Options {
     /// Only the rows about images and builds; nothing is written.
     #[arg(long)]
     pub(crate) images: bool,
+    /// Only the rows about the E2B front under its vendor's SDK; nothing is written.
+    #[arg(long)]
+    pub(crate) e2b: bool,
     /// The summary of the last soak.
     #[arg(long, default_value = "target/soak.json")]
     pub(crate) soak: PathBuf,
@@ -108,7 +112,7 @@ fn measure(options: &Options) -> Result<()> {
     soak::quote(options, &mut report);
     let text = report.render();
     print!("{text}");
-    if options.life || options.egress || options.previews || options.images {
+    if options.life || options.egress || options.previews || options.images || options.e2b {
         return Ok(());
     }
     std::fs::write(&options.out, text).with_context(|| format!("cannot write {}", options.out.display()))
@@ -127,6 +131,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.images {
         return images::measure(options, place, rootfs, report);
     }
+    if options.e2b {
+        return e2b::measure(options, place, report);
+    }
     density::measure(options, place, report)?;
     latency::warm(options, place, report)?;
     latency::cold(options, place, report)?;
@@ -137,5 +144,6 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     egress::measure(options, place, report)?;
     previews::measure(options, place, report)?;
     images::measure(options, place, rootfs, report)?;
+    e2b::measure(options, place, report)?;
     peers::measure(options, place, rootfs, report)
 }

@@ -23,12 +23,17 @@ pub(crate) const TEMPLATE: &str = "debian";
 
 /// Makes the template once and answers its root filesystem, which the peers run too.
 pub(crate) fn prepare_template(place: &Path) -> Result<PathBuf> {
+    make_template(place, TEMPLATE)
+}
+
+/// Makes a template where it is missing; answers its root filesystem.
+pub(crate) fn make_template(place: &Path, name: &str) -> Result<PathBuf> {
     let data = data_dir(place);
     std::fs::create_dir_all(&data)?;
     let catalog = atoll_image::Catalog::open(data.join("templates"))?;
-    let template = match catalog.get(TEMPLATE) {
+    let template = match catalog.get(name) {
         Ok(template) => template,
-        Err(_) => catalog.make(TEMPLATE, &mut |line: &str| {
+        Err(_) => catalog.make(name, &mut |line: &str| {
             println!("  {line}");
             std::ops::ControlFlow::Continue(())
         })?,

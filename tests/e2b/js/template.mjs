@@ -97,7 +97,7 @@ export default () => {
 
     test('a build behind the scenes, of an image of a registry', async (t) => {
       const name = word('jt')
-      const template = Template().fromImage(process.env.E2B_TEST_IMAGE).runCmd('echo built > /built')
+      const template = Template().fromImage(process.env.E2B_TEST_IMAGE).runCmd('echo built > /built', { user: 'root' })
       const info = await Template.buildInBackground(template, name)
       t.after(() => PlainSandbox.deleteSnapshot(name))
       const last = await until('it is built', async () => {

@@ -63,7 +63,7 @@ class Templates(AsyncCase):
             make().from_debian_image(), make().from_ubuntu_image(), make().from_fedora_image(), make().from_alpine_image(),
             make().from_arch_image(), make().from_python_image(), make().from_node_image(), make().from_bun_image(),
             make().from_base_image(), make().from_image("r.test/i"), make().from_dockerfile("FROM debian:12\nRUN true\n"),
-            make().from_aws_registry("r.test/i", "a", "b", "c"), make().from_gcp_registry("r.test/i", "{}"),
+            make().from_aws_registry("r.test/i", "a", "b", "c"), make().from_gcp_registry("r.test/i", {}),
         ]
         for template in bases:
             self.assertTrue(json.loads(make.to_json(template.run_cmd("true")))["fromImage"])
@@ -106,7 +106,7 @@ class Secrets(AsyncCase):
         self.addAsyncCleanup(AsyncSecret.destroy, name)
         self.assertEqual((await AsyncSecret.get_info(name)).metadata, {"a": "b"})
         newer = await AsyncSecret.update(name, "v2")
-        self.assertNotEqual(newer.current_version, made.current_version)
+        self.assertNotEqual(newer.version, made.version)
         pages, seen = AsyncSecret.list(limit=50), []
         while pages.has_next:
             seen += [info.name for info in await pages.next_items()]

@@ -24,7 +24,7 @@ class Secrets(Case):
     def test_an_update_is_a_new_version(self):
         made = self.secret()
         newer = Secret.update(made.name, "v2", metadata={"now": "two"})
-        self.assertNotEqual(newer.current_version, made.current_version)
+        self.assertNotEqual(newer.version, made.version)
         self.assertEqual(Secret.get_info(made.name).metadata, {"now": "two"})
 
     def test_secrets_come_in_pages(self):

@@ -122,7 +122,7 @@ class Steps(Building):
         self.assertIn("missing", str(caught.exception))
 
     def test_an_image_of_a_registry_is_a_base(self):
-        template = Template().from_image(os.environ["E2B_TEST_IMAGE"]).run_cmd("echo built > /built")
+        template = Template().from_image(os.environ["E2B_TEST_IMAGE"]).run_cmd("echo built > /built", user="root")
         info = self.build(template)
         box = self.sandbox(info.name)
         self.assertEqual(box.files.read("/built"), "built\n")
