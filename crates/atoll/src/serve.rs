@@ -8,10 +8,13 @@
 //! again, started by the engine as `atoll launcher` ([`launcher`]).
 
 mod checks;
+mod daytona;
 mod e2b;
+mod e2b_data;
 mod fail_at;
 mod front;
 mod ground;
+mod kernels;
 mod leap0;
 mod logging;
 mod settings;

@@ -28,6 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-proxy", &["atoll-model", "atoll-service"]),
     ("atoll-front-native", &["atoll-model", "atoll-service"]),
     ("atoll-front-leap0", &["atoll-model", "atoll-service", "atoll-toolbox"]),
+    ("atoll-front-daytona", &["atoll-model", "atoll-service", "atoll-toolbox"]),
     ("atoll-front-e2b", &["atoll-agentapi", "atoll-model", "atoll-service", "atoll-toolbox"]),
     ("atoll", &[ANY]),
     // Tests and benchmarks stand outside the house and look in.

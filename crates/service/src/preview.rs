@@ -83,6 +83,8 @@ pub struct PreviewPass {
     pub port: u16,
     /// Why.
     pub by: PreviewBy,
+    /// What the app sees as the host that was asked for, where its lease says so.
+    pub host: Option<String>,
 }
 
 /// Why a port may be reached.
@@ -246,6 +248,27 @@ impl Service {
         if gone { Ok(()) } else { Err(ServiceError::new(Code::PreviewNotFound, missing())) }
     }
 
+    /// Closes the preview of a port that this token opens, with or without the part of it that says what it is.
+    pub async fn expire_preview(
+        &self,
+        who: &Principal,
+        ident: &str,
+        port: u16,
+        token: &str,
+    ) -> Result<(), ServiceError> {
+        let lease = self.get(who, ident).await?;
+        let bare = token.strip_prefix(TOKEN).unwrap_or(token);
+        let hash = hash_of(&format!("{TOKEN}{bare}"));
+        let open = self.inner.store.previews(&lease.id).await?;
+        let meant =
+            open.iter().find(|(preview, known)| preview.port == port && bool::from(known.ct_eq(&hash)));
+        let Some((preview, _)) = meant else {
+            let message = format!("sandbox {} has no such preview of port {port}", lease.id);
+            return Err(ServiceError::new(Code::PreviewNotFound, message));
+        };
+        self.delete_preview(who, lease.id.as_str(), &preview.id).await
+    }
+
     /// May somebody who shows this reach a port (`None`: the sandbox's own)? Never wakes it.
     pub async fn admit(
         &self,
@@ -258,7 +281,8 @@ impl Service {
         };
         let lease = handle.lease();
         let port = port.unwrap_or_else(|| own_port(&lease));
-        let pass = |by| Ok(PreviewPass { sandbox: sandbox.clone(), port, by });
+        let host = lease.mask_host.as_ref().map(|mask| mask.replace("${PORT}", &port.to_string()));
+        let pass = |by| Ok(PreviewPass { sandbox: sandbox.clone(), port, by, host: host.clone() });
         if port == AGENT_PORT {
             return Err(refused(sandbox, shown));
         }

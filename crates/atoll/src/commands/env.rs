@@ -54,26 +54,11 @@ pub(super) async fn env(context: &Context, args: &Env) -> Result<(), Failure> {
         ));
         answers(context).await;
     }
-    let missing = missing(args.sdk);
-    if let Some(missing) = &missing {
-        context.out.say(&format!("atoll: {missing}"));
-    }
     if context.out.json {
         let all = variables.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
         return context.out.json(&serde_json::Value::Object(all.collect()));
     }
-    variables.iter().try_for_each(|(name, value)| context.out.line(&assignment(args.shell, name, value)))?;
-    // The last line: an eval without quotes joins the lines, and would lose what is behind it.
-    missing.map_or(Ok(()), |missing| context.out.line(&format!("# {missing}")))
-}
-
-/// A front that is not in this version, in words.
-fn missing(sdk: Sdk) -> Option<String> {
-    let name = match sdk {
-        Sdk::Leap0 | Sdk::E2b => return None,
-        Sdk::Daytona => "Daytona",
-    };
-    Some(format!("the {name} front is not in this version yet: its SDK gets an error for every call"))
+    variables.iter().try_for_each(|(name, value)| context.out.line(&assignment(args.shell, name, value)))
 }
 
 /// Warns where nobody answers: the variables are right, and lead nowhere.
@@ -152,7 +137,11 @@ fn variables(sdk: Sdk, tls: bool, server: &Server) -> Vec<(&'static str, String)
             ("E2B_SANDBOX_URL", url.clone()),
             ("E2B_VOLUME_API_URL", format!("{url}/e2b")),
         ],
-        Sdk::Daytona => vec![("DAYTONA_API_URL", format!("{url}/daytona/api"))],
+        Sdk::Daytona => vec![
+            ("DAYTONA_API_URL", format!("{url}/daytona/api")),
+            // The one region that a server has.
+            ("DAYTONA_TARGET", "local".to_owned()),
+        ],
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use atoll_front_e2b::E2b;
+use atoll_front_e2b::{Data, E2b};
 use atoll_front_leap0::Leap0;
 use atoll_front_native::{Options, PreviewOrigin, Shutdown};
 use atoll_proxy::{Closing, Door, FieldRoute, Limits, Proxy};
@@ -11,7 +11,7 @@ use axum::Router;
 use axum::http::HeaderName;
 use tokio::sync::watch;
 
-use super::{e2b, leap0, settings::Settings};
+use super::{daytona, e2b, e2b_data, leap0, settings::Settings};
 
 /// The doors of a server whose plain port is `port`.
 pub(super) fn door(settings: &Settings, service: &Service, shutdown: &Shutdown, port: u16) -> Door {
@@ -28,8 +28,12 @@ pub(super) fn door(settings: &Settings, service: &Service, shutdown: &Shutdown, 
     let e2b = e2b::front(settings, service, draining.clone(), port);
     let proxy = Proxy::new(service.clone(), settings.domain.clone(), closing)
         .with_fields(fields())
-        .with_stand_ins(vec![Arc::new(leap0::OnHost(leap0.clone()))]);
-    let fronts = fronts(settings, service, shutdown, port, leap0, e2b);
+        .with_stand_ins(vec![
+            Arc::new(leap0::OnHost(leap0.clone())),
+            Arc::new(e2b_data::OnPorts(Data::new(service.clone()))),
+        ]);
+    let daytona = daytona::front(settings, service, draining.clone(), port);
+    let fronts = daytona::mount(fronts(settings, service, shutdown, port, leap0, e2b), daytona);
     Door::new(proxy, fronts, Limits::default(), Closing { draining, forced })
 }
 
@@ -46,7 +50,8 @@ fn fronts(
     let native =
         atoll_front_native::router(service.clone(), Options { shutdown: shutdown.clone(), previews });
     // Other fronts are put before it, each below its own path.
-    e2b::mount(leap0::mount(native, leap0), e2b, settings)
+    let signed = e2b_data::mount(native, Data::new(service.clone()));
+    e2b::mount(leap0::mount(signed, leap0), e2b, settings)
 }
 
 /// The fields by which the clients of a front name a sandbox and a port.

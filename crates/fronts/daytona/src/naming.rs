@@ -1,7 +1,7 @@
 //! Names of snapshots and ours of templates.
 //!
 //! Daytona's snapshots are our templates and our snapshots. A template's name is lower-case; a name of theirs that is not
-//! becomes `cased/…`, in which `_x` stands for `X` and `__` for `_`, so that it can be shown as it was written.
+//! becomes `cased/…`, in which `xa` stands for `A` and `x0` for `x`, so that it can be shown as it was written.
 
 use atoll_model::{Code, LimitsAsk, Principal, TemplateRef};
 use atoll_service::TemplateRecord;
@@ -17,7 +17,7 @@ const INSTEAD: [&str; 3] = ["code-interpreter-slim", "code-interpreter", "debian
 /// COMPAT(daytona): the vendor's general ones, with what they grant.
 const SIZES: [(&str, u32, u32, u32); 3] =
     [("daytona-small", 1, 1, 3), ("daytona-medium", 2, 4, 8), ("daytona-large", 4, 8, 10)];
-const CASED: &str = "cased/n";
+const CASED: &str = "cased/";
 
 /// Whether a name is one of the vendor's own for what this server brings.
 pub(crate) fn is_general(name: &str) -> bool {
@@ -62,9 +62,9 @@ fn cased(name: &str) -> String {
     let mut word = CASED.to_owned();
     for letter in name.chars() {
         match letter {
-            '_' => word.push_str("__"),
+            'x' => word.push_str("x0"),
             'A'..='Z' => {
-                word.push('_');
+                word.push('x');
                 word.push(letter.to_ascii_lowercase());
             }
             other => word.push(other),
@@ -77,19 +77,22 @@ fn cased(name: &str) -> String {
 }
 
 fn uncased(word: &str) -> String {
+    let (word, tag) = match word.rsplit_once(':') {
+        Some((word, tag)) => (word, format!(":{tag}")),
+        None => (word, String::new()),
+    };
     let mut name = String::with_capacity(word.len());
     let mut letters = word.chars();
     while let Some(letter) = letters.next() {
-        match (letter, letter == '_') {
-            (_, true) => match letters.next() {
-                Some('_') => name.push('_'),
+        match letter {
+            'x' => match letters.next() {
+                Some('0') | None => name.push('x'),
                 Some(small) => name.push(small.to_ascii_uppercase()),
-                None => {}
             },
-            (letter, false) => name.push(letter),
+            letter => name.push(letter),
         }
     }
-    name
+    name + &tag
 }
 
 /// The template that a name means; `None` where no template has it (a snapshot may).
@@ -132,13 +135,14 @@ mod tests {
             "team/app",
             "My-Snapshot",
             "My_Snap_X:V1",
+            "maxX:xX",
             "Team/App.One",
             "a_b",
         ] {
             assert_eq!(name(&word(name_of_user).unwrap()), name_of_user);
         }
         assert_eq!(word("plain").unwrap(), "plain");
-        assert_eq!(word("My_S").unwrap(), "cased/n_my___s".replace("y___", "y___"));
+        assert_eq!(word("My_Xx:V1").unwrap(), "cased/xmy_xxx0:V1");
         for odd in ["", "a b", "../x", "ä", "-x"] {
             assert_eq!(word(odd).unwrap_err().status.as_u16(), 400, "{odd}");
         }

@@ -24,6 +24,12 @@ impl Service {
         });
     }
 
+    /// How many instances of a template's version wait ready now.
+    #[must_use]
+    pub fn ready_instances(&self, template: &str, version: &str) -> u32 {
+        u32::try_from(self.inner.provider.pooled(template, version)).unwrap_or(u32::MAX)
+    }
+
     async fn pool_wishes(&self) -> Result<Vec<PoolWish>, ServiceError> {
         let mut wishes = Vec::new();
         let mut left = ALL_MAX;
