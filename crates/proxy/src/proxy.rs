@@ -151,7 +151,11 @@ impl Proxy {
         let reader = Reader::of(&parts);
         let response = match self.pass_on(preview, parts, body, arrival, reader).await {
             Ok(response) => response,
-            Err(refusal) => self.told(&asked, &refusal).unwrap_or_else(|| refusal.render(reader)),
+            Err(refusal) => {
+                // A person is served best by a page, whoever made the sandbox.
+                let told = (reader == Reader::Program).then(|| self.told(&asked, &refusal)).flatten();
+                told.unwrap_or_else(|| refusal.render(reader))
+            }
         };
         let (status, took) = (response.status().as_u16(), begun.elapsed());
         // Looked up once, and not before there is somebody who records.
@@ -343,8 +347,9 @@ fn outgoing(
     };
     let mut headers = parts.headers;
     head::to_app(&mut headers, origin);
-    let name = match (origin.home, origin.host) {
-        (Home::Own | Home::Shared, Some(host)) => host.clone(),
+    let name = match (&pass.host, origin.home, origin.host) {
+        (Some(mask), ..) => HeaderValue::from_str(mask).map_err(|_| bad())?,
+        (None, Home::Own | Home::Shared, Some(host)) => host.clone(),
         _ => HeaderValue::from_str(&format!("localhost:{}", pass.port))
             .map_err(|_| Refusal::new(Code::Internal, "a port is a number"))?,
     };

@@ -170,6 +170,13 @@ impl Service {
         Ok(SandboxPass { sandbox: way.sandbox.clone(), handle, by: By::Port(way.port) })
     }
 
+    /// What a sandbox is, for a front that must know before anybody showed anything: whose words a refusal takes, whether it
+    /// runs. Opens nothing, and is shown to nobody.
+    #[must_use]
+    pub fn glimpse(&self, sandbox: &SandboxId) -> Option<Arc<Lease>> {
+        Some(self.inner.registry.get(sandbox)?.lease()).filter(|lease| is_there(lease))
+    }
+
     /// The lease of a pass as it is now.
     #[must_use]
     pub fn lease_of(&self, pass: &SandboxPass) -> Arc<Lease> {

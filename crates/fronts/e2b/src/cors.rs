@@ -11,29 +11,33 @@ const REMEMBERED_S: u32 = 7_200;
 
 /// Answers what browsers ask beforehand, and marks every answer as readable by any page.
 pub(crate) async fn allow(request: Request, next: Next) -> Response {
-    let is_ahead = request.method() == Method::OPTIONS
-        && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
-    let asked = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-    let mut response = match is_ahead {
-        true => StatusCode::NO_CONTENT.into_response(),
-        false => next.run(request).await,
-    };
+    if let Some(answer) = ahead(request.method(), request.headers()) {
+        return answer;
+    }
+    let mut response = next.run(request).await;
+    mark(response.headers_mut());
+    response
+}
+
+/// The answer to what a browser asks beforehand; `None`: this is not such a question.
+pub(crate) fn ahead(method: &Method, asked: &HeaderMap) -> Option<Response> {
+    if *method != Method::OPTIONS || !asked.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
+        return None;
+    }
+    let wanted = asked.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+    let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();
     mark(headers);
-    if is_ahead {
-        headers.insert(
-            header::ACCESS_CONTROL_ALLOW_METHODS,
-            HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
-        );
-        // A star does not stand for Authorization, so what was asked for is named.
-        headers.insert(
-            header::ACCESS_CONTROL_ALLOW_HEADERS,
-            asked.unwrap_or_else(|| HeaderValue::from_static("*")),
-        );
-        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from(REMEMBERED_S));
-        headers.insert(header::VARY, HeaderValue::from_static("access-control-request-headers"));
-    }
-    response
+    headers.insert(
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
+    );
+    // A star does not stand for Authorization, so what was asked for is named.
+    let wanted = wanted.unwrap_or_else(|| HeaderValue::from_static("*"));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted);
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from(REMEMBERED_S));
+    headers.insert(header::VARY, HeaderValue::from_static("access-control-request-headers"));
+    Some(response)
 }
 
 /// The fields that let any page read an answer.

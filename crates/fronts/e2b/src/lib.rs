@@ -32,6 +32,8 @@ mod system;
 mod templates;
 mod volumes;
 
+pub use data::{Asked, Data};
+
 use std::sync::Arc;
 
 use atoll_service::Service;

@@ -2,7 +2,7 @@
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -31,6 +31,16 @@ const NOT_FOR_AGENTS: [HeaderName; 5] = [
     VIA,
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static(crate::TOKEN_HEADER),
+];
+/// What would reach beyond one answer, on whatever origin a browser sees it.
+const BEYOND: [&str; 7] = [
+    "set-cookie",
+    "service-worker-allowed",
+    "clear-site-data",
+    "strict-transport-security",
+    "alt-svc",
+    "nel",
+    "report-to",
 ];
 /// Between the host and its agent only.
 const OURS: &str = "atoll-";
@@ -65,7 +75,9 @@ pub(super) fn from_agent(headers: &mut HeaderMap) {
     if let Some(length) = length {
         headers.insert(CONTENT_LENGTH, length);
     }
-    headers.remove(SET_COOKIE);
+    for name in BEYOND {
+        headers.remove(name);
+    }
     remove_where(headers, |name| name.starts_with(OURS));
 }
 

@@ -1,0 +1,96 @@
+//! A sandbox that runs for a request, and stays awake and counted for as long as its answer is read.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use atoll_agentapi::{AgentClient, AgentError, Forwarded};
+use atoll_model::Phase;
+use atoll_service::{SandboxAgent, SandboxPass};
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use http_body::{Frame, SizeHint};
+
+use super::places::Place;
+use super::refusal::Refusal;
+use super::{AGENT, Data};
+
+pub(super) struct Awake {
+    agent: SandboxAgent,
+    pass: SandboxPass,
+    _place: Place,
+}
+
+impl Data {
+    /// Wakes it where its lease allows.
+    pub(super) async fn awake(&self, pass: SandboxPass) -> Result<Awake, Refusal> {
+        let place = self.places.enter(pass.sandbox()).ok_or(Refusal::Busy)?;
+        let agent = self.service.agent_of(&pass).await?;
+        Ok(Awake { agent, pass, _place: place })
+    }
+
+    /// Whether it still runs: what broke off when it does not, broke off for that.
+    pub(super) fn still_runs(&self, awake: &Awake) -> bool {
+        self.service.lease_of(&awake.pass).phase == Phase::Running
+    }
+
+    /// Passes a request on to the agent.
+    pub(super) async fn forward(&self, awake: Awake, request: Request) -> Result<Response, Refusal> {
+        match awake.agent.client.forward(request).await {
+            Ok(response) => {
+                let mut response = response.map(|body| Body::new(Held { body, _awake: awake }));
+                // A file of a sandbox is nothing that a page of ours may run.
+                let headers = response.headers_mut();
+                headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+                headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+                Ok(response)
+            }
+            Err(AgentError::Upload(_) | AgentError::Argument(_)) => {
+                let message = "the request broke off or is malformed".to_owned();
+                Err(Refusal::Agents(StatusCode::BAD_REQUEST, message))
+            }
+            Err(error) => {
+                tracing::debug!(sandbox = %awake.pass.sandbox(), %error, "a request to an agent failed");
+                Err(if self.still_runs(&awake) { Refusal::PortClosed(AGENT) } else { Refusal::NotFound })
+            }
+        }
+    }
+}
+
+impl Awake {
+    pub(super) fn client(&self) -> &AgentClient {
+        &self.agent.client
+    }
+
+    pub(super) fn workdir(&self) -> &str {
+        &self.agent.lease.workdir
+    }
+}
+
+/// The body of an agent's answer. While somebody reads it, the sandbox is busy.
+struct Held {
+    body: Forwarded,
+    _awake: Awake,
+}
+
+impl http_body::Body for Held {
+    type Data = Bytes;
+    type Error = AgentError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, AgentError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,315 @@
+//! Port 49999: the code interpreter of sandboxes that were made through this front.
+//!
+//! Who shows the sandbox's access token may do everything. Contexts may also be listed, made and removed by whoever may reach
+//! the port, as at the vendor's, whose SDKs show no access token there: the traffic token, or nothing where the sandbox is
+//! public. Code is run for the access token alone.
+
+mod lines;
+
+use std::collections::BTreeMap;
+
+use atoll_model::SandboxId;
+use atoll_service::{SandboxPass, Shown, TokenOf};
+use atoll_toolbox::{Context as Kept, Execute, Interpreter, Language, NewContext, Toolbox, ToolboxError};
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use super::awake::Awake;
+use super::envd::shown;
+use super::refusal::Refusal;
+use super::{Data, INTERPRETER, empty};
+use crate::input;
+
+const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
+/// Where code starts at the vendor's, for a sandbox that says nothing else.
+const HOME: &str = "/home/user";
+/// Of the contexts that are there before anybody asks.
+const DEFAULT: &str = "default-";
+/// Languages with a context from the beginning. They are listed, and made when they are first used.
+const FROM_THE_BEGINNING: [Language; 2] = [Language::Python, Language::JavaScript];
+
+/// A call, by its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call<'a> {
+    Health,
+    Execute,
+    Contexts,
+    Context(&'a str),
+    Restart(&'a str),
+}
+
+impl<'a> Call<'a> {
+    fn of(path: &'a str) -> Option<Self> {
+        match path {
+            "/health" => return Some(Self::Health),
+            "/execute" => return Some(Self::Execute),
+            "/contexts" => return Some(Self::Contexts),
+            _ => {}
+        }
+        let (id, call) = match path.strip_prefix("/contexts/")?.split_once('/') {
+            None => (path.strip_prefix("/contexts/")?, Self::Context as fn(&'a str) -> Self),
+            Some((id, "restart")) => (id, Self::Restart as fn(&'a str) -> Self),
+            Some(_) => return None,
+        };
+        (!id.is_empty()).then(|| call(id))
+    }
+}
+
+/// Whether a path is one of the interpreter's.
+pub(super) fn is_call(path: &str) -> bool {
+    Call::of(path).is_some()
+}
+
+#[derive(Debug, Serialize)]
+struct Context {
+    id: String,
+    language: &'static str,
+    cwd: String,
+}
+
+impl From<Kept> for Context {
+    fn from(kept: Kept) -> Self {
+        Self { language: kept.language.as_str(), id: kept.id, cwd: kept.cwd }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct NewBody {
+    language: Option<String>,
+    cwd: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ExecuteBody {
+    code: String,
+    #[serde(default)]
+    context_id: Option<String>,
+    #[serde(default)]
+    language: Option<String>,
+    #[serde(default)]
+    env_vars: Option<BTreeMap<String, String>>,
+}
+
+impl Data {
+    pub(super) async fn interpret(&self, sandbox: &SandboxId, request: Request) -> Result<Response, Refusal> {
+        let (parts, body) = request.into_parts();
+        let Some(call) = Call::of(parts.uri.path()) else { return Err(Refusal::no_route()) };
+        // Who asks is known before anything is read or woken.
+        let pass = match call {
+            Call::Execute => self.runner(sandbox, &parts.headers)?,
+            _ => self.visitor(sandbox, &parts.headers).await?,
+        };
+        match (&parts.method, call) {
+            (&Method::GET, Call::Health) => {
+                self.awake(pass).await?;
+                Ok(json(&"OK"))
+            }
+            (&Method::POST, Call::Execute) => {
+                let body = self.read::<ExecuteBody>(body).await?;
+                self.execute(self.awake(pass).await?, body).await
+            }
+            (&Method::GET, Call::Contexts) => self.list(self.awake(pass).await?).await,
+            (&Method::POST, Call::Contexts) => {
+                let body = self.read::<NewBody>(body).await?;
+                self.create(self.awake(pass).await?, body).await
+            }
+            (&Method::DELETE, Call::Context(id)) => self.remove(self.awake(pass).await?, id).await,
+            (&Method::POST, Call::Restart(id)) => self.restart(self.awake(pass).await?, id).await,
+            _ => Ok(empty(StatusCode::METHOD_NOT_ALLOWED)),
+        }
+    }
+
+    /// Who may run code.
+    fn runner(&self, sandbox: &SandboxId, headers: &HeaderMap) -> Result<SandboxPass, Refusal> {
+        let token = shown(headers)?.ok_or_else(|| self.nobody(sandbox))?;
+        Ok(self.service.admit_token(sandbox, TokenOf::Agent, token)?)
+    }
+
+    /// Who may reach the port.
+    async fn visitor(&self, sandbox: &SandboxId, headers: &HeaderMap) -> Result<SandboxPass, Refusal> {
+        if shown(headers)?.is_some() {
+            return self.runner(sandbox, headers);
+        }
+        let tokens: Vec<String> = headers
+            .get(TRAFFIC_TOKEN)
+            .and_then(|token| token.to_str().ok())
+            .map(str::to_owned)
+            .into_iter()
+            .collect();
+        let passed =
+            self.service.admit(sandbox, Some(INTERPRETER), Shown { keys: &[], tokens: &tokens }).await;
+        match passed {
+            Ok(way) => Ok(self.service.stand_in(&way)?),
+            Err(_) if self.service.glimpse(sandbox).is_none() => Err(Refusal::NotFound),
+            Err(_) => Err(Refusal::Private),
+        }
+    }
+
+    async fn read<T: serde::de::DeserializeOwned>(&self, body: Body) -> Result<T, Refusal> {
+        let parsed = match input::collect(body).await {
+            Ok(bytes) => input::parse(&bytes),
+            Err(error) => Err(error),
+        };
+        parsed.map_err(|error| Refusal::Agents(error.status, error.message))
+    }
+
+    async fn execute(&self, awake: Awake, body: ExecuteBody) -> Result<Response, Refusal> {
+        let toolbox = Toolbox::new(awake.client().clone());
+        let interpreter = toolbox.interpreter();
+        let begun = async {
+            let context = match (&body.context_id, &body.language) {
+                (Some(_), Some(_)) => {
+                    let message = "Only one of context_id or language can be provided";
+                    return Err(ToolboxError::Invalid(message.to_owned()));
+                }
+                (Some(id), None) => find(&interpreter, id).await?,
+                (None, language) => interpreter.default_context(language_of(language.as_deref())?).await?,
+            };
+            let env = body.env_vars.unwrap_or_default();
+            interpreter.execute(&context, Execute { code: body.code, env, timeout: None }).await
+        };
+        match begun.await {
+            Ok(execution) => Ok(lines::answer(self.clone(), awake, execution)),
+            Err(error) => Err(self.refusal(&awake, &error)),
+        }
+    }
+
+    async fn list(&self, awake: Awake) -> Result<Response, Refusal> {
+        let toolbox = Toolbox::new(awake.client().clone());
+        let kept = toolbox.interpreter().contexts().await.map_err(|error| self.refusal(&awake, &error))?;
+        let mut all: Vec<Context> = kept.into_iter().map(Context::from).collect();
+        for language in FROM_THE_BEGINNING {
+            let id = format!("{DEFAULT}{}", language.as_str());
+            if !all.iter().any(|context| context.id == id) {
+                let cwd = Some(awake.workdir()).filter(|dir| !dir.is_empty()).unwrap_or(HOME);
+                all.push(Context { id, language: language.as_str(), cwd: cwd.to_owned() });
+            }
+        }
+        Ok(json(&all))
+    }
+
+    async fn create(&self, awake: Awake, body: NewBody) -> Result<Response, Refusal> {
+        let toolbox = Toolbox::new(awake.client().clone());
+        let made = async {
+            let language = language_of(body.language.as_deref())?;
+            let cwd = body.cwd.filter(|cwd| !cwd.is_empty());
+            toolbox.interpreter().create_context(&NewContext { language, cwd }).await
+        };
+        match made.await {
+            Ok(context) => Ok(json(&Context::from(context))),
+            Err(error) => Err(self.refusal(&awake, &error)),
+        }
+    }
+
+    async fn remove(&self, awake: Awake, id: &str) -> Result<Response, Refusal> {
+        let toolbox = Toolbox::new(awake.client().clone());
+        match toolbox.interpreter().delete_context(id).await {
+            // One that nobody used yet is as good as removed.
+            Err(ToolboxError::NotFound(_)) if default_of(id).is_some() => Ok(empty(StatusCode::OK)),
+            Ok(()) => Ok(empty(StatusCode::OK)),
+            Err(error) => Err(self.refusal(&awake, &error)),
+        }
+    }
+
+    async fn restart(&self, awake: Awake, id: &str) -> Result<Response, Refusal> {
+        let toolbox = Toolbox::new(awake.client().clone());
+        match toolbox.interpreter().restart(id).await {
+            Err(ToolboxError::NotFound(_)) if default_of(id).is_some() => Ok(empty(StatusCode::OK)),
+            Ok(_) => Ok(empty(StatusCode::OK)),
+            Err(error) => Err(self.refusal(&awake, &error)),
+        }
+    }
+
+    /// What a tool could not do, or why nothing can be done at all.
+    fn refusal(&self, awake: &Awake, error: &ToolboxError) -> Refusal {
+        if !self.still_runs(awake) {
+            return Refusal::NotFound;
+        }
+        let status = match error {
+            ToolboxError::Invalid(_) | ToolboxError::Conflict(_) | ToolboxError::TooLarge { .. } => {
+                StatusCode::BAD_REQUEST
+            }
+            ToolboxError::NotFound(_) => StatusCode::NOT_FOUND,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let message = match error.hint() {
+            Some(hint) => format!("{error} ({hint})"),
+            None => error.to_string(),
+        };
+        Refusal::Agents(status, message)
+    }
+}
+
+async fn find(interpreter: &Interpreter<'_>, id: &str) -> Result<Kept, ToolboxError> {
+    match (interpreter.context(id).await, default_of(id)) {
+        (Err(ToolboxError::NotFound(_)), Some(language)) => interpreter.default_context(language).await,
+        (Err(ToolboxError::NotFound(_)), None) => {
+            let shown: String = id.chars().filter(|c| !c.is_control()).take(64).collect();
+            Err(ToolboxError::NotFound(format!("Context {shown} not found")))
+        }
+        (found, _) => found,
+    }
+}
+
+/// The language of a context that is there from the beginning.
+fn default_of(id: &str) -> Option<Language> {
+    let name = id.strip_prefix(DEFAULT)?;
+    Language::ALL.into_iter().find(|language| language.as_str() == name)
+}
+
+fn language_of(name: Option<&str>) -> Result<Language, ToolboxError> {
+    name.filter(|name| !name.is_empty()).map_or(Ok(Language::Python), Language::parse)
+}
+
+fn json(value: &impl Serialize) -> Response {
+    let body = serde_json::to_vec(value).expect("texts and numbers always serialise");
+    let mut response = Response::new(Body::from(body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_known_by_their_paths() {
+        for (path, call) in [
+            ("/health", Call::Health),
+            ("/execute", Call::Execute),
+            ("/contexts", Call::Contexts),
+            ("/contexts/a", Call::Context("a")),
+            ("/contexts/a/restart", Call::Restart("a")),
+        ] {
+            assert_eq!(Call::of(path), Some(call), "{path}");
+        }
+        for path in
+            ["/", "/contexts/", "/contexts//restart", "/contexts/a/b", "/contexts/a/restart/", "/Execute"]
+        {
+            assert_eq!(Call::of(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn bodies_are_read_as_both_sdks_send_them() {
+        let py = br#"{"code":"1+1","context_id":null,"language":null,"env_vars":{"A":"b"}}"#;
+        let body: ExecuteBody = input::parse(py).unwrap();
+        assert_eq!((body.code.as_str(), body.context_id, body.language), ("1+1", None, None));
+        let js: ExecuteBody = input::parse(br#"{"code":"1"}"#).unwrap();
+        assert!(js.env_vars.is_none());
+        assert!(input::parse::<ExecuteBody>(br#"{"context_id":"x"}"#).is_err());
+    }
+
+    #[test]
+    fn contexts_from_the_beginning_have_a_language() {
+        assert_eq!(default_of("default-javascript"), Some(Language::JavaScript));
+        assert_eq!(default_of("default-cobol"), None);
+        assert_eq!(default_of("abc"), None);
+    }
+}
