@@ -392,6 +392,9 @@ pub struct Lease {
     /// Its ports are open to everybody who knows where they are; its agent never is.
     #[serde(default)]
     pub public: bool,
+    /// What apps on its ports see as the host that was asked for; `${PORT}` stands for the port.
+    #[serde(default)]
+    pub mask_host: Option<String>,
     /// Counts how often its access tokens were replaced; those of another count open nothing.
     #[serde(default)]
     pub token_epoch: u32,

@@ -128,6 +128,8 @@ pub struct CreateSandbox {
     pub build: Option<BuildId>,
     /// Its ports are open to everybody who knows where they are.
     pub public: bool,
+    /// What apps on its ports see as the host that was asked for; `${PORT}` stands for the port.
+    pub mask_host: Option<String>,
     /// What a front must show again; no rule reads it.
     pub annotations: BTreeMap<String, String>,
 }
@@ -159,6 +161,8 @@ pub struct UpdateSandbox {
     pub timeout_at_least_s: Option<u64>,
     /// Whether its ports are open to everybody.
     pub public: Option<bool>,
+    /// What apps see as the host that was asked for; `Some(None)`: that one.
+    pub mask_host: Option<Option<String>>,
     /// Replaces all annotations.
     pub annotations: Option<BTreeMap<String, String>>,
 }
@@ -200,6 +204,7 @@ impl CreateSandbox {
         }
         check_labels(&self.labels)?;
         check_annotations(&self.annotations)?;
+        check_mask(self.mask_host.as_deref())?;
         check_env(&self.env)?;
         if let Some(user) = &self.user {
             check_plain("user", user, 32)?;
@@ -258,6 +263,7 @@ impl UpdateSandbox {
         if let Some(annotations) = &self.annotations {
             check_annotations(annotations)?;
         }
+        check_mask(self.mask_host.as_ref().and_then(|mask| mask.as_deref()))?;
         if self.timeout_s.is_some() && self.timeout_at_least_s.is_some() {
             return Err(bad("timeout_s", "and timeout_at_least_s exclude each other"));
         }
@@ -331,6 +337,17 @@ fn check_annotations(annotations: &BTreeMap<String, String>) -> Result<(), BadSp
         Some((key, _)) => Err(bad("annotations", format!("{key:?} is not `front.word` with a text"))),
         None => Ok(()),
     }
+}
+
+/// A host that a header can hold, with a port or without.
+fn check_mask(mask: Option<&str>) -> Result<(), BadSpec> {
+    let Some(mask) = mask else { return Ok(()) };
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':');
+    let host = mask.replace("${PORT}", "65535");
+    if host.is_empty() || host.len() > 253 || !host.bytes().all(plain) {
+        return Err(bad("mask_host", "must be a host name, in which ${PORT} may stand for the port"));
+    }
+    Ok(())
 }
 
 fn check_env(env: &BTreeMap<String, String>) -> Result<(), BadSpec> {

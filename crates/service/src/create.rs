@@ -163,6 +163,7 @@ impl Service {
             build: spec.build.clone(),
             public: spec.public,
             token_epoch: 0,
+            mask_host: spec.mask_host.clone(),
             annotations: spec.annotations.clone(),
             started_at: None,
         };

@@ -74,6 +74,14 @@ async fn a_public_sandbox_shows_its_ports_and_never_its_agent() {
     assert_eq!(pass.by, PreviewBy::Public);
     let agent = world.service.admit(&lease.id, Some(49_983), nothing).await.unwrap_err();
     assert_eq!(agent.code, Code::Unauthenticated);
+    assert_eq!(pass.host, None);
+    let masked =
+        UpdateSandbox { mask_host: Some(Some("localhost:${PORT}".to_owned())), ..Default::default() };
+    world.service.update(&world.admin, lease.id.as_str(), masked).await.unwrap();
+    let pass = world.service.admit(&lease.id, Some(80), nothing).await.unwrap();
+    assert_eq!(pass.host.as_deref(), Some("localhost:80"));
+    let odd = UpdateSandbox { mask_host: Some(Some("a b\r\nX: y".to_owned())), ..Default::default() };
+    assert!(world.service.update(&world.admin, lease.id.as_str(), odd).await.is_err());
     let closed = UpdateSandbox { public: Some(false), ..Default::default() };
     let updated = world.service.update(&world.admin, lease.id.as_str(), closed).await.unwrap();
     assert!(!updated.public);

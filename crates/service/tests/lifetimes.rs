@@ -268,7 +268,10 @@ async fn lists_come_newest_start_first() {
     let newest = Filter { sort: SortBy::Started, ..Filter::default() };
     assert_eq!(list(newest.clone()).await, [one.id.clone(), two.id.clone()]);
     assert_eq!(list(Filter::default()).await, [two.id.clone(), one.id.clone()]);
-    assert_eq!(list(Filter { started_after_ms: Some(started), ..newest }).await, [one.id.clone()]);
+    assert_eq!(
+        list(Filter { started_after_ms: Some(started), ..newest }).await,
+        std::slice::from_ref(&one.id)
+    );
 }
 
 #[tokio::test(start_paused = true)]

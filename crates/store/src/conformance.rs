@@ -152,6 +152,7 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         build: None,
         public: false,
         token_epoch: 0,
+        mask_host: None,
         annotations: BTreeMap::new(),
         started_at: None,
     }

@@ -97,6 +97,7 @@ impl Driver {
         next.on_exit = change.on_exit.unwrap_or(next.on_exit);
         next.wake = change.wake.unwrap_or(next.wake);
         next.public = change.public.unwrap_or(next.public);
+        next.mask_host = change.mask_host.clone().unwrap_or(next.mask_host);
         if let Some(annotations) = &change.annotations {
             next.annotations.clone_from(annotations);
         }
@@ -112,6 +113,7 @@ impl Driver {
             ("timers", next.timers != old.timers),
             ("on_exit", next.on_exit != old.on_exit),
             ("wake", next.wake != old.wake),
+            ("mask_host", next.mask_host != old.mask_host),
             ("public", next.public != old.public),
             ("annotations", next.annotations != old.annotations),
         ];

@@ -114,6 +114,7 @@ impl CreateBody {
             mounts: self.mounts.into_iter().map(Into::into).collect(),
             build: None,
             public: self.public,
+            mask_host: None,
             annotations: BTreeMap::new(),
         })
     }
@@ -230,6 +231,7 @@ impl From<UpdateBody> for UpdateSandbox {
             public: body.public,
             timeout_at_least_s: None,
             timeout_counts: None,
+            mask_host: None,
             annotations: None,
         }
     }
