@@ -74,6 +74,8 @@ pub(crate) struct NetworkShown {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) allow_public_traffic: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mask_request_host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     rules: Option<BTreeMap<String, Vec<RuleShown>>>,
 }
 
@@ -92,6 +94,8 @@ struct TransformShown {
 pub(crate) struct Meant {
     pub(crate) policy: NetworkPolicy,
     pub(crate) public: bool,
+    /// What apps inside see as the host they were asked for.
+    pub(crate) mask_host: Option<String>,
     pub(crate) internet: Option<bool>,
     pub(crate) shown: NetworkShown,
 }
@@ -114,18 +118,18 @@ impl NetworkBody {
                 None => ApiError::invalid(message),
             }
         })?;
-        Ok(Meant { policy, public: self.allow_public_traffic != Some(false), internet, shown: self.shown() })
+        Ok(Meant {
+            policy,
+            public: self.allow_public_traffic != Some(false),
+            mask_host: self.mask_request_host.clone().filter(|host| !host.is_empty()),
+            internet,
+            shown: self.shown(),
+        })
     }
 
     fn refuse_what_is_not_here(&self) -> Result<(), ApiError> {
         if self.egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null()) {
             return Err(ApiError::not_here("network.egressProxy", "nothing leaves through a SOCKS proxy"));
-        }
-        if self.mask_request_host.as_ref().is_some_and(|host| !host.is_empty()) {
-            return Err(ApiError::not_here(
-                "network.maskRequestHost",
-                "an app sees the host that was asked for",
-            ));
         }
         if self.https_ports.as_ref().is_some_and(|ports| !ports.is_empty()) {
             return Err(ApiError::not_here("network.httpsPorts", "apps are reached by plain HTTP"));
@@ -154,6 +158,7 @@ impl NetworkBody {
             deny_out: self.deny_out,
             dns_servers: self.dns_servers,
             allow_public_traffic: self.allow_public_traffic,
+            mask_request_host: self.mask_request_host,
             rules: self
                 .rules
                 .map(|rules| rules.into_iter().map(|(host, rules)| (host, hidden(rules))).collect()),
@@ -211,7 +216,9 @@ async fn replace(
 ) -> Result<StatusCode, ApiError> {
     let lease = find(&app, &who, &id).await?;
     let mut meant = body.meant(None)?;
-    meant.shown.allow_public_traffic = annotations::network(&lease).and_then(|n| n.allow_public_traffic);
+    let before = annotations::network(&lease).unwrap_or_default();
+    meant.shown.allow_public_traffic = before.allow_public_traffic;
+    meant.shown.mask_request_host = before.mask_request_host;
     let annotations = annotations::with_network(&lease, &meant);
     let change = UpdateSandbox {
         network: Some(meant.policy),
@@ -237,6 +244,7 @@ mod tests {
     fn a_network_goes_in_whole_and_comes_out_without_its_secrets() {
         let asked = json!({
             "allowOut": ["api.example.com", "203.0.113.7"], "denyOut": ["0.0.0.0/0"], "allowPublicTraffic": false,
+            "maskRequestHost": "app-${PORT}.test",
             "rules": { "API.example.com": [
                 { "transform": { "headers": { "Authorization": "Bearer ${e2b.secrets.My-Key}!" } } },
             ] },
@@ -244,12 +252,14 @@ mod tests {
         let meant = meant(asked).unwrap();
         assert!(!meant.public);
         assert_eq!(meant.policy.mode, NetworkMode::Custom);
+        assert_eq!(meant.mask_host.as_deref(), Some("app-${PORT}.test"));
         let value = &meant.policy.transforms[0].inject_headers["Authorization"];
         assert_eq!(*value, HeaderText::Plain("Bearer {secret:my-key}!".to_owned()));
         assert_eq!(
             serde_json::to_value(&meant.shown).unwrap(),
             json!({
                 "allowOut": ["api.example.com", "203.0.113.7"], "denyOut": ["0.0.0.0/0"], "allowPublicTraffic": false,
+            "maskRequestHost": "app-${PORT}.test",
                 "rules": { "API.example.com": [{ "transform": { "headers": { "Authorization": "…" } } }] },
             })
         );
@@ -273,7 +283,6 @@ mod tests {
                 "rules",
             ),
             (json!({ "egressProxy": { "address": "p:1" } }), 501, "egressProxy"),
-            (json!({ "maskRequestHost": "a:${PORT}" }), 501, "maskRequestHost"),
             (json!({ "httpsPorts": [8443] }), 501, "httpsPorts"),
             (json!({ "dnsServers": ["1.1.1.1"] }), 501, "dnsServers"),
         ] {

@@ -104,6 +104,7 @@ impl CreateBody {
             timeout_counts: TimeoutCounts::Awake,
             wake: if wakes { Wake::Any } else { Wake::Explicit },
             public: network.as_ref().is_none_or(|meant| meant.public),
+            mask_host: network.as_ref().and_then(|meant| meant.mask_host.clone()),
             annotations: annotations::of_new(&self.template_id, network.as_ref(), &mounts),
             network: network.map(|meant| meant.policy),
             mounts: mounts.into_iter().map(mount).collect(),
