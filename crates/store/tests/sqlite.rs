@@ -331,6 +331,53 @@ async fn a_secret_is_sealed_on_disk_and_without_its_key_the_record_does_not_open
 }
 
 #[tokio::test]
+async fn secrets_of_an_older_release_get_an_id_each_and_keep_their_values() {
+    let (new, old) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = with_leases(new.path(), 1).await;
+    let tenant = store.tenants().await.unwrap()[0].id.clone();
+    for (n, name) in [(1, "A"), (2, "B")] {
+        let secret = atoll_store::SecretRecord {
+            name: name.to_owned(),
+            created_at_ms: n,
+            rotated_at_ms: None,
+            id: atoll_model::SecretId::from_entropy([u8::try_from(n).unwrap(); 20]),
+            version: 1,
+            changed_at_ms: n,
+            about: atoll_store::SecretAbout::default(),
+            used_by: 0,
+        };
+        store.put_secret(&tenant, secret, format!("value of {name}"), 10).await.unwrap();
+    }
+    store.close().await;
+    std::fs::copy(new.path().join("secret.key"), old.path().join("secret.key")).unwrap();
+    let conn = rusqlite::Connection::open(old.path().join("sandbox.db")).unwrap();
+    for sql in [
+        include_str!("../src/sqlite/0001.sql"),
+        include_str!("../src/sqlite/0002.sql"),
+        include_str!("../src/sqlite/0003.sql"),
+        include_str!("../src/sqlite/0004.sql"),
+        include_str!("../src/sqlite/0005.sql"),
+    ] {
+        conn.execute_batch(sql).unwrap();
+    }
+    conn.pragma_update(None, "user_version", 5).unwrap();
+    conn.execute("ATTACH ?1 AS new", [new.path().join("sandbox.db").to_str().unwrap()]).unwrap();
+    conn.execute_batch(
+        "INSERT INTO main.tenants SELECT * FROM new.tenants;
+         INSERT INTO main.secrets SELECT tenant, name, value, created_ms, rotated_ms FROM new.secrets;",
+    )
+    .unwrap();
+    drop(conn);
+    let store = open(old.path()).unwrap();
+    let secrets = store.secrets(&tenant).await.unwrap();
+    assert_eq!(secrets.iter().map(|secret| secret.name.as_str()).collect::<Vec<_>>(), ["A", "B"]);
+    assert_ne!(secrets[0].id, secrets[1].id);
+    assert_eq!((secrets[1].version, secrets[1].changed_at_ms), (1, 2));
+    assert_eq!(store.secret_values(&tenant).await.unwrap().get("B"), Some("value of B"));
+    store.close().await;
+}
+
+#[tokio::test]
 async fn a_lease_with_sealed_headers_needs_the_key_too() {
     let dir = tempfile::tempdir().unwrap();
     let store = with_leases(dir.path(), 0).await;
