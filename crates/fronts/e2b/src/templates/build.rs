@@ -131,9 +131,13 @@ pub(super) async fn begin(
     State(app): State<App>,
     Caller(who): Caller,
     Path((template, build)): Path<(String, String)>,
-    Json(body): Json<BuildBody>,
+    Json(mut body): Json<BuildBody>,
 ) -> Result<StatusCode, ApiError> {
     let build = builds::find(&app, &who, &template, &build).await?;
+    // Images of E2B's own are templates here, which need no preparing.
+    if body.from_template.is_none() && body.from_image.as_deref().and_then(names::built_in).is_some() {
+        body.from_template = body.from_image.take();
+    }
     let base = match body.from_template.as_deref().map(str::trim).filter(|name| !name.is_empty()) {
         Some(name) => Some(names::word(&app, &who, name).await?),
         None => None,

@@ -13,6 +13,10 @@ const THEIR_LATEST: &str = "_latest";
 const IMAGES: [(&str, &str); 2] =
     [("e2bdev/base", "base"), ("e2bdev/code-interpreter", "code-interpreter-v1")];
 
+/// What the SDK's interpreter starts from, and what is as good where only that was made.
+const INTERPRETERS: [&str; 2] = ["code-interpreter-v1", "code-interpreter-beta"];
+const SLIM: &str = "code-interpreter-slim";
+
 /// What a tag of theirs is called here.
 pub(super) fn stored(tag: &str) -> &str {
     match tag {
@@ -47,8 +51,9 @@ pub(super) fn built_in(image: &str) -> Option<&'static str> {
 /// A template id as our word: a name, with a tag of ours where theirs had one. What is no name stays as it is, and is then
 /// found nowhere.
 pub(crate) async fn word(app: &App, who: &Principal, id: &str) -> Result<String, ApiError> {
-    if let Some(built_in) = built_in(id) {
-        return Ok(built_in.to_owned());
+    let id = built_in(id).unwrap_or(id);
+    if INTERPRETERS.contains(&id) {
+        return interpreter(app, who, id).await;
     }
     let Ok(reference) = parse("templateID", id) else { return Ok(id.to_owned()) };
     let Some(tag) = &reference.tag else { return Ok(reference.to_string()) };
@@ -65,6 +70,17 @@ pub(crate) async fn word(app: &App, who: &Principal, id: &str) -> Result<String,
         };
     }
     Ok(reference.to_string())
+}
+
+/// The interpreter's template, or the smaller one where only that is here.
+async fn interpreter(app: &App, who: &Principal, id: &str) -> Result<String, ApiError> {
+    let is_here = async |word: &str| match app.service.get_template(who, word).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.code == Code::TemplateNotFound => Ok(false),
+        Err(error) => Err(ApiError::from(error)),
+    };
+    let slim = !is_here(id).await? && is_here(SLIM).await?;
+    Ok(if slim { SLIM } else { id }.to_owned())
 }
 
 /// E2B's ids of builds are UUIDs. Ours have 103 bits, which fit into the free ones of a UUID of the experimental kind.

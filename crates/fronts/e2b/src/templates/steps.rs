@@ -4,7 +4,6 @@ use atoll_model::{ReadyCheck, StartSettings};
 use atoll_service::{BuildSource, BuildSteps, DeclaredBuild, DeclaredStep, RegistryAuth};
 
 use super::asked::{BuildBody, Registry, StepBody};
-use super::names;
 use crate::error::ApiError;
 
 /// LIMIT: E2B's own, of a ready command.
@@ -52,10 +51,7 @@ exit 0
 pub(super) fn steps(body: BuildBody, base: Option<String>) -> Result<BuildSteps, ApiError> {
     let image = body.from_image.as_deref().map(str::trim).filter(|image| !image.is_empty());
     let (base, prepare) = match (image, base) {
-        (Some(image), None) => match names::built_in(image) {
-            Some(template) => (template.to_owned(), Vec::new()),
-            None => (image.to_owned(), prepare()),
-        },
+        (Some(image), None) => (image.to_owned(), prepare()),
         (None, Some(base)) => (base, Vec::new()),
         (None, None) | (Some(_), Some(_)) => {
             return Err(ApiError::invalid("one of fromImage and fromTemplate is needed, not both"));
@@ -197,15 +193,10 @@ mod tests {
     }
 
     #[test]
-    fn a_base_of_theirs_needs_nothing_and_a_template_goes_on_as_it_is() {
-        for (sent, base, wanted) in [
-            (json!({ "fromImage": "e2bdev/base" }), None, "base"),
-            (json!({ "fromTemplate": "mine:default" }), Some("mine".to_owned()), "mine"),
-        ] {
-            let asked = steps(body(sent), base).unwrap();
-            let BuildSource::Declared(declared) = &asked.source else { panic!() };
-            assert_eq!((declared.base.to_string().as_str(), declared.prepare.len()), (wanted, 0));
-        }
+    fn a_template_goes_on_as_it_is_and_one_base_is_needed() {
+        let asked = steps(body(json!({ "fromTemplate": "mine:default" })), Some("mine".to_owned())).unwrap();
+        let BuildSource::Declared(declared) = &asked.source else { panic!() };
+        assert_eq!((declared.base.to_string().as_str(), declared.prepare.len()), ("mine", 0));
         for (sent, base) in [
             (json!({}), None),
             (json!({ "fromImage": "a", "fromTemplate": "b" }), Some("b".to_owned())),
