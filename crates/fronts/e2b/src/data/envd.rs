@@ -46,6 +46,10 @@ impl Route {
 impl Data {
     pub(super) async fn envd(&self, sandbox: &SandboxId, mut request: Request) -> Result<Response, Refusal> {
         let route = Route::of(request.uri().path());
+        if route == Route::None {
+            // Whoever asks: there is nothing to be said about it.
+            return Err(self.service.glimpse(sandbox).map_or(Refusal::NotFound, |_| Refusal::no_route()));
+        }
         // Who asks is known before anything else is said.
         let pass = match (route, shown(request.headers())?) {
             (Route::Health, shown) if request.method() == Method::GET => {
@@ -64,9 +68,6 @@ impl Data {
             }
             (Route::Health | Route::Private | Route::None, None) => return Err(self.nobody(sandbox)),
         };
-        if route == Route::None {
-            return Err(Refusal::no_route());
-        }
         clean(request.headers_mut());
         let awake = self.awake(pass).await?;
         self.forward(awake, request).await
