@@ -25,7 +25,9 @@ impl FromRequestParts<App> for Caller {
 /// Checks the key of a request and notes its id (never the key) in the request's span.
 pub(crate) async fn authenticate(app: &App, headers: &HeaderMap) -> Result<Principal, ApiError> {
     let Some(key) = key(headers) else {
-        return Err(ApiError::unauthenticated("this needs a key: send X-API-KEY, or set E2B_API_KEY"));
+        return Err(ApiError::unauthenticated(
+            "this needs a key in X-API-KEY (set E2B_API_KEY; `atoll env e2b --with-key` prints one)",
+        ));
     };
     let principal = app.service.authenticate(key).await?;
     tracing::Span::current().record("key", principal.key.as_str());

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use atoll_model::Code;
+use atoll_model::{Code, ErrorKind};
 use atoll_service::ServiceError;
 use atoll_toolbox::ToolboxError;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -14,6 +14,9 @@ use serde::Serialize;
 
 /// The Python SDK asks again after 429, 502, 503 and 504 unless this says no.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
+
+/// What to try where the key is wrong.
+const KEY_HINT: &str = "set E2B_API_KEY; `atoll env e2b --with-key` prints one";
 
 /// A refusal on its way to the client.
 #[derive(Debug, Clone)]
@@ -113,7 +116,11 @@ impl IntoResponse for ApiError {
 
 impl From<ServiceError> for ApiError {
     fn from(error: ServiceError) -> Self {
-        let message = with_hint(&error.message, error.hint.as_deref());
+        let message = match error.code {
+            // The hint of the core is for its own clients.
+            Code::Unauthenticated => with_hint(&error.message, Some(KEY_HINT)),
+            _ => with_hint(&in_their_words(&error.message, error.kind()), error.hint.as_deref()),
+        };
         let retry_after_s = error.retry_after_s;
         Self { retry_after_s, cause: Some(Arc::new(error.clone())), ..Self::new(error.code, message) }
     }
@@ -123,6 +130,27 @@ impl From<ToolboxError> for ApiError {
     fn from(error: ToolboxError) -> Self {
         let message = with_hint(&error.to_string(), error.hint());
         Self::new(error.code(), message).caused_by(error)
+    }
+}
+
+/// Our words for fields and E2B's.
+const FIELDS: [(&str, &str); 8] = [
+    ("timeout_s", "timeout"),
+    ("timeout_at_least_s", "timeout"),
+    ("env", "envVars"),
+    ("labels", "metadata"),
+    ("template", "templateID"),
+    ("mounts", "volumeMounts"),
+    ("mask_host", "network.maskRequestHost"),
+    ("cursor", "nextToken"),
+];
+
+/// The core says which field is wrong in the first word of its message.
+fn in_their_words(message: &str, kind: ErrorKind) -> String {
+    let first = message.split([' ', ':']).next().unwrap_or_default();
+    match FIELDS.iter().find(|(ours, _)| *ours == first && kind == ErrorKind::Invalid) {
+        Some((ours, theirs)) => message.replacen(ours, theirs, 1),
+        None => message.to_owned(),
     }
 }
 
@@ -144,6 +172,15 @@ mod tests {
         let error = ApiError::field("templateID", "is required");
         let body: serde_json::Value = serde_json::from_slice(&error.render()).unwrap();
         assert_eq!(body, serde_json::json!({ "code": 400, "message": "templateID: is required" }));
+    }
+
+    #[test]
+    fn a_wrong_field_of_the_core_has_e2bs_name() {
+        let of = |code, message: &str| ApiError::from(ServiceError::new(code, message)).message;
+        assert_eq!(of(Code::InvalidRequest, "timeout_s must be at least 1"), "timeout must be at least 1");
+        assert_eq!(of(Code::InvalidRequest, "cursor: not one of ours"), "nextToken: not one of ours");
+        assert_eq!(of(Code::TemplateNotFound, "template x is not there"), "template x is not there");
+        assert!(of(Code::Unauthenticated, "no valid key was shown").ends_with("prints one)"));
     }
 
     #[test]

@@ -82,9 +82,10 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        axum::extract::Query::try_from_uri(&parts.uri)
-            .map(|query| Self(query.0))
-            .map_err(|rejection| ApiError::invalid(rejection.body_text()))
+        axum::extract::Query::try_from_uri(&parts.uri).map(|query| Self(query.0)).map_err(|rejection| {
+            let text = rejection.body_text();
+            ApiError::invalid(text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text))
+        })
     }
 }
 
