@@ -27,6 +27,7 @@ pub(crate) const TEMPLATE: &str = "ATOLL_TEMPLATE";
 pub(crate) const HOST_LOCAL: &str = "ATOLL_HOST_LOCAL";
 /// Ready instances kept per popular template.
 pub(crate) const POOL: &str = "ATOLL_POOL";
+pub(crate) const WARM_KERNELS: &str = "ATOLL_WARM_KERNELS";
 /// The most sandboxes that may live at once on this node.
 pub(crate) const LIVE_MAX: &str = "ATOLL_LIVE_MAX";
 /// How far limits may exceed what the machine has.
@@ -121,6 +122,7 @@ mod tests {
             TEMPLATE,
             HOST_LOCAL,
             POOL,
+            WARM_KERNELS,
             LIVE_MAX,
             OVERCOMMIT,
             LOG,

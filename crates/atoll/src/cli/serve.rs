@@ -33,6 +33,9 @@ pub(crate) struct Serve {
     /// Ready instances kept per popular template; 0 makes every start a cold one
     #[arg(long, env = env::POOL, hide_env_values = true, default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) pool: u16,
+    /// Ready instances of each code-interpreter template in which a Python kernel runs already, some 100 MiB each; none with --pool 0
+    #[arg(long, env = env::WARM_KERNELS, hide_env_values = true, default_value_t = 2, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(0..=32))]
+    pub(crate) warm_kernels: u16,
     /// The most sandboxes that may live at once
     #[arg(long, env = env::LIVE_MAX, hide_env_values = true, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(crate) live_max: u64,

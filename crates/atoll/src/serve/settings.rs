@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -11,7 +12,10 @@ use atoll_image::{images::Bounds, oci::RegistrySettings};
 use atoll_model::policy::egress::Floor;
 use atoll_proxy::CertificateFiles;
 
-use super::tls::TlsPort;
+use super::{
+    kernels::{self, Kernels},
+    tls::TlsPort,
+};
 use crate::{
     cli::{
         serve::{EgressPrivate, Serve},
@@ -33,6 +37,7 @@ pub(super) struct Settings {
     pub(super) template: String,
     pub(super) host_local: bool,
     pub(super) pool: u16,
+    pub(super) warm_kernels: u16,
     pub(super) live_max: u64,
     pub(super) overcommit: f64,
     pub(super) archive: Option<String>,
@@ -57,6 +62,7 @@ impl Settings {
             template: args.template,
             host_local: args.host_local,
             pool: args.pool,
+            warm_kernels: args.warm_kernels,
             live_max: args.live_max,
             overcommit: args.overcommit,
             archive: args.archive,
@@ -107,12 +113,17 @@ impl Settings {
 
     /// The engine's share.
     pub(super) fn engine(&self) -> atoll_container::Config {
-        let pool = match self.pool {
+        let mut pool = match self.pool {
             0 => BTreeMap::new(),
             count => BTreeMap::from([(self.template.clone(), usize::from(count))]),
         };
+        let warm = if self.pool == 0 { 0 } else { usize::from(self.warm_kernels) };
+        if warm > 0 {
+            pool.extend(kernels::TEMPLATES.iter().map(|template| ((*template).to_owned(), warm)));
+        }
         atoll_container::Config {
             pool,
+            prepare: (warm > 0).then(|| Arc::new(Kernels) as _),
             pool_limits: self.service().default_limits,
             agent: self.agent.clone(),
             ..atoll_container::Config::new(&self.data)

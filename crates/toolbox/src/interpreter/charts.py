@@ -27,6 +27,11 @@ def _atoll_charts():
             return value
         return str(value)
 
+    def figure_of(value):
+        """A number is one with a point, whatever it was given as."""
+        value = plain(value)
+        return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
     def axis(of):
         """Scale, and how a place on the axis is told."""
         name = of.get_scale()
@@ -67,7 +72,8 @@ def _atoll_charts():
         number = lambda value: isinstance(value, (int, float)) or type(value).__module__ == "numpy"
         dated = lambda value: type(value).__name__ == "datetime64"
         tell = lambda scale, told, v: told(v) if number(v) and not dated(v) and scale != "linear" else plain(v)
-        return [[tell(x_scale, x, a), tell(y_scale, y, b)] for a, b in list(pairs)[:points_max]]
+        pair = lambda a, b: [figure_of(tell(x_scale, x, a)), figure_of(tell(y_scale, y, b))]
+        return [pair(a, b) for a, b in list(pairs)[:points_max]]
 
     def label_of(artist, what, number):
         label = str(artist.get_label())
@@ -76,11 +82,18 @@ def _atoll_charts():
     def texts_of(of):
         return dict(zip(of.get_majorticklocs(), (text.get_text() for text in of.get_ticklabels())))
 
+    def numeric(text):
+        try:
+            float(text.replace("\N{MINUS SIGN}", "-"))
+        except ValueError:
+            return False
+        return True
+
     def pie(wedges):
         element = lambda w: {
             "label": w.get_label(),
             "angle": round(abs(float(w.theta2) - float(w.theta1)), 6),
-            "radius": plain(w.r),
+            "radius": figure_of(w.r),
         }
         return {"type": "pie", "elements": [element(wedge) for wedge in wedges]}
 
@@ -94,10 +107,12 @@ def _atoll_charts():
                 begin, size = (bar.get_x(), bar.get_width()) if upright else (bar.get_y(), bar.get_height())
                 center = begin + size / 2
                 near = min(texts, key=lambda tick: abs(tick - center), default=None)
-                hit = near is not None and abs(near - center) <= abs(size) * len(containers)
-                label = texts[near] if hit and texts[near] else str(plain(center))
+                # Bars of several groups stand beside their name; a number is the bar's own only where it stands on it.
+                room = 1e-9 if near is None or numeric(texts[near]) else abs(size) * len(containers)
+                hit = near is not None and abs(near - center) <= room
+                label = texts[near] if hit and texts[near] else str(plain(round(float(center), 6)))
                 value = bar.get_height() if upright else bar.get_width()
-                elements.append({"label": label, "group": group, "value": plain(value)})
+                elements.append({"label": label, "group": group, "value": figure_of(value)})
         return {"type": "bar", **plane(ax, upright), "elements": elements}
 
     def boxes(ax):

@@ -1,0 +1,25 @@
+//! A Python kernel in every ready instance of the code-interpreter templates, so that the first code of a sandbox does not
+//! wait for one. What a kernel is the toolbox knows, where instances wait the engine; here they meet.
+
+use std::error::Error;
+
+use atoll_agentapi::AgentClient;
+use atoll_provider::Prepare;
+use atoll_toolbox::{Language, Toolbox};
+
+/// The templates of ours that have a kernel.
+pub(super) const TEMPLATES: [&str; 2] = ["code-interpreter", "code-interpreter-slim"];
+
+#[derive(Debug)]
+pub(super) struct Kernels;
+
+#[async_trait::async_trait]
+impl Prepare for Kernels {
+    fn wants(&self, template: &str) -> bool {
+        TEMPLATES.contains(&template)
+    }
+
+    async fn prepare(&self, _template: &str, agent: AgentClient) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(Toolbox::new(agent).interpreter().prepare(Language::Python).await?)
+    }
+}
