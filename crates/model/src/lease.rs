@@ -395,6 +395,9 @@ pub struct Lease {
     /// What apps on its ports see as the host that was asked for; `${PORT}` stands for the port.
     #[serde(default)]
     pub mask_host: Option<String>,
+    /// Ports whose apps speak TLS themselves.
+    #[serde(default)]
+    pub https_ports: BTreeSet<u16>,
     /// Counts how often its access tokens were replaced; those of another count open nothing.
     #[serde(default)]
     pub token_epoch: u32,

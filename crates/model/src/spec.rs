@@ -130,6 +130,8 @@ pub struct CreateSandbox {
     pub public: bool,
     /// What apps on its ports see as the host that was asked for; `${PORT}` stands for the port.
     pub mask_host: Option<String>,
+    /// Ports whose apps speak TLS themselves.
+    pub https_ports: BTreeSet<u16>,
     /// What a front must show again; no rule reads it.
     pub annotations: BTreeMap<String, String>,
 }
@@ -163,6 +165,8 @@ pub struct UpdateSandbox {
     pub public: Option<bool>,
     /// What apps see as the host that was asked for; `Some(None)`: that one.
     pub mask_host: Option<Option<String>>,
+    /// Replaces the ports whose apps speak TLS themselves.
+    pub https_ports: Option<BTreeSet<u16>>,
     /// Replaces all annotations.
     pub annotations: Option<BTreeMap<String, String>>,
 }
@@ -189,6 +193,7 @@ const LABELS_MAX: usize = 64;
 const LABELS_BYTES_MAX: usize = 64 * 1_024;
 const LABEL_KEY_MAX: usize = 256;
 const LABEL_VALUE_MAX: usize = 4_096;
+const HTTPS_PORTS_MAX: usize = 64;
 const ANNOTATIONS_MAX: usize = 32;
 const ANNOTATIONS_BYTES_MAX: usize = 64 * 1_024;
 const ENV_MAX: usize = 1_024;
@@ -205,6 +210,7 @@ impl CreateSandbox {
         check_labels(&self.labels)?;
         check_annotations(&self.annotations)?;
         check_mask(self.mask_host.as_deref())?;
+        check_ports(&self.https_ports)?;
         check_env(&self.env)?;
         if let Some(user) = &self.user {
             check_plain("user", user, 32)?;
@@ -264,6 +270,7 @@ impl UpdateSandbox {
             check_annotations(annotations)?;
         }
         check_mask(self.mask_host.as_ref().and_then(|mask| mask.as_deref()))?;
+        check_ports(self.https_ports.as_ref().unwrap_or(&BTreeSet::new()))?;
         if self.timeout_s.is_some() && self.timeout_at_least_s.is_some() {
             return Err(bad("timeout_s", "and timeout_at_least_s exclude each other"));
         }
@@ -346,6 +353,13 @@ fn check_mask(mask: Option<&str>) -> Result<(), BadSpec> {
     let host = mask.replace("${PORT}", "65535");
     if host.is_empty() || host.len() > 253 || !host.bytes().all(plain) {
         return Err(bad("mask_host", "must be a host name, in which ${PORT} may stand for the port"));
+    }
+    Ok(())
+}
+
+fn check_ports(ports: &BTreeSet<u16>) -> Result<(), BadSpec> {
+    if ports.len() > HTTPS_PORTS_MAX || ports.contains(&0) {
+        return Err(bad("https_ports", format!("are at most {HTTPS_PORTS_MAX} ports from 1 to 65535")));
     }
     Ok(())
 }

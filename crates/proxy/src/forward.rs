@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_model::Code;
-use atoll_service::{PreviewPass, PreviewWay, Service};
+use atoll_service::{ByteStream, PreviewPass, PreviewWay, Service};
 use axum::body::Body;
 use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
 use http::request::Parts;
@@ -17,13 +17,13 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::line::{Held, Line};
 use crate::page::Refusal;
 use crate::pool::{Key, Place, Pool, Shared};
+use crate::tls_app;
 use crate::tunnel::tunnel;
 
 /// LIMIT: long polls end well before.
@@ -200,10 +200,16 @@ impl Exchange<'_> {
     }
 
     /// A fresh stream. A program that was just started is given the time to listen.
-    async fn dial(
-        &self,
-        way: &PreviewWay,
-    ) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, Refusal> {
+    async fn dial(&self, way: &PreviewWay) -> Result<Box<dyn ByteStream>, Refusal> {
+        let stream = self.dial_plain(way).await?;
+        if !self.pass.speaks_tls {
+            return Ok(stream);
+        }
+        let offer: &[u8] = if self.speaks == Speaks::Http2 { b"h2" } else { b"http/1.1" };
+        Ok(Box::new(tls_app::secured(stream, self.pass.host.as_deref(), &[offer]).await?))
+    }
+
+    async fn dial_plain(&self, way: &PreviewWay) -> Result<Box<dyn ByteStream>, Refusal> {
         let begun = Instant::now();
         loop {
             match self.service.dial_port(self.pass, way).await {

@@ -22,6 +22,7 @@ mod pool;
 mod presigned;
 mod proxy;
 mod route;
+mod tls_app;
 mod tunnel;
 
 pub use door::{BadCertificate, CertificateFiles, Closing, Door, Limits, Tls};

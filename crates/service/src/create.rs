@@ -164,6 +164,7 @@ impl Service {
             public: spec.public,
             token_epoch: 0,
             mask_host: spec.mask_host.clone(),
+            https_ports: spec.https_ports.clone(),
             annotations: spec.annotations.clone(),
             started_at: None,
         };

@@ -50,7 +50,7 @@ mod wake;
 
 pub use access::{SandboxPass, TokenOf};
 pub use atoll_image::build::{DeclaredBuild, DeclaredStep};
-pub use atoll_provider::{VolumeEntry, VolumeEntryKind, VolumeOwner};
+pub use atoll_provider::{ByteStream, VolumeEntry, VolumeEntryKind, VolumeOwner};
 pub use atoll_store::{
     KeyRecord, Page, PreviewRecord, ResourceSample, SecretAbout, SecretChange, SecretRecord, SortBy, Span,
     TenantRecord, Terminal,

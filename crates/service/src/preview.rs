@@ -85,6 +85,8 @@ pub struct PreviewPass {
     pub by: PreviewBy,
     /// What the app sees as the host that was asked for, where its lease says so.
     pub host: Option<String>,
+    /// Whether the app speaks TLS itself.
+    pub speaks_tls: bool,
 }
 
 /// Why a port may be reached.
@@ -282,7 +284,9 @@ impl Service {
         let lease = handle.lease();
         let port = port.unwrap_or_else(|| own_port(&lease));
         let host = lease.mask_host.as_ref().map(|mask| mask.replace("${PORT}", &port.to_string()));
-        let pass = |by| Ok(PreviewPass { sandbox: sandbox.clone(), port, by, host: host.clone() });
+        let speaks_tls = lease.https_ports.contains(&port);
+        let pass =
+            |by| Ok(PreviewPass { sandbox: sandbox.clone(), port, by, host: host.clone(), speaks_tls });
         if port == AGENT_PORT {
             return Err(refused(sandbox, shown));
         }

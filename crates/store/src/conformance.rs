@@ -153,6 +153,7 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         public: false,
         token_epoch: 0,
         mask_host: None,
+        https_ports: BTreeSet::new(),
         annotations: BTreeMap::new(),
         started_at: None,
     }

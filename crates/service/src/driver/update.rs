@@ -98,6 +98,7 @@ impl Driver {
         next.wake = change.wake.unwrap_or(next.wake);
         next.public = change.public.unwrap_or(next.public);
         next.mask_host = change.mask_host.clone().unwrap_or(next.mask_host);
+        next.https_ports = change.https_ports.clone().unwrap_or(next.https_ports);
         if let Some(annotations) = &change.annotations {
             next.annotations.clone_from(annotations);
         }
@@ -114,6 +115,7 @@ impl Driver {
             ("on_exit", next.on_exit != old.on_exit),
             ("wake", next.wake != old.wake),
             ("mask_host", next.mask_host != old.mask_host),
+            ("https_ports", next.https_ports != old.https_ports),
             ("public", next.public != old.public),
             ("annotations", next.annotations != old.annotations),
         ];

@@ -115,6 +115,7 @@ impl CreateBody {
             build: None,
             public: self.public,
             mask_host: None,
+            https_ports: BTreeSet::new(),
             annotations: BTreeMap::new(),
         })
     }
@@ -232,6 +233,7 @@ impl From<UpdateBody> for UpdateSandbox {
             timeout_at_least_s: None,
             timeout_counts: None,
             mask_host: None,
+            https_ports: None,
             annotations: None,
         }
     }
