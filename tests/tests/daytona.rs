@@ -47,7 +47,7 @@ async fn program(world: &World, program: &Path) -> Command {
 }
 
 fn options() -> Options {
-    Options { templates: vec!["busybox", "debian", "code-interpreter-slim"], ..Options::debian() }
+    Options { templates: vec!["busybox", "code-interpreter-slim"], ..Options::debian() }
 }
 
 fn here(path: &str) -> PathBuf {
@@ -67,10 +67,8 @@ fn the_official_python_sdk_does_all_that_it_offers() {
     let Some(python) = sdk("python") else { return };
     run_with(options(), async |world| {
         let mut suite = program(world, &python).await;
-        suite.args(["-m", "unittest", "discover", "--durations", "10", "--start-directory"]).arg(here("daytona/python"));
-        if let Ok(only) = std::env::var("DAYTONA_ONLY") {
-            suite.args(["--verbose", "-k", &only]);
-        }
+        suite.arg(here("daytona/python/run.py"));
+        suite.args(std::env::var("DAYTONA_ONLY").iter().flat_map(|only| only.split(' ')));
         passes(world, "the Python SDK", suite).await;
     });
 }
@@ -80,7 +78,11 @@ fn the_official_typescript_sdk_does_all_that_it_offers() {
     let (Some(node), Some(modules)) = (sdk("node"), sdk("modules")) else { return };
     run_with(options(), async |world| {
         let mut suite = program(world, &node).await;
-        suite.env("DAYTONA_MODULES", modules).args(["--test", "--test-concurrency=2", "--test-reporter=spec"]);
+        suite.env("DAYTONA_MODULES", modules).args([
+            "--test",
+            "--test-concurrency=2",
+            "--test-reporter=spec",
+        ]);
         if let Ok(only) = std::env::var("DAYTONA_ONLY") {
             suite.arg(format!("--test-name-pattern={only}"));
         }

@@ -238,7 +238,7 @@ class Git(Shared):
         self.assertEqual(self.box.git.status(path).file_status[0].staging, "Unmodified")
         self.box.git.restore(path, ["a.txt"])
         self.assertEqual(self.box.fs.download_file(f"{path}/a.txt"), b"two\n")
-        self.box.git.reset(path, mode="hard", target="HEAD~1")
+        self.box.git.reset(path, mode="hard", target="origin/topic")
         self.assertEqual(self.box.fs.download_file(f"{path}/a.txt"), b"one\n")
 
     def test_settings_by_scope(self):

@@ -30,8 +30,8 @@ class Read:
 
 class Pty(Shared):
     def open(self, **more):
-        self.id = name("p")
-        handle = self.box.process.create_pty_session(id=self.id, **more)
+        self.session = name("p")
+        handle = self.box.process.create_pty_session(id=self.session, **more)
         self.addCleanup(handle.disconnect)
         handle.wait_for_connection()
         return handle, Read(handle)
@@ -54,7 +54,7 @@ class Pty(Shared):
         self.assertEqual((info.rows, info.cols), (50, 132))
         handle.send_input("stty size\n")
         read.has(b"50 132")
-        info = self.box.process.resize_pty_session(self.id, PtySize(rows=20, cols=60))
+        info = self.box.process.resize_pty_session(self.session, PtySize(rows=20, cols=60))
         self.assertEqual((info.rows, info.cols), (20, 60))
 
     def test_the_exit_code_of_the_shell(self):
@@ -77,7 +77,7 @@ class Pty(Shared):
         until("it ended", lambda: read.result)
         self.assertEqual(read.result.exit_code, 137)
         with self.assertRaises(DaytonaNotFoundError):
-            self.box.process.get_pty_session_info(self.id)
+            self.box.process.get_pty_session_info(self.session)
 
     def test_ctrl_c_interrupts_what_runs(self):
         handle, read = self.open()
@@ -90,11 +90,11 @@ class Pty(Shared):
 
     def test_sessions_are_listed_and_described(self):
         self.open(cwd=self.dir)
-        info = self.box.process.get_pty_session_info(self.id)
-        self.assertEqual((info.id, info.cwd, info.active, info.rows, info.cols), (self.id, self.dir, True, 24, 80))
-        self.assertIn(self.id, [s.id for s in self.box.process.list_pty_sessions()])
-        self.box.process.kill_pty_session(self.id)
-        until("it is off the list", lambda: self.id not in [s.id for s in self.box.process.list_pty_sessions()])
+        info = self.box.process.get_pty_session_info(self.session)
+        self.assertEqual((info.id, info.cwd, info.active, info.rows, info.cols), (self.session, self.dir, True, 24, 80))
+        self.assertIn(self.session, [s.id for s in self.box.process.list_pty_sessions()])
+        self.box.process.kill_pty_session(self.session)
+        until("it is off the list", lambda: self.session not in [s.id for s in self.box.process.list_pty_sessions()])
 
     def test_one_that_was_left_is_taken_up_again(self):
         handle, read = self.open()
@@ -102,7 +102,7 @@ class Pty(Shared):
         handle.send_input("echo ready-$((2+3))\n")
         read.has(b"ready-5")
         handle.disconnect()
-        again = self.box.process.connect_pty_session(self.id)
+        again = self.box.process.connect_pty_session(self.session)
         self.addCleanup(again.disconnect)
         again.wait_for_connection()
         read = Read(again)
@@ -111,7 +111,7 @@ class Pty(Shared):
 
     def test_two_clients_see_one_terminal(self):
         one, read_one = self.open()
-        two = self.box.process.connect_pty_session(self.id)
+        two = self.box.process.connect_pty_session(self.session)
         self.addCleanup(two.disconnect)
         two.wait_for_connection()
         read_two = Read(two)
@@ -122,7 +122,7 @@ class Pty(Shared):
     def test_a_name_that_is_taken_is_refused(self):
         self.open()
         with self.assertRaises(DaytonaError):
-            self.box.process.create_pty_session(id=self.id)
+            self.box.process.create_pty_session(id=self.session)
 
     def test_one_that_is_not_there_is_not_found(self):
         for ask in (

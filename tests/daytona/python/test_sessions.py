@@ -19,11 +19,11 @@ from world import Shared, client, name, until
 class Sessions(Shared):
     def setUp(self):
         super().setUp()
-        self.id = name("s")
-        self.box.process.create_session(self.id)
+        self.session = name("s")
+        self.box.process.create_session(self.session)
 
     def run_in(self, command, **more):
-        return self.box.process.execute_session_command(self.id, SessionExecuteRequest(command=command, **more))
+        return self.box.process.execute_session_command(self.session, SessionExecuteRequest(command=command, **more))
 
     def test_folder_and_variables_stay(self):
         self.run_in(f"cd {self.dir}; export A=1; b=2")
@@ -48,25 +48,25 @@ class Sessions(Shared):
 
     def test_a_command_that_runs_on_is_asked_for_later(self):
         began = self.run_in(f"while [ ! -e {self.dir}/go ]; do sleep 0.05; done; echo went; (exit 3)", run_async=True)
-        self.assertIsNone(self.box.process.get_session_command(self.id, began.cmd_id).exit_code)
+        self.assertIsNone(self.box.process.get_session_command(self.session, began.cmd_id).exit_code)
         self.box.fs.upload_file(b"", f"{self.dir}/go")
-        until("it ended", lambda: self.box.process.get_session_command(self.id, began.cmd_id).exit_code == 3)
-        self.assertEqual(self.box.process.get_session_command_logs(self.id, began.cmd_id).stdout, "went\n")
+        until("it ended", lambda: self.box.process.get_session_command(self.session, began.cmd_id).exit_code == 3)
+        self.assertEqual(self.box.process.get_session_command_logs(self.session, began.cmd_id).stdout, "went\n")
 
     def test_input_reaches_the_command_that_waits_for_it(self):
         began = self.run_in('read line; echo "got <$line>"', run_async=True)
-        self.box.process.send_session_command_input(self.id, began.cmd_id, "some wörds\n")
-        until("it ended", lambda: self.box.process.get_session_command(self.id, began.cmd_id).exit_code == 0)
-        self.assertIn("got <some wörds>", self.box.process.get_session_command_logs(self.id, began.cmd_id).stdout)
+        self.box.process.send_session_command_input(self.session, began.cmd_id, "some wörds\n")
+        until("it ended", lambda: self.box.process.get_session_command(self.session, began.cmd_id).exit_code == 0)
+        self.assertIn("got <some wörds>", self.box.process.get_session_command_logs(self.session, began.cmd_id).stdout)
 
     def test_input_to_a_command_that_has_ended_is_gone(self):
         done = self.run_in("true")
         with self.assertRaises(DaytonaGoneError):
-            self.box.process.send_session_command_input(self.id, done.cmd_id, "late\n")
+            self.box.process.send_session_command_input(self.session, done.cmd_id, "late\n")
 
     def test_the_logs_of_a_command_stay(self):
         done = self.run_in("echo first; echo second >&2")
-        logs = self.box.process.get_session_command_logs(self.id, done.cmd_id)
+        logs = self.box.process.get_session_command_logs(self.session, done.cmd_id)
         self.assertEqual((logs.stdout, logs.stderr), ("first\n", "second\n"))
 
     def test_logs_are_followed_while_they_are_written(self):
@@ -77,7 +77,7 @@ class Sessions(Shared):
             first.append(time.monotonic())
             out.append(text)
 
-        asyncio.run(self.box.process.get_session_command_logs_async(self.id, began.cmd_id, on_stdout, err.append))
+        asyncio.run(self.box.process.get_session_command_logs_async(self.session, began.cmd_id, on_stdout, err.append))
         ended = time.monotonic()
         self.assertEqual("".join(out).split(), [f"out{i}" for i in range(1, 6)])
         self.assertEqual("".join(err).split(), [f"err{i}" for i in range(1, 6)])
@@ -85,10 +85,10 @@ class Sessions(Shared):
 
     def test_a_follower_that_comes_late_or_again_sees_all_of_it(self):
         began = self.run_in("echo early; sleep 0.3; echo late", run_async=True)
-        until("early is there", lambda: "early" in (self.box.process.get_session_command_logs(self.id, began.cmd_id).stdout or ""))
+        until("early is there", lambda: "early" in (self.box.process.get_session_command_logs(self.session, began.cmd_id).stdout or ""))
         for _ in range(2):
             out = []
-            asyncio.run(self.box.process.get_session_command_logs_async(self.id, began.cmd_id, out.append, out.append))
+            asyncio.run(self.box.process.get_session_command_logs_async(self.session, began.cmd_id, out.append, out.append))
             self.assertEqual("".join(out).split(), ["early", "late"])
 
     def test_a_stream_that_is_cut_is_taken_up_again(self):
@@ -97,12 +97,12 @@ class Sessions(Shared):
         async def cut():
             got = asyncio.Event()
             task = asyncio.create_task(
-                box.process.get_session_command_logs_async(self.id, began.cmd_id, lambda _: got.set(), print))
+                box.process.get_session_command_logs_async(self.session, began.cmd_id, lambda _: got.set(), print))
             await asyncio.wait_for(got.wait(), 10)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             out = []
-            await box.process.get_session_command_logs_async(self.id, began.cmd_id, out.append, out.append)
+            await box.process.get_session_command_logs_async(self.session, began.cmd_id, out.append, out.append)
             return "".join(out).split()
 
         async def main():
@@ -116,30 +116,30 @@ class Sessions(Shared):
 
     def test_sessions_and_their_commands_are_listed(self):
         done = self.run_in("echo listed")
-        found = self.box.process.get_session(self.id)
-        self.assertEqual(found.session_id, self.id)
+        found = self.box.process.get_session(self.session)
+        self.assertEqual(found.session_id, self.session)
         self.assertEqual([(c.id, c.command, c.exit_code) for c in found.commands], [(done.cmd_id, "echo listed", 0)])
-        self.assertIn(self.id, [s.session_id for s in self.box.process.list_sessions()])
+        self.assertIn(self.session, [s.session_id for s in self.box.process.list_sessions()])
 
     def test_a_deleted_session_ends_what_runs_in_it(self):
         mark = name("mark")
         self.run_in(f"bash -c 'exec -a {mark} sleep 300'", run_async=True)
         until("it runs", lambda: self.box.process.exec(f"pgrep -f '^{mark}'").exit_code == 0)
-        self.box.process.delete_session(self.id)
+        self.box.process.delete_session(self.session)
         until("it is gone", lambda: self.box.process.exec(f"pgrep -f '^{mark}'").exit_code == 1)
         with self.assertRaises(DaytonaNotFoundError):
-            self.box.process.get_session(self.id)
+            self.box.process.get_session(self.session)
 
     def test_a_session_of_the_same_name_is_a_conflict(self):
         with self.assertRaises(DaytonaConflictError):
-            self.box.process.create_session(self.id)
+            self.box.process.create_session(self.session)
 
     def test_what_is_not_there_is_not_found(self):
         for ask in (
             lambda: self.box.process.get_session("none"),
             lambda: self.box.process.delete_session("none"),
-            lambda: self.box.process.get_session_command(self.id, "none"),
-            lambda: self.box.process.get_session_command_logs(self.id, "none"),
+            lambda: self.box.process.get_session_command(self.session, "none"),
+            lambda: self.box.process.get_session_command_logs(self.session, "none"),
             lambda: self.box.process.execute_session_command("none", SessionExecuteRequest(command="true")),
         ):
             with self.assertRaises(DaytonaNotFoundError):
@@ -180,13 +180,12 @@ class Sessions(Shared):
         self.assertLess(time.monotonic() - since, 2.4, "one after the other")
 
     def test_the_sandboxes_own_command_has_a_session(self):
-        found = self.box.process.get_entrypoint_session()
-        self.assertEqual(found.session_id, "entrypoint")
-        logs = self.box.process.get_entrypoint_logs()
-        self.assertIsNotNone(logs.output)
+        """This one runs no command of its own; one that does is in test_snapshots."""
+        self.assertEqual(self.box.process.get_entrypoint_session().session_id, "entrypoint")
+        self.assertEqual(self.box.process.get_entrypoint_logs().output, "")
 
     def test_a_second_client_sees_the_same_session(self):
         self.run_in("export SEEN=yes")
         again = client().get(self.box.id)
-        done = again.process.execute_session_command(self.id, SessionExecuteRequest(command="echo $SEEN"))
+        done = again.process.execute_session_command(self.session, SessionExecuteRequest(command="echo $SEEN"))
         self.assertEqual(done.stdout, "yes\n")

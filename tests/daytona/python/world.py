@@ -4,6 +4,7 @@ Started by tests/tests/daytona.rs against a real server with what `atoll env day
 another tenant. Nothing of the SDK is changed.
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -47,6 +48,19 @@ def until(what, check, within=20.0):
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within} s: {what}")
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def refused(*statuses):
+    """Some services of the SDK let the errors of its generated client through as they are; the status says it."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - the classes differ, the status does not
+        status = getattr(error, "status_code", None) or getattr(error, "status", None)
+        if status not in statuses:
+            raise
+    else:
+        raise AssertionError(f"not refused with {statuses}")
 
 
 class Case(unittest.TestCase):
