@@ -55,6 +55,11 @@ impl Domain {
             || self.second.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(name))
     }
 
+    /// Whether a name is the server's: the domain itself, or one below it that no sandbox has.
+    pub(crate) fn is_own(&self, name: &str) -> bool {
+        self.is(name) || self.label(&name.to_ascii_lowercase()).is_some_and(|label| OWN.contains(&label))
+    }
+
     /// What is before the domain in a name in lower case.
     fn label<'a>(&self, name: &'a str) -> Option<&'a str> {
         let below = |domain: &str| name.strip_suffix(domain)?.strip_suffix('.');

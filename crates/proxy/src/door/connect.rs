@@ -90,7 +90,7 @@ fn way(target: &str, domain: &Domain, ports: Ports) -> Option<Way> {
                     address == IpAddr::from([127, 0, 0, 1])
                         || address == IpAddr::from(std::net::Ipv6Addr::LOCALHOST)
                 }
-                Err(_) => name.eq_ignore_ascii_case("localhost") || domain.is(name),
+                Err(_) => name.eq_ignore_ascii_case("localhost") || domain.is_own(name),
             };
             match is_ours {
                 true if port == ports.plain => Some(Way::Plain),
@@ -120,6 +120,8 @@ mod tests {
             "localhost:7443".to_owned(),
             "atoll.localhost:443".to_owned(),
             "127.0.0.1:7443".to_owned(),
+            "api.atoll.localhost:7443".to_owned(),
+            "Sandbox.localhost:443".to_owned(),
         ] {
             assert_eq!(way(&target), Some(Way::Tls), "{target}");
         }
@@ -141,6 +143,8 @@ mod tests {
             "169.254.169.254:7443".to_owned(),
             "pypi.org:443".to_owned(),
             "x.localhost:443".to_owned(),
+            "api.localhost.evil.example:443".to_owned(),
+            "api.evil.example:443".to_owned(),
             "localhost:0".to_owned(),
             "localhost:07070".to_owned(),
             String::new(),
