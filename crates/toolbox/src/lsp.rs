@@ -33,6 +33,9 @@ const LEAVE: Duration = Duration::from_secs(3);
 /// LIMIT: a document that somebody edits.
 const DOCUMENT_MAX: u64 = 16 << 20;
 
+/// LIMIT: files that a server is asked about one by one.
+const FILES_MAX: usize = 200;
+
 const TAG: &str = "atoll-lsp/";
 const SIGKILL: i32 = 9;
 
@@ -220,9 +223,35 @@ impl LspServer<'_> {
         Ok(shown::symbols(&self.asked("textDocument/documentSymbol", params).await?, &uri))
     }
 
-    /// What the project defines by such a name.
+    /// What the project defines by such a name. A server that knows single files only is asked about each of them.
     pub async fn workspace_symbols(&self, query: &str) -> Result<Vec<Symbol>, ToolboxError> {
-        Ok(shown::symbols(&self.asked("workspace/symbol", json!({ "query": query })).await?, ""))
+        let told = self.asked("workspace/symbol", json!({ "query": query })).await?;
+        if !told.is_null() {
+            return Ok(shown::symbols(&told, ""));
+        }
+        let each = async {
+            let (mut found, wanted) = (Vec::new(), query.to_lowercase());
+            let files = self.toolbox.files().glob(&self.project, self.files(), &left_out()).await?;
+            for file in files.items.iter().take(FILES_MAX) {
+                let symbols = self.document_symbols(file).await?;
+                found.extend(
+                    symbols.into_iter().filter(|symbol| symbol.name.to_lowercase().contains(&wanted)),
+                );
+            }
+            Ok(found)
+        };
+        let limit = CALL_LIMIT;
+        tokio::time::timeout(limit, each)
+            .await
+            .unwrap_or(Err(ToolboxError::TimedOut { what: "the language server's answer", limit }))
+    }
+
+    /// The files that it knows, as a glob.
+    const fn files(&self) -> &'static str {
+        match self.language {
+            LspLanguage::Python => "*.py",
+            LspLanguage::TypeScript | LspLanguage::JavaScript => "*.{ts,tsx,js,jsx,mjs,cjs}",
+        }
     }
 
     async fn asked(&self, method: &str, params: Value) -> Result<Value, ToolboxError> {
@@ -267,6 +296,11 @@ impl LspServer<'_> {
             (language, _) => language.as_str(),
         }
     }
+}
+
+/// What others wrote is not what somebody looks for in a project.
+fn left_out() -> [String; 4] {
+    [".git", "node_modules", ".venv", "__pycache__"].map(str::to_owned)
 }
 
 /// What we can do is little, so that answers are plain.

@@ -55,7 +55,7 @@ const failed = (error) => {
 
 const main = () => {
   const filename = path.join(process.cwd(), '[eval]');
-  process.argv = [process.execPath, ...told.argv];
+  process.argv = [process.execPath, filename, ...told.argv];
   const code = told.language === 'typescript' ? plain(told.code) : told.code;
   const module = new Module(filename, null);
   module.filename = filename;

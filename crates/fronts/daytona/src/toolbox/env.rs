@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use atoll_model::UpdateSandbox;
 use axum::Router;
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::routing::post;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::execute::variables;
 use super::inside::Inside;
 use crate::App;
 use crate::error::ApiError;
 use crate::input::Json;
+use crate::output::{Answer, ok};
 
 pub(super) fn routes() -> Router<App> {
     Router::new().route("/env", post(update))
@@ -32,7 +33,7 @@ async fn update(
     State(app): State<App>,
     inside: Inside,
     Json(body): Json<UpdateBody>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<Answer<Value>, ApiError> {
     let Some(who) = &inside.who else {
         return Err(ApiError::new(atoll_model::Code::Forbidden, "variables are changed with a key"));
     };
@@ -40,7 +41,7 @@ async fn update(
     let env = changed(&inside.lease().env, set, body.unset, body.unset_value_prefix.as_deref());
     let change = UpdateSandbox { env: Some(env), ..UpdateSandbox::default() };
     app.service.update(who, inside.lease().id.as_str(), change).await?;
-    Ok(StatusCode::OK)
+    Ok(ok(json!({ "message": "environment updated" })))
 }
 
 fn changed(

@@ -195,14 +195,12 @@ async fn permissions(inside: Inside, Query(query): Query<PermissionsQuery>) -> R
     if change.mode.is_none() && change.owner.is_none() && change.group.is_none() {
         return Err(bad("mode, owner or group is required"));
     }
-    inside.toolbox.files().change(&path, &change).await.map_err(|error| match error {
-        // A name that no user of the sandbox has is the request's fault, not the path's.
-        error
-            if error.to_string().contains("no such user") || error.to_string().contains("no such group") =>
-        {
-            bad(error.to_string())
+    inside.toolbox.files().change(&path, &change).await.map_err(|error| {
+        // A name that nobody in the sandbox has is the request's fault, not the path's.
+        match error.to_string() {
+            words if words.ends_with("in this sandbox") => bad(words),
+            _ => of_file(error),
         }
-        error => of_file(error),
     })?;
     Ok(StatusCode::OK)
 }

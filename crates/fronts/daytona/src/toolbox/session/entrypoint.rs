@@ -1,9 +1,7 @@
 //! The session of the sandbox's own command.
 
-use atoll_model::Code;
 use atoll_toolbox::EntrypointFollow;
 use axum::extract::{FromRequestParts, Request, State};
-use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::{Command, ENTRYPOINT, LogsQuery, Session, Shown, framed};
@@ -19,19 +17,21 @@ use crate::toolbox::socket::{self, Close, GOING_AWAY, Heard, Socket};
 const COMMAND: &str = "entrypoint_command";
 
 pub(super) async fn find(inside: Inside) -> Result<Answer<Session>, ApiError> {
-    let command = command(&inside)?;
-    let running = inside.toolbox.entrypoint().await.map_err(of_process)?.is_running;
-    // How it ended is not kept; that it did is.
-    let exit_code = if running { None } else { Some(0) };
-    let command = Command { id: COMMAND.to_owned(), command, exit_code };
-    Ok(ok(Session { session_id: ENTRYPOINT.to_owned(), commands: vec![command] }))
+    let mut commands = Vec::new();
+    // COMPAT(daytona): every sandbox has this session; one that was made without a command has nothing in it.
+    if let Some(words) = inside.lease().command.as_ref().filter(|words| !words.is_empty()) {
+        let running = inside.toolbox.entrypoint().await.map_err(of_process)?.is_running;
+        // How it ended is not kept; that it did is.
+        let exit_code = if running { None } else { Some(0) };
+        commands.push(Command { id: COMMAND.to_owned(), command: words.join(" "), exit_code });
+    }
+    Ok(ok(Session { session_id: ENTRYPOINT.to_owned(), commands }))
 }
 
 pub(super) async fn logs(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
     let Query(query) = Query::<LogsQuery>::from_request_parts(&mut parts, &app).await?;
-    command(&inside)?;
     if !(query.follow.unwrap_or(false) && socket::is_asked(&parts.headers)) {
         let logs = inside.toolbox.entrypoint_logs().await.map_err(of_process)?;
         return Ok(ok(Shown::from(logs)).into_response());
@@ -63,15 +63,4 @@ async fn follow_on(mut socket: Socket, mut follow: EntrypointFollow) -> (Socket,
             None => return (socket, Close::normal()),
         }
     }
-}
-
-fn command(inside: &Inside) -> Result<String, ApiError> {
-    let command = inside.lease().command.as_ref().filter(|words| !words.is_empty());
-    command.map(|words| words.join(" ")).ok_or_else(|| {
-        let message = "the sandbox was made without a command of its own";
-        ApiError {
-            code: Code::ProcessNotFound,
-            ..ApiError::daemon(StatusCode::NOT_FOUND, "PROCESS_NOT_FOUND", message)
-        }
-    })
 }
