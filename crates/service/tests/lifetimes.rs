@@ -36,6 +36,12 @@ async fn a_lifetime_that_counts_awake_stands_still_in_sleep_and_begins_anew() {
     let resumed = world.service.resume(&world.admin, id, true).await.unwrap();
     let now = resumed.phase_at.clone();
     assert_eq!(resumed.timeout_at.unwrap().ms_after(&now), 60_000);
+    // One that is not over has all of it again too; one that is longer is not cut.
+    world.advance(Duration::from_secs(50)).await;
+    world.service.pause(&world.admin, id, Pause::default(), true).await.unwrap();
+    let resumed = world.service.resume(&world.admin, id, true).await.unwrap();
+    assert_eq!(resumed.timeout_at.unwrap().ms_after(&resumed.phase_at), 60_000);
+    let now = resumed.phase_at.clone();
     assert_eq!(resumed.started_at.as_ref(), Some(&now));
     world.service.stop(&world.admin, id, true).await.unwrap();
     world.advance(MINUTE * 30).await;
@@ -72,6 +78,12 @@ async fn a_lifetime_of_nothing_is_over_now_and_a_longer_one_is_never_shortened()
     world.service.update(&world.admin, paused.id.as_str(), over).await.unwrap();
     world.advance(Duration::from_secs(1)).await;
     world.until(&paused.id, Phase::Paused).await;
+    let again = world.service.resume(&world.admin, paused.id.as_str(), true).await.unwrap();
+    assert_eq!(
+        again.timeout_at.unwrap().ms_after(&again.phase_at),
+        60_000,
+        "it does not fall asleep at once"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_model::lifecycle::{self, Effect, Event, Refused};
 use atoll_model::{
-    ArchiveRef, EventKind, Held, InstanceId, Intent, Lease, OnTimeout, Phase, Reason, SnapshotId,
+    ArchiveRef, EventKind, Held, InstanceId, Intent, Lease, Moment, OnTimeout, Phase, Reason, SnapshotId,
     TimeoutCounts,
 };
 use atoll_store::{Admit, Advance, InstanceChange, NewEvent, StoreError};
@@ -219,13 +219,8 @@ impl Driver {
                 if next.phase != from {
                     next.started_at = Some(next.phase_at.clone());
                 }
-                // Who is woken after the end of a lifetime that paused or stopped it gets another one: without it, it would
-                // fall asleep before it could answer.
-                let is_over = next.timeout_at.as_ref().is_some_and(|at| at.ms_after(&next.phase_at) <= 0);
-                let begins_anew =
-                    next.on_timeout != OnTimeout::Delete || next.timeout_counts == TimeoutCounts::Awake;
-                if next.phase != from && is_over && begins_anew {
-                    next.timeout_at = next.timeout_s.map(|s| crate::create::timeout_at(&next.phase_at, s));
+                if next.phase != from && from != Phase::Creating {
+                    next.timeout_at = woken_until(next);
                 }
                 next.intent = if next.intent == Intent::Pause { Intent::Run } else { next.intent };
             }
@@ -381,5 +376,19 @@ impl Driver {
             StepError::Store(error) => error.into(),
             StepError::Service(error) => error,
         }
+    }
+}
+
+/// How long a sandbox that runs again may live. One whose lifetime paused or stopped it gets another one, or it would fall
+/// asleep before it could answer; one whose lifetime counts awake alone gets all of it.
+fn woken_until(lease: &Lease) -> Option<Moment> {
+    let until = lease.timeout_at.clone()?;
+    let anew = lease.timeout_s.map(|s| crate::create::timeout_at(&lease.phase_at, s));
+    let is_over = until.ms_after(&lease.phase_at) <= 0;
+    match (lease.timeout_counts, anew) {
+        (TimeoutCounts::Awake, Some(anew)) if anew.ms_after(&until) > 0 => Some(anew),
+        (TimeoutCounts::Awake, None) if is_over => None,
+        (TimeoutCounts::Always, anew) if is_over && lease.on_timeout != OnTimeout::Delete => anew,
+        (TimeoutCounts::Always | TimeoutCounts::Awake, _) => Some(until),
     }
 }

@@ -86,7 +86,8 @@ impl Driver {
             .map_err(|bad| ServiceError::new(Code::InvalidRequest, bad.to_string()))?;
         next.network = change.network.clone().unwrap_or(next.network);
         if let Some(timeout_s) = change.timeout_s {
-            next.timeout_s = timeout_s;
+            // One that is over now says nothing of how long the next one is.
+            next.timeout_s = if timeout_s == Some(0) { next.timeout_s } else { timeout_s };
             next.timeout_at = timeout_s.map(|s| timeout_at(&self.inner.clock.now(), s));
         }
         let lengthened =
