@@ -181,14 +181,17 @@ pub(super) async fn remove(
 ) -> Result<StatusCode, ApiError> {
     let word = names::word(&app, &who, &id).await?;
     let name = names::parse("templateID", &word).map_or_else(|_| word.clone(), |reference| reference.name);
-    let is_own = app
-        .service
-        .list_templates(&who)
-        .await?
-        .iter()
-        .any(|record| record.tenant.as_ref() == Some(&who.tenant) && record.name == name);
-    if is_own {
-        app.service.remove_template(&who, &word).await?;
+    let all = app.service.list_templates(&who).await?;
+    let is_own =
+        |record: &&TemplateRecord| record.tenant.as_ref() == Some(&who.tenant) && record.name == name;
+    if let Some(record) = all.iter().find(is_own) {
+        match app.service.remove_template(&who, &word).await {
+            // COMPAT(e2b): sandboxes of it go on; the names are gone, and its files go with the last of them.
+            Err(error) if error.code == Code::TemplateInUse => {
+                app.service.untag_template(&who, &name, &record.tags).await?;
+            }
+            removed => removed?,
+        }
         return Ok(StatusCode::NO_CONTENT);
     }
     // With a namespace before it, as names of snapshots have it there.
