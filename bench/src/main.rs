@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to the terminal")]
 
 mod app;
+mod daytona;
 mod density;
 mod e2b;
 mod egress;
@@ -14,9 +15,11 @@ mod latency;
 mod layout;
 mod life;
 mod noise;
+mod nothing;
 mod peers;
 mod previews;
 mod report;
+mod sdk;
 mod server;
 mod soak;
 mod stats;
@@ -54,6 +57,9 @@ pub(crate) struct Options {
     /// Only the rows about the E2B front under its vendor's SDK; nothing is written.
     #[arg(long)]
     pub(crate) e2b: bool,
+    /// Only the rows about the Daytona front under its vendor's SDK; nothing is written.
+    #[arg(long)]
+    pub(crate) daytona: bool,
     /// The summary of the last soak.
     #[arg(long, default_value = "target/soak.json")]
     pub(crate) soak: PathBuf,
@@ -112,7 +118,8 @@ fn measure(options: &Options) -> Result<()> {
     soak::quote(options, &mut report);
     let text = report.render();
     print!("{text}");
-    if options.life || options.egress || options.previews || options.images || options.e2b {
+    if options.life || options.egress || options.previews || options.images || options.e2b || options.daytona
+    {
         return Ok(());
     }
     std::fs::write(&options.out, text).with_context(|| format!("cannot write {}", options.out.display()))
@@ -134,6 +141,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.e2b {
         return e2b::measure(options, place, report);
     }
+    if options.daytona {
+        return daytona::measure(options, place, report);
+    }
     density::measure(options, place, report)?;
     latency::warm(options, place, report)?;
     latency::cold(options, place, report)?;
@@ -145,5 +155,6 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     previews::measure(options, place, report)?;
     images::measure(options, place, rootfs, report)?;
     e2b::measure(options, place, report)?;
+    daytona::measure(options, place, report)?;
     peers::measure(options, place, rootfs, report)
 }
