@@ -67,7 +67,13 @@ pub(crate) struct Link {
 
 /// Describes a path.
 pub(crate) fn stat(path: &[u8]) -> Result<Entry, Refusal> {
-    let handle = open(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()).map_err(|e| refuse(e, path))?;
+    let missing = |errno| match errno {
+        // Nothing can be below a file. Whoever asks whether it exists is not told that he asked wrongly.
+        Errno::NOTDIR => Errno::NOENT,
+        other => other,
+    };
+    let handle = open(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())
+        .map_err(|errno| refuse(missing(errno), path))?;
     Accounts::read()
         .and_then(|accounts| describe(&handle, path.to_vec(), &accounts))
         .map_err(|e| refuse(e, path))
