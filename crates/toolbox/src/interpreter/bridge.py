@@ -53,6 +53,10 @@ START_S = 50
 LAST_WORDS = 1 << 20
 # LIMIT: one form of a result; the host takes lines a little longer.
 FORM_MAX = 40 << 20
+# How long a line may wait for the next ones: all that a short execution says goes in one piece.
+GATHER_S = 0.003
+# LIMIT: what may wait so.
+GATHER_LINES = 64
 # How long the kernel's last words may be behind its answer, before they are given up for lost.
 STRAGGLE_S = 2.0
 DELIMITER = b"<IDS|MSG>"
@@ -209,9 +213,12 @@ class Bridge:
         self.kernel = Kernel(startup)
         self.waiting = deque()
         self.running = None
-        self.used = False
+        # Something may be defined in the kernel; and it is not the kernel any more in which it was.
+        self.used = self.renewed = False
         self.held = b""
         self.open = True
+        self.lines = []
+        self.flush_at = None
 
     def poller(self):
         poller = zmq.Poller()
@@ -226,12 +233,12 @@ class Bridge:
         tell({"type": "ready", "version": "%d.%d.%d" % sys.version_info[:3]})
         poller = self.poller()
         while self.open:
-            # Idle it sleeps until something happens; a lost last word must not make it sleep for ever.
-            patience = 250 if self.running else None
-            events = dict(poller.poll(patience))
+            events = dict(poller.poll(self.patience()))
             if 0 in events:
                 self.listen()
             self.hear()
+            if self.flush_at and time.monotonic() >= self.flush_at:
+                self.flush()
             if self.running and self.is_over():
                 self.finish()
             if (self.running or self.kernel.pidfd in events) and not self.kernel.is_alive():
@@ -240,6 +247,24 @@ class Bridge:
                 poller = self.poller()
             while self.waiting and not self.running:
                 self.begin(self.waiting.popleft())
+
+    def patience(self):
+        """Milliseconds. Idle it sleeps until something happens; a lost last word must not make it sleep for ever."""
+        if self.flush_at:
+            return max(0, int(1000 * (self.flush_at - time.monotonic())) + 1)
+        return 250 if self.running else None
+
+    def say(self, *lines):
+        """Tells the host, a little later unless it is an end or much."""
+        self.lines.extend(lines)
+        if len(self.lines) >= GATHER_LINES or any(line["type"] == "end" for line in lines):
+            self.flush()
+        elif not self.flush_at:
+            self.flush_at = time.monotonic() + GATHER_S
+
+    def flush(self):
+        lines, self.lines, self.flush_at = self.lines, [], None
+        tell(*lines)
 
     def listen(self):
         data = os.read(0, 1 << 20)
@@ -265,33 +290,31 @@ class Bridge:
             for request in [one for one in self.waiting if one["id"] == wanted]:
                 self.waiting.remove(request)
                 error = {"name": "KeyboardInterrupt", "value": "", "traceback": ""}
-                tell({"type": "error", "id": wanted, **error}, {"type": "end", "id": wanted})
+                self.say({"type": "error", "id": wanted, **error}, {"type": "end", "id": wanted})
 
     def begin(self, request):
         self.running = Running(request)
         self.used = True
+        if self.renewed:
+            self.renewed = False
+            text = "the kernel had ended, and this is a new one: nothing is defined in it any more\n"
+            self.say({"type": "stderr", "id": self.running.id, "text": text})
         metadata = {"atoll": {"env": request.get("env") or {}, "base": request.get("base")}}
         self.running.message = self.kernel.execute(request["code"], metadata=metadata)
 
     def hear(self):
-        """Everything that the kernel has said by now, in one piece."""
-        lines = []
+        """Everything that the kernel has said by now."""
         while True:
             message = self.kernel.receive(self.kernel.iopub)
             if message is None:
                 break
             kind, parent, content = message
-            if self.running and parent == self.running.message:
-                if kind == "status" and content["execution_state"] == "idle":
-                    lines.append({"type": "end", "id": self.running.id})
-                    self.running = None
-                else:
-                    lines.extend(self.told(kind, content))
-            if len(lines) >= 64:
-                tell(*lines)
-                lines = []
-        if lines:
-            tell(*lines)
+            if not self.running or parent != self.running.message:
+                continue
+            if kind == "status" and content["execution_state"] == "idle":
+                self.finish()
+            else:
+                self.say(*self.told(kind, content))
         while True:
             message = self.kernel.receive(self.kernel.shell)
             if message is None:
@@ -304,20 +327,22 @@ class Bridge:
         return replied is not None and time.monotonic() - replied > STRAGGLE_S
 
     def finish(self):
-        tell({"type": "end", "id": self.running.id})
-        self.running = None
+        key, self.running = self.running.id, None
+        self.say({"type": "end", "id": key})
 
     def lost(self):
         """The kernel ended: what ran is told so, and the next finds a fresh one."""
         key = self.running.id if self.running else None
         if key:
             error = {"name": "KernelDied", "value": "the kernel ended", "traceback": ""}
-            tell({"type": "error", "id": key, **error})
+            self.say({"type": "error", "id": key, **error})
+        elif self.used:
+            self.renewed = True
         self.running = None
         self.kernel.end()
         self.kernel.start()
         if key:
-            tell({"type": "end", "id": key})
+            self.say({"type": "end", "id": key})
 
     def told(self, kind, content):
         key = self.running.id

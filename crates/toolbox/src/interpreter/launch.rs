@@ -12,6 +12,7 @@ use crate::error::said;
 
 const BRIDGE_PY: &str = include_str!("bridge.py");
 const STARTUP_PY: &str = concat!(include_str!("charts.py"), "\n\n", include_str!("startup.py"));
+const AHEAD_PY: &str = include_str!("ahead.py");
 const BRIDGE_JS: &str = include_str!("bridge.js");
 
 /// The programs come by stdin: a list of processes stays readable, and no file has to be written.
@@ -30,17 +31,31 @@ const HINT_TS: &str = "types are taken away by node 22.13 and later, or by esbui
 code-interpreter, or install it inside: apt-get install esbuild, or npm install -g esbuild";
 const HINT_SH: &str = "use a template that has a shell";
 
+/// Whether somebody waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// The sooner it is ready the better.
+    Now,
+    /// There is time to make its first steps faster.
+    Ahead,
+}
+
 impl Interpreter<'_> {
     pub(super) async fn launch(&self, id: &str, new: &NewContext) -> Result<Context, ToolboxError> {
-        self.launch_tagged(&tag(id, new.language), new).await?;
+        self.launch_tagged(&tag(id, new.language), new, Pace::Now).await?;
         self.context(id).await
     }
 
     /// With a tag of the caller's choice; answers when it is ready.
-    pub(super) async fn launch_tagged(&self, tag: &str, new: &NewContext) -> Result<(), ToolboxError> {
+    pub(super) async fn launch_tagged(
+        &self,
+        tag: &str,
+        new: &NewContext,
+        pace: Pace,
+    ) -> Result<(), ToolboxError> {
         let mut missing = ToolboxError::ToolMissing { tool: "sh", hint: HINT_SH };
         for (program, args) in programs(new.language) {
-            match self.start(tag, new, program, args).await {
+            match self.start(tag, new, pace, program, args).await {
                 Err(error @ ToolboxError::ToolMissing { .. }) => missing = error,
                 started => return started,
             }
@@ -52,6 +67,7 @@ impl Interpreter<'_> {
         &self,
         tag: &str,
         new: &NewContext,
+        pace: Pace,
         program: &'static str,
         args: &[&str],
     ) -> Result<(), ToolboxError> {
@@ -75,7 +91,7 @@ impl Interpreter<'_> {
             cause => ToolboxError::process(cause),
         })?;
         let greeted = async {
-            let first = greeting(new.language);
+            let first = greeting(new.language, pace);
             agent.send_stdin(started.pid, first).await.map_err(ToolboxError::process)?;
             ready(&mut stream, new.language).await
         };
@@ -111,8 +127,11 @@ const fn hint(language: Language) -> &'static str {
 }
 
 /// What a fresh process is sent first.
-fn greeting(language: Language) -> String {
+fn greeting(language: Language, pace: Pace) -> String {
     match language {
+        Language::Python if pace == Pace::Ahead => {
+            format!("{}\n", json!([BRIDGE_PY, format!("{STARTUP_PY}\n\n{AHEAD_PY}")]))
+        }
         Language::Python => format!("{}\n", json!([BRIDGE_PY, STARTUP_PY])),
         Language::JavaScript | Language::TypeScript => {
             let options = json!({ "language": language.as_str() });
