@@ -13,6 +13,11 @@ const LOGS_MAX: u64 = 16 << 20;
 const COMMAND_MAX: usize = 8 << 20;
 /// LIMIT: what one call may give to a command's input.
 const INPUT_MAX: usize = 1 << 20;
+/// LIMIT: how long input waits for a command whose turn has not come.
+const BEGIN_LIMIT: Duration = Duration::from_secs(10);
+/// Files that say that a command takes input, and whether it is shown.
+const QUIET: &str = "quiet";
+const ECHO: &str = "echo";
 /// LIMIT: how long input waits for a command that does not read.
 const INPUT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -56,14 +61,15 @@ pub(super) fn greeting(folder: &str) -> String {
 }
 
 /// What makes the shell run a command. At the top level, not in a function: there `declare` would make variables that end
-/// with the function. The dot keeps heredocs, line numbers and `return` as they are in a script.
+/// with the function. The dot keeps heredocs, line numbers and `return` as they are in a script. Input is opened before output:
+/// once there is output, what is given to the command is not lost.
 fn line(folder: &str, takes_input: bool) -> String {
     let (before, input) = match takes_input {
         true => ("mkfifo -m 600 \"$__atoll_at/in\" && ", "<>\"$__atoll_at/in\""),
         false => ("", "</dev/null"),
     };
     format!(
-        "__atoll_at={folder}; {before}. \"$__atoll_at/command\" >>\"$__atoll_at/out\" 2>>\"$__atoll_at/err\" {input}; \
+        "__atoll_at={folder}; {before}. \"$__atoll_at/command\" {input} >>\"$__atoll_at/out\" 2>>\"$__atoll_at/err\"; \
          echo $? >\"$__atoll_at/exit\"; __atoll_at=\n"
     )
 }
@@ -106,9 +112,10 @@ impl Sessions<'_> {
         let id = command_id()?;
         let folder = folder(session, &id);
         let (agent, user) = (&self.toolbox.agent, self.toolbox.user());
-        if new.quiet_input {
-            let quiet = agent.write_bytes(format!("{folder}/quiet"), user, Some(0o600), "").await;
-            quiet.map_err(ToolboxError::file)?;
+        if new.takes_input {
+            let how = if new.quiet_input { QUIET } else { ECHO };
+            let noted = agent.write_bytes(format!("{folder}/{how}"), user, Some(0o600), "").await;
+            noted.map_err(ToolboxError::file)?;
         }
         let text = format!("{}\n", new.command);
         let written = agent.write_bytes(format!("{folder}/command"), user, Some(0o600), text).await;
@@ -176,9 +183,13 @@ impl Sessions<'_> {
             return Err(ToolboxError::Ended("the command has ended already".into()));
         }
         let folder = folder(session, id);
-        if !self.toolbox.files().exists(&format!("{folder}/in")).await? {
-            return Err(ToolboxError::Conflict("the command takes no input, or has not begun".into()));
-        }
+        let begun = tokio::time::timeout(BEGIN_LIMIT, self.begun(&folder)).await;
+        begun.unwrap_or_else(|_| {
+            let seconds = BEGIN_LIMIT.as_secs();
+            Err(ToolboxError::Conflict(format!(
+                "the command did not begin within {seconds} s: another one runs"
+            )))
+        })?;
         // Opened for both directions, the pipe never waits for its other end.
         let pass = "if [ -e \"$1/quiet\" ]; then exec cat 1<>\"$1/in\"; \
                     else exec tee -a \"$1/out\" 1<>\"$1/in\"; fi";
@@ -195,6 +206,26 @@ impl Sessions<'_> {
             0 => Ok(()),
             _ => Err(ToolboxError::Conflict(crate::error::said(&String::from_utf8_lossy(&passed.output)))),
         }
+    }
+
+    /// Waits until a command that takes input has begun.
+    async fn begun(&self, folder: &str) -> Result<(), ToolboxError> {
+        let files = self.toolbox.files();
+        let (quiet, echo, out) =
+            (format!("{folder}/{QUIET}"), format!("{folder}/{ECHO}"), format!("{folder}/out"));
+        if !files.exists(&echo).await? && !files.exists(&quiet).await? {
+            return Err(ToolboxError::Conflict("the command takes no input".into()));
+        }
+        let watched = self.toolbox.agent.watch(folder, self.toolbox.user(), false).await;
+        let mut watched = watched.map_err(ToolboxError::file)?;
+        while !files.exists(&out).await? {
+            match watched.next().await {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(ToolboxError::file(error)),
+                None => return Err(ToolboxError::Ended("the command has ended already".into())),
+            }
+        }
+        Ok(())
     }
 
     /// The last part of a file; what is not there yet is empty.
@@ -250,6 +281,12 @@ fn command_id() -> Result<String, ToolboxError> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn input_is_open_before_there_is_output() {
+        let line = line("/x", true);
+        assert!(line.find("/in\"").unwrap() < line.find("/out\"").unwrap(), "{line}");
+    }
 
     #[test]
     fn a_code_counts_when_its_line_is_whole() {
