@@ -1,6 +1,6 @@
 //! Refusals in the words of Daytona's daemon. The SDKs choose their class of exception by them.
 
-use atoll_model::ErrorKind;
+use atoll_model::{Code, ErrorKind};
 use atoll_toolbox::{GitFault, ToolboxError};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -28,6 +28,7 @@ pub(super) fn of_file(error: ToolboxError) -> ApiError {
         ErrorKind::Exists | ErrorKind::Conflict => (StatusCode::CONFLICT, "CONFLICT"),
         ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "INVALID_FILE_PATH"),
         ErrorKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "FILE_READ_FAILED"),
+        ErrorKind::Unavailable if error.code() == Code::SandboxUnavailable => return gone(error),
         ErrorKind::Unauthenticated
         | ErrorKind::Exhausted
         | ErrorKind::Unavailable
@@ -50,8 +51,15 @@ pub(super) fn of_process(error: ToolboxError) -> ApiError {
         ToolboxError::Conflict(message) => ApiError::daemon(StatusCode::CONFLICT, "CONFLICT", message),
         ToolboxError::Invalid(message) => bad(message),
         ToolboxError::Ended(message) => ApiError::daemon(StatusCode::GONE, "SESSION_ENDED", message),
+        error if error.code() == Code::SandboxUnavailable => gone(error),
         error => error.into(),
     }
+}
+
+/// Its processes ended under the call, and the way to its agent with them.
+fn gone(error: ToolboxError) -> ApiError {
+    let message = "the sandbox was stopped, paused or deleted while it was asked, or does not answer";
+    ApiError::new(Code::SandboxUnavailable, message).of_daemon().caused_by(error)
 }
 
 /// About a language server.
@@ -76,8 +84,7 @@ pub(super) fn of_git(error: ToolboxError) -> ApiError {
             let (status, word) = fault(GitFault::of(words), &error);
             with(status, word, error)
         }
-        ToolboxError::TimedOut { .. } => of_process(error),
-        _ => error.into(),
+        _ => of_process(error),
     }
 }
 
