@@ -27,6 +27,8 @@ const KEPT: Duration = Duration::from_secs(24 * 3_600);
 const HALF_KEPT: Duration = Duration::from_secs(2 * 3_600);
 /// LIMIT: archives of a tenant; the oldest go for new ones.
 const UPLOADS_MAX: usize = 512;
+/// LIMIT: all archives of a tenant together are as large as so many of the largest.
+const UPLOADS_FULL: u64 = 2;
 const HALF: &str = ".part";
 const PURPOSE: &str = "upload";
 
@@ -64,7 +66,8 @@ impl Service {
             .await
             .map_err(|_| ServiceError::new(Code::DeadlineExceeded, "the archive did not come in time"))??;
         std::fs::rename(&half.0, folder.join(&hash)).map_err(|cause| not_kept(cause.into()))?;
-        tokio::task::spawn_blocking(move || thin_out(&folder));
+        let most = inner.config.build_context_bytes.saturating_mul(UPLOADS_FULL);
+        tokio::task::spawn_blocking(move || thin_out(&folder, most));
         tracing::info!(%tenant, "an archive for builds was sent");
         Ok(())
     }
@@ -109,12 +112,11 @@ pub(crate) async fn collect(inner: &Inner) {
     let collected = tokio::task::spawn_blocking(move || {
         let Ok(tenants) = std::fs::read_dir(&root) else { return };
         for tenant in tenants.flatten() {
-            let (all, _) = entries(&tenant.path());
-            for (path, used) in all {
-                let is_half = path.to_string_lossy().ends_with(HALF);
+            for upload in entries(&tenant.path()) {
+                let is_half = upload.path.to_string_lossy().ends_with(HALF);
                 let limit = if is_half { HALF_KEPT } else { KEPT };
-                if used.elapsed().is_ok_and(|ago| ago > limit) {
-                    remove(&path);
+                if upload.used.elapsed().is_ok_and(|ago| ago > limit) {
+                    remove(&upload.path);
                 }
             }
             // Only one that is empty goes.
@@ -125,24 +127,33 @@ pub(crate) async fn collect(inner: &Inner) {
     let _ = collected.await;
 }
 
-/// Lets the oldest go where there are too many.
-fn thin_out(folder: &Path) {
-    let (mut all, count) = entries(folder);
-    all.sort_by_key(|(_, used)| *used);
-    for (path, _) in all.iter().take(count.saturating_sub(UPLOADS_MAX)) {
-        remove(path);
+/// Lets the oldest go where there are too many, or more than `most` bytes.
+fn thin_out(folder: &Path, most: u64) {
+    let mut all = entries(folder);
+    all.sort_by_key(|upload| std::cmp::Reverse(upload.used));
+    let mut bytes = 0;
+    for (at, upload) in all.iter().enumerate() {
+        bytes += upload.bytes;
+        // What just came stays, whatever its size.
+        if at >= UPLOADS_MAX || (at > 0 && bytes > most) {
+            remove(&upload.path);
+        }
     }
 }
 
-fn entries(folder: &Path) -> (Vec<(PathBuf, SystemTime)>, usize) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return (Vec::new(), 0) };
-    let timed = entries.flatten().filter_map(|entry| {
-        let used = entry.metadata().and_then(|metadata| metadata.modified()).ok()?;
-        Some((entry.path(), used))
+struct Kept {
+    path: PathBuf,
+    used: SystemTime,
+    bytes: u64,
+}
+
+fn entries(folder: &Path) -> Vec<Kept> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let known = entries.flatten().filter_map(|entry| {
+        let metadata = entry.metadata().ok()?;
+        Some(Kept { path: entry.path(), used: metadata.modified().ok()?, bytes: metadata.len() })
     });
-    let all: Vec<_> = timed.collect();
-    let count = all.len();
-    (all, count)
+    known.collect()
 }
 
 fn remove(path: &Path) {
@@ -214,9 +225,14 @@ mod tests {
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000 + n as u64);
             file.set_modified(at).expect("a time");
         }
-        thin_out(folder.path());
-        let (left, count) = entries(folder.path());
-        assert_eq!(count, UPLOADS_MAX);
-        assert!(left.iter().all(|(path, _)| !path.ends_with("0000") && !path.ends_with("0002")));
+        thin_out(folder.path(), u64::MAX);
+        let left = entries(folder.path());
+        assert_eq!(left.len(), UPLOADS_MAX);
+        assert!(left.iter().all(|upload| !upload.path.ends_with("0000") && !upload.path.ends_with("0002")));
+        std::fs::write(folder.path().join("new"), [0; 10]).expect("a file");
+        std::fs::write(folder.path().join("newer"), [0; 10]).expect("a file");
+        thin_out(folder.path(), 10);
+        let bytes: u64 = entries(folder.path()).iter().map(|upload| upload.bytes).sum();
+        assert_eq!(bytes, 10, "one of the two");
     }
 }
