@@ -134,7 +134,7 @@ impl From<ToolboxError> for ApiError {
 }
 
 /// Our words for fields and E2B's.
-const FIELDS: [(&str, &str); 8] = [
+const FIELDS: [(&str, &str); 9] = [
     ("timeout_s", "timeout"),
     ("timeout_at_least_s", "timeout"),
     ("env", "envVars"),
@@ -142,6 +142,7 @@ const FIELDS: [(&str, &str); 8] = [
     ("template", "templateID"),
     ("mounts", "volumeMounts"),
     ("mask_host", "network.maskRequestHost"),
+    ("https_ports", "network.httpsPorts"),
     ("cursor", "nextToken"),
 ];
 

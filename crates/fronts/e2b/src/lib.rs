@@ -135,8 +135,11 @@ fn inner(uri: &Uri) -> Uri {
         Some(query) => format!("{path}?{query}"),
         None => path.to_owned(),
     };
+    // Over HTTP/2 the authority stands here and nowhere else.
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = target.parse().ok();
     // A part of a path that was one is one.
-    target.parse().unwrap_or_else(|_| Uri::from_static("/"))
+    Uri::from_parts(parts).unwrap_or_else(|_| Uri::from_static("/"))
 }
 
 #[cfg(test)]
@@ -154,6 +157,10 @@ mod tests {
             ("/e2bx", "/e2bx"),
             ("/e2b", "/"),
             ("/e2b//", "/"),
+            (
+                "https://api.atoll.localhost:7443/v2/sandboxes?a=b",
+                "https://api.atoll.localhost:7443/v2/sandboxes?a=b",
+            ),
         ] {
             assert_eq!(inner(&outer.parse().unwrap()).to_string(), wanted, "{outer}");
         }

@@ -1,10 +1,11 @@
 //! The network in E2B's words, in and out. What it allows is the core's business; what is shown again is what was asked for,
 //! without secrets, kept as an annotation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 
 use atoll_model::policy::egress::words::{E2bWords, from_e2b};
-use atoll_model::{HeaderText, NetworkPolicy, UpdateSandbox};
+use atoll_model::{Cidr, HeaderText, NetworkPolicy, UpdateSandbox};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -17,9 +18,6 @@ use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::input::{Json, Path};
 use crate::sandboxes::find;
-
-/// The name service that E2B lets pass unless told otherwise.
-const DNS: &str = "8.8.8.8";
 
 pub(crate) fn routes() -> Router<App> {
     Router::new().route("/sandboxes/{id}/network", put(replace))
@@ -35,7 +33,7 @@ pub(crate) struct NetworkBody {
     egress_proxy: Option<serde_json::Value>,
     allow_public_traffic: Option<bool>,
     mask_request_host: Option<String>,
-    https_ports: Option<Vec<u16>>,
+    https_ports: Option<BTreeSet<u16>>,
     rules: Option<BTreeMap<String, Vec<RuleBody>>>,
     // COMPAT(e2b): snake case here alone; only in the body of an update.
     #[serde(rename = "allow_internet_access")]
@@ -76,6 +74,8 @@ pub(crate) struct NetworkShown {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mask_request_host: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) https_ports: Option<BTreeSet<u16>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     rules: Option<BTreeMap<String, Vec<RuleShown>>>,
 }
 
@@ -96,6 +96,8 @@ pub(crate) struct Meant {
     pub(crate) public: bool,
     /// What apps inside see as the host they were asked for.
     pub(crate) mask_host: Option<String>,
+    /// Ports on which apps inside speak TLS.
+    pub(crate) https_ports: BTreeSet<u16>,
     pub(crate) internet: Option<bool>,
     pub(crate) shown: NetworkShown,
 }
@@ -107,7 +109,7 @@ impl NetworkBody {
         let internet = internet.or(self.allow_internet_access);
         let words = E2bWords {
             allow_internet_access: internet,
-            allow_out: self.allow_out.clone().unwrap_or_default(),
+            allow_out: self.allowed()?,
             deny_out: self.deny_out.clone().unwrap_or_default(),
             rules: self.rules.iter().flatten().map(headers_of).collect::<Result<_, _>>()?,
         };
@@ -122,6 +124,7 @@ impl NetworkBody {
             policy,
             public: self.allow_public_traffic != Some(false),
             mask_host: self.mask_request_host.clone().filter(|host| !host.is_empty()),
+            https_ports: self.https_ports.clone().unwrap_or_default(),
             internet,
             shown: self.shown(),
         })
@@ -131,17 +134,23 @@ impl NetworkBody {
         if self.egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null()) {
             return Err(ApiError::not_here("network.egressProxy", "nothing leaves through a SOCKS proxy"));
         }
-        if self.https_ports.as_ref().is_some_and(|ports| !ports.is_empty()) {
-            return Err(ApiError::not_here("network.httpsPorts", "apps are reached by plain HTTP"));
+        Ok(())
+    }
+
+    /// What may be reached. Name servers of the sandbox's own choice can be asked where names are allowed; the one that E2B lets
+    /// pass by itself is not needed, since every sandbox has one here.
+    fn allowed(&self) -> Result<Vec<String>, ApiError> {
+        let mut allowed = self.allow_out.clone().unwrap_or_default();
+        let servers = self.dns_servers.as_deref().unwrap_or_default();
+        if let Some(odd) = servers.iter().find(|server| server.parse::<Ipv4Addr>().is_err()) {
+            let odd: String = odd.chars().take(64).collect();
+            return Err(ApiError::field("network.dnsServers", &format!("{odd:?} is no IPv4 address")));
         }
-        match self.dns_servers.as_deref() {
-            None | Some([]) => Ok(()),
-            Some([one]) if one == DNS => Ok(()),
-            Some(_) => Err(ApiError::not_here(
-                "network.dnsServers",
-                "names are answered by the server itself, in every sandbox; leave it out",
-            )),
+        let is_name = |entry: &String| entry.parse::<Cidr>().is_err();
+        if allowed.iter().any(is_name) {
+            allowed.extend(servers.iter().cloned());
         }
+        Ok(allowed)
     }
 
     fn shown(self) -> NetworkShown {
@@ -159,6 +168,7 @@ impl NetworkBody {
             dns_servers: self.dns_servers,
             allow_public_traffic: self.allow_public_traffic,
             mask_request_host: self.mask_request_host,
+            https_ports: self.https_ports,
             rules: self
                 .rules
                 .map(|rules| rules.into_iter().map(|(host, rules)| (host, hidden(rules))).collect()),
@@ -219,6 +229,7 @@ async fn replace(
     let before = annotations::network(&lease).unwrap_or_default();
     meant.shown.allow_public_traffic = before.allow_public_traffic;
     meant.shown.mask_request_host = before.mask_request_host;
+    meant.shown.https_ports = before.https_ports;
     let annotations = annotations::with_network(&lease, &meant);
     let change = UpdateSandbox {
         network: Some(meant.policy),
@@ -244,7 +255,7 @@ mod tests {
     fn a_network_goes_in_whole_and_comes_out_without_its_secrets() {
         let asked = json!({
             "allowOut": ["api.example.com", "203.0.113.7"], "denyOut": ["0.0.0.0/0"], "allowPublicTraffic": false,
-            "maskRequestHost": "app-${PORT}.test",
+            "maskRequestHost": "app-${PORT}.test", "httpsPorts": [8443],
             "rules": { "API.example.com": [
                 { "transform": { "headers": { "Authorization": "Bearer ${e2b.secrets.My-Key}!" } } },
             ] },
@@ -253,13 +264,14 @@ mod tests {
         assert!(!meant.public);
         assert_eq!(meant.policy.mode, NetworkMode::Custom);
         assert_eq!(meant.mask_host.as_deref(), Some("app-${PORT}.test"));
+        assert_eq!(meant.https_ports, [8443].into());
         let value = &meant.policy.transforms[0].inject_headers["Authorization"];
         assert_eq!(*value, HeaderText::Plain("Bearer {secret:my-key}!".to_owned()));
         assert_eq!(
             serde_json::to_value(&meant.shown).unwrap(),
             json!({
                 "allowOut": ["api.example.com", "203.0.113.7"], "denyOut": ["0.0.0.0/0"], "allowPublicTraffic": false,
-            "maskRequestHost": "app-${PORT}.test",
+            "maskRequestHost": "app-${PORT}.test", "httpsPorts": [8443],
                 "rules": { "API.example.com": [{ "transform": { "headers": { "Authorization": "…" } } }] },
             })
         );
@@ -283,8 +295,7 @@ mod tests {
                 "rules",
             ),
             (json!({ "egressProxy": { "address": "p:1" } }), 501, "egressProxy"),
-            (json!({ "httpsPorts": [8443] }), 501, "httpsPorts"),
-            (json!({ "dnsServers": ["1.1.1.1"] }), 501, "dnsServers"),
+            (json!({ "dnsServers": ["one.one.one.one"] }), 400, "dnsServers"),
         ] {
             let refused = meant(body).unwrap_err();
             assert_eq!(refused.status.as_u16(), status, "{}", refused.message);

@@ -105,6 +105,7 @@ impl CreateBody {
             wake: if wakes { Wake::Any } else { Wake::Explicit },
             public: network.as_ref().is_none_or(|meant| meant.public),
             mask_host: network.as_ref().and_then(|meant| meant.mask_host.clone()),
+            https_ports: network.as_ref().map(|meant| meant.https_ports.clone()).unwrap_or_default(),
             annotations: annotations::of_new(&self.template_id, network.as_ref(), &mounts),
             network: network.map(|meant| meant.policy),
             mounts: mounts.into_iter().map(mount).collect(),
