@@ -219,8 +219,15 @@ fn find(agent: &Agent, selector: Option<wire::ProcessSelector>) -> Result<Arc<Pr
     }
 }
 
+/// COMPAT(e2b): kernels of the interpreter are no processes that somebody started; our own service lists them too.
+fn is_kernel(process: &Process) -> bool {
+    process.facts.tag.as_deref().is_some_and(|tag| tag.starts_with("atoll-context/"))
+}
+
 async fn list(agent: Arc<Agent>) -> ServiceResult<ListResponse> {
-    let processes = agent.processes.running().iter().map(|process| described(process)).collect();
+    let running = agent.processes.running();
+    let processes =
+        running.iter().filter(|process| !is_kernel(process)).map(|process| described(process)).collect();
     Response::ok(ListResponse { processes, ..Default::default() })
 }
 
