@@ -9,8 +9,11 @@ const modules = await Promise.all(suites.map((name) => import(`./${name}.mjs`)))
 const first = await PlainSandbox.create()
 const handle = await first.commands.run('sleep 9', { background: true })
 watchHandle('CommandHandle', handle)
-watchHandle('WatchHandle', await first.files.watchDir('/tmp', () => {}))
-handle.wait().catch(() => {})
+const watching = await first.files.watchDir('/tmp', () => {})
+watchHandle('WatchHandle', watching)
+await watching.stop()
+await handle.kill()
+await handle.wait().catch(() => {})
 await first.kill()
 
 describe('E2B', { concurrency: 6 }, () => {

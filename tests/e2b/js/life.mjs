@@ -1,7 +1,7 @@
 // Sleep and copies.
 
 import { SandboxError, SandboxNotFoundError } from 'e2b'
-import { assert, count, counted, describe, PlainSandbox, preview, rejects, sandbox, serve, test, until, word } from './world.mjs'
+import { assert, count, counted, describe, later, PlainSandbox, preview, rejects, sandbox, serve, test, until, word } from './world.mjs'
 
 export default () => {
   describe('lives', { concurrency: 3 }, () => {
@@ -74,7 +74,7 @@ export default () => {
       const forks = [...(await box.fork({ count: 2 })), ...(await PlainSandbox.fork(box.sandboxId))]
       for (const fork of forks) {
         assert.ok(fork instanceof PlainSandbox, String(fork))
-        t.after(() => fork.kill())
+        later(t, () => fork.kill())
         assert.equal((await counted(fork))[0], pid)
       }
       await forks[0].files.write('/tmp/state', 'of the first')

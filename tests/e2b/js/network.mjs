@@ -1,7 +1,7 @@
 // What a sandbox reaches; see tests/e2b/python/test_network.py for the internet that it is on.
 
 import { ALL_TRAFFIC, Secret } from 'e2b'
-import { assert, describe, PlainSandbox, sandbox, test, word } from './world.mjs'
+import { assert, describe, later, PlainSandbox, sandbox, test, word } from './world.mjs'
 
 const fetched = async (box, url, more = '') => (await box.commands.run(`curl -sS -m 4 ${more} ${url} 2>&1 || true`)).stdout
 const reaches = async (box, url, more) => assert.match(await fetched(box, url, more), /hello from the internet/)
@@ -30,7 +30,7 @@ export default () => {
     test('a rule puts a header on, a secret is filled in outside', async (t) => {
       const name = word('key')
       await Secret.create(name, 'canary-of-a-secret')
-      t.after(() => Secret.destroy(name))
+      later(t, () => Secret.destroy(name))
       const rule = (headers) => ({ network: { rules: { 'good.test': [{ transform: { headers } }] } } })
       const trust = '--cacert /etc/ssl/certs/ca-certificates.crt'
       const ruled = await sandbox(t, rule({ 'X-Injected': 'by the rule' }))

@@ -1,7 +1,7 @@
 // Making, finding, ending, tokens and links.
 
 import { getSignature, AuthenticationError, E2B, NotFoundError, SandboxError, SandboxNotFoundError, TimeoutError } from 'e2b'
-import { assert, CodeSandbox, describe, PlainSandbox, preview, raw, rejects, sandbox, serve, shared, sleep, test, until, word } from './world.mjs'
+import { assert, CodeSandbox, describe, later, PlainSandbox, preview, raw, rejects, sandbox, serve, shared, sleep, test, until, word } from './world.mjs'
 
 const left = async (box) => ((await box.getInfo()).endAt - Date.now()) / 1000
 
@@ -84,7 +84,7 @@ export default () => {
       const mine = await sandbox(t)
       const client = new E2B({ apiKey: process.env.E2B_OTHER_KEY, apiUrl: process.env.E2B_API_URL, sandboxUrl: process.env.E2B_SANDBOX_URL })
       const theirs = await client.Sandbox.create()
-      t.after(() => theirs.kill())
+      later(t, () => theirs.kill())
       assert.equal((await theirs.commands.run('echo bound')).stdout, 'bound\n')
       await rejects(client.Sandbox.connect(mine.sandboxId), SandboxNotFoundError)
       assert.equal(await client.Sandbox.kill(mine.sandboxId), false)

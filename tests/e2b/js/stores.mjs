@@ -1,11 +1,11 @@
 // Volumes and secrets.
 
 import { Secret, SecretError, SecretNotFoundError, Volume, VolumeFileType, VolumeNotFoundError, VolumePathNotFoundError } from 'e2b'
-import { assert, describe, rejects, sandbox, test, word } from './world.mjs'
+import { assert, describe, later, rejects, sandbox, test, word } from './world.mjs'
 
 async function volume(t) {
   const made = await Volume.create(word('jv'))
-  t.after(() => Volume.destroy(made.volumeId))
+  later(t, () => Volume.destroy(made.volumeId))
   return made
 }
 
@@ -52,7 +52,7 @@ export default () => {
     test('a secret from its making to its end', async (t) => {
       const name = word('js')
       const made = await Secret.create(name, 'canary-of-a-value', { metadata: { a: 'b' } })
-      t.after(() => Secret.destroy(name))
+      later(t, () => Secret.destroy(name))
       assert.deepEqual((await Secret.getInfo(name)).metadata, { a: 'b' })
       await rejects(Secret.create(name, 'again'), SecretError)
       assert.ok((await Secret.update(name, 'v2')).version !== made.version)

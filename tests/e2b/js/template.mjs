@@ -4,19 +4,23 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { BuildError, defaultBuildLogger, SandboxError, Template, waitForFile, waitForPort, waitForProcess, waitForTimeout, waitForURL } from 'e2b'
-import { assert, describe, PlainSandbox, rejects, sandbox, test, until, word } from './world.mjs'
+import { assert, describe, later, PlainSandbox, rejects, sandbox, test, until, word } from './world.mjs'
 
 async function context(t, files) {
   const folder = await mkdtemp(join(tmpdir(), 'e2b-context-'))
-  t.after(() => rm(folder, { recursive: true }))
+  later(t, () => rm(folder, { recursive: true }))
   for (const [name, text] of Object.entries(files)) await writeFile(join(folder, name), text)
   return folder
 }
 
+const named = new Set()
+
 async function build(t, template, name = word('jt'), options = {}) {
-  const info = await Template.build(template, name, options)
-  t.after(() => PlainSandbox.deleteSnapshot(info.name))
-  return info
+  // A name is deleted once, with all its tags, when no sandbox is left of it.
+  const [bare] = name.split(':')
+  if (!named.has(bare)) later(t, () => PlainSandbox.deleteSnapshot(bare))
+  named.add(bare)
+  return Template.build(template, name, options)
 }
 
 export default () => {
@@ -71,8 +75,8 @@ export default () => {
     })
 
     test('a server of the template runs in every sandbox', async (t) => {
-      const start = 'touch /tmp/ready; exec -a my-daemon python3 -m http.server 8123 -d /etc'
-      const ready = [waitForPort(8123), waitForFile('/tmp/ready'), waitForURL('http://127.0.0.1:8123/'), waitForProcess('my-daemon')]
+      const start = 'touch /tmp/ready; exec python3 -m http.server 8123 -d /etc'
+      const ready = [waitForPort(8123), waitForFile('/tmp/ready'), waitForURL('http://127.0.0.1:8123/'), waitForProcess('python3')]
       const all = ready.map((each) => each.getCmd()).join(' && ')
       const { name } = await build(t, Template().fromTemplate('base').setStartCmd(start, all))
       const box = await sandbox(t, name)
@@ -99,7 +103,7 @@ export default () => {
       const name = word('jt')
       const template = Template().fromImage(process.env.E2B_TEST_IMAGE).runCmd('echo built > /built', { user: 'root' })
       const info = await Template.buildInBackground(template, name)
-      t.after(() => PlainSandbox.deleteSnapshot(name))
+      later(t, () => PlainSandbox.deleteSnapshot(name))
       const last = await until('it is built', async () => {
         const status = await Template.getBuildStatus(info)
         return ['ready', 'error'].includes(status.status) && status
@@ -111,7 +115,7 @@ export default () => {
 
     test('helpers are the commands they say', async (t) => {
       const fake =
-        "for p in apt-get npm bun pip; do printf '#!/bin/sh\\necho \"$(id -un) %s $*\" >> /tmp/called; chmod 666 /tmp/called\\n' $p > /usr/local/bin/$p; chmod 755 /usr/local/bin/$p; done"
+        "install -m 666 /dev/null /tmp/called; for p in apt-get npm bun pip; do printf '#!/bin/sh\\necho \"$(id -un) %s $*\" >> /tmp/called\\n' $p > /usr/local/bin/$p; chmod 755 /usr/local/bin/$p; done"
       const template = Template()
         .fromBaseImage()
         .runCmd(fake, { user: 'root' })
@@ -120,7 +124,7 @@ export default () => {
         .bunInstall('left')
         .pipInstall('numpy')
         .runCmd('git init -q /tmp/src && git -C /tmp/src -c user.name=x -c user.email=x@x commit -q --allow-empty -m first')
-        .gitClone('/tmp/src', '/home/user/cloned')
+        .gitClone('file:///tmp/src', '/home/user/cloned')
       const { name } = await build(t, template, word('jt'), { onBuildLogs: defaultBuildLogger() })
       const box = await sandbox(t, name)
       const called = (await box.files.read('/tmp/called')).trim().split('\n')

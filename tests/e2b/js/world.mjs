@@ -68,11 +68,24 @@ export async function count(box) {
 
 export const counted = async (box) => (await box.files.read('/tmp/count')).split(' ').map(Number)
 
+const undone = new WeakMap()
+
+/** Does something when the test is over; what was asked for last is done first. */
+export function later(t, undo) {
+  if (!undone.has(t)) {
+    undone.set(t, [])
+    t.after(async () => {
+      for (const each of undone.get(t).reverse()) await each()
+    })
+  }
+  undone.get(t).push(undo)
+}
+
 /** A sandbox that is gone when the test is over. */
 export async function sandbox(t, ...args) {
   const kind = typeof args[0] === 'function' ? args.shift() : PlainSandbox
   const made = await kind.create(...args)
-  t.after(() => made.kill())
+  later(t, () => made.kill())
   return made
 }
 

@@ -379,7 +379,8 @@ class Code(AsyncCase):
 
     async def test_a_run_that_was_left_is_interrupted(self):
         box = await self.sandbox()
-        run = asyncio.create_task(box.run_code("import time; time.sleep(60)"))
+        await box.run_code("import time")
+        run = asyncio.create_task(box.run_code("time.sleep(60)"))
         await asyncio.sleep(0.7)
         run.cancel()
         with self.assertRaises(asyncio.CancelledError):

@@ -147,7 +147,7 @@ class Folders(Shared):
 
     def test_existence_is_told_without_an_error(self):
         self.box.files.write("/tmp/there", "")
-        answers = [self.box.files.exists(path) for path in ("/tmp/there", "/tmp", "/tmp/not-there", "/tmp/there/below")]
+        answers = [self.box.files.exists(path) for path in ("/tmp/there", "/tmp", "/tmp/not-there", "/tmp/not/there")]
         self.assertEqual(answers, [True, True, False, False])
 
     def test_renaming_moves_files_and_folders(self):

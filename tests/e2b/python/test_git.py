@@ -32,7 +32,7 @@ class Git(Shared):
         self.box.files.write(f"{path}/left", "x")
         self.box.git.add(path, files=["a b"])
         self.box.git.commit(path, "it's \"quoted\"", author_name="Än Other", author_email="o@example.test")
-        self.assertEqual(self.sh(f"git -C {path} log --format='%an|%ae|%cn|%s'").strip(), "Än Other|o@example.test|Tester|it's \"quoted\"")
+        self.assertEqual(self.sh(f"git -C {path} log --format='%an|%ae|%s'").strip(), "Än Other|o@example.test|it's \"quoted\"")
         self.assertEqual(self.sh(f"git -C {path} ls-files"), "a b\n")
         self.box.git.commit(path, "empty", allow_empty=True)
         self.assertEqual(self.log(path)[0], "empty")

@@ -25,15 +25,34 @@ from e2b import (
 from world import Case, until
 
 
+GATEWAY = """#!/bin/sh
+mkdir -p /etc/mcp-gateway
+printf %s "$GATEWAY_ACCESS_TOKEN" > /etc/mcp-gateway/.token
+chmod 600 /etc/mcp-gateway/.token
+echo "$@" >> /tmp/gateway
+"""
+
+
 def name(prefix="t"):
     return f"{prefix}-{uuid.uuid4().hex[:10]}"
 
 
+def gone(word):
+    """Deletes a template with all its tags, where it was made."""
+    Sandbox.delete_snapshot(word.split(":")[0])
+
+
 class Building(Case):
     def build(self, template, word=None, **more):
-        info = Template.build(template, word or name(), **more)
-        self.addCleanup(Sandbox.delete_snapshot, info.name)
-        return info
+        word = word or name()
+        # What was made first is deleted last; a name only once, when no sandbox is left of it.
+        if word not in self.names:
+            self.names.add(word)
+            self.addCleanup(gone, word)
+        return Template.build(template, word, **more)
+
+    def setUp(self):
+        self.names = set()
 
     def context(self, **files):
         folder = Path(tempfile.mkdtemp(prefix="e2b-context-"))
@@ -142,7 +161,7 @@ class Steps(Building):
         self.assertEqual(box.files.read("/opt/there/file"), "copied")
 
     def test_helpers_are_the_commands_they_say(self):
-        fake = "for p in apt-get npm bun pip; do printf '#!/bin/sh\\necho \"$(id -un) %s $*\" >> /tmp/called; chmod 666 /tmp/called\\n' $p > /usr/local/bin/$p; chmod 755 /usr/local/bin/$p; done"
+        fake = "install -m 666 /dev/null /tmp/called; for p in apt-get npm bun pip; do printf '#!/bin/sh\\necho \"$(id -un) %s $*\" >> /tmp/called\\n' $p > /usr/local/bin/$p; chmod 755 /usr/local/bin/$p; done"
         template = (
             Template()
             .from_base_image()
@@ -153,7 +172,7 @@ class Steps(Building):
             .pip_install("numpy")
             .pip_install("requests", g=False)
             .run_cmd("git init -q /tmp/src && git -C /tmp/src -c user.name=x -c user.email=x@x commit -q --allow-empty -m first")
-            .git_clone("/tmp/src", "/home/user/cloned", depth=1)
+            .git_clone("file:///tmp/src", "/home/user/cloned", depth=1)
         )
         box = self.sandbox(self.build(template).name)
         called = box.files.read("/tmp/called").split("\n")
@@ -177,8 +196,8 @@ class Starting(Building):
             self.assertEqual(box.commands.run("curl -s http://127.0.0.1:8123/").stdout, "served\n")
 
     def test_every_condition_for_being_ready_is_waited_for(self):
-        start = "sleep 0.3; touch /tmp/ready; exec -a my-daemon python3 -m http.server 8124"
-        for ready in (wait_for_file("/tmp/ready"), wait_for_url("http://127.0.0.1:8124/"), wait_for_process("my-daemon")):
+        start = "sleep 0.3; touch /tmp/ready; exec python3 -m http.server 8124"
+        for ready in (wait_for_file("/tmp/ready"), wait_for_url("http://127.0.0.1:8124/"), wait_for_process("python3")):
             info = self.build(Template().from_template("base").set_start_cmd(start, ready))
             self.assertTrue(self.sandbox(info.name).files.exists("/tmp/ready"), ready.get_cmd())
 
@@ -187,11 +206,9 @@ class Starting(Building):
         self.assertTrue(self.sandbox(info.name).files.exists("/tmp/x"))
 
     def test_mcp_is_a_command_of_its_template(self):
-        gateway = (
-            "printf '#!/bin/sh\\nmkdir -p /etc/mcp-gateway; printf %s \"$GATEWAY_ACCESS_TOKEN\" > /etc/mcp-gateway/.token;"
-            " chmod 600 /etc/mcp-gateway/.token; printf \"%s\\\\n\" \"$*\" >> /tmp/gateway\\n' > /usr/local/bin/mcp-gateway && chmod 755 /usr/local/bin/mcp-gateway"
-        )
-        self.build(Template().from_template("base").run_cmd(gateway, user="root"), "mcp-gateway")
+        context = self.context(gateway=GATEWAY)
+        template = Template(file_context_path=context).from_template("base").copy("gateway", "/usr/local/bin/mcp-gateway", mode=0o755)
+        self.build(template, "mcp-gateway")
         more = Template().from_template("mcp-gateway").add_mcp_server(["exa", "brave"])
         self.assertEqual(self.sandbox(self.build(more).name).files.read("/tmp/gateway", user="root"), "pull exa brave\n")
         box = Sandbox.create(mcp={"exa": {"apiKey": "k"}})

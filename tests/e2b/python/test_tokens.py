@@ -77,7 +77,7 @@ class Links(Shared):
         link = self.box.download_url("/home/user/über file.txt")
         self.assertNotIn(token(self.box), link)
         self.assertEqual(raw("GET", link).body, b"linked")
-        other = link.replace(urllib.parse.quote_plus("über file.txt"), "other")
+        other = link.replace(urllib.parse.quote("über file.txt"), "other")
         self.assertNotEqual(other, link)
         self.box.files.write("/home/user/other", "not linked")
         said = raw("GET", other)
