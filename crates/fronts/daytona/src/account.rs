@@ -43,7 +43,7 @@ async fn config(origin: Origin, State(app): State<App>) -> Answer<Value> {
     let hosts = (app.options.hosts)();
     ok(json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "oidc": { "issuer": "", "clientId": "", "audience": "" },
+        "oidc": { "issuer": "", "clientId": "", "audience": "", "provider": "" },
         "linkedAccountsEnabled": false,
         "announcements": {},
         "proxyTemplateUrl": format!("{}://{{{{PORT}}}}-{{{{sandboxId}}}}.{}:{}", hosts.scheme, hosts.domain, hosts.port),

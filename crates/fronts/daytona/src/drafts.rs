@@ -71,6 +71,14 @@ impl Draft {
     }
 }
 
+#[cfg(test)]
+impl Draft {
+    pub(crate) fn sample(id: SandboxId, tenant: TenantId, spec: CreateSandbox, state: &'static str) -> Self {
+        let build = BuildId::from_entropy([3; 20]);
+        Self { id, tenant, spec, state, error: None, created_at_ms: 0, build }
+    }
+}
+
 impl Default for Drafts {
     fn default() -> Self {
         Self { all: Arc::default(), changes: broadcast::channel(BEHIND).0, tasks: TaskTracker::new() }
@@ -172,7 +180,7 @@ pub(crate) async fn create(
     let name = builds::name_of(&build);
     spec.template = Some(name.clone());
     if let Ok(known) = app.service.get_template(who, &name).await {
-        spec.command = known.entrypoint.clone();
+        spec.command = crate::naming::program(&known);
         let (lease, _) = app.service.create(who, spec, true).await?;
         return Ok(Sandbox::of(&lease, origin));
     }
@@ -214,7 +222,7 @@ async fn finish(app: &App, who: &Principal, id: &SandboxId, build: &BuildId) {
     if let Some(name) = &draft.spec.template
         && let Ok(known) = app.service.get_template(who, name).await
     {
-        draft.spec.command = known.entrypoint;
+        draft.spec.command = crate::naming::program(&known);
     }
     match app.service.create(who, draft.spec, false).await {
         // From here on it is the core's.

@@ -97,7 +97,7 @@ impl Asked {
             match name.trim_end_matches("[]") {
                 "from" => from = Some(moment("from", &value)?),
                 "to" => to = Some(moment("to", &value)?),
-                "metricNames" => names.push(value.into_owned()),
+                "metricNames" => names.extend(value.split(',').map(str::to_owned)),
                 _ => {}
             }
         }
@@ -118,7 +118,7 @@ mod tests {
         assert!(Asked::parse("from=2026-01-01T00:00:00Z").is_err());
         assert!(Asked::parse("from=x&to=2026-01-01T00:00:00Z").is_err());
         let asked =
-            Asked::parse("from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00Z&metricNames=a&metricNames=b")
+            Asked::parse("from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00Z&metricNames=a,b")
                 .unwrap();
         assert_eq!((asked.to - asked.from, asked.names.len()), (86_400_000, 2));
     }

@@ -110,6 +110,22 @@ pub(crate) async fn template(
     }
 }
 
+/// What an image starts with, where it says so: an entrypoint with its arguments. A command alone, such as the `python3` of
+/// Python's images, waits for somebody and would end at once.
+pub(crate) fn program(template: &TemplateRecord) -> Option<Vec<String>> {
+    let mut program = template.entrypoint.clone().filter(|entrypoint| !entrypoint.is_empty())?;
+    program.extend(template.cmd.iter().flatten().cloned());
+    Some(program)
+}
+
+/// All that a general template is called by the vendor's users.
+pub(crate) fn general_names(template: &TemplateRecord) -> Vec<&'static str> {
+    if !template.aliases.iter().any(|alias| alias == DEFAULT) {
+        return Vec::new();
+    }
+    std::iter::once(DEFAULT).chain(SIZES.iter().map(|(name, ..)| *name)).collect()
+}
+
 /// The first of the built-in ones that was made.
 pub(crate) async fn default(app: &App, who: &Principal) -> Result<Option<TemplateRecord>, ApiError> {
     for name in std::iter::once(DEFAULT).chain(INSTEAD) {

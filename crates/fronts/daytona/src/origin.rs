@@ -33,6 +33,11 @@ impl Origin {
         &self.0
     }
 
+    #[cfg(test)]
+    pub(crate) fn sample() -> Self {
+        Self("http://127.0.0.1:7070".to_owned())
+    }
+
     /// By the host of the request; the door with TLS is known by its port.
     fn of(headers: &HeaderMap, uri: &Uri, hosts: &Hosts) -> Self {
         let named = headers.get(header::HOST).and_then(|host| host.to_str().ok());

@@ -60,6 +60,8 @@ async fn create(
         return crate::drafts::create(&app, &who, spec, build, &origin).await.map(ok);
     }
     let named = body.snapshot().map(str::to_owned);
+    // Whoever names none is told what it got.
+    body.name_snapshot(naming::DEFAULT);
     let names_user = body.names_user();
     let mut spec = body.into_spec()?;
     begin_from(&app, &who, named.as_deref(), names_user, &mut spec).await?;
@@ -93,6 +95,9 @@ async fn begin_from(
         }
         return Ok(());
     };
+    if spec.command.is_none() && template.tenant.is_some() && template.settings.command.is_none() {
+        spec.command = naming::program(&template);
+    }
     let general = named.is_none_or(naming::is_general);
     if general && !names_user && template.tenant.is_none() {
         as_daytona(&template.aliases, spec);
@@ -120,12 +125,22 @@ fn as_daytona(aliases: &[String], spec: &mut CreateSandbox) {
 
 /// A sandbox by its whole id or its name. What is deleted is not there any more.
 pub(crate) async fn lease(app: &App, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
-    let lease = app.service.get(who, ident).await?;
+    let missing = || ApiError::new(Code::SandboxNotFound, format!("Sandbox {} not found", shortened(ident)));
+    let lease = app.service.get(who, ident).await.map_err(|error| match error.code {
+        // A word that could mean two ids means none here.
+        Code::SandboxNotFound | Code::InvalidRequest => missing(),
+        _ => error.into(),
+    })?;
     let is_meant = lease.id.as_str() == ident || lease.name.as_deref() == Some(ident);
     if !is_meant || lease.phase == Phase::Deleted {
-        return Err(ApiError::new(Code::SandboxNotFound, format!("Sandbox {ident} not found")));
+        return Err(missing());
     }
     Ok(lease)
+}
+
+/// A word of the caller's as it may be shown again.
+fn shortened(word: &str) -> String {
+    word.chars().take(64).filter(|c| !c.is_control()).collect()
 }
 
 async fn find(

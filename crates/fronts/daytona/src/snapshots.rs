@@ -272,7 +272,8 @@ async fn remove(
         return Err(ApiError::new(Code::Forbidden, message));
     }
     match found.kind() {
-        shown::Kind::Template => app.service.remove_template(&who, &naming::word(&id)?).await?,
+        // Sandboxes that were made from it keep their files: the name goes, and the rest when nobody needs it.
+        shown::Kind::Template => app.service.remove_template(&who, &tagged(&naming::word(&id)?)).await?,
         shown::Kind::Kept => app.service.delete_snapshot(&who, found.id()).await?,
         shown::Kind::Build => {
             if let Some(build) = newest_build(&app, &who, &id).await? {
@@ -282,6 +283,11 @@ async fn remove(
         }
     }
     Ok(StatusCode::OK)
+}
+
+fn tagged(word: &str) -> String {
+    let has_tag = word.rsplit_once(':').is_some_and(|(_, tag)| !tag.contains('/'));
+    if has_tag { word.to_owned() } else { format!("{word}:{}", atoll_model::DEFAULT_TAG) }
 }
 
 /// COMPAT(daytona): from inactive only, and none of ours ever is.

@@ -163,7 +163,9 @@ impl Session {
     /// Changes of sandboxes, and of those that are being built, as packets.
     fn news(&self, who: &Principal) -> SelectAll<BoxStream<'static, String>> {
         let origin = self.origin.clone();
-        let phases = self.app.service.follow_all(who).map(move |change| of_phase(&change, &origin)).boxed();
+        let changes = self.app.service.follow_all(who);
+        let phases =
+            changes.flat_map(move |change| futures::stream::iter(of_phase(&change, &origin))).boxed();
         let (origin, tenant) = (self.origin.clone(), who.tenant.clone());
         let drafts = futures::stream::unfold(self.app.drafts.follow(), |mut from| async move {
             loop {
@@ -176,9 +178,9 @@ impl Session {
             }
         });
         let drafts = drafts
-            .filter_map(move |change| {
-                let text = (change.draft.tenant == tenant).then(|| of_draft(&change, &origin));
-                std::future::ready(text)
+            .flat_map(move |change| {
+                let is_seen = change.draft.tenant == tenant;
+                futures::stream::iter(if is_seen { of_draft(&change, &origin) } else { Vec::new() })
             })
             .boxed();
         [phases, drafts].into_iter().collect()
@@ -209,24 +211,43 @@ struct StateUpdated {
     new_state: &'static str,
 }
 
-fn of_phase(change: &PhaseChange, origin: &Origin) -> String {
+fn of_phase(change: &PhaseChange, origin: &Origin) -> Vec<String> {
     let sandbox = Sandbox::of(&change.lease, origin);
-    match change.from {
-        None => event("sandbox.created", &sandbox),
-        Some(from) => {
-            let (old_state, new_state) = (state(from), state(change.lease.phase));
-            event("sandbox.state.updated", &StateUpdated { sandbox, old_state, new_state })
-        }
+    packets(change.from.map(state), state(change.lease.phase), sandbox)
+}
+
+fn of_draft(change: &Change, origin: &Origin) -> Vec<String> {
+    packets(change.from, change.draft.state, change.draft.shown(origin))
+}
+
+fn packets(from: Option<&'static str>, new_state: &'static str, sandbox: Sandbox) -> Vec<String> {
+    let whole = event("sandbox.created", &sandbox);
+    let Some(old_state) = from else { return vec![whole] };
+    let updated = event("sandbox.state.updated", &StateUpdated { sandbox, old_state, new_state });
+    match new_state {
+        // COMPAT(daytona): of an update the SDKs take the state alone, so that whoever waits would never learn why it
+        // failed; of the other event they take everything.
+        "error" | "build_failed" => vec![whole, updated],
+        _ => vec![updated],
     }
 }
 
-fn of_draft(change: &Change, origin: &Origin) -> String {
-    let sandbox = change.draft.shown(origin);
-    match change.from {
-        None => event("sandbox.created", &sandbox),
-        Some(old_state) => {
-            let new_state = change.draft.state;
-            event("sandbox.state.updated", &StateUpdated { sandbox, old_state, new_state })
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_told_with_its_reason() {
+        let names = |from, to| {
+            let sandbox = Sandbox::sample(to);
+            let told = packets(from, to, sandbox);
+            told.iter().map(|text| text.split('"').nth(1).unwrap_or_default().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(None, "creating"), ["sandbox.created"]);
+        assert_eq!(names(Some("starting"), "started"), ["sandbox.state.updated"]);
+        assert_eq!(
+            names(Some("building_snapshot"), "build_failed"),
+            ["sandbox.created", "sandbox.state.updated"]
+        );
     }
 }

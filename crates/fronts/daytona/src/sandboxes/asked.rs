@@ -79,6 +79,13 @@ impl CreateBody {
         self.snapshot.as_deref().map(str::trim).filter(|name| !name.is_empty())
     }
 
+    /// What it is shown as, where none was named.
+    pub(crate) fn name_snapshot(&mut self, name: &str) {
+        if self.snapshot().is_none() {
+            self.snapshot = Some(name.to_owned());
+        }
+    }
+
     pub(crate) fn names_user(&self) -> bool {
         self.user.is_some()
     }

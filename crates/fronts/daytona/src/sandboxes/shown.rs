@@ -268,6 +268,22 @@ impl Item {
     }
 }
 
+#[cfg(test)]
+impl Sandbox {
+    /// One that looks like one.
+    pub(crate) fn sample(state: &'static str) -> Self {
+        let tenant = atoll_model::TenantId::from_entropy([1; 20]);
+        let spec = atoll_model::CreateSandbox {
+            name: Some("box".to_owned()),
+            env: [("A".to_owned(), "1".to_owned())].into(),
+            labels: [("code-toolbox-language".to_owned(), "python".to_owned())].into(),
+            ..atoll_model::CreateSandbox::default()
+        };
+        let id = atoll_model::SandboxId::from_entropy([2; 20]);
+        Self::of_draft(&Draft::sample(id, tenant, spec, state), &Origin::sample())
+    }
+}
+
 fn hashes(joined: Option<&str>) -> Vec<String> {
     joined.unwrap_or_default().split(',').filter(|hash| !hash.is_empty()).map(str::to_owned).collect()
 }
@@ -327,4 +343,52 @@ fn build_info(lease: &Lease) -> Option<BuildInfo> {
         updated_at: at,
         snapshot_ref: lease.template.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_is_written_exactly_as_the_python_sdk_wants_it() {
+        let shown = serde_json::to_value(Sandbox::sample("pending_build")).expect("plain");
+        assert_eq!(
+            shown,
+            serde_json::json!({
+                "id": "cccccccccccccccccccc",
+                "organizationId": "bbbbbbbbbbbbbbbbbbbb",
+                "name": "box",
+                "user": "root",
+                "env": { "A": "1" },
+                "labels": { "code-toolbox-language": "python" },
+                "public": false,
+                "networkBlockAll": false,
+                "kvm": false,
+                "target": "local",
+                "cpu": 1,
+                "gpu": 0,
+                "memory": 1,
+                "disk": 2,
+                "state": "pending_build",
+                "desiredState": "started",
+                "recoverable": false,
+                "backupState": "None",
+                "autoStopInterval": 0,
+                "autoPauseInterval": 0,
+                "autoArchiveInterval": 0,
+                "autoDeleteInterval": -1,
+                "volumes": [],
+                "createdAt": "1970-01-01T00:00:00.000Z",
+                "updatedAt": "1970-01-01T00:00:00.000Z",
+                "lastActivityAt": "1970-01-01T00:00:00.000Z",
+                "sandboxClass": "container",
+                "daemonVersion": env!("CARGO_PKG_VERSION"),
+                "runnerId": "local",
+                "toolboxProxyUrl": "http://127.0.0.1:7070/daytona/toolbox",
+            })
+        );
+        for whole in ["cpu", "gpu", "memory", "disk"] {
+            assert!(shown[whole].is_u64(), "{whole}");
+        }
+    }
 }

@@ -56,7 +56,10 @@ impl Snapshot {
     /// One for every tag that a template has.
     pub(super) fn of_tags(template: &TemplateRecord) -> Vec<Self> {
         if template.tenant.is_none() || template.tags.is_empty() {
-            return vec![Self::of_template(template, &naming::name(&template.name))];
+            let names = naming::general_names(template);
+            let also = names.into_iter().map(|name| Self::of_template(template, name));
+            let own = Self::of_template(template, &naming::name(&template.name));
+            return also.chain([own]).collect();
         }
         let name = naming::name(&template.name);
         let shown = template.tags.iter().map(|tag| match tag.as_str() {
