@@ -67,21 +67,27 @@ class Snapshots(Case):
         self.assertIn("Debian", self.sh("cat /etc/os-release", box=box))
 
     def test_the_entrypoint_runs_at_every_start(self):
-        image = Image.base("debian").run_commands("printf '#!/bin/sh\\necho up >> /tmp/starts\\necho said; exec sleep 1000\\n' > /go; chmod +x /go")
+        script = "#!/bin/sh\\necho up >> /tmp/starts\\necho said\\nwhile [ ! -e /tmp/end ]; do sleep 0.05; done\\necho last\\n"
+        image = Image.base("debian").run_commands(f"printf '{script}' > /go; chmod +x /go")
         made, _ = self.make(image, entrypoint=["/go"])
         self.assertEqual(made.entrypoint, ["/go"])
         box = self.create(snapshot=made.name)
         until("it started", lambda: box.process.exec("cat /tmp/starts").result == "up\n")
         until("its words are in the log", lambda: "said" in (box.process.get_entrypoint_logs().output or ""))
         told = []
+
         async def follow():
-            task = asyncio.create_task(box.process.get_entrypoint_logs_async(told.append, told.append))
-            await asyncio.sleep(0.5)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            following = asyncio.create_task(box.process.get_entrypoint_logs_async(told.append, told.append))
+            await asyncio.sleep(0.2)
+            await asyncio.to_thread(box.fs.upload_file, b"", "/tmp/end")
+            await asyncio.wait_for(following, 20)
 
         asyncio.run(follow())
-        self.assertIn("said", "".join(told))
+        self.assertEqual("".join(told).split(), ["said", "last"])
+        self.sh("rm /tmp/end", box=box)
+        box.stop()
+        box.start()
+        until("it started again", lambda: box.process.exec("cat /tmp/starts").result == "up\nup\n")
 
     def test_a_snapshot_of_a_sandbox_is_a_beginning_for_others(self):
         box = self.create()
