@@ -116,7 +116,9 @@ async fn create(
     let limits = limits(body.cpu, body.memory, body.disk);
     let ask = builds::Ask { word, build, limits, command, notes };
     let begun = builds::start(&app, &who, ask).await?;
-    Ok(ok(Snapshot::of_build(&begun)))
+    // COMPAT(daytona): the SDKs read the log of what is being built, and not of what waits for its turn; the next look
+    // may find it done.
+    Ok(ok(Snapshot::of_build(&begun).begun()))
 }
 
 async fn find(

@@ -178,6 +178,12 @@ impl Snapshot {
         }
     }
 
+    /// The same, as one that is being built.
+    pub(super) fn begun(mut self) -> Self {
+        self.state = "building";
+        self
+    }
+
     pub(super) fn id(&self) -> &str {
         &self.id
     }
