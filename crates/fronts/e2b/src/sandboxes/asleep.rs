@@ -101,16 +101,19 @@ async fn connect(
     id: &str,
     body: ConnectBody,
 ) -> Result<Answer<Sandbox>, ApiError> {
-    let lease = find(app, who, id).await?;
-    let woken = state(lease.phase) == Some(State::Paused);
-    let lease = match woken {
-        true => wake(app, who, &lease, body.timeout, None, body.memory).await?,
-        false => {
-            let change = UpdateSandbox { timeout_at_least_s: Some(body.timeout), ..UpdateSandbox::default() };
-            app.service.update(who, lease.id.as_str(), change).await?
+    let mut lease = find(app, who, id).await?;
+    if state(lease.phase) == Some(State::Running) {
+        let change = UpdateSandbox { timeout_at_least_s: Some(body.timeout), ..UpdateSandbox::default() };
+        lease = app.service.update(who, lease.id.as_str(), change).await?;
+    }
+    // Its lifetime may have ended while it was asked for.
+    let status = match state(lease.phase) {
+        Some(State::Running) => StatusCode::OK,
+        Some(State::Paused) | None => {
+            lease = wake(app, who, &lease, body.timeout, None, body.memory).await?;
+            StatusCode::CREATED
         }
     };
-    let status = if woken { StatusCode::CREATED } else { StatusCode::OK };
     Ok(Answer(status, Sandbox::new(&app.service, &lease, domain)))
 }
 
@@ -152,10 +155,14 @@ async fn wake(
     memory: Option<bool>,
 ) -> Result<Lease, ApiError> {
     let id = lease.id.as_str();
-    if memory == Some(false) && matches!(lease.phase, Phase::Pausing | Phase::Paused) {
-        app.service.stop(who, id, true).await?;
-    }
     let change = UpdateSandbox { timeout_s: Some(Some(timeout)), on_timeout, ..UpdateSandbox::default() };
     app.service.update(who, id, change).await?;
-    Ok(app.service.start(who, id, true).await?)
+    if memory == Some(false) && matches!(lease.phase, Phase::Pausing | Phase::Paused) {
+        return Ok(app.service.restart(who, id, true).await?);
+    }
+    match app.service.start(who, id, true).await {
+        // Its processes are just being ended: it starts as soon as they are.
+        Err(error) if error.code == Code::PhaseConflict => Ok(app.service.restart(who, id, true).await?),
+        started => Ok(started?),
+    }
 }
