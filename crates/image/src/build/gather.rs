@@ -110,6 +110,7 @@ fn not_proper(cause: io::Error) -> BadContext {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::build::Context;

@@ -41,7 +41,8 @@ pub(super) struct StepBody {
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(super) enum Registry {
-    Registry {
+    #[serde(rename = "registry")]
+    Basic {
         username: String,
         password: String,
     },

@@ -13,8 +13,12 @@ const THEIR_LATEST: &str = "_latest";
 const IMAGES: [(&str, &str); 2] =
     [("e2bdev/base", "base"), ("e2bdev/code-interpreter", "code-interpreter-v1")];
 
-/// What the SDK's interpreter starts from, and what is as good where only that was made.
-const INTERPRETERS: [&str; 2] = ["code-interpreter-v1", "code-interpreter-beta"];
+/// What the SDKs start from where nothing is said, and what is as good where only that was made; in the order of trying.
+const STARTS: [(&str, &[&str]); 3] = [
+    ("base", &[SLIM, "code-interpreter"]),
+    ("code-interpreter-v1", &[SLIM]),
+    ("code-interpreter-beta", &[SLIM]),
+];
 const SLIM: &str = "code-interpreter-slim";
 
 /// What a tag of theirs is called here.
@@ -52,8 +56,8 @@ pub(super) fn built_in(image: &str) -> Option<&'static str> {
 /// found nowhere.
 pub(crate) async fn word(app: &App, who: &Principal, id: &str) -> Result<String, ApiError> {
     let id = built_in(id).unwrap_or(id);
-    if INTERPRETERS.contains(&id) {
-        return interpreter(app, who, id).await;
+    if let Some((own, others)) = STARTS.iter().find(|(own, _)| *own == id) {
+        return first_of(app, who, own, others).await;
     }
     let Ok(reference) = parse("templateID", id) else { return Ok(id.to_owned()) };
     let Some(tag) = &reference.tag else { return Ok(reference.to_string()) };
@@ -72,15 +76,17 @@ pub(crate) async fn word(app: &App, who: &Principal, id: &str) -> Result<String,
     Ok(reference.to_string())
 }
 
-/// The interpreter's template, or the smaller one where only that is here.
-async fn interpreter(app: &App, who: &Principal, id: &str) -> Result<String, ApiError> {
-    let is_here = async |word: &str| match app.service.get_template(who, word).await {
-        Ok(_) => Ok(true),
-        Err(error) if error.code == Code::TemplateNotFound => Ok(false),
-        Err(error) => Err(ApiError::from(error)),
-    };
-    let slim = !is_here(id).await? && is_here(SLIM).await?;
-    Ok(if slim { SLIM } else { id }.to_owned())
+/// The first of these that is here.
+async fn first_of(app: &App, who: &Principal, own: &str, others: &[&str]) -> Result<String, ApiError> {
+    for word in std::iter::once(&own).chain(others) {
+        match app.service.get_template(who, word).await {
+            Ok(_) => return Ok((*word).to_owned()),
+            Err(error) if error.code == Code::TemplateNotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let message = format!("template {own} is not made yet (make one: atoll template make {SLIM})");
+    Err(ApiError::new(Code::TemplateNotFound, message))
 }
 
 /// E2B's ids of builds are UUIDs. Ours have 103 bits, which fit into the free ones of a UUID of the experimental kind.

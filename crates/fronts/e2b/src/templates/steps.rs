@@ -107,7 +107,7 @@ fn step(step: StepBody) -> Result<DeclaredStep, ApiError> {
 
 fn auth(registry: Registry) -> Result<RegistryAuth, ApiError> {
     match registry {
-        Registry::Registry { username, password } => Ok(RegistryAuth::Basic { username, password }),
+        Registry::Basic { username, password } => Ok(RegistryAuth::Basic { username, password }),
         // As Google's registries want it of everybody who has such a file.
         Registry::Gcp { service_account_json } => {
             Ok(RegistryAuth::Basic { username: "_json_key".to_owned(), password: service_account_json })
