@@ -436,6 +436,11 @@ fn a_sandbox_without_a_kernel_says_what_is_missing() {
         let missing = toolbox.interpreter().create_context(&in_language(Language::Python)).await.unwrap_err();
         assert_eq!(missing.code(), Code::ToolMissing, "{missing}");
         assert!(missing.hint().unwrap().contains("code-interpreter"));
+        for (language, package) in [(Language::R, "r-base-core"), (Language::Java, "default-jdk-headless")] {
+            let missing = toolbox.interpreter().create_context(&in_language(language)).await.unwrap_err();
+            assert_eq!(missing.code(), Code::ToolMissing, "{missing}");
+            assert!(missing.hint().unwrap().contains(package));
+        }
         assert!(toolbox.interpreter().contexts().await.unwrap().is_empty());
     });
 }

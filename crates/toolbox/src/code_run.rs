@@ -161,7 +161,7 @@ fn program(language: Language) -> Result<Program, ToolboxError> {
         Language::JavaScript | Language::TypeScript => {
             Ok(("node", &["--no-warnings", "-e", BOOT_JS], HINT_JS))
         }
-        Language::Bash => {
+        Language::Bash | Language::R | Language::Java => {
             Err(ToolboxError::Invalid("language must be python, javascript or typescript".into()))
         }
     }
@@ -171,7 +171,7 @@ fn program(language: Language) -> Result<Program, ToolboxError> {
 fn told(run: &CodeRun, word: &str) -> Vec<u8> {
     let program = match run.language {
         Language::Python => RUN_PY,
-        Language::JavaScript | Language::TypeScript | Language::Bash => RUN_JS,
+        _ => RUN_JS,
     };
     let told = json!({
         "program": program,

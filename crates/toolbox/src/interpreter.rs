@@ -1,4 +1,5 @@
-//! The code interpreter: contexts that keep what was defined in them, in Python (ipykernel), JavaScript, TypeScript and Bash.
+//! The code interpreter: contexts that keep what was defined in them, in Python (ipykernel), JavaScript, TypeScript, Bash, R
+//! and Java.
 //!
 //! ```text
 //!  host                                inside the sandbox, one process per context, and its kernel
@@ -10,6 +11,7 @@
 //! A context is a process with a tag that names it. So the list of contexts is the list of processes, nothing is kept on the
 //! host, and contexts live on through a restart of the server and a pause of the sandbox. What a context writes is hostile.
 
+mod decode;
 mod execution;
 mod launch;
 mod rich;
@@ -52,11 +54,16 @@ pub enum Language {
     TypeScript,
     /// By bash, or sh.
     Bash,
+    /// By R, where the sandbox has it.
+    R,
+    /// By the JDK's own shell, where the sandbox has one.
+    Java,
 }
 
 impl Language {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash];
+    pub const ALL: [Self; 6] =
+        [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash, Self::R, Self::Java];
 
     /// Its name.
     pub const fn as_str(self) -> &'static str {
@@ -65,6 +72,8 @@ impl Language {
             Self::JavaScript => "javascript",
             Self::TypeScript => "typescript",
             Self::Bash => "bash",
+            Self::R => "r",
+            Self::Java => "java",
         }
     }
 
@@ -75,8 +84,10 @@ impl Language {
             "javascript" | "js" | "node" | "bun" => Ok(Self::JavaScript),
             "typescript" | "ts" => Ok(Self::TypeScript),
             "bash" | "sh" | "shell" => Ok(Self::Bash),
+            "r" => Ok(Self::R),
+            "java" => Ok(Self::Java),
             _ => Err(ToolboxError::Invalid(format!(
-                "language must be python, javascript, typescript or bash, not {name:?}"
+                "language must be python, javascript, typescript, bash, r or java, not {name:?}"
             ))),
         }
     }

@@ -14,11 +14,19 @@ const BRIDGE_PY: &str = include_str!("bridge.py");
 const STARTUP_PY: &str = concat!(include_str!("charts.py"), "\n\n", include_str!("startup.py"));
 const AHEAD_PY: &str = include_str!("ahead.py");
 const BRIDGE_JS: &str = include_str!("bridge.js");
+const BRIDGE_R: &str = include_str!("bridge.R");
+const BRIDGE_JAVA: &str = include_str!("Bridge.java");
 
 /// The programs come by stdin: a list of processes stays readable, and no file has to be written.
 const BOOT_PY: &str =
     "import sys,json;P,STARTUP=json.loads(sys.stdin.buffer.readline());exec(compile(P,'bridge','exec'))";
 const BOOT_JS: &str = r#"let b="";process.stdin.setEncoding("utf8");process.stdin.on("data",function f(d){b+=d;const i=b.indexOf("\n");if(i<0)return;process.stdin.off("data",f);const o=JSON.parse(b.slice(0,i));new Function("require","options","rest",o.program)(require,o.options,b.slice(i+1))})"#;
+
+const BOOT_R: &str =
+    "con <- file('stdin', open = 'r'); eval(parse(text = readLines(con, as.integer(readLines(con, 1L)))))";
+/// A program of Java is a file; what is needed to run it at all is looked for first.
+const BOOT_JAVA: &str = r#"command -v jshell >/dev/null || { echo '{"type":"missing","tool":"jdk"}'; exit 3; }
+read -r size && dir=$(mktemp -d) && head -c "$size" >"$dir/Bridge.java" && exec java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "$dir/Bridge.java""#;
 
 /// LIMIT: a kernel takes half a second where it is alone, and much longer on a starved machine.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -29,6 +37,9 @@ const HINT_JS: &str = "use a template that has node, such as debian or code-inte
 apt-get install nodejs";
 const HINT_TS: &str = "types are taken away by node 22.13 and later, or by esbuild; use the template debian or \
 code-interpreter, or install it inside: apt-get install esbuild, or npm install -g esbuild";
+const HINT_R: &str = "install it inside: apt-get install r-base-core; or build a template that has it";
+const HINT_JAVA: &str = "it takes a JDK of version 17 or later; install it inside: apt-get install default-jdk-headless; or build a \
+template that has it";
 const HINT_SH: &str = "use a template that has a shell";
 
 /// Whether somebody waits for it.
@@ -115,6 +126,8 @@ fn programs(language: Language) -> &'static [(&'static str, &'static [&'static s
         Language::Python => &[("python3", &["-u", "-c", BOOT_PY])],
         Language::JavaScript | Language::TypeScript => &[("node", &["--no-warnings", "-e", BOOT_JS])],
         Language::Bash => &[("bash", &["--noprofile", "--norc"]), ("sh", &[])],
+        Language::R => &[("Rscript", &["--vanilla", "-e", BOOT_R])],
+        Language::Java => &[("sh", &["-c", BOOT_JAVA])],
     }
 }
 
@@ -123,6 +136,8 @@ const fn hint(language: Language) -> &'static str {
         Language::Python => HINT_PY,
         Language::JavaScript | Language::TypeScript => HINT_JS,
         Language::Bash => HINT_SH,
+        Language::R => HINT_R,
+        Language::Java => HINT_JAVA,
     }
 }
 
@@ -137,6 +152,8 @@ fn greeting(language: Language, pace: Pace) -> String {
             let options = json!({ "language": language.as_str() });
             format!("{}\n", json!({ "program": BRIDGE_JS, "options": options }))
         }
+        Language::R => format!("{}\n{BRIDGE_R}", BRIDGE_R.lines().count()),
+        Language::Java => format!("{}\n{BRIDGE_JAVA}", BRIDGE_JAVA.len()),
         // A shell tells that it reads by answering in the bridges' own way.
         Language::Bash => "__atoll_n=0; printf '{\"type\":\"ready\"}\\n'\n".to_owned(),
     }
@@ -172,6 +189,7 @@ async fn ready(stream: &mut ProcessStream, language: Language) -> Result<(), Too
 
 fn lacks(language: Language, tool: Option<&str>) -> ToolboxError {
     match tool {
+        Some("jdk") => ToolboxError::ToolMissing { tool: "jshell", hint: HINT_JAVA },
         Some("typescript") => ToolboxError::ToolMissing { tool: "node that knows TypeScript", hint: HINT_TS },
         Some("jupyter-client") => ToolboxError::ToolMissing { tool: "jupyter-client", hint: HINT_PY },
         _ => ToolboxError::ToolMissing { tool: "ipykernel", hint: hint(language) },

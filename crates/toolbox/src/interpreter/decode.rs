@@ -1,0 +1,363 @@
+//! What is written to a context so that it runs code, and what its answers mean. Bridges answer in JSON lines; a shell, R and
+//! Java write between markers that carry the execution's own random name.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use serde_json::json;
+
+use super::wire::{Lines, Markers, Shown, Told, Utf8, is_heavy};
+use super::{Context, Execute, ExecutionEvent, Language, Rich};
+use crate::ToolboxError;
+
+/// Said in place of a result that holds too many values to be read.
+const LEFT_OUT: &str =
+    "a result was left out: it holds more values than are passed on; print it, or write it to a file\n";
+
+/// What is written to the context, and how its answers are read.
+pub(super) fn request(context: &Context, id: &str, execute: &Execute) -> (Bytes, Decoder) {
+    match context.language {
+        Language::Python | Language::JavaScript | Language::TypeScript => {
+            let (code, env, base) = (&execute.code, &execute.env, &context.base);
+            let request = json!({ "op": "execute", "id": id, "code": code, "env": env, "base": base });
+            (format!("{request}\n").into(), Decoder::Bridge(Lines::default()))
+        }
+        Language::Bash => (script(id, execute).into(), Decoder::shell(id)),
+        Language::R => {
+            let code = execute.code.trim_end_matches('\n');
+            let lines = code.split('\n').count();
+            (format!("{}{code}\n", header(id, lines, execute)).into(), Decoder::shell(id))
+        }
+        Language::Java => (
+            format!("{}{}", header(id, execute.code.len(), execute), execute.code).into(),
+            Decoder::shell(id),
+        ),
+    }
+}
+
+/// What stands before code that follows as it is: how much of it there is, and its environment.
+fn header(id: &str, size: usize, execute: &Execute) -> String {
+    let mut text = format!("x {id} {size} {}\n", execute.env.len());
+    for (name, value) in &execute.env {
+        text.push_str(&format!("{name}="));
+        value.bytes().for_each(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => text.push(char::from(byte)),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        });
+        text.push('\n');
+    }
+    text
+}
+
+/// The code as one argument of `eval`, between two markers on each stream. `command` keeps a shell alive that would leave at a
+/// mistake in the code; the trap keeps it alive when the code is interrupted.
+fn script(id: &str, execute: &Execute) -> String {
+    let mut env = String::new();
+    for (name, value) in &execute.env {
+        env.push_str(&format!("{name}={} ", quoted(value)));
+    }
+    let code = quoted(&execute.code);
+    // Lines of their own: after a mistake in the code some shells forget the rest of its line.
+    [
+        format!("trap : INT; __atoll_n=$((__atoll_n+1)); printf '\\036{id} s\\036' >&2; printf '\\036{id} s %d\\036' \"$__atoll_n\""),
+        format!("{env}command eval {code} </dev/null"),
+        format!("printf '\\036{id} e %d\\036' \"$?\"; printf '\\036{id} e\\036' >&2\n"),
+    ]
+    .join("\n")
+}
+
+/// As one word of a shell, whatever it holds.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// Reads what a context writes.
+pub(super) enum Decoder {
+    Bridge(Lines),
+    Shell(Box<Shell>),
+}
+
+/// Both streams of a shell, and the code that it ended with.
+pub(super) struct Shell {
+    out: Side,
+    err: Side,
+    code: Option<i32>,
+}
+
+/// One of a shell's two streams.
+struct Side {
+    markers: Markers,
+    text: Utf8,
+    begun: bool,
+    ended: bool,
+    /// What came before the other stream told of the beginning.
+    early: String,
+    /// What is being told, instead of written.
+    telling: Option<(Telling, String)>,
+    /// The mistake was told by its name.
+    failed: bool,
+}
+
+/// What stands between two markers of a bridge that has no lines of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Telling {
+    Result,
+    Mistake,
+}
+
+/// LIMIT: of what is told so; the rest is left out.
+const TOLD_MAX: usize = 32 << 20;
+
+impl Side {
+    fn new(id: &str) -> Self {
+        Self {
+            markers: Markers::new(id),
+            text: Utf8::default(),
+            begun: false,
+            ended: false,
+            early: String::new(),
+            telling: None,
+            failed: false,
+        }
+    }
+
+    /// Output that was written while it runs.
+    fn wrote(&mut self, bytes: &[u8], into: &mut VecDeque<ExecutionEvent>) {
+        let text = self.text.feed(bytes);
+        match &mut self.telling {
+            Some((_, told)) if told.len() + text.len() > TOLD_MAX => {}
+            Some((_, told)) => told.push_str(&text),
+            None => push_text(into, text, ExecutionEvent::Stdout),
+        }
+    }
+
+    /// The end of what was told.
+    fn told(&mut self) -> Option<ExecutionEvent> {
+        let (what, text) = self.telling.take()?;
+        Some(match what {
+            Telling::Result => {
+                let data = [("text/plain".to_owned(), text.into())].into_iter().collect();
+                ExecutionEvent::Result(Box::new(Rich::of(data, true)))
+            }
+            Telling::Mistake => {
+                self.failed = true;
+                let (name, value) = text.split_once('\n').unwrap_or((&text, ""));
+                let traceback = format!("{name}: {value}");
+                ExecutionEvent::Error { name: name.into(), value: value.into(), traceback }
+            }
+        })
+    }
+}
+
+impl Decoder {
+    fn shell(id: &str) -> Self {
+        Self::Shell(Box::new(Shell { out: Side::new(id), err: Side::new(id), code: None }))
+    }
+
+    pub(super) fn stdout(
+        &mut self,
+        id: &str,
+        data: &[u8],
+        into: &mut VecDeque<ExecutionEvent>,
+    ) -> Result<(), ToolboxError> {
+        match self {
+            Self::Bridge(lines) => {
+                for line in lines.feed(data)? {
+                    if is_heavy(&line) && names(&line, id) {
+                        into.push_back(ExecutionEvent::Stderr(LEFT_OUT.to_owned()));
+                        continue;
+                    }
+                    into.extend(
+                        Told::parse(&line).filter(|told| told.id.as_deref() == Some(id)).and_then(event),
+                    );
+                }
+            }
+            Self::Shell(shell) => {
+                let Shell { out, err, code } = &mut **shell;
+                for shown in out.markers.feed(data) {
+                    match shown {
+                        // What stands before the first marker belongs to another execution.
+                        Shown::Output(bytes) if out.begun && !out.ended => out.wrote(&bytes, into),
+                        Shown::Output(_) => {}
+                        Shown::Marker(words) => {
+                            let number = |at: usize| words.get(at).and_then(|word| word.parse().ok());
+                            match words.first().map_or("", String::as_str) {
+                                "s" => {
+                                    out.begun = true;
+                                    into.push_back(ExecutionEvent::Started { count: number(1).unwrap_or(0) });
+                                    push_text(into, std::mem::take(&mut err.early), ExecutionEvent::Stderr);
+                                }
+                                "r" => out.telling = Some((Telling::Result, String::new())),
+                                "x" => out.telling = Some((Telling::Mistake, String::new())),
+                                "q" => into.extend(out.told()),
+                                _ => {
+                                    out.ended = true;
+                                    *code = words.get(1).and_then(|word| word.parse().ok());
+                                }
+                            }
+                        }
+                    }
+                }
+                self.finish(into);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn stderr(&mut self, data: &[u8], into: &mut VecDeque<ExecutionEvent>) {
+        // A bridge's own stderr is for people who look at it with a debugger.
+        let Self::Shell(shell) = self else { return };
+        let Shell { out, err, .. } = &mut **shell;
+        for shown in err.markers.feed(data) {
+            match shown {
+                Shown::Output(bytes) if err.begun && !err.ended => {
+                    let text = err.text.feed(&bytes);
+                    // The streams are read side by side: this one may be ahead.
+                    if out.begun {
+                        push_text(into, text, ExecutionEvent::Stderr);
+                    } else {
+                        err.early.push_str(&text);
+                    }
+                }
+                Shown::Output(_) => {}
+                Shown::Marker(words) if words.first().is_some_and(|word| word == "s") => err.begun = true,
+                Shown::Marker(_) => err.ended = true,
+            }
+        }
+        self.finish(into);
+    }
+
+    /// Both streams say when they are at their end; the execution ends with the later one.
+    fn finish(&mut self, into: &mut VecDeque<ExecutionEvent>) {
+        let Self::Shell(shell) = self else { return };
+        let Shell { out, err, code } = &mut **shell;
+        if !(out.ended && err.ended) {
+            return;
+        }
+        let Some(code) = code.take() else { return };
+        if code != 0 && !out.failed {
+            let value = code.to_string();
+            into.push_back(ExecutionEvent::Error {
+                name: "ExitCode".into(),
+                value,
+                traceback: String::new(),
+            });
+        }
+        into.push_back(ExecutionEvent::End);
+    }
+}
+
+/// Whether a line that is not read tells of this execution: a bridge names it at once, and nobody else knows the name.
+fn names(line: &[u8], id: &str) -> bool {
+    let beginning = &line[..line.len().min(256)];
+    beginning.windows(id.len()).any(|window| window == id.as_bytes())
+}
+
+fn push_text(into: &mut VecDeque<ExecutionEvent>, text: String, make: fn(String) -> ExecutionEvent) {
+    if !text.is_empty() {
+        into.push_back(make(text));
+    }
+}
+
+fn event(told: Told) -> Option<ExecutionEvent> {
+    Some(match told.kind.as_str() {
+        "started" => ExecutionEvent::Started { count: told.count },
+        "stdout" => ExecutionEvent::Stdout(told.text),
+        "stderr" => ExecutionEvent::Stderr(told.text),
+        "result" => ExecutionEvent::Result(Box::new(Rich::of(told.data, told.main))),
+        "error" => ExecutionEvent::Error { name: told.name, value: told.value, traceback: told.traceback },
+        "end" => ExecutionEvent::End,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn context(language: Language) -> Context {
+        Context { id: "c".into(), language, cwd: String::new(), created_at_ms: 0, pid: 1, base: None }
+    }
+
+    #[test]
+    fn code_is_one_word_of_a_shell() {
+        assert_eq!(quoted("a'b; rm -rf /"), r"'a'\''b; rm -rf /'");
+        let execute = Execute { code: "echo 'x'".into(), ..Default::default() };
+        assert!(script("id", &execute).contains(r"command eval 'echo '\''x'\''' </dev/null"));
+    }
+
+    #[test]
+    fn a_shell_ends_when_both_of_its_streams_do() {
+        let (_, mut decoder) = request(&context(Language::Bash), "n", &Execute::default());
+        let mut events = VecDeque::new();
+        // The second stream may be heard first.
+        decoder.stderr(b"old\x1en s\x1eah", &mut events);
+        decoder.stdout("n", b"old\x1en s 3\x1ehi", &mut events).unwrap();
+        decoder.stdout("n", b"\x1en e 2\x1e", &mut events).unwrap();
+        decoder.stderr(b"oh", &mut events);
+        assert!(!events.contains(&ExecutionEvent::End));
+        decoder.stderr(b"\x1en e\x1e", &mut events);
+        let error =
+            ExecutionEvent::Error { name: "ExitCode".into(), value: "2".into(), traceback: String::new() };
+        let expected = [
+            ExecutionEvent::Started { count: 3 },
+            ExecutionEvent::Stderr("ah".into()),
+            ExecutionEvent::Stdout("hi".into()),
+            ExecutionEvent::Stderr("oh".into()),
+            error,
+            ExecutionEvent::End,
+        ];
+        assert_eq!(events, expected);
+    }
+
+    #[test]
+    fn results_and_mistakes_are_told_between_markers() {
+        let (wire, mut decoder) = request(
+            &context(Language::R),
+            "n",
+            &Execute { code: "x\ny\n".into(), env: [("A".into(), "b c".into())].into(), timeout: None },
+        );
+        assert_eq!(wire, "x n 2 1\nA=b%20c\nx\ny\n");
+        let mut events = VecDeque::new();
+        decoder.stderr(b"\x1en s\x1e\x1en e\x1e", &mut events);
+        let wire = b"\x1en s 1\x1ehi\n\x1en r\x1e[1] 42\x1en q\x1e\x1en x\x1esimpleError\nno\x1en q\x1e\x1en e 1\x1e";
+        decoder.stdout("n", wire, &mut events).unwrap();
+        let result = Rich { is_main: true, text: Some("[1] 42".into()), ..Rich::default() };
+        let error = ExecutionEvent::Error {
+            name: "simpleError".into(),
+            value: "no".into(),
+            traceback: "simpleError: no".into(),
+        };
+        let expected = [
+            ExecutionEvent::Started { count: 1 },
+            ExecutionEvent::Stdout("hi\n".into()),
+            ExecutionEvent::Result(Box::new(result)),
+            error,
+            ExecutionEvent::End,
+        ];
+        assert_eq!(events, expected);
+    }
+
+    #[test]
+    fn a_result_of_too_many_values_is_left_out_and_said_to_be() {
+        let (_, mut decoder) = request(&context(Language::Python), "mine", &Execute::default());
+        let heavy = |id: &str| {
+            let many = "0,".repeat(600_000);
+            format!("{{\"type\":\"result\",\"id\":\"{id}\",\"data\":{{\"application/json\":[{many}0]}}}}\n")
+        };
+        let mut events = VecDeque::new();
+        decoder.stdout("mine", heavy("mine").as_bytes(), &mut events).unwrap();
+        decoder.stdout("mine", heavy("other").as_bytes(), &mut events).unwrap();
+        assert_eq!(events, [ExecutionEvent::Stderr(LEFT_OUT.to_owned())]);
+    }
+
+    #[test]
+    fn lines_for_others_are_not_ours() {
+        let (_, mut decoder) = request(&context(Language::Python), "mine", &Execute::default());
+        let mut events = VecDeque::new();
+        let wire = b"{\"type\":\"stdout\",\"id\":\"other\",\"text\":\"a\"}\nnoise\n{\"type\":\"end\",\"id\":\"mine\"}\n";
+        decoder.stdout("mine", wire, &mut events).unwrap();
+        assert_eq!(events, [ExecutionEvent::End]);
+    }
+}
