@@ -45,8 +45,7 @@ async fn raw(bytes: &str) -> String {
     stream.write_all(bytes.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     let mut piece = [0; 65_536];
-    while let Ok(Ok(size @ 1..)) =
-        tokio::time::timeout(Duration::from_secs(1), stream.read(&mut piece)).await
+    while let Ok(Ok(size @ 1..)) = tokio::time::timeout(Duration::from_secs(1), stream.read(&mut piece)).await
     {
         answer.extend_from_slice(&piece[..size]);
     }
@@ -62,7 +61,7 @@ async fn ask(method: &str, target: &str, id: &str, port: u16, fields: &str, body
     let length = body.len();
     raw(&format!(
         "{method} {target} HTTP/1.1\r\nHost: {SERVER}\r\nE2b-Sandbox-Id: {id}\r\nE2b-Sandbox-Port: {port}\r\n\
-         Content-Length: {length}\r\n{fields}\r\n{body}"
+         Connection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
     ))
     .await
 }
@@ -106,7 +105,8 @@ fn the_token_of_another_sandbox_opens_nothing() {
         // Two tokens are none, whichever comes first.
         let both = format!("{}X-Access-Token: {}\r\n", json_kind(&mine.token), other.token);
         assert_eq!(status(&ask("POST", "/process.Process/List", &mine.id, 49_983, &both, "{}").await), 401);
-        let right = ask("POST", "/process.Process/List", &mine.id, 49_983, &json_kind(&mine.token), "{}").await;
+        let right =
+            ask("POST", "/process.Process/List", &mine.id, 49_983, &json_kind(&mine.token), "{}").await;
         assert_eq!(status(&right), 200, "{right}");
     });
 }
@@ -129,7 +129,7 @@ fn a_signature_opens_its_path_direction_user_and_sandbox_alone() {
         }
         let read = sign(&["/tmp/a", "read", "", &mine.token]);
         let get = |target: String| async move {
-            raw(&format!("GET {target} HTTP/1.1\r\nHost: {SERVER}\r\n\r\n")).await
+            raw(&format!("GET {target} HTTP/1.1\r\nHost: {SERVER}\r\nConnection: close\r\n\r\n")).await
         };
         let link = get(format!("/files?path=%2Ftmp%2Fa&signature={read}")).await;
         assert!(status(&link) == 200 && link.ends_with(&mine.id), "{link}");
@@ -148,20 +148,21 @@ fn a_signature_opens_its_path_direction_user_and_sandbox_alone() {
             assert_eq!(status(&said), 401, "{target}: {said}");
         }
         // A link of one sandbox, at another.
-        let said = ask("GET", &format!("/files?path=/tmp/a&signature={read}"), &other.id, 49_983, "", "").await;
+        let said =
+            ask("GET", &format!("/files?path=/tmp/a&signature={read}"), &other.id, 49_983, "", "").await;
         assert_eq!(status(&said), 401, "{said}");
         // What is there twice could be read in two ways.
         let twice = get(format!("/files?path=/etc/passwd&path=/tmp/a&signature={read}")).await;
         assert_eq!(status(&twice), 400, "{twice}");
         // Nobody else by another field.
         let as_root = raw(&format!(
-            "GET /files?path=/tmp/a&signature={read} HTTP/1.1\r\nHost: {SERVER}\r\nAuthorization: Basic cm9vdDo=\r\n\r\n"
+            "GET /files?path=/tmp/a&signature={read} HTTP/1.1\r\nHost: {SERVER}\r\nAuthorization: Basic cm9vdDo=\r\nConnection: close\r\n\r\n"
         ))
         .await;
         assert_eq!(status(&as_root), 200);
         let shadow = sign(&["/etc/shadow", "read", "", &mine.token]);
         let said = raw(&format!(
-            "GET /files?path=/etc/shadow&signature={shadow} HTTP/1.1\r\nHost: {SERVER}\r\nAuthorization: Basic cm9vdDo=\r\n\r\n"
+            "GET /files?path=/etc/shadow&signature={shadow} HTTP/1.1\r\nHost: {SERVER}\r\nAuthorization: Basic cm9vdDo=\r\nConnection: close\r\n\r\n"
         ))
         .await;
         assert_eq!(status(&said), 403, "{said}");
@@ -231,7 +232,8 @@ fn heads_that_want_to_be_read_twice_reach_no_agent() {
             "Transfer-Encoding : chunked\r\n",
         ] {
             let said =
-                raw(&format!("POST /process.Process/List HTTP/1.1\r\n{fields}{lengths}\r\n{{}}{hidden}")).await;
+                raw(&format!("POST /process.Process/List HTTP/1.1\r\n{fields}{lengths}\r\n{{}}{hidden}"))
+                    .await;
             assert!(status(&said) >= 400 && said.matches("HTTP/1.1").count() == 1, "{lengths}: {said}");
         }
         // What a head names for removal does not take the agent's token with it, nor leave the user's in its place.
@@ -240,7 +242,8 @@ fn heads_that_want_to_be_read_twice_reach_no_agent() {
         assert_eq!(status(&said), 200, "{said}");
         // A second request behind an upgrade that nobody grants is not served.
         let upgrade = "Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n";
-        let said = raw(&format!("POST /process.Process/List HTTP/1.1\r\n{fields}{upgrade}\r\n{{}}{hidden}")).await;
+        let said =
+            raw(&format!("POST /process.Process/List HTTP/1.1\r\n{fields}{upgrade}\r\n{{}}{hidden}")).await;
         assert_eq!(said.matches("HTTP/1.1").count(), 1, "{said}");
     });
 }
@@ -252,16 +255,20 @@ fn nobody_is_woken_by_a_stranger() {
         let mine = make(&client, more).await;
         assert_eq!(client.act(&mine.id, "pause").await.status, 200);
         let phase = async || client.sandbox(&mine.id).await["phase"].as_str().unwrap().to_owned();
-        for (target, port) in
-            [("/health", 49_983), ("/files?path=/etc/passwd", 49_983), ("/envs", 49_983), ("/execute", 49_999)]
-        {
+        for (target, port) in [
+            ("/health", 49_983),
+            ("/files?path=/etc/passwd", 49_983),
+            ("/envs", 49_983),
+            ("/execute", 49_999),
+        ] {
             for fields in ["", "X-Access-Token: 00\r\n"] {
                 let said = ask("GET", target, &mine.id, port, fields, "").await;
                 assert!(matches!(status(&said), 401 | 502), "{target}: {said}");
             }
         }
         assert_eq!(phase().await, "paused");
-        let said = ask("POST", "/process.Process/List", &mine.id, 49_983, &json_kind(&mine.token), "{}").await;
+        let said =
+            ask("POST", "/process.Process/List", &mine.id, 49_983, &json_kind(&mine.token), "{}").await;
         assert_eq!((status(&said), &*phase().await), (200, "running"), "{said}");
     });
 }
@@ -297,7 +304,8 @@ fn a_sandbox_that_ends_in_the_middle_breaks_the_answer_off() {
         let ended = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await;
         assert!(ended.is_ok(), "the connection stays open");
         assert!(!rest.ends_with(b"0\r\n\r\n"), "{}", String::from_utf8_lossy(&rest));
-        let said = ask("POST", "/process.Process/List", &mine.id, 49_983, &json_kind(&mine.token), "{}").await;
+        let said =
+            ask("POST", "/process.Process/List", &mine.id, 49_983, &json_kind(&mine.token), "{}").await;
         assert!(status(&said) == 502 && said.contains("was not found"), "{said}");
         let said = ask("GET", "/health", &mine.id, 49_983, "", "").await;
         assert_eq!(status(&said), 502, "{said}");
@@ -344,7 +352,8 @@ fn ports_of_a_private_sandbox_need_its_token_and_apps_see_none_of_ours() {
             assert!(!said.contains(secret.as_str()), "{said}");
         }
         // The token of ports runs nothing.
-        let said = ask("POST", "/process.Process/List", &private.id, 49_983, &json_kind(&traffic), "{}").await;
+        let said =
+            ask("POST", "/process.Process/List", &private.id, 49_983, &json_kind(&traffic), "{}").await;
         assert_eq!(status(&said), 401, "{said}");
         let said = ask("GET", "/", &open.id, 8080, "", "").await;
         assert_eq!(status(&said), 200, "{said}");
