@@ -10,7 +10,7 @@ use std::process::Command;
 
 use atoll_tests::image::{self, Image, Layer, Packing};
 use atoll_tests::registry::{ADDRESS, Registry};
-use atoll_tests::{Options, World, run_with};
+use atoll_tests::{Options, World, run_with, until};
 
 /// What a rule injects in the suites' network cases, and the secret that one fills in.
 const INJECTED: &str = "by the rule";
@@ -65,9 +65,11 @@ async fn with_sdk(world: &World, program: &Path) -> Command {
 
 /// A base that E2B's commands can run in: they ask for bash by its path.
 fn small() -> Image {
-    let bash = Layer::new()
-        .file("bin/bash", 0o755, "#!/bin/sh\nexec /bin/sh \"$@\"\n")
-        .file("etc/of-the-image", 0o644, "image\n");
+    let bash = Layer::new().file("bin/bash", 0o755, "#!/bin/sh\nexec /bin/sh \"$@\"\n").file(
+        "etc/of-the-image",
+        0o644,
+        "image\n",
+    );
     image::busybox().layer(&bash, Packing::Gzip)
 }
 
@@ -92,6 +94,26 @@ async fn passes(world: &World, what: &str, command: Command) {
     assert!(done.status.success(), "{what} failed ({})", done.status);
 }
 
+/// What the suite ended is gone: every sandbox, snapshot and volume of it.
+async fn nothing_is_left(world: &World) {
+    for kind in ["sandboxes", "snapshots", "volumes"] {
+        until(&format!("no {kind} are left"), async || {
+            let page = world.admin().get(&format!("/v1/{kind}")).await.ok();
+            let left: Vec<_> = page["items"].as_array().expect("items").clone();
+            if !left.is_empty() {
+                for item in &left {
+                    eprintln!(
+                        "LEFT {kind} {} {} {} {} {}",
+                        item["id"], item["phase"], item["template"], item["created_at"], item["labels"]
+                    );
+                }
+            }
+            left.is_empty().then_some(())
+        })
+        .await;
+    }
+}
+
 /// Words of `E2B_ONLY`: the tests to run, all when it is not set.
 fn only() -> Vec<String> {
     std::env::var("E2B_ONLY").unwrap_or_default().split_whitespace().map(str::to_owned).collect()
@@ -109,6 +131,7 @@ fn the_official_python_sdk_finds_everything_as_its_guide_says() {
         if only().is_empty() {
             arrived(world);
         }
+        nothing_is_left(world).await;
         drop(registry);
     });
 }
@@ -134,6 +157,7 @@ fn the_official_javascript_sdk_finds_everything_as_its_guide_says() {
         if only().is_empty() {
             arrived(world);
         }
+        nothing_is_left(world).await;
         drop(registry);
     });
 }
@@ -151,8 +175,10 @@ fn the_examples_run_here_as_they_run_on_e2bs_cloud() {
             .collect();
         programs.sort();
         assert_eq!(programs.len(), 5, "{programs:?}");
-        let environment: Vec<_> =
-            command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))).collect();
+        let environment: Vec<_> = command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
+            .collect();
         for program in programs {
             let mut example = Command::new(&python);
             example.env_clear().envs(environment.clone()).arg(&program).current_dir(world.folder());

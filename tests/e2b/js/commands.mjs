@@ -107,6 +107,7 @@ export default () => {
       await screen.type('stty size\n')
       await screen.shows('50 133')
       assert.equal(await box().pty.kill(screen.handle.pid), true)
+      await rejects(screen.handle.wait(), CommandExitError)
       assert.equal(await box().pty.kill(screen.handle.pid), false)
     })
 

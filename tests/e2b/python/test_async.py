@@ -236,6 +236,8 @@ class Commands(AsyncCase):
         await box.pty.send_stdin(again.pid, b"echo twice-$((1+1))\n")
         await until_async("both see it", lambda: b"twice-2" in b"".join(screen) and b"twice-2" in b"".join(second))
         self.assertTrue(await box.pty.kill(handle.pid))
+        with self.assertRaises(CommandExitException):
+            await handle.wait()
         self.assertFalse(await box.pty.kill(handle.pid))
 
 
