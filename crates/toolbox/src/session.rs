@@ -93,7 +93,7 @@ impl<'a> Sessions<'a> {
             let message = format!("the sandbox has {SESSIONS_MAX} sessions already; delete some of them");
             return Err(ToolboxError::Conflict(message));
         }
-        self.sweep(&known).await;
+        self.sweep(name).await;
         let made = self.start(name, cwd).await?;
         // Of two that were made at once, the older is the one.
         let kept = self.find(name).await?;

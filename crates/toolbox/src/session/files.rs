@@ -2,11 +2,13 @@
 
 use atoll_agentapi::EntryKind;
 
-use super::{ROOT, Session, Sessions, is_key};
+use super::{ROOT, Sessions, is_key};
 use crate::{Change, ToolboxError};
 
 /// LIMIT: of a name as it is kept in a file.
 const NAME_BYTES: u64 = 1_024;
+/// How long a folder may be without a shell.
+const FRESH_MS: i64 = 60_000;
 
 impl Sessions<'_> {
     /// Every user of the sandbox may have sessions below it.
@@ -24,7 +26,7 @@ impl Sessions<'_> {
 
     /// The folder of a session whose shell left by itself.
     pub(super) async fn ended(&self, name: &str) -> Result<Option<String>, ToolboxError> {
-        for key in self.keys().await? {
+        for (key, _) in self.folders().await? {
             let known = self.bytes(&format!("{ROOT}/{key}/name"), NAME_BYTES).await?;
             if known.as_deref() == Some(name.as_bytes())
                 && self.bytes(&format!("{ROOT}/{key}/ended"), NAME_BYTES).await?.is_some()
@@ -35,11 +37,28 @@ impl Sessions<'_> {
         Ok(None)
     }
 
-    /// Removes what sessions left behind whose shells are gone, by an end of the sandbox's processes for example.
-    pub(super) async fn sweep(&self, living: &[Session]) {
-        let Ok(keys) = self.keys().await else { return };
-        for key in keys {
-            if !living.iter().any(|session| session.key == key) {
+    /// Removes what sessions left behind whose shells were ended from outside, as by a stop of the sandbox, and an ended one of the
+    /// name that a new one is about to take. One that is just being made has a folder before it has a shell, so it is left alone.
+    pub(super) async fn sweep(&self, name: &str) {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now_ms = now.map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX));
+        let Ok(folders) = self.folders().await else { return };
+        // Asked after the folders: whoever has a shell by then is alive.
+        let Ok(living) = self.list().await else { return };
+        for (key, modified_at_ms) in folders {
+            if living.iter().any(|session| session.key == key) {
+                continue;
+            }
+            let ended = self.bytes(&format!("{ROOT}/{key}/ended"), NAME_BYTES).await;
+            let is_left = match ended {
+                Ok(None) => now_ms.saturating_sub(modified_at_ms) > FRESH_MS,
+                Ok(Some(_)) => {
+                    let known = self.bytes(&format!("{ROOT}/{key}/name"), NAME_BYTES).await;
+                    known.is_ok_and(|known| known.as_deref() == Some(name.as_bytes()))
+                }
+                Err(_) => false,
+            };
+            if is_left {
                 // What another user left is for that user to remove.
                 let _ = self.forget(&key).await;
             }
@@ -53,15 +72,15 @@ impl Sessions<'_> {
         }
     }
 
-    async fn keys(&self) -> Result<Vec<String>, ToolboxError> {
+    /// Their names, and when each was last changed.
+    async fn folders(&self) -> Result<Vec<(String, i64)>, ToolboxError> {
         let (entries, _) = match self.toolbox.agent.list_dir(ROOT, self.toolbox.user(), 1).await {
             Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => return Ok(Vec::new()),
             listed => listed.map_err(ToolboxError::file)?,
         };
-        let names = entries
-            .into_iter()
-            .filter(|entry| entry.kind == EntryKind::Directory)
-            .filter_map(|entry| String::from_utf8(entry.name).ok());
-        Ok(names.filter(|name| is_key(name)).collect())
+        let folders = entries.into_iter().filter(|entry| entry.kind == EntryKind::Directory);
+        let named =
+            folders.filter_map(|entry| Some((String::from_utf8(entry.name).ok()?, entry.modified_at_ms)));
+        Ok(named.filter(|(name, _)| is_key(name)).collect())
     }
 }

@@ -13,6 +13,8 @@ use crate::ToolboxError;
 const PIECE_MAX: u64 = 256 << 10;
 /// An event may be lost where the kernel's queue was full; so the files are looked at this often anyway.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// And where there is no watch at all.
+const LOOK_OFTEN: Duration = Duration::from_millis(200);
 
 /// What happens to a command. `Exit` is the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,12 +79,16 @@ impl Sessions<'_> {
             }
         };
         let (watch, shell) = tokio::join!(agent.watch(&folder, user.as_deref(), false), attached);
-        let watch = watch.map_err(|error| match error.kind() {
-            atoll_model::ErrorKind::NotFound => {
-                ToolboxError::NotFound(format!("session {:?} has no such command", session.name))
+        let watch = match watch {
+            Ok(watch) => Some(watch),
+            // The kernel has a bound on watches; without one the files are looked at more often.
+            Err(error) if error.kind() == atoll_model::ErrorKind::Exhausted => None,
+            Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => {
+                let message = format!("session {:?} has no such command", session.name);
+                return Err(ToolboxError::NotFound(message));
             }
-            _ => ToolboxError::file(error),
-        })?;
+            Err(error) => return Err(ToolboxError::file(error)),
+        };
         let shell = shell.map_err(ToolboxError::process)?;
         let left = shell.is_none().then_some(-1);
         Ok(LogFollow {
@@ -90,7 +96,7 @@ impl Sessions<'_> {
             user,
             folder,
             name: session.name.clone(),
-            watch: Some(watch),
+            watch,
             shell,
             read: [0; 2],
             waiting: VecDeque::new(),
@@ -129,6 +135,7 @@ impl LogFollow {
 
     /// Until there may be something new.
     async fn wait(&mut self) -> Result<(), ToolboxError> {
+        let look_again = if self.watch.is_some() { LOOK_EVERY } else { LOOK_OFTEN };
         let changed = async {
             match &mut self.watch {
                 Some(watch) => watch.next().await,
@@ -153,7 +160,7 @@ impl LogFollow {
                 Some(Err(error)) => return Err(ToolboxError::process(error)),
                 None => self.left = Some(-1),
             },
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(look_again) => {}
         }
         Ok(())
     }

@@ -15,6 +15,9 @@ use crate::error::ApiError;
 use crate::input::Json;
 use crate::output::{Answer, ok, text};
 
+/// LIMIT: a year is for ever.
+const TIMEOUT_MAX_S: u64 = 365 * 24 * 3_600;
+
 pub(super) fn routes() -> Router<App> {
     Router::new().route("/process/execute", post(execute))
 }
@@ -52,7 +55,7 @@ async fn execute(inside: Inside, Json(body): Json<ExecuteBody>) -> Result<Answer
 }
 
 pub(super) fn timeout(seconds: Option<u64>) -> Option<Duration> {
-    seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs)
+    seconds.filter(|seconds| *seconds > 0).map(|seconds| Duration::from_secs(seconds.min(TIMEOUT_MAX_S)))
 }
 
 /// COMPAT(daytona): a name that no shell could read is a bad request.
@@ -101,5 +104,6 @@ mod tests {
     fn no_timeout_and_zero_are_the_same() {
         assert_eq!((timeout(None), timeout(Some(0))), (None, None));
         assert_eq!(timeout(Some(3)), Some(Duration::from_secs(3)));
+        assert_eq!(timeout(Some(u64::MAX)), Some(Duration::from_secs(TIMEOUT_MAX_S)));
     }
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::execute::variables;
+use super::execute::{timeout as timeout_of, variables};
 use super::inside::Inside;
 use super::refusal::of_process;
 use super::socket::{self, Close, FAILED, GOING_AWAY, Heard, Socket};
@@ -131,8 +131,7 @@ async fn begin(inside: &Inside, frame: &[u8]) -> Result<Execution, ApiError> {
     let asked: ExecuteFrame = parse(frame)?;
     let limit = match asked.timeout {
         None => Some(TIMEOUT),
-        Some(0) => None,
-        Some(seconds) => Some(Duration::from_secs(seconds)),
+        asked => timeout_of(asked),
     };
     let interpreter = inside.toolbox.interpreter();
     let context = match &asked.context_id {
