@@ -14,16 +14,18 @@ use crate::input::Path;
 use crate::output::{Answer, ok, time};
 use crate::sandboxes::lease;
 
-/// Every series: its name and its value in a sample.
-const SERIES: [(&str, fn(&ResourceSample) -> f64); 6] = [
+/// A series: its name and its value in a sample.
+type Named = (&'static str, fn(&ResourceSample) -> f64);
+
+const SERIES: [Named; 7] = [
     ("daytona.sandbox.cpu.utilization", |s| s.cpu_pct),
     ("daytona.sandbox.cpu.limit", |s| f64::from(s.limits.cpu_milli) / 1_000.0),
     ("daytona.sandbox.memory.usage", |s| bytes(s.memory_bytes)),
     ("daytona.sandbox.memory.limit", |s| bytes(u64::from(s.limits.memory_mib) << 20)),
     ("daytona.sandbox.memory.cache", |s| bytes(s.cache_bytes)),
     ("daytona.sandbox.filesystem.usage", |s| bytes(s.disk_bytes)),
+    ("daytona.sandbox.filesystem.total", |s| bytes(u64::from(s.limits.disk_mib) << 20)),
 ];
-const FILESYSTEM_TOTAL: &str = "daytona.sandbox.filesystem.total";
 
 pub(crate) fn routes() -> Router<App> {
     Router::new().route("/sandbox/{id}/telemetry/metrics", get(metrics))
@@ -57,8 +59,8 @@ async fn metrics(
     let lease = lease(&app, &who, &id).await?;
     let mut samples = app.service.metrics_history(&who, lease.id.as_str(), Some(asked.from), 0).await?;
     samples.retain(|sample| (asked.from..=asked.to).contains(&sample.at_ms));
-    let all = SERIES.iter().copied().chain([(FILESYSTEM_TOTAL, total as fn(&ResourceSample) -> f64)]);
-    let wanted = all.filter(|(name, _)| asked.names.is_empty() || asked.names.iter().any(|n| n == name));
+    let wanted =
+        SERIES.iter().filter(|(name, _)| asked.names.is_empty() || asked.names.iter().any(|n| n == name));
     let series = wanted.map(|(metric_name, value)| Series {
         metric_name,
         data_points: samples
@@ -67,10 +69,6 @@ async fn metrics(
             .collect(),
     });
     Ok(ok(Telemetry { series: series.collect() }))
-}
-
-fn total(sample: &ResourceSample) -> f64 {
-    bytes(u64::from(sample.limits.disk_mib) << 20)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure for people; whole below 2^53")]
@@ -118,8 +116,7 @@ mod tests {
         assert!(Asked::parse("from=2026-01-01T00:00:00Z").is_err());
         assert!(Asked::parse("from=x&to=2026-01-01T00:00:00Z").is_err());
         let asked =
-            Asked::parse("from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00Z&metricNames=a,b")
-                .unwrap();
+            Asked::parse("from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00Z&metricNames=a,b").unwrap();
         assert_eq!((asked.to - asked.from, asked.names.len()), (86_400_000, 2));
     }
 }

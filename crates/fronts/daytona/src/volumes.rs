@@ -114,7 +114,10 @@ async fn remove(
 
 /// By its whole id or name, never by the beginning of one.
 async fn exactly(app: &App, who: &atoll_model::Principal, ident: &str) -> Result<VolumeRecord, ApiError> {
-    let found = app.service.get_volume(who, ident).await?;
+    let found = app.service.get_volume(who, ident).await.map_err(|error| match error.code {
+        Code::VolumeNotFound | Code::InvalidRequest => missing(ident),
+        _ => error.into(),
+    })?;
     match found.volume.id.as_str() == ident || found.volume.name == ident {
         true => Ok(found),
         false => Err(missing(ident)),

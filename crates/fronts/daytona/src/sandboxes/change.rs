@@ -133,6 +133,11 @@ async fn autopause(
     Path((id, minutes)): Path<(String, i64)>,
 ) -> Result<Answer<Sandbox>, ApiError> {
     let seconds = auto_pause(minutes)?;
+    let State(own) = &app;
+    if seconds > 0 && lease(own, &caller.0, &id).await?.timers.auto_delete_s == Some(0) {
+        return Err(ApiError::invalid("autoPauseInterval: ephemeral sandboxes cannot pause by themselves"));
+    }
+    // Whoever asks for a pause does not want the stop that nobody asked for.
     let auto_stop_s = (seconds > 0).then_some(-1);
     timers(app, caller, &origin, &id, TimersAsk { auto_pause_s: Some(seconds), auto_stop_s, ..none() }).await
 }
