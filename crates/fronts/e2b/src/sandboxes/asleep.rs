@@ -44,6 +44,10 @@ async fn pause(
         let message = format!("sandbox {} is paused already", lease.id);
         return Err(ApiError::new(Code::PhaseConflict, message));
     }
+    if matches!(lease.phase, Phase::Resuming | Phase::Starting) {
+        // It is on its way: this waits for its end.
+        app.service.start(&who, lease.id.as_str(), true).await?;
+    }
     let keeps_memory = body.memory.unwrap_or(true);
     if !keeps_memory || body.require_healthy_guest == Some(true) {
         app.service.agent(&who, lease.id.as_str()).await?.client.health().await.map_err(|cause| {
