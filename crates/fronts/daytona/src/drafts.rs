@@ -12,7 +12,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use atoll_model::{Build, BuildId, BuildStatus, Code, CreateSandbox, Principal, SandboxId, TenantId};
+use atoll_model::{
+    Build, BuildId, BuildStatus, Code, CreateSandbox, LimitsAsk, Principal, SandboxId, TenantId,
+};
 use futures::StreamExt;
 use tokio::sync::broadcast;
 use tokio_util::task::TaskTracker;
@@ -21,7 +23,7 @@ use crate::App;
 use crate::builds;
 use crate::error::ApiError;
 use crate::origin::Origin;
-use crate::sandboxes::{BuildAsk, CPU, DISK_GIB, MEMORY_GIB, Sandbox, limits};
+use crate::sandboxes::{BuildAsk, Sandbox};
 
 /// LIMIT: of one tenant; each holds a Dockerfile at most.
 const PER_TENANT: usize = 64;
@@ -172,10 +174,7 @@ pub(crate) async fn create(
     build: BuildAsk,
     origin: &Origin,
 ) -> Result<Sandbox, ApiError> {
-    let or_default = limits(Some(CPU), Some(MEMORY_GIB), Some(DISK_GIB));
-    spec.limits.cpu = spec.limits.cpu.or(or_default.cpu);
-    spec.limits.memory_mib = spec.limits.memory_mib.or(or_default.memory_mib);
-    spec.limits.disk_mib = spec.limits.disk_mib.or(or_default.disk_mib);
+    crate::sandboxes::fill(&mut spec.limits, LimitsAsk::default());
     spec.check().map_err(|bad| ApiError::invalid(bad.to_string()))?;
     let name = builds::name_of(&build);
     spec.template = Some(name.clone());
@@ -189,7 +188,8 @@ pub(crate) async fn create(
     {
         return Err(ApiError::new(Code::NameTaken, format!("Sandbox with name {name} already exists")));
     }
-    let ask = builds::Ask { word: name, build, limits: Default::default(), command: None, notes: Vec::new() };
+    let ask =
+        builds::Ask { word: name, build, limits: LimitsAsk::default(), command: None, notes: Vec::new() };
     let begun = builds::start(app, who, ask).await?;
     let id = app.service.new_sandbox_id()?;
     spec.id = Some(id.clone());

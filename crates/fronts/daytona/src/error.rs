@@ -67,6 +67,9 @@ impl ApiError {
             StatusCode::CONFLICT | StatusCode::GONE => Code::PhaseConflict,
             StatusCode::REQUEST_TIMEOUT => Code::DeadlineExceeded,
             StatusCode::NOT_IMPLEMENTED => Code::Unsupported,
+            StatusCode::UNPROCESSABLE_ENTITY => Code::InvalidArgument,
+            StatusCode::BAD_GATEWAY => Code::BadAnswer,
+            StatusCode::SERVICE_UNAVAILABLE => Code::SandboxUnavailable,
             _ => Code::Internal,
         };
         Self { status, source: Source::Daemon, word: Some(word), ..Self::new(code, message) }

@@ -1,6 +1,6 @@
 //! Sandboxes: create, get, list, start, stop, pause, archive, recover, fork, delete.
 
-use atoll_model::{Code, CreateSandbox, Lease, Origin as From, Phase, Principal};
+use atoll_model::{Code, CreateSandbox, Lease, LimitsAsk, Origin as From, Phase, Principal};
 use atoll_service::{BuildFilter, Fork, Pause};
 use axum::Router;
 use axum::extract::State;
@@ -89,9 +89,11 @@ async fn begin_from(
         None => naming::default(app, who).await?,
     };
     let Some(template) = template else {
-        // A snapshot of a sandbox brings its own limits; or there is none, and the core says so.
-        if let Some(name) = named {
-            spec.from = From::Named(name.to_owned());
+        match named {
+            // A snapshot of a sandbox brings its own limits; or there is none, and the core says so.
+            Some(name) => spec.from = From::Named(name.to_owned()),
+            // Nothing was made on this server yet: what it starts from by itself will do.
+            None => fill(&mut spec.limits, LimitsAsk::default()),
         }
         return Ok(());
     };
@@ -102,17 +104,20 @@ async fn begin_from(
     if general && !names_user && template.tenant.is_none() {
         as_daytona(&template.aliases, spec);
     }
-    let granted = named.and_then(naming::size).unwrap_or(template.settings.limits);
-    let or_default = limits(Some(CPU), Some(MEMORY_GIB), Some(DISK_GIB));
-    let wanted = &mut spec.limits;
-    wanted.cpu = wanted.cpu.or(granted.cpu).or(or_default.cpu);
-    wanted.memory_mib = wanted.memory_mib.or(granted.memory_mib).or(or_default.memory_mib);
-    wanted.disk_mib = wanted.disk_mib.or(granted.disk_mib).or(or_default.disk_mib);
+    fill(&mut spec.limits, named.and_then(naming::size).unwrap_or(template.settings.limits));
     spec.template = Some(match template.tag {
         Some(tag) => format!("{}:{tag}", template.name),
         None => template.name,
     });
     Ok(())
+}
+
+/// What was not asked for is what the snapshot grants, or else the vendor's default.
+pub(crate) fn fill(wanted: &mut LimitsAsk, granted: LimitsAsk) {
+    let or_default = limits(Some(CPU), Some(MEMORY_GIB), Some(DISK_GIB));
+    wanted.cpu = wanted.cpu.or(granted.cpu).or(or_default.cpu);
+    wanted.memory_mib = wanted.memory_mib.or(granted.memory_mib).or(or_default.memory_mib);
+    wanted.disk_mib = wanted.disk_mib.or(granted.disk_mib).or(or_default.disk_mib);
 }
 
 /// COMPAT(daytona): commands run as `daytona`, in its home, where the template is the one made for this front.

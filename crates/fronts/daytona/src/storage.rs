@@ -72,7 +72,7 @@ pub(crate) fn routes() -> Router<App> {
     Router::new()
         .route("/s3/{bucket}", get(list))
         .route("/s3/{bucket}/", get(list))
-        .route("/s3/{bucket}/{*key}", put(write).post(parts).head(head).get(head).delete(abort))
+        .route("/s3/{bucket}/{*key}", put(write).post(parts).head(head).delete(abort))
 }
 
 #[derive(Debug, Serialize)]
