@@ -25,13 +25,12 @@ fn sdk(part: &str) -> Option<PathBuf> {
 }
 
 /// A program with the variables that `atoll env daytona` prints, the keys of two tenants, and no others.
-async fn program(world: &World, program: &Path) -> Command {
+async fn program(world: &World, program: &Path, keys: &[String; 2]) -> Command {
     let mut env = world.command();
     env.args(["env", "daytona", "--json"]);
     let said = world.output(env).await;
     assert!(said.status.success(), "atoll env: {}", String::from_utf8_lossy(&said.stderr));
     let variables: BTreeMap<String, String> = serde_json::from_slice(&said.stdout).expect("variables");
-    let (tenant, other) = (world.tenant("daytona").await, world.tenant("other").await);
     let mut command = Command::new(program);
     command
         .env_clear()
@@ -39,11 +38,15 @@ async fn program(world: &World, program: &Path) -> Command {
         .env("HOME", world.folder())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .envs(variables)
-        .env("DAYTONA_API_KEY", tenant.key())
-        .env("DAYTONA_OTHER_KEY", other.key())
+        .env("DAYTONA_API_KEY", &keys[0])
+        .env("DAYTONA_OTHER_KEY", &keys[1])
         .env("DAYTONA_SITE", format!("http://{NAME}/"))
         .env("DAYTONA_SITE_ADDRESS", PUBLIC);
     command
+}
+
+async fn keys(world: &World) -> [String; 2] {
+    [world.tenant("daytona").await.key().to_owned(), world.tenant("other").await.key().to_owned()]
 }
 
 fn options() -> Options {
@@ -66,7 +69,7 @@ async fn passes(world: &World, what: &str, command: Command) {
 fn the_official_python_sdk_does_all_that_it_offers() {
     let Some(python) = sdk("python") else { return };
     run_with(options(), async |world| {
-        let mut suite = program(world, &python).await;
+        let mut suite = program(world, &python, &keys(world).await).await;
         suite.arg(here("daytona/python/run.py"));
         suite.args(std::env::var("DAYTONA_ONLY").iter().flat_map(|only| only.split(' ')));
         passes(world, "the Python SDK", suite).await;
@@ -77,7 +80,7 @@ fn the_official_python_sdk_does_all_that_it_offers() {
 fn the_official_typescript_sdk_does_all_that_it_offers() {
     let (Some(node), Some(modules)) = (sdk("node"), sdk("modules")) else { return };
     run_with(options(), async |world| {
-        let mut suite = program(world, &node).await;
+        let mut suite = program(world, &node, &keys(world).await).await;
         suite.env("DAYTONA_MODULES", modules).args([
             "--test",
             "--test-concurrency=2",
@@ -97,6 +100,7 @@ fn the_official_typescript_sdk_does_all_that_it_offers() {
 fn the_programs_of_the_documentation_run_as_they_are() {
     let Some(python) = sdk("python") else { return };
     run_with(options(), async |world| {
+        let keys = keys(world).await;
         for (example, says) in [
             ("create_and_run", "the answer is 42"),
             ("git_workflow", "second commit"),
@@ -104,7 +108,7 @@ fn the_programs_of_the_documentation_run_as_they_are() {
             ("preview", "hello from inside"),
             ("auto_stop_and_archive", "kept: precious"),
         ] {
-            let mut command = program(world, &python).await;
+            let mut command = program(world, &python, &keys).await;
             command.arg(here(&format!("../examples/daytona/{example}.py")));
             let done = world.output(command).await;
             let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));

@@ -10,6 +10,7 @@ import urllib.parse
 import urllib.request
 
 from daytona import (
+    CreateSandboxFromImageParams,
     DaytonaBadRequestError,
     DaytonaConflictError,
     DaytonaError,
@@ -17,6 +18,7 @@ from daytona import (
     DaytonaNotFoundError,
     FileDownloadRequest,
     FileUpload,
+    Resources,
 )
 
 from world import Shared, client, until
@@ -237,10 +239,12 @@ class Files(Shared):
         self.assertEqual(client().get(self.box.id).fs.download_file(self.at("shared")), b"one")
 
     def test_a_full_disk_is_said_and_the_sandbox_lives(self):
-        box = self.create(name=None)
+        params = CreateSandboxFromImageParams(image="debian", resources=Resources(cpu=1, memory=1, disk=1))
+        box = client().create(params)
+        self.addCleanup(self._remove, box.id)
         left = int(self.sh("df --output=avail -B1 /tmp | tail -1", box=box))
-        self.assertGreater(left, 0)
-        box.process.exec("fallocate -l 100G /tmp/hog; dd if=/dev/zero of=/tmp/hog2 bs=64M 2>/dev/null")
+        self.assertLessEqual(left, 1 << 30)
+        box.process.exec("dd if=/dev/zero of=/tmp/hog bs=16M 2>/dev/null")
         with self.assertRaises(DaytonaError):
             box.fs.upload_file(b"y" * 20_000_000, "/tmp/more")
         self.assertEqual(self.sh("rm -f /tmp/hog* /tmp/more; echo lives", box=box), "lives\n")
