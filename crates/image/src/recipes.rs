@@ -32,6 +32,12 @@ pub const BUILT_RECIPES: &[BuiltRecipe] = &[
         start: None,
     },
     BuiltRecipe {
+        name: "language-servers",
+        about: "debian with language servers for Python, TypeScript and JavaScript",
+        dockerfile: include_str!("recipes/language-servers.dockerfile"),
+        start: None,
+    },
+    BuiltRecipe {
         name: "code-server",
         about: "debian with VS Code in the browser, on port 8080",
         dockerfile: include_str!("recipes/code-server.dockerfile"),
