@@ -14,6 +14,8 @@ use crate::error::ApiError;
 use axum::extract::FromRequestParts;
 
 const VERSION: &str = "v1_";
+/// A moment that no link is signed for.
+const NEVER_SIGNED: i64 = -1;
 
 /// What a link says.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,17 +42,21 @@ pub(super) async fn inside(parts: &mut Parts, app: &App) -> Result<Inside, ApiEr
 }
 
 fn link(uri: &Uri) -> Option<Link> {
-    let (mut path, mut expires, mut signature) = (None, None, None);
+    let (mut path, mut expires, mut signature) = (Vec::new(), Vec::new(), Vec::new());
     for (name, value) in url::form_urlencoded::parse(uri.query()?.as_bytes()) {
         match name.as_ref() {
-            "path" => path = Some(value.into_owned()),
-            "expires" => expires = value.parse().ok(),
-            "signature" => signature = Some(value.into_owned()),
+            "path" => path.push(value.into_owned()),
+            "expires" => expires.push(value.parse().unwrap_or(NEVER_SIGNED)),
+            "signature" => signature.push(value.into_owned()),
             _ => {}
         }
     }
-    // A number that is none was never signed.
-    Some(Link { signature: signature?, path: path.unwrap_or_default(), expires: expires.unwrap_or(-1) })
+    // What is said twice was signed once: nobody shall read the one and check the other.
+    let expires = match [path.len(), expires.len(), signature.len()] {
+        [1, 1, 1] => expires[0],
+        _ => NEVER_SIGNED,
+    };
+    Some(Link { signature: signature.pop()?, path: path.pop().unwrap_or_default(), expires })
 }
 
 fn is_signed(key: &str, text: &str, shown: &str) -> bool {
@@ -103,6 +109,22 @@ mod tests {
         assert_eq!(link(&uri), Some(wanted));
         assert_eq!(link(&"/files/download?path=/a".parse().unwrap()), None);
         let odd: Uri = "/x?path=a&expires=soon&signature=s".parse().unwrap();
-        assert_eq!(link(&odd).unwrap().expires, -1);
+        assert_eq!(link(&odd).unwrap().expires, NEVER_SIGNED);
+    }
+
+    #[test]
+    fn what_is_said_twice_is_no_link() {
+        for query in [
+            "path=/b&path=/a&expires=0&signature=s",
+            "path=/a&path=/b&expires=0&signature=s",
+            "path=/a&p%61th=/b&expires=0&signature=s",
+            "path=/a&expires=0&expires=0&signature=s",
+            "path=/a&expires=0&signature=s&signature=s",
+            "expires=0&signature=s",
+            "path=/a&signature=s",
+        ] {
+            let uri: Uri = format!("/files/download?{query}").parse().unwrap();
+            assert_eq!(link(&uri).unwrap().expires, NEVER_SIGNED, "{query}");
+        }
     }
 }

@@ -29,6 +29,8 @@ use crate::output::{Answer, ok, time};
 
 /// LIMIT: files of one call.
 const FILES_MAX: usize = 10_000;
+/// LIMIT: of the name of a field; the SDKs' are `files[N].path`.
+const FIELD_MAX: usize = 256;
 /// LIMIT: what the kernel takes as a path, and a little.
 const PATH_MAX: usize = 8 << 10;
 
@@ -55,6 +57,9 @@ async fn bulk_upload(inside: Inside, request: Request) -> Result<Response, ApiEr
     loop {
         let mut held = Arc::clone(&form).lock_owned().await;
         let Some(head) = held.next().await? else { break };
+        if head.name.len() > FIELD_MAX {
+            return Err(bad(format!("the name of a field is longer than {FIELD_MAX} bytes")));
+        }
         if let Some(index) = head.name.strip_suffix(".path") {
             paths.insert(index.to_owned(), path_of(&mut held).await?);
         } else if let Some(index) = head.name.strip_suffix(".file") {
@@ -246,13 +251,26 @@ async fn upload(State(app): State<App>, request: Request) -> Result<Response, Ap
 
 fn path_in(uri: &axum::http::Uri) -> Result<String, ApiError> {
     let query = url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
-    let path = query.into_iter().find(|(name, _)| name == "path").map(|(_, value)| value.into_owned());
-    path.filter(|path| !path.is_empty()).ok_or_else(|| bad("path is required"))
+    let mut paths = query.into_iter().filter(|(name, _)| name == "path").map(|(_, value)| value.into_owned());
+    match (paths.next(), paths.next()) {
+        (Some(path), None) if !path.is_empty() => Ok(path),
+        (_, Some(_)) => Err(bad("path is given twice")),
+        _ => Err(bad("path is required")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_named_once() {
+        let named = |query: &str| path_in(&format!("/x?{query}").parse().unwrap_or_default()).ok();
+        assert_eq!(named("path=%2Fa%20b").as_deref(), Some("/a b"));
+        for query in ["", "path=", "path=/a&path=/b", "path=/a&p%61th=/a"] {
+            assert_eq!(named(query), None, "{query}");
+        }
+    }
 
     #[test]
     fn a_name_for_a_disk_has_nothing_odd() {
