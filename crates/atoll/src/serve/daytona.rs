@@ -10,10 +10,15 @@ use tokio_util::sync::CancellationToken;
 use super::settings::Settings;
 
 /// Below DATA: contexts of builds that SDKs put there.
-const FOLDER: &str = "daytona";
+const FOLDER: &str = "builds/daytona";
 
 /// The front of a server whose plain port is `port`.
-pub(super) fn front(settings: &Settings, service: &Service, closing: CancellationToken, port: u16) -> Daytona {
+pub(super) fn front(
+    settings: &Settings,
+    service: &Service,
+    closing: CancellationToken,
+    port: u16,
+) -> Daytona {
     let (domain, tls) = (settings.domain.clone(), settings.tls.clone());
     let hosts = move || match &tls {
         // A certificate may come while the server runs.
