@@ -7,14 +7,19 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use atoll_tests::image::{self, Image, Layer, Packing};
 use atoll_tests::registry::{ADDRESS, Registry};
 use atoll_tests::{Options, World, run_with, until};
+use tokio::net::TcpStream;
 
 /// What a rule injects in the suites' network cases, and the secret that one fills in.
 const INJECTED: &str = "by the rule";
 const SECRET: &str = "canary-of-a-secret";
+
+/// How long what was ended may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One of the things that `scripts/get-e2b-sdk` gives; `None` where it cannot be had, which on CI is a failure.
 fn sdk(what: &str) -> Option<PathBuf> {
@@ -41,14 +46,23 @@ fn options() -> Options {
 
 /// A program of the SDK with the variables that `atoll env e2b` prints, the key of a tenant, and no others.
 async fn with_sdk(world: &World, program: &Path) -> Command {
-    let mut env = world.command();
-    env.args(["env", "e2b", "--json"]);
-    let said = world.output(env).await;
-    assert!(said.status.success(), "atoll env: {}", String::from_utf8_lossy(&said.stderr));
-    let variables: BTreeMap<String, String> = serde_json::from_slice(&said.stdout).expect("variables");
+    let variables = printed(world, &[]).await;
     for name in ["E2B_API_URL", "E2B_SANDBOX_URL", "E2B_VOLUME_API_URL"] {
         assert!(variables.contains_key(name), "{name} is missing: {variables:?}");
     }
+    with_variables(world, program, variables).await
+}
+
+/// What `atoll env e2b` prints.
+async fn printed(world: &World, more: &[&str]) -> BTreeMap<String, String> {
+    let mut env = world.command();
+    env.args(["env", "e2b", "--json"]).args(more);
+    let said = world.output(env).await;
+    assert!(said.status.success(), "atoll env: {}", String::from_utf8_lossy(&said.stderr));
+    serde_json::from_slice(&said.stdout).expect("variables")
+}
+
+async fn with_variables(world: &World, program: &Path, variables: BTreeMap<String, String>) -> Command {
     let (tenant, other) = (world.tenant("e2b").await, world.tenant("other").await);
     let mut command = Command::new(program);
     command
@@ -96,21 +110,17 @@ async fn passes(world: &World, what: &str, command: Command) {
 
 /// What the suite ended is gone: every sandbox, snapshot and volume of it.
 async fn nothing_is_left(world: &World) {
+    let began = Instant::now();
     for kind in ["sandboxes", "snapshots", "volumes"] {
-        until(&format!("no {kind} are left"), async || {
+        loop {
             let page = world.admin().get(&format!("/v1/{kind}")).await.ok();
-            let left: Vec<_> = page["items"].as_array().expect("items").clone();
-            if !left.is_empty() {
-                for item in &left {
-                    eprintln!(
-                        "LEFT {kind} {} {} {} {} {}",
-                        item["id"], item["phase"], item["template"], item["created_at"], item["labels"]
-                    );
-                }
+            let left = page["items"].as_array().expect("items");
+            if left.is_empty() {
+                break;
             }
-            left.is_empty().then_some(())
-        })
-        .await;
+            assert!(began.elapsed() < PATIENCE, "{} {kind} are left: {left:#?}", left.len());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 }
 
@@ -133,6 +143,27 @@ fn the_official_python_sdk_finds_everything_as_its_guide_says() {
         }
         nothing_is_left(world).await;
         drop(registry);
+    });
+}
+
+/// The classes of the Python suite that need nothing but the SDK, by names below a domain and over TLS.
+const BY_NAMES: &[&str] =
+    &["test_commands.Input", "test_files.Folders", "test_watch", "test_volume", "test_code.Contexts"];
+
+#[test]
+fn the_official_python_sdk_works_by_names_over_tls_too() {
+    let Some(python) = sdk("python") else { return };
+    run_with(Options { tls: true, ..options() }, async |world| {
+        until("the TLS port is open", async || TcpStream::connect("127.0.0.1:7443").await.ok()).await;
+        let variables = printed(world, &["--tls"]).await;
+        assert!(
+            variables.contains_key("E2B_DOMAIN") && !variables.contains_key("E2B_API_URL"),
+            "{variables:?}"
+        );
+        let mut suite = with_variables(world, &python, variables).await;
+        suite.arg(here("e2b/python/run.py")).args(BY_NAMES);
+        passes(world, "the Python suite over TLS", suite).await;
+        nothing_is_left(world).await;
     });
 }
 

@@ -102,7 +102,7 @@ class Lives(AsyncCase):
         (other,) = await PlainSandbox.fork(box.sandbox_id, count=1)
         copy = await self.sandbox(first.snapshot_id)
         for made in (fork, other):
-            self.addAsyncCleanup(made.kill)
+            self.ends(made)
         await fork.files.write("/tmp/state", "of the fork")
         self.assertEqual([await b.files.read("/tmp/state") for b in (box, copy, other)], ["common"] * 3)
         for made in (first, second):

@@ -6,8 +6,8 @@ afterwards at what arrived.
 
 import uuid
 
-from e2b import ALL_TRAFFIC, Sandbox, Secret
-from world import Case, preview, serve
+from e2b import ALL_TRAFFIC, Sandbox, SandboxException, Secret
+from world import Case, listens, preview, serve
 
 GOOD, OTHER = "198.51.100.10", "198.51.100.20"
 
@@ -100,3 +100,39 @@ class Rules(Case):
         box = self.sandbox(network={"mask_request_host": "app-${PORT}.example.test"})
         serve(box, 8000)
         self.assertEqual(preview(box, 8000).json()["headers"]["host"], "app-8000.example.test")
+
+    def test_an_app_that_speaks_tls_is_spoken_to_in_tls(self):
+        box = self.sandbox(network={"https_ports": [8443]})
+        box.commands.run("openssl req -x509 -newkey rsa:2048 -nodes -keyout /tmp/k.pem -out /tmp/c.pem -days 2 -subj /CN=app 2>/dev/null")
+        app = (
+            "import http.server as h, ssl\n"
+            "s = h.ThreadingHTTPServer(('127.0.0.1', 8443), h.SimpleHTTPRequestHandler)\n"
+            "c = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); c.load_cert_chain('/tmp/c.pem', '/tmp/k.pem')\n"
+            "s.socket = c.wrap_socket(s.socket, server_side=True); s.serve_forever()\n"
+        )
+        box.files.write("/tmp/www/app.py", app)
+        box.files.write("/tmp/www/index.html", "over tls inside")
+        box.commands.run("cd /tmp/www && setsid python3 app.py >/dev/null 2>&1 </dev/null &")
+        listens(box, 8443)
+        said = preview(box, 8443)
+        self.assertEqual((said.status, said.body), (200, b"over tls inside"))
+        self.assertEqual(box.get_info().network["https_ports"], [8443])
+
+    def test_name_servers_of_ones_own_are_reached_beside_the_names(self):
+        lists = {"allow_out": ["good.test"], "deny_out": [ALL_TRAFFIC]}
+        ask = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2); s.sendto(bytes.fromhex('12340100000100000000000004676f6f6404746573740000010001'), ('1.1.1.1', 53)); print(len(s.recv(512)))"
+        asked = lambda box: box.commands.run(f'python3 -c "{ask}" 2>/dev/null || echo none').stdout.strip()
+        self.assertEqual(asked(self.sandbox(network=lists)), "none")
+        box = self.sandbox(network={**lists, "dns_servers": ["1.1.1.1"]})
+        self.assertGreater(int(asked(box)), 12)
+        self.assertEqual(box.get_info().network["dns_servers"], ["1.1.1.1"])
+
+    def test_what_cannot_exist_here_is_refused_by_its_name(self):
+        for ask, named in (
+            ({"network": {"egress_proxy": {"address": "proxy.test:1080"}}}, "egressProxy"),
+            ({"iam": {"tokens": {"aws": Secret.iam_token(audience="a", token_type="JWT-SVID")}}}, "iam"),
+        ):
+            with self.assertRaises(SandboxException) as caught:
+                Sandbox.create(**ask)
+            self.assertEqual(caught.exception.status_code, 501)
+            self.assertIn(named, str(caught.exception))

@@ -205,8 +205,16 @@ class AsyncCase(unittest.IsolatedAsyncioTestCase):
 
     async def sandbox(self, *args, kind=None, **ask):
         made = await (kind or self.kind).create(*args, **ask)
-        self.addAsyncCleanup(made.kill)
+        self.ends(made)
         return made
+
+    def ends(self, box):
+        """Kills it afterwards. The SDK's method does not look like a coroutine function, and would not be waited for."""
+
+        async def end():
+            await box.kill()
+
+        self.addAsyncCleanup(end)
 
 
 class SharedCode(Shared):
