@@ -104,15 +104,26 @@ impl Drafts {
     pub(crate) fn remove(&self, app: &App, who: &Principal, ident: &str) -> Option<Draft> {
         let draft = self.find(who, ident)?;
         let draft = self.take(&draft.id)?;
-        let (service, who, build) = (app.service.clone(), who.clone(), draft.build.clone());
+        self.end_build(app, who, &draft.build);
+        let gone = Draft { state: "destroyed", ..draft.clone() };
+        self.tell(Some(draft.state), &gone);
+        Some(gone)
+    }
+
+    fn end_build(&self, app: &App, who: &Principal, build: &BuildId) {
+        let (service, who, build) = (app.service.clone(), who.clone(), build.clone());
         self.tasks.spawn(async move {
             if let Err(error) = service.cancel_build(&who, build.as_str()).await {
                 tracing::debug!(%error, "the build of a deleted draft had ended");
             }
         });
-        let gone = Draft { state: "destroyed", ..draft.clone() };
-        self.tell(Some(draft.state), &gone);
-        Some(gone)
+    }
+
+    /// Whether a name is taken by one of them.
+    pub(crate) fn refuse_name(&self, who: &Principal, name: Option<&str>) -> Result<(), ApiError> {
+        let is_taken =
+            |name: &&str| self.all(who).iter().any(|draft| draft.spec.name.as_deref() == Some(*name));
+        name.filter(is_taken).map_or(Ok(()), |name| Err(name_taken(name)))
     }
 
     /// The log that its user may read.
@@ -138,10 +149,10 @@ impl Drafts {
                 format!("{PER_TENANT} sandboxes wait for their builds, or failed in them; delete some");
             return Err(ApiError::new(Code::QuotaExceeded, message));
         }
-        let name = draft.spec.name.as_deref();
-        if name.is_some() && mine.clone().any(|known| known.spec.name.as_deref() == name) {
-            let message = format!("Sandbox with name {} already exists", name.unwrap_or_default());
-            return Err(ApiError::new(Code::NameTaken, message));
+        if let Some(name) = &draft.spec.name
+            && mine.clone().any(|known| known.spec.name.as_ref() == Some(name))
+        {
+            return Err(name_taken(name));
         }
         all.insert(draft.id.clone(), draft.clone());
         drop(all);
@@ -166,6 +177,10 @@ impl Drafts {
     }
 }
 
+fn name_taken(name: &str) -> ApiError {
+    ApiError::new(Code::NameTaken, format!("Sandbox with name {name} already exists"))
+}
+
 /// Makes a sandbox of a Dockerfile: at once where it was built before, else when its build is done.
 pub(crate) async fn create(
     app: &App,
@@ -186,7 +201,7 @@ pub(crate) async fn create(
     if let Some(name) = &spec.name
         && crate::sandboxes::lease(app, who, name).await.is_ok()
     {
-        return Err(ApiError::new(Code::NameTaken, format!("Sandbox with name {name} already exists")));
+        return Err(name_taken(name));
     }
     let ask =
         builds::Ask { word: name, build, limits: LimitsAsk::default(), command: None, notes: Vec::new() };
@@ -202,7 +217,11 @@ pub(crate) async fn create(
         created_at_ms: begun.created_at.wall_ms,
         build: begun.id.clone(),
     };
-    app.drafts.add(draft.clone())?;
+    if let Err(refused) = app.drafts.add(draft.clone()) {
+        // Nobody waits for it.
+        app.drafts.end_build(app, who, &begun.id);
+        return Err(refused);
+    }
     let (own, who) = (app.clone(), who.clone());
     let closing = app.options.closing.clone();
     app.drafts.tasks.spawn(async move {
@@ -225,8 +244,14 @@ async fn finish(app: &App, who: &Principal, id: &SandboxId, build: &BuildId) {
         draft.spec.command = crate::naming::program(&known);
     }
     match app.service.create(who, draft.spec, false).await {
-        // From here on it is the core's.
-        Ok(_) => drop(app.drafts.take(id)),
+        // From here on it is the core's; unless it was deleted while it was made.
+        Ok(_) => {
+            if app.drafts.take(id).is_none()
+                && let Err(error) = app.service.delete(who, id.as_str(), false).await
+            {
+                tracing::warn!(sandbox = %id, %error, "a sandbox was deleted while it was built, and is left");
+            }
+        }
         Err(error) => app.drafts.enter(id, "error", Some(error.message)),
     }
 }

@@ -64,6 +64,7 @@ async fn create(
     body.name_snapshot(naming::DEFAULT);
     let names_user = body.names_user();
     let mut spec = body.into_spec()?;
+    app.drafts.refuse_name(&who, spec.name.as_deref())?;
     begin_from(&app, &who, named.as_deref(), names_user, &mut spec).await?;
     let (lease, _) = app.service.create(&who, spec, true).await.map_err(|error| match error.code {
         // COMPAT(daytona): a snapshot that is not there makes the request bad.

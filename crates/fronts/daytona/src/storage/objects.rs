@@ -16,6 +16,10 @@ use super::chunks::Bytestream;
 const KEPT_FOR: Duration = Duration::from_secs(24 * 3_600);
 /// LIMIT: a tenant keeps so many times the most that one object may hold.
 const TENANT_TIMES: u64 = 4;
+/// LIMIT: objects and uploads of a tenant that are there at once.
+const ENTRIES_MAX: usize = 1_024;
+/// What a tenant holds is counted anew whenever this much more has come.
+const COUNTED_EVERY: u64 = 64 << 20;
 /// LIMIT: that of S3.
 const PARTS_MAX: u32 = 10_000;
 /// LIMIT: nobody sends nothing for longer.
@@ -89,7 +93,7 @@ impl Objects {
     pub(super) async fn write(&self, key: &Key, body: Bytestream) -> Result<String, Refused> {
         let folder = self.ready(&key.tenant).await?;
         let draft = folder.join(format!("{}.{}.part", key.hash, random()?));
-        let written = self.stream(&draft, body).await;
+        let written = self.stream(key, &draft, body).await;
         let moved = match written {
             Ok(_) => fs::rename(&draft, self.path(&key.tenant, &key.hash)).await.map_err(|_| Refused::Broken),
             Err(refused) => Err(refused),
@@ -121,8 +125,14 @@ impl Objects {
             return Err(Refused::BadPart);
         }
         let draft = parts.join(format!("{part}.{}.part", random()?));
-        let written = self.stream(&draft, body).await;
-        if written.is_err() || fs::rename(&draft, parts.join(format!("{part:05}"))).await.is_err() {
+        let written = match self.stream(key, &draft, body).await {
+            Ok(bytes) => {
+                let moved = fs::rename(&draft, parts.join(format!("{part:05}"))).await;
+                moved.map(|()| bytes).map_err(|_| Refused::Broken)
+            }
+            Err(refused) => Err(refused),
+        };
+        if written.is_err() {
             let _ = fs::remove_file(&draft).await;
         }
         written.map(|bytes| format!("p{part}b{bytes}"))
@@ -156,19 +166,30 @@ impl Objects {
     async fn ready(&self, tenant: &TenantId) -> Result<PathBuf, Refused> {
         let folder = self.of(tenant);
         fs::create_dir_all(&folder).await.map_err(|_| Refused::Broken)?;
-        let (looked, most) = (folder.clone(), self.bytes_max.saturating_mul(TENANT_TIMES));
-        let held = tokio::task::spawn_blocking(move || bytes_below(&looked)).await;
-        match held {
-            Ok(held) if held < most => Ok(folder),
+        let looked = folder.clone();
+        let entries = tokio::task::spawn_blocking(move || std::fs::read_dir(looked).map(Iterator::count));
+        match entries.await {
+            Ok(Ok(entries)) if entries < ENTRIES_MAX => Ok(folder),
+            Ok(Ok(_)) => Err(Refused::TooMuch),
+            Ok(Err(_)) | Err(_) => Err(Refused::Broken),
+        }
+    }
+
+    /// Whether a tenant may keep more: finished or not, in one piece or in parts.
+    async fn has_room(&self, tenant: &TenantId) -> Result<(), Refused> {
+        let (looked, most) = (self.of(tenant), self.bytes_max.saturating_mul(TENANT_TIMES));
+        match tokio::task::spawn_blocking(move || bytes_below(&looked)).await {
+            Ok(held) if held < most => Ok(()),
             Ok(_) => Err(Refused::TooMuch),
             Err(_) => Err(Refused::Broken),
         }
     }
 
     /// To disk as it comes; answers how much it was.
-    async fn stream(&self, to: &Path, mut body: Bytestream) -> Result<u64, Refused> {
+    async fn stream(&self, key: &Key, to: &Path, mut body: Bytestream) -> Result<u64, Refused> {
+        self.has_room(&key.tenant).await?;
         let mut file = fs::File::create(to).await.map_err(|_| Refused::Broken)?;
-        let mut bytes = 0_u64;
+        let (mut bytes, mut counted) = (0_u64, 0_u64);
         loop {
             let next = tokio::time::timeout(READ_WITHIN, body.try_next()).await;
             let Some(piece) = next.map_err(|_| Refused::BadBody)?.map_err(|_| Refused::BadBody)? else {
@@ -177,6 +198,11 @@ impl Objects {
             bytes += piece.len() as u64;
             if bytes > self.bytes_max {
                 return Err(Refused::TooLarge);
+            }
+            if bytes - counted > COUNTED_EVERY {
+                // Others of the same tenant may be on their way too.
+                counted = bytes;
+                self.has_room(&key.tenant).await?;
             }
             file.write_all(&piece).await.map_err(|_| Refused::Broken)?;
         }
@@ -240,7 +266,8 @@ fn sweep(folder: &Path) -> io::Result<()> {
     for tenant in tenants {
         for entry in std::fs::read_dir(tenant?.path())? {
             let entry = entry?;
-            let found = entry.metadata()?;
+            // What is gone meanwhile was put in its place, or given up, by its own request.
+            let Ok(found) = entry.metadata() else { continue };
             let age = found.modified().ok().and_then(|at| now.duration_since(at).ok()).unwrap_or_default();
             if age < KEPT_FOR {
                 continue;
@@ -321,5 +348,34 @@ mod tests {
         objects.finish(&key, &upload).await.unwrap();
         assert_eq!(std::fs::read(objects.path(&tenant, &key.hash)).unwrap(), b"hello world");
         assert_eq!(objects.finish(&key, &upload).await, Err(Refused::NoUpload));
+    }
+
+    #[tokio::test]
+    async fn parts_that_are_never_put_together_count_too() {
+        let (_folder, objects, key, tenant) = world();
+        let upload = objects.begin(&key).await.unwrap();
+        let mut refused = None;
+        for part in 1..=64 {
+            refused = objects.write_part(&key, &upload, part, body(&["0123456789"])).await.err();
+            if refused.is_some() {
+                break;
+            }
+        }
+        assert_eq!(refused, Some(Refused::TooMuch));
+        assert!(bytes_below(&objects.of(&tenant)) < 16 * (TENANT_TIMES + 1));
+        assert_eq!(objects.write(&key, body(&["x"])).await, Err(Refused::TooMuch));
+        objects.abort(&key, &upload).await.unwrap();
+        assert!(objects.write(&key, body(&["x"])).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn uploads_that_are_begun_and_left_are_bounded() {
+        let (_folder, objects, key, tenant) = world();
+        std::fs::create_dir_all(objects.of(&tenant)).unwrap();
+        for number in 0..ENTRIES_MAX {
+            std::fs::create_dir(objects.of(&tenant).join(format!("{number}.parts"))).unwrap();
+        }
+        assert_eq!(objects.begin(&key).await, Err(Refused::TooMuch));
+        assert_eq!(objects.write(&key, body(&["x"])).await, Err(Refused::TooMuch));
     }
 }
