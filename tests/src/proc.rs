@@ -1,7 +1,7 @@
 //! Looking at processes from the host, through `/proc`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -121,4 +121,15 @@ pub fn cgroups(pid: i32) -> BTreeMap<String, PathBuf> {
 /// The same namespace as another process?
 pub fn namespace(pid: i32, kind: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok()
+}
+
+/// Whether everything in the groups below a folder stands still; true of folders that can't tell.
+pub fn stand_still(parent: &Path) -> bool {
+    let groups = std::fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.path());
+    groups.filter(|group| group.is_dir()).all(|group| {
+        let v1 = std::fs::read_to_string(group.join("freezer.state")).map(|state| state.trim() == "FROZEN");
+        let v2 =
+            || std::fs::read_to_string(group.join("cgroup.events")).map(|events| events.contains("frozen 1"));
+        v1.or_else(|_| v2()).unwrap_or(true)
+    })
 }

@@ -188,8 +188,10 @@ impl World {
         self.admin().remove(&first).await;
         let ready = usize::try_from(self.options.pool).expect("a small pool");
         poll::until("the pool is full", async || {
-            let groups = lock(&self.marks).cgroups.len();
-            (self.holdings().count("cgroups") >= ready * groups).then_some(())
+            let groups = lock(&self.marks).cgroups.clone();
+            let is_full = self.holdings().count("cgroups") >= ready * groups.len();
+            // One in which something is still being started does not stand still yet.
+            (is_full && groups.iter().all(|parent| proc::stand_still(parent))).then_some(())
         })
         .await;
         let settled = self.settled().await;

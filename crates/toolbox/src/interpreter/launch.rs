@@ -103,8 +103,14 @@ impl Interpreter<'_> {
         })?;
         let greeted = async {
             let first = greeting(new.language, pace);
-            agent.send_stdin(started.pid, first).await.map_err(ToolboxError::process)?;
-            ready(&mut stream, new.language).await
+            match agent.send_stdin(started.pid, first).await {
+                Ok(()) => ready(&mut stream, new.language).await,
+                // One that ends at once may have said why.
+                Err(cause) => match ready(&mut stream, new.language).await {
+                    Err(missing @ ToolboxError::ToolMissing { .. }) => Err(missing),
+                    _ => Err(ToolboxError::process(cause)),
+                },
+            }
         };
         let ready = tokio::time::timeout(READY_LIMIT, greeted).await.unwrap_or_else(|_| {
             Err(ToolboxError::TimedOut { what: "the start of a context", limit: READY_LIMIT })
