@@ -185,8 +185,14 @@ class Snapshots(Case):
         self.snapshot(box, name)
         box.files.write("/tmp/state", "newer")
         newer = self.snapshot(box, name)
+        self.assertEqual([i.snapshot_id for i in Sandbox.list_snapshots(name=name).next_items()], [newer.snapshot_id])
+        # The former one has lost its name and is found by its id alone.
+        former = {i.snapshot_id for i in box.list_snapshots().next_items()} - {newer.snapshot_id}
+        self.assertEqual(len(former), 1)
+        self.addCleanup(Sandbox.delete_snapshot, *former)
         self.assertEqual(self.sandbox(newer.snapshot_id).files.read("/tmp/state"), "newer")
         self.assertEqual(self.sandbox(name).files.read("/tmp/state"), "newer")
+        self.assertEqual(self.sandbox(*former).files.read("/tmp/state"), "older")
 
 
 class Forks(Case):

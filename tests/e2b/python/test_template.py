@@ -135,10 +135,13 @@ class Steps(Building):
             self.sandbox(word)
 
     def test_a_file_that_is_not_there_stops_the_build(self):
-        template = Template(file_context_path=self.context(x="x")).from_template("base").copy("missing", "/tmp/")
+        word, context = name(), self.context(x="x")
         with self.assertRaises(Exception) as caught:
-            Template.build(template, name())
+            Template.build(Template(file_context_path=context).from_template("base").copy("missing", "/tmp/"), word)
         self.assertIn("missing", str(caught.exception))
+        # What was announced and never begun is in nobody's way.
+        self.build(Template(file_context_path=context).from_template("base").copy("x", "/tmp/"), word)
+        self.assertEqual(self.sandbox(word).files.read("/tmp/x"), "x")
 
     def test_an_image_of_a_registry_is_a_base(self):
         template = Template().from_image(os.environ["E2B_TEST_IMAGE"]).run_cmd("echo built > /built", user="root")
