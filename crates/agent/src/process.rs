@@ -262,17 +262,67 @@ fn kill_group(pid: u32, signal: i32) -> Result<(), Errno> {
     }
 }
 
+fn closed() -> Refusal {
+    Refusal::Internal("the process closed its stdin".into())
+}
+
 async fn write_all(fd: &AsyncFd<OwnedFd>, mut data: &[u8]) -> Result<(), Refusal> {
     while !data.is_empty() {
         let mut guard =
             fd.writable().await.map_err(|_| Refusal::Unavailable("the agent's event loop ends".into()))?;
+        // A terminal that nobody has open any more takes nothing, yet is called ready for ever.
+        let is_hung_up = guard.ready().is_write_closed();
         let wrote = guard.try_io(|fd| rustix::io::write(fd.get_ref(), data).map_err(std::io::Error::from));
         match wrote {
             Ok(Ok(n)) => data = &data[n..],
             Ok(Err(e)) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Ok(Err(_)) => return Err(Refusal::Internal("the process closed its stdin".into())),
+            Ok(Err(_)) => return Err(closed()),
+            // Without an end here this loop would let nothing else of the agent run.
+            Err(_would_block) if is_hung_up => return Err(closed()),
             Err(_would_block) => {}
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rustix::pty::OpenptFlags;
+    use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+
+    /// A terminal in raw mode, as a full-screen program has it: ours, and the program's.
+    fn terminal() -> (OwnedFd, OwnedFd) {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let ours = rustix::pty::openpt(flags).unwrap();
+        rustix::pty::unlockpt(&ours).unwrap();
+        let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, flags).unwrap();
+        let mut raw = tcgetattr(&theirs).unwrap();
+        raw.make_raw();
+        tcsetattr(&theirs, OptionalActions::Now, &raw).unwrap();
+        rustix::io::ioctl_fionbio(&ours, true).unwrap();
+        (ours, theirs)
+    }
+
+    #[test]
+    fn input_for_a_terminal_whose_program_is_gone_ends_and_the_agent_goes_on() {
+        let (told, heard) = std::sync::mpsc::channel();
+        // On a thread of its own: the agent's loop has one, and it must not be taken.
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (ours, theirs) = terminal();
+                let ours = crate::readiness::watched(ours).unwrap();
+                let dying = async {
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                    drop(theirs);
+                };
+                let (written, ()) = tokio::join!(write_all(&ours, &[b'a'; 1 << 20]), dying);
+                told.send(written.is_err()).unwrap();
+            });
+        });
+        let ended = heard.recv_timeout(std::time::Duration::from_secs(10));
+        assert_eq!(ended, Ok(true), "the write ends, with a refusal");
+    }
 }
