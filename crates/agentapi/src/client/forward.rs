@@ -51,9 +51,14 @@ impl AgentClient {
         let seen = Arc::new(Seen::default());
         let (mut parts, body) = request.into_parts();
         head::to_agent(&mut parts, self.token())?;
+        let has_body = !body.is_end_stream();
         let body = Watched::new(body.map_err(io::Error::other), &seen).boxed_unsync();
         let (line, response) = self.send(Request::from_parts(parts, body), &seen).await?;
         let (mut parts, body) = response.into_parts();
+        // Who refuses may do so without having read what came, and then closes.
+        if has_body && !parts.status.is_success() {
+            seen.left.store(true, Ordering::Relaxed);
+        }
         head::from_agent(&mut parts.headers);
         let lines = Arc::clone(&self.inner.lines);
         Ok(Response::from_parts(parts, Forwarded { body, line: Some(line), lines, seen }))
@@ -127,6 +132,14 @@ struct Seen {
     moved: AtomicBool,
     /// To its end: only then the connection can serve another request.
     whole: AtomicBool,
+    /// Perhaps not by the agent.
+    left: AtomicBool,
+}
+
+impl Seen {
+    fn serves_again(&self) -> bool {
+        self.whole.load(Ordering::Relaxed) && !self.left.load(Ordering::Relaxed)
+    }
 }
 
 /// The body of a request, watched.
@@ -191,7 +204,7 @@ impl Forwarded {
     /// The answer is read: the connection can serve the next one, if the request was read too.
     fn finish(&mut self, cx: &mut Context<'_>) {
         if let Some(mut line) = self.line.take()
-            && self.seen.whole.load(Ordering::Relaxed)
+            && self.seen.serves_again()
         {
             line.advance(cx);
             if line.stands() {
@@ -251,7 +264,7 @@ impl Body for Forwarded {
 impl Drop for Forwarded {
     fn drop(&mut self) {
         if self.body.is_end_stream()
-            && self.seen.whole.load(Ordering::Relaxed)
+            && self.seen.serves_again()
             && let Some(line) = self.line.take()
         {
             // Whoever takes it looks whether it stands.

@@ -134,6 +134,30 @@ async fn an_answer_that_is_cut_off_never_looks_whole() {
 }
 
 #[tokio::test]
+async fn a_connection_on_which_a_body_was_refused_serves_no_other() {
+    let (client, mut ends, dialled) = client();
+    let agent = tokio::spawn(async move {
+        let mut first = ends.recv().await.unwrap();
+        head(&mut first).await;
+        // The agent refuses before it reads the body, as it does for a user that is not there; then it closes, a little later.
+        first.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\nno").await.unwrap();
+        let mut second = ends.recv().await.unwrap();
+        drop(first);
+        head(&mut second).await;
+        second.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").await.unwrap();
+    });
+    let body = Full::new(Bytes::from_static(b"content"));
+    let request = Request::builder().method(Method::POST).uri("/files").body(body).unwrap();
+    let refused = client.forward(request).await.unwrap();
+    assert_eq!(refused.status(), 401);
+    assert_eq!(text(refused).await.unwrap(), "no");
+    let next = tokio::time::timeout(Duration::from_secs(5), client.forward(get("/x"))).await;
+    assert_eq!(text(next.expect("a connection of its own").unwrap()).await.unwrap(), "hi");
+    assert_eq!(dialled.load(Ordering::Relaxed), 2);
+    agent.await.unwrap();
+}
+
+#[tokio::test]
 async fn a_connection_whose_request_was_not_read_serves_no_other() {
     let (client, mut ends, dialled) = client();
     let body = StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, io::Error>>());
