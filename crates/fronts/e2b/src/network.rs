@@ -17,7 +17,7 @@ use crate::annotations;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::input::{Json, Path};
-use crate::sandboxes::find;
+use crate::sandboxes::{find, unless_gone};
 
 pub(crate) fn routes() -> Router<App> {
     Router::new().route("/sandboxes/{id}/network", put(replace))
@@ -236,7 +236,8 @@ async fn replace(
         annotations: Some(annotations),
         ..UpdateSandbox::default()
     };
-    app.service.update(&who, lease.id.as_str(), change).await?;
+    let changed = app.service.update(&who, lease.id.as_str(), change).await;
+    unless_gone(&app, &who, &lease, changed).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -1,6 +1,7 @@
 //! Sandboxes: create, look, list, kill, and how long they live. How they sleep and wake is in [`asleep`].
 
 use atoll_model::{Code, Lease, Principal, SandboxId, UpdateSandbox};
+use atoll_service::ServiceError;
 use axum::Router;
 use axum::extract::State as Given;
 use axum::http::{HeaderMap, StatusCode};
@@ -110,7 +111,8 @@ async fn set_timeout(
 ) -> Result<StatusCode, ApiError> {
     let lease = find_running(&app, &who, &id).await?;
     let change = UpdateSandbox { timeout_s: Some(Some(body.timeout)), ..UpdateSandbox::default() };
-    app.service.update(&who, lease.id.as_str(), change).await?;
+    let changed = app.service.update(&who, lease.id.as_str(), change).await;
+    unless_gone(&app, &who, &lease, changed).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -133,7 +135,8 @@ async fn refresh(
     }
     let lease = find_running(&app, &who, &id).await?;
     let change = UpdateSandbox { timeout_at_least_s: Some(duration), ..UpdateSandbox::default() };
-    app.service.update(&who, lease.id.as_str(), change).await?;
+    let changed = app.service.update(&who, lease.id.as_str(), change).await;
+    unless_gone(&app, &who, &lease, changed).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -149,6 +152,23 @@ pub(crate) async fn find(app: &App, who: &Principal, ident: &str) -> Result<Leas
     match state(lease.phase) {
         Some(_) => Ok(lease),
         None => Err(not_found(ident)),
+    }
+}
+
+/// What came of a call to a sandbox. COMPAT(e2b): one that is just being removed is not there, and no conflict: an SDK takes that
+/// for a sandbox that is paused already.
+pub(crate) async fn unless_gone<T>(
+    app: &App,
+    who: &Principal,
+    lease: &Lease,
+    done: Result<T, ServiceError>,
+) -> Result<T, ApiError> {
+    match done {
+        Err(error) if error.code == Code::PhaseConflict => {
+            let now = find(app, who, lease.id.as_str()).await;
+            Err(now.err().unwrap_or_else(|| error.into()))
+        }
+        done => Ok(done?),
     }
 }
 

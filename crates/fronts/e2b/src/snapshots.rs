@@ -17,7 +17,7 @@ use crate::domain::Domain;
 use crate::error::ApiError;
 use crate::input::{Json, Path};
 use crate::output::{Answer, created};
-use crate::sandboxes::{Sandbox, Version, find, page_size, paged};
+use crate::sandboxes::{Sandbox, Version, find, page_size, paged, unless_gone};
 
 /// The tag that every snapshot has: there is one version of each.
 const TAG: &str = "default";
@@ -63,8 +63,8 @@ async fn create(
     let memory = body.memory.unwrap_or(true) && app.service.capabilities().checkpoints;
     let name = body.name.as_deref().map(plain_name).filter(|name| !name.is_empty()).map(str::to_owned);
     let new = NewSnapshot { name, memory, replace: true };
-    let kept = app.service.snapshot(&who, lease.id.as_str(), new).await?;
-    Ok(created(kept.into()))
+    let kept = app.service.snapshot(&who, lease.id.as_str(), new).await;
+    Ok(created(unless_gone(&app, &who, &lease, kept).await?.into()))
 }
 
 /// A name without the namespace before it and the tag behind it.
@@ -122,7 +122,8 @@ async fn fork(
         timeout_s: Some(body.timeout.unwrap_or(Version::One.lifetime())),
         ..Fork::default()
     };
-    let made = app.service.fork(&who, lease.id.as_str(), asked).await?;
+    let made = app.service.fork(&who, lease.id.as_str(), asked).await;
+    let made = unless_gone(&app, &who, &lease, made).await?;
     let shown = made.sandboxes.iter().map(|lease| Sandbox::new(&app.service, lease, domain.clone()));
     Ok(created(shown.map(|sandbox| ForkResult { sandbox }).collect()))
 }

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use serde::Deserialize;
 
-use super::{Sandbox, Version, find};
+use super::{Sandbox, Version, find, unless_gone};
 use crate::App;
 use crate::auth::Caller;
 use crate::domain::Domain;
@@ -46,7 +46,8 @@ async fn pause(
     }
     if matches!(lease.phase, Phase::Resuming | Phase::Starting) {
         // It is on its way: this waits for its end.
-        app.service.start(&who, lease.id.as_str(), true).await?;
+        let started = app.service.start(&who, lease.id.as_str(), true).await;
+        unless_gone(&app, &who, &lease, started).await?;
     }
     let keeps_memory = body.memory.unwrap_or(true);
     if !keeps_memory || body.require_healthy_guest == Some(true) {
@@ -55,10 +56,11 @@ async fn pause(
             ApiError::new(Code::SandboxUnavailable, message).caused_by(cause)
         })?;
     }
-    match keeps_memory {
-        true => app.service.pause(&who, lease.id.as_str(), Pause::default(), true).await?,
-        false => app.service.stop(&who, lease.id.as_str(), true).await?,
+    let paused = match keeps_memory {
+        true => app.service.pause(&who, lease.id.as_str(), Pause::default(), true).await,
+        false => app.service.stop(&who, lease.id.as_str(), true).await,
     };
+    unless_gone(&app, &who, &lease, paused).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -108,7 +110,8 @@ async fn connect(
     let mut lease = find(app, who, id).await?;
     if state(lease.phase) == Some(State::Running) {
         let change = UpdateSandbox { timeout_at_least_s: Some(body.timeout), ..UpdateSandbox::default() };
-        lease = app.service.update(who, lease.id.as_str(), change).await?;
+        let changed = app.service.update(who, lease.id.as_str(), change).await;
+        lease = unless_gone(app, who, &lease, changed).await?;
     }
     // Its lifetime may have ended while it was asked for.
     let status = match state(lease.phase) {
@@ -160,13 +163,15 @@ async fn wake(
 ) -> Result<Lease, ApiError> {
     let id = lease.id.as_str();
     let change = UpdateSandbox { timeout_s: Some(Some(timeout)), on_timeout, ..UpdateSandbox::default() };
-    app.service.update(who, id, change).await?;
-    if memory == Some(false) && matches!(lease.phase, Phase::Pausing | Phase::Paused) {
-        return Ok(app.service.restart(who, id, true).await?);
-    }
-    match app.service.start(who, id, true).await {
-        // Its processes are just being ended: it starts as soon as they are.
-        Err(error) if error.code == Code::PhaseConflict => Ok(app.service.restart(who, id, true).await?),
-        started => Ok(started?),
-    }
+    let changed = app.service.update(who, id, change).await;
+    unless_gone(app, who, lease, changed).await?;
+    let started = match memory == Some(false) && matches!(lease.phase, Phase::Pausing | Phase::Paused) {
+        true => app.service.restart(who, id, true).await,
+        false => match app.service.start(who, id, true).await {
+            // Its processes are just being ended: it starts as soon as they are.
+            Err(error) if error.code == Code::PhaseConflict => app.service.restart(who, id, true).await,
+            started => started,
+        },
+    };
+    unless_gone(app, who, lease, started).await
 }
