@@ -641,7 +641,7 @@ fn a_key_for_an_sdk_is_a_new_one_and_the_admins_only_where_that_was_said() {
     let output = server.run(&["env", "leap0", "--with-key", "--proxy", "never"]);
     assert!(text(&output.stdout).contains("LEAP0_API_KEY='atl_fresh'"), "{}", text(&output.stdout));
     assert!(text(&output.stderr).contains("tenant default"), "{}", text(&output.stderr));
-    assert_eq!(server.seen("POST /v1/keys")[0].json(), json!({"name": "env", "scope": "user"}));
+    assert_eq!(server.seen("POST /v1/keys")[0].json(), json!({"name": "env-leap0", "scope": "user"}));
     let output = server.run(&["env", "leap0", "--with-key", "--admin", "--proxy", "never"]);
     assert!(text(&output.stdout).contains("LEAP0_API_KEY='atl_secret'"));
     assert_eq!(server.seen("POST /v1/keys").len(), 1);
@@ -651,9 +651,12 @@ fn a_key_for_an_sdk_is_a_new_one_and_the_admins_only_where_that_was_said() {
     let output = of_tenant.run(&["env", "e2b", "--with-key", "--proxy", "never"]);
     let shown = text(&output.stdout);
     assert!(shown.contains("E2B_API_KEY='e2b_secret'"), "{shown}");
-    // Said where a person reads it and where it is found later, and still something to eval.
-    assert!(shown.ends_with("every call\n") && shown.lines().last().expect("lines").starts_with("# the E2B"));
-    assert!(text(&output.stderr).contains("not in this version") && output.status.success());
+    assert!(text(&output.stderr).contains("the key that you use yourself") && output.status.success());
+
+    let stranger = Server::start(|_| refused(401, "unauthenticated", "the API key is not known"));
+    let output = stranger.run(&["env", "e2b", "--with-key"]);
+    let said = text(&output.stderr);
+    assert!(said.contains("is no key of") && text(&output.stdout) == "false\n", "{said}");
 }
 
 #[test]

@@ -17,9 +17,6 @@ use crate::{
 
 /// LIMIT: a server of this machine answers in milliseconds; a shell that starts must not wait for one that is away.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-/// What keys for SDKs are called, to be found in `key ls`.
-const KEY_NAME: &str = "env";
-
 /// The server, as an SDK has to be told.
 struct Server {
     url: String,
@@ -46,7 +43,10 @@ pub(super) async fn env(context: &Context, args: &Env) -> Result<(), Failure> {
     }
     let (name, prefix) = key_variable(args.sdk);
     if args.with_key {
-        let key = key(context, &address, args.admin).await?;
+        let key = match key(context, &address, args).await {
+            Ok(key) => key,
+            Err(failure) => return Err(to_fail(context, failure)),
+        };
         variables.push((name, with_prefix(&key, prefix)));
     } else {
         context.out.say(&format!(
@@ -59,6 +59,15 @@ pub(super) async fn env(context: &Context, args: &Env) -> Result<(), Failure> {
         return context.out.json(&serde_json::Value::Object(all.collect()));
     }
     variables.iter().try_for_each(|(name, value)| context.out.line(&assignment(args.shell, name, value)))
+}
+
+/// The shell that evals what we print hears of no exit status of ours: it is given one to hear of.
+fn to_fail(context: &Context, failure: Failure) -> Failure {
+    if !context.out.json {
+        // Whoever reads no more has the failure itself.
+        let _ = context.out.line("false");
+    }
+    failure
 }
 
 /// Warns where nobody answers: the variables are right, and lead nowhere.
@@ -76,17 +85,19 @@ async fn answers(context: &Context) {
 }
 
 /// A key to be handed on: never the admin's, unless that was said.
-async fn key(context: &Context, address: &Address, admin: bool) -> Result<String, Failure> {
-    let mine = address
-        .key(&context.global)?
-        .ok_or_else(|| Failure::new("no_key", "there is no key to print").hint(address.key_hint()))?;
-    if admin {
+async fn key(context: &Context, address: &Address, args: &Env) -> Result<String, Failure> {
+    let Some(mine) = address.key(&context.global)? else {
+        // Where no server ever ran there is no key either; the first is what is amiss.
+        context.client()?.get("/health").await?;
+        return Err(Failure::new("no_key", "there is no key to print").hint(address.key_hint()));
+    };
+    if args.admin {
         context
             .out
             .say("atoll: this is the key that you use yourself; an admin's sees and changes everything");
         return Ok(mine);
     }
-    let body = json!({ "name": KEY_NAME, "scope": "user" });
+    let body = json!({ "name": key_name(args.sdk), "scope": "user" });
     match Client::new(&context.global)?.post("/v1/keys", &body).await {
         Ok(made) => {
             let (id, tenant) = (text(&made, "id"), text(&made, "tenant"));
@@ -100,7 +111,30 @@ async fn key(context: &Context, address: &Address, admin: bool) -> Result<String
             context.out.say("atoll: this is the key that you use yourself");
             Ok(mine)
         }
+        Err(failure) if failure.is("unauthenticated") => {
+            Err(failure.hint(unknown_key(context.global.api_key.is_some(), address)))
+        }
         Err(failure) => Err(failure),
+    }
+}
+
+/// What keys for SDKs are called, to be found in `key ls`.
+fn key_name(sdk: Sdk) -> &'static str {
+    match sdk {
+        Sdk::Leap0 => "env-leap0",
+        Sdk::E2b => "env-e2b",
+        Sdk::Daytona => "env-daytona",
+    }
+}
+
+/// What to do about a key that the server does not know: it is another server's, or was removed.
+fn unknown_key(was_said: bool, address: &Address) -> String {
+    if was_said {
+        format!(
+            "ATOLL_API_KEY (or --api-key) is no key of {address}: unset it to use the admin key of this machine, or say another"
+        )
+    } else {
+        format!("the admin key in this machine's folder is no key of {address}: {}", address.key_hint())
     }
 }
 

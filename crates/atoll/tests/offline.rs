@@ -1,0 +1,30 @@
+//! What the command line says where no server is.
+
+use std::process::{Command, Output};
+
+/// Runs the binary with a folder that no server ever had, and an address where nobody listens.
+fn alone(words: &[&str]) -> Output {
+    let data = tempfile::tempdir().expect("temporary folder");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
+    Command::new(env!("CARGO_BIN_EXE_atoll"))
+        .env_clear()
+        .env("ATOLL_DATA", data.path())
+        .env("ATOLL_URL", format!("http://{port}"))
+        .args(words)
+        .output()
+        .expect("the binary runs")
+}
+
+#[test]
+fn a_key_that_cannot_be_made_fails_the_shell_that_evals() {
+    for sdk in ["e2b", "daytona", "leap0"] {
+        let output = alone(&["env", sdk, "--with-key", "--proxy", "never"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b"false\n"[..]), "{said}");
+        assert!(said.contains("no server answers") && said.contains("atoll serve"), "{said}");
+    }
+    // What reads JSON reads no shell.
+    assert!(alone(&["env", "e2b", "--with-key", "--json"]).stdout.is_empty());
+    let output = alone(&["env", "e2b"]);
+    assert!(output.status.success() && output.stdout.starts_with(b"export E2B_API_URL="));
+}
