@@ -5,7 +5,10 @@ use serde_json::Value;
 use super::{Context, sandbox_path, suggest};
 use crate::{
     cli::sandbox::Logs,
-    client::sse::{Events, payload},
+    client::{
+        Client,
+        sse::{Events, payload},
+    },
     failure::Failure,
 };
 
@@ -19,10 +22,26 @@ pub(super) async fn logs(context: &Context, args: Logs) -> Result<(), Failure> {
         Err(failure) => return Err(suggest(&client, &args.sandbox, failure).await),
     };
     let mut events = Events::new(answer);
+    let mut silent = true;
     while let Some(event) = events.next().await? {
+        silent = false;
         show(context, &event.name, &event.json())?;
     }
+    if silent {
+        explain(context, &client, &args.sandbox).await;
+    }
     Ok(())
+}
+
+/// Why there is nothing to show, where nothing could ever have been written.
+async fn explain(context: &Context, client: &Client, sandbox: &str) {
+    let Ok(shown) = client.get(&sandbox_path(sandbox, "")).await else { return };
+    if shown["command"].is_null() {
+        context.out.say(
+            "atoll: no logs: it has no start command and no detached process wrote anything; other commands write to \
+             whoever runs them",
+        );
+    }
 }
 
 fn show(context: &Context, name: &str, line: &Value) -> Result<(), Failure> {

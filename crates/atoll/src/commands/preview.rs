@@ -45,7 +45,10 @@ async fn ls(context: &Context, client: &Client, sandbox: &str) -> Result<(), Fai
         return context.out.json(&found);
     }
     table(&found, Timestamp::now()).lines().iter().try_for_each(|line| context.out.line(line))?;
-    if found.is_empty() {
+    let shown = client.get(&sandbox_path(sandbox, "")).await;
+    if shown.is_ok_and(|shown| shown["public"] == true) {
+        context.out.say("atoll: all ports of this sandbox are open to everybody who knows their addresses");
+    } else if found.is_empty() {
         context.out.tell("there is none; `atoll preview SANDBOX PORT` opens one");
     }
     Ok(())
