@@ -342,7 +342,7 @@ pub(crate) struct Builds {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BuildLog {
-    /// Id, or the beginning of one
+    /// Id, or the beginning of one; the UUID that an E2B SDK was told will do too
     pub(crate) build: String,
     /// Stay until it ends
     #[arg(short, long)]

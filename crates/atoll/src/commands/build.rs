@@ -102,8 +102,20 @@ async fn whole(context: &Context, args: Build, dockerfile: String) -> Result<(),
     finish(context, &args, ended?)
 }
 
+/// E2B's SDKs know a build by a UUID; the server's own name of it is meant.
 fn path(build: &str, below: &str) -> String {
-    format!("/v1/builds/{}{below}", segment(build))
+    let own = atoll_front_e2b::build_of_uuid(build);
+    format!("/v1/builds/{}{below}", segment(own.as_ref().map_or(build, |id| id.as_str())))
+}
+
+/// Where the id of a build is found.
+fn find_hint(failure: Failure) -> Failure {
+    match failure.code.as_str() {
+        "build_not_found" | "invalid_request" if failure.hint.is_none() => {
+            failure.hint("`atoll template builds` shows the ids of builds; E2B's UUIDs are taken too")
+        }
+        _ => failure,
+    }
 }
 
 /// Says how it ended; a build that failed is a failure of this command.
@@ -352,9 +364,9 @@ pub(super) async fn log(context: &Context, client: &Client, args: BuildLog) -> R
         if out.json { out.json(line) } else { out.line(&harmless(text(line, "text"))) }
     };
     if !args.follow {
-        return pages(client, &args.build, show).await;
+        return pages(client, &args.build, show).await.map_err(find_hint);
     }
-    let mut events = Events::new(client.send(request).await?);
+    let mut events = Events::new(client.send(request).await.map_err(find_hint)?);
     while let Some(event) = events.next().await? {
         let said = event.json();
         match event.name.as_str() {
@@ -395,4 +407,24 @@ pub(super) async fn cancel(context: &Context, client: &Client, builds: &[String]
         }
     }
     if failed { Err(Failure::silent(1)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_is_found_by_its_own_id_and_by_e2bs() {
+        assert_eq!(path("aaaaaaaaaaaaaaaaaaaa", "/logs"), "/v1/builds/aaaaaaaaaaaaaaaaaaaa/logs");
+        let uuid = "00000000-0000-8000-8000-000000000001";
+        assert_eq!(path(uuid, ""), "/v1/builds/aaaaaaaaaaaaaaaaaaab");
+        // Of another kind, so nobody's; the server says so.
+        assert_eq!(
+            path("00000000-0000-4000-8000-000000000001", ""),
+            "/v1/builds/00000000-0000-4000-8000-000000000001"
+        );
+        assert!(
+            find_hint(Failure::new("build_not_found", "")).hint.is_some_and(|hint| hint.contains("builds"))
+        );
+    }
 }

@@ -33,6 +33,7 @@ mod templates;
 mod volumes;
 
 pub use data::{Asked, Data};
+pub use templates::build_of_uuid;
 
 use std::sync::Arc;
 

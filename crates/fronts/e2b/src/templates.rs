@@ -21,6 +21,7 @@ use axum::routing::{get, patch, post, put};
 
 use crate::App;
 
+pub use names::build_of_uuid;
 pub(crate) use names::word;
 
 pub(crate) fn routes() -> Router<App> {

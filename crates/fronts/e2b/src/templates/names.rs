@@ -118,6 +118,12 @@ pub(super) fn build_id(text: &str) -> Result<BuildId, ApiError> {
     if rest == 0 && uuid(&id) == text.to_ascii_lowercase() { Ok(id) } else { Err(unknown()) }
 }
 
+/// The id of a build that an SDK was told as a UUID; none where no build can have it.
+#[must_use]
+pub fn build_of_uuid(text: &str) -> Option<BuildId> {
+    build_id(text).ok().filter(|_| text.contains('-'))
+}
+
 /// A UUID for a version that no build is known of.
 pub(super) fn uuid_of_version(version: &str) -> String {
     let hex: String = version.chars().rev().filter(char::is_ascii_hexdigit).take(32).collect();
@@ -151,6 +157,7 @@ mod tests {
             let uuid = uuid(&id);
             assert_eq!((uuid.len(), uuid.as_bytes()[14], uuid.matches('-').count()), (36, b'8', 4), "{uuid}");
             assert_eq!(build_id(&uuid).unwrap(), id);
+            assert_eq!((build_of_uuid(&uuid), build_of_uuid(id.as_str())), (Some(id.clone()), None));
             assert_eq!(build_id(id.as_str()).unwrap(), id);
         }
         for bad in [
