@@ -1,6 +1,8 @@
 //! Builds of snapshots and of sandboxes: a Dockerfile and its contexts, handed to the core; and their logs as text.
 
-use atoll_model::{Build, BuildId, LimitsAsk, Principal, StartSettings, TemplateRef};
+use std::collections::BTreeMap;
+
+use atoll_model::{Build, BuildFailure, BuildId, LimitsAsk, Principal, StartSettings, TemplateRef};
 use atoll_service::{BuildSource, StartBuild};
 use axum::body::Body;
 use axum::http::header;
@@ -12,7 +14,9 @@ use futures::StreamExt;
 use sha2::{Digest, Sha256};
 
 use crate::App;
+use crate::bases;
 use crate::error::ApiError;
+use crate::naming;
 use crate::sandboxes::BuildAsk;
 
 /// Below it are templates that sandboxes were made from without a snapshot's name.
@@ -51,9 +55,12 @@ pub(crate) async fn start(app: &App, who: &Principal, ask: Ask) -> Result<Build,
     }
     let template: TemplateRef =
         ask.word.parse().map_err(|why: atoll_model::BadTemplateRef| ApiError::invalid(why.to_string()))?;
-    let text = noted(&ask.build.dockerfile_content, &ask.notes);
-    let settings = StartSettings { limits: ask.limits, command: ask.command, ..StartSettings::default() };
-    let wish = StartBuild { settings, ..StartBuild::of(template, BuildSource::Text(text)) };
+    let text = with_bases(app, who, &ask.build.dockerfile_content).await?;
+    let (user, workdir) = place(app, who, &text).await?;
+    let settings =
+        StartSettings { user, workdir, limits: ask.limits, command: ask.command, ..StartSettings::default() };
+    let labels = labels(&ask.notes);
+    let wish = StartBuild { settings, labels, ..StartBuild::of(template, BuildSource::Text(text)) };
     let hashes = ask.build.context_hashes.unwrap_or_default();
     let context = match hashes.is_empty() {
         true => None,
@@ -62,20 +69,37 @@ pub(crate) async fn start(app: &App, who: &Principal, ask: Ask) -> Result<Build,
     Ok(app.service.start_build(who, wish, context).await?)
 }
 
-/// The Dockerfile with labels behind it: they are in the image's configuration, so that they live as long as the template.
-fn noted(text: &str, notes: &[(&'static str, String)]) -> String {
-    let mut text = text.trim_end().to_owned();
-    text.push('\n');
-    for (word, value) in notes {
-        if value.len() <= NOTE_MAX {
-            text.push_str(&format!("LABEL {NOTE}{word}=\"{}\"\n", STANDARD.encode(value)));
-        }
+/// The Dockerfile with our names for the vendor's.
+async fn with_bases(app: &App, who: &Principal, text: &str) -> Result<String, ApiError> {
+    let mut names = BTreeMap::new();
+    for base in bases::all(text).into_iter().filter(|base| naming::is_general(base)) {
+        let Some(template) = naming::template(app, who, &base).await? else {
+            return Err(naming::none_made(&base));
+        };
+        names.insert(base, template.name);
     }
-    text
+    Ok(if names.is_empty() { text.to_owned() } else { bases::renamed(text, &names) })
+}
+
+/// Who commands of it run as, and where: as in its base where that has the user `daytona`, unless the Dockerfile says so.
+async fn place(app: &App, who: &Principal, text: &str) -> Result<(Option<String>, Option<String>), ApiError> {
+    let Some(last) = bases::last(text).filter(|last| !last.says_user) else { return Ok((None, None)) };
+    let base = naming::template(app, who, &last.base).await?;
+    if !base.is_some_and(|base| naming::has_daytona(&base)) {
+        return Ok((None, None));
+    }
+    let workdir = (!last.says_workdir).then(|| naming::HOME.to_owned());
+    Ok((Some(naming::USER.to_owned()), workdir))
+}
+
+/// Notes are labels in the image's configuration, so that they live as long as the template.
+fn labels(notes: &[(&'static str, String)]) -> BTreeMap<String, String> {
+    let short = notes.iter().filter(|(_, value)| value.len() <= NOTE_MAX);
+    short.map(|(word, value)| (format!("{NOTE}{word}"), STANDARD.encode(value))).collect()
 }
 
 /// A note of an image's labels.
-pub(crate) fn note(labels: &std::collections::BTreeMap<String, String>, word: &str) -> Option<String> {
+pub(crate) fn note(labels: &BTreeMap<String, String>, word: &str) -> Option<String> {
     let value = labels.get(&format!("{NOTE}{word}"))?;
     String::from_utf8(STANDARD.decode(value).ok()?).ok()
 }
@@ -83,13 +107,16 @@ pub(crate) fn note(labels: &std::collections::BTreeMap<String, String>, word: &s
 /// Why a build failed, in words.
 pub(crate) fn reason(build: &Build) -> String {
     match &build.failure {
-        Some(failure) => {
-            let step = failure.step.map_or_else(String::new, |step| format!("step {step}: "));
-            let tail = failure.tail.last().map_or_else(String::new, |line| format!(": {line}"));
-            format!("{step}{}{tail}", failure.message)
-        }
+        Some(failure) => why(failure),
         None => format!("the build is {}", build.status.as_str()),
     }
+}
+
+fn why(failure: &BuildFailure) -> String {
+    let step = failure.step.map_or_else(String::new, |step| format!("step {step}: "));
+    let tail = failure.tail.last().map_or_else(String::new, |line| format!(": {line}"));
+    let hint = failure.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
+    format!("{step}{}{tail}{hint}", failure.message)
 }
 
 /// The log as plain text, line by line as it comes.
@@ -131,11 +158,22 @@ mod tests {
 
     #[test]
     fn notes_are_labels_and_come_back() {
-        let text = noted("FROM x", &[("name", "a\"b\nc".to_owned()), ("long", "x".repeat(NOTE_MAX + 1))]);
-        let line = text.lines().last().unwrap();
-        let value = line.strip_prefix("LABEL daytona.name=\"").unwrap().trim_end_matches('"');
-        let labels = [("daytona.name".to_owned(), value.to_owned())].into();
+        let labels = labels(&[("name", "a\"b\nc".to_owned()), ("long", "x".repeat(NOTE_MAX + 1))]);
         assert_eq!(note(&labels, "name").as_deref(), Some("a\"b\nc"));
+        assert_eq!(note(&labels, "long"), None);
         assert_eq!(note(&labels, "other"), None);
+    }
+
+    #[test]
+    fn a_reason_ends_with_what_to_try() {
+        let failure = BuildFailure {
+            code: atoll_model::Code::InvalidRequest,
+            message: "no such image".to_owned(),
+            hint: Some("log in first".to_owned()),
+            step: Some(2),
+            exit_code: None,
+            tail: vec!["last".to_owned()],
+        };
+        assert_eq!(why(&failure), "step 2: no such image: last (log in first)");
     }
 }

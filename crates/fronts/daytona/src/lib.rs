@@ -14,6 +14,7 @@
 
 mod account;
 mod auth;
+mod bases;
 mod builds;
 mod drafts;
 mod error;

@@ -5,6 +5,7 @@
 
 use atoll_model::{Code, LimitsAsk, Principal, TemplateRef};
 use atoll_service::TemplateRecord;
+use axum::http::StatusCode;
 
 use crate::App;
 use crate::error::ApiError;
@@ -12,6 +13,9 @@ use crate::sandboxes::limits;
 
 /// What a sandbox starts from when nobody says anything; also what it is called in `/config`.
 pub(crate) const DEFAULT: &str = "daytona";
+/// Who commands run as where a template has that user, and where.
+pub(crate) const USER: &str = "daytona";
+pub(crate) const HOME: &str = "/home/daytona";
 /// In this order, where the default was not made on this server.
 const INSTEAD: [&str; 3] = ["code-interpreter-slim", "code-interpreter", "debian"];
 /// COMPAT(daytona): the vendor's general ones, with what they grant.
@@ -21,9 +25,13 @@ const CASED: &str = "cased/";
 
 /// Whether a name is one of the vendor's own for what this server brings.
 pub(crate) fn is_general(name: &str) -> bool {
-    name == DEFAULT
-        || SIZES.iter().any(|(size, ..)| *size == name)
-        || name.split(':').next() == Some("daytonaio/sandbox")
+    name == DEFAULT || SIZES.iter().any(|(size, ..)| *size == name) || is_image(name)
+}
+
+/// The vendor's image of its sandboxes, whatever its tag: there is one of it here.
+fn is_image(name: &str) -> bool {
+    let name = name.strip_prefix("docker.io/").unwrap_or(name);
+    name.split([':', '@']).next() == Some("daytonaio/sandbox")
 }
 
 /// What the vendor's sizes grant.
@@ -101,6 +109,9 @@ pub(crate) async fn template(
     who: &Principal,
     name: &str,
 ) -> Result<Option<TemplateRecord>, ApiError> {
+    if is_image(name) {
+        return default(app, who).await;
+    }
     let Ok(word) = word(name) else { return Ok(None) };
     match app.service.get_template(who, &word).await {
         Ok(found) => Ok(Some(found)),
@@ -118,9 +129,22 @@ pub(crate) fn program(template: &TemplateRecord) -> Option<Vec<String>> {
     Some(program)
 }
 
+/// Whether a template is the one made for this front, which has a user `daytona`.
+pub(crate) fn has_daytona(template: &TemplateRecord) -> bool {
+    template.tenant.is_none() && template.aliases.iter().any(|alias| alias == DEFAULT)
+}
+
+/// What is said where no template was made that could be the default. COMPAT(daytona): the request is bad then.
+pub(crate) fn none_made(name: &str) -> ApiError {
+    let message = format!(
+        "Snapshot {name} not found: no template is made on this server yet (run `atoll template make code-interpreter-slim`)"
+    );
+    ApiError::new(Code::TemplateNotFound, message).with_status(StatusCode::BAD_REQUEST)
+}
+
 /// All that a general template is called by the vendor's users.
 pub(crate) fn general_names(template: &TemplateRecord) -> Vec<&'static str> {
-    if !template.aliases.iter().any(|alias| alias == DEFAULT) {
+    if !has_daytona(template) {
         return Vec::new();
     }
     std::iter::once(DEFAULT).chain(SIZES.iter().map(|(name, ..)| *name)).collect()
@@ -169,8 +193,20 @@ mod tests {
         assert!(
             is_general("daytona") && is_general("daytona-small") && is_general("daytonaio/sandbox:0.4.3")
         );
-        assert!(!is_general("mine"));
+        for image in
+            ["daytonaio/sandbox", "docker.io/daytonaio/sandbox:0.6.0-slim", "daytonaio/sandbox@sha256:00"]
+        {
+            assert!(is_general(image), "{image}");
+        }
+        assert!(!is_general("mine") && !is_general("daytonaio/sandbox-mine"));
         assert_eq!(size("daytona-medium").unwrap().memory_mib, Some(4_096));
         assert_eq!(size("mine"), None);
+    }
+
+    #[test]
+    fn where_nothing_is_made_the_refusal_says_how_to() {
+        let refused = none_made(DEFAULT);
+        assert_eq!(refused.status.as_u16(), 400);
+        assert!(refused.message.contains("not found") && refused.message.contains("atoll template make"));
     }
 }

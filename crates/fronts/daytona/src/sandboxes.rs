@@ -92,18 +92,20 @@ async fn begin_from(
     let Some(template) = template else {
         match named {
             // A snapshot of a sandbox brings its own limits; or there is none, and the core says so.
+            Some(name) if naming::is_general(name) => return Err(naming::none_made(name)),
             Some(name) => spec.from = From::Named(name.to_owned()),
-            // Nothing was made on this server yet: what it starts from by itself will do.
-            None => fill(&mut spec.limits, LimitsAsk::default()),
+            // The host's own file system, which this server starts from by itself, is no snapshot of theirs.
+            None => return Err(naming::none_made(naming::DEFAULT)),
         }
         return Ok(());
     };
     if spec.command.is_none() && template.tenant.is_some() && template.settings.command.is_none() {
         spec.command = naming::program(&template);
     }
-    let general = named.is_none_or(naming::is_general);
-    if general && !names_user && template.tenant.is_none() {
-        as_daytona(&template.aliases, spec);
+    if !names_user && naming::has_daytona(&template) {
+        // COMPAT(daytona): commands run as `daytona`, in its home.
+        spec.user = Some(naming::USER.to_owned());
+        spec.workdir = Some(naming::HOME.to_owned());
     }
     fill(&mut spec.limits, named.and_then(naming::size).unwrap_or(template.settings.limits));
     spec.template = Some(match template.tag {
@@ -119,14 +121,6 @@ pub(crate) fn fill(wanted: &mut LimitsAsk, granted: LimitsAsk) {
     wanted.cpu = wanted.cpu.or(granted.cpu).or(or_default.cpu);
     wanted.memory_mib = wanted.memory_mib.or(granted.memory_mib).or(or_default.memory_mib);
     wanted.disk_mib = wanted.disk_mib.or(granted.disk_mib).or(or_default.disk_mib);
-}
-
-/// COMPAT(daytona): commands run as `daytona`, in its home, where the template is the one made for this front.
-fn as_daytona(aliases: &[String], spec: &mut CreateSandbox) {
-    if aliases.iter().any(|alias| alias == naming::DEFAULT) {
-        spec.user = Some("daytona".to_owned());
-        spec.workdir = Some("/home/daytona".to_owned());
-    }
 }
 
 /// A sandbox by its whole id or its name. What is deleted is not there any more.

@@ -30,6 +30,8 @@ pub struct StartBuild {
     pub no_cache: bool,
     /// What sandboxes of it start with, on top of what the steps say.
     pub settings: StartSettings,
+    /// Labels of the image, on top of those that the steps give it; no step of the log.
+    pub labels: BTreeMap<String, String>,
     /// What its steps may reach; `None`: what a sandbox of this tenant may.
     pub network: Option<NetworkPolicy>,
     /// What its steps may use.
@@ -118,6 +120,7 @@ impl StartBuild {
             target: None,
             no_cache: false,
             settings: StartSettings::default(),
+            labels: BTreeMap::new(),
             network: None,
             limits: LimitsAsk::default(),
             timeout_s: None,

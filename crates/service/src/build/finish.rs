@@ -1,5 +1,6 @@
 //! The end of a build: the version with its settings, what it starts tried out once, and its names.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_agentapi::{AgentClient, ProcessEvent, ProcessStream};
@@ -49,7 +50,8 @@ pub(super) async fn finish(
     let settings = over(made.settings, start_settings(&made.config));
     let settings = over(settings, job.ask.settings.clone());
     let (command, ready) = (settings.command.is_some(), settings.ready.clone());
-    let new = NewVersion { base: made.files.base, layers: made.files.layers, config: made.config, settings };
+    let config = labelled(made.config, &job.ask.labels);
+    let new = NewVersion { base: made.files.base, layers: made.files.layers, config, settings };
     let version = blocking(images, move |images| images.put_version(new)).await?;
     let own = version.clone();
     let _held = blocking(images, move |images| images.hold(&own)).await?;
@@ -79,6 +81,19 @@ pub(super) async fn finish(
         return Err(error.into());
     }
     Ok(version)
+}
+
+/// The same with labels that no step gave it.
+fn labelled(mut config: ImageConfiguration, labels: &BTreeMap<String, String>) -> ImageConfiguration {
+    if labels.is_empty() {
+        return config;
+    }
+    let mut said = config.config().clone().unwrap_or_default();
+    let mut all = said.labels().clone().unwrap_or_default();
+    all.extend(labels.iter().map(|(name, value)| (name.clone(), value.clone())));
+    said.set_labels(Some(all));
+    config.set_config(Some(said));
+    config
 }
 
 /// Whether the template was built before with the same result, and starts with processes already.
