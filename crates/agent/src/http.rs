@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_agentapi::{Features, InitReply, InitRequest};
 use base64::Engine;
@@ -33,23 +34,25 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// Answers; `true` beside it: the request showed the token.
-    pub(crate) async fn answer(&self, request: Request<Incoming>) -> (Response<Body>, bool) {
+    /// Answers. A connection is `known` from the moment that it shows the token: an answer may take long, as that to an
+    /// upload does, or to one of many starts at once.
+    pub(crate) async fn answer(&self, request: Request<Incoming>, known: &AtomicBool) -> Response<Body> {
         let path = request.uri().path();
         if path == "/health" && request.method() == Method::GET {
-            return (empty(StatusCode::NO_CONTENT), false);
+            return empty(StatusCode::NO_CONTENT);
         }
         if path == "/hold" {
             // For programs inside, which have no token; what they can do with it is bounded.
-            return (self.hold(&request).unwrap_or_else(|refusal| refused(&refusal)), false);
+            return self.hold(&request).unwrap_or_else(|refusal| refused(&refusal));
         }
         let shown =
             request.headers().get(atoll_agentapi::TOKEN_HEADER).map_or(&b""[..], HeaderValue::as_bytes);
         if !self.agent.settings.is_token(shown) {
             let rpc = !matches!(path, "/init" | "/envs" | "/metrics" | "/files");
-            return (unauthenticated(rpc), false);
+            return unauthenticated(rpc);
         }
-        (self.route(request).await.unwrap_or_else(|refusal| refused(&refusal)), true)
+        known.store(true, Ordering::Relaxed);
+        self.route(request).await.unwrap_or_else(|refusal| refused(&refusal))
     }
 
     async fn route(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {

@@ -78,13 +78,7 @@ async fn connection(stream: TcpStream, front: Front, known: Arc<AtomicBool>) {
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SOCKET_MAX);
     let answer = service_fn(move |request| {
         let (front, known) = (front.clone(), Arc::clone(&known));
-        async move {
-            let (response, authentic) = front.answer(request).await;
-            if authentic {
-                known.store(true, Ordering::Relaxed);
-            }
-            Ok::<_, Infallible>(response)
-        }
+        async move { Ok::<_, Infallible>(front.answer(request, &known).await) }
     });
     // A peer that breaks off is its own affair.
     let _ = http1::Builder::new()

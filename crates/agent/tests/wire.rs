@@ -279,6 +279,27 @@ async fn a_crowd_of_strangers_does_not_keep_the_host_out() {
 }
 
 #[tokio::test]
+async fn whoever_showed_the_token_is_no_stranger_while_the_answer_takes_long() {
+    let agent = TestAgent::start();
+    let mut upload = tokio::net::TcpStream::connect(agent.address).await.unwrap();
+    let head = format!(
+        "POST /init HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Access-Token: {TOKEN}\r\nContent-Length: 2\r\n\r\n{{"
+    );
+    upload.write_all(head.as_bytes()).await.unwrap();
+    // Longer than a stranger has to show it.
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    let mut crowd = Vec::new();
+    for _ in 0..100 {
+        crowd.push(tokio::net::TcpStream::connect(agent.address).await.unwrap());
+    }
+    assert_eq!(agent.sh("echo ok").await.stdout, b"ok\n");
+    upload.write_all(b"}").await.unwrap();
+    let mut answer = vec![0; 12];
+    upload.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, b"HTTP/1.1 204");
+}
+
+#[tokio::test]
 async fn garbage_on_the_socket_harms_nobody() {
     let agent = TestAgent::start();
     for garbage in [
