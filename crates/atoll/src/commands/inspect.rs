@@ -7,7 +7,7 @@ use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Context, moment, network, sandbox_path, suggest, text};
+use super::{Context, list::counts_down, moment, network, sandbox_path, suggest, text};
 use crate::{
     cli::sandbox::Targets,
     client::Client,
@@ -86,6 +86,7 @@ fn report(sandbox: &Value, kin: &Kin, now: Timestamp) -> Vec<String> {
         ("limits", Some(limits(sandbox))),
     ];
     let kept = [
+        ("ports", (sandbox["public"] == true).then(|| "open to everybody".to_owned())),
         ("storage", some(text(sandbox, "storage"))),
         ("mounts", some(&mounts(&sandbox["mounts"]))),
         ("runs as", Some(format!("{} in {}", text(sandbox, "user"), text(sandbox, "workdir")))),
@@ -168,7 +169,13 @@ fn hold(hold: &Value, now: Timestamp) -> Option<String> {
 
 fn lifetime(sandbox: &Value, now: Timestamp) -> Option<String> {
     let at = moment(sandbox, "timeout_at")?;
-    Some(format!("{} left, then {}", left(Some(at), now), text(sandbox, "on_timeout")))
+    let then = text(sandbox, "on_timeout");
+    if counts_down(sandbox) {
+        return Some(format!("{} left, then {then}", left(Some(at), now)));
+    }
+    let whole = sandbox["timeout_s"].as_u64().map_or_else(String::new, |s| format!("{}, ", exact(s)));
+    let asleep = !text(sandbox, "phase").starts_with("delet");
+    asleep.then(|| format!("{whole}then {then} (stands still while it sleeps)"))
 }
 
 fn timers(sandbox: &Value) -> Option<String> {
@@ -337,6 +344,26 @@ mod tests {
                ├─ c1  copy, paused
                └─ c2\u{1b}[2J
         ");
+    }
+
+    #[test]
+    fn a_sleeper_whose_lifetime_counts_awake_and_open_ports_are_told() {
+        let mut asleep = sandbox();
+        for (field, value) in [
+            ("phase", json!("paused")),
+            ("timeout_s", json!(300)),
+            ("timeout_at", json!("2026-01-01T00:10:00Z")),
+            ("timeout_counts", json!("awake")),
+            ("on_timeout", json!("delete")),
+            ("public", json!(true)),
+        ] {
+            asleep[field] = value;
+        }
+        let page = report(&asleep, &Kin::new(), now()).join("\n");
+        assert!(page.contains("  lifetime  5m, then delete (stands still while it sleeps)\n"), "{page}");
+        assert!(page.contains("  ports     open to everybody\n"), "{page}");
+        asleep["phase"] = json!("deleted");
+        assert_eq!(lifetime(&asleep, now()), None);
     }
 
     #[test]

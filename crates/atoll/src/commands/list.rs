@@ -98,10 +98,19 @@ fn table(sandboxes: &[Value], now: Timestamp) -> Table {
             sandbox["cpu"].as_f64().map_or_else(|| "-".to_owned(), |cpu| cpu.to_string()),
             bytes(mib << 20),
             age(moment(sandbox, "created_at"), now),
-            left(moment(sandbox, "timeout_at"), now),
+            if counts_down(sandbox) { left(moment(sandbox, "timeout_at"), now) } else { or_dash("") },
         ]);
     }
     table
+}
+
+/// Whether its lifetime runs: that of what is gone does not, nor that of a sleeper whose lifetime counts only awake.
+pub(super) fn counts_down(sandbox: &Value) -> bool {
+    match text(sandbox, "phase") {
+        "deleting" | "deleted" => false,
+        "paused" | "stopped" | "archived" => text(sandbox, "timeout_counts") != "awake",
+        _ => true,
+    }
 }
 
 /// The phase, and where the memory of a paused one is, or that it is held awake.
@@ -144,16 +153,51 @@ pub(super) async fn ps(context: &Context, args: Target) -> Result<(), Failure> {
             or_dash(text(process, "user")),
             age(moment(process, "started_at"), now),
             if has_terminal { "yes" } else { "-" }.to_owned(),
-            argv.join(" "),
+            kernel(text(process, "tag")).unwrap_or_else(|| argv.join(" ")),
         ]);
     }
     table.lines().iter().try_for_each(|line| context.out.line(line))
+}
+
+/// What a process of the code interpreter is, by the tag that its kernels have; their command lines tell nobody anything.
+fn kernel(tag: &str) -> Option<String> {
+    let kind = tag.strip_prefix("atoll-context/")?;
+    let (language, waits) = match kind.strip_prefix("warm/") {
+        Some(language) => (language, ", waiting for its first code"),
+        None => (kind.split('/').next().unwrap_or(kind), ""),
+    };
+    Some(format!("code interpreter ({language}{waits})"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_kernel_is_told_by_its_language() {
+        assert_eq!(kernel("atoll-context/python/abc").as_deref(), Some("code interpreter (python)"));
+        let waiting = "code interpreter (python, waiting for its first code)";
+        assert_eq!(kernel("atoll-context/warm/python").as_deref(), Some(waiting));
+        assert_eq!(kernel("web"), None);
+    }
+
+    #[test]
+    fn a_lifetime_that_stands_still_has_nothing_left_to_show() {
+        let of = |phase: &str, counts: &str| json!({"phase": phase, "timeout_counts": counts});
+        for (phase, counts, wanted) in [
+            ("running", "awake", true),
+            ("paused", "always", true),
+            ("paused", "awake", false),
+            ("archived", "awake", false),
+            ("failed", "awake", true),
+            ("deleted", "always", false),
+        ] {
+            assert_eq!(counts_down(&of(phase, counts)), wanted, "{phase} {counts}");
+        }
+        // An older server does not say it.
+        assert!(counts_down(&json!({"phase": "paused"})));
+    }
 
     #[test]
     fn the_table_is_as_reviewed() {

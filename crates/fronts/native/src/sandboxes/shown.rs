@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::awake::Awake;
-use super::words::{Held, Intent, OnExit, OnTimeout, Phase, Reason, Stage, Storage, Wake};
+use super::words::{Held, Intent, OnExit, OnTimeout, Phase, Reason, Stage, Storage, TimeoutCounts, Wake};
 use crate::network::Network;
 use crate::output::time;
 
@@ -70,6 +70,7 @@ pub(crate) struct Sandbox {
     #[schema(format = DateTime)]
     timeout_at: Option<String>,
     on_timeout: OnTimeout,
+    timeout_counts: TimeoutCounts,
     /// Stop after so many idle seconds; null is never.
     auto_stop_s: Option<u64>,
     /// Pause after so many idle seconds; null is never.
@@ -208,6 +209,7 @@ impl From<Lease> for Sandbox {
             timeout_s: lease.timeout_s,
             timeout_at: lease.timeout_at.map(|at| time(at.wall_ms)),
             on_timeout: lease.on_timeout.into(),
+            timeout_counts: lease.timeout_counts.into(),
             auto_stop_s: lease.timers.auto_stop_s,
             auto_pause_s: lease.timers.auto_pause_s,
             checkpoint_after_s: lease.timers.checkpoint_after_s,

@@ -9,7 +9,7 @@ use crate::error::ApiError;
 mod model {
     pub(super) use atoll_model::policy::idle::Why;
     pub(super) use atoll_model::{
-        Held, Intent, OnExit, OnTimeout, Phase, SnapshotState, Stage, Storage, Wake,
+        Held, Intent, OnExit, OnTimeout, Phase, SnapshotState, Stage, Storage, TimeoutCounts, Wake,
     };
 }
 
@@ -57,6 +57,11 @@ words! {
 words! {
     /// What happens when the timeout passes.
     OnTimeout { Delete, Stop, Pause, }
+}
+words! {
+    /// When a timeout counts: `always`, or only while `awake`, so that one that sleeps is not ended by it. Sandboxes that an
+    /// E2B SDK made count only awake.
+    TimeoutCounts { Always, Awake, }
 }
 words! {
     /// What happens when the server, or the thread it is bound to, ends in good order.
