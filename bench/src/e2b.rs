@@ -2,10 +2,9 @@
 //! nothing, which is the SDK's own share.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Result, bail};
-use serde_json::json;
+use anyhow::Result;
 
 use crate::Options;
 use crate::report::{Bar, Report};
@@ -18,6 +17,8 @@ mod answers;
 /// The kernel and charts; what `code-interpreter` is in the tests too.
 const INTERPRETER: &str = "code-interpreter-slim";
 const TEN_MB: f64 = 10.0;
+/// Until every kernel that waits in the pool has been started.
+const WARM_UP: Duration = Duration::from_secs(10);
 
 pub(crate) fn measure(options: &Options, place: &Path, report: &mut Report) -> Result<()> {
     let Some(python) = sdk::python("get-e2b-sdk") else {
@@ -32,29 +33,13 @@ pub(crate) fn measure(options: &Options, place: &Path, report: &mut Report) -> R
     };
     let nothing = nothing::serve(answers::answer)?;
     let alone = take(&nothing, &nothing, "e2b_none")?;
-    let server = Server::start(options, place, 8)?;
-    warm_kernels(&server, 4)?;
+    let server = Server::start_with(options, place, 8, &[("ATOLL_WARM_KERNELS", "4")])?;
+    std::thread::sleep(WARM_UP);
     let (address, key) = server.address();
     let origin = format!("http://{address}");
     let here = take(&format!("{origin}/e2b"), &origin, &key)?;
     rows(&here, &alone, report);
     Ok(())
-}
-
-/// Keeps instances of the interpreter's template ready and waits until the last has its kernel.
-fn warm_kernels(server: &Server, pool: u32) -> Result<()> {
-    let mut client = server.client()?;
-    client.patch(&format!("/v1/templates/{INTERPRETER}"), &json!({ "pool": pool }))?.json()?;
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(60) {
-        let shown = client.get(&format!("/v1/templates/{INTERPRETER}"))?.json()?;
-        if shown["pooled"].as_u64() >= Some(u64::from(pool)) {
-            std::thread::sleep(Duration::from_secs(2));
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    bail!("no warm instances of {INTERPRETER} within a minute")
 }
 
 fn rows(here: &Timed, alone: &Timed, report: &mut Report) {
@@ -69,7 +54,7 @@ fn rows(here: &Timed, alone: &Timed, report: &mut Report) {
         report.row(&format!("E2B: {name}"), &here.samples(row), bar);
         report.row(&format!("E2B: {name}, the SDK alone"), &alone.samples(row), None);
     }
-    for (row, name) in [("write", "files.write of 10 MB"), ("read", "files.read of 10 MB")] {
+    for (row, name) in [("write", "files.write of 10 MB to a new file"), ("read", "files.read of 10 MB")] {
         let (here, alone) = (here.samples(row).p50(), alone.samples(row).p50());
         report.figure(&format!("E2B: {name}"), TEN_MB / here * 1_000.0, "MB/s", None);
         let of = format!("E2B: {name}, share of the SDK against a server that does nothing");

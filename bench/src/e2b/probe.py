@@ -68,10 +68,10 @@ def codes():
 def files(box):
     box.files.write("/tmp/warm", TEN_MB)
     rounds = max(5, ROUNDS // 10)
-    write = [timed(lambda: box.files.write("/tmp/ten", TEN_MB))[0] for _ in range(rounds)]
+    write = [timed(lambda: box.files.write(f"/tmp/ten{n}", TEN_MB))[0] for n in range(rounds)]
     read = []
     for _ in range(rounds):
-        took, data = timed(lambda: box.files.read("/tmp/ten", format="bytes"))
+        took, data = timed(lambda: box.files.read("/tmp/ten0", format="bytes"))
         assert len(data) == len(TEN_MB)
         read.append(took)
     return write, read
