@@ -1,6 +1,8 @@
 //! Makes templates into a folder: `cargo run -p atoll-image --example make -- FOLDER debian code-interpreter-slim`. What is
 //! made of packages is kept in the cache too, so that servers and tests find it there.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
+
 use std::ops::ControlFlow;
 
 use atoll_image::Catalog;
