@@ -51,6 +51,14 @@ pub(crate) async fn resettle(agent: &AgentClient, lease: &Lease, trusts: bool) -
     told.map(drop).map_err(|error| unavailable(error, "the agent did not take its settings"))
 }
 
+/// Tells an agent what its sandbox may use now. It only shows that: one that does not listen changes nothing in force.
+pub(crate) async fn tell_limits(agent: &AgentClient, lease: &Lease) {
+    let told = InitRequest { limits: Some(limits(lease)), ..InitRequest::default() };
+    if let Err(error) = agent.init(&told).await {
+        tracing::warn!(sandbox = %lease.id, %error, "its agent shows its former limits");
+    }
+}
+
 /// Puts a certificate authority inside and tells commands of it; `None`: there is none any more. A sandbox without room for
 /// it runs nevertheless: requests that would be changed fail there, and only those.
 pub(crate) async fn trust(agent: &AgentClient, lease: &Lease, authority: Option<&str>) {
@@ -128,14 +136,17 @@ impl Tokens {
     }
 }
 
-fn settings(lease: &Lease, access_token: Option<String>, trusts: bool) -> InitRequest {
+fn limits(lease: &Lease) -> AgentLimits {
     const MIB: u64 = 1 << 20;
-    let limits = AgentLimits {
+    AgentLimits {
         cpu_count: lease.limits.cpu_milli.div_ceil(1_000),
         memory_bytes: u64::from(lease.limits.memory_mib) * MIB,
         disk_bytes: u64::from(lease.limits.disk_mib) * MIB,
         disk_used_bytes: 0,
-    };
+    }
+}
+
+fn settings(lease: &Lease, access_token: Option<String>, trusts: bool) -> InitRequest {
     let mut env = filled(lease);
     if trusts {
         crate::egress::trust::add_env(&mut env);
@@ -146,7 +157,7 @@ fn settings(lease: &Lease, access_token: Option<String>, trusts: bool) -> InitRe
         default_user: Some(lease.user.clone()),
         default_workdir: Some(lease.workdir.clone()),
         hostname: Some(hostname(lease)),
-        limits: Some(limits),
+        limits: Some(limits(lease)),
     }
 }
 

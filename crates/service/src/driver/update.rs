@@ -186,6 +186,11 @@ impl Driver {
                 let trusts = !new.network.transforms.is_empty() && provider.authority(&egress).is_some();
                 crate::agent::resettle(agent, new, trusts).await?;
             }
+            if let Some(agent) =
+                self.agent.as_ref().filter(|_| self.lease.phase == Phase::Running && new.limits != old.limits)
+            {
+                crate::agent::tell_limits(agent, new).await;
+            }
             Ok::<(), ServiceError>(())
         };
         let late = ProviderError::Late { what: "the change".to_owned(), after: APPLY };
