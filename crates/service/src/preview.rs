@@ -406,7 +406,10 @@ fn refused(sandbox: &SandboxId, shown: Shown<'_>) -> ServiceError {
             .hint("ask for a fresh one: atoll preview SANDBOX PORT");
     }
     ServiceError::new(Code::Unauthenticated, "this port is private")
-        .hint("send Authorization: Bearer KEY, or open a link from `atoll preview SANDBOX PORT`")
+        .hint(
+            "send a key (Authorization: Bearer KEY) or its preview token (x-daytona-preview-token, \
+             e2b-traffic-access-token), or open a signed link (`atoll preview SANDBOX PORT`, create_signed_preview_url)",
+        )
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! Who asks: the key as the SDKs send it, checked by the service. Nothing here decides what a key may do.
 
-use atoll_model::Principal;
+use atoll_model::{Code, Principal};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 
 use crate::App;
 use crate::error::ApiError;
+
+/// What whoever uses an SDK can do about it.
+const HINT: &str = "set DAYTONA_API_KEY; `atoll env daytona --with-key` prints one";
 
 /// The authenticated caller. First among the arguments of every handler, so that nothing else of a request is looked at
 /// before its key.
@@ -23,14 +26,22 @@ impl FromRequestParts<App> for Caller {
 /// Checks the key of a request and notes its id (never the key) in the request's span.
 pub(crate) async fn authenticate(app: &App, headers: &HeaderMap) -> Result<Principal, ApiError> {
     let Some(key) = bearer(headers) else {
-        return Err(ApiError::unauthenticated("this needs a key: send Authorization: Bearer KEY"));
+        return Err(ApiError::unauthenticated(format!(
+            "this needs a key: send Authorization: Bearer KEY ({HINT})"
+        )));
     };
     with_key(app, key).await
 }
 
 /// The same where the key came another way, as in the first packet of the socket.
 pub(crate) async fn with_key(app: &App, key: &str) -> Result<Principal, ApiError> {
-    let principal = app.service.authenticate(key).await?;
+    let principal = app.service.authenticate(key).await.map_err(|error| match error.code {
+        Code::Unauthenticated => {
+            let message = format!("{} ({HINT})", error.message);
+            ApiError::from(error).with_message(message)
+        }
+        _ => error.into(),
+    })?;
     tracing::Span::current().record("key", principal.key.as_str());
     Ok(principal)
 }

@@ -180,7 +180,12 @@ impl IntoResponse for ApiError {
 
 impl From<ServiceError> for ApiError {
     fn from(error: ServiceError) -> Self {
-        let message = with_hint(&error.message, error.hint.as_deref());
+        let hint = match error.code {
+            // COMPAT(daytona): in the words of its users' SDKs.
+            Code::Asleep => Some("call sandbox.start() first"),
+            _ => error.hint.as_deref(),
+        };
+        let message = with_hint(&error.message, hint);
         let retry_after_s = error.retry_after_s;
         Self { retry_after_s, cause: Some(Arc::new(error.clone())), ..Self::new(error.code, message) }
     }
@@ -237,6 +242,14 @@ mod tests {
         let error = ApiError::daemon(StatusCode::NOT_FOUND, "FILE_NOT_FOUND", "none");
         let body: serde_json::Value = serde_json::from_slice(&error.render(&Method::GET, "/", "")).unwrap();
         assert_eq!((&body["code"], &body["source"]), (&"FILE_NOT_FOUND".into(), &"DAYTONA_DAEMON".into()));
+    }
+
+    #[test]
+    fn what_sleeps_is_started_by_its_user() {
+        let asleep = ServiceError::new(Code::Asleep, "it is stopped").hint("update it with wake: any");
+        assert_eq!(ApiError::from(asleep).message, "it is stopped (call sandbox.start() first)");
+        let other = ServiceError::new(Code::NoCapacity, "full").hint("delete some");
+        assert_eq!(ApiError::from(other).message, "full (delete some)");
     }
 
     #[test]

@@ -69,7 +69,11 @@ async fn create(
     let (lease, _) = app.service.create(&who, spec, true).await.map_err(|error| match error.code {
         // COMPAT(daytona): a snapshot that is not there makes the request bad.
         Code::TemplateNotFound | Code::SnapshotNotFound => {
-            let message = format!("Snapshot {} not found", named.as_deref().unwrap_or(naming::DEFAULT));
+            let message = format!(
+                "Snapshot {} not found (daytona.snapshot.list() shows those that are there; daytona.snapshot.create() or \
+                 `atoll template make NAME` makes one)",
+                named.as_deref().unwrap_or(naming::DEFAULT)
+            );
             ApiError::from(error).with_message(message).with_status(StatusCode::BAD_REQUEST)
         }
         _ => error.into(),
