@@ -15,8 +15,8 @@ try:
         "web", SessionExecuteRequest(command="cd /tmp/site && exec python3 -m http.server 3000", run_async=True)
     )
     link = sandbox.get_preview_link(3000)
-    print("open", link.url)
-    # Browsers know every name below localhost; other programs may not, so the name goes into the Host header there.
+    print("open", sandbox.create_signed_preview_url(3000, expires_in_seconds=600).url)
+    # That one is for a browser; programs show the sandbox's token instead. Browsers know every name below localhost; other programs may not, so the name goes into the Host header there.
     url, headers = link.url, {"x-daytona-preview-token": link.token}
     host = urllib.parse.urlsplit(url)
     if (host.hostname or "").endswith(".localhost"):
