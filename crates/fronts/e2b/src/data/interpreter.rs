@@ -8,7 +8,7 @@ mod lines;
 
 use std::collections::BTreeMap;
 
-use atoll_model::SandboxId;
+use atoll_model::{ErrorKind, SandboxId};
 use atoll_service::{SandboxPass, Shown, TokenOf};
 use atoll_toolbox::{Context as Kept, Execute, Interpreter, Language, NewContext, Toolbox, ToolboxError};
 use axum::body::Body;
@@ -202,7 +202,13 @@ impl Data {
         };
         match made.await {
             Ok(context) => Ok(json(&Context::from(context))),
-            Err(error) => Err(self.refusal(&awake, &error)),
+            Err(error) => match (error.kind(), self.refusal(&awake, &error)) {
+                // Nothing but the folder that was asked for can be missing to a context that is made.
+                (ErrorKind::NotFound, Refusal::Agents(_, why)) => {
+                    Err(Refusal::Agents(StatusCode::BAD_REQUEST, why))
+                }
+                (_, refusal) => Err(refusal),
+            },
         }
     }
 
@@ -231,10 +237,13 @@ impl Data {
             return Refusal::NotFound;
         }
         let status = match error {
-            ToolboxError::Invalid(_) | ToolboxError::Conflict(_) | ToolboxError::TooLarge { .. } => {
-                StatusCode::BAD_REQUEST
-            }
+            // A language that this sandbox has not is one that was asked for in vain, no fault of the server.
+            ToolboxError::Invalid(_)
+            | ToolboxError::Conflict(_)
+            | ToolboxError::TooLarge { .. }
+            | ToolboxError::ToolMissing { .. } => StatusCode::BAD_REQUEST,
             ToolboxError::NotFound(_) => StatusCode::NOT_FOUND,
+            ToolboxError::Agent { .. } if error.kind() == ErrorKind::Invalid => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let message = match error.hint() {
