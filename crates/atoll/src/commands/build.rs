@@ -111,7 +111,8 @@ fn path(build: &str, below: &str) -> String {
 /// Where the id of a build is found.
 fn find_hint(failure: Failure) -> Failure {
     match failure.code.as_str() {
-        "build_not_found" | "invalid_request" if failure.hint.is_none() => {
+        // The server's hint is for who writes a client.
+        "build_not_found" => {
             failure.hint("`atoll template builds` shows the ids of builds; E2B's UUIDs are taken too")
         }
         _ => failure,
