@@ -373,7 +373,6 @@ fn the_first_code_of_a_sandbox_finds_a_kernel_that_waited_for_it() {
             [warm],
             "no other was started"
         );
-        println!("the first code took {took:?}");
         assert!(took < Duration::from_millis(450), "a kernel takes longer to start: {took:?}");
         // What one run is given ends with it, and what code changes stays.
         let env = [("ONCE".to_owned(), "now".to_owned()), ("GIVEN".to_owned(), "over".to_owned())].into();

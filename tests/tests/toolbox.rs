@@ -6,8 +6,8 @@ use atoll_model::{Code, ErrorKind};
 use atoll_tests::inside::agent;
 use atoll_tests::{Client, Options, World, json, run, run_with, until};
 use atoll_toolbox::{
-    BranchQuery, Change, CloneFrom, CopyHow, Credentials, DiffOf, Edit, Grep, ListQuery, LogQuery, MakeDir,
-    NewCommit, Part, Pull, Push, Remote, Reset, ResetMode, Scope, State, Toolbox,
+    BranchQuery, Change, CloneFrom, ConfigScope, CopyHow, Credentials, DiffOf, Edit, Grep, ListQuery,
+    LogQuery, MakeDir, NewCommit, Part, Pull, Push, Remote, Reset, ResetMode, Scope, State, Toolbox,
 };
 
 async fn toolbox(w: &World, client: &Client) -> (String, Toolbox) {
@@ -86,11 +86,11 @@ fn git_goes_from_an_empty_folder_to_a_shared_branch() {
         let rejected = git.push(&Push::default()).await.unwrap().checked().unwrap_err();
         assert_eq!(rejected.kind(), ErrorKind::Conflict, "{rejected}");
         let pull = Pull { rebase: true, ..Default::default() };
-        git.config_set("user.name", "Ada", false).await.unwrap().checked().unwrap();
-        git.config_set("user.email", "ada@example.com", false).await.unwrap().checked().unwrap();
+        git.config_set("user.name", "Ada", ConfigScope::Local).await.unwrap().checked().unwrap();
+        git.config_set("user.email", "ada@example.com", ConfigScope::Local).await.unwrap().checked().unwrap();
         git.pull(&pull).await.unwrap().checked().unwrap();
         git.push(&Push::default()).await.unwrap().checked().unwrap();
-        assert_eq!(git.config_get("user.name", false).await.unwrap().as_deref(), Some("Ada"));
+        assert_eq!(git.config_get("user.name", ConfigScope::Local).await.unwrap().as_deref(), Some("Ada"));
     });
 }
 
