@@ -196,7 +196,8 @@ fn debian_has_python_git_node_and_a_user_who_may_become_root() {
     let size = Command::new("du").arg("-sm").arg(rootfs).output().unwrap();
     let megabytes: u32 =
         String::from_utf8(size.stdout).unwrap().split_whitespace().next().unwrap().parse().unwrap();
-    assert!(megabytes < 400, "{megabytes} MB");
+    // npm and esbuild, which the SDKs' users expect, are 120 of them.
+    assert!(megabytes < 600, "{megabytes} MB");
 }
 
 #[test]

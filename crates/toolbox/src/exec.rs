@@ -1,6 +1,6 @@
 //! One line for the sandbox's shell, run to its end: what it writes comes in the order in which it was written.
 //!
-//! Never: builds a line out of anything but the line that was given.
+//! Never: builds a line out of anything but the line that was given and words of its own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -91,13 +91,17 @@ impl Toolbox {
     }
 }
 
+/// Before the line: one pipe for both streams, since of two pipes nobody knows which was written to first. On the line itself,
+/// so that the numbers of lines in the shell's own words stay right.
+const ONE_PIPE: &str = "exec 2>&1; ";
+
 /// Arguments of a shell, and what it reads where the line is too long for an argument.
 fn shell_args(line: String) -> (Vec<String>, Option<Vec<u8>>) {
     let dash_c = "-c".to_owned();
     if line.len() <= ARGUMENT_MAX {
-        return (vec![dash_c, line], None);
+        return (vec![dash_c, format!("{ONE_PIPE}{line}")], None);
     }
-    (vec![dash_c, "eval \"$(cat)\"".to_owned()], Some(line.into_bytes()))
+    (vec![dash_c, format!("{ONE_PIPE}eval \"$(cat)\"")], Some(line.into_bytes()))
 }
 
 /// Input to its end. A program that does not want it is no error.
@@ -133,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_line_is_one_argument_however_long_it_is() {
-        assert_eq!(shell_args("echo 'a b'".into()), (vec!["-c".into(), "echo 'a b'".into()], None));
+        assert_eq!(shell_args("echo 'a b'".into()), (vec!["-c".into(), "exec 2>&1; echo 'a b'".into()], None));
         let long = "x".repeat(ARGUMENT_MAX + 1);
         let (args, input) = shell_args(long.clone());
         assert_eq!((args.len(), input), (2, Some(long.into_bytes())));

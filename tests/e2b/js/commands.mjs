@@ -63,9 +63,10 @@ export default () => {
     })
 
     test('a command is found again', async () => {
-      const first = await box().commands.run('sleep 0.5; echo late; exit 2', { background: true })
+      const first = await box().commands.run('while [ ! -e /tmp/connected ]; do sleep 0.02; done; echo late; exit 2', { background: true })
       await first.disconnect()
       const again = await box().commands.connect(first.pid)
+      await box().files.write('/tmp/connected', '')
       await assert.rejects(again.wait(), (error) => error.exitCode === 2 && error.stdout === 'late\n')
       await rejects(box().commands.connect(999_999), NotFoundError)
     })

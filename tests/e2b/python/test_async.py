@@ -175,9 +175,10 @@ class Commands(AsyncCase):
 
     async def test_a_command_is_found_again(self):
         box = await self.sandbox()
-        first = await box.commands.run("sleep 0.5; echo late", background=True)
+        first = await box.commands.run("while [ ! -e /tmp/connected ]; do sleep 0.02; done; echo late", background=True)
         await first.disconnect()
         again = await box.commands.connect(first.pid)
+        await box.files.write("/tmp/connected", "")
         self.assertEqual((await again.wait()).stdout, "late\n")
         with self.assertRaises(NotFoundException):
             await box.commands.connect(999_999)

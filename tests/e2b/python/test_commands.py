@@ -152,8 +152,9 @@ class Background(Shared):
         self.assertEqual(ran.stdout, said)
 
     def test_two_may_listen_to_one(self):
-        first = self.box.commands.run("sleep 0.5; echo both", background=True)
+        first = self.box.commands.run("while [ ! -e /tmp/two ]; do sleep 0.02; done; echo both", background=True)
         second = self.box.commands.connect(first.pid)
+        self.box.files.write("/tmp/two", "")
         self.assertEqual((first.wait().stdout, second.wait().stdout), ("both\n", "both\n"))
 
     def test_leaving_a_command_does_not_end_it(self):

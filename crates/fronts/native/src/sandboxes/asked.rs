@@ -1,6 +1,7 @@
 //! What a client asks of a sandbox: the bodies of create and update.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 
 use atoll_model::{CreateSandbox, LimitsAsk, MountAsk, Origin, TimersAsk, UpdateSandbox};
 use serde::{Deserialize, Serialize};
@@ -188,7 +189,7 @@ pub(crate) struct UpdateBody {
     /// A new lifetime from now on; null removes it.
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
-    timeout_s: Option<Option<u64>>,
+    timeout_s: Option<Option<NonZeroU64>>,
     on_timeout: Option<OnTimeout>,
     /// Stop after so many idle seconds; -1 is never.
     auto_stop_s: Option<i64>,
@@ -218,7 +219,8 @@ impl From<UpdateBody> for UpdateSandbox {
                 pids: body.pids,
             },
             network: body.network.map(Into::into),
-            timeout_s: body.timeout_s,
+            // To end one now there is delete.
+            timeout_s: body.timeout_s.map(|seconds| seconds.map(NonZeroU64::get)),
             on_timeout: body.on_timeout.map(Into::into),
             timers: TimersAsk {
                 auto_stop_s: body.auto_stop_s,
@@ -251,6 +253,7 @@ mod tests {
         assert_eq!(change("{}").timeout_s, None);
         assert_eq!(change("{\"timeout_s\":null}").timeout_s, Some(None));
         assert_eq!(change("{\"timeout_s\":9}").timeout_s, Some(Some(9)));
+        assert!(parse_json::<UpdateBody>(b"{\"timeout_s\":0}").unwrap_err().message.contains("timeout_s"));
     }
 
     #[test]
