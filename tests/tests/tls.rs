@@ -356,7 +356,8 @@ fn a_certificate_is_exchanged_while_the_server_runs_and_a_broken_one_is_not_take
         assert!(text.contains("export LEAP0_BASE_URL='http://127.0.0.1:7070/leap0'\n"), "{text}");
         assert!(text.contains("export LEAP0_SANDBOX_DOMAIN='atoll.localhost:7443'\n"), "{text}");
         assert!(text.contains("SSL_CERT_FILE=") && !text.contains("KEY="), "{text}");
-        let (_, text) = atoll(&["env", "e2b", "--tls", "--proxy", "always", "--with-key", "--shell", "fish"]).await;
+        let (_, text) =
+            atoll(&["env", "e2b", "--tls", "--proxy", "always", "--with-key", "--shell", "fish"]).await;
         assert!(text.contains("set -gx E2B_API_KEY 'e2b_") && text.contains("set -gx HTTPS_PROXY"), "{text}");
         let mut shell = std::process::Command::new("sh");
         let program = w.command().get_program().to_string_lossy().into_owned();

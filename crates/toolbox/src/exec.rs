@@ -137,7 +137,10 @@ mod tests {
 
     #[test]
     fn a_line_is_one_argument_however_long_it_is() {
-        assert_eq!(shell_args("echo 'a b'".into()), (vec!["-c".into(), "exec 2>&1; echo 'a b'".into()], None));
+        assert_eq!(
+            shell_args("echo 'a b'".into()),
+            (vec!["-c".into(), "exec 2>&1; echo 'a b'".into()], None)
+        );
         let long = "x".repeat(ARGUMENT_MAX + 1);
         let (args, input) = shell_args(long.clone());
         assert_eq!((args.len(), input), (2, Some(long.into_bytes())));
