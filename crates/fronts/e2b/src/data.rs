@@ -106,6 +106,8 @@ impl Data {
         }
         let refusal = match lease {
             None => Refusal::NotFound,
+            // One that is none of E2B's is not there for whoever may not reach it.
+            Some(_) if !is_ours && is_stranger(code) => Refusal::NotFound,
             Some(_) => refusal::of_app(code, asked.port)?,
         };
         let mut response = refusal.render(asked.sandbox);
@@ -129,4 +131,9 @@ fn empty(status: StatusCode) -> Response {
     let mut response = Response::new(axum::body::Body::empty());
     *response.status_mut() = status;
     response
+}
+
+/// Whether somebody was refused for what they showed.
+const fn is_stranger(code: Code) -> bool {
+    matches!(code, Code::Unauthenticated | Code::Forbidden | Code::SandboxNotFound)
 }
