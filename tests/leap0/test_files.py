@@ -106,4 +106,25 @@ class Files(Shared):
         self.assertEqual(caught.exception.status_code, 400)
         self.assertIn("is a directory", str(caught.exception))
         with self.assertRaises(Leap0PermissionError):
-            self.fs.write_file(path="/etc/nobody-may", content="x")
+            self.fs.set_permissions(path="/proc/version", mode="600")
+
+    def test_operations_act_as_root_and_what_they_make_is_the_users(self):
+        def run(line):
+            return self.box.process.execute(command=line).stdout
+
+        who = run("id -un").strip()
+        self.fs.write_file(path="/opt/new/tool", content="x")
+        self.fs.write_files(files={"/srv/one": "1", "/srv/two": "2"})
+        self.fs.mkdir(path="/srv/folder")
+        self.fs.copy(src_path="/etc/shadow", dst_path="/srv/copied")
+        made = ["/opt/new", "/opt/new/tool", "/srv/one", "/srv/folder", "/srv/copied"]
+        self.assertEqual([self.fs.stat(path=path).owner for path in made], [who] * len(made))
+        self.assertIn("root:", self.fs.read_file(path="/etc/shadow"))
+        self.fs.set_permissions(path="/srv/one", owner="root", group="root", mode="600")
+        found = self.fs.stat(path="/srv/one")
+        self.assertEqual((found.owner, found.group, found.mode), ("root", "root", "600"))
+        self.assertEqual(self.fs.read_file(path="/srv/one"), "1")
+        self.fs.edit_file(path="/srv/one", edits=[FileEdit(find="1", replace="11")])
+        self.fs.move(src_path="/srv/one", dst_path="/opt/moved")
+        self.fs.delete(path="/opt/moved")
+        self.assertFalse(self.fs.exists(path="/opt/moved"))

@@ -146,10 +146,19 @@ impl Front {
     fn file_user(&self, request: &Request<Incoming>) -> Result<User, Refusal> {
         let query = request.uri().query().unwrap_or_default();
         match files::decode_query(query, "username").filter(|name| !name.is_empty()) {
-            Some(name) => users::find(&String::from_utf8_lossy(&name)),
-            None => request_user(&self.agent, request.headers(), ""),
+            Some(name) => file_user(&self.agent, request.headers(), &String::from_utf8_lossy(&name)),
+            None => file_user(&self.agent, request.headers(), ""),
         }
     }
+}
+
+/// The user of a file operation, with the rights that the host gives it. Only the host has the token, and it passes no
+/// header of this name on.
+pub(crate) fn file_user(agent: &Agent, headers: &HeaderMap, named: &str) -> Result<User, Refusal> {
+    let mut user = request_user(agent, headers, named)?;
+    let rights = headers.get(atoll_agentapi::FILE_RIGHTS_HEADER);
+    user.ids.root_files = rights.is_some_and(|rights| rights == atoll_agentapi::FILE_RIGHTS_ROOT);
+    Ok(user)
 }
 
 /// The user of a request: the one it names, the Basic user, the default.

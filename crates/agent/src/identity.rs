@@ -2,7 +2,8 @@
 //!
 //! A fork per request would be too slow, so each worker thread takes the user's file-system ids, groups and
 //! capabilities for one job. They are per-thread in the kernel; glibc's wrappers would change all threads, hence raw
-//! calls. A job never runs with an identity that was not confirmed. The runtime's own blocking pool is not used:
+//! calls. A job never runs with an identity that was not confirmed. A job of the host's that has root's file rights keeps
+//! the user's ids and gets the capabilities. The runtime's own blocking pool is not used:
 //! it panics when a thread cannot be made, which a fork bomb next door can arrange.
 
 use std::collections::VecDeque;
@@ -143,7 +144,7 @@ impl Shared {
         loop {
             let (ids, job) = self.next();
             let confirmed = ids == current || assume(&ids);
-            current = if confirmed { ids } else { Ids { uid: u32::MAX, gid: u32::MAX, groups: Vec::new() } };
+            current = if confirmed { ids } else { Ids { uid: u32::MAX, gid: u32::MAX, ..Ids::ROOT } };
             job(confirmed);
         }
     }
@@ -183,7 +184,8 @@ fn assume(ids: &Ids) -> bool {
             return false;
         }
     }
-    set_effective(if ids.uid == 0 { u64::MAX } else { !FILE_CAPABILITIES })
+    // With the user's ids and root's capabilities everything can be reached, and what is created is the user's at once.
+    set_effective(if ids.uid == 0 || ids.root_files { u64::MAX } else { !FILE_CAPABILITIES })
 }
 
 #[repr(C)]

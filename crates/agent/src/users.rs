@@ -28,10 +28,12 @@ pub(crate) struct Ids {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
+    /// File operations pass permission checks as root's do. Never given to a process.
+    pub(crate) root_files: bool,
 }
 
 impl Ids {
-    pub(crate) const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new() };
+    pub(crate) const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new(), root_files: false };
 }
 
 /// Finds a user by name or number, with a group (`app:staff`, `1000:1000`) or without, as image settings write it.
@@ -84,7 +86,7 @@ impl Accounts {
             Some(gid) => vec![gid],
             None => self.groups_of(account.name, account.gid),
         };
-        let ids = Ids { uid: account.uid, gid: asked.unwrap_or(account.gid), groups };
+        let ids = Ids { uid: account.uid, gid: asked.unwrap_or(account.gid), groups, root_files: false };
         let home = if account.home.starts_with('/') { account.home } else { "/" };
         Some(User { name: account.name.to_owned(), home: home.to_owned(), ids })
     }

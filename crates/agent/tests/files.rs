@@ -115,6 +115,40 @@ async fn files_are_touched_with_the_rights_of_the_named_user() {
 }
 
 #[tokio::test]
+async fn with_roots_file_rights_everything_is_reached_and_what_is_made_is_the_users() {
+    let agent = TestAgent::start();
+    let root = agent.client.with_root_files();
+    let nobody = Some("nobody");
+    let shut = agent.path("shut");
+    std::fs::create_dir(&shut).unwrap();
+    std::fs::set_permissions(agent.dir.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    std::fs::write(format!("{shut}/secret"), "s").unwrap();
+    std::fs::set_permissions(format!("{shut}/secret"), PermissionsExt::from_mode(0o600)).unwrap();
+    let owner = |path: &str| std::fs::symlink_metadata(path).map(|found| (found.uid(), found.gid())).unwrap();
+    let read = root.read_file(format!("{shut}/secret"), nobody, None).await.unwrap();
+    assert_eq!(read.read_to_end(10).await.unwrap(), b"s");
+    let new = format!("{shut}/new/er/file");
+    root.write_bytes(&new, nobody, None, &b"x"[..]).await.unwrap();
+    root.make_dir(format!("{shut}/made"), nobody, None).await.unwrap();
+    let made = owner(&new);
+    assert_eq!(made.0, 65534);
+    assert_eq!([owner(&format!("{shut}/new")), owner(&format!("{shut}/made"))], [made; 2]);
+    root.move_entry(format!("{shut}/secret"), format!("{shut}/made/moved"), nobody).await.unwrap();
+    assert_eq!(owner(&format!("{shut}/made/moved")), (0, 0));
+    assert_eq!(root.list_dir(&shut, nobody, 2).await.unwrap().0.len(), 4);
+    let mut watch = root.watch(&shut, nobody, false).await.unwrap();
+    root.remove(format!("{shut}/new"), nobody).await.unwrap();
+    let seen = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
+    assert_eq!((seen.name.as_slice(), seen.kind), (&b"new"[..], WatchKind::Remove));
+    // The next job on the same thread has the user's rights alone, and so has every command.
+    let refused = agent.client.stat(format!("{shut}/made"), nobody).await.unwrap_err().kind();
+    assert_eq!(refused, ErrorKind::Forbidden);
+    let mut look = common::sh(&format!("ls {shut}"));
+    look.user = nobody.map(str::to_owned);
+    assert_ne!(root.run(look, 1 << 20).await.unwrap().status.code, Some(0));
+}
+
+#[tokio::test]
 async fn the_default_user_and_home_are_what_init_said() {
     let agent = TestAgent::start()
         .with(InitRequest { default_user: Some("nobody".into()), ..InitRequest::default() })

@@ -77,6 +77,7 @@ impl std::fmt::Debug for AgentToken {
 pub struct AgentClient {
     inner: Arc<Inner>,
     patience: Patience,
+    root_files: bool,
 }
 
 struct Inner {
@@ -105,13 +106,20 @@ impl AgentClient {
             lines: Arc::default(),
             token: RwLock::new(header_of(token)),
         };
-        Self { inner: Arc::new(inner), patience: Patience::default() }
+        Self { inner: Arc::new(inner), patience: Patience::default(), root_files: false }
     }
 
     /// The same client for somebody who knows when the sandbox stands still: deadlines do not count then.
     #[must_use]
     pub fn with_pulse(&self, pulse: watch::Receiver<Pulse>) -> Self {
-        Self { inner: Arc::clone(&self.inner), patience: Patience::new(pulse) }
+        Self { patience: Patience::new(pulse), ..self.clone() }
+    }
+
+    /// The same client, whose file operations have the rights of the sandbox's root. What they create belongs to the named
+    /// user. Processes are not affected. An agent that does not know this acts with the user's rights.
+    #[must_use]
+    pub fn with_root_files(&self) -> Self {
+        Self { root_files: true, ..self.clone() }
     }
 
     /// Whether an agent answers at all. Needs no token.

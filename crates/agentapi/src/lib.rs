@@ -32,6 +32,13 @@ pub const TOKEN_HEADER: &str = "x-access-token";
 /// Sent by our host with `POST /init` to get an [`InitReply`] instead of envd's empty 204.
 pub const INIT_HEADER: &str = "atoll-init";
 
+/// Sent by our host with file operations that pass permission checks as root's do. What they create belongs to the request's
+/// user all the same. Requests that are passed on from outside lose every `atoll-` header first.
+pub const FILE_RIGHTS_HEADER: &str = "atoll-file-rights";
+
+/// The one value of [`FILE_RIGHTS_HEADER`].
+pub const FILE_RIGHTS_ROOT: &str = "root";
+
 /// Permission bits of a downloaded file, in octal.
 pub const MODE_HEADER: &str = "atoll-mode";
 

@@ -62,6 +62,7 @@ impl Service {
     ) -> Result<Entry, ServiceError> {
         check_path(&file.path)?;
         let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
+        let agent = if file.as_root { agent.with_root_files() } else { agent };
         let user = file.user.as_deref();
         agent
             .write_file(&file.path, user, file.mode, file.len, body)

@@ -415,6 +415,8 @@ pub struct WriteFile {
     pub user: Option<String>,
     /// How many bytes come, where it is known.
     pub len: Option<u64>,
+    /// With the rights of the sandbox's root; the file and new parents belong to the user all the same.
+    pub as_root: bool,
 }
 
 /// What changed below a watched directory.

@@ -18,6 +18,17 @@ export default () => {
       assert.equal(await sh("stat -c '%U %a' /tmp/a/b.txt"), 'user 644\n')
     })
 
+    test('files are written and read anywhere and are the user\'s', async () => {
+      await files().write('/opt/js/tool', 'x')
+      assert.equal(await sh('stat -c %U:%G /opt/js /opt/js/tool'), 'user:user\nuser:user\n')
+      await box().commands.run('umask 077; printf secret > /root/secret', { user: 'root' })
+      assert.equal(await files().read('/root/secret'), 'secret')
+      await files().rename('/root/secret', '/opt/js/secret')
+      assert.equal((await files().getInfo('/opt/js/secret')).owner, 'root')
+      await files().remove('/opt/js')
+      assert.equal(await sh('test -e /opt/js || id -un'), 'user\n')
+    })
+
     test('every byte survives in every form', async () => {
       const every = Uint8Array.from({ length: 65536 }, (_, n) => n % 256)
       await files().write('/tmp/bytes', every.buffer)

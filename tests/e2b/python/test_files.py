@@ -6,7 +6,7 @@ import hashlib
 import io
 
 from e2b import AuthenticationException, FileNotFoundException, FileType, InvalidArgumentException, Sandbox, SandboxException
-from world import Shared
+from world import Shared, until
 
 MB = 1 << 20
 
@@ -205,3 +205,77 @@ class Folders(Shared):
             with self.assertRaises(AuthenticationException):
                 call()
         self.assertFalse(self.box.files.exists("/tmp/whose"))
+
+    def test_an_empty_folder_has_a_size(self):
+        self.box.files.make_dir("/tmp/sizes/empty")
+        self.assertGreater(self.box.files.get_info("/tmp/sizes/empty").size, 0)
+        self.assertGreater(self.box.files.list("/tmp/sizes")[0].size, 0)
+
+
+class RootFiles(Shared):
+    """File operations act as root and give what they create to the user; commands run as the user."""
+
+    def owner(self, *paths):
+        return self.sh("stat -c %U:%G " + " ".join(paths), user="root").split()
+
+    def root(self, line):
+        return self.sh(line, user="root")
+
+    def test_files_are_written_anywhere_and_are_the_users(self):
+        for path in ("/opt/tool", "/code/deep/er/app.py", "/0/a"):
+            self.assertEqual(self.box.files.write(path, "content").path, path)
+            self.assertEqual(self.sh(f"cat {path} && echo more >> {path}"), "content", path)
+        paths = ["/opt/tool", "/code", "/code/deep", "/code/deep/er/app.py", "/0", "/0/a"]
+        self.assertEqual(self.owner(*paths), ["user:user"] * len(paths))
+        self.assertEqual(self.owner("/opt"), ["root:root"])
+        self.box.files.write_files([{"path": f"/many/{n}", "data": str(n)} for n in range(3)])
+        self.assertEqual(self.owner("/many", "/many/0", "/many/2"), ["user:user"] * 3)
+        self.box.files.write("/opt/of-root", "x", user="root")
+        self.assertEqual(self.owner("/opt/of-root"), ["root:root"])
+
+    def test_a_file_of_root_is_read_and_replaced(self):
+        self.root("umask 077; printf secret > /root/secret; printf old > /opt/old; chmod 600 /opt/old")
+        self.assertEqual(self.box.files.read("/root/secret"), "secret")
+        self.assertEqual(self.box.files.get_info("/root/secret").owner, "root")
+        self.assertTrue(self.box.files.exists("/root/secret"))
+        self.assertIn("secret", [entry.name for entry in self.box.files.list("/root")])
+        self.box.files.write("/opt/old", "new")
+        self.assertEqual((self.sh("cat /opt/old"), self.owner("/opt/old")), ("new", ["user:user"]))
+        self.assertEqual(self.sh("cat /root/secret 2>/dev/null || id -un"), "user\n")
+
+    def test_folders_are_made_moved_and_removed_anywhere(self):
+        self.assertTrue(self.box.files.make_dir("/srv/new/deep"))
+        self.assertEqual(self.owner("/srv/new", "/srv/new/deep"), ["user:user"] * 2)
+        self.root("umask 077; mkdir -p /root/kept/in && printf x > /root/kept/in/file")
+        self.assertEqual(self.box.files.rename("/root/kept", "/srv/moved").path, "/srv/moved")
+        self.assertEqual(self.owner("/srv/moved", "/srv/moved/in/file"), ["root:root"] * 2)
+        self.box.files.remove("/srv/moved")
+        self.assertEqual(self.root("ls /srv"), "new\n")
+        # A folder of the template's own layers is copied when it is moved.
+        self.box.files.rename("/etc/skel", "/srv/skel")
+        self.assertEqual(self.owner("/srv/skel", "/srv/skel/.bashrc"), ["root:root"] * 2)
+
+    def test_a_folder_of_root_is_watched(self):
+        self.root("mkdir -m 700 -p /root/watched/sub")
+        handle = self.box.files.watch_dir("/root/watched", recursive=True, include_entry=True)
+        self.root("printf x > /root/watched/sub/file")
+        events = []
+
+        def seen():
+            events.extend(handle.get_new_events())
+            return [event for event in events if event.name == "sub/file" and event.entry]
+
+        self.assertEqual(until("the write is seen", seen)[0].entry.owner, "root")
+        handle.stop()
+
+    def test_links_lead_to_files_of_root_and_stay_links(self):
+        self.root("printf old > /root/behind && ln -sf /root/behind /home/user/link")
+        self.box.files.write("link", "new")
+        self.assertEqual(self.root("cat /root/behind; readlink /home/user/link"), "new/root/behind\n")
+
+    def test_nothing_outside_of_the_sandbox_is_in_reach(self):
+        for path in ("/proc/1/root/etc/passwd", "/proc/self/cwd/etc/passwd", "/.atoll/new", "/sys/new"):
+            with self.assertRaises(SandboxException):
+                self.box.files.write(path, "x")
+        with self.assertRaises(SandboxException):
+            self.box.files.read("/proc/1/root/etc/passwd")

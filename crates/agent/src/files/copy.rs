@@ -158,6 +158,10 @@ fn copy_one(
             let text = rustix::fs::readlinkat(from, old, Vec::new())?;
             make_way()?;
             rustix::fs::symlinkat(text, to, new)?;
+            if how.keep_owner {
+                let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+                let _ = rustix::fs::chownat(to, new, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
+            }
             Ok(None)
         }
         FileType::RegularFile => {

@@ -19,7 +19,7 @@ use wire::watch_dir_response::{Event as WatchStep, KeepAlive, StartEvent};
 use super::keepalive;
 use crate::error::Refusal;
 use crate::files::{self, Entry, Existing, Kind};
-use crate::http::request_user;
+use crate::http::file_user;
 use crate::state::Agent;
 use crate::users::User;
 use crate::watch::{Event, Terms, Watcher, What};
@@ -57,7 +57,7 @@ pub(super) fn routes(router: Router, agent: &Arc<Agent>) -> Router {
 }
 
 fn place(agent: &Agent, context: &RequestContext, path: &str) -> Result<(User, Vec<u8>), Refusal> {
-    let user = request_user(agent, context.headers(), "")?;
+    let user = file_user(agent, context.headers(), "")?;
     let path = files::resolve(path.as_bytes(), &user)?;
     Ok((user, path))
 }
@@ -205,12 +205,12 @@ fn info(entry: &Entry) -> EntryInfo {
     let end = entry.link.as_ref().and_then(|link| link.end.as_ref());
     let kind = end.map_or(entry.kind, |(_, kind, _)| *kind);
     let target = entry.link.as_ref().map(|link| end.map_or(&link.text, |(path, _, _)| path));
+    let size = end.map_or(entry.size, |(_, _, stat)| u64::try_from(stat.st_size).unwrap_or(0));
     EntryInfo {
         name: text(&entry.name),
         r#type: file_type(kind).into(),
         path: text(&entry.path),
-        size: i64::try_from(end.map_or(entry.size, |(_, _, stat)| u64::try_from(stat.st_size).unwrap_or(0)))
-            .unwrap_or(i64::MAX),
+        size: i64::try_from(shown_size(kind, size)).unwrap_or(i64::MAX),
         mode: entry.mode & 0o777,
         permissions: permissions(entry.kind, entry.mode),
         owner: entry.owner.clone(),
@@ -223,6 +223,15 @@ fn info(entry: &Entry) -> EntryInfo {
         symlink_target: target.map(|path| text(path)),
         metadata: entry.metadata.clone().into_iter().collect(),
         ..Default::default()
+    }
+}
+
+/// COMPAT(e2b): directories have the size of whole blocks, as on ext4; an empty one on btrfs would have 0.
+fn shown_size(kind: Kind, size: u64) -> u64 {
+    const BLOCK: u64 = 4096;
+    match kind {
+        Kind::Directory => size.max(1).next_multiple_of(BLOCK),
+        Kind::File | Kind::Symlink | Kind::Other => size,
     }
 }
 
@@ -261,5 +270,14 @@ mod tests {
     fn permissions_read_like_gos() {
         assert_eq!(permissions(Kind::File, 0o100_644), "-rw-r--r--");
         assert_eq!(permissions(Kind::Directory, 0o40_755), "drwxr-xr-x");
+    }
+
+    #[test]
+    fn directories_have_whole_blocks_and_files_their_bytes() {
+        assert_eq!(
+            [0, 1, 4096, 4097].map(|size| shown_size(Kind::Directory, size)),
+            [4096, 4096, 4096, 8192]
+        );
+        assert_eq!([0, 7].map(|size| shown_size(Kind::File, size)), [0, 7]);
     }
 }

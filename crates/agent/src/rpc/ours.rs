@@ -19,7 +19,7 @@ use super::keepalive;
 use super::process::too_many_readers;
 use crate::error::Refusal;
 use crate::files::{self, Entry, Existing, Kind, Owner, Search, Wanted};
-use crate::http::request_user;
+use crate::http::{file_user, request_user};
 use crate::logs::Line;
 use crate::process::{Begin, Item, Patience, Plan, Process, Reader, Size, Source, not_running, start};
 use crate::state::Agent;
@@ -265,7 +265,7 @@ fn place(
     user: &str,
     path: &[u8],
 ) -> Result<(User, Vec<u8>), Refusal> {
-    let user = request_user(agent, context.headers(), user)?;
+    let user = file_user(agent, context.headers(), user)?;
     let path = files::resolve(path, &user)?;
     Ok((user, path))
 }

@@ -51,6 +51,7 @@ impl AgentClient {
         let seen = Arc::new(Seen::default());
         let (mut parts, body) = request.into_parts();
         head::to_agent(&mut parts, self.token())?;
+        self.add_file_rights(&mut parts.headers);
         let has_body = !body.is_end_stream();
         let body = Watched::new(body.map_err(io::Error::other), &seen).boxed_unsync();
         let (line, response) = self.send(Request::from_parts(parts, body), &seen).await?;

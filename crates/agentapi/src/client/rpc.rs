@@ -5,7 +5,7 @@ use std::time::Duration;
 use base64::Engine;
 use buffa::Message;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use serde::Deserialize;
 
 use super::pulse::Patience;
@@ -33,6 +33,13 @@ impl AgentClient {
         self.inner.token.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
+    /// Last of all headers, so that no caller's own header takes its place.
+    pub(super) fn add_file_rights(&self, headers: &mut HeaderMap) {
+        if self.root_files {
+            headers.insert(crate::FILE_RIGHTS_HEADER, HeaderValue::from_static(crate::FILE_RIGHTS_ROOT));
+        }
+    }
+
     pub(super) fn request(
         &self,
         method: Method,
@@ -46,6 +53,7 @@ impl AgentClient {
             .header(crate::TOKEN_HEADER, self.token())
             .body(full(Bytes::new()))
             .map_err(|_| AgentError::Argument("the request has no valid address"))?;
+        self.add_file_rights(request.headers_mut());
         if let Some(user) = user {
             let basic =
                 format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{user}:")));

@@ -58,6 +58,12 @@ pub(crate) async fn awake(app: &App, who: &Principal, id: &str) -> Result<Awake,
     Ok(Awake { toolbox: Toolbox::new(sandbox.client.clone()), sandbox })
 }
 
+/// COMPAT(leap0): file operations act as root. What they create belongs to the sandbox's user, as whom commands run.
+async fn root_files(app: &App, who: &Principal, id: &str) -> Result<Awake, ApiError> {
+    let sandbox = app.service.agent(who, id).await?;
+    Ok(Awake { toolbox: Toolbox::new(sandbox.client.with_root_files()), sandbox })
+}
+
 #[derive(Debug, Serialize)]
 struct FileInfo {
     name: String,
@@ -117,7 +123,7 @@ async fn ls(
     Path(id): Path<String>,
     Json(body): Json<LsBody>,
 ) -> Result<Answer<Items<FileInfo>>, ApiError> {
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     let query = ListQuery {
         depth: if body.recursive { None } else { Some(1) },
         exclude: body.exclude.unwrap_or_default(),
@@ -137,7 +143,7 @@ async fn stat(
     Path(id): Path<String>,
     Json(body): Json<PathBody>,
 ) -> Result<Answer<FileInfo>, ApiError> {
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     Ok(ok(awake.toolbox.files().stat(&body.path).await?.into()))
 }
 
@@ -152,7 +158,7 @@ async fn exists(
     Path(id): Path<String>,
     Json(body): Json<PathBody>,
 ) -> Result<Answer<Exists>, ApiError> {
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     Ok(ok(Exists { exists: awake.toolbox.files().exists(&body.path).await? }))
 }
 
@@ -172,7 +178,7 @@ async fn mkdir(
     Json(body): Json<MkdirBody>,
 ) -> Result<StatusCode, ApiError> {
     let how = MakeDir { parents: body.recursive, mode: mode("permissions", body.permissions.as_deref())? };
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     awake.toolbox.files().make_dir(&body.path, how).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -190,7 +196,7 @@ async fn delete(
     Path(id): Path<String>,
     Json(body): Json<DeleteBody>,
 ) -> Result<StatusCode, ApiError> {
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     awake.toolbox.files().remove(&body.path, body.recursive).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -216,7 +222,7 @@ async fn set_permissions(
     if change.mode.is_none() && change.owner.is_none() && change.group.is_none() {
         return Err(ApiError::field("mode", "mode, owner or group is required"));
     }
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     awake.toolbox.files().change(&body.path, &change).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -235,7 +241,7 @@ async fn glob(
     Path(id): Path<String>,
     Json(body): Json<GlobBody>,
 ) -> Result<Answer<Items<String>>, ApiError> {
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     let exclude = body.exclude.unwrap_or_default();
     let found = awake.toolbox.files().glob(&body.path, &body.pattern, &exclude).await?;
     Ok(ok(Items { items: found.items }))
@@ -270,7 +276,7 @@ async fn grep(
     Path(id): Path<String>,
     Json(body): Json<GrepBody>,
 ) -> Result<Answer<Items<SearchMatch>>, ApiError> {
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     let grep = Grep {
         pattern: body.pattern,
         include: body.include.into_iter().collect(),
@@ -307,7 +313,7 @@ async fn edit_file(
     Path(id): Path<String>,
     Json(body): Json<EditBody>,
 ) -> Result<Answer<Edited>, ApiError> {
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     let edits: Vec<Edit> =
         body.edits.into_iter().map(|EditOne { find, replace }| Edit { find, replace }).collect();
     let edited = awake.toolbox.files().edit(&body.path, &edits).await?;
@@ -346,7 +352,7 @@ async fn edit_files(
     if body.files.len() > EDITED_MAX {
         return Err(ApiError::field("files", format!("must hold at most {EDITED_MAX} paths")));
     }
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     let done = awake.toolbox.files().replace(&body.files, &body.find, &body.replace).await;
     Ok(ok(Items { items: done.into_iter().map(EditedFile::from).collect() }))
 }
@@ -367,7 +373,7 @@ async fn move_path(
     Path(id): Path<String>,
     Json(body): Json<FromToBody>,
 ) -> Result<StatusCode, ApiError> {
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     awake.toolbox.files().move_to(&body.src_path, &body.dst_path, body.overwrite.unwrap_or(false)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -379,7 +385,7 @@ async fn copy(
     Json(body): Json<FromToBody>,
 ) -> Result<StatusCode, ApiError> {
     let how = CopyHow { recursive: body.recursive, overwrite: body.overwrite.unwrap_or(false) };
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     awake.toolbox.files().copy(&body.src_path, &body.dst_path, how).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -418,7 +424,7 @@ async fn tree(
     Path(id): Path<String>,
     Json(body): Json<TreeBody>,
 ) -> Result<Answer<Items<TreeEntry>>, ApiError> {
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     let exclude = body.exclude.unwrap_or_default();
     let nodes = awake.toolbox.files().tree(&body.path, body.max_depth, &exclude).await?;
     Ok(ok(Items { items: nodes.into_iter().map(TreeEntry::from).collect() }))

@@ -137,7 +137,7 @@ pub(crate) struct WriteQuery {
 impl WriteQuery {
     fn into_file(self, len: Option<u64>) -> Result<WriteFile, ApiError> {
         let mode = self.mode.as_deref().map(octal).transpose()?;
-        Ok(WriteFile { path: self.path, mode, user: self.user, len })
+        Ok(WriteFile { path: self.path, mode, user: self.user, len, as_root: false })
     }
 }
 

@@ -124,6 +124,7 @@ mod tests {
                 ("cookie", "a=1"),
                 ("x-api-key", "e2b_key"),
                 ("atoll-init", "1"),
+                ("atoll-file-rights", "root"),
                 ("x-forwarded-for", "6.6.6.6"),
                 ("authorization", "Basic cm9vdDo="),
             ],
@@ -132,7 +133,9 @@ mod tests {
         assert_eq!(tokens, ["agents-own"]);
         assert_eq!(parts.headers["host"], "agent");
         assert_eq!(parts.headers["authorization"], "Basic cm9vdDo=");
-        for gone in ["cookie", "x-api-key", "atoll-init", "x-forwarded-for", "connection"] {
+        for gone in
+            ["cookie", "x-api-key", "atoll-init", "atoll-file-rights", "x-forwarded-for", "connection"]
+        {
             assert!(!parts.headers.contains_key(gone), "{gone}");
         }
     }

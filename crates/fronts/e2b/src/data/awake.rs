@@ -38,7 +38,8 @@ impl Data {
 
     /// Passes a request on to the agent.
     pub(super) async fn forward(&self, awake: Awake, request: Request) -> Result<Response, Refusal> {
-        match awake.agent.client.forward(request).await {
+        // COMPAT(e2b): file operations act as root and give what they create to the user; commands run as the user.
+        match awake.agent.client.with_root_files().forward(request).await {
             Ok(response) => {
                 let mut response = response.map(|body| Body::new(Held { body, _awake: awake }));
                 // A file of a sandbox is nothing that a page of ours may run.

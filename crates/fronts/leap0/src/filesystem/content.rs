@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::multipart::{self, Boundary};
 use super::parts::Parts;
-use super::{awake, mode};
+use super::{mode, root_files};
 use crate::App;
 use crate::auth::Caller;
 use crate::error::ApiError;
@@ -42,7 +42,7 @@ pub(super) async fn write_file(
     let len = request.headers().get(header::CONTENT_LENGTH);
     let len = len.and_then(|len| len.to_str().ok()?.parse().ok());
     let mode = mode("permissions", query.permissions.as_deref())?;
-    let file = WriteFile { path: query.path, mode, user: None, len };
+    let file = WriteFile { path: query.path, mode, user: None, len, as_root: true };
     let content = request.into_body().into_data_stream().map(|chunk| chunk.map_err(std::io::Error::other));
     app.service.write_file(&who, &id, file, in_time(content.boxed())).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -75,7 +75,7 @@ pub(super) async fn write_files(
             return Err(ApiError::invalid("every part must be named by the path of its file"));
         };
         let content = part.map(|chunk| chunk.map_err(std::io::Error::other));
-        let file = WriteFile { path, ..WriteFile::default() };
+        let file = WriteFile { path, as_root: true, ..WriteFile::default() };
         app.service.write_file(&who, &id, file, in_time(content.boxed())).await?;
     }
 }
@@ -131,7 +131,7 @@ pub(super) async fn read_file(
     Json(body): Json<ReadBody>,
 ) -> Result<Response, ApiError> {
     let part = body.part()?;
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     let file = awake.toolbox.files().read(&body.path, part).await?;
     let len = file.len;
     // The sandbox does not count as idle until the last byte is out.
@@ -159,7 +159,7 @@ pub(super) async fn read_files(
     if body.paths.is_empty() || body.paths.len() > FILES_MAX {
         return Err(ApiError::field("paths", format!("must hold 1 to {FILES_MAX} paths")));
     }
-    let awake = awake(&app, &who, &id).await?;
+    let awake = root_files(&app, &who, &id).await?;
     let mut files = Vec::with_capacity(body.paths.len());
     for path in body.paths {
         let file = awake.toolbox.files().read(&path, Part::Whole).await?;
