@@ -28,12 +28,11 @@ mod stages;
 mod step;
 mod uploads;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use atoll_model::{Build, BuildId, BuildLine, BuildStatus, Code, Principal};
 use atoll_store::{BuildQuery, Page};
 use futures::stream::BoxStream;
-use tokio::sync::watch;
 
 pub use announce::BuildSteps;
 pub use ask::{BuildContext, BuildFilter, BuildSecret, BuildSource, StartBuild};
@@ -125,12 +124,7 @@ impl Service {
 
     /// From here on it can be looked at and cancelled.
     fn live(&self, build: &Build, log: Arc<Log>) -> Arc<Live> {
-        let live = Arc::new(Live {
-            build: watch::Sender::new(build.clone()),
-            cancel: self.inner.closing.child_token(),
-            log,
-            covered: Mutex::default(),
-        });
+        let live = Arc::new(Live::new(build.clone(), self.inner.closing.child_token(), log));
         self.inner.builds.put(&live);
         tracing::info!(build = %build.id, template = %build.template, "a build was asked for");
         live

@@ -6,8 +6,8 @@ mod world;
 
 use std::time::Duration;
 
-use atoll_model::{Build, BuildLine, BuildStatus, Code, Principal};
-use atoll_service::{BuildFilter, BuildSecret, BuildSource, StartBuild};
+use atoll_model::{Build, BuildLine, BuildStatus, Code, Principal, ReadyCheck, StartSettings};
+use atoll_service::{AFTER_THE_STEPS, BuildFilter, BuildSecret, BuildSource, StartBuild};
 use futures::StreamExt;
 use world::{Configure, Options, World};
 
@@ -109,6 +109,56 @@ async fn a_cancelled_build_leaves_nothing_and_others_of_its_tenant_come_next() {
     }
     world.quiet().await;
     assert!(world.fake.holds().is_empty(), "{:?}", world.fake.holds());
+    world.assert_no_leaks().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_build_that_hangs_keeps_its_turn_for_a_minute_and_others_begin_then() {
+    let long: Configure = Box::new(|config| config.build_timeout = Duration::from_secs(85));
+    let world = World::with(Options { config: Some(long), ..Default::default() }).await;
+    let mut stuck = Vec::new();
+    for name in ["one", "two"] {
+        stuck.push(begin(&world, &world.admin, name, ENDLESS).await);
+    }
+    for build in &stuck {
+        at_work(&world, build).await;
+    }
+    let third = begin(&world, &world.admin, "three", QUICK).await;
+    world.advance(Duration::from_secs(50)).await;
+    let waits = world.service.get_build(&world.admin, third.id.as_str()).await.unwrap();
+    assert_eq!(waits.status, BuildStatus::Waiting, "{waits:?}");
+    world.advance(Duration::from_secs(15)).await;
+    assert_eq!(ended(&world, &third).await.status, BuildStatus::Ready);
+    for build in &stuck {
+        let build = world.service.get_build(&world.admin, build.id.as_str()).await.unwrap();
+        assert_eq!(build.status, BuildStatus::Building, "it goes on: {build:?}");
+        world.service.cancel_build(&world.admin, build.id.as_str()).await.unwrap();
+    }
+    world.quiet().await;
+    world.assert_no_leaks().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_build_that_waits_for_its_ready_command_holds_no_turn() {
+    let world = World::new().await;
+    let mut waiting = Vec::new();
+    for name in ["one", "two"] {
+        let command = Some(vec!["wait".to_owned()]);
+        let ready = Some(ReadyCheck::Command { command: "wait".into() });
+        let settings = StartSettings { command, ready, ..StartSettings::default() };
+        let ask = StartBuild { settings, ..ask(name, QUICK) };
+        let build = world.service.start_build(&world.admin, ask, None).await.unwrap();
+        until(&world, build.id.as_str(), |build| build.step_text == AFTER_THE_STEPS).await;
+        waiting.push(build);
+    }
+    let third = begin(&world, &world.admin, "three", QUICK).await;
+    assert_eq!(ended(&world, &third).await.status, BuildStatus::Ready);
+    for build in &waiting {
+        let build = world.service.get_build(&world.admin, build.id.as_str()).await.unwrap();
+        assert_eq!(build.status, BuildStatus::Building, "{build:?}");
+        world.service.cancel_build(&world.admin, build.id.as_str()).await.unwrap();
+    }
+    world.quiet().await;
     world.assert_no_leaks().await;
 }
 

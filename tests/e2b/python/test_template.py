@@ -134,6 +134,13 @@ class Steps(Building):
         with self.assertRaises(Exception):
             self.sandbox(word)
 
+    def test_a_step_of_an_unknown_user_names_the_command_and_the_user(self):
+        template = Template().from_template("base").run_cmd("whoami", user="root123")
+        with self.assertRaises(BuildException) as caught:
+            Template.build(template, name())
+        said = str(caught.exception)
+        self.assertTrue("command 'whoami'" in said and "username: 'root123'" in said, said)
+
     def test_a_file_that_is_not_there_stops_the_build(self):
         word, context = name(), self.context(x="x")
         with self.assertRaises(Exception) as caught:
@@ -203,6 +210,18 @@ class Starting(Building):
         for ready in (wait_for_file("/tmp/ready"), wait_for_url("http://127.0.0.1:8124/"), wait_for_process("python3")):
             info = self.build(Template().from_template("base").set_start_cmd(start, ready))
             self.assertTrue(self.sandbox(info.name).files.exists("/tmp/ready"), ready.get_cmd())
+
+    def test_a_ready_command_takes_the_time_it_needs(self):
+        begun = time.monotonic()
+        start = "sleep 1; touch /tmp/started; sleep 1000"
+        template, logs = Template().from_template("base").set_start_cmd(start, wait_for_timeout(7_000)), []
+        info = self.build(template, on_build_logs=lambda entry: logs.append(entry.message))
+        built = time.monotonic()
+        self.assertGreater(built - begun, 7)
+        self.assertTrue(self.sandbox(info.name).files.exists("/tmp/started"))
+        # Where processes are kept, they were ready when they were.
+        if any("start with the processes" in line for line in logs):
+            self.assertLess(time.monotonic() - built, 5)
 
     def test_ready_alone_needs_no_start(self):
         info = self.build(Template().from_template("base").run_cmd("touch /tmp/x").set_ready_cmd(wait_for_timeout(1)))

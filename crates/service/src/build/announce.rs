@@ -25,7 +25,7 @@ pub struct BuildSteps {
     pub settings: StartSettings,
     /// Do every step again.
     pub no_cache: bool,
-    /// How long what it starts may take to be ready; `None`: two minutes.
+    /// How long what it starts may take to be ready; `None`: ten minutes.
     pub ready_timeout_s: Option<u64>,
     /// How to be known to the registry of its base.
     pub auth: Option<RegistryAuth>,

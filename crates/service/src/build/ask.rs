@@ -38,7 +38,7 @@ pub struct StartBuild {
     pub limits: LimitsAsk,
     /// How long it may take in all; `None`: as the server is set up.
     pub timeout_s: Option<u64>,
-    /// How long what it starts may take to be ready; `None`: two minutes.
+    /// How long what it starts may take to be ready; `None`: ten minutes.
     pub ready_timeout_s: Option<u64>,
     /// How to be known to the registry of its bases.
     pub auth: Option<RegistryAuth>,

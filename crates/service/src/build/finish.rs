@@ -22,7 +22,7 @@ use crate::agent::COMMAND_TAG;
 use crate::templates::Publish;
 
 /// LIMIT: of what a template starts, where nothing is said of it; the build's own deadline may be nearer.
-const READY: Duration = Duration::from_secs(2 * 60);
+const READY: Duration = Duration::from_secs(10 * 60);
 /// Time to say why it was not ready, before the build's own deadline ends everything.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// LIMIT: where the first process of a young sandbox is looked for; the agent's own threads have numbers too.
@@ -112,6 +112,8 @@ async fn try_out(
     check: &ReadyCheck,
     deadline: Instant,
 ) -> Result<Option<Snapshot>, Ended> {
+    // From here on it waits, perhaps for minutes. Others need not.
+    job.live.give_up_turn();
     let log = &job.live.log;
     log.info(0, "starting it once, until it is ready");
     let last = after_the_steps(job);

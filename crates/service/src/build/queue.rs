@@ -1,8 +1,13 @@
 //! Whose turn it is. A server does a few builds at once, a tenant fewer, and among those that wait the tenant with the fewest
 //! under way is next, so that nobody's pile keeps others waiting.
+//!
+//! A build that does nothing but wait does not keep its turn: it gives it up while it waits until its start command is ready,
+//! and after [`TURN_MAX`] in any case, since a step that hangs looks like one that takes long. It goes on without a turn. How
+//! many builds of a tenant there are in all is bounded by [`OPEN_PER_TENANT`].
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use atoll_model::{Build, BuildId, Code, Principal, TenantId};
 use atoll_provider::{InstanceMount, MountSource};
@@ -17,6 +22,8 @@ use crate::ServiceError;
 /// LIMIT: a step is a sandbox with its own limits; more at once are slower for each, and no faster in all.
 const AT_ONCE: usize = 4;
 const AT_ONCE_PER_TENANT: usize = 2;
+/// LIMIT: how long a build may keep others waiting.
+pub(super) const TURN_MAX: Duration = Duration::from_secs(60);
 /// LIMIT: each holds a staged context; who has more in mind is told to come again.
 const OPEN_PER_TENANT: usize = 16;
 /// LIMIT: each holds a row and a few names.
@@ -51,9 +58,26 @@ pub(super) struct Live {
     pub(super) log: Arc<Log>,
     /// Folders that the next sandbox of it has memory over.
     pub(super) covered: Mutex<BTreeSet<String>>,
+    /// Its turn, while it has one.
+    turn: Mutex<Option<Turn>>,
 }
 
 impl Live {
+    pub(super) fn new(build: Build, cancel: CancellationToken, log: Arc<Log>) -> Self {
+        let build = watch::Sender::new(build);
+        Self { build, cancel, log, covered: Mutex::default(), turn: Mutex::default() }
+    }
+
+    pub(super) fn keep_turn(&self, turn: Turn) {
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Some(turn);
+    }
+
+    /// Lets the next build begin. This one may go on.
+    pub(super) fn give_up_turn(&self) {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(turn);
+    }
+
     pub(super) fn cover(&self, folders: BTreeSet<String>) {
         *self.covered.lock().unwrap_or_else(PoisonError::into_inner) = folders;
     }

@@ -1,5 +1,6 @@
-//! Whether what a template starts is ready: something listens, answers, or a command says so. Looks again and again until a
-//! deadline; a look is short, so that one that hangs is only one that failed.
+//! Whether what a template starts is ready: something listens, answers, or a command exits with 0. It is checked again and
+//! again until a deadline. A look at a port is short, so that one that hangs is only one that failed. A command may take all
+//! the time that is left: `sleep 10` is a way to say "after ten seconds".
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +16,10 @@ use crate::{Exec, ServiceError};
 /// LIMIT: from quick to calm: most programs are ready in the first second, and those that are not take long.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
-/// LIMIT: one look.
+/// LIMIT: one look at a port.
 const LOOK: Duration = Duration::from_secs(5);
+/// LIMIT: of a command; no time at all would mean no limit.
+const SHORTEST: Duration = Duration::from_millis(10);
 /// LIMIT: of an answer only its first line matters.
 const HEAD_BYTES: usize = 512;
 
@@ -35,8 +38,11 @@ pub(crate) async fn until_ready(
 ) -> Result<(), ServiceError> {
     let mut pause = FIRST_PAUSE;
     loop {
-        let until = deadline.min(Instant::now() + LOOK);
-        if tokio::time::timeout_at(until, look(looked, check)).await == Ok(true) {
+        let until = match check {
+            ReadyCheck::Port { .. } | ReadyCheck::Url { .. } => deadline.min(Instant::now() + LOOK),
+            ReadyCheck::Command { .. } => deadline,
+        };
+        if tokio::time::timeout_at(until, look(looked, check, until)).await == Ok(true) {
             return Ok(());
         }
         if Instant::now() + pause >= deadline {
@@ -49,11 +55,11 @@ pub(crate) async fn until_ready(
     }
 }
 
-async fn look(looked: &Looked<'_>, check: &ReadyCheck) -> bool {
+async fn look(looked: &Looked<'_>, check: &ReadyCheck, until: Instant) -> bool {
     match check {
         ReadyCheck::Port { port } => looked.provider.dial(&looked.target, *port).await.is_ok(),
         ReadyCheck::Url { port, path, status } => answers(looked, *port, path).await == Some(*status),
-        ReadyCheck::Command { command } => succeeds(looked.agent, command).await,
+        ReadyCheck::Command { command } => succeeds(looked.agent, command, until).await,
     }
 }
 
@@ -84,9 +90,11 @@ fn status(head: &[u8]) -> Option<u16> {
     words.next()?.parse().ok()
 }
 
-async fn succeeds(agent: &AgentClient, command: &str) -> bool {
+async fn succeeds(agent: &AgentClient, command: &str, until: Instant) -> bool {
     let argv = ["/bin/sh", "-c", command].map(str::to_owned).to_vec();
-    let exec = Exec { argv, timeout: Some(LOOK), ..Default::default() };
+    // The agent ends it by then, also when nobody here waits for it any more.
+    let timeout = Some(until.saturating_duration_since(Instant::now()).max(SHORTEST));
+    let exec = Exec { argv, timeout, ..Default::default() };
     let Ok((_, mut stream)) = crate::exec::start(agent, exec).await else { return false };
     while let Some(event) = stream.next().await {
         match event {

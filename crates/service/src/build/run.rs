@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::ask::StartBuild;
 use super::context::Staged;
-use super::queue::Live;
+use super::queue::{Live, TURN_MAX, Turn};
 use super::sandbox::Sandboxes;
 use super::stages::Stages;
 use super::{context, finish};
@@ -78,6 +78,7 @@ impl Job {
             () = cancel.cancelled() => return Err(Ended::Cancelled),
             turn = inner.builds.turn(&self.who.tenant) => turn,
         };
+        let _turn = KeptTurn::new(&self.live, turn);
         let deadline = Instant::now() + self.timeout();
         let started = inner.clock.now();
         self.live.build.send_modify(|build| {
@@ -96,14 +97,18 @@ impl Job {
             let made = stages.build().await?;
             finish::finish(self, sandboxes, made, deadline).await
         };
-        let done = tokio::select! {
+        let next = async {
+            tokio::time::sleep(TURN_MAX).await;
+            self.live.give_up_turn();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
             biased;
             () = cancel.cancelled() => Err(Ended::Cancelled),
             () = tokio::time::sleep_until(deadline) => Err(self.late()),
             built = built => built,
-        };
-        drop(turn);
-        done
+            () = next => Err(self.late()),
+        }
     }
 
     fn timeout(&self) -> Duration {
@@ -113,6 +118,22 @@ impl Job {
     fn late(&self) -> Ended {
         let message = format!("the build was not done within {} s", self.timeout().as_secs());
         ServiceError::new(Code::DeadlineExceeded, message).hint("give it more time: timeout_s").into()
+    }
+}
+
+/// The turn of a build, which is over when this is dropped at the latest.
+struct KeptTurn<'a>(&'a Live);
+
+impl<'a> KeptTurn<'a> {
+    fn new(live: &'a Live, turn: Turn) -> Self {
+        live.keep_turn(turn);
+        Self(live)
+    }
+}
+
+impl Drop for KeptTurn<'_> {
+    fn drop(&mut self) {
+        self.0.give_up_turn();
     }
 }
 

@@ -18,6 +18,7 @@ use super::run::Ended;
 use super::secrets::{self, Hidden};
 use super::{ask::StartBuild, log::Log};
 use crate::agent::{About, refusal};
+use crate::sandboxes::printable;
 use crate::{Exec, ServiceError};
 
 /// Files are put into place by whoever may give them to anybody.
@@ -52,7 +53,8 @@ pub(super) async fn run(told: &Told<'_>, agent: &AgentClient, run: &Run) -> Resu
         timeout: Some(told.deadline.saturating_duration_since(Instant::now()).max(MOMENT)),
         ..Default::default()
     };
-    let (pid, stream) = crate::exec::start(agent, exec).await?;
+    let started = crate::exec::start(agent, exec).await;
+    let (pid, stream) = started.map_err(|error| explain_unknown_user(error, run))?;
     let mut output = Output::new(told.log, told.hidden, told.number);
     let feeding = async {
         feed(agent, pid, run.stdin.as_deref()).await;
@@ -77,6 +79,25 @@ pub(super) async fn run(told: &Told<'_>, agent: &AgentClient, run: &Run) -> Resu
         exit_code: Some(code),
         tail,
     })))
+}
+
+/// The agent knows that there is no such user; which command it was for is known here.
+fn explain_unknown_user(error: ServiceError, run: &Run) -> ServiceError {
+    if error.code != Code::InvalidArgument || !error.message.starts_with("no user ") {
+        return error;
+    }
+    let command = match run.argv.as_slice() {
+        [_, flag, .., last] if flag == "-c" => last.clone(),
+        argv => argv.join(" "),
+    };
+    // COMPAT(e2b): these words; programs look for them.
+    let message = format!(
+        "failed to run command '{}': command failed: unauthenticated: invalid username: '{}'",
+        printable(&command),
+        printable(&run.user)
+    );
+    ServiceError::new(Code::InvalidRequest, message)
+        .hint("make the user in an earlier step, or name one that the base has")
 }
 
 const MOMENT: std::time::Duration = std::time::Duration::from_secs(1);

@@ -105,6 +105,8 @@ impl Service {
         match Seed::of(&self.inner, &warm, true).await {
             Ok(seed) => {
                 base.source = Source::Snapshot { snapshot: warm, memory: true, fork: false };
+                // Its processes were ready when they were kept. A command may take long, so it is not run once more.
+                let ready = ready.filter(|check| !matches!(check, ReadyCheck::Command { .. }));
                 Ok(Begun { base, seed: Some(Arc::new(seed)), hold: Some(found.hold), ready })
             }
             // Slower, not worse.

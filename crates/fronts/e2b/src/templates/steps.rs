@@ -6,8 +6,8 @@ use atoll_service::{BuildSource, BuildSteps, DeclaredBuild, DeclaredStep, Regist
 use super::asked::{BuildBody, Registry, StepBody};
 use crate::error::ApiError;
 
-/// LIMIT: E2B's own, of a ready command.
-const READY_S: u64 = 300;
+/// LIMIT: E2B's own, of all attempts of a ready command together. One attempt has no limit of its own.
+const READY_S: u64 = 600;
 
 /// Commands run by a login shell; the image need not have bash.
 const SHELL: [&str; 3] =
