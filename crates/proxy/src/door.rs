@@ -225,7 +225,9 @@ fn http1(limits: &Limits) -> http1::Builder {
         .header_read_timeout(limits.head_within)
         .max_header_size(limits.head_bytes)
         .keep_alive(true)
-        .half_close(false);
+        .half_close(false)
+        // What passes to and from an app keeps the case of its names.
+        .preserve_header_case(true);
     http
 }
 

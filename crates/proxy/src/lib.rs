@@ -28,5 +28,5 @@ mod tunnel;
 pub use door::{BadCertificate, CertificateFiles, Closing, Door, Limits, Tls};
 pub use host::Domain;
 pub use local_ca::{Leaf, LocalCa, NotMade, Today, names};
-pub use proxy::{Asked, AskedBy, Proxy, StandIn, Taken};
+pub use proxy::{Asked, AskedBy, Proxy, Refused, StandIn, Taken};
 pub use route::{FieldRoute, Misrouted, Preview, Route};

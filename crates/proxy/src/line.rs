@@ -41,9 +41,12 @@ impl Line {
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         ends: impl Future<Output = ()> + Send + 'static,
     ) -> hyper::Result<Self> {
-        let (sender, connection) =
-            // Most requests are a head alone: copied into one piece they are sent with less ado.
-            http1::Builder::new().max_buf_size(BUFFER).writev(false).handshake(TokioIo::new(stream)).await?;
+        let mut http = http1::Builder::new();
+        // Most requests are a head alone: copied into one piece they are sent with less ado.
+        http.max_buf_size(BUFFER).writev(false);
+        // As the client wrote them. HTTP/2 has lower case only, and HTTP/1 servers are used to capitals.
+        http.preserve_header_case(true).title_case_headers(true);
+        let (sender, connection) = http.handshake(TokioIo::new(stream)).await?;
         Ok(Self {
             sender,
             connection: Some(Box::pin(connection.with_upgrades())),
@@ -180,5 +183,29 @@ impl http_body::Body for Held {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn names_without_a_known_case_get_capitals() {
+        let (near, mut far) = tokio::io::duplex(1_024);
+        let mut line = Line::open(near, std::future::pending()).await.unwrap();
+        // As it comes over HTTP/2, which has lower case only.
+        let request = Request::builder().uri("/").header("host", "h").header("x-some-name", "v");
+        let request = request.body(Body::empty()).unwrap();
+        let mut head = vec![0; 1_024];
+        let sent = tokio::select! {
+            read = far.read(&mut head) => read.unwrap(),
+            _ = line.send(request) => panic!("nobody answers"),
+        };
+        let head = String::from_utf8_lossy(&head[..sent]).into_owned();
+        assert!(head.contains("\r\nX-Some-Name: v\r\n") && head.contains("\r\nHost: h\r\n"), "{head}");
     }
 }

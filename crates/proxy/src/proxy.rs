@@ -69,11 +69,14 @@ pub trait StandIn: Send + Sync + 'static {
     fn take<'a>(&'a self, asked: Asked<'a>, request: Request<Body>) -> Taken<'a>;
 
     /// Says in its own words why a request does not reach the app; `None`: it has none.
-    fn refuse(&self, asked: &Asked<'_>, code: Code, message: &str) -> Option<Response<Body>> {
-        let _ = (asked, code, message);
-        None
+    fn refuse<'a>(&'a self, asked: Asked<'a>, code: Code) -> Refused<'a> {
+        let _ = (asked, code);
+        Box::pin(std::future::ready(None))
     }
 }
+
+/// A refusal in the words of a front, if it has any.
+pub type Refused<'a> = Pin<Box<dyn Future<Output = Option<Response<Body>>> + Send + 'a>>;
 
 /// An answer, or the request as it was.
 pub type Taken<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>, Box<Request<Body>>>> + Send + 'a>>;
@@ -152,9 +155,17 @@ impl Proxy {
         let response = match self.pass_on(preview, parts, body, arrival, reader).await {
             Ok(response) => response,
             Err(refusal) => {
-                // A person is served best by a page, whoever made the sandbox.
-                let told = (reader == Reader::Program).then(|| self.told(&asked, &refusal)).flatten();
-                told.unwrap_or_else(|| refusal.render(reader))
+                let told = Box::pin(self.told(asked, refusal.code)).await;
+                match (reader, told) {
+                    (Reader::Program, Some(response)) => response,
+                    // A person is served best by a page, whoever made the sandbox.
+                    (Reader::Person, Some(response)) if is_gone(&response, refusal.code) => {
+                        let message = format!("sandbox {sandbox} was not found");
+                        let gone = Refusal::new(Code::SandboxNotFound, message);
+                        gone.with_status(response.status()).render(reader)
+                    }
+                    (_, _) => refusal.render(reader),
+                }
             }
         };
         let (status, took) = (response.status().as_u16(), begun.elapsed());
@@ -167,8 +178,13 @@ impl Proxy {
     }
 
     /// A refusal in the words of a front, where one has them.
-    fn told(&self, asked: &Asked<'_>, refusal: &Refusal) -> Option<Response<Body>> {
-        self.stand_ins.iter().find_map(|front| front.refuse(asked, refusal.code, &refusal.message))
+    async fn told(&self, asked: Asked<'_>, code: Code) -> Option<Response<Body>> {
+        for front in self.stand_ins.iter() {
+            if let Some(response) = front.refuse(asked, code).await {
+                return Some(response);
+            }
+        }
+        None
     }
 
     async fn pass_on(
@@ -259,6 +275,12 @@ impl Proxy {
             },
         }
     }
+}
+
+/// Whether a front answers somebody who may not pass that there is no such sandbox.
+fn is_gone(response: &Response<Body>, code: Code) -> bool {
+    let is_stranger = matches!(code, Code::Unauthenticated | Code::Forbidden | Code::SandboxNotFound);
+    is_stranger && response.status() == StatusCode::BAD_GATEWAY
 }
 
 /// A cookie comes along by itself, also when another site asks. Then the page that asks must be of the same host.
@@ -366,6 +388,8 @@ fn outgoing(
         }
     }
     let mut request = Request::new(body);
+    // It knows in which case the names of the headers were written.
+    *request.extensions_mut() = parts.extensions;
     *request.method_mut() = parts.method;
     *request.uri_mut() = Uri::from_parts(uri).map_err(|_| bad())?;
     *request.version_mut() = speaks.version();

@@ -177,6 +177,15 @@ impl Service {
         Some(self.inner.registry.get(sandbox)?.lease()).filter(|lease| is_there(lease))
     }
 
+    /// The record of a sandbox that is gone, for as long as records are kept; for a front that must know whose words a refusal
+    /// takes. Opens nothing, and is shown to nobody.
+    pub async fn record_of_gone(&self, sandbox: &SandboxId) -> Option<Lease> {
+        if self.glimpse(sandbox).is_some() {
+            return None;
+        }
+        self.inner.store.lease(sandbox).await.ok().flatten()
+    }
+
     /// The lease of a pass as it is now.
     #[must_use]
     pub fn lease_of(&self, pass: &SandboxPass) -> Arc<Lease> {

@@ -164,6 +164,20 @@ async fn forks_and_sandboxes_of_snapshots_have_tokens_of_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_record_of_what_is_gone_tells_which_front_made_it_and_no_more() {
+    let world = World::new().await;
+    let annotations = [("e2b.made", "true"), ("e2b.network", "secret")];
+    let annotations = annotations.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let spec = CreateSandbox { annotations: annotations.into(), ..Default::default() };
+    let made = world.try_create(spec).await.unwrap();
+    assert!(world.service.record_of_gone(&made.id).await.is_none(), "it is there");
+    world.service.delete(&world.admin, made.id.as_str(), true).await.unwrap();
+    let record = world.service.record_of_gone(&made.id).await.unwrap();
+    assert_eq!(record.annotations.keys().map(String::as_str).collect::<Vec<_>>(), ["e2b.made"]);
+    assert!(world.service.record_of_gone(&SandboxId::from_entropy([9; 20])).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_makes_a_pass_for_what_it_sees_and_an_explicit_sleeper_is_let_sleep() {
     let world = World::new().await;
     let spec = CreateSandbox { wake: Wake::Explicit, ..Default::default() };

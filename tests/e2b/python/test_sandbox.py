@@ -283,6 +283,22 @@ class Host(Shared):
         self.assertEqual(said.status, 502, said)
         self.assertIn(b"port is not open", said.body)
 
+    def test_header_names_reach_the_app_as_they_were_written(self):
+        serve(self.box, 8001)
+        heard = preview(self.box, 8001, headers={"X-MiXed-CASE": "1", "x-lower": "2", "ETag": "3"}).json()
+        self.assertLessEqual({"X-MiXed-CASE", "x-lower", "ETag"}, set(heard["names"]), heard)
+
+    def test_the_host_of_a_sandbox_that_is_gone_says_so(self):
+        for ask in ({}, {"network": {"allow_public_traffic": False}}):
+            box = Sandbox.create(timeout=60, **ask)
+            self.assertTrue(box.kill())
+            for headers in ({}, {"Accept": "text/html"}):
+                said = preview(box, 8000, headers=headers)
+                self.assertEqual(said.status, 502, said)
+                self.assertIn(b"was not found", said.body)
+            wanted = {"sandboxId": box.sandbox_id, "message": "The sandbox was not found", "code": 502}
+            self.assertEqual(preview(box, 8000).json(), wanted)
+
     def test_where_the_gateway_of_mcp_would_be(self):
         self.assertEqual(self.box.get_mcp_url(), f"https://{self.box.get_host(50005)}/mcp")
 

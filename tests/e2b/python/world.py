@@ -29,7 +29,7 @@ class App(BaseHTTPRequestHandler):
         global count
         count += 1
         body = self.rfile.read(int(self.headers.get("content-length") or 0)).decode()
-        said = {"path": self.path, "method": self.command, "body": body, "count": count,
+        said = {"path": self.path, "method": self.command, "body": body, "count": count, "names": list(self.headers.keys()),
                 "headers": {k.lower(): v for k, v in self.headers.items()}}
         data = json.dumps(said).encode()
         self.send_response(200); self.send_header("content-length", str(len(data))); self.end_headers()

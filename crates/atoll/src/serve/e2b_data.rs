@@ -2,8 +2,7 @@
 
 use atoll_front_e2b::Data;
 use atoll_model::Code;
-use atoll_proxy::{Asked, AskedBy, StandIn, Taken};
-use axum::response::Response;
+use atoll_proxy::{Asked, AskedBy, Refused, StandIn, Taken};
 use axum::{Router, body::Body, extract::Request, middleware::Next};
 
 /// Puts signed links before the other fronts.
@@ -39,7 +38,7 @@ impl StandIn for OnPorts {
         Box::pin(self.0.take(asked(&by), request))
     }
 
-    fn refuse(&self, by: &Asked<'_>, code: Code, _: &str) -> Option<Response> {
-        self.0.refuse(&asked(by), code)
+    fn refuse<'a>(&'a self, by: Asked<'a>, code: Code) -> Refused<'a> {
+        Box::pin(self.0.refuse(asked(&by), code))
     }
 }

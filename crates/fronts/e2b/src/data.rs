@@ -18,7 +18,7 @@ mod refusal;
 
 use std::sync::Arc;
 
-use atoll_model::{Code, SandboxId};
+use atoll_model::{Code, Lease, SandboxId};
 use atoll_service::Service;
 use axum::extract::Request;
 use axum::response::Response;
@@ -97,10 +97,17 @@ impl Data {
     }
 
     /// Says as E2B does why a request does not reach an app; `None`: the sandbox is none of E2B's.
-    #[must_use]
-    pub fn refuse(&self, asked: &Asked<'_>, code: Code) -> Option<Response> {
+    ///
+    /// One of E2B's that is gone is said to be gone, since while it lived everybody saw that it was there. Ids that never were
+    /// and sandboxes that a stranger may not see get one and the same answer, which is not given here.
+    pub async fn refuse(&self, asked: Asked<'_>, code: Code) -> Option<Response> {
         let lease = self.service.glimpse(asked.sandbox);
-        let is_ours = lease.as_ref().is_some_and(|lease| lease.annotations.contains_key(annotations::MADE));
+        let is_made_here = |lease: &Lease| lease.annotations.contains_key(annotations::MADE);
+        let is_ours = match &lease {
+            Some(lease) => is_made_here(lease),
+            None if asked.by_fields => false,
+            None => self.service.record_of_gone(asked.sandbox).await.as_ref().is_some_and(is_made_here),
+        };
         if !asked.by_fields && !is_ours {
             return None;
         }

@@ -17,6 +17,9 @@ use crate::random::entropy;
 use crate::registry::State;
 use crate::timed::timed;
 
+/// The last word of the annotation by which a front knows what it made, such as `e2b.made`.
+const MADE: &str = ".made";
+
 /// A change of phase that is about to be tried.
 pub(super) struct Step {
     pub(super) event: Event,
@@ -242,11 +245,11 @@ impl Driver {
             Phase::Archived if from == Phase::Restoring => next.intent = Intent::Archive,
             // A rollback that is refused leaves it as it was; until its end `held` says how that is.
             Phase::Restoring if next.rollback_to.is_none() => next.held = None,
-            // The record needs no secrets.
+            // The record needs no secrets. Which front made it is none, and decides in whose words others hear that it is gone.
             Phase::Deleted => {
                 next.env.clear();
                 next.network.transforms.clear();
-                next.annotations.clear();
+                next.annotations.retain(|name, _| name.ends_with(MADE));
             }
             Phase::Creating
             | Phase::Pausing
