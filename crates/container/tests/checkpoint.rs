@@ -254,6 +254,10 @@ fn comes_back(adjust: impl FnOnce(&mut Config) + Send + 'static) {
         outside.write_all(b"").await.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
         let before = identity(&booted);
+        let boot_id = "cat /proc/sys/kernel/random/boot_id";
+        let booted_as = world.sh(&spec, &booted, boot_id).await.1;
+        let machines = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        assert!(booted_as.len() == 36 && booted_as != machines.trim(), "{booted_as}");
         for round in 0..3 {
             let begun = Instant::now();
             checkpoint(&world, &spec).await;
@@ -278,6 +282,7 @@ fn comes_back(adjust: impl FnOnce(&mut Config) + Send + 'static) {
             assert_eq!(identity(&booted), before);
             let (_, hostname) = world.sh(&spec, &booted, "hostname").await;
             assert_eq!(hostname, "box");
+            assert_eq!(world.sh(&spec, &booted, boot_id).await.1, booted_as);
         }
         // The host's end was told too.
         let heard = tokio::time::timeout(Duration::from_secs(5), outside.read(&mut [0; 8])).await.unwrap();

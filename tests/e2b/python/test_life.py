@@ -37,6 +37,19 @@ class Pause(Case):
         self.assertTrue(box.kill())
         self.assertFalse(box.kill())
 
+    def test_the_boot_id_changes_with_the_processes(self):
+        box, other = self.sandbox(), self.sandbox()
+        boot_id = lambda: box.commands.run("cat /proc/sys/kernel/random/boot_id").stdout
+        first = boot_id()
+        self.assertRegex(first, r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\n$")
+        self.assertNotEqual(other.commands.run("cat /proc/sys/kernel/random/boot_id").stdout, first)
+        self.assertTrue(box.pause())
+        box.connect()
+        self.assertEqual(boot_id(), first)
+        self.assertTrue(box.pause(mode="filesystem"))
+        box.connect()
+        self.assertNotEqual(boot_id(), first)
+
     def test_a_pause_of_files_alone_begins_anew_with_them(self):
         box = self.sandbox()
         pid = count(box)

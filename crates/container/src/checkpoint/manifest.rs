@@ -58,6 +58,9 @@ pub(crate) struct Manifest {
     pub(crate) six: bool,
     /// Mounts from outside: where they are, and which part of ours they are.
     pub(crate) outside: Vec<(String, String)>,
+    /// What its processes read as the id of this boot; `None`: the machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) boot_id: Option<String>,
     pub(crate) images: Vec<Image>,
 }
 
@@ -81,6 +84,7 @@ impl Manifest {
             addresses: Vec::new(),
             six: false,
             outside: Vec::new(),
+            boot_id: None,
             images: Vec::new(),
         }
     }

@@ -2,6 +2,20 @@
 
 use std::io;
 
+use crate::launcher::protocol::BOOT_PART;
+
+/// Covered by a file of the sandbox's own.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What the processes of a sandbox read as the id of this boot; `None`: the machine's own.
+pub(crate) fn boot_id(pid: i32, outside: &[(String, String)]) -> io::Result<Option<String>> {
+    if !outside.iter().any(|(_, part)| part == BOOT_PART) {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(format!("/proc/{pid}/root{BOOT_ID}"))?;
+    Ok(Some(text.trim_end().to_owned()))
+}
+
 /// Mount points of a process's namespace that come from outside, each with the part of ours that stands for it, and the name of
 /// the agent's folder.
 pub(crate) fn outside_mounts(pid: i32) -> io::Result<(Vec<(String, String)>, String)> {
@@ -26,6 +40,7 @@ fn parse(text: &str) -> Option<(Vec<(String, String)>, String)> {
             }
             ("/dev", _) => "dev",
             ("/usr", "overlay") => "usr",
+            (BOOT_ID, "tmpfs") => BOOT_PART,
             (point, "tmpfs") if point.starts_with("/proc/") || point.starts_with("/sys/") => {
                 if root.ends_with("/null") { "dev/null" } else { "empty" }
             }
@@ -45,7 +60,7 @@ mod tests {
     fn mounts_of_ours_are_told_from_the_sandboxs_own() {
         let text = "1 0 0:1 / / rw - overlay none rw\n2 1 0:2 / /proc rw - proc proc rw\n\
             3 2 0:9 /dev/null /proc/kcore ro - tmpfs tmpfs rw\n4 2 0:9 /empty /proc/scsi ro - tmpfs tmpfs rw\n\
-            5 1 0:9 /dev /dev ro - tmpfs tmpfs rw\n6 5 0:10 / /dev/shm rw - tmpfs none rw\n\
+            5 1 0:9 /dev /dev ro - tmpfs tmpfs rw\n9 2 0:11 /268435456 /proc/sys/kernel/random/boot_id ro - tmpfs tmpfs rw\n6 5 0:10 / /dev/shm rw - tmpfs none rw\n\
             7 1 8:1 /data/agent/abc /.atoll ro - ext4 /dev/sda rw\n8 1 0:3 / /usr rw - overlay none rw\n";
         let (outside, agent) = parse(text).unwrap();
         let of = |point: &str| outside.iter().find(|(at, _)| at == point).map(|(_, part)| part.as_str());
@@ -55,6 +70,7 @@ mod tests {
             (Some("dev/null"), Some("empty"), Some("dev"))
         );
         assert_eq!((of("/usr"), of("/dev/shm"), of("/")), (Some("usr"), None, None));
+        assert_eq!(of(BOOT_ID), Some(BOOT_PART));
         assert!(parse("").is_none());
     }
 }

@@ -224,7 +224,8 @@ impl Inner {
         let mut times = vec![("prepare".to_owned(), micros(begun))];
         let Prepared { upper, entry, first_id, token, token_pipe } = prepared;
         let outside: Vec<String> = outside_of(&found.mounts);
-        let request = spawn_request(plan, upper, entry.how, first_id, found.mounts);
+        let boot_id = new_boot_id().map_err(failed("making a boot id"))?;
+        let request = spawn_request(plan, upper, entry.how, first_id, (found.mounts, boot_id));
         let descriptors = [token_pipe].into_iter().chain(found.clones).chain(entry.descriptors).collect();
         let asked = Instant::now();
         let spawning = async { self.launcher.spawn(request, descriptors).await.map_err(failed("launching")) };
@@ -395,7 +396,13 @@ pub(super) fn outside_of(mounts: &[Mount]) -> Vec<String> {
     mounts.iter().filter(|one| one.is_from_outside()).map(|one| format!("/{}", one.at)).collect()
 }
 
-fn spawn_request(plan: &Plan, upper: Upper, cgroup: CgroupEntry, first_id: u32, mounts: Vec<Mount>) -> Spawn {
+fn spawn_request(
+    plan: &Plan,
+    upper: Upper,
+    cgroup: CgroupEntry,
+    first_id: u32,
+    (mounts, boot_id): (Vec<Mount>, String),
+) -> Spawn {
     let usr_layers =
         plan.template.usr_overlay.as_ref().map(|usr| usr.layers().map(std::path::Path::to_path_buf).to_vec());
     Spawn {
@@ -412,7 +419,19 @@ fn spawn_request(plan: &Plan, upper: Upper, cgroup: CgroupEntry, first_id: u32, 
         sudo: plan.template.sudo,
         shm_bytes: u64::from(plan.limits.memory_mib) * MIB,
         mounts,
+        boot_id,
     }
+}
+
+/// A random UUID, as the kernel makes one at each boot of a machine.
+fn new_boot_id() -> io::Result<String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    random[6] = random[6] & 0x0f | 0x40;
+    random[8] = random[8] & 0x3f | 0x80;
+    let digits = hex::encode(random);
+    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+    Ok(parts.join("-"))
 }
 
 /// A fresh token, and a pipe that holds it for one reader.

@@ -25,7 +25,7 @@ use super::reaper::Remains;
 use super::snapshot::blocking;
 use super::{Inner, Place, failed};
 use crate::checkpoint::{
-    Criu, Draft, DumpAsk, Manifest, Obstacle, in_vfork, lasting, nameless_bytes, outside_mounts,
+    Criu, Draft, DumpAsk, Manifest, Obstacle, boot_id, in_vfork, lasting, nameless_bytes, outside_mounts,
 };
 use crate::launcher::Word;
 use crate::launcher::protocol;
@@ -318,6 +318,7 @@ impl Inner {
         manifest.addresses =
             facts.link.map(|link| link.address).into_iter().chain(facts.earlier.clone()).collect();
         manifest.six = holds_ipv6(facts.pid);
+        manifest.boot_id = boot_id(facts.pid, &outside).map_err(failed(step))?;
         (manifest.outside, manifest.agent) = (outside, agent);
         Ok(manifest)
     }

@@ -229,6 +229,7 @@ impl Inner {
             images: folder.join("images"),
             replaced: vec![replaced],
             mounts,
+            boot_id: manifest.boot_id.clone(),
         };
         let homes = self.ground.cgroups.homes(spec.instance.as_str());
         let (arguments, environment) = criu.restore(&RestoreAsk { manifest, first_id, cgroups: &homes });

@@ -39,6 +39,9 @@ const HIDDEN_FILES: [&str; 8] =
 /// What may be read but not written, whatever its permission bits say.
 const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
+/// The kernel has one for the whole machine.
+const BOOT_ID: &str = "sys/kernel/random/boot_id";
+
 #[derive(Clone, Copy, PartialEq)]
 enum Tree {
     Proc,
@@ -61,6 +64,8 @@ struct Received {
     agent: OwnedFd,
     dev: OwnedFd,
     empty: OwnedFd,
+    /// A file.
+    boot: OwnedFd,
     usr: Option<OwnedFd>,
     /// From outside, in their order.
     mounts: Vec<OwnedFd>,
@@ -165,9 +170,9 @@ impl Mailbox<'_> {
                 let mut next = || {
                     each.next().ok_or(io::Error::from(io::ErrorKind::UnexpectedEof)).step("take the mounts")
                 };
-                let (root, agent, dev, empty) = (next()?, next()?, next()?, next()?);
+                let (root, agent, dev, empty, boot) = (next()?, next()?, next()?, next()?, next()?);
                 let usr = if self.has_usr { Some(next()?) } else { None };
-                self.mounts = Some(Received { root, agent, dev, empty, usr, mounts: each.collect() });
+                self.mounts = Some(Received { root, agent, dev, empty, boot, usr, mounts: each.collect() });
             }
         }
         Ok(())
@@ -339,7 +344,11 @@ fn hide(received: &Received, proc: &OwnedFd, sys: &OwnedFd) -> Result<(), Failur
         sys::mount_setattr(copy.as_fd(), attributes, None).step("make a path of proc read-only")?;
         attach(&copy, &target).step("attach a read-only path of proc")?;
     }
-    Ok(())
+    // Above the read-only copy. Programs tell by it whether what they left behind still runs.
+    match existing(proc, BOOT_ID, OFlags::empty()).step("find the boot id")? {
+        Some(target) => attach(&received.boot, &target).step("attach the boot id"),
+        None => Ok(()),
+    }
 }
 
 fn existing(tree: &OwnedFd, name: &str, more: OFlags) -> io::Result<Option<OwnedFd>> {

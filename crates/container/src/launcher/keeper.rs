@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rustix::fs::{CWD, Mode};
+use rustix::fs::{CWD, FileType, Mode};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::mounts::{Ask, Fixed, Handover, attach_tmpfs, mapped_clone};
@@ -205,7 +205,10 @@ impl<'a> Rebuilt<'a> {
 }
 
 fn attach(mount: BorrowedFd<'_>, at: &Path) -> io::Result<()> {
-    fs::create_dir(at)?;
+    match FileType::from_raw_mode(rustix::fs::fstat(mount)?.st_mode) {
+        FileType::Directory => fs::create_dir(at)?,
+        _ => drop(fs::File::create_new(at)?),
+    }
     Ok(move_mount(mount, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 

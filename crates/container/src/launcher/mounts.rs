@@ -5,8 +5,9 @@
 //! while the overlay is mounted by path.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
@@ -16,7 +17,9 @@ use rustix::mount::{
     move_mount, open_tree,
 };
 
-use super::protocol::{Failure, Hello, MAP, Mount, Mounted, Rebuild, Rootfs, Spawn, Step, Upper, mount_part};
+use super::protocol::{
+    BOOT_PART, Failure, Hello, MAP, Mount, Mounted, Rebuild, Rootfs, Spawn, Step, Upper, mount_part,
+};
 use super::serve::user_namespace;
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
 
@@ -38,9 +41,11 @@ impl Fixed {
         rustix::process::umask(Mode::empty());
         let stage = hello.stage.clone();
         attach_tmpfs(&stage, c"mode=0755,size=1m").step("mount the stage")?;
-        for name in ["root", "dev", "empty", "layers", "restore", "run"] {
+        for name in ["root", "dev", "empty", "layers", "restore", "run", BOOT_PART] {
             fs::create_dir(stage.join(name)).step("make the stage")?;
         }
+        // LIMIT: a page for each sandbox.
+        attach_tmpfs(&stage.join(BOOT_PART), c"mode=0755,size=256m").step("mount the folder of boot ids")?;
         fill_dev(&stage.join("dev")).step("make the device folder")?;
         // A first process starts in its own copy of this folder, whatever the permissions on the way to it.
         std::env::set_current_dir(stage.join("root")).step("enter the stage")?;
@@ -111,6 +116,7 @@ pub(super) struct Ask<'a> {
     mounts: &'a [Mount],
     /// One for each mount from outside.
     descriptors: &'a [OwnedFd],
+    boot_id: Option<&'a str>,
 }
 
 impl<'a> Ask<'a> {
@@ -122,6 +128,7 @@ impl<'a> Ask<'a> {
             agent: None,
             mounts: &spawn.mounts,
             descriptors,
+            boot_id: Some(&spawn.boot_id),
         }
     }
 
@@ -133,6 +140,7 @@ impl<'a> Ask<'a> {
             agent: Some(&rebuild.agent),
             mounts: &rebuild.mounts,
             descriptors,
+            boot_id: rebuild.boot_id.as_deref(),
         }
     }
 }
@@ -143,6 +151,8 @@ pub(super) struct Handover {
     agent: OwnedFd,
     dev: OwnedFd,
     empty: OwnedFd,
+    /// A file.
+    boot: Option<OwnedFd>,
     usr: Option<OwnedFd>,
     /// From outside, in their order.
     mounts: Vec<OwnedFd>,
@@ -159,6 +169,8 @@ impl Handover {
             .step("clone the device folder")?;
         let empty = mapped_clone(&fixed.stage.join("empty"), read_only | ATTR_NOEXEC, users)
             .step("clone the empty folder")?;
+        let boot = ask.boot_id.map(|id| boot_file(fixed, ask.first_id, id, users)).transpose();
+        let boot = boot.step("make the boot id")?;
         let mut layers = Vec::new();
         let changes = open_upper(ask.rootfs, ask.first_id, users)?;
         // Both overlays write here. It is attached itself, as old kernels clone nothing that is attached nowhere.
@@ -179,7 +191,7 @@ impl Handover {
         drop(attached);
         layers.push(changes);
         let mounts = map_mounts(ask, users)?;
-        Ok(Self { root, agent, dev, empty, usr, mounts, _layers: layers })
+        Ok(Self { root, agent, dev, empty, boot, usr, mounts, _layers: layers })
     }
 
     /// Each with the name that a checkpoint has for it.
@@ -190,6 +202,7 @@ impl Handover {
             ("dev".to_owned(), self.dev.as_fd()),
             ("empty".to_owned(), self.empty.as_fd()),
         ];
+        all.extend(self.boot.as_ref().map(|boot| (BOOT_PART.to_owned(), boot.as_fd())));
         all.extend(self.usr.as_ref().map(|usr| ("usr".to_owned(), usr.as_fd())));
         all.extend(self.mounts.iter().enumerate().map(|(index, mount)| (mount_part(index), mount.as_fd())));
         all
@@ -197,6 +210,7 @@ impl Handover {
 
     pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = vec![self.root.as_fd(), self.agent.as_fd(), self.dev.as_fd(), self.empty.as_fd()];
+        all.extend(self.boot.as_ref().map(AsFd::as_fd));
         all.extend(self.usr.as_ref().map(AsFd::as_fd));
         all.extend(self.mounts.iter().map(AsFd::as_fd));
         all
@@ -226,6 +240,19 @@ fn map_mounts(ask: &Ask<'_>, users: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Fail
         mapped.push(descriptor.try_clone().step("copy a descriptor")?);
     }
     Ok(mapped)
+}
+
+/// A read-only file that holds a boot id. Its name is the sandbox's range of ids, which nobody else has, and which a later
+/// sandbox gets only when this one is gone; so there are never more files than ranges, and none has to be cleaned up.
+fn boot_file(fixed: &Fixed, first_id: u32, id: &str, users: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = fixed.stage.join(BOOT_PART).join(first_id.to_string());
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path)?;
+    file.write_all(format!("{id}\n").as_bytes())?;
+    mapped_clone(&path, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC, users)
 }
 
 /// A detached clone of the mount at `path`, seen through the ids of `users`.

@@ -56,6 +56,8 @@ pub(crate) struct Rebuild {
     pub(crate) replaced: Vec<(String, Vec<u8>)>,
     /// What else it sees. Their descriptors come last.
     pub(crate) mounts: Vec<Mount>,
+    /// The boot id that its processes know; `None`: they see the machine's.
+    pub(crate) boot_id: Option<String>,
 }
 
 /// Something that a sandbox sees besides its root: nosuid and nodev always.
@@ -95,6 +97,9 @@ pub(crate) fn mount_part(index: usize) -> String {
     format!("mount{index}")
 }
 
+/// The name that the parts of a restored tree have for the file with the boot id.
+pub(crate) const BOOT_PART: &str = "boot";
+
 /// Whether a part of a tree is a mount from outside.
 pub(crate) fn is_mount_part(part: &str) -> bool {
     part.starts_with("mount")
@@ -119,6 +124,8 @@ pub(crate) struct Spawn {
     pub(crate) shm_bytes: u64,
     /// What else it sees.
     pub(crate) mounts: Vec<Mount>,
+    /// What it reads as the id of this boot.
+    pub(crate) boot_id: String,
 }
 
 /// How the first process gets into its cgroups.
@@ -197,7 +204,8 @@ pub(crate) type Times = Vec<(String, u32)>;
 /// What a first process is told over its control socket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Tell {
-    /// Descriptors: root, agent, dev, empty folder, the overlay for `/usr` where there is one, and the mounts from outside.
+    /// Descriptors: root, agent, dev, empty folder, boot id, the overlay for `/usr` where there is one, and the mounts from
+    /// outside.
     Mounts,
     /// Its veth is there (or it gets none for now).
     Network { address: Option<Ipv4Addr> },
