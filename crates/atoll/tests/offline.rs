@@ -28,3 +28,15 @@ fn a_key_that_cannot_be_made_fails_the_shell_that_evals() {
     let output = alone(&["env", "e2b"]);
     assert!(output.status.success() && output.stdout.starts_with(b"export E2B_API_URL="));
 }
+
+#[test]
+fn env_e2b_says_what_programs_that_write_https_need() {
+    let said = |words: &[&str]| String::from_utf8_lossy(&alone(words).stderr).into_owned();
+    for words in [&["env", "e2b"][..], &["env", "e2b", "--json"]] {
+        let plain = said(words);
+        assert!(plain.contains("https://") && plain.contains("atoll env e2b --tls"), "{plain}");
+        assert!(plain.contains("get_host()") && plain.contains("atoll tls init"), "{plain}");
+    }
+    assert!(!said(&["env", "e2b", "--tls", "--proxy", "never"]).contains("get_host()"));
+    assert!(!said(&["env", "daytona"]).contains("get_host()"));
+}

@@ -41,6 +41,9 @@ pub(super) async fn env(context: &Context, args: &Env) -> Result<(), Failure> {
             ));
         }
     }
+    if let Some(note) = plain_note(args) {
+        context.out.say(note);
+    }
     let (name, prefix) = key_variable(args.sdk);
     if args.with_key {
         let key = match key(context, &address, args).await {
@@ -155,6 +158,14 @@ fn needs_names(args: &Env) -> bool {
         Sdk::E2b => args.tls,
         Sdk::Daytona => false,
     }
+}
+
+/// What whoever points E2B's SDK at the plain port has to know: examples for the vendor's cloud write `https://` themselves.
+fn plain_note(args: &Env) -> Option<&'static str> {
+    (args.sdk == Sdk::E2b && !args.tls).then_some(
+        "atoll: sandbox.get_host() speaks plain HTTP with these variables; programs that write https:// in front of it need \
+         TLS: `atoll tls init` once, then `atoll env e2b --tls`",
+    )
 }
 
 fn variables(sdk: Sdk, tls: bool, server: &Server) -> Vec<(&'static str, String)> {
