@@ -160,12 +160,15 @@ fn a_signature_opens_its_path_direction_user_and_sandbox_alone() {
         ))
         .await;
         assert_eq!(status(&as_root), 200);
-        let shadow = sign(&["/etc/shadow", "read", "", &mine.token]);
+        // Files are reached as root whoever asks; whose a new one is, the signature alone says.
+        let whose = sign(&["/opt/whose", "write", "", &mine.token]);
         let said = raw(&format!(
-            "GET /files?path=/etc/shadow&signature={shadow} HTTP/1.1\r\nHost: {SERVER}\r\nAuthorization: Basic cm9vdDo=\r\nConnection: close\r\n\r\n"
+            "POST /files?path=/opt/whose&signature={whose} HTTP/1.1\r\nHost: {SERVER}\r\nAuthorization: Basic cm9vdDo=\r\n\
+             Content-Type: application/octet-stream\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
         ))
         .await;
-        assert_eq!(status(&said), 403, "{said}");
+        assert_eq!(status(&said), 200, "{said}");
+        assert_eq!(client.sh(&mine.id, "stat -c %U /opt/whose").await.text(), "user");
         let old = sign(&["/tmp/a", "read", "", &mine.token, "5"]);
         let said = get(format!("/files?path=/tmp/a&signature={old}&signature_expiration=5")).await;
         assert!(status(&said) == 401 && said.contains("signature is already expired"), "{said}");
