@@ -60,6 +60,12 @@ impl Block {
         format!("atl{}u", self.0)
     }
 
+    /// Whose uplink an interface of the host is; `None`: nobody's.
+    pub(crate) fn of_host_interface(name: &str) -> Option<Self> {
+        let number = name.strip_prefix("atl")?.strip_suffix('u')?.parse().ok()?;
+        Self::new(number).filter(|block| block.host_interface() == name)
+    }
+
     /// The name of our table in the host's namespace.
     pub fn host_table(self) -> String {
         format!("atoll_{}", self.0)
@@ -189,6 +195,10 @@ mod tests {
     fn names_fit_the_kernel_and_blocks_do_not_meet() {
         let last = Block::new(Block::COUNT - 1).unwrap();
         assert!(last.host_interface().len() <= 15);
+        assert_eq!(Block::of_host_interface(&last.host_interface()), Some(last));
+        for name in ["atl", "atlu", "atl01u", "atl32768u", "eth0", "atl1"] {
+            assert_eq!(Block::of_host_interface(name), None, "{name}");
+        }
         assert_eq!(last.router_address(), Ipv4Addr::new(198, 19, 255, 254));
         assert_eq!(Block::new(1).unwrap().network(), "198.18.0.4/30");
         assert!(Block::new(Block::COUNT).is_none());

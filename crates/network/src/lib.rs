@@ -41,6 +41,7 @@ mod dns;
 mod doctor;
 mod error;
 mod flows;
+mod forwarding;
 mod fresh;
 mod gate;
 mod handle;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::address::{Block, GATEWAY, UPLINK};
 use crate::error::RouterError;
+use crate::forwarding::{Forwarding, Protocol};
 use crate::handle::RouterHandle;
 use crate::netlink::nft::{self, Transaction};
 use crate::netlink::route::{self, Arp, End, FoundLink, Veth};
@@ -102,31 +103,21 @@ impl Router {
         self.refresh_addresses()?;
         self.refresh_ipv6()?;
         let ways_out: Vec<String> = self.ways_out()?.into_iter().map(|link| link.name).collect();
-        let table = self.config.block.host_table();
-        let mut socket = self.socket(Family::Netfilter, self.host.as_fd())?;
-        let known = set_keys(&mut socket, &table, ruleset::OPENED).map_err(step("read the host's rules"))?;
-        let opened: Vec<Vec<u8>> = self.in_host(|| {
-            // Where the host forwards by its own will, what passes is none of our business.
-            let names = ways_out.iter().filter(|_| !sysctl::is_forwarding_everywhere());
-            let keys = names.map(|name| (sysctl::is_forwarding(name), nft::name_key(name).to_vec()));
-            keys.filter(|(is_open, key)| !is_open || known.contains(key)).map(|(_, key)| key).collect()
-        })?;
-        // First the rule, then the setting: an interface never forwards for strangers in between.
-        replace(&mut socket, &table, ruleset::OPENED, &known, &opened)
-            .map_err(step("update the host's rules"))?;
         // Packets are forwarded if the interface they arrive on forwards: ours for the way out, the others for the answers.
-        self.in_host(|| {
-            sysctl::forward(&self.config.block.host_interface())?;
-            ways_out.iter().try_for_each(|name| sysctl::forward(name))
-        })?
+        self.in_host(|| sysctl::set_forwarding(&self.config.block.host_interface(), true))??;
+        self.forwarding(Protocol::V4).update(&ways_out)
     }
 
-    /// Removes the uplink, the table in the host's namespace and the pin. Sandboxes still attached lose their network.
+    /// Removes the uplink, the table in the host's namespace and the pin, and puts back what of the host's interfaces was
+    /// switched on. Sandboxes still attached lose their network.
     pub fn teardown(self) -> Result<(), RouterError> {
         let block = self.config.block;
         let mut socket = self.socket(Family::Route, self.host.as_fd())?;
         let name = block.host_interface();
         delete_by_name(&mut socket, &name).map_err(|cause| RouterError::Uplink { name, cause })?;
+        // First the settings, then the rules: an interface never forwards for strangers in between.
+        self.forwarding(Protocol::V4).put_back()?;
+        self.forwarding(Protocol::V6).put_back()?;
         self.in_host(|| ruleset::load(&ruleset::remove_host(block)))?
             .map_err(|cause| RouterError::Rules { place: "host", cause })?;
         netns::unpin(&self.config.pin)
@@ -256,6 +247,10 @@ impl Router {
             .map_err(step("list network links"))
     }
 
+    fn forwarding(&self, protocol: Protocol) -> Forwarding<'_> {
+        Forwarding { host: self.host.as_fd(), block: self.config.block, protocol }
+    }
+
     fn socket(&self, family: Family, namespace: BorrowedFd<'_>) -> Result<Socket, RouterError> {
         Socket::open_in(family, namespace).map_err(step("open a netlink socket"))
     }
@@ -308,7 +303,7 @@ pub(crate) fn remove_elements(socket: &mut Socket, elements: &[(&str, &[u8])]) -
     }
 }
 
-fn is_absent(error: &io::Error) -> bool {
+pub(crate) fn is_absent(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NOENT.raw_os_error())
 }
 

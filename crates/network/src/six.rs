@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::address::{Block, ETH0_INDEX, GATEWAY6, Link, UPLINK};
 use crate::error::RouterError;
-use crate::netlink::nft;
+use crate::forwarding::{Forwarding, Protocol};
 use crate::netlink::route::{self, Arp, FoundLink};
 use crate::netlink::{Batch, Family, Socket};
 use crate::router::{replace, set_keys, step};
@@ -47,7 +47,7 @@ impl Six {
             if !sysctl::is_forwarding6_everywhere() {
                 match sysctl::is_forwarding6(&name) {
                     None => return Err(RouterError::NoIpv6 { why: NEEDS }),
-                    Some(_) => sysctl::forward6(&name)?,
+                    Some(_) => sysctl::set_forwarding6(&name, true)?,
                 }
             }
             Ok(())
@@ -100,7 +100,7 @@ impl Six {
         self.let_ways_out_forward(&mut host)
     }
 
-    /// Where the host forwards by its own will there is nothing to do, and what passes is none of our business.
+    /// Where the host forwards by its own will there is nothing to do.
     fn let_ways_out_forward(&self, host: &mut Socket) -> Result<(), RouterError> {
         let indices: Vec<u32> = host
             .dump_steady(route::dump_routes6, |message, found| {
@@ -112,19 +112,7 @@ impl Six {
             .filter(|link| indices.contains(&link.index))
             .map(|link| link.name)
             .collect();
-        let table = self.block.host_table();
-        let mut nft = open(Family::Netfilter, &self.host)?;
-        let known = set_keys(&mut nft, &table, ruleset::OPENED6).map_err(step("read the host's rules"))?;
-        let closed: Vec<&String> = within(&self.host, || {
-            let ways_out = ways_out.iter().filter(|_| !sysctl::is_forwarding6_everywhere());
-            let is_ours = |name: &str| known.contains(&nft::name_key(name).to_vec());
-            Ok(ways_out.filter(|name| sysctl::is_forwarding6(name) == Some(false) || is_ours(name)).collect())
-        })?;
-        let opened: Vec<Vec<u8>> = closed.iter().map(|name| nft::name_key(name).to_vec()).collect();
-        // First the rule, then the setting: an interface never forwards for strangers in between.
-        replace(&mut nft, &table, ruleset::OPENED6, &known, &opened)
-            .map_err(step("update the host's rules"))?;
-        within(&self.host, || closed.iter().try_for_each(|name| sysctl::forward6(name)))
+        Forwarding { host: self.host.as_fd(), block: self.block, protocol: Protocol::V6 }.update(&ways_out)
     }
 
     /// Gives both ends of a sandbox's link what they need. May be done again.

@@ -74,8 +74,8 @@ pub(crate) fn is_forwarding_everywhere() -> bool {
     read("ipv4/ip_forward").as_deref() == Some("1")
 }
 
-pub(crate) fn forward(interface: &str) -> Result<(), RouterError> {
-    write(&format!("ipv4/conf/{interface}/forwarding"), "1")
+pub(crate) fn set_forwarding(interface: &str, is_on: bool) -> Result<(), RouterError> {
+    write(&format!("ipv4/conf/{interface}/forwarding"), if is_on { "1" } else { "0" })
 }
 
 /// Lets an interface have IPv6, with the addresses that it is given and no others.
@@ -98,9 +98,9 @@ pub(crate) fn is_forwarding6(interface: &str) -> Option<bool> {
     read(&format!("ipv6/conf/{interface}/force_forwarding")).map(|value| value == "1")
 }
 
-/// Lets one interface forward. It goes on hearing router advertisements, which the setting for all would end.
-pub(crate) fn forward6(interface: &str) -> Result<(), RouterError> {
-    write(&format!("ipv6/conf/{interface}/force_forwarding"), "1")
+/// Lets one interface forward, or not. It goes on hearing router advertisements, which the setting for all would end.
+pub(crate) fn set_forwarding6(interface: &str, is_on: bool) -> Result<(), RouterError> {
+    write(&format!("ipv6/conf/{interface}/force_forwarding"), if is_on { "1" } else { "0" })
 }
 
 fn write(name: &str, value: &'static str) -> Result<(), RouterError> {

@@ -411,6 +411,11 @@ pub(crate) fn name_key(name: &str) -> [u8; 16] {
     key
 }
 
+/// The interface name of a set key.
+pub(crate) fn name_of(key: &[u8]) -> String {
+    String::from_utf8_lossy(key).trim_end_matches('\0').to_owned()
+}
+
 fn general_header(family: u8, resource: u16) -> [u8; GENERAL_HEADER] {
     let [high, low] = resource.to_be_bytes();
     [family, 0, high, low]

@@ -167,6 +167,62 @@ fn teardown_leaves_nothing_and_may_be_followed_by_a_new_start() {
     world.sandbox(&Egress::open()).assert_reaches_internet();
 }
 
+fn forwards(world: &World, interface: &str) -> bool {
+    let path = format!("/proc/sys/net/ipv4/conf/{interface}/forwarding");
+    world.in_host(|| std::fs::read_to_string(path).unwrap().trim() == "1")
+}
+
+fn is_guarded(world: &World, table: &str) -> bool {
+    let arguments = ["list", "set", "inet", table, "opened"];
+    let listed = world.in_host(|| std::process::Command::new("nft").args(arguments).output().unwrap());
+    String::from_utf8(listed.stdout).unwrap().contains("\"wan\"")
+}
+
+#[test]
+fn teardown_puts_forwarding_back_as_it_was_found() {
+    for was_on in [false, true] {
+        let mut world = World::with_forwarding(was_on);
+        assert!(forwards(&world, "wan"));
+        // Also after a crash: what was found is written down in the rules.
+        world.crash();
+        world.open();
+        assert_eq!(is_guarded(&world, &world.config.block.host_table()), !was_on);
+        world.handle = None;
+        world.router.take().unwrap().teardown().unwrap();
+        assert_eq!(forwards(&world, "wan"), was_on);
+        let everywhere = world.in_host(|| std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap());
+        assert_eq!(everywhere.trim() == "1", was_on);
+    }
+}
+
+#[test]
+fn an_interface_that_is_no_way_out_any_more_stops_forwarding() {
+    let world = World::new();
+    assert!(forwards(&world, "wan"));
+    world.in_host(|| ip("route del default"));
+    world.router().refresh_host().unwrap();
+    assert!(!forwards(&world, "wan") && !is_guarded(&world, &world.config.block.host_table()));
+    world.in_host(|| ip(&format!("route add default via {INTERNET}")));
+    world.router().refresh_host().unwrap();
+    assert!(forwards(&world, "wan") && is_guarded(&world, &world.config.block.host_table()));
+}
+
+#[test]
+fn the_last_of_two_servers_puts_forwarding_back() {
+    let mut world = World::new();
+    let config = atoll_network::RouterConfig {
+        block: atoll_network::Block::new(31_000 + world.config.block.number()).unwrap(),
+        pin: world.config.pin.with_file_name("second.ns"),
+    };
+    let second = world.in_host(|| Router::open(config.clone())).unwrap();
+    world.handle = None;
+    world.router.take().unwrap().teardown().unwrap();
+    assert!(forwards(&world, "wan") && is_guarded(&world, &config.block.host_table()), "the other needs it");
+    second.refresh_host().unwrap();
+    second.teardown().unwrap();
+    assert!(!forwards(&world, "wan"));
+}
+
 #[test]
 fn doctor_finds_a_foreign_drop_and_its_line_opens_the_way() {
     let mut world = World::new();

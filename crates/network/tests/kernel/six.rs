@@ -353,3 +353,17 @@ fn a_host_without_a_way_out_says_so_at_once_and_one_that_forwards_is_left_as_it_
     assert_eq!(ask(&sandbox, NEAR6, TCP_PORT).unwrap(), HOST_WAN6);
     assert_eq!(setting(&world, "wan/force_forwarding"), "0");
 }
+
+#[test]
+fn teardown_puts_forwarding_by_ipv6_back() {
+    let mut world = wide_world();
+    let sandbox = world.sandbox(&compiled(&custom(&["2001:db8:a::/48"])));
+    assert!(ask(&sandbox, NEAR6, TCP_PORT).is_ok());
+    assert_eq!(setting(&world, "wan/force_forwarding"), "1");
+    world.handle = None;
+    world.router.take().unwrap().teardown().unwrap();
+    assert_eq!(
+        (setting(&world, "wan/force_forwarding"), setting(&world, "all/forwarding")),
+        ("0".into(), "0".into())
+    );
+}

@@ -1,0 +1,145 @@
+//! Interfaces of the host that forward on our behalf, by IPv4 and by IPv6.
+//!
+//! A set in our table of the host's rules names them: it is the record of what was switched on, and the rule that lets them
+//! forward to sandboxes only. Several servers may need the same interface. Whichever goes last puts it back.
+//!
+//! Never: writes the setting for all interfaces, touches an interface that forwards by the operator's will.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use crate::address::Block;
+use crate::error::RouterError;
+use crate::netlink::nft;
+use crate::netlink::route;
+use crate::netlink::{Family, Socket};
+use crate::router::{is_absent, replace, set_keys, step};
+use crate::{netns, ruleset, sysctl};
+
+/// Which packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    V4,
+    V6,
+}
+
+/// The host's namespace, and which server asks.
+#[derive(Clone, Copy)]
+pub(crate) struct Forwarding<'a> {
+    pub(crate) host: BorrowedFd<'a>,
+    pub(crate) block: Block,
+    pub(crate) protocol: Protocol,
+}
+
+type Names = BTreeSet<String>;
+
+impl Forwarding<'_> {
+    /// Lets exactly these interfaces forward, of those that do not by themselves; others that we let are put back.
+    pub(crate) fn update(self, ways_out: &[String]) -> Result<(), RouterError> {
+        let (known, others) = (self.opened(self.block)?, self.opened_by_others()?);
+        let is_ours = |name: &String| known.contains(name) || others.contains(name);
+        let wanted: Names = self.in_host(|| {
+            let is_closed = |name: &&String| self.protocol.is_forwarding(name) == Some(false);
+            match (self.protocol.is_forwarding_everywhere(), self.protocol) {
+                // By IPv6 the setting for all counts, whatever the interface says.
+                (true, Protocol::V6) => Names::new(),
+                (true, Protocol::V4) => ways_out.iter().filter(is_closed).cloned().collect(),
+                (false, _) => {
+                    ways_out.iter().filter(|name| is_closed(name) || is_ours(name)).cloned().collect()
+                }
+            }
+        })?;
+        let unneeded: Names =
+            known.difference(&wanted).filter(|name| !others.contains(*name)).cloned().collect();
+        self.put_back_each(&unneeded)?;
+        let keys = |names: &Names| names.iter().map(|name| nft::name_key(name).to_vec()).collect::<Vec<_>>();
+        let mut socket = self.socket(Family::Netfilter)?;
+        // First the rule, then the setting: an interface never forwards for strangers in between.
+        replace(&mut socket, &self.block.host_table(), self.protocol.set(), &keys(&known), &keys(&wanted))
+            .map_err(step("update the host's rules"))?;
+        self.in_host(|| wanted.iter().try_for_each(|name| self.protocol.set_forwarding(name, true)))?
+    }
+
+    /// Puts back what we switched on and no other server needs. The rules are still there; they go next.
+    pub(crate) fn put_back(self) -> Result<(), RouterError> {
+        let (known, others) = (self.opened(self.block)?, self.opened_by_others()?);
+        self.put_back_each(&known.difference(&others).cloned().collect())
+    }
+
+    fn put_back_each(self, names: &Names) -> Result<(), RouterError> {
+        self.in_host(|| {
+            // Meanwhile the operator switched it on for all, and so for these.
+            if self.protocol == Protocol::V4 && self.protocol.is_forwarding_everywhere() {
+                return Ok(());
+            }
+            names.iter().try_for_each(|name| match self.protocol.set_forwarding(name, false) {
+                Err(RouterError::Sysctl { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other,
+            })
+        })?
+    }
+
+    /// What one server let forward.
+    fn opened(self, block: Block) -> Result<Names, RouterError> {
+        let mut socket = self.socket(Family::Netfilter)?;
+        match set_keys(&mut socket, &block.host_table(), self.protocol.set()) {
+            Ok(keys) => Ok(keys.iter().map(|key| nft::name_of(key)).collect()),
+            Err(error) if is_absent(&error) => Ok(Names::new()),
+            Err(cause) => Err(step("read the host's rules")(cause)),
+        }
+    }
+
+    /// The same of all other servers on this machine. They are known by their uplinks.
+    fn opened_by_others(self) -> Result<Names, RouterError> {
+        let links: Vec<route::FoundLink> = self
+            .socket(Family::Route)?
+            .dump_steady(route::dump_links, |message, found| found.extend(route::read_link(message)))
+            .map_err(step("list network links"))?;
+        let blocks = links.iter().filter_map(|link| Block::of_host_interface(&link.name));
+        let mut names = Names::new();
+        for block in blocks.filter(|block| *block != self.block) {
+            names.extend(self.opened(block)?);
+        }
+        Ok(names)
+    }
+
+    fn socket(self, family: Family) -> Result<Socket, RouterError> {
+        Socket::open_in(family, self.host).map_err(step("open a netlink socket"))
+    }
+
+    fn in_host<T: Send>(self, work: impl FnOnce() -> T + Send) -> Result<T, RouterError> {
+        netns::run_in(self.host, work).map_err(step("enter the host's network namespace"))
+    }
+}
+
+impl Protocol {
+    const fn set(self) -> &'static str {
+        match self {
+            Self::V4 => ruleset::OPENED,
+            Self::V6 => ruleset::OPENED6,
+        }
+    }
+
+    fn is_forwarding_everywhere(self) -> bool {
+        match self {
+            Self::V4 => sysctl::is_forwarding_everywhere(),
+            Self::V6 => sysctl::is_forwarding6_everywhere(),
+        }
+    }
+
+    /// `None`: this kernel cannot say it of one interface.
+    fn is_forwarding(self, interface: &str) -> Option<bool> {
+        match self {
+            Self::V4 => Some(sysctl::is_forwarding(interface)),
+            Self::V6 => sysctl::is_forwarding6(interface),
+        }
+    }
+
+    fn set_forwarding(self, interface: &str, is_on: bool) -> Result<(), RouterError> {
+        match self {
+            Self::V4 => sysctl::set_forwarding(interface, is_on),
+            Self::V6 => sysctl::set_forwarding6(interface, is_on),
+        }
+    }
+}
