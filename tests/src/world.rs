@@ -457,6 +457,12 @@ impl World {
         self.client(key["secret"].as_str().expect("a secret"))
     }
 
+    /// A client with a user key of the first tenant, the one that the server made by itself.
+    pub async fn first_tenant(&self) -> Client {
+        let key = self.admin().post("/v1/keys", json!({ "scope": "user" })).await.ok();
+        self.client(key["secret"].as_str().expect("a secret"))
+    }
+
     /// A neighbour of another tenant whose heart beats from now on.
     pub async fn witness(&self) -> Witness {
         let client = self.tenant("witness").await;

@@ -24,8 +24,8 @@ fn sdk(part: &str) -> Option<PathBuf> {
     None
 }
 
-/// A program with the variables that `atoll env daytona` prints, the keys of two tenants, and no others.
-async fn program(world: &World, program: &Path, keys: &[String; 2]) -> Command {
+/// A program with the variables that `atoll env daytona` prints, the keys of three tenants, and no others.
+async fn program(world: &World, program: &Path, keys: &[String; 3]) -> Command {
     let mut env = world.command();
     env.args(["env", "daytona", "--json"]);
     let said = world.output(env).await;
@@ -40,13 +40,15 @@ async fn program(world: &World, program: &Path, keys: &[String; 2]) -> Command {
         .envs(variables)
         .env("DAYTONA_API_KEY", &keys[0])
         .env("DAYTONA_OTHER_KEY", &keys[1])
+        .env("DAYTONA_FIRST_KEY", &keys[2])
         .env("DAYTONA_SITE", format!("http://{NAME}/"))
         .env("DAYTONA_SITE_ADDRESS", PUBLIC);
     command
 }
 
-async fn keys(world: &World) -> [String; 2] {
-    [world.tenant("daytona").await.key().to_owned(), world.tenant("other").await.key().to_owned()]
+async fn keys(world: &World) -> [String; 3] {
+    let clients = [world.tenant("daytona").await, world.tenant("other").await, world.first_tenant().await];
+    clients.map(|client| client.key().to_owned())
 }
 
 fn options() -> Options {
@@ -114,5 +116,78 @@ fn the_programs_of_the_documentation_run_as_they_are() {
             let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
             assert!(done.status.success() && out.contains(says), "{example} ({}): {out}{err}", done.status);
         }
+    });
+}
+
+/// What a program does with a link that it got over TLS: the variables of `atoll env daytona` vouch for it.
+const BY_TLS: &str = r#"
+import os, socket, ssl, urllib.parse, urllib.request
+import requests
+from daytona import CreateSandboxFromSnapshotParams, Daytona, DaytonaConfig
+plain, tls = os.environ["DAYTONA_API_URL"], "https://127.0.0.1:7443/daytona/api"
+assert requests.get(tls + "/health", timeout=10).status_code == 200
+assert urllib.request.urlopen(tls + "/config", timeout=10).status == 200
+box = Daytona().create(CreateSandboxFromSnapshotParams(snapshot="debian"))
+try:
+    same = Daytona(DaytonaConfig(api_url=tls)).get(box.id)
+    assert same.process.exec("echo over tls").result == "over tls\n"
+    for sandbox, scheme in ((box, "http"), (same, "https")):
+        for url in (sandbox.get_preview_link(3000).url, sandbox.create_signed_preview_url(3000).url):
+            assert url.startswith(scheme + "://"), url
+    parts = urllib.parse.urlsplit(url)
+    context = ssl.create_default_context()
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", parts.port)), server_hostname=parts.hostname) as s:
+        assert s.getpeercert()
+finally:
+    box.delete()
+print("verified")
+"#;
+
+#[test]
+fn after_tls_init_links_can_be_used_and_verified() {
+    let Some(python) = sdk("python") else { return };
+    run_with(Options { tls: true, ..options() }, async |world| {
+        let keys = keys(world).await;
+        atoll_tests::until("TLS is open", async || {
+            tokio::net::TcpStream::connect("127.0.0.1:7443").await.ok()
+        })
+        .await;
+        for (what, arguments, says) in [
+            ("by TLS", vec!["-c".into(), BY_TLS.into()], "verified"),
+            (
+                "preview.py",
+                vec![here("../examples/daytona/preview.py").into_os_string()],
+                "hello from inside",
+            ),
+        ] {
+            let mut command = program(world, &python, &keys).await;
+            for name in ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"] {
+                assert!(command.get_envs().any(|(set, _)| set == name), "{name}");
+            }
+            command.args(arguments);
+            let done = world.output(command).await;
+            let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+            assert!(done.status.success() && out.contains(says), "{what} ({}): {out}{err}", done.status);
+        }
+    });
+}
+
+#[test]
+fn an_example_whose_preview_fails_says_so() {
+    let Some(python) = sdk("python") else { return };
+    run_with(options(), async |world| {
+        let keys = keys(world).await;
+        // Instead of the app nothing listens.
+        let text = std::fs::read_to_string(here("../examples/daytona/preview.py")).unwrap();
+        let broken =
+            text.replace("exec python3 -m http.server 3000", "true").replace("within=10.0", "within=1.0");
+        assert_ne!(text, broken);
+        let path = world.folder().join("preview.py");
+        std::fs::write(&path, broken).unwrap();
+        let mut command = program(world, &python, &keys).await;
+        command.arg(path);
+        let done = world.output(command).await;
+        let err = String::from_utf8_lossy(&done.stderr);
+        assert!(!done.status.success() && err.contains("HTTP Error 503"), "{}: {err}", done.status);
     });
 }

@@ -44,6 +44,13 @@ pub(super) async fn env(context: &Context, args: &Env) -> Result<(), Failure> {
     if let Some(note) = plain_note(args) {
         context.out.say(note);
     }
+    if args.sdk == Sdk::Daytona
+        && let Some(files) = &server.files
+    {
+        // Its previews are served over TLS too. The SDK itself does without, and fails on a file that it cannot read.
+        let trusted = trust(context, &server);
+        variables.extend(trusted.into_iter().filter(|_| is_for_the_user(&files.bundle)));
+    }
     let (name, prefix) = key_variable(args.sdk);
     if args.with_key {
         let key = match key(context, &address, args).await {
@@ -190,7 +197,7 @@ fn variables(sdk: Sdk, tls: bool, server: &Server) -> Vec<(&'static str, String)
     }
 }
 
-/// Python reads one file with all roots; Node adds ours to its own.
+/// Python reads one file with all roots (its `requests` by a variable of its own); Node adds ours to its own.
 fn trust(context: &Context, server: &Server) -> Vec<(&'static str, String)> {
     let Some(files) = &server.files else {
         context
@@ -200,16 +207,27 @@ fn trust(context: &Context, server: &Server) -> Vec<(&'static str, String)> {
     };
     let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let (bundle, ca) = (whole(&files.bundle), whole(&files.ca));
-    if environment::through_sudo() && !everybody_reads(&bundle) {
+    if !is_for_the_user(&bundle) {
         context.out.say(&format!(
             "atoll: {} is readable by root only; for others: sudo install -D -m 644 -t /etc/atoll '{}' '{}', and set \
-             SSL_CERT_FILE=/etc/atoll/bundle.pem NODE_EXTRA_CA_CERTS=/etc/atoll/ca.pem",
+             SSL_CERT_FILE=/etc/atoll/bundle.pem REQUESTS_CA_BUNDLE=/etc/atoll/bundle.pem \
+             NODE_EXTRA_CA_CERTS=/etc/atoll/ca.pem",
             bundle.display(),
             bundle.display(),
             ca.display()
         ));
     }
-    vec![("SSL_CERT_FILE", bundle.display().to_string()), ("NODE_EXTRA_CA_CERTS", ca.display().to_string())]
+    let bundle = bundle.display().to_string();
+    vec![
+        ("SSL_CERT_FILE", bundle.clone()),
+        ("REQUESTS_CA_BUNDLE", bundle),
+        ("NODE_EXTRA_CA_CERTS", ca.display().to_string()),
+    ]
+}
+
+/// Whether the user who will use the variables can read a file: behind `sudo` that is not root.
+fn is_for_the_user(file: &Path) -> bool {
+    !environment::through_sudo() || everybody_reads(file)
 }
 
 /// Whether a user with no rights of its own gets to this file.

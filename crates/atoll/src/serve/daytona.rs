@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use atoll_front_daytona::{Daytona, Hosts, Options};
+use atoll_front_daytona::{Daytona, Hosts, Options, TlsHosts};
 use atoll_service::Service;
 use axum::{Router, extract::Request, middleware::Next};
 use tokio_util::sync::CancellationToken;
@@ -20,12 +20,14 @@ pub(super) fn front(
     port: u16,
 ) -> Daytona {
     let (domain, tls) = (settings.domain.clone(), settings.tls.clone());
-    let hosts = move || match &tls {
+    let hosts = move || {
         // A certificate may come while the server runs.
-        Some(tls) if tls.files.certificate.exists() => {
-            Hosts { scheme: "https", domain: domain.for_tls().to_owned(), port: tls.listen.port() }
-        }
-        Some(_) | None => Hosts { scheme: "http", domain: domain.as_str().to_owned(), port },
+        let tls = tls.as_ref().filter(|tls| tls.files.certificate.exists()).map(|tls| TlsHosts {
+            domain: domain.for_tls().to_owned(),
+            port: tls.listen.port(),
+            is_operators: tls.is_named,
+        });
+        Hosts { domain: domain.as_str().to_owned(), port, tls }
     };
     let options = Options {
         closing,

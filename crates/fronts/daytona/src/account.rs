@@ -46,7 +46,7 @@ async fn config(origin: Origin, State(app): State<App>) -> Answer<Value> {
         "oidc": { "issuer": "", "clientId": "", "audience": "", "provider": "" },
         "linkedAccountsEnabled": false,
         "announcements": {},
-        "proxyTemplateUrl": format!("{}://{{{{PORT}}}}-{{{{sandboxId}}}}.{}:{}", hosts.scheme, hosts.domain, hosts.port),
+        "proxyTemplateUrl": hosts.url(origin.is_tls(), "{{PORT}}-{{sandboxId}}"),
         "proxyToolboxUrl": origin.toolbox(),
         "defaultSnapshot": naming::DEFAULT,
         "dashboardUrl": origin.bare(),

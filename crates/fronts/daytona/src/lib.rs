@@ -69,12 +69,36 @@ pub struct Options {
 /// How a sandbox's own host is written: `SCHEME://LABEL.DOMAIN:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
-    /// `https`, or `http` where no certificate is there.
-    pub scheme: &'static str,
+    /// The name below which sandboxes have theirs, over plain HTTP.
+    pub domain: String,
+    /// The port of plain HTTP.
+    pub port: u16,
+    /// The same over TLS; `None`: the server has no certificate.
+    pub tls: Option<TlsHosts>,
+}
+
+/// How a sandbox's own host is written over TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsHosts {
     /// The name below which sandboxes have theirs.
     pub domain: String,
-    /// Where that is listened on.
+    /// The port.
     pub port: u16,
+    /// The operator brought the certificate, so clients can be expected to trust it. Otherwise it is from `atoll tls init`.
+    pub is_operators: bool,
+}
+
+impl Hosts {
+    /// The address of a sandbox's host for a client that came by TLS or not. A client that came by plain HTTP is not sent to a
+    /// certificate that it may not know.
+    pub(crate) fn url(&self, came_by_tls: bool, label: &str) -> String {
+        match &self.tls {
+            Some(tls) if came_by_tls || tls.is_operators => {
+                format!("https://{label}.{}:{}", tls.domain, tls.port)
+            }
+            _ => format!("http://{label}.{}:{}", self.domain, self.port),
+        }
+    }
 }
 
 /// What every handler can reach.

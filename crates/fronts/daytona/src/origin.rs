@@ -33,6 +33,11 @@ impl Origin {
         &self.0
     }
 
+    /// Whether the client came by TLS.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.0.starts_with("https://")
+    }
+
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
         Self("http://127.0.0.1:7070".to_owned())
@@ -44,12 +49,15 @@ impl Origin {
         let host = named.or(uri.authority().map(http::uri::Authority::as_str)).filter(|host| is_plain(host));
         let forwarded = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok());
         let Some(host) = host else {
-            return Self(format!("{}://{}:{}", hosts.scheme, hosts.domain, hosts.port));
+            return Self(match &hosts.tls {
+                Some(tls) => format!("https://{}:{}", tls.domain, tls.port),
+                None => format!("http://{}:{}", hosts.domain, hosts.port),
+            });
         };
         let port = host.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
         let scheme = match (forwarded, port) {
             (Some("https"), _) => "https",
-            (_, Some(port)) if port == hosts.port => hosts.scheme,
+            (_, Some(port)) if hosts.tls.as_ref().is_some_and(|tls| tls.port == port) => "https",
             _ => "http",
         };
         Self(format!("{scheme}://{host}"))
@@ -74,10 +82,12 @@ impl FromRequestParts<App> for Origin {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::TlsHosts;
 
     #[test]
     fn the_answer_leads_back_to_the_door_that_was_used() {
-        let hosts = Hosts { scheme: "https", domain: "atoll.localhost".into(), port: 7_443 };
+        let tls = TlsHosts { domain: "atoll.localhost".into(), port: 7_443, is_operators: false };
+        let hosts = Hosts { domain: "localhost".into(), port: 7_070, tls: Some(tls) };
         let of = |host: Option<&str>, proto: Option<&str>| {
             let mut headers = HeaderMap::new();
             host.map(|host| headers.insert(header::HOST, host.parse().unwrap()));

@@ -8,12 +8,13 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 
+use crate::App;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::input::{Path, Query};
+use crate::origin::Origin;
 use crate::output::{Answer, ok};
 use crate::sandboxes::lease;
-use crate::{App, Hosts};
 
 /// COMPAT(daytona): what a signed link lives for when nobody says anything, and at most.
 const EXPIRES_S: u64 = 60;
@@ -53,13 +54,14 @@ struct SignedLink {
 async fn link(
     State(app): State<App>,
     Caller(who): Caller,
+    origin: Origin,
     Path((id, port)): Path<(String, i64)>,
 ) -> Result<Answer<Link>, ApiError> {
     let port = checked(port)?;
     let lease = lease(&app, &who, &id).await?;
     let of = if OF_TOOLBOX.contains(&port) { TokenOf::Agent } else { TokenOf::Ports };
     Ok(ok(Link {
-        url: host(&(app.options.hosts)(), &format!("{port}-{}", lease.id)),
+        url: (app.options.hosts)().url(origin.is_tls(), &format!("{port}-{}", lease.id)),
         token: app.service.token(&lease, of),
         sandbox_id: lease.id.into(),
     }))
@@ -74,6 +76,7 @@ struct SignedQuery {
 async fn signed(
     State(app): State<App>,
     Caller(who): Caller,
+    origin: Origin,
     Path((id, port)): Path<(String, i64)>,
     Query(query): Query<SignedQuery>,
 ) -> Result<Answer<SignedLink>, ApiError> {
@@ -94,7 +97,7 @@ async fn signed(
     let token = made.token.unwrap_or_default();
     // The token without the part that says what it is, as it stands in a host.
     let secret = token.rsplit('_').next().unwrap_or(&token).to_owned();
-    let url = host(&(app.options.hosts)(), &format!("{}-{port}-{secret}", lease.id));
+    let url = (app.options.hosts)().url(origin.is_tls(), &format!("{}-{port}-{secret}", lease.id));
     Ok(ok(SignedLink { sandbox_id: lease.id.into(), port, token: secret, url }))
 }
 
@@ -164,20 +167,32 @@ fn checked(port: i64) -> Result<u16, ApiError> {
     }
 }
 
-fn host(hosts: &Hosts, label: &str) -> String {
-    format!("{}://{label}.{}:{}", hosts.scheme, hosts.domain, hosts.port)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Hosts, TlsHosts};
 
     #[test]
     fn a_link_fits_into_a_label_of_dns() {
-        let hosts = Hosts { scheme: "http", domain: "localhost".into(), port: 7_070 };
+        let hosts = Hosts { domain: "localhost".into(), port: 7_070, tls: None };
         let id = "abcdefghij0123456789";
-        assert_eq!(host(&hosts, &format!("3000-{id}")), "http://3000-abcdefghij0123456789.localhost:7070");
+        for came_by_tls in [false, true] {
+            let url = hosts.url(came_by_tls, &format!("3000-{id}"));
+            assert_eq!(url, "http://3000-abcdefghij0123456789.localhost:7070");
+        }
         assert!(format!("{id}-65535-{}", "a".repeat(32)).len() <= 63);
+    }
+
+    #[test]
+    fn a_client_is_sent_to_tls_only_where_it_can_trust_it() {
+        let url = |is_operators, came_by_tls| {
+            let tls = TlsHosts { domain: "atoll.localhost".into(), port: 7_443, is_operators };
+            Hosts { domain: "localhost".into(), port: 7_070, tls: Some(tls) }.url(came_by_tls, "80-x")
+        };
+        assert_eq!(url(false, false), "http://80-x.localhost:7070");
+        for (is_operators, came_by_tls) in [(false, true), (true, false), (true, true)] {
+            assert_eq!(url(is_operators, came_by_tls), "https://80-x.atoll.localhost:7443");
+        }
     }
 
     #[test]
