@@ -1,8 +1,10 @@
 """Network policies: what goes in comes out without its secrets, and holds."""
 
+import os
+
 from leap0 import Leap0Error
 
-from world import Case
+from world import Case, client
 
 # Web servers of the test's internet (tests/src/internet.rs).
 PUBLIC, OTHER = "203.0.113.1", "198.51.100.20"
@@ -48,6 +50,24 @@ class Policy(Case):
     def test_addresses_hold(self):
         box = self.sandbox(network_policy={"mode": "custom", "allow_cidrs": [f"{PUBLIC}/32"]})
         self.assertEqual((reaches(box, PUBLIC), reaches(box, OTHER)), (True, False))
+
+    def test_bits_behind_the_prefix_are_masked(self):
+        box = self.sandbox(network_policy={"mode": "custom", "allow_cidrs": [f"{PUBLIC}/24"]})
+        self.assertEqual(box.network_policy["allow_cidrs"], ["203.0.113.0/24"])
+        self.assertTrue(reaches(box, PUBLIC))
+
+    def test_private_ranges_that_the_list_names_are_reached_by_the_first_tenant(self):
+        policy = {"mode": "custom", "allow_cidrs": ["10.1.2.3/8"]}
+        first = client(api_key=os.environ["LEAP0_FIRST_KEY"])
+        box = first.sandboxes.create(network_policy=policy)
+        try:
+            self.assertEqual((reaches(box, "10.1.2.3"), reaches(box, "192.168.77.1")), (True, False))
+        finally:
+            first.sandboxes.delete(box)
+        with self.assertRaises(Leap0Error) as caught:
+            self.sandbox(network_policy=policy)
+        self.assertEqual(caught.exception.status_code, 400)
+        self.assertIn("--egress-private named", caught.exception.body)
 
     def test_nothing_is_reached_by_a_sandbox_that_may_reach_nothing(self):
         box = self.sandbox(network_policy={"mode": "deny-all"})

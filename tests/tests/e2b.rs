@@ -73,6 +73,7 @@ async fn with_variables(world: &World, program: &Path, variables: BTreeMap<Strin
         .envs(variables)
         .env("E2B_API_KEY", tenant.key())
         .env("E2B_OTHER_KEY", other.key())
+        .env("E2B_FIRST_KEY", world.first_tenant().await.key())
         .env("E2B_TEST_IMAGE", format!("{ADDRESS}/small:1"));
     command
 }

@@ -382,3 +382,83 @@ fn layers_only_narrow_and_private_ranges_need_the_operators_word() {
         w.admin().send(Method::DELETE, "/v1/tenants/acme/network", None).await.ok();
     });
 }
+
+/// An address of the host within a private range, and what listens there.
+async fn host_address(address: Ipv4Addr) -> tokio::net::TcpListener {
+    atoll_tests::ground::ip(&format!("addr add {address}/32 dev lo"));
+    let listener = tokio::net::TcpListener::bind((address, 8000)).await.unwrap();
+    assert!(tokio::net::TcpStream::connect((address, 8000)).await.is_ok(), "the host itself is reached");
+    listener
+}
+
+#[test]
+fn private_ranges_that_a_list_names_are_the_first_tenants_and_the_floor_below_stays() {
+    run(async |w| {
+        let (first, other) = (w.first_tenant().await, w.tenant("acme").await);
+        let own = Ipv4Addr::new(10, 9, 9, 9);
+        let listener = host_address(own).await;
+        let neighbour = first.create(json!({})).await;
+        let far = first.sh(&neighbour, "hostname -I").await.text().trim().to_owned();
+        let ranges = json!(["10.0.0.0/8", "172.16.0.0/12"]);
+        let named = json!({ "mode": "custom", "allow_cidrs": ranges });
+        let tcp = |host: &str, port: u16| json!({ "do": "tcp", "host": host, "port": port, "send": "GET / HTTP/1.0\r\nHost: x\r\n\r\n" });
+        let tasks = json!([
+            tcp("10.1.2.3", 80),
+            tcp("172.20.0.9", 80),
+            tcp("192.168.77.1", 80),
+            tcp(&OTHER.to_string(), 80),
+            tcp(&own.to_string(), 8000),
+            tcp(&far, 49_983),
+            tcp("169.254.169.254", 80),
+            tcp("168.63.129.16", 80),
+            tcp("100.100.100.200", 80),
+        ]);
+        let beside = json!({ "mode": "allow-all", "allow_cidrs": ranges });
+        for (policy, public) in [(&named, false), (&beside, true)] {
+            let id = first.create(json!({ "network": policy })).await;
+            let results = reach(&first, &id, tasks.clone()).await;
+            let reached: Vec<bool> = results.iter().map(|result| !came_to_nothing(result)).collect();
+            assert_eq!(
+                reached,
+                [true, true, false, public, false, false, false, false, false],
+                "{results:?}"
+            );
+            first.remove(&id).await;
+        }
+        // Names lead into the named ranges, and nowhere else: not to the host, not to metadata.
+        w.internet.says("lan.good.test", Say::a([Ipv4Addr::new(10, 1, 2, 3)]));
+        w.internet.says("host.good.test", Say::a([own]));
+        w.internet.says("meta.good.test", Say::a([Ipv4Addr::new(169, 254, 169, 254)]));
+        let by_name = json!({ "mode": "custom", "allow_domains": ["*.good.test"], "allow_cidrs": ranges });
+        let id = first.create(json!({ "network": by_name })).await;
+        assert_eq!(fetch(&first, &id, "http://lan.good.test/").await.as_deref(), Ok(GREETING));
+        for name in ["host.good.test:8000", "meta.good.test"] {
+            assert!(fetch(&first, &id, &format!("http://{name}/")).await.is_err(), "{name}");
+        }
+        for never in ["169.254.169.254", "168.63.129.16", "100.100.100.200", "192.168.77.1"] {
+            w.internet.untouched(never.parse::<Ipv4Addr>().unwrap(), "beside a named private range");
+        }
+        // Only the test's own connection ever came to the host.
+        assert!(listener.accept().await.is_ok());
+        let more = tokio::time::timeout(std::time::Duration::from_millis(100), listener.accept()).await;
+        assert!(more.is_err(), "a sandbox reached the host: {more:?}");
+        drop(listener);
+        atoll_tests::ground::ip(&format!("addr del {own}/32 dev lo"));
+        // Another tenant is told which setting it is, and nothing is narrowed silently.
+        let own_box = other.create(json!({})).await;
+        let patch = format!("/v1/sandboxes/{own_box}");
+        for policy in [&named, &beside, &by_name] {
+            for answer in [
+                other.post("/v1/sandboxes", json!({ "network": policy })).await,
+                other.patch(&patch, json!({ "network": policy })).await,
+            ] {
+                let refused = answer.refused(400, "invalid_request");
+                assert!(refused["hint"].as_str().unwrap().contains("--egress-private named"), "{refused}");
+            }
+        }
+        w.admin()
+            .send(Method::PUT, "/v1/tenants/acme/network", Some(&named))
+            .await
+            .refused(400, "invalid_request");
+    });
+}

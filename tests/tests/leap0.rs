@@ -67,6 +67,7 @@ fn the_official_sdk_passes_the_flows_of_the_vendors_guide() {
             let (tenant, other) = (world.tenant("leap0").await, world.tenant("other").await);
             let mut suite = sdk(world, &python).await;
             suite.env("LEAP0_API_KEY", tenant.key()).env("LEAP0_OTHER_KEY", other.key());
+            suite.env("LEAP0_FIRST_KEY", world.first_tenant().await.key());
             let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("leap0");
             suite
                 .args(["-m", "unittest", "discover", "--verbose", "--durations", "5", "--start-directory"])

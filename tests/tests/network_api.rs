@@ -115,7 +115,8 @@ fn what_is_wrong_is_said_by_its_field_and_nothing_has_changed() {
         }
         let now = client.sandbox(&id).await;
         assert!(now["network"] == policy && now["pids"] != 77, "{now}");
-        let bad = atoll(w, &["create", "--allow-cidr", "10.0.0.0/8"], "").await;
+        let key = ["--api-key", client.key()];
+        let bad = atoll(w, &[&key[..], &["create", "--allow-cidr", "10.0.0.0/8"]].concat(), "").await;
         let said = text(&bad.stderr);
         assert!(
             bad.status.code() == Some(1) && said.contains("private") && said.contains("--egress-private"),

@@ -38,7 +38,7 @@ pub(crate) const LOG: &str = "ATOLL_LOG";
 pub(crate) const LOG_FORMAT: &str = "ATOLL_LOG_FORMAT";
 /// Where the archives of sandboxes go.
 pub(crate) const ARCHIVE: &str = "ATOLL_ARCHIVE";
-/// Whether named private ranges can be reached from sandboxes.
+/// Which tenants may reach private ranges that an allow list names.
 pub(crate) const EGRESS_PRIVATE: &str = "ATOLL_EGRESS_PRIVATE";
 /// File with the policy that narrows every sandbox.
 pub(crate) const EGRESS_POLICY: &str = "ATOLL_EGRESS_POLICY";

@@ -7,8 +7,8 @@
 //! packet from a sandbox ── guard ── own address? ── names: tcp to a fresh answer? ──► the gate, by input
 //!                            └ else dropped             │ no
 //!        ┌──────────────────────────────────────────────┘
-//!        └► forward ── host, udp to a name? ── open? ── never? ─┬─► pass: limits, records ──► uplink
-//!                          │                    └ listed? ──────┘
+//!        └► forward ── host, udp to a name? ── open? ── never? ──────────┬─► pass: limits, records ──► uplink
+//!                          │                    └ never but private? ── listed? ┘
 //!                          └───────────────── refuse: records, an error at once ◄── else
 //! ```
 //!
@@ -294,6 +294,7 @@ fn chains(limit: FlowLimit) -> String {
     ip daddr @{HOST} {host}
     meta l4proto udp ip saddr . ip daddr @{FRESH} {udp_to_name}
     iifname @{OPEN} goto public
+    ip daddr @nobody {never_why}
     iifname vmap @{listed}
     {closed}
   }}

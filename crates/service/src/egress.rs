@@ -14,7 +14,7 @@ pub(crate) mod trust;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use atoll_model::policy::egress::{self, BadPolicy, Change, Egress, Injected, Layer, Seed};
+use atoll_model::policy::egress::{self, BadPolicy, Change, Egress, Floor, Injected, Layer, Seed};
 use atoll_model::{
     Code, HeaderText, Lease, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets, secrets_in,
 };
@@ -48,11 +48,17 @@ impl Layers {
     }
 }
 
+/// The operator's settings for the sandboxes of a tenant.
+pub(crate) fn floor<'a>(inner: &'a Inner, tenant: &TenantId) -> &'a Floor {
+    inner.config.egress.of(inner.first_tenant.get() == Some(tenant))
+}
+
 /// What the provider is to enforce for a lease. Holds opened values: it goes to the provider and nowhere else.
 pub(crate) async fn compiled(inner: &Inner, lease: &Lease) -> Result<Arc<Egress>, ServiceError> {
     let opened = opened(inner, lease).await?;
     let tenant = inner.layers.of(&lease.tenant);
-    let mut egress = egress::compile(&inner.config.egress, tenant.as_deref(), &lease.network, &opened);
+    let floor = floor(inner, &lease.tenant);
+    let mut egress = egress::compile(floor, tenant.as_deref(), &lease.network, &opened);
     if !egress.changes.is_empty() {
         egress.seed = Some(Seed(inner.store.derive(AUTHORITY, lease.id.as_str())));
     }
@@ -119,8 +125,7 @@ impl Service {
         let tenant = self.inner.layers.of(&lease.tenant);
         let narrows = |policy: &NetworkPolicy| *policy != NetworkPolicy::allow_all();
         let tenant = tenant.is_some_and(|policy| narrows(&policy)).then_some(Layer::Tenant);
-        let operator =
-            self.inner.config.egress.policy.as_ref().is_some_and(narrows).then_some(Layer::Operator);
+        let operator = self.inner.config.egress.policy().is_some_and(narrows).then_some(Layer::Operator);
         tenant.into_iter().chain(operator).collect()
     }
 
@@ -132,7 +137,7 @@ impl Service {
         mut asked: NetworkPolicy,
         had: Option<&NetworkPolicy>,
     ) -> Result<NetworkPolicy, ServiceError> {
-        egress::check(&asked, &self.inner.config.egress)?;
+        egress::check(&asked, floor(&self.inner, tenant))?;
         if asked.transforms.is_empty() {
             return Ok(asked);
         }

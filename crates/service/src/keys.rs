@@ -226,10 +226,11 @@ impl Service {
                 })
                 .await?;
         }
+        let tenant = store.tenant(DEFAULT_TENANT).await?.ok_or(StoreError::NoTenant)?.id;
+        self.inner.first_tenant.get_or_init(|| tenant.clone());
         if store.keys(None).await?.iter().any(|key| key.scope == Scope::Admin) {
             return Ok(());
         }
-        let tenant = store.tenant(DEFAULT_TENANT).await?.ok_or(StoreError::NoTenant)?.id;
         let (key, fresh) =
             self.make_key(tenant, Scope::Admin, Some("admin".to_owned())).map_err(no_entropy)?;
         let path = self.inner.config.data.join("admin.key");

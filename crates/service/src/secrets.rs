@@ -123,10 +123,10 @@ impl Service {
         network: Option<NetworkPolicy>,
     ) -> Result<TenantRecord, ServiceError> {
         authz::admin(who)?;
-        if let Some(policy) = &network {
-            egress::check_layer(policy, &self.inner.config.egress)?;
-        }
         let record = self.tenant(tenant).await?;
+        if let Some(policy) = &network {
+            egress::check_layer(policy, crate::egress::floor(&self.inner, &record.id))?;
+        }
         let _turn = self.inner.layers.turn.lock().await;
         self.inner.store.set_tenant_network(&record.id, network.clone()).await?;
         self.inner.layers.put(&record.id, network.clone());

@@ -14,12 +14,13 @@
 //! wait. Sandboxes live on either way.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use atoll_image::archive::{ArchiveError, Archives};
 use atoll_image::{Bounds, ImageError, Images};
+use atoll_model::TenantId;
 use atoll_provider::{Capabilities, Provider, ProviderError};
 use atoll_store::{Store, StoreError};
 use tokio::sync::Semaphore;
@@ -77,6 +78,8 @@ pub(crate) struct Inner {
     pub(crate) cpu: CpuMemory,
     pub(crate) counters: Counters,
     pub(crate) layers: Layers,
+    /// The tenant that the server made at its first start; set before anything is adopted.
+    pub(crate) first_tenant: OnceLock<TenantId>,
     pub(crate) logs: Logs,
     pub(crate) changes: Changes,
     pub(crate) failpoint: FailPoint,
@@ -200,6 +203,7 @@ impl Service {
             cpu: CpuMemory::default(),
             counters: Counters::default(),
             layers: Layers::default(),
+            first_tenant: OnceLock::new(),
             logs,
             changes: Changes::default(),
             failpoint,

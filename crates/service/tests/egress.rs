@@ -5,7 +5,7 @@ mod world;
 
 use std::sync::Arc;
 
-use atoll_model::policy::egress::{Dns, Door, Egress, Floor};
+use atoll_model::policy::egress::{Dns, Door, Egress, Floors, PrivateRanges};
 use atoll_model::{
     Code, CreateSandbox, HeaderText, Lease, NetworkMode, NetworkPolicy, Origin, Phase, Principal, Quota,
     SandboxId, Transform, UpdateSandbox,
@@ -204,40 +204,83 @@ async fn a_repeated_create_with_another_value_is_not_the_same_request() {
     assert_eq!(world.try_create(spec("b")).await.unwrap_err().code, Code::IdempotencyMismatch);
 }
 
-fn private_when_named() -> Options {
-    let floor = Floor { private_when_named: true, policy: None };
-    Options { config: Some(Box::new(move |config| config.egress = floor)), ..Default::default() }
+fn private(who: PrivateRanges) -> Options {
+    let floors = Floors::new(who, None);
+    Options { config: Some(Box::new(move |config| config.egress = floors)), ..Default::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_named_private_range_is_the_first_tenants_unless_the_operator_says_otherwise() {
+    for (setting, first, others) in [
+        (PrivateRanges::Never, false, false),
+        (PrivateRanges::FirstTenant, true, false),
+        (PrivateRanges::AllTenants, true, true),
+    ] {
+        let world = World::with(private(setting)).await;
+        let other = world.tenant("other", Quota::default()).await;
+        for (who, allowed) in [(&world.admin, first), (&other, others)] {
+            for policy in [
+                networks(&["10.0.0.0/8", "172.16.0.0/12"]),
+                NetworkPolicy { mode: NetworkMode::AllowAll, ..networks(&["10.0.0.0/8"]) },
+            ] {
+                match world.service.create(who, asking(policy), true).await {
+                    Ok((lease, _)) => {
+                        assert!(allowed, "{setting:?}");
+                        assert!(in_force(&world, &lease.id).direct.contains(0x0a01_0203));
+                        assert!(!in_force(&world, &lease.id).direct.contains(0xc0a8_0001), "not named");
+                    }
+                    Err(refused) => {
+                        assert!(!allowed, "{setting:?}: {refused}");
+                        assert_eq!(refused.code, Code::InvalidRequest);
+                        assert!(refused.hint.unwrap().contains("--egress-private named"));
+                    }
+                }
+            }
+        }
+        // An admin's word about another tenant's sandbox is judged by whose it is.
+        let (lease, _) = world.service.create(&other, CreateSandbox::default(), true).await.unwrap();
+        let changed = update(&world, &lease, networks(&["10.0.0.0/8"])).await;
+        assert_eq!(changed.is_ok(), others, "{setting:?}");
+        let layer =
+            world.service.set_tenant_network(&world.admin, "other", Some(networks(&["10.0.0.0/8"]))).await;
+        assert_eq!(layer.is_ok(), others, "{setting:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_operator_forbids_is_refused_at_every_door() {
     let world = World::new().await;
-    let refused = world.try_create(asking(networks(&["10.0.0.0/8"]))).await.unwrap_err();
+    let other = world.tenant("other", Quota::default()).await;
+    let create =
+        async |world: &World, spec| world.service.create(&other, spec, true).await.map(|made| made.0);
+    let refused = create(&world, asking(networks(&["10.0.0.0/8"]))).await.unwrap_err();
     assert_eq!(refused.code, Code::InvalidRequest);
     assert!(refused.message.starts_with("network.allow_cidrs"), "{refused}");
     assert!(refused.hint.unwrap().contains("--egress-private named"));
-    let lease = world.create().await;
+    let lease = create(&world, CreateSandbox::default()).await.unwrap();
     assert_eq!(
         update(&world, &lease, networks(&["10.0.0.0/8"])).await.unwrap_err().code,
         Code::InvalidRequest
     );
     assert_eq!(in_force(&world, &lease.id).door, Door::Open);
 
-    let mut world = World::with(private_when_named()).await;
-    let lease = world.try_create(asking(networks(&["10.0.0.0/8"]))).await.unwrap();
+    let mut world = World::with(private(PrivateRanges::AllTenants)).await;
+    let who = &world.tenant("other", Quota::default()).await;
+    let create = async |world: &World, spec| world.service.create(who, spec, true).await.map(|made| made.0);
+    let lease = create(&world, asking(networks(&["10.0.0.0/8"]))).await.unwrap();
     assert!(in_force(&world, &lease.id).direct.contains(0x0a01_0203));
-    let (service, who, id) = (&world.service, &world.admin, lease.id.as_str());
+    let (service, id) = (&world.service, lease.id.as_str());
     let taken = NewSnapshot { name: Some("s".to_owned()), memory: false, replace: false };
     service.snapshot(who, id, taken).await.unwrap();
-    // The next server lets nobody reach private addresses, and narrows nothing silently.
+    // The next server lets only the first tenant reach private addresses, and narrows nothing silently.
     let (fake, clock) = (world.fake.clone(), world.clock.clone());
     let dir = world.crash().await;
     let world = World::reopen(dir, fake, clock).await;
-    let (service, who) = (&world.service, &world.admin);
+    let service = &world.service;
     assert!(!in_force(&world, &lease.id).direct.contains(0x0a01_0203));
     let from = Origin::Snapshot { snapshot: "s".to_owned(), memory: false };
     let spec = CreateSandbox { from, ..Default::default() };
-    assert_eq!(world.try_create(spec.clone()).await.unwrap_err().code, Code::InvalidRequest);
+    assert_eq!(create(&world, spec.clone()).await.unwrap_err().code, Code::InvalidRequest);
     assert_eq!(service.fork(who, id, Fork::default()).await.unwrap_err().code, Code::InvalidRequest);
     service.stop(who, id, true).await.unwrap();
     let refused = service.start(who, id, true).await.unwrap_err();
@@ -247,7 +290,7 @@ async fn what_the_operator_forbids_is_refused_at_every_door() {
     service.start(who, id, true).await.unwrap();
     assert_eq!(in_force(&world, &lease.id).door, Door::Closed);
     let other = CreateSandbox { network: Some(NetworkPolicy::deny_all()), ..spec };
-    world.try_create(other).await.unwrap();
+    create(&world, other).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from daytona import DaytonaBadRequestError, DaytonaError
+from daytona import CreateSandboxFromSnapshotParams, Daytona, DaytonaBadRequestError, DaytonaConfig, DaytonaError
 
 from world import Case, Shared, client, until
 
@@ -112,6 +112,32 @@ class Network(Case):
         self.assertEqual(box.network_allow_list, f"{address}/32")
         box.update_network_settings(network_allow_list="192.0.2.0/24")
         self.assertEqual(self.reaches(box, f"http://{address}/"), "000")
+
+    def test_bits_behind_the_prefix_are_masked(self):
+        address = os.environ["DAYTONA_SITE_ADDRESS"]
+        box = self.create(network_allow_list=f"{address}/24")
+        self.assertEqual(self.reaches(box, f"http://{address}/"), "200")
+        self.assertEqual(box.network_allow_list, f"{address.rpartition('.')[0]}.0/24")
+        box.update_network_settings(network_allow_list=f"192.0.2.77/24,{address}/31")
+        self.assertEqual(self.reaches(box, f"http://{address}/"), "200")
+
+    def test_private_ranges_that_the_list_names_are_reached_by_the_first_tenant(self):
+        # As the vendor's guide writes it; 10.1.2.3 is a server of the test's own.
+        ranges = "10.0.0.0/8,172.16.0.0/12"
+        first = Daytona(DaytonaConfig(api_key=os.environ["DAYTONA_FIRST_KEY"], api_url=os.environ["DAYTONA_API_URL"]))
+        box = first.create(CreateSandboxFromSnapshotParams(network_allow_list=ranges))
+        try:
+            self.assertEqual(self.reaches(box, "http://10.1.2.3/"), "200")
+            self.assertEqual(self.reaches(box, "http://192.168.77.1/"), "000")
+            self.assertEqual(self.reaches(box, "http://169.254.169.254/"), "000")
+            box.update_network_settings(network_allow_list="192.168.1.0/16")
+            self.assertEqual(self.reaches(box, "http://192.168.77.1/"), "200")
+            self.assertEqual(self.reaches(box, "http://10.1.2.3/"), "000")
+        finally:
+            box.delete()
+        with self.assertRaises(DaytonaBadRequestError) as refused:
+            self.create(network_allow_list=ranges)
+        self.assertIn("--egress-private named", str(refused.exception))
 
     def test_a_list_of_names(self):
         host = urllib.parse.urlsplit(self.site).hostname

@@ -4,6 +4,7 @@ Every address of it answers `hello from the internet`, so that what is not reach
 afterwards at what arrived.
 """
 
+import os
 import uuid
 
 from e2b import ALL_TRAFFIC, Sandbox, SandboxException, Secret
@@ -61,6 +62,24 @@ class Policies(Case):
         self.reaches_not(box, "http://good.test/e2b-never")
         box.update_network({})
         self.reaches(box, "http://other.test/again")
+
+    def test_bits_behind_the_prefix_are_masked(self):
+        box = self.sandbox(network={"deny_out": ["198.51.100.77/24"], "allow_out": [f"{GOOD}/31"]})
+        self.reaches(box, f"http://{GOOD}/masked")
+        self.reaches_not(box, f"http://{OTHER}/e2b-never")
+
+    def test_private_ranges_that_are_allowed_by_name_are_reached_by_the_first_tenant(self):
+        for network, public in (
+            ({"allow_out": ["10.1.2.3/8"]}, True),
+            ({"allow_out": ["10.0.0.0/8"], "deny_out": [ALL_TRAFFIC]}, False),
+        ):
+            box = self.sandbox(network=network, api_key=os.environ["E2B_FIRST_KEY"])
+            self.reaches(box, "http://10.1.2.3/private")
+            self.reaches_not(box, "http://192.168.77.1/e2b-never")
+            (self.reaches if public else self.reaches_not)(box, f"http://{GOOD}/{'public' if public else 'e2b-never'}")
+            with self.assertRaises(SandboxException) as refused:
+                self.sandbox(network=network)
+            self.assertIn("--egress-private named", str(refused.exception))
 
     def test_what_no_sandbox_may_reach_stays_closed_under_every_policy(self):
         box = self.sandbox(network={"allow_out": ["0.0.0.0/0"]})

@@ -45,8 +45,8 @@ pub(crate) struct Serve {
     /// Where archives go: a folder, or s3://BUCKET/PREFIX with credentials in AWS_* [default: DATA/archive]
     #[arg(long, env = env::ARCHIVE, hide_env_values = true, value_name = "URL")]
     pub(crate) archive: Option<String>,
-    /// Whether sandboxes may reach private addresses that their policy names
-    #[arg(long, env = env::EGRESS_PRIVATE, hide_env_values = true, value_enum, default_value_t = EgressPrivate::Never)]
+    /// Which tenants' sandboxes may reach private ranges that their allow list names
+    #[arg(long, env = env::EGRESS_PRIVATE, hide_env_values = true, value_enum, default_value_t = EgressPrivate::FirstTenant)]
     pub(crate) egress_private: EgressPrivate,
     /// JSON file with a network policy that narrows every sandbox; read once, at the start
     #[arg(long, env = env::EGRESS_POLICY, hide_env_values = true, value_name = "FILE", value_parser = egress_policy)]
@@ -91,9 +91,11 @@ pub(crate) struct Serve {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EgressPrivate {
-    /// Nobody does
+    /// No tenant
     Never,
-    /// Where a policy's allow_cidrs name them
+    /// The tenant `default`, which the server makes at its first start
+    FirstTenant,
+    /// Every tenant
     Named,
 }
 

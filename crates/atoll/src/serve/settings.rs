@@ -9,7 +9,7 @@ use std::{
 };
 
 use atoll_image::{images::Bounds, oci::RegistrySettings};
-use atoll_model::policy::egress::Floor;
+use atoll_model::policy::egress::{Floors, PrivateRanges};
 use atoll_proxy::CertificateFiles;
 
 use super::{
@@ -41,7 +41,7 @@ pub(super) struct Settings {
     pub(super) live_max: u64,
     pub(super) overcommit: f64,
     pub(super) archive: Option<String>,
-    pub(super) egress: Floor,
+    pub(super) egress: Floors,
     pub(super) agent: Option<PathBuf>,
     pub(super) tour: bool,
     pub(super) registry_insecure: Vec<String>,
@@ -66,10 +66,7 @@ impl Settings {
             live_max: args.live_max,
             overcommit: args.overcommit,
             archive: args.archive,
-            egress: Floor {
-                private_when_named: args.egress_private == EgressPrivate::Named,
-                policy: args.egress_policy,
-            },
+            egress: Floors::new(private_ranges(args.egress_private), args.egress_policy),
             agent: args.agent,
             tour: args.tour,
             registry_insecure: args.registry_insecure,
@@ -128,6 +125,14 @@ impl Settings {
             agent: self.agent.clone(),
             ..atoll_container::Config::new(&self.data)
         }
+    }
+}
+
+const fn private_ranges(asked: EgressPrivate) -> PrivateRanges {
+    match asked {
+        EgressPrivate::Never => PrivateRanges::Never,
+        EgressPrivate::FirstTenant => PrivateRanges::FirstTenant,
+        EgressPrivate::Named => PrivateRanges::AllTenants,
     }
 }
 

@@ -1,12 +1,10 @@
 //! What a sandbox may reach in Daytona's words, in and out. What it allows is the core's business.
 
-use atoll_model::{Cidr, DomainPattern, NetworkMode, NetworkPolicy};
+use atoll_model::NetworkPolicy;
+use atoll_model::policy::egress::words::{DaytonaWords, from_daytona};
 use serde::Deserialize;
 
 use crate::error::ApiError;
-
-/// LIMIT: the vendor's own.
-const CIDRS_MAX: usize = 10;
 
 /// The body of `network-settings`, and part of a create.
 #[derive(Debug, Default, Clone, Deserialize)]
@@ -32,65 +30,36 @@ impl NetworkBody {
             && self.domain_allow_list.is_none()
     }
 
-    /// The policy that this makes of another; `None`: nothing was said. Blocking all wins over lists; not blocking removes
-    /// them, unless new ones come with it.
+    /// The policy that this makes of another; `None`: the body says nothing.
     pub(crate) fn policy(&self, before: &NetworkPolicy) -> Result<Option<NetworkPolicy>, ApiError> {
         if self.is_empty() {
             return Ok(None);
         }
-        if self.network_block_all == Some(true) {
-            return Ok(Some(NetworkPolicy { limits: before.limits, ..NetworkPolicy::deny_all() }));
-        }
-        let kept = match (self.network_block_all, before.mode) {
-            (None, NetworkMode::Custom) => before.clone(),
-            _ => NetworkPolicy { limits: before.limits, ..NetworkPolicy::default() },
+        let words = DaytonaWords {
+            block_all: self.network_block_all,
+            allow_list: self.network_allow_list.as_deref(),
+            domain_list: self.domain_allow_list.as_deref(),
         };
-        let allow_cidrs = match &self.network_allow_list {
-            Some(text) => cidrs(text)?,
-            None => kept.allow_cidrs,
-        };
-        let allow_domains = match &self.domain_allow_list {
-            Some(text) => domains(text)?,
-            None => kept.allow_domains,
-        };
-        if allow_cidrs.is_empty() && allow_domains.is_empty() {
-            return Ok(Some(NetworkPolicy { limits: before.limits, ..NetworkPolicy::default() }));
-        }
-        Ok(Some(NetworkPolicy { mode: NetworkMode::Custom, allow_cidrs, allow_domains, ..kept }))
+        from_daytona(&words, before)
+            .map(Some)
+            .map_err(|bad| ApiError::invalid(format!("{}: {}", field(bad.field), bad.why)))
     }
 }
 
-fn parts(text: &str) -> impl Iterator<Item = &str> {
-    text.split(',').map(str::trim).filter(|part| !part.is_empty())
-}
-
-fn cidrs(text: &str) -> Result<Vec<Cidr>, ApiError> {
-    let bad = |part: &str, why: String| ApiError::invalid(format!("networkAllowList: {part:?} {why}"));
-    let mut all = Vec::new();
-    for part in parts(text) {
-        // COMPAT(daytona): each says how long its prefix is.
-        if !part.contains('/') {
-            return Err(bad(part, "needs a prefix length, as in 203.0.113.7/32".to_owned()));
-        }
-        all.push(part.parse().map_err(|why: atoll_model::BadCidr| bad(part, format!("is no range: {why}")))?);
+/// The core's field by Daytona's name.
+fn field(name: &'static str) -> &'static str {
+    match name {
+        "allow_cidrs" => "networkAllowList",
+        "allow_domains" => "domainAllowList",
+        other => other,
     }
-    if all.len() > CIDRS_MAX {
-        return Err(ApiError::invalid(format!("networkAllowList: holds more than {CIDRS_MAX} ranges")));
-    }
-    Ok(all)
-}
-
-fn domains(text: &str) -> Result<Vec<DomainPattern>, ApiError> {
-    let bad = |part: &str, why: atoll_model::BadDomain| {
-        ApiError::invalid(format!("domainAllowList: {part:?} is no domain: {why}"))
-    };
-    parts(text).map(|part| part.parse().map_err(|why| bad(part, why))).collect()
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use atoll_model::NetworkMode;
 
     fn after(before: &NetworkPolicy, text: &str) -> NetworkPolicy {
         let body: NetworkBody = serde_json::from_str(text).unwrap();
@@ -119,6 +88,14 @@ mod tests {
     }
 
     #[test]
+    fn bits_after_the_prefix_are_masked() {
+        let listed =
+            after(&NetworkPolicy::default(), r#"{"networkAllowList":"192.168.1.0/16,203.0.113.9/24"}"#);
+        let texts: Vec<String> = listed.allow_cidrs.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["192.168.0.0/16", "203.0.113.0/24"]);
+    }
+
+    #[test]
     fn odd_lists_are_named() {
         for text in [
             r#"{"networkAllowList":"203.0.113.7"}"#,
@@ -129,6 +106,8 @@ mod tests {
             let body: NetworkBody = serde_json::from_str(text).unwrap();
             let refused = body.policy(&NetworkPolicy::default()).unwrap_err();
             assert_eq!(refused.status.as_u16(), 400, "{text}");
+            let named = text.trim_start_matches("{\"").split('"').next().unwrap();
+            assert!(refused.message.starts_with(named), "{}", refused.message);
         }
     }
 }

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use atoll_model::policy::egress::words::{E2bWords, from_e2b};
-use atoll_model::{Cidr, HeaderText, NetworkPolicy, UpdateSandbox};
+use atoll_model::policy::egress::words::{E2bWords, from_e2b, network};
+use atoll_model::{HeaderText, NetworkPolicy, UpdateSandbox};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -146,7 +146,7 @@ impl NetworkBody {
             let odd: String = odd.chars().take(64).collect();
             return Err(ApiError::field("network.dnsServers", &format!("{odd:?} is no IPv4 address")));
         }
-        let is_name = |entry: &String| entry.parse::<Cidr>().is_err();
+        let is_name = |entry: &String| network(entry).is_none();
         if allowed.iter().any(is_name) {
             allowed.extend(servers.iter().cloned());
         }

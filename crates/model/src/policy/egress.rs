@@ -22,13 +22,60 @@ pub mod words;
 pub use check::{BadPolicy, CIDRS_MAX, DOMAINS_MAX, TRANSFORMS_MAX, check, check_layer};
 use ranges::{Ranges, Ranges4, Ranges6};
 
-/// What the operator says for all sandboxes.
+/// The operator's settings as they hold for the sandboxes of one tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Floor {
     /// Private ranges can be reached where a policy names them.
     pub private_when_named: bool,
     /// Narrows every sandbox.
     pub policy: Option<NetworkPolicy>,
+}
+
+/// Which tenants may reach private ranges that the allow list of a sandbox names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PrivateRanges {
+    /// No tenant.
+    Never,
+    /// The tenant that the server made at its first start: on a server for one user, that user.
+    #[default]
+    FirstTenant,
+    /// Every tenant.
+    AllTenants,
+}
+
+/// The operator's settings for all tenants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Floors {
+    first: Floor,
+    others: Floor,
+}
+
+impl Floors {
+    /// `policy` narrows the sandboxes of every tenant.
+    #[must_use]
+    pub fn new(private: PrivateRanges, policy: Option<NetworkPolicy>) -> Self {
+        let first = Floor { private_when_named: private != PrivateRanges::Never, policy: policy.clone() };
+        let others = Floor { private_when_named: private == PrivateRanges::AllTenants, policy };
+        Self { first, others }
+    }
+
+    /// The settings for the first tenant, or for any other one.
+    #[must_use]
+    pub const fn of(&self, is_first_tenant: bool) -> &Floor {
+        if is_first_tenant { &self.first } else { &self.others }
+    }
+
+    /// The policy that narrows every sandbox.
+    #[must_use]
+    pub const fn policy(&self) -> Option<&NetworkPolicy> {
+        self.others.policy.as_ref()
+    }
+}
+
+impl Default for Floors {
+    fn default() -> Self {
+        Self::new(PrivateRanges::default(), None)
+    }
 }
 
 /// How packets leave that no gate looks at.

@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use atoll_model::policy::egress::{Egress, Floor, compile};
+use atoll_model::policy::egress::ranges::Ranges;
+use atoll_model::policy::egress::{Door, Egress, Floor, compile};
 use atoll_model::{EgressRecord, EgressVerdict, NetworkLimits, NetworkMode, NetworkPolicy, SandboxId};
 use atoll_network::{Flows, Fresh, GATE_PORT, GATEWAY, Opener, netns};
 
@@ -70,6 +71,32 @@ fn only_listed_addresses_are_reached_and_the_host_never() {
     }
     // There is nothing to ask names for.
     sandbox.assert_refused(GATEWAY, 53);
+}
+
+#[test]
+fn the_kernel_holds_the_floor_below_every_list() {
+    let mut world = wide_world();
+    // A list that no policy compiles to: every address there is.
+    let all = Egress { door: Door::Listed, direct: Ranges::all(), ..Egress::default() };
+    let (sandbox, other) = (world.sandbox(&all), world.sandbox(&Egress::open()));
+    assert!(sandbox.ask(NEAR, TCP_PORT).is_ok());
+    for address in &FORBIDDEN[..3] {
+        assert!(sandbox.ask(*address, TCP_PORT).is_ok(), "{address} is private, and listed");
+    }
+    for address in &FORBIDDEN[3..] {
+        sandbox.assert_refused(*address, TCP_PORT);
+    }
+    let block = world.config.block;
+    for address in [HOST_WAN, block.host_address(), block.router_address(), other.link.address] {
+        sandbox.assert_refused(address, crate::world::HOST_PORT);
+    }
+    // An address of the host's own within a private range that is listed.
+    let own = Ipv4Addr::new(10, 200, 0, 1);
+    world.in_host(|| ip(&format!("addr add {own}/32 dev lo")));
+    assert!(world.in_host(|| crate::world::ask(own, crate::world::HOST_PORT)).is_ok());
+    sandbox.assert_unreachable(own, crate::world::HOST_PORT);
+    world.router().refresh_host().unwrap();
+    sandbox.assert_refused(own, crate::world::HOST_PORT);
 }
 
 #[test]

@@ -65,7 +65,8 @@ impl Driver {
         {
             return Ok(());
         }
-        let allowed = atoll_model::policy::egress::check(&self.lease.network, &self.inner.config.egress);
+        let floor = crate::egress::floor(&self.inner, &self.lease.tenant);
+        let allowed = atoll_model::policy::egress::check(&self.lease.network, floor);
         allowed.map_err(|bad| {
             let error = ServiceError::from(bad);
             let hint = error.hint.clone().map(|hint| format!("; {hint}")).unwrap_or_default();

@@ -60,10 +60,13 @@ pub fn check(policy: &NetworkPolicy, floor: &Floor) -> Result<(), BadPolicy> {
                 ..bad("mode", "deny-all takes no lists")
             });
         }
-        NetworkMode::AllowAll if lists => {
+        // Private ranges are the one thing that allow-all leaves out and a list can add.
+        NetworkMode::AllowAll
+            if !policy.allow_domains.is_empty() || !policy.allow_cidrs.iter().all(is_private) =>
+        {
             return Err(BadPolicy {
                 hint: Some("use mode custom to reach only what is listed, or leave the lists out"),
-                ..bad("mode", "allow-all takes no allow lists")
+                ..bad("mode", "allow-all takes no allow lists, except private ranges in allow_cidrs")
             });
         }
         NetworkMode::AllowAll | NetworkMode::DenyAll | NetworkMode::Custom => {}
@@ -147,7 +150,7 @@ fn at_most(field: &'static str, count: usize, max: usize) -> Result<(), BadPolic
     }
 }
 
-/// Whether it lies within private space.
+/// Whether it lies within private IPv4 space.
 pub(super) fn is_private(cidr: &Cidr) -> bool {
     let Some(range) = cidr.v4() else { return false };
     Ranges::new([range]).minus(&Ranges::new(PRIVATE)).is_empty()
@@ -164,8 +167,13 @@ fn check_allowed(cidr: &Cidr, floor: &Floor) -> Result<(), BadPolicy> {
     }
     if is_private(cidr) {
         return Err(BadPolicy {
-            hint: Some("the operator can let named private ranges pass: atoll serve --egress-private named"),
-            ..bad("allow_cidrs", format!("{cidr} is private, which this server lets nobody reach"))
+            hint: Some(
+                "the operator can allow named private ranges for every tenant: atoll serve --egress-private named",
+            ),
+            ..bad(
+                "allow_cidrs",
+                format!("{cidr} is private, and this server does not let this tenant reach private ranges"),
+            )
         });
     }
     let class = cidr.v4().and_then(|(first, _)| ranges::class_of(first.into())).unwrap_or("not public");

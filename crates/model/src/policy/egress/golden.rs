@@ -123,6 +123,10 @@ fn sandboxes() -> Vec<(&'static str, NetworkPolicy)> {
         ("custom, both", custom(&["example.org"], &["203.0.113.7"])),
         ("custom, all networks", custom(&["example.org"], &["0.0.0.0/0"])),
         ("custom, private", custom(&[], &["10.0.0.0/8", "203.0.113.0/24"])),
+        (
+            "allow-all and private",
+            NetworkPolicy { mode: NetworkMode::AllowAll, ..custom(&[], &["10.0.0.0/8"]) },
+        ),
         ("custom, IPv6", custom(&[], &["2606:4700::/32"])),
         ("custom, every name", custom(&["*"], &[])),
         ("allow-all but", but(NetworkPolicy::allow_all(), &["203.0.113.0/25"])),
@@ -197,6 +201,11 @@ fn what_cannot_be_asked_for_is_named() {
         (but(NetworkPolicy::deny_all(), &["203.0.113.0/24"]), Some("mode")),
         (custom(&many, &[]), Some("allow_domains")),
         (custom(&[], &["10.0.0.0/8"]), Some("allow_cidrs")),
+        (NetworkPolicy { mode: NetworkMode::AllowAll, ..custom(&[], &["10.0.0.0/8"]) }, Some("allow_cidrs")),
+        (
+            NetworkPolicy { mode: NetworkMode::AllowAll, ..custom(&["example.com"], &["10.0.0.0/8"]) },
+            Some("mode"),
+        ),
         (custom(&[], &["192.168.1.1"]), Some("allow_cidrs")),
         (custom(&[], &["169.254.169.254"]), Some("allow_cidrs")),
         (custom(&[], &["127.0.0.1"]), Some("allow_cidrs")),
@@ -226,6 +235,8 @@ fn what_cannot_be_asked_for_is_named() {
         assert_eq!(found.as_ref().map(|bad| bad.field), field, "{policy:?}");
     }
     assert_eq!(check(&custom(&[], &["10.0.0.0/8"]), &named), Ok(()));
+    let beside = NetworkPolicy { mode: NetworkMode::AllowAll, ..custom(&[], &["10.0.0.0/8"]) };
+    assert_eq!(check(&beside, &named), Ok(()));
     let refused = check(&custom(&[], &["10.0.0.0/8"]), &floor).unwrap_err();
     assert!(refused.hint.unwrap().contains("--egress-private named"), "{refused:?}");
     // Never, whatever the operator says.
@@ -235,6 +246,20 @@ fn what_cannot_be_asked_for_is_named() {
     assert!(check_layer(&with_transform(NetworkPolicy::allow_all(), "example.com"), &floor).is_err());
     assert!(check_layer(&NetworkPolicy { learn: true, ..NetworkPolicy::allow_all() }, &floor).is_err());
     assert_eq!(check_layer(&custom(&["example.com"], &[]), &floor), Ok(()));
+}
+
+#[test]
+fn private_ranges_are_a_matter_of_the_tenant() {
+    let opens = |private, is_first| Floors::new(private, None).of(is_first).private_when_named;
+    for (private, first, others) in [
+        (PrivateRanges::Never, false, false),
+        (PrivateRanges::FirstTenant, true, false),
+        (PrivateRanges::AllTenants, true, true),
+    ] {
+        assert_eq!((opens(private, true), opens(private, false)), (first, others), "{private:?}");
+    }
+    let narrow = Floors::new(PrivateRanges::default(), Some(NetworkPolicy::deny_all()));
+    assert_eq!(narrow.of(true).policy, narrow.of(false).policy);
 }
 
 fn some_policy() -> impl Strategy<Value = NetworkPolicy> {
@@ -258,7 +283,11 @@ fn some_policy() -> impl Strategy<Value = NetworkPolicy> {
         .prop_map(|(mode, allow, names, deny, connections)| {
             let limits = NetworkLimits { connections, ..NetworkLimits::default() };
             let lists = match mode {
-                NetworkMode::AllowAll => but(NetworkPolicy::allow_all(), &deny),
+                NetworkMode::AllowAll => {
+                    let private =
+                        allow.iter().copied().filter(|text| text.starts_with("10.")).collect::<Vec<_>>();
+                    but(NetworkPolicy { mode, ..custom(&[], &private) }, &deny)
+                }
                 NetworkMode::DenyAll => NetworkPolicy::deny_all(),
                 NetworkMode::Custom => but(custom(&names, &allow), &deny),
             };

@@ -6,14 +6,15 @@
 //! | Leap0 | mode, domains, CIDRs, transforms | the same |
 //! | Daytona | block all | deny-all, whatever else is listed |
 //! | Daytona | allow list, domain list | custom: these alone |
-//! | E2B | no deny | allow-all: an allow list without a deny takes nothing away |
+//! | Daytona | no block | allow-all, unless lists come with it |
+//! | E2B | no deny | allow-all: an allow list without a deny takes nothing away; private ranges in it are added |
 //! | E2B | deny of everything (also: no internet access) | custom: what is allowed; deny-all where nothing is |
 //! | E2B | deny of some | allow-all but these; what is allowed is cut out of them, since allow wins there |
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::check::{BadPolicy, bad};
+use super::check::{BadPolicy, bad, is_private};
 use super::ranges::{Bound, Ranges, Ranges4, Ranges6};
 use crate::{Cidr, DomainPattern, HeaderText, NetworkMode, NetworkPolicy, Transform};
 
@@ -63,30 +64,50 @@ pub fn from_leap0(words: Option<&Leap0Words>) -> Result<NetworkPolicy, BadPolicy
     })
 }
 
-/// What Daytona means: a block of everything goes before both lists, a list lets only what it names pass, and without
-/// any everything passes. The lists are texts with commas.
-pub fn from_daytona(
-    block_all: Option<bool>,
-    allow_list: Option<&str>,
-    domain_list: Option<&str>,
-) -> Result<NetworkPolicy, BadPolicy> {
-    let split = |text: Option<&'_ str>| -> Vec<String> {
-        let parts = text.unwrap_or_default().split(',').map(str::trim);
-        parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
-    };
-    let (listed, named) = (split(allow_list), split(domain_list));
-    if let Some(bare) = listed.iter().find(|part| !part.contains('/')) {
-        return Err(bad("allow_cidrs", format!("{:?} needs a prefix, such as /32", short(bare))));
+/// A policy as Daytona writes it. The lists are texts with commas.
+#[derive(Debug, Clone, Default)]
+pub struct DaytonaWords<'a> {
+    /// `Some(true)`: nothing is reached, whatever the lists say. `Some(false)`: lists of before are gone.
+    pub block_all: Option<bool>,
+    /// IPv4 networks, each with its prefix length.
+    pub allow_list: Option<&'a str>,
+    /// Names.
+    pub domain_list: Option<&'a str>,
+}
+
+/// LIMIT: networks in an allow list of Daytona's; the vendor's own.
+const DAYTONA_CIDRS_MAX: usize = 10;
+
+/// What Daytona means, for a sandbox that had the policy `before`. A list that is not mentioned stays as it was.
+pub fn from_daytona(words: &DaytonaWords<'_>, before: &NetworkPolicy) -> Result<NetworkPolicy, BadPolicy> {
+    let (listed, named) = (words.allow_list.map(parts), words.domain_list.map(parts));
+    if let Some(bare) = listed.iter().flatten().find(|part| !part.contains('/')) {
+        let why = format!("{:?} needs a prefix length, such as /32", short(bare));
+        return Err(bad("allow_cidrs", why));
     }
-    let allow_cidrs = cidrs("allow_cidrs", listed.iter().map(String::as_str))?;
-    let allow_domains = domains("allow_domains", named.iter().map(String::as_str))?;
-    Ok(if block_all == Some(true) {
-        NetworkPolicy::deny_all()
-    } else if allow_cidrs.is_empty() && allow_domains.is_empty() {
-        NetworkPolicy::allow_all()
-    } else {
-        NetworkPolicy { mode: NetworkMode::Custom, allow_domains, allow_cidrs, ..NetworkPolicy::default() }
-    })
+    if listed.as_ref().is_some_and(|listed| listed.len() > DAYTONA_CIDRS_MAX) {
+        return Err(bad("allow_cidrs", format!("holds more than {DAYTONA_CIDRS_MAX} ranges")));
+    }
+    let listed = listed.map(|listed| cidrs("allow_cidrs", listed.into_iter())).transpose()?;
+    let named = named.map(|named| domains("allow_domains", named.into_iter())).transpose()?;
+    let open = NetworkPolicy { limits: before.limits, ..NetworkPolicy::allow_all() };
+    if words.block_all == Some(true) {
+        return Ok(NetworkPolicy { limits: before.limits, ..NetworkPolicy::deny_all() });
+    }
+    let kept = match (words.block_all, before.mode) {
+        (None, NetworkMode::Custom) => before.clone(),
+        _ => open.clone(),
+    };
+    let allow_cidrs = listed.unwrap_or_else(|| kept.allow_cidrs.clone());
+    let allow_domains = named.unwrap_or_else(|| kept.allow_domains.clone());
+    if allow_cidrs.is_empty() && allow_domains.is_empty() {
+        return Ok(open);
+    }
+    Ok(NetworkPolicy { mode: NetworkMode::Custom, allow_cidrs, allow_domains, ..kept })
+}
+
+fn parts(text: &str) -> Vec<&str> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
 /// A policy as E2B writes it.
@@ -133,7 +154,8 @@ pub fn from_e2b(words: &E2bWords) -> Result<NetworkPolicy, BadPolicy> {
     let allowed6 = Ranges::new(allow_cidrs.iter().filter_map(Cidr::v6));
     let mut deny_cidrs = cover4(&denied4.minus(&allowed4));
     deny_cidrs.extend(cover6(&denied6.minus(&allowed6)));
-    Ok(NetworkPolicy { deny_cidrs, transforms: transforms.0, ..NetworkPolicy::allow_all() })
+    let allow_cidrs = allow_cidrs.into_iter().filter(is_private).collect();
+    Ok(NetworkPolicy { allow_cidrs, deny_cidrs, transforms: transforms.0, ..NetworkPolicy::allow_all() })
 }
 
 /// Everything is denied but this. A rule for a host that nothing allows is never used there, and would allow it here.
@@ -212,8 +234,9 @@ fn cidrs<'a>(field: &'static str, texts: impl Iterator<Item = &'a str>) -> Resul
         .collect()
 }
 
-/// The others take bits after the prefix and mean the network that the address lies in.
-fn network(text: &str) -> Option<Cidr> {
+/// An address or a network as the vendors read it: bits after the prefix are masked. `None`: it is neither.
+#[must_use]
+pub fn network(text: &str) -> Option<Cidr> {
     let Some((address, len)) = text.split_once('/') else { return text.parse().ok() };
     let address: IpAddr = address.parse().ok()?;
     let masked = Cidr::around(address, len.parse().ok()?)?;
@@ -270,7 +293,7 @@ mod tests {
             Ok(policy) => policy,
             Err(bad) => return format!("refused: {}", bad.field),
         };
-        check(&policy, &Floor::default()).unwrap();
+        check(&policy, &Floor { private_when_named: true, policy: None }).unwrap();
         let list = |texts: Vec<String>| if texts.is_empty() { "-".to_owned() } else { texts.join(" ") };
         let texts = |cidrs: &[Cidr]| list(cidrs.iter().map(ToString::to_string).collect());
         let rules = policy.transforms.iter().map(|rule| {
@@ -302,6 +325,7 @@ mod tests {
                 "custom | - | 203.0.113.0/24 198.51.100.9/32 | - | -",
             ),
             (Some(false), Some("203.0.113.77/24"), None, "custom | - | 203.0.113.0/24 | - | -"),
+            (None, Some("192.168.1.0/16"), None, "custom | - | 192.168.0.0/16 | - | -"),
             (None, None, Some("example.com,*.example.org"), "custom | example.com *.example.org | - | - | -"),
             (
                 None,
@@ -314,8 +338,34 @@ mod tests {
             (None, Some("203.0.113.0/33"), None, "refused: allow_cidrs"),
             (None, None, Some("https://example.com"), "refused: allow_domains"),
         ] {
-            assert_eq!(shown(from_daytona(block, list, names)), means, "{block:?} {list:?} {names:?}");
+            let words = DaytonaWords { block_all: block, allow_list: list, domain_list: names };
+            let policy = from_daytona(&words, &NetworkPolicy::allow_all());
+            assert_eq!(shown(policy), means, "{block:?} {list:?} {names:?}");
         }
+        let eleven = vec!["203.0.113.0/24"; 11].join(",");
+        let many = DaytonaWords { allow_list: Some(&eleven), ..DaytonaWords::default() };
+        assert!(from_daytona(&many, &NetworkPolicy::allow_all()).is_err());
+    }
+
+    #[test]
+    fn in_daytona_a_list_that_is_not_mentioned_stays_and_not_blocking_removes_both() {
+        let limits = crate::NetworkLimits { connections: Some(5), ..crate::NetworkLimits::default() };
+        let before = NetworkPolicy {
+            mode: NetworkMode::Custom,
+            allow_cidrs: vec!["203.0.113.0/24".parse().unwrap()],
+            allow_domains: vec!["example.com".parse().unwrap()],
+            limits,
+            ..NetworkPolicy::default()
+        };
+        let other = DaytonaWords { allow_list: Some("198.51.100.0/24"), ..DaytonaWords::default() };
+        let both = from_daytona(&other, &before).unwrap();
+        assert_eq!(shown(Ok(both.clone())), "custom | example.com | 198.51.100.0/24 | - | -");
+        assert_eq!(both.limits, limits);
+        let open = DaytonaWords { block_all: Some(false), ..DaytonaWords::default() };
+        assert_eq!(
+            from_daytona(&open, &before).unwrap(),
+            NetworkPolicy { limits, ..NetworkPolicy::allow_all() }
+        );
     }
 
     #[test]
@@ -351,6 +401,11 @@ mod tests {
                 "allow-all | - | - | 203.0.113.4/31 203.0.113.6/32 | -",
             ),
             (None, &["203.0.113.0/24"], &["203.0.113.9"], "allow-all | - | - | - | -"),
+            (None, &["203.0.113.9/24"], &["203.0.113.0/24"], "allow-all | - | - | - | -"),
+            // Private ranges are closed without a deny: the allow list opens them.
+            (None, &["10.0.0.0/8", "203.0.113.7"], &[], "allow-all | - | 10.0.0.0/8 | - | -"),
+            (None, &["10.1.2.3/8"], &["10.0.0.0/8"], "allow-all | - | 10.0.0.0/8 | - | -"),
+            (Some(false), &["192.168.1.0/16"], &[], "custom | - | 192.168.0.0/16 | - | -"),
             (None, &["example.com"], &["203.0.113.0/24"], "refused: allow_out"),
             (None, &["http://example.com"], &["0.0.0.0/0"], "refused: allow_out"),
             (None, &[], &["example.com"], "refused: deny_out"),
