@@ -88,6 +88,27 @@ class Lsp(Shared):
         lsp.did_open(f"{self.dir}/m.py")
         return lsp
 
+    def test_relative_paths_are_below_the_working_directory(self):
+        self.box.process.exec("mkdir -p ~/lsp/sub && echo 'class Home: pass' > ~/lsp/h.py && echo 'class Sub: pass' > ~/lsp/sub/s.py")
+        lsp = self.box.create_lsp_server("python", "lsp")
+        lsp.start()
+        self.addCleanup(lsp.stop)
+        home = self.box.get_user_home_dir()
+        # Against the working directory; where that file is missing, against the project.
+        for path, name, file in (("lsp/h.py", "Home", "h.py"), ("h.py", "Home", "h.py"), ("./lsp/sub/../sub/s.py", "Sub", "sub/s.py"),
+                                 ("sub/s.py", "Sub", "sub/s.py"), (f"{home}/lsp/h.py", "Home", "h.py")):
+            lsp.did_open(path)
+            found = lsp.document_symbols(path)
+            self.assertEqual([s.name for s in found], [name], path)
+            self.assertEqual(found[0].location.uri, f"file://{home}/lsp/{file}", path)
+            lsp.did_close(path)
+        self.assertIn("Sub", {s.name for s in lsp.sandbox_symbols("Sub")})
+        # The same server by its absolute path.
+        same = self.box.create_lsp_server("python", f"{home}/lsp/")
+        self.assertEqual([s.name for s in same.document_symbols("lsp/h.py")], ["Home"])
+        with self.assertRaises(DaytonaError):
+            lsp.did_open("lsp/none.py")
+
     def test_symbols_of_a_file(self):
         lsp = self.server()
         names = {s.name for s in lsp.document_symbols(f"{self.dir}/m.py")}

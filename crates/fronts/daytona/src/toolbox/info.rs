@@ -7,11 +7,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::inside::Inside;
-use super::refusal::{bad, of_file, of_process};
+use super::refusal::{bad, of_process};
 use crate::App;
 use crate::error::ApiError;
 use crate::input::Path;
-use crate::output::{Answer, ok, text, time};
+use crate::output::{Answer, ok, time};
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
@@ -31,15 +31,11 @@ struct Folder {
 }
 
 async fn home(inside: Inside) -> Result<Answer<Folder>, ApiError> {
-    let home = inside.toolbox.files().stat("~").await.map_err(of_file)?;
-    Ok(ok(Folder { dir: text(&home.path) }))
+    Ok(ok(Folder { dir: inside.home().await? }))
 }
 
 async fn work(inside: Inside) -> Result<Answer<Folder>, ApiError> {
-    match inside.lease().workdir.as_str() {
-        "" => home(inside).await,
-        workdir => Ok(ok(Folder { dir: workdir.to_owned() })),
-    }
+    Ok(ok(Folder { dir: inside.work_dir().await? }))
 }
 
 async fn version(_inside: Inside) -> Answer<Value> {

@@ -9,10 +9,11 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
 
-use super::refusal::bad;
+use super::refusal::{bad, of_file};
 use crate::App;
 use crate::auth::{authenticate, bearer};
 use crate::error::ApiError;
+use crate::output::text;
 
 const TOKEN_HEADER: &str = "x-daytona-preview-token";
 const TOKEN_QUERY: &str = "DAYTONA_SANDBOX_AUTH_KEY";
@@ -55,6 +56,20 @@ impl Inside {
             return Err(bad("path is required"));
         }
         Ok(below(&self.lease().workdir, given))
+    }
+
+    /// The home folder of the sandbox's user, as an absolute path.
+    pub(super) async fn home(&self) -> Result<String, ApiError> {
+        let home = self.toolbox.files().stat("~").await.map_err(of_file)?;
+        Ok(text(&home.path))
+    }
+
+    /// The working directory, as an absolute path.
+    pub(super) async fn work_dir(&self) -> Result<String, ApiError> {
+        match self.lease().workdir.as_str() {
+            "" => self.home().await,
+            workdir => Ok(workdir.to_owned()),
+        }
     }
 
     /// A folder to work in; the sandbox's own where none is said.

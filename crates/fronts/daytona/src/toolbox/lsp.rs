@@ -1,4 +1,7 @@
 //! Language servers of a project.
+//!
+//! Language servers know absolute paths only. Relative ones are resolved here as Daytona's daemon does: against the working
+//! directory, also those of files.
 
 use atoll_toolbox::{Completion, LspLanguage, LspServer, Place, Symbol};
 use axum::Router;
@@ -7,8 +10,8 @@ use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::inside::{Inside, below};
-use super::refusal::{bad, of_lsp};
+use super::inside::Inside;
+use super::refusal::{bad, of_file, of_lsp};
 use crate::App;
 use crate::error::ApiError;
 use crate::input::{Json, Query};
@@ -33,16 +36,39 @@ struct ServerBody {
 }
 
 impl ServerBody {
-    fn project(&self, inside: &Inside) -> Result<String, ApiError> {
-        let project = inside.path(&self.path_to_project)?;
-        Ok(project.trim_end_matches('/').to_owned())
-            .map(|text| if text.is_empty() { "/".to_owned() } else { text })
+    async fn project(&self, inside: &Inside) -> Result<String, ApiError> {
+        if self.path_to_project.is_empty() {
+            return Err(bad("path is required"));
+        }
+        absolute(inside, &self.path_to_project).await
     }
 
-    fn server<'a>(&self, inside: &'a Inside) -> Result<LspServer<'a>, ApiError> {
+    async fn server<'a>(&self, inside: &'a Inside) -> Result<LspServer<'a>, ApiError> {
         let language = LspLanguage::parse(&self.language_id).map_err(of_lsp)?;
-        Ok(inside.toolbox.lsp(language, self.project(inside)?))
+        Ok(inside.toolbox.lsp(language, self.project(inside).await?))
     }
+}
+
+/// A path against the working directory, or the home folder where it begins with `~`.
+async fn absolute(inside: &Inside, path: &str) -> Result<String, ApiError> {
+    Ok(match path.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/')) {
+        Some(rest) => clean(&format!("{}/{rest}", inside.home().await?)),
+        None if path.starts_with('/') => clean(path),
+        None => clean(&format!("{}/{path}", inside.work_dir().await?)),
+    })
+}
+
+/// An absolute path without `.`, `..` and empty parts, so that one file has one name at its server.
+fn clean(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
 }
 
 #[derive(Debug, Deserialize)]
@@ -54,34 +80,45 @@ struct DocumentBody {
 }
 
 impl DocumentBody {
-    fn path(&self, inside: &Inside) -> Result<String, ApiError> {
+    /// The file as an absolute path. A relative path that names no file below the working directory is one of the project.
+    async fn path(&self, inside: &Inside) -> Result<String, ApiError> {
         let path = self.uri.strip_prefix("file://").unwrap_or(&self.uri);
         if path.is_empty() {
             return Err(bad("uri is required"));
         }
-        Ok(below(&self.server.project(inside)?, path))
+        let found = absolute(inside, path).await?;
+        if path.starts_with(['/', '~']) {
+            return Ok(found);
+        }
+        let files = inside.toolbox.files();
+        if files.exists(&found).await.map_err(of_file)? {
+            return Ok(found);
+        }
+        let of_project = clean(&format!("{}/{path}", self.server.project(inside).await?));
+        let is_there = files.exists(&of_project).await.map_err(of_file)?;
+        Ok(if is_there { of_project } else { found })
     }
 }
 
 async fn start(inside: Inside, Json(body): Json<ServerBody>) -> Result<StatusCode, ApiError> {
-    body.server(&inside)?.start().await.map_err(of_lsp)?;
+    body.server(&inside).await?.start().await.map_err(of_lsp)?;
     Ok(StatusCode::OK)
 }
 
 async fn stop(inside: Inside, Json(body): Json<ServerBody>) -> Result<StatusCode, ApiError> {
-    body.server(&inside)?.stop().await.map_err(of_lsp)?;
+    body.server(&inside).await?.stop().await.map_err(of_lsp)?;
     Ok(StatusCode::OK)
 }
 
 async fn did_open(inside: Inside, Json(body): Json<DocumentBody>) -> Result<StatusCode, ApiError> {
-    let path = body.path(&inside)?;
-    body.server.server(&inside)?.did_open(&path).await.map_err(of_lsp)?;
+    let path = body.path(&inside).await?;
+    body.server.server(&inside).await?.did_open(&path).await.map_err(of_lsp)?;
     Ok(StatusCode::OK)
 }
 
 async fn did_close(inside: Inside, Json(body): Json<DocumentBody>) -> Result<StatusCode, ApiError> {
-    let path = body.path(&inside)?;
-    body.server.server(&inside)?.did_close(&path).await.map_err(of_lsp)?;
+    let path = body.path(&inside).await?;
+    body.server.server(&inside).await?.did_close(&path).await.map_err(of_lsp)?;
     Ok(StatusCode::OK)
 }
 
@@ -150,9 +187,9 @@ async fn completions(
     inside: Inside,
     Json(body): Json<CompletionsBody>,
 ) -> Result<Answer<Completions>, ApiError> {
-    let path = body.document.path(&inside)?;
+    let path = body.document.path(&inside).await?;
     let place = Place { line: body.position.line, character: body.position.character };
-    let server = body.document.server.server(&inside)?;
+    let server = body.document.server.server(&inside).await?;
     let found = server.completions(&path, place, body.context).await.map_err(of_lsp)?;
     let items = found.items.into_iter().map(Item::from).collect();
     Ok(ok(Completions { is_incomplete: found.is_incomplete, items }))
@@ -171,8 +208,8 @@ async fn document_symbols(
     inside: Inside,
     Query(query): Query<DocumentBody>,
 ) -> Result<Answer<Vec<Value>>, ApiError> {
-    let path = query.path(&inside)?;
-    let found = query.server.server(&inside)?.document_symbols(&path).await.map_err(of_lsp)?;
+    let path = query.path(&inside).await?;
+    let found = query.server.server(&inside).await?.document_symbols(&path).await.map_err(of_lsp)?;
     Ok(ok(found.into_iter().map(symbol).collect()))
 }
 
@@ -187,6 +224,20 @@ async fn workspace_symbols(
     inside: Inside,
     Query(query): Query<SymbolsQuery>,
 ) -> Result<Answer<Vec<Value>>, ApiError> {
-    let found = query.server.server(&inside)?.workspace_symbols(&query.query).await.map_err(of_lsp)?;
+    let found = query.server.server(&inside).await?.workspace_symbols(&query.query).await.map_err(of_lsp)?;
     Ok(ok(found.into_iter().map(symbol).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_one_spelling() {
+        for (path, wanted) in
+            [("/a/./b//c/", "/a/b/c"), ("/a/../../b", "/b"), ("/", "/"), ("//x", "/x"), ("/a b/~", "/a b/~")]
+        {
+            assert_eq!(clean(path), wanted, "{path}");
+        }
+    }
 }
