@@ -1,7 +1,11 @@
 """The life of a sandbox: created, stopped, started, paused, archived, resized, forked, deleted; what is kept and what is refused."""
 
+import json
+import os
 import threading
 import time
+import urllib.error
+import urllib.request
 
 from daytona import (
     CreateSandboxFromSnapshotParams,
@@ -177,6 +181,26 @@ class Life(Case):
         box.stop()
         box.start()
         self.assertEqual(self.sh('echo "$OLD $NEW [$GONE]"', box=box), "2 ünï []\n")
+
+    def test_sizes_may_be_written_with_a_point(self):
+        # The SDK's own types take whole numbers only; other programs send what Python makes of 2 * 1.0.
+        def ask(path, body):
+            url, key = os.environ["DAYTONA_API_URL"], os.environ["DAYTONA_API_KEY"]
+            headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+            sent = urllib.request.Request(url + path, json.dumps(body).encode(), headers)
+            with urllib.request.urlopen(sent, timeout=60) as answer:
+                return json.load(answer)
+
+        made = ask("/sandbox", {"cpu": 2.0, "memory": 1.0, "disk": 3.0})
+        self.addCleanup(self._remove, made["id"])
+        box = client().get(made["id"])
+        self.assertEqual((box.cpu, box.memory, box.disk), (2, 1, 3))
+        ask(f"/sandbox/{box.id}/resize", {"cpu": 3.0, "memory": 2.0})
+        self.assertEqual((client().get(box.id).cpu, client().get(box.id).memory), (3, 2))
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            ask("/sandbox", {"cpu": 1.5})
+        self.assertEqual(refused.exception.code, 400)
+        self.assertIn("cpu", refused.exception.read().decode())
 
     def test_resize_gives_more_and_takes_disk_never_back(self):
         box = self.create()

@@ -25,7 +25,7 @@ mod list;
 mod shown;
 
 use asked::CreateBody;
-pub(crate) use asked::{BuildAsk, CPU, DISK_GIB, MEMORY_GIB, limits, refuse_gpu};
+pub(crate) use asked::{BuildAsk, CPU, DISK_GIB, MEMORY_GIB, check_gpu_types, limits, refuse_gpu};
 pub(crate) use change::taken;
 pub(crate) use shown::{BuildInfo, CLASS, REGION, Sandbox, gib};
 

@@ -21,7 +21,7 @@ use crate::input::{Json, Path, Query};
 use crate::naming;
 use crate::origin::Origin;
 use crate::output::{Answer, ok};
-use crate::sandboxes::{BuildAsk, Url, limits, refuse_gpu};
+use crate::sandboxes::{BuildAsk, Url, check_gpu_types, limits, refuse_gpu};
 
 mod shown;
 
@@ -69,9 +69,13 @@ struct CreateBody {
     name: String,
     image_name: Option<String>,
     entrypoint: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "crate::input::whole")]
     cpu: Option<u32>,
     gpu: Option<i64>,
+    gpu_type: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "crate::input::whole")]
     memory: Option<u32>,
+    #[serde(default, deserialize_with = "crate::input::whole")]
     disk: Option<u32>,
     build_info: Option<BuildAsk>,
     sandbox_class: Option<String>,
@@ -84,6 +88,7 @@ async fn create(
     Json(body): Json<CreateBody>,
 ) -> Result<Answer<Snapshot>, ApiError> {
     refuse_gpu(body.gpu)?;
+    check_gpu_types(body.gpu_type.as_deref())?;
     if body.sandbox_class.as_deref().is_some_and(|class| class != crate::sandboxes::CLASS) {
         return Err(ApiError::bad_wish("sandboxClass", "sandboxes here are of class container"));
     }

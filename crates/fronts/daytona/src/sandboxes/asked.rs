@@ -41,9 +41,13 @@ pub(crate) struct CreateBody {
     linked_sandbox: Option<String>,
     spot: Option<bool>,
     target: Option<String>,
+    #[serde(deserialize_with = "crate::input::whole")]
     cpu: Option<u32>,
     gpu: Option<i64>,
+    gpu_type: Option<Vec<String>>,
+    #[serde(deserialize_with = "crate::input::whole")]
     memory: Option<u32>,
+    #[serde(deserialize_with = "crate::input::whole")]
     disk: Option<u32>,
     auto_stop_interval: Option<i64>,
     auto_pause_interval: Option<i64>,
@@ -144,6 +148,7 @@ impl CreateBody {
 
     fn refuse_what_is_not_here(&self) -> Result<(), ApiError> {
         refuse_gpu(self.gpu)?;
+        check_gpu_types(self.gpu_type.as_deref())?;
         let not_here = |what: &str, why: &str| Err(ApiError::bad_wish(what, why));
         if self.spot == Some(true) {
             return not_here("spot", "it is about GPUs, and this server has none");
@@ -198,6 +203,21 @@ pub(crate) fn refuse_gpu(gpu: Option<i64>) -> Result<(), ApiError> {
         None | Some(0) => Ok(()),
         Some(n) if n < 0 => Err(ApiError::invalid("gpu: must not be negative")),
         Some(_) => Err(ApiError::bad_wish("gpu", "this server has no GPU")),
+    }
+}
+
+/// COMPAT(daytona): the kinds that its API knows.
+const GPU_TYPES: [&str; 8] =
+    ["H100", "H200", "B200", "B300", "RTX-PRO-6000", "RTX-4090", "RTX-5090", "MI355X"];
+
+/// A preference among GPUs; without a GPU it changes nothing, but it must be one.
+pub(crate) fn check_gpu_types(asked: Option<&[String]>) -> Result<(), ApiError> {
+    match asked.unwrap_or_default().iter().find(|kind| !GPU_TYPES.contains(&kind.as_str())) {
+        None => Ok(()),
+        Some(odd) => {
+            let odd: String = odd.chars().take(64).collect();
+            Err(ApiError::invalid(format!("gpuType: {odd:?} is none of {}", GPU_TYPES.join(", "))))
+        }
     }
 }
 
@@ -293,9 +313,9 @@ mod tests {
     #[test]
     fn everything_that_can_be_asked_for_is_understood() {
         let spec = spec(
-            r#"{"name":"box","user":"root","env":{"A":"1"},"public":true,"networkAllowList":"10.0.0.0/8,203.0.113.0/24",
-                "cpu":2,"memory":4,"disk":8,"autoStopInterval":0,"autoPauseInterval":5,"autoArchiveInterval":0,
-                "autoDeleteInterval":60,"ttlMinutes":30,"queueTimeout":2,
+            r#"{"name":"box","user":"root","env":{"A":"1"},"public":true,"networkAllowList":"10.0.0.0/8,203.0.113.9/24",
+                "cpu":2,"memory":4.0,"disk":8.0,"autoStopInterval":0,"autoPauseInterval":5,"autoArchiveInterval":0,
+                "gpu":0,"gpuType":["H100"],"autoDeleteInterval":60,"ttlMinutes":30,"queueTimeout":2,
                 "volumes":[{"volumeId":"v","mountPath":"/data/","subpath":"a/b"}]}"#,
         )
         .unwrap();
@@ -322,6 +342,8 @@ mod tests {
         for text in [
             r#"{"gpu":1}"#,
             r#"{"gpu":-1}"#,
+            r#"{"gpuType":["nonsense"]}"#,
+            r#"{"gpuType":"H100"}"#,
             r#"{"kvm":true}"#,
             r#"{"spot":true}"#,
             r#"{"autoStopInterval":-1}"#,

@@ -200,8 +200,11 @@ async fn ttl(
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ResizeBody {
+    #[serde(deserialize_with = "crate::input::whole")]
     cpu: Option<u32>,
+    #[serde(deserialize_with = "crate::input::whole")]
     memory: Option<u32>,
+    #[serde(deserialize_with = "crate::input::whole")]
     disk: Option<u32>,
     gpu: Option<i64>,
 }
