@@ -36,6 +36,14 @@ class Sessions(Shared):
         done = self.run_in(f"echo 1 > {self.dir}/f; echo 2 > {self.dir}/f")
         self.assertNotEqual(done.exit_code, 0)
 
+    def test_functions_named_like_our_own_commands_do_not_hide_an_end(self):
+        self.assertEqual(self.run_in("echo() { printf changed; }; mkfifo() { false; }; echo x").stdout, "changed")
+        done = self.run_in("printf there; (exit 4)")
+        self.assertEqual((done.exit_code, done.stdout), (4, "there"))
+        began = self.run_in('read line; printf "got $line"', run_async=True)
+        self.box.process.send_session_command_input(self.session, began.cmd_id, "it\n")
+        until("it ended", lambda: self.box.process.get_session_command(self.session, began.cmd_id).exit_code == 0)
+
     def test_the_streams_are_kept_apart_and_marked(self):
         done = self.run_in("echo out; echo err >&2; (exit 5)")
         self.assertEqual((done.exit_code, done.stdout, done.stderr), (5, "out\n", "err\n"))

@@ -53,10 +53,11 @@ pub struct CommandDone {
 }
 
 /// What a fresh shell is told first: to say when it leaves. `folder` is a path of ours without anything to quote.
+/// `command` passes over functions of the user's with the same name, here and below.
 pub(super) fn greeting(folder: &str) -> String {
     format!(
-        "__atoll_at=\ntrap '__atoll_code=$?; [ -z \"$__atoll_at\" ] || echo $__atoll_code >\"$__atoll_at/exit\"; \
-         echo $__atoll_code >{folder}/ended' EXIT\n"
+        "__atoll_at=\ntrap '__atoll_code=$?; case $__atoll_at in ?*) command echo $__atoll_code >\"$__atoll_at/exit\";; esac; \
+         command echo $__atoll_code >{folder}/ended' EXIT\n"
     )
 }
 
@@ -65,12 +66,12 @@ pub(super) fn greeting(folder: &str) -> String {
 /// once there is output, what is given to the command is not lost.
 fn line(folder: &str, takes_input: bool) -> String {
     let (before, input) = match takes_input {
-        true => ("mkfifo -m 600 \"$__atoll_at/in\" && ", "<>\"$__atoll_at/in\""),
+        true => ("command mkfifo -m 600 \"$__atoll_at/in\" && ", "<>\"$__atoll_at/in\""),
         false => ("", "</dev/null"),
     };
     format!(
         "__atoll_at={folder}; {before}. \"$__atoll_at/command\" {input} >>\"$__atoll_at/out\" 2>>\"$__atoll_at/err\"; \
-         echo $? >\"$__atoll_at/exit\"; __atoll_at=\n"
+         command echo $? >\"$__atoll_at/exit\"; __atoll_at=\n"
     )
 }
 
@@ -315,6 +316,17 @@ mod tests {
             };
             assert_eq!(told[0], ("out\n".into(), "err\n".into(), Some(1)), "{shell}");
             assert_eq!(told[1], ("5\n/\n".into(), String::new(), Some(0)), "{shell}");
+        }
+    }
+
+    #[test]
+    fn functions_of_the_user_do_not_hide_the_end() {
+        let change = "echo() { printf changed; }; mkfifo() { false; }; test() { false; }; echo x";
+        for shell in ["bash", "sh"] {
+            let Some(told) = talk(shell, &[change, "printf there; false", "exit 3"]) else { continue };
+            assert_eq!(told[0], ("changed".into(), String::new(), Some(0)), "{shell}");
+            assert_eq!(told[1], ("there".into(), String::new(), Some(1)), "{shell}");
+            assert_eq!(told[2].2, Some(3), "{shell}");
         }
     }
 
