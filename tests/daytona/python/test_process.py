@@ -81,18 +81,18 @@ class Exec(Shared):
         self.sh(f"nohup sh -c 'sleep 0.3; echo late > {self.dir}/late' >/dev/null 2>&1 &")
         until("it wrote", lambda: self.box.process.exec(f"cat {self.dir}/late").result == "late\n")
 
-    def test_twenty_commands_at_once_keep_apart(self):
-        said = [None] * 20
+    def test_a_hundred_commands_at_once_keep_apart(self):
+        said = [None] * 100
 
         def one(n):
             said[n] = self.box.process.exec(f"sleep 0.1; echo {n}").result
 
-        threads = [threading.Thread(target=one, args=(n,)) for n in range(20)]
+        threads = [threading.Thread(target=one, args=(n,)) for n in range(len(said))]
         for t in threads:
             t.start()
         for t in threads:
             t.join()
-        self.assertEqual(said, [f"{n}\n" for n in range(20)])
+        self.assertEqual(said, [f"{n}\n" for n in range(len(said))])
 
     def test_stdin_is_empty_and_not_a_way_to_hang(self):
         self.assertEqual(self.sh("cat; echo done"), "done\n")
