@@ -49,6 +49,7 @@ use crate::{
     server::note,
 };
 pub(crate) use checks::checks;
+use fail_at::FailAt;
 pub(crate) use ground::open_data as data_folder;
 use settings::Settings;
 
@@ -176,7 +177,9 @@ async fn bind(settings: &Settings) -> Result<TcpListener, Failure> {
 /// Store, templates, engine, service: each needs the one before.
 async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
     let (store, catalog, images) = records(&settings.data, settings.host(), settings.images.clone()).await?;
-    let engine = Engine::open(settings.engine(), Arc::clone(&catalog)).await.map_err(|e| {
+    let fail_at = FailAt::wanted();
+    let engine = atoll_container::Config { failpoint: fail_at.of_engine(), ..settings.engine() };
+    let engine = Engine::open(engine, Arc::clone(&catalog)).await.map_err(|e| {
         failed("the engine cannot start", &e).hint("`atoll doctor` says what this machine lacks")
     })?;
     let engine = Arc::new(engine);
@@ -185,7 +188,7 @@ async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
     let registry = Arc::new(Registry::new(settings.registry()));
     let templates = Arc::new(TemplateSources { catalog, images, registry });
     let service =
-        Service::open_with(settings.service(), store, provider, templates, clock, fail_at::wanted())
+        Service::open_with(settings.service(), store, provider, templates, clock, fail_at.of_service())
             .await
             .map_err(|e| failed("the service cannot open", &e))?;
     Ok((service, engine))

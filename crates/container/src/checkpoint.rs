@@ -23,4 +23,4 @@ pub(crate) use images::users_image;
 pub(crate) use manifest::{IMAGES, MANIFEST, Manifest, VerifyError};
 pub(crate) use mounts::{boot_id, outside_mounts};
 pub(crate) use obstacles::{Obstacle, in_vfork, lasting, nameless_bytes};
-pub(crate) use sockets::close_halves;
+pub(crate) use sockets::{close_abandoned, close_halves};

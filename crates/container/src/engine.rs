@@ -39,6 +39,7 @@ use tokio::task::JoinSet;
 
 use crate::block::{BlockError, Numbers};
 use crate::checkpoint::{Checkpoints, Criu};
+use crate::failpoint::FailPoint;
 use crate::launcher::protocol::{Hello, Times};
 use crate::launcher::{LaunchError, Launcher, LauncherCommand};
 use crate::storage::{Layers, StorageChoice, StorageError};
@@ -79,6 +80,8 @@ pub struct Config {
     pub template_folders: Vec<PathBuf>,
     /// Whom to ask for names of the world; `None`: those of the host.
     pub name_servers: Option<Vec<std::net::SocketAddr>>,
+    /// Where a test ends the server.
+    pub failpoint: FailPoint,
 }
 
 impl Config {
@@ -97,6 +100,7 @@ impl Config {
             agent: None,
             template_folders: Vec::new(),
             name_servers: None,
+            failpoint: FailPoint::default(),
         }
     }
 }
@@ -451,15 +455,20 @@ impl Opened {
         let mut needed =
             vec![data.join("pool"), data.join("templates"), data.join("images"), PathBuf::from("/usr")];
         needed.extend(config.template_folders.iter().cloned());
-        let checkpoints =
-            Checkpoints::open(&data.join("pool")).map_err(step("make the folder of checkpoints"))?;
+        let checkpoints = Checkpoints::open(&data.join("pool"), config.failpoint.clone())
+            .map_err(step("make the folder of checkpoints"))?;
         let criu = Criu::open(&data);
         match &criu {
             Ok(criu) => needed.extend(criu.program().parent().map(PathBuf::from)),
             Err(why) => tracing::info!(why, "memory can't be brought to disk here"),
         }
-        let ground =
-            Ground { cgroups, layers: Arc::new(layers), doors, numbers: Arc::new(Mutex::new(numbers)) };
+        let ground = Ground {
+            cgroups,
+            layers: Arc::new(layers),
+            doors,
+            numbers: Arc::new(Mutex::new(numbers)),
+            failpoint: config.failpoint.clone(),
+        };
         let hello = Hello { stage: data.join("stage"), agent, needed, legacy };
         Ok(Self { data, hello, ground: Arc::new(ground), router, gate, egressed, checkpoints, criu })
     }

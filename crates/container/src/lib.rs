@@ -21,6 +21,7 @@ mod block;
 mod cgroup;
 mod checkpoint;
 mod engine;
+mod failpoint;
 pub mod launcher;
 mod mountinfo;
 mod probe;
@@ -32,6 +33,7 @@ pub mod testing;
 
 pub use block::BlockError;
 pub use engine::{Config, Engine, OpenError, PoolStats, Timings};
+pub use failpoint::FailPoint;
 pub use launcher::{LaunchError, LauncherCommand};
 pub use probe::{Probe, probes};
 pub use storage::{StorageChoice, StorageError};

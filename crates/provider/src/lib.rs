@@ -437,6 +437,14 @@ pub enum ProviderError {
         /// How long.
         after: Duration,
     },
+    /// It failed of something that passes; all is as before.
+    #[error("{what} failed: {why}")]
+    Transient {
+        /// What was tried.
+        what: String,
+        /// Why.
+        why: String,
+    },
     /// A snapshot, checkpoint or pack is not what was written.
     #[error("{what} is damaged: {why}")]
     Damaged {
@@ -496,7 +504,7 @@ impl ProviderError {
             Self::HostChanged { .. } | Self::Damaged { .. } | Self::BelowUse { .. } => ErrorKind::Conflict,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Exhausted { .. } => ErrorKind::Exhausted,
-            Self::Late { .. } | Self::PortClosed { .. } => ErrorKind::Unavailable,
+            Self::Late { .. } | Self::Transient { .. } | Self::PortClosed { .. } => ErrorKind::Unavailable,
             Self::Failed { .. } => ErrorKind::Internal,
         }
     }

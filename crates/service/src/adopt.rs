@@ -9,7 +9,8 @@
 //! | running   | alive / gone  | running / failed, lost while down |
 //! | pausing   | lives / gone  | frozen (again), then paused / failed, lost while down |
 //! | paused    | frozen, checkpointed / gone | paused, its memory where it is / failed, lost while down |
-//! | resuming  | frozen, checkpointed / alive / gone | resumed again / greeted / failed, lost while down |
+//! | resuming, memory live | frozen, checkpointed / alive / gone | resumed again / failed, lost while down |
+//! | resuming, memory on disk | checkpointed / frozen, alive / gone | restored again / thawed and greeted / failed, lost while down |
 //! | stopping  | alive / gone  | halted, then stopped |
 //! | archiving | (files only)  | archived again; what was uploaded already is found |
 //! | archived  | (not asked)   | archived; files that lie here still are removed |
@@ -164,7 +165,7 @@ fn resumption(lease: &Lease, adopted: Option<&Adopted>) -> Resumption {
         (Phase::Pausing, _) => Resumption::Freeze,
         (Phase::Paused, fate) => paused(lease, fate),
         (Phase::Resuming, fate) => match (lease.held, fate, adopted.and_then(|a| a.facts.clone())) {
-            // The restore had come to its end; its agent is to be greeted.
+            // The restore had come to its end. Whether it was thawed is not known; it is to run, and its agent to be greeted.
             (Some(Held::Disk), Fate::Alive | Fate::Frozen, facts) => {
                 Resumption::Restored(facts.unwrap_or_default())
             }

@@ -167,6 +167,9 @@ impl From<ProviderError> for ServiceError {
             ProviderError::Unsupported { hint, .. } => Self::new(Code::Unsupported, text).hint(hint.clone()),
             ProviderError::Exhausted { .. } => Self::new(Code::NoCapacity, text).retry_after(5),
             ProviderError::Late { .. } => Self::new(Code::DeadlineExceeded, text).retry_after(2),
+            ProviderError::Transient { .. } => Self::new(Code::SandboxUnavailable, text)
+                .hint("nothing was changed; try again")
+                .retry_after(1),
             ProviderError::Damaged { .. } => Self::new(Code::Damaged, text),
             ProviderError::BelowUse { .. } => {
                 Self::new(Code::BelowUse, text).hint("free some of it first, or ask for more than is used")

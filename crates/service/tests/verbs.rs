@@ -288,7 +288,11 @@ async fn what_cannot_be_resumed_stands_still_as_before() {
     // Its processes run, but nobody can talk to its agent: it is frozen, and later tried again with every token.
     world.service.pause(&world.admin, id.as_str(), DISK, true).await.unwrap();
     world.fake.script(Call::Restore, Script::WrongToken);
+    world.fake.script(Call::Pause, Script::Hold);
     world.service.resume(&world.admin, id.as_str(), true).await.unwrap_err();
+    // Already before it is frozen: a resume that comes now must not look for the checkpoint, which is spent.
+    assert_eq!(world.get(&id).await.held, Some(Held::Live));
+    world.fake.release();
     world.quiet().await;
     let paused = world.get(&id).await;
     assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(Held::Live)));

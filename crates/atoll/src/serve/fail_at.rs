@@ -1,30 +1,28 @@
-//! Where a test wants this server to die: `ATOLL_FAIL_AT=PLACE:TIME:abort|panic`. Debug builds only; a release never looks.
+//! Where a test wants this server to die. Debug builds only; a release never looks.
+//!
+//! - `ATOLL_FAIL_AT=PLACE:TIME:abort|panic`: when it comes to that place for the nth time.
+//! - `ATOLL_FAIL_AT=@FILE`: it aborts when it comes to the place that the file names, and removes the file first. So a test can
+//!   name one place after the other without starting the server for each.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-use atoll_service::FailPoint;
 
 use crate::environment;
 
-/// What the environment asks for; usually nothing.
-pub(super) fn wanted() -> FailPoint {
-    if !cfg!(debug_assertions) {
-        return FailPoint::none();
-    }
-    let Some((place, time, how)) = environment::fail_at().as_deref().and_then(parse) else {
-        return FailPoint::none();
-    };
-    let reached = AtomicU32::new(0);
-    FailPoint::new(move |at| {
-        let is_time = at == place && reached.fetch_add(1, Ordering::Relaxed) + 1 == time;
-        Box::pin(async move {
-            match (is_time, how) {
-                (false, _) => {}
-                (true, How::Abort) => std::process::abort(),
-                (true, How::Panic) => panic!("a test asked for a panic at {at}"),
-            }
-        })
-    })
+/// What is done at every place, in the drivers and in the engine.
+#[derive(Clone)]
+pub(super) struct FailAt(Option<Arc<Wish>>);
+
+struct Wish {
+    at: At,
+    reached: AtomicU32,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum At {
+    Place { name: String, time: u32, how: How },
+    Named { file: PathBuf },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +31,68 @@ enum How {
     Panic,
 }
 
-fn parse(text: &str) -> Option<(String, u32, How)> {
+impl FailAt {
+    /// What the environment asks for; usually nothing.
+    pub(super) fn wanted() -> Self {
+        let asked = if cfg!(debug_assertions) { environment::fail_at() } else { None };
+        let at = asked.as_deref().and_then(parse);
+        Self(at.map(|at| Arc::new(Wish { at, reached: AtomicU32::new(0) })))
+    }
+
+    /// For the drivers.
+    pub(super) fn of_service(&self) -> atoll_service::FailPoint {
+        match self.0.clone() {
+            None => atoll_service::FailPoint::none(),
+            Some(wish) => atoll_service::FailPoint::new(move |place| {
+                let wish = Arc::clone(&wish);
+                Box::pin(async move { wish.reach(place) })
+            }),
+        }
+    }
+
+    /// For the engine.
+    pub(super) fn of_engine(&self) -> atoll_container::FailPoint {
+        match self.0.clone() {
+            None => atoll_container::FailPoint::default(),
+            Some(wish) => atoll_container::FailPoint::new(move |place| wish.reach(place)),
+        }
+    }
+}
+
+impl Wish {
+    fn reach(&self, place: &'static str) {
+        let how = match &self.at {
+            At::Place { name, time, how } => {
+                let is_time = place == name && self.reached.fetch_add(1, Ordering::Relaxed) + 1 == *time;
+                is_time.then_some(*how)
+            }
+            At::Named { file } => {
+                let named = std::fs::read_to_string(file).unwrap_or_default();
+                (named.trim() == place && std::fs::remove_file(file).is_ok()).then_some(How::Abort)
+            }
+        };
+        match how {
+            None => {}
+            Some(How::Abort) => std::process::abort(),
+            Some(How::Panic) => panic!("a test asked for a panic at {place}"),
+        }
+    }
+}
+
+fn parse(text: &str) -> Option<At> {
+    if let Some(file) = text.strip_prefix('@') {
+        return (!file.is_empty()).then(|| At::Named { file: file.into() });
+    }
     let mut parts = text.split(':');
-    let (place, time, how) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
+    let (name, time, how) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
     let how = match how {
         "abort" => How::Abort,
         "panic" => How::Panic,
         _ => return None,
     };
-    FailPoint::PLACES.contains(&place).then(|| (place.to_owned(), time, how))
+    let is_place = atoll_service::FailPoint::PLACES.contains(&name)
+        || atoll_container::FailPoint::PLACES.contains(&name);
+    is_place.then(|| At::Place { name: name.to_owned(), time, how })
 }
 
 #[cfg(test)]
@@ -50,9 +101,20 @@ mod tests {
 
     #[test]
     fn a_wish_names_a_place_that_exists() {
-        assert_eq!(parse("effect.made:2:abort"), Some(("effect.made".to_owned(), 2, How::Abort)));
-        for wrong in ["", "effect.made", "effect.made:x:abort", "effect.made:1:dance", "nowhere:1:abort"] {
+        for place in ["effect.made", "restore.spent"] {
+            let wanted = At::Place { name: place.to_owned(), time: 2, how: How::Abort };
+            assert_eq!(parse(&format!("{place}:2:abort")), Some(wanted));
+        }
+        assert_eq!(parse("@/a/file"), Some(At::Named { file: "/a/file".into() }));
+        for wrong in ["", "@", "effect.made", "effect.made:x:abort", "effect.made:1:dance", "nowhere:1:abort"]
+        {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn places_of_the_drivers_and_of_the_engine_have_different_names() {
+        let both = |name: &&&str| atoll_container::FailPoint::PLACES.contains(*name);
+        assert_eq!(atoll_service::FailPoint::PLACES.iter().find(both), None);
     }
 }

@@ -12,6 +12,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{IMAGES, MANIFEST};
+use crate::failpoint::FailPoint;
 
 const DRAFT: &str = "tmp";
 const SPENT: &str = "spent";
@@ -21,6 +22,7 @@ const RESTORED: &str = "restored.json";
 #[derive(Debug, Clone)]
 pub(crate) struct Checkpoints {
     root: PathBuf,
+    failpoint: FailPoint,
 }
 
 /// A dump under way. Locked as long as somebody holds a copy of `images`, also when that is CRIU alone.
@@ -53,13 +55,13 @@ impl Draft {
 
 impl Checkpoints {
     /// Makes the folder or finds it again.
-    pub(crate) fn open(pool: &Path) -> io::Result<Self> {
+    pub(crate) fn open(pool: &Path, failpoint: FailPoint) -> io::Result<Self> {
         let root = pool.join("checkpoints");
         match DirBuilder::new().mode(0o700).create(&root) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        Ok(Self { root })
+        Ok(Self { root, failpoint })
     }
 
     fn named(&self, sandbox: &SandboxId, state: &str) -> PathBuf {
@@ -82,15 +84,36 @@ impl Checkpoints {
     }
 
     /// Makes a sealed folder the sandbox's checkpoint, for good: when this returns it and the sandbox's files are on disk.
-    /// The folder lies in the same pool.
+    /// The folder lies in the same pool. On an error there is no checkpoint: the processes that it was made of go on.
     pub(crate) fn commit(&self, sandbox: &SandboxId, folder: &Path) -> io::Result<()> {
         remove_all(&self.path(sandbox))?;
+        self.failpoint.reach("commit.cleared");
         let root = File::open(&self.root)?;
         // The images must not come to disk without the files that they go with, so it is all of the pool.
         rustix::fs::syncfs(&root)?;
+        self.failpoint.reach("commit.synced");
         fs::rename(folder, self.path(sandbox))?;
-        root.sync_all()?;
-        remove_all(&self.named(sandbox, SPENT))
+        self.failpoint.reach("commit.renamed");
+        if let Err(cause) = root.sync_all() {
+            remove_all(&self.path(sandbox))?;
+            return Err(cause);
+        }
+        // It names an instance that is not the sandbox's any more, so it says nothing, and the next spend removes it.
+        if let Err(cause) = remove_all(&self.named(sandbox, SPENT)) {
+            tracing::warn!(%sandbox, %cause, "a spent checkpoint is left");
+        }
+        Ok(())
+    }
+
+    /// Removes the whole checkpoint of a sandbox that is about to run, for good: memory must never meet files that were changed
+    /// after it was written. Mostly there is none, and that costs one look.
+    pub(crate) fn discard(&self, sandbox: &SandboxId) -> io::Result<()> {
+        if !self.exists(sandbox) {
+            return Ok(());
+        }
+        tracing::warn!(%sandbox, "a checkpoint beside a live instance is removed");
+        remove_all(&self.path(sandbox))?;
+        File::open(&self.root)?.sync_all()
     }
 
     /// Says, for good, that the processes of the checkpoint live on as `restored`. It can't be restored again.
@@ -100,7 +123,19 @@ impl Checkpoints {
         let mut file = File::create(whole.join(RESTORED))?;
         file.write_all(&serde_json::to_vec(restored)?)?;
         file.sync_all()?;
+        self.failpoint.reach("spend.noted");
         fs::rename(&whole, &spent)?;
+        self.failpoint.reach("spend.renamed");
+        File::open(&self.root)?.sync_all()
+    }
+
+    /// Takes a spend back: nothing of the processes has run. Without a rename that was done there is nothing to take back.
+    pub(crate) fn unspend(&self, sandbox: &SandboxId) -> io::Result<()> {
+        let (whole, spent) = (self.path(sandbox), self.named(sandbox, SPENT));
+        if self.exists(sandbox) || !spent.join(MANIFEST).exists() {
+            return Ok(());
+        }
+        fs::rename(&spent, &whole)?;
         File::open(&self.root)?.sync_all()
     }
 
@@ -207,14 +242,18 @@ mod tests {
     #[test]
     fn a_draft_becomes_whole_and_is_spent_once() {
         let pool = tempfile::tempdir().unwrap();
-        let checkpoints = Checkpoints::open(pool.path()).unwrap();
+        let checkpoints = Checkpoints::open(pool.path(), FailPoint::default()).unwrap();
         let draft = checkpoints.draft(&id()).unwrap();
         fs::write(draft.folder.join("images/core-1.img"), b"x").unwrap();
         assert!(!checkpoints.exists(&id()));
-        Manifest::new("4.2.1").seal(&draft.folder).unwrap();
+        Manifest::new(&id(), "4.2.1").seal(&draft.folder).unwrap();
         checkpoints.commit(&id(), &draft.folder).unwrap();
         assert!(checkpoints.exists(&id()) && checkpoints.restored(&id()).is_none());
         let restored = Restored { instance: InstanceId::from_entropy([1; 20]), facts: 5.into() };
+        checkpoints.spend(&id(), &restored).unwrap();
+        assert!(!checkpoints.exists(&id()));
+        checkpoints.unspend(&id()).unwrap();
+        assert!(checkpoints.exists(&id()) && checkpoints.restored(&id()).is_none(), "as before the spend");
         checkpoints.spend(&id(), &restored).unwrap();
         assert!(!checkpoints.exists(&id()));
         assert_eq!(checkpoints.restored(&id()), Some(restored));
@@ -226,7 +265,7 @@ mod tests {
     #[test]
     fn a_dump_under_way_is_waited_for() {
         let pool = tempfile::tempdir().unwrap();
-        let checkpoints = Checkpoints::open(pool.path()).unwrap();
+        let checkpoints = Checkpoints::open(pool.path(), FailPoint::default()).unwrap();
         let draft = checkpoints.draft(&id()).unwrap();
         assert!(checkpoints.wait_for_criu(&id(), Duration::from_millis(20)).is_err());
         let held = draft.images.try_clone().unwrap();

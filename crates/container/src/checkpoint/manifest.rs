@@ -7,6 +7,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+use atoll_model::SandboxId;
 use serde::{Deserialize, Serialize};
 
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -45,6 +46,9 @@ impl VerifyError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     pub(crate) format: u32,
+    /// The sandbox whose processes these are. Checkpoints of before it was written down name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sandbox: Option<String>,
     /// The version that wrote it.
     pub(crate) criu: String,
     pub(crate) template: String,
@@ -74,9 +78,10 @@ pub(crate) struct Image {
 
 impl Manifest {
     /// A manifest without images.
-    pub(crate) fn new(criu: &str) -> Self {
+    pub(crate) fn new(sandbox: &SandboxId, criu: &str) -> Self {
         Self {
             format: FORMAT,
+            sandbox: Some(sandbox.as_str().to_owned()),
             criu: criu.to_owned(),
             template: String::new(),
             template_version: String::new(),
@@ -87,6 +92,12 @@ impl Manifest {
             boot_id: None,
             images: Vec::new(),
         }
+    }
+
+    /// Why a sandbox cannot be restored from it: it was made of another one.
+    pub(crate) fn is_of_another(&self, sandbox: &SandboxId) -> Option<String> {
+        let named = self.sandbox.as_deref().filter(|named| *named != sandbox.as_str())?;
+        Some(format!("it was made of sandbox {named}"))
     }
 
     /// Bytes of all images.
@@ -182,7 +193,8 @@ mod tests {
         fs::create_dir(folder.path().join(IMAGES)).unwrap();
         fs::write(folder.path().join("images/pages-1.img"), vec![7; 5_000]).unwrap();
         fs::write(folder.path().join("images/core-1.img"), b"core").unwrap();
-        Manifest::new("4.2.1").seal(folder.path()).unwrap();
+        let id = SandboxId::from_entropy([7; 20]);
+        Manifest::new(&id, "4.2.1").seal(folder.path()).unwrap();
         folder
     }
 
@@ -192,6 +204,16 @@ mod tests {
         let (manifest, hash) = Manifest::verify(folder.path()).unwrap();
         assert_eq!((manifest.images.len(), manifest.bytes()), (2, 5_004));
         assert_eq!(Manifest::read(folder.path()).unwrap(), (manifest, hash));
+    }
+
+    #[test]
+    fn it_belongs_to_the_sandbox_that_it_names() {
+        let (own, other) = (SandboxId::from_entropy([7; 20]), SandboxId::from_entropy([8; 20]));
+        let (mut manifest, _) = Manifest::read(sealed().path()).unwrap();
+        assert_eq!(manifest.is_of_another(&own), None);
+        assert!(manifest.is_of_another(&other).unwrap().contains(own.as_str()));
+        manifest.sandbox = None;
+        assert_eq!(manifest.is_of_another(&other), None, "written before manifests named a sandbox");
     }
 
     #[test]

@@ -26,9 +26,13 @@ const ID: usize = 48;
 /// States of a connection that can carry something: established, both sides of opening and closing.
 const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
 
+/// The other end has said that it sends nothing more: close wait, last ack, closing.
+const ENDED: u32 = 1 << 8 | 1 << 9 | 1 << 11;
+
 /// One connected socket as the kernel names it.
 struct Found {
     family: u8,
+    state: u8,
     id: [u8; ID],
     local: SocketAddr,
     remote: SocketAddr,
@@ -36,6 +40,21 @@ struct Found {
 
 /// Closes every connection in a network namespace that has one end there only; answers how many. Processes must stand still.
 pub(crate) fn close_halves(namespace: BorrowedFd<'_>) -> io::Result<usize> {
+    close_where(namespace, |_, is_half| is_half)
+}
+
+/// Closes every connection to a port of the sandbox's own whose other end is gone or has ended; answers how many. The other
+/// end of such a connection is in the same namespace, with a process of the sandbox or with a server of ours that dialled.
+pub(crate) fn close_abandoned(namespace: BorrowedFd<'_>, port: u16) -> io::Result<usize> {
+    close_where(namespace, |one, is_half| {
+        let is_ours =
+            one.local.port() == port && one.local.ip().is_loopback() && one.remote.ip().is_loopback();
+        is_ours && (is_half || 1 << one.state & ENDED != 0)
+    })
+}
+
+/// `which` is told whether the other end is not in the namespace.
+fn close_where(namespace: BorrowedFd<'_>, which: impl Fn(&Found, bool) -> bool + Sync) -> io::Result<usize> {
     atoll_network::netns::run_in(namespace, || {
         let socket = open()?;
         let mut found = Vec::new();
@@ -44,10 +63,10 @@ pub(crate) fn close_halves(namespace: BorrowedFd<'_>) -> io::Result<usize> {
         }
         let ends: HashSet<(SocketAddr, SocketAddr)> =
             found.iter().map(|one| (one.local, one.remote)).collect();
-        let halves = found.iter().filter(|one| !ends.contains(&(one.remote, one.local)));
+        let is_half = |one: &Found| !ends.contains(&(one.remote, one.local));
         let mut closed = 0;
-        for half in halves {
-            destroy(&socket, half)?;
+        for one in found.iter().filter(|one| which(one, is_half(one))) {
+            destroy(&socket, one)?;
             closed += 1;
         }
         Ok(closed)
@@ -122,11 +141,12 @@ fn failure(body: &[u8]) -> io::Result<()> {
 }
 
 fn read(body: &[u8]) -> Option<Found> {
-    let family = *body.first()?;
+    let (family, state) = (*body.first()?, *body.get(1)?);
     let id: [u8; ID] = body.get(4..4 + ID)?.try_into().ok()?;
     let port = |at: usize| u16::from_be_bytes([id[at], id[at + 1]]);
     Some(Found {
         family,
+        state,
         id,
         local: SocketAddr::new(address(family, &id[4..20])?, port(0)),
         remote: SocketAddr::new(address(family, &id[20..36])?, port(2)),
@@ -145,7 +165,7 @@ fn address(family: u8, bytes: &[u8]) -> Option<IpAddr> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use std::io::Read as _;
+    use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
 
     #[test]
@@ -172,5 +192,31 @@ mod tests {
         destroy(&socket, one).unwrap();
         assert!(half.0.read(&mut [0; 1]).is_err());
         drop(whole);
+    }
+
+    #[test]
+    fn a_connection_to_the_agent_that_its_dialler_ended_is_closed_and_no_other() {
+        let namespace = atoll_network::netns::create().unwrap();
+        let (agent, other) = atoll_network::netns::run_in(namespace.as_fd(), || {
+            atoll_network::loopback_up().unwrap();
+            let pair = || {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                (dialled, listener.accept().unwrap().0)
+            };
+            (pair(), pair())
+        })
+        .unwrap();
+        let port = agent.1.local_addr().unwrap().port();
+        assert_eq!(close_abandoned(namespace.as_fd(), port).unwrap(), 0, "somebody is at the other end");
+        // Both diallers end; only the one of that port is closed, what the other had said can still be read.
+        let (mut cut, mut kept) = (agent.1, other.1);
+        (&other.0).write_all(b"said").unwrap();
+        drop((agent.0, other.0));
+        assert_eq!(close_abandoned(namespace.as_fd(), port).unwrap(), 1);
+        assert!(cut.read(&mut [0; 1]).is_err());
+        let mut said = String::new();
+        kept.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "said");
     }
 }

@@ -40,13 +40,21 @@ impl Inner {
             let (found, told) = if self.is_held(&known.sandbox, instance) {
                 let held = self.place(&known.sandbox).live().map(|(_, live)| live);
                 if let Some(live) = held.clone().filter(|_| !known.paused) {
-                    let cgroups = Arc::clone(&self.ground.cgroups);
-                    let thawed = self.hands.run(move || cgroups.thaw(&live.facts.cgroup)).await;
+                    let (cgroups, checkpoints) = (Arc::clone(&self.ground.cgroups), self.checkpoints.clone());
+                    let sandbox = known.sandbox.clone();
+                    let thaw = move || {
+                        checkpoints.discard(&sandbox)?;
+                        cgroups.thaw(&live.facts.cgroup)
+                    };
+                    let thawed = self.hands.run(thaw).await;
                     thawed.map_err(failed("thawing what is to run"))?;
                 }
                 let told = held.as_ref().filter(|_| facts.is_null());
                 let told = told.map(|live| serde_json::to_value(&live.facts)).transpose();
                 (held, told.map_err(failed("writing facts"))?)
+            } else if known.paused && self.checkpoints.exists(&known.sandbox) {
+                // Some of its processes may have been told to end, and all of them are in the checkpoint: the sweep ends them.
+                (None, None)
             } else {
                 let (facts, told) = self.facts_of(&known.sandbox, instance, facts);
                 let found = facts.and_then(|facts| self.find(facts)).map(Arc::new);
@@ -184,7 +192,7 @@ impl Inner {
         let place = self.place(&known.sandbox);
         place.set_live(Some((instance.clone(), Arc::clone(&live))));
         self.watch(Arc::clone(&live), &known.sandbox, instance);
-        let ground = Arc::clone(&self.ground);
+        let (ground, checkpoints) = (Arc::clone(&self.ground), self.checkpoints.clone());
         let (sandbox, limits, egress) = (known.sandbox.clone(), known.limits, Arc::clone(&known.network));
         let stays = known.paused && self.stands_still(&live);
         let again = move || {
@@ -200,6 +208,7 @@ impl Inner {
             if stays {
                 ground.cgroups.freeze(&live.facts.cgroup)?
             } else {
+                checkpoints.discard(&sandbox)?;
                 ground.cgroups.thaw(&live.facts.cgroup)?
             }
             ground.cgroups.set_limits(&live.facts.cgroup, &limits)?;

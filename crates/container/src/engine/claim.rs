@@ -1,7 +1,7 @@
 //! A claim: a ready instance becomes somebody's sandbox. Limits, name and layer on one thread, network on another.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use atoll_provider::{Booted, InstanceSpec, ProviderError};
@@ -74,16 +74,16 @@ impl Inner {
                 cgroups.set_limits(&cgroup, &limits)?;
                 layers.set_limit(&new, u64::from(limits.disk_mib) * MIB)?;
             }
-            set_hostname(&pidfd, &home, &hostname)?;
+            set_hostname(pidfd.as_fd(), &home, &hostname)?;
             cgroups.thaw(&cgroup)
         }))
     }
 }
 
 /// Steps into the sandbox's UTS namespace for one call, and home again.
-pub(super) fn set_hostname(pidfd: &OwnedFd, home: &OwnedFd, hostname: &str) -> io::Result<()> {
+pub(super) fn set_hostname(pidfd: BorrowedFd<'_>, home: &OwnedFd, hostname: &str) -> io::Result<()> {
     let flags = rustix::thread::ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
-    rustix::thread::move_into_thread_name_spaces(pidfd.as_fd(), flags)?;
+    rustix::thread::move_into_thread_name_spaces(pidfd, flags)?;
     let named = rustix::system::sethostname(hostname.as_bytes());
     if rustix::thread::move_into_link_name_space(
         home.as_fd(),

@@ -4,7 +4,8 @@
 //! freeze ─► dump (left frozen) ─► hashes, manifest ─► all on disk ─► rename ─► end the processes
 //! ```
 //!
-//! Up to the rename there is a frozen instance, from it on there is a checkpoint; a crash finds one of them, or both.
+//! Up to the rename there is a frozen instance, from it on there is a checkpoint. A crash that finds both goes by the checkpoint:
+//! some of the processes may have been told to end already. So nothing of a sandbox ever runs while it has a whole checkpoint.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use atoll_model::{Held, SandboxId, Storage};
 use atoll_network::Link;
-use atoll_provider::{ProviderError, Target};
+use atoll_provider::{AGENT_PORT, ProviderError, Target};
 use tokio::sync::oneshot;
 
 use super::instance::Live;
@@ -25,13 +26,16 @@ use super::reaper::Remains;
 use super::snapshot::blocking;
 use super::{Inner, Place, failed};
 use crate::checkpoint::{
-    Criu, Draft, DumpAsk, Manifest, Obstacle, boot_id, in_vfork, lasting, nameless_bytes, outside_mounts,
+    Criu, Draft, DumpAsk, Manifest, Obstacle, boot_id, close_abandoned, in_vfork, lasting, nameless_bytes,
+    outside_mounts,
 };
 use crate::launcher::Word;
 use crate::launcher::protocol;
 
 /// LIMIT: some gigabytes of memory to a slow disk. Longer is given up, and what CRIU still does is waited for at adoption.
 const DUMP_WITHIN: Duration = Duration::from_secs(300);
+/// LIMIT: packets on their way when the sandbox was frozen have arrived by then, and CRIU finds sockets that do not change.
+const DUMP_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// LIMIT: how often, and how long at most each time, a frozen sandbox runs on so that a vfork under way comes to its end.
 const VFORK_TRIES: u32 = 30;
 const VFORK_MOST: Duration = Duration::from_millis(20);
@@ -86,8 +90,13 @@ impl Inner {
         let place = self.places().get(&target.sandbox).cloned().ok_or_else(gone)?;
         let _turn = place.turn.lock().await;
         let live = self.live(target)?;
-        let cgroups = Arc::clone(&self.ground.cgroups);
-        self.hands.run(move || cgroups.thaw(&live.facts.cgroup)).await.map_err(failed("thawing"))
+        let (cgroups, checkpoints) = (Arc::clone(&self.ground.cgroups), self.checkpoints.clone());
+        let sandbox = target.sandbox.clone();
+        let thaw = move || {
+            checkpoints.discard(&sandbox)?;
+            cgroups.thaw(&live.facts.cgroup)
+        };
+        self.hands.run(thaw).await.map_err(failed("thawing"))
     }
 
     /// A place that was made only to wait in it.
@@ -147,7 +156,9 @@ impl Inner {
             }
         };
         self.freeze(&live).await?;
+        self.reach("checkpoint.frozen");
         let draft = self.draft(&target.sandbox).await?;
+        self.reach("checkpoint.drafted");
         let outcome = self.write_checkpoint(&target.sandbox, &live, draft, caller).await;
         if outcome.is_err() {
             let (checkpoints, sandbox) = (self.checkpoints.clone(), target.sandbox.clone());
@@ -173,7 +184,8 @@ impl Inner {
         caller: &oneshot::Sender<Result<(), ProviderError>>,
     ) -> Result<(), ProviderError> {
         let folder = draft.folder.clone();
-        self.dump(live, draft).await?;
+        self.dump(sandbox, live, draft).await?;
+        self.reach("checkpoint.dumped");
         if caller.is_closed() {
             return Err(ProviderError::Gone { sandbox: sandbox.clone() });
         }
@@ -181,6 +193,7 @@ impl Inner {
         let (checkpoints, sandbox) = (self.checkpoints.clone(), sandbox.clone());
         let committed = blocking(move || checkpoints.commit(&sandbox, &folder)).await;
         self.note_memory("sync to disk", begun);
+        self.reach("checkpoint.committed");
         committed.map_err(not_written)
     }
 
@@ -188,6 +201,7 @@ impl Inner {
     /// comes of it; somebody else thaws it. Where it was frozen in the middle of a vfork it runs for some milliseconds first.
     pub(super) async fn dump(
         &self,
+        sandbox: &SandboxId,
         live: &Arc<Live>,
         draft: Draft,
     ) -> Result<(Manifest, String), ProviderError> {
@@ -203,11 +217,8 @@ impl Inner {
         if let Some(obstacle) = self.obstacle(live, lasting).await? {
             return Err(held_up(&obstacle.to_string()));
         }
-        self.vforks_end(live).await?;
-        let dumped = self.run_dump(criu, live, &draft).await;
-        // CRIU leaves it frozen. One that was ended by force does not.
-        self.freeze(live).await?;
-        let mut manifest = dumped?;
+        let (mut manifest, draft) = self.dump_or_again(criu, sandbox, live, draft).await?;
+        self.reach("dump.frozen");
         self.memory_begins();
         self.note_memory("dump", begun);
         let sealing = Instant::now();
@@ -217,7 +228,68 @@ impl Inner {
         })
         .await;
         self.note_memory("hashes", sealing);
+        self.reach("dump.sealed");
         sealed.map_err(not_written)
+    }
+
+    /// Runs CRIU, and a second time where it failed of something that may have passed: the network is not locked, so a packet
+    /// that was on its way can change a connection while CRIU reads it. The instance is frozen when this returns.
+    async fn dump_or_again(
+        &self,
+        criu: &Criu,
+        sandbox: &SandboxId,
+        live: &Arc<Live>,
+        draft: Draft,
+    ) -> Result<(Manifest, Draft), ProviderError> {
+        let first = match self.dump_once(criu, sandbox, live, &draft).await {
+            Ok(manifest) => return Ok((manifest, draft)),
+            Err(NotDumped::Provider(error)) => return Err(error),
+            Err(NotDumped::Refused(complaint)) if complaint.is_out_of_space() => return Err(complaint.into()),
+            Err(NotDumped::Refused(complaint)) => complaint,
+        };
+        tracing::warn!(%sandbox, code = first.code, complaint = first.text, "CRIU failed; it is run once more");
+        metrics::counter!("atoll_dumps_repeated_total").increment(1);
+        tokio::time::sleep(DUMP_AGAIN_AFTER).await;
+        let folder = draft.folder.clone();
+        drop(draft);
+        let draft =
+            blocking(move || Draft::begin(&folder)).await.map_err(failed("making room for memory"))?;
+        match self.dump_once(criu, sandbox, live, &draft).await {
+            Ok(manifest) => Ok((manifest, draft)),
+            Err(NotDumped::Provider(error)) => Err(error),
+            Err(NotDumped::Refused(complaint)) => {
+                tracing::warn!(%sandbox, code = complaint.code, complaint = complaint.text, "CRIU could not bring a sandbox to disk");
+                Err(complaint.into())
+            }
+        }
+    }
+
+    async fn dump_once(
+        &self,
+        criu: &Criu,
+        sandbox: &SandboxId,
+        live: &Arc<Live>,
+        draft: &Draft,
+    ) -> Result<Manifest, NotDumped> {
+        self.vforks_end(live).await?;
+        self.close_abandoned(live).await?;
+        self.reach("dump.begin");
+        let dumped = self.run_dump(criu, sandbox, live, draft).await;
+        // CRIU leaves it frozen. One that was ended by force does not.
+        self.freeze(live).await?;
+        dumped
+    }
+
+    /// Closes connections to the agent whose other end, a dial of this or an earlier server, is gone. Nobody can read from them
+    /// or be answered over them, and CRIU may fail of what is left in their queues.
+    async fn close_abandoned(&self, live: &Arc<Live>) -> Result<(), ProviderError> {
+        let live = Arc::clone(live);
+        let close = move || close_abandoned(live.netns(), AGENT_PORT);
+        let closed = blocking(close).await.map_err(failed("closing abandoned connections"))?;
+        if closed > 0 {
+            tracing::debug!(closed, "abandoned connections to the agent were closed");
+        }
+        Ok(())
     }
 
     /// Sees to it that the frozen instance stands still where CRIU can catch every process: not in the middle of a vfork.
@@ -269,9 +341,10 @@ impl Inner {
     async fn run_dump(
         &self,
         criu: &Criu,
+        sandbox: &SandboxId,
         live: &Arc<Live>,
         draft: &Draft,
-    ) -> Result<Manifest, ProviderError> {
+    ) -> Result<Manifest, NotDumped> {
         let facts = &live.facts;
         let step = "looking at the sandbox";
         let (mut outside, agent) = outside_mounts(facts.pid).map_err(failed(step))?;
@@ -299,20 +372,20 @@ impl Inner {
             rebuild: None,
         };
         let mut line = self.launcher.criu(request, descriptors).await.map_err(failed("launching CRIU"))?;
+        self.reach("dump.started");
         let late = |_| ProviderError::Late { what: "bringing memory to disk".into(), after: DUMP_WITHIN };
         let step = "bringing memory to disk";
         match tokio::time::timeout(DUMP_WITHIN, line.hear()).await.map_err(late)?.map_err(failed(step))? {
             Word::Ended(0, _) => {}
-            Word::Ended(code, complaint) => {
-                tracing::warn!(pid = facts.pid, code, %complaint, "CRIU could not bring a sandbox to disk");
-                return Err(refused(&complaint));
-            }
-            Word::Failed(why) => return Err(failed(step)(io::Error::other(why))),
+            Word::Ended(code, text) => return Err(NotDumped::Refused(Complaint { code, text })),
+            Word::Failed(why) => return Err(failed(step)(io::Error::other(why)).into()),
             Word::Step { action, .. } => {
-                return Err(failed(step)(io::Error::other(format!("CRIU came to {action} in a dump"))));
+                let why = format!("CRIU came to {action} in a dump");
+                return Err(failed(step)(io::Error::other(why)).into());
             }
         }
-        let mut manifest = Manifest::new(criu.version());
+        self.reach("dump.written");
+        let mut manifest = Manifest::new(sandbox, criu.version());
         manifest.template.clone_from(&facts.template);
         manifest.template_version.clone_from(&facts.template_version);
         manifest.addresses =
@@ -332,17 +405,25 @@ impl Inner {
         if let Err(cause) = self.hands.run(work).await {
             tracing::warn!(%cause, "a checkpointed sandbox's processes could not be ended at once");
         }
+        self.reach("checkpoint.killed");
         // Its connections are closed by the kernel meanwhile, and their peers told; only then the link goes.
         let _ = tokio::time::timeout(DEAD_WITHIN, live.dead()).await;
+        self.reach("checkpoint.dead");
         if let Some(link) = live.facts.link {
             let _ = self.ground.doors.detach(link);
         }
+        self.reach("checkpoint.detached");
         self.reaper.take(Remains {
             cgroup: Some(live.facts.cgroup.clone()),
             link: live.facts.link,
             first_id: Some(live.facts.first_id),
             ..Remains::default()
         });
+    }
+
+    /// A named place of [`crate::FailPoint`].
+    pub(super) fn reach(&self, place: &'static str) {
+        self.ground.failpoint.reach(place);
     }
 
     pub(super) fn memory_begins(&self) {
@@ -392,12 +473,59 @@ fn hierarchies(pid: i32, cgroup: &str) -> io::Result<Vec<String>> {
     Ok(text.lines().filter_map(of).collect())
 }
 
-/// CRIU has refused: something inside is of a kind that it can't write down, or there is no room.
-fn refused(complaint: &str) -> ProviderError {
-    if complaint.contains("No space left") || complaint.contains("quota exceeded") {
-        return ProviderError::Exhausted { what: "disk space for memory".into() };
+/// Why there is no dump.
+enum NotDumped {
+    /// CRIU ended without one.
+    Refused(Complaint),
+    Provider(ProviderError),
+}
+
+impl From<ProviderError> for NotDumped {
+    fn from(error: ProviderError) -> Self {
+        Self::Provider(error)
     }
-    held_up(&format!("CRIU says: {}", plain(complaint)))
+}
+
+/// How CRIU ended, and the errors in its log.
+struct Complaint {
+    code: i32,
+    text: String,
+}
+
+impl Complaint {
+    fn is_out_of_space(&self) -> bool {
+        self.text.contains("No space left") || self.text.contains("quota exceeded")
+    }
+
+    /// Whether it may work another time: it was ended by a signal, or it met something that changed while it looked.
+    fn may_pass(&self) -> bool {
+        /// What CRIU says of a connection that changed between two of its questions, and of a process that it could not stop.
+        const PASSING: [&str; 8] = [
+            "recv failed",
+            "libsoccr_save() failed",
+            "Failed to obtain TCP_INFO",
+            "obtained but expected",
+            "TCP repair mode",
+            "Unable to freeze tasks",
+            "Can't seize",
+            "seize task",
+        ];
+        self.code >= 128 || PASSING.iter().any(|passing| self.text.contains(passing))
+    }
+}
+
+/// CRIU has refused: something inside is of a kind that it can't write down, it met something that passes, or there is no room.
+impl From<Complaint> for ProviderError {
+    fn from(complaint: Complaint) -> Self {
+        let said = || format!("CRIU says: {}", plain(&complaint.text));
+        match () {
+            () if complaint.is_out_of_space() => Self::Exhausted { what: "disk space for memory".into() },
+            () if complaint.may_pass() => {
+                Self::Transient { what: "bringing memory to disk".into(), why: said() }
+            }
+            () => held_up(&said()),
+        }
+    }
 }
 
 fn held_up(why: &str) -> ProviderError {
@@ -438,4 +566,25 @@ fn holds_ipv6(pid: i32) -> bool {
         let table = std::fs::read_to_string(format!("/proc/{pid}/net/{table}"));
         table.is_ok_and(|table| Link::is_in_socket_table(&table))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: i32, text: &str) -> ProviderError {
+        Complaint { code, text: text.to_owned() }.into()
+    }
+
+    #[test]
+    fn what_may_pass_is_not_called_unsupported() {
+        let cut = "(soccr/soccr.c:319): \trecv failed (0, want 29): Success; (criu/sk-tcp.c:153): libsoccr_save() failed with -6";
+        for (code, text) in [(1, cut), (137, "it did not say why")] {
+            assert!(matches!(refused(code, text), ProviderError::Transient { .. }), "{text}");
+        }
+        let kind = refused(1, "(criu/files.c:1): Can't dump file 5 of that type [10600]");
+        assert!(matches!(kind, ProviderError::Unsupported { .. }));
+        let full = refused(1, "(criu/bfd.c:1): bfd: Error flushing image: No space left on device");
+        assert!(matches!(full, ProviderError::Exhausted { .. }));
+    }
 }

@@ -373,9 +373,7 @@ impl Inner {
         }
         match self.start_somehow(spec, files, place).await {
             Ok((live, booted)) => {
-                let live = Arc::new(live);
-                place.set_live(Some((spec.instance.clone(), Arc::clone(&live))));
-                self.watch(live, &spec.sandbox, &spec.instance);
+                self.settle_in(spec, place, live);
                 Ok(booted)
             }
             Err(error) => {
@@ -402,7 +400,7 @@ impl Inner {
         spec: &InstanceSpec,
         files: Files,
         place: &Arc<Place>,
-    ) -> Result<(Live, Booted), ProviderError> {
+    ) -> Result<(Arc<Live>, Booted), ProviderError> {
         self.refuse_what_cannot_be(spec, files)?;
         self.need_ipv6(&spec.network).await?;
         if files == Files::New && matches!(spec.origin, Origin::Snapshot { memory: true, .. }) {
@@ -413,9 +411,9 @@ impl Inner {
             && spec.origin == Origin::Template
             // One that waits has none, and nothing is mounted from outside later.
             && spec.mounts.is_empty()
-            && let Some(claimed) = self.claim(spec).await
+            && let Some((live, booted)) = self.claim(spec).await
         {
-            return Ok(claimed);
+            return Ok((Arc::new(live), booted));
         }
         let template = self.template(spec).await?;
         let layer = match (spec.storage, files) {
@@ -438,7 +436,7 @@ impl Inner {
         };
         let started = self.cold_start(&plan).await?;
         let facts = serde_json::to_value(&started.live.facts).map_err(failed("writing facts"))?;
-        Ok((started.live, Booted { facts, agent_token: Some(started.token), from_pool: false }))
+        Ok((Arc::new(started.live), Booted { facts, agent_token: Some(started.token), from_pool: false }))
     }
 
     fn refuse_what_cannot_be(&self, spec: &InstanceSpec, files: Files) -> Result<(), ProviderError> {

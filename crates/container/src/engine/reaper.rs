@@ -14,6 +14,7 @@ use super::doors::Doors;
 use super::instance;
 use crate::block::Numbers;
 use crate::cgroup::Cgroups;
+use crate::failpoint::FailPoint;
 use crate::storage::Layers;
 
 /// LIMIT: most namespaces die within these tries, and their links with them for nothing. One that had a connection to the
@@ -40,6 +41,7 @@ pub(super) struct Ground {
     pub(super) layers: Arc<Layers>,
     pub(super) doors: Doors,
     pub(super) numbers: Arc<Mutex<Numbers>>,
+    pub(super) failpoint: FailPoint,
 }
 
 /// Takes remains and removes them.
@@ -184,6 +186,7 @@ impl Ground {
             }
         }
         if !is_empty {
+            self.failpoint.reach("end.killed");
             // A frozen process does not die. Each has its end before it now, so none comes to anything else.
             let _ = self.cgroups.thaw(name);
         }

@@ -5,7 +5,8 @@
 //!                                                          └────────────────────────────┘
 //! ```
 //!
-//! Nothing of the sandbox runs before the checkpoint is spent, and it is spent only when everything stands.
+//! Nothing of the sandbox runs before the checkpoint is spent, and it is spent only when everything stands. A crash between the
+//! two leaves a frozen tree and a mark that names it: adoption finds both and the service lets it run.
 
 use std::fs::File;
 use std::io;
@@ -25,11 +26,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::cold::outside_of;
 use super::instance::{self, Facts, Live};
-use super::reaper::Remains;
+use super::reaper::{Ground, Remains};
 use super::snapshot::blocking;
 use super::{Inner, Place, claim, failed};
 use crate::checkpoint::{
-    Manifest, RestoreAsk, Restored, VerifyError, close_halves, hold_images, users_image,
+    Checkpoints, Manifest, RestoreAsk, Restored, VerifyError, close_halves, hold_images, users_image,
 };
 use crate::launcher::protocol::{self, Mount, Rebuild, Rootfs, Upper};
 use crate::launcher::{Line, Word};
@@ -101,16 +102,18 @@ impl Inner {
             }
         };
         self.settle_in(spec, place, live);
+        self.reach("restore.watched");
         let (checkpoints, sandbox) = (self.checkpoints.clone(), spec.sandbox.clone());
+        let failpoint = self.ground.failpoint.clone();
         // What it takes on disk goes behind the caller's back.
         self.spawn(async move {
             let _ = tokio::task::spawn_blocking(move || checkpoints.free_spent(&sandbox)).await;
+            failpoint.reach("restore.freed");
         });
         Ok(booted)
     }
 
-    pub(super) fn settle_in(self: &Arc<Self>, spec: &InstanceSpec, place: &Place, live: Live) {
-        let live = Arc::new(live);
+    pub(super) fn settle_in(self: &Arc<Self>, spec: &InstanceSpec, place: &Place, live: Arc<Live>) {
         place.set_live(Some((spec.instance.clone(), Arc::clone(&live))));
         self.watch(live, &spec.sandbox, &spec.instance);
     }
@@ -122,7 +125,7 @@ impl Inner {
         folder: &Path,
         source: Source,
         spec: &InstanceSpec,
-    ) -> Result<(Live, Booted), ProviderError> {
+    ) -> Result<(Arc<Live>, Booted), ProviderError> {
         if spec.storage == Storage::Memory {
             return Err(ProviderError::Unsupported {
                 what: "memory from disk on files in memory".into(),
@@ -133,6 +136,11 @@ impl Inner {
         let begun = Instant::now();
         self.criu()?;
         let manifest = self.verified(folder).await?;
+        // A snapshot's is known by its seal, and is meant for others too.
+        if let (Source::Own, Some(why)) = (source, manifest.is_of_another(&spec.sandbox)) {
+            return Err(ProviderError::Damaged { what: "the checkpoint".into(), why });
+        }
+        self.reach("restore.verified");
         self.memory_begins();
         self.note_memory("check", begun);
         let template = self.template(spec).await?;
@@ -171,7 +179,7 @@ impl Inner {
         manifest: &Manifest,
         template: &Template,
         remains: &mut Remains,
-    ) -> Result<Live, ProviderError> {
+    ) -> Result<Arc<Live>, ProviderError> {
         let first_id =
             self.numbers().take().map_err(|_| ProviderError::Exhausted { what: "id ranges".into() })?;
         remains.first_id = Some(first_id);
@@ -179,15 +187,18 @@ impl Inner {
         let found = self.find_mounts(&spec.mounts).await?;
         same_mounts(manifest, &found.mounts)?;
         let request = self.restore_request(folder, spec, manifest, template, first_id, found.mounts).await?;
+        self.reach("restore.prepared");
         let images = folder.to_owned();
         let held = blocking(move || hold_images(&images)).await.map_err(failed("holding the images"))?;
         let launched = self.launcher.criu(request, [held].into_iter().chain(found.clones).collect()).await;
         let mut line = launched.map_err(failed("launching CRIU"))?;
+        self.reach("restore.started");
         let late = |_| ProviderError::Late { what: "restoring memory".into(), after: RESTORE_WITHIN };
         let begun = Instant::now();
         let restoring = self.attend(&mut line, spec, manifest, remains);
         let standing = tokio::time::timeout(RESTORE_WITHIN, restoring).await.map_err(late)??;
         self.note_memory("CRIU", begun);
+        self.reach("restore.standing");
         self.let_go(source, spec, manifest, standing, first_id).await
     }
 
@@ -253,11 +264,13 @@ impl Inner {
             match line.hear().await.map_err(failed(step))? {
                 Word::Step { action, pid } if action == "setup-namespaces" => {
                     standing = Some(self.connect_restored(spec, manifest, pid, remains).await?);
+                    self.reach("restore.connected");
                 }
                 Word::Step { action, .. } if action == "pre-resume" => {
                     let (cgroups, name) =
                         (Arc::clone(&self.ground.cgroups), spec.instance.as_str().to_owned());
                     self.hands.run(move || cgroups.freeze(&name)).await.map_err(failed("freezing"))?;
+                    self.reach("restore.frozen");
                     is_frozen = true;
                 }
                 Word::Step { action, .. } => return Err(failure(format!("CRIU came to {action}"))),
@@ -333,7 +346,7 @@ impl Inner {
         manifest: &Manifest,
         standing: Standing,
         first_id: u32,
-    ) -> Result<Live, ProviderError> {
+    ) -> Result<Arc<Live>, ProviderError> {
         let facts = Facts {
             boot_id: self.boot_id.clone(),
             pid: standing.pid,
@@ -351,36 +364,30 @@ impl Inner {
             instance: spec.instance.clone(),
             facts: serde_json::to_value(&facts).map_err(failed("writing facts"))?,
         };
-        let (ground, home) = (Arc::clone(&self.ground), Arc::clone(&self.own_uts));
-        let (checkpoints, spec) = (self.checkpoints.clone(), spec.clone());
-        let silent = has_silent_way6(manifest, &spec.network);
+        // Before the checkpoint is spent: from then on nothing may fail.
+        let live =
+            Live::new(facts, standing.pidfd, standing.netns).map_err(failed("watching the first process"))?;
+        let live = Arc::new(live);
+        let (engine, own, silent) =
+            (self.handle(), Arc::clone(&live), has_silent_way6(manifest, &spec.network));
+        let (home, spec) = (Arc::clone(&self.own_uts), spec.clone());
         let work = move || {
-            let name = spec.instance.as_str();
-            if !ground.cgroups.processes(name)?.contains(&standing.pid) {
-                return Err(io::Error::other("the restored processes are not in their cgroups"));
-            }
-            let closed = close_halves(standing.netns.as_fd())?;
-            tracing::debug!(closed, "connections to the outside were closed");
-            if silent {
-                atoll_network::remove_silent_way6(standing.netns.as_fd()).map_err(io::Error::other)?;
-            }
-            ground
-                .doors
-                .let_through(standing.link, &spec.sandbox, &spec.network)
-                .map_err(io::Error::other)?;
-            claim::set_hostname(&standing.pidfd, &home, &spec.hostname)?;
-            ground.cgroups.set_limits(name, &spec.limits)?;
-            ground.layers.set_limit(spec.sandbox.as_str(), u64::from(spec.limits.disk_mib) * MIB)?;
+            engine.make_own(&own, &spec, &home, silent)?;
             if source == Source::Own {
-                checkpoints.spend(&spec.sandbox, &restored)?;
+                engine.spend_and_thaw(&own, &spec, &restored)
+            } else {
+                engine.ground.cgroups.thaw(&own.facts.cgroup)
             }
-            ground.cgroups.thaw(name)?;
-            Ok((standing.pidfd, standing.netns))
         };
         let begun = Instant::now();
-        let (pidfd, netns) = blocking(work).await.map_err(failed("letting the restored sandbox go"))?;
+        blocking(work).await.map_err(failed("letting the restored sandbox go"))?;
+        self.reach("restore.thawed");
         self.note_memory("let go", begun);
-        Live::new(facts, pidfd, netns).map_err(failed("watching the first process"))
+        Ok(live)
+    }
+
+    fn handle(&self) -> LetGo {
+        LetGo { ground: Arc::clone(&self.ground), checkpoints: self.checkpoints.clone() }
     }
 
     /// Ends what stands of a restore that failed. The layer must be free before anybody tries again.
@@ -398,6 +405,52 @@ impl Inner {
             tracing::warn!(sandbox = %spec.sandbox, %cause, "a half-restored sandbox could not be ended at once");
         }
         self.reaper.take(remains);
+    }
+}
+
+/// What the last steps of a restore work on, on a thread of their own.
+struct LetGo {
+    ground: Arc<Ground>,
+    checkpoints: Checkpoints,
+}
+
+impl LetGo {
+    /// Makes the frozen tree the sandbox's own.
+    fn make_own(&self, live: &Live, spec: &InstanceSpec, home: &OwnedFd, silent: bool) -> io::Result<()> {
+        let (ground, name) = (&self.ground, spec.instance.as_str());
+        if !ground.cgroups.processes(name)?.contains(&live.facts.pid) {
+            return Err(io::Error::other("the restored processes are not in their cgroups"));
+        }
+        let closed = close_halves(live.netns())?;
+        tracing::debug!(closed, "connections to the outside were closed");
+        if silent {
+            atoll_network::remove_silent_way6(live.netns()).map_err(io::Error::other)?;
+        }
+        ground.failpoint.reach("restore.closed");
+        if let Some(link) = live.facts.link {
+            ground.doors.let_through(link, &spec.sandbox, &spec.network).map_err(io::Error::other)?;
+        }
+        ground.failpoint.reach("restore.open");
+        claim::set_hostname(live.pidfd(), home, &spec.hostname)?;
+        ground.cgroups.set_limits(name, &spec.limits)?;
+        ground.layers.set_limit(spec.sandbox.as_str(), u64::from(spec.limits.disk_mib) * MIB)?;
+        ground.failpoint.reach("restore.limited");
+        Ok(())
+    }
+
+    /// Lets the tree run. Where that fails the checkpoint is as it was: nothing has run.
+    fn spend_and_thaw(&self, live: &Live, spec: &InstanceSpec, restored: &Restored) -> io::Result<()> {
+        let spent = self.checkpoints.spend(&spec.sandbox, restored);
+        let let_run = spent.and_then(|()| {
+            self.ground.failpoint.reach("restore.spent");
+            self.ground.cgroups.thaw(&live.facts.cgroup)
+        });
+        if let_run.is_err()
+            && let Err(cause) = self.checkpoints.unspend(&spec.sandbox)
+        {
+            tracing::error!(sandbox = %spec.sandbox, %cause, "a spent checkpoint could not be taken back");
+        }
+        let_run
     }
 }
 

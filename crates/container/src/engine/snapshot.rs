@@ -171,8 +171,9 @@ impl Inner {
             }
         };
         let was_frozen = blocking(begin).await.map_err(not_copied(snapshot, None))?;
+        self.reach("snapshot.folder");
         let begun = Instant::now();
-        let copied = self.copy_both(&name, snapshot, live).await;
+        let copied = self.copy_both(sandbox, snapshot, live).await;
         let mut stood_still = Duration::ZERO;
         if !was_frozen {
             let cgroups = Arc::clone(&self.ground.cgroups);
@@ -181,27 +182,34 @@ impl Inner {
             thawed.map_err(failed("thawing"))?;
         }
         let (manifest, hash) = copied?;
+        self.reach("snapshot.thawed");
+        let failpoint = self.ground.failpoint.clone();
         let seal = blocking(move || {
             layers.sync()?;
+            failpoint.reach("snapshot.synced");
             layers.seal(&name, &id, Some(hash))
         });
         let seal = seal.await.map_err(not_copied(snapshot, None))?;
+        self.reach("snapshot.sealed");
         Ok(Snapshotted { memory: true, bytes: seal.bytes + manifest.bytes(), seal: seal.text(), stood_still })
     }
 
     /// Freezes it, and leaves it so.
     async fn copy_both(
         &self,
-        name: &str,
+        sandbox: &SandboxId,
         snapshot: &SnapshotId,
         live: &Arc<Live>,
     ) -> Result<(Manifest, String), ProviderError> {
         self.freeze(live).await?;
+        self.reach("snapshot.frozen");
         let draft = pause::draft_at(&self.memory_of(snapshot))?;
-        let dumped = self.dump(live, draft).await?;
+        let dumped = self.dump(sandbox, live, draft).await?;
+        self.reach("snapshot.dumped");
         let (layers, name, id) =
-            (Arc::clone(&self.ground.layers), name.to_owned(), snapshot.as_str().to_owned());
+            (Arc::clone(&self.ground.layers), sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
         blocking(move || layers.snapshot(&name, &id)).await.map_err(not_copied(snapshot, None))?;
+        self.reach("snapshot.copied");
         Ok(dumped)
     }
 
@@ -241,7 +249,7 @@ impl Inner {
     pub(super) async fn fork_with_memory(
         &self,
         spec: &InstanceSpec,
-    ) -> Result<(Live, Booted), ProviderError> {
+    ) -> Result<(Arc<Live>, Booted), ProviderError> {
         let Origin::Snapshot { snapshot, seal, .. } = &spec.origin else {
             return Err(failed("forking")(io::Error::from(io::ErrorKind::InvalidInput)));
         };
@@ -258,9 +266,14 @@ impl Inner {
         let (layers, name, id) =
             (Arc::clone(&self.ground.layers), spec.sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
         let limit = u64::from(spec.limits.disk_mib) * MIB;
+        self.reach("fork.checked");
+        let failpoint = self.ground.failpoint.clone();
         let make = move || {
             let path = layers.create_from(&name, &id, &seal, with_usr, limit).map_err(copy_failed)?;
-            crate::storage::renew_machine_id(&path, &name)
+            failpoint.reach("fork.copied");
+            crate::storage::renew_machine_id(&path, &name)?;
+            failpoint.reach("fork.named");
+            Ok(())
         };
         let restored = match blocking(make).await {
             Ok(()) => self.restore_from(&self.memory_of(snapshot), Source::Kept, spec).await,
@@ -369,15 +382,18 @@ impl Inner {
             // A restore would find a rotten page too; then the processes that run now would be gone already.
             self.verify_memory(snapshot, seal).await?;
         }
+        self.reach("rollback.checked");
         let (layers, name) = (Arc::clone(&self.ground.layers), sandbox.as_str().to_owned());
         let (id, sealed, limit) =
             (snapshot.as_str().to_owned(), seal.clone(), u64::from(limits.disk_mib) * MIB);
         let prepare = move || layers.prepare_rollback(&name, &id, &sealed, limit).map_err(copy_failed);
         let next = blocking(prepare).await.map_err(not_copied(snapshot, Some(*limits)))?;
+        self.reach("rollback.prepared");
         let remains = match live {
             Some(live) => self.end_at_once(place, &live).await,
             None => Ok(Remains::default()),
         };
+        self.reach("rollback.ended");
         let swapped = match &remains {
             Ok(_) => self.swap_files(sandbox, &next).await,
             Err(_) => Ok(()),
@@ -397,9 +413,12 @@ impl Inner {
     async fn swap_files(&self, sandbox: &SandboxId, next: &str) -> Result<(), ProviderError> {
         // Memory of the old files must never meet the new ones.
         self.remove_checkpoint(sandbox).await?;
+        self.reach("rollback.forgotten");
         let (layers, name, next) =
             (Arc::clone(&self.ground.layers), sandbox.as_str().to_owned(), next.to_owned());
-        blocking(move || layers.swap_in(&name, &next)).await.map_err(failed("putting files in place"))
+        let swapped = blocking(move || layers.swap_in(&name, &next)).await;
+        self.reach("rollback.swapped");
+        swapped.map_err(failed("putting files in place"))
     }
 
     /// Ends an instance without waiting for the kernel to take it apart: it stands still first, and each of its processes has
@@ -435,12 +454,17 @@ impl Inner {
     async fn place_memory(&self, sandbox: &SandboxId, snapshot: &SnapshotId) -> Result<(), ProviderError> {
         let (checkpoints, sandbox, from) =
             (self.checkpoints.clone(), sandbox.clone(), self.memory_of(snapshot));
+        let failpoint = self.ground.failpoint.clone();
         let work = move || {
             let draft = checkpoints.draft(&sandbox)?;
+            failpoint.reach("rollback.drafted");
             copy_checkpoint(&from, &draft.folder)?;
+            failpoint.reach("rollback.filled");
             checkpoints.commit(&sandbox, &draft.folder)
         };
-        blocking(work).await.map_err(not_copied(snapshot, None))
+        let placed = blocking(work).await;
+        self.reach("rollback.placed");
+        placed.map_err(not_copied(snapshot, None))
     }
 
     /// Every use makes this quick look.

@@ -495,7 +495,10 @@ async fn restore(job: &Job, made: Option<Value>) -> Outcome {
     };
     inner.failpoint.reach("restore.before").await;
     let facts = match made {
-        Some(facts) => facts,
+        Some(facts) => match let_run(job, facts).await {
+            Ok(facts) => facts,
+            Err(outcome) => return outcome,
+        },
         None => match restored(job, instance.clone()).await {
             Ok(facts) => facts,
             Err(outcome) => return outcome,
@@ -503,6 +506,16 @@ async fn restore(job: &Job, made: Option<Value>) -> Outcome {
     };
     inner.failpoint.reach("restore.made").await;
     talk(job, instance, facts, &row.agent_token).await
+}
+
+/// A server that died between the end of a restore and its first instruction left the instance frozen: its memory is there and
+/// nowhere else. One that runs already runs on.
+async fn let_run(job: &Job, facts: Value) -> Result<Value, Outcome> {
+    match timed("thaw", job.inner.provider.resume(&job.target())).await {
+        Ok(()) => Ok(facts),
+        Err(ProviderError::Gone { .. }) => Err(Outcome::Gone),
+        Err(error) => Err(Outcome::NotRestored { failure: error.into(), made: Some(facts) }),
+    }
 }
 
 /// What the provider knows of the restored instance; else how the restore ended.

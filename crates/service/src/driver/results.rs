@@ -183,6 +183,8 @@ impl Driver {
         let mut back = Step::internal(Event::Failed, reason);
         if let (Some(facts), Some(row)) = (made, self.row.clone()) {
             back.instance = InstanceChange::Put(InstanceRow { facts, ..row });
+            // In the same write: whoever resumes it next must thaw this instance, and not look for the checkpoint that it was.
+            back.held = Some(Held::Live);
         }
         self.note(back).await;
     }
