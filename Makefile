@@ -48,7 +48,7 @@ kernel: ## Only the suites with real servers and real sandboxes
 	@scripts/build debug
 	@scripts/test kernel
 
-soak: ## Random lives beside a model for SOAK_S seconds (default 600, dice by SOAK_SEED); loses nothing or says what
+soak: ## Random lives beside a model for SOAK_S seconds (600) or SOAK_CYCLES steps, dice by SOAK_SEED; loses nothing or says what
 	@scripts/install-deps test
 	@scripts/build release
 	@scripts/test soak

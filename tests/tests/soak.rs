@@ -1,4 +1,4 @@
-//! The soak: two minutes in the suite, as long as `SOAK_S` says with `make soak`.
+//! The soak: two minutes in the suite, as long as `SOAK_S` or `SOAK_CYCLES` say with `make soak`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::print_stderr, reason = "a soak says what it did")]
@@ -26,7 +26,9 @@ fn random_lives_lose_no_byte() {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or(target, Into::into);
         let out = std::env::var_os("SOAK_OUT").map_or_else(|| target.join("soak.json"), Into::into);
         std::fs::write(&out, format!("{:#}\n", report.summary)).unwrap();
-        assert!(report.losses.is_empty(), "seed {}: {}", report.summary["seed"], report.losses.join("\n\n"));
+        let seed = &report.summary["seed"];
+        assert!(report.losses.is_empty(), "seed {seed}: {}", report.losses.join("\n\n"));
+        assert!(report.refusals.is_empty(), "seed {seed}: {}", report.refusals.join("\n\n"));
         w.delete_all().await;
         let left: Vec<_> = std::fs::read_dir(&place).unwrap().flatten().map(|e| e.path()).collect();
         umount(&place).unwrap();

@@ -36,6 +36,10 @@ pub struct Shared {
     pub memory: bool,
     /// When a launcher was last killed.
     pub hurt_at: Mutex<Option<Instant>>,
+    /// Set while the server is told to die at a place: nobody knows when it comes there.
+    pub armed: AtomicBool,
+    /// What was refused though nobody was killed. The sandbox was whole afterwards.
+    pub refusals: Mutex<Vec<String>>,
 }
 
 /// What became of a wish.
@@ -49,6 +53,18 @@ pub enum Reply {
 
 /// What is wrong, for the report.
 pub type Loss = String;
+
+const REFUSED: &str = "REFUSED: ";
+
+/// A wish that the server should have granted. Nothing is lost by it.
+pub fn refusal(answer: &Answer) -> Loss {
+    format!("{REFUSED}{answer}")
+}
+
+/// Whether it is one.
+pub fn is_refusal(loss: &Loss) -> bool {
+    loss.contains(REFUSED)
+}
 
 /// Unavailable by design: the place is full, or the node is.
 const FAIR: [&str; 3] = ["no_capacity", "archive_unavailable", "disk_full"];
@@ -66,6 +82,8 @@ impl Shared {
             tally: Mutex::default(),
             memory: true,
             hurt_at: Mutex::default(),
+            armed: AtomicBool::new(false),
+            refusals: Mutex::default(),
         }
     }
 
@@ -114,13 +132,13 @@ impl Shared {
         let answer = self.client.try_judged(request, &method, path, sent.as_ref()).await;
         let ended = || self.ends.load(Ordering::SeqCst) != ends || !*self.up.borrow();
         match answer {
-            Err(_) if ended() => Ok(Reply::Lost),
+            Err(_) if ended() || self.armed.load(Ordering::SeqCst) => Ok(Reply::Lost),
             Err(cause) => Err(format!("{method} {path}: no answer, and nobody was killed: {cause:?}")),
             Ok(answer) if answer.status >= 500 && !FAIR.contains(&answer.code().as_str()) => {
                 if self.was_hurt_since(asked) || ended() {
                     return Ok(Reply::Lost);
                 }
-                Err(format!("{answer}"))
+                Err(refusal(&answer))
             }
             Ok(answer) => Ok(Reply::Answer(answer)),
         }
@@ -151,6 +169,11 @@ impl Shared {
     async fn until_up(&self) {
         let mut up = self.up.clone();
         let _ = up.wait_for(|is| *is).await;
+    }
+
+    /// Steps so far.
+    pub fn cycles(&self) -> u64 {
+        self.tally.lock().expect("no panic holds it").values().sum()
     }
 
     /// Counts a step.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::calls::{Loss, Reply, Shared};
+use super::calls::{Loss, Reply, Shared, refusal};
 use super::kept::{Kept, Moment, Version};
 use crate::client::Answer;
 use crate::keeper::{Dice, FILL, FOLDER, Tree};
@@ -63,6 +63,16 @@ impl Actor {
         {
             self.make_room(shared).await?;
         }
+        let seed = self.dice.roll();
+        self.kept.ensure_holder(shared, seed).await
+    }
+
+    /// After a refusal it is as it was, whole: anything else is a loss.
+    pub(super) async fn after_refusal(&mut self, shared: &Shared) -> Result<(), Loss> {
+        self.kept.note("refused");
+        self.kept.loosen();
+        self.kept.settle(shared, &["running", "paused", "stopped", "archived"]).await?;
+        self.kept.verify(shared).await?;
         let seed = self.dice.roll();
         self.kept.ensure_holder(shared, seed).await
     }
@@ -182,7 +192,7 @@ impl Actor {
         match reply {
             Reply::Answer(answer) if answer.status < 300 => self.kept.become_(after, true),
             Reply::Answer(answer) if !fair.contains(&answer.code().as_str()) => {
-                return Err(format!("refused: {answer}"));
+                return Err(refusal(answer));
             }
             Reply::Answer(_) | Reply::Lost => {
                 self.kept.become_(after, false);
@@ -276,7 +286,7 @@ impl Actor {
         self.kept.note(format!("snapshot memory={memory} ({}) → {}", self.kept.phase, said(&reply)));
         match reply {
             Reply::Lost => self.forget_unknown_snapshots(shared).await?,
-            Reply::Answer(answer) if answer.status != 201 => return Err(format!("refused: {answer}")),
+            Reply::Answer(answer) if answer.status != 201 => return Err(refusal(&answer)),
             Reply::Answer(answer) => {
                 let made = answer.json();
                 if made["memory"] != memory || made["state"] != "ready" {
@@ -480,7 +490,7 @@ impl Actor {
         self.kept.note(format!("update {tail} {body:?} → {}", said(&reply)));
         match &reply {
             Reply::Answer(answer) if answer.status >= 300 && answer.code() != "below_use" => {
-                return Err(format!("refused: {answer}"));
+                return Err(refusal(answer));
             }
             Reply::Answer(_) => {}
             Reply::Lost => self.kept.loosen(),
@@ -584,7 +594,7 @@ async fn create_with(shared: &Shared, body: Value, key: &str) -> Result<String, 
         };
         let found = answer.json();
         let Some(id) = found["id"].as_str().filter(|_| answer.status < 300) else {
-            return Err(format!("no sandbox: {answer}"));
+            return Err(refusal(&answer));
         };
         let mut kept = Kept::new(id.to_owned(), Vec::new());
         kept.settle(shared, &["running", "failed"]).await?;
@@ -600,7 +610,7 @@ async fn create_with(shared: &Shared, body: Value, key: &str) -> Result<String, 
 /// The children that an answer names, if it grants what was asked.
 fn children_of(answer: &Answer, memory: bool, count: u64) -> Result<Vec<String>, Loss> {
     if answer.status != 201 {
-        return Err(format!("no fork: {answer}"));
+        return Err(refusal(answer));
     }
     let forked = answer.json();
     let children: Vec<String> = forked["sandboxes"]
@@ -609,7 +619,11 @@ fn children_of(answer: &Answer, memory: bool, count: u64) -> Result<Vec<String>,
         .flatten()
         .filter_map(|child| child["id"].as_str().map(str::to_owned))
         .collect();
-    if forked["memory"] != memory || children.len() as u64 != count {
+    if forked["memory"] != memory {
+        // Files alone, and the answer says why.
+        return Err(refusal(answer));
+    }
+    if children.len() as u64 != count {
         return Err(format!("not what was asked for: {forked}"));
     }
     Ok(children)
