@@ -32,6 +32,10 @@ pub(crate) const WARM_KERNELS: &str = "ATOLL_WARM_KERNELS";
 pub(crate) const LIVE_MAX: &str = "ATOLL_LIVE_MAX";
 /// How far limits may exceed what the machine has.
 pub(crate) const OVERCOMMIT: &str = "ATOLL_OVERCOMMIT";
+/// How far disk limits may exceed the space of the pool.
+pub(crate) const DISK_OVERCOMMIT: &str = "ATOLL_DISK_OVERCOMMIT";
+/// Space that stays free on the disk of the data folder.
+pub(crate) const DISK_RESERVE: &str = "ATOLL_DISK_RESERVE";
 /// Which log lines are written, as `tracing` filters are.
 pub(crate) const LOG: &str = "ATOLL_LOG";
 /// Form of the log lines.
@@ -125,6 +129,8 @@ mod tests {
             WARM_KERNELS,
             LIVE_MAX,
             OVERCOMMIT,
+            DISK_OVERCOMMIT,
+            DISK_RESERVE,
             LOG,
             LOG_FORMAT,
             AGENT,

@@ -202,7 +202,8 @@ async fn records(
 ) -> Result<(Arc<SqliteStore>, Arc<Catalog>, Arc<Images>), Failure> {
     let data = data.to_owned();
     tokio::task::spawn_blocking(move || {
-        let store = SqliteStore::open(&data).map_err(|e| failed("the store cannot be opened", &e))?;
+        let store = SqliteStore::open_on(&data, Arc::clone(&bounds.disk))
+            .map_err(|e| failed("the store cannot be opened", &e))?;
         let images = Images::open(data.join("images"), bounds)
             .map_err(|e| failed("the images cannot be opened", &e))?;
         let catalog = Catalog::open(data.join("templates"))

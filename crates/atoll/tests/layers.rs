@@ -13,16 +13,23 @@ use serde_json::Value;
 /// Every arrow that may be. A new one is a design change: its own commit, with the reason.
 const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-model", &[]),
+    ("atoll-disk", &[]),
     ("atoll-agentapi", &["atoll-model"]),
     ("atoll-agent", &["atoll-agentapi"]),
     ("atoll-provider", &["atoll-model", "atoll-agentapi"]),
     ("atoll-network", &["atoll-model"]),
-    ("atoll-image", &["atoll-model"]),
-    ("atoll-container", &["atoll-model", "atoll-provider", "atoll-image", "atoll-network", "atoll-agentapi"]),
+    ("atoll-image", &["atoll-model", "atoll-disk"]),
+    (
+        "atoll-container",
+        &["atoll-model", "atoll-disk", "atoll-provider", "atoll-image", "atoll-network", "atoll-agentapi"],
+    ),
     // Carried by container as bytes, loaded into another program; it knows nothing of us.
     ("atoll-preload", &[]),
-    ("atoll-store", &["atoll-model"]),
-    ("atoll-service", &["atoll-model", "atoll-provider", "atoll-store", "atoll-image", "atoll-agentapi"]),
+    ("atoll-store", &["atoll-model", "atoll-disk"]),
+    (
+        "atoll-service",
+        &["atoll-model", "atoll-disk", "atoll-provider", "atoll-store", "atoll-image", "atoll-agentapi"],
+    ),
     // Above the agent alone, so that it works with every provider.
     ("atoll-toolbox", &["atoll-model", "atoll-agentapi"]),
     ("atoll-proxy", &["atoll-model", "atoll-service"]),

@@ -30,6 +30,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_disk::Reserve;
 use atoll_image::Catalog;
 use atoll_model::{InstanceId, Limits, SandboxId};
 use atoll_network::{Dialer, DialerConfig, Gate, Router, RouterConfig, RouterError, RouterHandle, Upstreams};
@@ -66,6 +67,8 @@ pub struct Config {
     pub launcher: LauncherCommand,
     /// Where layers live.
     pub storage: StorageChoice,
+    /// What stays free on the disk of the data folder.
+    pub disk: Arc<Reserve>,
     /// Ready instances to keep per template name.
     pub pool: BTreeMap<String, usize>,
     /// Limits that pool instances are made with; a claim with others changes them.
@@ -93,6 +96,7 @@ impl Config {
             machine: "/run/atoll".into(),
             launcher: LauncherCommand::myself(),
             storage: StorageChoice::Best,
+            disk: Reserve::new(1 << 30),
             pool: BTreeMap::new(),
             pool_limits: Limits::default(),
             prepare: None,
@@ -440,7 +444,7 @@ impl Opened {
         let legacy = config.legacy.unwrap_or_else(is_old_kernel);
         let numbers = Numbers::open(&config.machine, &data)?;
         let block = numbers.block();
-        let layers = Layers::open(&data, config.storage, legacy)?;
+        let layers = Layers::open(&data, config.storage, legacy, &config.disk)?;
         let agent =
             crate::agent_binary::install(&data, config.agent.as_deref()).map_err(step("write the agent"))?;
         let cgroups = crate::cgroup::open(&format!("atoll-{}", block.number()))

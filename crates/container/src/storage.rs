@@ -18,6 +18,7 @@ mod machine_id;
 mod pack;
 mod pool;
 mod snapshots;
+mod space;
 #[cfg(test)]
 mod tests;
 mod traces;
@@ -30,6 +31,10 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use atoll_disk::{Reserve, is_full};
+use btrfs::Member;
 
 pub(crate) use clear::remove_tree;
 pub(crate) use format::{IDS, ReadError};
@@ -63,6 +68,8 @@ pub struct StorageError {
 /// The layers of one server.
 #[derive(Debug)]
 pub(crate) struct Layers {
+    /// What stays free on the disk below the pool, and in the pool.
+    disk: Arc<Reserve>,
     /// The pool.
     at: PathBuf,
     /// Its folder of layers.
@@ -78,20 +85,29 @@ enum Kind {
 
 impl Layers {
     /// Makes the pool or finds it again. `legacy`: full quota groups instead of simple quotas.
-    pub(crate) fn open(data: &Path, choice: StorageChoice, legacy: bool) -> Result<Self, StorageError> {
+    pub(crate) fn open(
+        data: &Path,
+        choice: StorageChoice,
+        legacy: bool,
+        disk: &Arc<Reserve>,
+    ) -> Result<Self, StorageError> {
         let at = data.join("pool");
         let failed = |step, cause| StorageError { step, path: at.clone(), cause };
         make_private(&at).map_err(|cause| failed("make a folder", cause))?;
         if choice != StorageChoice::Folders {
-            match Self::open_btrfs(data, &at, legacy) {
+            match Self::open_btrfs(data, &at, legacy, disk) {
                 Ok(layers) => return layers.opened().map_err(|cause| failed("look at what is there", cause)),
-                Err((step, cause)) if choice == StorageChoice::Btrfs => return Err(failed(step, cause)),
+                // On a disk without room plain folders would be made now, and hidden once there is a pool.
+                Err((step, cause)) if choice == StorageChoice::Btrfs || is_full(&cause) => {
+                    return Err(failed(step, cause));
+                }
                 Err((step, cause)) => {
                     tracing::warn!(step, %cause, "no btrfs pool: disk limits can't be kept")
                 }
             }
         }
-        let layers = Self { root: at.join("layers"), at: at.clone(), kind: Kind::Folders };
+        let disk = Arc::clone(disk);
+        let layers = Self { disk, root: at.join("layers"), at: at.clone(), kind: Kind::Folders };
         layers.opened().map_err(|cause| failed("make a folder", cause))
     }
 
@@ -101,13 +117,21 @@ impl Layers {
         make_private(&self.at.join("snapshots"))?;
         make_private(&self.volumes())?;
         self.remove_stale_books()?;
+        self.take_members()?;
         Ok(self)
     }
 
-    fn open_btrfs(data: &Path, at: &Path, legacy: bool) -> Result<Self, (&'static str, io::Error)> {
-        let pool = pool::Pool::open(data, at)?;
+    fn open_btrfs(
+        data: &Path,
+        at: &Path,
+        legacy: bool,
+        disk: &Arc<Reserve>,
+    ) -> Result<Self, (&'static str, io::Error)> {
+        let pool = pool::Pool::open(data, at, disk)?;
         let quota = btrfs::enable_quota(at, legacy).map_err(|cause| ("switch quotas on", cause))?;
-        Ok(Self { at: at.to_owned(), root: at.join("layers"), kind: Kind::Btrfs { pool, quota } })
+        quota.make_group(at).map_err(|cause| ("make a quota group", cause))?;
+        let disk = Arc::clone(disk);
+        Ok(Self { disk, at: at.to_owned(), root: at.join("layers"), kind: Kind::Btrfs { pool, quota } })
     }
 
     /// Whether a disk limit holds.
@@ -152,8 +176,9 @@ impl Layers {
         if !self.exists(name) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        if self.limits_disk() {
+        if let Kind::Btrfs { quota, .. } = &self.kind {
             btrfs::limit(&path, btrfs::UNLIMITED)?;
+            quota.set_member(&self.at, &path, Member::No)?;
         }
         prepare(&path, with_usr)?;
         Ok(path)
@@ -167,9 +192,11 @@ impl Layers {
     /// Changes the limit of a layer.
     pub(crate) fn set_limit(&self, name: &str, limit_bytes: u64) -> io::Result<()> {
         match &self.kind {
-            Kind::Btrfs { pool, .. } => {
+            Kind::Btrfs { pool, quota } => {
                 pool.expect(limit_bytes);
-                btrfs::limit(&self.path(name), self.own_limit(name, limit_bytes))
+                let path = self.path(name);
+                btrfs::limit(&path, self.own_limit(name, limit_bytes))?;
+                quota.set_member(&self.at, &path, Member::Yes)
             }
             Kind::Folders => Ok(()),
         }
@@ -208,30 +235,6 @@ impl Layers {
         }
         Ok(names)
     }
-
-    /// Space that layers can still take, the pool's growth included.
-    pub(crate) fn free_bytes(&self) -> io::Result<u64> {
-        match &self.kind {
-            Kind::Btrfs { pool, .. } => pool.free_bytes(),
-            Kind::Folders => free_at(&self.root),
-        }
-    }
-
-    /// Grows the pool until so much of it is free, as far as there is room on the host.
-    pub(crate) fn grow_for(&self, bytes: u64) -> io::Result<()> {
-        match &self.kind {
-            Kind::Btrfs { pool, .. } => pool.grow_for(bytes),
-            Kind::Folders => Ok(()),
-        }
-    }
-
-    /// Grows the pool when little of it is free; often called, cheap.
-    pub(crate) fn grow(&self) -> io::Result<()> {
-        match &self.kind {
-            Kind::Btrfs { pool, .. } => pool.grow(),
-            Kind::Folders => Ok(()),
-        }
-    }
 }
 
 /// The folders that an overlay wants. The work folder is always a fresh one: a volatile overlay or a crash may have left marks.
@@ -264,9 +267,4 @@ fn make_private(path: &Path) -> io::Result<()> {
         }
         other => other,
     }
-}
-
-fn free_at(path: &Path) -> io::Result<u64> {
-    let stat = rustix::fs::statvfs(path)?;
-    Ok(stat.f_bavail * stat.f_frsize)
 }

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_disk::Reserve;
 use atoll_model::{ArchiveRef, ErrorKind, Limits, SandboxId};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path as Key;
@@ -37,6 +38,8 @@ const FORMAT: u32 = 1;
 pub struct Archives {
     store: Arc<dyn ObjectStore>,
     place: String,
+    /// Asked before anything is written to a folder.
+    disk: Option<Arc<Reserve>>,
 }
 
 /// What a sandbox was, so that it can be made again anywhere.
@@ -107,6 +110,9 @@ pub enum ArchiveError {
     /// The packed files could not be read.
     #[error("the files could not be packed")]
     Source(#[source] std::io::Error),
+    /// The disk with the folder of archives has no room for one more.
+    #[error("the server's disk has no room for this archive")]
+    NoSpace(#[source] std::io::Error),
     /// Object storage refused or did not answer.
     #[error("object storage failed to {action}")]
     Storage {
@@ -127,6 +133,7 @@ impl ArchiveError {
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::Damaged { .. } => ErrorKind::Conflict,
             Self::Source(_) => ErrorKind::Internal,
+            Self::NoSpace(_) => ErrorKind::Exhausted,
             Self::Storage { .. } => ErrorKind::Unavailable,
         }
     }
@@ -161,7 +168,19 @@ impl Archives {
     /// `allow_http` behind a `?`. Credentials come from the environment as every S3 tool has them. Nothing is sent yet.
     pub fn open(place: &str) -> Result<Self, ArchiveError> {
         let (store, place) = location::open(place)?;
-        Ok(Self { store, place })
+        Ok(Self { store, place, disk: None })
+    }
+
+    /// Keeps archives in a folder from filling its disk. Object storage elsewhere has limits of its own.
+    #[must_use]
+    pub fn with_reserve(self, disk: &Arc<Reserve>) -> Self {
+        let disk = self.folder().is_some().then(|| Arc::clone(disk));
+        Self { disk, ..self }
+    }
+
+    /// The folder where they are, if it is one.
+    fn folder(&self) -> Option<&std::path::Path> {
+        self.place.starts_with('/').then(|| std::path::Path::new(&self.place))
     }
 
     /// Where it is, for people; without credentials.
@@ -202,8 +221,8 @@ impl Archives {
             });
             removed.try_collect::<Vec<()>>().await.map_err(storage("remove"))?;
         }
-        if self.place.starts_with('/') {
-            let folder = std::path::Path::new(&self.place).join(sandbox.as_str());
+        if let Some(folder) = self.folder() {
+            let folder = folder.join(sandbox.as_str());
             let tidied = tokio::task::spawn_blocking(move || remove_half_written(&folder)).await;
             let tidied = tidied.unwrap_or_else(|panic| Err(std::io::Error::other(panic)));
             tidied

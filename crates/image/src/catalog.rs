@@ -10,6 +10,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_disk::Purpose;
+
 use crate::debian::{DebianSource, Recipe};
 use crate::environment::{debian_mirror, default_cache_dir};
 use crate::error::TemplateError;
@@ -21,6 +23,9 @@ use crate::staging::{self, Staging};
 use crate::template::Template;
 use crate::tool::Progress;
 use crate::{busybox, debian};
+
+/// LIMIT: what must be free before a template is made of packages; most are smaller.
+const TEMPLATE_BYTES: u64 = 1 << 30;
 
 /// All templates of one server.
 #[derive(Debug)]
@@ -245,11 +250,24 @@ impl Catalog {
         if folder.exists() {
             return Err(TemplateError::Exists { name: name.to_owned() });
         }
+        self.need_room(name, TEMPLATE_BYTES)?;
         let staging = Staging::new(&self.dir)?;
         fill(staging.path())?;
+        // Programs wrote it, which know no reserve.
+        self.need_room(name, 0)?;
         self.check_aliases(name, &Manifest::read(staging.path())?.aliases)?;
         staging.publish(name, &folder)?;
         self.read(&folder)
+    }
+
+    /// Refuses what would leave less than the reserve of the disk.
+    fn need_room(&self, name: &str, bytes: u64) -> Result<(), TemplateError> {
+        let Some(images) = &self.images else { return Ok(()) };
+        let bytes = if name == busybox::NAME { 0 } else { bytes };
+        images
+            .disk()
+            .admit(&self.dir, Purpose::Data, bytes)
+            .map_err(TemplateError::io("make room in", &self.dir))
     }
 
     fn check_aliases(&self, name: &str, aliases: &[String]) -> Result<(), TemplateError> {

@@ -71,6 +71,7 @@ impl TemplateError {
             Self::HostNotMerged { .. } | Self::NotStatic { .. } => ErrorKind::Unsupported,
             Self::ToolMissing { .. } | Self::NoMirror { .. } => ErrorKind::Unavailable,
             Self::ToolFailed { .. } | Self::ToolTimedOut { .. } | Self::Cancelled => ErrorKind::Unavailable,
+            Self::Io { cause, .. } if atoll_disk::is_full(cause) => ErrorKind::Exhausted,
             Self::BadManifest { .. } | Self::Io { .. } => ErrorKind::Internal,
         }
     }
@@ -102,6 +103,9 @@ impl TemplateError {
             }
             Self::InUse { .. } => "remove those first, then: atoll template gc".into(),
             Self::Damaged { .. } => "pull, import or build the template again".into(),
+            Self::Io { cause, .. } if atoll_disk::is_full(cause) => {
+                "free disk space (atoll template gc), or use a larger disk".into()
+            }
             Self::BadName { .. }
             | Self::AliasTaken { .. }
             | Self::Cancelled

@@ -46,6 +46,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use atoll_disk::{Purpose, Reserve, SpaceWriter};
+
 use crate::layers::{Digest, LayerError};
 use crate::staging;
 use held::Uses;
@@ -59,8 +61,8 @@ pub struct Bounds {
     pub image_bytes: u64,
     /// LIMIT: entries of one layer.
     pub entries: u64,
-    /// LIMIT: bytes of the disk that stay free.
-    pub reserve_bytes: u64,
+    /// What stays free on the disk.
+    pub disk: Arc<Reserve>,
     /// LIMIT: what is younger than this is not collected.
     pub grace: Duration,
 }
@@ -71,7 +73,7 @@ impl Default for Bounds {
             layer_bytes: 32 << 30,
             image_bytes: 32 << 30,
             entries: 2_000_000,
-            reserve_bytes: 1 << 30,
+            disk: Reserve::new(1 << 30),
             grace: Duration::from_secs(60),
         }
     }
@@ -124,12 +126,22 @@ impl Images {
         let _ = self.templates.set(templates.to_owned());
     }
 
+    /// The reserve of the disk, which all writers of a server share.
+    #[must_use]
+    pub fn disk(&self) -> &Arc<Reserve> {
+        &self.bounds.disk
+    }
+
     /// Answers whether so many bytes more leave the reserve of the disk alone.
     pub fn room_for(&self, bytes: u64) -> Result<(), LayerError> {
-        let disk = rustix::fs::statvfs(&self.dir)
-            .map_err(|errno| LayerError::io("look at the disk of", &self.dir)(errno.into()))?;
-        let (free, reserve) = (disk.f_bavail.saturating_mul(disk.f_frsize), self.bounds.reserve_bytes);
-        if free < reserve.saturating_add(bytes) { Err(LayerError::NoRoom { free, reserve }) } else { Ok(()) }
+        let asked = self.bounds.disk.admit(&self.dir, Purpose::Data, bytes);
+        asked.map_err(LayerError::io("look at the disk of", &self.dir))
+    }
+
+    /// Asks for room while something long is written here.
+    pub(crate) fn space(&self) -> Result<SpaceWriter, LayerError> {
+        let space = self.bounds.disk.writer(&self.dir, Purpose::Data);
+        space.map_err(LayerError::io("look at the disk of", &self.dir))
     }
 
     /// Where a blob is, or would be.

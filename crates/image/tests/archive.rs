@@ -175,3 +175,21 @@ async fn keys_and_places_without_sense_are_refused() {
     let secret = Archives::open("ftp://user:hunter2@host/x").expect_err("no such scheme").to_string();
     assert!(!secret.contains("hunter2"), "{secret}");
 }
+
+#[tokio::test]
+async fn an_archive_that_the_disk_has_no_room_for_leaves_nothing_and_spares_the_one_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Archives::open(folder.path().to_str().unwrap()).unwrap();
+    let before = open().put(about(), noise(1, 9 * MIB).as_slice()).await.unwrap();
+    let sorted = || std::collections::BTreeSet::from_iter(files_below(folder.path()));
+    let files = sorted();
+    // Room for the first pieces, not for all of them.
+    let free = atoll_disk::free_bytes(folder.path()).unwrap();
+    let full = open().with_reserve(&atoll_disk::Reserve::new(free - 50 * MIB as u64));
+    let refused = full.put(about(), noise(2, 200 * MIB).as_slice()).await.unwrap_err();
+    assert!(matches!(refused, ArchiveError::NoSpace(_)), "{refused:?}");
+    assert_eq!(sorted(), files);
+    assert!(read(&full, &before).await.unwrap() == noise(1, 9 * MIB));
+    full.remove(&about().sandbox).await.unwrap();
+    assert_eq!(files_below(folder.path()), Vec::<PathBuf>::new(), "removing asks nobody");
+}

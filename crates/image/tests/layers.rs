@@ -400,7 +400,7 @@ fn bombs_meet_their_bounds_and_leave_nothing() {
 
 #[test]
 fn a_disk_without_room_is_left_alone() {
-    let store = Store::with(Bounds { reserve_bytes: u64::MAX, ..bounds() });
+    let store = Store::with(Bounds { disk: atoll_disk::Reserve::new(u64::MAX), ..bounds() });
     let before = store.tree(".");
     let error = store.try_add(&Tar::new().file("a", b"").done()).unwrap_err();
     assert!(matches!(error, LayerError::NoRoom { reserve: u64::MAX, .. }), "{error:?}");

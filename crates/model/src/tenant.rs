@@ -34,7 +34,7 @@ pub struct Quota {
     pub cpu_milli: Option<u64>,
     /// MiB of memory of sandboxes that run or are about to.
     pub memory_mib: Option<u64>,
-    /// MiB of disk: the limits of sandboxes that are not deleted, and what snapshots hold.
+    /// MiB of disk: the limits of sandboxes that are not deleted, and what snapshots and uploads hold.
     pub disk_mib: Option<u64>,
     /// Volumes.
     #[serde(default)]

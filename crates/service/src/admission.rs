@@ -1,14 +1,16 @@
 //! Room on this node. What is promised is counted exactly, under one lock; what the machine has is looked at once a
-//! second.
+//! second. Memory is promised to sandboxes that run, disk to those that have files here, and to volumes.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_model::policy::placement::{self, NoRoom, Node};
-use atoll_model::{Limits, SandboxId};
+use atoll_model::{Lease, Limits, Phase, SandboxId, Storage, VolumeId};
 use atoll_provider::{Provider, ProviderError};
 use tokio::time::Instant;
+
+use crate::Config;
 
 /// How long a look at the machine holds.
 const FRESH: Duration = Duration::from_secs(1);
@@ -19,6 +21,7 @@ const TAKEN_MIB: u64 = 8;
 pub(crate) struct Admission {
     live_max: u64,
     overcommit: f64,
+    disk_overcommit: f64,
     held: Mutex<Held>,
     seen: Mutex<Option<(Instant, Node)>>,
 }
@@ -27,6 +30,8 @@ pub(crate) struct Admission {
 struct Held {
     memory_mib: HashMap<SandboxId, u32>,
     sum_mib: u64,
+    disk_mib: HashMap<SandboxId, u64>,
+    volumes_mib: HashMap<VolumeId, u64>,
     since_look: u64,
 }
 
@@ -40,32 +45,120 @@ pub(crate) enum NotAdmitted {
 }
 
 impl Admission {
-    pub(crate) fn new(live_max: u64, overcommit: f64) -> Self {
-        Self { live_max, overcommit, held: Mutex::default(), seen: Mutex::default() }
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            live_max: config.live_max,
+            overcommit: config.overcommit,
+            disk_overcommit: config.disk_overcommit,
+            held: Mutex::default(),
+            seen: Mutex::default(),
+        }
     }
 
-    /// Promises room for a sandbox. A second promise for the same one replaces the first.
-    pub(crate) async fn reserve(
-        &self,
-        provider: &dyn Provider,
-        id: &SandboxId,
-        limits: &Limits,
-    ) -> Result<(), NotAdmitted> {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Promises room for a sandbox that is to run, and for its files where they are not here yet. A second promise for the
+    /// same one replaces the first.
+    pub(crate) async fn reserve(&self, provider: &dyn Provider, lease: &Lease) -> Result<(), NotAdmitted> {
         let machine = self.look(provider).await?;
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = held.memory_mib.get(id).copied();
+        let mut held = self.held();
+        let own = held.memory_mib.get(&lease.id).copied();
+        let node = self.promised(&held, machine);
         let node = Node {
-            memory_free_mib: machine.memory_free_mib.saturating_sub(held.since_look * TAKEN_MIB),
-            live: held.memory_mib.len() as u64 - u64::from(own.is_some()),
-            memory_limits_mib: held.sum_mib - u64::from(own.unwrap_or(0)),
-            live_max: self.live_max,
-            overcommit: self.overcommit,
-            ..machine
+            memory_free_mib: node.memory_free_mib.saturating_sub(held.since_look * TAKEN_MIB),
+            live: node.live - u64::from(own.is_some()),
+            memory_limits_mib: node.memory_limits_mib - u64::from(own.unwrap_or(0)),
+            ..node
         };
-        placement::admit(&node, limits)?;
-        held.put(id, limits.memory_mib);
+        placement::admit(&node, &lease.limits)?;
+        held.admit_files(&node, lease)?;
+        held.put(&lease.id, lease.limits.memory_mib);
         held.since_look += 1;
         Ok(())
+    }
+
+    /// Promises room for the files of a sandbox that is not to run yet.
+    pub(crate) async fn reserve_files(
+        &self,
+        provider: &dyn Provider,
+        lease: &Lease,
+    ) -> Result<(), NotAdmitted> {
+        let machine = self.look(provider).await?;
+        let mut held = self.held();
+        let node = self.promised(&held, machine);
+        Ok(held.admit_files(&node, lease)?)
+    }
+
+    /// Whether so much more may be promised to files that are here.
+    pub(crate) async fn admit_growth(
+        &self,
+        provider: &dyn Provider,
+        more_mib: u64,
+    ) -> Result<(), NotAdmitted> {
+        let machine = self.look(provider).await?;
+        Ok(placement::promise_disk(&self.promised(&self.held(), machine), more_mib)?)
+    }
+
+    /// Promises a volume its size, of which `free_mib` must be free now.
+    pub(crate) async fn reserve_volume(
+        &self,
+        provider: &dyn Provider,
+        id: &VolumeId,
+        size_mib: u64,
+        free_mib: u64,
+    ) -> Result<(), NotAdmitted> {
+        let machine = self.look(provider).await?;
+        let mut held = self.held();
+        let before = held.volumes_mib.remove(id);
+        let node = self.promised(&held, machine);
+        let admitted =
+            placement::promise_disk(&node, size_mib).and_then(|()| placement::admit_free(&node, free_mib));
+        let size = if admitted.is_ok() { Some(size_mib) } else { before };
+        if let Some(size) = size {
+            held.volumes_mib.insert(id.clone(), size);
+        }
+        Ok(admitted?)
+    }
+
+    /// Counts a volume that is there, or has another size.
+    pub(crate) fn count_volume(&self, id: &VolumeId, size_mib: u64) {
+        self.held().volumes_mib.insert(id.clone(), size_mib);
+    }
+
+    /// A volume is gone.
+    pub(crate) fn release_volume(&self, id: &VolumeId) {
+        self.held().volumes_mib.remove(id);
+    }
+
+    /// Counts the files of a sandbox for as long as they are here.
+    pub(crate) fn count_files(&self, lease: &Lease) {
+        let mut held = self.held();
+        match disk_of(lease) {
+            Some(mib) => held.disk_mib.insert(lease.id.clone(), mib),
+            None => held.disk_mib.remove(&lease.id),
+        };
+    }
+
+    /// Takes every promise to a sandbox back that did not come to be. Idempotent.
+    pub(crate) fn forget(&self, id: &SandboxId) {
+        let mut held = self.held();
+        held.take(id);
+        held.disk_mib.remove(id);
+    }
+
+    /// What is promised, filled in.
+    fn promised(&self, held: &Held, machine: Node) -> Node {
+        Node {
+            live: held.memory_mib.len() as u64,
+            memory_limits_mib: held.sum_mib,
+            disk_limits_mib: held.disk_mib.values().sum::<u64>() + held.volumes_mib.values().sum::<u64>(),
+            live_max: self.live_max,
+            overcommit: self.overcommit,
+            disk_overcommit: self.disk_overcommit,
+            ..machine
+        }
     }
 
     /// Counts one that lives already or has new limits, whether there is room or not.
@@ -82,9 +175,7 @@ impl Admission {
     pub(crate) fn last(&self) -> Option<Node> {
         let node =
             self.seen.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, node)| *node)?;
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let (live, memory_limits_mib) = (held.memory_mib.len() as u64, held.sum_mib);
-        Some(Node { live, memory_limits_mib, live_max: self.live_max, overcommit: self.overcommit, ..node })
+        Some(self.promised(&self.held(), node))
     }
 
     /// Looks at the machine, at most once a second.
@@ -102,7 +193,24 @@ impl Admission {
     }
 }
 
+/// The disk that a sandbox is promised while its files are here.
+fn disk_of(lease: &Lease) -> Option<u64> {
+    let is_here = lease.storage == Storage::Disk && !matches!(lease.phase, Phase::Archived | Phase::Deleted);
+    is_here.then_some(lease.limits.disk_mib.into())
+}
+
 impl Held {
+    /// Promises files their limit, unless that was done before: what is here needs no more room.
+    fn admit_files(&mut self, node: &Node, lease: &Lease) -> Result<(), NoRoom> {
+        if lease.storage != Storage::Disk || self.disk_mib.contains_key(&lease.id) {
+            return Ok(());
+        }
+        let mib = lease.limits.disk_mib.into();
+        placement::admit_disk(node, mib)?;
+        self.disk_mib.insert(lease.id.clone(), mib);
+        Ok(())
+    }
+
     fn put(&mut self, id: &SandboxId, memory_mib: u32) {
         let before = self.memory_mib.insert(id.clone(), memory_mib).unwrap_or(0);
         self.sum_mib = self.sum_mib + u64::from(memory_mib) - u64::from(before);

@@ -103,6 +103,7 @@ async fn take_up(
     if lease.holds_compute() {
         inner.admission.count(&lease.id, &lease.limits);
     }
+    inner.admission.count_files(&lease);
     let row = row.map(|row| match fate.as_ref().and_then(|fate| fate.facts.clone()) {
         Some(facts) => InstanceRow { facts, ..row },
         None => row,

@@ -66,6 +66,9 @@ impl Service {
                 .hint("send a tar of the folder, or the text of the Dockerfile"));
         }
         let inner = &self.inner;
+        if !inner.images.disk().takes_records() {
+            return Err(atoll_store::StoreError::NoSpace.into());
+        }
         let admitted = inner.builds.admit(&who.tenant)?;
         let build = self.new_build(who, &ask)?;
         let folder = folder(&inner.config.data, &build.id);
@@ -77,7 +80,8 @@ impl Service {
         };
         if let Some(context) = context {
             let bytes = inner.config.build_context_bytes;
-            let received = context::receive(context, &folder, &inner.images, bytes);
+            let space = self.upload_space(&who.tenant, &folder).await?;
+            let received = context::receive(context, &folder, space, bytes);
             // Somebody who sends a byte now and then must not hold a place for ever.
             let received = tokio::time::timeout(inner.config.build_timeout, received).await;
             received.map_err(|_| {
@@ -117,7 +121,7 @@ impl Service {
     }
 
     fn new_log(&self, folder: &std::path::Path) -> Result<Arc<Log>, ServiceError> {
-        Log::create(folder, Arc::clone(&self.inner.clock)).map_err(|cause| {
+        Log::create(folder, Arc::clone(&self.inner.clock), self.inner.images.disk()).map_err(|cause| {
             ServiceError::new(Code::NoCapacity, "the log of the build cannot be written").caused_by(cause)
         })
     }

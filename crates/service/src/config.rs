@@ -19,6 +19,10 @@ pub struct Config {
     pub live_max: u64,
     /// Memory limits may add up to this many times the memory.
     pub overcommit: f64,
+    /// Disk limits of sandboxes and volumes may add up to this many times the space there is.
+    pub disk_overcommit: f64,
+    /// Folders with uploads of tenants, each with one folder per tenant; they count against the tenant's disk quota.
+    pub upload_folders: Vec<PathBuf>,
     /// Limits of a create that names none.
     pub default_limits: Limits,
     /// What narrows the network of every sandbox; checked by whoever fills it in.
@@ -61,10 +65,13 @@ impl Config {
         let data = data.into();
         Self {
             archive: data.join("archive").to_string_lossy().into_owned(),
-            data,
             default_template: "host".to_owned(),
             live_max: 2_000,
             overcommit: 50.0,
+            // LIMIT: most sandboxes write a small part of their limit; 1 promises nothing twice.
+            disk_overcommit: 50.0,
+            upload_folders: vec![data.join("builds/uploads")],
+            data,
             default_limits: Limits::default(),
             egress: Floors::default(),
             create_wait: Duration::from_secs(30),

@@ -93,13 +93,17 @@ impl Service {
         }
     }
 
-    /// What is brought from object storage needs its room when it starts.
+    /// What is brought from object storage needs room for its files now, and memory when it starts.
     pub(crate) async fn reserve(&self, lease: &Lease) -> Result<(), ServiceError> {
         let inner = &self.inner;
-        if !lease.holds_compute() {
-            return Ok(());
+        if !inner.images.disk().takes_records() {
+            return Err(atoll_store::StoreError::NoSpace.into());
         }
-        Ok(inner.admission.reserve(inner.provider.as_ref(), &lease.id, &lease.limits).await?)
+        self.admit_beside_uploads(lease).await?;
+        match lease.holds_compute() {
+            true => Ok(inner.admission.reserve(inner.provider.as_ref(), lease).await?),
+            false => Ok(inner.admission.reserve_files(inner.provider.as_ref(), lease).await?),
+        }
     }
 
     /// The lease of a new sandbox, and what it is made from.

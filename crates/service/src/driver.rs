@@ -138,7 +138,7 @@ pub(crate) fn birth(
             if let Some((driver, ..)) = begun.take() {
                 driver.undo().await;
             }
-            own.admission.release(&id);
+            own.admission.forget(&id);
         }
         match inserted {
             Ok(Inserted::New) => {}

@@ -137,6 +137,11 @@ impl From<StoreError> for ServiceError {
             StoreError::Exists { what } => Self::new(Code::AlreadyExists, format!("{what} exists already")),
             StoreError::BadCursor => Self::new(Code::InvalidRequest, "cursor: not one that a list returned")
                 .hint("begin without a cursor"),
+            StoreError::NoSpace => {
+                Self::new(Code::NoCapacity, "the server's disk is full, so nothing new can be made")
+                    .hint("delete what is not needed; that always works")
+                    .retry_after(30)
+            }
             StoreError::NotCommitted { .. } => {
                 Self::new(Code::NoCapacity, "the change could not be written down; nothing has changed")
                     .hint("the server's disk may be full; its log says more")

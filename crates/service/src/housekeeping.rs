@@ -25,6 +25,9 @@ pub(crate) fn start(inner: &Arc<Inner>) {
                 () = own.closing.cancelled() => return,
                 () = tokio::time::sleep(EVERY) => {}
             }
+            let disk = Arc::clone(own.images.disk());
+            // It can't be cancelled, and a panic in it is logged by the hook.
+            let _ = tokio::task::spawn_blocking(move || disk.keep_headroom()).await;
             flush_keys(&own).await;
             let now_ms = own.clock.now().wall_ms;
             let kept = i64::try_from(own.config.deleted_kept.as_millis()).unwrap_or(i64::MAX);

@@ -201,7 +201,9 @@ impl Service {
     pub async fn tenant_usage(&self, who: &Principal, tenant: &str) -> Result<(Usage, Quota), ServiceError> {
         let record = self.tenant(tenant).await?;
         authz::tenant(who, &record.id).map_err(|_| no_tenant(tenant))?;
-        Ok((self.inner.store.usage(&record.id).await?, record.quota))
+        let mut usage = self.inner.store.usage(&record.id).await?;
+        usage.disk_mib = usage.disk_mib.saturating_add(self.uploaded_mib(&record.id).await);
+        Ok((usage, record.quota))
     }
 
     pub(crate) async fn tenant(&self, ident: &str) -> Result<TenantRecord, ServiceError> {

@@ -45,6 +45,7 @@ mod templates;
 mod terminals;
 mod timed;
 mod types;
+mod upload_space;
 mod volumes;
 mod wake;
 
@@ -76,5 +77,6 @@ pub use templates::{
 };
 pub use terminals::TerminalInput;
 pub use types::*;
+pub use upload_space::UploadSpace;
 pub use volumes::{NewVolume, UpdateVolume, VolumePass, VolumeRecord};
 pub use wake::SandboxAgent;

@@ -171,16 +171,16 @@ impl Service {
         clock: Arc<dyn Clock>,
         failpoint: FailPoint,
     ) -> Result<Service, OpenError> {
-        let archives = Archives::open(&config.archive)?;
-        let logs = Logs::new(&config.data);
         let images = match templates.images() {
             Some(images) => images,
             None => Images::open(config.data.join("images"), Bounds::default())?,
         };
+        let archives = Archives::open(&config.archive)?.with_reserve(images.disk());
+        let logs = Logs::new(&config.data, images.disk());
         let inner = Arc::new(Inner {
             creates: Semaphore::new(config.creates_at_once),
             outputs: OutputRooms::default(),
-            admission: Admission::new(config.live_max, config.overcommit),
+            admission: Admission::new(&config),
             config,
             store,
             provider,

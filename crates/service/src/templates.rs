@@ -179,10 +179,16 @@ impl From<atoll_image::TemplateError> for ServiceError {
             }
             ErrorKind::Conflict => Code::HostChanged,
             ErrorKind::Unsupported => Code::Unsupported,
-            ErrorKind::Unavailable | ErrorKind::Exhausted => Code::ToolMissing,
+            ErrorKind::Exhausted => Code::NoCapacity,
+            ErrorKind::Unavailable => Code::ToolMissing,
             ErrorKind::Unauthenticated | ErrorKind::Forbidden | ErrorKind::Internal => Code::Internal,
         };
-        shown(code, error.to_string(), error.hint()).caused_by(error)
+        let message = match code {
+            Code::NoCapacity => "the server's disk has no room for this template".to_owned(),
+            _ => error.to_string(),
+        };
+        let failure = shown(code, message, error.hint()).caused_by(error);
+        if code == Code::NoCapacity { failure.retry_after(30) } else { failure }
     }
 }
 
@@ -190,6 +196,7 @@ impl From<atoll_image::ImageError> for ServiceError {
     fn from(error: atoll_image::ImageError) -> Self {
         use atoll_image::{ImageError, LayerError};
         let code = match (&error, error.kind()) {
+            (ImageError::Template(_), ErrorKind::Exhausted) => Code::NoCapacity,
             (ImageError::Template(_), _) => Code::TemplateNotFound,
             (ImageError::Layer(LayerError::NoRoom { .. }), _) => Code::NoCapacity,
             _ if error.is_damage() => Code::Damaged,
@@ -207,6 +214,7 @@ impl From<atoll_image::ImageError> for ServiceError {
         let message = match code {
             // What our own disk said names our own paths.
             Code::Internal => "the files of templates could not be read or written".to_owned(),
+            Code::NoCapacity => "the server's disk has no room for this".to_owned(),
             _ => error.to_string(),
         };
         let failure = shown(code, message, hint).caused_by(error);

@@ -15,7 +15,7 @@ mod sweep;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_model::policy::{authz, placement};
+use atoll_model::policy::authz;
 use atoll_model::{Code, Principal, Volume, VolumeId, VolumeState};
 
 pub use content::VolumePass;
@@ -23,7 +23,6 @@ pub(crate) use mounts::mounts_for;
 pub(crate) use sweep::sweep;
 
 use crate::ServiceError;
-use crate::admission::NotAdmitted;
 use crate::create::ending;
 use crate::keys::visible;
 use crate::random::entropy;
@@ -246,10 +245,12 @@ async fn make(inner: Arc<Inner>, volume: Volume, from: Option<VolumeId>) -> Resu
         Some(from) => Some(inner.volume_turns.take(from).await),
         None => None,
     };
-    let node = inner.admission.look(provider.as_ref()).await?;
     let more = if from.is_none() { beyond_default(&inner, volume.size_mib, 0) } else { 0 };
-    placement::admit_copy(&node, more).map_err(NotAdmitted::from)?;
-    inner.store.insert_volume(volume.clone()).await?;
+    inner.admission.reserve_volume(provider.as_ref(), &id, promised_mib(&volume), more).await?;
+    if let Err(refused) = inner.store.insert_volume(volume.clone()).await {
+        inner.admission.release_volume(&id);
+        return Err(refused.into());
+    }
     inner.failpoint.reach("volume.row").await;
     let made = match (&volume.folder, &from) {
         (Some(_), _) => Ok(()),
@@ -297,14 +298,18 @@ async fn changed(inner: Arc<Inner>, id: VolumeId, change: UpdateVolume) -> Resul
         // What is in it may not fit: the files are asked first.
         inner.provider.resize_volume(&id, size).await?;
         inner.store.set_volume(after.clone()).await?;
+        inner.admission.count_volume(&id, promised_mib(&after));
         return Ok(after);
     }
-    let node = inner.admission.look(inner.provider.as_ref()).await?;
     let more = beyond_default(&inner, after.size_mib, before.size_mib.unwrap_or_default());
-    placement::admit_copy(&node, more).map_err(NotAdmitted::from)?;
+    inner.admission.reserve_volume(inner.provider.as_ref(), &id, promised_mib(&after), more).await?;
     // The quota is asked first.
-    inner.store.set_volume(after.clone()).await?;
+    if let Err(refused) = inner.store.set_volume(after.clone()).await {
+        inner.admission.count_volume(&id, promised_mib(&before));
+        return Err(refused.into());
+    }
     if let Err(error) = inner.provider.resize_volume(&id, size).await {
+        inner.admission.count_volume(&id, promised_mib(&before));
         inner.store.set_volume(before).await?;
         return Err(error.into());
     }
@@ -326,7 +331,13 @@ async fn remove_files_and_row(inner: &Inner, volume: &Volume) -> Result<(), Serv
     }
     inner.failpoint.reach("volume.removed").await;
     inner.store.delete_volume(&volume.id).await?;
+    inner.admission.release_volume(&volume.id);
     Ok(())
+}
+
+/// The disk that a volume is promised; folders of the host are the operator's.
+fn promised_mib(volume: &Volume) -> u64 {
+    if volume.folder.is_some() { 0 } else { volume.size_mib.unwrap_or(0).into() }
 }
 
 async fn used(inner: &Inner, volume: &Volume) -> Option<u64> {

@@ -422,7 +422,7 @@ async fn snapshots_count_against_the_disk_of_their_tenant_and_leave_room_for_all
     service.create(&who, grown(2_050), true).await.unwrap();
     // Nobody's copies take the last of the disk.
     let id = world.create().await.id;
-    world.fake.set_node(|node| node.disk_free_mib = 1_000);
+    world.fake.set_node(|node| node.disk_copy_mib = 60);
     world.advance(Duration::from_secs(2)).await;
     let error = service.snapshot(&world.admin, id.as_str(), NewSnapshot::default()).await.unwrap_err();
     assert_eq!((error.code, error.retry_after_s.is_some()), (Code::NoCapacity, true));

@@ -95,6 +95,9 @@ pub enum StoreError {
     /// The database failed.
     #[error("the database failed")]
     Database(#[from] rusqlite::Error),
+    /// The disk has no room for rows of new things; changes and deletes are still written.
+    #[error("the server's disk is full")]
+    NoSpace,
     /// The transaction this write was part of could not be committed.
     #[error("the write could not be committed: {why}")]
     NotCommitted {
@@ -104,6 +107,16 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// A database that has no room for a write is no fault of ours.
+    pub(crate) fn named(self) -> Self {
+        match &self {
+            Self::Database(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {
+                Self::NotCommitted { why: error.to_string() }
+            }
+            _ => self,
+        }
+    }
+
     /// What sort of failure it is.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
@@ -116,7 +129,7 @@ impl StoreError {
             Self::Quota(_) | Self::TooManySecrets { .. } => ErrorKind::Exhausted,
             Self::NoTenant | Self::NoVolume { .. } => ErrorKind::NotFound,
             Self::BadCursor => ErrorKind::Invalid,
-            Self::Closed | Self::NotCommitted { .. } => ErrorKind::Unavailable,
+            Self::Closed | Self::NotCommitted { .. } | Self::NoSpace => ErrorKind::Unavailable,
             Self::BadRow { .. } | Self::Database(_) | Self::Sealed { .. } => ErrorKind::Internal,
         }
     }

@@ -27,6 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use atoll_disk::Reserve;
 use atoll_model::{
     KeyId, Lease, NetworkPolicy, PreviewId, Quota, SandboxEvent, SandboxId, Snapshot, SnapshotId, TenantId,
     Usage,
@@ -47,6 +48,7 @@ const READERS: usize = 3;
 
 /// The record in SQLite. Closing is explicit; dropping it closes too, without waiting.
 pub struct SqliteStore {
+    disk: Arc<Reserve>,
     writer: Writer,
     readers: Readers,
     seal: Arc<Seal>,
@@ -54,21 +56,38 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens or makes `sandbox.db` in the folder and takes the folder for this process. Blocks.
+    /// [`SqliteStore::open_on`] a disk of which nothing is reserved.
     pub fn open(data: &Path) -> Result<Self, OpenError> {
+        Self::open_on(data, Reserve::new(0))
+    }
+
+    /// Opens or makes `sandbox.db` in the folder and takes the folder for this process. Rows of new things are refused where
+    /// the disk has no room for records. Blocks.
+    pub fn open_on(data: &Path, disk: Arc<Reserve>) -> Result<Self, OpenError> {
         let opened = open::open(data)?;
         let failed = |cause| OpenError::Database { action: "read", db: data.join(open::DB), cause };
         let (head_tx, head) = watch::channel(events::head(&opened.conn).map_err(failed)?);
         let readers = Readers::start(READERS, &data.join(open::DB)).map_err(failed)?;
-        let writer = Writer::start(opened.conn, opened.claim, head_tx);
+        let writer = Writer::start(opened.conn, opened.claim, head_tx, Arc::clone(&disk));
         let seal = Arc::new(opened.seal);
-        Ok(Self { writer, readers, seal, head })
+        Ok(Self { disk, writer, readers, seal, head })
     }
 
     async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.writer.run(work).await
+    }
+
+    /// A write that makes the record larger for good.
+    async fn add<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        if !self.disk.takes_records() {
+            return Err(StoreError::NoSpace);
+        }
         self.writer.run(work).await
     }
 
@@ -100,7 +119,7 @@ impl Store for SqliteStore {
             }
             Ok(inserted)
         };
-        self.write(work).await
+        self.add(work).await
     }
 
     async fn made_with(
@@ -164,7 +183,7 @@ impl Store for SqliteStore {
 
     async fn put_snapshot(&self, snapshot: Snapshot, agent_token: Option<String>) -> Result<(), StoreError> {
         let row = snapshots::Row::new(&self.seal, &snapshot, agent_token.as_deref())?;
-        self.write(move |conn| snapshots::put(conn, &snapshot, &row)).await
+        self.add(move |conn| snapshots::put(conn, &snapshot, &row)).await
     }
 
     async fn snapshot(&self, id: &SnapshotId) -> Result<Option<(Snapshot, Option<String>)>, StoreError> {
@@ -231,7 +250,7 @@ impl Store for SqliteStore {
         let tenant = tenant.clone();
         let sealed = self.seal.seal(&secrets::owner(&tenant, &secret.name), &value);
         let sealed = sealed.ok_or(StoreError::Sealed { what: "a secret" })?;
-        self.write(move |conn| secrets::put(conn, &tenant, &secret, &sealed, most)).await
+        self.add(move |conn| secrets::put(conn, &tenant, &secret, &sealed, most)).await
     }
 
     async fn change_secret(
@@ -308,7 +327,7 @@ impl Store for SqliteStore {
     }
 
     async fn put_terminal(&self, terminal: Terminal) -> Result<Terminal, StoreError> {
-        self.write(move |conn| terminals::put(conn, terminal)).await
+        self.add(move |conn| terminals::put(conn, terminal)).await
     }
 
     async fn terminals(&self, sandbox: &SandboxId) -> Result<Vec<Terminal>, StoreError> {
@@ -322,7 +341,7 @@ impl Store for SqliteStore {
     }
 
     async fn put_preview(&self, preview: PreviewRecord, hash: Hash) -> Result<(), StoreError> {
-        self.write(move |conn| previews::put(conn, &preview, &hash)).await
+        self.add(move |conn| previews::put(conn, &preview, &hash)).await
     }
 
     async fn previews(&self, sandbox: &SandboxId) -> Result<Vec<(PreviewRecord, Hash)>, StoreError> {
@@ -340,7 +359,7 @@ impl Store for SqliteStore {
         samples: Vec<(SandboxId, ResourceSample)>,
         keep: u32,
     ) -> Result<(), StoreError> {
-        self.write(move |conn| samples::put(conn, &samples, keep)).await
+        self.add(move |conn| samples::put(conn, &samples, keep)).await
     }
 
     async fn samples(

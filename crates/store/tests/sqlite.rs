@@ -413,3 +413,19 @@ async fn a_sealed_snapshot_token_without_its_key_is_refused_too() {
     let error = refusal(dir.path());
     assert!(matches!(error, OpenError::Secret { .. }), "{error}");
 }
+
+#[tokio::test]
+async fn without_room_nothing_new_is_written_and_everything_can_go() {
+    let dir = tempfile::tempdir().unwrap();
+    with_leases(dir.path(), 2).await.close().await;
+    // More than any disk has.
+    let disk = atoll_disk::Reserve::open(dir.path(), u64::MAX);
+    let store: Subject = Arc::new(SqliteStore::open_on(dir.path(), disk).unwrap());
+    let live = store.live().await.unwrap();
+    let lease = conformance::lease(9, &live[0].0.tenant);
+    let refused = store.insert(NewLease { lease, idempotency: None }).await.unwrap_err();
+    assert!(matches!(refused, atoll_store::StoreError::NoSpace), "{refused:?}");
+    assert!(!store.delete_key(&atoll_model::KeyId::from_entropy([1; 20])).await.unwrap());
+    assert_eq!(store.live().await.unwrap().len(), 2);
+    store.close().await;
+}

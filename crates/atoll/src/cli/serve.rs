@@ -42,6 +42,12 @@ pub(crate) struct Serve {
     /// Memory limits may add up to this many times the memory of the machine
     #[arg(long, env = env::OVERCOMMIT, hide_env_values = true, default_value_t = 50.0, value_parser = overcommit)]
     pub(crate) overcommit: f64,
+    /// Disk limits of sandboxes and volumes may add up to this many times the space of the pool; 1 promises nothing twice
+    #[arg(long, env = env::DISK_OVERCOMMIT, hide_env_values = true, default_value_t = 50.0, value_parser = overcommit)]
+    pub(crate) disk_overcommit: f64,
+    /// Space that stays free on the disk of the data folder, and in the pool for pauses and snapshots
+    #[arg(long, env = env::DISK_RESERVE, hide_env_values = true, default_value = "1g", value_name = "SIZE", value_parser = super::values::mebibytes)]
+    pub(crate) disk_reserve: super::values::Mebibytes,
     /// Where archives go: a folder, or s3://BUCKET/PREFIX with credentials in AWS_* [default: DATA/archive]
     #[arg(long, env = env::ARCHIVE, hide_env_values = true, value_name = "URL")]
     pub(crate) archive: Option<String>,

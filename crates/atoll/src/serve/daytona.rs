@@ -1,6 +1,9 @@
 //! Where the Daytona front is: below its path on every door.
 
-use std::sync::Arc;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use atoll_front_daytona::{Daytona, Hosts, Options, TlsHosts};
 use atoll_service::Service;
@@ -11,6 +14,11 @@ use super::settings::Settings;
 
 /// Below DATA: contexts of builds that SDKs put there.
 const FOLDER: &str = "builds/daytona";
+
+/// Where this front keeps uploads, one folder per tenant.
+pub(super) fn uploads(data: &Path) -> PathBuf {
+    data.join(FOLDER).join("contexts")
+}
 
 /// The front of a server whose plain port is `port`.
 pub(super) fn front(

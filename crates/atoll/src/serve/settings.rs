@@ -8,11 +8,13 @@ use std::{
     time::Duration,
 };
 
+use atoll_disk::Reserve;
 use atoll_image::{images::Bounds, oci::RegistrySettings};
 use atoll_model::policy::egress::{Floors, PrivateRanges};
 use atoll_proxy::CertificateFiles;
 
 use super::{
+    daytona,
     kernels::{self, Kernels},
     tls::TlsPort,
 };
@@ -40,6 +42,9 @@ pub(super) struct Settings {
     pub(super) warm_kernels: u16,
     pub(super) live_max: u64,
     pub(super) overcommit: f64,
+    pub(super) disk_overcommit: f64,
+    /// What stays free on the disk of `data`.
+    pub(super) disk: Arc<Reserve>,
     pub(super) archive: Option<String>,
     pub(super) egress: Floors,
     pub(super) agent: Option<PathBuf>,
@@ -54,6 +59,7 @@ pub(super) struct Settings {
 
 impl Settings {
     pub(super) fn new(data: PathBuf, args: Serve) -> Self {
+        let disk = Reserve::open(&data, args.disk_reserve.0 << 20);
         Self {
             listen: args.listen,
             tls: tls(&data, &args),
@@ -65,13 +71,18 @@ impl Settings {
             warm_kernels: args.warm_kernels,
             live_max: args.live_max,
             overcommit: args.overcommit,
+            disk_overcommit: args.disk_overcommit,
             archive: args.archive,
             egress: Floors::new(private_ranges(args.egress_private), args.egress_policy),
             agent: args.agent,
             tour: args.tour,
             registry_insecure: args.registry_insecure,
             volume_roots: args.volume_root,
-            images: bounds(args.image_max, args.image_max_entries, args.image_grace_s),
+            images: Bounds {
+                disk: Arc::clone(&disk),
+                ..bounds(args.image_max, args.image_max_entries, args.image_grace_s)
+            },
+            disk,
             build_timeout: Duration::from_secs(args.build_timeout.whole()),
             build_context_bytes: args.build_context_max.0 << 20,
         }
@@ -79,11 +90,13 @@ impl Settings {
 
     /// The service's share.
     pub(super) fn service(&self) -> atoll_service::Config {
-        let defaults = atoll_service::Config::new(&self.data);
+        let mut defaults = atoll_service::Config::new(&self.data);
+        defaults.upload_folders.push(daytona::uploads(&self.data));
         atoll_service::Config {
             default_template: self.template.clone(),
             live_max: self.live_max,
             overcommit: self.overcommit,
+            disk_overcommit: self.disk_overcommit,
             archive: self.archive.as_deref().map_or_else(|| defaults.archive.clone(), archive_place),
             egress: self.egress.clone(),
             volume_roots: self.volume_roots.clone(),
@@ -123,6 +136,7 @@ impl Settings {
             prepare: (warm > 0).then(|| Arc::new(Kernels) as _),
             pool_limits: self.service().default_limits,
             agent: self.agent.clone(),
+            disk: Arc::clone(&self.disk),
             ..atoll_container::Config::new(&self.data)
         }
     }

@@ -21,7 +21,7 @@ use atoll_provider::{AGENT_PORT, ProviderError, Target};
 use tokio::sync::oneshot;
 
 use super::instance::Live;
-use super::provide::DISK_RESERVE;
+use super::provide::LEAST_FREE;
 use super::reaper::Remains;
 use super::snapshot::blocking;
 use super::{Inner, Place, failed};
@@ -325,11 +325,11 @@ impl Inner {
             let cgroup = &live.facts.cgroup;
             let nameless = nameless_bytes(&ground.cgroups.processes(cgroup)?);
             let needed = ground.cgroups.figures(cgroup)?.memory_bytes.saturating_add(nameless);
-            if ground.layers.free_bytes()? <= needed.saturating_add(DISK_RESERVE) {
+            if ground.layers.space()?.free_for_memory <= needed.saturating_add(LEAST_FREE) {
                 return Ok(false);
             }
             // CRIU may write faster than the pool grows by itself.
-            ground.layers.grow_for(needed)?;
+            ground.layers.grow_for_memory(needed)?;
             Ok(true)
         };
         match blocking(look).await.map_err(failed("measuring free space"))? {

@@ -25,8 +25,8 @@ use super::{Engine, Inner, Place, STOP_WITHIN, failed, watch};
 const DEAD_WITHIN: Duration = Duration::from_secs(2);
 /// LIMIT: a connection inside the machine.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
-/// Below this much free space nothing new is made.
-pub(super) const DISK_RESERVE: u64 = 512 << 20;
+/// What a new layer or volume needs before anything is written to it.
+pub(super) const LEAST_FREE: u64 = 64 << 20;
 const MIB: u64 = 1 << 20;
 
 /// Whether the sandbox's files are new or left by an earlier instance.
@@ -281,12 +281,8 @@ impl Provider for Engine {
 
     async fn node(&self) -> Result<Node, ProviderError> {
         let layers = Arc::clone(&self.inner.ground.layers);
-        let free = self
-            .inner
-            .hands
-            .run(move || layers.free_bytes())
-            .await
-            .map_err(failed("measuring free space"))?;
+        let space =
+            self.inner.hands.run(move || layers.space()).await.map_err(failed("measuring free space"))?;
         let memory = std::fs::read_to_string("/proc/meminfo").map_err(failed("reading free memory"))?;
         let mib = |key: &str| {
             let line = memory.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
@@ -297,7 +293,11 @@ impl Provider for Engine {
             memory_free_mib: mib("MemAvailable:"),
             memory_total_mib: mib("MemTotal:"),
             cpu_total_milli: cores as u64 * 1_000,
-            disk_free_mib: free / MIB,
+            disk_free_mib: space.free / MIB,
+            disk_copy_mib: space.free_for_memory / MIB,
+            disk_total_mib: space.total / MIB,
+            disk_limits_mib: 0,
+            disk_overcommit: 0.0,
             live: 0,
             memory_limits_mib: 0,
             live_max: 0,
@@ -447,7 +447,7 @@ impl Inner {
         self.refuse_disk_limit(spec.storage == Storage::Disk, &spec.limits)?;
         if spec.storage == Storage::Disk
             && files == Files::New
-            && layers.free_bytes().map_err(failed("measuring free space"))? < DISK_RESERVE
+            && layers.space().map_err(failed("measuring free space"))?.free < LEAST_FREE
         {
             return Err(ProviderError::Exhausted { what: "disk space for sandboxes".into() });
         }

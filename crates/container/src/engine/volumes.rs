@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 use tokio::io::AsyncReadExt;
 
 use super::pack;
-use super::provide::DISK_RESERVE;
+use super::provide::LEAST_FREE;
 use super::snapshot::blocking;
 use super::{Inner, failed};
 use crate::storage::{CopyError, Folder, Found, Layers, Owner};
@@ -97,8 +97,8 @@ impl Inner {
 
     async fn need_room(&self) -> Result<(), ProviderError> {
         let layers = Arc::clone(&self.ground.layers);
-        let free = blocking(move || layers.free_bytes()).await.map_err(failed("measuring free space"))?;
-        if free < DISK_RESERVE {
+        let space = blocking(move || layers.space()).await.map_err(failed("measuring free space"))?;
+        if space.free < LEAST_FREE {
             return Err(ProviderError::Exhausted { what: "disk space for volumes".into() });
         }
         Ok(())

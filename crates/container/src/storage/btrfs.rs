@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::sys;
@@ -21,6 +22,10 @@ const FS_INFO: u64 = 0x8400_941f;
 const QUOTA_CTL: u64 = 0xc010_9428;
 const QGROUP_LIMIT: u64 = 0x8030_942b;
 const QGROUP_CREATE: u64 = 0x4010_942a;
+const QGROUP_ASSIGN: u64 = 0x4018_9429;
+/// The quota group above those of all layers and volumes, by its level and number (1/1).
+const TENANTS: u64 = (1 << 48) | 1;
+const TENANTS_FOLDER: &str = "1_1";
 
 const QUOTA_ENABLE: u64 = 1;
 const QUOTA_ENABLE_SIMPLE: u64 = 4;
@@ -157,6 +162,11 @@ pub(super) const UNLIMITED: u64 = u64::MAX;
 ///
 /// The request goes to the folder above: the change is itself a write, and one to a full subvolume would be refused.
 pub(super) fn limit(path: &Path, bytes: u64) -> io::Result<()> {
+    let above = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    limit_group(above, subvolume_id(path)?, bytes)
+}
+
+fn limit_group(at: &Path, group: u64, bytes: u64) -> io::Result<()> {
     #[repr(C)]
     struct Limit {
         group: u64,
@@ -164,11 +174,16 @@ pub(super) fn limit(path: &Path, bytes: u64) -> io::Result<()> {
         max_referenced: u64,
         rest: [u64; 3],
     }
-    let group = subvolume_id(path)?;
-    let above = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let mut args = Limit { group, flags: LIMIT_MAX_REFERENCED, max_referenced: bytes, rest: [0; 3] };
     // SAFETY: `Limit` is the structure that this request takes.
-    unsafe { sys::ioctl(File::open(above)?, QGROUP_LIMIT, &mut args) }.map(drop)
+    unsafe { sys::ioctl(File::open(at)?, QGROUP_LIMIT, &mut args) }.map(drop)
+}
+
+/// Whether a subvolume counts for the group above all layers and volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Member {
+    Yes,
+    No,
 }
 
 /// Where the kernel shows what subvolumes use.
@@ -180,6 +195,55 @@ pub(super) struct Quota {
 }
 
 impl Quota {
+    /// Makes the group above all layers and volumes of the pool `at`. Full quota groups would have to count everything anew
+    /// for each member, so there it does not exist.
+    pub(super) fn make_group(&self, at: &Path) -> io::Result<()> {
+        if !self.is_simple {
+            return Ok(());
+        }
+        // 1: to be made.
+        let mut args = [1, TENANTS];
+        // SAFETY: two numbers are the structure that this request takes.
+        let made = unsafe { sys::ioctl(File::open(at)?, QGROUP_CREATE, &mut args) };
+        is_fine(made, libc::EEXIST)
+    }
+
+    /// Takes the subvolume at `path` into that group, or out of it.
+    pub(super) fn set_member(&self, at: &Path, path: &Path, member: Member) -> io::Result<()> {
+        // A plain folder is part of the pool's own subvolume, which is no member.
+        if !self.is_simple || std::fs::metadata(path)?.ino() != FIRST_OBJECT {
+            return Ok(());
+        }
+        let (add, known) = match member {
+            Member::Yes => (1, libc::EEXIST),
+            Member::No => (0, libc::ENOENT),
+        };
+        let mut args = [add, subvolume_id(path)?, TENANTS];
+        // SAFETY: three numbers are the structure that this request takes.
+        is_fine(unsafe { sys::ioctl(File::open(at)?, QGROUP_ASSIGN, &mut args) }, known)
+    }
+
+    /// Bytes that all members hold together, and the limit of that; `None` where there is no group.
+    pub(super) fn group_bytes(&self) -> io::Result<Option<(u64, u64)>> {
+        if !self.is_simple {
+            return Ok(None);
+        }
+        let group = self.groups.join(TENANTS_FOLDER);
+        Ok(Some((number(&group.join("referenced"))?, number(&group.join("max_referenced"))?)))
+    }
+
+    /// Sets the most bytes that all members may hold together.
+    pub(super) fn limit_members(&self, at: &Path, bytes: u64) -> io::Result<()> {
+        limit_group(at, TENANTS, bytes)
+    }
+
+    /// Bytes of data that were promised to writers and that no figure of the file system shows as used yet.
+    pub(super) fn pending_bytes(&self) -> u64 {
+        let data = self.groups.with_file_name("allocation").join("data");
+        let figure = |name: &str| number(&data.join(name)).unwrap_or(0);
+        figure("bytes_may_use").saturating_add(figure("bytes_reserved"))
+    }
+
     /// Bytes written to the subvolume at `path` that have no place on disk yet.
     pub(super) fn dirty_bytes(&self, path: &Path) -> io::Result<u64> {
         self.figure(path, "rsv_data")
@@ -218,14 +282,25 @@ impl Quota {
     }
 
     fn figure(&self, path: &Path, name: &str) -> io::Result<u64> {
-        let group = self.groups.join(format!("0_{}", subvolume_id(path)?));
-        let text = std::fs::read_to_string(group.join(name))?;
-        text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
+        number(&self.groups.join(format!("0_{}", subvolume_id(path)?)).join(name))
     }
 
     /// Bytes that the subvolume at `path` holds, as of the last time btrfs settled its books (within its commit interval).
     pub(super) fn used_bytes(&self, path: &Path) -> io::Result<u64> {
         self.figure(path, "referenced")
+    }
+}
+
+fn number(path: &Path) -> io::Result<u64> {
+    let text = std::fs::read_to_string(path)?;
+    text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// An error that says that it was so before is none.
+fn is_fine(answer: io::Result<i32>, known: i32) -> io::Result<()> {
+    match answer {
+        Err(error) if error.raw_os_error() == Some(known) => Ok(()),
+        other => other.map(drop),
     }
 }
 

@@ -1,15 +1,17 @@
 //! The btrfs that layers lie on: a loop file of ours that grows, or the data folder's own file system.
 
+use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_disk::{Purpose, Reserve, free_bytes};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::{btrfs, free_at, loopback};
+use super::{btrfs, loopback};
 
 const BTRFS_MAGIC: u64 = 0x9123_683e;
 const GIB: u64 = 1 << 30;
@@ -20,8 +22,6 @@ const STEP_LEAST: u64 = GIB / 4;
 /// The pool grows until this much is free, or as much as the largest single layer may take, up to a bound.
 const LOW_BYTES: u64 = GIB;
 const HEADROOM_MAX: u64 = 16 * GIB;
-/// Left to the host: the pool never grows into it.
-const RESERVE_BYTES: u64 = 2 * GIB;
 
 /// Where the pool is and whether it can grow.
 #[derive(Debug)]
@@ -31,6 +31,7 @@ pub(super) struct Pool {
     backing: Option<Backing>,
     /// What one layer may ask for at once.
     headroom: AtomicU64,
+    disk: Arc<Reserve>,
 }
 
 #[derive(Debug)]
@@ -45,37 +46,34 @@ type Failed = (&'static str, io::Error);
 
 impl Pool {
     /// Mounts the pool at `at`, unless it is mounted there already. The mount outlives this process.
-    pub(super) fn open(data: &Path, at: &Path) -> Result<Self, Failed> {
+    pub(super) fn open(data: &Path, at: &Path, disk: &Arc<Reserve>) -> Result<Self, Failed> {
+        let disk = Arc::clone(disk);
         let magic = |path| rustix::fs::statfs(path).map(|stat| stat.f_type as u64).map_err(io::Error::from);
         if magic(data).map_err(|cause| ("look at the data folder", cause))? == BTRFS_MAGIC {
-            return Ok(Self { at: at.to_owned(), backing: None, headroom: AtomicU64::new(0) });
+            return Ok(Self { at: at.to_owned(), backing: None, headroom: AtomicU64::new(0), disk });
         }
         let file = data.join("pool.btrfs");
-        make_file(&file).map_err(|cause| ("make the pool's file", cause))?;
+        make_file(&file, &disk).map_err(|cause| ("make the pool's file", cause))?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+        let options = options(&file).map_err(|cause| ("look at the pool's file", cause))?;
         if magic(at).map_err(|cause| ("look at the pool", cause))? != BTRFS_MAGIC {
             let device = loopback::attach(&file).map_err(|cause| ("attach the pool's file", cause))?;
-            rustix::mount::mount(
-                &device.path,
-                at,
-                "btrfs",
-                MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME,
-                c"nodiscard",
-            )
-            .map_err(|cause| ("mount the pool", cause.into()))?;
+            rustix::mount::mount(&device.path, at, "btrfs", flags, options)
+                .map_err(|cause| ("mount the pool", cause.into()))?;
+        } else {
+            // An earlier server may have mounted it with other options.
+            rustix::mount::mount_remount(at, flags, options)
+                .map_err(|cause| ("mount the pool again", cause.into()))?;
         }
         let device = loopback::find(&file).and_then(|found| found.ok_or(io::ErrorKind::NotFound.into()));
         let device = device.map_err(|cause| ("find the pool's device", cause))?;
         let backing = Backing { file, device, turn: Mutex::new(()) };
-        Ok(Self { at: at.to_owned(), backing: Some(backing), headroom: AtomicU64::new(LOW_BYTES) })
+        Ok(Self { at: at.to_owned(), backing: Some(backing), headroom: AtomicU64::new(LOW_BYTES), disk })
     }
 
-    pub(super) fn free_bytes(&self) -> io::Result<u64> {
-        let inside = free_at(&self.at)?;
-        let outside = match &self.backing {
-            Some(backing) => backing.host_free()?.saturating_sub(RESERVE_BYTES),
-            None => 0,
-        };
-        Ok(inside + outside)
+    /// The folder whose disk it grows into; `None` where it is the disk itself.
+    pub(super) fn grows_in(&self) -> Option<&Path> {
+        self.backing.as_ref().map(Backing::folder)
     }
 
     /// Notes how much one layer may take.
@@ -83,16 +81,13 @@ impl Pool {
         self.headroom.fetch_max(bytes.min(HEADROOM_MAX), Ordering::Relaxed);
     }
 
-    pub(super) fn grow(&self) -> io::Result<()> {
-        self.grow_for(0)
-    }
-
-    /// Grows it until so much more than what is kept free anyway is free.
-    pub(super) fn grow_for(&self, more: u64) -> io::Result<()> {
+    /// Grows it until so much more than what is kept free anyway is free; `pending` bytes are promised to writers already.
+    pub(super) fn grow_for(&self, more: u64, pending: u64, purpose: Purpose) -> io::Result<()> {
         let Some(backing) = &self.backing else { return Ok(()) };
         let _turn = backing.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        while free_at(&self.at)? < self.headroom.load(Ordering::Relaxed).saturating_add(more) {
-            let Some(step) = next_step(backing.host_free()?) else { break };
+        let wanted = self.headroom.load(Ordering::Relaxed).saturating_add(more).saturating_add(pending);
+        while free_bytes(&self.at)? < wanted {
+            let Some(step) = next_step(self.disk.room(backing.folder(), purpose)?) else { break };
             let file = OpenOptions::new().write(true).open(&backing.file)?;
             rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), file.metadata()?.len(), step)?;
             loopback::take_new_size(&backing.device)?;
@@ -103,27 +98,45 @@ impl Pool {
 }
 
 /// How far the pool grows next. The last steps are short ones, so that what counts as free can also be had.
-fn next_step(host_free: u64) -> Option<u64> {
-    let room = host_free.saturating_sub(RESERVE_BYTES);
-    Some(room.min(STEP_BYTES) / STEP_LEAST * STEP_LEAST).filter(|step| *step > 0)
+fn next_step(room: u64) -> Option<u64> {
+    Some(whole_steps(room.min(STEP_BYTES))).filter(|step| *step > 0)
+}
+
+/// How far the pool can grow into so much room.
+pub(super) fn whole_steps(room: u64) -> u64 {
+    room / STEP_LEAST * STEP_LEAST
 }
 
 impl Backing {
-    fn host_free(&self) -> io::Result<u64> {
-        free_at(self.file.parent().unwrap_or(Path::new("/")))
+    fn folder(&self) -> &Path {
+        self.file.parent().unwrap_or(Path::new("/"))
     }
 }
 
+/// Mount options. Data takes space in large chunks, and when all are taken there may be none left for metadata: then the file
+/// system is full although it has room. So a chunk for metadata is made after every few chunks of data; a small pool has smaller
+/// ones.
+fn options(file: &Path) -> io::Result<&'static CStr> {
+    let is_large = file.metadata()?.len() > 50 * GIB;
+    Ok(if is_large { c"nodiscard,metadata_ratio=20" } else { c"nodiscard,metadata_ratio=4" })
+}
+
 /// Appears under its name only when it is complete.
-fn make_file(path: &Path) -> io::Result<()> {
+fn make_file(path: &Path, disk: &Reserve) -> io::Result<()> {
     if path.exists() {
         return Ok(());
     }
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let bytes = next_step(disk.room(folder, Purpose::Data)?.min(FIRST_BYTES));
+    let bytes = bytes.ok_or_else(|| {
+        let needed = (disk.bytes() + STEP_LEAST) >> 20;
+        io::Error::new(io::ErrorKind::StorageFull, format!("{needed} MiB must be free, the reserve included"))
+    })?;
     let next = path.with_extension("btrfs-new");
     let file = File::create(&next)?;
     std::os::unix::fs::fchown(&file, Some(0), Some(0))?;
     file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, FIRST_BYTES)?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)?;
     drop(file);
     let program =
         ["/usr/sbin/mkfs.btrfs", "/sbin/mkfs.btrfs"].into_iter().find(|path| Path::new(path).exists());
@@ -154,9 +167,9 @@ mod tests {
     #[test]
     fn the_pool_grows_to_the_reserve_and_not_into_it() {
         assert_eq!(next_step(100 * GIB), Some(STEP_BYTES));
-        assert_eq!(next_step(RESERVE_BYTES + GIB), Some(GIB));
-        assert_eq!(next_step(RESERVE_BYTES + STEP_LEAST + 1), Some(STEP_LEAST));
-        assert_eq!(next_step(RESERVE_BYTES + STEP_LEAST - 1), None);
+        assert_eq!(next_step(GIB), Some(GIB));
+        assert_eq!(next_step(STEP_LEAST + 1), Some(STEP_LEAST));
+        assert_eq!(next_step(STEP_LEAST - 1), None);
         assert_eq!(next_step(0), None);
     }
 }

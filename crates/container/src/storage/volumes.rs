@@ -18,6 +18,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::CWD;
 
+use super::btrfs::Member;
 use super::snapshots::{copy_folders, inherited_at, own_limit_at, passing_name};
 use super::walk::{self, open_folder};
 use super::{CopyError, Kind, Layers, btrfs, clear};
@@ -130,11 +131,15 @@ impl Layers {
 
     fn limit_volume(&self, path: &Path, limit_bytes: Option<u64>) -> io::Result<()> {
         match (&self.kind, limit_bytes) {
-            (Kind::Btrfs { pool, .. }, Some(bytes)) => {
+            (Kind::Btrfs { pool, quota }, Some(bytes)) => {
                 pool.expect(bytes.min(HEADROOM_MOST));
-                btrfs::limit(path, own_limit_at(path, bytes))
+                btrfs::limit(path, own_limit_at(path, bytes))?;
+                quota.set_member(&self.at, path, Member::Yes)
             }
-            (Kind::Btrfs { .. }, None) => btrfs::limit(path, btrfs::UNLIMITED),
+            (Kind::Btrfs { quota, .. }, None) => {
+                btrfs::limit(path, btrfs::UNLIMITED)?;
+                quota.set_member(&self.at, path, Member::Yes)
+            }
             (Kind::Folders, _) => Ok(()),
         }
     }
@@ -235,7 +240,9 @@ impl Layers {
         let _one = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = quota.limit_bytes(&path)?;
         btrfs::limit(&path, limit.saturating_add(ROOM_TO_REMOVE))?;
+        quota.set_member(&self.at, &path, Member::No)?;
         let done = work();
+        quota.set_member(&self.at, &path, Member::Yes)?;
         // Unless somebody has changed it meanwhile.
         if quota.limit_bytes(&path)? == limit.saturating_add(ROOM_TO_REMOVE) {
             btrfs::limit(&path, limit)?;

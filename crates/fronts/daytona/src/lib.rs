@@ -127,7 +127,11 @@ impl Daytona {
     /// A front over a service.
     #[must_use]
     pub fn new(service: Service, options: Options) -> Self {
-        let storage = storage::Storage::new(options.folder.join("contexts"), options.context_bytes);
+        let storage = storage::Storage::new(
+            options.folder.join("contexts"),
+            options.context_bytes,
+            Some(service.clone()),
+        );
         let app = App {
             service,
             options,

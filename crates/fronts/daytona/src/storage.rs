@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use atoll_model::{Code, TenantId};
+use atoll_service::{Service, ServiceError};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Query, State};
@@ -51,8 +52,10 @@ pub(crate) struct Storage {
 
 impl Storage {
     /// Below a folder of its own; an object holds this much at most.
-    pub(crate) fn new(folder: PathBuf, bytes_max: u64) -> Self {
-        Self { sessions: Arc::default(), objects: Objects::new(folder, bytes_max) }
+    ///
+    /// The service says whether there is room; without one there always is.
+    pub(crate) fn new(folder: PathBuf, bytes_max: u64, service: Option<Service>) -> Self {
+        Self { sessions: Arc::default(), objects: Objects::new(folder, bytes_max, service) }
     }
 
     fn tenant(&self, headers: &HeaderMap, query: &S3Query) -> Result<TenantId, Refused> {
@@ -131,7 +134,19 @@ enum Refused {
     BadBody,
     TooLarge,
     TooMuch,
+    Quota,
+    Full,
     Broken,
+}
+
+impl From<ServiceError> for Refused {
+    fn from(error: ServiceError) -> Self {
+        match error.code {
+            Code::QuotaExceeded => Self::Quota,
+            Code::NoCapacity => Self::Full,
+            _ => Self::Broken,
+        }
+    }
 }
 
 impl Refused {
@@ -156,6 +171,14 @@ impl Refused {
             Self::TooMuch => {
                 (StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "this organisation keeps too much here")
             }
+            Self::Quota => {
+                (StatusCode::FORBIDDEN, "QuotaExceeded", "the disk quota of this organisation is used up")
+            }
+            Self::Full => (
+                StatusCode::INSUFFICIENT_STORAGE,
+                "InsufficientStorage",
+                "the server's disk has no room for this; try again later",
+            ),
             Self::Broken => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "it could not be written"),
         }
     }

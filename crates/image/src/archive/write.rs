@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 
+use atoll_disk::Purpose;
 use atoll_model::{ArchiveRef, SandboxId};
 use bytes::Bytes;
 use futures::stream::FuturesOrdered;
@@ -19,19 +20,59 @@ const LEVEL: i32 = 1;
 
 impl Archives {
     /// Keeps a stream. When it returns, all of it is in object storage and was seen there; an earlier archive of the same
-    /// sandbox is removed. On error there may be pieces left, never an archive; the next `put` or `remove` finds them.
+    /// sandbox is removed. On error there may be pieces left, never an archive; the next `put` or `remove` finds them. Where
+    /// the disk had no room for all of them, none is left.
     pub async fn put(
+        &self,
+        about: About,
+        files: impl AsyncRead + Send + Unpin,
+    ) -> Result<ArchiveRef, ArchiveError> {
+        let sandbox = about.sandbox.clone();
+        let kept = self.put_pieces(about, files).await;
+        if matches!(kept, Err(ArchiveError::NoSpace(_)))
+            && let Err(error) = self.remove_unfinished(&sandbox).await
+        {
+            tracing::warn!(%sandbox, %error, "pieces of an archive that did not fit are left");
+        }
+        kept
+    }
+
+    /// Removes the pieces that belong to no archive.
+    async fn remove_unfinished(&self, sandbox: &SandboxId) -> Result<(), ArchiveError> {
+        let prefix = Key::from(sandbox.as_str());
+        let all: Vec<_> = self.store.list(Some(&prefix)).try_collect().await.map_err(storage("list"))?;
+        let mut keep = HashSet::new();
+        for object in all {
+            let Some(digest) = object.location.filename().and_then(|name| name.strip_suffix(".json")) else {
+                continue;
+            };
+            let manifest = self.manifest(&format!("{sandbox}/{digest}")).await?;
+            keep.extend(manifest.chunks.iter().map(|chunk| chunk_key(sandbox, &chunk.sha256)));
+            keep.insert(object.location.clone());
+        }
+        self.remove_all_but(sandbox, &keep).await
+    }
+
+    async fn put_pieces(
         &self,
         about: About,
         mut files: impl AsyncRead + Send + Unpin,
     ) -> Result<ArchiveRef, ArchiveError> {
         let sandbox = about.sandbox.clone();
+        let mut space = match (&self.disk, self.folder()) {
+            (Some(disk), Some(folder)) => Some(disk.writer(folder, Purpose::Data).map_err(no_space)?),
+            _ => None,
+        };
         let mut chunks = Vec::new();
         let mut sending = FuturesOrdered::new();
         loop {
             let piece = read_piece(&mut files).await.map_err(ArchiveError::Source)?;
             if piece.is_empty() {
                 break;
+            }
+            if let Some(space) = &mut space {
+                // Those before it may still be on their way.
+                space.take((piece.len() * AT_ONCE) as u64).map_err(no_space)?;
             }
             sending.push_back(self.send(&sandbox, piece));
             if sending.len() >= AT_ONCE
@@ -57,7 +98,7 @@ impl Archives {
         let (sha256, packed) = packed.and_then(|done| done).map_err(ArchiveError::Source)?;
         let stored = packed.len() as u64;
         let payload = PutPayload::from_bytes(Bytes::from(packed));
-        self.store.put(&chunk_key(sandbox, &sha256), payload).await.map_err(storage("write a piece"))?;
+        self.store.put(&chunk_key(sandbox, &sha256), payload).await.map_err(not_written("write a piece"))?;
         Ok(Chunk { sha256, bytes, stored })
     }
 
@@ -89,13 +130,31 @@ impl Archives {
         let mut keep: HashSet<Key> =
             manifest.chunks.iter().map(|chunk| chunk_key(&sandbox, &chunk.sha256)).collect();
         keep.insert(location.clone());
-        self.store.put(&location, PutPayload::from(text)).await.map_err(storage("write a manifest"))?;
+        self.store.put(&location, PutPayload::from(text)).await.map_err(not_written("write a manifest"))?;
         // Read back and checked like any other; what came before may go now, and is found again if it does not.
         let (found, _) = self.find(&key).await?;
         if let Err(error) = self.remove_all_but(&sandbox, &keep).await {
             tracing::warn!(%sandbox, %error, "an earlier archive was left in object storage");
         }
         Ok(found)
+    }
+}
+
+fn no_space(cause: io::Error) -> ArchiveError {
+    if atoll_disk::is_full(&cause) { ArchiveError::NoSpace(cause) } else { ArchiveError::Source(cause) }
+}
+
+/// A full disk below a folder has its own name, however deep it is in what object storage says.
+fn not_written(action: &'static str) -> impl Fn(object_store::Error) -> ArchiveError {
+    move |cause| {
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&cause);
+        while let Some(now) = next {
+            if now.downcast_ref::<io::Error>().is_some_and(atoll_disk::is_full) {
+                return ArchiveError::NoSpace(io::Error::new(io::ErrorKind::StorageFull, cause));
+            }
+            next = now.source();
+        }
+        ArchiveError::Storage { action, cause }
     }
 }
 

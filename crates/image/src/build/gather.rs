@@ -14,22 +14,16 @@ use crate::oci::unzip::Unzip;
 
 const BUFFER: usize = 256 << 10;
 
-/// Writes the tar of all `parts` (a folder, and an archive: plain, gzip or zstd) to `to`, of `limit` bytes at most. `room` is
-/// asked from time to time whether there is room for more. Blocking.
+/// Writes the tar of all `parts` (a folder, and an archive: plain, gzip or zstd) to `to`, of `limit` bytes at most.
+/// Blocking.
 pub fn gather(
     parts: &[(&str, &Path)],
     to: &mut dyn Write,
     limit: u64,
-    room: &mut dyn FnMut(u64) -> io::Result<()>,
     cancel: &CancellationToken,
 ) -> Result<(), BadContext> {
-    let mut out = Gathered {
-        out: write::Archive::new(BufWriter::with_capacity(BUFFER, to)),
-        bytes: 0,
-        looked: 0,
-        limit,
-        room,
-    };
+    let out = write::Archive::new(BufWriter::with_capacity(BUFFER, to));
+    let mut out = Gathered { out, bytes: 0, limit };
     for (folder, path) in parts {
         let file = File::open(path).map_err(BadContext::Read)?;
         let unzip = Unzip::new(file).map_err(not_proper)?;
@@ -38,16 +32,13 @@ pub fn gather(
     out.out.finish().map(drop).map_err(BadContext::Read)
 }
 
-struct Gathered<'a, W: Write> {
+struct Gathered<W: Write> {
     out: write::Archive<W>,
     bytes: u64,
-    /// How many there were when room was last asked for.
-    looked: u64,
     limit: u64,
-    room: &'a mut dyn FnMut(u64) -> io::Result<()>,
 }
 
-impl<W: Write> Gathered<'_, W> {
+impl<W: Write> Gathered<W> {
     fn add(&mut self, folder: &str, from: impl Read, cancel: &CancellationToken) -> Result<(), BadContext> {
         let mut archive = Archive::new(BufReader::with_capacity(BUFFER, from));
         let mut entry = Entry::default();
@@ -88,14 +79,9 @@ impl<W: Write> Gathered<'_, W> {
     }
 
     fn count(&mut self, bytes: u64) -> Result<(), BadContext> {
-        const LOOK_EVERY: u64 = 64 << 20;
         self.bytes += bytes;
         if self.bytes > self.limit {
             return Err(BadContext::TooMany { what: "bytes", limit: self.limit });
-        }
-        if self.bytes - self.looked >= LOOK_EVERY {
-            self.looked = self.bytes;
-            (self.room)(LOOK_EVERY).map_err(BadContext::Read)?;
         }
         Ok(())
     }
@@ -140,7 +126,7 @@ mod tests {
         let mut file = File::create(&whole).unwrap();
         let parts = [("first", one.as_path()), ("second", two.as_path())];
         let cancel = CancellationToken::new();
-        gather(&parts, &mut file, 1 << 20, &mut |_| Ok(()), &cancel).unwrap();
+        gather(&parts, &mut file, 1 << 20, &cancel).unwrap();
         let context = Context::open(&whole, &cancel).unwrap();
         for (path, wanted) in
             [("first/a.txt", "1"), (format!("first/{long}").as_str(), "2"), ("second/a.txt", "3")]
@@ -156,7 +142,7 @@ mod tests {
         let cancel = CancellationToken::new();
         let tried = |bytes: Vec<u8>, limit: u64| {
             std::fs::write(&path, bytes).unwrap();
-            gather(&[("x", &path)], &mut Vec::new(), limit, &mut |_| Ok(()), &cancel)
+            gather(&[("x", &path)], &mut Vec::new(), limit, &cancel)
         };
         assert!(matches!(tried(vec![b'z'; 2_000], 1 << 20), Err(BadContext::Archive(_))));
         let bomb = gzip(&tar(&[("zeros", &"\0".repeat(1 << 20))]));

@@ -120,11 +120,8 @@ impl Images {
         let staging = Staging::new(&self.dir.join(below)).map_err(of_staging)?;
         let files = staging.path().join(FILES);
         make_folder(&files)?;
-        let allowed = Allowed {
-            bytes: self.bounds.layer_bytes,
-            entries: self.bounds.entries,
-            reserve: self.bounds.reserve_bytes,
-        };
+        let allowed =
+            Allowed { bytes: self.bounds.layer_bytes, entries: self.bounds.entries, space: self.space()? };
         let (unpacked, digest, tar_bytes) = unpack_hashed(tar, &files, allowed, cancel)?;
         let Unpacked { bytes, entries, implied, is_opaque, notes } = unpacked;
         let layer = Layer { diff_id: DiffId(digest), bytes, entries, tar_bytes, implied, is_opaque, notes };

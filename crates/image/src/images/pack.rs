@@ -6,6 +6,7 @@
 use std::io::{BufWriter, Read};
 use std::path::{Path, PathBuf};
 
+use atoll_disk::Guarded;
 use atoll_model::StartSettings;
 use oci_spec::image::{History, ImageConfiguration};
 use serde::{Deserialize, Serialize};
@@ -95,9 +96,9 @@ impl Images {
         self.room_for(0)?;
         let mut blob = self.new_blob()?;
         let mut tar = Hashing::new(blob.gzip());
-        layers::pack(files, &mut tar, cancel)?;
+        layers::pack(files, &mut tar, cancel).map_err(LayerError::of_blob)?;
         let (zip, diff_id, tar_bytes) = tar.finish();
-        zip.finish().map_err(LayerError::Sink)?;
+        zip.finish().map_err(|cause| LayerError::Sink(cause).of_blob())?;
         let (digest, size) = self.keep_blob(blob)?;
         let (diff_id, media_type) = (DiffId(diff_id), GZIP.to_owned());
         let noted = PackedLayer { digest, size, diff_id, tar_bytes, media_type };
@@ -116,15 +117,16 @@ impl Images {
         let staging = Staging::new(&self.dir.join(BLOBS))?;
         let path = staging.path().join("blob");
         let file = std::fs::File::create_new(&path).map_err(ImageError::io("create", &path))?;
-        Ok(NewBlob { staging, file: BufWriter::with_capacity(PIECE, Hashing::new(file)) })
+        let file = Guarded::new(Hashing::new(file), self.space()?);
+        Ok(NewBlob { staging, file: BufWriter::with_capacity(PIECE, file) })
     }
 
     /// Gives a blob its name; answers that and its size.
     pub(super) fn keep_blob(&self, blob: NewBlob) -> Result<(Digest, u64), ImageError> {
         let fresh = blob.staging.path().join("blob");
         let file =
-            blob.file.into_inner().map_err(|error| ImageError::io("write", &fresh)(error.into_error()))?;
-        let (file, digest, size) = file.finish();
+            blob.file.into_inner().map_err(|error| LayerError::io("write", &fresh)(error.into_error()))?;
+        let (file, digest, size) = file.into_inner().finish();
         file.sync_all().map_err(ImageError::io("flush", &fresh))?;
         let path = self.blob_path(&digest);
         std::fs::rename(&fresh, &path).map_err(ImageError::io("keep", &path))?;
@@ -141,27 +143,29 @@ impl Images {
     }
 }
 
+type BlobFile = BufWriter<Guarded<Hashing<std::fs::File>>>;
+
 /// A blob being written and hashed.
 pub(super) struct NewBlob {
     staging: Staging,
-    file: BufWriter<Hashing<std::fs::File>>,
+    file: BlobFile,
 }
 
 impl NewBlob {
     /// Compresses what is written to it, always in the same way.
-    fn gzip(&mut self) -> flate2::write::GzEncoder<&mut BufWriter<Hashing<std::fs::File>>> {
+    fn gzip(&mut self) -> flate2::write::GzEncoder<&mut BlobFile> {
         flate2::write::GzEncoder::new(&mut self.file, flate2::Compression::new(GZIP_LEVEL))
     }
 
     pub(super) fn write(&mut self, mut from: impl Read) -> Result<(), ImageError> {
-        std::io::copy(&mut from, &mut self.file).map_err(ImageError::io("copy", "a blob"))?;
+        std::io::copy(&mut from, &mut self.file).map_err(LayerError::io("copy", "a blob"))?;
         Ok(())
     }
 
     pub(super) fn write_gzip(&mut self, mut from: impl Read) -> Result<(), ImageError> {
         let mut zip = self.gzip();
         let copied = std::io::copy(&mut from, &mut zip).and_then(|_| zip.finish());
-        copied.map(drop).map_err(ImageError::io("compress", "a blob"))
+        Ok(copied.map(drop).map_err(LayerError::io("compress", "a blob"))?)
     }
 }
 

@@ -112,6 +112,7 @@ impl Images {
         if place.join(FILES).is_dir() {
             return Ok(name);
         }
+        self.room_for(0)?;
         let staging = Staging::new(&self.dir.join(MERGED))?;
         let files = staging.path().join(FILES);
         make_folder(&files)?;

@@ -105,11 +105,23 @@ impl LayerError {
 
     /// Wraps an error of our own disk. A full one has its own name.
     pub(crate) fn io(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Self {
-        move |cause| match cause.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                Self::NoRoom { free: 0, reserve: 0 }
-            }
-            _ => Self::Io { action, path: path.as_ref().to_owned(), cause },
+        move |cause| Self::full(&cause).unwrap_or(Self::Io { action, path: path.as_ref().to_owned(), cause })
+    }
+
+    /// What a full disk is called, if the error is one.
+    fn full(cause: &std::io::Error) -> Option<Self> {
+        let refused = cause.get_ref().and_then(|inner| inner.downcast_ref::<atoll_disk::NoSpace>());
+        match refused {
+            Some(refused) => Some(Self::NoRoom { free: refused.free, reserve: refused.reserve }),
+            None => atoll_disk::is_full(cause).then_some(Self::NoRoom { free: 0, reserve: 0 }),
+        }
+    }
+
+    /// Names a full disk where a blob of ours was being written.
+    pub(crate) fn of_blob(self) -> Self {
+        match &self {
+            Self::Sink(cause) => Self::full(cause).unwrap_or(self),
+            _ => self,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::io::{BufRead, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use atoll_disk::SpaceWriter;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Uid, XattrFlags};
 use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
@@ -22,22 +23,20 @@ use super::{LayerError, read_ahead};
 /// Ids that a sandbox has. What is beyond becomes nobody.
 const IDS: u64 = 65_536;
 const NOBODY: u32 = 65_534;
-/// LIMIT: bytes written between two looks at the disk.
-const LOOK_EVERY: u64 = 64 << 20;
-/// LIMIT: entries made between two looks at the disk; each takes a block at least.
-const LOOK_EVERY_ENTRIES: u64 = 8192;
+/// What an entry without data takes on a disk at least.
+const ENTRY_BYTES: u64 = 4096;
 
 /// What file systems have holes of.
 const BLOCK: usize = 4096;
 
 /// How much may be unpacked.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Allowed {
     /// Bytes of files, holes counted.
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
-    /// Bytes that stay free on the disk.
-    pub(crate) reserve: u64,
+    /// Room on the disk.
+    pub(crate) space: SpaceWriter,
 }
 
 /// What was unpacked.
@@ -75,15 +74,14 @@ pub(crate) fn unpack(
     cancel: &CancellationToken,
 ) -> Result<Unpacked, LayerError> {
     let mut archive = Archive::new(from);
+    let drained = allowed.bytes.saturating_add(allowed.entries.saturating_mul(4096)).saturating_add(1 << 30);
     let mut unpacker = Unpacker {
         tree: Tree::open(into)?,
-        disk: Disk { allowed, bytes: 0, entries: 0 },
+        disk: Disk { allowed },
         umask: umask(),
         done: Unpacked::default(),
     };
-    unpacker
-        .disk
-        .look(unpacker.tree.find(b"").map_err(|errno| unpacker.tree.failed("open", errno))?.as_fd())?;
+    unpacker.disk.take(ENTRY_BYTES)?;
     let (mut entry, mut path, mut link) = (Entry::default(), Vec::new(), Vec::new());
     while archive.next(&mut entry)? {
         if cancel.is_cancelled() {
@@ -93,8 +91,7 @@ pub(crate) fn unpack(
         unpacker.take(&mut archive, &entry, &path, &mut link, cancel)?;
     }
     // The headers of that many entries, and what may follow the last.
-    archive
-        .drain(allowed.bytes.saturating_add(allowed.entries.saturating_mul(4096)).saturating_add(1 << 30))?;
+    archive.drain(drained)?;
     let Unpacker { tree, mut done, .. } = unpacker;
     done.implied = tree.implied;
     tree.close()?;
@@ -323,12 +320,7 @@ impl Unpacker {
     }
 
     fn count_entry(&mut self) -> Result<(), LayerError> {
-        self.disk.entries += 1;
-        if self.disk.entries >= LOOK_EVERY_ENTRIES {
-            let root = self.tree.find(b"").map_err(|errno| self.tree.failed("open", errno))?;
-            return self.disk.look(root.as_fd());
-        }
-        Ok(())
+        self.disk.take(ENTRY_BYTES)
     }
 
     fn note_dropped(&mut self, dropped: u64) {
@@ -345,28 +337,17 @@ impl Unpacker {
     }
 }
 
-/// What was written since the disk was looked at last.
 struct Disk {
     allowed: Allowed,
-    bytes: u64,
-    entries: u64,
 }
 
 impl Disk {
-    fn wrote(&mut self, bytes: u64, file: &OwnedFd) -> Result<(), LayerError> {
-        self.bytes += bytes;
-        if self.bytes < LOOK_EVERY { Ok(()) } else { self.look(file.as_fd()) }
-    }
-
-    fn look(&mut self, on: BorrowedFd<'_>) -> Result<(), LayerError> {
-        (self.bytes, self.entries) = (0, 0);
-        let disk = rustix::fs::fstatvfs(on)
-            .map_err(|errno| LayerError::io("look at the disk of", "a layer being unpacked")(errno.into()))?;
-        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-        if free < self.allowed.reserve {
-            return Err(LayerError::NoRoom { free, reserve: self.allowed.reserve });
-        }
-        Ok(())
+    /// Asks for room before so many bytes are written.
+    fn take(&mut self, bytes: u64) -> Result<(), LayerError> {
+        self.allowed
+            .space
+            .take(bytes)
+            .map_err(LayerError::io("look at the disk of", "a layer being unpacked"))
     }
 }
 
@@ -390,6 +371,9 @@ fn write_data<R: BufRead>(
                 return Err(LayerError::refused(&entry.name, "it has less data than it says"));
             }
             let (run, is_zeros) = run_of(&piece[..most], offset + written);
+            if !is_zeros {
+                disk.take(run as u64)?;
+            }
             let some = match is_zeros {
                 true => run,
                 false => match rustix::io::pwrite(file, &piece[..run], offset + written) {
@@ -400,7 +384,6 @@ fn write_data<R: BufRead>(
             archive.took(some);
             written += some as u64;
             has_holes |= is_zeros;
-            disk.wrote(if is_zeros { 0 } else { some as u64 }, file)?;
             if cancel.is_cancelled() {
                 return Err(LayerError::Cancelled);
             }

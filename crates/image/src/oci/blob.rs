@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_disk::SpaceWriter;
 use bytes::Bytes;
 use reqwest::Method;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, RANGE};
@@ -252,6 +253,7 @@ pub(super) fn write(
     wanted: &Wanted,
     mut chunks: mpsc::Receiver<Bytes>,
     flow: &Arc<Flow>,
+    mut space: SpaceWriter,
 ) -> io::Result<Verdict> {
     let writing = Writing(Arc::clone(flow));
     flow.advance(had);
@@ -259,6 +261,7 @@ pub(super) fn write(
     hash_file(&file, had, &mut hash)?;
     let mut written = had;
     while let Some(chunk) = chunks.blocking_recv() {
+        space.take(chunk.len() as u64)?;
         file.write_all(&chunk)?;
         written += chunk.len() as u64;
         flow.advance(chunk.len() as u64);

@@ -350,7 +350,8 @@ impl Pull<'_> {
         let follower = Follower { file: behind, flow: Arc::clone(&flow), at: 0, size: wanted.size };
         let writer = {
             let (wanted, flow) = (wanted.clone(), Arc::clone(&flow));
-            tokio::task::spawn_blocking(move || blob::write(file, had, &wanted, receive, &flow))
+            let space = self.images.space().map_err(RegistryError::from)?;
+            tokio::task::spawn_blocking(move || blob::write(file, had, &wanted, receive, &flow, space))
         };
         let unpacker = self.unpack(wanted, follower, stop.clone());
         let fetched = {

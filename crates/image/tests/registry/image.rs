@@ -121,7 +121,7 @@ impl World {
 
     pub(crate) fn with(settings: RegistrySettings) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let bounds = Bounds { reserve_bytes: 0, ..Bounds::default() };
+        let bounds = Bounds { disk: atoll_disk::Reserve::new(0), ..Bounds::default() };
         let images = Images::open(dir.path(), bounds).unwrap();
         Self { dir, images, registry: Registry::new(settings), told: Arc::default() }
     }

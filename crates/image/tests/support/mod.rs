@@ -106,7 +106,7 @@ pub(crate) struct Store {
 
 /// Bounds for tests: nothing is too young to be collected.
 pub(crate) fn bounds() -> Bounds {
-    Bounds { grace: std::time::Duration::ZERO, reserve_bytes: 0, ..Bounds::default() }
+    Bounds { grace: std::time::Duration::ZERO, disk: atoll_disk::Reserve::new(0), ..Bounds::default() }
 }
 
 impl Store {

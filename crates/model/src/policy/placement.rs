@@ -11,8 +11,16 @@ pub struct Node {
     pub memory_total_mib: u64,
     /// Cores, in thousandths.
     pub cpu_total_milli: u64,
-    /// Free space where layers live.
+    /// Space that layers and volumes can still take; the reserve is left out.
     pub disk_free_mib: u64,
+    /// Space that pauses and snapshots can still take, the reserve included.
+    pub disk_copy_mib: u64,
+    /// All space that layers and volumes can take.
+    pub disk_total_mib: u64,
+    /// Sum of the disk limits of sandboxes and volumes.
+    pub disk_limits_mib: u64,
+    /// Disk limits may add up to this many times the space.
+    pub disk_overcommit: f64,
     /// Live sandboxes.
     pub live: u64,
     /// Sum of their memory limits.
@@ -28,7 +36,7 @@ const RESERVED_MIB: u64 = 8;
 const RESERVED_CPU_MILLI: u64 = 10;
 // LIMIT: kept free so that a full node still deletes, logs and answers.
 const MEMORY_FLOOR_MIB: u64 = 256;
-const DISK_FLOOR_MIB: u64 = 1_024;
+const DISK_FLOOR_MIB: u64 = 64;
 /// A hundred idle sandboxes share one core; beyond that admission says no.
 const CPU_OVERCOMMIT: u64 = 20;
 
@@ -46,21 +54,39 @@ pub struct NoRoom {
     pub retry_after_s: u32,
 }
 
-/// May one more sandbox of `limits` start on `node`?
+/// May one more sandbox of `limits` start on `node`? Its files are [`admit_disk`]'s.
 pub fn admit(node: &Node, limits: &Limits) -> Result<(), NoRoom> {
     enough("sandboxes", node.live_max.saturating_sub(node.live), 1, 5)?;
     enough("MiB of free memory", node.memory_free_mib, RESERVED_MIB + MEMORY_FLOOR_MIB, 5)?;
     let promised = node.memory_limits_mib + u64::from(limits.memory_mib);
-    enough("MiB of memory to promise", overcommitted(node), promised, 10)?;
+    let promisable = overcommitted(node.memory_total_mib, node.overcommit);
+    enough("MiB of memory to promise", promisable, promised, 10)?;
     let cpu = (node.live + 1) * RESERVED_CPU_MILLI;
-    enough("thousandths of a core", node.cpu_total_milli * CPU_OVERCOMMIT, cpu, 5)?;
-    // Limits of disk may add up to more than there is, but no single one may: it could not be held.
-    enough("MiB of free disk", node.disk_free_mib, DISK_FLOOR_MIB + u64::from(limits.disk_mib), 30)
+    enough("thousandths of a core", node.cpu_total_milli * CPU_OVERCOMMIT, cpu, 5)
+}
+
+/// May files of at most so many MiB be made on `node`? Limits may add up to more than there is, by the operator's factor, but
+/// no single one may: it could not be held.
+pub fn admit_disk(node: &Node, mib: u64) -> Result<(), NoRoom> {
+    promise_disk(node, mib)?;
+    admit_free(node, mib)
+}
+
+/// Are so many MiB free for files?
+pub fn admit_free(node: &Node, mib: u64) -> Result<(), NoRoom> {
+    enough("MiB of free disk", node.disk_free_mib, DISK_FLOOR_MIB.saturating_add(mib), 30)
+}
+
+/// May so many MiB more of disk be promised?
+pub fn promise_disk(node: &Node, mib: u64) -> Result<(), NoRoom> {
+    let promised = node.disk_limits_mib.saturating_add(mib);
+    let promisable = overcommitted(node.disk_total_mib, node.disk_overcommit);
+    enough("MiB of disk to promise", promisable, promised, 60)
 }
 
 /// May a copy that takes about so much disk be kept on `node`?
 pub fn admit_copy(node: &Node, mib: u64) -> Result<(), NoRoom> {
-    enough("MiB of free disk", node.disk_free_mib, DISK_FLOOR_MIB.saturating_add(mib), 30)
+    enough("MiB of free disk", node.disk_copy_mib, DISK_FLOOR_MIB.saturating_add(mib), 30)
 }
 
 #[expect(
@@ -69,8 +95,8 @@ pub fn admit_copy(node: &Node, mib: u64) -> Result<(), NoRoom> {
     clippy::cast_sign_loss,
     reason = "MiB"
 )]
-fn overcommitted(node: &Node) -> u64 {
-    (node.memory_total_mib as f64 * node.overcommit) as u64
+fn overcommitted(total_mib: u64, factor: f64) -> u64 {
+    (total_mib as f64 * factor) as u64
 }
 
 fn enough(what: &'static str, have: u64, need: u64, retry_after_s: u32) -> Result<(), NoRoom> {
@@ -87,6 +113,10 @@ mod tests {
             memory_total_mib: 24_000,
             cpu_total_milli: 2_000,
             disk_free_mib: 50_000,
+            disk_copy_mib: 51_000,
+            disk_total_mib: 60_000,
+            disk_limits_mib: 0,
+            disk_overcommit: 50.0,
             live: 0,
             memory_limits_mib: 0,
             live_max: 2_000,
@@ -96,8 +126,9 @@ mod tests {
 
     #[test]
     fn a_thousand_default_sandboxes_fit_on_the_reference_machine() {
-        let full = Node { live: 999, memory_limits_mib: 999 * 512, ..node() };
+        let full = Node { live: 999, memory_limits_mib: 999 * 512, disk_limits_mib: 999 * 2_048, ..node() };
         assert_eq!(admit(&full, &Limits::default()), Ok(()));
+        assert_eq!(admit_disk(&full, 2_048), Ok(()));
     }
 
     #[test]
@@ -107,10 +138,27 @@ mod tests {
             (Node { memory_free_mib: 100, ..node() }, "MiB of free memory"),
             (Node { memory_limits_mib: 24_000 * 50, ..node() }, "MiB of memory to promise"),
             (Node { disk_free_mib: 10, ..node() }, "MiB of free disk"),
+            (Node { disk_limits_mib: 60_000 * 50, ..node() }, "MiB of disk to promise"),
         ] {
-            let refusal = admit(&short, &Limits::default()).expect_err("short");
+            let admitted = admit(&short, &Limits::default()).and_then(|()| admit_disk(&short, 2_048));
+            let refusal = admitted.expect_err("short");
             assert_eq!(refusal.what, what);
             assert!(refusal.retry_after_s > 0);
         }
+    }
+
+    #[test]
+    fn without_overcommit_every_promised_mebibyte_is_there() {
+        let strict = Node { disk_overcommit: 1.0, disk_limits_mib: 59_000, ..node() };
+        assert_eq!(admit_disk(&strict, 1_000), Ok(()));
+        assert_eq!(admit_disk(&strict, 1_001).expect_err("promised").what, "MiB of disk to promise");
+    }
+
+    #[test]
+    fn copies_may_use_what_is_reserved_for_them() {
+        let full = Node { disk_free_mib: 0, disk_copy_mib: 1_000, ..node() };
+        assert!(admit_disk(&full, 1).is_err());
+        assert_eq!(admit_copy(&full, 512), Ok(()));
+        assert!(admit_copy(&full, 1_000).is_err());
     }
 }

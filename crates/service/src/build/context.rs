@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use atoll_disk::{Guarded, Purpose};
 use atoll_image::Images;
 use atoll_image::build::{BadContext, gather};
 use atoll_model::{BuildId, Code};
@@ -13,10 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
 use super::ask::BuildContext;
-use crate::ServiceError;
+use crate::{ServiceError, UploadSpace};
 
-/// How often the disk is asked whether there is room for more.
-const LOOK_EVERY: u64 = 64 << 20;
 const PIECE: usize = 256 << 10;
 
 const SENT: &str = "context.sent";
@@ -93,24 +92,23 @@ impl Drop for Staging {
 pub(super) async fn receive(
     from: BuildContext,
     folder: &Path,
-    images: &Images,
+    space: UploadSpace,
     limit: u64,
 ) -> Result<(), ServiceError> {
-    receive_as(from, &folder.join(SENT), images, limit).await
+    receive_as(from, &folder.join(SENT), space, limit).await
 }
 
 /// Brings an archive to disk as it comes.
 pub(super) async fn receive_as(
     mut from: BuildContext,
     path: &Path,
-    images: &Images,
+    mut space: UploadSpace,
     limit: u64,
 ) -> Result<(), ServiceError> {
     let file = create(path)?;
     let mut file = tokio::fs::File::from_std(file);
     let mut piece = vec![0; PIECE];
     let mut bytes = 0u64;
-    let mut looked = 0u64;
     loop {
         let read = from.read(&mut piece).await.map_err(|cause| {
             ServiceError::new(Code::InvalidRequest, "the context ended before it was whole").caused_by(cause)
@@ -122,10 +120,7 @@ pub(super) async fn receive_as(
         if bytes > limit {
             return Err(too_large(limit));
         }
-        if bytes - looked >= LOOK_EVERY {
-            images.room_for(LOOK_EVERY).map_err(no_room)?;
-            looked = bytes;
-        }
+        space.take(read as u64).await?;
         file.write_all(&piece[..read]).await.map_err(not_written)?;
     }
     file.flush().await.map_err(not_written)
@@ -143,10 +138,9 @@ pub(super) fn unfold(folder: &Path, images: &Images, limit: u64) -> Result<PathB
         ServiceError::new(Code::InvalidRequest, "the context cannot be decompressed").caused_by(cause)
     };
     let mut from = atoll_image::oci::unzip::Unzip::new(file).map_err(broken)?;
-    let mut to = create(&tar)?;
+    let mut to = guarded(&tar, images)?;
     let mut piece = vec![0; PIECE];
     let mut bytes = 0u64;
-    let mut looked = 0u64;
     loop {
         let read = from.read(&mut piece).map_err(broken)?;
         if read == 0 {
@@ -155,10 +149,6 @@ pub(super) fn unfold(folder: &Path, images: &Images, limit: u64) -> Result<PathB
         bytes += read as u64;
         if bytes > limit {
             return Err(too_large(limit));
-        }
-        if bytes - looked >= LOOK_EVERY {
-            images.room_for(LOOK_EVERY).map_err(no_room)?;
-            looked = bytes;
         }
         to.write_all(&piece[..read]).map_err(not_written)?;
     }
@@ -178,8 +168,7 @@ pub(super) fn gathered(
     let paths: Vec<PathBuf> = hashes.iter().map(|hash| upload_in(folder, hash)).collect();
     let parts: Vec<(&str, &Path)> =
         hashes.iter().map(String::as_str).zip(paths.iter().map(PathBuf::as_path)).collect();
-    let mut room = |bytes| images.room_for(bytes).map_err(|_| std::io::ErrorKind::StorageFull.into());
-    gather(&parts, &mut create(&tar)?, limit, &mut room, cancel).map_err(|bad| match bad {
+    gather(&parts, &mut guarded(&tar, images)?, limit, cancel).map_err(|bad| match bad {
         BadContext::Read(cause) => not_written(cause),
         BadContext::TooMany { limit, .. } => too_large(limit),
         bad => super::stages::bad_context(bad),
@@ -202,20 +191,21 @@ fn create(path: &Path) -> Result<File, ServiceError> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(not_written)
 }
 
+/// A file that is written only as far as the reserve of the disk allows.
+fn guarded(path: &Path, images: &Images) -> Result<Guarded<File>, ServiceError> {
+    let file = create(path)?;
+    let space = images.disk().writer(path, Purpose::Data).map_err(not_written)?;
+    Ok(Guarded::new(file, space))
+}
+
 fn too_large(limit: u64) -> ServiceError {
     ServiceError::new(Code::PayloadTooLarge, format!("the context is larger than {} MiB", limit >> 20))
         .hint("leave out what is not copied: .dockerignore")
 }
 
-fn no_room(cause: atoll_image::LayerError) -> ServiceError {
-    ServiceError::new(Code::NoCapacity, "there is no room on the server's disk for this context")
-        .retry_after(60)
-        .caused_by(cause)
-}
-
 fn not_written(cause: std::io::Error) -> ServiceError {
-    if cause.kind() == std::io::ErrorKind::StorageFull {
-        return ServiceError::new(Code::NoCapacity, "the server's disk is full")
+    if atoll_disk::is_full(&cause) {
+        return ServiceError::new(Code::NoCapacity, "there is no room on the server's disk for this context")
             .retry_after(60)
             .caused_by(cause);
     }

@@ -9,6 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_disk::{Purpose, Reserve, SpaceWriter};
 use atoll_model::{BuildLevel, BuildLine};
 use futures::stream::{BoxStream, StreamExt};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -35,17 +36,23 @@ pub(super) struct Log {
 
 struct State {
     file: Option<File>,
+    space: SpaceWriter,
     bytes: u64,
     seq: u64,
 }
 
 impl Log {
     /// Makes the folder of a build with an empty log in it.
-    pub(super) fn create(folder: &Path, clock: Arc<dyn Clock>) -> std::io::Result<Arc<Self>> {
+    pub(super) fn create(
+        folder: &Path,
+        clock: Arc<dyn Clock>,
+        disk: &Arc<Reserve>,
+    ) -> std::io::Result<Arc<Self>> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let path = folder.join(FILE);
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
-        let state = Mutex::new(State { file: Some(file), bytes: 0, seq: 0 });
+        let space = disk.writer(folder, Purpose::Records)?;
+        let state = Mutex::new(State { file: Some(file), space, bytes: 0, seq: 0 });
         Ok(Arc::new(Self { clock, state, head: watch::Sender::new(0) }))
     }
 
@@ -61,6 +68,10 @@ impl Log {
             BuildLevel::Info | BuildLevel::Warn | BuildLevel::Error => LOG_BYTES + LAST_BYTES,
         };
         if state.bytes + bytes.len() as u64 > room {
+            return;
+        }
+        // Lines that the reserve has no room for are left out; later ones may come again.
+        if state.space.take(bytes.len() as u64).is_err() {
             return;
         }
         let Some(file) = state.file.as_mut() else { return };
@@ -164,7 +175,7 @@ mod tests {
     use crate::TestClock;
 
     fn log(folder: &Path) -> Arc<Log> {
-        Log::create(folder, TestClock::new("boot")).expect("a log")
+        Log::create(folder, TestClock::new("boot"), &Reserve::new(0)).expect("a log")
     }
 
     #[tokio::test]

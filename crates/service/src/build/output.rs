@@ -139,7 +139,8 @@ mod tests {
 
     async fn lines(feed: impl FnOnce(&mut Output<'_>)) -> (Vec<(BuildLevel, String)>, Vec<String>) {
         let folder = tempfile::tempdir().expect("a folder");
-        let log = Log::create(folder.path(), TestClock::new("boot")).expect("a log");
+        let log =
+            Log::create(folder.path(), TestClock::new("boot"), &atoll_disk::Reserve::new(0)).expect("a log");
         let hidden = Hidden::default();
         let mut output = Output::new(&log, &hidden, 3);
         feed(&mut output);

@@ -61,7 +61,8 @@ impl Service {
         made.map_err(|cause| not_kept(cause.into()))?;
         let own: [u8; 8] = entropy()?;
         let half = Half(folder.join(format!("{hash}.{}{HALF}", hex::encode(own))));
-        let received = receive_as(bytes, &half.0, &inner.images, inner.config.build_context_bytes);
+        let space = self.upload_space(&tenant, &folder).await?;
+        let received = receive_as(bytes, &half.0, space, inner.config.build_context_bytes);
         tokio::time::timeout(SEND, received)
             .await
             .map_err(|_| ServiceError::new(Code::DeadlineExceeded, "the archive did not come in time"))??;

@@ -142,6 +142,9 @@ fn shown(error: &ArchiveError) -> ServiceError {
         ArchiveError::BadPlace { .. } => {
             new(Code::ArchiveUnavailable, "the configured place cannot keep archives".to_owned())
         }
+        ArchiveError::NoSpace(_) => new(Code::NoCapacity, error.to_string())
+            .hint("free some disk space, or let archives go to object storage (atoll serve --archive)")
+            .retry_after(60),
         ArchiveError::Source(_) => new(Code::Internal, "the files could not be packed".to_owned()),
         ArchiveError::Storage { .. } => new(Code::ArchiveUnavailable, error.to_string())
             .hint("look at the server's log and at object storage")

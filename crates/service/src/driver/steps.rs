@@ -310,6 +310,7 @@ impl Driver {
         if !self.lease.holds_compute() {
             self.inner.admission.release(&self.lease.id);
         }
+        self.inner.admission.count_files(&self.lease);
         self.publish();
         if from != self.lease.phase {
             self.inner.changes.tell(Some(from), &self.lease);

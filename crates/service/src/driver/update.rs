@@ -31,6 +31,10 @@ impl Driver {
             return Err(crate::error::phase_conflict(&before, "env"));
         }
         self.refuse_in_passing(touches_instance)?;
+        let more_mib = next.limits.disk_mib.saturating_sub(before.limits.disk_mib);
+        if more_mib > 0 {
+            self.inner.admission.admit_growth(self.inner.provider.as_ref(), more_mib.into()).await?;
+        }
         let admit = if grows(&before.limits, &next.limits) { Admit::Resize } else { Admit::Nothing };
         let what = EventKind::Updated { fields };
         let event = NewEvent { at: self.inner.clock.now(), instance: before.instance.clone(), what };

@@ -84,14 +84,21 @@ impl Driver {
         if needs_room {
             self.inner
                 .admission
-                .reserve(self.inner.provider.as_ref(), &self.lease.id, &self.lease.limits)
+                .reserve(self.inner.provider.as_ref(), &self.lease)
                 .await
                 .map_err(ServiceError::from)?;
+        }
+        if self.lease.phase == Phase::Archived {
+            let files = self.inner.admission.reserve_files(self.inner.provider.as_ref(), &self.lease);
+            files.await.map_err(ServiceError::from)?;
         }
         let admit = if needs_room { Admit::Compute } else { Admit::Nothing };
         let outcome = self.step(Step { admit, ..Step::asked(Event::Start, intent, reason) }).await;
         if outcome.is_err() && needs_room {
             self.inner.admission.release(&self.lease.id);
+        }
+        if outcome.is_err() {
+            self.inner.admission.count_files(&self.lease);
         }
         self.end_transfer();
         outcome

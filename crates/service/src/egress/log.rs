@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_disk::Reserve;
 use atoll_model::policy::egress::learn::Seen;
 use atoll_model::{
     Code, EgressRecord, EgressVerdict, EgressWhat, Lease, NetworkPolicy, Phase, Principal, SandboxId,
@@ -39,6 +40,7 @@ const BATCH: usize = 1_024;
 /// The logs of all sandboxes that are not deleted.
 pub(crate) struct Logs {
     dir: PathBuf,
+    disk: Arc<Reserve>,
     logs: Mutex<HashMap<SandboxId, Arc<Log>>>,
 }
 
@@ -54,19 +56,21 @@ struct Open {
 }
 
 impl Logs {
-    pub(crate) fn new(data: &std::path::Path) -> Self {
+    pub(crate) fn new(data: &std::path::Path, disk: &Arc<Reserve>) -> Self {
         let dir = data.join("egress");
         // What cannot be made now is tried with the first record.
         if let Err(error) = file::make_folder(&dir) {
             tracing::warn!(path = %dir.display(), %error, "the folder for egress logs cannot be made");
         }
-        Self { dir, logs: Mutex::default() }
+        Self { dir, disk: Arc::clone(disk), logs: Mutex::default() }
     }
 
     fn of(&self, sandbox: &SandboxId) -> Arc<Log> {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || {
-            Arc::new(Log { open: Mutex::new(Open { file: LogFile::new(&self.dir, sandbox), news: None }) })
+            Arc::new(Log {
+                open: Mutex::new(Open { file: LogFile::new(&self.dir, sandbox, &self.disk), news: None }),
+            })
         };
         Arc::clone(logs.entry(sandbox.clone()).or_insert_with(new))
     }
@@ -80,7 +84,7 @@ impl Logs {
         let log = self.logs.lock().unwrap_or_else(PoisonError::into_inner).remove(sandbox);
         match log {
             Some(log) => log.open().file.remove(),
-            None => LogFile::new(&self.dir, sandbox).remove(),
+            None => LogFile::new(&self.dir, sandbox, &self.disk).remove(),
         }
     }
 }

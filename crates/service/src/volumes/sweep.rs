@@ -10,6 +10,7 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<(), OpenError> {
     for (volume, _) in inner.store.volumes(None).await? {
         match volume.state {
             VolumeState::Ready => {
+                inner.admission.count_volume(&volume.id, super::promised_mib(&volume));
                 if volume.folder.is_none() {
                     known.push(volume.id);
                 }

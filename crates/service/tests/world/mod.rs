@@ -70,7 +70,7 @@ impl World {
             change(&mut config);
         }
         let failpoint = options.failpoint.unwrap_or_default();
-        let bounds = Bounds { grace: Duration::ZERO, reserve_bytes: 0, ..Bounds::default() };
+        let bounds = Bounds { grace: Duration::ZERO, disk: atoll_disk::Reserve::new(0), ..Bounds::default() };
         let images = Images::open(dir.path().join("images"), bounds).unwrap();
         let fetches = Fetches::default();
         let templates = Arc::new(OneTemplate {

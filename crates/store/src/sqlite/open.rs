@@ -49,6 +49,15 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
+    /// Says that there is a write-ahead log from now on.
+    fn mark(&mut self, data: &Path) -> Result<(), OpenError> {
+        writeln!(self.file, "{WAL_MARK}").map_err(|cause| OpenError::Io {
+            action: "write to",
+            path: data.join(LOCK),
+            cause,
+        })
+    }
+
     /// Says that nothing is left to recover. Call it after the log was folded in.
     pub(crate) fn release_cleanly(&self) {
         if let Err(error) = self.file.set_len(0) {
@@ -68,14 +77,15 @@ pub(crate) fn open(data: &Path) -> Result<Opened, OpenError> {
     migrate(&mut conn, &db)?;
     let seal = Seal::open(&data.join(SECRET), !has_sealed_rows(&conn, &db)?)?;
     // A first write makes the log; only then may its absence mean a loss.
-    let failed = |cause| OpenError::Database { action: "write to", db: db.clone(), cause };
-    conn.execute("INSERT INTO meta VALUES ('opened', '1') ON CONFLICT DO UPDATE SET value = value + 1", [])
-        .map_err(failed)?;
-    writeln!(claim.file, "{WAL_MARK}").map_err(|cause| OpenError::Io {
-        action: "write to",
-        path: data.join(LOCK),
-        cause,
-    })?;
+    let opened = "INSERT INTO meta VALUES ('opened', '1') ON CONFLICT DO UPDATE SET value = value + 1";
+    match conn.execute(opened, []) {
+        Ok(_) => claim.mark(data)?,
+        // A server that starts on a full disk can still be asked, and deletes once there is a little room.
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {
+            tracing::error!(db = %db.display(), "the disk is full: nothing can be written down before some space is free");
+        }
+        Err(cause) => return Err(OpenError::Database { action: "write to", db, cause }),
+    }
     Ok(Opened { conn, seal, claim })
 }
 
@@ -129,11 +139,14 @@ fn claim(data: &Path) -> Result<(Claim, String), OpenError> {
     }
     // The mark of a crash must survive until the log was seen: only the pid line changes before that.
     let marked = before.lines().any(|line| line == WAL_MARK);
-    file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0)).map(drop)).map_err(io("write to"))?;
-    writeln!(file, "{}", std::process::id()).map_err(io("write to"))?;
+    let mut text = format!("{}\n", std::process::id());
     if marked {
-        writeln!(file, "{WAL_MARK}").map_err(io("write to"))?;
+        text.push_str(&format!("{WAL_MARK}\n"));
     }
+    // Over what is there, so that a full disk has room for it.
+    file.seek(SeekFrom::Start(0)).map_err(io("write to"))?;
+    file.write_all(text.as_bytes()).map_err(io("write to"))?;
+    file.set_len(text.len() as u64).map_err(io("write to"))?;
     Ok((Claim { file }, before))
 }
 

@@ -26,7 +26,7 @@ impl TemplateStore for SqliteStore {
         version: VersionRow,
     ) -> Result<TemplateRow, StoreError> {
         let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.write(move |conn| publish(conn, &tenant, &name, &tags, &version)).await
+        self.add(move |conn| publish(conn, &tenant, &name, &tags, &version)).await
     }
 
     async fn template(&self, tenant: &TenantId, word: &str) -> Result<Option<TemplateRow>, StoreError> {

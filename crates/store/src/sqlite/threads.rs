@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use atoll_disk::Reserve;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -17,8 +18,8 @@ const QUEUE: usize = 1_024;
 /// LIMIT: one transaction stays below some 10 ms of work.
 const BATCH: usize = 256;
 
-/// Runs inside the transaction; what it returns is called with the outcome of the commit.
-type Write = Box<dyn FnOnce(&Connection) -> Box<dyn FnOnce(Option<&str>) + Send> + Send>;
+/// Runs inside the transaction, or is told why there is none; what it returns is called with the outcome of the commit.
+type Write = Box<dyn FnOnce(Result<&Connection, &str>) -> Box<dyn FnOnce(Option<&str>) + Send> + Send>;
 type Read = Box<dyn FnOnce(&Connection) + Send>;
 
 pub(crate) struct Writer {
@@ -27,12 +28,18 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn start(conn: Connection, claim: Claim, head: watch::Sender<u64>) -> Self {
+    pub(crate) fn start(
+        conn: Connection,
+        claim: Claim,
+        head: watch::Sender<u64>,
+        disk: Arc<Reserve>,
+    ) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || {
-                write_until_closed(&conn, jobs, &head);
+                write_until_closed(&conn, jobs, &head, &disk);
+                disk.before_database_write();
                 fold_and_close(conn, &claim);
             })
             .expect("the first threads of a server can be started");
@@ -45,7 +52,10 @@ impl Writer {
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let job: Write = Box::new(move |conn| {
-            let outcome = in_savepoint(conn, work);
+            let outcome = match conn {
+                Ok(conn) => in_savepoint(conn, work).map_err(StoreError::named),
+                Err(why) => Err(StoreError::NotCommitted { why: why.to_owned() }),
+            };
             Box::new(move |failure: Option<&str>| {
                 let outcome = match failure {
                     Some(why) if outcome.is_ok() => Err(StoreError::NotCommitted { why: why.to_owned() }),
@@ -86,7 +96,12 @@ fn in_savepoint<T>(
     outcome
 }
 
-fn write_until_closed(conn: &Connection, mut jobs: mpsc::Receiver<Write>, head: &watch::Sender<u64>) {
+fn write_until_closed(
+    conn: &Connection,
+    mut jobs: mpsc::Receiver<Write>,
+    head: &watch::Sender<u64>,
+    disk: &Reserve,
+) {
     let mut batch = Vec::with_capacity(BATCH);
     while let Some(first) = jobs.blocking_recv() {
         batch.push(first);
@@ -96,6 +111,7 @@ fn write_until_closed(conn: &Connection, mut jobs: mpsc::Receiver<Write>, head: 
                 Err(_) => break,
             }
         }
+        disk.before_database_write();
         write_batch(conn, batch.drain(..));
         if let Ok(seq) = super::events::head(conn) {
             head.send_if_modified(|known| std::mem::replace(known, seq) != seq);
@@ -117,10 +133,16 @@ fn write_batch(conn: &Connection, batch: impl Iterator<Item = Write>) {
     if let Err(error) = conn.execute_batch("BEGIN IMMEDIATE") {
         // Without a transaction each savepoint would commit by itself: rather do nothing and say so.
         tracing::error!(%error, "no transaction could be begun");
-        batch.for_each(drop);
+        let why = error.to_string();
+        batch.for_each(|job| job(Err(&why))(None));
         return;
     }
-    let answers: Vec<_> = batch.map(|job| job(conn)).collect();
+    let mut answers = Vec::new();
+    for job in batch {
+        // SQLite ends the whole transaction by itself where the disk is full or fails in its middle.
+        let is_lost = conn.is_autocommit();
+        answers.push(job(if is_lost { Err("the transaction was lost") } else { Ok(conn) }));
+    }
     let failure = conn.execute_batch("COMMIT").err().map(|error| error.to_string());
     if let Some(why) = &failure {
         tracing::error!(why, writes = answers.len(), "writes could not be committed");

@@ -14,7 +14,7 @@ const TABLE: &str = "volumes";
 #[async_trait]
 impl VolumeStore for SqliteStore {
     async fn insert_volume(&self, volume: Volume) -> Result<(), StoreError> {
-        self.write(move |conn| insert(conn, &volume)).await
+        self.add(move |conn| insert(conn, &volume)).await
     }
 
     async fn set_volume(&self, volume: Volume) -> Result<bool, StoreError> {

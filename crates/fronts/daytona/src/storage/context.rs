@@ -34,6 +34,12 @@ impl Storage {
             }
             paths.push(path);
         }
+        if paths.len() > 1
+            && let Some(space) = &mut self.objects.space(tenant).await?
+        {
+            let sizes = paths.iter().filter_map(|path| path.metadata().ok()).map(|found| found.len());
+            space.take_again(sizes.sum())?;
+        }
         let merged = tokio::task::spawn_blocking(move || merged(&paths)).await;
         match merged {
             Ok(Ok(file)) => Ok(Box::new(tokio::fs::File::from_std(file))),
@@ -100,7 +106,7 @@ mod tests {
     #[tokio::test]
     async fn contexts_become_one_tar() {
         let folder = tempfile::tempdir().unwrap();
-        let storage = Storage::new(folder.path().to_owned(), 1 << 20);
+        let storage = Storage::new(folder.path().to_owned(), 1 << 20, None);
         let tenant = TenantId::from_entropy([1; 20]);
         let [one, two] = ["ab".repeat(16), "cd".repeat(16)];
         let long = "x/".repeat(80) + "b.txt";

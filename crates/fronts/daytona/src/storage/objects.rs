@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use atoll_model::TenantId;
+use atoll_service::{Service, ServiceError, UploadSpace};
 use futures::TryStreamExt;
 use tokio::fs;
 use tokio::io::AsyncWriteExt;
@@ -26,10 +27,11 @@ const PARTS_MAX: u32 = 10_000;
 const READ_WITHIN: Duration = Duration::from_secs(60);
 
 /// All objects. Cloning is cheap.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Objects {
     folder: PathBuf,
     bytes_max: u64,
+    service: Option<Service>,
 }
 
 /// The one kind of object that there is.
@@ -72,8 +74,16 @@ pub(super) fn is_hash(text: &str) -> bool {
 }
 
 impl Objects {
-    pub(super) const fn new(folder: PathBuf, bytes_max: u64) -> Self {
-        Self { folder, bytes_max }
+    pub(super) const fn new(folder: PathBuf, bytes_max: u64, service: Option<Service>) -> Self {
+        Self { folder, bytes_max, service }
+    }
+
+    /// Room for one upload of a tenant, whose folder is there.
+    pub(super) async fn space(&self, tenant: &TenantId) -> Result<Option<UploadSpace>, ServiceError> {
+        match &self.service {
+            Some(service) => service.upload_space(tenant, &self.of(tenant)).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     pub(super) fn path(&self, tenant: &TenantId, hash: &str) -> PathBuf {
@@ -141,8 +151,9 @@ impl Objects {
     /// Puts the parts together in the order of their numbers.
     pub(super) async fn finish(&self, key: &Key, upload: &str) -> Result<(), Refused> {
         let parts = self.parts(key, upload).await?;
+        let space = self.space(&key.tenant).await?;
         let (whole, most) = (self.path(&key.tenant, &key.hash), self.bytes_max);
-        let joined = tokio::task::spawn_blocking(move || join(&parts, &whole, most)).await;
+        let joined = tokio::task::spawn_blocking(move || join(&parts, &whole, most, space)).await;
         joined.map_err(|_| Refused::Broken)?
     }
 
@@ -188,6 +199,7 @@ impl Objects {
     /// To disk as it comes; answers how much it was.
     async fn stream(&self, key: &Key, to: &Path, mut body: Bytestream) -> Result<u64, Refused> {
         self.has_room(&key.tenant).await?;
+        let mut space = self.space(&key.tenant).await?;
         let mut file = fs::File::create(to).await.map_err(|_| Refused::Broken)?;
         let (mut bytes, mut counted) = (0_u64, 0_u64);
         loop {
@@ -204,9 +216,12 @@ impl Objects {
                 counted = bytes;
                 self.has_room(&key.tenant).await?;
             }
-            file.write_all(&piece).await.map_err(|_| Refused::Broken)?;
+            if let Some(space) = &mut space {
+                space.take(piece.len() as u64).await?;
+            }
+            file.write_all(&piece).await.map_err(|error| not_written(&error))?;
         }
-        file.flush().await.map_err(|_| Refused::Broken)?;
+        file.flush().await.map_err(|error| not_written(&error))?;
         Ok(bytes)
     }
 
@@ -220,8 +235,16 @@ impl Objects {
     }
 }
 
-fn join(parts: &Path, whole: &Path, most: u64) -> Result<(), Refused> {
-    let broken = |_: io::Error| Refused::Broken;
+/// A full disk is not our fault.
+fn not_written(error: &io::Error) -> Refused {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Refused::Full,
+        _ => Refused::Broken,
+    }
+}
+
+fn join(parts: &Path, whole: &Path, most: u64, mut space: Option<UploadSpace>) -> Result<(), Refused> {
+    let broken = |error: io::Error| not_written(&error);
     let mut names = Vec::new();
     for entry in std::fs::read_dir(parts).map_err(broken)? {
         let name = entry.map_err(broken)?.file_name().to_string_lossy().into_owned();
@@ -238,6 +261,9 @@ fn join(parts: &Path, whole: &Path, most: u64) -> Result<(), Refused> {
     let mut out = std::fs::File::create(&draft).map_err(broken)?;
     for name in &names {
         let mut part = std::fs::File::open(parts.join(name)).map_err(broken)?;
+        if let Some(space) = &mut space {
+            space.take_again(part.metadata().map_err(broken)?.len())?;
+        }
         io::copy(&mut part, &mut out).map_err(broken)?;
         // What is copied takes no room twice.
         std::fs::remove_file(parts.join(name)).map_err(broken)?;
@@ -300,7 +326,7 @@ mod tests {
 
     fn world() -> (tempfile::TempDir, Objects, Key, TenantId) {
         let folder = tempfile::tempdir().unwrap();
-        let objects = Objects::new(folder.path().join("contexts"), 16);
+        let objects = Objects::new(folder.path().join("contexts"), 16, None);
         let tenant = TenantId::from_entropy([3; 20]);
         let key = Key::parse(&format!("{tenant}/{}/context.tar", "ab".repeat(16)), &tenant).unwrap();
         (folder, objects, key, tenant)

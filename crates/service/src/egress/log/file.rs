@@ -5,7 +5,9 @@ use std::fs::{DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use atoll_disk::{Purpose, Reserve};
 use atoll_model::policy::egress::learn::Seen;
 use atoll_model::{EgressRecord, SandboxId};
 
@@ -22,6 +24,7 @@ pub(super) struct LogFile {
     /// Bytes in the newest generation; `None`: nobody looked yet.
     size: Option<u64>,
     failing: bool,
+    disk: Arc<Reserve>,
 }
 
 /// Makes the folder of all logs where it is not there.
@@ -40,7 +43,7 @@ pub(super) fn found(dir: &Path) -> Vec<SandboxId> {
 }
 
 impl LogFile {
-    pub(super) fn new(dir: &Path, sandbox: &SandboxId) -> Self {
+    pub(super) fn new(dir: &Path, sandbox: &SandboxId, disk: &Arc<Reserve>) -> Self {
         let file = |end: &str| dir.join(format!("{sandbox}.{end}"));
         Self {
             now: file("jsonl"),
@@ -49,6 +52,7 @@ impl LogFile {
             generation_bytes: GENERATION_BYTES,
             size: None,
             failing: false,
+            disk: Arc::clone(disk),
         }
     }
 
@@ -86,6 +90,9 @@ impl LogFile {
         if size > 0 && size + more > self.generation_bytes {
             self.turn()?;
             size = 0;
+        }
+        if let Some(dir) = self.now.parent() {
+            self.disk.admit(dir, Purpose::Records, more)?;
         }
         let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.now)?;
         file.write_all(lines)?;
@@ -209,7 +216,7 @@ mod tests {
 
     fn log(dir: &Path) -> LogFile {
         let id = SandboxId::from_entropy([7; 20]);
-        LogFile { generation_bytes: 2_600, ..LogFile::new(dir, &id) }
+        LogFile { generation_bytes: 2_600, ..LogFile::new(dir, &id, &Reserve::new(0)) }
     }
 
     fn numbers(records: &[EgressRecord]) -> Vec<i64> {

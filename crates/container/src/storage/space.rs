@@ -1,0 +1,144 @@
+//! How much room the pool has, and for what: sandboxes and volumes leave a reserve to pauses and snapshots.
+//!
+//! ```text
+//! the pool, with what it can still grow:   │ layers and volumes ─────────► │ reserve: pauses, snapshots │
+//! ```
+//!
+//! Every layer and every volume is a member of one quota group, and the limit of that group is what keeps the reserve: the
+//! kernel refuses a write beyond it with `EDQUOT`, as it does for a full layer. The limit follows what else takes room in the
+//! pool, and how far the pool can grow. With full quota groups (kernels before 6.7) there is no such group.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use atoll_disk::{Purpose, free_bytes};
+
+use super::btrfs::Member;
+use super::{Kind, Layers, pool};
+
+/// The reserve is at most this part of a small pool.
+const RESERVE_PART: u64 = 4;
+/// By how much the group's limit may be off before it is set again; each change is a write.
+const SLACK: u64 = 4 << 20;
+
+/// Room where layers live, growth included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Space {
+    /// What layers and volumes can still take.
+    pub(crate) free: u64,
+    /// What a pause or a snapshot can still take.
+    pub(crate) free_for_memory: u64,
+    /// All that layers and volumes can take, what they hold included.
+    pub(crate) total: u64,
+}
+
+impl Layers {
+    /// Room in the pool.
+    pub(crate) fn space(&self) -> io::Result<Space> {
+        let (inside, data, memory) = self.room()?;
+        let reserve = self.reserve_inside(inside, data)?;
+        let free = inside.saturating_add(data).saturating_sub(reserve);
+        let held = match self.group()? {
+            Some((held, _)) => held,
+            None => total_bytes(&self.at)?.saturating_sub(free_bytes(&self.at)?),
+        };
+        let free_for_memory = inside.saturating_add(memory);
+        Ok(Space { free, free_for_memory, total: held.saturating_add(free) })
+    }
+
+    /// Grows the pool until so much more is free for a pause or a snapshot, as far as there is room on the host.
+    pub(crate) fn grow_for_memory(&self, bytes: u64) -> io::Result<()> {
+        match &self.kind {
+            Kind::Btrfs { pool, quota } => pool.grow_for(bytes, quota.pending_bytes(), Purpose::Memory),
+            Kind::Folders => Ok(()),
+        }
+    }
+
+    /// Grows the pool when little of it is free, and keeps its reserve; often called, cheap.
+    pub(crate) fn grow(&self) -> io::Result<()> {
+        let Kind::Btrfs { pool, quota } = &self.kind else { return Ok(()) };
+        pool.grow_for(0, quota.pending_bytes(), Purpose::Data)?;
+        self.keep_reserve()
+    }
+
+    /// Sets the limit of the group to what is there and not reserved.
+    fn keep_reserve(&self) -> io::Result<()> {
+        let (Kind::Btrfs { quota, .. }, Some((held, limit))) = (&self.kind, self.group()?) else {
+            return Ok(());
+        };
+        // Bytes that were promised to writers are not among those held yet, and still free.
+        let (inside, data, _) = self.room_with(0)?;
+        let reserve = self.reserve_inside(inside, data)?;
+        let wanted = held.saturating_add(inside.saturating_add(data).saturating_sub(reserve)).max(SLACK);
+        if limit.abs_diff(wanted) < SLACK {
+            return Ok(());
+        }
+        quota.limit_members(&self.at, wanted)
+    }
+
+    /// What is free in the pool, and by how much it can grow: for data, for memory.
+    fn room(&self) -> io::Result<(u64, u64, u64)> {
+        let pending = match &self.kind {
+            Kind::Btrfs { quota, .. } => quota.pending_bytes(),
+            Kind::Folders => 0,
+        };
+        self.room_with(pending)
+    }
+
+    fn room_with(&self, pending: u64) -> io::Result<(u64, u64, u64)> {
+        let host = match &self.kind {
+            Kind::Btrfs { pool, .. } => pool.grows_in(),
+            Kind::Folders => None,
+        };
+        match host {
+            Some(host) => {
+                let inside = free_bytes(&self.at)?.saturating_sub(pending);
+                // It grows in whole steps.
+                let room = |purpose| self.disk.room(host, purpose).map(pool::whole_steps);
+                Ok((inside, room(Purpose::Data)?, room(Purpose::Memory)?))
+            }
+            // The pool is the disk itself.
+            None => {
+                let room = |purpose| -> io::Result<u64> {
+                    Ok(self.disk.room(&self.at, purpose)?.saturating_sub(pending))
+                };
+                Ok((0, room(Purpose::Data)?, room(Purpose::Memory)?))
+            }
+        }
+    }
+
+    /// What of the pool is kept for pauses and snapshots. Where the pool is the disk itself, that is the disk's reserve.
+    fn reserve_inside(&self, inside: u64, growth: u64) -> io::Result<u64> {
+        match &self.kind {
+            Kind::Btrfs { pool, .. } if pool.grows_in().is_some() => {
+                let held = total_bytes(&self.at)?.saturating_sub(inside);
+                Ok(self.disk.bytes().min((held + inside + growth) / RESERVE_PART))
+            }
+            _ => Ok(0),
+        }
+    }
+
+    fn group(&self) -> io::Result<Option<(u64, u64)>> {
+        match &self.kind {
+            Kind::Btrfs { quota, .. } => quota.group_bytes(),
+            Kind::Folders => Ok(None),
+        }
+    }
+
+    /// Takes every layer and volume into the group: an earlier server may not have known it, or died before it did so.
+    pub(super) fn take_members(&self) -> io::Result<()> {
+        let Kind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
+        for folder in [&self.root, &self.volumes()] {
+            for entry in fs::read_dir(folder)? {
+                quota.set_member(&self.at, &entry?.path(), Member::Yes)?;
+            }
+        }
+        self.keep_reserve()
+    }
+}
+
+fn total_bytes(at: &Path) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(at)?;
+    Ok(disk.f_blocks.saturating_mul(disk.f_frsize))
+}

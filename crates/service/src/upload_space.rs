@@ -1,0 +1,144 @@
+//! Room for what tenants upload: the disk's reserve, and the tenant's disk quota.
+//!
+//! Uploads lie in folders of their own (`Config::upload_folders`), one per tenant, and count against the tenant's disk quota
+//! beside its sandboxes and snapshots. They are counted where they lie, so that nothing has to be written down.
+
+use std::path::{Path, PathBuf};
+
+use atoll_disk::{Purpose, SpaceWriter};
+use atoll_model::policy::quota::{self, Exceeded};
+use atoll_model::{Code, Lease, TenantId};
+use atoll_store::StoreError;
+
+use crate::ServiceError;
+use crate::service::{Inner, Service};
+
+const MIB: u64 = 1 << 20;
+/// LIMIT: what a tenant holds is counted anew whenever this much more has come.
+const COUNT_EVERY: u64 = 8 * MIB;
+
+/// Asks for room while one upload is written.
+#[derive(Debug)]
+pub struct UploadSpace {
+    space: SpaceWriter,
+    quota: Option<QuotaLeft>,
+}
+
+/// What the tenant's quota leaves to uploads.
+#[derive(Debug)]
+struct QuotaLeft {
+    folders: Vec<PathBuf>,
+    exceeded: Exceeded,
+    left_bytes: u64,
+    /// Bytes of this upload that do not lie in one of the folders.
+    outside_bytes: u64,
+    lies_outside: bool,
+    since_count: Option<u64>,
+}
+
+impl Service {
+    /// Room for one upload of a tenant into the folder `at`, which is there.
+    pub async fn upload_space(&self, tenant: &TenantId, at: &Path) -> Result<UploadSpace, ServiceError> {
+        let inner = &self.inner;
+        let space = inner.images.disk().writer(at, Purpose::Data).map_err(no_space)?;
+        let record = inner.store.tenant(tenant.as_str()).await?.ok_or(StoreError::NoTenant)?;
+        let Some(max) = record.quota.disk_mib else { return Ok(UploadSpace { space, quota: None }) };
+        let used = inner.store.usage(tenant).await?.disk_mib;
+        let folders = folders(inner, tenant);
+        let lies_outside = !folders.iter().any(|folder| at.starts_with(folder));
+        let quota = QuotaLeft {
+            folders,
+            exceeded: Exceeded { what: "MiB of disk", used, asked: 0, max },
+            left_bytes: max.saturating_sub(used).saturating_mul(MIB),
+            outside_bytes: 0,
+            lies_outside,
+            since_count: None,
+        };
+        Ok(UploadSpace { space, quota: Some(quota) })
+    }
+
+    /// MiB that a tenant has uploaded and that are still here.
+    pub(crate) async fn uploaded_mib(&self, tenant: &TenantId) -> u64 {
+        count(folders(&self.inner, tenant)).await.div_ceil(MIB)
+    }
+
+    /// Refuses a new sandbox that fits into the tenant's quota only without the uploads.
+    pub(crate) async fn admit_beside_uploads(&self, lease: &Lease) -> Result<(), ServiceError> {
+        let uploaded = self.uploaded_mib(&lease.tenant).await;
+        if uploaded == 0 {
+            return Ok(());
+        }
+        let store = &self.inner.store;
+        let record = store.tenant(lease.tenant.as_str()).await?.ok_or(StoreError::NoTenant)?;
+        let mut usage = store.usage(&lease.tenant).await?;
+        usage.disk_mib = usage.disk_mib.saturating_add(uploaded);
+        Ok(quota::admit_new(&record.quota, &usage, &lease.limits).map_err(StoreError::from)?)
+    }
+}
+
+impl UploadSpace {
+    /// Asks the disk alone, for bytes that are written a second time.
+    pub fn take_again(&mut self, bytes: u64) -> Result<(), ServiceError> {
+        self.space.take(bytes).map_err(no_space)
+    }
+
+    /// Called before so many bytes are written.
+    pub async fn take(&mut self, bytes: u64) -> Result<(), ServiceError> {
+        self.space.take(bytes).map_err(no_space)?;
+        match &mut self.quota {
+            Some(quota) => quota.take(bytes).await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl QuotaLeft {
+    async fn take(&mut self, bytes: u64) -> Result<(), ServiceError> {
+        if self.lies_outside {
+            self.outside_bytes += bytes;
+        }
+        let since = self.since_count.map(|since| since + bytes);
+        self.since_count = since;
+        if since.is_some_and(|since| since < COUNT_EVERY) {
+            return Ok(());
+        }
+        self.since_count = Some(0);
+        let held = count(self.folders.clone()).await.saturating_add(self.outside_bytes);
+        if held.saturating_add(bytes) <= self.left_bytes {
+            return Ok(());
+        }
+        let used = self.exceeded.used.saturating_add(held.div_ceil(MIB));
+        let exceeded = Exceeded { used, asked: bytes.div_ceil(MIB), ..self.exceeded.clone() };
+        Err(ServiceError::new(Code::QuotaExceeded, exceeded.to_string())
+            .hint("uploads that no build uses go after a day; delete sandboxes or snapshots, or ask for a larger quota"))
+    }
+}
+
+fn folders(inner: &Inner, tenant: &TenantId) -> Vec<PathBuf> {
+    inner.config.upload_folders.iter().map(|folder| folder.join(tenant.as_str())).collect()
+}
+
+async fn count(folders: Vec<PathBuf>) -> u64 {
+    let counted = tokio::task::spawn_blocking(move || folders.iter().map(|folder| bytes_below(folder)).sum());
+    // It can't be cancelled, and a panic in it is logged by the hook.
+    counted.await.unwrap_or(0)
+}
+
+fn bytes_below(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => bytes_below(&entry.path()),
+        Ok(found) => found.len(),
+        Err(_) => 0,
+    });
+    sizes.sum()
+}
+
+fn no_space(cause: std::io::Error) -> ServiceError {
+    if atoll_disk::is_full(&cause) {
+        return ServiceError::new(Code::NoCapacity, "the server's disk has no room for this upload")
+            .retry_after(60)
+            .caused_by(cause);
+    }
+    ServiceError::new(Code::Internal, "the disk of the server could not be looked at").caused_by(cause)
+}
