@@ -51,6 +51,15 @@ pub fn bind_read_only(from: &Path, to: &Path) {
     mount(nothing, to, nothing, again, nothing).expect("read-only");
 }
 
+/// Makes a file system of so many MiB in a sparse file and mounts it. It goes with the mount namespace.
+pub fn mount_small_disk(file: &Path, at: &Path, mib: u32) {
+    let script = "truncate -s \"$3M\" \"$1\" && mkfs.ext4 -q -F -m 0 \"$1\" && mkdir -p \"$2\" && \
+                  mount -o loop \"$1\" \"$2\" && chmod 700 \"$2\"";
+    let mut shell = Command::new("sh");
+    let done = shell.args(["-c", script, "sh"]).arg(file).arg(at).arg(mib.to_string()).output().expect("sh");
+    assert!(done.status.success(), "a small disk: {}", String::from_utf8_lossy(&done.stderr));
+}
+
 /// Runs `ip` with words separated by spaces, in the namespace of the calling thread.
 pub fn ip(words: &str) {
     let done = Command::new("ip").args(words.split(' ')).output().expect("ip of iproute2");

@@ -40,11 +40,21 @@ pub struct Options {
     pub audit: bool,
     /// Whether it has a certificate for sandboxes' own hosts, so that it serves TLS.
     pub tls: bool,
+    /// The state folder is on a file system of its own, of so many MiB.
+    pub disk_mib: Option<u32>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { template: "busybox", templates: Vec::new(), pool: 0, env: Vec::new(), audit: true, tls: false }
+        Self {
+            template: "busybox",
+            templates: Vec::new(),
+            pool: 0,
+            env: Vec::new(),
+            audit: true,
+            tls: false,
+            disk_mib: None,
+        }
     }
 }
 
@@ -147,6 +157,9 @@ impl World {
         let folder =
             tempfile::Builder::new().prefix("atoll-test-").tempdir_in(parent).expect("a state folder");
         let data = folder.path().join("data");
+        if let Some(mib) = options.disk_mib {
+            ground::mount_small_disk(&folder.path().join("disk.img"), &data, mib);
+        }
         for name in options.templates.iter().chain([&options.template]) {
             // `host` is made by the server out of the host itself.
             if *name != "host" {
