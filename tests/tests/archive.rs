@@ -147,6 +147,7 @@ fn an_archive_can_be_taken_up_by_another_server() {
     });
 }
 
+/// Attack F09.
 #[test]
 fn faults_on_the_way_lose_nothing() {
     run(async |w| {
@@ -196,6 +197,7 @@ fn faults_on_the_way_lose_nothing() {
     });
 }
 
+/// Attack F10.
 #[test]
 fn what_is_killed_half_way_does_not_count() {
     run(async |w| {

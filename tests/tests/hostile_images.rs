@@ -139,6 +139,7 @@ fn in_image(layer: &Layer) -> Image {
     image::busybox().layer(layer, Packing::Gzip)
 }
 
+/// Attack B05.
 #[test]
 fn slips_and_tricks_in_an_archive_are_refused_by_name() {
     run_with(Options::default(), async |w: &World| {
@@ -166,6 +167,7 @@ fn slips_and_tricks_in_an_archive_are_refused_by_name() {
     });
 }
 
+/// Attack B05.
 #[test]
 fn slips_and_tricks_in_a_pulled_layer_are_refused_by_name() {
     run_with(options(), async |w: &World| {
@@ -347,6 +349,7 @@ fn disk(folder: &Path) -> u64 {
         * 1024
 }
 
+/// Attack B06.
 #[test]
 fn bombs_are_stopped_at_the_bound_and_cleared_away() {
     let small = options().env("ATOLL_IMAGE_MAX", "64m").env("ATOLL_IMAGE_MAX_ENTRIES", "20000");

@@ -187,6 +187,7 @@ fn a_kill_within_a_build_fails_it_and_keeps_what_was_done() {
     });
 }
 
+/// Attack F11.
 #[test]
 fn a_kill_within_a_collection_takes_nothing_that_is_used() {
     run_with(options().env("ATOLL_IMAGE_GRACE_S", "0"), async |w: &World| {

@@ -154,6 +154,7 @@ fn timeouts_delete_or_stop_and_can_be_moved_and_removed() {
     });
 }
 
+/// Attack N24.
 #[test]
 fn the_same_idempotency_key_makes_one_sandbox() {
     run(async |w| {
@@ -180,6 +181,7 @@ fn the_same_idempotency_key_makes_one_sandbox() {
     });
 }
 
+/// Attack N24.
 #[test]
 fn a_name_belongs_to_one_living_sandbox_of_a_tenant() {
     run(async |w| {

@@ -278,6 +278,7 @@ fn a_link_opens_one_port_until_it_ends_or_is_closed_and_a_public_port_is_open() 
     });
 }
 
+/// Attack N11.
 #[test]
 fn the_app_sees_its_own_credentials_and_none_of_ours() {
     run(async |w| {

@@ -338,6 +338,7 @@ fn base64(bytes: &[u8]) -> String {
     ::base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
+/// Attack N26.
 #[test]
 fn a_registry_is_no_way_into_the_operators_network() {
     run_with(options(), async |w: &World| {

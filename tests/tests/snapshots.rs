@@ -91,6 +91,7 @@ fn forks_are_their_own_sandboxes_with_the_same_files() {
     });
 }
 
+/// Attack A16.
 #[test]
 fn forks_with_memory_go_on_from_the_same_moment() {
     if criu::at_hand().is_none() {
@@ -231,6 +232,7 @@ fn rollback_puts_files_and_processes_back() {
     });
 }
 
+/// Attack A17.
 #[test]
 fn damaged_snapshots_are_refused_and_nothing_is_made_of_them() {
     if criu::at_hand().is_none() {

@@ -96,6 +96,7 @@ fn work_of_every_kind_keeps_a_sandbox_awake_and_silence_does_not() {
     });
 }
 
+/// Attack C13.
 #[test]
 fn a_restart_of_the_server_fires_nothing_early() {
     run(async |w| {
@@ -208,6 +209,7 @@ fn the_end_of_a_server_or_thread_does_what_on_exit_says() {
     });
 }
 
+/// Attack F14.
 #[test]
 fn a_hundred_timers_in_one_second_are_in_time_and_the_api_answers() {
     run(async |w| {

@@ -259,6 +259,7 @@ fn a_folder_of_the_host_is_its_owners_on_both_sides() {
     });
 }
 
+/// Attack B11.
 #[test]
 fn no_other_folder_of_the_host_can_be_had() {
     host_world(async |w: &World, root: &Path| {
@@ -307,6 +308,7 @@ fn no_other_folder_of_the_host_can_be_had() {
     });
 }
 
+/// Attack B11.
 #[test]
 fn mounts_that_make_no_sense_are_refused() {
     run(async |w: &World| {

@@ -391,6 +391,7 @@ fn a_restore_that_nobody_wrote_down_is_found_and_one_that_did_not_end_leaves_the
     );
 }
 
+/// Attack A17.
 #[test]
 fn a_damaged_checkpoint_is_refused_and_stays_what_it_is() {
     in_world(

@@ -227,6 +227,7 @@ fn a_fork_holds_no_more_than_its_limit_with_full_quota_groups() {
     limits_in_forks(legacy);
 }
 
+/// Attack A17.
 #[test]
 fn a_snapshot_that_was_touched_is_refused_and_nothing_is_lost_by_that() {
     in_world(plain, |world| async {

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::ask::{Ask, lines, log};
 
+/// Attack A18.
 #[test]
 fn a_step_sees_nothing_of_the_host_and_of_others() {
     let options = Options::default().env("ATOLL_TEST_CANARY", "canary-of-the-host");

@@ -291,7 +291,9 @@ impl Task<'_> {
                 libc::write(fd, c"500".as_ptr().cast(), 3);
                 libc::close(fd);
             }
-            let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // One byte, not none: where core_pattern is a pipe, the kernel starts the host's helper also for a limit of
+            // zero, and for no limit but one does it refuse.
+            let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
             libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
             if let Some(nofile) = &self.nofile {
                 libc::setrlimit(libc::RLIMIT_NOFILE, nofile);

@@ -18,7 +18,29 @@ pub(crate) fn checks(data: &Path) -> Vec<Check> {
     checks.push(volumes(&checks));
     checks.push(registries());
     checks.push(python());
+    checks.push(side_channels(Path::new("/")));
     checks
+}
+
+/// What of the machine's settings lets programs of different sandboxes learn of each other through shared hardware. Whether
+/// that can be exploited is not tested; only a machine per tenant excludes it.
+fn side_channels(root: &Path) -> Check {
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
+    let smt = read("sys/devices/system/cpu/smt/active").trim() == "1";
+    let ksm = read("sys/kernel/mm/ksm/run").trim() == "1";
+    let swap = read("proc/swaps").lines().count() > 1;
+    let on = |is_on: bool| if is_on { "on" } else { "off" };
+    let found = format!("SMT {}, memory merging (KSM) {}, swap {}", on(smt), on(ksm), on(swap));
+    let fixes: Vec<&str> = [
+        (smt, "echo off > /sys/devices/system/cpu/smt/control"),
+        (ksm, "echo 2 > /sys/kernel/mm/ksm/run"),
+        (swap, "swapoff -a, or encrypt the swap"),
+    ]
+    .into_iter()
+    .filter_map(|(is_on, fix)| is_on.then_some(fix))
+    .collect();
+    let state = if fixes.is_empty() { State::Good } else { State::Lacking };
+    Check { name: "side channels".to_owned(), state, found, fix: (!fixes.is_empty()).then(|| fixes.join("; ")) }
 }
 
 /// Where layers of images can be unpacked: what the kernel stacks has marks that not every file system keeps.
@@ -141,6 +163,24 @@ mod tests {
         let names: Vec<&str> =
             atoll_container::probes(Path::new("/")).iter().map(|probe| probe.name).collect();
         assert!(names.contains(&"disk quota"), "{names:?}");
+    }
+
+    /// Attack A20: the state of SMT, KSM and swap is shown, and each that is on is warned of.
+    #[test]
+    fn settings_that_share_hardware_are_told() {
+        let root = tempfile::tempdir().expect("temporary folder");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("writable");
+            std::fs::write(path, text).expect("writable");
+        };
+        assert_eq!(side_channels(root.path()).state, State::Good);
+        write("sys/devices/system/cpu/smt/active", "1\n");
+        write("sys/kernel/mm/ksm/run", "1\n");
+        write("proc/swaps", "Filename Type\n/dev/sda2 partition\n");
+        let told = side_channels(root.path());
+        assert_eq!((told.state, told.found.as_str()), (State::Lacking, "SMT on, memory merging (KSM) on, swap on"));
+        assert!(told.fix.is_some_and(|fix| fix.matches(';').count() == 2));
     }
 
     #[test]

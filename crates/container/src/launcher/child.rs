@@ -382,7 +382,9 @@ fn listen() -> io::Result<OwnedFd> {
 
 fn become_agent(spawn: &Spawn, listener: &OwnedFd, token: &OwnedFd) -> Result<Never, Failure> {
     const MIB: u64 = 1 << 20;
-    sys::limit_resource(libc::RLIMIT_CORE, 0, 0).step("switch core files off")?;
+    // One byte, not none: where the host's core_pattern is a pipe, the kernel starts that program as root of the host also
+    // for a limit of zero, and refuses only for a limit of one. A file of one byte is never written.
+    sys::limit_resource(libc::RLIMIT_CORE, 1, 1).step("switch core files off")?;
     // LIMIT: a browser and a build fit; a loop that forgets to close does not take the host's tables.
     sys::limit_resource(libc::RLIMIT_NOFILE, 16_384, 20_000).step("limit descriptors")?;
     sys::limit_resource(libc::RLIMIT_MEMLOCK, 8 * MIB, 8 * MIB).step("limit locked memory")?;
