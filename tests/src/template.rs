@@ -12,9 +12,12 @@ pub fn cache() -> PathBuf {
     atoll_image::default_cache_dir().join("tests")
 }
 
-/// The folder of a shared template; made when missing.
+/// The folder of a shared template; made when missing. One that was made by another recipe is left to whoever uses it.
 pub fn shared(name: &str) -> PathBuf {
-    let folder = cache().join("templates");
+    let folder = match atoll_image::recipe_digest(name) {
+        Some(digest) => cache().join("templates").join(format!("recipe-{digest}")),
+        None => cache().join("templates"),
+    };
     let made = folder.join(name);
     if made.join("manifest.json").exists() {
         return made;

@@ -96,6 +96,10 @@ pub fn run(body: impl AsyncFnOnce(&World) + Send) {
 pub fn run_with(options: Options, body: impl AsyncFnOnce(&World) + Send) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = lock(&ONE_AT_A_TIME);
+    // Here, where packages can still be fetched: a world has an internet of its own.
+    for name in options.templates.iter().chain([&options.template]).filter(|name| **name != "host") {
+        template::shared(name);
+    }
     nix::sys::prctl::set_child_subreaper(true).expect("subreaper");
     end_everything_on_terminate();
     ground::on_own_ground(move |internet| {

@@ -191,8 +191,8 @@ impl Catalog {
         Ok(removed)
     }
 
-    /// Makes one of the templates we know how to make: `host`, `busybox`, `debian`, `data-science`, `code-interpreter` or
-    /// `code-interpreter-slim`. Those of packages take minutes the first time, and are kept as an archive.
+    /// Makes one of the templates we know how to make: `host`, `busybox`, `debian`, `data-science`, `code-interpreter`,
+    /// `code-interpreter-full` or `code-interpreter-slim`. Those of packages take minutes the first time, and are kept as an archive.
     pub fn make(&self, name: &str, progress: Progress) -> Result<Template, TemplateError> {
         match name {
             host::NAME => self.ensure_host(),

@@ -1,5 +1,6 @@
 //! Templates made from Debian's packages by mmdebstrap, with python3, git, node and a user who may become root: `debian`, and
-//! `code-interpreter` with a Python kernel and the libraries that people expect beside it.
+//! `code-interpreter` with a Python kernel and the libraries that people expect beside it. What Debian lacks of them comes from
+//! the Python registry, by the host's own settings for pip.
 //!
 //! The archive that mmdebstrap writes is kept in a cache under the home directory, named by its recipe and guarded by its
 //! digest, so that a test run or a second server unpacks it instead of downloading for a minute.
@@ -22,41 +23,81 @@ use crate::tool::{Progress, Tool, contained, installed};
 
 pub(crate) const NAME: &str = "debian";
 
+/// Names what a template of packages is made of now; `None` for a name that is no such template. Whoever keeps made templates
+/// knows by it which of them are still what would be made.
+#[must_use]
+pub fn recipe_digest(name: &str) -> Option<String> {
+    let suite = mirror::suite(&DebianSource::default(), Path::new("/etc/os-release"));
+    Recipe::find(name).map(|recipe| recipe.digest(&suite))
+}
+
 /// One of the templates.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Recipe {
     pub(crate) name: &'static str,
     /// What is installed besides [`PACKAGES`].
-    more: &'static [&'static str],
+    more: &'static [&'static [&'static str]],
+    /// What Debian does not have, from the Python registry.
+    pip: &'static [&'static str],
     /// Names that users of other systems know it by, besides those with the suite.
     aliases: &'static [&'static str],
 }
 
+/// The kernel of the code interpreter.
+const KERNEL: &[&str] = &["python3-ipykernel", "python3-jupyter-client"];
+const DATA_SCIENCE: &[&str] =
+    &["python3-matplotlib", "python3-numpy", "python3-pandas", "python3-scipy", "python3-sklearn"];
+/// COMPAT(e2b): what code finds in the vendor's interpreter template, beside the libraries above.
+const LIBRARIES: &[&str] = &[
+    "python3-aiohttp",
+    "python3-bs4",
+    "python3-docx",
+    "python3-gensim",
+    "python3-imageio",
+    "python3-joblib",
+    "python3-nltk",
+    "python3-numba",
+    "python3-openpyxl",
+    "python3-plotly",
+    "python3-pytest",
+    "python3-requests",
+    "python3-seaborn",
+    "python3-skimage",
+    "python3-soundfile",
+    "python3-sympy",
+    "python3-tornado",
+    "python3-urllib3",
+    "python3-xarray",
+    "python3-xlrd",
+];
+/// The same, as far as Debian has none. Debian's OpenCV would bring a desktop's libraries; a later kaleido needs a browser
+/// beside it; later versions of spaCy need another numpy than Debian's.
+const PIP_LIBRARIES: &[&str] =
+    &["bokeh", "kaleido==0.2.1", "librosa", "opencv-python-headless", "orjson", "spacy<3.8", "textblob"];
+/// R and Java of the code interpreter.
+const R_AND_JAVA: &[&str] = &["default-jdk-headless", "r-base-core"];
+
 /// All of them.
 pub(crate) const RECIPES: &[Recipe] = &[
-    Recipe { name: NAME, more: &[], aliases: &["base"] },
+    Recipe { name: NAME, more: &[], pip: &[], aliases: &["base"] },
     Recipe {
         name: "code-interpreter",
-        more: &[
-            "python3-ipykernel",
-            "python3-jupyter-client",
-            "python3-matplotlib",
-            "python3-numpy",
-            "python3-pandas",
-            "python3-scipy",
-            "python3-sklearn",
-        ],
+        more: &[KERNEL, DATA_SCIENCE, LIBRARIES],
+        pip: PIP_LIBRARIES,
         aliases: &["code-interpreter-v1", "code-interpreter-beta", "system/code-interpreter:v0.1.0"],
     },
     Recipe {
-        name: "data-science",
-        more: &["python3-matplotlib", "python3-numpy", "python3-pandas", "python3-scipy", "python3-sklearn"],
+        name: "code-interpreter-full",
+        more: &[KERNEL, DATA_SCIENCE, LIBRARIES, R_AND_JAVA],
+        pip: PIP_LIBRARIES,
         aliases: &[],
     },
+    Recipe { name: "data-science", more: &[DATA_SCIENCE], pip: &[], aliases: &[] },
     // The kernel and charts alone; Debian's matplotlib brings numpy, scipy and their compiler with it.
     Recipe {
         name: "code-interpreter-slim",
-        more: &["python3-ipykernel", "python3-jupyter-client", "python3-matplotlib"],
+        more: &[KERNEL, &["python3-matplotlib"]],
+        pip: &[],
         aliases: &["daytona", "daytona-small", "daytona-medium", "daytona-large", "daytonaio/sandbox"],
     },
 ];
@@ -72,7 +113,8 @@ impl Recipe {
     }
 
     fn packages(&self) -> Vec<&'static str> {
-        PACKAGES.iter().chain(self.more).copied().collect()
+        let more = self.more.iter().flat_map(|packages| packages.iter());
+        PACKAGES.iter().chain(more).copied().collect()
     }
 
     fn aliases(&self, suite: &str) -> Vec<String> {
@@ -85,8 +127,12 @@ impl Recipe {
 
     /// Names everything that decides the content, except the day's package versions.
     fn digest(&self, suite: &str) -> String {
-        let packages = self.packages().join(",");
-        let parts = [suite, std::env::consts::ARCH, &packages, &DPKG_OPTIONS.join(","), CUSTOMIZE];
+        let (packages, pip) = (self.packages().join(","), self.pip.join(","));
+        let options = DPKG_OPTIONS.join(",");
+        let mut parts = vec![suite, std::env::consts::ARCH, &packages, &options, CUSTOMIZE];
+        if !pip.is_empty() {
+            parts.extend([pip.as_str(), PIP_INSTALL]);
+        }
         hex::encode(&Sha256::digest(parts.join("\n"))[..6])
     }
 }
@@ -112,15 +158,18 @@ const PACKAGES: &[&str] = &[
     "python3-venv",
     "sudo",
 ];
-/// Documentation and translations are most of the files and nobody reads them in a sandbox; licences stay.
+/// Documentation and translations are most of the files and nobody reads them in a sandbox; licences stay. So do the folders of
+/// manual pages: packages with alternatives (a JDK) fail to install where they are missing.
 const DPKG_OPTIONS: &[&str] = &[
     "path-exclude=/usr/share/doc/*",
     "path-include=/usr/share/doc/*/copyright",
     "path-exclude=/usr/share/man/*",
+    "path-include=/usr/share/man/man[1-9]",
     "path-exclude=/usr/share/info/*",
     "path-exclude=/usr/share/locale/*",
 ];
 const CUSTOMIZE: &str = include_str!("debian/customize.sh");
+const PIP_INSTALL: &str = include_str!("debian/pip-install.sh");
 
 /// LIMIT: a minute on the reference machine, and mirrors can be slow.
 const MAKE_LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -232,8 +281,9 @@ fn bootstrap(
         }
     }
     let sources = mirror::sources(source, suite)?;
-    let hook = work.join("customize.sh");
-    crate::host::skeleton::file(&hook, CUSTOMIZE.as_bytes(), 0o755)?;
+    let (customize, pip_install) = (work.join("customize.sh"), work.join("pip-install.sh"));
+    crate::host::skeleton::file(&customize, CUSTOMIZE.as_bytes(), 0o755)?;
+    crate::host::skeleton::file(&pip_install, PIP_INSTALL.as_bytes(), 0o755)?;
     say(
         progress,
         &format!("making {} of Debian {suite} from packages; this takes a minute or two", recipe.name),
@@ -247,7 +297,13 @@ fn bootstrap(
     ]);
     command.arg(format!("--include={}", recipe.packages().join(",")));
     command.args(DPKG_OPTIONS.iter().map(|option| format!("--dpkgopt={option}")));
-    command.arg(format!("--customize-hook={}", hook.display())).arg(suite).arg(archive).args(&sources.lines);
+    if !recipe.pip.is_empty() {
+        // Before the network's settings in the root become a sandbox's.
+        let packages = recipe.pip.iter().map(|package| format!("'{package}'")).collect::<Vec<_>>().join(" ");
+        command.arg(format!("--customize-hook='{}' \"$1\" {packages}", pip_install.display()));
+    }
+    command.arg(format!("--customize-hook={}", customize.display()));
+    command.arg(suite).arg(archive).args(&sources.lines);
     MMDEBSTRAP.run(&mut command, progress)
 }
 
@@ -299,6 +355,65 @@ mod tests {
         assert_eq!(debian.digest("bookworm"), debian.digest("bookworm"));
         assert_ne!(debian.digest("bookworm"), debian.digest("trixie"));
         assert_ne!(debian.digest("bookworm"), Recipe::find("code-interpreter").unwrap().digest("bookworm"));
+    }
+
+    #[test]
+    fn the_interpreter_has_what_code_for_e2b_expects() {
+        // The facts' list, by the names under which Debian or the Python registry has them.
+        let expected = [
+            "numpy",
+            "pandas",
+            "matplotlib",
+            "scipy",
+            "sklearn",
+            "requests",
+            "seaborn",
+            "plotly",
+            "bokeh",
+            "bs4",
+            "openpyxl",
+            "opencv",
+            "skimage",
+            "sympy",
+            "nltk",
+            "spacy",
+            "textblob",
+            "gensim",
+            "joblib",
+            "xlrd",
+            "docx",
+            "pytest",
+            "urllib3",
+            "aiohttp",
+            "librosa",
+            "soundfile",
+            "imageio",
+            "kaleido",
+            "xarray",
+            "numba",
+            "orjson",
+            "tornado",
+        ];
+        for name in ["code-interpreter", "code-interpreter-full"] {
+            let recipe = Recipe::find(name).unwrap();
+            let all: Vec<&str> = recipe.packages().into_iter().chain(recipe.pip.iter().copied()).collect();
+            for library in expected {
+                let has = |package: &&str| {
+                    let bare = package.strip_prefix("python3-").unwrap_or(package);
+                    bare.split(['=', '<', '-']).next() == Some(library)
+                };
+                assert!(all.iter().any(has), "{name} lacks {library}");
+            }
+        }
+        let full = Recipe::find("code-interpreter-full").unwrap().packages();
+        assert!(full.contains(&"r-base-core") && full.contains(&"default-jdk-headless"));
+    }
+
+    #[test]
+    fn folders_of_manual_pages_are_kept() {
+        // The last rule that fits a path holds, so the exception stands behind.
+        let at = |option: &str| DPKG_OPTIONS.iter().position(|one| *one == option).unwrap();
+        assert!(at("path-exclude=/usr/share/man/*") < at("path-include=/usr/share/man/man[1-9]"));
     }
 
     #[test]

@@ -82,7 +82,12 @@ impl TemplateError {
             Self::NotFound { name, .. }
                 if matches!(
                     name.as_str(),
-                    "debian" | "busybox" | "code-interpreter" | "code-interpreter-slim" | "data-science"
+                    "debian"
+                        | "busybox"
+                        | "code-interpreter"
+                        | "code-interpreter-slim"
+                        | "code-interpreter-full"
+                        | "data-science"
                 ) =>
             {
                 format!("make it: atoll template make {name}")

@@ -33,7 +33,7 @@ mod template;
 mod tool;
 
 pub use catalog::Catalog;
-pub use debian::DebianSource;
+pub use debian::{DebianSource, recipe_digest};
 pub use environment::default_cache_dir;
 pub use error::{HostChanged, TemplateError};
 pub use host::{Fingerprint, HostSource, verify_host};

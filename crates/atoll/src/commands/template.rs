@@ -127,7 +127,8 @@ fn known() -> Vec<(&'static str, &'static str)> {
         ("busybox", "a shell and small tools"),
         ("debian", "Debian with python3, pip, git, node, curl, sudo"),
         ("data-science", "debian with numpy, pandas, matplotlib, scipy, scikit-learn"),
-        ("code-interpreter", "data-science with a Python kernel"),
+        ("code-interpreter", "data-science with a Python kernel and the libraries that E2B's has"),
+        ("code-interpreter-full", "code-interpreter with R and Java"),
         ("code-interpreter-slim", "debian with a Python kernel and matplotlib"),
     ];
     built_in

@@ -17,7 +17,7 @@ pub(crate) const DEFAULT: &str = "daytona";
 pub(crate) const USER: &str = "daytona";
 pub(crate) const HOME: &str = "/home/daytona";
 /// In this order, where the default was not made on this server.
-const INSTEAD: [&str; 3] = ["code-interpreter-slim", "code-interpreter", "debian"];
+const INSTEAD: [&str; 4] = ["code-interpreter-slim", "code-interpreter", "code-interpreter-full", "debian"];
 /// COMPAT(daytona): the vendor's general ones, with what they grant.
 const SIZES: [(&str, u32, u32, u32); 3] =
     [("daytona-small", 1, 1, 3), ("daytona-medium", 2, 4, 8), ("daytona-large", 4, 8, 10)];

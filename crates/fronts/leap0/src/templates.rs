@@ -14,6 +14,8 @@ use crate::input::Path;
 const INTERPRETER: &str = "code-interpreter";
 /// The same without the large libraries.
 const INTERPRETER_SLIM: &str = "code-interpreter-slim";
+/// The same with R and Java.
+const INTERPRETER_FULL: &str = "code-interpreter-full";
 
 pub(crate) fn routes() -> Router<App> {
     Router::new()
@@ -29,7 +31,7 @@ fn names(asked: &str) -> Vec<&str> {
         // The Debian of this server may be a later one than the name says.
         Some("debian") => vec![asked, "debian"],
         // Which version is not ours to say; the slim one does where only that was made.
-        Some(INTERPRETER) => vec![asked, INTERPRETER, INTERPRETER_SLIM],
+        Some(INTERPRETER) => vec![asked, INTERPRETER, INTERPRETER_FULL, INTERPRETER_SLIM],
         Some(_) | None => vec![asked],
     }
 }
@@ -57,7 +59,7 @@ pub(crate) async fn resolve(app: &App, who: &Principal, asked: &str) -> Result<S
 
 /// Whether a sandbox was made from an interpreter template.
 pub(crate) fn interprets(lease: &Lease) -> bool {
-    matches!(lease.template.as_str(), INTERPRETER | INTERPRETER_SLIM)
+    matches!(lease.template.as_str(), INTERPRETER | INTERPRETER_SLIM | INTERPRETER_FULL)
 }
 
 async fn create(Caller(_): Caller) -> ApiError {
@@ -86,7 +88,12 @@ mod tests {
         assert_eq!(names("system/debian:bookworm"), ["system/debian:bookworm", "debian"]);
         assert_eq!(
             names("system/code-interpreter:v0.1.0"),
-            ["system/code-interpreter:v0.1.0", "code-interpreter", "code-interpreter-slim"]
+            [
+                "system/code-interpreter:v0.1.0",
+                "code-interpreter",
+                "code-interpreter-full",
+                "code-interpreter-slim"
+            ]
         );
         assert_eq!(names("mine/debian:bookworm"), ["mine/debian:bookworm"]);
         assert_eq!(names("busybox"), ["busybox"]);

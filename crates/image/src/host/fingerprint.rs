@@ -14,7 +14,7 @@ use crate::error::{HostChanged, TemplateError};
 use crate::template::Template;
 
 /// Grows when skeleton, mask or their rules change, so that an old template is not taken for a new one.
-const RECIPE: u32 = 1;
+const RECIPE: u32 = 2;
 
 /// Files that change with every package that comes, goes or is upgraded.
 const WATCHED: &[&str] = &["var/lib/dpkg/status", "etc/ld.so.cache"];

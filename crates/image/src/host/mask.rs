@@ -2,7 +2,8 @@
 //!
 //! Root inside a sandbox owns what root owns on the host, so a file that only root may read would be readable inside.
 //! Everything that others may not read on the host is therefore whited out; so are mount points, sockets, pipes and
-//! devices. `/usr/local` and `/usr/src` are replaced by empty folders.
+//! devices. `/usr/local` and `/usr/src` are replaced by empty folders. A mark of Debian's that keeps pip from installing
+//! packages is left out: a sandbox is thrown away, and what pip installs in it harms no host.
 //!
 //! Setuid programs stay visible: host templates are not `sudo`, so no_new_privs takes their bit away, and inside a user
 //! namespace it could give no more than that namespace's root.
@@ -40,6 +41,15 @@ pub(crate) fn build(source: &HostSource, mask: &Path) -> Result<(), TemplateErro
     Ok(())
 }
 
+/// Debian's mark that pip must not install packages for a Python of the system.
+fn is_pip_refusal(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "EXTERNALLY-MANAGED")
+        && path
+            .parent()
+            .and_then(Path::file_name)
+            .is_some_and(|folder| folder.as_encoded_bytes().starts_with(b"python3"))
+}
+
 /// Every path that must not be seen, topmost only: what lies below a hidden folder is hidden with it.
 fn hidden(usr: &Path, with_local: bool) -> Result<Vec<PathBuf>, TemplateError> {
     let table = Path::new("/proc/self/mountinfo");
@@ -66,7 +76,7 @@ fn hidden(usr: &Path, with_local: bool) -> Result<Vec<PathBuf>, TemplateError> {
             let needed = if kind.is_dir() { 0o005 } else { 0o004 };
             let public =
                 metadata.permissions().mode() & needed == needed && (kind.is_dir() || kind.is_file());
-            if !public || metadata.dev() != device || mounts.contains(&path) {
+            if !public || metadata.dev() != device || mounts.contains(&path) || is_pip_refusal(&path) {
                 hidden.push(path);
             } else if kind.is_dir() {
                 open.push(path);
@@ -150,6 +160,15 @@ mod tests {
                       32 22 0:32 / /usrlocal rw - tmpfs none rw\n\nshort line\n";
         let points = mount_points(table, Path::new("/usr"));
         assert_eq!(points, HashSet::from([PathBuf::from("/usr/share/secret box")]));
+    }
+
+    #[test]
+    fn only_debians_mark_for_pip_is_hidden_for_what_it_is() {
+        assert!(is_pip_refusal(Path::new("/usr/lib/python3.11/EXTERNALLY-MANAGED")));
+        for path in ["/usr/lib/python3.11/os.py", "/usr/share/doc/EXTERNALLY-MANAGED", "/EXTERNALLY-MANAGED"]
+        {
+            assert!(!is_pip_refusal(Path::new(path)), "{path}");
+        }
     }
 
     #[test]

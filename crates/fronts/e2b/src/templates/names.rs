@@ -15,11 +15,12 @@ const IMAGES: [(&str, &str); 2] =
 
 /// What the SDKs start from where nothing is said, and what is as good where only that was made; in the order of trying.
 const STARTS: [(&str, &[&str]); 3] = [
-    ("base", &[SLIM, "code-interpreter"]),
-    ("code-interpreter-v1", &[SLIM]),
-    ("code-interpreter-beta", &[SLIM]),
+    ("base", &[SLIM, "code-interpreter", FULL]),
+    ("code-interpreter-v1", &[FULL, SLIM]),
+    ("code-interpreter-beta", &[FULL, SLIM]),
 ];
 const SLIM: &str = "code-interpreter-slim";
+const FULL: &str = "code-interpreter-full";
 
 /// What a tag of theirs is called here.
 pub(super) fn stored(tag: &str) -> &str {
