@@ -63,6 +63,20 @@ const failed = (id, error) => {
   tell({ type: 'error', id, name, value, traceback: isError ? String(error.stack) : value });
 };
 process.on('uncaughtException', (error) => failed(running, error));
+// Code that awaits is evaluated by the session, which tells of a rejection its domain instead of its caller.
+let rejected = null;
+const evaluateAwaiting = (code, filename, end) => {
+  const done = (error, value) => {
+    rejected = null;
+    end(error, value);
+  };
+  rejected = done;
+  session.eval(code + '\n', session.context, filename, done);
+};
+if (session._domain) {
+  session._domain.removeAllListeners('error');
+  session._domain.on('error', (error) => (rejected ? rejected(error) : failed(running, error)));
+}
 process.on('unhandledRejection', (error) => failed(running, error));
 
 const shown = (value) => ({ 'text/plain': typeof value === 'string' ? value : util.inspect(value) });
@@ -81,10 +95,12 @@ const evaluate = (code, filename, end) => {
   let script;
   try {
     script = compiled(code, filename);
+    // `await (x)` is the call of a function in a script: this makes it a mistake where nothing asynchronous is around it.
+    if (/\bawait\s*\(/.test(code)) compiled(code.replace(/\bawait\s*\(/g, 'await 0||('), filename);
   } catch (error) {
     if (!/\bawait\b/.test(code)) return end(error);
     interrupt = () => end(new Error('interrupted'));
-    return session.eval(code + '\n', session.context, filename, end);
+    return evaluateAwaiting(code, filename, end);
   }
   let value;
   try {
@@ -93,6 +109,31 @@ const evaluate = (code, filename, end) => {
     return end(error);
   }
   return end(null, value);
+};
+
+// Deno's way to name a package of npm is understood, as far as the package is installed.
+const specifier = (from) => from.replace(/^npm:\/?(@[^/]+\/[^/@]+|[^/@]+)(?:@[^/]*)?/, '$1');
+const imported = ({ from, how, attributes }, filename) => new Promise((done, fail) => {
+  const more = attributes ? `, { ${how}: ${attributes} }` : '';
+  const code = `await import(${JSON.stringify(specifier(from))}${more})`;
+  evaluateAwaiting(code, filename, (error, module) => (error ? fail(error.err || error) : done(module)));
+});
+
+// Loads what a cell imports; its names are there for the cells that follow, too.
+const bind = async (imports, filename) => {
+  for (const one of imports) {
+    const module = await imported(one, filename).catch((error) => {
+      const missing = error && error.code === 'ERR_MODULE_NOT_FOUND' && /^[^./]/.test(specifier(one.from));
+      if (missing) error.message += ` (npm install ${specifier(one.from)})`;
+      throw error;
+    });
+    for (const [name, here] of one.names) {
+      // A type has no value; which names are types only a compiler knows.
+      if (name !== '*' && !(name in module) && !typescript)
+        throw new SyntaxError(`The requested module '${one.from}' does not provide an export named '${name}'`);
+      session.context[here] = name === '*' ? module : module[name];
+    }
+  }
 };
 
 let count = 0;
@@ -120,8 +161,16 @@ const execute = (request) => new Promise((done) => {
     done();
   };
   try {
-    const code = typescript ? strip(request.code) : request.code;
-    evaluate(code, 'cell-' + count, end);
+    const filename = 'cell-' + count;
+    const { imports, rest } = takeImports(request.code, typescript);
+    const code = typescript ? strip(rest) : rest;
+    if (!imports.length) return evaluate(code, filename, end);
+    interrupt = () => end(new Error('interrupted'));
+    const go = () => {
+      interrupt = null;
+      if (!ended) evaluate(code, filename, end);
+    };
+    bind(imports, filename).then(go).catch(end);
   } catch (error) {
     end(error);
   }

@@ -13,7 +13,7 @@ use crate::error::said;
 const BRIDGE_PY: &str = include_str!("bridge.py");
 const STARTUP_PY: &str = concat!(include_str!("charts.py"), "\n\n", include_str!("startup.py"));
 const AHEAD_PY: &str = include_str!("ahead.py");
-const BRIDGE_JS: &str = include_str!("bridge.js");
+const BRIDGE_JS: &str = concat!(include_str!("bridge.js"), include_str!("imports.js"));
 const BRIDGE_R: &str = include_str!("bridge.R");
 const BRIDGE_JAVA: &str = include_str!("Bridge.java");
 
