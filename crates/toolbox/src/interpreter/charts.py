@@ -90,9 +90,10 @@ def _atoll_charts():
         return True
 
     def pie(wedges):
+        # matplotlib has them in single precision: three digits are what is true of the difference of two.
         element = lambda w: {
             "label": w.get_label(),
-            "angle": round(abs(float(w.theta2) - float(w.theta1)), 6),
+            "angle": round(abs(float(w.theta2) - float(w.theta1)), 3),
             "radius": figure_of(w.r),
         }
         return {"type": "pie", "elements": [element(wedge) for wedge in wedges]}

@@ -1,7 +1,8 @@
-"""Runs in a fresh kernel, behind `charts.py`: environment per execution, tables and charts as structured data."""
+"""Runs in a fresh kernel, behind `charts.py`: environment per execution, tables and charts as structured data, pictures of
+Pillow as results where they are saved or shown."""
 
 
-def _atoll_startup(charts):
+def _atoll_startup(charts, pictures):
     import os
     import time
 
@@ -93,6 +94,53 @@ def _atoll_startup(charts):
         formatter.shows = shows
         shell.display_formatter.formatters[formatter.format_type] = formatter
 
+    pictures()
 
-_atoll_startup(_atoll_charts())
-del _atoll_startup, _atoll_charts
+
+def _atoll_pictures():
+    """Has `Image.save` and `Image.show` of Pillow display the picture too. Pillow is changed when code loads it, and not
+    loaded for it: most code has no pictures."""
+    import importlib.util
+    import os
+    import sys
+
+    def change(module):
+        from IPython.display import display
+
+        image, save = module.Image, module.Image.save
+
+        def saved(self, fp, format=None, **params):
+            save(self, fp, format, **params)
+            # matplotlib writes its figures by this function, and shows them itself.
+            caller = sys._getframe(1).f_globals.get("__name__") or ""
+            if isinstance(fp, (str, os.PathLike)) and caller.split(".")[0] not in ("PIL", "matplotlib"):
+                display(self)
+
+        image.save = saved
+        image.show = lambda self, *_, **__: display(self)
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name != "PIL.Image":
+                return None
+            sys.meta_path.remove(Finder)
+            spec = importlib.util.find_spec(name)
+            if spec and spec.loader and hasattr(spec.loader, "exec_module"):
+                load = spec.loader.exec_module
+
+                def exec_module(module):
+                    load(module)
+                    change(module)
+
+                spec.loader.exec_module = exec_module
+            return spec
+
+    if "PIL.Image" in sys.modules:
+        change(sys.modules["PIL.Image"])
+    else:
+        sys.meta_path.insert(0, Finder)
+
+
+_atoll_startup(_atoll_charts(), _atoll_pictures)
+del _atoll_startup, _atoll_charts, _atoll_pictures
