@@ -154,6 +154,11 @@ impl Decoder {
         Self::Shell(Box::new(Shell { out: Side::new(id), err: Side::new(id), code: None }))
     }
 
+    /// Whether output comes as the program writes it, piece by piece.
+    pub(super) fn reads_raw_output(&self) -> bool {
+        matches!(self, Self::Shell(_))
+    }
+
     pub(super) fn stdout(
         &mut self,
         id: &str,

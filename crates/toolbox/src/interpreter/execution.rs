@@ -15,6 +15,10 @@ use crate::ToolboxError;
 
 /// How long an interrupt may take to work before the context is ended.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long a line that is written in pieces may wait for its rest.
+const LINE_WAIT: Duration = Duration::from_millis(20);
+/// LIMIT: of what is put together so.
+const LINE_MAX: usize = 64 << 10;
 /// LIMIT: for the interrupt of an execution that nobody waits for.
 const FAREWELL: Duration = Duration::from_secs(10);
 
@@ -57,6 +61,8 @@ pub struct Execution {
     stream: ProcessStream,
     decoder: Decoder,
     waiting: VecDeque<ExecutionEvent>,
+    /// What ended it, to be told behind what is waiting.
+    failed: Option<ToolboxError>,
     started: bool,
     ended: bool,
     deadline: Option<Instant>,
@@ -87,6 +93,7 @@ impl Execution {
             stream,
             decoder,
             waiting: VecDeque::new(),
+            failed: None,
             started: false,
             ended: false,
             deadline,
@@ -105,6 +112,7 @@ impl Execution {
     /// The next event; `None` after the end or an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<ExecutionEvent, ToolboxError>> {
         loop {
+            self.complete_line().await;
             if let Some(event) = self.waiting.pop_front() {
                 self.started |= matches!(event, ExecutionEvent::Started { .. });
                 self.ended |= event == ExecutionEvent::End;
@@ -113,7 +121,11 @@ impl Execution {
             if self.ended {
                 return None;
             }
-            if let Err(error) = self.more().await {
+            let more = match self.failed.take() {
+                Some(error) => Err(error),
+                None => self.more().await,
+            };
+            if let Err(error) = more {
                 self.ended = true;
                 return Some(Err(error));
             }
@@ -140,6 +152,20 @@ impl Execution {
         match tokio::time::timeout_at(deadline, self.stream.next()).await {
             Ok(event) => self.take(event),
             Err(_) => self.expire().await,
+        }
+    }
+
+    /// A program may write a line in pieces (R does); it is told in one, unless the rest takes its time. What is waiting stays
+    /// there, so that nothing is lost when nobody waits for this any more.
+    async fn complete_line(&mut self) {
+        if !self.decoder.reads_raw_output() {
+            return;
+        }
+        let until = Instant::now() + LINE_WAIT;
+        while self.failed.is_none() && self.waiting.len() == 1 && is_partial_line(&self.waiting[0]) {
+            let Ok(event) = tokio::time::timeout_at(until, self.stream.next()).await else { return };
+            self.failed = self.take(event).err();
+            join_lines(&mut self.waiting);
         }
     }
 
@@ -205,6 +231,29 @@ impl Drop for Execution {
     }
 }
 
+fn is_partial_line(event: &ExecutionEvent) -> bool {
+    match event {
+        ExecutionEvent::Stdout(text) | ExecutionEvent::Stderr(text) => {
+            !text.ends_with('\n') && text.len() < LINE_MAX
+        }
+        _ => false,
+    }
+}
+
+/// Puts the first two together where they are pieces of one line.
+fn join_lines(events: &mut VecDeque<ExecutionEvent>) {
+    use ExecutionEvent::{Stderr, Stdout};
+    while events.len() > 1 && is_partial_line(&events[0]) {
+        let joined = match (&events[0], &events[1]) {
+            (Stdout(one), Stdout(two)) => Stdout(format!("{one}{two}")),
+            (Stderr(one), Stderr(two)) => Stderr(format!("{one}{two}")),
+            _ => return,
+        };
+        events.pop_front();
+        events[0] = joined;
+    }
+}
+
 /// What an interrupt is for.
 #[derive(Clone, Copy)]
 pub(super) enum Aim<'a> {
@@ -237,5 +286,23 @@ pub(super) async fn interrupt(
         Language::JavaScript | Language::TypeScript | Language::Bash | Language::R | Language::Java => {
             agent.signal(context.pid, SIGINT).await
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_one_line_are_put_together_and_lines_are_not() {
+        let out = |text: &str| ExecutionEvent::Stdout(text.to_owned());
+        let err = |text: &str| ExecutionEvent::Stderr(text.to_owned());
+        let mut events: VecDeque<_> = [out("[1]"), out(" \"hi\""), out("\n"), out("next\n"), err("a")].into();
+        join_lines(&mut events);
+        assert_eq!(events, [out("[1] \"hi\"\n"), out("next\n"), err("a")]);
+        let mut apart: VecDeque<_> = [out("a"), err("b"), out("c")].into();
+        join_lines(&mut apart);
+        assert_eq!(apart, [out("a"), err("b"), out("c")], "streams stay apart");
+        assert!(!is_partial_line(&ExecutionEvent::End) && !is_partial_line(&out(&"x".repeat(LINE_MAX))));
     }
 }
