@@ -4,6 +4,7 @@
 //! ```text
 //!  host                                inside the sandbox, one process per context, and its kernel
 //!  Interpreter ── stdin, JSON lines ──▸ bridge.py ── Jupyter's protocol ──▸ ipykernel
+//!             ── stdin, JSON lines ──▸ plain.py ── pipes ──▸ a fork of it that runs the code
 //!  Execution  ◂── stdout, JSON lines ── bridge.js    the code itself
 //!             ◂── output and markers ── bash         the code itself
 //! ```
@@ -133,11 +134,18 @@ pub struct Execute {
 #[derive(Debug)]
 pub struct Interpreter<'a> {
     toolbox: &'a Toolbox,
+    plain_python: bool,
 }
 
 impl<'a> Interpreter<'a> {
     pub(crate) fn new(toolbox: &'a Toolbox) -> Self {
-        Self { toolbox }
+        Self { toolbox, plain_python: false }
+    }
+
+    /// Runs Python without ipykernel where the sandbox has none: by a worker of ours, whose results are text.
+    #[must_use]
+    pub fn or_plain_python(self) -> Self {
+        Self { plain_python: true, ..self }
     }
 
     /// The contexts, oldest first.

@@ -76,6 +76,24 @@ class Interpreter(Shared):
         self.assertEqual(len(self.run_code("print('x' * 1_000_000)").stdout), 1_000_001)
 
 
+class WithoutKernel(Interpreter):
+    """The same in an image that has Python and no ipykernel."""
+
+    params = {"snapshot": "debian", "env_vars": {"FROM_SANDBOX": "yes"}}
+
+    def test_there_is_no_kernel(self):
+        self.assertNotEqual(self.box.process.exec("python3 -c 'import ipykernel'").exit_code, 0)
+
+    def test_a_worker_that_dies_is_told_and_replaced(self):
+        died = self.run_code("import os; print('last words'); os._exit(3)")
+        self.assertEqual((died.stdout, died.error.name), ("last words\n", "KernelDied"))
+        self.assertEqual(self.run_code("print('a new one')").stdout, "a new one\n")
+
+    def test_what_programs_write_is_output_and_await_works(self):
+        code = "import asyncio, subprocess\nsubprocess.run(['echo', 'child'])\nawait asyncio.sleep(0)\nprint('then')"
+        self.assertEqual(self.run_code(code).stdout, "child\nthen\n")
+
+
 class Lsp(Shared):
     params = {"snapshot": INTERPRETER}
 

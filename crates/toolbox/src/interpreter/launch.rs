@@ -13,6 +13,7 @@ use crate::error::said;
 const BRIDGE_PY: &str = include_str!("bridge.py");
 const STARTUP_PY: &str = concat!(include_str!("charts.py"), "\n\n", include_str!("startup.py"));
 const AHEAD_PY: &str = include_str!("ahead.py");
+const PLAIN_PY: &str = include_str!("plain.py");
 const BRIDGE_JS: &str = concat!(include_str!("bridge.js"), include_str!("imports.js"));
 const BRIDGE_R: &str = include_str!("bridge.R");
 const BRIDGE_JAVA: &str = include_str!("Bridge.java");
@@ -37,10 +38,14 @@ const HINT_JS: &str = "use a template that has node, such as debian or code-inte
 apt-get install nodejs";
 const HINT_TS: &str = "types are taken away by node 22.13 and later, or by esbuild; use the template debian or \
 code-interpreter, or install it inside: apt-get install esbuild, or npm install -g esbuild";
-const HINT_R: &str = "install it inside: apt-get install r-base-core; or build a template that has it";
-const HINT_JAVA: &str = "it takes a JDK of version 17 or later; install it inside: apt-get install default-jdk-headless; or build a \
-template that has it";
+const HINT_R: &str = "use the template code-interpreter-full (atoll template make code-interpreter-full), or install it inside as \
+root: apt-get update && apt-get install -y r-base-core";
+const HINT_JAVA: &str = "it takes a JDK of version 17 or later: use the template code-interpreter-full (atoll template make \
+code-interpreter-full), or install it inside as root: apt-get update && apt-get install -y default-jdk-headless";
 const HINT_SH: &str = "use a template that has a shell";
+
+/// What Python contexts are made of, where the sandbox has it.
+const KERNEL: &str = "ipykernel";
 
 /// Whether somebody waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,8 +70,12 @@ impl Interpreter<'_> {
         pace: Pace,
     ) -> Result<(), ToolboxError> {
         let mut missing = ToolboxError::ToolMissing { tool: "sh", hint: HINT_SH };
+        let first = greeting(new.language, pace);
         for (program, args) in programs(new.language) {
-            match self.start(tag, new, pace, program, args).await {
+            match self.start(tag, new, &first, program, args).await {
+                Err(ToolboxError::ToolMissing { tool: KERNEL, .. }) if self.plain_python => {
+                    return self.start(tag, new, &plain_python(), program, args).await;
+                }
                 Err(error @ ToolboxError::ToolMissing { .. }) => missing = error,
                 started => return started,
             }
@@ -78,7 +87,7 @@ impl Interpreter<'_> {
         &self,
         tag: &str,
         new: &NewContext,
-        pace: Pace,
+        first: &str,
         program: &'static str,
         args: &[&str],
     ) -> Result<(), ToolboxError> {
@@ -102,8 +111,7 @@ impl Interpreter<'_> {
             cause => ToolboxError::process(cause),
         })?;
         let greeted = async {
-            let first = greeting(new.language, pace);
-            match agent.send_stdin(started.pid, first).await {
+            match agent.send_stdin(started.pid, first.to_owned()).await {
                 Ok(()) => ready(&mut stream, new.language).await,
                 // One that ends at once may have said why.
                 Err(cause) => match ready(&mut stream, new.language).await {
@@ -165,6 +173,11 @@ fn greeting(language: Language, pace: Pace) -> String {
     }
 }
 
+/// The same for a Python that has no kernel.
+fn plain_python() -> String {
+    format!("{}\n", json!([PLAIN_PY, ""]))
+}
+
 async fn ready(stream: &mut ProcessStream, language: Language) -> Result<(), ToolboxError> {
     let mut lines = Lines::default();
     let mut words = Vec::new();
@@ -198,6 +211,6 @@ fn lacks(language: Language, tool: Option<&str>) -> ToolboxError {
         Some("jdk") => ToolboxError::ToolMissing { tool: "jshell", hint: HINT_JAVA },
         Some("typescript") => ToolboxError::ToolMissing { tool: "node that knows TypeScript", hint: HINT_TS },
         Some("jupyter-client") => ToolboxError::ToolMissing { tool: "jupyter-client", hint: HINT_PY },
-        _ => ToolboxError::ToolMissing { tool: "ipykernel", hint: hint(language) },
+        _ => ToolboxError::ToolMissing { tool: KERNEL, hint: hint(language) },
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use atoll_model::{Lease, Principal, SandboxId};
 use atoll_service::{SandboxAgent, SandboxPass, TokenOf};
-use atoll_toolbox::Toolbox;
+use atoll_toolbox::{Interpreter, Toolbox};
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
@@ -44,6 +44,11 @@ impl Inside {
     ) -> Result<Self, ApiError> {
         let sandbox = app.service.agent_of(pass).await.map_err(ApiError::from)?;
         Ok(Self { toolbox: Toolbox::new(sandbox.client.clone()), sandbox, who })
+    }
+
+    /// COMPAT(daytona): runs Python in any image that has it, by a plain worker where there is no kernel.
+    pub(super) fn interpreter(&self) -> Interpreter<'_> {
+        self.toolbox.interpreter().or_plain_python()
     }
 
     pub(super) fn lease(&self) -> &Arc<Lease> {

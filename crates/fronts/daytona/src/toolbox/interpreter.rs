@@ -75,11 +75,11 @@ async fn create(inside: Inside, Json(body): Json<CreateBody>) -> Result<Answer<C
     let language =
         body.language.as_deref().map_or(Ok(Language::Python), Language::parse).map_err(of_process)?;
     let new = NewContext { language, cwd: inside.cwd(body.cwd.as_deref()) };
-    Ok(ok(inside.toolbox.interpreter().create_context(&new).await.map_err(of_process)?.into()))
+    Ok(ok(inside.interpreter().create_context(&new).await.map_err(of_process)?.into()))
 }
 
 async fn list(inside: Inside) -> Result<Answer<Contexts>, ApiError> {
-    let found = inside.toolbox.interpreter().contexts().await.map_err(of_process)?;
+    let found = inside.interpreter().contexts().await.map_err(of_process)?;
     // The one that code without a context goes to is nobody's to hold.
     let own = found.into_iter().filter(|kept| !kept.id.starts_with("default-"));
     Ok(ok(Contexts { contexts: own.map(Context::from).collect() }))
@@ -89,7 +89,7 @@ async fn remove(
     inside: Inside,
     Path((_, context)): Path<(String, String)>,
 ) -> Result<Answer<Value>, ApiError> {
-    inside.toolbox.interpreter().delete_context(&context).await.map_err(of_process)?;
+    inside.interpreter().delete_context(&context).await.map_err(of_process)?;
     Ok(ok(json!({ "message": "context deleted" })))
 }
 
@@ -133,7 +133,7 @@ async fn begin(inside: &Inside, frame: &[u8]) -> Result<Execution, ApiError> {
         None => Some(TIMEOUT),
         asked => timeout_of(asked),
     };
-    let interpreter = inside.toolbox.interpreter();
+    let interpreter = inside.interpreter();
     let context = match &asked.context_id {
         Some(id) if !id.is_empty() => interpreter.context(id).await,
         _ => interpreter.default_context(Language::Python).await,
