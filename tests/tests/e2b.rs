@@ -195,6 +195,20 @@ fn the_official_javascript_sdk_finds_everything_as_its_guide_says() {
 }
 
 #[test]
+#[ignore = "makes a template of some 5 GB, which takes minutes: make nightly"]
+fn the_full_interpreter_template_has_e2bs_libraries_and_r_and_java() {
+    let Some(python) = sdk("python") else { return };
+    let options =
+        Options { template: "code-interpreter-full", templates: vec!["busybox"], ..Options::default() };
+    run_with(options, async |world| {
+        let mut suite = with_sdk(world, &python).await;
+        suite.arg(here("e2b/full.py"));
+        passes(world, "the full interpreter template", suite).await;
+        nothing_is_left(world).await;
+    });
+}
+
+#[test]
 fn the_examples_run_here_as_they_run_on_e2bs_cloud() {
     let Some(python) = sdk("python") else { return };
     run_with(options(), async |world| {

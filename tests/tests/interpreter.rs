@@ -357,7 +357,7 @@ fn the_first_code_of_a_sandbox_finds_a_kernel_that_waited_for_it() {
         let client = w.tenant("acme").await;
         let body = json!({ "memory_mib": 1024, "env": { "GIVEN": "at create", "TZ": "Asia/Tokyo" } });
         let (id, warm) = claimed_with_a_kernel(w, &client, body.clone()).await;
-        let toolbox = Toolbox::new(agent(w, &id));
+        let toolbox = Toolbox::new(agent(w, &id)).as_user(Some("root".into()));
         let interpreter = toolbox.interpreter();
         let begun = Instant::now();
         let context = interpreter.default_context(Language::Python).await.unwrap();
@@ -365,7 +365,7 @@ fn the_first_code_of_a_sandbox_finds_a_kernel_that_waited_for_it() {
                     [os.environ['GIVEN'], os.environ.get('ONCE'), os.getcwd(), os.getuid(), os.environ['HOME'], time.tzname[0]]";
         let ran = code(&interpreter, &context, seen).await;
         let took = begun.elapsed();
-        assert_eq!(ran.text(), "['at create', None, '/home/user', 1000, '/home/user', 'JST']");
+        assert_eq!(ran.text(), "['at create', None, '/home/user', 0, '/root', 'JST']");
         assert_eq!(ran.count, 1, "nothing ran in it before");
         let first = agent(w, &id).list().await.unwrap();
         assert_eq!(
@@ -389,7 +389,7 @@ fn the_first_code_of_a_sandbox_finds_a_kernel_that_waited_for_it() {
             "import random, uuid, os; print(random.random(), uuid.uuid4(), os.urandom(4).hex(), hash('a'))";
         let here = code(&interpreter, &context, numbers).await.stdout;
         let (other, _) = claimed_with_a_kernel(w, &client, body).await;
-        let toolbox = Toolbox::new(agent(w, &other));
+        let toolbox = Toolbox::new(agent(w, &other)).as_user(Some("root".into()));
         let interpreter = toolbox.interpreter();
         let context = interpreter.default_context(Language::Python).await.unwrap();
         assert_eq!(code(&interpreter, &context, "mine").await.error(), "NameError");
@@ -409,7 +409,7 @@ fn a_kernel_that_waited_for_another_user_or_folder_is_not_used() {
         let client = w.tenant("acme").await;
         let body = json!({ "memory_mib": 1024, "env": { "PYTHONPATH": "/opt/mine" } });
         let (id, warm) = claimed_with_a_kernel(w, &client, body).await;
-        let toolbox = Toolbox::new(agent(w, &id));
+        let toolbox = Toolbox::new(agent(w, &id)).as_user(Some("root".into()));
         let interpreter = toolbox.interpreter();
         assert!(interpreter.contexts().await.unwrap().is_empty());
         let context = interpreter.default_context(Language::Python).await.unwrap();
@@ -427,6 +427,44 @@ fn a_kernel_that_waited_for_another_user_or_folder_is_not_used() {
 }
 
 #[test]
+fn python_without_a_kernel_is_run_by_a_plain_worker_where_that_is_asked_for() {
+    run_with(Options::debian(), async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let toolbox = Toolbox::new(agent(w, &id));
+        let interpreter = toolbox.interpreter().or_plain_python();
+        let context = interpreter.default_context(Language::Python).await.unwrap();
+        let ran = code(&interpreter, &context, "    x = 41\n    print('hällo')\n    x + 1").await;
+        assert_eq!((ran.count, ran.stdout.as_str(), ran.text()), (1, "hällo\n", "42"));
+        let ran = code(&interpreter, &context, "def f(): return 1/0\nf()").await;
+        assert_eq!(ran.error.unwrap(), ("ZeroDivisionError".to_owned(), "division by zero".to_owned()));
+        let ran = code(&interpreter, &context, "print('x' * 3_000_000)").await;
+        assert_eq!(ran.stdout.len(), 3_000_001, "nothing of much output is lost");
+        let timeout = Some(Duration::from_millis(400));
+        for endless in ["while True: pass", "import time; time.sleep(60)", "while True: print('x')"] {
+            let slow = Execute { code: endless.into(), timeout, ..Default::default() };
+            let ran = execute(&interpreter, &context, slow).await;
+            assert!(ran.timed_out && ran.error() == "KeyboardInterrupt", "{endless}: {:?}", ran.error);
+        }
+        assert_eq!(code(&interpreter, &context, "x").await.text(), "41", "an interrupt loses nothing");
+        // One that waits behind another does not wait longer than its own time, and is not run later.
+        let ahead = Execute { code: "time.sleep(2)".into(), ..Default::default() };
+        let mut ahead = interpreter.execute(&context, ahead).await.unwrap();
+        assert!(matches!(ahead.next().await, Some(Ok(E::Started { .. }))));
+        let behind = Execute { code: "ghost = 1".into(), timeout, ..Default::default() };
+        assert!(execute(&interpreter, &context, behind).await.timed_out);
+        while let Some(event) = ahead.next().await {
+            assert!(!matches!(event.unwrap(), E::Error { .. }), "the one that runs is left alone");
+        }
+        assert_eq!(code(&interpreter, &context, "'ghost' in globals()").await.text(), "False");
+        assert_eq!(code(&interpreter, &context, "import os; os._exit(3)").await.error(), "KernelDied");
+        assert_eq!(code(&interpreter, &context, "'x' in globals()").await.text(), "False");
+        let again = interpreter.restart(&context.id).await.unwrap();
+        assert_eq!(code(&interpreter, &again, "1 + 1").await.text(), "2");
+    });
+}
+
+#[test]
 fn a_sandbox_without_a_kernel_says_what_is_missing() {
     run_with(Options::debian(), async |w| {
         let client = w.tenant("acme").await;
@@ -438,9 +476,20 @@ fn a_sandbox_without_a_kernel_says_what_is_missing() {
         for (language, package) in [(Language::R, "r-base-core"), (Language::Java, "default-jdk-headless")] {
             let missing = toolbox.interpreter().create_context(&in_language(language)).await.unwrap_err();
             assert_eq!(missing.code(), Code::ToolMissing, "{missing}");
-            assert!(missing.hint().unwrap().contains(package));
+            let hint = missing.hint().unwrap();
+            assert!(
+                hint.contains(package) && hint.contains("atoll template make code-interpreter-full"),
+                "{hint}"
+            );
         }
         assert!(toolbox.interpreter().contexts().await.unwrap().is_empty());
+        // What the package of a JDK does when it is installed, which fails where the folders of manual pages are missing.
+        let install = "update-alternatives --install /usr/bin/of-test of-test /bin/true 1 \
+                       --slave /usr/share/man/man1/of-test.1.gz of-test.1.gz /etc/hostname && readlink /usr/share/man/man1/of-test.1.gz";
+        let root = Toolbox::new(agent(w, &id)).as_user(Some("root".into()));
+        let sh = root.interpreter().create_context(&in_language(Language::Bash)).await.unwrap();
+        let ran = code(&root.interpreter(), &sh, install).await;
+        assert!(ran.error.is_none() && ran.stdout.contains("/etc/alternatives/of-test.1.gz"), "{ran:?}");
     });
 }
 

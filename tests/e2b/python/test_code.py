@@ -72,7 +72,17 @@ class Values(SharedCode):
         self.assertEqual(self.box.files.read("/home/user/by-code"), "code")
         self.box.files.write("/home/user/by-files", "files")
         self.assertEqual(self.run_code("open('by-files').read()").text, "files")
-        self.assertEqual(self.run_code("!whoami").logs.stdout[0].strip(), "user")
+        self.assertEqual(self.run_code("!whoami").logs.stdout[0].strip(), "root")
+
+    def test_kernels_are_roots_and_start_in_the_users_home(self):
+        seen = "import os; open('/root/by-code', 'w').write('x'); os.getuid(), os.getcwd(), open('/root/by-code').read()"
+        self.assertEqual(self.run_code(seen).text, "(0, '/home/user', 'x')")
+        context = self.box.create_code_context(cwd="/root")
+        self.assertEqual((context.cwd, self.run_code("import os; os.getcwd()", context=context).text), ("/root", "/root"))
+        self.box.remove_code_context(context)
+        self.assertEqual(self.run_code("[process.getuid(), process.cwd()].join()", language="js").text, "0,/home/user")
+        self.assertEqual("".join(self.run_code("id -u; pwd", language="bash").logs.stdout), "0\n/home/user\n")
+        self.assertEqual(self.box.commands.run("id -un").stdout, "user\n")
 
     def test_top_level_await_works(self):
         self.assertEqual(self.run_code("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 7\nawait f()").text, "7")
@@ -128,6 +138,16 @@ class Rich(SharedCode):
         (result,) = self.shown(picture)
         self.assertTrue(base64.b64decode(result.png).startswith(b"\x89PNG"))
 
+    def test_a_picture_of_pillow_is_a_result_where_it_is_saved_or_shown(self):
+        make = "from PIL import Image\nimage = Image.new('RGBA', (2, 2), 'red')\n"
+        for act in ("image.save('test.png')", "image.show()"):
+            (result,) = self.shown(make + act + "\nprint('done')")
+            self.assertTrue(base64.b64decode(result.png).startswith(b"\x89PNG"), act)
+        self.assertEqual(self.shown("import io; image.save(io.BytesIO(), 'PNG')"), [], "not saved as a file")
+        self.assertTrue(self.box.files.exists("/home/user/test.png"))
+        (figure,) = self.shown(self.PLOT + "plt.plot([1, 2]); plt.savefig('figure.png'); plt.show()")
+        self.assertIsNotNone(figure.chart)
+
     PLOT = "import matplotlib.pyplot as plt\n"
 
     def chart(self, code):
@@ -158,6 +178,8 @@ class Rich(SharedCode):
         self.assertIsInstance(chart, PieChart)
         self.assertEqual([e.label for e in chart.elements], ["q", "r"])
         self.assertAlmostEqual(chart.elements[1].angle, 270, delta=0.5)
+        chart = self.chart("plt.pie([90, 10], labels=['no', 'yes'], startangle=90)")
+        self.assertEqual([e.angle for e in chart.elements], [324, 36])
 
     def test_a_box_chart_is_data(self):
         chart = self.chart("plt.boxplot([[1, 2, 3, 4, 5]])")
@@ -184,6 +206,13 @@ class Contexts(SharedCode):
         self.assertNotIn(one.id, [context.id for context in self.box.list_code_contexts()])
         with self.assertRaises(NotFoundException):
             self.box.run_code("1", context=one)
+
+    def test_a_new_context_is_the_last_of_the_list(self):
+        for _ in range(2):
+            made = self.box.create_code_context()
+            contexts = self.box.list_code_contexts()
+            self.assertEqual([context.id for context in contexts[:2]], ["default-python", "default-javascript"])
+            self.assertEqual(contexts[-1].id, made.id)
 
     def test_a_restart_forgets_everything_but_the_context(self):
         context = self.box.create_code_context()
@@ -231,6 +260,28 @@ class Languages(SharedCode):
         self.assertEqual(self.box.run_code("throw new TypeError('wrong')", language="javascript").error.name, "TypeError")
         self.assertEqual(self.box.run_code("await Promise.resolve(9)", language="javascript").text, "9")
 
+    def test_modules_are_imported_by_statements(self):
+        for language, typed in (("js", ""), ("ts", ": string")):
+            ran = self.box.run_code(
+                f"\n    import path, {{ join as j }} from 'node:path'\n    import * as os from \"os\"\n"
+                f"    const made{typed} = j('a', path.basename('/x/b'))\n    made + typeof os.cpus",
+                language=language,
+            )
+            self.assertIsNone(ran.error, ran)
+            self.assertEqual(ran.text, "a/bfunction")
+            self.assertEqual(self.box.run_code("path.sep + await Promise.resolve(j('', 'c'))", language=language).text, "/c")
+        self.box.files.write("/home/user/node_modules/of-npm/index.mjs", "export default 41\nexport const one = 1\n")
+        self.box.files.write("/home/user/node_modules/of-npm/package.json", '{"name": "of-npm", "exports": "./index.mjs"}')
+        ran = self.box.run_code("import base, { one } from 'npm:of-npm@1'\nbase + one", language="js")
+        self.assertEqual((ran.error, ran.text), (None, "42"))
+        missing = self.box.run_code("import x from 'not-installed'", language="js", timeout=20)
+        self.assertIn("npm install not-installed", missing.error.value)
+
+    def test_a_rejected_promise_is_an_error_and_not_a_wait(self):
+        ran = self.box.run_code("await Promise.reject(new RangeError('no'))", language="js", timeout=20)
+        self.assertEqual((ran.error.name, ran.error.value), ("RangeError", "no"))
+        self.assertEqual(self.box.run_code("await (async () => 5)()", language="js", timeout=20).text, "5")
+
     def test_typescript_is_taken(self):
         self.assertEqual(self.box.run_code("const n: number = 41; n + 1", language="typescript").text, "42")
 
@@ -272,6 +323,13 @@ class Ends(Case):
         self.assertLess(time.monotonic() - began, 10)
         with self.assertRaises(TimeoutException):
             box.run_code("1")
+
+    def test_killing_the_sandbox_while_the_first_kernel_starts_is_told(self):
+        # A variable that counts when Python starts: a kernel that waited for its sandbox is of no use.
+        box = self.sandbox(kind=Sandbox, envs={"PYTHONPATH": "/opt/none"})
+        threading.Timer(0.25, box.kill).start()
+        with self.assertRaisesRegex(TimeoutException, "killed while the request was in progress"):
+            box.run_code("import time; time.sleep(60)")
 
     def test_names_survive_a_pause(self):
         box = self.sandbox(kind=Sandbox)

@@ -8,7 +8,10 @@ use atoll_provider::Prepare;
 use atoll_toolbox::{Language, Toolbox};
 
 /// The templates of ours that have a kernel.
-pub(super) const TEMPLATES: [&str; 2] = ["code-interpreter", "code-interpreter-slim"];
+pub(super) const TEMPLATES: [&str; 3] =
+    ["code-interpreter", "code-interpreter-slim", "code-interpreter-full"];
+/// The user of kernels on E2B's front, whose first code is what is waited for most. Other fronts start their own.
+const USER: &str = "root";
 
 #[derive(Debug)]
 pub(super) struct Kernels;
@@ -20,6 +23,7 @@ impl Prepare for Kernels {
     }
 
     async fn prepare(&self, _template: &str, agent: AgentClient) -> Result<(), Box<dyn Error + Send + Sync>> {
-        Ok(Toolbox::new(agent).interpreter().prepare(Language::Python).await?)
+        let toolbox = Toolbox::new(agent).as_user(Some(USER.to_owned()));
+        Ok(toolbox.interpreter().prepare(Language::Python).await?)
     }
 }

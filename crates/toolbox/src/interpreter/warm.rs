@@ -1,7 +1,7 @@
 //! A default context that is made before its sandbox: whoever keeps instances ready starts the kernel in them, and the first
 //! code of a sandbox does not wait for it.
 //!
-//! Such a process was started for nobody. It becomes the default context of its language where it stands as one made now
+//! Such a process was started for nobody, by whoever prepares instances and as the user of that toolbox. It becomes the default context of its language where it stands as one made now
 //! would: the same user, the same folder, and an environment that a program can still be told of. Else it is ended.
 
 use std::collections::BTreeMap;

@@ -25,6 +25,8 @@ use super::{Data, INTERPRETER, empty};
 use crate::input;
 
 const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
+/// COMPAT(e2b): whose kernels are; they start in the home of the sandbox's user all the same.
+const USER: &str = "root";
 /// Where code starts at the vendor's, for a sandbox that says nothing else.
 const HOME: &str = "/home/user";
 /// Of the contexts that are there before anybody asks.
@@ -159,7 +161,7 @@ impl Data {
     }
 
     async fn execute(&self, awake: Awake, body: ExecuteBody) -> Result<Response, Refusal> {
-        let toolbox = Toolbox::new(awake.client().clone());
+        let toolbox = toolbox(&awake);
         let interpreter = toolbox.interpreter();
         let begun = async {
             let context = match (&body.context_id, &body.language) {
@@ -175,26 +177,19 @@ impl Data {
         };
         match begun.await {
             Ok(execution) => Ok(lines::answer(self.clone(), awake, execution)),
+            Err(_) if !self.still_runs(&awake) => Ok(lines::broken_off()),
             Err(error) => Err(self.refusal(&awake, &error)),
         }
     }
 
     async fn list(&self, awake: Awake) -> Result<Response, Refusal> {
-        let toolbox = Toolbox::new(awake.client().clone());
+        let toolbox = toolbox(&awake);
         let kept = toolbox.interpreter().contexts().await.map_err(|error| self.refusal(&awake, &error))?;
-        let mut all: Vec<Context> = kept.into_iter().map(Context::from).collect();
-        for language in FROM_THE_BEGINNING {
-            let id = format!("{DEFAULT}{}", language.as_str());
-            if !all.iter().any(|context| context.id == id) {
-                let cwd = Some(awake.workdir()).filter(|dir| !dir.is_empty()).unwrap_or(HOME);
-                all.push(Context { id, language: language.as_str(), cwd: cwd.to_owned() });
-            }
-        }
-        Ok(json(&all))
+        Ok(json(&listed(kept, awake.workdir())))
     }
 
     async fn create(&self, awake: Awake, body: NewBody) -> Result<Response, Refusal> {
-        let toolbox = Toolbox::new(awake.client().clone());
+        let toolbox = toolbox(&awake);
         let made = async {
             let language = language_of(body.language.as_deref())?;
             let cwd = body.cwd.filter(|cwd| !cwd.is_empty());
@@ -213,7 +208,7 @@ impl Data {
     }
 
     async fn remove(&self, awake: Awake, id: &str) -> Result<Response, Refusal> {
-        let toolbox = Toolbox::new(awake.client().clone());
+        let toolbox = toolbox(&awake);
         match toolbox.interpreter().delete_context(id).await {
             // One that nobody used yet is as good as removed.
             Err(ToolboxError::NotFound(_)) if default_of(id).is_some() => Ok(empty(StatusCode::OK)),
@@ -223,7 +218,7 @@ impl Data {
     }
 
     async fn restart(&self, awake: Awake, id: &str) -> Result<Response, Refusal> {
-        let toolbox = Toolbox::new(awake.client().clone());
+        let toolbox = toolbox(&awake);
         match toolbox.interpreter().restart(id).await {
             Err(ToolboxError::NotFound(_)) if default_of(id).is_some() => Ok(empty(StatusCode::OK)),
             Ok(_) => Ok(empty(StatusCode::OK)),
@@ -252,6 +247,28 @@ impl Data {
         };
         Refusal::Agents(status, message)
     }
+}
+
+fn toolbox(awake: &Awake) -> Toolbox {
+    Toolbox::new(awake.client().clone()).as_user(Some(USER.to_owned()))
+}
+
+/// COMPAT(e2b): those from the beginning come first, used or not; the newest is last.
+fn listed(kept: Vec<Kept>, workdir: &str) -> Vec<Context> {
+    let mut rest: Vec<Context> = kept.into_iter().map(Context::from).collect();
+    let mut all = Vec::new();
+    for language in FROM_THE_BEGINNING {
+        let id = format!("{DEFAULT}{}", language.as_str());
+        match rest.iter().position(|context| context.id == id) {
+            Some(at) => all.push(rest.remove(at)),
+            None => {
+                let cwd = Some(workdir).filter(|dir| !dir.is_empty()).unwrap_or(HOME).to_owned();
+                all.push(Context { id, language: language.as_str(), cwd });
+            }
+        }
+    }
+    all.append(&mut rest);
+    all
 }
 
 async fn find(interpreter: &Interpreter<'_>, id: &str) -> Result<Kept, ToolboxError> {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use atoll_toolbox::{Execution, ExecutionEvent, Rich, ToolboxError};
+use atoll_toolbox::{Execution, ExecutionEvent, Language, Rich, ToolboxError};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
@@ -106,11 +106,22 @@ pub(super) fn answer(data: Data, awake: Awake, execution: Execution) -> Response
         let line = running.next().await?;
         Some((line, running))
     });
-    let mut response = Response::new(Body::from_stream(lines));
+    ndjson(Body::from_stream(lines))
+}
+
+fn ndjson(body: Body) -> Response {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+/// The answer for a sandbox that ended while its kernel was being started: one that breaks off, by which the SDKs know that
+/// the sandbox was killed under the request.
+pub(super) fn broken_off() -> Response {
+    let lines = futures::stream::iter([Ok(written(&[Line::Keepalive])), Err(Ended)]);
+    ndjson(Body::from_stream(lines))
 }
 
 struct Running {
@@ -129,26 +140,27 @@ impl Running {
     async fn next(&mut self) -> Option<Result<Bytes, Ended>> {
         let execution = self.execution.as_mut()?;
         let Ok(event) = tokio::time::timeout(KEEPALIVE, execution.next()).await else {
-            return Some(Ok(written(&Line::Keepalive)));
+            return Some(Ok(written(&[Line::Keepalive])));
         };
-        let line = match event {
+        let lines = match event {
             None | Some(Ok(ExecutionEvent::End)) => {
                 self.execution = None;
-                return Some(Ok(written(&Line::EndOfExecution)));
+                return Some(Ok(written(&[Line::EndOfExecution])));
             }
-            Some(Ok(event)) => line_of(event),
+            Some(Ok(ExecutionEvent::Stdout(text))) if execution.context().language == Language::Java => {
+                lines_of_java(&text)
+            }
+            Some(Ok(event)) => vec![line_of(event)],
             Some(Err(_)) if !self.data.still_runs(&self.awake) => {
                 self.execution = None;
                 return Some(Err(Ended));
             }
             Some(Err(error)) => {
                 self.execution = None;
-                let mut last = written(&died(&error)).to_vec();
-                last.extend_from_slice(&written(&Line::EndOfExecution));
-                return Some(Ok(last.into()));
+                vec![died(&error), Line::EndOfExecution]
             }
         };
-        Some(Ok(written(&line)))
+        Some(Ok(written(&lines)))
     }
 }
 
@@ -182,9 +194,21 @@ fn died(error: &ToolboxError) -> Line {
     }
 }
 
-fn written(line: &Line) -> Bytes {
-    let mut text = serde_json::to_vec(line).expect("texts, numbers and JSON always serialise");
-    text.push(b'\n');
+/// COMPAT(e2b): the end of a line that Java writes is an output of its own there.
+fn lines_of_java(text: &str) -> Vec<Line> {
+    let ends = text.split_inclusive('\n').flat_map(|line| match line.strip_suffix('\n') {
+        Some("") | None => vec![line],
+        Some(bare) => vec![bare, "\n"],
+    });
+    ends.map(|piece| line_of(ExecutionEvent::Stdout(piece.to_owned()))).collect()
+}
+
+fn written(lines: &[Line]) -> Bytes {
+    let mut text = Vec::new();
+    for line in lines {
+        serde_json::to_writer(&mut text, line).expect("texts, numbers and JSON always serialise");
+        text.push(b'\n');
+    }
     text.into()
 }
 
@@ -196,7 +220,7 @@ mod tests {
     use super::*;
 
     fn read(event: ExecutionEvent) -> Value {
-        let bytes = written(&line_of(event));
+        let bytes = written(&[line_of(event)]);
         assert!(bytes.ends_with(b"\n") && !bytes[..bytes.len() - 1].contains(&b'\n'));
         serde_json::from_slice(&bytes).unwrap()
     }
@@ -213,7 +237,7 @@ mod tests {
         let error = ExecutionEvent::Error { name: "E".into(), value: "v".into(), traceback: "t".into() };
         assert_eq!(read(error), json!({ "type": "error", "name": "E", "value": "v", "traceback": "t" }));
         assert_eq!(
-            serde_json::from_slice::<Value>(&written(&Line::Keepalive)).unwrap(),
+            serde_json::from_slice::<Value>(&written(&[Line::Keepalive])).unwrap(),
             json!({ "type": "keepalive" })
         );
         assert_eq!(read(ExecutionEvent::End), json!({ "type": "end_of_execution" }));
@@ -235,6 +259,18 @@ mod tests {
                 "extra": { "x/y": [1] },
             })
         );
+    }
+
+    #[test]
+    fn the_end_of_a_line_of_java_is_an_output_of_its_own() {
+        let told: Vec<String> = lines_of_java("a\nb\n\nc")
+            .into_iter()
+            .map(|line| match line {
+                Line::Stdout { text, .. } => text,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(told, ["a", "\n", "b", "\n", "\n", "c"]);
     }
 
     #[test]
