@@ -119,7 +119,7 @@ impl Front {
         if let Some(workdir) = workdir.filter(|dir| dir.starts_with('/')) {
             // An image may name a folder that none of its layers has; its programs expect it nevertheless. Waited for: the
             // next request may start one there. What cannot be made is missed by whoever needs it, and said then.
-            let _ = std::fs::create_dir_all(workdir);
+            let _ = crate::workdir::ensure(&workdir, &self.agent.settings.default_user());
         }
         if let Some(name) = hostname {
             // Not waited for: a create has better things to do, and the first command takes longer to arrive. The job also

@@ -39,6 +39,7 @@ mod setup;
 mod state;
 mod users;
 mod watch;
+mod workdir;
 
 use std::process::ExitCode;
 
