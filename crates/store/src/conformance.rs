@@ -69,6 +69,7 @@ pub fn all() -> Vec<Case> {
         life::memory_on_disk_takes_no_compute_until_it_is_resumed,
         templates::a_tag_moves_and_its_versions_stay_known,
         templates::names_and_aliases_of_a_tenant_do_not_meet,
+        templates::a_renamed_template_keeps_all_but_its_name,
         templates::public_templates_are_seen_by_others_and_changes_are_kept,
         templates::what_nothing_stands_on_is_forgotten,
         templates::builds_are_kept_found_and_swept,

@@ -53,6 +53,8 @@ pub struct TemplateChange {
     pub aliases: Option<Vec<String>>,
     /// Replaces what lies over the settings of its versions.
     pub changes: Option<StartSettings>,
+    /// Its new name.
+    pub name: Option<String>,
 }
 
 /// Keeps names of templates. Part of [`crate::Store`].
@@ -81,7 +83,7 @@ pub trait TemplateStore: Send + Sync + 'static {
     /// The versions of a name, oldest first.
     async fn template_versions(&self, tenant: &TenantId, name: &str) -> Result<Vec<VersionRow>, StoreError>;
 
-    /// Changes a template; `None` when there is none of that name. [`StoreError::Exists`] when an alias is taken.
+    /// Changes a template; `None` when there is none of that name. [`StoreError::Exists`] when an alias or its new name is taken.
     async fn change_template(
         &self,
         tenant: &TenantId,

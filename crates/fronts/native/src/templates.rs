@@ -118,6 +118,7 @@ impl From<UpdateTemplateBody> for atoll_service::UpdateTemplate {
         Self {
             settings: changes.then_some(settings),
             reset: body.reset,
+            name: None,
             aliases: body.aliases,
             public: body.public,
         }

@@ -27,10 +27,10 @@ impl Service {
         name: &str,
         change: UpdateTemplate,
     ) -> Result<TemplateRecord, ServiceError> {
-        let (row, reference) = self.own_row(who, name).await?;
+        let (row, mut reference) = self.own_row(who, name).await?;
         // Its names then mean something to every tenant, also to one that expects an image or a built-in template there.
         let is_public = change.public.unwrap_or(row.public);
-        if is_public && (!row.public || change.aliases.is_some()) {
+        if is_public && (!row.public || change.aliases.is_some() || change.name.is_some()) {
             authz::admin(who)?;
         }
         if let Some(settings) = &change.settings {
@@ -41,6 +41,13 @@ impl Service {
                 self.refuse_built_in(&alias, &[]).await?;
             }
         }
+        if let Some(new) = &change.name {
+            for name in check_names("name", std::slice::from_ref(new), 1)? {
+                let tags: Vec<String> = row.tags.keys().cloned().collect();
+                self.refuse_built_in(&name, &tags).await?;
+            }
+            reference.name.clone_from(new);
+        }
         let changes = match (change.settings, change.reset) {
             (None, false) => None,
             (settings, reset) => {
@@ -48,7 +55,8 @@ impl Service {
                 Some(over(below, &settings.unwrap_or_default()))
             }
         };
-        let change = TemplateChange { public: change.public, aliases: change.aliases, changes };
+        let change =
+            TemplateChange { public: change.public, aliases: change.aliases, changes, name: change.name };
         let changed = self.inner.store.change_template(&row.tenant, &row.name, change).await?;
         self.inner.templates.forget();
         let row = changed.ok_or_else(|| missing(name))?;

@@ -152,6 +152,8 @@ pub struct UpdateTemplate {
     pub aliases: Option<Vec<String>>,
     /// Whether other tenants may start from it.
     pub public: Option<bool>,
+    /// Its new name. Sandboxes and snapshots of it go on and show the old one.
+    pub name: Option<String>,
 }
 
 /// What a collection removed.

@@ -42,6 +42,29 @@ pub(super) async fn a_tag_moves_and_its_versions_stay_known(store: Subject) {
     assert!(matches!(refused, Err(StoreError::NoTenant)));
 }
 
+pub(super) async fn a_renamed_template_keeps_all_but_its_name(store: Subject) {
+    let (mine, other) = two(&store).await;
+    for (tenant, name) in [(&mine, "app"), (&mine, "tool"), (&other, "new")] {
+        publish(&store, tenant, name, "latest", "v1").await;
+    }
+    let to = |name: &str| TemplateChange { name: Some(name.to_owned()), ..Default::default() };
+    let aliases = TemplateChange { aliases: Some(vec!["alias".to_owned()]), ..Default::default() };
+    let before = store.change_template(&mine, "app", aliases).await.unwrap().unwrap();
+    for taken in ["tool", "alias"] {
+        let of = if taken == "tool" { "app" } else { "tool" };
+        let refused = store.change_template(&mine, of, to(taken)).await;
+        assert!(matches!(refused, Err(StoreError::Exists { .. })), "{taken}");
+    }
+    let after = store.change_template(&mine, "app", to("new")).await.unwrap().unwrap();
+    assert_eq!(after, TemplateRow { name: "new".to_owned(), ..before });
+    assert_eq!(store.template(&mine, "app").await.unwrap(), None);
+    assert_eq!(store.template_versions(&mine, "new").await.unwrap(), [version("v1", 1)]);
+    // One of its own aliases is free for it.
+    let after = store.change_template(&mine, "new", to("alias")).await.unwrap().unwrap();
+    assert_eq!((after.name.as_str(), after.aliases.is_empty()), ("alias", true));
+    assert_eq!(store.change_template(&mine, "none", to("x")).await.unwrap(), None);
+}
+
 pub(super) async fn names_and_aliases_of_a_tenant_do_not_meet(store: Subject) {
     let (mine, other) = two(&store).await;
     for (tenant, name) in [(&mine, "app"), (&mine, "tool"), (&other, "app")] {

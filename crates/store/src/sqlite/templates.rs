@@ -261,7 +261,20 @@ fn change(
             }
         }
     }
+    if let Some(new) = change.name.as_deref().filter(|new| *new != name) {
+        rename(conn, tenant, n, new)?;
+    }
     Ok(Some(by_number(conn, n)?))
+}
+
+/// An alias of its own may become its name.
+fn rename(conn: &Connection, tenant: &TenantId, n: i64, new: &str) -> Result<(), StoreError> {
+    if find(conn, tenant, new)?.is_some_and(|(other, _)| other != n) {
+        return Err(StoreError::Exists { what: format!("a template with the name {new}") });
+    }
+    conn.execute("DELETE FROM template_aliases WHERE template = ?1 AND alias = ?2", params![n, new])?;
+    conn.execute("UPDATE templates SET name = ?2 WHERE n = ?1", params![n, new])?;
+    Ok(())
 }
 
 fn users(
