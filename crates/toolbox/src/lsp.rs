@@ -183,12 +183,27 @@ impl LspServer<'_> {
 
     /// Tells it that somebody works on a file, as the file is now.
     pub async fn did_open(&self, path: &str) -> Result<(), ToolboxError> {
+        self.did_open_as(path, None, 1).await
+    }
+
+    /// Tells it that somebody works on a version of a file with this text; `None`: as the file is now.
+    pub async fn did_open_as(
+        &self,
+        path: &str,
+        text: Option<String>,
+        version: i64,
+    ) -> Result<(), ToolboxError> {
         let mut call = self.call().await?;
-        let bytes = self.toolbox.files().read_bytes(path, Part::Whole, DOCUMENT_MAX).await?;
-        let text = String::from_utf8(bytes)
-            .map_err(|_| ToolboxError::Invalid(format!("path '{path}' is not text")))?;
+        let text = match text {
+            Some(text) => text,
+            None => {
+                let bytes = self.toolbox.files().read_bytes(path, Part::Whole, DOCUMENT_MAX).await?;
+                String::from_utf8(bytes)
+                    .map_err(|_| ToolboxError::Invalid(format!("path '{path}' is not text")))?
+            }
+        };
         let document = json!({
-            "uri": uri(path), "languageId": self.document_language(path), "version": 1, "text": text,
+            "uri": uri(path), "languageId": self.document_language(path), "version": version, "text": text,
         });
         call.tell("textDocument/didOpen", json!({ "textDocument": document })).await
     }
@@ -216,11 +231,21 @@ impl LspServer<'_> {
         Ok(shown::completions(&self.asked("textDocument/completion", params).await?))
     }
 
+    /// The same as the server's own `result`.
+    pub async fn raw_completions(&self, path: &str, place: Place) -> Result<Value, ToolboxError> {
+        let position = json!({ "line": place.line, "character": place.character });
+        let params = json!({ "textDocument": { "uri": uri(path) }, "position": position });
+        self.asked("textDocument/completion", params).await
+    }
+
     /// What a file defines.
     pub async fn document_symbols(&self, path: &str) -> Result<Vec<Symbol>, ToolboxError> {
-        let uri = uri(path);
-        let params = json!({ "textDocument": { "uri": uri } });
-        Ok(shown::symbols(&self.asked("textDocument/documentSymbol", params).await?, &uri))
+        Ok(shown::symbols(&self.raw_document_symbols(path).await?, &uri(path)))
+    }
+
+    /// The same as the server's own `result`.
+    pub async fn raw_document_symbols(&self, path: &str) -> Result<Value, ToolboxError> {
+        self.asked("textDocument/documentSymbol", json!({ "textDocument": { "uri": uri(path) } })).await
     }
 
     /// What the project defines by such a name. A server that knows single files only is asked about each of them.
