@@ -39,7 +39,10 @@ class Errors(Shared):
         ("POST", "/filesystem/edit-file", {"path": "/tmp/x"}), ("POST", "/filesystem/edit-files", {"files": ["/tmp/x"], "find": "x"}),
         ("POST", "/filesystem/move", {"src_path": "/a", "dst_path": "/b"}), ("POST", "/filesystem/copy", {"src_path": "/a", "dst_path": "/b"}),
         ("POST", "/filesystem/exists", {"path": "/"}), ("POST", "/filesystem/tree", {"path": "/"}),
-        ("POST", "/git/status", {"path": "/"}), ("DELETE", "", None),
+        ("POST", "/git/status", {"path": "/"}),
+        ("POST", "/lsp/start", {"language_id": "python", "path_to_project": "/"}),
+        ("POST", "/lsp/document-symbols", {"language_id": "python", "path_to_project": "/", "uri": "file:///x.py"}),
+        ("DELETE", "", None),
     ]
 
     def each_call(self, headers, wanted):
@@ -54,7 +57,7 @@ class Errors(Shared):
         with httpx.Client(base_url=os.environ["LEAP0_BASE_URL"]) as plain:
             for method, path in (("POST", "/v1/sandbox"), ("GET", "/v1/sandboxes"), ("GET", "/v1/snapshots"),
                                  ("POST", "/v1/snapshot/restore"), ("DELETE", "/v1/snapshot/x"), ("POST", "/v1/template"),
-                                 ("DELETE", "/v1/template/x")):
+                                 ("PATCH", "/v1/template/x"), ("DELETE", "/v1/template/x")):
                 self.assertEqual(plain.request(method, path).status_code, 401, path)
         self.assertEqual(self.box.refresh().state.value, "running")
 
@@ -102,11 +105,19 @@ class Errors(Shared):
         mount = {"type": "object-storage", "bucket": "b", "mount_path": "/m", "endpoint": "https://s3.example.com"}
         for call in (
             lambda: self.box.ssh.create_access(),
-            lambda: self.box.lsp.start(language_id="python", path_to_project="/tmp"),
-            lambda: self.box.add_mount(mount),
-            lambda: self.client.sandboxes.create(mounts=[mount]),
             lambda: self.client.sandboxes.create(template_name="system/desktop:v0.1.0"),
-            lambda: self.client.templates.create(name="mine", uri="example.com/image:1"),
         ):
             error = self.refused(call, 501)
             self.assertIn("docs/fronts/leap0.md", json.loads(error.body)["message"])
+        # Object storage is not mounted; the refusal names what is, and not the key.
+        secret = {**mount, "access_key_id": "canary-id", "secret_access_key": "canary-of-a-key"}
+        for call in (
+            lambda: self.box.add_mount(secret),
+            lambda: self.box.update_mount("mnt-0", {"read_only": True}),
+            lambda: self.box.delete_mount("mnt-0"),
+            lambda: self.client.sandboxes.create(mounts=[secret]),
+        ):
+            message = json.loads(self.refused(call, 501).body)["message"]
+            self.assertIn("docs/fronts/leap0.md", message)
+            self.assertIn("atoll://volumes", message)
+            self.assertNotIn("canary", message)

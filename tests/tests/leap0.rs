@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use atoll_tests::image::{self, Layer, Packing};
+use atoll_tests::registry::{self, Registry};
 use atoll_tests::{Options, World, run_with, until};
 use tokio::net::TcpStream;
 
@@ -61,13 +63,18 @@ fn arrived(world: &World) {
 fn the_official_sdk_passes_the_flows_of_the_vendors_guide() {
     let Some(python) = python() else { return };
     run_with(
-        Options { tls: true, templates: vec!["busybox", "code-interpreter-slim"], ..Options::debian() },
+        Options { tls: true, templates: vec!["busybox", "code-interpreter-slim"], ..Options::debian() }
+            .env("ATOLL_REGISTRY_INSECURE", registry::ADDRESS),
         async |world| {
             until("the TLS port is open", async || TcpStream::connect("127.0.0.1:7443").await.ok()).await;
+            let registry = Registry::start(world).await;
+            let mark = Layer::new().file("etc/mark", 0o644, "of the image\n");
+            registry.push(&image::busybox().layer(&mark, Packing::Gzip), "tools/marked", "1").await;
             let (tenant, other) = (world.tenant("leap0").await, world.tenant("other").await);
             let mut suite = sdk(world, &python).await;
             suite.env("LEAP0_API_KEY", tenant.key()).env("LEAP0_OTHER_KEY", other.key());
             suite.env("LEAP0_FIRST_KEY", world.first_tenant().await.key());
+            suite.env("LEAP0_TEST_IMAGE", registry.name("tools/marked:1"));
             let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("leap0");
             suite
                 .args(["-m", "unittest", "discover", "--verbose", "--durations", "5", "--start-directory"])

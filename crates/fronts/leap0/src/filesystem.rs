@@ -64,6 +64,35 @@ async fn root_files(app: &App, who: &Principal, id: &str) -> Result<Awake, ApiEr
     Ok(Awake { toolbox: Toolbox::new(sandbox.client.with_root_files()), sandbox })
 }
 
+impl Awake {
+    /// A path as Leap0 reads it: a relative one starts at the working directory.
+    pub(crate) fn path(&self, given: &str) -> String {
+        below(&self.sandbox.lease.workdir, given)
+    }
+}
+
+/// The same for a sandbox that need not be awake yet.
+pub(crate) async fn from_workdir(
+    app: &App,
+    who: &Principal,
+    id: &str,
+    path: String,
+) -> Result<String, ApiError> {
+    if path.starts_with('/') {
+        return Ok(path);
+    }
+    Ok(below(&app.service.get(who, id).await?.workdir, &path))
+}
+
+/// A relative path below a folder. An empty one stays empty, and is refused where it is used.
+pub(crate) fn below(folder: &str, path: &str) -> String {
+    match folder {
+        _ if path.is_empty() || path.starts_with(['/', '~']) => path.to_owned(),
+        "" => path.to_owned(),
+        folder => format!("{}/{path}", folder.trim_end_matches('/')),
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct FileInfo {
     name: String,
@@ -128,7 +157,7 @@ async fn ls(
         depth: if body.recursive { None } else { Some(1) },
         exclude: body.exclude.unwrap_or_default(),
     };
-    let found = awake.toolbox.files().list(&body.path, &query).await?;
+    let found = awake.toolbox.files().list(&awake.path(&body.path), &query).await?;
     Ok(ok(Items { items: found.entries.into_iter().map(FileInfo::from).collect() }))
 }
 
@@ -144,7 +173,7 @@ async fn stat(
     Json(body): Json<PathBody>,
 ) -> Result<Answer<FileInfo>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
-    Ok(ok(awake.toolbox.files().stat(&body.path).await?.into()))
+    Ok(ok(awake.toolbox.files().stat(&awake.path(&body.path)).await?.into()))
 }
 
 #[derive(Debug, Serialize)]
@@ -159,7 +188,7 @@ async fn exists(
     Json(body): Json<PathBody>,
 ) -> Result<Answer<Exists>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
-    Ok(ok(Exists { exists: awake.toolbox.files().exists(&body.path).await? }))
+    Ok(ok(Exists { exists: awake.toolbox.files().exists(&awake.path(&body.path)).await? }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -179,7 +208,7 @@ async fn mkdir(
 ) -> Result<StatusCode, ApiError> {
     let how = MakeDir { parents: body.recursive, mode: mode("permissions", body.permissions.as_deref())? };
     let awake = root_files(&app, &who, &id).await?;
-    awake.toolbox.files().make_dir(&body.path, how).await?;
+    awake.toolbox.files().make_dir(&awake.path(&body.path), how).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -197,7 +226,7 @@ async fn delete(
     Json(body): Json<DeleteBody>,
 ) -> Result<StatusCode, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
-    awake.toolbox.files().remove(&body.path, body.recursive).await?;
+    awake.toolbox.files().remove(&awake.path(&body.path), body.recursive).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -223,7 +252,7 @@ async fn set_permissions(
         return Err(ApiError::field("mode", "mode, owner or group is required"));
     }
     let awake = root_files(&app, &who, &id).await?;
-    awake.toolbox.files().change(&body.path, &change).await?;
+    awake.toolbox.files().change(&awake.path(&body.path), &change).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -243,7 +272,7 @@ async fn glob(
 ) -> Result<Answer<Items<String>>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     let exclude = body.exclude.unwrap_or_default();
-    let found = awake.toolbox.files().glob(&body.path, &body.pattern, &exclude).await?;
+    let found = awake.toolbox.files().glob(&awake.path(&body.path), &body.pattern, &exclude).await?;
     Ok(ok(Items { items: found.items }))
 }
 
@@ -283,7 +312,7 @@ async fn grep(
         exclude: body.exclude.unwrap_or_default(),
         ..Grep::default()
     };
-    let found = awake.toolbox.files().grep(&body.path, &grep).await?;
+    let found = awake.toolbox.files().grep(&awake.path(&body.path), &grep).await?;
     Ok(ok(Items { items: found.items.into_iter().map(SearchMatch::from).collect() }))
 }
 
@@ -316,7 +345,7 @@ async fn edit_file(
     let awake = root_files(&app, &who, &id).await?;
     let edits: Vec<Edit> =
         body.edits.into_iter().map(|EditOne { find, replace }| Edit { find, replace }).collect();
-    let edited = awake.toolbox.files().edit(&body.path, &edits).await?;
+    let edited = awake.toolbox.files().edit(&awake.path(&body.path), &edits).await?;
     Ok(ok(Edited { diff: edited.diff, replacements: edited.replacements }))
 }
 
@@ -353,7 +382,8 @@ async fn edit_files(
         return Err(ApiError::field("files", format!("must hold at most {EDITED_MAX} paths")));
     }
     let awake = root_files(&app, &who, &id).await?;
-    let done = awake.toolbox.files().replace(&body.files, &body.find, &body.replace).await;
+    let files: Vec<String> = body.files.iter().map(|file| awake.path(file)).collect();
+    let done = awake.toolbox.files().replace(&files, &body.find, &body.replace).await;
     Ok(ok(Items { items: done.into_iter().map(EditedFile::from).collect() }))
 }
 
@@ -374,7 +404,8 @@ async fn move_path(
     Json(body): Json<FromToBody>,
 ) -> Result<StatusCode, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
-    awake.toolbox.files().move_to(&body.src_path, &body.dst_path, body.overwrite.unwrap_or(false)).await?;
+    let (from, to) = (awake.path(&body.src_path), awake.path(&body.dst_path));
+    awake.toolbox.files().move_to(&from, &to, body.overwrite.unwrap_or(false)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -386,7 +417,7 @@ async fn copy(
 ) -> Result<StatusCode, ApiError> {
     let how = CopyHow { recursive: body.recursive, overwrite: body.overwrite.unwrap_or(false) };
     let awake = root_files(&app, &who, &id).await?;
-    awake.toolbox.files().copy(&body.src_path, &body.dst_path, how).await?;
+    awake.toolbox.files().copy(&awake.path(&body.src_path), &awake.path(&body.dst_path), how).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -426,7 +457,7 @@ async fn tree(
 ) -> Result<Answer<Items<TreeEntry>>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     let exclude = body.exclude.unwrap_or_default();
-    let nodes = awake.toolbox.files().tree(&body.path, body.max_depth, &exclude).await?;
+    let nodes = awake.toolbox.files().tree(&awake.path(&body.path), body.max_depth, &exclude).await?;
     Ok(ok(Items { items: nodes.into_iter().map(TreeEntry::from).collect() }))
 }
 
@@ -434,6 +465,14 @@ async fn tree(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn relative_paths_start_at_the_working_directory() {
+        for (path, wanted) in [("a/b", "/workspace/a/b"), ("/a", "/a"), ("~/a", "~/a"), ("", "")] {
+            assert_eq!(below("/workspace", path), wanted);
+        }
+        assert_eq!((below("/", "a"), below("", "a")), ("/a".to_owned(), "a".to_owned()));
+    }
 
     #[test]
     fn modes_are_octal_digits() {

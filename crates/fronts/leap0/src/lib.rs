@@ -16,7 +16,9 @@ mod filesystem;
 mod git;
 mod input;
 mod interpreter;
+mod lsp;
 mod missing;
+mod mounts;
 mod observe;
 mod output;
 mod policy;
@@ -100,6 +102,8 @@ impl Leap0 {
             .merge(pty::routes())
             .merge(filesystem::routes())
             .merge(git::routes())
+            .merge(lsp::routes())
+            .merge(mounts::routes())
             .merge(missing::routes());
         let routes = finish(api, &app);
         let host_routes = finish(interpreter::routes(), &app);

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::App;
 use crate::auth::Caller;
 use crate::error::ApiError;
+use crate::filesystem::from_workdir;
 use crate::input::{Json, Path};
 use crate::output::{ok, text};
 
@@ -46,10 +47,14 @@ async fn execute(
     Path(id): Path<String>,
     Json(body): Json<ExecuteBody>,
 ) -> Result<Response, ApiError> {
+    let cwd = match body.cwd.filter(|cwd| !cwd.is_empty()) {
+        Some(cwd) => Some(from_workdir(&app, &who, &id, cwd).await?),
+        None => None,
+    };
     let timeout = body.timeout.map_or(Ok(TIMEOUT), Duration::try_from_secs_f64);
     let exec = Exec {
         argv: vec!["/bin/sh".to_owned(), "-c".to_owned(), body.command],
-        cwd: body.cwd.filter(|cwd| !cwd.is_empty()),
+        cwd,
         env: body.envs.unwrap_or_default(),
         timeout: Some(timeout.map_err(|_| ApiError::field("timeout", "is not a number of seconds"))?),
         ..Exec::default()

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::App;
 use crate::auth::{Caller, authenticate};
 use crate::error::ApiError;
+use crate::filesystem::below;
 use crate::input::{Json, Path};
 use crate::output::{Answer, Items, created, ok, time};
 
@@ -148,7 +149,7 @@ async fn create(
             cols: body.cols.map_or(sessions::SIZE.cols, NonZeroU16::get),
             rows: body.rows.map_or(sessions::SIZE.rows, NonZeroU16::get),
         },
-        cwd: body.cwd.filter(|cwd| !cwd.is_empty()),
+        cwd: body.cwd.filter(|cwd| !cwd.is_empty()).map(|cwd| below(&lease.workdir, &cwd)),
         envs: body.envs.unwrap_or_default(),
         created_at_ms: jiff::Timestamp::now().as_millisecond(),
         lazy_start,

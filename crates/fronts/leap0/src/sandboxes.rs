@@ -40,9 +40,10 @@ async fn create(
     Json(body): Json<CreateBody>,
 ) -> Result<Answer<Sandbox>, ApiError> {
     let template = crate::templates::resolve(&app, &who, body.template_name()).await?;
-    let spec = body.into_spec(template)?;
+    let spec = body.into_spec(&template)?;
     let (lease, _) = app.service.create(&who, spec, true).await?;
-    Ok(created(Sandbox::with_policy(lease)))
+    let mounts = crate::mounts::shown(&app, &who, &lease).await?;
+    Ok(created(Sandbox::with_policy(lease).with_mounts(mounts)))
 }
 
 async fn find(
@@ -51,7 +52,8 @@ async fn find(
     Path(id): Path<String>,
 ) -> Result<Answer<Sandbox>, ApiError> {
     let lease = app.service.get(&who, &id).await?;
-    Ok(ok(Sandbox::from(lease)))
+    let mounts = crate::mounts::shown(&app, &who, &lease).await?;
+    Ok(ok(Sandbox::from(lease).with_mounts(mounts)))
 }
 
 async fn list(

@@ -1,16 +1,28 @@
-//! Templates: the vendor's names for ours. New ones are made on the server, not by this front.
+//! Templates: the vendor's names for ours; new ones from images, renamed and deleted.
 
-use atoll_model::{Code, Lease, Principal};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use atoll_model::{BadTemplateRef, Code, DEFAULT_TAG, Lease, Principal, TemplateRef};
+use atoll_service::{PullImage, RegistryAuth, TemplateRecord, UpdateTemplate};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{patch, post};
+use serde::{Deserialize, Serialize};
 
 use crate::App;
 use crate::auth::Caller;
 use crate::error::ApiError;
-use crate::input::Path;
+use crate::input::{Json, Path};
+use crate::output::{Answer, created, time};
 
+/// LIMIT: the vendor's own.
+const NAME_MAX: usize = 64;
+/// What the names of the vendor's own templates begin with.
+const SYSTEM: &str = "system/";
+/// Where commands of its templates start.
+const WORKDIR: &str = "/workspace";
 const INTERPRETER: &str = "code-interpreter";
 /// The same without the large libraries.
 const INTERPRETER_SLIM: &str = "code-interpreter-slim";
@@ -26,7 +38,7 @@ pub(crate) fn routes() -> Router<App> {
 
 /// Our names for one of the vendor's, in the order in which they are tried.
 fn names(asked: &str) -> Vec<&str> {
-    let system = asked.strip_prefix("system/").map(|name| name.split(':').next().unwrap_or(name));
+    let system = asked.strip_prefix(SYSTEM).map(|name| name.split(':').next().unwrap_or(name));
     match system {
         // The Debian of this server may be a later one than the name says.
         Some("debian") => vec![asked, "debian"],
@@ -36,15 +48,21 @@ fn names(asked: &str) -> Vec<&str> {
     }
 }
 
+/// Where commands start: in `/workspace`, unless an image says otherwise.
+pub(crate) fn workdir(template: &TemplateRecord) -> Option<String> {
+    let says_none = template.tenant.is_none() || matches!(template.workdir.as_str(), "" | "/");
+    says_none.then(|| WORKDIR.to_owned())
+}
+
 /// Finds the template that a name means.
-pub(crate) async fn resolve(app: &App, who: &Principal, asked: &str) -> Result<String, ApiError> {
+pub(crate) async fn resolve(app: &App, who: &Principal, asked: &str) -> Result<TemplateRecord, ApiError> {
     if asked.starts_with("system/desktop") {
         return Err(crate::missing::desktop());
     }
     let mut missing = None;
     for (tried, name) in names(asked).into_iter().enumerate() {
         match app.service.get_template(who, name).await {
-            Ok(found) => return Ok(found.name),
+            Ok(found) => return Ok(found),
             // Ours that stands for the vendor's is the one to make; its error says how.
             Err(error) if error.code == Code::TemplateNotFound && tried <= 1 => missing = Some(error),
             Err(error) if error.code == Code::TemplateNotFound => {}
@@ -62,12 +80,148 @@ pub(crate) fn interprets(lease: &Lease) -> bool {
     matches!(lease.template.as_str(), INTERPRETER | INTERPRETER_SLIM | INTERPRETER_FULL)
 }
 
-async fn create(Caller(_): Caller) -> ApiError {
-    ApiError::not_here("making a template from an image", "images are not pulled yet; see `atoll template`")
+#[derive(Deserialize)]
+struct NewBody {
+    name: String,
+    uri: String,
+    credentials: Option<Credentials>,
 }
 
-async fn rename(Caller(_): Caller) -> ApiError {
-    ApiError::not_here("renaming a template", "sandboxes and snapshots name theirs")
+/// Shown to the registry and nowhere else; without `Debug`.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Credentials {
+    Basic { username: String, password: String },
+    Aws {},
+    Gcp { gcp_service_account_json: String },
+    Azure { azure_client_id: String, azure_client_secret: String },
+}
+
+impl Credentials {
+    fn into_auth(self) -> Result<RegistryAuth, ApiError> {
+        let basic = |username: String, password: String| Ok(RegistryAuth::Basic { username, password });
+        match self {
+            Self::Basic { username, password } => basic(username, password),
+            Self::Gcp { gcp_service_account_json } => basic("_json_key".to_owned(), gcp_service_account_json),
+            Self::Azure { azure_client_id, azure_client_secret } => {
+                basic(azure_client_id, azure_client_secret)
+            }
+            // A registry of AWS takes no key, but a password that another service of theirs makes from it.
+            Self::Aws {} => Err(ApiError::not_here(
+                "a login with AWS keys",
+                "give credentials of type basic: user AWS, and what `aws ecr get-login-password` prints",
+            )),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Template {
+    /// What `template_name`, rename and delete take.
+    id: String,
+    name: String,
+    digest: String,
+    image_config: ImageConfig,
+    is_system: bool,
+    created_at: String,
+}
+
+#[derive(Debug, Serialize)]
+struct ImageConfig {
+    entrypoint: Option<Vec<String>>,
+    cmd: Option<Vec<String>>,
+    working_dir: String,
+    user: String,
+    env: BTreeMap<String, String>,
+}
+
+impl From<TemplateRecord> for Template {
+    fn from(record: TemplateRecord) -> Self {
+        let name = match record.tag.as_deref() {
+            Some(tag) if tag != DEFAULT_TAG => format!("{}:{tag}", record.name),
+            _ => record.name,
+        };
+        Self {
+            id: name.clone(),
+            name,
+            digest: record.manifest.unwrap_or(record.version),
+            image_config: ImageConfig {
+                entrypoint: record.entrypoint,
+                cmd: record.cmd,
+                working_dir: record.workdir,
+                user: record.user,
+                env: record.env,
+            },
+            is_system: record.tenant.is_none(),
+            created_at: time(record.created_at_ms),
+        }
+    }
+}
+
+/// A name that a template of the caller may get.
+fn new_name(name: &str) -> Result<TemplateRef, ApiError> {
+    let name = name.trim();
+    if name.len() > NAME_MAX || name.starts_with(SYSTEM) {
+        let rule = format!("has at most {NAME_MAX} characters and does not begin with {SYSTEM}");
+        return Err(ApiError::field("name", rule));
+    }
+    let parsed: Result<TemplateRef, _> = name.parse();
+    match parsed {
+        Ok(parsed) if parsed.digest.is_none() => Ok(parsed),
+        Ok(_) => Err(ApiError::field("name", "a digest cannot be chosen")),
+        Err(bad) => Err(ApiError::field("name", bad.why)),
+    }
+}
+
+/// Pulls an image and gives it a name. Under its own name it stays, too: the next pull has its layers.
+async fn create(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Json(body): Json<NewBody>,
+) -> Result<Answer<Template>, ApiError> {
+    let name = new_name(&body.name)?;
+    let image: TemplateRef = body.uri.trim().parse().map_err(|bad: BadTemplateRef| {
+        ApiError::field("uri", format!("is not an image of a registry: {}", bad.why))
+    })?;
+    let auth = body.credentials.map(Credentials::into_auth).transpose()?;
+    match app.service.get_template(&who, &name.to_string()).await {
+        Ok(known) if known.tenant.as_ref() == Some(&who.tenant) => {
+            let message = format!("name: there is a template {name}; delete or rename it first");
+            return Err(ApiError::new(Code::NameTaken, message));
+        }
+        Err(error) if error.code != Code::TemplateNotFound => return Err(error.into()),
+        Ok(_) | Err(_) => {}
+    }
+    let ask = PullImage { image: image.clone(), auth, platform: None };
+    let pulled = app.service.pull_image(&who, ask, Arc::new(|_| {})).await?;
+    let tag = format!("{}:{}", name.name, name.tag.as_deref().unwrap_or(DEFAULT_TAG));
+    let pulled = match &pulled.tag {
+        Some(tag) => format!("{}:{tag}", pulled.name),
+        None => pulled.name,
+    };
+    let made = app.service.tag_template(&who, &pulled, &[tag]).await?;
+    Ok(created(made.into()))
+}
+
+#[derive(Debug, Deserialize)]
+struct RenameBody {
+    name: String,
+}
+
+/// Sandboxes and snapshots of it go on; they show the name that it had.
+async fn rename(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<RenameBody>,
+) -> Result<StatusCode, ApiError> {
+    let name = new_name(&body.name)?;
+    if name.tag.is_some() {
+        return Err(ApiError::field("name", "is a name without a tag"));
+    }
+    let change = UpdateTemplate { name: Some(name.name), ..UpdateTemplate::default() };
+    app.service.update_template(&who, &id, change).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 async fn remove(
@@ -97,5 +251,34 @@ mod tests {
         );
         assert_eq!(names("mine/debian:bookworm"), ["mine/debian:bookworm"]);
         assert_eq!(names("busybox"), ["busybox"]);
+    }
+
+    #[test]
+    fn commands_start_in_workspace_unless_an_image_says_otherwise() {
+        let of = |workdir: &str, tenant: Option<&str>| {
+            let tenant = tenant.map(|id| id.parse().expect("an id"));
+            workdir_of(TemplateRecord { workdir: workdir.to_owned(), tenant, ..TemplateRecord::default() })
+        };
+        let own = Some("abcdefghij0123456789");
+        assert_eq!(of("/home/user", None).as_deref(), Some(WORKDIR));
+        assert_eq!(of("/", own).as_deref(), Some(WORKDIR));
+        assert_eq!(of("/srv/app", own), None);
+    }
+
+    fn workdir_of(record: TemplateRecord) -> Option<String> {
+        workdir(&record)
+    }
+
+    #[test]
+    fn a_new_name_is_one_of_a_template_and_none_of_the_vendors() {
+        assert_eq!(
+            new_name(" team/app:v1 ").ok().map(|name| name.to_string()).as_deref(),
+            Some("team/app:v1")
+        );
+        let long = "a".repeat(65);
+        for bad in ["", "system/debian", "a b", "App", &long, "-", "a@sha256:0"] {
+            let field = new_name(bad).err().and_then(|mut error| error.errors.pop()).map(|error| error.field);
+            assert_eq!(field.as_deref(), Some("name"), "{bad:?}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::multipart::{self, Boundary};
 use super::parts::Parts;
-use super::{mode, root_files};
+use super::{from_workdir, mode, root_files};
 use crate::App;
 use crate::auth::Caller;
 use crate::error::ApiError;
@@ -42,7 +42,8 @@ pub(super) async fn write_file(
     let len = request.headers().get(header::CONTENT_LENGTH);
     let len = len.and_then(|len| len.to_str().ok()?.parse().ok());
     let mode = mode("permissions", query.permissions.as_deref())?;
-    let file = WriteFile { path: query.path, mode, user: None, len, as_root: true };
+    let path = from_workdir(&app, &who, &id, query.path).await?;
+    let file = WriteFile { path, mode, user: None, len, as_root: true };
     let content = request.into_body().into_data_stream().map(|chunk| chunk.map_err(std::io::Error::other));
     app.service.write_file(&who, &id, file, in_time(content.boxed())).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -74,6 +75,7 @@ pub(super) async fn write_files(
         let Some(path) = part.name().map(str::to_owned) else {
             return Err(ApiError::invalid("every part must be named by the path of its file"));
         };
+        let path = from_workdir(&app, &who, &id, path).await?;
         let content = part.map(|chunk| chunk.map_err(std::io::Error::other));
         let file = WriteFile { path, as_root: true, ..WriteFile::default() };
         app.service.write_file(&who, &id, file, in_time(content.boxed())).await?;
@@ -132,7 +134,7 @@ pub(super) async fn read_file(
 ) -> Result<Response, ApiError> {
     let part = body.part()?;
     let awake = root_files(&app, &who, &id).await?;
-    let file = awake.toolbox.files().read(&body.path, part).await?;
+    let file = awake.toolbox.files().read(&awake.path(&body.path), part).await?;
     let len = file.len;
     // The sandbox does not count as idle until the last byte is out.
     let content = file.into_stream().map(move |chunk| {
@@ -162,7 +164,7 @@ pub(super) async fn read_files(
     let awake = root_files(&app, &who, &id).await?;
     let mut files = Vec::with_capacity(body.paths.len());
     for path in body.paths {
-        let file = awake.toolbox.files().read(&path, Part::Whole).await?;
+        let file = awake.toolbox.files().read(&awake.path(&path), Part::Whole).await?;
         files.push((path, file));
     }
     let boundary = Boundary::random()?;

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use atoll_model::{CreateSandbox, LimitsAsk, OnTimeout, Wake};
+use atoll_service::TemplateRecord;
 use serde::Deserialize;
 
 use crate::error::ApiError;
+use crate::mounts::MountBody;
 use crate::policy::PolicyBody;
 
 /// COMPAT(leap0): what the SDK sends when its user says nothing.
@@ -27,7 +29,7 @@ pub(super) struct CreateBody {
     auto_pause: Option<bool>,
     env_vars: Option<BTreeMap<String, String>>,
     network_policy: Option<PolicyBody>,
-    mounts: Option<Vec<serde_json::Value>>,
+    mounts: Option<Vec<MountBody>>,
 }
 
 impl CreateBody {
@@ -35,13 +37,16 @@ impl CreateBody {
         self.template_name.as_deref().map(str::trim).filter(|name| !name.is_empty()).unwrap_or(TEMPLATE)
     }
 
-    pub(super) fn into_spec(self, template: String) -> Result<CreateSandbox, ApiError> {
-        if self.mounts.is_some_and(|mounts| !mounts.is_empty()) {
-            return Err(crate::missing::mounts());
-        }
+    pub(super) fn into_spec(self, template: &TemplateRecord) -> Result<CreateSandbox, ApiError> {
         let auto_pause = self.auto_pause.unwrap_or(false);
+        let mounts = self.mounts.unwrap_or_default();
         Ok(CreateSandbox {
-            template: Some(template),
+            template: Some(match template.tag.as_deref() {
+                Some(tag) => format!("{}:{tag}", template.name),
+                None => template.name.clone(),
+            }),
+            workdir: crate::templates::workdir(template),
+            mounts: mounts.into_iter().map(MountBody::into_ask).collect::<Result<_, _>>()?,
             env: self.env_vars.unwrap_or_default(),
             limits: LimitsAsk {
                 cpu: Some(self.vcpu.unwrap_or(VCPU)),
@@ -75,7 +80,7 @@ mod tests {
     fn spec(text: &str) -> Result<CreateSandbox, ApiError> {
         let body: CreateBody = crate::input::parse(text.as_bytes())?;
         let name = body.template_name().to_owned();
-        body.into_spec(name)
+        body.into_spec(&TemplateRecord { name, ..TemplateRecord::default() })
     }
 
     #[test]
@@ -101,8 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn mounts_are_refused_as_what_is_not_here() {
-        let refused = spec(r#"{"mounts":[{"type":"object-storage"}]}"#).unwrap_err();
-        assert_eq!(refused.status.as_u16(), 501);
+    fn commands_start_in_workspace_and_volumes_are_mounted() {
+        let mounts = r#"{"mounts":[{"type":"object-storage","bucket":"data","endpoint":"atoll://volumes",
+            "mount_path":"/data","prefix":"a/b/","read_only":true}]}"#;
+        let spec = spec(mounts).unwrap();
+        assert_eq!(spec.workdir.as_deref(), Some("/workspace"));
+        assert_eq!((spec.mounts[0].volume.as_str(), spec.mounts[0].path.as_str()), ("data", "/data"));
+        assert_eq!((spec.mounts[0].sub_path.as_deref(), spec.mounts[0].read_only), (Some("a/b"), true));
+        spec.check().unwrap();
     }
 }

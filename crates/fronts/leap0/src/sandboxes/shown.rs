@@ -3,6 +3,7 @@
 use atoll_model::{Lease, OnTimeout};
 use serde::Serialize;
 
+use crate::mounts::MountShown;
 use crate::output::time;
 use crate::policy::PolicyShown;
 use crate::states::state;
@@ -24,6 +25,9 @@ pub(crate) struct Sandbox {
     created_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     network_policy: Option<PolicyShown>,
+    /// Only where there are some: the SDK takes a missing list for an empty one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mounts: Vec<MountShown>,
 }
 
 impl From<Lease> for Sandbox {
@@ -39,6 +43,7 @@ impl From<Lease> for Sandbox {
             auto_pause: lease.on_timeout == OnTimeout::Pause,
             created_at: time(lease.created_at.wall_ms),
             network_policy: None,
+            mounts: Vec::new(),
         }
     }
 }
@@ -47,5 +52,9 @@ impl Sandbox {
     pub(crate) fn with_policy(lease: Lease) -> Self {
         let network_policy = Some(PolicyShown::from(&lease.network));
         Self { network_policy, ..Self::from(lease) }
+    }
+
+    pub(super) fn with_mounts(self, mounts: Vec<MountShown>) -> Self {
+        Self { mounts, ..self }
     }
 }

@@ -1,0 +1,177 @@
+//! Language servers of a project: every call is a POST, and answers carry what the server said.
+
+use atoll_toolbox::{LspLanguage, LspServer, Place};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::post;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::filesystem::{Awake, awake};
+use crate::input::{Json, Path};
+use crate::output::{Answer, ok};
+
+pub(crate) fn routes() -> Router<App> {
+    let at = |op: &str| format!("/v1/sandbox/{{id}}/lsp/{op}");
+    Router::new()
+        .route(&at("start"), post(start))
+        .route(&at("stop"), post(stop))
+        .route(&at("did-open"), post(did_open))
+        .route(&at("did-close"), post(did_close))
+        .route(&at("completions"), post(completions))
+        .route(&at("document-symbols"), post(document_symbols))
+}
+
+#[derive(Debug, Deserialize)]
+struct ServerBody {
+    language_id: String,
+    path_to_project: String,
+}
+
+impl ServerBody {
+    fn server<'a>(&self, awake: &'a Awake) -> Result<LspServer<'a>, ApiError> {
+        let language = LspLanguage::parse(&self.language_id)?;
+        if self.path_to_project.is_empty() {
+            return Err(ApiError::field("path_to_project", "is required"));
+        }
+        let project = awake.path(&self.path_to_project);
+        let project = match project.trim_end_matches('/') {
+            "" => "/",
+            project => project,
+        };
+        Ok(awake.toolbox.lsp(language, project))
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Done {
+    success: bool,
+}
+
+async fn start(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<ServerBody>,
+) -> Result<Answer<Done>, ApiError> {
+    let awake = awake(&app, &who, &id).await?;
+    body.server(&awake)?.start().await?;
+    Ok(ok(Done { success: true }))
+}
+
+async fn stop(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<ServerBody>,
+) -> Result<Answer<Done>, ApiError> {
+    let awake = awake(&app, &who, &id).await?;
+    body.server(&awake)?.stop().await?;
+    Ok(ok(Done { success: true }))
+}
+
+#[derive(Debug, Deserialize)]
+struct DocumentBody {
+    #[serde(flatten)]
+    server: ServerBody,
+    uri: String,
+}
+
+impl DocumentBody {
+    /// The path that the URI means; the SDK writes it into the URI as it is.
+    fn path(&self) -> Result<&str, ApiError> {
+        match self.uri.strip_prefix("file://") {
+            Some(path) if path.starts_with('/') => Ok(path),
+            _ => Err(ApiError::field("uri", "must be file:// and an absolute path")),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct OpenBody {
+    #[serde(flatten)]
+    document: DocumentBody,
+    version: Option<i64>,
+    text: Option<String>,
+}
+
+async fn did_open(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<OpenBody>,
+) -> Result<StatusCode, ApiError> {
+    let path = body.document.path()?;
+    let awake = awake(&app, &who, &id).await?;
+    let server = body.document.server.server(&awake)?;
+    server.did_open_as(path, body.text, body.version.unwrap_or(1)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn did_close(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<DocumentBody>,
+) -> Result<StatusCode, ApiError> {
+    let path = body.path()?;
+    let awake = awake(&app, &who, &id).await?;
+    body.server.server(&awake)?.did_close(path).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// An answer in the envelope of JSON-RPC. Its id means nothing here: one request has one answer.
+#[derive(Debug, Serialize)]
+struct Response {
+    jsonrpc: &'static str,
+    id: u32,
+    result: Value,
+}
+
+impl Response {
+    const fn of(result: Value) -> Self {
+        Self { jsonrpc: "2.0", id: 1, result }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct CompletionsBody {
+    #[serde(flatten)]
+    document: DocumentBody,
+    position: Position,
+}
+
+#[derive(Debug, Deserialize)]
+struct Position {
+    line: u32,
+    character: u32,
+}
+
+async fn completions(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<CompletionsBody>,
+) -> Result<Answer<Response>, ApiError> {
+    let path = body.document.path()?;
+    let place = Place { line: body.position.line, character: body.position.character };
+    let awake = awake(&app, &who, &id).await?;
+    let found = body.document.server.server(&awake)?.raw_completions(path, place).await?;
+    Ok(ok(Response::of(found)))
+}
+
+async fn document_symbols(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(id): Path<String>,
+    Json(body): Json<DocumentBody>,
+) -> Result<Answer<Response>, ApiError> {
+    let path = body.path()?;
+    let awake = awake(&app, &who, &id).await?;
+    let found = body.server.server(&awake)?.raw_document_symbols(path).await?;
+    Ok(ok(Response::of(found)))
+}

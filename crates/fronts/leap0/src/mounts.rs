@@ -1,0 +1,103 @@
+//! Mounts: volumes of the tenant, named as Leap0 names buckets.
+//!
+//! The SDK knows mounts of object storage only. A mount whose endpoint is `atoll://volumes` is one of a volume: `bucket` is its
+//! name or id, `prefix` a folder in it. Every other endpoint is object storage, which is not mounted here.
+
+use atoll_model::{Lease, MountAsk, Principal};
+use axum::Router;
+use axum::routing::{patch, post};
+use serde::{Deserialize, Serialize};
+
+use crate::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+
+const TYPE: &str = "object-storage";
+const VOLUMES: &str = "atoll://volumes";
+
+pub(crate) fn routes() -> Router<App> {
+    Router::new().route("/v1/sandbox/{id}/mounts", post(async |_: Caller| live())).route(
+        "/v1/sandbox/{id}/mounts/{mount}",
+        patch(async |_: Caller| live()).delete(async |_: Caller| live()),
+    )
+}
+
+/// Keys of object storage may be in it: without `Debug`.
+#[derive(Deserialize)]
+pub(crate) struct MountBody {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    bucket: String,
+    mount_path: String,
+    endpoint: String,
+    prefix: Option<String>,
+    read_only: Option<bool>,
+}
+
+impl std::fmt::Debug for MountBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MountBody").field("mount_path", &self.mount_path).finish_non_exhaustive()
+    }
+}
+
+impl MountBody {
+    pub(crate) fn into_ask(self) -> Result<MountAsk, ApiError> {
+        if self.kind.as_deref().is_some_and(|kind| kind != TYPE) {
+            return Err(ApiError::field("mounts.type", format!("must be {TYPE}")));
+        }
+        if self.endpoint.trim_end_matches('/') != VOLUMES {
+            return Err(object_storage());
+        }
+        Ok(MountAsk {
+            volume: self.bucket,
+            path: self.mount_path,
+            sub_path: self.prefix.map(|prefix| prefix.trim_end_matches('/').to_owned()),
+            read_only: self.read_only.unwrap_or(false),
+        })
+    }
+}
+
+fn object_storage() -> ApiError {
+    ApiError::not_here(
+        "a mount of object storage",
+        "use a volume: `atoll volume create NAME`, then endpoint \"atoll://volumes\" and bucket \"NAME\"",
+    )
+}
+
+fn live() -> ApiError {
+    ApiError::not_here(
+        "changing the mounts of a sandbox",
+        "name them when it is created, with endpoint \"atoll://volumes\" for volumes",
+    )
+}
+
+/// A mount as Leap0 describes it.
+#[derive(Debug, Serialize)]
+pub(crate) struct MountShown {
+    id: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// The name of the volume; its id where it is gone.
+    bucket: String,
+    mount_path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefix: Option<String>,
+    read_only: bool,
+}
+
+/// The mounts of a sandbox.
+pub(crate) async fn shown(app: &App, who: &Principal, lease: &Lease) -> Result<Vec<MountShown>, ApiError> {
+    let mut all = Vec::with_capacity(lease.mounts.len());
+    for (at, mount) in lease.mounts.iter().enumerate() {
+        let volume = app.service.get_volume(who, mount.volume.as_str()).await;
+        all.push(MountShown {
+            id: format!("mnt-{at}"),
+            kind: TYPE,
+            bucket: volume.map_or_else(|_| mount.volume.to_string(), |found| found.volume.name),
+            mount_path: mount.path.clone(),
+            prefix: mount.sub_path.as_ref().map(|folder| format!("{folder}/")),
+            read_only: mount.read_only,
+        });
+    }
+    Ok(all)
+}
