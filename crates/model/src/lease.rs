@@ -288,6 +288,15 @@ pub enum Storage {
     Memory,
 }
 
+/// A secret of the tenant in a sandbox: the value stays outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachedSecret {
+    /// The secret's name.
+    pub name: String,
+    /// What programs see in its place. The gate replaces it in headers of requests to the hosts that the secret names.
+    pub placeholder: String,
+}
+
 /// The lease: one row of `sandbox_leases`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lease {
@@ -404,6 +413,9 @@ pub struct Lease {
     /// What a front must show again, under the front's name: `e2b.network`. No rule reads it.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
+    /// Secrets that its programs know by a placeholder, by the variable that holds it.
+    #[serde(default)]
+    pub secrets: BTreeMap<String, AttachedSecret>,
     /// When it last began to run; `None` before it ever did, or where the lease is older than this field.
     #[serde(default)]
     pub started_at: Option<Moment>,
@@ -414,6 +426,12 @@ impl Lease {
     #[must_use]
     pub fn holds_compute(&self) -> bool {
         self.phase.has_instance() && !(self.phase == Phase::Paused && self.held == Some(Held::Disk))
+    }
+
+    /// Whether some of its requests are changed on their way out, so that it has to trust a certificate authority of ours.
+    #[must_use]
+    pub fn is_intercepted(&self) -> bool {
+        !self.network.transforms.is_empty() || !self.secrets.is_empty()
     }
 
     /// Whether it failed and a start may bring it back: it ran before, and its files outlive an instance.

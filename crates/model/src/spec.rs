@@ -134,6 +134,8 @@ pub struct CreateSandbox {
     pub https_ports: BTreeSet<u16>,
     /// What a front must show again; no rule reads it.
     pub annotations: BTreeMap<String, String>,
+    /// Variables that hold the placeholder of a secret: the variable's name and the secret's.
+    pub secrets: BTreeMap<String, String>,
 }
 
 /// A change to a live sandbox; `None` leaves a thing as it is.
@@ -169,6 +171,8 @@ pub struct UpdateSandbox {
     pub https_ports: Option<BTreeSet<u16>>,
     /// Replaces all annotations.
     pub annotations: Option<BTreeMap<String, String>>,
+    /// Replaces all variables that hold the placeholder of a secret; not while it is paused.
+    pub secrets: Option<BTreeMap<String, String>>,
 }
 
 /// A request that can't be served as it is.
@@ -198,6 +202,7 @@ const ANNOTATIONS_MAX: usize = 32;
 const ANNOTATIONS_BYTES_MAX: usize = 64 * 1_024;
 const ENV_MAX: usize = 1_024;
 const ENV_BYTES_MAX: usize = 256 * 1_024;
+const SECRETS_MAX: usize = 64;
 const COMMAND_BYTES_MAX: usize = 128 * 1_024;
 const TIMEOUT_S_MAX: u64 = 365 * 24 * 3_600;
 
@@ -212,6 +217,7 @@ impl CreateSandbox {
         check_mask(self.mask_host.as_deref())?;
         check_ports(&self.https_ports)?;
         check_env(&self.env)?;
+        check_secrets(&self.secrets)?;
         if let Some(user) = &self.user {
             check_plain("user", user, 32)?;
         }
@@ -265,6 +271,9 @@ impl UpdateSandbox {
         }
         if let Some(env) = &self.env {
             check_env(env)?;
+        }
+        if let Some(secrets) = &self.secrets {
+            check_secrets(secrets)?;
         }
         if let Some(annotations) = &self.annotations {
             check_annotations(annotations)?;
@@ -373,6 +382,20 @@ fn check_env(env: &BTreeMap<String, String>) -> Result<(), BadSpec> {
         if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
             return Err(bad("env", "names are not empty and hold no '='; nothing holds a NUL byte"));
         }
+    }
+    Ok(())
+}
+
+/// Of the secrets only the names; whether they are there is the service's to say.
+fn check_secrets(secrets: &BTreeMap<String, String>) -> Result<(), BadSpec> {
+    if secrets.len() > SECRETS_MAX {
+        return Err(bad("secrets", format!("holds more than {SECRETS_MAX} variables")));
+    }
+    for (variable, secret) in secrets {
+        if variable.is_empty() || variable.len() > LABEL_KEY_MAX || variable.contains(['=', '\0']) {
+            return Err(bad("secrets", "names of variables are not empty and hold no '=' and no NUL byte"));
+        }
+        crate::check_secret_name(secret).map_err(|why| bad("secrets", why.to_string()))?;
     }
     Ok(())
 }

@@ -169,7 +169,9 @@ fn filled(lease: &Lease) -> BTreeMap<String, String> {
         "{sandbox.template}" => lease.template.clone(),
         _ => value.clone(),
     };
-    lease.env.iter().map(|(name, value)| (name.clone(), fill(value))).collect()
+    let env = lease.env.iter().map(|(name, value)| (name.clone(), fill(value)));
+    let secrets = lease.secrets.iter().map(|(name, secret)| (name.clone(), secret.placeholder.clone()));
+    env.chain(secrets).collect()
 }
 
 /// The name where it can be a host name, else the id.

@@ -112,6 +112,7 @@ impl Service {
         let Begun { base, seed, hold, ready } = self.base_of(who, spec).await?;
         let network = spec.network.clone().or(base.network).unwrap_or_default();
         let network = self.admitted(&who.tenant, network, None).await?;
+        let secrets = crate::egress::attached(&self.inner, &who.tenant, &spec.secrets).await?;
         let now = self.inner.clock.now();
         let limits = spec
             .limits
@@ -170,6 +171,7 @@ impl Service {
             mask_host: spec.mask_host.clone(),
             https_ports: spec.https_ports.clone(),
             annotations: spec.annotations.clone(),
+            secrets,
             started_at: None,
         };
         crate::deadlines::check_possible(&self.inner.provider.capabilities(), &lease)?;

@@ -8,6 +8,7 @@
 //! A value that is injected is plain in a request on its way in and in what a provider is handed; everywhere else it is
 //! sealed, or only a name.
 
+mod attached;
 pub(crate) mod log;
 pub(crate) mod trust;
 
@@ -19,6 +20,8 @@ use atoll_model::{
     Code, HeaderText, Lease, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets, secrets_in,
 };
 use atoll_store::SecretValues;
+
+pub(crate) use attached::attached;
 
 use crate::ServiceError;
 use crate::service::{Inner, Service};
@@ -59,7 +62,10 @@ pub(crate) async fn compiled(inner: &Inner, lease: &Lease) -> Result<Arc<Egress>
     let tenant = inner.layers.of(&lease.tenant);
     let floor = floor(inner, &lease.tenant);
     let mut egress = egress::compile(floor, tenant.as_deref(), &lease.network, &opened);
-    if !egress.changes.is_empty() {
+    if egress.denied_by.is_none() {
+        egress.replacements = attached::replacements(inner, lease).await?;
+    }
+    if egress.rewrites() {
         egress.seed = Some(Seed(inner.store.derive(AUTHORITY, lease.id.as_str())));
     }
     Ok(Arc::new(egress))
@@ -107,14 +113,16 @@ fn text_of(inner: &Inner, tenant: &TenantId, text: &HeaderText) -> Option<String
     }
 }
 
-/// The secrets that a lease's headers name.
+/// The secrets that a lease's headers and variables name.
 pub(crate) fn uses(inner: &Inner, lease: &Lease) -> BTreeSet<String> {
     let texts = lease.network.transforms.iter().flat_map(|transform| transform.inject_headers.values());
     let texts = texts.filter_map(|text| text_of(inner, &lease.tenant, text));
+    let attached = lease.secrets.values().map(|secret| secret.name.clone());
     texts
         .flat_map(|text| {
             secrets_in(&text).unwrap_or_default().into_iter().map(str::to_owned).collect::<Vec<_>>()
         })
+        .chain(attached)
         .collect()
 }
 

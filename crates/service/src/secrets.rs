@@ -87,13 +87,16 @@ impl Service {
         let _turn = self.inner.layers.turn.lock().await;
         let name = self.get_secret(who, ident).await?.name;
         let now_ms = self.inner.clock.now().wall_ms;
-        let rotates = change.value.is_some();
+        let (rotates, moves) = (change.value.is_some(), change.about.is_some());
         let changed = self.inner.store.change_secret(&who.tenant, &name, change, now_ms).await?;
         let mut record = changed.ok_or_else(|| missing(ident))?;
         let users = self.users_of(&who.tenant, &name);
         record.used_by = u32::try_from(users.len()).unwrap_or(u32::MAX);
         if rotates {
             tracing::info!(tenant = %who.tenant, secret = name, key = %who.key, sandboxes = users.len(), "a secret was rotated");
+        }
+        // Other hosts may get it from now on.
+        if rotates || moves {
             self.refresh(users).await;
         }
         Ok(record)
@@ -106,7 +109,7 @@ impl Service {
         if let Some(user) = self.users_of(&who.tenant, &name).first() {
             let message = format!("sandbox {} uses the secret {name}", user.lease().id);
             return Err(ServiceError::new(Code::SecretInUse, message)
-                .hint("take it out of the sandbox's network policy first; to make a leaked value useless, rotate it"));
+                .hint("take it out of the sandbox's network policy and variables first; to make a leaked value useless, rotate it"));
         }
         if !self.inner.store.delete_secret(&who.tenant, &name).await? {
             return Err(missing(ident));

@@ -11,7 +11,7 @@ use atoll_model::{
     SandboxId, Transform, UpdateSandbox,
 };
 use atoll_provider::fake::{Call, Script};
-use atoll_service::{Fork, NewSecret, NewSnapshot, Pause, ServiceError};
+use atoll_service::{Fork, NewSecret, NewSnapshot, Pause, SecretAbout, SecretChange, ServiceError};
 use world::{Options, World};
 
 const OWN: &str = "/usr/local/share/ca-certificates/atoll-egress.crt";
@@ -429,4 +429,90 @@ async fn what_it_must_trust_follows_updates_pauses_and_forks() {
     service.pause(who, sleeper.id.as_str(), Pause { memory: None }, true).await.unwrap();
     service.resume(who, sleeper.id.as_str(), true).await.unwrap();
     assert_eq!(writes(), 2);
+}
+
+async fn secret_for(world: &World, name: &str, value: &str, hosts: &[&str]) {
+    let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+    let about = SecretAbout { hosts, ..Default::default() };
+    let new = NewSecret { name: name.to_owned(), value: value.to_owned(), about };
+    world.service.create_secret(&world.admin, new).await.unwrap();
+}
+
+fn attaching(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
+    pairs.iter().map(|(variable, name)| ((*variable).to_owned(), (*name).to_owned())).collect()
+}
+
+/// Value and hosts of what is replaced.
+fn replaced(world: &World, id: &SandboxId) -> Vec<(String, Vec<String>)> {
+    let hosts = |hosts: &[atoll_model::DomainPattern]| hosts.iter().map(ToString::to_string).collect();
+    in_force(world, id).replacements.iter().map(|one| (one.value.clone(), hosts(&one.hosts))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_is_a_placeholder_inside_and_a_value_at_the_gate() {
+    let world = World::new().await;
+    let (service, who) = (&world.service, &world.admin);
+    secret_for(&world, "A", CANARY, &["api.example.com"]).await;
+    secret_for(&world, "B", "beta", &["*.example.org"]).await;
+    let secrets = attaching(&[("KEY", "A"), ("SAME", "A")]);
+    let lease = world.try_create(CreateSandbox { secrets, ..Default::default() }).await.unwrap();
+    let a = service.placeholder_of(&service.get_secret(who, "A").await.unwrap().id);
+    let env = |name: &str| world.fake.env(&lease.id).unwrap().get(name).cloned();
+    assert_eq!((env("KEY"), env("SAME")), (Some(a.clone()), Some(a.clone())));
+    let at_example = |value: &str| vec![(value.to_owned(), vec!["api.example.com".to_owned()])];
+    assert_eq!(replaced(&world, &lease.id), at_example(CANARY));
+    let egress = in_force(&world, &lease.id);
+    assert!(egress.seed.is_some() && egress.needs_gate() && egress.dns == Dns::Free);
+    assert!(file(&world, &lease.id, OWN).is_some(), "what it must trust is inside");
+    // A new value and other hosts are in force at once.
+    service.rotate_secret(who, "A", "rotated".to_owned()).await.unwrap();
+    assert_eq!(replaced(&world, &lease.id), at_example("rotated"));
+    let about = SecretAbout { hosts: vec!["good.test".to_owned()], ..Default::default() };
+    service.update_secret(who, "A", SecretChange { value: None, about: Some(about) }).await.unwrap();
+    assert_eq!(replaced(&world, &lease.id), [("rotated".to_owned(), vec!["good.test".to_owned()])]);
+    assert_eq!(service.delete_secret(who, "A").await.unwrap_err().code, Code::SecretInUse);
+    // A fork has what its parent has; another set replaces the whole.
+    let ask = Fork { count: 1, ..Default::default() };
+    let forked = service.fork(who, lease.id.as_str(), ask).await.unwrap();
+    assert_eq!(replaced(&world, &forked.sandboxes[0].id), replaced(&world, &lease.id));
+    service.delete(who, forked.sandboxes[0].id.as_str(), true).await.unwrap();
+    let change =
+        |pairs: &[(&str, &str)]| UpdateSandbox { secrets: Some(attaching(pairs)), ..Default::default() };
+    service.update(who, lease.id.as_str(), change(&[("OTHER", "B")])).await.unwrap();
+    assert_eq!(replaced(&world, &lease.id), [("beta".to_owned(), vec!["*.example.org".to_owned()])]);
+    assert_eq!((env("KEY"), env("OTHER").is_some_and(|b| b != a)), (None, true));
+    service.delete_secret(who, "A").await.unwrap();
+    service.pause(who, lease.id.as_str(), Pause::default(), true).await.unwrap();
+    let refused = service.update(who, lease.id.as_str(), change(&[])).await.unwrap_err();
+    assert_eq!(refused.code, Code::PhaseConflict);
+    service.start(who, lease.id.as_str(), true).await.unwrap();
+    service.update(who, lease.id.as_str(), change(&[])).await.unwrap();
+    assert_eq!((replaced(&world, &lease.id), env("OTHER")), (vec![], None));
+    assert!(!in_force(&world, &lease.id).needs_gate());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_that_could_go_anywhere_is_not_attached() {
+    let world = World::new().await;
+    let stranger = world.stranger().await;
+    secret(&world, &stranger, "THEIRS", CANARY).await;
+    secret_for(&world, "NOWHERE", CANARY, &[]).await;
+    secret_for(&world, "ANYWHERE", CANARY, &["api.example.com", "*"]).await;
+    secret_for(&world, "ADDRESS", CANARY, &["203.0.113.7"]).await;
+    for name in ["NONE", "THEIRS", "NOWHERE", "ANYWHERE", "ADDRESS", "1"] {
+        let secrets = attaching(&[("KEY", name)]);
+        let refused = world.try_create(CreateSandbox { secrets, ..Default::default() }).await.unwrap_err();
+        assert_eq!(refused.code, Code::InvalidRequest, "{name}");
+        assert!(refused.message.starts_with("secrets"), "{refused}");
+    }
+    assert_eq!(world.fake.holds(), []);
+    // It opens nothing, and where nothing is reached, nothing is replaced.
+    secret_for(&world, "A", CANARY, &["api.example.com"]).await;
+    for network in [NetworkPolicy::deny_all(), networks(&["203.0.113.0/24"])] {
+        let denied = network.mode == NetworkMode::DenyAll;
+        let spec = CreateSandbox { secrets: attaching(&[("KEY", "A")]), ..asking(network) };
+        let lease = world.try_create(spec).await.unwrap();
+        let egress = in_force(&world, &lease.id);
+        assert_eq!((egress.dns, egress.replacements.is_empty()), (Dns::Closed, denied));
+    }
 }

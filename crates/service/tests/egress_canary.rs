@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use atoll_model::{CreateSandbox, HeaderText, Lease, NetworkPolicy, Transform, UpdateSandbox};
 use atoll_provider::fake::{Call, Script};
-use atoll_service::{NewSecret, NewSnapshot, ServiceError};
+use atoll_service::{NewSecret, NewSnapshot, SecretAbout, ServiceError};
 use world::World;
 
 const CANARY: &str = "canary-5d41402abc4b2a76";
@@ -63,18 +63,24 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let world = World::new().await;
     let (service, who) = (&world.service, &world.admin);
-    let new = NewSecret { name: "KEY".to_owned(), value: CANARY.to_owned(), about: Default::default() };
+    let about = SecretAbout { hosts: vec!["api.example.org".to_owned()], ..Default::default() };
+    let new = NewSecret { name: "KEY".to_owned(), value: CANARY.to_owned(), about };
     service.create_secret(who, new).await.unwrap();
     let literal = format!("{CANARY}-literal");
     let policy = with_headers(&[("Authorization", "Bearer {secret:KEY}"), ("X-Key", &literal)]);
     let lease = world
-        .try_create(CreateSandbox { network: Some(policy.clone()), ..Default::default() })
+        .try_create(CreateSandbox {
+            network: Some(policy.clone()),
+            secrets: [("API_KEY".to_owned(), "KEY".to_owned())].into(),
+            ..Default::default()
+        })
         .await
         .unwrap();
     let id = lease.id.as_str();
     let in_force = world.fake.in_force(&lease.id).unwrap().1;
     let injected: Vec<_> = in_force.changes[0].inject.iter().map(|header| header.value.as_str()).collect();
     assert_eq!(injected, [format!("Bearer {CANARY}"), literal.clone()]);
+    assert_eq!(in_force.replacements[0].value, CANARY);
     // Everything that somebody may see, also of what fails.
     let mut shown = Vec::new();
     shown.push(format!("{lease:?} {policy:?} {:?}", in_force));

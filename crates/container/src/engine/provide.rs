@@ -267,7 +267,7 @@ impl Provider for Engine {
     }
 
     fn authority(&self, egress: &Egress) -> Option<String> {
-        let seed = egress.seed.as_ref().filter(|_| !egress.changes.is_empty())?;
+        let seed = egress.seed.as_ref().filter(|_| egress.rewrites())?;
         Some(atoll_network::authority(seed))
     }
 

@@ -140,6 +140,32 @@ pub struct Change {
     pub plain_http: bool,
 }
 
+/// A secret that programs of a sandbox know by a placeholder only. Its value is never shown, never written down.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Replacement {
+    /// Which requests.
+    pub hosts: Vec<DomainPattern>,
+    /// What the sandbox sends.
+    pub placeholder: String,
+    /// What the server gets in its place.
+    pub value: String,
+}
+
+impl std::fmt::Debug for Replacement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replacement").field("hosts", &self.hosts).finish_non_exhaustive()
+    }
+}
+
+/// Everything that is done to requests for one name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rewrite {
+    /// The transform of the policy.
+    pub change: Option<Change>,
+    /// Placeholders of secrets whose hosts include the name.
+    pub replacements: Vec<Replacement>,
+}
+
 /// Who says a policy, from the widest to the narrowest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layer {
@@ -198,19 +224,21 @@ pub struct Egress {
     pub denied_by: Option<Layer>,
     /// Requests that are changed on their way.
     pub changes: Vec<Change>,
+    /// Placeholders that are replaced on their way. They open no name.
+    pub replacements: Vec<Replacement>,
     /// Addresses that no name opens.
     pub shut: Ranges4,
     /// How much.
     pub limits: NetworkLimits,
     /// Record what a policy would need.
     pub learn: bool,
-    /// What the sandbox's certificate authority is derived from; set wherever [`Egress::changes`] has entries.
+    /// What the sandbox's certificate authority is derived from; set wherever [`Egress::rewrites`].
     pub seed: Option<Seed>,
 }
 
 /// What is decided about a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NameVerdict<'a> {
+pub enum NameVerdict {
     /// It is not reached.
     Refused {
         /// What decided.
@@ -223,8 +251,6 @@ pub enum NameVerdict<'a> {
     },
     /// It is reached, and requests are changed.
     Changed {
-        /// How.
-        change: &'a Change,
         /// What decided.
         rule: String,
     },
@@ -246,12 +272,18 @@ impl Egress {
     /// Whether somebody must look at names: without, the kernel does everything.
     #[must_use]
     pub fn needs_gate(&self) -> bool {
-        self.dns == Dns::Gated || !self.changes.is_empty()
+        self.dns == Dns::Gated || self.rewrites()
+    }
+
+    /// Whether some requests are changed on their way.
+    #[must_use]
+    pub fn rewrites(&self) -> bool {
+        !self.changes.is_empty() || !self.replacements.is_empty()
     }
 
     /// Whether a name may be resolved and reached through the gate.
     #[must_use]
-    pub fn judge(&self, name: &str) -> NameVerdict<'_> {
+    pub fn judge(&self, name: &str) -> NameVerdict {
         let mut rule = "allow-all".to_owned();
         for Names { whose, patterns } in &self.names {
             match patterns.iter().find(|pattern| pattern.matches(name)) {
@@ -259,10 +291,28 @@ impl Egress {
                 None => return NameVerdict::Refused { rule: whose.says("not in allow_domains") },
             }
         }
-        match self.change_for(name) {
-            Some(change) => NameVerdict::Changed { change, rule: format!("transforms: {}", change.domain) },
+        if let Some(change) = self.change_for(name) {
+            return NameVerdict::Changed { rule: format!("transforms: {}", change.domain) };
+        }
+        match self.replacements_for(name).next() {
+            Some((host, _)) => NameVerdict::Changed { rule: format!("secrets: {host}") },
             None => NameVerdict::Allowed { rule },
         }
+    }
+
+    /// What is done to requests for a name; `None`: nothing.
+    #[must_use]
+    pub fn rewrite_for(&self, name: &str) -> Option<Rewrite> {
+        let change = self.change_for(name).cloned();
+        let replacements: Vec<_> = self.replacements_for(name).map(|(_, one)| one.clone()).collect();
+        (change.is_some() || !replacements.is_empty()).then_some(Rewrite { change, replacements })
+    }
+
+    /// The placeholders that are replaced for a name, each with the host that says so.
+    fn replacements_for(&self, name: &str) -> impl Iterator<Item = (&DomainPattern, &Replacement)> {
+        self.replacements
+            .iter()
+            .filter_map(move |one| one.hosts.iter().find(|host| host.matches(name)).map(|host| (host, one)))
     }
 
     /// Why no name is answered, where [`Egress::dns`] is closed.
@@ -350,6 +400,7 @@ pub fn compile(
         names,
         denied_by: None,
         changes: opened.to_vec(),
+        replacements: Vec::new(),
         shut,
         limits,
         learn: sandbox.learn,

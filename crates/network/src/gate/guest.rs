@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use atoll_model::policy::egress::{Change, Dns, Door, Egress, NameVerdict};
+use atoll_model::policy::egress::{Dns, Door, Egress, NameVerdict, Rewrite};
 use atoll_model::{EgressRecord, EgressWhat, SandboxId};
 
 use super::answers::Answers;
@@ -244,10 +244,11 @@ impl Guest {
         direct(&self.state().egress, address, "").is_ok()
     }
 
-    /// The change for a name, as the policy of this moment says.
-    pub(crate) fn change_for(&self, name: &str) -> Option<Change> {
-        match self.egress().judge(name) {
-            NameVerdict::Changed { change, .. } => Some(change.clone()),
+    /// What is done to requests for a name, as the policy of this moment says.
+    pub(crate) fn rewrite_for(&self, name: &str) -> Option<Rewrite> {
+        let egress = self.egress();
+        match egress.judge(name) {
+            NameVerdict::Changed { .. } => egress.rewrite_for(name),
             NameVerdict::Allowed { .. } | NameVerdict::Refused { .. } => None,
         }
     }

@@ -3,7 +3,7 @@
 //! Never reads a body. What frames a message is written anew by the HTTP library on each side, so a request can mean only
 //! one thing to the server.
 
-use atoll_model::policy::egress::Change;
+use atoll_model::policy::egress::{Change, Rewrite};
 use http::header::{
     CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
     TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
@@ -12,6 +12,8 @@ use http::request::Parts;
 use http::{Method, StatusCode, Version};
 
 use super::host::Host;
+
+mod placeholder;
 
 /// What belongs to one connection and is never passed on.
 const OF_ONE_HOP: [HeaderName; 8] =
@@ -82,12 +84,23 @@ fn connection_names(headers: &HeaderMap) -> Vec<HeaderName> {
     tokens.filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok()).collect()
 }
 
-/// Changes a request as the policy says. `secure` is whether the way to the server is TLS.
-pub(crate) fn change(request: &mut Parts, change: &Change, secure: bool) -> Result<(), BadRequest> {
+/// Changes a request as the policy and the secrets of the sandbox say. `secure` is whether the way to the server is TLS.
+pub(crate) fn rewrite(request: &mut Parts, rewrite: &Rewrite, secure: bool) -> Result<(), BadRequest> {
     // The server would send the injected headers back to the sandbox.
     if [&b"TRACE"[..], b"TRACK", b"DEBUG"].contains(&request.method.as_str().as_bytes()) {
         return Err(bad(StatusCode::METHOD_NOT_ALLOWED, "http: a method that echoes headers"));
     }
+    if secure {
+        // Before headers are put in: what a value holds is not looked at again.
+        placeholder::replace(&mut request.headers, &rewrite.replacements)?;
+    }
+    match &rewrite.change {
+        Some(transform) => change(request, transform, secure),
+        None => Ok(()),
+    }
+}
+
+fn change(request: &mut Parts, change: &Change, secure: bool) -> Result<(), BadRequest> {
     for name in &change.strip {
         request.headers.remove(name.as_str());
     }

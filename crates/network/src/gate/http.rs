@@ -165,8 +165,8 @@ impl Forwarder<'_> {
             head::say_websocket(&mut parts.headers);
         }
         self.say_host(&mut parts, &name)?;
-        if let (Passage::Changed, Some(change)) = (passage, self.visit.guest.change_for(&name)) {
-            head::change(&mut parts, &change, self.way != Way::Plain)?;
+        if let (Passage::Changed, Some(rewrite)) = (passage, self.visit.guest.rewrite_for(&name)) {
+            head::rewrite(&mut parts, &rewrite, self.way != Way::Plain)?;
         }
         parts.version = Version::HTTP_11;
         let answer = self.send(Request::from_parts(parts, Either::Left(body)), &name).await?;

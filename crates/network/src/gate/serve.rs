@@ -166,7 +166,7 @@ async fn carry_http(
     if visit.guest.reaches_directly(visit.flow.address()) {
         // Packets would pass unread; only a request that is to be changed is looked at.
         let changed =
-            peek::first_host(&bytes).is_some_and(|host| visit.guest.change_for(&host.name).is_some());
+            peek::first_host(&bytes).is_some_and(|host| visit.guest.rewrite_for(&host.name).is_some());
         if !changed {
             return carry_unknown(stream, bytes, "http", visit, outbound).await;
         }

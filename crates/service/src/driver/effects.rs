@@ -473,7 +473,7 @@ async fn resume(job: &Job) -> Outcome {
         }
         (Ok(()), Some(row)) => {
             // Its policy may have changed while it stood still.
-            if !job.lease.network.transforms.is_empty() {
+            if job.lease.is_intercepted() {
                 let provider = &job.inner.provider;
                 let agent = crate::agent::client(provider, &job.lease.id, &row.instance, &row.agent_token);
                 trust(job, &agent).await;
@@ -537,7 +537,7 @@ async fn restored(job: &Job, instance: InstanceId) -> Result<Value, Outcome> {
 
 /// What a sandbox whose requests are changed has to trust, where that is not inside already.
 async fn trust(job: &Job, agent: &AgentClient) {
-    if job.lease.network.transforms.is_empty() {
+    if !job.lease.is_intercepted() {
         return;
     }
     match crate::egress::compiled(&job.inner, &job.lease).await {

@@ -106,8 +106,7 @@ impl Driver {
     ) -> Result<(), ServiceError> {
         let egress = crate::egress::compiled(&self.inner, lease).await?;
         let provider = &self.inner.provider;
-        let had = !old.network.transforms.is_empty();
-        let has = !lease.network.transforms.is_empty();
+        let (had, has) = (old.is_intercepted(), lease.is_intercepted());
         if let Some(agent) =
             self.agent.as_ref().filter(|_| self.lease.phase == Phase::Running && (had || has))
         {

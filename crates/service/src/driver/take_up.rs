@@ -71,7 +71,7 @@ impl Driver {
         self.tidy_after_restart();
         match first {
             // A certificate authority may have been on its way inside.
-            Resumption::Nothing if !self.lease.network.transforms.is_empty() => {
+            Resumption::Nothing if self.lease.is_intercepted() => {
                 self.refresh_due = true;
                 self.refresh_if_due().await;
             }

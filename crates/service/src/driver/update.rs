@@ -19,16 +19,17 @@ pub(super) const APPLY: Duration = Duration::from_secs(10);
 
 impl Driver {
     pub(super) async fn on_update(&mut self, change: &UpdateSandbox) -> Result<(), ServiceError> {
-        let (next, fields) = self.changed(change)?;
+        let (next, fields) = self.changed(change).await?;
         if fields.is_empty() {
             return Ok(());
         }
         let before = self.lease.clone();
-        let touches_instance =
-            next.limits != before.limits || next.network != before.network || next.env != before.env;
+        let tells_agent = next.env != before.env || next.secrets != before.secrets;
+        let touches_instance = next.limits != before.limits || next.network != before.network || tells_agent;
         // Nobody can tell an agent that stands still.
-        if next.env != before.env && before.phase == Phase::Paused {
-            return Err(crate::error::phase_conflict(&before, "env"));
+        if tells_agent && before.phase == Phase::Paused {
+            let what = if next.env == before.env { "secrets" } else { "env" };
+            return Err(crate::error::phase_conflict(&before, what));
         }
         self.refuse_in_passing(touches_instance)?;
         let more_mib = next.limits.disk_mib.saturating_sub(before.limits.disk_mib);
@@ -49,6 +50,7 @@ impl Driver {
                 network: before.network.clone(),
                 env: before.env.clone(),
                 private_env: before.private_env.clone(),
+                secrets: before.secrets.clone(),
                 ..self.lease.clone()
             };
             if let Err(error) = self.write(back, InstanceChange::Keep, Admit::Nothing, vec![], true).await {
@@ -75,7 +77,7 @@ impl Driver {
         Ok(self.write(next, InstanceChange::Keep, Admit::Nothing, vec![event], false).await?)
     }
 
-    fn changed(&self, change: &UpdateSandbox) -> Result<(Lease, Vec<String>), ServiceError> {
+    async fn changed(&self, change: &UpdateSandbox) -> Result<(Lease, Vec<String>), ServiceError> {
         let mut next = self.lease.clone();
         if let Some(labels) = &change.labels {
             next.labels.clone_from(labels);
@@ -107,10 +109,14 @@ impl Driver {
         if let Some(annotations) = &change.annotations {
             next.annotations.clone_from(annotations);
         }
+        if let Some(secrets) = &change.secrets {
+            next.secrets = crate::egress::attached(&self.inner, &next.tenant, secrets).await?;
+        }
         let old = &self.lease;
         let fields = [
             ("labels", next.labels != old.labels),
             ("env", next.env != old.env),
+            ("secrets", next.secrets != old.secrets),
             ("limits", next.limits != old.limits),
             ("network", next.network != old.network),
             ("timeout_s", change.timeout_s.is_some() || lengthened),
@@ -180,14 +186,14 @@ impl Driver {
                     resized => resized?,
                 }
             }
-            if live && new.network != old.network {
+            let other_secrets = new.secrets != old.secrets;
+            if live && (new.network != old.network || other_secrets) {
                 self.set_network(&target, old, new).await?;
             }
-            if let Some(agent) =
-                self.agent.as_ref().filter(|_| self.lease.phase == Phase::Running && new.env != old.env)
-            {
+            let tells_agent = self.lease.phase == Phase::Running && (new.env != old.env || other_secrets);
+            if let Some(agent) = self.agent.as_ref().filter(|_| tells_agent) {
                 let egress = crate::egress::compiled(&self.inner, new).await?;
-                let trusts = !new.network.transforms.is_empty() && provider.authority(&egress).is_some();
+                let trusts = new.is_intercepted() && provider.authority(&egress).is_some();
                 crate::agent::resettle(agent, new, trusts).await?;
             }
             if let Some(agent) =

@@ -118,6 +118,7 @@ impl CreateBody {
             mask_host: None,
             https_ports: BTreeSet::new(),
             annotations: BTreeMap::new(),
+            secrets: BTreeMap::new(),
         })
     }
 }
@@ -237,6 +238,7 @@ impl From<UpdateBody> for UpdateSandbox {
             mask_host: None,
             https_ports: None,
             annotations: None,
+            secrets: None,
         }
     }
 }

@@ -105,7 +105,7 @@ fn page(egress: &Egress) -> String {
     page
 }
 
-fn verdict(verdict: NameVerdict<'_>) -> String {
+fn verdict(verdict: NameVerdict) -> String {
     match verdict {
         NameVerdict::Refused { rule } => format!("refused, {rule}"),
         NameVerdict::Allowed { rule } => format!("passes, {rule}"),
@@ -370,4 +370,34 @@ proptest! {
             prop_assert!(!reaches(&egress, Ipv4Addr::new(10, 1, 2, 3)));
         }
     }
+}
+
+#[test]
+fn secrets_open_no_name_and_all_that_name_a_host_are_replaced() {
+    let secret = |placeholder: &str, hosts: &[&str]| Replacement {
+        hosts: domains(hosts),
+        placeholder: placeholder.to_owned(),
+        value: "canary".to_owned(),
+    };
+    let policy = with_transform(custom(&["*.example.com"], &[]), "*.example.com");
+    let mut egress = compile(&Floor::default(), None, &policy, &opened(&policy));
+    egress.replacements =
+        vec![secret("a", &["api.example.com"]), secret("b", &["*.example.com", "example.org"])];
+    let of = |name: &str| {
+        let rewrite = egress.rewrite_for(name).unwrap_or_default();
+        let placeholders: String = rewrite.replacements.iter().map(|one| one.placeholder.as_str()).collect();
+        (rewrite.change.is_some(), placeholders)
+    };
+    assert_eq!(of("api.example.com"), (true, "ab".to_owned()));
+    assert_eq!(of("other.example.com"), (true, "b".to_owned()));
+    assert_eq!(of("example.net"), (false, String::new()));
+    // The policy says what is reached.
+    assert_eq!(verdict(egress.judge("example.org")), "refused, not in allow_domains");
+    let mut open = Egress::open();
+    assert!(!open.rewrites());
+    open.replacements.clone_from(&egress.replacements);
+    assert!(open.rewrites() && open.needs_gate());
+    assert_eq!(verdict(open.judge("example.org")), "changed, secrets: example.org");
+    assert_eq!(verdict(open.judge("example.net")), "passes, allow-all");
+    assert!(!format!("{open:?} {:?}", egress.rewrite_for("api.example.com")).contains("canary"));
 }

@@ -1,7 +1,7 @@
 //! Heads of plain HTTP requests: the host that is judged is the host that is asked.
 
 #![allow(clippy::unwrap_used)]
-use atoll_model::policy::egress::Injected;
+use atoll_model::policy::egress::{Injected, Replacement};
 use http::Request;
 use proptest::prelude::*;
 
@@ -15,13 +15,14 @@ fn request(method: &str, target: &str, headers: &[(&str, &str)]) -> Parts {
     builder.body(()).unwrap().into_parts().0
 }
 
-fn rule(change: &str) -> Change {
-    Change {
+fn rule(value: &str, plain_http: bool) -> Rewrite {
+    let change = Change {
         domain: "api.example.com".parse().unwrap(),
-        inject: vec![Injected { name: "Authorization".into(), value: change.into() }],
+        inject: vec![Injected { name: "Authorization".into(), value: value.into() }],
         strip: vec!["Cookie".into()],
-        plain_http: false,
-    }
+        plain_http,
+    };
+    Rewrite { change: Some(change), replacements: Vec::new() }
 }
 
 #[test]
@@ -91,25 +92,42 @@ fn only_a_websocket_is_an_upgrade() {
 fn a_secret_goes_in_over_tls_only_and_over_what_the_sandbox_sent() {
     let sent = [("authorization", "own"), ("Authorization", "again"), ("cookie", "c"), ("accept", "*/*")];
     let mut secure = request("GET", "/", &sent);
-    change(&mut secure, &rule("Bearer s3cret"), true).unwrap();
+    rewrite(&mut secure, &rule("Bearer s3cret", false), true).unwrap();
     let values: Vec<_> = secure.headers.get_all("authorization").iter().collect();
     assert_eq!(values, ["Bearer s3cret"]);
     assert!(values[0].is_sensitive() && !format!("{secure:?}").contains("s3cret"));
     assert!(!secure.headers.contains_key("cookie") && secure.headers.contains_key("accept"));
     let mut plain = request("GET", "/", &sent);
-    change(&mut plain, &rule("Bearer s3cret"), false).unwrap();
+    rewrite(&mut plain, &rule("Bearer s3cret", false), false).unwrap();
     assert!(!plain.headers.contains_key("authorization") && !plain.headers.contains_key("cookie"));
     let mut said_so = request("GET", "/", &sent);
-    change(&mut said_so, &Change { plain_http: true, ..rule("Bearer s3cret") }, false).unwrap();
+    rewrite(&mut said_so, &rule("Bearer s3cret", true), false).unwrap();
     assert_eq!(said_so.headers["authorization"], "Bearer s3cret");
 }
 
 #[test]
 fn a_method_that_echoes_headers_is_refused() {
     for method in ["TRACE", "TRACK", "DEBUG"] {
-        assert!(change(&mut request(method, "/", &[]), &rule("x"), true).is_err());
+        assert!(rewrite(&mut request(method, "/", &[]), &rule("x", false), true).is_err());
     }
-    assert!(change(&mut request("GET", "/", &[]), &rule("a\r\nb: c"), true).is_err());
+    assert!(rewrite(&mut request("GET", "/", &[]), &rule("a\r\nb: c", false), true).is_err());
+}
+
+#[test]
+fn a_placeholder_is_replaced_over_tls_only_and_never_in_what_is_put_in() {
+    let secret = Replacement { hosts: Vec::new(), placeholder: "PLACE".into(), value: "s3cret".into() };
+    let with = Rewrite { replacements: vec![secret], ..rule("Bearer PLACE", false) };
+    let sent = [("x-key", "PLACE"), ("authorization", "PLACE")];
+    let mut secure = request("GET", "/PLACE", &sent);
+    rewrite(&mut secure, &with, true).unwrap();
+    assert_eq!(secure.headers["x-key"], "s3cret");
+    assert_eq!(secure.headers["authorization"], "Bearer PLACE");
+    assert_eq!(secure.uri, "/PLACE");
+    let mut plain = request("GET", "/", &sent);
+    rewrite(&mut plain, &with, false).unwrap();
+    assert_eq!(plain.headers["x-key"], "PLACE");
+    let alone = Rewrite { change: None, ..with };
+    assert!(rewrite(&mut request("TRACE", "/", &sent), &alone, true).is_err());
 }
 
 proptest! {
