@@ -67,14 +67,51 @@ async fn passes(world: &World, what: &str, command: Command) {
     assert!(!world.log().contains("s3cr3t-canary"), "a secret is in the server's log");
 }
 
+/// The value of a secret arrived where `tests/daytona/python/test_secrets.py` says, and nowhere else.
+fn secrets_arrived(world: &World) {
+    const VALUE: &str = "s3cr3t-canary";
+    let requests = world.internet.requests();
+    let header = |path: &str, name: &str| {
+        let found = requests.iter().rev().find(|request| request.target() == path);
+        found.unwrap_or_else(|| panic!("{path} was not seen: {requests:#?}")).header(name)
+    };
+    let (bearer, rotated) = (format!("Bearer {VALUE}"), format!("Bearer {VALUE}-rotated"));
+    for (path, name, value) in [
+        ("/daytona-filled-bearer", "authorization", bearer.as_str()),
+        ("/daytona-filled-key", "x-api-key", VALUE),
+        ("/daytona-filled-basic", "authorization", "Basic Z2l0OnMzY3IzdC1jYW5hcnk="),
+        ("/daytona-filled-python", "x-api-key", VALUE),
+        ("/daytona-filled-attached", "authorization", bearer.as_str()),
+        ("/daytona-filled-rotated", "authorization", rotated.as_str()),
+        ("/daytona-filled-moved", "authorization", rotated.as_str()),
+        ("/daytona-filled-restarted", "authorization", rotated.as_str()),
+    ] {
+        assert_eq!(header(path, name).as_deref(), Some(value), "{path}");
+    }
+    let kept: Vec<_> =
+        requests.iter().filter(|request| request.target().starts_with("/daytona-kept")).collect();
+    assert!(kept.len() >= 9, "{kept:#?}");
+    let holds = |request: &atoll_tests::internet::Request| format!("{request:?}").contains(VALUE);
+    assert!(!kept.iter().any(|request| holds(request)), "{kept:#?}");
+    let others = requests.iter().filter(|request| holds(request));
+    let at = |path: &str| path.starts_with("/daytona-filled") || path.starts_with("/redirect?");
+    assert!(others.into_iter().all(|request| at(request.target())), "{requests:#?}");
+    assert!(!requests.iter().any(|request| request.target() == "/daytona-never"));
+    assert!(kept.iter().any(|request| format!("{request:?}").contains("atoll_secret_")), "{kept:#?}");
+}
+
 #[test]
 fn the_official_python_sdk_does_all_that_it_offers() {
     let Some(python) = sdk("python") else { return };
     run_with(options(), async |world| {
         let mut suite = program(world, &python, &keys(world).await).await;
         suite.arg(here("daytona/python/run.py"));
-        suite.args(std::env::var("DAYTONA_ONLY").iter().flat_map(|only| only.split(' ')));
+        let only = std::env::var("DAYTONA_ONLY");
+        suite.args(only.iter().flat_map(|only| only.split(' ')));
         passes(world, "the Python SDK", suite).await;
+        if only.as_deref().unwrap_or("SecretsInSandboxes") == "SecretsInSandboxes" {
+            secrets_arrived(world);
+        }
     });
 }
 

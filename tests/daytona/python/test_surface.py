@@ -33,7 +33,7 @@ class Surface(Shared):
         self.assertEqual(missing, [])
 
     def test_what_is_not_here_says_so(self):
-        """No template has a display, and secrets are put into requests by policy: docs/fronts/daytona.md."""
+        """No template has a display: docs/fronts/daytona.md."""
         use = self.box.computer_use
         for ask in (use.start, use.stop, use.get_status, use.mouse.get_position, use.screenshot.take_full_screen, use.display.get_info,
                     use.recording.list, lambda: use.keyboard.type("x"), use.accessibility.get_tree):
@@ -58,12 +58,6 @@ class Surface(Shared):
         client().snapshot.delete(made)
         with refused(400):
             client().warm_pool.create("daytona", 1)  # those for everybody are the operator's
-
-    def test_secrets_are_no_variables_here(self):
-        self.box.update_secrets({})
-        with refused(501):
-            self.box.update_secrets({"TOKEN": "ANY"})
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,10 +1,11 @@
 //! Secrets of the organisation: kept sealed, described, never shown again.
 //!
-//! Daytona puts a placeholder into a sandbox's environment and the value into requests on their way out. Requests of our
-//! sandboxes are changed by the network policy alone (`{secret:NAME}` in a header of a transform), so that a placeholder
-//! would lead nowhere: attaching one to a sandbox is refused.
+//! A sandbox that has one sees a placeholder in a variable; the value is put in its place in headers of requests to the hosts
+//! that the secret names.
 
-use atoll_model::Code;
+use std::collections::BTreeMap;
+
+use atoll_model::{Code, Lease};
 use atoll_service::{NewSecret, SecretAbout, SecretChange, SecretRecord};
 use axum::Router;
 use axum::extract::State;
@@ -28,12 +29,43 @@ pub(crate) fn routes() -> Router<App> {
         .route("/secret/{id}", get(find).patch(change).delete(remove))
 }
 
-/// Why a sandbox gets none.
-pub(crate) fn in_sandboxes() -> ApiError {
-    ApiError::not_here(
-        "a secret in the environment of a sandbox",
-        "name it in a transform of the sandbox's network policy, as {secret:NAME}",
-    )
+/// Secrets for a sandbox as the SDKs write them: a list of maps from a variable to the name of a secret.
+pub(crate) fn attached(list: Vec<BTreeMap<String, String>>) -> Result<BTreeMap<String, String>, ApiError> {
+    let mut all = BTreeMap::new();
+    for (variable, secret) in list.into_iter().flatten() {
+        if all.contains_key(&variable) {
+            return Err(ApiError::invalid(format!("secrets: the variable {variable} is named twice")));
+        }
+        all.insert(variable, secret);
+    }
+    Ok(all)
+}
+
+/// A secret of a sandbox. The value stays outside.
+#[derive(Debug, Serialize)]
+pub(crate) struct InSandbox {
+    env: String,
+    placeholder: String,
+    hosts: Vec<String>,
+}
+
+/// The secrets of a sandbox.
+pub(crate) async fn of_sandbox(
+    app: &App,
+    who: &atoll_model::Principal,
+    lease: &Lease,
+) -> Result<Vec<InSandbox>, ApiError> {
+    if lease.secrets.is_empty() {
+        return Ok(Vec::new());
+    }
+    let known = app.service.list_secrets(who).await?;
+    let hosts = |name: &str| known.iter().find(|record| record.name == name).map(|it| it.about.hosts.clone());
+    let shown = lease.secrets.iter().map(|(variable, secret)| InSandbox {
+        env: variable.clone(),
+        placeholder: secret.placeholder.clone(),
+        hosts: hosts(&secret.name).unwrap_or_default(),
+    });
+    Ok(shown.collect())
 }
 
 #[derive(Debug, Serialize)]
@@ -49,11 +81,11 @@ struct Secret {
     updated_at: String,
 }
 
-impl From<SecretRecord> for Secret {
-    fn from(record: SecretRecord) -> Self {
+impl Secret {
+    fn of(app: &App, record: SecretRecord) -> Self {
         Self {
+            placeholder: app.service.placeholder_of(&record.id),
             id: record.id.to_string(),
-            placeholder: format!("{{secret:{}}}", record.name),
             name: record.name,
             description: record.about.description,
             hosts: record.about.hosts,
@@ -83,12 +115,12 @@ async fn create(
     };
     let made =
         app.service.create_secret(&who, NewSecret { name: body.name, value: body.value, about }).await?;
-    Ok(created(made.into()))
+    Ok(created(Secret::of(&app, made)))
 }
 
 async fn all(State(app): State<App>, Caller(who): Caller) -> Result<Answer<Vec<Secret>>, ApiError> {
     let all = app.service.list_secrets(&who).await?;
-    Ok(ok(all.into_iter().map(Secret::from).collect()))
+    Ok(ok(all.into_iter().map(|one| Secret::of(&app, one)).collect()))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -143,7 +175,7 @@ async fn paginated(
     let more = all.len() > size;
     all.truncate(size);
     let next_cursor = all.last().filter(|_| more).map(|secret| secret.id.to_string());
-    Ok(ok(Paged { items: all.into_iter().map(Secret::from).collect(), total, next_cursor }))
+    Ok(ok(Paged { items: all.into_iter().map(|one| Secret::of(&app, one)).collect(), total, next_cursor }))
 }
 
 async fn find(
@@ -151,7 +183,7 @@ async fn find(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<Answer<Secret>, ApiError> {
-    Ok(ok(app.service.get_secret(&who, &id).await?.into()))
+    Ok(ok(Secret::of(&app, app.service.get_secret(&who, &id).await?)))
 }
 
 #[derive(Deserialize)]
@@ -174,7 +206,7 @@ async fn change(
         ..before.about.clone()
     });
     let change = SecretChange { value: body.value, about };
-    Ok(ok(app.service.update_secret(&who, &id, change).await?.into()))
+    Ok(ok(Secret::of(&app, app.service.update_secret(&who, &id, change).await?)))
 }
 
 async fn remove(

@@ -142,6 +142,7 @@ impl CreateBody {
             mounts: mounts.collect(),
             public: self.public.unwrap_or(false),
             annotations,
+            secrets: crate::secrets::attached(self.secrets.unwrap_or_default())?,
             ..CreateSandbox::default()
         })
     }
@@ -163,10 +164,10 @@ impl CreateBody {
             return not_here("otelEndpointOverride", "sandboxes here send no telemetry");
         }
         if self.linked_sandbox.as_deref().is_some_and(|id| !id.is_empty()) {
-            return not_here("linkedSandbox", "sandboxes do not reach each other here");
-        }
-        if self.secrets.as_ref().is_some_and(|secrets| !secrets.is_empty()) {
-            return Err(crate::secrets::in_sandboxes());
+            return not_here(
+                "linkedSandbox",
+                "there is no network between sandboxes here; share a volume, or open a port by a preview link",
+            );
         }
         if self.queue_timeout.is_some_and(|minutes| minutes < 1) {
             return Err(ApiError::invalid("queueTimeout: must be at least 1"));

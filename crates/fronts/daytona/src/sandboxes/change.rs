@@ -19,12 +19,13 @@ use crate::input::{Json, Path};
 use crate::network::NetworkBody;
 use crate::origin::Origin;
 use crate::output::{Answer, ok};
+use crate::secrets::InSandbox;
 use crate::states::Verb;
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
         .route("/sandbox/{id}/labels", put(labels))
-        .route("/sandbox/{id}/secrets", put(secrets).get(no_secrets))
+        .route("/sandbox/{id}/secrets", put(secrets).get(attached))
         .route("/sandbox/{id}/network-settings", post(network))
         .route("/sandbox/{id}/public/{public}", post(public))
         .route("/sandbox/{id}/autostop/{minutes}", post(autostop))
@@ -67,20 +68,20 @@ async fn secrets(
     Json(body): Json<Secrets>,
 ) -> Result<Answer<Sandbox>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
-    if body.secrets.is_empty() {
-        return Ok(ok(Sandbox::of(&lease, &origin)));
-    }
-    Err(crate::secrets::in_sandboxes())
+    let secrets = Some(crate::secrets::attached(body.secrets)?);
+    let change = UpdateSandbox { secrets, ..UpdateSandbox::default() };
+    let lease = app.service.update(&who, lease.id.as_str(), change).await?;
+    Ok(ok(Sandbox::of(&lease, &origin)))
 }
 
-/// None can be in one.
-async fn no_secrets(
+/// Without their values.
+async fn attached(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<[(); 0]>, ApiError> {
-    lease(&app, &who, &id).await?;
-    Ok(ok([]))
+) -> Result<Answer<Vec<InSandbox>>, ApiError> {
+    let lease = lease(&app, &who, &id).await?;
+    crate::secrets::of_sandbox(&app, &who, &lease).await.map(ok)
 }
 
 async fn network(
