@@ -15,6 +15,8 @@ pub(crate) const DATA: &str = "ATOLL_DATA";
 pub(crate) const LISTEN: &str = "ATOLL_LISTEN";
 /// Name below which previews live.
 pub(crate) const DOMAIN: &str = "ATOLL_DOMAIN";
+/// Origins whose pages may open WebSockets, separated by commas.
+pub(crate) const ALLOW_ORIGIN: &str = "ATOLL_ALLOW_ORIGIN";
 /// Where TLS is served; 0: nowhere.
 pub(crate) const TLS_PORT: &str = "ATOLL_TLS_PORT";
 /// The certificate for it.

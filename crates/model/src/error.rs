@@ -133,6 +133,8 @@ codes! {
     PayloadTooLarge = "payload_too_large", Exhausted, 413;
     /// The tenant's quota is used up.
     QuotaExceeded = "quota_exceeded", Exhausted, 429;
+    /// Too many wrong keys or tokens came from this address; `Retry-After` says when to try again. Valid ones still pass.
+    RateLimited = "rate_limited", Exhausted, 429;
     /// A limit of the sandbox (processes, memory, descriptors) is met.
     SandboxExhausted = "sandbox_exhausted", Exhausted, 429;
     /// This node has no room now; `Retry-After` says when to try again.

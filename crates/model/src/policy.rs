@@ -4,6 +4,7 @@ pub mod authz;
 pub mod deadlines;
 pub mod egress;
 pub mod idle;
+pub mod origin;
 pub mod placement;
 pub mod quota;
 pub mod resize;

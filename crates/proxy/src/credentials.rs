@@ -30,6 +30,8 @@ const VALUES_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) keys: Vec<Principal>,
+    /// Something that looks like a key is none of ours.
+    pub(crate) unknown_key: bool,
     /// From the query first, then from fields, then from cookies.
     pub(crate) tokens: Vec<String>,
     /// How many of them came with the query.
@@ -48,7 +50,7 @@ pub(crate) async fn take(
     let mut found = Found::default();
     for name in &KEY_FIELDS {
         if parts.headers.contains_key(name) {
-            take_keys(service, &mut parts.headers, name, &mut found.keys).await?;
+            take_keys(service, &mut parts.headers, name, &mut found).await?;
         }
     }
     let (tokens, query) = parts.uri.query().map_or((vec![], None), split_query);
@@ -62,7 +64,7 @@ pub(crate) async fn take(
     found.from_query = found.from_query.min(VALUES_MAX);
     found.by_hand = found.by_hand.min(VALUES_MAX);
     let is_agents = |shown: &HeaderValue| {
-        shown.to_str().is_ok_and(|shown| service.admit_token(sandbox, TokenOf::Agent, shown).is_ok())
+        shown.to_str().is_ok_and(|shown| service.is_token(sandbox, TokenOf::Agent, shown))
     };
     if parts.headers.get_all(AGENT_TOKEN).iter().any(is_agents) {
         parts.headers.remove(AGENT_TOKEN);
@@ -89,7 +91,7 @@ async fn take_keys(
     service: &Service,
     headers: &mut HeaderMap,
     name: &HeaderName,
-    keys: &mut Vec<Principal>,
+    found: &mut Found,
 ) -> Result<(), ServiceError> {
     let values: Vec<HeaderValue> = headers.get_all(name).iter().cloned().collect();
     if values.len() > VALUES_MAX {
@@ -99,9 +101,13 @@ async fn take_keys(
     for value in values {
         match key_of(&value) {
             None => kept.push(value),
-            Some(key) => match service.authenticate(key).await {
-                Ok(principal) => keys.push(principal),
-                Err(error) if error.code == Code::Unauthenticated => kept.push(value),
+            // It may be the app's own: whether it counts as a wrong key is known when the request is refused.
+            Some(key) => match service.identify(key).await {
+                Ok(principal) => found.keys.push(principal),
+                Err(error) if error.code == Code::Unauthenticated => {
+                    found.unknown_key = true;
+                    kept.push(value);
+                }
                 Err(error) => return Err(error),
             },
         }

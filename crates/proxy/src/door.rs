@@ -9,10 +9,12 @@
 //! First signal: stop accepting, finish what is under way, at most `drain_for`; second: at once. Every connection is a
 //! task of the door, and none outlives it.
 
+mod checks;
 mod connect;
 mod connection;
 mod leftover;
 mod placed;
+mod revocable;
 mod strict;
 mod tls;
 
@@ -96,6 +98,8 @@ struct Inner {
     fronts: Router,
     limits: Limits,
     closing: Closing,
+    /// Further origins whose pages may open sockets of the API.
+    origins: Vec<String>,
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
     room: Arc<Semaphore>,
@@ -108,12 +112,14 @@ struct Inner {
 }
 
 impl Door {
-    /// Doors to a proxy and, for what is no preview, to the fronts.
+    /// Doors to a proxy and, for what is no preview, to the fronts. Pages of the server's own origin and of `origins` may open
+    /// sockets of the fronts.
     #[must_use]
-    pub fn new(proxy: Proxy, fronts: Router, limits: Limits, closing: Closing) -> Self {
+    pub fn new(proxy: Proxy, fronts: Router, limits: Limits, closing: Closing, origins: Vec<String>) -> Self {
         Self(Arc::new(Inner {
             proxy,
             fronts,
+            origins,
             http1: http1(&limits),
             http2: http2(&limits),
             room: Arc::new(Semaphore::new(limits.connections)),

@@ -219,7 +219,7 @@ impl Proxy {
             presigned::hide(&mut parts, token);
             found.tokens.push(presigned::whole(token));
         }
-        let shown = Shown { keys: &found.keys, tokens: &found.tokens };
+        let shown = Shown { keys: &found.keys, tokens: &found.tokens, unknown_key: found.unknown_key };
         let pass = self.service.admit(&preview.sandbox, preview.port, shown).await?;
         // A token in the host does not come along by itself, as a cookie does.
         if preview.token.is_none() {

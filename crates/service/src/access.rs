@@ -17,6 +17,7 @@ use crate::activity::Kind;
 use crate::driver::Mail;
 use crate::preview::PreviewPass;
 use crate::registry::Handle;
+use crate::request_scope::Credential;
 use crate::sandboxes::ask;
 use crate::service::{Inner, Service};
 use crate::wake::{SandboxAgent, awake};
@@ -107,7 +108,7 @@ impl Service {
         derive(&self.inner, &lease.id, lease.token_epoch, of)
     }
 
-    /// Replaces all tokens of a sandbox: those that were shown before open nothing from now on.
+    /// Replaces all tokens of a sandbox: those that were shown before open nothing from now on, and what they hold open ends.
     pub async fn rotate_tokens(&self, who: &Principal, ident: &str) -> Result<Lease, ServiceError> {
         let handle = self.driven(who, ident).await?;
         let edit = |lease: &mut Lease, _: &_| {
@@ -118,28 +119,43 @@ impl Service {
             Ok(vec!["tokens"])
         };
         let lease = ask(&handle, |reply| Mail::Edit { edit: Box::new(edit), reply }).await?;
+        let before = lease.token_epoch.wrapping_sub(1);
+        self.inner.revocations.revoke(&Credential::Tokens(lease.id.clone(), before));
         tracing::info!(sandbox = %lease.id, key = %who.key, "the access tokens of a sandbox were replaced");
         Ok(lease.as_ref().clone())
     }
 
     /// May somebody who shows this use the sandbox? Never wakes it. A wrong token and a sandbox that never was look alike;
-    /// who shows the right one of a sandbox that is gone is told so ([`Code::SandboxNotFound`]).
+    /// who shows the right one of a sandbox that is gone is told so ([`Code::SandboxNotFound`]). The current request ends when
+    /// the token is replaced; a wrong one counts against the client's address.
     pub fn admit_token(
         &self,
         sandbox: &SandboxId,
         of: TokenOf,
         shown: &str,
     ) -> Result<SandboxPass, ServiceError> {
-        if let Some(handle) = self.inner.registry.get(sandbox) {
-            let lease = handle.lease();
-            if is_there(&lease) {
-                let is_right = same(&handle.tokens.get(&self.inner, &lease)[of as usize], shown);
-                let pass = SandboxPass { sandbox: sandbox.clone(), handle, by: By::Token(of) };
-                return if is_right { Ok(pass) } else { Err(wrong_token()) };
-            }
+        if let Some(handle) = self.inner.registry.get(sandbox)
+            && is_there(&handle.lease())
+        {
+            return match self.holds_token(&handle, of, shown) {
+                true => Ok(SandboxPass { sandbox: sandbox.clone(), handle, by: By::Token(of) }),
+                false => Err(self.wrong_credential(wrong_token())),
+            };
         }
         let was = |epoch| same(&derive(&self.inner, sandbox, epoch, of), shown);
-        Err(if (0..EPOCHS_OF_THE_GONE).any(was) { gone(sandbox) } else { wrong_token() })
+        match (0..EPOCHS_OF_THE_GONE).any(was) {
+            true => Err(gone(sandbox)),
+            false => Err(self.wrong_credential(wrong_token())),
+        }
+    }
+
+    /// Whether this is a token of the sandbox. Admits nobody: a wrong one is not counted.
+    #[must_use]
+    pub fn is_token(&self, sandbox: &SandboxId, of: TokenOf, shown: &str) -> bool {
+        self.inner.registry.get(sandbox).is_some_and(|handle| {
+            let lease = handle.lease();
+            is_there(&lease) && same(&handle.tokens.get(&self.inner, &lease)[of as usize], shown)
+        })
     }
 
     /// The sandbox whose token proves something that was signed with it and names no sandbox. `proves` is asked once per
@@ -152,7 +168,9 @@ impl Service {
         self.inner.registry.all().into_iter().find_map(|handle| {
             let lease = handle.lease();
             let tokens = handle.tokens.get(&self.inner, &lease);
-            let is_it = is_there(&lease) && proves(&lease, &tokens[of as usize]);
+            let is_it = is_there(&lease)
+                && proves(&lease, &tokens[of as usize])
+                && self.holds_token(&handle, of, &tokens[of as usize]);
             is_it.then(|| SandboxPass { sandbox: lease.id.clone(), handle, by: By::Token(of) })
         })
     }
@@ -206,10 +224,20 @@ impl Service {
         Ok(SandboxAgent { lease, client, handle, busy })
     }
 
-    /// Whether somebody shows the token of a sandbox's ports.
+    /// Whether somebody shows the token of a sandbox's ports. The current request ends when it is replaced.
     pub(crate) fn opens_ports(&self, handle: &Handle, shown: &str) -> bool {
+        is_there(&handle.lease()) && self.holds_token(handle, TokenOf::Ports, shown)
+    }
+
+    /// Whether this is the token of a sandbox, and if so, has the current request end when it is replaced.
+    fn holds_token(&self, handle: &Handle, of: TokenOf, shown: &str) -> bool {
         let lease = handle.lease();
-        is_there(&lease) && same(&handle.tokens.get(&self.inner, &lease)[TokenOf::Ports as usize], shown)
+        if !same(&handle.tokens.get(&self.inner, &lease)[of as usize], shown) {
+            return false;
+        }
+        self.inner.revocations.watch(Credential::Tokens(lease.id.clone(), lease.token_epoch));
+        // Replaced between the look and the watch: it opens nothing any more.
+        handle.lease().token_epoch == lease.token_epoch
     }
 }
 

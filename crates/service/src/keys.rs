@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
 use crate::random::entropy;
+use crate::request_scope::Credential;
 use crate::service::{OpenError, Service};
 use crate::{CreatedKey, NewKey, ServiceError};
 
@@ -34,6 +36,8 @@ const TENANT_NAME_MAX: usize = 63;
 #[derive(Default)]
 pub(crate) struct KeyCache {
     known: Mutex<HashMap<Hash, (KeyRecord, Instant)>>,
+    /// How many keys were deleted: what was read before a deletion is not trusted after it.
+    deletions: AtomicU64,
     used: Mutex<HashMap<KeyId, i64>>,
 }
 
@@ -43,8 +47,12 @@ impl KeyCache {
         known.get(hash).filter(|(_, at)| at.elapsed() < FRESH).map(|(key, _)| key.clone())
     }
 
-    fn put(&self, hash: Hash, key: KeyRecord) {
+    /// Remembers a key that was read when so many had been deleted.
+    fn put(&self, hash: Hash, key: KeyRecord, deletions: u64) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.deletions() != deletions {
+            return;
+        }
         if known.len() >= CACHE_MAX {
             known.clear();
         }
@@ -52,8 +60,15 @@ impl KeyCache {
     }
 
     fn forget(&self, id: &KeyId) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, (key, _)| key.id != *id);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.deletions.fetch_add(1, Ordering::SeqCst);
+        known.retain(|_, (key, _)| key.id != *id);
+        drop(known);
         self.used.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    fn deletions(&self) -> u64 {
+        self.deletions.load(Ordering::SeqCst)
     }
 
     fn note_use(&self, id: &KeyId, at_ms: i64) {
@@ -81,20 +96,39 @@ fn unauthenticated() -> ServiceError {
 
 impl Service {
     /// Who holds this key.
+    ///
+    /// The current request ends when the key is deleted. A wrong key counts against the client's address.
     pub async fn authenticate(&self, presented: &str) -> Result<Principal, ServiceError> {
+        self.identify(presented).await.map_err(|error| match error.code {
+            Code::Unauthenticated => self.wrong_credential(error),
+            _ => error,
+        })
+    }
+
+    /// The same for a text that may be somebody else's credential (an app's own `Authorization`): a wrong one is not counted.
+    pub async fn identify(&self, presented: &str) -> Result<Principal, ServiceError> {
         let hash = hash_of(presented).ok_or_else(unauthenticated)?;
-        let key = match self.inner.keys.get(&hash) {
-            Some(key) => key,
-            None => {
-                let (key, stored) = self.inner.store.key(hash).await?.ok_or_else(unauthenticated)?;
-                if !bool::from(stored.ct_eq(&hash)) {
-                    return Err(unauthenticated());
+        let cache = &self.inner.keys;
+        let key = loop {
+            let deletions = cache.deletions();
+            let key = match cache.get(&hash) {
+                Some(key) => key,
+                None => {
+                    let (key, stored) = self.inner.store.key(hash).await?.ok_or_else(unauthenticated)?;
+                    if !bool::from(stored.ct_eq(&hash)) {
+                        return Err(unauthenticated());
+                    }
+                    cache.put(hash, key.clone(), deletions);
+                    key
                 }
-                self.inner.keys.put(hash, key.clone());
-                key
+            };
+            self.inner.revocations.watch(Credential::Key(key.id.clone()));
+            // Deleted between the look and the watch: it is looked up again.
+            if cache.deletions() == deletions {
+                break key;
             }
         };
-        self.inner.keys.note_use(&key.id, self.inner.clock.now().wall_ms);
+        cache.note_use(&key.id, self.inner.clock.now().wall_ms);
         Ok(Principal { key: key.id, tenant: key.tenant, scope: key.scope })
     }
 
@@ -129,7 +163,7 @@ impl Service {
         Ok(self.inner.store.keys(visible(who)).await?)
     }
 
-    /// Forgets a key; it is refused from now on.
+    /// Forgets a key: it is refused from now on, and what it holds open ends.
     pub async fn delete_key(&self, who: &Principal, id: &KeyId) -> Result<(), ServiceError> {
         let missing = || ServiceError::new(Code::KeyNotFound, format!("there is no key {id}"));
         let key = self.list_keys(who).await?.into_iter().find(|key| key.id == *id).ok_or_else(missing)?;
@@ -143,6 +177,7 @@ impl Service {
         }
         let gone = self.inner.store.delete_key(id).await?;
         self.inner.keys.forget(id);
+        self.inner.revocations.revoke(&Credential::Key(id.clone()));
         if gone { Ok(()) } else { Err(missing()) }
     }
 

@@ -9,6 +9,7 @@ mod admission;
 mod adopt;
 mod agent;
 mod archive;
+mod auth_throttle;
 mod build;
 mod changes;
 mod clock;
@@ -37,6 +38,7 @@ mod output_room;
 mod preview;
 mod random;
 mod registry;
+mod request_scope;
 mod sandboxes;
 mod secrets;
 mod service;
@@ -69,6 +71,7 @@ pub use output_room::OutputRoom;
 pub use preview::{
     CreatedPreview, DEFAULT_PORT, NewPreview, PreviewBy, PreviewGuard, PreviewPass, PreviewWay, Shown,
 };
+pub use request_scope::RequestScope;
 pub use service::{OpenError, Service};
 pub use templates::{
     Bytestream, Collected, ExportFormat, Fetch, Fetched, ImportFormat, ImportTemplate, LayerState,

@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use atoll_agentapi::Pulse;
 use atoll_model::policy::authz;
@@ -23,6 +24,8 @@ use tokio::sync::watch;
 use crate::ServiceError;
 use crate::activity::{Busy, Kind};
 use crate::random::entropy;
+use crate::registry::Handle;
+use crate::request_scope::{Credential, RequestScope};
 use crate::service::Service;
 
 /// The port of a sandbox whose environment names none in `PORT`.
@@ -72,6 +75,8 @@ pub struct Shown<'a> {
     pub keys: &'a [Principal],
     /// Texts that may be tokens.
     pub tokens: &'a [String],
+    /// A text that looks like a key and is none of ours came along; it may be the app's own.
+    pub unknown_key: bool,
 }
 
 /// Somebody may reach this port.
@@ -181,6 +186,10 @@ impl PreviewCache {
         known.grants.remove(sandbox);
     }
 
+    fn edition(&self) -> u64 {
+        self.lock().edition
+    }
+
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -236,7 +245,7 @@ impl Service {
         Ok(all.filter(|preview| is_open(preview, now_ms)).collect())
     }
 
-    /// Closes a preview: the next request is refused.
+    /// Closes a preview: the next request is refused, and those that are open end.
     pub async fn delete_preview(
         &self,
         who: &Principal,
@@ -246,6 +255,7 @@ impl Service {
         let lease = self.get(who, ident).await?;
         let gone = self.inner.store.delete_preview(&lease.id, id).await?;
         self.inner.previews.forget(&lease.id);
+        self.inner.revocations.revoke(&Credential::Preview(id.clone()));
         let missing = || format!("sandbox {} has no preview {id}", lease.id);
         if gone { Ok(()) } else { Err(ServiceError::new(Code::PreviewNotFound, missing())) }
     }
@@ -271,45 +281,99 @@ impl Service {
         self.delete_preview(who, lease.id.as_str(), &preview.id).await
     }
 
-    /// May somebody who shows this reach a port (`None`: the sandbox's own)? Never wakes it.
+    /// May somebody who shows this reach a port (`None`: the sandbox's own)? Never wakes it. The current request ends when what
+    /// admitted it is withdrawn or expires; a refusal of something that was shown counts against the client's address.
     pub async fn admit(
         &self,
         sandbox: &SandboxId,
         port: Option<u16>,
         shown: Shown<'_>,
     ) -> Result<PreviewPass, ServiceError> {
-        let Some(handle) = self.inner.registry.get(sandbox) else {
-            return Err(refused(sandbox, shown));
+        let found = match self.inner.registry.get(sandbox) {
+            Some(handle) => self.admit_to(sandbox, &handle, port, shown).await?,
+            None => None,
         };
+        found.ok_or_else(|| match shown.tokens.is_empty() && !shown.unknown_key {
+            true => refused(sandbox, shown),
+            false => self.wrong_credential(refused(sandbox, shown)),
+        })
+    }
+
+    /// `None`: refused.
+    async fn admit_to(
+        &self,
+        sandbox: &SandboxId,
+        handle: &Handle,
+        port: Option<u16>,
+        shown: Shown<'_>,
+    ) -> Result<Option<PreviewPass>, ServiceError> {
         let lease = handle.lease();
         let port = port.unwrap_or_else(|| own_port(&lease));
-        let host = lease.mask_host.as_ref().map(|mask| mask.replace("${PORT}", &port.to_string()));
-        let speaks_tls = lease.https_ports.contains(&port);
-        let pass =
-            |by| Ok(PreviewPass { sandbox: sandbox.clone(), port, by, host: host.clone(), speaks_tls });
         if port == AGENT_PORT {
-            return Err(refused(sandbox, shown));
+            return Ok(None);
         }
-        if shown.keys.iter().any(|who| authz::sandbox(who, &lease).is_ok()) {
-            return pass(PreviewBy::Key);
-        }
-        if let Some(token) = shown.tokens.iter().find(|token| self.opens_ports(&handle, token)) {
-            return pass(PreviewBy::Token { token: token.clone(), left_s: PORTS_S });
-        }
-        let now_ms = self.inner.clock.now().wall_ms;
-        let grants = self.grants(sandbox).await?;
-        let open = || grants.iter().filter(|(preview, _)| preview.port == port && is_open(preview, now_ms));
-        for token in shown.tokens {
-            let hash = hash_of(token);
-            if let Some((preview, _)) = open().find(|(_, known)| bool::from(known.ct_eq(&hash))) {
-                let left_s = preview.expires_at_ms.map_or(i64::MAX, |at| (at - now_ms) / 1_000);
-                return pass(PreviewBy::Token { token: token.clone(), left_s });
+        let by = if shown.keys.iter().any(|who| authz::sandbox(who, &lease).is_ok()) {
+            Some(PreviewBy::Key)
+        } else if let Some(token) = shown.tokens.iter().find(|token| self.opens_ports(handle, token)) {
+            Some(PreviewBy::Token { token: token.clone(), left_s: PORTS_S })
+        } else {
+            match self.admit_by_grant(sandbox, port, shown.tokens).await? {
+                Some(by) => Some(by),
+                None => self.admit_publicly(sandbox, handle).then_some(PreviewBy::Public),
             }
+        };
+        let host = || lease.mask_host.as_ref().map(|mask| mask.replace("${PORT}", &port.to_string()));
+        let speaks_tls = lease.https_ports.contains(&port);
+        Ok(by.map(|by| PreviewPass { sandbox: sandbox.clone(), port, by, host: host(), speaks_tls }))
+    }
+
+    /// By the previews in the store: one whose token is shown, or one that is open to all.
+    async fn admit_by_grant(
+        &self,
+        sandbox: &SandboxId,
+        port: u16,
+        tokens: &[String],
+    ) -> Result<Option<PreviewBy>, ServiceError> {
+        loop {
+            let edition = self.inner.previews.edition();
+            let now_ms = self.inner.clock.now().wall_ms;
+            let grants = self.grants(sandbox).await?;
+            let open =
+                || grants.iter().filter(|(preview, _)| preview.port == port && is_open(preview, now_ms));
+            let shown = tokens.iter().find_map(|token| {
+                let hash = hash_of(token);
+                let found = open().find(|(_, known)| bool::from(known.ct_eq(&hash)))?;
+                Some((&found.0, Some(token)))
+            });
+            let Some((preview, token)) =
+                shown.or_else(|| Some((&open().find(|(preview, _)| preview.public)?.0, None)))
+            else {
+                return Ok(None);
+            };
+            self.inner.revocations.watch(Credential::Preview(preview.id.clone()));
+            // Changed between the look and the watch: looked up again.
+            if self.inner.previews.edition() != edition {
+                continue;
+            }
+            let left_ms = preview.expires_at_ms.map(|at| at - now_ms);
+            if let Some((scope, left_ms)) = RequestScope::current().zip(left_ms) {
+                scope.expires_in(Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)));
+            }
+            let left_s = left_ms.map_or(i64::MAX, |ms| ms / 1_000);
+            return Ok(Some(match token {
+                Some(token) => PreviewBy::Token { token: token.clone(), left_s },
+                None => PreviewBy::Public,
+            }));
         }
-        if lease.public || open().any(|(preview, _)| preview.public) {
-            return pass(PreviewBy::Public);
+    }
+
+    /// A sandbox whose ports are open to everybody; the current request ends when they are closed.
+    fn admit_publicly(&self, sandbox: &SandboxId, handle: &Handle) -> bool {
+        if !handle.lease().public {
+            return false;
         }
-        Err(refused(sandbox, shown))
+        self.inner.revocations.watch(Credential::PublicPorts(sandbox.clone()));
+        handle.lease().public
     }
 
     async fn grants(&self, sandbox: &SandboxId) -> Result<Grants, ServiceError> {

@@ -14,6 +14,7 @@ use crate::driver::{Mail, Reply, Verb};
 use crate::error::phase_conflict;
 use crate::keys::visible;
 use crate::registry::{Handle, State};
+use crate::request_scope::Credential;
 use crate::service::Service;
 use crate::{Filter, Pause, ServiceError};
 
@@ -82,8 +83,12 @@ impl Service {
             Some(asked) => Some(self.admitted(&lease.tenant, asked, Some(&lease.network)).await?),
             None => None,
         };
+        let closes_ports = change.public == Some(false);
         let change = Box::new(UpdateSandbox { network, ..change });
         let lease = ask(&handle, |reply| Mail::Update { change, reply }).await?;
+        if closes_ports {
+            self.inner.revocations.revoke(&Credential::PublicPorts(lease.id.clone()));
+        }
         Ok(lease.as_ref().clone())
     }
 

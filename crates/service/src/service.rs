@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::Admission;
+use crate::auth_throttle::AuthThrottle;
 use crate::build::Builds;
 use crate::changes::Changes;
 use crate::deadlines::Deadlines;
@@ -40,6 +41,7 @@ use crate::metrics::CpuMemory;
 use crate::output_room::OutputRooms;
 use crate::preview::PreviewCache;
 use crate::registry::Registry;
+use crate::request_scope::Revocations;
 use crate::snapshots::Uses;
 use crate::templates::{Pulls, TemplateCache, VersionHolds};
 use crate::volumes::VolumeTurns;
@@ -74,6 +76,8 @@ pub(crate) struct Inner {
     pub(crate) creates: Semaphore,
     pub(crate) outputs: OutputRooms,
     pub(crate) keys: KeyCache,
+    pub(crate) auth_throttle: AuthThrottle,
+    pub(crate) revocations: Arc<Revocations>,
     pub(crate) previews: PreviewCache,
     pub(crate) cpu: CpuMemory,
     pub(crate) counters: Counters,
@@ -199,6 +203,8 @@ impl Service {
             deadlines: Deadlines::default(),
             looks: Looks::default(),
             keys: KeyCache::default(),
+            auth_throttle: AuthThrottle::default(),
+            revocations: Arc::default(),
             previews: PreviewCache::default(),
             cpu: CpuMemory::default(),
             counters: Counters::default(),

@@ -15,6 +15,9 @@ pub(crate) struct Serve {
     /// Name below which previews live: PORT-SANDBOX.NAME leads to that port
     #[arg(long, env = env::DOMAIN, hide_env_values = true, default_value = "localhost", value_name = "NAME", value_parser = domain)]
     pub(crate) domain: atoll_proxy::Domain,
+    /// Origin (https://app.example) whose web pages may open WebSockets of this server; may be repeated
+    #[arg(long, env = env::ALLOW_ORIGIN, hide_env_values = true, value_delimiter = ',', value_name = "ORIGIN", value_parser = origin)]
+    pub(crate) allow_origin: Vec<String>,
     /// Port of TLS, at the same address; open once there is a certificate, 0 keeps it shut
     #[arg(long, env = env::TLS_PORT, hide_env_values = true, default_value_t = 7443, value_name = "PORT")]
     pub(crate) tls_port: u16,
@@ -130,6 +133,12 @@ pub(super) fn domain(text: &str) -> Result<atoll_proxy::Domain, String> {
 }
 
 /// A host with or without a port, as images name it.
+fn origin(text: &str) -> Result<String, String> {
+    atoll_model::policy::origin::parse(text).ok_or_else(|| {
+        format!("{text:?} is no origin; write SCHEME://HOST[:PORT], such as https://app.example")
+    })
+}
+
 fn registry(text: &str) -> Result<String, String> {
     let refuse = || format!("{text:?} is no registry; write HOST or HOST:PORT, without http://");
     let (host, port) = match text.rsplit_once(':') {

@@ -34,7 +34,7 @@ pub(super) fn door(settings: &Settings, service: &Service, shutdown: &Shutdown, 
         ]);
     let daytona = daytona::front(settings, service, draining.clone(), port);
     let fronts = daytona::mount(fronts(settings, service, shutdown, port, leap0, e2b), daytona);
-    Door::new(proxy, fronts, Limits::default(), Closing { draining, forced })
+    Door::new(proxy, fronts, Limits::default(), Closing { draining, forced }, settings.allow_origins.clone())
 }
 
 /// Every path space of the plain and the TLS port.
@@ -47,8 +47,8 @@ fn fronts(
     e2b: E2b,
 ) -> Router {
     let previews = PreviewOrigin { domain: settings.domain.as_str().to_owned(), port };
-    let native =
-        atoll_front_native::router(service.clone(), Options { shutdown: shutdown.clone(), previews });
+    let options = Options { shutdown: shutdown.clone(), previews, origins: settings.allow_origins.clone() };
+    let native = atoll_front_native::router(service.clone(), options);
     // Other fronts are put before it, each below its own path.
     let signed = e2b_data::mount(native, Data::new(service.clone()));
     e2b::mount(leap0::mount(signed, leap0), e2b, settings)

@@ -32,6 +32,7 @@ use crate::{
 pub(super) struct Settings {
     pub(super) listen: SocketAddr,
     pub(super) domain: atoll_proxy::Domain,
+    pub(super) allow_origins: Vec<String>,
     /// `None`: it stays shut.
     pub(super) tls: Option<TlsPort>,
     /// Whole path; there, and closed to others.
@@ -64,6 +65,7 @@ impl Settings {
             listen: args.listen,
             tls: tls(&data, &args),
             domain: args.domain,
+            allow_origins: args.allow_origin,
             data,
             template: args.template,
             host_local: args.host_local,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_model::Principal;
-use atoll_service::PhaseChange;
+use atoll_service::{PhaseChange, RequestScope};
 use axum::Router;
 use axum::extract::State;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
@@ -70,10 +70,15 @@ async fn connect(
     let Ok(place) = Arc::clone(&app.sockets).try_acquire_owned() else {
         return ApiError::new(atoll_model::Code::NoCapacity, "too many sockets are open").into_response();
     };
-    upgrade
-        .max_message_size(MESSAGE_MAX)
-        .max_frame_size(MESSAGE_MAX)
-        .on_upgrade(move |socket| Session { app, origin, socket, _place: place }.run())
+    // The key comes with the first packet: the connection ends with it as if it had come with the request.
+    let scope = RequestScope::current();
+    upgrade.max_message_size(MESSAGE_MAX).max_frame_size(MESSAGE_MAX).on_upgrade(move |socket| async move {
+        let session = Session { app, origin, socket, _place: place }.run();
+        match scope {
+            Some(scope) => scope.run(session).await,
+            None => session.await,
+        }
+    })
 }
 
 struct Session {

@@ -33,7 +33,7 @@ pub(crate) async fn authenticate(app: &App, headers: &HeaderMap) -> Result<Princ
 }
 
 /// `leap0-authorization` wins: whoever sends it has another use for the other header.
-fn key(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn key(headers: &HeaderMap) -> Option<&str> {
     [LEAP0_AUTHORIZATION, header::AUTHORIZATION].iter().find_map(|name| {
         let text = headers.get(name)?.to_str().ok()?.trim();
         let key = match text.split_once(' ') {

@@ -65,6 +65,8 @@ pub struct Options {
     pub shutdown: Shutdown,
     /// Where previews are.
     pub previews: PreviewOrigin,
+    /// Further origins whose pages may open sockets.
+    pub origins: Vec<String>,
 }
 
 /// How a preview's own host is written: `http://PORT-SANDBOX.DOMAIN:PORT/`.
@@ -92,6 +94,8 @@ pub(crate) struct App {
     pub(crate) document: Arc<str>,
     /// Places for connected terminals.
     pub(crate) sockets: Arc<Semaphore>,
+    /// Further origins whose pages may open them.
+    pub(crate) origins: Arc<[String]>,
 }
 
 /// All native routes, with their envelope, ids, spans and figures. Merge other fronts beside it, not inside.
@@ -101,7 +105,8 @@ pub fn router(service: Service, options: Options) -> Router {
     let document = openapi::render(&openapi::finish(document)).into();
     let sockets = Arc::new(Semaphore::new(terminals::SOCKETS_MAX));
     let previews = Arc::new(options.previews);
-    let app = App { service, shutdown: options.shutdown, previews, document, sockets };
+    let origins = options.origins.into();
+    let app = App { service, shutdown: options.shutdown, previews, document, sockets, origins };
     routes
         .method_not_allowed_fallback(observe::method_not_allowed)
         .fallback(observe::route_not_found)

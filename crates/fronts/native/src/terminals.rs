@@ -145,7 +145,7 @@ pub(crate) async fn close(
     responses((status = 101, description = "A WebSocket from here on")))]
 pub(crate) async fn connect(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
-    gate::check_origin(&parts.headers)?;
+    gate::check_origin(&parts.headers, &app.origins)?;
     // Only here a key may come as a sub-protocol, which is all that a page can set.
     let Caller(who) = authenticate(&app, gate::key(&parts.headers)).await?;
     gate::check_no_origin(&parts.headers)?;

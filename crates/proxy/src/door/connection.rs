@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use atoll_model::Code;
+use atoll_service::RequestScope;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use bytes::{Buf, Bytes, BytesMut};
@@ -18,8 +20,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tower::ServiceExt;
 
 use super::leftover::{self, Watch};
+use super::revocable::{self, Cut, Severable};
 use super::strict::Strict;
-use super::{Door, Tls};
+use super::{Door, Tls, checks};
+use crate::page::{Reader, Refusal};
 use crate::route::{Misrouted, Route};
 
 /// How every HTTP/2 connection begins.
@@ -72,12 +76,12 @@ impl Door {
 
     async fn http1<I: Stream>(&self, stream: I, first: Bytes, arrival: Arrival) {
         let (watch, mut leftovers) = leftover::leftovers();
-        let door = self.clone();
+        let (door, cut) = (self.clone(), Cut::default());
+        let io = TokioIo::new(Strict::new(Severable::new(stream, cut.clone()), first));
         let service = service_fn(move |request: Request<Incoming>| {
-            let (door, watch, arrival) = (door.clone(), watch.clone(), arrival.clone());
-            async move { Ok::<_, Infallible>(door.answer_http1(request, &watch, arrival).await) }
+            let (door, watch, cut, arrival) = (door.clone(), watch.clone(), cut.clone(), arrival.clone());
+            async move { Ok::<_, Infallible>(door.answer_http1(request, &watch, &cut, arrival).await) }
         });
-        let io = TokioIo::new(Strict::new(stream, first));
         let connection = self.0.http1.serve_connection(io, service).with_upgrades();
         let mut connection = std::pin::pin!(connection);
         let serving = async {
@@ -121,6 +125,7 @@ impl Door {
         &self,
         request: Request<Incoming>,
         watch: &Watch,
+        cut: &Cut,
         arrival: Arrival,
     ) -> Response<Body> {
         if request.method() == Method::CONNECT {
@@ -134,6 +139,9 @@ impl Door {
             Body::new(watch.body(&head.headers, body))
         };
         let mut response = self.answer(Request::from_parts(head, body), arrival).await;
+        if let Some(scope) = response.extensions_mut().remove::<RequestScope>() {
+            self.spawn(cut.when_ended(scope));
+        }
         // Behind a head that asks to change, bytes pass unseen: if nothing changed, the connection ends. What
         // [`Strict`] counts on.
         if changes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -142,7 +150,28 @@ impl Door {
         response
     }
 
-    async fn answer(&self, mut request: Request<Body>, arrival: Arrival) -> Response<Body> {
+    /// An answer that ends when the credential which admitted its request is withdrawn. One that changes the protocol holds
+    /// the request's scope among its extensions.
+    async fn answer(&self, request: Request<Body>, arrival: Arrival) -> Response<Body> {
+        if let Some(refusal) = checks::ambiguous(&request) {
+            return refusal.render(Reader::Program);
+        }
+        let scope = RequestScope::new(arrival.peer.map(|peer| peer.ip()));
+        let response = tokio::select! {
+            // First: whoever deletes its own key gets its answer.
+            biased;
+            response = scope.run(self.dispatch(request, arrival)) => response,
+            () = scope.ended() => return withdrawn(),
+        };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let mut response = response;
+            response.extensions_mut().insert(scope);
+            return response;
+        }
+        response.map(|body| revocable::body(scope, body))
+    }
+
+    async fn dispatch(&self, mut request: Request<Body>, arrival: Arrival) -> Response<Body> {
         match self.0.proxy.route(&request) {
             Route::Preview(preview) => self.0.proxy.serve(preview, request, arrival).await,
             Route::Refused(why) => {
@@ -154,6 +183,9 @@ impl Door {
                 response
             }
             Route::Elsewhere => {
+                if let Some(refusal) = checks::foreign_page(request.headers(), &self.0.origins) {
+                    return refusal.render(Reader::Program);
+                }
                 if let Some(peer) = arrival.peer {
                     request.extensions_mut().insert(ConnectInfo(peer));
                 }
@@ -165,6 +197,11 @@ impl Door {
             }
         }
     }
+}
+
+fn withdrawn() -> Response<Body> {
+    Refusal::new(Code::Unauthenticated, "the key or token of this request was withdrawn")
+        .render(Reader::Program)
 }
 
 /// Reads until it is clear whether this is HTTP/2.

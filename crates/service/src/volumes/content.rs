@@ -28,8 +28,10 @@ impl Service {
     pub fn admit_volume(&self, id: &str, shown: &str) -> Result<VolumePass, ServiceError> {
         match (id.parse(), self.inner.derived_is(PURPOSE, &[id], shown)) {
             (Ok(id), true) => Ok(VolumePass { id }),
-            _ => Err(ServiceError::new(Code::Unauthenticated, "no valid token of this volume was shown")
-                .hint("ask for the volume again: its answer holds the token")),
+            _ => Err(self.wrong_credential(
+                ServiceError::new(Code::Unauthenticated, "no valid token of this volume was shown")
+                    .hint("ask for the volume again: its answer holds the token"),
+            )),
         }
     }
 

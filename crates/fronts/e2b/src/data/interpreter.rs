@@ -8,7 +8,7 @@ mod lines;
 
 use std::collections::BTreeMap;
 
-use atoll_model::{ErrorKind, SandboxId};
+use atoll_model::{Code, ErrorKind, SandboxId};
 use atoll_service::{SandboxPass, Shown, TokenOf};
 use atoll_toolbox::{Context as Kept, Execute, Interpreter, Language, NewContext, Toolbox, ToolboxError};
 use axum::body::Body;
@@ -143,11 +143,14 @@ impl Data {
             .map(str::to_owned)
             .into_iter()
             .collect();
-        let passed =
-            self.service.admit(sandbox, Some(INTERPRETER), Shown { keys: &[], tokens: &tokens }).await;
+        let passed = self
+            .service
+            .admit(sandbox, Some(INTERPRETER), Shown { keys: &[], tokens: &tokens, unknown_key: false })
+            .await;
         match passed {
             Ok(way) => Ok(self.service.stand_in(&way)?),
             Err(_) if self.service.glimpse(sandbox).is_none() => Err(Refusal::NotFound),
+            Err(error) if error.code == Code::RateLimited => Err(error.into()),
             Err(_) => Err(Refusal::Private),
         }
     }

@@ -27,6 +27,7 @@ pub(super) enum Refusal {
 /// COMPAT(e2b): the Python SDK looks for these words.
 const NOT_FOUND: &str = "The sandbox was not found";
 const PORT_CLOSED: &str = "The sandbox is running but port is not open";
+const TOO_MANY: &str = "too many wrong keys or tokens came from this address";
 /// COMPAT(e2b): what envd says to whoever shows no token.
 const NO_TOKEN: &str =
     "unauthorized access, please provide a valid access token or method signing if supported";
@@ -128,6 +129,7 @@ pub(super) fn of_app(code: Code, port: Option<u16>) -> Option<Refusal> {
         Code::Asleep | Code::PhaseConflict => Some(Refusal::NotFound),
         Code::WakeFailed => Some(Refusal::Changing),
         Code::SandboxExhausted => Some(Refusal::Busy),
+        Code::RateLimited => Some(Refusal::Agents(StatusCode::TOO_MANY_REQUESTS, TOO_MANY.to_owned())),
         Code::PortClosed => port.map(Refusal::PortClosed),
         _ => None,
     }

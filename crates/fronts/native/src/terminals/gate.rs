@@ -2,7 +2,8 @@
 //! ambient: it comes in a header, or in the sub-protocol, the only field that a page can set.
 
 use atoll_model::Code;
-use axum::http::{HeaderMap, Uri, header};
+use atoll_model::policy::origin;
+use axum::http::{HeaderMap, header};
 
 use crate::auth::header_key;
 use crate::error::ApiError;
@@ -22,16 +23,14 @@ fn protocol_key(headers: &HeaderMap) -> Option<&str> {
     names.find_map(|name| name.trim().strip_prefix(KEY_PREFIX))
 }
 
-/// Refuses pages of other origins, whatever key they show.
-pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+/// Refuses pages of other origins, whatever key they show, but for those that the operator allows.
+pub(super) fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
+    let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("unreadable"));
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
-    let from = origin.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
-    let same = match (from.as_ref().and_then(|uri| Some((uri.scheme_str()?, uri.authority()?))), host) {
-        (Some(("http" | "https", authority)), Some(host)) => authority.as_str().eq_ignore_ascii_case(host),
-        _ => false,
-    };
-    if same { Ok(()) } else { Err(refused("pages of another origin may not open a terminal")) }
+    match origin::may_open_socket(origin, host, allowed) {
+        true => Ok(()),
+        false => Err(refused("pages of another origin may not open a terminal")),
+    }
 }
 
 /// Without an origin it is no browser; then the key must be in a header.
@@ -59,7 +58,7 @@ mod tests {
     fn only_pages_of_the_same_origin_may_connect() {
         let allowed = |origin| {
             let sent = headers(&[("host", "127.0.0.1:7070"), ("origin", origin), ("x-api-key", "k")]);
-            check_origin(&sent).is_ok()
+            check_origin(&sent, &[]).is_ok()
         };
         assert!(allowed("http://127.0.0.1:7070"));
         for foreign in

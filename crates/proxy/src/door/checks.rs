@@ -1,0 +1,89 @@
+//! What is checked of a request before any front or app sees it: one meaning of its head, and the page that opens a socket.
+
+use atoll_model::Code;
+use atoll_model::policy::origin;
+use http::header::{AUTHORIZATION, HOST, ORIGIN, UPGRADE};
+use http::{HeaderMap, HeaderName, Request, Version};
+
+use crate::page::Refusal;
+
+/// Fields that hold a key. Of two, one reader takes the first and another the last.
+static KEY_FIELDS: [HeaderName; 3] =
+    [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("leap0-authorization")];
+
+/// A head that can be read in more than one way.
+pub(super) fn ambiguous<B>(request: &Request<B>) -> Option<Refusal> {
+    let headers = request.headers();
+    if request.version() == Version::HTTP_11 && !headers.contains_key(HOST) {
+        let refusal = Refusal::new(Code::InvalidRequest, "this HTTP/1.1 request has no Host header");
+        return Some(refusal.hint("send Host with the name of the server"));
+    }
+    let twice = KEY_FIELDS.iter().find(|name| headers.get_all(*name).iter().nth(1).is_some())?;
+    let refusal = Refusal::new(Code::InvalidRequest, format!("{twice} is there more than once"));
+    Some(refusal.hint("send one key"))
+}
+
+/// A socket of the API that a page of another origin opens, whatever key it shows.
+pub(super) fn foreign_page(headers: &HeaderMap, allowed: &[String]) -> Option<Refusal> {
+    let upgrade = headers.get(UPGRADE)?.to_str().unwrap_or_default();
+    if !upgrade.split(',').any(|protocol| protocol.trim().eq_ignore_ascii_case("websocket")) {
+        return None;
+    }
+    let mut origins = headers.get_all(ORIGIN).iter();
+    let (first, second) = (origins.next(), origins.next());
+    let origin = first.map(|origin| origin.to_str().unwrap_or("unreadable"));
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    if second.is_none() && origin::may_open_socket(origin, host, allowed) {
+        return None;
+    }
+    let refusal =
+        Refusal::new(Code::Forbidden, "pages of another origin may not open a socket of this server");
+    Some(refusal.hint("the operator can allow an origin: atoll serve --allow-origin ORIGIN"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn request(version: Version, fields: &[(&'static str, &'static str)]) -> Request<()> {
+        let mut request = Request::builder().version(version).uri("/v1/sandboxes");
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap()
+    }
+
+    #[test]
+    fn a_head_has_one_host_and_one_key() {
+        let is_fine =
+            |version, fields: &[(&'static str, &'static str)]| ambiguous(&request(version, fields)).is_none();
+        assert!(is_fine(Version::HTTP_11, &[("host", "localhost"), ("authorization", "Bearer a")]));
+        assert!(is_fine(Version::HTTP_10, &[]) && is_fine(Version::HTTP_2, &[]));
+        assert!(!is_fine(Version::HTTP_11, &[("authorization", "Bearer a")]));
+        for name in ["authorization", "x-api-key", "leap0-authorization"] {
+            assert!(!is_fine(
+                Version::HTTP_11,
+                &[("host", "localhost"), (name, "Bearer a"), (name, "Bearer b")]
+            ));
+            assert!(!is_fine(Version::HTTP_2, &[(name, "Bearer a"), (name, "Bearer a")]));
+        }
+    }
+
+    #[test]
+    fn only_sockets_are_asked_for_their_origin() {
+        let refused = |fields: &[(&'static str, &'static str)]| {
+            let mut headers = request(Version::HTTP_11, fields).headers().clone();
+            headers.insert(HOST, "127.0.0.1:7070".parse().unwrap());
+            foreign_page(&headers, &[]).is_some()
+        };
+        assert!(!refused(&[("origin", "http://evil.test")]));
+        assert!(!refused(&[("upgrade", "websocket")]));
+        assert!(!refused(&[("upgrade", "websocket"), ("origin", "http://127.0.0.1:7070")]));
+        for upgrade in ["websocket", "WebSocket", "h2c, websocket"] {
+            assert!(refused(&[("upgrade", upgrade), ("origin", "http://evil.test")]), "{upgrade}");
+        }
+        let both = [("origin", "http://127.0.0.1:7070"), ("origin", "http://evil.test")];
+        assert!(refused(&[("upgrade", "websocket"), both[0], both[1]]));
+    }
+}

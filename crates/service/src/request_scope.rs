@@ -1,0 +1,197 @@
+//! One request and the credentials that admitted it. When one of them is withdrawn, whatever the request still holds open ends.
+//!
+//! ```text
+//! HTTP door ── RequestScope::run(handler) ──► authenticate, admit, admit_token, … : the credential is noted
+//!     └─ scope.ended() ◄────────────────────── delete_key, delete_preview, rotate_tokens, update(public: false)
+//! ```
+//!
+//! The scope travels as a task-local value, so that no front can forget to pass it on. A task that a front starts for later
+//! authentication (a socket whose first message shows the key) enters it again with [`RequestScope::current`].
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use atoll_model::{KeyId, PreviewId, SandboxId};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+tokio::task_local! {
+    static CURRENT: RequestScope;
+}
+
+/// What a request can be admitted by, and what can be withdrawn.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Credential {
+    Key(KeyId),
+    Preview(PreviewId),
+    /// All access tokens of a sandbox, and how often they had been replaced.
+    Tokens(SandboxId, u32),
+    /// The sandbox's ports are open to everybody.
+    PublicPorts(SandboxId),
+}
+
+/// One request. Cloning is cheap; the credentials are watched until the last clone is dropped.
+#[derive(Clone)]
+pub struct RequestScope(Arc<Scope>);
+
+struct Scope {
+    client: Option<IpAddr>,
+    revoked: CancellationToken,
+    watched: Mutex<Watched>,
+}
+
+#[derive(Default)]
+struct Watched {
+    credentials: Vec<WatchedCredential>,
+    expires: Option<Instant>,
+}
+
+/// An entry in [`Revocations`], removed on drop.
+struct WatchedCredential {
+    revocations: Arc<Revocations>,
+    credential: Credential,
+    number: u64,
+}
+
+impl Drop for WatchedCredential {
+    fn drop(&mut self) {
+        let mut watchers = self.revocations.lock();
+        if let Some(of_one) = watchers.get_mut(&self.credential) {
+            of_one.remove(&self.number);
+            if of_one.is_empty() {
+                watchers.remove(&self.credential);
+            }
+        }
+    }
+}
+
+impl RequestScope {
+    /// The scope of a request from this address.
+    #[must_use]
+    pub fn new(client: Option<IpAddr>) -> Self {
+        Self(Arc::new(Scope { client, revoked: CancellationToken::new(), watched: Mutex::default() }))
+    }
+
+    /// The scope that the calling task is in.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(Self::clone).ok()
+    }
+
+    /// Runs `work` in this scope.
+    pub async fn run<F: Future>(&self, work: F) -> F::Output {
+        CURRENT.scope(self.clone(), work).await
+    }
+
+    /// Resolves when a credential of this request is withdrawn or expires. An expiry counts if it was known at the call.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (revoked, expires) = (self.0.revoked.clone(), self.0.lock().expires);
+        async move {
+            match expires {
+                None => revoked.cancelled().await,
+                Some(at) => {
+                    tokio::select! { () = revoked.cancelled() => {}, () = tokio::time::sleep_until(at) => {} }
+                }
+            }
+        }
+    }
+
+    /// The address that the request came from.
+    pub(crate) fn client(&self) -> Option<IpAddr> {
+        self.0.client
+    }
+
+    /// Ends the scope once this much time has passed.
+    pub(crate) fn expires_in(&self, left: Duration) {
+        let at = Instant::now() + left;
+        let mut watched = self.0.lock();
+        watched.expires = Some(watched.expires.map_or(at, |known| known.min(at)));
+    }
+}
+
+impl Scope {
+    fn lock(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for RequestScope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestScope").finish_non_exhaustive()
+    }
+}
+
+/// The live requests of each credential.
+#[derive(Default)]
+pub(crate) struct Revocations {
+    numbers: AtomicU64,
+    watchers: Mutex<HashMap<Credential, HashMap<u64, CancellationToken>>>,
+}
+
+impl Revocations {
+    /// Notes that the current request was admitted by this credential. Whoever calls it checks afterwards that the credential is
+    /// still valid: a withdrawal in between finds no watcher.
+    pub(crate) fn watch(self: &Arc<Self>, credential: Credential) {
+        let Some(scope) = RequestScope::current() else { return };
+        let mut watched = scope.0.lock();
+        if watched.credentials.iter().any(|known| known.credential == credential) {
+            return;
+        }
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        self.lock().entry(credential.clone()).or_default().insert(number, scope.0.revoked.clone());
+        watched.credentials.push(WatchedCredential { revocations: Arc::clone(self), credential, number });
+    }
+
+    /// Ends every request that was admitted by this credential.
+    pub(crate) fn revoke(&self, credential: &Credential) {
+        let Some(watchers) = self.lock().remove(credential) else { return };
+        tracing::info!(requests = watchers.len(), "a credential was withdrawn; its open requests end");
+        watchers.values().for_each(CancellationToken::cancel);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Credential, HashMap<u64, CancellationToken>>> {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(byte: u8) -> Credential {
+        Credential::Key(KeyId::from_entropy([byte; 20]))
+    }
+
+    #[tokio::test]
+    async fn only_requests_of_the_withdrawn_credential_end() {
+        let revocations = Arc::new(Revocations::default());
+        let (one, other) = (RequestScope::new(None), RequestScope::new(None));
+        one.run(async { revocations.watch(key(1)) }).await;
+        other.run(async { revocations.watch(key(2)) }).await;
+        revocations.revoke(&key(1));
+        one.ended().await;
+        assert!(!other.0.revoked.is_cancelled());
+        drop((one, other));
+        assert!(revocations.lock().is_empty(), "nothing is kept of requests that are over");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_ends_with_what_expires_first() {
+        let scope = RequestScope::new(None);
+        scope.expires_in(Duration::from_secs(60));
+        scope.expires_in(Duration::from_secs(3_600));
+        let begun = Instant::now();
+        scope.ended().await;
+        assert_eq!(begun.elapsed().as_secs(), 60);
+    }
+
+    #[tokio::test]
+    async fn outside_of_a_request_nothing_is_watched() {
+        let revocations = Arc::new(Revocations::default());
+        revocations.watch(key(1));
+        assert!(revocations.lock().is_empty() && RequestScope::current().is_none());
+    }
+}
