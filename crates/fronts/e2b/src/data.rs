@@ -122,6 +122,11 @@ impl Data {
         Some(response)
     }
 
+    /// A sandbox that was made through this front. To strangers all others look like none.
+    fn known(&self, sandbox: &SandboxId) -> Option<Arc<Lease>> {
+        self.service.glimpse(sandbox).filter(|lease| lease.annotations.contains_key(annotations::MADE))
+    }
+
     /// Only sandboxes that were made through this front have an interpreter on that port; in others it is any port. One that is
     /// gone is refused here, if its SDK asks.
     fn interprets(&self, asked: &Asked<'_>, path: &str) -> bool {

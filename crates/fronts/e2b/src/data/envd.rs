@@ -48,7 +48,7 @@ impl Data {
         let route = Route::of(request.uri().path());
         if route == Route::None {
             // Whoever asks: there is nothing to be said about it.
-            return Err(self.service.glimpse(sandbox).map_or(Refusal::NotFound, |_| Refusal::no_route()));
+            return Err(self.known(sandbox).map_or(Refusal::NotFound, |_| Refusal::no_route()));
         }
         // Who asks is known before anything else is said.
         let pass = match (route, shown(request.headers())?) {
@@ -87,7 +87,7 @@ impl Data {
 
     /// For whoever shows nothing: it runs, or it is not there. Nobody is woken for it.
     fn health(&self, sandbox: &SandboxId) -> Result<Response, Refusal> {
-        match self.service.glimpse(sandbox) {
+        match self.known(sandbox) {
             Some(lease) if lease.phase == Phase::Running => Ok(empty(StatusCode::NO_CONTENT)),
             _ => Err(Refusal::NotFound),
         }
@@ -95,7 +95,7 @@ impl Data {
 
     /// COMPAT(e2b): a sandbox that is gone is said to be, whatever was shown.
     pub(super) fn nobody(&self, sandbox: &SandboxId) -> Refusal {
-        match self.service.glimpse(sandbox) {
+        match self.known(sandbox) {
             Some(_) => Refusal::unauthenticated(),
             None => Refusal::NotFound,
         }

@@ -47,13 +47,13 @@ pub(super) fn is_link(request: &Request) -> bool {
 impl Data {
     /// Who holds a link that a sandbox's token signed.
     pub(super) fn signed_for(&self, sandbox: &SandboxId, request: &Request) -> Result<SandboxPass, Refusal> {
-        if self.service.glimpse(sandbox).is_none() {
-            return Err(Refusal::NotFound);
-        }
-        let link = Link::read(request)?;
-        let pass = self.find(&link, Some(sandbox))?;
-        link.check_time()?;
-        Ok(pass)
+        let signed = || {
+            let link = Link::read(request)?;
+            let pass = self.find(&link, Some(sandbox))?;
+            link.check_time()?;
+            Ok(pass)
+        };
+        signed().map_err(|refusal| if self.known(sandbox).is_some() { refusal } else { Refusal::NotFound })
     }
 
     /// A link that names no sandbox: it is the one whose token signed it.

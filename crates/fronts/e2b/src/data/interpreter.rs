@@ -129,7 +129,11 @@ impl Data {
     /// Who may run code.
     fn runner(&self, sandbox: &SandboxId, headers: &HeaderMap) -> Result<SandboxPass, Refusal> {
         let token = shown(headers)?.ok_or_else(|| self.nobody(sandbox))?;
-        Ok(self.service.admit_token(sandbox, TokenOf::Agent, token)?)
+        self.service.admit_token(sandbox, TokenOf::Agent, token).map_err(|error| {
+            // As for a sandbox of another front, of which nothing is said here.
+            let is_hidden = error.code == Code::Unauthenticated && self.known(sandbox).is_none();
+            if is_hidden { Refusal::NotFound } else { error.into() }
+        })
     }
 
     /// Who may reach the port.
