@@ -217,6 +217,12 @@ fn credentials_mounts_and_devices_are_exactly_as_documented() {
             assert!(dev.contains("Read-only file system") && dev.matches("0:0").count() == 4, "{dev}");
             let (_, mounts) = world.sh(&spec, &booted, "cat /proc/self/mountinfo").await;
             assert!(mounts.lines().count() < 30, "{mounts}");
+            // Nothing tells where the server's folder is: neither a mount's root nor the file behind the pool's loop device.
+            assert!(!mounts.contains("/var/tmp") && !mounts.contains("atoll-engine-"), "{mounts}");
+            let look = "cat /sys/block/*/loop/backing_file /sys/class/block/*/loop/backing_file /sys/dev/block/*/loop/backing_file; \
+                        find /sys/devices/virtual/block -mindepth 1";
+            let (_, backing) = world.sh(&spec, &booted, look).await;
+            assert!(!backing.contains("/var/tmp") && !backing.contains("pool."), "{backing}");
             let root = mounts.lines().find(|line| line.contains(" / / ")).unwrap();
             assert!(root.contains("nodev") && root.contains("nosuid") && root.contains("overlay"), "{root}");
             let (code, said) = world

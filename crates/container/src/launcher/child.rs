@@ -26,9 +26,11 @@ use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
 pub(crate) const CAPABILITIES: u64 = 0x8004_05fb;
 
 /// Folders in `/proc` and `/sys` that are covered by an empty one.
-const HIDDEN_FOLDERS: [(Tree, &str); 5] = [
+const HIDDEN_FOLDERS: [(Tree, &str); 6] = [
     (Tree::Sys, "firmware"),
     (Tree::Sys, "devices/virtual/powercap"),
+    // Loop devices name the files behind them, by their paths on the host.
+    (Tree::Sys, "devices/virtual/block"),
     (Tree::Proc, "acpi"),
     (Tree::Proc, "asound"),
     (Tree::Proc, "scsi"),

@@ -41,16 +41,55 @@ impl Fixed {
         rustix::process::umask(Mode::empty());
         let stage = hello.stage.clone();
         attach_tmpfs(&stage, c"mode=0755,size=1m").step("mount the stage")?;
-        for name in ["root", "dev", "empty", "layers", "restore", "run", BOOT_PART] {
+        for name in ["root", "dev", "empty", "layers", "restore", "run", BOOT_PART, AGENTS] {
             fs::create_dir(stage.join(name)).step("make the stage")?;
         }
         // LIMIT: a page for each sandbox.
         attach_tmpfs(&stage.join(BOOT_PART), c"mode=0755,size=256m").step("mount the folder of boot ids")?;
+        attach_tmpfs(&stage.join(AGENTS), c"mode=0755,size=256m").step("mount the place for agents")?;
         fill_dev(&stage.join("dev")).step("make the device folder")?;
         // A first process starts in its own copy of this folder, whatever the permissions on the way to it.
         std::env::set_current_dir(stage.join("root")).step("enter the stage")?;
         Ok(Self { stage, agent: hello.agent.clone(), legacy: hello.legacy })
     }
+}
+
+/// A folder of the stage with a copy of each agent that is in use.
+const AGENTS: &str = "agents";
+
+impl Fixed {
+    /// The folder of an agent, on a file system of its own: the mount of a sandbox shows where its root is, and a folder of
+    /// DATA would tell the host's path.
+    fn agent(&self, folder: &Path) -> io::Result<PathBuf> {
+        let name = folder.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let at = self.stage.join(AGENTS).join(name);
+        if !at.exists() {
+            let draft = self.stage.join(AGENTS).join("draft");
+            if draft.exists() {
+                fs::remove_dir_all(&draft)?;
+            }
+            copy_folder(folder, &draft)?;
+            fs::rename(&draft, &at)?;
+        }
+        Ok(at)
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    fs::set_permissions(to, fs::metadata(from)?.permissions())?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (kind, target) = (entry.file_type()?, to.join(entry.file_name()));
+        if kind.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else if kind.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(entry.path())?, target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
 }
 
 /// Detaches, in this namespace, every mount that leads to none of `needed`. Otherwise the launcher would keep file systems
@@ -163,8 +202,8 @@ pub(super) struct Handover {
 impl Handover {
     pub(super) fn make(fixed: &Fixed, ask: &Ask<'_>, users: BorrowedFd<'_>) -> Result<Self, Failure> {
         let read_only = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV;
-        let agent = ask.agent.unwrap_or(&fixed.agent);
-        let agent = mapped_clone(agent, read_only, users).step("clone the agent's folder")?;
+        let agent = fixed.agent(ask.agent.unwrap_or(&fixed.agent)).step("copy the agent's folder")?;
+        let agent = mapped_clone(&agent, read_only, users).step("clone the agent's folder")?;
         let dev = mapped_clone(&fixed.stage.join("dev"), ATTR_RDONLY | ATTR_NOSUID | ATTR_NOEXEC, users)
             .step("clone the device folder")?;
         let empty = mapped_clone(&fixed.stage.join("empty"), read_only | ATTR_NOEXEC, users)
