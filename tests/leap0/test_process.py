@@ -34,6 +34,16 @@ class Process(Shared):
     def test_bytes_that_are_no_text_do_not_break_the_answer(self):
         self.assertIn("�", self.box.process.execute(command="printf '\\377ok'").stdout)
 
+    def test_output_beyond_the_limit_keeps_both_ends_and_says_so(self):
+        command = "echo begin; head -c 10000000 /dev/zero | tr '\\0' x; echo; echo end; echo err >&2"
+        done = self.box.process.execute(command=command)
+        lines = done.stdout.splitlines()
+        self.assertEqual((done.exit_code, lines[0], lines[-2], done.stderr), (0, "begin", "end", "err\n"))
+        self.assertRegex(lines[-1], r"^\[atoll: output truncated: 10000011 bytes were written, the first \d+ and the last \d+ are kept")
+        self.assertLess(len(done.stdout), (8 << 20) + 1000)
+        whole = self.box.process.execute(command="head -c 8000000 /dev/zero | tr '\\0' x")
+        self.assertEqual(whole.stdout, "x" * 8000000)
+
     def test_a_folder_that_is_not_there_is_refused(self):
         with self.assertRaises(Leap0Error):
             self.box.process.execute(command="true", cwd="/none")

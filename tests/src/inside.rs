@@ -47,3 +47,9 @@ fn token(world: &World, sandbox: &str) -> String {
     let tokens = String::from_utf8(plain).expect("a token is text");
     tokens.split(' ').next_back().expect("a token").to_owned()
 }
+
+/// Pays for what a toolbox holds.
+#[must_use]
+pub fn account() -> atoll_budget::Account {
+    atoll_budget::Budget::default().account(atoll_budget::Owner::Stranger(None))
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use atoll_model::Code;
 use atoll_tests::criu;
-use atoll_tests::inside::agent;
+use atoll_tests::inside::{account, agent};
 use atoll_tests::{Client, Options, Value, World, json, run, run_with, until};
 use atoll_toolbox::{
     Context, Execute, ExecutionEvent as E, Interpreter, Language, NewContext, Rich, Toolbox, ToolboxError,
@@ -69,7 +69,7 @@ fn with_kernel(body: impl AsyncFnOnce(&World, Toolbox, String) + Send) {
     run_with(options, async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({ "memory_mib": 2048 })).await;
-        body(w, Toolbox::new(agent(w, &id)), id).await;
+        body(w, Toolbox::new(agent(w, &id), account()), id).await;
     });
 }
 
@@ -250,7 +250,7 @@ fn a_context_lives_through_a_crash_of_the_server_and_a_pause() {
         for memory in memories {
             client.post(&format!("/v1/sandboxes/{id}/pause"), json!({ "memory": memory })).await.ok();
             client.act(&id, "resume").await.ok();
-            let toolbox = Toolbox::new(agent(w, &id));
+            let toolbox = Toolbox::new(agent(w, &id), account());
             let interpreter = toolbox.interpreter();
             let again = interpreter.default_context(Language::Python).await.unwrap();
             assert_eq!(
@@ -267,7 +267,7 @@ fn javascript_and_bash_keep_their_state_too() {
     run_with(Options::debian(), async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({})).await;
-        let toolbox = Toolbox::new(agent(w, &id));
+        let toolbox = Toolbox::new(agent(w, &id), account());
         let interpreter = toolbox.interpreter();
         let js = interpreter.create_context(&in_language(Language::JavaScript)).await.unwrap();
         let ran = code(&interpreter, &js, "const a = 5; console.log('hi'); console.error('oh'); a * 2").await;
@@ -316,7 +316,7 @@ fn typescript_is_javascript_whose_types_are_taken_away() {
     run_with(Options::debian(), async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({})).await;
-        let toolbox = Toolbox::new(agent(w, &id));
+        let toolbox = Toolbox::new(agent(w, &id), account());
         let interpreter = toolbox.interpreter();
         let ts = interpreter.default_context(Language::TypeScript).await.unwrap();
         let ran =
@@ -357,7 +357,7 @@ fn the_first_code_of_a_sandbox_finds_a_kernel_that_waited_for_it() {
         let client = w.tenant("acme").await;
         let body = json!({ "memory_mib": 1024, "env": { "GIVEN": "at create", "TZ": "Asia/Tokyo" } });
         let (id, warm) = claimed_with_a_kernel(w, &client, body.clone()).await;
-        let toolbox = Toolbox::new(agent(w, &id)).as_user(Some("root".into()));
+        let toolbox = Toolbox::new(agent(w, &id), account()).as_user(Some("root".into()));
         let interpreter = toolbox.interpreter();
         let begun = Instant::now();
         let context = interpreter.default_context(Language::Python).await.unwrap();
@@ -389,7 +389,7 @@ fn the_first_code_of_a_sandbox_finds_a_kernel_that_waited_for_it() {
             "import random, uuid, os; print(random.random(), uuid.uuid4(), os.urandom(4).hex(), hash('a'))";
         let here = code(&interpreter, &context, numbers).await.stdout;
         let (other, _) = claimed_with_a_kernel(w, &client, body).await;
-        let toolbox = Toolbox::new(agent(w, &other)).as_user(Some("root".into()));
+        let toolbox = Toolbox::new(agent(w, &other), account()).as_user(Some("root".into()));
         let interpreter = toolbox.interpreter();
         let context = interpreter.default_context(Language::Python).await.unwrap();
         assert_eq!(code(&interpreter, &context, "mine").await.error(), "NameError");
@@ -409,7 +409,7 @@ fn a_kernel_that_waited_for_another_user_or_folder_is_not_used() {
         let client = w.tenant("acme").await;
         let body = json!({ "memory_mib": 1024, "env": { "PYTHONPATH": "/opt/mine" } });
         let (id, warm) = claimed_with_a_kernel(w, &client, body).await;
-        let toolbox = Toolbox::new(agent(w, &id)).as_user(Some("root".into()));
+        let toolbox = Toolbox::new(agent(w, &id), account()).as_user(Some("root".into()));
         let interpreter = toolbox.interpreter();
         assert!(interpreter.contexts().await.unwrap().is_empty());
         let context = interpreter.default_context(Language::Python).await.unwrap();
@@ -418,7 +418,7 @@ fn a_kernel_that_waited_for_another_user_or_folder_is_not_used() {
         assert!(left.iter().all(|process| process.pid != warm), "it costs nothing any more");
 
         let (id, _) = claimed_with_a_kernel(w, &client, json!({ "memory_mib": 1024 })).await;
-        let toolbox = Toolbox::new(agent(w, &id)).as_user(Some("daytona".into()));
+        let toolbox = Toolbox::new(agent(w, &id), account()).as_user(Some("daytona".into()));
         let interpreter = toolbox.interpreter();
         let context = interpreter.default_context(Language::Python).await.unwrap();
         let ran = code(&interpreter, &context, "import os; os.getuid()").await;
@@ -469,7 +469,7 @@ fn a_sandbox_without_a_kernel_says_what_is_missing() {
     run_with(Options::debian(), async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({})).await;
-        let toolbox = Toolbox::new(agent(w, &id));
+        let toolbox = Toolbox::new(agent(w, &id), account());
         let missing = toolbox.interpreter().create_context(&in_language(Language::Python)).await.unwrap_err();
         assert_eq!(missing.code(), Code::ToolMissing, "{missing}");
         assert!(missing.hint().unwrap().contains("code-interpreter"));
@@ -498,7 +498,7 @@ fn a_sandbox_without_anything_still_has_a_shell() {
     run(async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({})).await;
-        let toolbox = Toolbox::new(agent(w, &id));
+        let toolbox = Toolbox::new(agent(w, &id), account());
         let interpreter = toolbox.interpreter();
         let missing = interpreter.create_context(&in_language(Language::JavaScript)).await.unwrap_err();
         assert_eq!(missing.code(), Code::ToolMissing);

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use atoll_model::{Code, ErrorKind};
-use atoll_tests::inside::agent;
+use atoll_tests::inside::{account, agent};
 use atoll_tests::{Client, Options, World, json, run, run_with, until};
 use atoll_toolbox::{
     BranchQuery, Change, CloneFrom, ConfigScope, CopyHow, Credentials, DiffOf, Edit, Grep, ListQuery,
@@ -12,7 +12,7 @@ use atoll_toolbox::{
 
 async fn toolbox(w: &World, client: &Client) -> (String, Toolbox) {
     let id = client.create(json!({})).await;
-    let toolbox = Toolbox::new(agent(w, &id));
+    let toolbox = Toolbox::new(agent(w, &id), account());
     (id, toolbox)
 }
 
@@ -397,7 +397,7 @@ fn files_are_read_in_parts_moved_and_given_away() {
         assert_eq!(files.change("a/b/f", &mode(0o600)).await.unwrap().mode, 0o600);
         let root = Change { owner: Some("root".into()), ..Default::default() };
         assert_eq!(files.change("a/b/f", &root).await.unwrap_err().kind(), ErrorKind::Forbidden);
-        let as_root = Toolbox::new(agent(w, &id)).as_user(Some("root".into()));
+        let as_root = Toolbox::new(agent(w, &id), account()).as_user(Some("root".into()));
         assert_eq!(as_root.files().change("/home/user/a/b/f", &root).await.unwrap().owner, "root");
     });
 }

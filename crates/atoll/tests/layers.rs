@@ -14,6 +14,8 @@ use serde_json::Value;
 const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-model", &[]),
     ("atoll-disk", &[]),
+    // Bytes that are held for others are counted in one place, so everybody who holds some knows it.
+    ("atoll-budget", &["atoll-model"]),
     ("atoll-agentapi", &["atoll-model"]),
     ("atoll-agent", &["atoll-agentapi"]),
     ("atoll-provider", &["atoll-model", "atoll-agentapi"]),
@@ -28,15 +30,23 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-store", &["atoll-model", "atoll-disk"]),
     (
         "atoll-service",
-        &["atoll-model", "atoll-disk", "atoll-provider", "atoll-store", "atoll-image", "atoll-agentapi"],
+        &[
+            "atoll-model",
+            "atoll-budget",
+            "atoll-disk",
+            "atoll-provider",
+            "atoll-store",
+            "atoll-image",
+            "atoll-agentapi",
+        ],
     ),
     // Above the agent alone, so that it works with every provider.
-    ("atoll-toolbox", &["atoll-model", "atoll-agentapi"]),
-    ("atoll-proxy", &["atoll-model", "atoll-service"]),
-    ("atoll-front-native", &["atoll-model", "atoll-service"]),
-    ("atoll-front-leap0", &["atoll-model", "atoll-service", "atoll-toolbox"]),
-    ("atoll-front-daytona", &["atoll-model", "atoll-service", "atoll-toolbox"]),
-    ("atoll-front-e2b", &["atoll-agentapi", "atoll-model", "atoll-service", "atoll-toolbox"]),
+    ("atoll-toolbox", &["atoll-model", "atoll-budget", "atoll-agentapi"]),
+    ("atoll-proxy", &["atoll-model", "atoll-budget", "atoll-service"]),
+    ("atoll-front-native", &["atoll-model", "atoll-budget", "atoll-service"]),
+    ("atoll-front-leap0", &["atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
+    ("atoll-front-daytona", &["atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
+    ("atoll-front-e2b", &["atoll-agentapi", "atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
     ("atoll", &[ANY]),
     // Tests and benchmarks stand outside the house and look in.
     ("atoll-tests", &[ANY]),

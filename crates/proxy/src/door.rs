@@ -13,6 +13,7 @@ mod checks;
 mod connect;
 mod connection;
 mod leftover;
+mod newcomers;
 mod placed;
 mod revocable;
 mod strict;
@@ -22,6 +23,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use atoll_budget::Owner;
 use axum::Router;
 use http::HeaderValue;
 use hyper::server::conn::{http1, http2};
@@ -33,6 +35,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::proxy::Proxy;
 pub(crate) use connection::Arrival;
+use newcomers::Newcomers;
 use placed::Placed;
 pub use tls::{BadCertificate, CertificateFiles, Tls};
 
@@ -79,13 +82,15 @@ pub struct Closing {
 // LIMIT: when descriptors run out, accepting again at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 // LIMIT: HTTP/2's windows: of one stream and of a connection. What an app's client does not read is held here at most.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
 // LIMIT: streams that a client opened and reset before anybody looked; more is an attack (rapid reset).
 const RESETS: usize = 64;
 const LOCAL_RESETS: usize = 1_024;
 // LIMIT: what is written ahead to one HTTP/2 stream.
-const SEND_AHEAD: usize = 256 << 10;
+const SEND_AHEAD: usize = 64 << 10;
+// LIMIT: what one HTTP/1 connection reads or writes ahead; it must hold a whole head.
+const BUFFER: usize = 128 << 10;
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_WITHIN: Duration = Duration::from_secs(20);
 
@@ -103,6 +108,7 @@ struct Inner {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
     room: Arc<Semaphore>,
+    newcomers: Arc<Newcomers>,
     tasks: TaskTracker,
     /// Ends every task that is left.
     ends: CancellationToken,
@@ -123,6 +129,7 @@ impl Door {
             http1: http1(&limits),
             http2: http2(&limits),
             room: Arc::new(Semaphore::new(limits.connections)),
+            newcomers: Arc::default(),
             limits,
             closing,
             tasks: TaskTracker::new(),
@@ -177,14 +184,21 @@ impl Door {
             prepare(&stream, &self.0.limits);
             let peer = stream.peer_addr().ok();
             let forwarded = peer.and_then(|peer| HeaderValue::from_str(&peer.ip().to_string()).ok());
-            let arrival = Arrival { peer, forwarded, is_secure: tls.is_some(), is_inside: false };
+            // One address does not take all places with connections that ask for nothing.
+            let owner = Owner::stranger(peer.map(|peer| peer.ip()));
+            let newcomer = self.0.newcomers.enter(owner);
+            let replaced = newcomer.replaced();
+            let arrival = Arrival { peer, forwarded, is_secure: tls.is_some(), is_inside: false, newcomer };
             let (door, tls) = (self.clone(), tls.clone());
             let stream = Placed::new(stream, place);
             self.spawn(async move {
-                match tls {
-                    Some(tls) => door.secure(stream, tls, arrival).await,
-                    None => door.connection(stream, arrival).await,
-                }
+                let serving = async {
+                    match tls {
+                        Some(tls) => door.secure(stream, tls, arrival).await,
+                        None => door.connection(stream, arrival).await,
+                    }
+                };
+                tokio::select! { () = serving => {}, () = replaced.cancelled() => {} }
             });
         }
     }
@@ -230,6 +244,7 @@ fn http1(limits: &Limits) -> http1::Builder {
     http.timer(TokioTimer::new())
         .header_read_timeout(limits.head_within)
         .max_header_size(limits.head_bytes)
+        .max_buf_size(BUFFER)
         .keep_alive(true)
         .half_close(false)
         // What passes to and from an app keeps the case of its names.

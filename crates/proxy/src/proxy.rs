@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use atoll_budget::{Budget, RequestBudget};
 use atoll_model::{Code, SandboxId};
 use atoll_service::{PreviewBy, PreviewPass, PreviewWay, Service, Shown};
 use axum::body::Body;
@@ -106,6 +107,10 @@ impl Proxy {
     #[must_use]
     pub fn with_fields(self, fields: Vec<FieldRoute>) -> Self {
         Self { fields: fields.into(), ..self }
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        self.service.budget()
     }
 
     pub(crate) fn domain(&self) -> &Domain {
@@ -221,6 +226,9 @@ impl Proxy {
         }
         let shown = Shown { keys: &found.keys, tokens: &found.tokens, unknown_key: found.unknown_key };
         let pass = self.service.admit(&preview.sandbox, preview.port, shown).await?;
+        if let Some(lease) = self.service.glimpse(&pass.sandbox) {
+            RequestBudget::charge(&parts.extensions, self.budget().tenant(&lease.tenant));
+        }
         // A token in the host does not come along by itself, as a cookie does.
         if preview.token.is_none() {
             check_origin(&pass, &found, &parts)?;

@@ -221,7 +221,7 @@ impl Service {
         }
         let busy = handle.activity.begin(Kind::Request);
         let (lease, client) = awake(&self.inner, &handle).await?;
-        Ok(SandboxAgent { lease, client, handle, busy })
+        Ok(self.agent_with(lease, client, handle, busy))
     }
 
     /// Whether somebody shows the token of a sandbox's ports. The current request ends when it is replaced.

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use atoll_budget::Exhausted;
 use atoll_model::policy::authz::Denied;
 use atoll_model::{BadSpec, Code, ErrorKind, Lease, Phase};
 use atoll_provider::ProviderError;
@@ -93,6 +94,12 @@ pub(crate) fn phase_conflict(lease: &Lease, what: &str) -> ServiceError {
     };
     let message = format!("sandbox {} is {}, which does not allow {what}", lease.id, lease.phase.as_str());
     ServiceError::new(Code::PhaseConflict, message).hint(hint)
+}
+
+impl From<Exhausted> for ServiceError {
+    fn from(error: Exhausted) -> Self {
+        Self::new(error.code(), error.to_string()).hint(error.hint()).retry_after(1)
+    }
 }
 
 impl From<StoreError> for ServiceError {

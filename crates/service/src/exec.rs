@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use atoll_agentapi::{AgentClient, ExitStatus, ProcessEvent, ProcessStream, StartProcess};
+use atoll_budget::{Account, Collector, Keep};
 use atoll_model::{Code, Principal};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::stream::BoxStream;
 use tokio::time::Instant;
 
 use crate::activity::Kind;
 use crate::agent::{About, refusal};
 use crate::follow::{Follow, awake_for, unseen_end};
-use crate::output_room::OutputRoom;
 use crate::registry::Handle;
 use crate::service::{Inner, Service};
 use crate::{Exec, ExecEvent, ExecOutcome, ProcessRecord, ServiceError, TerminalSize};
@@ -35,16 +35,19 @@ impl Service {
         let sandbox = self.awake_agent(who, ident, kind).await?;
         let (agent, handle) = (sandbox.client.clone(), sandbox.handle.clone());
         let begun = Instant::now();
-        let (limit, stdin) = (exec.timeout, exec.stdin.clone());
-        let detach = exec.detach;
+        let keep = if exec.keep_tail { Keep::both(OUTPUT_MAX) } else { Keep::head(OUTPUT_MAX) };
+        let (limit, detach) = (exec.timeout, exec.detach);
+        // Input of a command that nobody waits for outlives the request that brought it.
+        let stdin =
+            if detach { held(&sandbox.account, exec.stdin.clone()).await? } else { exec.stdin.clone() };
         let (pid, stream) = start(&agent, exec).await?;
         if detach {
             self.feed(agent, pid, stdin);
-            return Ok(ExecOutcome { pid, ..Collected::new(self.inner.outputs.take()).ended(0, begun) });
+            return Ok(ExecOutcome { pid, duration_ms: ms_since(begun), ..ExecOutcome::default() });
         }
-        let mut collected = Collected::new(self.inner.outputs.take());
+        let mut output = Output::new(&sandbox.account, keep);
         let status = {
-            let reading = collected.read(Follow::new(sandbox, pid, stream));
+            let reading = output.read(Follow::new(sandbox, pid, stream));
             match stdin {
                 None => bounded(&handle, limit, reading).await?,
                 Some(stdin) => {
@@ -60,8 +63,15 @@ impl Service {
                 }
             }
         };
-        let outcome = collected.ended(status.shell_code(), begun);
-        Ok(ExecOutcome { signal: status.signal, timed_out: status.timed_out, pid, ..outcome })
+        Ok(ExecOutcome {
+            exit_code: status.shell_code(),
+            signal: status.signal,
+            timed_out: status.timed_out,
+            stdout: output.stdout.finish(),
+            stderr: output.stderr.finish(),
+            pid,
+            duration_ms: ms_since(begun),
+        })
     }
 
     /// Starts a command and follows it. Dropping the stream leaves it running.
@@ -73,7 +83,7 @@ impl Service {
     ) -> Result<(u32, BoxStream<'static, ExecEvent>), ServiceError> {
         check(&exec)?;
         let sandbox = self.awake_agent(who, ident, Kind::Command).await?;
-        let stdin = exec.stdin.clone();
+        let stdin = held(&sandbox.account, exec.stdin.clone()).await?;
         let (pid, stream) = start(&sandbox.client, exec).await?;
         self.feed(sandbox.client.clone(), pid, stdin);
         Ok((pid, Follow::new(sandbox, pid, stream).into_events()))
@@ -224,65 +234,40 @@ async fn bounded<T>(
     }
 }
 
-struct Collected {
-    stdout: BytesMut,
-    stderr: BytesMut,
-    truncated: bool,
-    room: OutputRoom,
+/// Input that is counted in the budget until it was given to the command.
+async fn held(account: &Account, stdin: Option<Bytes>) -> Result<Option<Bytes>, ServiceError> {
+    let Some(stdin) = stdin else { return Ok(None) };
+    let mut reservation = account.reserve();
+    reservation.grow(stdin.len()).await?;
+    Ok(Some(reservation.attach(stdin)))
 }
 
-impl Collected {
-    fn new(room: OutputRoom) -> Self {
-        Self { stdout: BytesMut::new(), stderr: BytesMut::new(), truncated: false, room }
+fn ms_since(begun: Instant) -> u64 {
+    u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Both streams of a command.
+struct Output {
+    stdout: Collector,
+    stderr: Collector,
+}
+
+impl Output {
+    fn new(account: &Account, keep: Keep) -> Self {
+        Self { stdout: Collector::new(account, keep), stderr: Collector::new(account, keep) }
     }
 
     async fn read(&mut self, mut follow: Follow) -> Result<ExitStatus, ServiceError> {
         while let Some(event) = follow.next().await {
             match event? {
-                ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => {
-                    let data = self.admit(data).await;
-                    self.truncated |= keep(&mut self.stdout, &data);
-                }
-                ProcessEvent::Stderr(data) => {
-                    let data = self.admit(data).await;
-                    self.truncated |= keep(&mut self.stderr, &data);
-                }
-                ProcessEvent::Dropped(_) => self.truncated = true,
+                ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => self.stdout.push(&data).await,
+                ProcessEvent::Stderr(data) => self.stderr.push(&data).await,
+                ProcessEvent::Dropped(bytes) => self.stdout.lost(bytes),
                 ProcessEvent::Exit(status) => return Ok(status),
             }
         }
         Err(ServiceError::new(Code::SandboxUnavailable, "the command's end was not seen"))
     }
-
-    /// As much of `data` as there is room for.
-    async fn admit(&mut self, mut data: Bytes) -> Bytes {
-        let held = self.stdout.len() + self.stderr.len();
-        let fits = self.room.grow((held + data.len()).min(2 * OUTPUT_MAX)).await.saturating_sub(held);
-        self.truncated |= fits < data.len();
-        data.truncate(fits);
-        data
-    }
-
-    fn ended(self, exit_code: i32, begun: Instant) -> ExecOutcome {
-        ExecOutcome {
-            exit_code,
-            signal: None,
-            timed_out: false,
-            stdout: self.stdout.freeze(),
-            stderr: self.stderr.freeze(),
-            truncated: self.truncated,
-            pid: 0,
-            duration_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
-            room: self.room,
-        }
-    }
-}
-
-/// Keeps what fits and says whether something did not.
-fn keep(into: &mut BytesMut, data: &[u8]) -> bool {
-    let fits = data.len().min(OUTPUT_MAX - into.len());
-    into.extend_from_slice(&data[..fits]);
-    fits < data.len()
 }
 
 fn record(info: atoll_agentapi::ProcessInfo) -> ProcessRecord {
@@ -322,14 +307,5 @@ mod tests {
         assert!(check(&odd).is_err());
         let never = Exec { timeout: Some(Duration::ZERO), ..exec(&["ls"]) };
         assert!(check(&never).is_err());
-    }
-
-    #[test]
-    fn output_beyond_the_cap_is_cut_and_said_so() {
-        let mut kept = BytesMut::new();
-        assert!(!keep(&mut kept, &vec![1; OUTPUT_MAX - 1]));
-        assert!(keep(&mut kept, &[2, 2]));
-        assert_eq!(kept.len(), OUTPUT_MAX);
-        assert!(keep(&mut kept, &[3]));
     }
 }

@@ -44,7 +44,10 @@ impl Service {
         let node = inner.admission.last();
         let free = inner.creates.available_permits();
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let (held_tenants, held_strangers) = inner.budget.held();
         ServiceStats {
+            held_tenants_bytes: held_tenants,
+            held_strangers_bytes: held_strangers,
             by_phase,
             creates_under_way: inner.config.creates_at_once.saturating_sub(free) as u64,
             created_total: count(&inner.counters.created),

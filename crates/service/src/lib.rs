@@ -34,7 +34,6 @@ mod keys;
 mod logs;
 mod metrics;
 mod notices;
-mod output_room;
 mod preview;
 mod random;
 mod registry;
@@ -67,7 +66,6 @@ pub use config::Config;
 pub use error::{Cause, ServiceError};
 #[doc(hidden)]
 pub use failpoint::FailPoint;
-pub use output_room::OutputRoom;
 pub use preview::{
     CreatedPreview, DEFAULT_PORT, NewPreview, PreviewBy, PreviewGuard, PreviewPass, PreviewWay, Shown,
 };

@@ -18,9 +18,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use atoll_budget::{Account, Budget};
 use atoll_image::archive::{ArchiveError, Archives};
 use atoll_image::{Bounds, ImageError, Images};
-use atoll_model::TenantId;
+use atoll_model::{Principal, TenantId};
 use atoll_provider::{Capabilities, Provider, ProviderError};
 use atoll_store::{Store, StoreError};
 use tokio::sync::Semaphore;
@@ -38,7 +39,6 @@ use crate::failpoint::FailPoint;
 use crate::idle::Looks;
 use crate::keys::KeyCache;
 use crate::metrics::CpuMemory;
-use crate::output_room::OutputRooms;
 use crate::preview::PreviewCache;
 use crate::registry::Registry;
 use crate::request_scope::Revocations;
@@ -74,7 +74,8 @@ pub(crate) struct Inner {
     /// One name is moved from snapshot to snapshot at a time.
     pub(crate) snapshot_names: tokio::sync::Mutex<()>,
     pub(crate) creates: Semaphore,
-    pub(crate) outputs: OutputRooms,
+    /// Bytes that are held for callers.
+    pub(crate) budget: Budget,
     pub(crate) keys: KeyCache,
     pub(crate) auth_throttle: AuthThrottle,
     pub(crate) revocations: Arc<Revocations>,
@@ -183,7 +184,7 @@ impl Service {
         let logs = Logs::new(&config.data, images.disk());
         let inner = Arc::new(Inner {
             creates: Semaphore::new(config.creates_at_once),
-            outputs: OutputRooms::default(),
+            budget: Budget::default(),
             admission: Admission::new(&config),
             config,
             store,
@@ -235,6 +236,18 @@ impl Service {
         crate::housekeeping::start(&service.inner);
         service.refresh_pools();
         Ok(service)
+    }
+
+    /// The budget for all bytes that this server holds for its callers.
+    #[must_use]
+    pub fn budget(&self) -> &Budget {
+        &self.inner.budget
+    }
+
+    /// The part of it that belongs to the tenant of a key.
+    #[must_use]
+    pub fn account_of(&self, who: &Principal) -> Account {
+        self.inner.budget.tenant(&who.tenant)
     }
 
     /// What the provider can do beyond the basics.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use atoll_budget::Collected;
 use atoll_model::policy::idle::Why;
 use atoll_model::{EgressVerdict, Held, Lease, Phase, SandboxId, Scope, SnapshotId};
 use atoll_store::{KeyRecord, SecretAbout, SortBy, Span};
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
-use crate::{OutputRoom, ServiceError};
+use crate::ServiceError;
 
 /// A key to be made.
 #[derive(Debug, Clone)]
@@ -246,6 +247,8 @@ pub struct Exec {
     pub terminal: Option<TerminalSize>,
     /// A name for it in the process list.
     pub tag: Option<String>,
+    /// Of output beyond the cap keep the end too, not the beginning alone.
+    pub keep_tail: bool,
 }
 
 /// A terminal's size in characters.
@@ -258,7 +261,7 @@ pub struct TerminalSize {
 }
 
 /// How a command ended, with what it wrote.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ExecOutcome {
     /// As a shell would say it: 128 + the signal where one ended it, 124 after a timeout, 0 when detached.
     pub exit_code: i32,
@@ -266,18 +269,14 @@ pub struct ExecOutcome {
     pub signal: Option<i32>,
     /// Whether its timeout passed.
     pub timed_out: bool,
-    /// What it wrote, from the start, up to the cap.
-    pub stdout: Bytes,
-    /// What it wrote, from the start, up to the cap.
-    pub stderr: Bytes,
-    /// More was written than is here.
-    pub truncated: bool,
+    /// What it wrote, up to the cap. Counted in the budget until it is dropped.
+    pub stdout: Collected,
+    /// What it wrote, up to the cap. Counted in the budget until it is dropped.
+    pub stderr: Collected,
     /// Its pid inside the sandbox.
     pub pid: u32,
     /// From start to exit, as seen from here.
     pub duration_ms: u64,
-    /// What `stdout` and `stderr` take of the memory for all outputs; to be held until the answer is written.
-    pub room: OutputRoom,
 }
 
 /// What a running command does, in order. `Exit` or `Lost` is the last.
@@ -487,6 +486,10 @@ pub struct Health {
 /// Gauges for the metrics page.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServiceStats {
+    /// Bytes that are held for tenants: output, answers, bodies.
+    pub held_tenants_bytes: u64,
+    /// Bytes that are held for callers without a valid key.
+    pub held_strangers_bytes: u64,
     /// Sandboxes that are not deleted, by phase.
     pub by_phase: BTreeMap<&'static str, u64>,
     /// Creates and boots at the provider now.

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use atoll_agentapi::AgentClient;
+use atoll_budget::Account;
 use atoll_model::{Code, Intent, Lease, Phase, Principal, Reason, Wake};
 use tokio::time::Instant;
 
@@ -28,6 +29,8 @@ pub struct SandboxAgent {
     pub lease: Arc<Lease>,
     /// Its agent. It ends with the instance.
     pub client: AgentClient,
+    /// What pays for bytes that are held for its users: its tenant's part of the budget.
+    pub account: Account,
     pub(crate) handle: Handle,
     pub(crate) busy: Busy,
 }
@@ -53,7 +56,7 @@ impl Service {
         let handle = self.driven(who, ident).await?;
         let busy = handle.activity.begin(Kind::Request);
         match find(&handle) {
-            Found::Awake(lease, client) => Ok(SandboxAgent { lease, client, handle, busy }),
+            Found::Awake(lease, client) => Ok(self.agent_with(lease, client, handle, busy)),
             Found::Never => Err(crate::error::phase_conflict(&handle.lease(), "logs")),
             Found::Coming | Found::Sleeping => {
                 let lease = handle.lease();
@@ -74,7 +77,18 @@ impl Service {
         let handle = self.driven(who, ident).await?;
         let busy = handle.activity.begin(kind);
         let (lease, client) = awake(&self.inner, &handle).await?;
-        Ok(SandboxAgent { lease, client, handle, busy })
+        Ok(self.agent_with(lease, client, handle, busy))
+    }
+
+    pub(crate) fn agent_with(
+        &self,
+        lease: Arc<Lease>,
+        client: AgentClient,
+        handle: Handle,
+        busy: Busy,
+    ) -> SandboxAgent {
+        let account = self.inner.budget.tenant(&lease.tenant);
+        SandboxAgent { lease, client, account, handle, busy }
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_agentapi::{AgentError, ProcessEvent, RpcCode, StartProcess};
+use atoll_budget::{Collected, Collector, Keep};
 use serde_json::{Value, json};
 
 use crate::exec::{OUTPUT_MAX, feed};
@@ -51,9 +52,7 @@ pub struct CodeRan {
     /// As a shell shows it.
     pub exit_code: i32,
     /// Both streams, in the order in which they came.
-    pub output: Vec<u8>,
-    /// More was written than is kept.
-    pub truncated: bool,
+    pub output: Collected,
     /// Figures that were shown: `{"chart": what it shows or null, "png": base64}`.
     pub charts: Vec<Value>,
 }
@@ -107,13 +106,20 @@ impl Toolbox {
             }
             cause => ToolboxError::process(cause),
         })?;
-        let mut kept = Kept::default();
+        let mut kept = Collector::new(&self.account, Keep::both(OUTPUT_MAX));
+        let mut told = 0;
         let reading = async {
             while let Some(event) = stream.next().await {
                 match event.map_err(ToolboxError::process)? {
-                    ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => kept.keep(&marks.feed(&data)),
-                    ProcessEvent::Stderr(data) => kept.keep(&data),
-                    ProcessEvent::Dropped(_) => kept.truncated = true,
+                    ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => {
+                        let output = marks.feed(&data);
+                        let more = marks.size().saturating_sub(told);
+                        self.hold(more).await?;
+                        told += more;
+                        kept.push(&output).await;
+                    }
+                    ProcessEvent::Stderr(data) => kept.push(&data).await,
+                    ProcessEvent::Dropped(bytes) => kept.lost(bytes),
                     ProcessEvent::Exit(status) => return Ok(status),
                 }
             }
@@ -126,25 +132,11 @@ impl Toolbox {
         {
             return Err(ToolboxError::TimedOut { what: WHAT, limit });
         }
-        kept.keep(&marks.rest());
+        kept.push(&marks.rest()).await;
         let (told, exit_code) = (marks.into_told(), status.shell_code());
         let missing = told.iter().any(|one| one.get("missing").is_some());
         let charts = told.into_iter().filter(|one| one.get("png").is_some()).collect();
-        Ok((CodeRan { exit_code, output: kept.output, truncated: kept.truncated, charts }, missing))
-    }
-}
-
-#[derive(Default)]
-struct Kept {
-    output: Vec<u8>,
-    truncated: bool,
-}
-
-impl Kept {
-    fn keep(&mut self, data: &[u8]) {
-        let fits = data.len().min(OUTPUT_MAX - self.output.len());
-        self.output.extend_from_slice(&data[..fits]);
-        self.truncated |= fits < data.len();
+        Ok((CodeRan { exit_code, output: kept.finish(), charts }, missing))
     }
 }
 

@@ -40,6 +40,7 @@ impl Toolbox {
             }
             cause => ToolboxError::process(cause),
         })?;
+        self.hold(2 * (output.stdout.len() + output.stderr.len())).await?;
         if output.status.timed_out {
             return Err(ToolboxError::TimedOut { what: program, limit });
         }

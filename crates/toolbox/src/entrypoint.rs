@@ -37,16 +37,19 @@ impl Toolbox {
     pub async fn entrypoint_logs(&self) -> Result<Logs, ToolboxError> {
         let pid = self.entrypoint().await?.pid;
         let mut tail = self.agent.logs(false, Some(LOGS_MAX)).await.map_err(ToolboxError::process)?;
-        let mut logs = Logs::default();
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let mut reservation = self.account.reserve();
         let mut own = Own(pid);
         while let Some(line) = tail.next().await {
             match own.event(line.map_err(ToolboxError::process)?) {
-                Some(LogEvent::Stdout(data)) => logs.stdout.extend_from_slice(&data),
-                Some(LogEvent::Stderr(data)) => logs.stderr.extend_from_slice(&data),
+                Some(LogEvent::Stdout(data)) => stdout.extend_from_slice(&data),
+                Some(LogEvent::Stderr(data)) => stderr.extend_from_slice(&data),
                 Some(LogEvent::Exit(_)) | None => {}
             }
+            reservation.grow(stdout.len() + stderr.len()).await?;
         }
-        Ok(logs)
+        let of_stderr = reservation.split(stderr.len());
+        Ok(Logs { stdout: reservation.attach(stdout), stderr: of_stderr.attach(stderr) })
     }
 
     /// Follows it; what is kept comes first.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use atoll_agentapi::{AgentError, RpcCode};
+use atoll_budget::Exhausted;
 use atoll_model::{Code, ErrorKind};
 
 /// A tool could not do what was asked.
@@ -59,6 +60,9 @@ pub enum ToolboxError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// The server has no room for the bytes of the answer.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
     /// The agent refused, or does not answer. `File` and `Process` tell what it was about.
     #[error("{cause}")]
     Agent {
@@ -91,6 +95,7 @@ impl ToolboxError {
             Self::TimedOut { .. } => Code::DeadlineExceeded,
             Self::TooLarge { .. } => Code::PayloadTooLarge,
             Self::Unreadable { .. } => Code::Internal,
+            Self::Exhausted(exhausted) => exhausted.code(),
             Self::Agent { about, cause } => code_of(*about, cause),
         }
     }
@@ -114,6 +119,7 @@ impl ToolboxError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::ToolMissing { hint, .. } => Some(hint),
+            Self::Exhausted(exhausted) => Some(exhausted.hint()),
             Self::TimedOut { .. } => Some("give it a longer timeout, or do it in the background"),
             Self::Agent { .. } => match self.code() {
                 Code::DiskFull => Some("remove files, or give the sandbox a larger disk_mib"),

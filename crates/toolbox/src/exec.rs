@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_agentapi::{AgentClient, ProcessEvent, ProcessStream, StartProcess};
+use atoll_budget::{Collected, Collector, Keep};
 
 use crate::{Toolbox, ToolboxError};
 
-/// LIMIT: what is kept of both streams together; whoever writes more writes it to a file.
+/// LIMIT: what is kept of both streams together, half of the beginning and half of the end.
 pub(crate) const OUTPUT_MAX: usize = 16 << 20;
 /// LIMIT: the kernel takes 128 KiB as one argument; a longer line goes in by stdin.
 const ARGUMENT_MAX: usize = 96 << 10;
@@ -35,9 +36,7 @@ pub struct Ran {
     /// As a shell shows it.
     pub exit_code: i32,
     /// Both streams, in the order in which they came.
-    pub output: Vec<u8>,
-    /// More was written than is kept.
-    pub truncated: bool,
+    pub output: Collected,
 }
 
 impl Toolbox {
@@ -69,10 +68,10 @@ impl Toolbox {
         let (started, stream) = self.agent.start(start).await.map_err(ToolboxError::process)?;
         let reading = async {
             match input {
-                None => read(stream).await,
+                None => self.read(stream).await,
                 Some(input) => {
                     // The program may end without reading all of it.
-                    let (read, ()) = tokio::join!(read(stream), feed(&self.agent, started.pid, &input));
+                    let (read, ()) = tokio::join!(self.read(stream), feed(&self.agent, started.pid, &input));
                     read
                 }
             }
@@ -88,6 +87,24 @@ impl Toolbox {
             Some(limit) if timed_out => Err(ToolboxError::TimedOut { what, limit }),
             _ => Ok(ran),
         }
+    }
+
+    /// All that comes, and whether the agent ended it at its deadline.
+    async fn read(&self, mut stream: ProcessStream) -> Result<(Ran, bool), ToolboxError> {
+        let mut output = Collector::new(&self.account, Keep::both(OUTPUT_MAX));
+        while let Some(event) = stream.next().await {
+            match event.map_err(ToolboxError::process)? {
+                ProcessEvent::Stdout(data) | ProcessEvent::Stderr(data) | ProcessEvent::Pty(data) => {
+                    output.push(&data).await;
+                }
+                ProcessEvent::Dropped(bytes) => output.lost(bytes),
+                ProcessEvent::Exit(status) => {
+                    let ran = Ran { exit_code: status.shell_code(), output: output.finish() };
+                    return Ok((ran, status.timed_out));
+                }
+            }
+        }
+        Err(ToolboxError::Unreadable { tool: "the agent", why: "a process without an end" })
     }
 }
 
@@ -109,26 +126,6 @@ pub(crate) async fn feed(agent: &AgentClient, pid: u32, input: &[u8]) {
     if agent.send_stdin(pid, input).await.is_ok() {
         let _ = agent.close_stdin(pid).await;
     }
-}
-
-/// All that comes, and whether the agent ended it at its deadline.
-async fn read(mut stream: ProcessStream) -> Result<(Ran, bool), ToolboxError> {
-    let (mut output, mut truncated) = (Vec::new(), false);
-    while let Some(event) = stream.next().await {
-        match event.map_err(ToolboxError::process)? {
-            ProcessEvent::Stdout(data) | ProcessEvent::Stderr(data) | ProcessEvent::Pty(data) => {
-                let fits = data.len().min(OUTPUT_MAX - output.len());
-                output.extend_from_slice(&data[..fits]);
-                truncated |= fits < data.len();
-            }
-            ProcessEvent::Dropped(_) => truncated = true,
-            ProcessEvent::Exit(status) => {
-                let ran = Ran { exit_code: status.shell_code(), output, truncated };
-                return Ok((ran, status.timed_out));
-            }
-        }
-    }
-    Err(ToolboxError::Unreadable { tool: "the agent", why: "a process without an end" })
 }
 
 #[cfg(test)]

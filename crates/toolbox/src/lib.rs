@@ -21,6 +21,7 @@ mod pty;
 mod session;
 
 use atoll_agentapi::AgentClient;
+use atoll_budget::{Account, Reservation};
 
 /// Files are described as the agent describes them; fronts know the agent through this crate only.
 pub use atoll_agentapi::{Entry, EntryKind, Metrics};
@@ -29,6 +30,9 @@ pub use code_run::{CodeRan, CodeRun};
 pub use entrypoint::{Entrypoint, EntrypointFollow};
 pub use error::ToolboxError;
 pub use exec::{Ran, ShellLine};
+
+/// Output that was collected.
+pub use atoll_budget::Collected;
 pub use files::{
     Change, CopyHow, Edit, Edited, FileBody, Files, Found, Grep, ListQuery, Listing, MakeDir, Match, Node,
     Part, Replaced,
@@ -43,19 +47,41 @@ pub use interpreter::{Context, Execute, Execution, ExecutionEvent, Interpreter, 
 
 pub use lsp::{Completion, Completions, LspLanguage, LspServer, Place, Symbol};
 pub use pty::{NewPty, Pty, PtyEnd, PtyEvent, PtyInput, PtyOutput, Ptys, WindowSize};
-pub use session::{CommandDone, LogEvent, LogFollow, Logs, NewCommand, Session, SessionCommand, Sessions};
+pub use session::{
+    CommandDone, CommandOutput, LogEvent, LogFollow, Logs, NewCommand, Session, SessionCommand, Sessions,
+};
 
 /// The tools of one sandbox, for one request.
 #[derive(Debug)]
 pub struct Toolbox {
     agent: AgentClient,
     user: Option<String>,
+    /// Pays for bytes that are held.
+    account: Account,
+    /// What is held until this is dropped, for tools that answer with values of their own.
+    held: tokio::sync::Mutex<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    reservation: Reservation,
+    bytes: usize,
 }
 
 impl Toolbox {
-    /// Over the agent of a sandbox that runs, as its default user.
-    pub fn new(agent: AgentClient) -> Self {
-        Self { agent, user: None }
+    /// Over the agent of a sandbox that runs, as its default user. Bytes that it holds are counted in `account`.
+    pub fn new(agent: AgentClient, account: Account) -> Self {
+        let held = Held { reservation: account.reserve(), bytes: 0 };
+        Self { agent, user: None, account, held: held.into() }
+    }
+
+    /// Counts so many bytes more until this toolbox is dropped.
+    async fn hold(&self, bytes: usize) -> Result<(), ToolboxError> {
+        let mut held = self.held.lock().await;
+        let all = held.bytes.saturating_add(bytes);
+        held.reservation.grow(all).await?;
+        held.bytes = all;
+        Ok(())
     }
 
     /// As another user of the sandbox; `None`: its default user.

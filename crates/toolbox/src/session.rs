@@ -19,6 +19,7 @@
 
 mod files;
 mod follow;
+mod output;
 mod run;
 
 use std::time::Duration;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use atoll_agentapi::{AgentError, ProcessEvent, ProcessInfo, StartProcess};
 
 pub use follow::{LogEvent, LogFollow};
+pub use output::CommandOutput;
 pub use run::{CommandDone, Logs, NewCommand};
 
 use crate::{Toolbox, ToolboxError};

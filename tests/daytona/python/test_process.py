@@ -94,6 +94,16 @@ class Exec(Shared):
             t.join()
         self.assertEqual(said, [f"{n}\n" for n in range(len(said))])
 
+    def test_output_beyond_the_limit_keeps_both_ends_and_says_so(self):
+        done = self.box.process.exec("echo begin; head -c 20000000 /dev/zero | tr '\\0' x; echo; echo end")
+        lines = done.result.splitlines()
+        self.assertEqual((done.exit_code, lines[0], lines[-2]), (0, "begin", "end"))
+        self.assertRegex(lines[-1], r"^\[atoll: output truncated: 20000011 bytes were written, the first \d+ and the last \d+ are kept")
+        self.assertTrue(any(line.startswith("[atoll: ") and line.endswith(" bytes left out here]") for line in lines))
+        self.assertLess(len(done.result), (16 << 20) + 1000)
+        whole = self.box.process.exec("head -c 16000000 /dev/zero | tr '\\0' x")
+        self.assertEqual(whole.result, "x" * 16000000)
+
     def test_stdin_is_empty_and_not_a_way_to_hang(self):
         self.assertEqual(self.sh("cat; echo done"), "done\n")
 

@@ -50,6 +50,12 @@ class Sessions(Shared):
         self.assertIn("\x01\x01\x01out", done.output)
         self.assertIn("\x02\x02\x02err", done.output)
 
+    def test_output_beyond_the_limit_keeps_both_ends_and_says_so(self):
+        done = self.run_in("echo begin; head -c 20000000 /dev/zero | tr '\\0' x; echo; echo end")
+        lines = done.stdout.splitlines()
+        self.assertEqual((done.exit_code, lines[0], lines[-2]), (0, "begin", "end"))
+        self.assertRegex(lines[-1], r"^\[atoll: output truncated: 20000011 bytes were written, the first \d+ and the last \d+ are kept")
+
     def test_an_exit_in_a_command_is_its_code(self):
         self.assertEqual(self.run_in("false").exit_code, 1)
         self.assertEqual(self.run_in("true").exit_code, 0)

@@ -6,7 +6,9 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
+use atoll_budget::{HeldAnswer, RequestBudget, WholeAnswer};
 use atoll_model::{Code, ErrorKind};
+use atoll_service::ServiceError;
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, Uri};
@@ -20,6 +22,7 @@ use tracing::field::Empty;
 use crate::error::ApiError;
 
 pub(crate) async fn observe(request: Request, next: Next) -> Response {
+    let budget = RequestBudget::of(request.extensions()).cloned();
     let since = Instant::now();
     let method = request.method().clone();
     let path = format!("{}{}", crate::PREFIX, request.uri().path());
@@ -27,9 +30,10 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
     let route = matched.as_ref().map_or("(none)", MatchedPath::as_str).to_owned();
     let span = tracing::info_span!("daytona", method = %method, route, key = Empty);
     let answer = AssertUnwindSafe(next.run(request).instrument(span.clone())).catch_unwind().await;
-    let mut response = answer.unwrap_or_else(|_| {
+    let response = answer.unwrap_or_else(|_| {
         ApiError::new(Code::Internal, "the server failed on this request").into_response()
     });
+    let mut response = counted(response, budget.as_ref());
     let (status, took) = (response.status().as_u16(), since.elapsed());
     let refused = response.extensions_mut().remove::<ApiError>();
     if let Some(error) = &refused {
@@ -44,6 +48,17 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
     });
     metrics::histogram!("atoll_daytona_seconds", "route" => route).record(took.as_secs_f64());
     response
+}
+
+/// Counts an answer that is in memory as a whole until it is written; where there is no room for it, refuses.
+fn counted(mut response: Response, budget: Option<&RequestBudget>) -> Response {
+    let is_whole = response.extensions_mut().remove::<WholeAnswer>().is_some();
+    let Some(budget) = budget.filter(|_| is_whole) else { return response };
+    let (head, body) = response.into_parts();
+    match HeldAnswer::new(body, &budget.account()) {
+        Ok(held) => Response::from_parts(head, Body::new(held)),
+        Err(exhausted) => ApiError::from(ServiceError::from(exhausted)).into_response(),
+    }
 }
 
 /// For paths that no route matches.

@@ -1,5 +1,7 @@
 //! What goes out: JSON answers with their exact status, moments, texts that need not be text.
 
+use atoll_budget::{JsonObject, WholeAnswer};
+use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
@@ -12,9 +14,17 @@ impl<T: Serialize> IntoResponse for Answer<T> {
     fn into_response(self) -> Response {
         let body = serde_json::to_vec(&self.1).expect("wire types hold string keys only");
         let mut response = (self.0, body).into_response();
+        response.extensions_mut().insert(WholeAnswer);
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response
     }
+}
+
+/// A JSON object that is encoded while it is written.
+pub(crate) fn streamed(object: JsonObject) -> Response {
+    let mut response = Response::new(Body::new(object));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 /// With 200.

@@ -1,5 +1,6 @@
 //! What goes out: JSON answers with their exact status, moments, texts that need not be text.
 
+use atoll_budget::WholeAnswer;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
@@ -12,6 +13,7 @@ impl<T: Serialize> IntoResponse for Answer<T> {
     fn into_response(self) -> Response {
         let body = serde_json::to_vec(&self.1).expect("wire types hold string keys only");
         let mut response = (self.0, body).into_response();
+        response.extensions_mut().insert(WholeAnswer);
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response
     }

@@ -1,5 +1,6 @@
 //! Who asks: the key as the SDK sends it, checked by the service. Nothing here decides what a key may do.
 
+use atoll_budget::RequestBudget;
 use atoll_model::Principal;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -18,7 +19,9 @@ impl FromRequestParts<App> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        authenticate(app, &parts.headers).await.map(Self)
+        let who = authenticate(app, &parts.headers).await?;
+        RequestBudget::charge(&parts.extensions, app.service.account_of(&who));
+        Ok(Self(who))
     }
 }
 

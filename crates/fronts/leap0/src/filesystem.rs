@@ -55,13 +55,15 @@ pub(crate) struct Awake {
 
 pub(crate) async fn awake(app: &App, who: &Principal, id: &str) -> Result<Awake, ApiError> {
     let sandbox = app.service.agent(who, id).await?;
-    Ok(Awake { toolbox: Toolbox::new(sandbox.client.clone()), sandbox })
+    let toolbox = Toolbox::new(sandbox.client.clone(), sandbox.account.clone());
+    Ok(Awake { toolbox, sandbox })
 }
 
 /// COMPAT(leap0): file operations act as root. What they create belongs to the sandbox's user, as whom commands run.
 async fn root_files(app: &App, who: &Principal, id: &str) -> Result<Awake, ApiError> {
     let sandbox = app.service.agent(who, id).await?;
-    Ok(Awake { toolbox: Toolbox::new(sandbox.client.with_root_files()), sandbox })
+    let toolbox = Toolbox::new(sandbox.client.with_root_files(), sandbox.account.clone());
+    Ok(Awake { toolbox, sandbox })
 }
 
 impl Awake {

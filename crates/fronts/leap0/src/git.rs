@@ -1,5 +1,6 @@
 //! Git in a folder of a sandbox: every call is a POST and answers what git said, whatever its exit code.
 
+use atoll_budget::RequestBudget;
 use atoll_toolbox::{
     BranchQuery, CloneFrom, Credentials, DiffOf, GitOutput, LogQuery, NewCommit, Pull, Push, Reset, Scope,
     Toolbox, ToolboxError,
@@ -48,7 +49,8 @@ async fn git(
     Path((id, op)): Path<(String, String)>,
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
-    let body = crate::input::collect(request.into_body()).await?;
+    let budget = RequestBudget::of(request.extensions()).cloned();
+    let body = crate::input::collect(request.into_body(), budget.as_ref()).await?;
     let call = Call::parse(&op, &body)?;
     let awake = awake(&app, &who, &id).await?;
     call.run(&awake.toolbox).await

@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
+use atoll_budget::{BodyError, BodyLimits, RequestBudget, read_whole};
 use atoll_model::Code;
+use atoll_service::ServiceError;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Limited};
 use serde::de::DeserializeOwned;
 
 use crate::error::{ApiError, FieldError};
@@ -28,25 +29,23 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
-        let bytes = collect(request.into_body()).await?;
+        let budget = request.extensions().get::<RequestBudget>().cloned();
+        let bytes = collect(request.into_body(), budget.as_ref()).await?;
         parse(&bytes).map(Self)
     }
 }
 
-/// Reads a body to its end, up to the cap.
-pub(crate) async fn collect(body: Body) -> Result<Bytes, ApiError> {
-    let whole = Limited::new(body, BODY_MAX).collect();
-    match tokio::time::timeout(BODY_WITHIN, whole).await {
-        Ok(Ok(whole)) => Ok(whole.to_bytes()),
-        Ok(Err(cause)) if cause.is::<http_body_util::LengthLimitError>() => {
-            Err(ApiError::new(Code::PayloadTooLarge, format!("the body is larger than {BODY_MAX} bytes")))
+/// Reads a body to its end, up to the cap. It is counted in the request's budget.
+pub(crate) async fn collect(body: Body, budget: Option<&RequestBudget>) -> Result<Bytes, ApiError> {
+    let limits = BodyLimits { bytes: BODY_MAX, within: BODY_WITHIN };
+    read_whole(body, limits, budget).await.map_err(|error| match error {
+        BodyError::TooLarge(_) => ApiError::new(Code::PayloadTooLarge, error.to_string()),
+        BodyError::Broken(_) => ApiError::invalid(error.to_string()),
+        BodyError::TooSlow(_) => {
+            ApiError::invalid(error.to_string()).with_status(StatusCode::REQUEST_TIMEOUT)
         }
-        Ok(Err(_)) => Err(ApiError::invalid("the body ended early")),
-        Err(_) => {
-            let message = format!("the body did not arrive within {} s", BODY_WITHIN.as_secs());
-            Err(ApiError::invalid(message).with_status(StatusCode::REQUEST_TIMEOUT))
-        }
-    }
+        BodyError::Exhausted(exhausted) => ServiceError::from(exhausted).into(),
+    })
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
@@ -132,7 +131,7 @@ mod tests {
     #[tokio::test]
     async fn a_body_beyond_the_cap_is_refused() {
         let large = Body::from(vec![b' '; BODY_MAX + 1]);
-        assert_eq!(collect(large).await.unwrap_err().code, Code::PayloadTooLarge);
-        assert_eq!(collect(Body::from("x")).await.unwrap(), "x");
+        assert_eq!(collect(large, None).await.unwrap_err().code, Code::PayloadTooLarge);
+        assert_eq!(collect(Body::from("x"), None).await.unwrap(), "x");
     }
 }

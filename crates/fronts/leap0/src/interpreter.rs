@@ -185,14 +185,14 @@ async fn execute(
     Json(body): Json<ExecuteBody>,
 ) -> Result<Answer<Executed>, ApiError> {
     let language = language(body.language.as_ref())?;
-    let Awake { toolbox, sandbox: _busy } = awake(&app, &who, id.as_str()).await?;
+    let Awake { toolbox, sandbox } = awake(&app, &who, id.as_str()).await?;
     let interpreter = toolbox.interpreter();
     let context = match &body.context_id {
         Some(id) => interpreter.context(id).await?,
         None => interpreter.default_context(language).await?,
     };
     let execution = interpreter.execute(&context, body.into_execute()).await?;
-    Executed::collect(execution).await.map(ok)
+    Executed::collect(execution, &sandbox.account).await.map(ok)
 }
 
 /// Code that names no context runs in one of its own, which is gone afterwards.

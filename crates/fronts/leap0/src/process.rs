@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use atoll_budget::JsonObject;
 use atoll_service::Exec;
 use axum::Router;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::App;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::filesystem::from_workdir;
 use crate::input::{Json, Path};
-use crate::output::{ok, text};
+use crate::output::streamed;
 
 /// COMPAT(leap0): the vendor's default.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -31,14 +32,6 @@ struct ExecuteBody {
     envs: Option<BTreeMap<String, String>>,
     /// Seconds.
     timeout: Option<f64>,
-}
-
-#[derive(Debug, Serialize)]
-struct Executed {
-    /// 124 when its time was over.
-    exit_code: i32,
-    stdout: String,
-    stderr: String,
 }
 
 async fn execute(
@@ -57,11 +50,12 @@ async fn execute(
         cwd,
         env: body.envs.unwrap_or_default(),
         timeout: Some(timeout.map_err(|_| ApiError::field("timeout", "is not a number of seconds"))?),
+        keep_tail: true,
         ..Exec::default()
     };
     let done = app.service.exec(&who, &id, exec).await?;
-    // The room for the output is given back when the texts are made: they are bounded by it.
-    let executed =
-        Executed { exit_code: done.exit_code, stdout: text(&done.stdout), stderr: text(&done.stderr) };
-    Ok(ok(executed).into_response())
+    // 124 when its time was over.
+    let answer = JsonObject::new().field("exit_code", &done.exit_code);
+    let answer = answer.texts("stdout", done.stdout.with_notice());
+    Ok(streamed(answer.texts("stderr", done.stderr.with_notice())))
 }

@@ -33,7 +33,7 @@ async fn home(
     let argv = ["/bin/sh", "-c", "printf %s \"$HOME\""].map(str::to_owned).to_vec();
     let exec = Exec { argv, timeout: Some(crate::process::TIMEOUT), ..Exec::default() };
     let said = app.service.exec(&who, &id, exec).await?;
-    let named = text(&said.stdout);
+    let named = text(&said.stdout.head);
     Ok(ok(Home { user_home_dir: if named.is_empty() { "/".to_owned() } else { named } }))
 }
 

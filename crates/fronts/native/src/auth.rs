@@ -1,5 +1,6 @@
 //! Who asks: the key from the header, checked by the service. Nothing here decides what a key may do.
 
+use atoll_budget::RequestBudget;
 use atoll_model::{Code, Principal};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -16,7 +17,9 @@ impl FromRequestParts<App> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        authenticate(app, header_key(&parts.headers)).await
+        let caller = authenticate(app, header_key(&parts.headers)).await?;
+        RequestBudget::charge(&parts.extensions, app.service.account_of(&caller.0));
+        Ok(caller)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Builds: started with their files in one request, followed by their log, cancelled.
 
+use atoll_budget::RequestBudget;
 use atoll_model::BuildLevel;
 use atoll_service::BuildFilter;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
@@ -170,9 +171,10 @@ pub(crate) async fn start(
     State(app): State<App>,
     Caller(who): Caller,
     headers: HeaderMap,
+    budget: Option<Extension<RequestBudget>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let form::Form { spec, context, fault } = form::read(&headers, body).await?;
+    let form::Form { spec, context, fault } = form::read(&headers, body, budget.as_deref()).await?;
     let started = app.service.start_build(&who, spec.try_into()?, context).await;
     let build = started.map_err(|error| fault.or(error))?;
     let location = HeaderValue::from_str(&format!("/v1/builds/{}", build.id));

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_service::{Exec, ExecEvent, ExecOutcome, OutputRoom, ServiceError};
+use atoll_budget::JsonObject;
+use atoll_service::{Exec, ExecEvent, ExecOutcome, ServiceError};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::sse::Event;
@@ -21,7 +22,7 @@ use crate::App;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::input::{EXEC_MAX, Json, Path};
-use crate::output::{Answer, Held, text_of};
+use crate::output::{Answer, streamed};
 use crate::sse::{self, Utf8Carry};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -82,6 +83,7 @@ impl TryFrom<ExecBody> for Exec {
             detach: body.detach,
             terminal: None,
             tag: body.tag,
+            keep_tail: false,
         })
     }
 }
@@ -131,25 +133,25 @@ pub(crate) struct ExecResult {
     duration_ms: u64,
 }
 
-impl ExecResult {
-    /// The answer, and what it holds of the memory for all outputs.
-    fn of(outcome: ExecOutcome) -> Held<Self, OutputRoom> {
-        let (stdout, stdout_base64) = text_of(outcome.stdout.into());
-        let (stderr, stderr_base64) = text_of(outcome.stderr.into());
-        let result = Self {
-            exit_code: outcome.exit_code,
-            signal: outcome.signal,
-            timed_out: outcome.timed_out,
-            stdout,
-            stderr,
-            stdout_base64,
-            stderr_base64,
-            truncated: outcome.truncated,
-            pid: outcome.pid,
-            duration_ms: outcome.duration_ms,
-        };
-        Held(result, outcome.room)
+/// The answer of type [`ExecResult`], whose texts are encoded while they are written.
+fn result(outcome: ExecOutcome) -> JsonObject {
+    let truncated = outcome.stdout.is_truncated() || outcome.stderr.is_truncated();
+    let (stdout, stderr) = (outcome.stdout.head, outcome.stderr.head);
+    let mut answer = JsonObject::new()
+        .field("exit_code", &outcome.exit_code)
+        .field("signal", &outcome.signal)
+        .field("timed_out", &outcome.timed_out)
+        .text("stdout", stdout.clone())
+        .text("stderr", stderr.clone());
+    for (name, bytes) in [("stdout_base64", stdout), ("stderr_base64", stderr)] {
+        if std::str::from_utf8(&bytes).is_err() {
+            answer = answer.base64(name, bytes);
+        }
     }
+    answer
+        .field("truncated", &truncated)
+        .field("pid", &outcome.pid)
+        .field("duration_ms", &outcome.duration_ms)
 }
 
 /// A process that goes on by itself, or the first event of a stream.
@@ -175,7 +177,7 @@ pub(crate) async fn exec(
     if detach {
         return Ok(Answer(StatusCode::ACCEPTED, Detached { pid: outcome.pid }).into_response());
     }
-    Ok(ExecResult::of(outcome).into_response())
+    Ok(streamed(result(outcome)))
 }
 
 /// Runs a command and sends what it does as it happens.

@@ -5,13 +5,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use atoll_budget::{BodyError, BodyLimits, RequestBudget, read_whole};
 use atoll_model::Code;
+use atoll_service::ServiceError;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
+use bytes::Bytes;
 use serde::de::{self, DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -35,7 +36,8 @@ impl<S: Sync, T: DeserializeOwned, const CAP: usize> FromRequest<S> for Json<T, 
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         require_json(request.headers())?;
-        let bytes = collect(request.into_body(), CAP).await?;
+        let budget = request.extensions().get::<RequestBudget>().cloned();
+        let bytes = collect(request.into_body(), CAP, budget.as_ref()).await?;
         parse_json(&bytes).map(Self)
     }
 }
@@ -46,7 +48,8 @@ impl<S: Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJson<T> 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         let named = request.headers().contains_key(header::CONTENT_TYPE);
         let is_json = require_json(request.headers());
-        let bytes = collect(request.into_body(), JSON_MAX).await?;
+        let budget = request.extensions().get::<RequestBudget>().cloned();
+        let bytes = collect(request.into_body(), JSON_MAX, budget.as_ref()).await?;
         if bytes.is_empty() && !named {
             return Ok(Self(T::default()));
         }
@@ -55,42 +58,23 @@ impl<S: Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJson<T> 
     }
 }
 
-/// Reads a body to its end, refusing it as soon as it is known to be too large or too slow.
-pub(crate) async fn collect(body: Body, cap: usize) -> Result<Bytes, ApiError> {
-    let announced = http_body::Body::size_hint(&body).lower();
-    if announced > cap as u64 {
-        return Err(too_large(cap));
-    }
-    tokio::time::timeout(BODY_DEADLINE, gather(body, cap)).await.unwrap_or_else(|_| {
-        Err(ApiError::invalid(format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs()))
-            .with_status(StatusCode::REQUEST_TIMEOUT))
+/// Reads a body to its end, refusing it as soon as it is known to be too large or too slow. It is counted in the request's
+/// budget.
+pub(crate) async fn collect(
+    body: Body,
+    cap: usize,
+    budget: Option<&RequestBudget>,
+) -> Result<Bytes, ApiError> {
+    let limits = BodyLimits { bytes: cap, within: BODY_DEADLINE };
+    read_whole(body, limits, budget).await.map_err(|error| {
+        let message = error.to_string();
+        match error {
+            BodyError::TooLarge(_) => ApiError::new(Code::PayloadTooLarge, message),
+            BodyError::TooSlow(_) => ApiError::invalid(message).with_status(StatusCode::REQUEST_TIMEOUT),
+            BodyError::Broken(cause) => ApiError::invalid(message).caused_by(cause),
+            BodyError::Exhausted(exhausted) => ServiceError::from(exhausted).into(),
+        }
     })
-}
-
-async fn gather(mut body: Body, cap: usize) -> Result<Bytes, ApiError> {
-    let mut whole = BytesMut::new();
-    let mut first: Option<Bytes> = None;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|cause| ApiError::invalid("the body ended early").caused_by(cause))?;
-        let Ok(chunk) = frame.into_data() else { continue };
-        if first.as_ref().map_or(0, Bytes::len) + whole.len() + chunk.len() > cap {
-            return Err(too_large(cap));
-        }
-        // Most bodies are one chunk; it is passed on without a copy.
-        if first.is_none() && whole.is_empty() {
-            first = Some(chunk);
-            continue;
-        }
-        if let Some(first) = first.take() {
-            whole.extend_from_slice(&first);
-        }
-        whole.extend_from_slice(&chunk);
-    }
-    Ok(first.unwrap_or_else(|| whole.freeze()))
-}
-
-fn too_large(cap: usize) -> ApiError {
-    ApiError::new(Code::PayloadTooLarge, format!("the body is larger than {cap} bytes"))
 }
 
 fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -265,15 +249,15 @@ mod tests {
                 (0..n).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"abcd"))),
             ))
         };
-        assert_eq!(collect(chunks(2), 8).await.unwrap(), "abcdabcd");
-        assert_eq!(collect(chunks(3), 8).await.unwrap_err().code, Code::PayloadTooLarge);
-        assert_eq!(collect(Body::from("123456789"), 8).await.unwrap_err().code, Code::PayloadTooLarge);
-        assert_eq!(collect(Body::empty(), 8).await.unwrap(), "");
+        assert_eq!(collect(chunks(2), 8, None).await.unwrap(), "abcdabcd");
+        assert_eq!(collect(chunks(3), 8, None).await.unwrap_err().code, Code::PayloadTooLarge);
+        assert_eq!(collect(Body::from("123456789"), 8, None).await.unwrap_err().code, Code::PayloadTooLarge);
+        assert_eq!(collect(Body::empty(), 8, None).await.unwrap(), "");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_comes_is_given_up() {
         let never = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
-        assert_eq!(collect(never, 8).await.unwrap_err().status(), StatusCode::REQUEST_TIMEOUT);
+        assert_eq!(collect(never, 8, None).await.unwrap_err().status(), StatusCode::REQUEST_TIMEOUT);
     }
 }

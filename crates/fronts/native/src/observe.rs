@@ -8,7 +8,9 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use atoll_budget::{HeldAnswer, RequestBudget, WholeAnswer};
 use atoll_model::{Code, ErrorKind};
+use atoll_service::ServiceError;
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
@@ -26,6 +28,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_MAX: usize = 64;
 
 pub(crate) async fn observe(request: Request, next: Next) -> Response {
+    let budget = RequestBudget::of(request.extensions()).cloned();
     let since = Instant::now();
     let id = accept_id(&request).unwrap_or_else(fresh_id);
     let method = request.method().clone();
@@ -36,7 +39,8 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
     let span = tracing::info_span!("request", method = %method, route, request_id = %id, key = Empty);
 
     let answer = AssertUnwindSafe(next.run(request).instrument(span.clone())).catch_unwind().await;
-    let mut response = answer.unwrap_or_else(|_| panicked().into_response());
+    let response = answer.unwrap_or_else(|_| panicked().into_response());
+    let mut response = counted(response, budget.as_ref());
     if is_leap0 && let Some(error) = response.extensions_mut().get_mut::<ApiError>() {
         error.hint = Some("this is the native API; for the Leap0 SDK the base URL ends in /leap0".to_owned());
     }
@@ -50,6 +54,17 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
     telemetry::request(method.as_str(), route, response.status().as_u16(), took);
     note(&span, route, &response, took.as_micros());
     response
+}
+
+/// Counts an answer that is in memory as a whole until it is written; where there is no room for it, refuses.
+fn counted(mut response: Response, budget: Option<&RequestBudget>) -> Response {
+    let is_whole = response.extensions_mut().remove::<WholeAnswer>().is_some();
+    let Some(budget) = budget.filter(|_| is_whole) else { return response };
+    let (head, body) = response.into_parts();
+    match HeldAnswer::new(body, &budget.account()) {
+        Ok(held) => Response::from_parts(head, Body::new(held)),
+        Err(exhausted) => ApiError::from(ServiceError::from(exhausted)).into_response(),
+    }
 }
 
 /// For paths that no route matches.

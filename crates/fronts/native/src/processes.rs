@@ -1,8 +1,9 @@
 //! Processes that were started through the API: list, attach, signal, stdin; and the logs they leave.
 
+use atoll_budget::RequestBudget;
 use atoll_service::{LogLine, LogStream, ProcessRecord};
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
@@ -163,9 +164,10 @@ pub(crate) async fn write_stdin(
     State(app): State<App>,
     Caller(who): Caller,
     Path((ident, pid)): Path<(String, u32)>,
+    budget: Option<Extension<RequestBudget>>,
     body: Body,
 ) -> Result<StatusCode, ApiError> {
-    let data = collect(body, EXEC_MAX).await?;
+    let data = collect(body, EXEC_MAX, budget.as_deref()).await?;
     app.service.write_stdin(&who, &ident, pid, data).await?;
     Ok(StatusCode::NO_CONTENT)
 }

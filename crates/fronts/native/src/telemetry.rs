@@ -104,6 +104,8 @@ pub(crate) fn render(stats: &ServiceStats) -> String {
         ("atoll_node_disk_free_mib", "gauge", stats.node_disk_free_mib),
         ("atoll_memory_limits_mib", "gauge", stats.memory_limits_mib),
         ("atoll_sandboxes_max", "gauge", stats.live_max),
+        ("atoll_held_tenants_bytes", "gauge", stats.held_tenants_bytes),
+        ("atoll_held_strangers_bytes", "gauge", stats.held_strangers_bytes),
     ] {
         page.push_str(&format!("# TYPE {name} {kind}\n{name} {value}\n"));
     }

@@ -4,8 +4,10 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
+use atoll_budget::{Metered, Owner, RequestBudget};
 use atoll_model::Code;
 use atoll_service::RequestScope;
 use axum::body::Body;
@@ -20,8 +22,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tower::ServiceExt;
 
 use super::leftover::{self, Watch};
+use super::newcomers::{HeadMeter, Newcomer};
 use super::revocable::{self, Cut, Severable};
-use super::strict::Strict;
+use super::strict::{HEAD_STEP, Strict};
 use super::{Door, Tls, checks};
 use crate::page::{Reader, Refusal};
 use crate::route::{Misrouted, Route};
@@ -39,6 +42,14 @@ pub(crate) struct Arrival {
     pub(crate) is_secure: bool,
     /// Through `CONNECT`, inside another one.
     pub(crate) is_inside: bool,
+    pub(crate) newcomer: Arc<Newcomer>,
+}
+
+impl Arrival {
+    /// Who pays for what this connection holds until it is known who asks.
+    fn owner(&self) -> Owner {
+        Owner::stranger(self.peer.map(|peer| peer.ip()))
+    }
 }
 
 /// What a connection is made of.
@@ -55,7 +66,7 @@ impl Door {
             Err(_) => return tracing::debug!("a TLS handshake took too long"),
         };
         match stream.get_ref().1.alpn_protocol() {
-            Some(b"h2") => self.http2(stream, arrival).await,
+            Some(b"h2") => self.http2(stream, Bytes::new(), arrival).await,
             Some(_) => self.http1(stream, Bytes::new(), arrival).await,
             // A client that says nothing may still know in advance.
             None => self.connection(stream, arrival).await,
@@ -68,7 +79,7 @@ impl Door {
         // A client that only connects, as a probe does, is everyday.
         let Ok(Ok(first)) = first.await else { return };
         if first.starts_with(PREFACE) {
-            self.http2(Begun { first, io: stream }, arrival).await;
+            self.http2(stream, first, arrival).await;
         } else {
             self.http1(stream, first, arrival).await;
         }
@@ -76,8 +87,9 @@ impl Door {
 
     async fn http1<I: Stream>(&self, stream: I, first: Bytes, arrival: Arrival) {
         let (watch, mut leftovers) = leftover::leftovers();
+        let meter = HeadMeter::new(&self.0.proxy.budget().account(arrival.owner()));
         let (door, cut) = (self.clone(), Cut::default());
-        let io = TokioIo::new(Strict::new(Severable::new(stream, cut.clone()), first));
+        let io = TokioIo::new(Strict::new(Severable::new(stream, cut.clone()), first, meter));
         let service = service_fn(move |request: Request<Incoming>| {
             let (door, watch, cut, arrival) = (door.clone(), watch.clone(), cut.clone(), arrival.clone());
             async move { Ok::<_, Infallible>(door.answer_http1(request, &watch, &cut, arrival).await) }
@@ -101,7 +113,10 @@ impl Door {
         }
     }
 
-    async fn http2<I: Stream>(&self, stream: I, arrival: Arrival) {
+    async fn http2<I: Stream>(&self, io: I, first: Bytes, arrival: Arrival) {
+        let meter = HeadMeter::new(&self.0.proxy.budget().account(arrival.owner()));
+        let newcomer = Arc::clone(&arrival.newcomer);
+        let stream = Begun { first, io, read: 0, meter: Some(meter), newcomer };
         let door = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (door, arrival) = (door.clone(), arrival.clone());
@@ -153,6 +168,7 @@ impl Door {
     /// An answer that ends when the credential which admitted its request is withdrawn. One that changes the protocol holds
     /// the request's scope among its extensions.
     async fn answer(&self, request: Request<Body>, arrival: Arrival) -> Response<Body> {
+        arrival.newcomer.settle();
         if let Some(refusal) = checks::ambiguous(&request) {
             return refusal.render(Reader::Program);
         }
@@ -160,7 +176,7 @@ impl Door {
         let response = tokio::select! {
             // First: whoever deletes its own key gets its answer.
             biased;
-            response = scope.run(self.dispatch(request, arrival)) => response,
+            response = scope.run(self.counted(request, arrival)) => response,
             () = scope.ended() => return withdrawn(),
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -169,6 +185,17 @@ impl Door {
             return response;
         }
         response.map(|body| revocable::body(scope, body))
+    }
+
+    /// What is held for a request is counted: its body until it is answered, its answer until it is written.
+    async fn counted(&self, mut request: Request<Body>, arrival: Arrival) -> Response<Body> {
+        let budget = RequestBudget::new(self.0.proxy.budget().account(arrival.owner()), head_size(&request));
+        request.extensions_mut().insert(budget.clone());
+        let response = self.dispatch(request, arrival).await;
+        if !Metered::is_worthwhile(response.body()) {
+            return response;
+        }
+        response.map(|body| Body::new(Metered::new(body, budget.account())))
     }
 
     async fn dispatch(&self, mut request: Request<Body>, arrival: Arrival) -> Response<Body> {
@@ -218,10 +245,33 @@ async fn first_bytes<I: AsyncRead + Unpin>(stream: &mut I) -> io::Result<Bytes> 
     }
 }
 
-/// A stream whose first bytes were read already.
+/// About how many bytes the head of a request holds.
+fn head_size(request: &Request<Body>) -> usize {
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
+    fields.sum::<usize>() + request.uri().path().len() + request.uri().query().map_or(0, str::len)
+}
+
+/// Reads at most `most` bytes.
+pub(super) fn poll_read_some<I: AsyncRead>(
+    io: Pin<&mut I>,
+    cx: &mut Context<'_>,
+    buf: &mut ReadBuf<'_>,
+    most: usize,
+) -> Poll<io::Result<usize>> {
+    let mut some = ReadBuf::new(buf.initialize_unfilled_to(most.min(buf.remaining())));
+    ready!(io.poll_read(cx, &mut some))?;
+    let read = some.filled().len();
+    buf.advance(read);
+    Poll::Ready(Ok(read))
+}
+
+/// A stream whose first bytes were read already. What comes before its first request is counted.
 struct Begun<I> {
     first: Bytes,
     io: I,
+    read: usize,
+    meter: Option<HeadMeter>,
+    newcomer: Arc<Newcomer>,
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for Begun<I> {
@@ -231,7 +281,16 @@ impl<I: AsyncRead + Unpin> AsyncRead for Begun<I> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.first.is_empty() {
-            return Pin::new(&mut self.io).poll_read(cx, buf);
+            let this = &mut *self;
+            if this.newcomer.is_settled() {
+                this.meter = None;
+            }
+            let Some(meter) = &mut this.meter else { return Pin::new(&mut this.io).poll_read(cx, buf) };
+            let step = buf.remaining().min(HEAD_STEP);
+            ready!(meter.poll_room(cx, this.read + step));
+            let read = ready!(poll_read_some(Pin::new(&mut this.io), cx, buf, step))?;
+            this.read += read;
+            return Poll::Ready(Ok(()));
         }
         let size = self.first.len().min(buf.remaining());
         buf.put_slice(&self.first[..size]);

@@ -20,8 +20,13 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::connection::poll_read_some;
+use super::newcomers::HeadMeter;
+
 /// LIMIT: a line that is split over reads is kept until its end; the parser's own limits come first and answer 431.
 const LINE_MAX: usize = 512 << 10;
+/// LIMIT: how much of a head is read at a time; more is read when there is room for it.
+pub(super) const HEAD_STEP: usize = 4 << 10;
 /// LIMIT: of the line before a chunk; extensions mean nothing to us.
 const CHUNK_LINE_MAX: usize = 256;
 /// What no head may hold, so that the parser refuses it.
@@ -34,11 +39,13 @@ pub(crate) struct Strict<I> {
     /// What was read to find out which protocol this is.
     first: Bytes,
     framing: Framing,
+    /// Counts heads that are not whole.
+    meter: HeadMeter,
 }
 
 impl<I> Strict<I> {
-    pub(crate) fn new(io: I, first: Bytes) -> Self {
-        Self { io, first, framing: Framing::default() }
+    pub(super) fn new(io: I, first: Bytes, meter: HeadMeter) -> Self {
+        Self { io, first, framing: Framing::default(), meter }
     }
 }
 
@@ -53,7 +60,12 @@ impl<I: AsyncRead + Unpin> AsyncRead for Strict<I> {
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
-        if this.first.is_empty() {
+        let is_head = this.framing.is_head();
+        if this.first.is_empty() && is_head {
+            let step = buf.remaining().min(HEAD_STEP);
+            ready!(this.meter.poll_room(cx, this.framing.head_bytes + step));
+            ready!(poll_read_some(Pin::new(&mut this.io), cx, buf, step))?;
+        } else if this.first.is_empty() {
             ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
         } else {
             let size = this.first.len().min(buf.remaining());
@@ -64,6 +76,9 @@ impl<I: AsyncRead + Unpin> AsyncRead for Strict<I> {
             this.framing.at = At::Refused;
             buf.filled_mut()[before + bad] = POISON;
             buf.set_filled(before + bad + 1);
+        }
+        if is_head && this.framing.head_bytes == 0 {
+            this.meter.clear();
         }
         Poll::Ready(Ok(()))
     }
@@ -120,6 +135,8 @@ struct Framing {
     /// The beginning of a line whose end was not read yet.
     begun: Vec<u8>,
     head: Head,
+    /// Of a head that is not whole.
+    head_bytes: usize,
 }
 
 /// What the fields so far say of what follows.
@@ -133,7 +150,7 @@ struct Head {
 
 impl Default for Framing {
     fn default() -> Self {
-        Self { at: At::RequestLine, begun: Vec::new(), head: Head::default() }
+        Self { at: At::RequestLine, begun: Vec::new(), head: Head::default(), head_bytes: 0 }
     }
 }
 
@@ -148,9 +165,13 @@ impl Framing {
                 At::Refused => return Err(done),
                 At::Body(left) => self.skip(rest, left, At::Body),
                 At::Chunk(left) => self.skip(rest, left, At::Chunk),
-                At::RequestLine | At::Field | At::ChunkSize | At::ChunkEnd | At::Trailer => {
-                    self.line(rest).map_err(|bad| done + bad)?
+                At::RequestLine | At::Field => {
+                    let taken = self.line(rest).map_err(|bad| done + bad)?;
+                    let goes_on = self.at == At::Field || !self.begun.is_empty();
+                    self.head_bytes = if goes_on { self.head_bytes + taken } else { 0 };
+                    taken
                 }
+                At::ChunkSize | At::ChunkEnd | At::Trailer => self.line(rest).map_err(|bad| done + bad)?,
             };
         }
         Ok(())
@@ -164,6 +185,10 @@ impl Framing {
             (left, _) => same(left),
         };
         usize::try_from(taken).unwrap_or(rest.len())
+    }
+
+    fn is_head(&self) -> bool {
+        matches!(self.at, At::RequestLine | At::Field)
     }
 
     /// Takes one line, or the beginning of one. An error points at its last byte, so that the line never ends.

@@ -112,7 +112,9 @@ fn what_can_be_read_in_two_ways_does_not_pass() {
 async fn the_reader_gets_all_before_it_and_then_a_nul_and_the_end() {
     use tokio::io::AsyncReadExt;
     let text = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\nHost: a\r\n\r\n";
-    let mut strict = Strict::new(&text[10..], Bytes::from_static(&text[..10]));
+    let budget = atoll_budget::Budget::default();
+    let meter = HeadMeter::new(&budget.account(atoll_budget::Owner::Stranger(None)));
+    let mut strict = Strict::new(&text[10..], Bytes::from_static(&text[..10]), meter);
     let mut read = Vec::new();
     strict.read_to_end(&mut read).await.expect("memory");
     assert_eq!(read, b"GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\0");

@@ -47,6 +47,11 @@ impl Marks {
         output
     }
 
+    /// How many bytes are held that are not output.
+    pub(super) fn size(&self) -> usize {
+        self.all.min(ALL_MAX) + if self.inside { self.held.len() } else { 0 }
+    }
+
     /// What was held when the stream ended.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)

@@ -101,7 +101,7 @@ impl Git<'_> {
         let stored = self.toolbox.collect(start, Some(input.into_bytes()), "git").await?;
         match stored.exit_code {
             0 => Ok(()),
-            _ => Err(ToolboxError::Conflict(said(&String::from_utf8_lossy(&stored.output)))),
+            _ => Err(ToolboxError::Conflict(said(&String::from_utf8_lossy(&stored.output.head)))),
         }
     }
 }

@@ -170,9 +170,17 @@ impl LogFollow {
         let exit = self.exit().await?;
         let (mut came, mut more) = (false, exit.is_some() || self.left.is_some());
         for stream in [0, 1] {
-            if let Some(data) = self.piece(stream).await? {
-                came = true;
+            if let Some(mut data) = self.piece(stream).await? {
                 more |= data.len() as u64 == PIECE_MAX;
+                // A character is not divided between pieces; at its end the command has said what it will.
+                let is_over = exit.is_some() || self.left.is_some();
+                let whole =
+                    if is_over && (data.len() as u64) < PIECE_MAX { data.len() } else { whole_chars(&data) };
+                data.truncate(whole);
+                if data.is_empty() {
+                    continue;
+                }
+                came = true;
                 self.read[stream] += data.len() as u64;
                 let event = if stream == 0 { LogEvent::Stdout(data) } else { LogEvent::Stderr(data) };
                 self.waiting.push_back(event);
@@ -229,6 +237,40 @@ impl LogFollow {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(ToolboxError::file(error)),
+        }
+    }
+}
+
+/// How much of it is whole characters; bytes that are none are let through.
+fn whole_chars(data: &[u8]) -> usize {
+    match data[data.len().saturating_sub(4)..].utf8_chunks().last() {
+        // Three bytes at most can be the beginning of a character that is not there yet.
+        Some(chunk)
+            if !chunk.invalid().is_empty()
+                && std::str::from_utf8(chunk.invalid()).is_err_and(|e| e.error_len().is_none()) =>
+        {
+            data.len() - chunk.invalid().len()
+        }
+        _ => data.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_chars;
+
+    #[test]
+    fn a_character_that_has_only_begun_is_left_for_later() {
+        for (text, whole) in [
+            (&b"ab"[..], 2),
+            ("aé".as_bytes(), 3),
+            (b"a\xc3", 1),
+            (b"a\xe6\x97", 1),
+            (b"a\xff", 2),
+            (b"\xffa", 2),
+            (b"", 0),
+        ] {
+            assert_eq!(whole_chars(text), whole, "{text:?}");
         }
     }
 }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use atoll_agentapi::{AgentError, Range, RpcCode, StartProcess};
 
-use super::{ROOT, Session, SessionCommand, Sessions, is_key};
+use super::{CommandOutput, ROOT, Session, SessionCommand, Sessions, is_key};
 use crate::{LogEvent, ToolboxError};
 
 /// LIMIT: of a stream that is answered in one piece; of a longer one the end.
@@ -32,24 +34,24 @@ pub struct NewCommand {
     pub quiet_input: bool,
 }
 
-/// What a command wrote, as far as it is kept.
+/// What a command wrote, as far as it is kept. Its bytes are counted until they are dropped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Logs {
     /// Standard output.
-    pub stdout: Vec<u8>,
+    pub stdout: Bytes,
     /// Standard error.
-    pub stderr: Vec<u8>,
+    pub stderr: Bytes,
 }
 
 /// A command that ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct CommandDone {
     /// Its name.
     pub id: String,
     /// As a shell shows it.
     pub exit_code: i32,
-    /// Pieces in the order in which they came.
-    pub output: Vec<LogEvent>,
+    /// What it wrote.
+    pub output: CommandOutput,
 }
 
 /// What a fresh shell is told first: to say when it leaves. `folder` is a path of ours without anything to quote.
@@ -88,15 +90,11 @@ impl Sessions<'_> {
         let id = self.place(session, new).await?;
         let mut follow = self.follow(session, &id).await?;
         self.tell(session, &id, new).await?;
-        let (mut output, mut kept) = (Vec::new(), 0u64);
+        let mut output = CommandOutput::default();
         while let Some(event) = follow.next().await {
             match event? {
                 LogEvent::Exit(exit_code) => return Ok(CommandDone { id, exit_code, output }),
-                event if kept < 2 * LOGS_MAX => {
-                    kept += event.len() as u64;
-                    output.push(event);
-                }
-                _ => {}
+                event => output.push(&self.toolbox.account, event).await,
             }
         }
         Err(ToolboxError::Ended(format!("the shell of session {:?} was ended", session.name)))
@@ -205,7 +203,9 @@ impl Sessions<'_> {
         let passed = self.toolbox.collect(start, Some(data.to_vec()), "input").await?;
         match passed.exit_code {
             0 => Ok(()),
-            _ => Err(ToolboxError::Conflict(crate::error::said(&String::from_utf8_lossy(&passed.output)))),
+            _ => {
+                Err(ToolboxError::Conflict(crate::error::said(&String::from_utf8_lossy(&passed.output.head))))
+            }
         }
     }
 
@@ -230,10 +230,10 @@ impl Sessions<'_> {
     }
 
     /// The last part of a file; what is not there yet is empty.
-    async fn tail(&self, path: &str) -> Result<Vec<u8>, ToolboxError> {
+    async fn tail(&self, path: &str) -> Result<Bytes, ToolboxError> {
         let (agent, user) = (&self.toolbox.agent, self.toolbox.user());
         let opened = match agent.read_file(path, user, None).await {
-            Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => return Ok(Bytes::new()),
             opened => opened.map_err(ToolboxError::file)?,
         };
         let reader = match opened.size.checked_sub(LOGS_MAX) {
@@ -243,7 +243,10 @@ impl Sessions<'_> {
                 agent.read_file(path, user, Some(range)).await.map_err(ToolboxError::file)?
             }
         };
-        reader.read_to_end(LOGS_MAX).await.map_err(ToolboxError::file)
+        let mut reservation = self.toolbox.account.reserve();
+        reservation.grow(usize::try_from(reader.len).unwrap_or(usize::MAX)).await?;
+        let tail = reader.read_to_end(LOGS_MAX).await.map_err(ToolboxError::file)?;
+        Ok(reservation.attach(tail))
     }
 
     /// A small file whole; `None` where there is none.

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use atoll_toolbox::{CodeRun, Language};
+use atoll_budget::JsonObject;
+use atoll_toolbox::{CodeRun, Language, ToolboxError};
 use axum::Router;
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -14,7 +16,7 @@ use super::refusal::{bad, of_process};
 use crate::App;
 use crate::error::ApiError;
 use crate::input::Json;
-use crate::output::{Answer, ok, text};
+use crate::output::{ok, streamed};
 
 pub(super) fn routes() -> Router<App> {
     Router::new().route("/process/code-run", post(run))
@@ -42,7 +44,7 @@ struct Artifacts {
     charts: Vec<Value>,
 }
 
-async fn run(inside: Inside, Json(body): Json<RunBody>) -> Result<Answer<CodeRan>, ApiError> {
+async fn run(inside: Inside, Json(body): Json<RunBody>) -> Result<Response, ApiError> {
     let language = match body.language.as_str() {
         "python" => Language::Python,
         "typescript" => Language::TypeScript,
@@ -61,11 +63,17 @@ async fn run(inside: Inside, Json(body): Json<RunBody>) -> Result<Answer<CodeRan
         Ok(ran) => ran,
         Err(error) => {
             let result = not_started(&error).ok_or_else(|| of_process(error))?;
-            return Ok(ok(CodeRan { exit_code: -1, result, artifacts: Artifacts { charts: Vec::new() } }));
+            let artifacts = Artifacts { charts: Vec::new() };
+            return Ok(ok(CodeRan { exit_code: -1, result, artifacts }).into_response());
         }
     };
-    let charts = ran.charts.iter().map(chart).collect();
-    Ok(ok(CodeRan { exit_code: ran.exit_code, result: text(&ran.output), artifacts: Artifacts { charts } }))
+    let charts: Vec<Value> = ran.charts.iter().map(chart).collect();
+    let artifacts = serde_json::to_vec(&Artifacts { charts }).expect("wire types hold string keys only");
+    let mut reservation = inside.sandbox.account.reserve();
+    reservation.grow(artifacts.len()).await.map_err(ToolboxError::from).map_err(of_process)?;
+    let answer = JsonObject::new().field("exitCode", &ran.exit_code);
+    let answer = answer.texts("result", ran.output.with_notice());
+    Ok(streamed(answer.raw("artifacts", reservation.attach(artifacts))))
 }
 
 /// A figure as Daytona shows it: our chart by its names, and the picture.

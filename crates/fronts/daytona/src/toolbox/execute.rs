@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use atoll_budget::JsonObject;
 use atoll_toolbox::{ShellLine, ToolboxError};
 use axum::Router;
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +15,7 @@ use super::refusal::{bad, of_process};
 use crate::App;
 use crate::error::ApiError;
 use crate::input::Json;
-use crate::output::{Answer, ok, text};
+use crate::output::{ok, streamed};
 
 /// LIMIT: a year is for ever.
 const TIMEOUT_MAX_S: u64 = 365 * 24 * 3_600;
@@ -38,7 +40,7 @@ struct Executed {
     result: String,
 }
 
-async fn execute(inside: Inside, Json(body): Json<ExecuteBody>) -> Result<Answer<Executed>, ApiError> {
+async fn execute(inside: Inside, Json(body): Json<ExecuteBody>) -> Result<Response, ApiError> {
     if body.command.trim().is_empty() {
         return Err(bad("command is required"));
     }
@@ -46,9 +48,12 @@ async fn execute(inside: Inside, Json(body): Json<ExecuteBody>) -> Result<Answer
     let cwd = inside.cwd(body.cwd.as_deref());
     let line = ShellLine { line: body.command, cwd, env, timeout: timeout(body.timeout) };
     match inside.toolbox.shell(line).await {
-        Ok(ran) => Ok(ok(Executed { exit_code: ran.exit_code, result: text(&ran.output) })),
+        Ok(ran) => {
+            let answer = JsonObject::new().field("exitCode", &ran.exit_code);
+            Ok(streamed(answer.texts("result", ran.output.with_notice())))
+        }
         Err(error) => match not_started(&error) {
-            Some(result) => Ok(ok(Executed { exit_code: -1, result })),
+            Some(result) => Ok(ok(Executed { exit_code: -1, result }).into_response()),
             None => Err(of_process(error)),
         },
     }

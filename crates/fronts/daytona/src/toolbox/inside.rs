@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use atoll_budget::RequestBudget;
 use atoll_model::{Lease, Principal, SandboxId};
 use atoll_service::{SandboxAgent, SandboxPass, TokenOf};
 use atoll_toolbox::{Interpreter, Toolbox};
@@ -32,7 +33,9 @@ impl FromRequestParts<App> for Inside {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         let ident = sandbox_of(parts, app).await?;
         let (pass, who) = admit(app, &ident, &parts.headers, &parts.uri).await?;
-        Self::open(app, &pass, who).await
+        let inside = Self::open(app, &pass, who).await?;
+        RequestBudget::charge(&parts.extensions, inside.sandbox.account.clone());
+        Ok(inside)
     }
 }
 
@@ -43,7 +46,8 @@ impl Inside {
         who: Option<Principal>,
     ) -> Result<Self, ApiError> {
         let sandbox = app.service.agent_of(pass).await.map_err(ApiError::from)?;
-        Ok(Self { toolbox: Toolbox::new(sandbox.client.clone()), sandbox, who })
+        let toolbox = Toolbox::new(sandbox.client.clone(), sandbox.account.clone());
+        Ok(Self { toolbox, sandbox, who })
     }
 
     /// COMPAT(daytona): runs Python in any image that has it, by a plain worker where there is no kernel.

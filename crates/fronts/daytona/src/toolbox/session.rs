@@ -1,6 +1,7 @@
 //! Sessions: a shell that keeps its state, its commands, and what they write. Each line of output carries three bytes that say
 //! which stream it is of.
 
+use atoll_budget::{JsonObject, Marked};
 use atoll_toolbox::{LogEvent, LogFollow, Logs, NewCommand, Session as Kept, SessionCommand};
 use axum::Router;
 use axum::extract::ws::Message;
@@ -8,7 +9,7 @@ use axum::extract::{FromRequestParts, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::inside::Inside;
@@ -17,12 +18,12 @@ use super::socket::{self, Close, GOING_AWAY, Heard, Socket};
 use crate::App;
 use crate::error::ApiError;
 use crate::input::{Json, Path, Query};
-use crate::output::{Answer, ok, text};
+use crate::output::{Answer, ok, streamed};
 
 mod entrypoint;
 
-const STDOUT: &[u8] = b"\x01\x01\x01";
-const STDERR: &[u8] = b"\x02\x02\x02";
+const STDOUT: &str = "\x01\x01\x01";
+const STDERR: &str = "\x02\x02\x02";
 /// The session of the sandbox's own command.
 const ENTRYPOINT: &str = "entrypoint";
 
@@ -115,23 +116,15 @@ struct ExecBody {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Executed {
+struct Started {
     cmd_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stdout: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stderr: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
 }
 
 async fn exec(
     inside: Inside,
     Path((_, session)): Path<(String, String)>,
     Json(body): Json<ExecBody>,
-) -> Result<Answer<Executed>, ApiError> {
+) -> Result<Response, ApiError> {
     let sessions = inside.toolbox.sessions();
     let kept = sessions.find(&session).await.map_err(of_process)?;
     let goes_on = body.run_async.or(body.is_async).unwrap_or(false);
@@ -142,26 +135,29 @@ async fn exec(
     };
     if goes_on {
         let cmd_id = sessions.start_command(&kept, &new).await.map_err(of_process)?;
-        let started = Executed { cmd_id, output: None, stdout: None, stderr: None, exit_code: None };
-        return Ok(Answer(StatusCode::ACCEPTED, started));
+        return Ok(Answer(StatusCode::ACCEPTED, Started { cmd_id }).into_response());
     }
     let done = sessions.run(&kept, &new).await.map_err(of_process)?;
-    let (mut stdout, mut stderr, mut output) = (BytesMut::new(), BytesMut::new(), Marked::default());
-    for event in &done.output {
-        match event {
-            LogEvent::Stdout(data) => stdout.extend_from_slice(data),
-            LogEvent::Stderr(data) => stderr.extend_from_slice(data),
-            LogEvent::Exit(_) => {}
-        }
-        output.push(event);
-    }
-    Ok(ok(Executed {
-        cmd_id: done.id,
-        output: Some(text(&output.text)),
-        stdout: Some(text(&stdout)),
-        stderr: Some(text(&stderr)),
-        exit_code: Some(done.exit_code),
-    }))
+    let answer = JsonObject::new().field("cmdId", &done.id).field("exitCode", &done.exit_code);
+    Ok(streamed(with_output(answer, &done.output.into_pieces())))
+}
+
+/// The same bytes three times, as the vendor answers them: both streams with marks, and each by itself.
+fn with_output(answer: JsonObject, pieces: &[LogEvent]) -> JsonObject {
+    let marked = pieces.iter().filter_map(|event| match event {
+        LogEvent::Stdout(data) => Some(Marked { mark: STDOUT, text: data.clone() }),
+        LogEvent::Stderr(data) => Some(Marked { mark: STDERR, text: data.clone() }),
+        LogEvent::Exit(_) => None,
+    });
+    let stdout = pieces.iter().filter_map(|event| match event {
+        LogEvent::Stdout(data) => Some(data.clone()),
+        LogEvent::Stderr(_) | LogEvent::Exit(_) => None,
+    });
+    let stderr = pieces.iter().filter_map(|event| match event {
+        LogEvent::Stderr(data) => Some(data.clone()),
+        LogEvent::Stdout(_) | LogEvent::Exit(_) => None,
+    });
+    answer.lines("output", marked.collect()).texts("stdout", stdout).texts("stderr", stderr)
 }
 
 async fn command(
@@ -206,20 +202,8 @@ struct LogsQuery {
     follow: Option<bool>,
 }
 
-#[derive(Debug, Serialize)]
-struct Shown {
-    output: String,
-    stdout: String,
-    stderr: String,
-}
-
-impl From<Logs> for Shown {
-    fn from(logs: Logs) -> Self {
-        let mut output = Marked::default();
-        output.push(&LogEvent::Stdout(Bytes::copy_from_slice(&logs.stdout)));
-        output.push(&LogEvent::Stderr(Bytes::copy_from_slice(&logs.stderr)));
-        Self { output: text(&output.text), stdout: text(&logs.stdout), stderr: text(&logs.stderr) }
-    }
+fn shown_logs(logs: Logs) -> JsonObject {
+    with_output(JsonObject::new(), &[LogEvent::Stdout(logs.stdout), LogEvent::Stderr(logs.stderr)])
 }
 
 /// What a command wrote; or, over a socket, what it writes until its end.
@@ -233,7 +217,7 @@ async fn logs(State(app): State<App>, request: Request) -> Result<Response, ApiE
     let kept = sessions.find_kept(&session).await.map_err(of_process)?;
     if !(query.follow.unwrap_or(false) && socket::is_asked(&parts.headers)) {
         let logs = sessions.logs(&kept, &command).await.map_err(of_process)?;
-        return Ok(ok(Shown::from(logs)).into_response());
+        return Ok(streamed(shown_logs(logs)));
     }
     let upgrade = socket::asked(&mut parts, &app).await?;
     sessions.command(&kept, &command).await.map_err(of_process)?;
@@ -274,38 +258,21 @@ fn framed(event: &LogEvent) -> Message {
         LogEvent::Stderr(data) => (STDERR, data),
         LogEvent::Exit(_) => return Message::Binary(Bytes::new()),
     };
-    Message::Binary([mark, data].concat().into())
-}
-
-/// Output with its marks: one in front of every line.
-#[derive(Default)]
-struct Marked {
-    text: Vec<u8>,
-}
-
-impl Marked {
-    fn push(&mut self, event: &LogEvent) {
-        let (mark, data) = match event {
-            LogEvent::Stdout(data) => (STDOUT, data),
-            LogEvent::Stderr(data) => (STDERR, data),
-            LogEvent::Exit(_) => return,
-        };
-        for line in data.split_inclusive(|byte| *byte == b'\n') {
-            self.text.extend_from_slice(mark);
-            self.text.extend_from_slice(line);
-        }
-    }
+    Message::Binary([mark.as_bytes(), data].concat().into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_line_says_of_which_stream_it_is() {
-        let shown = Shown::from(Logs { stdout: b"a\nb".to_vec(), stderr: b"e\n".to_vec() });
-        assert_eq!(shown.output, "\u{1}\u{1}\u{1}a\n\u{1}\u{1}\u{1}b\u{2}\u{2}\u{2}e\n");
-        assert_eq!((shown.stdout.as_str(), shown.stderr.as_str()), ("a\nb", "e\n"));
+    #[tokio::test]
+    async fn every_line_says_of_which_stream_it_is() {
+        let logs = Logs { stdout: Bytes::from_static(b"a\nb"), stderr: Bytes::from_static(b"e\n") };
+        let body =
+            axum::body::to_bytes(streamed(shown_logs(logs)).into_body(), 4_096).await.unwrap_or_default();
+        let shown: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+        assert_eq!(shown["output"], "\u{1}\u{1}\u{1}a\n\u{1}\u{1}\u{1}b\u{2}\u{2}\u{2}e\n");
+        assert_eq!((&shown["stdout"], &shown["stderr"]), (&"a\nb".into(), &"e\n".into()));
         assert_eq!(
             framed(&LogEvent::Stderr(Bytes::from_static(b"x"))),
             Message::Binary(Bytes::from_static(b"\x02\x02\x02x"))

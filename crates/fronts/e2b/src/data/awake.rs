@@ -3,9 +3,11 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use atoll_agentapi::{AgentClient, AgentError, Forwarded};
+use atoll_agentapi::{AgentError, Forwarded};
+use atoll_budget::RequestBudget;
 use atoll_model::Phase;
 use atoll_service::{SandboxAgent, SandboxPass};
+use atoll_toolbox::Toolbox;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
@@ -29,6 +31,12 @@ impl Data {
         let place = self.places.enter(pass.sandbox()).ok_or(Refusal::Busy)?;
         let agent = self.service.agent_of(&pass).await?;
         Ok(Awake { agent, pass, _place: place })
+    }
+
+    /// The tenant of the sandbox pays for what is held for the request.
+    pub(super) fn charge(&self, extensions: &http::Extensions, pass: &SandboxPass) {
+        let lease = self.service.lease_of(pass);
+        RequestBudget::charge(extensions, self.service.budget().tenant(&lease.tenant));
     }
 
     /// Whether it still runs: what broke off when it does not, broke off for that.
@@ -61,8 +69,8 @@ impl Data {
 }
 
 impl Awake {
-    pub(super) fn client(&self) -> &AgentClient {
-        &self.agent.client
+    pub(super) fn toolbox(&self) -> Toolbox {
+        Toolbox::new(self.agent.client.clone(), self.agent.account.clone())
     }
 
     pub(super) fn workdir(&self) -> &str {

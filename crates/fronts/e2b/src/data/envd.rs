@@ -68,6 +68,7 @@ impl Data {
             }
             (Route::Health | Route::Private | Route::None, None) => return Err(self.nobody(sandbox)),
         };
+        self.charge(request.extensions(), &pass);
         clean(request.headers_mut());
         let awake = self.awake(pass).await?;
         self.forward(awake, request).await

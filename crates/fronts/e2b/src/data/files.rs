@@ -65,6 +65,7 @@ impl Data {
         if let Some(token) = shown(request.headers())? {
             self.service.admit_token(pass.sandbox(), TokenOf::Agent, token)?;
         }
+        self.charge(request.extensions(), &pass);
         unsign(&mut request)?;
         let awake = self.awake(pass).await?;
         self.forward(awake, request).await

@@ -8,6 +8,7 @@ mod lines;
 
 use std::collections::BTreeMap;
 
+use atoll_budget::RequestBudget;
 use atoll_model::{Code, ErrorKind, SandboxId};
 use atoll_service::{SandboxPass, Shown, TokenOf};
 use atoll_toolbox::{Context as Kept, Execute, Interpreter, Language, NewContext, Toolbox, ToolboxError};
@@ -106,18 +107,20 @@ impl Data {
             Call::Execute => self.runner(sandbox, &parts.headers)?,
             _ => self.visitor(sandbox, &parts.headers).await?,
         };
+        self.charge(&parts.extensions, &pass);
+        let budget = RequestBudget::of(&parts.extensions);
         match (&parts.method, call) {
             (&Method::GET, Call::Health) => {
                 self.awake(pass).await?;
                 Ok(json(&"OK"))
             }
             (&Method::POST, Call::Execute) => {
-                let body = self.read::<ExecuteBody>(body).await?;
+                let body = self.read::<ExecuteBody>(body, budget).await?;
                 self.execute(self.awake(pass).await?, body).await
             }
             (&Method::GET, Call::Contexts) => self.list(self.awake(pass).await?).await,
             (&Method::POST, Call::Contexts) => {
-                let body = self.read::<NewBody>(body).await?;
+                let body = self.read::<NewBody>(body, budget).await?;
                 self.create(self.awake(pass).await?, body).await
             }
             (&Method::DELETE, Call::Context(id)) => self.remove(self.awake(pass).await?, id).await,
@@ -159,8 +162,12 @@ impl Data {
         }
     }
 
-    async fn read<T: serde::de::DeserializeOwned>(&self, body: Body) -> Result<T, Refusal> {
-        let parsed = match input::collect(body).await {
+    async fn read<T: serde::de::DeserializeOwned>(
+        &self,
+        body: Body,
+        budget: Option<&RequestBudget>,
+    ) -> Result<T, Refusal> {
+        let parsed = match input::collect(body, budget).await {
             Ok(bytes) => input::parse(&bytes),
             Err(error) => Err(error),
         };
@@ -257,7 +264,7 @@ impl Data {
 }
 
 fn toolbox(awake: &Awake) -> Toolbox {
-    Toolbox::new(awake.client().clone()).as_user(Some(USER.to_owned()))
+    awake.toolbox().as_user(Some(USER.to_owned()))
 }
 
 /// COMPAT(e2b): those from the beginning come first, used or not; the newest is last.

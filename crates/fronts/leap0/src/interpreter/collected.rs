@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use atoll_budget::Account;
 use atoll_toolbox::{Execution, ExecutionEvent, Rich};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::error::ApiError;
 
 /// LIMIT: text and results of one answer; whoever wants more streams it.
 const KEPT_MAX: usize = 16 << 20;
+/// The last line on stderr where there was more.
+const TRUNCATED: &str =
+    "[atoll: output truncated: the beginning is kept; stream it, or write it to a file]\n";
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Executed {
@@ -22,8 +26,10 @@ pub(super) struct Executed {
 
 #[derive(Debug, Default, Serialize)]
 struct Logs {
-    stdout: Vec<String>,
-    stderr: Vec<String>,
+    #[serde(serialize_with = "as_lines")]
+    stdout: String,
+    #[serde(serialize_with = "as_lines")]
+    stderr: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,11 +78,17 @@ impl From<Rich> for Output {
 }
 
 impl Executed {
-    pub(super) async fn collect(mut execution: Execution) -> Result<Self, ApiError> {
+    /// All that it tells, as far as `account` has room for it.
+    pub(super) async fn collect(mut execution: Execution, account: &Account) -> Result<Self, ApiError> {
         let mut done = Self { context_id: execution.context().id.clone(), ..Self::default() };
         let (mut stdout, mut stderr) = (String::new(), String::new());
-        let mut left = KEPT_MAX;
+        let (mut left, mut reservation) = (KEPT_MAX, account.reserve());
+        let mut is_cut = false;
         while let Some(event) = execution.next().await {
+            if !is_cut && reservation.grow(KEPT_MAX - left).await.is_err() {
+                left = 0;
+            }
+            is_cut |= left == 0;
             match event? {
                 ExecutionEvent::Started { count } => done.execution_count = Some(count),
                 ExecutionEvent::Stdout(text) => keep(&mut stdout, &text, &mut left),
@@ -99,7 +111,10 @@ impl Executed {
                 ExecutionEvent::End => break,
             }
         }
-        done.logs = Logs { stdout: lines(&stdout), stderr: lines(&stderr) };
+        if is_cut {
+            stderr.push_str(TRUNCATED);
+        }
+        done.logs = Logs { stdout, stderr };
         Ok(done)
     }
 }
@@ -123,8 +138,8 @@ fn keep(into: &mut String, text: &str, left: &mut usize) {
 }
 
 /// Lines with their ends, so that joining them gives back what was written.
-fn lines(text: &str) -> Vec<String> {
-    text.split_inclusive('\n').map(str::to_owned).collect()
+fn as_lines<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(text.split_inclusive('\n'))
 }
 
 #[cfg(test)]
@@ -133,8 +148,9 @@ mod tests {
 
     #[test]
     fn lines_join_to_what_was_written_and_are_cut_between_characters() {
-        assert_eq!(lines("a\nb\n\nc"), ["a\n", "b\n", "\n", "c"]);
-        assert!(lines("").is_empty());
+        let logs = Logs { stdout: "a\nb\n\nc".to_owned(), stderr: String::new() };
+        let shown = serde_json::to_value(&logs).unwrap_or_default();
+        assert_eq!(shown, serde_json::json!({ "stdout": ["a\n", "b\n", "\n", "c"], "stderr": [] }));
         let (mut kept, mut left) = (String::new(), 4);
         keep(&mut kept, "aéé", &mut left);
         assert_eq!((kept.as_str(), left), ("aé", 1));

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use atoll_service::BuildContext;
+use atoll_budget::RequestBudget;
+use atoll_service::{BuildContext, ServiceError};
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
 use futures::TryStreamExt;
@@ -28,10 +29,14 @@ pub(super) struct Form {
 }
 
 /// Reads the wish, and leaves the files to be read.
-pub(super) async fn read(headers: &HeaderMap, body: Body) -> Result<Form, ApiError> {
+pub(super) async fn read(
+    headers: &HeaderMap,
+    body: Body,
+    budget: Option<&RequestBudget>,
+) -> Result<Form, ApiError> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json")) {
-        let spec = parse_json(&collect(body, SPEC_MAX).await?)?;
+        let spec = parse_json(&collect(body, SPEC_MAX, budget).await?)?;
         return Ok(Form { spec, context: None, fault: Fault::default() });
     }
     let boundary = multer::parse_boundary(kind).map_err(|_| {
@@ -43,10 +48,16 @@ pub(super) async fn read(headers: &HeaderMap, body: Body) -> Result<Form, ApiErr
     let mut form = Multipart::with_constraints(content, boundary, Constraints::new().size_limit(limits));
     let spec = async {
         let field = next(&mut form, &fault).await?.filter(|field| field.name() == Some("spec"));
-        let field = field.ok_or_else(|| {
+        let mut field = field.ok_or_else(|| {
             ApiError::invalid("the first part of the form must be spec").hint("send spec before context")
         })?;
-        let bytes = field.bytes().await.map_err(|cause| broken(&fault, cause))?;
+        let mut bytes = Vec::new();
+        while let Some(chunk) = field.chunk().await.map_err(|cause| broken(&fault, cause))? {
+            bytes.extend_from_slice(&chunk);
+            if let Some(budget) = budget {
+                budget.hold_body(2 * bytes.len()).await.map_err(ServiceError::from)?;
+            }
+        }
         parse_json(&bytes)
     };
     let spec = tokio::time::timeout(SPEC_WITHIN, spec).await.unwrap_or_else(|_| {

@@ -2,13 +2,13 @@
 
 use atoll_toolbox::EntrypointFollow;
 use axum::extract::{FromRequestParts, Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
-use super::{Command, ENTRYPOINT, LogsQuery, Session, Shown, framed};
+use super::{Command, ENTRYPOINT, LogsQuery, Session, framed, shown_logs};
 use crate::App;
 use crate::error::ApiError;
 use crate::input::Query;
-use crate::output::{Answer, ok};
+use crate::output::{Answer, ok, streamed};
 use crate::toolbox::inside::Inside;
 use crate::toolbox::refusal::of_process;
 use crate::toolbox::socket::{self, Close, GOING_AWAY, Heard, Socket};
@@ -34,7 +34,7 @@ pub(super) async fn logs(State(app): State<App>, request: Request) -> Result<Res
     let Query(query) = Query::<LogsQuery>::from_request_parts(&mut parts, &app).await?;
     if !(query.follow.unwrap_or(false) && socket::is_asked(&parts.headers)) {
         let logs = inside.toolbox.entrypoint_logs().await.map_err(of_process)?;
-        return Ok(ok(Shown::from(logs)).into_response());
+        return Ok(streamed(shown_logs(logs)));
     }
     let upgrade = socket::asked(&mut parts, &app).await?;
     let follow = inside.toolbox.entrypoint_follow().await.map_err(of_process)?;

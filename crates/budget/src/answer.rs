@@ -1,0 +1,159 @@
+//! Answers on their way out: every piece is counted until it was written.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+use crate::{Account, Exhausted, Reservation, SMALL};
+
+/// A body whose pieces are counted from the moment they leave it until they are written or dropped. While there is no room
+/// it is not read, so a client that does not read holds no more than its owner's share.
+#[derive(Debug)]
+pub struct Metered<B> {
+    body: B,
+    account: Account,
+    /// What the body gave and was not passed on yet.
+    rest: Bytes,
+    /// For the next piece of it.
+    reservation: Option<Reservation>,
+}
+
+/// LIMIT: the most that is passed on at once; of a larger piece of memory only what is on its way is counted here.
+const PIECE: usize = 64 << 10;
+
+impl<B: Body<Data = Bytes>> Metered<B> {
+    /// Whether a body can be large enough to be worth counting.
+    pub fn is_worthwhile(body: &B) -> bool {
+        body.size_hint().upper().is_none_or(|most| most > SMALL as u64)
+    }
+
+    /// At the cost of this account.
+    pub const fn new(body: B, account: Account) -> Self {
+        Self { body, account, rest: Bytes::new(), reservation: None }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Metered<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = &mut *self;
+        while this.rest.is_empty() {
+            let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                other => return Poll::Ready(other),
+            };
+            match frame.into_data() {
+                Ok(data) => this.rest = data,
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            }
+        }
+        let size = this.rest.len().min(PIECE);
+        let reservation = this.reservation.get_or_insert_with(|| this.account.reserve());
+        // All of it counts: of a stream of small pieces each would be free.
+        ready!(reservation.poll_grow(cx, size + SMALL));
+        let piece = this.rest.split_to(size);
+        let counted = match this.reservation.take() {
+            Some(reservation) => reservation.attach(piece),
+            None => piece,
+        };
+        Poll::Ready(Some(Ok(Frame::data(counted))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let waits = self.rest.len() as u64;
+        let inner = self.body.size_hint();
+        let mut hint = SizeHint::new();
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper.saturating_add(waits));
+        }
+        hint.set_lower(inner.lower().saturating_add(waits));
+        hint
+    }
+}
+
+/// Marks an answer that is in memory as a whole when its handler is done, for whoever counts it.
+#[derive(Debug, Clone, Copy)]
+pub struct WholeAnswer;
+
+/// A body in one piece that keeps its reservation until that piece is written.
+#[derive(Debug)]
+pub struct HeldAnswer<B> {
+    body: B,
+    reservation: Option<Reservation>,
+}
+
+impl<B: Body<Data = Bytes>> HeldAnswer<B> {
+    /// Counts the body. It is there already, so a full pool is not waited for.
+    pub fn new(body: B, account: &Account) -> Result<Self, Exhausted> {
+        let mut reservation = account.reserve();
+        let size = body.size_hint().exact().unwrap_or_default();
+        reservation.try_grow(usize::try_from(size).unwrap_or(usize::MAX))?;
+        Ok(Self { body, reservation: Some(reservation) })
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for HeldAnswer<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let Some(Ok(frame)) = frame else { return Poll::Ready(frame) };
+        Poll::Ready(Some(Ok(match (frame.into_data(), self.reservation.take()) {
+            (Ok(data), Some(reservation)) => Frame::data(reservation.attach(data)),
+            (Ok(data), None) => Frame::data(data),
+            (Err(other), _) => other,
+        })))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::{Budget, Owner, Sizes};
+    use futures::{FutureExt, stream};
+    use http_body_util::{BodyExt, StreamBody};
+
+    #[tokio::test]
+    async fn a_body_that_nobody_writes_stops_at_its_share_and_goes_on_later() {
+        let budget = Budget::new(Sizes { tenants: 0, strangers: 1 << 20 });
+        let piece = || Ok::<_, std::io::Error>(Frame::data(Bytes::from(vec![1; 64 << 10])));
+        let body = StreamBody::new(stream::iter((0..100).map(move |_| piece())));
+        let mut body = Metered::new(body, budget.account(Owner::Stranger(None)));
+        let mut unwritten = Vec::new();
+        while let Some(frame) = body.frame().now_or_never() {
+            unwritten.push(frame.unwrap().unwrap());
+        }
+        assert_eq!(unwritten.len(), 8, "half of a MiB");
+        let mut seen = unwritten.len();
+        drop(unwritten);
+        while let Some(frame) = body.frame().await {
+            drop(frame.unwrap());
+            seen += 1;
+        }
+        assert_eq!((seen, budget.held()), (100, (0, 0)));
+    }
+}

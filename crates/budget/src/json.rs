@@ -1,0 +1,276 @@
+//! A JSON object that is encoded while it is written. Output of a command is held once, as the bytes that it is; its JSON
+//! form, up to eighteen times larger, exists only piece by piece.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use serde::Serialize;
+
+/// How many bytes are encoded at a time; a multiple of three, for base64.
+const PIECE: usize = 12 << 10;
+
+/// Lines of text, each behind a mark.
+#[derive(Debug, Clone)]
+pub struct Marked {
+    /// Put in front of every line; ASCII.
+    pub mark: &'static str,
+    /// The lines.
+    pub text: Bytes,
+}
+
+/// A JSON object as a body. Fields come in the order in which they were added.
+#[derive(Debug, Default)]
+pub struct JsonObject {
+    parts: VecDeque<Part>,
+    is_finished: bool,
+}
+
+#[derive(Debug)]
+enum Part {
+    /// JSON already, and small.
+    Raw(Vec<u8>),
+    /// JSON already.
+    Json(Bytes),
+    /// The inside of a string; what is not UTF-8 is replaced.
+    Text(Bytes),
+    /// The same, with a mark in front of every line. `begins`: so is the next byte.
+    Lines { marked: Marked, begins: bool },
+    /// The inside of a string that holds base64.
+    Base64(Bytes),
+}
+
+impl JsonObject {
+    /// Without fields.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a field that is small.
+    #[must_use]
+    pub fn field(mut self, name: &str, value: &impl Serialize) -> Self {
+        let mut raw = self.name(name);
+        let encoded = serde_json::to_vec(value).expect("wire types hold string keys only");
+        raw.extend_from_slice(&encoded);
+        self.parts.push_back(Part::Raw(raw));
+        self
+    }
+
+    /// Adds a field whose value is JSON already.
+    #[must_use]
+    pub fn raw(mut self, name: &str, json: Bytes) -> Self {
+        let raw = self.name(name);
+        self.parts.push_back(Part::Raw(raw));
+        self.parts.push_back(Part::Json(json));
+        self
+    }
+
+    /// Adds a text; bytes that are not UTF-8 become replacement characters.
+    #[must_use]
+    pub fn text(self, name: &str, text: Bytes) -> Self {
+        self.string(name, [Part::Text(text)])
+    }
+
+    /// Adds a text that comes in parts.
+    #[must_use]
+    pub fn texts(self, name: &str, parts: impl IntoIterator<Item = Bytes>) -> Self {
+        self.string(name, parts.into_iter().map(Part::Text))
+    }
+
+    /// Adds a text of marked lines.
+    #[must_use]
+    pub fn lines(self, name: &str, lines: Vec<Marked>) -> Self {
+        self.string(name, lines.into_iter().map(|marked| Part::Lines { marked, begins: true }))
+    }
+
+    /// Adds bytes as base64.
+    #[must_use]
+    pub fn base64(self, name: &str, bytes: Bytes) -> Self {
+        self.string(name, [Part::Base64(bytes)])
+    }
+
+    fn string(mut self, name: &str, inside: impl IntoIterator<Item = Part>) -> Self {
+        let mut raw = self.name(name);
+        raw.push(b'"');
+        self.parts.push_back(Part::Raw(raw));
+        self.parts.extend(inside);
+        self.parts.push_back(Part::Raw(b"\"".to_vec()));
+        self
+    }
+
+    fn name(&self, name: &str) -> Vec<u8> {
+        let before = if self.parts.is_empty() { '{' } else { ',' };
+        format!("{before}\"{name}\":").into_bytes()
+    }
+
+    /// The next encoded piece; `None` at the end.
+    fn piece(&mut self) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        while out.len() < PIECE {
+            let Some(part) = self.parts.front_mut() else {
+                if !std::mem::replace(&mut self.is_finished, true) {
+                    out.push(b'}');
+                }
+                break;
+            };
+            if part.encode(&mut out) {
+                self.parts.pop_front();
+            }
+        }
+        (!out.is_empty()).then_some(out)
+    }
+}
+
+impl Part {
+    /// Encodes some of it; answers whether that was all.
+    fn encode(&mut self, out: &mut Vec<u8>) -> bool {
+        match self {
+            Self::Raw(raw) => {
+                out.append(raw);
+                true
+            }
+            Self::Json(json) => {
+                let at = json.len().min(PIECE);
+                out.extend_from_slice(&json.split_to(at));
+                json.is_empty()
+            }
+            Self::Text(text) => {
+                let at = cut(text, PIECE);
+                let now = text.split_to(at);
+                escape(&now, out);
+                text.is_empty()
+            }
+            Self::Lines { marked: Marked { mark, text }, begins } => {
+                let at = cut(text, PIECE);
+                let now = text.split_to(at);
+                for line in now.split_inclusive(|byte| *byte == b'\n') {
+                    if *begins {
+                        escape(mark.as_bytes(), out);
+                    }
+                    escape(line, out);
+                    *begins = line.ends_with(b"\n");
+                }
+                text.is_empty()
+            }
+            Self::Base64(bytes) => {
+                let at = bytes.len().min(PIECE);
+                let now = bytes.split_to(at);
+                out.extend_from_slice(STANDARD.encode(&now).as_bytes());
+                bytes.is_empty()
+            }
+        }
+    }
+}
+
+/// At most `most` bytes, and no character is divided.
+fn cut(text: &[u8], most: usize) -> usize {
+    if text.len() <= most {
+        return text.len();
+    }
+    let divides = |at: &usize| text[*at] & 0b1100_0000 == 0b1000_0000;
+    (most - 3..=most).rev().find(|at| !divides(at)).unwrap_or(most)
+}
+
+fn escape(bytes: &[u8], out: &mut Vec<u8>) {
+    const REPLACEMENT: &str = "\u{fffd}";
+    for chunk in bytes.utf8_chunks() {
+        escape_text(chunk.valid().as_bytes(), out);
+        if !chunk.invalid().is_empty() {
+            out.extend_from_slice(REPLACEMENT.as_bytes());
+        }
+    }
+}
+
+fn escape_text(mut text: &[u8], out: &mut Vec<u8>) {
+    let is_special = |byte: &u8| *byte < b' ' || matches!(*byte, b'"' | b'\\');
+    while let Some(at) = text.iter().position(is_special) {
+        out.extend_from_slice(&text[..at]);
+        match text[at] {
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            quoted @ (b'"' | b'\\') => out.extend_from_slice(&[b'\\', quoted]),
+            control => out.extend_from_slice(format!("\\u{control:04x}").as_bytes()),
+        }
+        text = &text[at + 1..];
+    }
+    out.extend_from_slice(text);
+}
+
+impl Body for JsonObject {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.piece().map(|piece| Ok(Frame::data(piece.into()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_finished
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn whole(mut object: JsonObject) -> Value {
+        let mut text = Vec::new();
+        while let Some(piece) = object.piece() {
+            assert!(piece.len() <= 19 * PIECE, "{}", piece.len());
+            text.extend_from_slice(&piece);
+        }
+        serde_json::from_slice(&text).unwrap()
+    }
+
+    #[test]
+    fn what_was_put_in_is_read_again() {
+        let odd = "a\"b\\c\n\r\t\u{0}\u{1f}\u{7f}é日\u{1f600}".repeat(5_000);
+        let object = JsonObject::new()
+            .field("code", &7)
+            .text("text", Bytes::from(odd.clone()))
+            .base64("exact", Bytes::from(odd.clone()))
+            .raw("raw", serde_json::to_vec(&odd).unwrap().into())
+            .field("last", &Value::Null);
+        let exact = STANDARD.encode(&odd);
+        assert_eq!(whole(object), json!({"code": 7, "text": odd, "exact": exact, "raw": odd, "last": null}));
+        assert_eq!(whole(JsonObject::new().text("empty", Bytes::new())), json!({"empty": ""}));
+    }
+
+    #[test]
+    fn what_is_not_utf8_is_replaced_wherever_it_is_cut() {
+        for shift in 0..4 {
+            let bytes =
+                [vec![b'x'; PIECE - shift], "é日".repeat(9).into_bytes(), b"a\xff\xe6\x97z\xc3".to_vec()]
+                    .concat();
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            assert_eq!(whole(JsonObject::new().text("t", bytes.into())), json!({"t": text}), "{shift}");
+        }
+    }
+
+    #[test]
+    fn every_line_has_its_mark_once() {
+        let long = "x".repeat(3 * PIECE);
+        let lines = vec![
+            Marked { mark: "\u{1}", text: Bytes::from(format!("a\n{long}\nb")) },
+            Marked { mark: "\u{2}", text: Bytes::from_static(b"e\n") },
+        ];
+        let wanted = format!("\u{1}a\n\u{1}{long}\n\u{1}b\u{2}e\n");
+        assert_eq!(whole(JsonObject::new().lines("o", lines)), json!({"o": wanted}));
+    }
+}
