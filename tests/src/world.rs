@@ -375,6 +375,7 @@ impl World {
             .env("ATOLL_URL", format!("http://{LISTEN}"))
             .env("ATOLL_TEMPLATE", self.options.template)
             .env("ATOLL_POOL", self.options.pool.to_string())
+            .env("ATOLL_MAKE_TEMPLATES", "never")
             .env("HOME", self.folder.path())
             .env("NO_COLOR", "1")
             // What the gate verifies upstream servers by, beside the host's roots.

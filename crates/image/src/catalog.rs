@@ -346,6 +346,13 @@ impl Catalog {
     }
 }
 
+/// Whether `make` knows how to make a template of this name.
+#[must_use]
+pub fn is_built_in(name: &str) -> bool {
+    let known = debian::RECIPES.iter().map(|recipe| recipe.name).chain([host::NAME, busybox::NAME]);
+    known.chain(crate::BUILT_RECIPES.iter().map(|recipe| recipe.name)).any(|known| known == name)
+}
+
 /// The names of folders that may be templates. Hidden ones are being made or removed.
 fn subfolders(dir: &Path) -> Result<Vec<String>, TemplateError> {
     let mut names = Vec::new();

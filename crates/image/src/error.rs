@@ -79,17 +79,7 @@ impl TemplateError {
     /// What to try next, in one line, where there is something.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::NotFound { name, .. }
-                if matches!(
-                    name.as_str(),
-                    "debian"
-                        | "busybox"
-                        | "code-interpreter"
-                        | "code-interpreter-slim"
-                        | "code-interpreter-full"
-                        | "data-science"
-                ) =>
-            {
+            Self::NotFound { name, .. } if crate::is_built_in(name) => {
                 format!("make it: atoll template make {name}")
             }
             Self::NotFound { near, .. } if !near.is_empty() => format!("did you mean {}?", near.join(" or ")),

@@ -19,6 +19,7 @@ pub mod build;
 mod busybox;
 mod catalog;
 mod debian;
+pub mod default_names;
 mod environment;
 mod error;
 mod host;
@@ -32,7 +33,7 @@ mod staging;
 mod template;
 mod tool;
 
-pub use catalog::Catalog;
+pub use catalog::{Catalog, is_built_in};
 pub use debian::{DebianSource, recipe_digest};
 pub use environment::default_cache_dir;
 pub use error::{HostChanged, TemplateError};

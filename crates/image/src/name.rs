@@ -47,7 +47,7 @@ fn printable(name: &str) -> String {
 
 /// The known names a person may have meant, nearest first.
 pub(crate) fn near<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    let allowed = (wanted.chars().count() / 3).clamp(1, 3);
+    let allowed = (wanted.chars().count() / 3).clamp(1, 2);
     let mut found: Vec<(usize, &str)> = known
         .into_iter()
         .map(|name| (strsim::levenshtein(wanted, name), name))

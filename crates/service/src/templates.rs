@@ -10,6 +10,7 @@
 
 mod change;
 pub(crate) mod collect;
+mod defaults;
 mod pools;
 mod pull;
 mod resolve;

@@ -16,8 +16,6 @@ pub(crate) const DEFAULT: &str = "daytona";
 /// Who commands run as where a template has that user, and where.
 pub(crate) const USER: &str = "daytona";
 pub(crate) const HOME: &str = "/home/daytona";
-/// In this order, where the default was not made on this server.
-const INSTEAD: [&str; 4] = ["code-interpreter-slim", "code-interpreter", "code-interpreter-full", "debian"];
 /// COMPAT(daytona): the vendor's general ones, with what they grant.
 const SIZES: [(&str, u32, u32, u32); 3] =
     [("daytona-small", 1, 1, 3), ("daytona-medium", 2, 4, 8), ("daytona-large", 4, 8, 10)];
@@ -150,16 +148,13 @@ pub(crate) fn general_names(template: &TemplateRecord) -> Vec<&'static str> {
     std::iter::once(DEFAULT).chain(SIZES.iter().map(|(name, ..)| *name)).collect()
 }
 
-/// The first of the built-in ones that was made.
+/// What the vendor's default name resolves to on this server.
 pub(crate) async fn default(app: &App, who: &Principal) -> Result<Option<TemplateRecord>, ApiError> {
-    for name in std::iter::once(DEFAULT).chain(INSTEAD) {
-        match app.service.get_template(who, name).await {
-            Ok(found) => return Ok(Some(found)),
-            Err(error) if error.code == Code::TemplateNotFound => {}
-            Err(error) => return Err(error.into()),
-        }
+    match app.service.get_template(who, DEFAULT).await {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.code == Code::TemplateNotFound => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    Ok(None)
 }
 
 #[cfg(test)]

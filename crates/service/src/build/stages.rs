@@ -9,6 +9,7 @@ use atoll_image::build::{
     BadContext, BadDockerfile, Base, Context, Copy, CopyFrom, DeclaredBuild, Dockerfile, Plan, Run, Step,
     StepKind, Walk,
 };
+use atoll_image::default_names;
 use atoll_model::{
     BuildLevel, Code, CreateSandbox, ErrorKind, LimitsAsk, NetworkMode, NetworkPolicy, StartSettings,
     TemplateRef,
@@ -26,8 +27,8 @@ use super::sandbox::{Sandboxes, StepSandbox, exactly};
 use super::secrets::Hidden;
 use super::step::{self, Told};
 use super::{borrowed, context, output};
-use crate::ServiceError;
 use crate::sandboxes::printable;
+use crate::{ServiceError, TemplateRecord};
 
 /// LIMIT: what a record and a log show of a step.
 const TEXT_CHARS: usize = 200;
@@ -198,6 +199,7 @@ impl Stages<'_> {
         let found =
             service.base_version(&self.job.who, reference, ask.auth.clone(), platform, progress).await;
         let (record, _held) = found.map_err(|error| nothing_of(reference, error))?;
+        refuse_stand_in(reference, &record)?;
         let images = &service.inner.images;
         if record.tenant.is_some() || record.kind == "image" {
             let (files, config, settings) = Files::in_version(images, &record.version).await?;
@@ -519,6 +521,17 @@ fn nothing_of(reference: &TemplateRef, error: ServiceError) -> ServiceError {
         }
         _ => error,
     }
+}
+
+/// A build is kept: it may not begin from the machine's own files because a default template is not made yet.
+fn refuse_stand_in(reference: &TemplateRef, found: &TemplateRecord) -> Result<(), ServiceError> {
+    let Some([real, ..]) = default_names::candidates(&reference.name).filter(|_| found.kind == "host") else {
+        return Ok(());
+    };
+    let message =
+        format!("template {reference} is not made yet, and a build does not begin from template host");
+    Err(ServiceError::new(Code::TemplateNotFound, message)
+        .hint(format!("make it: atoll template make {real}")))
 }
 
 /// A step as a line.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use atoll_image::default_names;
 use atoll_model::{Code, LimitsAsk, Principal, Scope, SnapshotId, StartSettings, TemplateRef};
 use atoll_store::{TemplateRow, VersionRow};
 use tokio::time::Instant;
@@ -167,11 +168,17 @@ impl Service {
                     false => sources.pinned(&known.name, digest),
                 };
             }
-            match (sources.resolve(&word), plain) {
+            let found = match (sources.resolve(&word), plain) {
                 (Err(error), Some(name)) if error.code == Code::TemplateNotFound => {
                     sources.resolve(&name).map_err(|_| error)
                 }
                 (found, _) => found,
+            };
+            match found {
+                Err(error) if matches!(error.code, Code::TemplateNotFound | Code::InvalidRequest) => {
+                    default_template(&*sources, &word).ok_or(error)
+                }
+                found => found,
             }
         })
         .await
@@ -259,6 +266,18 @@ impl Service {
     ) -> Result<Option<TemplateRecord>, ServiceError> {
         Ok(self.of_row(row, reference).await?.map(|found| found.record))
     }
+}
+
+/// What a vendor's default name resolves to on this server: the first candidate that is made.
+fn default_template(sources: &dyn Templates, name: &str) -> Option<TemplateRecord> {
+    let candidates = default_names::candidates(name)?;
+    let mut found = candidates.iter().find_map(|candidate| sources.resolve(candidate).ok())?;
+    let real = candidates.first()?;
+    if found.name != *real {
+        tracing::info!(name, template = found.name, "template {real} is not made yet; another one stands in");
+        found.notes.push(format!("{} stands in for {name} until template {real} is made", found.name));
+    }
+    Some(found)
 }
 
 fn reference_or(reference: Option<&TemplateRef>) -> String {

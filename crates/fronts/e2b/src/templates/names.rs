@@ -13,15 +13,6 @@ const THEIR_LATEST: &str = "_latest";
 const IMAGES: [(&str, &str); 2] =
     [("e2bdev/base", "base"), ("e2bdev/code-interpreter", "code-interpreter-v1")];
 
-/// What the SDKs start from where nothing is said, and what is as good where only that was made; in the order of trying.
-const STARTS: [(&str, &[&str]); 3] = [
-    ("base", &[SLIM, "code-interpreter", FULL]),
-    ("code-interpreter-v1", &[FULL, SLIM]),
-    ("code-interpreter-beta", &[FULL, SLIM]),
-];
-const SLIM: &str = "code-interpreter-slim";
-const FULL: &str = "code-interpreter-full";
-
 /// What a tag of theirs is called here.
 pub(super) fn stored(tag: &str) -> &str {
     match tag {
@@ -57,9 +48,6 @@ pub(super) fn built_in(image: &str) -> Option<&'static str> {
 /// found nowhere.
 pub(crate) async fn word(app: &App, who: &Principal, id: &str) -> Result<String, ApiError> {
     let id = built_in(id).unwrap_or(id);
-    if let Some((own, others)) = STARTS.iter().find(|(own, _)| *own == id) {
-        return first_of(app, who, own, others).await;
-    }
     let Ok(reference) = parse("templateID", id) else { return Ok(id.to_owned()) };
     let Some(tag) = &reference.tag else { return Ok(reference.to_string()) };
     if tag == DEFAULT {
@@ -75,19 +63,6 @@ pub(crate) async fn word(app: &App, who: &Principal, id: &str) -> Result<String,
         };
     }
     Ok(reference.to_string())
-}
-
-/// The first of these that is here.
-async fn first_of(app: &App, who: &Principal, own: &str, others: &[&str]) -> Result<String, ApiError> {
-    for word in std::iter::once(&own).chain(others) {
-        match app.service.get_template(who, word).await {
-            Ok(_) => return Ok((*word).to_owned()),
-            Err(error) if error.code == Code::TemplateNotFound => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let message = format!("template {own} is not made yet (make one: atoll template make {SLIM})");
-    Err(ApiError::new(Code::TemplateNotFound, message))
 }
 
 /// E2B's ids of builds are UUIDs. Ours have 103 bits, which fit into the free ones of a UUID of the experimental kind.
