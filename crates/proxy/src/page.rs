@@ -111,7 +111,7 @@ impl Refusal {
 impl From<ServiceError> for Refusal {
     fn from(error: ServiceError) -> Self {
         if error.kind() == atoll_model::ErrorKind::Internal {
-            tracing::error!(code = error.code.as_str(), message = error.message, cause = ?error.cause, "preview failed");
+            tracing::error!(code = error.code.as_str(), error = error.message, cause = ?error.cause, "preview failed");
         }
         Self {
             code: error.code,

@@ -99,15 +99,17 @@ fn log(error: &ApiError) {
     let (code, message) = (error.code.as_str(), error.message.as_str());
     let cause = error.cause.as_deref().map(chain);
     match error.code.kind() {
-        ErrorKind::Internal => tracing::error!(code, message, cause, "refused"),
-        ErrorKind::Unavailable | ErrorKind::Unsupported => tracing::warn!(code, message, cause, "refused"),
+        ErrorKind::Internal => tracing::error!(code, error = message, cause, "refused"),
+        ErrorKind::Unavailable | ErrorKind::Unsupported => {
+            tracing::warn!(code, error = message, cause, "refused")
+        }
         ErrorKind::NotFound
         | ErrorKind::Exists
         | ErrorKind::Conflict
         | ErrorKind::Invalid
         | ErrorKind::Unauthenticated
         | ErrorKind::Forbidden
-        | ErrorKind::Exhausted => tracing::debug!(code, message, cause, "refused"),
+        | ErrorKind::Exhausted => tracing::debug!(code, error = message, cause, "refused"),
     }
 }
 

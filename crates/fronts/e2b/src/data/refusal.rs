@@ -112,7 +112,7 @@ impl From<ServiceError> for Refusal {
             Code::SandboxUnavailable => Self::PortClosed(super::AGENT),
             code => {
                 if code.kind() == atoll_model::ErrorKind::Internal {
-                    tracing::error!(code = code.as_str(), message = error.message, cause = ?error.cause, "refused");
+                    tracing::error!(code = code.as_str(), error = error.message, cause = ?error.cause, "refused");
                 }
                 let status = StatusCode::from_u16(code.documented_status());
                 Self::Agents(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), error.message)
