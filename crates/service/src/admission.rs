@@ -40,6 +40,8 @@ struct Held {
 pub(crate) enum NotAdmitted {
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
+    #[error("{asked} MiB of memory are more than the machine's {total}")]
+    TooLarge { asked: u32, total: u64 },
     #[error("the node cannot be looked at")]
     Node(#[from] ProviderError),
 }
@@ -63,6 +65,11 @@ impl Admission {
     /// same one replaces the first.
     pub(crate) async fn reserve(&self, provider: &dyn Provider, lease: &Lease) -> Result<(), NotAdmitted> {
         let machine = self.look(provider).await?;
+        // A limit above the machine's memory limits nothing: the machine would run out first.
+        let asked = lease.limits.memory_mib;
+        if u64::from(asked) > machine.memory_total_mib {
+            return Err(NotAdmitted::TooLarge { asked, total: machine.memory_total_mib });
+        }
         let mut held = self.held();
         let own = held.memory_mib.get(&lease.id).copied();
         let node = self.promised(&held, machine);

@@ -206,6 +206,10 @@ impl From<NotAdmitted> for ServiceError {
             NotAdmitted::NoRoom(room) => Self::new(Code::NoCapacity, room.to_string())
                 .retry_after(room.retry_after_s)
                 .hint("try again a little later, or delete sandboxes that are not needed"),
+            NotAdmitted::TooLarge { asked, total } => Self::new(
+                Code::InvalidRequest,
+                format!("memory_mib must be at most {total}, the memory of this machine in MiB, not {asked}"),
+            ),
             NotAdmitted::Node(error) => error.into(),
         }
     }
