@@ -1,6 +1,6 @@
 //! Files inside a sandbox: thin over its agent, with our words for what can go wrong.
 
-use atoll_agentapi::{Range, WatchKind, WatchStream};
+use atoll_agentapi::{Pack, PackLayout, Range, Unpack, Unpacked, WatchKind, WatchStream};
 use atoll_model::{Code, Principal};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -70,6 +70,38 @@ impl Service {
             .map_err(|e| refusal(About::File, e))?;
         let written = agent.stat(&file.path, user).await.map_err(|e| refusal(About::File, e))?;
         Ok(entry(written))
+    }
+
+    /// Writes a tree that comes as a tar stream below a directory, which is made if missing. Links stay links.
+    pub async fn write_archive(
+        &self,
+        who: &Principal,
+        ident: &str,
+        path: &str,
+        body: BoxStream<'static, std::io::Result<Bytes>>,
+    ) -> Result<Unpacked, ServiceError> {
+        check_path(path)?;
+        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
+        agent.unpack(&Unpack::below(path), None, body).await.map_err(|e| refusal(About::File, e))
+    }
+
+    /// Reads a file or a tree as a tar stream whose entries begin with the last part of its path.
+    pub async fn read_archive(
+        &self,
+        who: &Principal,
+        ident: &str,
+        path: &str,
+    ) -> Result<BoxStream<'static, Result<Bytes, ServiceError>>, ServiceError> {
+        check_path(path)?;
+        let SandboxAgent { client: agent, busy, .. } = self.agent(who, ident).await?;
+        let ask = Pack {
+            sources: vec![path.as_bytes().to_vec()],
+            globs: false,
+            layout: PackLayout::Named,
+            exclude: Vec::new(),
+        };
+        let reader = agent.pack(&ask, None).await.map_err(|e| refusal(About::File, e))?;
+        Ok(busy.during(reader.into_stream().map(|chunk| chunk.map_err(|e| refusal(About::File, e)))))
     }
 
     /// What a path is.

@@ -6,8 +6,8 @@ use atoll_model::Code;
 use atoll_service::{ChangeKind, WriteFile};
 use axum::body::{Body, HttpBody};
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -33,6 +33,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(make_dir))
         .routes(routes!(move_path))
         .routes(routes!(watch))
+        .routes(routes!(read_archive, write_archive))
 }
 
 /// A file, directory or link.
@@ -289,6 +290,49 @@ pub(crate) async fn move_path(
     Json(body): Json<MoveBody>,
 ) -> Result<Answer<Entry>, ApiError> {
     Ok(ok(app.service.move_path(&who, &ident, &body.from, &body.to).await?.into()))
+}
+
+/// What was written of an archive.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ArchiveWritten {
+    /// Files, directories and links.
+    entries: u64,
+    /// Bytes of files.
+    bytes: u64,
+}
+
+/// Reads a file or a directory as a tar archive. Links are kept as links; sockets and devices are left out.
+#[utoipa::path(get, path = "/v1/sandboxes/{ident}/files/archive", tag = "files",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), PathQuery),
+    responses((status = 200, content_type = "application/x-tar", body = Vec<u8>)))]
+pub(crate) async fn read_archive(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<PathQuery>,
+) -> Result<Response, ApiError> {
+    let tar = app.service.read_archive(&who, &ident, &query.path).await?;
+    let tar = tar.map(|chunk| chunk.map_err(|error| std::io::Error::other(error.message)));
+    Ok(([(header::CONTENT_TYPE, "application/x-tar")], Body::from_stream(tar)).into_response())
+}
+
+/// Unpacks a tar archive below a directory, which is made if missing. Links are kept as links, and everything belongs to the
+/// sandbox's user. What was written before an error stays.
+#[utoipa::path(put, path = "/v1/sandboxes/{ident}/files/archive", tag = "files",
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), PathQuery),
+    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    responses((status = 200, body = ArchiveWritten)))]
+pub(crate) async fn write_archive(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(ident): Path<String>,
+    Query(query): Query<PathQuery>,
+    body: Body,
+) -> Result<Answer<ArchiveWritten>, ApiError> {
+    let (content, fault) = upload::content(body);
+    let written = app.service.write_archive(&who, &ident, &query.path, content).await;
+    let written = written.map_err(|error| fault.or(error))?;
+    Ok(ok(ArchiveWritten { entries: written.entries, bytes: written.bytes }))
 }
 
 #[derive(Serialize)]
