@@ -2,9 +2,11 @@
 
 use std::sync::LazyLock;
 
+use axum::Json;
 use axum::extract::State;
-use axum::http::header;
-use axum::response::{Html, IntoResponse, Response};
+use axum::http::{HeaderMap, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::routing::get;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
@@ -16,7 +18,17 @@ use crate::App;
 const PAGE: &str = include_str!("docs/page.html");
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(document)).routes(routes!(page))
+    OpenApiRouter::new().routes(routes!(document)).routes(routes!(page)).route("/", get(root))
+}
+
+/// A browser at the root is led to the documentation; a program is told where the API is.
+async fn root(headers: HeaderMap) -> Response {
+    let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accepts.contains("text/html") {
+        return Redirect::temporary("/docs").into_response();
+    }
+    Json(serde_json::json!({ "name": "atoll", "api": "/v1", "documentation": "/docs", "openapi": "/v1/openapi.json" }))
+        .into_response()
 }
 
 /// This document.
