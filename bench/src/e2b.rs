@@ -15,7 +15,7 @@ use crate::{nothing, sdk};
 mod answers;
 
 /// The kernel and charts; what `code-interpreter` is in the tests too.
-const INTERPRETER: &str = "code-interpreter-slim";
+pub(crate) const INTERPRETER: &str = "code-interpreter-slim";
 const TEN_MB: f64 = 10.0;
 /// Until every kernel that waits in the pool has been started.
 const WARM_UP: Duration = Duration::from_secs(10);

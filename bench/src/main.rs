@@ -86,12 +86,13 @@ fn main() -> Result<()> {
             Ok(())
         }
         (None, None) if options.inside => measure(&options),
-        (None, None) => enter_namespace(),
+        (None, None) => enter_namespace(&options),
     }
 }
 
 /// Starts this program again in network and mount namespaces of its own.
-fn enter_namespace() -> Result<()> {
+fn enter_namespace(options: &Options) -> Result<()> {
+    server::cache_templates(options)?;
     let program = std::env::current_exe()?;
     let status = Command::new("unshare")
         .args(["--net", "--mount", "--"])

@@ -41,6 +41,18 @@ pub(crate) fn make_template(place: &Path, name: &str) -> Result<PathBuf> {
     template.layers.first().cloned().context("the template has no layer")
 }
 
+/// Makes the archives of the templates while Debian's mirror can be reached: the measurement runs in a network namespace
+/// without a way out, and takes them from the cache.
+pub(crate) fn cache_templates(options: &Options) -> Result<()> {
+    let place = tempfile::Builder::new().prefix("atoll-bench.").tempdir_in("/var/tmp")?;
+    make_template(place.path(), TEMPLATE)?;
+    let one_part = options.life || options.egress || options.previews || options.images;
+    if !one_part {
+        make_template(place.path(), crate::e2b::INTERPRETER)?;
+    }
+    Ok(())
+}
+
 /// Removes all that the servers left: the pool's mount, the router, the cgroups.
 pub(crate) fn uninstall(options: &Options, place: &Path) -> Result<()> {
     let mut command = Command::new(&options.atoll);
@@ -79,6 +91,8 @@ impl Server {
                 &address,
                 "--template",
                 TEMPLATE,
+                "--make-templates",
+                "never",
                 "--pool",
                 &pool.to_string(),
                 "--data",
