@@ -1,6 +1,6 @@
 # Thin on purpose: a target is one script or one cargo command. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build install test check agent fmt clippy unit kernel soak bench clean-data
+.PHONY: help run build install test check agent fmt clippy unit kernel soak nightly bench clean-data
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -52,6 +52,9 @@ soak: ## Random lives beside a model for SOAK_S seconds (600) or SOAK_CYCLES ste
 	@scripts/install-deps test
 	@scripts/build release
 	@scripts/test soak
+
+nightly: ## The long tests: a soak of 100,000 cycles, old kernels, the vendors' newest SDKs (an hour)
+	@$(ROOT) scripts/nightly
 
 bench: ## Measure against the bars and the peers; writes bench/RESULTS.md (QUICK=1: one minute)
 	@scripts/install-deps bench
