@@ -18,7 +18,8 @@ fn a_crash_inside_leaves_no_core_and_starts_no_helper() {
         let limits = client.sh(&id, "grep 'Max core file size' /proc/self/limits").await;
         let words: Vec<&str> = limits.stdout.split_whitespace().collect();
         assert_eq!(&words[4..6], ["1", "1"], "{}", limits.stdout);
-        let crashed = client.sh(&id, "cd /tmp; sh -c 'kill -SEGV $$'; ls /tmp/core* 2>/dev/null | wc -l").await;
+        let crashed =
+            client.sh(&id, "cd /tmp; sh -c 'kill -SEGV $$'; ls /tmp/core* 2>/dev/null | wc -l").await;
         assert_eq!(crashed.stdout.trim().lines().last(), Some("0"), "{crashed:?}");
         let raised = client.sh_root(&id, "ulimit -c unlimited && echo raised").await;
         assert!(!raised.stdout.contains("raised"), "{raised:?}");

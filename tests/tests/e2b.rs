@@ -156,7 +156,7 @@ fn the_official_python_sdk_works_by_names_over_tls_too() {
     let Some(python) = sdk("python") else { return };
     run_with(Options { tls: true, ..options() }, async |world| {
         until("the TLS port is open", async || TcpStream::connect("127.0.0.1:7443").await.ok()).await;
-        let variables = printed(world, &["--tls"]).await;
+        let variables = printed(world, &["--tls", "--proxy", "always"]).await;
         assert!(
             variables.contains_key("E2B_DOMAIN") && !variables.contains_key("E2B_API_URL"),
             "{variables:?}"

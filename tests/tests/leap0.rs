@@ -29,7 +29,7 @@ fn python() -> Option<PathBuf> {
 /// that its requests to sandboxes go through the server's CONNECT.
 async fn sdk(world: &World, python: &Path) -> Command {
     let mut env = world.command();
-    env.args(["env", "leap0", "--json"]);
+    env.args(["env", "leap0", "--json", "--proxy", "always"]);
     let said = world.output(env).await;
     assert!(said.status.success(), "atoll env: {}", String::from_utf8_lossy(&said.stderr));
     let variables: BTreeMap<String, String> = serde_json::from_slice(&said.stdout).expect("variables");

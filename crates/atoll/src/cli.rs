@@ -19,12 +19,11 @@ use clap::{Args, Parser, Subcommand};
 use crate::environment as env;
 use values::{Mebibytes, cores, mebibytes};
 
-/// Runs code that nobody has reviewed, in an isolated computer that is there in milliseconds.
+/// Run untrusted code in isolated Linux sandboxes on your own server.
 #[derive(Debug, Parser)]
 #[command(
     name = "atoll",
     version,
-    disable_help_subcommand = true,
     subcommand_required = true,
     arg_required_else_help = true,
     max_term_width = 100,
@@ -55,7 +54,7 @@ Exit status of run and exec: the command's own; 124 it took too long, 125 Atoll 
 126 the command cannot be started, 127 there is no such command.";
 
 /// Where the server is, who asks, and how to answer.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Global {
     /// Server to talk to [default: the one of DATA, else http://127.0.0.1:7070]
     #[arg(long, global = true, env = env::URL, hide_env_values = true, help_heading = "Connection")]
@@ -63,6 +62,9 @@ pub(crate) struct Global {
     /// Key to show it [default: DATA/admin.key on the same machine]
     #[arg(long, global = true, env = env::API_KEY, hide_env_values = true, help_heading = "Connection")]
     pub(crate) api_key: Option<String>,
+    /// PEM file with an authority to trust besides the system's, for a server that is reached over https
+    #[arg(long, global = true, env = env::CA, hide_env_values = true, value_name = "FILE", help_heading = "Connection")]
+    pub(crate) ca: Option<PathBuf>,
     /// Folder of the server's state [default: ~/.atoll]
     #[arg(long, global = true, env = env::DATA, hide_env_values = true, value_name = "DIR", help_heading = "Connection")]
     pub(crate) data: Option<PathBuf>,

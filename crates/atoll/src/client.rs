@@ -5,8 +5,9 @@
 pub(crate) mod address;
 pub(crate) mod near;
 pub(crate) mod sse;
+mod trust;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use reqwest::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,8 @@ pub(crate) struct Client {
     http: reqwest::Client,
     pub(crate) address: Address,
     key: Option<String>,
+    /// For a server that is reached over HTTPS.
+    tls: Option<Arc<rustls::ClientConfig>>,
 }
 
 /// LIMIT: creating waits up to 30 s at the server; streams have no limit of their own.
@@ -32,17 +35,35 @@ impl Client {
     pub(crate) fn new(global: &Global) -> Result<Self, Failure> {
         let address = Address::find(global)?;
         let key = address.key(global)?;
-        Self::with(address, key)
-    }
-
-    fn with(address: Address, key: Option<String>) -> Result<Self, Failure> {
-        let http = reqwest::Client::builder()
+        let tls = if address.is_https() { Some(trust::config(global)?) } else { None };
+        let mut http = reqwest::Client::builder()
             .connect_timeout(CONNECT_WITHIN)
             .tcp_nodelay(true)
-            .user_agent(concat!("atoll-cli/", env!("CARGO_PKG_VERSION")))
+            .user_agent(concat!("atoll-cli/", env!("CARGO_PKG_VERSION")));
+        if let Some(tls) = &tls {
+            http = http.tls_backend_preconfigured(rustls::ClientConfig::clone(tls));
+        }
+        let http = http
             .build()
             .map_err(|e| Failure::new("internal", format!("the HTTP client cannot be made: {e}")))?;
-        Ok(Self { http, address, key })
+        Ok(Self { http, address, key, tls })
+    }
+
+    /// A byte stream to the server, inside TLS where the address says so, for a WebSocket.
+    pub(crate) async fn connect(&self) -> Result<Box<dyn ByteStream>, Failure> {
+        let broken = |e: &dyn std::fmt::Display| {
+            Failure::new("no_server", format!("no connection to {}: {e}", self.address))
+        };
+        let (host, port) = self.address.authority().ok_or_else(|| broken(&"it names no host"))?;
+        let connecting = tokio::net::TcpStream::connect((host.as_str(), port));
+        let tcp = match tokio::time::timeout(CONNECT_WITHIN, connecting).await {
+            Ok(tcp) => tcp.map_err(|e| broken(&e))?,
+            Err(_) => return Err(broken(&"it does not answer")),
+        };
+        let Some(tls) = &self.tls else { return Ok(Box::new(tcp)) };
+        let name = rustls::pki_types::ServerName::try_from(host).map_err(|e| broken(&e))?;
+        let connector = tokio_rustls::TlsConnector::from(Arc::clone(tls));
+        Ok(Box::new(connector.connect(name, tcp).await.map_err(|e| broken(&e))?))
     }
 
     /// The key, where a WebSocket needs it.
@@ -132,6 +153,13 @@ impl Client {
             return Failure::new("deadline_exceeded", format!("{} did not answer in time", self.address))
                 .hint("atoll server status");
         }
+        if let Some(why) = certificate_fault(cause) {
+            return Failure::new(
+                "untrusted_certificate",
+                format!("the certificate of {} is not trusted: {why}", self.address),
+            )
+            .hint("name the authority that signed it with --ca FILE or ATOLL_CA");
+        }
         if cause.is_connect() {
             return Failure::new("no_server", format!("no server answers at {}", self.address))
                 .hint(self.address.start_hint());
@@ -140,6 +168,29 @@ impl Client {
             .hint("atoll server status")
     }
 }
+
+/// Why a certificate was refused, where that is what broke a connection.
+fn certificate_fault(cause: &reqwest::Error) -> Option<String> {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(cause);
+    while let Some(error) = next {
+        if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref::<rustls::Error>() {
+            return Some(why.to_string());
+        }
+        if let Some(io) = error.downcast_ref::<std::io::Error>()
+            && let Some(rustls::Error::InvalidCertificate(why)) =
+                io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
+        {
+            return Some(why.to_string());
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// Bytes in both directions, plain or inside TLS.
+pub(crate) trait ByteStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
+
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> ByteStream for T {}
 
 /// A message without the place in a body that we wrote and the user never saw.
 fn placeless(message: &str) -> &str {

@@ -9,6 +9,8 @@
 pub(crate) const URL: &str = "ATOLL_URL";
 /// Key shown to that server; without it the command line reads `DATA/admin.key`.
 pub(crate) const API_KEY: &str = "ATOLL_API_KEY";
+/// PEM file with an authority to trust for HTTPS, besides the system's.
+pub(crate) const CA: &str = "ATOLL_CA";
 /// Folder of the server's state; `~/.atoll` unless said otherwise.
 pub(crate) const DATA: &str = "ATOLL_DATA";
 /// Where `atoll serve` listens.
@@ -27,6 +29,8 @@ pub(crate) const TLS_KEY: &str = "ATOLL_TLS_KEY";
 pub(crate) const TEMPLATE: &str = "ATOLL_TEMPLATE";
 /// Whether the template `host` shows `/usr/local` and `/usr/src` too.
 pub(crate) const HOST_LOCAL: &str = "ATOLL_HOST_LOCAL";
+/// Whether the templates behind the vendors' default names are made at the first start.
+pub(crate) const MAKE_TEMPLATES: &str = "ATOLL_MAKE_TEMPLATES";
 /// Ready instances kept per popular template.
 pub(crate) const POOL: &str = "ATOLL_POOL";
 pub(crate) const WARM_KERNELS: &str = "ATOLL_WARM_KERNELS";

@@ -58,8 +58,16 @@ fn client_command(context: Context, command: Command) -> Result<u8, Failure> {
 
 /// Help goes to stdout and is no failure. `run` and `exec` pass statuses through, so their own refusals are 125.
 fn usage(refused: &clap::Error) -> ExitCode {
-    // A terminal that cannot be written to leaves nobody to tell.
-    let _ = refused.print();
+    let wants_json = std::env::args().skip(1).take_while(|word| word != "--").any(|word| word == "--json");
+    if refused.use_stderr() && wants_json {
+        let text = refused.render().to_string();
+        let (message, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
+        let message = message.trim().trim_start_matches("error: ");
+        Failure::usage(message, rest.trim()).report(Out::new(true));
+    } else {
+        // A terminal that cannot be written to leaves nobody to tell.
+        let _ = refused.print();
+    }
     if !refused.use_stderr() {
         return ExitCode::SUCCESS;
     }

@@ -34,7 +34,7 @@ use atoll_image::{
 };
 use atoll_provider::Provider;
 use atoll_proxy::Door;
-use atoll_service::{Service, SystemClock, TemplateSources};
+use atoll_service::{Filter, Service, ServiceError, SystemClock, TemplateSources};
 use atoll_store::SqliteStore;
 use tokio::{
     net::TcpListener,
@@ -85,10 +85,12 @@ pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Removes what outlives a server: router, pool, cgroups, its number on this machine, and DATA. No sandbox may be left.
+/// Deletes every sandbox and removes what outlives a server: router, pool, cgroups, its number on this machine, and DATA. No
+/// server of DATA may run. Listens nowhere.
 pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     ground::need_root()?;
     let data = ground::open_data(data)?;
+    delete_all(&data).await?;
     let (store, catalog, _) = records(&data, HostSource::default(), Bounds::default()).await?;
     let engine = Engine::open(atoll_container::Config::new(&data), catalog)
         .await
@@ -96,6 +98,31 @@ pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     engine.uninstall().await.map_err(|e| failed("not everything could be removed", &e))?;
     drop(store);
     std::fs::remove_dir_all(&data).map_err(|e| failed("the folder cannot be removed", &e))
+}
+
+async fn delete_all(data: &Path) -> Result<(), Failure> {
+    let admin = match std::fs::read_to_string(data.join("admin.key")) {
+        Ok(key) => key,
+        // Nobody ever started a server here.
+        Err(_) => return Ok(()),
+    };
+    let settings = Settings::new(data.to_owned(), Serve::bare()?);
+    let (service, engine) = open(&settings).await?;
+    let refused = |e: ServiceError| failed("a sandbox cannot be deleted", &e);
+    let admin = service.authenticate(admin.trim()).await.map_err(refused)?;
+    loop {
+        let page = service.list(&admin, Filter::default()).await.map_err(refused)?;
+        if page.items.is_empty() {
+            break;
+        }
+        for lease in page.items {
+            service.delete(&admin, lease.id.as_str(), true).await.map_err(refused)?;
+        }
+    }
+    service.shutdown(END_WITHIN).await;
+    // A reaper that is slow is left to the engine that is opened next.
+    let _ = tokio::time::timeout(END_WITHIN, engine.close()).await;
+    Ok(())
 }
 
 /// The OpenAPI document of the native front.
@@ -119,6 +146,9 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     let url = format!("http://{address}");
     if let Err(cause) = note::write(&settings.data, &url, settings.domain.as_str(), None) {
         tracing::warn!(%cause, "commands will not find this server by its folder");
+    }
+    if settings.make_templates {
+        service.make_default_templates();
     }
     tracing::info!(%url, data = %settings.data.display(), version = env!("CARGO_PKG_VERSION"), "ready");
     let door = front::door(settings, &service, &shutdown, address.port());

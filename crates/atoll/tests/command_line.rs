@@ -209,10 +209,60 @@ fn piped_input_is_sent_and_ended() {
     let mut file = tempfile::tempfile().expect("temporary file");
     file.write_all(b"hello").expect("writable");
     std::io::Seek::rewind(&mut file).expect("seekable");
-    let output = server.command(&["exec", "box", "cat"]).stdin(file).output().expect("runs");
+    let output = server.command(&["exec", "-i", "box", "cat"]).stdin(file).output().expect("runs");
     assert!(output.status.success());
     let ran = &server.seen("POST /v1/sandboxes/box/exec/stream")[0];
     assert_eq!(ran.json(), json!({"argv": ["cat"], "stdin": "hello"}));
+}
+
+#[test]
+fn exec_without_i_leaves_stdin_to_the_loop_around_it() {
+    let server = with_events("event: start\ndata: {\"pid\":7}\n\nevent: exit\ndata: {\"exit_code\":0}\n\n");
+    let mut file = tempfile::tempfile().expect("temporary file");
+    file.write_all(b"one\ntwo\n").expect("writable");
+    std::io::Seek::rewind(&mut file).expect("seekable");
+    let shared = file.try_clone().expect("a second handle with the same position");
+    let output = server.command(&["exec", "box", "cat"]).stdin(shared).output().expect("runs");
+    assert!(output.status.success());
+    assert_eq!(server.seen("POST /v1/sandboxes/box/exec/stream")[0].json(), json!({"argv": ["cat"]}));
+    let mut left = String::new();
+    file.read_to_string(&mut left).expect("readable");
+    assert_eq!(left, "one\ntwo\n", "exec must not read what it was not told to");
+}
+
+#[test]
+fn wrong_usage_is_json_where_json_was_asked_for() {
+    let server = Server::start(|_| ok(Value::Null));
+    for words in [&["--json", "create", "--no-such-option"][..], &["cp", "--json", "one"]] {
+        let output = server.run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        let said: Value = serde_json::from_slice(&output.stderr).expect("JSON");
+        assert_eq!(said["code"], "usage", "{said}");
+        assert!(
+            said["message"].as_str().is_some_and(|text| !text.is_empty() && !text.contains("error:")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn help_is_a_command_too() {
+    let server = Server::start(|_| ok(Value::Null));
+    for words in [&["help"][..], &["help", "cp"], &["help", "template", "make"]] {
+        let output = server.run(words);
+        assert!(output.status.success() && text(&output.stdout).contains("Usage:"), "{words:?}");
+    }
+}
+
+#[test]
+fn a_built_in_template_that_is_not_made_is_made_and_not_pulled() {
+    let server = Server::start(|request| match request.line.as_str() {
+        "GET /v1/templates" => ok(json!({"items": [{"name": "host"}]})),
+        _ => refused(404, "template_not_found", "there is no template code-interpreter"),
+    });
+    let output = server.run(&["create", "-T", "code-interpreter"]);
+    let said = text(&output.stderr);
+    assert!(said.contains("atoll template make code-interpreter") && !said.contains("pull"), "{said}");
 }
 
 #[test]

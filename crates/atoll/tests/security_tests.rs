@@ -136,6 +136,9 @@ fn root() -> PathBuf {
 
 #[test]
 fn rows_are_found_in_comments_and_nowhere_else() {
-    assert_eq!(rows_of(" N04, (N05) and A01 to A03; not C1 or X11 or 0xB12F"), ["N04", "N05", "A01", "A02", "A03"]);
+    assert_eq!(
+        rows_of(" N04, (N05) and A01 to A03; not C1 or X11 or 0xB12F"),
+        ["N04", "N05", "A01", "A02", "A03"]
+    );
     assert_eq!(function("async fn a_b() {"), Some("a_b"));
 }

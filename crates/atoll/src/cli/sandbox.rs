@@ -98,7 +98,7 @@ Network examples:
 /// How a command meets the terminal.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Attach {
-    /// Pass your input on, also from a terminal (piped input always is)
+    /// Pass your input on to the command; `run` passes piped input on without it, `exec` does not
     #[arg(short, long)]
     pub(crate) interactive: bool,
     /// Give the command a terminal
@@ -280,16 +280,18 @@ pub(crate) struct Rm {
 
 #[derive(Debug, Clone, Args)]
 #[command(
+    override_usage = "atoll cp [OPTIONS] SRC... DST",
     after_help = "A path inside that does not begin with / is taken from the home of the sandbox's user.\n\
-  A directory is copied into DST when DST is there, and becomes DST when it is not."
+  A directory is copied into DST when DST is there, and becomes DST when it is not. With several SRC, DST is a\n\
+  directory. Symbolic links are copied as links."
 )]
 pub(crate) struct Cp {
-    /// A path here, NAME:PATH, or - for stdin
-    #[arg(value_parser = place, value_name = "SRC")]
-    pub(crate) from: Place,
-    /// A path here, NAME:PATH, or - for stdout
-    #[arg(value_parser = place, value_name = "DST")]
-    pub(crate) to: Place,
+    /// Sources, then the destination: a path here, NAME:PATH, or - for stdin or stdout
+    #[arg(value_parser = place, value_name = "SRC... DST", required = true, num_args = 2..)]
+    pub(crate) places: Vec<Place>,
+    /// Directories are copied with all they hold anyway; accepted for those used to cp -r
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub(crate) recursive: bool,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -2,9 +2,9 @@
 
 use atoll_model::NetworkPolicy;
 use atoll_model::policy::egress::{Floor, check_layer};
-use clap::{Args, ValueEnum};
+use clap::{Args, FromArgMatches, ValueEnum};
 
-use crate::environment as env;
+use crate::{environment as env, failure::Failure};
 
 /// Settings of a server. What is not said here has an embedded default; there is no configuration file to keep.
 #[derive(Debug, Clone, Args)]
@@ -30,6 +30,9 @@ pub(crate) struct Serve {
     /// Template of sandboxes that name none
     #[arg(long, visible_alias = "default-template", env = env::TEMPLATE, hide_env_values = true, default_value = "host", value_name = "NAME")]
     pub(crate) template: String,
+    /// Make the templates behind the SDKs' default names (debian, code-interpreter-slim) in the background at the first start
+    #[arg(long, env = env::MAKE_TEMPLATES, hide_env_values = true, value_enum, default_value_t = MakeTemplates::Auto, value_name = "WHEN")]
+    pub(crate) make_templates: MakeTemplates,
     /// Template `host` shows /usr/local and /usr/src of this machine too
     #[arg(long, env = env::HOST_LOCAL, hide_env_values = true)]
     pub(crate) host_local: bool,
@@ -98,6 +101,18 @@ pub(crate) struct Serve {
     pub(crate) background: bool,
 }
 
+impl Serve {
+    /// Settings for work on DATA without a server: nothing is kept ready and nothing is made.
+    pub(crate) fn bare() -> Result<Self, Failure> {
+        let words =
+            ["serve", "--pool", "0", "--warm-kernels", "0", "--make-templates", "never", "--tls-port", "0"];
+        let matches = Self::augment_args(clap::Command::new("serve")).try_get_matches_from(words);
+        matches
+            .and_then(|matches| Self::from_arg_matches(&matches))
+            .map_err(|e| Failure::new("usage", e.to_string()).exit(2))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EgressPrivate {
     /// No tenant
@@ -106,6 +121,14 @@ pub(crate) enum EgressPrivate {
     FirstTenant,
     /// Every tenant
     Named,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MakeTemplates {
+    /// Once, at the first start; needs Debian's mirror, some minutes and 3 GB
+    Auto,
+    /// Only by `atoll template make`
+    Never,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -179,6 +202,12 @@ fn overcommit(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bare_settings_are_valid() {
+        let bare = Serve::bare().expect("valid");
+        assert_eq!((bare.pool, bare.make_templates), (0, MakeTemplates::Never));
+    }
 
     #[test]
     fn registries_are_hosts_and_never_urls() {

@@ -40,7 +40,7 @@ pub(crate) struct Env {
     /// E2B: everything over TLS by names below a domain, instead of three URLs over plain HTTP
     #[arg(long)]
     pub(crate) tls: bool,
-    /// Use this server as proxy for HTTPS [default: where names of previews do not resolve]
+    /// Use this server as proxy for HTTPS; it leads to sandboxes only, so other HTTPS fails [auto and never: no]
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) proxy: Proxy,
 }

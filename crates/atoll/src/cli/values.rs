@@ -103,7 +103,8 @@ pub(crate) fn mebibytes(text: &str) -> Result<Mebibytes, String> {
         * factor;
     // LIMIT: a tebibyte times a thousand; the server has its own, smaller bounds.
     if !(1.0..=1e9).contains(&value) {
-        return Err(format!("{text:?} is out of range; the least is 1m"));
+        let end = if value > 1e9 { "the most is 950t" } else { "the least is 1m" };
+        return Err(format!("{text:?} is out of range; {end}"));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and 1e9")]
     Ok(Mebibytes(value.round() as u64))
@@ -135,7 +136,8 @@ fn scaled(text: &str, example: &str, units: &[(&str, u64)]) -> Result<Bytes, Str
     let value = number.parse::<f64>().map_err(|_| refuse())? * factor as f64;
     // LIMIT: a petabyte; the server has its own bounds.
     if !(1.0..=1e15).contains(&value) {
-        return Err(format!("{text:?} is out of range"));
+        let end = if value > 1e15 { "the most is 900t" } else { "the least is one byte" };
+        return Err(format!("{text:?} is out of range; {end}"));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and 1e15")]
     Ok(Bytes(value.round() as u64))
@@ -189,7 +191,8 @@ pub(crate) fn seconds(text: &str) -> Result<Seconds, String> {
     }
     // LIMIT: a year; what must live longer has no timeout.
     if !(total > 0.0 && total <= 365.0 * 86_400.0) {
-        return Err(format!("{text:?} is out of range; between 1ms and 365d"));
+        let end = if total > 0.0 { "the most is 365d" } else { "the least is 1ms" };
+        return Err(format!("{text:?} is out of range; {end}"));
     }
     Ok(Seconds(total))
 }
@@ -240,7 +243,8 @@ pub(crate) fn label(text: &str) -> Result<Pair, String> {
 pub(crate) fn cores(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value > 0.0 && value <= 512.0 => Ok(value),
-        Ok(_) => Err(format!("{text:?} is out of range; between 0.01 and 512 cores")),
+        Ok(value) if value > 512.0 => Err(format!("{text:?} is out of range; the most is 512 cores")),
+        Ok(_) => Err(format!("{text:?} is out of range; the least is 0.01 cores")),
         Err(_) => Err(format!("{text:?} is not a number of cores; write 0.5 or 2")),
     }
 }

@@ -38,10 +38,20 @@ impl Address {
         url
     }
 
-    /// `ws://` for a terminal.
+    /// `ws://` or `wss://` for a terminal.
     pub(crate) fn socket(&self, path: &str) -> String {
         let url = self.join(path);
         url.as_str().replacen("http", "ws", 1)
+    }
+
+    pub(crate) fn is_https(&self) -> bool {
+        self.url.scheme() == "https"
+    }
+
+    /// Host and port to connect to.
+    pub(crate) fn authority(&self) -> Option<(String, u16)> {
+        let host = self.url.host_str()?.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Some((host, self.url.port_or_known_default()?))
     }
 
     pub(crate) fn is_local(&self) -> bool {
@@ -125,11 +135,7 @@ fn parse(text: &str) -> Result<Url, Failure> {
     let refuse = |why: String| Failure::usage(why, format!("write it like {DEFAULT_URL}"));
     let url = Url::parse(&with_scheme).map_err(|e| refuse(format!("{text:?} is not an address: {e}")))?;
     match url.scheme() {
-        "http" if url.host_str().is_some() => Ok(url),
-        "https" => Err(Failure::usage(
-            "this build of the command line speaks plain HTTP only",
-            "use an SSH tunnel, or a TLS proxy on this machine",
-        )),
+        "http" | "https" if url.host_str().is_some() => Ok(url),
         _ => Err(refuse(format!("{text:?} is not an HTTP address"))),
     }
 }
@@ -156,13 +162,15 @@ mod tests {
     fn paths_are_put_behind_a_prefix() {
         assert_eq!(at("http://h:1/base/").join("/v1/x?a=b").as_str(), "http://h:1/base/v1/x?a=b");
         assert_eq!(at("h:1").socket("/v1/x"), "ws://h:1/v1/x");
+        assert_eq!(at("https://h").socket("/v1/x"), "wss://h/v1/x");
+        assert_eq!(at("https://[::1]").authority(), Some(("::1".to_owned(), 443)));
         assert_eq!(at("localhost").listen(), "127.0.0.1:80");
         assert_eq!(at("[::1]:9").listen(), "[::1]:9");
     }
 
     #[test]
     fn nonsense_is_refused_before_calling() {
-        for url in ["", "ftp://x", "http://", "https://x", "::::"] {
+        for url in ["", "ftp://x", "http://", "https://", "::::"] {
             assert!(parse(url).is_err(), "{url:?}");
         }
         assert!(checked("a\nb").is_err());

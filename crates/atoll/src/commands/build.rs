@@ -2,7 +2,7 @@
 //!
 //! The folder is packed here and goes with the wish in one request; then the log is followed. Ctrl-C cancels at the server too.
 
-mod context;
+pub(super) mod context;
 
 use std::{io::Read, path::Path};
 

@@ -1,18 +1,26 @@
 //! `atoll cp`: files and directories in and out, and `-` for our own streams.
 //!
 //! A sandbox is hostile: names that come from inside are single plain parts of a path or they are refused, files are
-//! written beside their place and moved over it, and nothing below the target is entered through a link. Links and
-//! devices are left out, and the count of them is said. `atoll volume put` and `get` are the same with a volume.
+//! written beside their place and moved over it, and nothing below the target is entered through a link. Links stay links.
+//! Devices, sockets and pipes are left out, and the count of them is said. `atoll volume put` and `get` are the same with a
+//! volume, whose files are written one by one, so that links are left out too, and the exit status says so.
 
 mod inward;
 mod outward;
 mod place;
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use futures::{Stream, StreamExt};
 use serde_json::Value;
 
 use super::{Context, suggest, text};
 use crate::{
     cli::{sandbox::Cp, values::Place},
+    client::Client,
     failure::Failure,
     human::bytes,
 };
@@ -21,46 +29,82 @@ pub(super) use place::{Home, Inside};
 /// What was copied.
 #[derive(Debug, Default, serde::Serialize)]
 pub(super) struct Copied {
+    /// Files and links.
     files: u64,
     bytes: u64,
-    /// Links, devices and the like.
+    /// Devices, sockets and pipes.
     skipped: u64,
+    /// Links that the other side cannot hold.
+    #[serde(skip)]
+    links_lost: u64,
 }
 
-pub(super) async fn cp(context: &Context, args: Cp) -> Result<(), Failure> {
+impl Copied {
+    fn add(&mut self, other: &Self) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.skipped += other.skipped;
+        self.links_lost += other.links_lost;
+    }
+}
+
+pub(super) async fn cp(context: &Context, mut args: Cp) -> Result<(), Failure> {
+    let Some(to) = args.places.pop() else {
+        return Err(Failure::usage("nothing to copy", "write `atoll cp SRC DST`"));
+    };
     let client = context.client()?;
-    let copied = match (&args.from, &args.to) {
+    let to = if args.places.len() > 1 { as_directory(to)? } else { to };
+    let mut copied = Copied::default();
+    for from in &args.places {
+        let one = one(context, &client, from, &to).await;
+        context.out.status_done();
+        match one {
+            Ok(one) => copied.add(&one),
+            Err(failure) => {
+                let ident = [from, &to].into_iter().find_map(|place| match place {
+                    Place::Inside { sandbox, .. } => Some(sandbox.as_str()),
+                    Place::Here(_) | Place::Stream => None,
+                });
+                return Err(suggest(&client, ident.unwrap_or(""), failure).await);
+            }
+        }
+    }
+    let to_stdout = if matches!(to, Place::Stream) { ToStdout::Yes } else { ToStdout::No };
+    report(context, &copied, to_stdout)
+}
+
+/// The destination of several sources: a directory on either side.
+fn as_directory(to: Place) -> Result<Place, Failure> {
+    match to {
+        Place::Inside { sandbox, path } => {
+            Ok(Place::Inside { sandbox, path: format!("{}/", path.trim_end_matches('/')) })
+        }
+        Place::Here(path) if path.is_dir() => Ok(Place::Here(path)),
+        Place::Here(path) => Err(Failure::usage(
+            format!("{} is not a directory", path.display()),
+            "several sources need a destination directory that exists",
+        )),
+        Place::Stream => Err(Failure::usage("several sources cannot go to stdout", "copy one at a time")),
+    }
+}
+
+async fn one(context: &Context, client: &Client, from: &Place, to: &Place) -> Result<Copied, Failure> {
+    match (from, to) {
         (Place::Inside { sandbox, path }, Place::Inside { sandbox: other, path: target }) => {
-            let from = Inside::sandbox(&client, sandbox);
-            let to = Inside::sandbox(&client, other);
+            let from = Inside::sandbox(client, sandbox);
+            let to = Inside::sandbox(client, other);
             between(&from, path, &to, target).await
         }
         (Place::Inside { sandbox, path }, to) => {
-            let from = Inside::sandbox(&client, sandbox);
-            outward::copy(context, &from, path, to).await
+            outward::copy(context, &Inside::sandbox(client, sandbox), path, to).await
         }
         (from, Place::Inside { sandbox, path }) => {
-            let to = Inside::sandbox(&client, sandbox);
-            inward::copy(context, from, &to, path).await
+            inward::copy(context, from, &Inside::sandbox(client, sandbox), path).await
         }
         (Place::Here(_) | Place::Stream, Place::Here(_) | Place::Stream) => Err(Failure::usage(
             "neither side is in a sandbox",
             "write one side as NAME:PATH, such as `atoll cp file box:/tmp/file`",
         )),
-    };
-    context.out.status_done();
-    match copied {
-        Ok(copied) => {
-            let to_stdout = if matches!(args.to, Place::Stream) { ToStdout::Yes } else { ToStdout::No };
-            report(context, &copied, to_stdout)
-        }
-        Err(failure) => {
-            let ident = [&args.from, &args.to].into_iter().find_map(|place| match place {
-                Place::Inside { sandbox, .. } => Some(sandbox.as_str()),
-                Place::Here(_) | Place::Stream => None,
-            });
-            Err(suggest(&client, ident.unwrap_or(""), failure).await)
-        }
     }
 }
 
@@ -89,7 +133,13 @@ enum ToStdout {
 fn report(context: &Context, copied: &Copied, to_stdout: ToStdout) -> Result<(), Failure> {
     let out = context.out;
     if copied.skipped > 0 {
-        out.say(&format!("atoll: {} links or special files were left out", copied.skipped));
+        out.say(&format!("atoll: {} devices, sockets or pipes were left out", copied.skipped));
+    }
+    if copied.links_lost > 0 {
+        let message =
+            format!("{} symbolic links were left out: a volume's file API makes none", copied.links_lost);
+        return Err(Failure::new("links_left_out", message)
+            .hint("copy into a sandbox that has the volume mounted: atoll cp SRC NAME:PATH"));
     }
     // What goes to `-` has stdout to itself.
     if out.json && to_stdout == ToStdout::No {
@@ -109,10 +159,26 @@ async fn between(from: &Inside<'_>, path: &str, to: &Inside<'_>, target: &str) -
         ));
     }
     let target = to.target(target, last_part(&path)).await?;
-    let answer = from.read(&path).await?;
-    let size = answer.content_length().unwrap_or(0);
-    to.write(&target, mode(&entry), reqwest::Body::wrap_stream(answer.bytes_stream())).await?;
-    Ok(Copied { files: 1, bytes: size, skipped: 0 })
+    let (body, bytes) = counted(from.read(&path).await?.bytes_stream());
+    to.write(&target, mode(&entry), body).await?;
+    Ok(Copied { files: 1, bytes: bytes.load(Ordering::Relaxed), ..Copied::default() })
+}
+
+/// A stream as a request body, and how many bytes of it went out.
+fn counted<E>(
+    stream: impl Stream<Item = Result<bytes::Bytes, E>> + Send + 'static,
+) -> (reqwest::Body, Arc<AtomicU64>)
+where
+    E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
+{
+    let count = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&count);
+    let stream = stream.inspect(move |piece| {
+        if let Ok(piece) = piece {
+            seen.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        }
+    });
+    (reqwest::Body::wrap_stream(stream), count)
 }
 
 fn last_part(path: &str) -> &str {

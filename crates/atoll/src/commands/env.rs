@@ -31,15 +31,7 @@ pub(super) async fn env(context: &Context, args: &Env) -> Result<(), Failure> {
     let mut variables = variables(args.sdk, args.tls, &server);
     if needs_names(args) {
         variables.extend(trust(context, &server));
-        if wants_proxy(args.proxy, &server) {
-            variables.push(("HTTPS_PROXY", server.url.clone()));
-            variables.push(("NO_PROXY", "127.0.0.1,::1".to_owned()));
-            context.out.say(&format!(
-                "atoll: names below {} do not resolve here, so this server becomes the proxy for HTTPS; it leads to \
-                 sandboxes only (--proxy never leaves that out)",
-                server.hosts
-            ));
-        }
+        variables.extend(proxy(context, args.proxy, &server));
     }
     if let Some(note) = plain_note(args) {
         context.out.say(note);
@@ -238,11 +230,23 @@ fn everybody_reads(file: &Path) -> bool {
     lets(file, 0o004) && file.ancestors().skip(1).all(|folder| lets(folder, 0o001))
 }
 
-fn wants_proxy(when: Proxy, server: &Server) -> bool {
+/// The names of sandboxes must resolve. This server as a proxy for HTTPS is only exported where that was asked for: it leads
+/// to sandboxes alone, so every other HTTPS request of the same program would fail.
+fn proxy(context: &Context, when: Proxy, server: &Server) -> Vec<(&'static str, String)> {
+    let hosts = &server.hosts;
     match when {
-        Proxy::Always => true,
-        Proxy::Never => false,
-        Proxy::Auto => !resolves(&server.hosts),
+        Proxy::Always => {
+            context.out.say("atoll: this server is the proxy for HTTPS now; it leads to sandboxes only");
+            vec![("HTTPS_PROXY", server.url.clone()), ("NO_PROXY", "127.0.0.1,::1".to_owned())]
+        }
+        Proxy::Auto if !resolves(hosts) => {
+            context.out.say(&format!(
+                "atoll: names below {hosts} do not resolve here: `apt-get install libnss-myhostname` makes those of \
+                 localhost resolve; --proxy always goes through this server instead, and then no other HTTPS works"
+            ));
+            Vec::new()
+        }
+        Proxy::Auto | Proxy::Never => Vec::new(),
     }
 }
 

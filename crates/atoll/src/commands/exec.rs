@@ -33,7 +33,8 @@ async fn attempt(context: &Context, client: &Client, args: &Exec) -> Result<u8, 
         };
         return terminal::session(context, client, &args.sandbox, wish).await.map_err(with_exit);
     }
-    let input = Input::of_stdin(args.attach.interactive);
+    // Without -i stdin is left alone: a loop that reads lines and runs a command for each keeps its lines.
+    let input = if args.attach.interactive { Input::of_stdin(true) } else { Input::None };
     if context.out.json {
         return process::collect(context, client, &args.sandbox, body(args), input).await;
     }

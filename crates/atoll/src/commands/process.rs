@@ -18,7 +18,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{Context, sandbox_path};
+use super::{Context, items, moment, sandbox_path, text};
 use crate::{
     client::{
         Client,
@@ -30,7 +30,7 @@ use crate::{
 /// How our stdin meets the command's.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// Nothing comes: a terminal nobody offered, or `/dev/null`.
+    /// Nothing comes: `exec` without `-i`, a terminal without it, or `/dev/null`.
     None,
     /// Small and there already: it travels with the request.
     Whole(Vec<u8>),
@@ -41,6 +41,9 @@ pub(super) enum Input {
 /// LIMIT: below the server's 8 MiB for the request, base64 included.
 const WHOLE_MAX: u64 = 1024 * 1024;
 const PIECE: usize = 64 * 1024;
+/// How often, and how many times, it is asked whether a command was killed for memory.
+const KILL_LOOK_EVERY: Duration = Duration::from_millis(150);
+const KILL_LOOKS: u32 = 4;
 /// How long a command that was sent our signal may take to end.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -130,6 +133,7 @@ pub(super) async fn join(
     input.describe(&mut body);
     let request = client.request(Method::POST, &sandbox_path(sandbox, "/exec/stream")).json(&body);
     let answer = client.send(request).await.map_err(with_exit)?;
+    let begun = jiff::Timestamp::now();
     let mut joined = Joined { context, client, sandbox, pid: None, signalled: None };
     let mut events = Events::new(answer);
     let mut pieces = (input == Input::Piped).then(read_stdin);
@@ -140,7 +144,11 @@ pub(super) async fn join(
         tokio::select! {
             event = events.next() => {
                 let Some(event) = event.map_err(|f| f.exit(EXIT_OURS))? else { return Err(joined.lost()) };
-                if let Some(status) = joined.take(&event.name, &event.json())? {
+                let event_data = event.json();
+                if let Some(status) = joined.take(&event.name, &event_data)? {
+                    if joined.signalled.is_none() {
+                        explain_kill(context, client, sandbox, &event_data, begun).await;
+                    }
                     return Ok(status);
                 }
             }
@@ -166,9 +174,45 @@ pub(super) async fn collect(
     body: Map<String, Value>,
     input: Input,
 ) -> Result<u8, Failure> {
+    let begun = jiff::Timestamp::now();
     let result = gather(client, sandbox, body, input).await?;
     context.out.json(&result)?;
+    explain_kill(context, client, sandbox, &result, begun).await;
     Ok(status(&result))
+}
+
+/// Says on stderr that the kernel ended a command because its sandbox had no memory left. The server writes that down some
+/// hundred milliseconds after the command ended.
+pub(super) async fn explain_kill(
+    context: &Context,
+    client: &Client,
+    sandbox: &str,
+    exit: &Value,
+    begun: jiff::Timestamp,
+) {
+    let killed = exit["signal"].as_i64() == Some(9) || exit["exit_code"].as_i64() == Some(137);
+    if !killed || exit["timed_out"].as_bool() == Some(true) {
+        return;
+    }
+    for _ in 0..KILL_LOOKS {
+        tokio::time::sleep(KILL_LOOK_EVERY).await;
+        let query = [("sandbox", sandbox.to_owned()), ("limit", "1000".to_owned())];
+        let Ok(events) = client.get_query("/v1/events", &query).await else { return };
+        // The clock of a server elsewhere may be behind ours.
+        let since = begun.checked_sub(jiff::SignedDuration::from_secs(5)).unwrap_or(begun);
+        let of_now = |event: &Value| moment(event, "at").is_some_and(|at| at >= since);
+        if items(events).iter().any(|event| text(event, "kind") == "out_of_memory" && of_now(event)) {
+            let limit = match client.get(&sandbox_path(sandbox, "")).await {
+                Ok(sandbox) => sandbox["memory_mib"].as_u64().map(|mib| format!(" of {mib} MiB")),
+                Err(_) => None,
+            };
+            context.out.say(&format!(
+                "atoll: the command was killed: it reached the sandbox's memory limit{}; give more with --memory, or `atoll update --memory`",
+                limit.unwrap_or_default()
+            ));
+            return;
+        }
+    }
 }
 
 /// Runs the command; the answer is its whole result.

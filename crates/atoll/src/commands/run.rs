@@ -129,7 +129,9 @@ async fn one_object(
     args: &Run,
     input: Input,
 ) -> Result<u8, Failure> {
+    let begun = jiff::Timestamp::now();
     let mut result = process::gather(client, id, body(args), input).await?;
+    process::explain_kill(context, client, id, &result, begun).await;
     if args.shape.reach.learn {
         result["learned"] = learned::after_run(context, client, id, args.policy_out.as_deref()).await?;
     }

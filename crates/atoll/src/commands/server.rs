@@ -9,16 +9,13 @@ use jiff::Timestamp;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 
-use super::{Context, list, sandbox_path, text};
+use super::Context;
 use crate::{
     cli::Server,
     failure::Failure,
     human::age,
     serve,
-    server::{
-        background::{self, log_path},
-        note,
-    },
+    server::{background::log_path, note},
 };
 
 /// LIMIT: requests get 10 s to end; a server that takes longer is stuck.
@@ -86,7 +83,7 @@ async fn stop(context: &Context) -> Result<note::Note, Failure> {
     Ok(note)
 }
 
-/// Through a server as long as there are sandboxes, by ourselves after that.
+/// Ends the server of this folder, if one runs, and removes everything ourselves: no server is started for it.
 async fn uninstall(context: &Context, force: bool) -> Result<(), Failure> {
     let data = context.global.data_dir();
     if !data.is_dir() {
@@ -98,11 +95,9 @@ async fn uninstall(context: &Context, force: bool) -> Result<(), Failure> {
     {
         return Err(Failure::usage("nothing was removed", "add --force to remove it without a question"));
     }
-    let client = background::client(&context.global, context.out).await?;
-    for sandbox in list::every(&client, Vec::new(), None).await? {
-        client.delete(&sandbox_path(text(&sandbox, "id"), "")).await?;
+    if note::read(&data).is_some_and(|note| note.is_alive()) {
+        stop(context).await?;
     }
-    stop(context).await?;
     serve::uninstall(&data).await?;
     let folder = data.display().to_string();
     if context.out.json {

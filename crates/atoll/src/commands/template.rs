@@ -265,6 +265,9 @@ pub(super) async fn nearest(client: &Client, wanted: &str, failure: Failure) -> 
     if !failure.is("template_not_found") {
         return failure;
     }
+    if atoll_image::is_built_in(wanted) {
+        return failure.hint(format!("it is built in and not made yet: atoll template make {wanted}"));
+    }
     let Ok(answer) = client.get("/v1/templates").await else { return failure };
     let known = items(answer);
     let names = known.iter().map(|template| text(template, "name"));

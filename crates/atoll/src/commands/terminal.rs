@@ -8,18 +8,17 @@ use futures::{SinkExt, StreamExt};
 use rustix::termios::{self, OptionalActions, Termios};
 use serde_json::{Map, Value, json};
 use tokio::{
-    net::TcpStream,
     signal::unix::{SignalKind, signal},
     sync::mpsc,
 };
 use tokio_tungstenite::{
-    MaybeTlsStream, WebSocketStream,
+    WebSocketStream,
     tungstenite::{Message, client::IntoClientRequest, http::HeaderValue},
 };
 
 use super::{Context, process::signal_status, sandbox_path, text};
 use crate::{
-    client::{Client, segment},
+    client::{ByteStream, Client, segment},
     environment,
     failure::Failure,
     human::harmless,
@@ -36,7 +35,7 @@ pub(super) struct Wish {
     pub(super) thread: Option<String>,
 }
 
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+type Socket = WebSocketStream<Box<dyn ByteStream>>;
 
 /// Opens a terminal and joins ours to it until it ends or the user leaves.
 pub(super) async fn session(
@@ -47,8 +46,8 @@ pub(super) async fn session(
 ) -> Result<u8, Failure> {
     if !termios::isatty(std::io::stdin()) {
         return Err(Failure::usage(
-            "a terminal was asked for, and stdin is none",
-            "`atoll exec` without -t needs no terminal",
+            "-t needs a terminal, but stdin is not one",
+            "leave -t out; `atoll exec -i` passes piped input on",
         ));
     }
     let stays = wish.thread.is_some();
@@ -106,7 +105,8 @@ async fn connect(client: &Client, path: &str) -> Result<Socket, Failure> {
         let value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|e| bad(&e))?;
         request.headers_mut().insert("Authorization", value);
     }
-    let (socket, _) = tokio_tungstenite::connect_async(request).await.map_err(|e| bad(&e))?;
+    let (socket, _) =
+        tokio_tungstenite::client_async(request, client.connect().await?).await.map_err(|e| bad(&e))?;
     Ok(socket)
 }
 

@@ -40,7 +40,12 @@ fn side_channels(root: &Path) -> Check {
     .filter_map(|(is_on, fix)| is_on.then_some(fix))
     .collect();
     let state = if fixes.is_empty() { State::Good } else { State::Lacking };
-    Check { name: "side channels".to_owned(), state, found, fix: (!fixes.is_empty()).then(|| fixes.join("; ")) }
+    Check {
+        name: "side channels".to_owned(),
+        state,
+        found,
+        fix: (!fixes.is_empty()).then(|| fixes.join("; ")),
+    }
 }
 
 /// Where layers of images can be unpacked: what the kernel stacks has marks that not every file system keeps.
@@ -179,7 +184,10 @@ mod tests {
         write("sys/kernel/mm/ksm/run", "1\n");
         write("proc/swaps", "Filename Type\n/dev/sda2 partition\n");
         let told = side_channels(root.path());
-        assert_eq!((told.state, told.found.as_str()), (State::Lacking, "SMT on, memory merging (KSM) on, swap on"));
+        assert_eq!(
+            (told.state, told.found.as_str()),
+            (State::Lacking, "SMT on, memory merging (KSM) on, swap on")
+        );
         assert!(told.fix.is_some_and(|fix| fix.matches(';').count() == 2));
     }
 

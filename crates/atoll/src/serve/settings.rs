@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     cli::{
-        serve::{EgressPrivate, Serve},
+        serve::{EgressPrivate, MakeTemplates, Serve},
         values::Mebibytes,
     },
     environment,
@@ -38,6 +38,7 @@ pub(super) struct Settings {
     /// Whole path; there, and closed to others.
     pub(super) data: PathBuf,
     pub(super) template: String,
+    pub(super) make_templates: bool,
     pub(super) host_local: bool,
     pub(super) pool: u16,
     pub(super) warm_kernels: u16,
@@ -68,6 +69,7 @@ impl Settings {
             allow_origins: args.allow_origin,
             data,
             template: args.template,
+            make_templates: args.make_templates == MakeTemplates::Auto,
             host_local: args.host_local,
             pool: args.pool,
             warm_kernels: args.warm_kernels,

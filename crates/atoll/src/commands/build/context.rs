@@ -1,4 +1,4 @@
-//! The folder of a build, as it goes to the server: a tar in a fixed order, without what `.dockerignore` names.
+//! A folder as it goes to the server, of a build or of `atoll cp`: a tar in a fixed order, without what `.dockerignore` names.
 //!
 //! Owners do not travel and times are those of the files; links go as links. Never leaves the folder: nothing is followed.
 
@@ -7,6 +7,10 @@ use std::{
     io::Write,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use atoll_image::build::Ignore;
@@ -44,6 +48,25 @@ impl Ignored {
     }
 }
 
+/// What went into an archive.
+#[derive(Debug, Default)]
+pub(in crate::commands) struct PackCount {
+    /// Files and links.
+    pub(in crate::commands) files: AtomicU64,
+    /// Bytes of files.
+    pub(in crate::commands) bytes: AtomicU64,
+    /// Sockets, pipes and devices.
+    pub(in crate::commands) skipped: AtomicU64,
+}
+
+/// Begins to pack everything below a folder.
+pub(in crate::commands) fn pack_all(folder: &Path, transfer: Transfer) -> (Packed, Arc<PackCount>) {
+    let counted = Arc::new(PackCount::default());
+    let (folder, count) = (folder.to_owned(), Arc::clone(&counted));
+    let packed = Packed::begin(transfer, move |into| Walk::new(into, Ignore::parse(""), count).all(&folder));
+    (packed, counted)
+}
+
 /// Begins to pack.
 pub(super) fn pack(folder: &Path, ignored: Ignored, transfer: Transfer) -> Result<Packed, Failure> {
     if !folder.is_dir() {
@@ -53,20 +76,26 @@ pub(super) fn pack(folder: &Path, ignored: Ignored, transfer: Transfer) -> Resul
         ));
     }
     let folder = folder.to_owned();
-    Ok(Packed::begin(transfer, move |into| {
-        let mut walk = Walk { tar: tar::Builder::new(into), ignored: ignored.0, entries: 0 };
-        walk.folder(&folder)?;
-        walk.tar.finish().map_err(|cause| unsendable(&folder, &cause))
-    }))
+    Ok(Packed::begin(transfer, move |into| Walk::new(into, ignored.0, Arc::default()).all(&folder)))
 }
 
 struct Walk<W: Write> {
     tar: tar::Builder<W>,
     ignored: Ignore,
     entries: u64,
+    count: Arc<PackCount>,
 }
 
 impl<W: Write> Walk<W> {
+    fn new(into: W, ignored: Ignore, count: Arc<PackCount>) -> Self {
+        Self { tar: tar::Builder::new(into), ignored, entries: 0, count }
+    }
+
+    fn all(mut self, root: &Path) -> Result<(), Failure> {
+        self.folder(root)?;
+        self.tar.finish().map_err(|cause| unsendable(root, &cause))
+    }
+
     /// Without recursion, so that a deep tree costs memory and not stack; folders before what is in them, names in order.
     fn folder(&mut self, root: &Path) -> Result<(), Failure> {
         let mut left = vec![(root.to_owned(), String::new())];
@@ -102,7 +131,14 @@ impl<W: Write> Walk<W> {
         }
         let kind = about.file_type();
         if kind.is_socket() || kind.is_fifo() || kind.is_block_device() || kind.is_char_device() {
+            self.count.skipped.fetch_add(1, Ordering::Relaxed);
             return Ok(());
+        }
+        if !kind.is_dir() {
+            self.count.files.fetch_add(1, Ordering::Relaxed);
+        }
+        if kind.is_file() {
+            self.count.bytes.fetch_add(about.len(), Ordering::Relaxed);
         }
         let mut header = tar::Header::new_gnu();
         header.set_mode(about.mode() & 0o7777);
@@ -181,8 +217,7 @@ mod tests {
     use super::*;
 
     fn packed(folder: &Path, ignore: &str) -> Vec<String> {
-        let mut walk =
-            Walk { tar: tar::Builder::new(Vec::new()), ignored: Ignore::parse(ignore), entries: 0 };
+        let mut walk = Walk::new(Vec::new(), Ignore::parse(ignore), Arc::default());
         walk.folder(folder).expect("packed");
         let bytes = walk.tar.into_inner().expect("whole");
         let mut archive = tar::Archive::new(&bytes[..]);

@@ -3,13 +3,17 @@
 use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    sync::atomic::Ordering,
 };
 
-use reqwest::Body;
 use tokio_util::io::ReaderStream;
 
-use super::{Copied, Inside};
-use crate::{cli::values::Place, commands::Context, failure::Failure};
+use super::{Copied, Inside, counted};
+use crate::{
+    cli::values::Place,
+    commands::{Context, build::context::pack_all, progress::Progress},
+    failure::Failure,
+};
 
 pub(super) async fn copy(
     context: &Context,
@@ -19,15 +23,18 @@ pub(super) async fn copy(
 ) -> Result<Copied, Failure> {
     let Place::Here(source) = from else {
         let target = to.absolute(path).await?;
-        to.write(&target, None, Body::wrap_stream(ReaderStream::new(tokio::io::stdin()))).await?;
-        return Ok(Copied { files: 1, ..Copied::default() });
+        let (body, bytes) = counted(ReaderStream::new(tokio::io::stdin()));
+        to.write(&target, None, body).await?;
+        return Ok(Copied { files: 1, bytes: bytes.load(Ordering::Relaxed), ..Copied::default() });
     };
     let about = std::fs::metadata(source).map_err(|e| unreadable(source, &e))?;
     let name =
         source.canonicalize().ok().and_then(|p| p.file_name().map(|n| n.to_string_lossy().into_owned()));
     let target = to.target(path, name.as_deref().unwrap_or("root")).await?;
     let mut copied = Copied::default();
-    if about.is_dir() {
+    if about.is_dir() && to.takes_archives() {
+        return archive(context, source, to, &target).await;
+    } else if about.is_dir() {
         directory(context, source, to, &target, &mut copied).await?;
     } else if about.is_file() {
         file(source, to, &target, &mut copied).await?;
@@ -38,6 +45,23 @@ pub(super) async fn copy(
         ));
     }
     Ok(copied)
+}
+
+/// Sends a directory as one tar stream, in which links stay links.
+async fn archive(context: &Context, source: &Path, to: &Inside<'_>, target: &str) -> Result<Copied, Failure> {
+    to.make_folder(target).await?;
+    let mut progress = Progress::new(context.out, false);
+    let (packed, count) = pack_all(source, progress.transfer("copying", None));
+    let fault = packed.fault();
+    let sent = to.write_archive(target, packed.body).await;
+    progress.done();
+    sent.map_err(|failure| fault.or(failure).hint("what was copied before stays"))?;
+    Ok(Copied {
+        files: count.files.load(Ordering::Relaxed),
+        bytes: count.bytes.load(Ordering::Relaxed),
+        skipped: count.skipped.load(Ordering::Relaxed),
+        links_lost: 0,
+    })
 }
 
 /// Walks without recursion, so that a deep tree costs memory and not stack.
@@ -66,6 +90,8 @@ async fn directory(
             } else if kind.is_file() {
                 file(&entry.path(), to, &path, copied).await?;
                 context.out.status(&format!("{} files, {}", copied.files, crate::human::bytes(copied.bytes)));
+            } else if kind.is_symlink() {
+                copied.links_lost += 1;
             } else {
                 copied.skipped += 1;
             }
@@ -79,10 +105,10 @@ async fn file(source: &Path, to: &Inside<'_>, target: &str, copied: &mut Copied)
     let about = opened.metadata().await.map_err(|e| unreadable(source, &e))?;
     let mode = about.permissions().mode() & 0o777;
     // LIMIT: pieces large enough that a system call per piece does not show.
-    let body = Body::wrap_stream(ReaderStream::with_capacity(opened, 256 * 1024));
+    let (body, bytes) = counted(ReaderStream::with_capacity(opened, 256 * 1024));
     to.write(target, Some(mode), body).await?;
     copied.files += 1;
-    copied.bytes += about.len();
+    copied.bytes += bytes.load(Ordering::Relaxed);
     Ok(())
 }
 

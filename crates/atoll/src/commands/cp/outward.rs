@@ -92,6 +92,7 @@ async fn directory(
                         crate::human::bytes(copied.bytes)
                     ));
                 }
+                "symlink" => link(&entry, &here.join(&name), copied)?,
                 _ => copied.skipped += 1,
             }
         }
@@ -132,6 +133,22 @@ async fn file(
     let mode = fs::Permissions::from_mode(mode.unwrap_or(0o644));
     opened.set_permissions(mode).map_err(|e| unwritable(target, &e))?;
     // A rename replaces a link instead of following it.
+    fs::rename(&fresh.0, target).map_err(|e| unwritable(target, &e))?;
+    copied.files += 1;
+    Ok(())
+}
+
+/// Makes a link as it is inside, whatever it points to. Nothing is ever written or read through it: below the target only
+/// real directories are entered.
+fn link(entry: &Value, target: &Path, copied: &mut Copied) -> Result<(), Failure> {
+    let points_to = text(entry, "symlink_target");
+    if points_to.is_empty() || points_to.contains(char::REPLACEMENT_CHARACTER) {
+        copied.skipped += 1;
+        return Ok(());
+    }
+    let folder = target.parent().unwrap_or(Path::new("."));
+    let fresh = Fresh(folder.join(format!(".atoll-cp-{}-{}", std::process::id(), copied.files)));
+    std::os::unix::fs::symlink(points_to, &fresh.0).map_err(|e| unwritable(target, &e))?;
     fs::rename(&fresh.0, target).map_err(|e| unwritable(target, &e))?;
     copied.files += 1;
     Ok(())
@@ -188,6 +205,17 @@ mod tests {
         }
         assert!(name(&json!({"name": "a", "name_base64": "/w=="})).is_err());
         assert_eq!(name(&json!({"name": "..a b"})).expect("plain"), "..a b");
+    }
+
+    #[test]
+    fn a_link_is_copied_as_a_link_and_replaces_what_is_there() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let here = folder.path().join("link");
+        fs::write(&here, "old").expect("writable");
+        let mut copied = Copied::default();
+        link(&json!({"name": "link", "symlink_target": "../elsewhere"}), &here, &mut copied).expect("made");
+        assert_eq!(fs::read_link(&here).expect("a link"), Path::new("../elsewhere"));
+        assert_eq!((copied.files, copied.skipped), (1, 0));
     }
 
     #[test]

@@ -92,6 +92,18 @@ impl<'a> Inside<'a> {
         }
     }
 
+    /// Whether it takes a directory as one tar stream.
+    pub(super) const fn takes_archives(&self) -> bool {
+        matches!(self.home, Home::Sandbox(_))
+    }
+
+    /// Unpacks a tar stream below a directory.
+    pub(super) async fn write_archive(&self, path: &str, body: reqwest::Body) -> Result<(), Failure> {
+        let request =
+            self.client.request(Method::PUT, &self.api("/files/archive", "")).query(&[("path", path)]);
+        self.client.send(request.body(body)).await.map(|_| ())
+    }
+
     pub(super) async fn read(&self, path: &str) -> Result<reqwest::Response, Failure> {
         let request = self.client.request(Method::GET, &self.api("/files", "/files"));
         self.client.send(request.query(&[("path", path)])).await

@@ -1,0 +1,207 @@
+//! What a person meets in the first hour: the vendors' SDKs with their defaults on a fresh server, copies with links, a
+//! command that runs out of memory, the command line over HTTPS, and an end that starts nothing.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "a suite that does not run says so")]
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use atoll_tests::{Options, Value, World, json, run, run_with, until};
+use nix::sys::signal::Signal;
+use tokio::net::TcpStream;
+
+fn atoll(w: &World, words: &[&str]) -> Output {
+    w.command().args(words).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn ok(w: &World, words: &[&str]) -> String {
+    let done = atoll(w, words);
+    assert!(done.status.success(), "atoll {words:?}: {} {}", done.status, text(&done.stderr));
+    text(&done.stdout)
+}
+
+/// A python with a vendor's SDK; `None` where it cannot be had, which on CI is a failure.
+fn python(script: &str, words: &[&str]) -> Option<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts").join(script);
+    let got = Command::new(&script).args(words).output().unwrap();
+    if got.status.success() {
+        return Some(text(&got.stdout).trim().into());
+    }
+    assert!(std::env::var_os("CI").is_none(), "{}: {}", script.display(), text(&got.stderr));
+    eprintln!("not run: {}", text(&got.stderr));
+    None
+}
+
+/// Runs a program of a vendor's SDK with exactly what `atoll env` prints.
+async fn with_sdk(w: &World, sdk: &str, python: &Path, program: &str) {
+    let printed = ok(w, &["env", sdk, "--with-key", "--json"]);
+    let variables: std::collections::BTreeMap<String, String> = serde_json::from_str(&printed).unwrap();
+    let mut command = Command::new(python);
+    command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", w.folder()).envs(variables);
+    command.args(["-c", program]);
+    let done = w.output(command).await;
+    assert!(done.status.success(), "{sdk}: {}{}", text(&done.stdout), text(&done.stderr));
+}
+
+const E2B: &str = r#"
+from e2b import Sandbox
+box = Sandbox.create()
+assert box.commands.run("echo first").stdout == "first\n"
+info = box.get_info()
+assert info.template_id == "host" and info.name == "base", (info.template_id, info.name)
+box.kill()
+"#;
+const DAYTONA: &str = r#"
+from daytona import Daytona
+daytona = Daytona()
+box = daytona.create()
+assert box.process.exec("echo first").result.strip() == "first"
+box.delete()
+"#;
+const LEAP0: &str = r#"
+from leap0 import Leap0Client
+client = Leap0Client()
+box = client.sandboxes.create()
+assert client.sandboxes.get(box.id).template_name in ("host", "system/debian:bookworm"), box
+box.delete()
+"#;
+
+#[test]
+fn the_sdks_defaults_work_on_a_server_without_a_template() {
+    let (Some(e2b), Some(daytona), Some(leap0)) = (
+        python("get-e2b-sdk", &["python"]),
+        python("get-daytona-sdk", &["python"]),
+        python("get-leap0-sdk", &[]),
+    ) else {
+        return;
+    };
+    run_with(Options { template: "host", ..Options::default() }, async |w| {
+        for name in ["base", "code-interpreter-v1", "daytona", "system/debian:bookworm"] {
+            let made = w.admin().post("/v1/sandboxes", json!({ "template": name })).await.ok();
+            assert_eq!(made["template"], "host", "{name}");
+        }
+        assert!(ok(w, &["ls"]).contains("host"));
+        assert!(
+            w.log().contains("template debian is not made yet"),
+            "the log names the template that stands in"
+        );
+        // Names that nobody's SDK uses by default are what they were.
+        let missing = atoll(w, &["create", "-T", "debian"]);
+        assert!(text(&missing.stderr).contains("atoll template make debian"), "{}", text(&missing.stderr));
+        with_sdk(w, "e2b", &e2b, E2B).await;
+        with_sdk(w, "daytona", &daytona, DAYTONA).await;
+        with_sdk(w, "leap0", &leap0, LEAP0).await;
+        // A template is kept, so it is not built on files that change with the machine.
+        let file = w.folder().join("Dockerfile");
+        std::fs::write(&file, "FROM base\nRUN true\n").unwrap();
+        let build = atoll(w, &["build", "-t", "app", &w.folder().display().to_string()]);
+        assert!(!build.status.success() && text(&build.stderr).contains("template make debian"), "{build:?}");
+        ok(w, &["rm", "--all", "--force"]);
+    });
+}
+
+#[test]
+fn copies_keep_links_take_several_sources_and_count_what_they_copied() {
+    run(async |w| {
+        ok(w, &["create", "--name", "box"]);
+        let tree = w.folder().join("tree");
+        std::fs::create_dir_all(tree.join("bin")).unwrap();
+        std::fs::write(tree.join("bin/real"), "#!/bin/sh\necho ran\n").unwrap();
+        std::fs::set_permissions(tree.join("bin/real"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        symlink("real", tree.join("bin/tool")).unwrap();
+        symlink("/nowhere", tree.join("dangling")).unwrap();
+        std::fs::write(w.folder().join("one"), vec![b'1'; 1_000]).unwrap();
+        std::fs::write(w.folder().join("two"), vec![b'2'; 500]).unwrap();
+        let path = |name: &str| w.folder().join(name).display().to_string();
+
+        let copied: Value =
+            serde_json::from_str(&ok(w, &["--json", "cp", "-r", &path("tree"), "box:/tmp/tree"])).unwrap();
+        assert_eq!((&copied["files"], &copied["bytes"]), (&json!(3), &json!(19)), "{copied}");
+        assert_eq!(ok(w, &["exec", "box", "--", "/tmp/tree/bin/tool"]), "ran\n");
+        assert_eq!(ok(w, &["exec", "box", "--", "readlink", "/tmp/tree/dangling"]), "/nowhere\n");
+
+        ok(w, &["cp", "-r", "box:/tmp/tree", &path("back")]);
+        assert_eq!(std::fs::read_link(w.folder().join("back/bin/tool")).unwrap(), Path::new("real"));
+        assert_eq!(std::fs::read_link(w.folder().join("back/dangling")).unwrap(), Path::new("/nowhere"));
+
+        let copied: Value =
+            serde_json::from_str(&ok(w, &["--json", "cp", &path("one"), &path("two"), "box:/tmp"])).unwrap();
+        assert_eq!((&copied["files"], &copied["bytes"]), (&json!(2), &json!(1_500)), "{copied}");
+        assert_eq!(ok(w, &["exec", "box", "--", "sh", "-c", "cat /tmp/one /tmp/two | wc -c"]).trim(), "1500");
+        let wrong = atoll(w, &["cp", "box:/tmp/one", "box:/tmp/two", &path("one")]);
+        assert_eq!(wrong.status.code(), Some(2), "several sources need a directory: {}", text(&wrong.stderr));
+    });
+}
+
+#[test]
+fn what_went_wrong_is_said_where_a_person_looks() {
+    run(async |w| {
+        let eater = "x=a; while :; do x=$x$x; done";
+        let done = atoll(w, &["run", "--memory", "32m", "--", "sh", "-c", eater]);
+        assert_eq!(done.status.code(), Some(137), "{}", text(&done.stderr));
+        assert!(text(&done.stderr).contains("memory limit of 32 MiB"), "{}", text(&done.stderr));
+        let plain = atoll(w, &["run", "--", "sh", "-c", "kill -9 $$"]);
+        assert!(!text(&plain.stderr).contains("memory"), "another kill is not blamed on memory");
+
+        let beyond = atoll(w, &["create", "--memory", "900g"]);
+        assert!(text(&beyond.stderr).contains("the memory of this machine"), "{}", text(&beyond.stderr));
+
+        let http = reqwest::Client::new();
+        let browser = http.get("http://127.0.0.1:7070/").header("accept", "text/html").send().await.unwrap();
+        assert!(browser.url().path() == "/docs" && browser.status() == 200, "{browser:?}");
+        let program: Value = http.get("http://127.0.0.1:7070/").send().await.unwrap().json().await.unwrap();
+        assert_eq!(program["documentation"], "/docs");
+    });
+}
+
+#[test]
+fn the_command_line_speaks_https_and_checks_the_certificate() {
+    run_with(Options { tls: true, ..Options::default() }, async |w| {
+        until("the TLS port is open", async || TcpStream::connect("127.0.0.1:7443").await.ok()).await;
+        let ca = w.data().join("tls/ca.pem").display().to_string();
+        let url = "https://atoll.localhost:7443";
+        let elsewhere = w.folder().join("elsewhere");
+        std::fs::create_dir_all(&elsewhere).unwrap();
+        let ask = |words: &[&str]| {
+            let mut command = w.command();
+            command.env("ATOLL_DATA", &elsewhere).env("ATOLL_URL", url).env("ATOLL_API_KEY", w.admin().key());
+            command.args(words).stdin(Stdio::null()).output().unwrap()
+        };
+        let trusted = ask(&["--ca", &ca, "run", "--", "echo", "over TLS"]);
+        assert_eq!(text(&trusted.stdout), "over TLS\n", "{}", text(&trusted.stderr));
+        let stranger = ask(&["ls"]);
+        let said = text(&stranger.stderr);
+        assert!(
+            !stranger.status.success() && said.contains("certificate") && said.contains("--ca"),
+            "{said}"
+        );
+        let ours = w.command().env("ATOLL_URL", url).args(["ls"]).output().unwrap();
+        assert!(ours.status.success(), "our own authority is trusted: {}", text(&ours.stderr));
+        for sdk in [&["env", "e2b", "--tls", "--json"][..], &["env", "leap0", "--json"]] {
+            let printed: Value = serde_json::from_str(&ok(w, sdk)).unwrap();
+            assert!(printed.get("HTTPS_PROXY").is_none(), "other HTTPS of the program would fail: {printed}");
+        }
+    });
+}
+
+#[test]
+fn an_uninstall_deletes_every_sandbox_and_starts_no_server() {
+    run_with(Options { audit: false, ..Options::default() }, async |w| {
+        ok(w, &["create", "--name", "left"]);
+        w.stop_server(Signal::SIGTERM).await;
+        // Whoever listens at the default address is not asked and not touched.
+        let listener = std::net::TcpListener::bind("127.0.0.1:7070").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let removed = ok(w, &["server", "uninstall", "--force"]);
+        assert!(removed.contains("removed"), "{removed}");
+        assert!(listener.accept().is_err(), "uninstall asked somebody else's server");
+        assert!(!w.data().exists(), "the folder is gone");
+    });
+}
