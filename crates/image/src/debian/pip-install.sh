@@ -31,4 +31,4 @@ for name in ("numpy", "pandas", "scipy", "matplotlib", "scikit-learn", "numba", 
         pass
 END
 chroot "$root" pip install --break-system-packages --no-cache-dir --quiet --constraint /tmp/atoll-pip/constraints.txt "$@" >&2
-rm -rf "$settings" "$root/root/.cache"
+rm -rf "$settings" "$root"/root/.cache "$root"/root/.config
