@@ -156,6 +156,7 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         mask_host: None,
         https_ports: BTreeSet::new(),
         annotations: BTreeMap::new(),
+        secrets: BTreeMap::new(),
         started_at: None,
     }
 }

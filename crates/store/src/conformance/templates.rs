@@ -101,6 +101,7 @@ pub(super) async fn public_templates_are_seen_by_others_and_changes_are_kept(sto
         public: Some(true),
         changes: Some(settings.clone()),
         aliases: Some(vec!["nick".to_owned()]),
+        name: None,
     };
     let row = store.change_template(&mine, "app", change).await.unwrap().unwrap();
     assert_eq!((row.public, row.changes), (true, settings));
