@@ -196,7 +196,7 @@ fn the_official_javascript_sdk_finds_everything_as_its_guide_says() {
 
 #[test]
 #[ignore = "makes a template of some 5 GB, which takes minutes: make nightly"]
-fn the_full_interpreter_template_has_e2bs_libraries_and_r_and_java() {
+fn nightly_the_full_interpreter_template_has_e2bs_libraries_r_and_java() {
     let Some(python) = sdk("python") else { return };
     let options =
         Options { template: "code-interpreter-full", templates: vec!["busybox"], ..Options::default() };
