@@ -431,7 +431,7 @@ fn python_without_a_kernel_is_run_by_a_plain_worker_where_that_is_asked_for() {
     run_with(Options::debian(), async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({})).await;
-        let toolbox = Toolbox::new(agent(w, &id));
+        let toolbox = Toolbox::new(agent(w, &id), account());
         let interpreter = toolbox.interpreter().or_plain_python();
         let context = interpreter.default_context(Language::Python).await.unwrap();
         let ran = code(&interpreter, &context, "    x = 41\n    print('hällo')\n    x + 1").await;
@@ -486,7 +486,7 @@ fn a_sandbox_without_a_kernel_says_what_is_missing() {
         // What the package of a JDK does when it is installed, which fails where the folders of manual pages are missing.
         let install = "update-alternatives --install /usr/bin/of-test of-test /bin/true 1 \
                        --slave /usr/share/man/man1/of-test.1.gz of-test.1.gz /etc/hostname && readlink /usr/share/man/man1/of-test.1.gz";
-        let root = Toolbox::new(agent(w, &id)).as_user(Some("root".into()));
+        let root = Toolbox::new(agent(w, &id), account()).as_user(Some("root".into()));
         let sh = root.interpreter().create_context(&in_language(Language::Bash)).await.unwrap();
         let ran = code(&root.interpreter(), &sh, install).await;
         assert!(ran.error.is_none() && ran.stdout.contains("/etc/alternatives/of-test.1.gz"), "{ran:?}");

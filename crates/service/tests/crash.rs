@@ -287,7 +287,7 @@ async fn converge(world: &World, of: &str) {
     world.service.start(&world.admin, "x", true).await.unwrap();
     let exec = atoll_service::Exec { argv: vec!["echo".to_owned(), "here".to_owned()], ..Default::default() };
     let out = world.service.exec(&world.admin, "x", exec).await.unwrap();
-    assert_eq!(&out.stdout[..], b"here\n");
+    assert_eq!(out.stdout.to_vec(), b"here\n");
     let files = world.fake.files(&lease.id, |files| files.get("/kept").cloned()).unwrap();
     assert!(files.is_none() || files.as_deref() == Some(b"1") || files.as_deref() == Some(b"2"));
     if of == "pauses" && files.is_some() && kept_memory {
@@ -397,7 +397,7 @@ async fn what_ran_is_adopted_with_its_agent() {
     let exec =
         atoll_service::Exec { argv: vec!["echo".to_owned(), "still".to_owned()], ..Default::default() };
     let out = world.service.exec(&world.admin, lease.id.as_str(), exec).await.unwrap();
-    assert_eq!(&out.stdout[..], b"still\n");
+    assert_eq!(out.stdout.to_vec(), b"still\n");
 }
 
 #[tokio::test(start_paused = true)]

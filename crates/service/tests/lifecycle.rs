@@ -34,7 +34,7 @@ async fn a_created_sandbox_runs_and_is_written_down() {
     assert_eq!(world.store.lease(&lease.id).await.unwrap().unwrap(), lease);
     assert_eq!(world.fake.holds(), [(lease.id.clone(), lease.instance.clone())]);
     let out = world.service.exec(&world.admin, lease.id.as_str(), argv(&["echo", "hi"])).await.unwrap();
-    assert_eq!((out.exit_code, &out.stdout[..]), (0, &b"hi\n"[..]));
+    assert_eq!((out.exit_code, out.stdout.to_vec()), (0, b"hi\n".to_vec()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -44,7 +44,7 @@ async fn how_a_command_ended_is_told_as_a_shell_would() {
     let run = |word: &'static str| world.service.exec(&world.admin, id.as_str(), argv(&[word]));
     assert_eq!(run("false").await.unwrap().exit_code, 1);
     let killed = run("yell").await.unwrap();
-    assert_eq!((killed.exit_code, killed.signal, &killed.stderr[..]), (137, Some(9), &b"ow\n"[..]));
+    assert_eq!((killed.exit_code, killed.signal, killed.stderr.to_vec()), (137, Some(9), b"ow\n".to_vec()));
     let late = run("late").await.unwrap();
     assert_eq!((late.exit_code, late.timed_out), (124, true));
     assert_eq!(run("no-such-program").await.unwrap_err().code, Code::InvalidArgument);

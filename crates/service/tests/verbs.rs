@@ -190,7 +190,7 @@ async fn every_verb_from_every_phase_is_taken_or_refused_as_the_table_says() {
 async fn echo(world: &World, id: &SandboxId) {
     let exec = Exec { argv: vec!["echo".to_owned(), "hi".to_owned()], ..Default::default() };
     let out = world.service.exec(&world.admin, id.as_str(), exec).await.unwrap();
-    assert_eq!(&out.stdout[..], b"hi\n");
+    assert_eq!(out.stdout.to_vec(), b"hi\n");
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,7 +28,7 @@ async fn paused(world: &World, spec: CreateSandbox, memory: Held) -> Lease {
 
 async fn echo(world: &World, who: &Principal, lease: &Lease) -> Result<String, atoll_service::ServiceError> {
     let out = world.service.exec(who, lease.id.as_str(), argv(&["echo", "hi"])).await?;
-    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    Ok(String::from_utf8_lossy(&out.stdout.to_vec()).into_owned())
 }
 
 async fn reasons_to(world: &World, id: &SandboxId, phase: Phase) -> Vec<Reason> {
@@ -251,7 +251,7 @@ async fn after_a_restore_a_reader_goes_on_where_it_was() {
     };
     let (collected, told) = futures::future::join(collected, play).await;
     assert_eq!(told, b"to be continued", "no byte is lost and none comes twice");
-    assert_eq!(&collected.unwrap().stdout[..], b"to be continued");
+    assert_eq!(collected.unwrap().stdout.to_vec(), b"to be continued");
 }
 
 #[tokio::test(start_paused = true)]

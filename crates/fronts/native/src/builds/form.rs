@@ -111,7 +111,7 @@ mod tests {
 
     async fn formed(parts: &[(&str, &str)]) -> Result<Form, ApiError> {
         let body: String = parts.iter().map(|(name, content)| part(name, content)).collect();
-        read(&typed("multipart/form-data; boundary=x"), Body::from(body + "--x--\r\n")).await
+        read(&typed("multipart/form-data; boundary=x"), Body::from(body + "--x--\r\n"), None).await
     }
 
     #[tokio::test]
@@ -121,7 +121,7 @@ mod tests {
         form.context.unwrap().read_to_string(&mut text).await.unwrap();
         assert_eq!(text, "tar tar");
         assert!(formed(&[("spec", r#"{"template":"a"}"#)]).await.unwrap().context.is_none());
-        let alone = read(&typed("application/json"), Body::from(r#"{"template":"a"}"#)).await.unwrap();
+        let alone = read(&typed("application/json"), Body::from(r#"{"template":"a"}"#), None).await.unwrap();
         assert!(alone.context.is_none());
     }
 
@@ -131,9 +131,9 @@ mod tests {
         assert!(refused(&[("context", "x"), ("spec", "{}")]).await.contains("first part"));
         assert!(refused(&[("spec", r#"{"template":"a"}"#), ("other", "x")]).await.contains("other"));
         assert!(refused(&[]).await.contains("first part"));
-        let plain = read(&typed("text/plain"), Body::from("x")).await.err().unwrap();
+        let plain = read(&typed("text/plain"), Body::from("x"), None).await.err().unwrap();
         assert_eq!(plain.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
-        let cut = read(&typed("multipart/form-data; boundary=x"), Body::from(part("spec", "{"))).await;
+        let cut = read(&typed("multipart/form-data; boundary=x"), Body::from(part("spec", "{")), None).await;
         assert!(cut.is_err());
     }
 }
