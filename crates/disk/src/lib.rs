@@ -111,7 +111,7 @@ impl Reserve {
     /// ones that then use a [`SpaceWriter`].
     pub fn admit(&self, at: &Path, purpose: Purpose, bytes: u64) -> io::Result<()> {
         let device = device(at)?;
-        Ok(self.judge(&self.granted(), device, at, purpose, bytes)?)
+        self.judge(&self.granted(), device, at, purpose, bytes)
     }
 
     /// Asks for room piece by piece while something is written at `at`, a folder or a file that is there.

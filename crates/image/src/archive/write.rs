@@ -141,7 +141,12 @@ impl Archives {
 }
 
 fn no_space(cause: io::Error) -> ArchiveError {
-    if atoll_disk::is_full(&cause) { ArchiveError::NoSpace(cause) } else { ArchiveError::Source(cause) }
+    if atoll_disk::is_full(&cause) {
+        return ArchiveError::NoSpace(cause);
+    }
+    // The folder of archives cannot be looked at: it is as if object storage did not answer.
+    let cause = object_store::Error::Generic { store: "LocalFileSystem", source: Box::new(cause) };
+    ArchiveError::Storage { action: "write", cause }
 }
 
 /// A full disk below a folder has its own name, however deep it is in what object storage says.

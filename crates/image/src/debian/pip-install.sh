@@ -31,4 +31,5 @@ for name in ("numpy", "pandas", "scipy", "matplotlib", "scikit-learn", "numba", 
         pass
 END
 chroot "$root" pip install --break-system-packages --no-cache-dir --quiet --constraint /tmp/atoll-pip/constraints.txt "$@" >&2
-rm -rf "$settings" "$root"/root/.cache "$root"/root/.config
+home=$root/root
+rm -rf "$settings" "$home"/.cache "$home"/.config
