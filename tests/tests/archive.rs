@@ -294,7 +294,7 @@ fn a_full_archive_place_leaves_the_files_here() {
             .write_file(&kept.id, "/home/user/big", atoll_tests::keeper::make(6, 3_000_000))
             .await
             .ok();
-        shared.client.act(&kept.id, "archive").await.refused(503, "archive_unavailable");
+        shared.client.act(&kept.id, "archive").await.refused(503, "no_capacity");
         kept.is_intact(&shared, "stopped").await;
         shared.client.act(&kept.id, "start").await.ok();
         kept.is_intact(&shared, "running").await;

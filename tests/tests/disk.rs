@@ -111,7 +111,7 @@ fn every_writer_leaves_the_reserve_alone_and_uploads_count_for_their_tenant() {
         client.act(&kept, "start").await.ok();
         assert_eq!(client.sh(&kept, "wc -c < big").await.text(), (60 * MIB).to_string());
         // Images.
-        let large = image::busybox().layer(&Layer::new().file("large", 0o644, &noise(60)), Packing::Plain);
+        let large = image::busybox().layer(&Layer::new().file("large", 0o644, noise(60)), Packing::Plain);
         client.import("large", large.docker_archive("x")).await.refused(503, "no_capacity");
         reserve_is_there();
         // What fits still goes in, and deleting works.

@@ -394,7 +394,8 @@ fn the_books_of_what_is_gone_do_not_pile_up() {
             let uuid = String::from_utf8(uuid.stdout).unwrap();
             let folder = Path::new("/sys/fs/btrfs").join(uuid.trim()).join("qgroups");
             // Those of subvolumes: the one group above them stays.
-            let of_subvolumes = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with("0_");
+            let of_subvolumes =
+                |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with("0_");
             std::fs::read_dir(folder).unwrap().flatten().filter(of_subvolumes).count()
         };
         let spec = world.spec();

@@ -101,6 +101,17 @@ impl Reserve {
         }
     }
 
+    /// Whether `at` is on the disk of the data folder. A place that the operator chose elsewhere needs no reserve of ours.
+    #[must_use]
+    pub fn guards(&self, at: &Path) -> bool {
+        let Some(headroom) = &self.headroom else { return true };
+        match (device(headroom.data()), device(at)) {
+            (Ok(data), Ok(at)) => data == at,
+            // The write itself meets what is wrong with it.
+            _ => true,
+        }
+    }
+
     /// Bytes that may still be written at `at`, which is there, for this purpose.
     pub fn room(&self, at: &Path, purpose: Purpose) -> io::Result<u64> {
         let granted = self.granted().get(&device(at)?).copied().unwrap_or(0);

@@ -60,7 +60,9 @@ impl Archives {
     ) -> Result<ArchiveRef, ArchiveError> {
         let sandbox = about.sandbox.clone();
         let mut space = match (&self.disk, self.folder()) {
-            (Some(disk), Some(folder)) => Some(disk.writer(folder, Purpose::Data).map_err(no_space)?),
+            (Some(disk), Some(folder)) if disk.guards(folder) => {
+                Some(disk.writer(folder, Purpose::Data).map_err(no_space)?)
+            }
             _ => None,
         };
         let mut chunks = Vec::new();

@@ -342,7 +342,7 @@ mod tests {
             let policy = from_daytona(&words, &NetworkPolicy::allow_all());
             assert_eq!(shown(policy), means, "{block:?} {list:?} {names:?}");
         }
-        let eleven = vec!["203.0.113.0/24"; 11].join(",");
+        let eleven = ["203.0.113.0/24"; 11].join(",");
         let many = DaytonaWords { allow_list: Some(&eleven), ..DaytonaWords::default() };
         assert!(from_daytona(&many, &NetworkPolicy::allow_all()).is_err());
     }
