@@ -219,10 +219,9 @@ fn n17_no_way_of_writing_leads_to_the_agent() {
                 for host in [format!("{port}-{id}.localhost"), format!("{id}-{port}.localhost")] {
                     let answer = raw(&format!("GET /health HTTP/1.1\r\nHost: {host}\r\nX-Api-Key: {key}\r\nConnection: close\r\n\r\n")).await;
                     let status = answer.split(' ').nth(1).unwrap_or_default().to_owned();
-                    // By its plain number a front stands there, which says whether the sandbox lives and nothing else
-                    // without the sandbox's own token.
+                    // By its plain number E2B's front stands there, to which a sandbox of another front is as unknown as none.
                     let wanted: &[&str] = match port {
-                        "49983" => &["204"],
+                        "49983" => &["502"],
                         _ => &["400", "404", "403", "421"],
                     };
                     assert!(wanted.contains(&&*status), "{host}: {answer}");
@@ -230,7 +229,7 @@ fn n17_no_way_of_writing_leads_to_the_agent() {
                         let answer = raw(&format!("GET /{route} HTTP/1.1\r\nHost: {host}\r\nX-Api-Key: {key}\r\nConnection: close\r\n\r\n")).await;
                         let status = answer.split(' ').nth(1).unwrap_or_default().to_owned();
                         assert!(
-                            ["400", "401", "403", "404", "405", "421"].contains(&&*status),
+                            ["400", "401", "403", "404", "405", "421", "502"].contains(&&*status),
                             "{host} {route}: {answer}"
                         );
                     }
