@@ -91,7 +91,7 @@ impl Ground<'_> {
             "{what}: {before} MiB became {peak} MiB in {:?}, {pending} held; others waited {waited:?}",
             begun.elapsed()
         );
-        assert_eq!(said.text(), "here\n", "{what}: another tenant is not answered");
+        assert_eq!(said.text(), "here", "{what}: another tenant is not answered");
         assert!(waited < OTHERS_WAIT, "{what}: another tenant waited {waited:?}");
         assert!(peak < before + bound_mib, "{what}: {before} MiB became {peak} MiB");
         drop(held);

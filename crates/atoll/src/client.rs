@@ -176,13 +176,11 @@ fn certificate_fault(cause: &reqwest::Error) -> Option<String> {
         if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref::<rustls::Error>() {
             return Some(why.to_string());
         }
-        if let Some(io) = error.downcast_ref::<std::io::Error>()
-            && let Some(rustls::Error::InvalidCertificate(why)) =
-                io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
-        {
-            return Some(why.to_string());
-        }
-        next = error.source();
+        // What an I/O error wraps is not its source; and one may wrap another.
+        next = match error.downcast_ref::<std::io::Error>() {
+            Some(io) => io.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static)),
+            None => error.source(),
+        };
     }
     None
 }
