@@ -63,13 +63,18 @@ impl Fixed {
     fn agent(&self, folder: &Path) -> io::Result<PathBuf> {
         let name = folder.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let at = self.stage.join(AGENTS).join(name);
-        if !at.exists() {
-            let draft = self.stage.join(AGENTS).join("draft");
-            if draft.exists() {
-                fs::remove_dir_all(&draft)?;
+        if at.exists() {
+            return Ok(at);
+        }
+        // Restores copy too, each in a process of its own: whoever is first puts its copy there, the others use that one.
+        let draft = self.stage.join(AGENTS).join(format!(".{}", std::process::id()));
+        let _ = fs::remove_dir_all(&draft);
+        copy_folder(folder, &draft)?;
+        if let Err(cause) = fs::rename(&draft, &at) {
+            let _ = fs::remove_dir_all(&draft);
+            if !at.exists() {
+                return Err(cause);
             }
-            copy_folder(folder, &draft)?;
-            fs::rename(&draft, &at)?;
         }
         Ok(at)
     }
