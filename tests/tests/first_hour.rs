@@ -182,7 +182,9 @@ fn the_command_line_speaks_https_and_checks_the_certificate() {
             !stranger.status.success() && said.contains("certificate") && said.contains("--ca"),
             "{said}"
         );
-        let ours = w.command().env("ATOLL_URL", url).args(["ls"]).output().unwrap();
+        let ours =
+            w.command().env("ATOLL_URL", url).env("ATOLL_API_KEY", w.admin().key()).args(["ls"]).output();
+        let ours = ours.unwrap();
         assert!(ours.status.success(), "our own authority is trusted: {}", text(&ours.stderr));
         for sdk in [&["env", "e2b", "--tls", "--json"][..], &["env", "leap0", "--json"]] {
             let printed: Value = serde_json::from_str(&ok(w, sdk)).unwrap();
