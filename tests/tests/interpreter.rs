@@ -448,7 +448,7 @@ fn python_without_a_kernel_is_run_by_a_plain_worker_where_that_is_asked_for() {
         }
         assert_eq!(code(&interpreter, &context, "x").await.text(), "41", "an interrupt loses nothing");
         // One that waits behind another does not wait longer than its own time, and is not run later.
-        let ahead = Execute { code: "time.sleep(2)".into(), ..Default::default() };
+        let ahead = Execute { code: "time.sleep(6)".into(), ..Default::default() };
         let mut ahead = interpreter.execute(&context, ahead).await.unwrap();
         assert!(matches!(ahead.next().await, Some(Ok(E::Started { .. }))));
         let behind = Execute { code: "ghost = 1".into(), timeout, ..Default::default() };
