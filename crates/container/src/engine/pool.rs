@@ -294,13 +294,13 @@ impl Inner {
 pub(super) async fn keep_filled(engine: Weak<Inner>) {
     loop {
         let Some(engine) = engine.upgrade() else { return };
-        let Some(key) = engine.shortage() else {
+        if engine.shortage().is_none() {
             let wake = Arc::clone(&engine.pool_wanted);
             // Not held while waiting: the engine must be able to go.
             drop(engine);
             let _ = tokio::time::timeout(LOOK_EVERY, wake.notified()).await;
             continue;
-        };
+        }
         for _ in 0..YIELD_AT_MOST {
             if engine.is_quiet() {
                 break;
@@ -312,6 +312,8 @@ pub(super) async fn keep_filled(engine: Weak<Inner>) {
         if engine.is_closing.load(Ordering::SeqCst) {
             return;
         }
+        // Asked again under the lock: a prepared instance that left `warming` may have joined its pool meanwhile.
+        let Some(key) = engine.shortage() else { continue };
         match engine.make_one(&key).await {
             Ok(()) => {}
             // A pool may be set up for what nobody has made yet.
