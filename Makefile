@@ -3,6 +3,11 @@
 .PHONY: help run build install test check agent fmt clippy unit kernel soak nightly bench clean-data
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
+# Set only where rustup lacks the toolchain of rust-toolchain.toml.
+TOOLCHAIN := $(shell scripts/toolchain)
+ifneq ($(TOOLCHAIN),)
+export RUSTUP_TOOLCHAIN := $(TOOLCHAIN)
+endif
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 # The static agent that goes into the binary; made by scripts/build.
