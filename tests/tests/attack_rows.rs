@@ -99,6 +99,31 @@ fn a_second_server_over_the_same_folder_is_refused() {
     });
 }
 
+/// Attack F07: a copy has the identity of the server that it was taken from. Started beside it, it would take its sandboxes
+/// over and end those that it does not know.
+#[test]
+fn a_copied_folder_is_refused_while_the_original_is_served() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let before = client.create(json!({})).await;
+        let copy = w.folder().join("copy");
+        std::fs::create_dir(&copy).unwrap();
+        for name in ["server.id", "sandbox.db", "sandbox.db-wal", "secret.key", "admin.key"] {
+            std::fs::copy(w.data().join(name), copy.join(name)).unwrap();
+        }
+        let after = client.create(json!({})).await;
+        let mut second = w.command();
+        second.env("ATOLL_DATA", &copy).args(["serve", "--listen", "127.0.0.1:7999", "--tls-port", "0"]);
+        let done = w.output(second).await;
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success(), "{said}");
+        assert!(said.contains("is a copy of") && said.contains("server.id"), "{said}");
+        for id in [before, after] {
+            assert_eq!(client.sh(&id, "echo mine").await.stdout, "mine\n");
+        }
+    });
+}
+
 /// Attack N25: what is no filter, cursor, order or name is refused or found nowhere; nothing becomes part of a statement.
 #[test]
 fn filters_cursors_and_names_are_data() {

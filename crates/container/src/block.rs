@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use atoll_network::Block;
@@ -32,6 +33,18 @@ pub enum BlockError {
         /// Why.
         #[source]
         cause: io::Error,
+    },
+    /// A running server has the same identity over another folder.
+    #[error(
+        "{data} is a copy of the folder of a server that is running ({original}); \
+         remove {data}/server.id if the copy is to be a server of its own",
+        data = data.display(), original = original.display()
+    )]
+    Copied {
+        /// The folder that was to be opened.
+        data: PathBuf,
+        /// Where the running server was last known to have its own.
+        original: PathBuf,
     },
     /// All are taken.
     #[error("this machine has no {what} left")]
@@ -75,8 +88,12 @@ impl Numbers {
                 read_id(&server.data).is_some_and(|found| found == *id) || is_served(folder, server.block)
             });
             if let Some(known) = table.servers.get_mut(&server) {
+                if is_served(folder, known.block) && !is_same_folder(folder, known.block, data) {
+                    let (data, original) = (data.to_owned(), known.data.clone());
+                    return Err(BlockError::Copied { data, original });
+                }
                 known.data = data.to_owned();
-                return Ok((known.clone(), hold(folder, known.block).map_err(failed)?));
+                return Ok((known.clone(), hold(folder, known.block, data).map_err(failed)?));
             }
             let blocks: HashSet<u16> = table.servers.values().map(|server| server.block).collect();
             let block = (0..Block::COUNT)
@@ -85,7 +102,7 @@ impl Numbers {
             let chunk = free_chunk(table)?;
             let fresh = Server { block, data: data.to_owned(), chunks: vec![chunk] };
             table.servers.insert(server.clone(), fresh.clone());
-            Ok((fresh, hold(folder, block).map_err(failed)?))
+            Ok((fresh, hold(folder, block, data).map_err(failed)?))
         })?;
         let block = Block::new(taken.block).ok_or(BlockError::Exhausted { what: "server numbers" })?;
         let free = taken.chunks.iter().flat_map(|chunk| ranges(*chunk)).collect();
@@ -147,11 +164,26 @@ fn hold_file(folder: &Path, block: u16) -> PathBuf {
     folder.join(format!("block-{block}"))
 }
 
-/// Says that somebody serves a block. Shared: a server that opens again may meet itself.
-fn hold(folder: &Path, block: u16) -> io::Result<File> {
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(hold_file(folder, block))?;
+/// Says that somebody serves a block, and over which folder. Shared: a server that opens again may meet itself.
+fn hold(folder: &Path, block: u16, data: &Path) -> io::Result<File> {
+    let mut file =
+        OpenOptions::new().create(true).truncate(false).write(true).open(hold_file(folder, block))?;
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared)?;
+    file.set_len(0)?;
+    file.write_all(identity(data)?.as_bytes())?;
     Ok(file)
+}
+
+/// A folder that was moved, or is seen at another path, is the same one; a copy is not.
+fn identity(data: &Path) -> io::Result<String> {
+    let meta = fs::metadata(data)?;
+    Ok(format!("{}:{}\n", meta.dev(), meta.ino()))
+}
+
+/// Whether a block is served over this very folder. Servers of earlier versions did not say.
+fn is_same_folder(folder: &Path, block: u16, data: &Path) -> bool {
+    let said = fs::read_to_string(hold_file(folder, block)).unwrap_or_default();
+    said.is_empty() || identity(data).is_ok_and(|own| own == said)
 }
 
 fn is_served(folder: &Path, block: u16) -> bool {
@@ -259,6 +291,22 @@ mod tests {
         assert_ne!(Numbers::open(machine.path(), next.path()).unwrap().block(), serving.block());
         let again = Numbers::open(machine.path(), &machine.path().join("moved")).unwrap();
         assert_eq!(again.block(), serving.block());
+    }
+
+    /// Attack F07.
+    #[test]
+    fn a_copy_of_a_served_folder_is_refused_until_it_is_a_server_of_its_own() {
+        let machine = tempfile::tempdir().unwrap();
+        let (original, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let serving = Numbers::open(machine.path(), original.path()).unwrap();
+        let id = copy.path().join("server.id");
+        std::fs::copy(original.path().join("server.id"), &id).unwrap();
+        let refused = Numbers::open(machine.path(), copy.path()).unwrap_err().to_string();
+        assert!(refused.contains(&original.path().display().to_string()), "{refused}");
+        let again = Numbers::open(machine.path(), original.path()).unwrap();
+        assert_eq!(again.block(), serving.block(), "the original is still the one that is known");
+        std::fs::remove_file(id).unwrap();
+        assert_ne!(Numbers::open(machine.path(), copy.path()).unwrap().block(), serving.block());
     }
 
     #[test]
