@@ -458,6 +458,43 @@ mod tests {
         insta::assert_snapshot!(texts);
     }
 
+    #[test]
+    fn usage_lines_show_no_hidden_option() {
+        let mut root = Cli::command().term_width(100);
+        root.build();
+        let (mut seen, mut shown) = (0, Vec::new());
+        each(&mut root, &mut |command| {
+            let hidden: Vec<String> =
+                command.get_arguments().filter(|arg| arg.is_hide_set()).map(word).collect();
+            seen += hidden.len();
+            let name = command.get_bin_name().unwrap_or("atoll").to_owned();
+            // What clap says about a wrong line has a usage of its own.
+            let wrong = name.split(' ').chain(["--no-such-option"]);
+            let refused = Cli::try_parse_from(wrong).map_err(|error| error.render().to_string());
+            let usages = [command.render_usage().to_string(), refused.err().unwrap_or_default()];
+            for usage in usages {
+                let words: Vec<&str> = usage.split([' ', '[', ']', '<', '>', '|', '.', '=', '\n']).collect();
+                shown.extend(hidden.iter().filter(|word| words.contains(&word.as_str())).cloned());
+            }
+        });
+        assert!(seen > 0, "there are hidden options");
+        assert!(shown.is_empty(), "{shown:?}");
+    }
+
+    /// How an argument is written in a usage line.
+    fn word(arg: &clap::Arg) -> String {
+        match (arg.get_long(), arg.get_value_names()) {
+            (Some(long), _) => format!("--{long}"),
+            (None, Some([name, ..])) => name.to_string(),
+            (None, _) => arg.get_id().to_string().to_uppercase(),
+        }
+    }
+
+    fn each(command: &mut clap::Command, look: &mut impl FnMut(&mut clap::Command)) {
+        look(command);
+        command.get_subcommands_mut().for_each(|child| each(child, look));
+    }
+
     fn collect(command: &mut clap::Command, texts: &mut String) {
         let name = command.get_bin_name().unwrap_or("atoll").to_owned();
         texts.push_str(&format!("$ {name} --help\n{}\n\n", command.render_help()));
