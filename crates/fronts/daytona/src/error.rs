@@ -268,6 +268,7 @@ mod tests {
             (Code::Internal, 500),
             (Code::Unsupported, 501),
             (Code::NoCapacity, 503),
+            (Code::DiskFull, 507),
         ] {
             assert_eq!(ApiError::new(code, "x").into_response().status().as_u16(), wanted, "{code:?}");
         }
