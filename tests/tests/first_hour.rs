@@ -207,3 +207,112 @@ fn an_uninstall_deletes_every_sandbox_and_starts_no_server() {
         assert!(!w.data().exists(), "the folder is gone");
     });
 }
+
+/// What stands in for the program that makes a root from packages, so that no test needs a mirror: it fails, hangs or makes a
+/// small root, as the file `mode` beside it says, and notes that it began.
+const MAKER: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+echo begun >> "$here/begun"
+case $(cat "$here/mode") in
+fail) echo "E: Unable to fetch some archives" >&2; exit 100 ;;
+hang) exec sleep 600 ;;
+make) for word; do case $word in *.tar.zst) cp "$here/root.tar.zst" "$word" ;; esac; done ;;
+esac
+"#;
+
+/// The folder with the maker, ahead of all others in the server's path, and an empty cache.
+fn install_maker(w: &World) -> PathBuf {
+    let folder = w.folder().join("maker");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("mmdebstrap"), MAKER).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.join("mmdebstrap"), mode).unwrap();
+    let root = atoll_tests::template::shared("busybox").join("rootfs");
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--zstd", "--numeric-owner", "--file"]);
+    tar.arg(folder.join("root.tar.zst")).arg("--directory").arg(root).arg(".");
+    assert!(tar.status().unwrap().success());
+    w.set_env("PATH", &format!("{}:{}", folder.display(), std::env::var("PATH").unwrap()));
+    w.set_env("ATOLL_CACHE", &w.folder().join("cache").display().to_string());
+    folder
+}
+
+async fn restart(w: &World, signal: Signal) {
+    w.stop_server(signal).await;
+    w.start_server().await;
+}
+
+/// The template that a vendor's default name becomes in a sandbox that is made and runs.
+async fn resolved(w: &World, name: &str) -> String {
+    let made = w.admin().post("/v1/sandboxes", json!({ "template": name })).await.ok();
+    let id = made["id"].as_str().unwrap();
+    assert_eq!(w.admin().sh(id, "echo runs").await.stdout, "runs\n", "{name}");
+    w.admin().remove(id).await;
+    made["template"].as_str().unwrap().to_owned()
+}
+
+/// Folders of templates and archives that are half made.
+fn half_made(w: &World) -> Vec<PathBuf> {
+    let folders = [w.templates(), w.folder().join("cache")];
+    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with('.')).collect()
+}
+
+const DEFAULT_NAMES: [&str; 4] = ["base", "code-interpreter-v1", "daytona", "system/debian:bookworm"];
+
+#[test]
+fn default_templates_are_made_in_the_background_whatever_happened_before() {
+    run_with(Options { template: "host", audit: false, ..Options::default() }, async |w| {
+        let maker = install_maker(w);
+        let set_mode = |mode: &str| std::fs::write(maker.join("mode"), mode).unwrap();
+        let times_begun = || std::fs::read_to_string(maker.join("begun")).unwrap_or_default().lines().count();
+        let finished = || std::fs::read_to_string(w.data().join("default-templates")).unwrap_or_default();
+        set_mode("make");
+        restart(w, Signal::SIGTERM).await;
+        assert_eq!(resolved(w, "base").await, "host");
+        assert_eq!((times_begun(), finished().as_str()), (0, ""), "`never` makes none");
+
+        w.set_env("ATOLL_MAKE_TEMPLATES", "auto");
+        set_mode("fail");
+        restart(w, Signal::SIGTERM).await;
+        let failed = "a default template could not be made; the next start of the server tries again";
+        until("the failure is in the log", async || w.log().contains(failed).then_some(())).await;
+        let log = w.log();
+        let line = log.lines().find(|line| line.contains(failed)).unwrap();
+        assert!(line.contains("Unable to fetch some archives") && line.contains("\"hint\""), "{line}");
+        for name in DEFAULT_NAMES {
+            assert_eq!(resolved(w, name).await, "host");
+        }
+        assert_eq!(times_begun(), 1, "a start tries once");
+        assert_eq!(half_made(w), Vec::<PathBuf>::new());
+
+        set_mode("hang");
+        restart(w, Signal::SIGTERM).await;
+        until("the maker is at work", async || (times_begun() == 2).then_some(())).await;
+        assert_eq!(resolved(w, "base").await, "host", "creates do not wait for it");
+        set_mode("make");
+        restart(w, Signal::SIGKILL).await;
+        let is_maker = |pid: i32| {
+            std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"sleep\x00600\0")
+        };
+        until("the maker ends with its server", async || {
+            let below = atoll_tests::proc::descendants(atoll_tests::proc::own_pid());
+            (!below.iter().any(|process| is_maker(process.pid))).then_some(())
+        })
+        .await;
+        until("both are made", async || (finished().lines().count() == 2).then_some(())).await;
+        assert_eq!(times_begun(), 4, "the one that was cut off is made again, and the other one");
+        assert_eq!(half_made(w), Vec::<PathBuf>::new(), "a kill leaves nothing behind");
+        let templates = ["debian", "code-interpreter-slim", "code-interpreter-slim", "debian"];
+        for (name, template) in DEFAULT_NAMES.into_iter().zip(templates) {
+            assert_eq!(resolved(w, name).await, template, "{name}");
+        }
+        assert!(w.log().contains("default template made"));
+
+        w.admin().delete("/v1/templates/debian").await.ok();
+        restart(w, Signal::SIGTERM).await;
+        assert_eq!(resolved(w, "base").await, "code-interpreter-slim");
+        assert_eq!(times_begun(), 4, "what the operator removes stays removed");
+    });
+}
