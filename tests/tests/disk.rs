@@ -282,3 +282,50 @@ fn a_full_pool_leaves_pause_and_snapshot_to_others() {
         victim.act(&kept, "start").await.ok();
     });
 }
+
+/// Attack F17: the file system below the state refuses every write from one moment to the next, as after an I/O error.
+#[test]
+fn a_state_folder_that_takes_no_more_writes_is_a_typed_error_and_ends_nothing() {
+    run_with(options(3_000), async |w: &World| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({ "disk_mib": 64, "memory_mib": 64, "timeout_s": 600 })).await;
+        let sleep = json!({ "argv": ["sleep", "1000"], "detach": true });
+        let pid = client.exec(&id, sleep).await.answer["pid"].clone();
+        let secret = json!({ "name": "kept", "value": "x" });
+        client.post("/v1/secrets", secret).await.ok();
+        // The journal is given up, which is what ext4 does when its disk fails.
+        let aborted =
+            std::process::Command::new("mount").args(["-o", "remount,abort"]).arg(w.data()).output().unwrap();
+        let written = std::fs::write(w.data().join("probe"), "x");
+        assert!(written.is_err(), "the disk still takes writes: {aborted:?}");
+        for (path, body) in [
+            ("/v1/sandboxes".to_owned(), json!({ "disk_mib": 16 })),
+            ("/v1/volumes".to_owned(), json!({ "name": "late" })),
+            ("/v1/secrets".to_owned(), json!({ "name": "late", "value": "x" })),
+            (format!("/v1/sandboxes/{id}/snapshots"), json!({})),
+            (format!("/v1/sandboxes/{id}/pause"), json!({ "memory": "disk" })),
+            (format!("/v1/sandboxes/{id}/extend"), json!({ "seconds": 3_600 })),
+            ("/v1/builds".to_owned(), json!({ "template": "app", "dockerfile": "FROM busybox\nRUN true\n" })),
+        ] {
+            let answer = client.post(&path, body).await;
+            assert!(answer.status >= 500, "{answer}");
+            assert!(!answer.code().is_empty(), "{answer}");
+        }
+        assert_eq!(client.get("/v1/sandboxes").await.ok()["items"].as_array().unwrap().len(), 1);
+        assert_eq!(client.sandbox(&id).await["phase"], "running", "what runs goes on");
+        let processes = client.get(&format!("/v1/sandboxes/{id}/processes")).await.ok();
+        assert!(processes["items"].as_array().unwrap().iter().any(|one| one["pid"] == pid), "{processes}");
+        assert!(w.server_exit().is_none() && !w.log().contains("panicked at"), "{}", w.log());
+        // What was acknowledged is there: read from a copy, since nothing can be written beside it.
+        w.stop_server(Signal::SIGKILL).await;
+        let copy = w.folder().join("copy");
+        std::fs::create_dir(&copy).unwrap();
+        for name in ["sandbox.db", "sandbox.db-wal"] {
+            std::fs::copy(w.data().join(name), copy.join(name)).unwrap();
+        }
+        let database = rusqlite::Connection::open(copy.join("sandbox.db")).unwrap();
+        let count = |query: &str| -> i64 { database.query_row(query, [], |row| row.get(0)).unwrap() };
+        assert_eq!(count("select count(*) from sandbox_leases where observed != 'deleted'"), 1);
+        assert_eq!(count("select count(*) from secrets"), 1);
+    });
+}

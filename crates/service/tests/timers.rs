@@ -13,9 +13,9 @@ use atoll_model::{
     SandboxId, Storage, TimersAsk, UpdateSandbox,
 };
 use atoll_provider::fake::{Call, Script};
-use atoll_service::{Exec, HoldAsk, NextTimer};
+use atoll_service::{Config, Exec, HoldAsk, NextTimer};
 use futures::StreamExt;
-use world::World;
+use world::{Options, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -440,6 +440,51 @@ async fn two_hundred_timers_in_the_same_second_are_on_time_and_the_others_are_an
     }
     assert!(slowest < Duration::from_millis(500), "{slowest:?}");
     assert_eq!(phase(&world, &beside.id).await, Phase::Running);
+}
+
+/// Attack F14.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_lifetimes_end_in_one_second_and_the_others_are_answered() {
+    lifetimes_end_in_one_second(1_000).await;
+}
+
+/// Attack F14, at the figure of the catalogue.
+#[tokio::test(start_paused = true)]
+#[ignore = "about a minute; make nightly runs it"]
+async fn nightly_ten_thousand_lifetimes_end_in_one_second_and_the_others_are_answered() {
+    lifetimes_end_in_one_second(10_000).await;
+}
+
+async fn lifetimes_end_in_one_second(count: usize) {
+    let config = |config: &mut Config| {
+        config.live_max = 20_000;
+        (config.overcommit, config.disk_overcommit) = (1e6, 1e6);
+        config.creates_at_once = 1_000;
+    };
+    let world = World::with(Options { config: Some(Box::new(config)), ..Options::default() }).await;
+    let spec = CreateSandbox { timeout_s: Some(600), ..Default::default() };
+    let made: usize = futures::stream::iter(0..count)
+        .map(|_| async { world.try_create(spec.clone()).await.map(drop).unwrap() })
+        .buffer_unordered(1_000)
+        .count()
+        .await;
+    assert_eq!(made, count);
+    let beside = world.create().await;
+    tokio::time::advance(SECOND * 601).await;
+    let (started, mut slowest) = (std::time::Instant::now(), Duration::ZERO);
+    while world.fake.holds().len() > 1 {
+        let asked = std::time::Instant::now();
+        world.service.get(&world.admin, beside.id.as_str()).await.unwrap();
+        world.service.exec(&world.admin, beside.id.as_str(), argv(&["echo"])).await.unwrap();
+        slowest = slowest.max(asked.elapsed());
+        assert!(started.elapsed() < SECOND * 120, "{} are left", world.fake.holds().len() - 1);
+        world.advance(Duration::from_millis(100)).await;
+    }
+    world.quiet().await;
+    assert_eq!(world.store.live().await.unwrap().len(), 1, "nothing of them is left");
+    assert_eq!(phase(&world, &beside.id).await, Phase::Running);
+    // LIMIT: everything here shares one thread with ten thousand drivers.
+    assert!(slowest < SECOND * 2, "{slowest:?}");
 }
 
 #[tokio::test(start_paused = true)]
