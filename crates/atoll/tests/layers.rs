@@ -10,6 +10,9 @@ use std::{
 
 use serde_json::Value;
 
+#[path = "layers/dependencies.rs"]
+mod dependencies;
+
 /// Every arrow that may be. A new one is a design change: its own commit, with the reason.
 const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-model", &[]),
