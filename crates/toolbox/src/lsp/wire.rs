@@ -36,7 +36,9 @@ impl Frames {
                 return Ok(None);
             };
             self.held.drain(..begin);
-            let Some(end) = self.held.windows(4).position(|four| four == b"\r\n\r\n") else {
+            // Only so far: looking through all that is held for each head would take time by the square of it.
+            let head = &self.held[..self.held.len().min(HEAD_MAX)];
+            let Some(end) = head.windows(4).position(|four| four == b"\r\n\r\n") else {
                 if self.held.len() > HEAD_MAX {
                     self.held.drain(..LENGTH.len());
                     continue;
