@@ -72,8 +72,8 @@ fn sum_processes() -> Used {
         // A process that ended meanwhile counts nothing.
         let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
         let Some((ticks, memory)) = parse_stat(&stat) else { continue };
-        used.ticks += ticks;
-        used.memory += memory;
+        used.ticks = used.ticks.saturating_add(ticks);
+        used.memory = used.memory.saturating_add(memory);
     }
     used
 }
@@ -82,8 +82,9 @@ fn sum_processes() -> Used {
 fn parse_stat(stat: &str) -> Option<(u64, u64)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |n: usize| fields.get(n).and_then(|field| field.parse::<u64>().ok());
-    let ticks = number(11)? + number(12)? + number(13).unwrap_or(0) + number(14).unwrap_or(0);
-    Some((ticks, number(21)? * rustix::param::page_size() as u64))
+    let children = number(13).unwrap_or(0).saturating_add(number(14).unwrap_or(0));
+    let ticks = number(11)?.saturating_add(number(12)?).saturating_add(children);
+    Some((ticks, number(21)?.saturating_mul(rustix::param::page_size() as u64)))
 }
 
 fn machine_memory() -> u64 {
