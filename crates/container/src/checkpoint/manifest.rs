@@ -102,7 +102,7 @@ impl Manifest {
 
     /// Bytes of all images.
     pub(crate) fn bytes(&self) -> u64 {
-        self.images.iter().map(|image| image.length).sum()
+        self.images.iter().fold(0, |sum, image| sum.saturating_add(image.length))
     }
 
     /// Hashes the images in `folder`, writes the manifest beside them, and answers its hash. Nothing is synced.
