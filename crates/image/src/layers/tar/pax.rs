@@ -26,6 +26,8 @@ pub(super) struct Sparse {
 }
 
 const XATTR: &[u8] = b"SCHILY.xattr.";
+/// LIMIT: attributes of one entry. Each new name is compared with all before it.
+const XATTRS_MAX: usize = 1024;
 
 impl Pax {
     /// Reads a block of records; the error says what is wrong with them.
@@ -54,6 +56,9 @@ impl Pax {
                     return Err("an extended attribute has no proper name");
                 }
                 self.xattrs.retain(|(known, _)| known != name);
+                if self.xattrs.len() == XATTRS_MAX {
+                    return Err("it has too many extended attributes");
+                }
                 self.xattrs.push((name.to_owned(), value.to_owned()));
             }
             _ if key.starts_with(b"GNU.sparse.") => self.sparse.take(&key[b"GNU.sparse.".len()..], value)?,
