@@ -58,7 +58,7 @@ soak: ## Random lives beside a model for SOAK_S seconds (600) or SOAK_CYCLES ste
 	@scripts/build release
 	@scripts/test soak
 
-nightly: ## The long tests: a soak of 100,000 cycles, old kernels, the vendors' newest SDKs (an hour)
+nightly: ## The long tests: a soak of 100,000 cycles, old kernels, random input for parsers, the vendors' newest SDKs (an hour)
 	@$(ROOT) scripts/nightly
 
 bench: ## Measure against the bars and the peers; writes bench/RESULTS.md (QUICK=1: one minute)

@@ -108,4 +108,12 @@ mod tests {
         assert!(add_to(link.to_str().unwrap(), "box").is_err());
         assert!(!folder.path().join("target").exists());
     }
+
+    #[test]
+    fn any_hosts_file_gets_the_name_once() {
+        atoll_robustness::check!("hosts_file", |bytes| {
+            let (_, text) = after(Some(&String::from_utf8_lossy(bytes)), "box");
+            assert_eq!(after(Some(&text), "box"), (true, text));
+        });
+    }
 }

@@ -110,4 +110,11 @@ mod tests {
         assert_eq!(parse_stat(stat), Some((37, 5 * rustix::param::page_size() as u64)));
         assert_eq!(parse_stat("garbage"), None);
     }
+
+    #[test]
+    fn any_line_of_a_process_is_read_or_passed_over() {
+        atoll_robustness::check!("proc_stat", |bytes| {
+            let _ = parse_stat(&String::from_utf8_lossy(bytes));
+        });
+    }
 }

@@ -240,4 +240,22 @@ mod tests {
             prop_assert_eq!((user.ids.uid, user.ids.gid), (uid, gid));
         }
     }
+
+    #[test]
+    fn any_accounts_give_users_with_an_absolute_home() {
+        atoll_robustness::check!("accounts", |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let (passwd, group) = text.split_once("\n\n").unwrap_or((&text, ""));
+            let accounts = Accounts { passwd: passwd.to_owned(), group: group.to_owned() };
+            for name in ["root", "user", "1000:wheel", "", text.split(':').next().unwrap_or_default()] {
+                if let Some(user) = accounts.find(name) {
+                    assert!(
+                        user.home.starts_with('/') && user.ids.uid != u32::MAX && user.ids.gid != u32::MAX
+                    );
+                    assert!(user.ids.groups.len() <= GROUPS_MAX);
+                }
+            }
+            let _ = (accounts.user_name(1000), accounts.group_name(10));
+        });
+    }
 }

@@ -12,11 +12,15 @@ use serde_json::Value;
 
 #[path = "layers/dependencies.rs"]
 mod dependencies;
+#[path = "layers/robustness.rs"]
+mod robustness;
 
 /// Every arrow that may be. A new one is a design change: its own commit, with the reason.
 const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-model", &[]),
     ("atoll-disk", &[]),
+    // For tests alone.
+    ("atoll-robustness", &[]),
     // Bytes that are held for others are counted in one place, so everybody who holds some knows it.
     ("atoll-budget", &["atoll-model"]),
     ("atoll-agentapi", &["atoll-model"]),

@@ -258,4 +258,14 @@ mod tests {
         }
         assert!("a".repeat(256).parse::<TemplateRef>().is_err());
     }
+
+    #[test]
+    fn a_reference_that_is_read_is_written_back_the_same() {
+        atoll_robustness::check!("image_reference", |bytes| {
+            if let Ok(reference) = String::from_utf8_lossy(bytes).parse::<TemplateRef>() {
+                let _ = (reference.registry(), reference.tag_or_default());
+                assert_eq!(reference.to_string().parse(), Ok(reference));
+            }
+        });
+    }
 }

@@ -230,4 +230,17 @@ mod tests {
         let left: Vec<_> = headers.get_all(COOKIE).iter().collect();
         assert_eq!(left, ["a=1; b=2", "c=atoll_preview=no"]);
     }
+
+    #[test]
+    fn a_query_and_cookies_hold_no_token_after_it_was_taken() {
+        atoll_robustness::check!("preview_credentials", |bytes| {
+            let (_, rest) = split_query(&String::from_utf8_lossy(bytes));
+            assert!(rest.is_none_or(|rest| split_query(&rest).0.is_empty()));
+            let Ok(cookie) = HeaderValue::from_bytes(bytes) else { return };
+            let _ = key_of(&cookie);
+            let mut headers = HeaderMap::from_iter([(COOKIE, cookie)]);
+            take_cookies(&mut headers);
+            assert!(take_cookies(&mut headers).is_empty());
+        });
+    }
 }

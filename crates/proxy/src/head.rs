@@ -400,4 +400,25 @@ mod tests {
         assert!(!map.contains_key("referer") && !map.contains_key("cookie"));
         assert_eq!(map["x-forwarded-prefix"], "/p/x/80");
     }
+
+    #[test]
+    fn any_head_is_cleaned_for_both_sides() {
+        atoll_robustness::check!("proxied_head", |bytes| {
+            let mut map = HeaderMap::new();
+            for line in bytes.split(|byte| *byte == b'\n').take(100) {
+                let (name, value) =
+                    line.split_at(line.iter().position(|byte| *byte == b':').unwrap_or(line.len()));
+                let value = HeaderValue::from_bytes(value.get(1..).unwrap_or_default().trim_ascii());
+                if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), value) {
+                    map.append(name, value);
+                }
+            }
+            let _ = (hops(&map), upgrade(&map));
+            for home in [Home::Own, Home::Below("/p/x/80")] {
+                from_app(&mut map.clone(), home);
+            }
+            to_app(&mut map, &origin(None));
+            assert!(!map.contains_key(http::header::CONNECTION) && !map.contains_key(FORWARDED));
+        });
+    }
 }

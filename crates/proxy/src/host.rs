@@ -336,4 +336,20 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn any_host_is_a_preview_or_not() {
+        atoll_robustness::check!("preview_host", |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            if let Ok(Named::Preview(id, port)) = named(&text) {
+                assert!(text.to_ascii_lowercase().contains(id.as_str()) && port != Some(0));
+            }
+            if let Some(domain) = Domain::parse(&text) {
+                assert_eq!(
+                    Domain::parse(domain.as_str()).as_ref().map(Domain::as_str),
+                    Some(domain.as_str())
+                );
+            }
+        });
+    }
 }

@@ -249,4 +249,27 @@ mod tests {
         assert_eq!(ask("/", &["a b"]), Route::Refused(Misrouted::BadHost));
         assert_eq!(ask("/", &["nobody.localhost"]), Route::Refused(Misrouted::NoPreview));
     }
+
+    #[test]
+    fn any_request_is_routed_or_refused() {
+        let domain = Domain::parse("localhost").unwrap();
+        let fields = FieldRoute {
+            sandbox: HeaderName::from_static("e2b-sandbox-id"),
+            port: HeaderName::from_static("e2b-sandbox-port"),
+        };
+        atoll_robustness::check!("preview_route", |bytes| {
+            let mut lines = bytes.split(|byte| *byte == b'\n');
+            let Ok(uri) = Uri::try_from(lines.next().unwrap_or_default()) else { return };
+            let mut headers = HeaderMap::new();
+            for line in lines.take(100) {
+                let (name, value) =
+                    line.split_at(line.iter().position(|byte| *byte == b':').unwrap_or(line.len()));
+                let value = HeaderValue::from_bytes(value.get(1..).unwrap_or_default().trim_ascii());
+                if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), value) {
+                    headers.append(name, value);
+                }
+            }
+            let _ = route(&uri, &headers, &domain, std::slice::from_ref(&fields));
+        });
+    }
 }

@@ -51,4 +51,12 @@ mod tests {
             0: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 0:0\nnonsense\n";
         assert_eq!(parse(table).into_iter().collect::<Vec<_>>(), [80, 8080]);
     }
+
+    #[test]
+    fn any_table_of_sockets_is_read() {
+        atoll_robustness::check!("socket_table", |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            assert!(parse(&text).len() <= text.lines().count());
+        });
+    }
 }

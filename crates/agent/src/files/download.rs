@@ -292,4 +292,17 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn any_range_lies_within_the_file() {
+        atoll_robustness::check!("range_header", |bytes| {
+            let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
+            for size in [0, 1, 100, u64::MAX] {
+                let headers = HeaderMap::from_iter([(header::RANGE, value.clone())]);
+                if let Wanted::Part { start, len } = range(&headers, size) {
+                    assert!(len > 0 && start.checked_add(len).is_some_and(|end| end <= size));
+                }
+            }
+        });
+    }
 }

@@ -222,4 +222,16 @@ mod tests {
             prop_assert_eq!(hit(&name, &other), name == other);
         }
     }
+
+    #[test]
+    fn any_globs_are_read_and_asked() {
+        atoll_robustness::check!("glob", |bytes| {
+            let globs: Vec<Vec<u8>> = bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+            if let Ok(globs) = Globs::parse(&globs) {
+                let path = &bytes[..bytes.len().min(100)];
+                let _ = globs.match_any(b"main.rs", b"src/main.rs", b"/top/src/main.rs");
+                let _ = globs.match_any(path, path, path);
+            }
+        });
+    }
 }

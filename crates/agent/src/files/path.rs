@@ -131,4 +131,15 @@ mod tests {
             let _ = decode_query(&query, "path");
         }
     }
+
+    #[test]
+    fn any_path_in_a_query_leads_to_an_absolute_one() {
+        atoll_robustness::check!("query_string", |bytes| {
+            let Some(path) = decode_query(&String::from_utf8_lossy(bytes), "path") else { return };
+            if let Ok(resolved) = resolve(&path, &user()) {
+                assert!(resolved.starts_with(b"/") && !resolved.contains(&0));
+                assert!(!resolved.split(|byte| *byte == b'/').any(|part| part == b".."));
+            }
+        });
+    }
 }

@@ -283,4 +283,27 @@ mod tests {
             while let Ok(Some(_)) = split_frame(&mut buffered) {}
         }
     }
+
+    #[test]
+    fn any_frames_of_an_agent_are_read_or_refused() {
+        use crate::proto::agent;
+        atoll_robustness::check!("agent_frames", |bytes| {
+            let (mut buffered, mut payloads) = (BytesMut::from(bytes), 0);
+            while let Ok(Some((_, payload))) = split_frame(&mut buffered) {
+                payloads += payload.len() + 5;
+                let _ = agent::ProcessEvent::decode_from_slice(&payload);
+                let _ = agent::WatchEvent::decode_from_slice(&payload);
+                let _ = agent::LogEvent::decode_from_slice(&payload);
+                let _ = serde_json::from_slice::<EndOfStream>(&payload);
+            }
+            assert_eq!(payloads + buffered.len(), bytes.len());
+        });
+    }
+
+    #[test]
+    fn any_refusal_of_an_agent_is_an_error() {
+        atoll_robustness::check!("agent_refusal", |bytes| {
+            let _ = refusal(StatusCode::BAD_REQUEST, bytes).to_string();
+        });
+    }
 }

@@ -198,4 +198,23 @@ mod tests {
         assert_eq!(payload(&serde_json::json!({"data_base64": "/w=="})), &b"\xff"[..]);
         assert_eq!(payload(&serde_json::json!({})), "");
     }
+
+    #[test]
+    fn any_event_stream_is_read_the_same_however_it_is_cut() {
+        let read = |bytes: &[u8], piece: usize| {
+            let (mut parser, mut seen) = (Parser::default(), Vec::new());
+            for piece in bytes.chunks(piece) {
+                parser.push(piece);
+                seen.extend(events(&mut parser));
+            }
+            seen
+        };
+        atoll_robustness::check!("event_stream", |bytes| {
+            let whole = read(bytes, bytes.len().max(1));
+            for event in &whole {
+                let _ = payload(&event.json());
+            }
+            assert_eq!(read(bytes, 7), whole);
+        });
+    }
 }

@@ -73,4 +73,13 @@ mod tests {
         assert_eq!(of(BOOT_ID), Some(BOOT_PART));
         assert!(parse("").is_none());
     }
+
+    #[test]
+    fn any_mounts_of_a_sandbox_are_read_or_refused() {
+        atoll_robustness::check!("sandbox_mounts", |bytes| {
+            if let Some((outside, agent)) = parse(&String::from_utf8_lossy(bytes)) {
+                assert!(!agent.contains('/') && outside.iter().any(|(point, _)| point == "/.atoll"));
+            }
+        });
+    }
 }

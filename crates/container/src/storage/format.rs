@@ -351,4 +351,19 @@ mod tests {
             assert_eq!(read_records(&mut &out[BLOCK..], &header).unwrap(), records);
         }
     }
+
+    #[test]
+    fn any_archive_of_a_layer_is_read_or_refused() {
+        atoll_robustness::check!("layer_archive", |bytes| {
+            let (mut input, mut heads) = (bytes, 0);
+            while let Ok(Some((about, records))) = read_head(&mut input) {
+                heads += 1;
+                let _ = (is_beginning(&records), about.path.len());
+                let data = usize::try_from(about.size).unwrap_or(usize::MAX);
+                let skipped = data.saturating_add(padding(about.size)).min(input.len());
+                input = &input[skipped..];
+            }
+            assert!(heads <= bytes.len() / BLOCK);
+        });
+    }
 }

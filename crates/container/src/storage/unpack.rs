@@ -368,3 +368,17 @@ fn shown(path: &[u8]) -> String {
     let most = path.len().min(200);
     String::from_utf8_lossy(&path[..most]).escape_debug().to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_map_of_a_sparse_file_is_read_or_refused() {
+        atoll_robustness::check!("sparse_map", |bytes| {
+            if let Ok((pieces, size)) = read_map(&mut &bytes[..]) {
+                assert!(pieces.len() <= PIECES_MOST && size <= bytes.len() as u64);
+            }
+        });
+    }
+}

@@ -381,4 +381,17 @@ mod tests {
             assert!(message.contains(says), "{network}: {message}");
         }
     }
+
+    #[test]
+    fn a_policy_that_is_read_is_written_back_the_same() {
+        atoll_robustness::check!("network_policy", |bytes| {
+            // Values of headers are not written back.
+            if let Ok(policy) = read_policy(bytes)
+                && policy.transforms.is_empty()
+            {
+                let written = serde_json::to_vec(&Network::from(policy.clone())).unwrap();
+                assert_eq!(read_policy(&written), Ok(policy));
+            }
+        });
+    }
 }

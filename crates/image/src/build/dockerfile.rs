@@ -334,4 +334,16 @@ mod tests {
             let _ = Dockerfile::parse(&format!("FROM a\n{text}"));
         }
     }
+
+    #[test]
+    fn any_dockerfile_is_read_or_refused() {
+        atoll_robustness::check!("dockerfile", |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let _ = needs_context(&text);
+            match Dockerfile::parse(&text) {
+                Ok(file) => assert!(file.instructions.len() <= STEPS_MAX),
+                Err(bad) => assert!(bad.line <= text.lines().count().max(1), "{bad:?}"),
+            }
+        });
+    }
 }

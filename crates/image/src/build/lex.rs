@@ -364,4 +364,15 @@ mod tests {
             prop_assert_eq!(SHELL.expand(&format!("'{word}'"), &vars()).unwrap(), word);
         }
     }
+
+    #[test]
+    fn any_word_of_a_dockerfile_is_expanded_within_bounds() {
+        atoll_robustness::check!("dockerfile_word", |bytes| {
+            let word = String::from_utf8_lossy(bytes);
+            for lex in [SHELL, Lex { escape: '`', document: true }] {
+                let expanded = lex.expand(&word, &vars());
+                assert!(expanded.is_err() || expanded.is_ok_and(|expanded| expanded.len() <= WORD_MAX));
+            }
+        });
+    }
 }

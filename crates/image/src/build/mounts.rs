@@ -189,4 +189,11 @@ mod tests {
             assert!(Mount::parse(bad, "/").is_err(), "{bad}");
         }
     }
+
+    #[test]
+    fn any_mount_is_read_or_refused() {
+        atoll_robustness::check!("build_mount", |bytes| {
+            let _ = Mount::parse(&String::from_utf8_lossy(bytes), "/w");
+        });
+    }
 }

@@ -318,4 +318,17 @@ mod tests {
             let _ = Glob::part(&text).map(|glob| glob.matches(&path, &mut 0));
         }
     }
+
+    #[test]
+    fn any_ignore_file_is_read_and_asked() {
+        atoll_robustness::check!("dockerignore", |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let ignore = Ignore::parse(&text);
+            let _ = ignore.has_exceptions();
+            let last: String = text.lines().last().unwrap_or_default().chars().take(100).collect();
+            for path in ["src/deep/main.rs", "a", &last] {
+                assert!(!ignore.is_empty() || !ignore.is_ignored(path));
+            }
+        });
+    }
 }

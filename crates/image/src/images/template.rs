@@ -209,4 +209,18 @@ mod tests {
         let empty = Accounts { passwd: String::new(), group: String::new() };
         assert_eq!((empty.home_of("root"), empty.home_of("0")), ("/root".into(), "/root".into()));
     }
+
+    #[test]
+    fn any_accounts_of_an_image_give_an_absolute_home() {
+        atoll_robustness::check!("image_accounts", |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let (passwd, group) = text.split_once("\n\n").unwrap_or((&text, ""));
+            let accounts = Accounts { passwd: passwd.to_owned(), group: group.to_owned() };
+            for user in ["root", "web", "33:50", "web:staff", "", text.split(':').next().unwrap_or_default()]
+            {
+                assert!(accounts.home_of(user).starts_with('/'));
+                let _ = accounts.in_numbers(user);
+            }
+        });
+    }
 }

@@ -117,4 +117,12 @@ mod tests {
         assert!(with("Wed, 21 Oct 2099 07:28:00 GMT").unwrap() > LONGEST);
         assert_eq!((with("soon"), with("-1")), (None, None));
     }
+
+    #[test]
+    fn any_retry_time_is_read_or_passed_over() {
+        atoll_robustness::check!("retry_after", |bytes| {
+            let Ok(value) = reqwest::header::HeaderValue::from_bytes(bytes) else { return };
+            let _ = retry_after(&HeaderMap::from_iter([(RETRY_AFTER, value)]));
+        });
+    }
 }

@@ -172,4 +172,15 @@ mod tests {
         assert!(bearer("a\r\nX-Evil: 1").is_none());
         assert!(bearer("abc").unwrap().is_sensitive());
     }
+
+    #[test]
+    fn any_challenge_is_read_or_passed_over() {
+        atoll_robustness::check!("auth_challenge", |bytes| {
+            let Ok(value) = reqwest::header::HeaderValue::from_bytes(bytes) else { return };
+            let found = challenge(&HeaderMap::from_iter([(WWW_AUTHENTICATE, value)]));
+            if let Some(Challenge::Bearer { realm, .. }) = found {
+                assert!(!realm.is_empty());
+            }
+        });
+    }
 }

@@ -264,4 +264,14 @@ mod tests {
         });
         assert_eq!(got.unwrap(), [1; 10]);
     }
+
+    #[test]
+    fn any_compressed_layer_is_read_or_refused() {
+        atoll_robustness::check!("compressed_layer", |bytes| {
+            let Ok(unzip) = Unzip::new(bytes) else { return };
+            let is_plain = unzip.zip() == Zip::Plain;
+            let read = io::copy(&mut unzip.take(1 << 20), &mut io::sink());
+            assert!(!is_plain || read.is_ok_and(|read| read == bytes.len() as u64));
+        });
+    }
 }

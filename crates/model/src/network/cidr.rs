@@ -168,4 +168,13 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_range_that_is_read_is_written_back_the_same() {
+        atoll_robustness::check!("cidr", |bytes| {
+            if let Ok(range) = String::from_utf8_lossy(bytes).parse::<Cidr>() {
+                assert_eq!(range.to_string().parse::<Cidr>().ok(), Some(range));
+            }
+        });
+    }
 }

@@ -184,4 +184,13 @@ mod tests {
             prop_assert_eq!(below.matches(&name), name.ends_with(".example.com") && name.len() > 12);
         }
     }
+
+    #[test]
+    fn a_pattern_that_is_read_is_written_back_the_same() {
+        atoll_robustness::check!("domain_pattern", |bytes| {
+            if let Ok(pattern) = String::from_utf8_lossy(bytes).parse::<DomainPattern>() {
+                assert_eq!(pattern.to_string().parse::<DomainPattern>().ok(), Some(pattern));
+            }
+        });
+    }
 }

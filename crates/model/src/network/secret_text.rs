@@ -144,4 +144,16 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_text_whose_secrets_are_known_is_filled_within_bounds() {
+        atoll_robustness::check!("secret_text", |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let filled = fill_secrets(&text, |_| Some("value"));
+            assert!(filled.as_ref().is_none_or(|filled| filled.len() <= SECRET_BYTES_MAX));
+            if let Ok(names) = secrets_in(&text) {
+                assert!(names.iter().all(|name| check_secret_name(name).is_ok()));
+            }
+        });
+    }
 }

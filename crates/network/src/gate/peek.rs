@@ -242,4 +242,17 @@ mod tests {
             let _ = (classify(&text), is_ambiguous(&text), first_host(&text));
         }
     }
+
+    #[test]
+    fn more_bytes_do_not_change_what_a_connection_begins_with() {
+        atoll_robustness::check!("first_bytes", |bytes| {
+            let kind = classify(bytes).as_ref().map(std::mem::discriminant);
+            for end in (0..bytes.len()).step_by(bytes.len() / 8 + 1) {
+                let _ = is_worth_a_look(bytes, end);
+                let earlier = classify(&bytes[..end]).as_ref().map(std::mem::discriminant);
+                assert!(earlier.is_none() || earlier == kind, "clear after {end} bytes, different after all");
+            }
+            let _ = first_host(bytes);
+        });
+    }
 }

@@ -145,3 +145,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn any_connection_is_followed_the_same_however_it_is_cut() {
+    atoll_robustness::check!("http1_framing", |bytes| {
+        let whole = follow(bytes, bytes.len());
+        assert_eq!(follow(bytes, 7), whole);
+        if let (Err(at), _) = whole {
+            let seen = [&bytes[..at], &[POISON]].concat();
+            let begin = seen.windows(4).rposition(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4);
+            let mut fields = [httparse::EMPTY_HEADER; 64];
+            let parsed = httparse::Request::new(&mut fields).parse(&seen[begin..]);
+            assert!(!matches!(parsed, Ok(httparse::Status::Complete(_))), "a head that was refused is whole");
+        }
+    });
+}

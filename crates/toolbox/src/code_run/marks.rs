@@ -109,4 +109,19 @@ mod tests {
         output.extend(marks.rest());
         assert_eq!(output, b"x{\"png\"");
     }
+
+    #[test]
+    fn any_stream_is_taken_apart_the_same_however_it_is_cut() {
+        let read = |bytes: &[u8], piece: usize| {
+            let mut marks = Marks::new("w");
+            let mut output: Vec<u8> = bytes.chunks(piece).flat_map(|piece| marks.feed(piece)).collect();
+            output.extend(marks.rest());
+            (output, marks.into_told())
+        };
+        atoll_robustness::check!("marked_output", |bytes| {
+            let whole = read(bytes, bytes.len().max(1));
+            assert!(whole.0.len() <= bytes.len());
+            assert_eq!(read(bytes, 64), whole);
+        });
+    }
 }

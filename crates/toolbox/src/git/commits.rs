@@ -255,4 +255,11 @@ mod tests {
         let query = LogQuery { since: Some("--output=/etc/passwd".into()), ..Default::default() };
         assert!(log_args(&query, None).is_err());
     }
+
+    #[test]
+    fn any_commit_is_read_or_refused() {
+        atoll_robustness::check!("git_commit", |bytes| {
+            let _ = commit(&String::from_utf8_lossy(bytes));
+        });
+    }
 }

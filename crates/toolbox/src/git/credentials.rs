@@ -127,4 +127,12 @@ mod tests {
         let broken = Credentials { username: "a\nhost=evil".into(), password: String::new() };
         assert!(Shown::to(&web("https://h/x").unwrap(), &broken).is_err());
     }
+
+    #[test]
+    fn an_address_has_no_credentials_after_it_was_split() {
+        atoll_robustness::check!("git_address", |bytes| {
+            let (address, _, _) = split(&String::from_utf8_lossy(bytes));
+            assert!(split(&address).2.is_none(), "{address:?}");
+        });
+    }
 }

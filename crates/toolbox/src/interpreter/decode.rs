@@ -365,4 +365,19 @@ mod tests {
         decoder.stdout("mine", wire, &mut events).unwrap();
         assert_eq!(events, [ExecutionEvent::End]);
     }
+
+    #[test]
+    fn any_output_of_a_context_is_decoded_or_refused() {
+        atoll_robustness::check!("context_output", |bytes| {
+            for language in [Language::Python, Language::Bash] {
+                let (_, mut decoder) = request(&context(language), "n", &Execute::default());
+                let mut events = VecDeque::new();
+                for piece in bytes.chunks(100) {
+                    let _ = decoder.stdout("n", piece, &mut events);
+                    decoder.stderr(piece, &mut events);
+                }
+                assert!(events.len() <= 4 * bytes.len() + 4);
+            }
+        });
+    }
 }

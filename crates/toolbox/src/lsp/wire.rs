@@ -129,4 +129,16 @@ mod tests {
             let _ = frames.next();
         }
     }
+
+    #[test]
+    fn any_stream_of_a_language_server_is_read_or_refused() {
+        atoll_robustness::check!("lsp_frames", |bytes| {
+            let (mut frames, mut read) = (Frames::default(), 0);
+            frames.feed(bytes);
+            while let Ok(Some(_)) = frames.next() {
+                read += 1;
+            }
+            assert!(read * LENGTH.len() <= bytes.len());
+        });
+    }
 }

@@ -215,4 +215,17 @@ mod tests {
             let _ = matches(pattern.as_bytes(), name.as_bytes());
         }
     }
+
+    #[test]
+    fn any_patterns_are_read_and_asked() {
+        atoll_robustness::check!("archive_pattern", |bytes| {
+            let patterns: Vec<Vec<u8>> = bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+            if let Ok(excluded) = Excluded::parse(&patterns) {
+                let _ = excluded.may_prune();
+                for path in [&b"src/deep/main.rs"[..], b"a", &bytes[..bytes.len().min(100)]] {
+                    let _ = excluded.matches(path);
+                }
+            }
+        });
+    }
 }

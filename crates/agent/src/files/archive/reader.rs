@@ -293,4 +293,20 @@ mod tests {
         entry.write(&mut wire);
         assert!(Reader::default().push(&wire, &mut Seen::default()).is_err());
     }
+
+    #[test]
+    fn any_stream_is_read_the_same_however_it_is_cut() {
+        let read = |bytes: &[u8], piece: usize| {
+            let (mut reader, mut seen) = (Reader::default(), Seen::default());
+            let pushed = bytes.chunks(piece).try_for_each(|piece| reader.push(piece, &mut seen));
+            let is_whole = pushed.is_ok() && reader.finish().is_ok();
+            let entries = seen.0.into_iter().map(|(entry, content, ended)| (entry.path, content, ended));
+            (is_whole, entries.collect::<Vec<_>>())
+        };
+        atoll_robustness::check!("tar_stream", |bytes| {
+            let whole = read(bytes, bytes.len().max(1));
+            assert!(whole.1.iter().map(|(_, content, _)| content.len()).sum::<usize>() <= bytes.len());
+            assert_eq!(read(bytes, 7), whole);
+        });
+    }
 }

@@ -393,4 +393,11 @@ mod tests {
         let text = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&last).unwrap());
         assert_eq!(place(&text).unwrap(), last);
     }
+
+    #[test]
+    fn any_query_is_read_or_refused() {
+        atoll_robustness::check!("list_query", |bytes| {
+            let _ = Asked::parse(&String::from_utf8_lossy(bytes));
+        });
+    }
 }

@@ -140,4 +140,21 @@ mod tests {
             assert!(read(text, 3).await.is_err(), "{text:?}");
         }
     }
+
+    #[test]
+    fn any_chunks_are_read_the_same_however_they_are_cut() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let read = |bytes: &[u8], piece: usize| {
+            let pieces: Vec<_> = bytes.chunks(piece).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+            let whole = unframed(futures::stream::iter(pieces).boxed()).try_collect::<Vec<Bytes>>();
+            runtime.block_on(whole).ok().map(|whole| whole.concat())
+        };
+        atoll_robustness::check!("s3_chunks", |bytes| {
+            let whole = read(bytes, bytes.len().max(1));
+            assert!(whole.as_ref().is_none_or(|whole| whole.len() <= bytes.len()));
+            if bytes.len() <= LINE_MAX {
+                assert_eq!(read(bytes, 3), whole);
+            }
+        });
+    }
 }

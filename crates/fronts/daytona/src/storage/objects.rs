@@ -404,4 +404,15 @@ mod tests {
         assert_eq!(objects.begin(&key).await, Err(Refused::TooMuch));
         assert_eq!(objects.write(&key, body(&["x"])).await, Err(Refused::TooMuch));
     }
+
+    #[test]
+    fn a_key_that_is_read_is_written_back_the_same() {
+        let tenant: TenantId = "abcdefghij0123456789".parse().unwrap();
+        atoll_robustness::check!("object_key", |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            if let Ok(key) = Key::parse(&text, &tenant) {
+                assert_eq!(key.text(), text);
+            }
+        });
+    }
 }

@@ -342,4 +342,12 @@ mod tests {
         let killed = ended(PtyEnd { exit_code: 137, signal: Some(9) });
         assert_eq!(killed, json!({"exitCode": 137, "exitReason": "SIGKILL"}));
     }
+
+    #[test]
+    fn any_offer_of_variables_is_read_or_refused() {
+        atoll_robustness::check!("pty_offer", |bytes| {
+            let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
+            let _ = envs(&HeaderMap::from_iter([(header::SEC_WEBSOCKET_PROTOCOL, value)]));
+        });
+    }
 }

@@ -282,4 +282,17 @@ mod tests {
             assert_eq!(link.check_time(), Err(refused("invalid signature")), "{nonsense}");
         }
     }
+
+    #[test]
+    fn any_link_is_read_or_refused() {
+        atoll_robustness::check!("signed_link", |bytes| {
+            let Ok(uri) = axum::http::Uri::try_from(bytes) else { return };
+            let mut asked = request(Method::GET, "/");
+            *asked.uri_mut() = uri;
+            if let Ok(link) = Link::read(&asked) {
+                assert_eq!(link.sign("token").len(), SIGNATURE_LEN);
+                let _ = (link.has_a_time(), link.check_time());
+            }
+        });
+    }
 }

@@ -191,4 +191,11 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn any_query_is_read_or_refused() {
+        atoll_robustness::check!("list_query", |bytes| {
+            let _ = Asked::parse(&String::from_utf8_lossy(bytes));
+        });
+    }
 }

@@ -171,4 +171,26 @@ mod tests {
         }
         assert!(taken.load(Ordering::Relaxed) <= 3, "{} pieces were taken", taken.load(Ordering::Relaxed));
     }
+
+    async fn read_any(bytes: &[u8], piece: usize) -> Option<Vec<(Option<String>, Vec<u8>)>> {
+        let (mut parts, _) = parts(bytes.chunks(piece).map(Bytes::copy_from_slice).collect());
+        let mut all = Vec::new();
+        while let Some(mut part) = parts.next().await.ok()? {
+            let mut content = Vec::new();
+            while let Some(piece) = part.next().await {
+                content.extend_from_slice(&piece.ok()?);
+            }
+            all.push((part.name().map(str::to_owned), content));
+        }
+        Some(all)
+    }
+
+    #[test]
+    fn any_form_is_read_or_refused() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        atoll_robustness::check!("multipart", |bytes| {
+            let parts = runtime.block_on(read_any(bytes, 100)).unwrap_or_default();
+            assert!(parts.iter().map(|(_, content)| content.len()).sum::<usize>() <= bytes.len());
+        });
+    }
 }

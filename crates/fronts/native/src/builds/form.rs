@@ -136,4 +136,22 @@ mod tests {
         let cut = read(&typed("multipart/form-data; boundary=x"), Body::from(part("spec", "{")), None).await;
         assert!(cut.is_err());
     }
+
+    #[test]
+    fn any_form_of_a_build_is_read_or_refused() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        atoll_robustness::check!("build_form", |bytes| {
+            runtime.block_on(async {
+                let body = Body::from(bytes.to_vec());
+                let Ok(form) = read(&typed("multipart/form-data; boundary=x"), body, None).await else {
+                    return;
+                };
+                if let Some(mut context) = form.context {
+                    let mut files = Vec::new();
+                    let _ = context.read_to_end(&mut files).await;
+                    assert!(files.len() <= bytes.len());
+                }
+            });
+        });
+    }
 }

@@ -223,4 +223,13 @@ mod tests {
         let text = serde_json::to_string(&Says::Exit { exit_code: 3, signal: None }).unwrap();
         assert_eq!(text, r#"{"type":"exit","exit_code":3,"signal":null}"#);
     }
+
+    #[test]
+    fn any_text_frame_is_read_or_refused() {
+        atoll_robustness::check!("terminal_message", |bytes| {
+            if let Ok(Said::Input { data }) = serde_json::from_slice(bytes) {
+                assert!(data.len() <= bytes.len());
+            }
+        });
+    }
 }

@@ -182,4 +182,14 @@ mod tests {
         assert_eq!(time(b"1.x"), None);
         assert_eq!(time(b""), None);
     }
+
+    #[test]
+    fn any_records_are_read_or_refused() {
+        atoll_robustness::check!("pax", |bytes| {
+            if let Ok(pax) = Pax::parse(bytes) {
+                assert!(pax.path.is_none_or(|path| !path.contains(&0) && path.len() < bytes.len()));
+                assert!(pax.xattrs.len() <= XATTRS_MAX);
+            }
+        });
+    }
 }

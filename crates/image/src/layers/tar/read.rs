@@ -374,3 +374,34 @@ impl<R: BufRead> Archive<R> {
 fn padding(size: u64) -> u64 {
     size.wrapping_neg() % BLOCK as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::rules;
+
+    #[test]
+    fn any_archive_is_read_or_refused() {
+        atoll_robustness::check!("tar", |bytes| {
+            let (mut archive, mut entry, mut path) = (Archive::new(bytes), Entry::default(), Vec::new());
+            let (mut entries, mut data) = (0, 0);
+            while let Ok(true) = archive.next(&mut entry) {
+                entries += 1;
+                if rules::clean(&entry.name, &mut path).is_ok() {
+                    assert!(!path.split(|byte| *byte == b'/').any(|part| part == b".."));
+                    let _ = rules::asks(&path);
+                }
+                let map = entry.map.as_deref().unwrap_or_default();
+                assert!(map.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "pieces in order");
+                // The data of every second entry is passed over.
+                while entries % 2 == 0 {
+                    let Ok(piece @ [_, ..]) = archive.data() else { break };
+                    let length = piece.len();
+                    archive.took(length);
+                    data += length;
+                }
+            }
+            assert!(entries <= bytes.len() / BLOCK && data <= bytes.len());
+        });
+    }
+}

@@ -189,3 +189,30 @@ proptest! {
         prop_assert_eq!(upstream.name, asked.name);
     }
 }
+
+#[test]
+fn any_query_is_refused_or_answered_within_bounds() {
+    atoll_robustness::check!("dns_query", |bytes| {
+        let failure = Question::parse(bytes).map(|question| question.failure());
+        assert!(failure.is_none_or(|failure| failure.len() <= bytes.len()));
+        let Some(asked) = Asked::parse(bytes) else { return };
+        let _ = (asked.kind(), asked.upstream());
+        let answer = asked.answer(ResponseCode::NoError, &[PUBLIC; 100], 60);
+        assert!(answer.is_empty() || Message::from_vec(&answer).is_ok());
+    });
+}
+
+#[test]
+fn any_answer_is_read_within_bounds() {
+    let sent = Question::parse(&question("a.test.", RecordType::A)).unwrap();
+    atoll_robustness::check!("dns_answer", |bytes| {
+        if let Found::Addresses { addresses, ttl } = asked("a.test.").read(bytes) {
+            assert!(addresses.len() <= MOST_ADDRESSES && TTL.contains(&ttl));
+        }
+        assert!(addresses_in(bytes).len() <= MOST_ADDRESSES);
+        let id = bytes.first_chunk().copied().unwrap_or_default();
+        if let Some(accepted) = sent.accept(id, bytes.to_vec()) {
+            assert!(accepted[..2] == [0x12, 0x34] && accepted.len() == bytes.len());
+        }
+    });
+}

@@ -139,3 +139,25 @@ proptest! {
         prop_assert!(!parts.headers.contains_key("upgrade") && !parts.headers.contains_key("connection"));
     }
 }
+
+#[test]
+fn any_head_is_judged_and_cleaned() {
+    let secret = Replacement { hosts: Vec::new(), placeholder: "PLACE".into(), value: "s3cret".into() };
+    let with = Rewrite { replacements: vec![secret], ..rule("Bearer PLACE", true) };
+    atoll_robustness::check!("http_head", |bytes| {
+        let mut parts = request("GET", "/", &[]);
+        for line in bytes.split(|byte| *byte == b'\n').take(100) {
+            let (name, value) =
+                line.split_at(line.iter().position(|byte| *byte == b':').unwrap_or(line.len()));
+            let value = HeaderValue::from_bytes(value.get(1..).unwrap_or_default().trim_ascii());
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), value) {
+                parts.headers.append(name, value);
+            }
+        }
+        assert!(name_of(&parts, 80).map_or(true, |name| atoll_model::is_host_name(&name)));
+        let _ = wants_websocket(&parts.headers);
+        let _ = rewrite(&mut parts, &with, true);
+        strip_hop(&mut parts.headers);
+        assert!(OF_ONE_HOP.iter().all(|name| !parts.headers.contains_key(name)));
+    });
+}
