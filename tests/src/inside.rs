@@ -51,5 +51,5 @@ fn token(world: &World, sandbox: &str) -> String {
 /// Pays for what a toolbox holds.
 #[must_use]
 pub fn account() -> atoll_budget::Account {
-    atoll_budget::Budget::default().account(atoll_budget::Owner::Stranger(None))
+    atoll_budget::Budget::default().account(atoll_budget::BudgetOwner::Stranger(None))
 }

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_model::NetworkPolicy;
-use atoll_model::policy::egress::{self, Door, Egress, Floor, NameVerdict};
+use atoll_model::policy::egress::{self, Door, Egress, NameVerdict, TenantFloor};
 use atoll_tests::internet::{DECOYS, EVIL, GOOD, GREETING, OTHER, PUBLIC, RESOLVERS, SHARED, Say};
 use atoll_tests::reach::{guarded, reach};
 use atoll_tests::{Options, Value, json, run_with};
@@ -111,7 +111,7 @@ fn kernel_gate_and_model_agree_about_random_policies() {
                 client.patch(&format!("/v1/sandboxes/{id}"), json!({ "network": policy.clone() })).await;
             assert_eq!(changed.status, 200, "{told}: {changed}");
             let parsed: NetworkPolicy = serde_json::from_value(policy).unwrap();
-            let egress = egress::compile(&Floor::default(), None, &parsed, &[]);
+            let egress = egress::compile(&TenantFloor::default(), None, &parsed, &[]);
             // Names come after addresses: what a name opened takes no datagrams.
             let by_address: Vec<Value> = addresses
                 .iter()

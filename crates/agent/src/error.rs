@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 /// A refusal. The text is for people and never holds more than the caller sent.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum AgentError {
     #[error("{0}")]
     NotFound(String),
     #[error("{0}")]
@@ -36,7 +36,7 @@ pub(crate) enum Refusal {
     Internal(String),
 }
 
-impl Refusal {
+impl AgentError {
     /// What a failed system call on `what` means to the caller.
     pub(crate) fn from_errno(errno: Errno, what: &str) -> Self {
         let text = format!("{what}: {}", describe(errno));
@@ -79,20 +79,20 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for ConnectError {
-    fn from(refusal: Refusal) -> Self {
+impl From<AgentError> for ConnectError {
+    fn from(refusal: AgentError) -> Self {
         match refusal {
-            Refusal::NotFound(text) => Self::not_found(text),
-            Refusal::Exists(text) => Self::already_exists(text),
-            Refusal::Invalid(text) => Self::invalid_argument(text),
-            Refusal::Unauthenticated(text) => Self::unauthenticated(text),
-            Refusal::Denied(text) => Self::permission_denied(text),
-            Refusal::Exhausted(text) | Refusal::NoSpace(text) => Self::resource_exhausted(text),
-            Refusal::Conflict(text) => Self::failed_precondition(text),
-            Refusal::Unavailable(text) => Self::unavailable(text),
-            Refusal::Range(text) => Self::out_of_range(text),
-            Refusal::NotAcceptable(text) => Self::unimplemented(text),
-            Refusal::Internal(text) => Self::internal(text),
+            AgentError::NotFound(text) => Self::not_found(text),
+            AgentError::Exists(text) => Self::already_exists(text),
+            AgentError::Invalid(text) => Self::invalid_argument(text),
+            AgentError::Unauthenticated(text) => Self::unauthenticated(text),
+            AgentError::Denied(text) => Self::permission_denied(text),
+            AgentError::Exhausted(text) | AgentError::NoSpace(text) => Self::resource_exhausted(text),
+            AgentError::Conflict(text) => Self::failed_precondition(text),
+            AgentError::Unavailable(text) => Self::unavailable(text),
+            AgentError::Range(text) => Self::out_of_range(text),
+            AgentError::NotAcceptable(text) => Self::unimplemented(text),
+            AgentError::Internal(text) => Self::internal(text),
         }
     }
 }

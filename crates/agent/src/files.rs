@@ -23,16 +23,16 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-pub(crate) use change::{Owner, change};
+pub(crate) use change::{OwnerChange, change};
 pub(crate) use copy::copy_entry;
 pub(crate) use download::get;
-pub(crate) use entry::{Entry, Kind, stat};
+pub(crate) use entry::{FileEntry, FileKind, stat};
 pub(crate) use path::{decode_query, resolve};
-pub(crate) use search::{Search, Wanted};
+pub(crate) use search::{Search, SearchOptions};
 pub(crate) use tree::{Existing, list, make_dir, move_entry, remove};
 pub(crate) use upload::{TempName, post};
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 
 /// Opens a path as it stands in the sandbox, following ordinary links only.
 pub(crate) fn open(path: &[u8], flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
@@ -75,26 +75,26 @@ fn libc_open_how() -> [u64; 3] {
 }
 
 /// The directory that holds a path, and the last name. The root has no holder.
-fn open_parent(path: &[u8]) -> Result<(OwnedFd, &[u8]), Refusal> {
+fn open_parent(path: &[u8]) -> Result<(OwnedFd, &[u8]), AgentError> {
     let cut = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
     let (parent, name) = (&path[..cut.max(1)], &path[cut + 1..]);
     if name.is_empty() {
-        return Err(Refusal::Invalid("the root directory itself cannot be changed".into()));
+        return Err(AgentError::Invalid("the root directory itself cannot be changed".into()));
     }
     let dir = open(parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).map_err(|e| refuse(e, path))?;
     Ok((dir, name))
 }
 
 /// Opens a regular file for reading or writing, and nothing else: the type is known before the real open.
-fn open_regular(path: &[u8], flags: OFlags) -> Result<(OwnedFd, Stat), Refusal> {
+fn open_regular(path: &[u8], flags: OFlags) -> Result<(OwnedFd, Stat), AgentError> {
     let handle = open(path, OFlags::PATH, Mode::empty()).map_err(|e| refuse(e, path))?;
     let stat = rustix::fs::fstat(&handle).map_err(|e| refuse(e, path))?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {}
         FileType::Directory => {
-            return Err(Refusal::Invalid(format!("path '{}' is a directory", shown(path))));
+            return Err(AgentError::Invalid(format!("path '{}' is a directory", shown(path))));
         }
-        _ => return Err(Refusal::Invalid(format!("path '{}' is not a regular file", shown(path)))),
+        _ => return Err(AgentError::Invalid(format!("path '{}' is not a regular file", shown(path)))),
     }
     let file = reopen(&handle, flags | OFlags::NONBLOCK | OFlags::NOCTTY).map_err(|e| refuse(e, path))?;
     Ok((file, stat))
@@ -115,7 +115,7 @@ fn real_path(handle: &OwnedFd) -> rustix::io::Result<Vec<u8>> {
 }
 
 /// Makes a directory and what is missing above it. True: it was made now.
-fn make_dirs(path: &[u8], mode: Mode) -> Result<bool, Refusal> {
+fn make_dirs(path: &[u8], mode: Mode) -> Result<bool, AgentError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     match open(path, flags, Mode::empty()) {
         Ok(_) => return Ok(false),
@@ -142,8 +142,8 @@ fn make_dirs(path: &[u8], mode: Mode) -> Result<bool, Refusal> {
     Ok(made)
 }
 
-fn refuse(errno: Errno, path: &[u8]) -> Refusal {
-    Refusal::from_errno(errno, &format!("path '{}'", shown(path)))
+fn refuse(errno: Errno, path: &[u8]) -> AgentError {
+    AgentError::from_errno(errno, &format!("path '{}'", shown(path)))
 }
 
 /// A path for people: control characters and broken UTF-8 replaced, not too long.

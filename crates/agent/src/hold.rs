@@ -11,11 +11,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_agentapi::Held;
+use atoll_agentapi::HoldStatus;
 
 pub(crate) use command::{NAME, run};
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 
 /// LIMIT: how far ahead a hold may reach.
 const AHEAD_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -25,21 +25,21 @@ const NAME_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
-    state: Mutex<State>,
+    state: Mutex<HoldState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    holds: HashMap<String, Hold>,
+struct HoldState {
+    holds: HashMap<String, HoldSpan>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Hold {
+struct HoldSpan {
     since: Duration,
     until: Duration,
 }
 
-impl State {
+impl HoldState {
     /// Forgets what is over.
     fn sweep(&mut self, now: Duration) {
         self.holds.retain(|_, hold| hold.since <= now && now < hold.until);
@@ -48,18 +48,18 @@ impl State {
 
 impl Holds {
     /// Holds for so many seconds from now. The same name again: its new deadline; no name: the later of old and new.
-    pub(crate) fn add(&self, name: &str, seconds: u64) -> Result<Held, Refusal> {
+    pub(crate) fn add(&self, name: &str, seconds: u64) -> Result<HoldStatus, AgentError> {
         let ahead = Duration::from_secs(seconds);
         if ahead.is_zero() || ahead > AHEAD_MAX {
-            return Err(Refusal::Invalid(format!("seconds must be 1 to {}", AHEAD_MAX.as_secs())));
+            return Err(AgentError::Invalid(format!("seconds must be 1 to {}", AHEAD_MAX.as_secs())));
         }
         if name.len() > NAME_MAX {
-            return Err(Refusal::Invalid(format!("a name has at most {NAME_MAX} bytes")));
+            return Err(AgentError::Invalid(format!("a name has at most {NAME_MAX} bytes")));
         }
         Ok(self.add_at(name, ahead, now()))
     }
 
-    fn add_at(&self, name: &str, ahead: Duration, now: Duration) -> Held {
+    fn add_at(&self, name: &str, ahead: Duration, now: Duration) -> HoldStatus {
         let mut state = self.lock();
         state.sweep(now);
         let room = state.holds.len() < NAMED_MAX || state.holds.contains_key(name);
@@ -67,12 +67,12 @@ impl Holds {
         let earlier =
             state.holds.get(name).filter(|_| name.is_empty()).map_or(Duration::ZERO, |hold| hold.until);
         let until = earlier.max(now + ahead);
-        state.holds.insert(name.to_owned(), Hold { since: now, until });
+        state.holds.insert(name.to_owned(), HoldSpan { since: now, until });
         held(&state, now)
     }
 
     /// Lets go of one; without a name, of those that have none.
-    pub(crate) fn release(&self, name: &str) -> Held {
+    pub(crate) fn release(&self, name: &str) -> HoldStatus {
         let mut state = self.lock();
         let now = now();
         state.sweep(now);
@@ -81,21 +81,21 @@ impl Holds {
     }
 
     /// For how long somebody still asks.
-    pub(crate) fn read(&self) -> Held {
+    pub(crate) fn read(&self) -> HoldStatus {
         let mut state = self.lock();
         let now = now();
         state.sweep(now);
         held(&state, now)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HoldState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn held(state: &State, now: Duration) -> Held {
+fn held(state: &HoldState, now: Duration) -> HoldStatus {
     let left = state.holds.values().map(|hold| hold.until.saturating_sub(now)).max().unwrap_or_default();
-    Held { held_s: left.as_secs() + u64::from(left.subsec_nanos() > 0) }
+    HoldStatus { held_s: left.as_secs() + u64::from(left.subsec_nanos() > 0) }
 }
 
 fn now() -> Duration {

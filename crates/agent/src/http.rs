@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, Empty, Full, Limited, StreamBody};
 use hyper::body::Incoming;
 use tower::Service;
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::files;
 use crate::state::Agent;
 use crate::users::{self, User};
@@ -24,19 +24,19 @@ use crate::users::{self, User};
 /// LIMIT: settings with a large environment.
 const INIT_MAX: usize = 4 << 20;
 
-pub(crate) type Body = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
+pub(crate) type AgentBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 
 /// What answers the requests of one connection.
 #[derive(Clone)]
-pub(crate) struct Front {
+pub(crate) struct ConnectionHandler {
     pub(crate) agent: Arc<Agent>,
     pub(crate) rpc: ConnectRpcService,
 }
 
-impl Front {
+impl ConnectionHandler {
     /// Answers. A connection is `known` from the moment that it shows the token: an answer may take long, as that to an
     /// upload does, or to one of many starts at once.
-    pub(crate) async fn answer(&self, request: Request<Incoming>, known: &AtomicBool) -> Response<Body> {
+    pub(crate) async fn answer(&self, request: Request<Incoming>, known: &AtomicBool) -> Response<AgentBody> {
         let path = request.uri().path();
         if path == "/health" && request.method() == Method::GET {
             return empty(StatusCode::NO_CONTENT);
@@ -55,7 +55,7 @@ impl Front {
         self.route(request).await.unwrap_or_else(|refusal| refused(&refusal))
     }
 
-    async fn route(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    async fn route(&self, request: Request<Incoming>) -> Result<Response<AgentBody>, AgentError> {
         let method = request.method().clone();
         match (method, request.uri().path()) {
             (Method::POST, "/init") => self.init(request).await,
@@ -88,7 +88,7 @@ impl Front {
         }
     }
 
-    fn hold(&self, request: &Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    fn hold(&self, request: &Request<Incoming>) -> Result<Response<AgentBody>, AgentError> {
         let query = request.uri().query().unwrap_or_default();
         let text = |name| files::decode_query(query, name).and_then(|value| String::from_utf8(value).ok());
         let name = text("name").unwrap_or_default();
@@ -96,7 +96,7 @@ impl Front {
             Method::GET => self.agent.holds.read(),
             Method::POST => {
                 let seconds = text("seconds").and_then(|seconds| seconds.parse().ok());
-                let missing = || Refusal::Invalid("seconds must be a number".into());
+                let missing = || AgentError::Invalid("seconds must be a number".into());
                 self.agent.holds.add(&name, seconds.ok_or_else(missing)?)?
             }
             Method::DELETE => self.agent.holds.release(&name),
@@ -104,16 +104,16 @@ impl Front {
         }))
     }
 
-    async fn init(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    async fn init(&self, request: Request<Incoming>) -> Result<Response<AgentBody>, AgentError> {
         let wants_reply = request.headers().contains_key(atoll_agentapi::INIT_HEADER);
         let body = Limited::new(request.into_body(), INIT_MAX)
             .collect()
             .await
-            .map_err(|_| Refusal::Invalid("the init request is too large or broke off".into()))?
+            .map_err(|_| AgentError::Invalid("the init request is too large or broke off".into()))?
             .to_bytes();
         let parsed = if body.is_empty() { Ok(InitRequest::default()) } else { serde_json::from_slice(&body) };
         let settings =
-            parsed.map_err(|_| Refusal::Invalid("the init request is not valid JSON for it".into()))?;
+            parsed.map_err(|_| AgentError::Invalid("the init request is not valid JSON for it".into()))?;
         let (hostname, workdir) = (settings.hostname.clone(), settings.default_workdir.clone());
         self.agent.settings.apply(settings)?;
         if let Some(workdir) = workdir.filter(|dir| dir.starts_with('/')) {
@@ -143,7 +143,7 @@ impl Front {
     }
 
     /// The user of a file request: `username`, the Basic user, the default.
-    fn file_user(&self, request: &Request<Incoming>) -> Result<User, Refusal> {
+    fn file_user(&self, request: &Request<Incoming>) -> Result<User, AgentError> {
         let query = request.uri().query().unwrap_or_default();
         match files::decode_query(query, "username").filter(|name| !name.is_empty()) {
             Some(name) => file_user(&self.agent, request.headers(), &String::from_utf8_lossy(&name)),
@@ -154,7 +154,7 @@ impl Front {
 
 /// The user of a file operation, with the rights that the host gives it. Only the host has the token, and it passes no
 /// header of this name on.
-pub(crate) fn file_user(agent: &Agent, headers: &HeaderMap, named: &str) -> Result<User, Refusal> {
+pub(crate) fn file_user(agent: &Agent, headers: &HeaderMap, named: &str) -> Result<User, AgentError> {
     let mut user = request_user(agent, headers, named)?;
     let rights = headers.get(atoll_agentapi::FILE_RIGHTS_HEADER);
     user.ids.root_files = rights.is_some_and(|rights| rights == atoll_agentapi::FILE_RIGHTS_ROOT);
@@ -162,7 +162,7 @@ pub(crate) fn file_user(agent: &Agent, headers: &HeaderMap, named: &str) -> Resu
 }
 
 /// The user of a request: the one it names, the Basic user, the default.
-pub(crate) fn request_user(agent: &Agent, headers: &HeaderMap, named: &str) -> Result<User, Refusal> {
+pub(crate) fn request_user(agent: &Agent, headers: &HeaderMap, named: &str) -> Result<User, AgentError> {
     if !named.is_empty() {
         return users::find(named);
     }
@@ -172,8 +172,8 @@ pub(crate) fn request_user(agent: &Agent, headers: &HeaderMap, named: &str) -> R
     }
 }
 
-fn basic_user(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
-    let bad = || Refusal::Unauthenticated("the authorization header names no user".into());
+fn basic_user(headers: &HeaderMap) -> Result<Option<String>, AgentError> {
+    let bad = || AgentError::Unauthenticated("the authorization header names no user".into());
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let text = value.to_str().map_err(|_| bad())?;
     // Other schemes are the proxy's business and name nobody here.
@@ -183,36 +183,36 @@ fn basic_user(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     Ok(Some(pair.split(':').next().unwrap_or_default().to_owned()))
 }
 
-pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
+pub(crate) fn full(bytes: impl Into<Bytes>) -> AgentBody {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-pub(crate) fn streamed(chunks: impl Stream<Item = Result<Bytes, Refusal>> + Send + 'static) -> Body {
+pub(crate) fn streamed(chunks: impl Stream<Item = Result<Bytes, AgentError>> + Send + 'static) -> AgentBody {
     StreamBody::new(chunks.map(|chunk| chunk.map(Frame::data).map_err(Into::into))).boxed_unsync()
 }
 
-fn empty(status: StatusCode) -> Response<Body> {
+fn empty(status: StatusCode) -> Response<AgentBody> {
     let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
     *response.status_mut() = status;
     response
 }
 
-pub(crate) fn json(value: &impl serde::Serialize) -> Response<Body> {
+pub(crate) fn json(value: &impl serde::Serialize) -> Response<AgentBody> {
     let mut response = Response::new(full(serde_json::to_vec(value).unwrap_or_default()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
 /// envd's error body.
-pub(crate) fn refused(refusal: &Refusal) -> Response<Body> {
+pub(crate) fn refused(refusal: &AgentError) -> Response<AgentBody> {
     let status = refusal.http_status();
     let mut response = json(&serde_json::json!({ "code": status.as_u16(), "message": refusal.to_string() }));
     *response.status_mut() = status;
     response
 }
 
-fn unauthenticated(rpc: bool) -> Response<Body> {
-    let refusal = Refusal::Unauthenticated("the access token is missing or wrong".into());
+fn unauthenticated(rpc: bool) -> Response<AgentBody> {
+    let refusal = AgentError::Unauthenticated("the access token is missing or wrong".into());
     if !rpc {
         return refused(&refusal);
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::users::Ids;
 
 /// LIMIT: jobs that may take long (a large tree) on all but one of these leave one for the others.
@@ -26,7 +26,7 @@ const STACK: usize = 256 * 1024;
 /// LINUX_IMMUTABLE, MKNOD, MAC_OVERRIDE, and SETFCAP.
 const FILE_CAPABILITIES: u64 = 0b1_1111 | 1 << 9 | 1 << 27 | 1 << 31 | 1 << 32;
 
-type Job = (Ids, Box<dyn FnOnce(bool) + Send>);
+type IdentityJob = (Ids, Box<dyn FnOnce(bool) + Send>);
 
 /// The worker threads.
 #[derive(Clone)]
@@ -35,13 +35,13 @@ pub(crate) struct Workers {
 }
 
 struct Shared {
-    queue: Mutex<Queue>,
+    queue: Mutex<JobQueue>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
+struct JobQueue {
+    jobs: VecDeque<IdentityJob>,
     threads: usize,
     idle: usize,
 }
@@ -60,39 +60,39 @@ impl Workers {
     }
 
     /// Runs a job as a user. The job itself must not block on anything but the disk.
-    pub(crate) async fn run<T, F>(&self, ids: &Ids, job: F) -> Result<T, Refusal>
+    pub(crate) async fn run<T, F>(&self, ids: &Ids, job: F) -> Result<T, AgentError>
     where
         T: Send + 'static,
-        F: FnOnce() -> Result<T, Refusal> + Send + 'static,
+        F: FnOnce() -> Result<T, AgentError> + Send + 'static,
     {
         self.begin(ids, job)?.answer().await
     }
 
     /// Hands a job over and returns at once.
-    pub(crate) fn begin<T, F>(&self, ids: &Ids, job: F) -> Result<Begun<T>, Refusal>
+    pub(crate) fn begin<T, F>(&self, ids: &Ids, job: F) -> Result<RunningJob<T>, AgentError>
     where
         T: Send + 'static,
-        F: FnOnce() -> Result<T, Refusal> + Send + 'static,
+        F: FnOnce() -> Result<T, AgentError> + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
         let boxed = Box::new(move |confirmed: bool| {
-            let denied = || Err(Refusal::Internal("the agent cannot take this user's identity".into()));
+            let denied = || Err(AgentError::Internal("the agent cannot take this user's identity".into()));
             let _ = answer.send(if confirmed { job() } else { denied() });
         });
         self.submit((ids.clone(), boxed))?;
-        Ok(Begun(answered))
+        Ok(RunningJob(answered))
     }
 
-    fn submit(&self, job: Job) -> Result<(), Refusal> {
+    fn submit(&self, job: IdentityJob) -> Result<(), AgentError> {
         let mut queue = self.shared.lock();
         if queue.jobs.len() >= QUEUE_MAX {
-            return Err(Refusal::Exhausted("too many file operations at once".into()));
+            return Err(AgentError::Exhausted("too many file operations at once".into()));
         }
         if queue.idle <= queue.jobs.len() {
             self.grow(&mut queue);
         }
         if queue.threads == 0 {
-            return Err(Refusal::Exhausted(
+            return Err(AgentError::Exhausted(
                 "the sandbox's process limit leaves no room for file operations".into(),
             ));
         }
@@ -102,7 +102,7 @@ impl Workers {
         Ok(())
     }
 
-    fn grow(&self, queue: &mut Queue) {
+    fn grow(&self, queue: &mut JobQueue) {
         if queue.threads >= THREADS_MAX {
             return;
         }
@@ -116,16 +116,16 @@ impl Workers {
 }
 
 /// A job that a worker has. Dropped, the job still runs, and what it made is dropped there.
-pub(crate) struct Begun<T>(oneshot::Receiver<Result<T, Refusal>>);
+pub(crate) struct RunningJob<T>(oneshot::Receiver<Result<T, AgentError>>);
 
-impl<T> Begun<T> {
+impl<T> RunningJob<T> {
     /// Cancel-safe; not to be asked again once it has answered.
-    pub(crate) async fn answer(&mut self) -> Result<T, Refusal> {
+    pub(crate) async fn answer(&mut self) -> Result<T, AgentError> {
         (&mut self.0).await.unwrap_or_else(|_| Err(lost()))
     }
 
     /// The answer if it is there.
-    pub(crate) fn answer_now(&mut self) -> Option<Result<T, Refusal>> {
+    pub(crate) fn answer_now(&mut self) -> Option<Result<T, AgentError>> {
         match self.0.try_recv() {
             Ok(answer) => Some(answer),
             Err(TryRecvError::Empty) => None,
@@ -134,8 +134,8 @@ impl<T> Begun<T> {
     }
 }
 
-fn lost() -> Refusal {
-    Refusal::Internal("a file job was lost".into())
+fn lost() -> AgentError {
+    AgentError::Internal("a file job was lost".into())
 }
 
 impl Shared {
@@ -149,7 +149,7 @@ impl Shared {
         }
     }
 
-    fn next(&self) -> Job {
+    fn next(&self) -> IdentityJob {
         let mut queue = self.lock();
         loop {
             if let Some(job) = queue.jobs.pop_front() {
@@ -161,7 +161,7 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, JobQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

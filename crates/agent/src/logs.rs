@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::process::{Source, now_ms};
+use crate::process::{OutputSource, now_ms};
 
 /// LIMIT: what `atoll logs` can look back on.
 const RING_MAX: usize = 1 << 20;
@@ -18,9 +18,9 @@ const READERS_MAX: usize = 64;
 
 /// A piece of output.
 #[derive(Debug, Clone)]
-pub(crate) struct Line {
+pub(crate) struct LogChunk {
     pub(crate) pid: u32,
-    pub(crate) source: Source,
+    pub(crate) source: OutputSource,
     pub(crate) at_ms: u64,
     pub(crate) data: Bytes,
     /// Bytes that this reader lost before this piece.
@@ -28,26 +28,26 @@ pub(crate) struct Line {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Logs {
-    state: Mutex<State>,
+pub(crate) struct LogBuffer {
+    state: Mutex<LogState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    ring: VecDeque<Line>,
+struct LogState {
+    ring: VecDeque<LogChunk>,
     cost: usize,
-    readers: Vec<Arc<Queue>>,
+    readers: Vec<Arc<ReaderQueue>>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    lines: Mutex<(VecDeque<Line>, usize, u64)>,
+struct ReaderQueue {
+    lines: Mutex<(VecDeque<LogChunk>, usize, u64)>,
     ready: Notify,
 }
 
-impl Logs {
-    pub(crate) fn append(&self, pid: u32, source: Source, data: &Bytes) {
-        let line = Line { pid, source, at_ms: now_ms(), data: data.clone(), dropped: 0 };
+impl LogBuffer {
+    pub(crate) fn append(&self, pid: u32, source: OutputSource, data: &Bytes) {
+        let line = LogChunk { pid, source, at_ms: now_ms(), data: data.clone(), dropped: 0 };
         let mut state = self.lock();
         state.readers.retain(|queue| Arc::strong_count(queue) > 1);
         for queue in &state.readers {
@@ -62,7 +62,7 @@ impl Logs {
     }
 
     /// What is kept, at most the newest `tail_bytes`, and a reader of what comes.
-    pub(crate) fn read(&self, tail_bytes: u64) -> Option<(Vec<Line>, LogReader)> {
+    pub(crate) fn read(&self, tail_bytes: u64) -> Option<(Vec<LogChunk>, LogReader)> {
         let mut state = self.lock();
         state.readers.retain(|queue| Arc::strong_count(queue) > 1);
         if state.readers.len() >= READERS_MAX {
@@ -81,18 +81,18 @@ impl Logs {
             kept.push(line);
         }
         kept.reverse();
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(ReaderQueue::default());
         state.readers.push(Arc::clone(&queue));
         Some((kept, LogReader { queue }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
-    fn offer(&self, line: &Line) {
+impl ReaderQueue {
+    fn offer(&self, line: &LogChunk) {
         let mut guard = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let (lines, cost, dropped) = &mut *guard;
         if *cost + line.data.len() + ENTRY_COST > QUEUE_MAX {
@@ -100,20 +100,20 @@ impl Queue {
             return;
         }
         *cost += line.data.len() + ENTRY_COST;
-        lines.push_back(Line { dropped: std::mem::take(dropped), ..line.clone() });
+        lines.push_back(LogChunk { dropped: std::mem::take(dropped), ..line.clone() });
         self.ready.notify_one();
     }
 }
 
-/// What comes after [`Logs::read`].
+/// What comes after [`LogBuffer::read`].
 #[derive(Debug)]
 pub(crate) struct LogReader {
-    queue: Arc<Queue>,
+    queue: Arc<ReaderQueue>,
 }
 
 impl LogReader {
     /// The next piece. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Line {
+    pub(crate) async fn next(&mut self) -> LogChunk {
         loop {
             {
                 let mut guard = self.queue.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,9 +135,9 @@ mod tests {
 
     #[test]
     fn the_ring_keeps_the_newest_and_a_tail_is_cut_to_the_byte() {
-        let logs = Logs::default();
+        let logs = LogBuffer::default();
         for n in 0..3000u32 {
-            logs.append(n, Source::Stdout, &Bytes::from(vec![b'x'; 1000]));
+            logs.append(n, OutputSource::Stdout, &Bytes::from(vec![b'x'; 1000]));
         }
         let (kept, _reader) = logs.read(0).unwrap();
         assert!(kept.len() < 1000 && kept.last().unwrap().pid == 2999);

@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         return hold::run(words);
     }
     setup::harden();
-    let Ok(options) = setup::Options::parse(std::env::args().skip(1)) else { return ExitCode::from(2) };
+    let Ok(options) = setup::AgentOptions::parse(std::env::args().skip(1)) else { return ExitCode::from(2) };
     let (Ok(token), Ok(listener)) = (options.read_token(), options.listener()) else {
         return ExitCode::from(3);
     };

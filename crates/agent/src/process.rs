@@ -24,13 +24,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub(crate) use output::{Begin, Hub, Item, Patience, Reader, Source};
+pub(crate) use output::{Hub, Item, OutputReader, OutputSource, Patience, ReadFrom};
 pub(crate) use pump::start;
 pub(crate) use reaper::reap_forever;
 pub(crate) use spawn::CHILD_NOFILE;
 pub(crate) use table::Table;
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::running;
 use crate::users::User;
 
@@ -75,7 +75,7 @@ impl From<Size> for Winsize {
 
 /// What people may ask about a process.
 #[derive(Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct ProcessFacts {
     pub(crate) cmd: String,
     pub(crate) args: Vec<String>,
     pub(crate) envs: BTreeMap<String, String>,
@@ -101,18 +101,18 @@ pub(crate) struct Exit {
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    pub(crate) facts: Facts,
+    pub(crate) facts: ProcessFacts,
     pub(crate) hub: Hub,
     input: tokio::sync::Mutex<Input>,
     terminal: Mutex<Option<Arc<AsyncFd<OwnedFd>>>>,
-    life: Mutex<Life>,
+    life: Mutex<ProcessState>,
     exited: Notify,
     /// By the agent's clock; moved along when the sandbox was paused.
     deadline: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
-struct Life {
+struct ProcessState {
     status: Option<Exit>,
     timed_out: bool,
 }
@@ -138,21 +138,21 @@ impl Process {
         self.life().status
     }
 
-    fn life(&self) -> std::sync::MutexGuard<'_, Life> {
+    fn life(&self) -> std::sync::MutexGuard<'_, ProcessState> {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Signals the process group. The pid cannot have been given to somebody else: reaping happens on this thread
     /// and marks the process first.
-    pub(crate) fn signal(&self, signal: i32) -> Result<(), Refusal> {
+    pub(crate) fn signal(&self, signal: i32) -> Result<(), AgentError> {
         if self.exit().is_some() {
             return Err(not_running(self.pid));
         }
         match kill_group(self.pid, signal) {
             Ok(()) => Ok(()),
             Err(Errno::SRCH) => Err(not_running(self.pid)),
-            Err(Errno::INVAL) => Err(Refusal::Invalid(format!("no signal {signal}"))),
-            Err(errno) => Err(Refusal::from_errno(errno, "signal")),
+            Err(Errno::INVAL) => Err(AgentError::Invalid(format!("no signal {signal}"))),
+            Err(errno) => Err(AgentError::from_errno(errno, "signal")),
         }
     }
 
@@ -183,18 +183,18 @@ impl Process {
     }
 
     /// Writes everything, in the order of calls. Waits while the process does not read, but not for ever.
-    pub(crate) async fn write_input(&self, data: &[u8]) -> Result<(), Refusal> {
+    pub(crate) async fn write_input(&self, data: &[u8]) -> Result<(), AgentError> {
         let writing = async {
             let input = self.input.lock().await;
             match &*input {
                 Input::Pipe(fd) => write_all(fd, data).await,
                 Input::Terminal(fd) => write_all(fd, data).await,
-                Input::None => Err(Refusal::Internal("stdin was not asked for at start".into())),
-                Input::Closed => Err(Refusal::Internal("stdin is closed".into())),
+                Input::None => Err(AgentError::Internal("stdin was not asked for at start".into())),
+                Input::Closed => Err(AgentError::Internal("stdin is closed".into())),
             }
         };
         let late = || {
-            Err(Refusal::Exhausted(
+            Err(AgentError::Exhausted(
                 "the process does not read its stdin; part of the input may be written".into(),
             ))
         };
@@ -202,19 +202,19 @@ impl Process {
     }
 
     /// Ends stdin. Closed already is fine; a terminal has no end to close.
-    pub(crate) async fn close_input(&self) -> Result<(), Refusal> {
+    pub(crate) async fn close_input(&self) -> Result<(), AgentError> {
         let closing = async {
             let mut input = self.input.lock().await;
             match &*input {
                 Input::Pipe(_) => *input = Input::Closed,
                 Input::Closed | Input::None => {}
                 Input::Terminal(_) => {
-                    return Err(Refusal::Conflict("a terminal's input cannot be closed; send ^D".into()));
+                    return Err(AgentError::Conflict("a terminal's input cannot be closed; send ^D".into()));
                 }
             }
             Ok(())
         };
-        let late = || Err(Refusal::Exhausted("another write to stdin is still waiting".into()));
+        let late = || Err(AgentError::Exhausted("another write to stdin is still waiting".into()));
         running::within(INPUT_WAIT, closing).await.unwrap_or_else(late)
     }
 
@@ -227,18 +227,18 @@ impl Process {
         *self.terminal.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    pub(crate) fn resize(&self, size: Size) -> Result<(), Refusal> {
+    pub(crate) fn resize(&self, size: Size) -> Result<(), AgentError> {
         let terminal = self.terminal.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(terminal) = &*terminal else {
-            return Err(Refusal::Conflict("the process has no terminal".into()));
+            return Err(AgentError::Conflict("the process has no terminal".into()));
         };
         rustix::termios::tcsetwinsize(terminal.get_ref(), size.into())
-            .map_err(|errno| Refusal::from_errno(errno, "resize"))
+            .map_err(|errno| AgentError::from_errno(errno, "resize"))
     }
 }
 
-pub(crate) fn not_running(pid: u32) -> Refusal {
-    Refusal::NotFound(format!("process with pid {pid} not found"))
+pub(crate) fn not_running(pid: u32) -> AgentError {
+    AgentError::NotFound(format!("process with pid {pid} not found"))
 }
 
 pub(crate) fn now_ms() -> u64 {
@@ -262,14 +262,14 @@ fn kill_group(pid: u32, signal: i32) -> Result<(), Errno> {
     }
 }
 
-fn closed() -> Refusal {
-    Refusal::Internal("the process closed its stdin".into())
+fn closed() -> AgentError {
+    AgentError::Internal("the process closed its stdin".into())
 }
 
-async fn write_all(fd: &AsyncFd<OwnedFd>, mut data: &[u8]) -> Result<(), Refusal> {
+async fn write_all(fd: &AsyncFd<OwnedFd>, mut data: &[u8]) -> Result<(), AgentError> {
     while !data.is_empty() {
         let mut guard =
-            fd.writable().await.map_err(|_| Refusal::Unavailable("the agent's event loop ends".into()))?;
+            fd.writable().await.map_err(|_| AgentError::Unavailable("the agent's event loop ends".into()))?;
         // A terminal that nobody has open any more takes nothing, yet is called ready for ever.
         let is_hung_up = guard.ready().is_write_closed();
         let wrote = guard.try_io(|fd| rustix::io::write(fd.get_ref(), data).map_err(std::io::Error::from));

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::http::Front;
+use crate::http::ConnectionHandler;
 use crate::process::reap_forever;
 use crate::rpc;
 use crate::state::Agent;
@@ -39,7 +39,7 @@ const SOCKET_MAX: usize = 128 * 1024;
 pub(crate) async fn serve(listener: std::net::TcpListener, token: Vec<u8>) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let agent = Arc::new(Agent::new(token));
-    let front = Front { rpc: rpc::service(&agent), agent: Arc::clone(&agent) };
+    let front = ConnectionHandler { rpc: rpc::service(&agent), agent: Arc::clone(&agent) };
     // Reaping and accepting end together with the process; neither can end before the other.
     tokio::select! {
         ended = reap_forever(&agent.processes) => ended,
@@ -47,7 +47,7 @@ pub(crate) async fn serve(listener: std::net::TcpListener, token: Vec<u8>) -> io
     }
 }
 
-async fn accept(listener: TcpListener, front: Front) -> io::Result<()> {
+async fn accept(listener: TcpListener, front: ConnectionHandler) -> io::Result<()> {
     let mut strangers: VecDeque<(AbortHandle, Arc<AtomicBool>, Instant)> = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
@@ -72,7 +72,7 @@ async fn accept(listener: TcpListener, front: Front) -> io::Result<()> {
     }
 }
 
-async fn connection(stream: TcpStream, front: Front, known: Arc<AtomicBool>) {
+async fn connection(stream: TcpStream, front: ConnectionHandler, known: Arc<AtomicBool>) {
     // Answers are small and awaited: never held back for more.
     let _ = stream.set_nodelay(true);
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SOCKET_MAX);

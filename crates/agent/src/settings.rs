@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use atoll_agentapi::{AgentLimits, InitRequest};
 use subtle::ConstantTimeEq;
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::users::User;
 
 /// Where programs are looked for when nobody says.
@@ -20,11 +20,11 @@ pub(crate) const TOKEN_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Settings {
-    state: Mutex<State>,
+    state: Mutex<SettingsState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SettingsState {
     token: Vec<u8>,
     envs: BTreeMap<String, String>,
     user: String,
@@ -34,7 +34,7 @@ struct State {
 
 impl Settings {
     pub(crate) fn new(token: Vec<u8>) -> Self {
-        let state = State {
+        let state = SettingsState {
             token,
             envs: BTreeMap::new(),
             user: "root".into(),
@@ -50,19 +50,19 @@ impl Settings {
     }
 
     /// Takes over what is present; all of it or, after a refusal, nothing.
-    pub(crate) fn apply(&self, request: InitRequest) -> Result<(), Refusal> {
+    pub(crate) fn apply(&self, request: InitRequest) -> Result<(), AgentError> {
         let bad = |text: &str| text.contains('\0');
         if let Some(token) = &request.access_token
             && (token.len() < 16 || token.len() > TOKEN_MAX || !token.bytes().all(|b| b.is_ascii_graphic()))
         {
-            return Err(Refusal::Invalid("a token is 16 to 1024 printable characters".into()));
+            return Err(AgentError::Invalid("a token is 16 to 1024 printable characters".into()));
         }
         if let Some(envs) = &request.env_vars
             && envs
                 .iter()
                 .any(|(name, value)| name.is_empty() || name.contains('=') || bad(name) || bad(value))
         {
-            return Err(Refusal::Invalid(
+            return Err(AgentError::Invalid(
                 "an environment variable needs a name without '=' and no NUL".into(),
             ));
         }
@@ -145,7 +145,7 @@ impl Settings {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SettingsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -61,13 +61,13 @@ fn raise_descriptors() {
 
 /// Options, as the engine writes them. `--listen` is for tests.
 #[derive(Debug, Default)]
-pub(crate) struct Options {
+pub(crate) struct AgentOptions {
     listen_fd: Option<RawFd>,
     listen: Option<std::net::SocketAddr>,
     token_fd: Option<RawFd>,
 }
 
-impl Options {
+impl AgentOptions {
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, ()> {
         let mut options = Self::default();
         while let Some(word) = words.next() {
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn unknown_or_half_options_are_refused() {
-        let parse = |text: &str| Options::parse(text.split_whitespace().map(str::to_owned));
+        let parse = |text: &str| AgentOptions::parse(text.split_whitespace().map(str::to_owned));
         assert!(parse("--listen-fd 3 --token-fd 4").is_ok());
         for bad in ["--listen-fd", "--listen-fd x", "--what 1", "serve now"] {
             assert!(parse(bad).is_err(), "{bad}");

@@ -2,18 +2,18 @@
 
 use crate::hold::Holds;
 use crate::identity::Workers;
-use crate::logs::Logs;
+use crate::logs::LogBuffer;
 use crate::metrics::Meter;
 use crate::process::Table;
 use crate::settings::Settings;
-use crate::watch::Held;
+use crate::watch::WatcherRegistry;
 
 pub(crate) struct Agent {
     pub(crate) settings: Settings,
     pub(crate) processes: Table,
-    pub(crate) logs: Logs,
+    pub(crate) logs: LogBuffer,
     pub(crate) workers: Workers,
-    pub(crate) watchers: Held,
+    pub(crate) watchers: WatcherRegistry,
     pub(crate) meter: Meter,
     pub(crate) holds: Holds,
 }
@@ -23,9 +23,9 @@ impl Agent {
         Self {
             settings: Settings::new(token),
             processes: Table::default(),
-            logs: Logs::default(),
+            logs: LogBuffer::default(),
             workers: Workers::new(),
-            watchers: Held::default(),
+            watchers: WatcherRegistry::default(),
             meter: Meter::default(),
             holds: Holds::default(),
         }

@@ -5,7 +5,7 @@
 
 use rustix::fs::{FileType, Mode, OFlags};
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::files::open;
 
 /// LIMIT: thousands of users; beyond that a file is an attack.
@@ -37,11 +37,11 @@ impl Ids {
 }
 
 /// Finds a user by name or number, with a group (`app:staff`, `1000:1000`) or without, as image settings write it.
-pub(crate) fn find(name: &str) -> Result<User, Refusal> {
-    let accounts = Accounts::read().map_err(|errno| Refusal::from_errno(errno, "users of the sandbox"))?;
+pub(crate) fn find(name: &str) -> Result<User, AgentError> {
+    let accounts = Accounts::read().map_err(|errno| AgentError::from_errno(errno, "users of the sandbox"))?;
     accounts.find(name).ok_or_else(|| {
         let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-        Refusal::Unauthenticated(format!("no user '{shown}' in this sandbox"))
+        AgentError::Unauthenticated(format!("no user '{shown}' in this sandbox"))
     })
 }
 
@@ -173,7 +173,7 @@ fn read_small(path: &[u8]) -> rustix::io::Result<String> {
         Ok(text)
     };
     match read() {
-        Err(errno) if Refusal::is_exhaustion(errno) => Err(errno),
+        Err(errno) if AgentError::is_exhaustion(errno) => Err(errno),
         read => Ok(String::from_utf8_lossy(&read.unwrap_or_default()).into_owned()),
     }
 }

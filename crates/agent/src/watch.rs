@@ -15,9 +15,9 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
-pub(crate) use held::{Held, Terms};
+pub(crate) use held::{WatchRequest, WatcherRegistry};
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::files::{TempName, open, shown};
 use crate::identity::Workers;
 use crate::readiness::watched;
@@ -39,7 +39,7 @@ const INTEREST: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::EXCL_UNLINK);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum WatchEventKind {
     Create,
     Write,
     Remove,
@@ -50,9 +50,9 @@ pub(crate) enum What {
 
 /// A change; the name is relative to the watched directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Event {
+pub(crate) struct WatchEvent {
     pub(crate) name: Vec<u8>,
-    pub(crate) what: What,
+    pub(crate) what: WatchEventKind,
 }
 
 pub(crate) struct Watcher {
@@ -63,7 +63,7 @@ pub(crate) struct Watcher {
     recursive: bool,
     /// Watch number → directory, relative to the root.
     dirs: HashMap<i32, Vec<u8>>,
-    ready: VecDeque<Event>,
+    ready: VecDeque<WatchEvent>,
     /// Found by a scan of a new directory and perhaps reported by the kernel too.
     seen: HashSet<Vec<u8>>,
     /// A rename whose second half has not come yet.
@@ -85,10 +85,10 @@ impl Watcher {
         ids: &Ids,
         root: Vec<u8>,
         recursive: bool,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, AgentError> {
         let queue = rustix::fs::inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
-            .map_err(|errno| Refusal::from_errno(errno, "watch"))?;
-        let queue = watched(queue).map_err(|_| Refusal::Exhausted("watch: too many open files".into()))?;
+            .map_err(|errno| AgentError::from_errno(errno, "watch"))?;
+        let queue = watched(queue).map_err(|_| AgentError::Exhausted("watch: too many open files".into()))?;
         let mut watcher = Self {
             queue: Arc::new(queue),
             workers: workers.clone(),
@@ -106,7 +106,7 @@ impl Watcher {
     }
 
     /// The next change. Cancel-safe except within a scan of a new directory, where a name may be reported late.
-    pub(crate) async fn next(&mut self) -> Result<Event, Refusal> {
+    pub(crate) async fn next(&mut self) -> Result<WatchEvent, AgentError> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Ok(event);
@@ -115,7 +115,7 @@ impl Watcher {
             let mut guard = queue
                 .readable()
                 .await
-                .map_err(|_| Refusal::Unavailable("the agent's event loop ends".into()))?;
+                .map_err(|_| AgentError::Unavailable("the agent's event loop ends".into()))?;
             let mut buffer = vec![0u8; 16 * 1024];
             match rustix::io::read(queue.get_ref(), &mut buffer) {
                 Ok(len) => {
@@ -125,14 +125,14 @@ impl Watcher {
                 }
                 Err(Errno::AGAIN) => guard.clear_ready(),
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(Refusal::from_errno(errno, "watch")),
+                Err(errno) => return Err(AgentError::from_errno(errno, "watch")),
             }
         }
     }
 
     async fn take(&mut self, raw: Raw<'_>) {
         if raw.has(libc::IN_Q_OVERFLOW) {
-            return self.push(Vec::new(), What::Overflow);
+            return self.push(Vec::new(), WatchEventKind::Overflow);
         }
         if raw.has(libc::IN_IGNORED) {
             self.dirs.remove(&raw.watch);
@@ -147,7 +147,7 @@ impl Watcher {
             match upload {
                 Some(new) => self.moved = Some((raw.cookie, Moved::Upload(new))),
                 None => {
-                    self.push(name.clone(), What::Rename);
+                    self.push(name.clone(), WatchEventKind::Rename);
                     if raw.has(libc::IN_ISDIR) {
                         self.moved = Some((raw.cookie, Moved::Directory(name)));
                     }
@@ -175,17 +175,17 @@ impl Watcher {
             if self.seen.remove(&name) {
                 return;
             }
-            self.push(name.clone(), What::Create);
+            self.push(name.clone(), WatchEventKind::Create);
             if self.recursive && raw.has(libc::IN_ISDIR) {
                 self.descend(name).await;
             }
         } else if raw.has(libc::IN_MODIFY) {
-            self.push(name, What::Write);
+            self.push(name, WatchEventKind::Write);
         } else if raw.has(libc::IN_ATTRIB) {
-            self.push(name, What::Chmod);
+            self.push(name, WatchEventKind::Chmod);
         } else if raw.has(libc::IN_DELETE) {
             self.seen.remove(&name);
-            self.push(name, What::Remove);
+            self.push(name, WatchEventKind::Remove);
         }
     }
 
@@ -193,13 +193,13 @@ impl Watcher {
     fn arrive(&mut self, name: Vec<u8>, half: Moved) {
         match half {
             Moved::Upload(true) => {
-                for what in [What::Create, What::Chmod, What::Write] {
+                for what in [WatchEventKind::Create, WatchEventKind::Chmod, WatchEventKind::Write] {
                     self.push(name.clone(), what);
                 }
             }
-            Moved::Upload(false) => self.push(name, What::Write),
+            Moved::Upload(false) => self.push(name, WatchEventKind::Write),
             Moved::Directory(old) => {
-                self.push(name.clone(), What::Create);
+                self.push(name.clone(), WatchEventKind::Create);
                 for dir in self.dirs.values_mut() {
                     if let Some(rest) = below(dir, &old) {
                         *dir = [&name, rest].concat();
@@ -229,23 +229,23 @@ impl Watcher {
                     if self.seen.len() < SEEN_MAX {
                         self.seen.insert(name.clone());
                     }
-                    self.push(name, What::Create);
+                    self.push(name, WatchEventKind::Create);
                 }
             }
             // Gone again is nothing; no room for more watches means that something will be missed.
-            Err(Refusal::NotFound(_) | Refusal::Invalid(_)) => {}
-            Err(_) => self.push(Vec::new(), What::Overflow),
+            Err(AgentError::NotFound(_) | AgentError::Invalid(_)) => {}
+            Err(_) => self.push(Vec::new(), WatchEventKind::Overflow),
         }
     }
 
-    async fn add(&self, start: Vec<u8>) -> Result<(Added, Vec<Vec<u8>>), Refusal> {
+    async fn add(&self, start: Vec<u8>) -> Result<(Added, Vec<Vec<u8>>), AgentError> {
         let (queue, root, recursive) = (Arc::clone(&self.queue), self.root.clone(), self.recursive);
         let room = DIRS_MAX.saturating_sub(self.dirs.len());
         self.workers.run(&self.ids, move || add_dirs(queue.get_ref(), &root, start, recursive, room)).await
     }
 
-    fn push(&mut self, name: Vec<u8>, what: What) {
-        self.ready.push_back(Event { name, what });
+    fn push(&mut self, name: Vec<u8>, what: WatchEventKind) {
+        self.ready.push_back(WatchEvent { name, what });
     }
 }
 
@@ -256,7 +256,7 @@ fn add_dirs(
     start: Vec<u8>,
     recursive: bool,
     room: usize,
-) -> Result<(Added, Vec<Vec<u8>>), Refusal> {
+) -> Result<(Added, Vec<Vec<u8>>), AgentError> {
     let (mut added, mut found, mut pending) = (Vec::new(), Vec::new(), vec![start]);
     while let Some(dir) = pending.pop() {
         let first = added.is_empty();
@@ -266,7 +266,7 @@ fn add_dirs(
             Err(_) => continue,
         };
         if added.len() >= room {
-            return Err(Refusal::Exhausted("watch: too many directories".into()));
+            return Err(AgentError::Exhausted("watch: too many directories".into()));
         }
         let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
         match rustix::fs::inotify::add_watch(queue, path, INTEREST) {
@@ -300,11 +300,11 @@ fn open_below(root: &[u8], dir: &[u8]) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat2(&top, dir, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
 }
 
-fn refusal(errno: Errno, root: &[u8]) -> Refusal {
+fn refusal(errno: Errno, root: &[u8]) -> AgentError {
     match errno {
-        Errno::NOSPC => Refusal::Exhausted("watch: the limit of watches is reached".into()),
-        Errno::NOTDIR => Refusal::Invalid(format!("path '{}' is not a directory", shown(root))),
-        other => Refusal::from_errno(other, &format!("path '{}'", shown(root))),
+        Errno::NOSPC => AgentError::Exhausted("watch: the limit of watches is reached".into()),
+        Errno::NOTDIR => AgentError::Invalid(format!("path '{}' is not a directory", shown(root))),
+        other => AgentError::from_errno(other, &format!("path '{}'", shown(root))),
     }
 }
 

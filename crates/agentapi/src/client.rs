@@ -26,14 +26,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
 pub use archive::{Pack, PackLayout, PackReader, Unpack, UnpackInto, UnpackOwner, UnpackRules, Unpacked};
-pub use files::{Entry, EntryKind, FileReader, Range, WatchKind, WatchStream, Watched};
+pub use files::{Entry, EntryKind, FileReader, Range, WatchChange, WatchKind, WatchStream};
 pub use forward::Forwarded;
 pub use logs::{LogLine, LogStream, LogTail};
 pub use process::{
-    ExitStatus, Output, ProcessEvent, ProcessInfo, ProcessStream, StartProcess, Started, TerminalSize,
+    CommandOutput, ExitStatus, ProcessEvent, ProcessInfo, ProcessStream, StartProcess, Started, TerminalSize,
 };
 
-pub use pulse::Pulse;
+pub use pulse::InstanceLiveness;
 pub use search::{Search, SearchMatch, Searched};
 
 use crate::error::AgentError;
@@ -75,12 +75,12 @@ impl std::fmt::Debug for AgentToken {
 /// A client of one agent. Cloning is cheap and shares the connections.
 #[derive(Clone)]
 pub struct AgentClient {
-    inner: Arc<Inner>,
+    inner: Arc<ClientShared>,
     patience: Patience,
     root_files: bool,
 }
 
-struct Inner {
+struct ClientShared {
     transport: Arc<Transport>,
     /// Connections of what is passed on.
     lines: Arc<forward::Lines>,
@@ -101,7 +101,7 @@ impl AgentClient {
         Fut: Future<Output = io::Result<S>> + Send + 'static,
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let inner = Inner {
+        let inner = ClientShared {
             transport: Arc::new(Transport::new(connect)),
             lines: Arc::default(),
             token: RwLock::new(header_of(token)),
@@ -111,7 +111,7 @@ impl AgentClient {
 
     /// The same client for somebody who knows when the sandbox stands still: deadlines do not count then.
     #[must_use]
-    pub fn with_pulse(&self, pulse: watch::Receiver<Pulse>) -> Self {
+    pub fn with_pulse(&self, pulse: watch::Receiver<InstanceLiveness>) -> Self {
         Self { patience: Patience::new(pulse), ..self.clone() }
     }
 
@@ -149,7 +149,7 @@ impl AgentClient {
     /// Seconds for which a program inside still asks to be kept awake; 0: none does.
     pub async fn held(&self) -> Result<u64, AgentError> {
         let answer = self.plain(Method::GET, "/hold", None).await?;
-        let held: crate::init::Held = serde_json::from_slice(&answer)
+        let held: crate::init::HoldStatus = serde_json::from_slice(&answer)
             .map_err(|_| AgentError::Protocol("a hold is not what was agreed"))?;
         Ok(held.held_s)
     }

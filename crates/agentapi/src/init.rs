@@ -60,7 +60,7 @@ pub struct InitReply {
 
 /// Body of `GET /hold`: how long a program inside asks to be kept awake.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HoldStatus {
     /// Seconds from now; 0: nobody asks.
     pub held_s: u64,
 }

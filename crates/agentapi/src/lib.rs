@@ -14,14 +14,14 @@ pub mod proto;
 
 #[cfg(feature = "client")]
 pub use client::{
-    AgentClient, AgentToken, Entry, EntryKind, ExitStatus, FileReader, Forwarded, LogLine, LogStream,
-    LogTail, Output, Pack, PackLayout, PackReader, ProcessEvent, ProcessInfo, ProcessStream, Pulse, Range,
-    Search, SearchMatch, Searched, StartProcess, Started, TerminalSize, Unpack, UnpackInto, UnpackOwner,
-    UnpackRules, Unpacked, WatchKind, WatchStream, Watched,
+    AgentClient, AgentToken, CommandOutput, Entry, EntryKind, ExitStatus, FileReader, Forwarded,
+    InstanceLiveness, LogLine, LogStream, LogTail, Pack, PackLayout, PackReader, ProcessEvent, ProcessInfo,
+    ProcessStream, Range, Search, SearchMatch, Searched, StartProcess, Started, TerminalSize, Unpack,
+    UnpackInto, UnpackOwner, UnpackRules, Unpacked, WatchChange, WatchKind, WatchStream,
 };
 #[cfg(feature = "client")]
 pub use error::{AgentError, RpcCode};
-pub use init::{AgentLimits, Features, Held, InitReply, InitRequest, Metrics};
+pub use init::{AgentLimits, Features, HoldStatus, InitReply, InitRequest, Metrics};
 
 /// The port the agent listens on, on loopback inside the sandbox's own network namespace.
 pub const AGENT_PORT: u16 = 49983;

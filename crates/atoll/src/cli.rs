@@ -230,7 +230,7 @@ pub(crate) enum Tenant {
         /// Its name
         name: String,
         #[command(flatten)]
-        quota: Quota,
+        quota: QuotaArgs,
     },
     /// List tenants
     #[command(visible_alias = "list")]
@@ -250,14 +250,14 @@ pub(crate) enum Tenant {
         /// Its name
         name: String,
         #[command(flatten)]
-        quota: Quota,
+        quota: QuotaArgs,
     },
 }
 
 /// The most a tenant may hold; what is not said stays as it is.
 #[derive(Debug, Clone, Default, Args)]
 #[group(skip)]
-pub(crate) struct Quota {
+pub(crate) struct QuotaArgs {
     /// Sandboxes
     #[arg(long)]
     pub(crate) sandboxes: Option<u32>,

@@ -38,7 +38,7 @@ mod update;
 mod version;
 mod volume;
 
-pub(crate) use doctor::{Check, State};
+pub(crate) use doctor::{Check, CheckState};
 use serde_json::Value;
 
 use crate::{
@@ -50,19 +50,19 @@ use crate::{
 
 /// What every command is given.
 #[derive(Clone)]
-pub(crate) struct Context {
+pub(crate) struct CommandContext {
     pub(crate) global: Global,
     pub(crate) out: Out,
 }
 
-impl Context {
+impl CommandContext {
     fn client(&self) -> Result<Client, Failure> {
         Client::new(&self.global)
     }
 }
 
 /// Runs one command; the answer is its exit status.
-pub(crate) async fn dispatch(context: &Context, command: Command) -> Result<u8, Failure> {
+pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Result<u8, Failure> {
     let done = |()| 0;
     match command {
         Command::Run(args) => run::run(context, args).await,
@@ -161,7 +161,7 @@ async fn suggest(client: &Client, wanted: &str, failure: Failure) -> Failure {
 }
 
 /// A verb without options, on each target.
-async fn each(context: &Context, args: &Targets, verb: lifecycle::Verb) -> Result<(), Failure> {
+async fn each(context: &CommandContext, args: &Targets, verb: lifecycle::Verb) -> Result<(), Failure> {
     lifecycle::each(context, &args.sandboxes, verb, None).await
 }
 

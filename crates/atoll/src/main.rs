@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::{Cli, Command};
-use commands::Context;
+use commands::CommandContext;
 use failure::{EXIT_OURS, Failure};
 use out::Out;
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Launcher { arguments } => return serve::launcher(arguments),
         Command::Serve(args) => serve::serve(&cli.global, args, out),
-        command => client_command(Context { global: cli.global, out }, command),
+        command => client_command(CommandContext { global: cli.global, out }, command),
     };
     match result {
         Ok(status) => ExitCode::from(status),
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 }
 
 /// A client needs no second thread; and a thread that waits for input must not hold up the end.
-fn client_command(context: Context, command: Command) -> Result<u8, Failure> {
+fn client_command(context: CommandContext, command: Command) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -92,7 +92,7 @@ pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     let data = ground::open_data(data)?;
     delete_all(&data).await?;
     let (store, catalog, _) = records(&data, HostSource::default(), Bounds::default()).await?;
-    let engine = Engine::open(atoll_container::Config::new(&data), catalog)
+    let engine = Engine::open(atoll_container::EngineConfig::new(&data), catalog)
         .await
         .map_err(|e| failed("the engine cannot start", &e))?;
     engine.uninstall().await.map_err(|e| failed("not everything could be removed", &e))?;
@@ -208,7 +208,7 @@ async fn bind(settings: &Settings) -> Result<TcpListener, Failure> {
 async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
     let (store, catalog, images) = records(&settings.data, settings.host(), settings.images.clone()).await?;
     let fail_at = FailAt::wanted();
-    let engine = atoll_container::Config { failpoint: fail_at.of_engine(), ..settings.engine() };
+    let engine = atoll_container::EngineConfig { failpoint: fail_at.of_engine(), ..settings.engine() };
     let engine = Engine::open(engine, Arc::clone(&catalog)).await.map_err(|e| {
         failed("the engine cannot start", &e).hint("`atoll doctor` says what this machine lacks")
     })?;

@@ -133,7 +133,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for HeldAnswer<B> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::{Budget, Owner, Sizes};
+    use crate::{Budget, BudgetOwner, Sizes};
     use futures::{FutureExt, stream};
     use http_body_util::{BodyExt, StreamBody};
 
@@ -142,7 +142,7 @@ mod tests {
         let budget = Budget::new(Sizes { tenants: 0, strangers: 1 << 20 });
         let piece = || Ok::<_, std::io::Error>(Frame::data(Bytes::from(vec![1; 64 << 10])));
         let body = StreamBody::new(stream::iter((0..100).map(move |_| piece())));
-        let mut body = Metered::new(body, budget.account(Owner::Stranger(None)));
+        let mut body = Metered::new(body, budget.account(BudgetOwner::Stranger(None)));
         let mut unwritten = Vec::new();
         while let Some(frame) = body.frame().now_or_never() {
             unwritten.push(frame.unwrap().unwrap());

@@ -90,7 +90,7 @@ where
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::{Budget, Owner, Sizes};
+    use crate::{Budget, BudgetOwner, Sizes};
     use futures::stream;
     use http_body::Frame;
     use http_body_util::{Full, StreamBody};
@@ -100,7 +100,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_is_counted_until_its_request_ends() {
         let budget = Budget::new(Sizes { tenants: 0, strangers: 8 << 20 });
-        let request = || RequestBudget::new(budget.account(Owner::Stranger(None)), 0);
+        let request = || RequestBudget::new(budget.account(BudgetOwner::Stranger(None)), 0);
         let body = || Full::new(Bytes::from(vec![b'x'; 1 << 20]));
         let mut held = Vec::new();
         let refused = loop {

@@ -27,12 +27,12 @@ pub struct Marked {
 /// A JSON object as a body. Fields come in the order in which they were added.
 #[derive(Debug, Default)]
 pub struct JsonObject {
-    parts: VecDeque<Part>,
+    parts: VecDeque<JsonPart>,
     is_finished: bool,
 }
 
 #[derive(Debug)]
-enum Part {
+enum JsonPart {
     /// JSON already, and small.
     Raw(Vec<u8>),
     /// JSON already.
@@ -58,7 +58,7 @@ impl JsonObject {
         let mut raw = self.name(name);
         let encoded = serde_json::to_vec(value).expect("wire types hold string keys only");
         raw.extend_from_slice(&encoded);
-        self.parts.push_back(Part::Raw(raw));
+        self.parts.push_back(JsonPart::Raw(raw));
         self
     }
 
@@ -66,41 +66,41 @@ impl JsonObject {
     #[must_use]
     pub fn raw(mut self, name: &str, json: Bytes) -> Self {
         let raw = self.name(name);
-        self.parts.push_back(Part::Raw(raw));
-        self.parts.push_back(Part::Json(json));
+        self.parts.push_back(JsonPart::Raw(raw));
+        self.parts.push_back(JsonPart::Json(json));
         self
     }
 
     /// Adds a text; bytes that are not UTF-8 become replacement characters.
     #[must_use]
     pub fn text(self, name: &str, text: Bytes) -> Self {
-        self.string(name, [Part::Text(text)])
+        self.string(name, [JsonPart::Text(text)])
     }
 
     /// Adds a text that comes in parts.
     #[must_use]
     pub fn texts(self, name: &str, parts: impl IntoIterator<Item = Bytes>) -> Self {
-        self.string(name, parts.into_iter().map(Part::Text))
+        self.string(name, parts.into_iter().map(JsonPart::Text))
     }
 
     /// Adds a text of marked lines.
     #[must_use]
     pub fn lines(self, name: &str, lines: Vec<Marked>) -> Self {
-        self.string(name, lines.into_iter().map(|marked| Part::Lines { marked, begins: true }))
+        self.string(name, lines.into_iter().map(|marked| JsonPart::Lines { marked, begins: true }))
     }
 
     /// Adds bytes as base64.
     #[must_use]
     pub fn base64(self, name: &str, bytes: Bytes) -> Self {
-        self.string(name, [Part::Base64(bytes)])
+        self.string(name, [JsonPart::Base64(bytes)])
     }
 
-    fn string(mut self, name: &str, inside: impl IntoIterator<Item = Part>) -> Self {
+    fn string(mut self, name: &str, inside: impl IntoIterator<Item = JsonPart>) -> Self {
         let mut raw = self.name(name);
         raw.push(b'"');
-        self.parts.push_back(Part::Raw(raw));
+        self.parts.push_back(JsonPart::Raw(raw));
         self.parts.extend(inside);
-        self.parts.push_back(Part::Raw(b"\"".to_vec()));
+        self.parts.push_back(JsonPart::Raw(b"\"".to_vec()));
         self
     }
 
@@ -127,7 +127,7 @@ impl JsonObject {
     }
 }
 
-impl Part {
+impl JsonPart {
     /// Encodes some of it; answers whether that was all.
     fn encode(&mut self, out: &mut Vec<u8>) -> bool {
         match self {

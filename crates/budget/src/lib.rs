@@ -28,5 +28,5 @@ pub use answer::{HeldAnswer, Metered, WholeAnswer};
 pub use body::{BodyError, BodyLimits, read_whole};
 pub use json::{JsonObject, Marked};
 pub use output::{Collected, Collector, Keep, TruncationLines};
-pub use pool::{Account, Budget, Exhausted, Owner, Reservation, SMALL, Sizes, WAIT};
+pub use pool::{Account, Budget, BudgetOwner, Exhausted, Reservation, SMALL, Sizes, WAIT};
 pub use request::RequestBudget;

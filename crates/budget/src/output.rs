@@ -192,11 +192,11 @@ impl TruncationLines {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::{Budget, Owner, Sizes};
+    use crate::{Budget, BudgetOwner, Sizes};
 
     fn account(size: u64) -> (Budget, Account) {
         let budget = Budget::new(Sizes { tenants: 0, strangers: size });
-        let account = budget.account(Owner::Stranger(None));
+        let account = budget.account(BudgetOwner::Stranger(None));
         (budget, account)
     }
 

@@ -36,14 +36,14 @@ impl Default for Sizes {
 
 /// Who holds bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Owner {
+pub enum BudgetOwner {
     /// A tenant.
     Tenant(TenantId),
     /// A caller that has not shown a valid key, by its address; IPv6 addresses count by their first 64 bits.
     Stranger(Option<IpAddr>),
 }
 
-impl Owner {
+impl BudgetOwner {
     /// A stranger at this address.
     #[must_use]
     pub fn stranger(address: Option<IpAddr>) -> Self {
@@ -113,10 +113,10 @@ impl Budget {
 
     /// The account of an owner. Cheap: nothing is kept for an owner that holds nothing.
     #[must_use]
-    pub fn account(&self, owner: Owner) -> Account {
+    pub fn account(&self, owner: BudgetOwner) -> Account {
         let pool = match &owner {
-            Owner::Tenant(_) => &self.tenants,
-            Owner::Stranger(_) => &self.strangers,
+            BudgetOwner::Tenant(_) => &self.tenants,
+            BudgetOwner::Stranger(_) => &self.strangers,
         };
         Account { pool: Arc::clone(pool), owner }
     }
@@ -124,7 +124,7 @@ impl Budget {
     /// The account of a tenant.
     #[must_use]
     pub fn tenant(&self, tenant: &TenantId) -> Account {
-        self.account(Owner::Tenant(tenant.clone()))
+        self.account(BudgetOwner::Tenant(tenant.clone()))
     }
 
     /// Bytes that are held now: for tenants, for strangers.
@@ -138,7 +138,7 @@ impl Budget {
 #[derive(Debug, Clone)]
 pub struct Account {
     pool: Arc<Pool>,
-    owner: Owner,
+    owner: BudgetOwner,
 }
 
 impl Account {
@@ -150,7 +150,7 @@ impl Account {
 
     /// Whose account it is.
     #[must_use]
-    pub const fn owner(&self) -> &Owner {
+    pub const fn owner(&self) -> &BudgetOwner {
         &self.owner
     }
 }
@@ -229,16 +229,16 @@ impl Reservation {
     /// The same bytes, which release this reservation when the last clone or slice of them is dropped.
     #[must_use]
     pub fn attach(self, bytes: impl Into<Bytes>) -> Bytes {
-        struct Held {
+        struct ReservedBytes {
             bytes: Bytes,
             _reservation: Reservation,
         }
-        impl AsRef<[u8]> for Held {
+        impl AsRef<[u8]> for ReservedBytes {
             fn as_ref(&self) -> &[u8] {
                 &self.bytes
             }
         }
-        Bytes::from_owner(Held { bytes: bytes.into(), _reservation: self })
+        Bytes::from_owner(ReservedBytes { bytes: bytes.into(), _reservation: self })
     }
 }
 
@@ -263,13 +263,13 @@ fn counted(bytes: usize) -> u64 {
 struct Pool {
     size: u64,
     ids: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BudgetState {
     used: u64,
-    owners: HashMap<Owner, u64>,
+    owners: HashMap<BudgetOwner, u64>,
     waiting: HashMap<u64, Waker>,
 }
 
@@ -282,11 +282,11 @@ impl Pool {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BudgetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, state: &mut State, owner: &Owner, more: u64) -> Result<(), Exhausted> {
+    fn take(&self, state: &mut BudgetState, owner: &BudgetOwner, more: u64) -> Result<(), Exhausted> {
         let held = state.owners.get(owner).copied().unwrap_or(0);
         let used = state.used.saturating_add(more);
         if used > self.size {
@@ -301,7 +301,7 @@ impl Pool {
         Ok(())
     }
 
-    fn give(&self, owner: &Owner, less: u64) {
+    fn give(&self, owner: &BudgetOwner, less: u64) {
         let woken = {
             let mut state = self.lock();
             state.used = state.used.saturating_sub(less);
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn strangers_have_a_pool_of_their_own_divided_by_address() {
         let budget = budget();
-        let at = |text: &str| budget.account(Owner::stranger(Some(text.parse().unwrap())));
+        let at = |text: &str| budget.account(BudgetOwner::stranger(Some(text.parse().unwrap())));
         let first = fill(&at("192.0.2.1"));
         assert_eq!(first.len(), 2);
         assert_eq!(fill(&at("192.0.2.2")).len(), 1);

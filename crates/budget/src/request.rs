@@ -7,10 +7,10 @@ use crate::{Account, Exhausted, Reservation};
 
 /// The budget of one request. Clones share it; what it holds is released when the last clone is dropped.
 #[derive(Debug, Clone)]
-pub struct RequestBudget(Arc<Mutex<Inner>>);
+pub struct RequestBudget(Arc<Mutex<RequestShared>>);
 
 #[derive(Debug)]
-struct Inner {
+struct RequestShared {
     account: Account,
     head: usize,
     body: Option<Reservation>,
@@ -20,7 +20,7 @@ impl RequestBudget {
     /// For a request of somebody who is not known yet, with a head of so many bytes.
     #[must_use]
     pub fn new(stranger: Account, head: usize) -> Self {
-        Self(Arc::new(Mutex::new(Inner { account: stranger, head, body: None })))
+        Self(Arc::new(Mutex::new(RequestShared { account: stranger, head, body: None })))
     }
 
     /// The one of a request with these extensions, where the server's port put one.
@@ -59,7 +59,7 @@ impl RequestBudget {
         grown
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, RequestShared> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

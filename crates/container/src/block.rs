@@ -56,11 +56,11 @@ pub enum BlockError {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Table {
-    servers: BTreeMap<String, Server>,
+    servers: BTreeMap<String, ServerRecord>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Server {
+struct ServerRecord {
     block: u16,
     data: PathBuf,
     chunks: Vec<u32>,
@@ -100,7 +100,7 @@ impl Numbers {
                 .find(|number| !blocks.contains(number))
                 .ok_or(BlockError::Exhausted { what: "server numbers" })?;
             let chunk = free_chunk(table)?;
-            let fresh = Server { block, data: data.to_owned(), chunks: vec![chunk] };
+            let fresh = ServerRecord { block, data: data.to_owned(), chunks: vec![chunk] };
             table.servers.insert(server.clone(), fresh.clone());
             Ok((fresh, hold(folder, block, data).map_err(failed)?))
         })?;

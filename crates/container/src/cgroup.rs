@@ -39,7 +39,7 @@ fn limit_where_known(file: &Path, most: u64) -> io::Result<()> {
 
 /// The way of a first process into its cgroups.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CgroupPlacement {
     pub(crate) how: CgroupEntry,
     pub(crate) descriptors: Vec<OwnedFd>,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Figures {
 /// What the engine needs of control groups. `name` is an instance id.
 pub(crate) trait Cgroups: Send + Sync + std::fmt::Debug {
     /// Makes the folders and sets the limits.
-    fn create(&self, name: &str, limits: &Limits) -> io::Result<Entry>;
+    fn create(&self, name: &str, limits: &Limits) -> io::Result<CgroupPlacement>;
     /// Changes limits.
     fn set_limits(&self, name: &str, limits: &Limits) -> io::Result<()>;
     /// Stops every process, and answers when they stand still.

@@ -20,7 +20,7 @@ mod sockets;
 pub(crate) use criu::{Criu, DumpAsk, RestoreAsk, find};
 pub(crate) use folders::{Checkpoints, Draft, Restored, hold_images, wait_for_images};
 pub(crate) use images::users_image;
-pub(crate) use manifest::{IMAGES, MANIFEST, Manifest, VerifyError};
+pub(crate) use manifest::{CheckpointManifest, IMAGES, MANIFEST, VerifyError};
 pub(crate) use mounts::{boot_id, outside_mounts};
 pub(crate) use obstacles::{Obstacle, in_vfork, lasting, nameless_bytes};
 pub(crate) use sockets::{close_abandoned, close_halves};

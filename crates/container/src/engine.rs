@@ -1,6 +1,6 @@
 //! The provider `container`: what is open while the server runs, and how it is opened and closed.
 //!
-//! Every sandbox has a [`Place`] with a turn: create, boot, halt and destroy of one sandbox never run at once, those of
+//! Every sandbox has a [`SandboxSlot`] with a turn: create, boot, halt and destroy of one sandbox never run at once, those of
 //! different sandboxes always may. A create runs as a task of its own, so a caller that goes away leaves no half of one.
 
 mod adopt;
@@ -44,10 +44,10 @@ use crate::failpoint::FailPoint;
 use crate::launcher::protocol::{Hello, Times};
 use crate::launcher::{LaunchError, Launcher, LauncherCommand};
 use crate::storage::{Layers, StorageChoice, StorageError};
-use doors::Doors;
-use hands::Hands;
+use doors::DoorSockets;
+use hands::BlockingPool;
 use instance::Live;
-use reaper::{Ground, Reaper};
+use reaper::{HostResources, Reaper};
 
 /// LIMIT: decisions about egress that a slow listener may be behind; beyond that the log has a hole, which it says.
 const EGRESSED: usize = 4_096;
@@ -58,7 +58,7 @@ const STOP_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// How an engine is set up.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct EngineConfig {
     /// The server's data folder.
     pub data: PathBuf,
     /// The machine-wide table of servers.
@@ -87,7 +87,7 @@ pub struct Config {
     pub failpoint: FailPoint,
 }
 
-impl Config {
+impl EngineConfig {
     /// The usual set-up over a data folder.
     #[must_use]
     pub fn new(data: impl Into<PathBuf>) -> Self {
@@ -158,19 +158,19 @@ pub struct PoolStats {
 /// The provider `container`.
 #[derive(Debug)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    inner: Arc<EngineShared>,
 }
 
 /// What all tasks of an engine share.
 #[derive(Debug)]
-struct Inner {
-    config: Config,
+struct EngineShared {
+    config: EngineConfig,
     catalog: Arc<Catalog>,
     launcher: Launcher,
-    ground: Arc<Ground>,
+    ground: Arc<HostResources>,
     router: Router,
     reaper: Reaper,
-    hands: Hands,
+    hands: BlockingPool,
     dialer: Dialer,
     checkpoints: Checkpoints,
     /// CRIU, or why there is none.
@@ -178,7 +178,7 @@ struct Inner {
     boot_id: String,
     /// The way back after stepping into a sandbox's UTS namespace.
     own_uts: Arc<OwnedFd>,
-    places: Mutex<HashMap<SandboxId, Arc<Place>>>,
+    places: Mutex<HashMap<SandboxId, Arc<SandboxSlot>>>,
     pool: Mutex<pool::Pools>,
     pool_wanted: Arc<Notify>,
     /// Shared by starts, taken alone by adoption: a sweep must not meet what is half made.
@@ -204,7 +204,7 @@ struct Inner {
 
 /// One sandbox here.
 #[derive(Debug, Default)]
-struct Place {
+struct SandboxSlot {
     /// Whose turn it is to change something about it.
     turn: Arc<tokio::sync::Mutex<()>>,
     /// Somebody wants it gone: a create under way gives up.
@@ -213,7 +213,7 @@ struct Place {
     live: Mutex<Option<(InstanceId, Arc<Live>)>>,
 }
 
-impl Place {
+impl SandboxSlot {
     fn live(&self) -> Option<(InstanceId, Arc<Live>)> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -245,11 +245,11 @@ impl Place {
 
 impl Engine {
     /// Opens everything that outlives the server, or makes it, and starts the launcher. Call in the host's network namespace.
-    pub async fn open(mut config: Config, catalog: Arc<Catalog>) -> Result<Self, OpenError> {
+    pub async fn open(mut config: EngineConfig, catalog: Arc<Catalog>) -> Result<Self, OpenError> {
         crate::sys::raise_descriptors().map_err(step("raise the limit of descriptors"))?;
         let blocking = tokio::task::spawn_blocking({
             let config = config.clone();
-            move || Opened::open(&config)
+            move || OpenedEngine::open(&config)
         });
         let opened = blocking.await.map_err(|_| step("open the engine")(io::ErrorKind::Other.into()))??;
         config.data = opened.data;
@@ -257,13 +257,13 @@ impl Engine {
         launcher.warm().await?;
         let needs_adoption = !opened.ground.cgroups.list().map_err(step("list cgroups"))?.is_empty();
         let (reaper, reaping) = Reaper::new(Arc::clone(&opened.ground));
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(EngineShared {
             catalog,
             launcher,
             ground: opened.ground,
             router: opened.router,
             reaper,
-            hands: Hands::start().map_err(step("start threads"))?,
+            hands: BlockingPool::start().map_err(step("start threads"))?,
             dialer: Dialer::start(DialerConfig::default()).map_err(step("start dialers"))?,
             checkpoints: opened.checkpoints,
             criu: opened.criu,
@@ -396,7 +396,7 @@ impl Drop for Engine {
     }
 }
 
-impl Inner {
+impl EngineShared {
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.lock_tasks();
         while tasks.try_join_next().is_some() {}
@@ -415,20 +415,20 @@ impl Inner {
         self.ground.doors.router()
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Place>>> {
+    fn places(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<SandboxSlot>>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place(&self, sandbox: &SandboxId) -> Arc<Place> {
+    fn place(&self, sandbox: &SandboxId) -> Arc<SandboxSlot> {
         Arc::clone(self.places().entry(sandbox.clone()).or_default())
     }
 }
 
 /// What is opened with blocking calls.
-struct Opened {
+struct OpenedEngine {
     data: PathBuf,
     hello: Hello,
-    ground: Arc<Ground>,
+    ground: Arc<HostResources>,
     router: Router,
     gate: Option<Gate>,
     egressed: broadcast::Sender<Egressed>,
@@ -436,8 +436,8 @@ struct Opened {
     criu: Result<Criu, String>,
 }
 
-impl Opened {
-    fn open(config: &Config) -> Result<Self, OpenError> {
+impl OpenedEngine {
+    fn open(config: &EngineConfig) -> Result<Self, OpenError> {
         let data = &config.data;
         std::fs::create_dir_all(data.join("stage")).map_err(step("make the data folder"))?;
         let data = data.canonicalize().map_err(step("find the data folder"))?;
@@ -453,7 +453,7 @@ impl Opened {
         let handle = router.handle()?;
         let upstreams = config.name_servers.clone().map_or_else(Upstreams::of_host, Upstreams::fixed);
         let egressed = broadcast::Sender::new(EGRESSED);
-        let doors = Doors::open(&router, handle, upstreams, egressed.clone())
+        let doors = DoorSockets::open(&router, handle, upstreams, egressed.clone())
             .map_err(step("watch over what leaves sandboxes"))?;
         let gate = doors.gate().cloned();
         let mut needed =
@@ -466,7 +466,7 @@ impl Opened {
             Ok(criu) => needed.extend(criu.program().parent().map(PathBuf::from)),
             Err(why) => tracing::info!(why, "memory can't be brought to disk here"),
         }
-        let ground = Ground {
+        let ground = HostResources {
             cgroups,
             layers: Arc::new(layers),
             doors,

@@ -22,7 +22,7 @@ pub(crate) mod protocol;
 mod serve;
 pub(crate) mod wire;
 
+pub(crate) use client::{CriuChannel, CriuMessage, Launcher, Spawning};
 pub use client::{LaunchError, LauncherCommand};
-pub(crate) use client::{Launcher, Line, Spawning, Word};
 pub(crate) use keeper::{LOG, RESTORE, WORK};
 pub use serve::main;

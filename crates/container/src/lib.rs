@@ -32,7 +32,7 @@ mod sys;
 pub mod testing;
 
 pub use block::BlockError;
-pub use engine::{Config, Engine, OpenError, PoolStats, Timings};
+pub use engine::{Engine, EngineConfig, OpenError, PoolStats, Timings};
 pub use failpoint::FailPoint;
 pub use launcher::{LaunchError, LauncherCommand};
 pub use probe::{Probe, probes};

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// One mount of this process's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mount {
+pub(crate) struct MountEntry {
     /// Where it is.
     pub(crate) point: PathBuf,
     /// Its file system.
@@ -19,18 +19,18 @@ pub(crate) struct Mount {
 }
 
 /// All mounts, in the order they were made.
-pub(crate) fn read() -> io::Result<Vec<Mount>> {
+pub(crate) fn read() -> io::Result<Vec<MountEntry>> {
     let text = std::fs::read("/proc/self/mountinfo")?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
-fn parse(line: &[u8]) -> Option<Mount> {
+fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let point = PathBuf::from(OsString::from_vec(unescape(fields.nth(4)?)));
     // Optional fields end with a dash.
     fields.by_ref().find(|field| *field == b"-")?;
     let mut text = || fields.next().map(|field| String::from_utf8_lossy(&unescape(field)).into_owned());
-    Some(Mount { point, kind: text()?, source: text()?, options: text()? })
+    Some(MountEntry { point, kind: text()?, source: text()?, options: text()? })
 }
 
 /// Blank, tab, newline and backslash are written as `\040` and the like.

@@ -20,7 +20,7 @@ pub(crate) enum Clones {
 
 /// What happens to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum SyscallVerdict {
     Allow,
     /// Known and refused: EPERM.
     Refuse,

@@ -41,7 +41,7 @@ pub(crate) use format::{IDS, ReadError};
 pub(crate) use machine_id::renew as renew_machine_id;
 pub(crate) use pool::unmount;
 pub(crate) use snapshots::{CopyError, Seal};
-pub(crate) use volume_files::{Folder, Found, Owner};
+pub(crate) use volume_files::{EntryAttributes, OpenedEntry, VolumeFolder};
 
 /// How layers are to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,12 +74,12 @@ pub(crate) struct Layers {
     at: PathBuf,
     /// Its folder of layers.
     root: PathBuf,
-    kind: Kind,
+    kind: StorageKind,
 }
 
 #[derive(Debug)]
-enum Kind {
-    Btrfs { pool: pool::Pool, quota: btrfs::Quota },
+enum StorageKind {
+    Btrfs { pool: pool::Pool, quota: btrfs::QuotaGroups },
     Folders,
 }
 
@@ -107,7 +107,7 @@ impl Layers {
             }
         }
         let disk = Arc::clone(disk);
-        let layers = Self { disk, root: at.join("layers"), at: at.clone(), kind: Kind::Folders };
+        let layers = Self { disk, root: at.join("layers"), at: at.clone(), kind: StorageKind::Folders };
         layers.opened().map_err(|cause| failed("make a folder", cause))
     }
 
@@ -131,12 +131,17 @@ impl Layers {
         let quota = btrfs::enable_quota(at, legacy).map_err(|cause| ("switch quotas on", cause))?;
         quota.make_group(at).map_err(|cause| ("make a quota group", cause))?;
         let disk = Arc::clone(disk);
-        Ok(Self { disk, at: at.to_owned(), root: at.join("layers"), kind: Kind::Btrfs { pool, quota } })
+        Ok(Self {
+            disk,
+            at: at.to_owned(),
+            root: at.join("layers"),
+            kind: StorageKind::Btrfs { pool, quota },
+        })
     }
 
     /// Whether a disk limit holds.
     pub(crate) fn limits_disk(&self) -> bool {
-        matches!(self.kind, Kind::Btrfs { .. })
+        matches!(self.kind, StorageKind::Btrfs { .. })
     }
 
     /// Where a layer is.
@@ -153,8 +158,8 @@ impl Layers {
     pub(crate) fn create(&self, name: &str, with_usr: bool, limit_bytes: u64) -> io::Result<PathBuf> {
         let path = self.path(name);
         match &self.kind {
-            Kind::Btrfs { .. } => btrfs::create_subvolume(&self.root, name)?,
-            Kind::Folders => fs::create_dir(&path)?,
+            StorageKind::Btrfs { .. } => btrfs::create_subvolume(&self.root, name)?,
+            StorageKind::Folders => fs::create_dir(&path)?,
         }
         let fill = || -> io::Result<()> {
             self.set_limit(name, limit_bytes)?;
@@ -176,7 +181,7 @@ impl Layers {
         if !self.exists(name) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        if let Kind::Btrfs { quota, .. } = &self.kind {
+        if let StorageKind::Btrfs { quota, .. } = &self.kind {
             btrfs::limit(&path, btrfs::UNLIMITED)?;
             quota.set_member(&self.at, &path, Member::No)?;
         }
@@ -192,13 +197,13 @@ impl Layers {
     /// Changes the limit of a layer.
     pub(crate) fn set_limit(&self, name: &str, limit_bytes: u64) -> io::Result<()> {
         match &self.kind {
-            Kind::Btrfs { pool, quota } => {
+            StorageKind::Btrfs { pool, quota } => {
                 pool.expect(limit_bytes);
                 let path = self.path(name);
                 btrfs::limit(&path, self.own_limit(name, limit_bytes))?;
                 quota.set_member(&self.at, &path, Member::Yes)
             }
-            Kind::Folders => Ok(()),
+            StorageKind::Folders => Ok(()),
         }
     }
 
@@ -214,16 +219,18 @@ impl Layers {
             return Ok(());
         }
         match &self.kind {
-            Kind::Btrfs { .. } => btrfs::remove_subvolume(&self.root, name),
-            Kind::Folders => clear::remove_tree(&path),
+            StorageKind::Btrfs { .. } => btrfs::remove_subvolume(&self.root, name),
+            StorageKind::Folders => clear::remove_tree(&path),
         }
     }
 
     /// Bytes that a layer takes, as far as it can be said cheaply.
     pub(crate) fn used_bytes(&self, name: &str) -> io::Result<u64> {
         match &self.kind {
-            Kind::Btrfs { quota, .. } => Ok(quota.used_bytes(&self.path(name))? + self.inherited(name)),
-            Kind::Folders => Ok(0),
+            StorageKind::Btrfs { quota, .. } => {
+                Ok(quota.used_bytes(&self.path(name))? + self.inherited(name))
+            }
+            StorageKind::Folders => Ok(0),
         }
     }
 

@@ -14,7 +14,7 @@ const NAMESPACES: u64 = (libc::CLONE_NEWUSER
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// Which side of a clone one is on.
-pub(crate) enum Cloned {
+pub(crate) enum CloneSide {
     Child,
     Parent { pid: i32, pidfd: OwnedFd },
 }
@@ -35,7 +35,10 @@ fn fd_from(answer: libc::c_long) -> OwnedFd {
 /// # Safety
 /// The calling process has one thread only, so that the child finds every lock free. It has set
 /// SECBIT_NO_SETUID_FIXUP, so that it keeps its capabilities.
-pub(crate) unsafe fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>, owner: u32) -> io::Result<Cloned> {
+pub(crate) unsafe fn clone_into_namespaces(
+    cgroup: Option<BorrowedFd<'_>>,
+    owner: u32,
+) -> io::Result<CloneSide> {
     // SAFETY: the caller vouches for both.
     unsafe { clone_with(NAMESPACES, cgroup, owner) }
 }
@@ -44,7 +47,7 @@ pub(crate) unsafe fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>, owner
 ///
 /// # Safety
 /// As for [`clone_into_namespaces`].
-pub(crate) unsafe fn clone_into_users(owner: u32) -> io::Result<Cloned> {
+pub(crate) unsafe fn clone_into_users(owner: u32) -> io::Result<CloneSide> {
     // SAFETY: the caller vouches for both.
     unsafe { clone_with(libc::CLONE_NEWUSER as u64, None, owner) }
 }
@@ -53,12 +56,12 @@ pub(crate) unsafe fn clone_into_users(owner: u32) -> io::Result<Cloned> {
 ///
 /// # Safety
 /// The calling process has one thread only, so that the child finds every lock free.
-pub(crate) unsafe fn fork() -> io::Result<Cloned> {
+pub(crate) unsafe fn fork() -> io::Result<CloneSide> {
     // SAFETY: the caller vouches for it. The owner of namespaces does not matter where none are made.
     unsafe { clone_with(0, None, 0) }
 }
 
-unsafe fn clone_with(namespaces: u64, cgroup: Option<BorrowedFd<'_>>, owner: u32) -> io::Result<Cloned> {
+unsafe fn clone_with(namespaces: u64, cgroup: Option<BorrowedFd<'_>>, owner: u32) -> io::Result<CloneSide> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: an all-zero clone_args is valid: every field is a plain number and zero means "not asked for".
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
@@ -77,8 +80,8 @@ unsafe fn clone_with(namespaces: u64, cgroup: Option<BorrowedFd<'_>>, owner: u32
         set_effective_user(0)?;
     }
     match answer? {
-        0 => Ok(Cloned::Child),
-        pid => Ok(Cloned::Parent {
+        0 => Ok(CloneSide::Child),
+        pid => Ok(CloneSide::Parent {
             pid: i32::try_from(pid).expect("a pid fits an int"),
             pidfd: fd_from(pidfd.into()),
         }),

@@ -10,7 +10,7 @@ use std::io::Read;
 use std::time::Instant;
 
 use atoll_agentapi::InitRequest;
-use atoll_container::Config;
+use atoll_container::EngineConfig;
 use atoll_model::Storage;
 use atoll_provider::{InstanceMount, InstanceSpec, MountSource, Provider, ProviderError};
 use common::{World, in_world, target};
@@ -72,7 +72,7 @@ async fn greeted(world: &World, spec: &InstanceSpec) -> atoll_provider::Booted {
     booted
 }
 
-fn idle(adjust: fn(&mut Config)) {
+fn idle(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {
         let spec = world.spec();
         greeted(&world, &spec).await;
@@ -110,7 +110,7 @@ const CHANGES: &str = "set -e
     chmod 1700 /srv 2>/dev/null || mkdir -m 1700 /srv
     echo hidden >/dev/shm/secret";
 
-fn changes(adjust: fn(&mut Config)) {
+fn changes(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {
         let spec = world.spec();
         let booted = greeted(&world, &spec).await;

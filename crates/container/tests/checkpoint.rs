@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use atoll_agentapi::{AgentClient, ProcessEvent, StartProcess, TerminalSize};
-use atoll_container::Config;
+use atoll_container::EngineConfig;
 use atoll_model::{Held, InstanceId};
-use atoll_provider::{Booted, Fate, InstanceSpec, Known, Provider, ProviderError};
+use atoll_provider::{AdoptionOutcome, Booted, InstanceSpec, Known, Provider, ProviderError};
 use common::{World, chain, in_world, in_world_with, instance_id, target};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -196,7 +196,7 @@ fn a_fork_with_memory_holds_everything_beside_the_one_it_came_from() {
             for n in 0..2 {
                 let mut fork = world.spec();
                 fork.hostname = format!("fork-{n}");
-                fork.origin = atoll_provider::Origin::Snapshot {
+                fork.origin = atoll_provider::FilesOrigin::Snapshot {
                     snapshot: snapshot.clone(),
                     seal: made.seal.clone(),
                     memory: true,
@@ -241,7 +241,7 @@ fn everything_comes_back_by_the_paths_for_old_kernels() {
     comes_back(|config| config.legacy = Some(true));
 }
 
-fn comes_back(adjust: impl FnOnce(&mut Config) + Send + 'static) {
+fn comes_back(adjust: impl FnOnce(&mut EngineConfig) + Send + 'static) {
     in_world(adjust, |world| async {
         if !has_criu(&world) {
             return world;
@@ -325,8 +325,8 @@ fn a_frozen_and_a_checkpointed_sandbox_are_adopted_as_what_they_are() {
                 ],
                 Vec::new(),
             );
-            let fates: Vec<Fate> = fates.await.unwrap().iter().map(|one| one.fate).collect();
-            assert_eq!(fates, [Fate::Checkpointed, Fate::Frozen]);
+            let fates: Vec<AdoptionOutcome> = fates.await.unwrap().iter().map(|one| one.fate).collect();
+            assert_eq!(fates, [AdoptionOutcome::Checkpointed, AdoptionOutcome::Frozen]);
             let frozen = world.engine.usage(&target(&live)).await.unwrap().cpu_us;
             tokio::time::sleep(Duration::from_millis(20)).await;
             assert_eq!(world.engine.usage(&target(&live)).await.unwrap().cpu_us, frozen);
@@ -339,9 +339,9 @@ fn a_frozen_and_a_checkpointed_sandbox_are_adopted_as_what_they_are() {
                 known(&disk, &disk.instance, elsewhere, true),
                 known(&live, &live.instance, was_live.facts.clone(), false),
             ];
-            let fates: Vec<Fate> =
+            let fates: Vec<AdoptionOutcome> =
                 world.engine.adopt(again, Vec::new()).await.unwrap().iter().map(|one| one.fate).collect();
-            assert_eq!(fates, [Fate::Checkpointed, Fate::Alive]);
+            assert_eq!(fates, [AdoptionOutcome::Checkpointed, AdoptionOutcome::Alive]);
             let restored = restore(&world, &mut disk, &was_disk).await;
             assert!(report(&world, &disk, &restored).await.starts_with("ok "));
             // Whose memory nobody wants any more loses it.
@@ -350,9 +350,9 @@ fn a_frozen_and_a_checkpointed_sandbox_are_adopted_as_what_they_are() {
                 known(&disk, &disk.instance, restored.facts.clone(), false),
                 known(&live, &live.instance, was_live.facts.clone(), false),
             ];
-            let fates: Vec<Fate> =
+            let fates: Vec<AdoptionOutcome> =
                 world.engine.adopt(unwanted, Vec::new()).await.unwrap().iter().map(|one| one.fate).collect();
-            assert_eq!(fates, [Fate::Gone, Fate::Alive]);
+            assert_eq!(fates, [AdoptionOutcome::Gone, AdoptionOutcome::Alive]);
             let left: Vec<_> =
                 std::fs::read_dir(world.config.data.join("pool/checkpoints")).unwrap().flatten().collect();
             assert!(left.is_empty(), "{left:?}");
@@ -378,12 +378,15 @@ fn a_restore_that_nobody_wrote_down_is_found_and_one_that_did_not_end_leaves_the
             let world = world.reopen().await;
             let half = vec![known(&spec, &next, serde_json::Value::Null, true)];
             let fates = world.engine.adopt(half, Vec::new()).await.unwrap();
-            assert_eq!((fates[0].fate, &fates[0].facts), (Fate::Checkpointed, &None));
+            assert_eq!((fates[0].fate, &fates[0].facts), (AdoptionOutcome::Checkpointed, &None));
             let restored = restore(&world, &mut spec, &booted).await;
             let world = world.reopen().await;
             let unwritten = vec![known(&spec, &spec.instance, serde_json::Value::Null, true)];
             let fates = world.engine.adopt(unwritten, Vec::new()).await.unwrap();
-            assert_eq!((fates[0].fate, fates[0].facts.as_ref()), (Fate::Alive, Some(&restored.facts)));
+            assert_eq!(
+                (fates[0].fate, fates[0].facts.as_ref()),
+                (AdoptionOutcome::Alive, Some(&restored.facts))
+            );
             assert!(report(&world, &spec, &restored).await.starts_with("ok "));
             world.destroy(&spec).await;
             world
@@ -574,7 +577,7 @@ fn where_a_frozen_tree_and_its_checkpoint_are_both_there_the_checkpoint_is_kept(
             let paused = vec![known(&spec, &spec.instance, restored.facts.clone(), true)];
             let fates = world.engine.adopt(paused, Vec::new()).await.unwrap();
             // Some of the tree may have been told to end already; the checkpoint has all of it.
-            assert_eq!(fates[0].fate, Fate::Checkpointed);
+            assert_eq!(fates[0].fate, AdoptionOutcome::Checkpointed);
             assert!(whole.exists() && !whole.with_extension("tmp").exists());
             let again = restore(&world, &mut spec, &restored).await;
             assert!(report(&world, &spec, &again).await.starts_with("ok "));

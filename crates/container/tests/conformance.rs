@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_agentapi::{AgentClient, AgentToken, StartProcess};
-use atoll_container::Config;
+use atoll_container::EngineConfig;
 use atoll_provider::Provider;
-use atoll_provider::conformance::{self, Fixture, Inside, Live};
+use atoll_provider::conformance::{self, Fixture, InstanceAccess, Live};
 use common::{World, in_world};
 
 struct OverTheAgent;
@@ -68,7 +68,7 @@ async fn sh(live: &Live<'_>, line: &str) -> Option<String> {
 }
 
 #[async_trait]
-impl Inside for OverTheAgent {
+impl InstanceAccess for OverTheAgent {
     async fn write(&self, live: &Live<'_>, path: &str, content: &[u8]) {
         agent(live).write_bytes(path, Some("root"), None, content.to_vec()).await.unwrap();
     }
@@ -101,7 +101,7 @@ impl Inside for OverTheAgent {
     }
 }
 
-fn conform(adjust: impl FnOnce(&mut Config) + Send + 'static) {
+fn conform(adjust: impl FnOnce(&mut EngineConfig) + Send + 'static) {
     in_world(adjust, |world| async {
         let version = world.catalog.get("busybox").unwrap().digest.clone();
         // ATOLL_CASE picks cases by a part of their name, for whoever looks for a fault.

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use atoll_model::policy::egress::{Egress, Floor, compile};
+use atoll_model::policy::egress::{Egress, TenantFloor, compile};
 use atoll_model::{
     EgressRecord, EgressVerdict, EgressWhat, NetworkLimits, NetworkMode, NetworkPolicy, Storage,
 };
@@ -26,7 +26,7 @@ fn listed(allowed: &str) -> Arc<Egress> {
         },
         ..NetworkPolicy::default()
     };
-    Arc::new(compile(&Floor::default(), None, &policy, &[]))
+    Arc::new(compile(&TenantFloor::default(), None, &policy, &[]))
 }
 
 /// The first record about an address, within some seconds.

@@ -10,7 +10,7 @@ mod stack;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use atoll_container::Config;
+use atoll_container::EngineConfig;
 use atoll_model::VolumeId;
 use atoll_provider::{InstanceMount, InstanceSpec, MountSource, Provider};
 use common::{World, in_world};
@@ -43,7 +43,7 @@ async fn starts(world: &World, what: &str, make: impl Fn() -> InstanceSpec) {
     eprintln!("{what}: min {least:.2} med {:.2} ms; {}", median(totals), steps.join(", "));
 }
 
-fn figures(adjust: fn(&mut Config)) {
+fn figures(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {
         for round in 0..3 {
             starts(&world, &format!("cold {round}"), || world.spec()).await;

@@ -7,7 +7,7 @@ mod kept;
 
 use std::time::Duration;
 
-use atoll_container::Config;
+use atoll_container::EngineConfig;
 use atoll_model::Limits;
 use atoll_provider::{Booted, InstanceSpec, Packed, Provider};
 use common::{World, in_world, target};
@@ -47,7 +47,7 @@ async fn tidy_up(world: &World, spec: &InstanceSpec, booted: &Booted) {
     world.said(spec, booted, again).await;
 }
 
-fn comes_back_from_a_pack(adjust: fn(&mut Config)) {
+fn comes_back_from_a_pack(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {
         let (mut spec, _) = full(&world).await;
         world.engine.halt(&target(&spec)).await.unwrap();
@@ -80,7 +80,7 @@ fn a_full_sandbox_comes_back_from_a_pack_with_full_quota_groups() {
     comes_back_from_a_pack(legacy);
 }
 
-fn copies(adjust: fn(&mut Config)) {
+fn copies(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {
         let (mut spec, _) = full(&world).await;
         let made = world.snap(&spec).await;

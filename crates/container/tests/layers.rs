@@ -7,7 +7,7 @@ mod kept;
 #[path = "common/stack.rs"]
 mod stack;
 
-use atoll_container::Config;
+use atoll_container::EngineConfig;
 use atoll_provider::{InstanceSpec, Provider};
 use common::{World, in_world, instance_id, target};
 use kept::{collected, files, legacy, plain};
@@ -25,7 +25,7 @@ async fn names(world: &World, spec: &InstanceSpec) -> Vec<String> {
     names
 }
 
-fn many(adjust: fn(&mut Config)) {
+fn many(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {
         // As many folders as are ever stacked, and more, which are made fewer.
         for count in [1, 2, 30, 31, 40] {

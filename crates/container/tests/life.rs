@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use atoll_container::StorageChoice;
 use atoll_model::{Limits, Storage};
-use atoll_provider::{Fate, Known, NoticeKind, PoolWish, Provider, ProviderError, Target};
+use atoll_provider::{AdoptionOutcome, Known, NoticeKind, PoolWish, Provider, ProviderError, Target};
 use common::{World, in_world, sandbox_id, target};
 
 #[test]
@@ -102,7 +102,10 @@ fn instances_live_on_without_a_server_and_are_adopted() {
             ];
             let fates = world.engine.adopt(claimed, Vec::new()).await.unwrap();
             let fates: Vec<_> = fates.into_iter().map(|one| (one.instance, one.fate)).collect();
-            assert_eq!(fates, [(kept.instance.clone(), Fate::Alive), (ghost, Fate::Gone)]);
+            assert_eq!(
+                fates,
+                [(kept.instance.clone(), AdoptionOutcome::Alive), (ghost, AdoptionOutcome::Gone)]
+            );
             let (_, said) = world.sh(&kept, &booted, "cat /root/file").await;
             assert_eq!(said, "here");
             assert!(

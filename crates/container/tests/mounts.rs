@@ -9,10 +9,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use atoll_container::Config;
+use atoll_container::EngineConfig;
 use atoll_model::VolumeId;
 use atoll_provider::{
-    Fate, InstanceMount, InstanceSpec, Known, MountSource, Origin, Provider, ProviderError,
+    AdoptionOutcome, FilesOrigin, InstanceMount, InstanceSpec, Known, MountSource, Provider, ProviderError,
 };
 use common::{World, in_world, in_world_below, instance_id, target};
 use kept::{folders, legacy, plain, snapshot_id, writable_mib};
@@ -60,7 +60,7 @@ async fn refused(world: &World, mounts: Vec<InstanceMount>) -> ProviderError {
     error
 }
 
-fn shared(adjust: fn(&mut Config)) {
+fn shared(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {
         let data = volume(&world, 64).await;
         let mounts = vec![at(&data, "/data"), sub(&data, "a/b", "/mnt/deep/er")];
@@ -401,7 +401,7 @@ fn mounts_stay_over_stop_and_start_snapshot_fork_rollback_and_adoption() {
         };
         let world = world.reopen().await;
         let fates = world.engine.adopt(vec![known], vec![made.0.clone()]).await.unwrap();
-        assert_eq!(fates[0].fate, Fate::Alive);
+        assert_eq!(fates[0].fate, AdoptionOutcome::Alive);
         // As a server leaves it that dies while it removes a folder.
         let room = world.config.data.join("pool/volumes").join(data.as_str());
         std::fs::create_dir_all(room.join(".trash-1-removed-a/0/b")).unwrap();
@@ -423,7 +423,7 @@ fn mounts_stay_over_stop_and_start_snapshot_fork_rollback_and_adoption() {
 
 const HOLD: &str = "setsid sh -c 'exec 3>>/data/log 4</data/read; echo $$ >/data/pid; while :; do echo tick >&3; sleep 0.05; done' </dev/null >/dev/null 2>&1 &";
 
-fn checkpoints(below: &str, adjust: fn(&mut Config)) {
+fn checkpoints(below: &str, adjust: fn(&mut EngineConfig)) {
     in_world_below(below, adjust, |world| async {
         if !world.engine.capabilities().checkpoints {
             return world;
@@ -464,7 +464,8 @@ fn checkpoints(below: &str, adjust: fn(&mut Config)) {
             [ $(wc -l </data/log) -gt $n ] && echo; echo on; touch '/host with space/x' 2>/dev/null || echo ro";
         assert_eq!(world.said(&spec, &back, look).await, "s\nt\nm\nof root\non\nro");
         // Another one, with the same processes and the same volume.
-        let origin = Origin::Snapshot { snapshot: snapshot.clone(), seal: made.seal.clone(), memory: true };
+        let origin =
+            FilesOrigin::Snapshot { snapshot: snapshot.clone(), seal: made.seal.clone(), memory: true };
         let fork = InstanceSpec { origin, mounts: spec.mounts.clone(), ..world.spec() };
         let forked = world.engine.create(&fork).await.unwrap_or_else(|e| panic!("{}", common::chain(&e)));
         let forked = atoll_provider::Booted { agent_token: booted.agent_token.clone(), ..forked };

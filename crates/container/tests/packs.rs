@@ -8,13 +8,13 @@ mod kept;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use atoll_container::Config;
+use atoll_container::EngineConfig;
 use atoll_model::Limits;
 use atoll_provider::{InstanceSpec, Packed, Provider, ProviderError};
 use common::{World, in_world, target};
 use kept::{collected, files, folders, in_pool, is_damaged, plain, writable_mib};
 
-fn packs(adjust: fn(&mut Config)) {
+fn packs(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {
         let mut spec = world.spec();
         let booted = world.create(&spec).await;

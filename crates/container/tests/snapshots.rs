@@ -8,9 +8,9 @@ mod kept;
 use std::path::Path;
 use std::time::Duration;
 
-use atoll_container::Config;
+use atoll_container::EngineConfig;
 use atoll_model::{Limits, SnapshotId, Storage};
-use atoll_provider::{Known, Origin, Provider, ProviderError, RolledBack};
+use atoll_provider::{FilesOrigin, Known, Provider, ProviderError, RolledBack};
 use common::{World, chain, in_world, target};
 use kept::{files, folders, in_pool, is_damaged, legacy, plain, snapshot_id, writable_mib};
 
@@ -24,7 +24,7 @@ fn last_number(path: &Path) -> u64 {
     text.lines().count() as u64
 }
 
-fn moment(adjust: fn(&mut Config), count: u32) {
+fn moment(adjust: fn(&mut EngineConfig), count: u32) {
     in_world(adjust, move |world| async move {
         let spec = world.spec();
         let booted = world.create(&spec).await;
@@ -102,7 +102,7 @@ fn a_frozen_sandbox_stays_frozen_over_a_snapshot_and_a_stopped_one_can_be_kept()
     });
 }
 
-fn forks(adjust: fn(&mut Config)) {
+fn forks(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {
         let spec = world.spec();
         let booted = world.create(&spec).await;
@@ -165,7 +165,7 @@ fn forks_are_apart_on_old_kernels() {
     forks(legacy);
 }
 
-fn limits_in_forks(adjust: fn(&mut Config)) {
+fn limits_in_forks(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {
         let mut spec = world.spec();
         spec.limits = Limits { disk_mib: 64, ..Limits::default() };
@@ -343,7 +343,7 @@ fn damage(file: &Path, marker: &[u8]) {
     }
 }
 
-fn rollback(adjust: fn(&mut Config)) {
+fn rollback(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {
         let mut spec = world.spec();
         let booted = world.create(&spec).await;
@@ -510,7 +510,7 @@ fn processes_come_along_into_a_fork_and_back_by_a_rollback() {
         for _ in 0..2 {
             let mut fork = world.fork_of(&spec, &made);
             fork.origin =
-                Origin::Snapshot { snapshot: made.0.clone(), seal: made.1.seal.clone(), memory: true };
+                FilesOrigin::Snapshot { snapshot: made.0.clone(), seal: made.1.seal.clone(), memory: true };
             let mut forked = world.create(&fork).await;
             assert!(forked.agent_token.is_none());
             forked.agent_token.clone_from(&token);

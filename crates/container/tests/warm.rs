@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use atoll_agentapi::{AgentClient, ProcessEvent, StartProcess};
-use atoll_container::Config;
+use atoll_container::EngineConfig;
 use atoll_provider::{Prepare, Provider};
 use common::{World, in_world};
 
@@ -52,7 +52,7 @@ impl Prepare for What {
     }
 }
 
-fn prepared(what: What) -> impl FnOnce(&mut Config) + Send + 'static {
+fn prepared(what: What) -> impl FnOnce(&mut EngineConfig) + Send + 'static {
     move |config| {
         config.pool = [("busybox".to_owned(), 1)].into();
         config.prepare = Some(Arc::new(what));
@@ -92,7 +92,7 @@ fn a_claimed_instance_has_what_was_started_in_it_and_nobody_elses() {
 
 #[test]
 fn it_is_the_same_on_an_old_kernel() {
-    let adjust = |config: &mut Config| {
+    let adjust = |config: &mut EngineConfig| {
         prepared(What::Waits)(config);
         config.legacy = Some(true);
     };

@@ -11,7 +11,7 @@ mod location;
 mod read;
 mod write;
 
-pub use read::Files;
+pub use read::PackedFiles;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub struct Archives {
 
 /// What a sandbox was, so that it can be made again anywhere.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct About {
+pub struct ArchivedSandbox {
     /// Which sandbox.
     pub sandbox: SandboxId,
     /// Its template.
@@ -66,9 +66,9 @@ pub struct About {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Manifest {
+struct ArchiveManifest {
     format: u32,
-    about: About,
+    about: ArchivedSandbox,
     chunks: Vec<Chunk>,
 }
 
@@ -190,7 +190,7 @@ impl Archives {
     }
 
     /// The archive that a key names, with what it holds.
-    pub async fn find(&self, key: &str) -> Result<(ArchiveRef, About), ArchiveError> {
+    pub async fn find(&self, key: &str) -> Result<(ArchiveRef, ArchivedSandbox), ArchiveError> {
         let manifest = self.manifest(key).await?;
         let sum = |of: fn(&Chunk) -> u64| manifest.chunks.iter().map(of).sum();
         let found = ArchiveRef {
@@ -232,7 +232,7 @@ impl Archives {
         Ok(())
     }
 
-    async fn manifest(&self, key: &str) -> Result<Manifest, ArchiveError> {
+    async fn manifest(&self, key: &str) -> Result<ArchiveManifest, ArchiveError> {
         let damaged = |why: &str| ArchiveError::Damaged { key: key.to_owned(), why: why.to_owned() };
         let not_found = || ArchiveError::NotFound { key: key.to_owned() };
         let (sandbox, digest) = key.split_once('/').ok_or_else(not_found)?;
@@ -254,7 +254,7 @@ impl Archives {
         if hex::encode(Sha256::digest(&bytes)) != digest {
             return Err(damaged("its manifest is not the one that was written"));
         }
-        let manifest: Manifest =
+        let manifest: ArchiveManifest =
             serde_json::from_slice(&bytes).map_err(|_| damaged("its manifest cannot be understood"))?;
         if manifest.format != FORMAT {
             return Err(damaged("it has a format that this version does not know"));

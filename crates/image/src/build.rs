@@ -30,13 +30,15 @@ mod unzip;
 mod walk;
 mod words;
 
-pub use context::Context;
+pub use context::BuildContext;
 pub use declared::{DeclaredBuild, DeclaredStep};
 pub use dockerfile::{Dockerfile, needs_context};
 pub use error::{BadContext, BadDockerfile};
 pub use gather::gather;
 pub use key::cache_key;
 pub use pattern::Ignore;
-pub use plan::{Base, Plan, Stage};
-pub use step::{Copy, CopyFrom, InlineFile, Matched, Run, ScratchMount, Script, SecretMount, Step, StepKind};
+pub use plan::{Base, BuildStage, Plan};
+pub use step::{
+    BuildStep, Copy, CopyFrom, InlineFile, Matched, Run, ScratchMount, Script, SecretMount, StepKind,
+};
 pub use walk::Walk;

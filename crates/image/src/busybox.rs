@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::TemplateError;
 use crate::host::{etc, hash_file, skeleton};
-use crate::manifest::{Kind, Manifest};
+use crate::manifest::{TemplateKind, TemplateManifest};
 use crate::tool::Tool;
 
 pub(crate) const NAME: &str = "busybox";
@@ -29,7 +29,7 @@ pub(crate) fn build(folder: &Path) -> Result<(), TemplateError> {
     let rootfs = folder.join("rootfs");
     skeleton::folders(&rootfs)?;
     for name in ["bin", "sbin", "usr/bin", "usr/sbin"] {
-        skeleton::folder(&rootfs.join(name), 0o755, skeleton::Owner::Root)?;
+        skeleton::folder(&rootfs.join(name), 0o755, skeleton::FolderOwner::Root)?;
     }
     skeleton::file(&rootfs.join("bin/busybox"), &content, 0o755)?;
     for applet in applets(&program)? {
@@ -41,7 +41,7 @@ pub(crate) fn build(folder: &Path) -> Result<(), TemplateError> {
     skeleton::file(&rootfs.join("etc/passwd"), passwd.as_bytes(), 0o644)?;
 
     let digest = hash_file(&program).map_err(TemplateError::io("read", &program))?;
-    Manifest::new(NAME, Kind::Rootfs, digest).write(folder)
+    TemplateManifest::new(NAME, TemplateKind::Rootfs, digest).write(folder)
 }
 
 /// The paths of all applets but the program itself.

@@ -17,7 +17,7 @@ use crate::environment::{debian_mirror, default_cache_dir};
 use crate::error::TemplateError;
 use crate::host::{self, Fingerprint, HostSource};
 use crate::images::Images;
-use crate::manifest::{self, Manifest};
+use crate::manifest::{self, TemplateManifest};
 use crate::name;
 use crate::staging::{self, Staging};
 use crate::template::Template;
@@ -255,7 +255,7 @@ impl Catalog {
         fill(staging.path())?;
         // Programs wrote it, which know no reserve.
         self.need_room(name, 0)?;
-        self.check_aliases(name, &Manifest::read(staging.path())?.aliases)?;
+        self.check_aliases(name, &TemplateManifest::read(staging.path())?.aliases)?;
         staging.publish(name, &folder)?;
         self.read(&folder)
     }
@@ -337,7 +337,7 @@ impl Catalog {
     }
 
     fn read(&self, folder: &Path) -> Result<Template, TemplateError> {
-        Ok(Template::at(folder, Manifest::read(folder)?, &self.host.usr()))
+        Ok(Template::at(folder, TemplateManifest::read(folder)?, &self.host.usr()))
     }
 
     fn lock_host(&self) -> MutexGuard<'_, Option<Template>> {

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::TemplateError;
 use crate::host::hash_file;
-use crate::manifest::{Kind, Manifest};
+use crate::manifest::{TemplateKind, TemplateManifest};
 use crate::staging::{Staging, write_durably};
 use crate::tool::{Progress, Tool, contained, installed};
 
@@ -217,7 +217,7 @@ pub(crate) fn build(
             .arg(&rootfs),
         progress,
     )?;
-    let mut manifest = Manifest::new(recipe.name, Kind::Rootfs, digest);
+    let mut manifest = TemplateManifest::new(recipe.name, TemplateKind::Rootfs, digest);
     manifest.sudo = true;
     manifest.aliases = recipe.aliases(&suite);
     manifest.write(folder)

@@ -23,7 +23,7 @@ pub(crate) use fingerprint::hash_file;
 pub use fingerprint::{Fingerprint, verify_host};
 
 use crate::error::TemplateError;
-use crate::manifest::{Kind, Manifest};
+use crate::manifest::{TemplateKind, TemplateManifest};
 
 pub(crate) const NAME: &str = "host";
 
@@ -58,7 +58,7 @@ pub(crate) fn build(
     skeleton::build(&source.root, &rootfs)?;
     etc::build(source, &rootfs.join("etc"))?;
     mask::build(source, &folder.join("mask"))?;
-    let mut manifest = Manifest::new(NAME, Kind::Host, fingerprint.id());
+    let mut manifest = TemplateManifest::new(NAME, TemplateKind::Host, fingerprint.id());
     manifest.host = Some(fingerprint);
     manifest.write(folder)
 }

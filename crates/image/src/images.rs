@@ -31,15 +31,15 @@ mod template;
 mod version;
 mod view;
 
-pub use collect::Collected;
+pub use collect::CollectionReport;
 pub use error::ImageError;
 pub use export::ExportAs;
-pub use held::{Held, Working};
+pub use held::{VersionLease, WorkGuard};
 pub use import::{ImportAs, Imported};
-pub use layer::Layer;
+pub use layer::StoredLayer;
 pub use pack::{Packed, PackedLayer};
 pub use settings::start_settings;
-pub use version::{Found, NewVersion, Version};
+pub use version::{DetectedSettings, ImageVersion, NewVersion};
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ use atoll_disk::{Purpose, Reserve, SpaceWriter};
 
 use crate::layers::{Digest, LayerError};
 use crate::staging;
-use held::Uses;
+use held::UseTracker;
 
 /// How much may come in.
 #[derive(Debug, Clone)]
@@ -86,8 +86,8 @@ pub struct Images {
     bounds: Bounds,
     /// Where built-in templates are.
     templates: OnceLock<PathBuf>,
-    uses: Uses,
-    flights: layer::Flights,
+    uses: UseTracker,
+    flights: layer::UnpacksInFlight,
 }
 
 const LAYERS: &str = "layers";
@@ -116,7 +116,7 @@ impl Images {
             tracing::info!(swept, "unfinished layers and blobs removed");
         }
         furniture::make(&dir)?;
-        let (uses, flights) = (Uses::default(), layer::Flights::default());
+        let (uses, flights) = (UseTracker::default(), layer::UnpacksInFlight::default());
         Ok(Arc::new(Self { dir, bounds, templates: OnceLock::new(), uses, flights }))
     }
 

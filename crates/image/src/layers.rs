@@ -29,5 +29,5 @@ pub use pack::{PackedTar, pack};
 pub(crate) use digest::Hashing;
 pub(crate) use merge::{Below, merge};
 pub(crate) use tar::write::Archive as TarWriter;
-pub(crate) use unpack::{Allowed, Unpacked, unpack_hashed};
+pub(crate) use unpack::{UnpackLimits, Unpacked, unpack_hashed};
 pub(crate) use walk::is_opaque;

@@ -40,7 +40,7 @@ pub use error::{HostChanged, TemplateError};
 pub use host::{Fingerprint, HostSource, verify_host};
 pub use images::{Bounds, ImageError, Images};
 pub use layers::{DiffId, Digest, LayerError};
-pub use manifest::{Kind, Manifest};
+pub use manifest::{TemplateKind, TemplateManifest};
 pub use recipes::{BUILT_RECIPES, BuiltRecipe, built_recipe, recipe};
 pub use template::{HostUsr, Template};
 pub use tool::Progress;

@@ -14,7 +14,7 @@ pub(crate) const FILE: &str = "manifest.json";
 /// Where a template's files come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum TemplateKind {
     /// A skeleton of our own over the host's `/usr`.
     Host,
     /// A complete root filesystem in a folder.
@@ -23,9 +23,9 @@ pub enum Kind {
 
 /// What is known of a template besides its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct TemplateManifest {
     pub name: String,
-    pub kind: Kind,
+    pub kind: TemplateKind,
     /// Names the exact content: equal digests mean equal files.
     pub digest: String,
     /// Who commands run as unless they say otherwise.
@@ -41,14 +41,14 @@ pub struct Manifest {
     pub start_command: Option<Vec<String>>,
     pub created_at: jiff::Timestamp,
     pub aliases: Vec<String>,
-    /// Of which state of the host this is a picture; only for [`Kind::Host`].
+    /// Of which state of the host this is a picture; only for [`TemplateKind::Host`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Fingerprint>,
 }
 
-impl Manifest {
+impl TemplateManifest {
     /// A manifest with the settings that all our own templates share.
-    pub(crate) fn new(name: &str, kind: Kind, digest: String) -> Self {
+    pub(crate) fn new(name: &str, kind: TemplateKind, digest: String) -> Self {
         let env =
             [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8")];
         Self {

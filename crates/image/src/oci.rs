@@ -32,7 +32,7 @@ pub mod unzip;
 pub use auth::Auth;
 pub use error::RegistryError;
 pub use platform::Platform;
-pub use prove::Known;
+pub use prove::KnownLayers;
 pub use pull::Pulled;
 pub use push::Pushed;
 
@@ -41,7 +41,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use address::Door;
+use address::UrlPolicy;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// LIMIT: pulls and pushes of all tenants at a time. Each has threads and a few tens of MiB; more would not be faster.
@@ -107,7 +107,7 @@ pub enum LayerState {
 #[derive(Debug)]
 pub struct Registry {
     settings: RegistrySettings,
-    door: Door,
+    door: UrlPolicy,
     /// Whether a host that may go without TLS has it, and when that was asked.
     has_tls: Mutex<HashMap<String, (bool, Instant)>>,
     /// Pulls and pushes under way.
@@ -118,7 +118,7 @@ impl Registry {
     /// Nothing is reached yet.
     #[must_use]
     pub fn new(settings: RegistrySettings) -> Self {
-        let door = Door::new(&settings.insecure);
+        let door = UrlPolicy::new(&settings.insecure);
         Self { settings, door, has_tls: Mutex::default(), slots: Semaphore::new(AT_ONCE) }
     }
 

@@ -3,12 +3,12 @@
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use crate::manifest::{Kind, Manifest};
+use crate::manifest::{TemplateKind, TemplateManifest};
 
 /// A complete template on disk. Its files are shared by all sandboxes of it and never written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    pub manifest: Manifest,
+    pub manifest: TemplateManifest,
     /// Lower folders of the root overlay, the top one first. All ids in them are canonical (unshifted).
     pub layers: Vec<PathBuf>,
     /// A second overlay to mount at `/usr`; only templates of the host have one.
@@ -33,19 +33,19 @@ impl HostUsr {
 }
 
 impl Template {
-    pub(crate) fn at(folder: &Path, manifest: Manifest, host_usr: &Path) -> Self {
+    pub(crate) fn at(folder: &Path, manifest: TemplateManifest, host_usr: &Path) -> Self {
         let usr_overlay = match manifest.kind {
-            Kind::Host => Some(HostUsr { path: host_usr.to_owned(), mask: folder.join("mask") }),
-            Kind::Rootfs => None,
+            TemplateKind::Host => Some(HostUsr { path: host_usr.to_owned(), mask: folder.join("mask") }),
+            TemplateKind::Rootfs => None,
         };
         Self { manifest, layers: vec![folder.join("rootfs")], usr_overlay }
     }
 }
 
 impl Deref for Template {
-    type Target = Manifest;
+    type Target = TemplateManifest;
 
-    fn deref(&self) -> &Manifest {
+    fn deref(&self) -> &TemplateManifest {
         &self.manifest
     }
 }

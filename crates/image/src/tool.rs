@@ -35,8 +35,9 @@ pub(crate) struct Tool {
 impl Tool {
     /// Runs `command` to its end, handing each line of its standard error to `progress`.
     pub(crate) fn run(&self, command: &mut Command, progress: Progress) -> Result<(), TemplateError> {
-        let mut child =
-            Running(self.spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()))?);
+        let mut child = ChildGuard(
+            self.spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()))?,
+        );
         let lines = lines_of(child.0.stderr.take().expect("stderr was asked for as a pipe"));
         let deadline = Instant::now() + self.limit;
         let mut tail: Vec<String> = Vec::new();
@@ -67,8 +68,9 @@ impl Tool {
 
     /// Runs `command` and returns what it wrote to standard output. For tools that answer at once.
     pub(crate) fn output(&self, command: &mut Command) -> Result<Vec<u8>, TemplateError> {
-        let mut child =
-            Running(self.spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()))?);
+        let mut child = ChildGuard(
+            self.spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()))?,
+        );
         let stdout = child.0.stdout.take().expect("stdout was asked for as a pipe");
         let (send, receive) = sync_channel(1);
         std::thread::spawn(move || {
@@ -151,9 +153,9 @@ pub(crate) fn contained(program: &str) -> Command {
 }
 
 /// A child that is killed and reaped when nobody waits for it any more.
-struct Running(Child);
+struct ChildGuard(Child);
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
             let _ = self.0.kill();

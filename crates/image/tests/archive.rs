@@ -4,14 +4,14 @@
 
 use std::path::{Path, PathBuf};
 
-use atoll_image::archive::{About, ArchiveError, Archives};
+use atoll_image::archive::{ArchiveError, ArchivedSandbox, Archives};
 use atoll_model::{ArchiveRef, Limits, SandboxId};
 use tokio::io::AsyncReadExt;
 
 const MIB: usize = 1 << 20;
 
-fn about() -> About {
-    About {
+fn about() -> ArchivedSandbox {
+    ArchivedSandbox {
         sandbox: "abcdefghijklmnopqrst".parse().unwrap(),
         template: "debian".into(),
         template_version: "1".into(),

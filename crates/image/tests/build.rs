@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use atoll_image::build::{
-    BadDockerfile, Base, Context, Copy, CopyFrom, DeclaredBuild, DeclaredStep, Dockerfile, Plan, Step,
-    StepKind, cache_key,
+    BadDockerfile, Base, BuildContext, BuildStep, Copy, CopyFrom, DeclaredBuild, DeclaredStep, Dockerfile,
+    Plan, StepKind, cache_key,
 };
 use atoll_model::TenantId;
 use oci_spec::image::ImageConfiguration;
@@ -37,7 +37,7 @@ fn pack(folder: &Path, to: &Path) {
     tar.into_inner().unwrap();
 }
 
-fn context_of(files: &[(&str, &str)]) -> (TempDir, Context) {
+fn context_of(files: &[(&str, &str)]) -> (TempDir, BuildContext) {
     let dir = tempfile::tempdir().unwrap();
     let mut tar = tar::Builder::new(fs::File::create(dir.path().join("context.tar")).unwrap());
     for (path, content) in files {
@@ -57,12 +57,15 @@ fn context_of(files: &[(&str, &str)]) -> (TempDir, Context) {
         }
     }
     tar.into_inner().unwrap();
-    let context = Context::open(&dir.path().join("context.tar"), &CancellationToken::new()).unwrap();
+    let context = BuildContext::open(&dir.path().join("context.tar"), &CancellationToken::new()).unwrap();
     (dir, context)
 }
 
 /// Every step of every stage that is built, and the settings in the end.
-fn walk(plan: &Plan, context: &Context) -> Result<(Vec<(usize, Step)>, ImageConfiguration), BadDockerfile> {
+fn walk(
+    plan: &Plan,
+    context: &BuildContext,
+) -> Result<(Vec<(usize, BuildStep)>, ImageConfiguration), BadDockerfile> {
     let (mut steps, mut configs) = (Vec::new(), BTreeMap::new());
     for number in plan.order() {
         let stage = plan.stage(number);
@@ -85,19 +88,19 @@ fn plan(
     text: &str,
     args: &[(&str, &str)],
     target: Option<&str>,
-    context: &Context,
+    context: &BuildContext,
 ) -> Result<Plan, BadDockerfile> {
     let args = args.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     Plan::of(&Dockerfile::parse(text)?, &args, target, context)
 }
 
-fn steps(text: &str, context: &Context) -> Vec<Step> {
+fn steps(text: &str, context: &BuildContext) -> Vec<BuildStep> {
     let plan = plan(text, &[], None, context).unwrap();
     walk(&plan, context).unwrap().0.into_iter().map(|(_, step)| step).collect()
 }
 
-fn copies(text: &str, context: &Context) -> Vec<Copy> {
-    let copy = |step: Step| match step.kind {
+fn copies(text: &str, context: &BuildContext) -> Vec<Copy> {
+    let copy = |step: BuildStep| match step.kind {
         StepKind::Copy(copy) => Some(copy),
         _ => None,
     };
@@ -113,7 +116,7 @@ fn cases() -> Vec<PathBuf> {
 }
 
 /// The case's context as it is when it is built.
-fn staged(case: &Path) -> (TempDir, Context) {
+fn staged(case: &Path) -> (TempDir, BuildContext) {
     let dir = tempfile::tempdir().unwrap();
     let copied = Command::new("cp").arg("-a").arg(case.join("context")).arg(dir.path()).status().unwrap();
     assert!(copied.success());
@@ -123,7 +126,7 @@ fn staged(case: &Path) -> (TempDir, Context) {
         assert!(done.success(), "{}", case.display());
     }
     pack(&folder, &dir.path().join("context.tar"));
-    let context = Context::open(&dir.path().join("context.tar"), &CancellationToken::new()).unwrap();
+    let context = BuildContext::open(&dir.path().join("context.tar"), &CancellationToken::new()).unwrap();
     (dir, context)
 }
 
@@ -170,7 +173,13 @@ fn settings_are_those_that_docker_makes_of_the_same_dockerfiles() {
 }
 
 /// A plan for people to review.
-fn shown(title: &str, text: &str, args: &[(&str, &str)], target: Option<&str>, context: &Context) -> String {
+fn shown(
+    title: &str,
+    text: &str,
+    args: &[(&str, &str)],
+    target: Option<&str>,
+    context: &BuildContext,
+) -> String {
     let mut out = format!("=== {title}\n{}\n---\n", text.trim_end());
     let planned = plan(text, args, target, context).and_then(|plan| Ok((walk(&plan, context)?, plan)));
     match planned {
@@ -453,7 +462,7 @@ fn declared_builds_of_e2b_become_the_same_steps() {
 
 #[test]
 fn stages_that_nobody_needs_are_left_out() {
-    let context = Context::empty();
+    let context = BuildContext::empty();
     let text = "FROM a AS one\nRUN 1\nFROM b AS two\nRUN 2\nFROM one AS three\nCOPY --from=TWO /x /y\nFROM c\nRUN 4\n";
     assert_eq!(plan(text, &[], None, &context).unwrap().order(), [3]);
     let three = plan(text, &[], Some("three"), &context).unwrap();
@@ -479,7 +488,7 @@ fn hostile_contexts_are_refused_by_name() {
         header.set_cksum();
         tar.append(&header, &b""[..]).unwrap();
         tar.into_inner().unwrap();
-        Context::open(&path, &CancellationToken::new())
+        BuildContext::open(&path, &CancellationToken::new())
     };
     use tar::EntryType::{Char, Link, Regular};
     for (name, kind, link) in [
@@ -493,16 +502,16 @@ fn hostile_contexts_are_refused_by_name() {
     }
     assert!(open(b"null", Char, "").is_ok());
     fs::write(&path, b"not a tar at all".repeat(100)).unwrap();
-    assert!(Context::open(&path, &CancellationToken::new()).is_err());
+    assert!(BuildContext::open(&path, &CancellationToken::new()).is_err());
     let cancel = CancellationToken::new();
     cancel.cancel();
     let (held, _) = context_of(&[("a", "1")]);
-    assert!(Context::open(&held.path().join("context.tar"), &cancel).is_err());
+    assert!(BuildContext::open(&held.path().join("context.tar"), &cancel).is_err());
 }
 
 #[test]
 fn text_that_doubles_or_counts_without_end_is_refused_quickly() {
-    let context = Context::empty();
+    let context = BuildContext::empty();
     let doubling = format!("FROM a\nENV A=xxxxxxxxxxxxxxxx\n{}", "ENV A=$A$A\n".repeat(900));
     let many = format!(
         "FROM a\n{}",

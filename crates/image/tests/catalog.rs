@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use atoll_image::{Catalog, Kind, TemplateError, default_cache_dir};
+use atoll_image::{Catalog, TemplateError, TemplateKind, default_cache_dir};
 use atoll_model::ErrorKind;
 
 fn names(folder: &Path) -> BTreeSet<String> {
@@ -42,7 +42,7 @@ fn a_template_is_found_by_its_name_and_by_its_aliases() {
     let catalog = Catalog::open(dir.path()).unwrap();
     for asked in ["debian", "base", "system/debian:bookworm"] {
         let template = catalog.get(asked).unwrap();
-        assert_eq!((template.name.as_str(), template.kind), ("debian", Kind::Rootfs));
+        assert_eq!((template.name.as_str(), template.kind), ("debian", TemplateKind::Rootfs));
         assert_eq!(template.layers, [dir.path().join("debian/rootfs")]);
         assert_eq!(template.usr_overlay, None);
     }

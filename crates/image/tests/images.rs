@@ -344,7 +344,7 @@ fn what_is_young_is_spared() {
     let store = Store::with(atoll_image::Bounds::default());
     let layer = store.add(Tar::new().file("a", b"")).diff_id;
     let version = version_of(&store, &[layer]);
-    assert_eq!(store.images.collect(&none(), 0).unwrap(), atoll_image::images::Collected::default());
+    assert_eq!(store.images.collect(&none(), 0).unwrap(), atoll_image::images::CollectionReport::default());
     assert!(store.images.template(&version).is_ok());
 }
 

@@ -46,7 +46,7 @@ impl NetworkMode {
 
 /// The network policy of one sandbox, of a tenant, or of the operator for all.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(from = "Written")]
+#[serde(from = "StoredNetwork")]
 pub struct NetworkPolicy {
     /// What happens to a destination that no list names.
     pub mode: NetworkMode,
@@ -93,7 +93,7 @@ impl NetworkPolicy {
 /// Leases written before there were lists hold the mode alone.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum StoredNetwork {
     Mode(NetworkMode),
     Whole {
         mode: NetworkMode,
@@ -112,13 +112,19 @@ enum Written {
     },
 }
 
-impl From<Written> for NetworkPolicy {
-    fn from(written: Written) -> Self {
+impl From<StoredNetwork> for NetworkPolicy {
+    fn from(written: StoredNetwork) -> Self {
         match written {
-            Written::Mode(mode) => Self { mode, ..Self::default() },
-            Written::Whole { mode, allow_domains, allow_cidrs, deny_cidrs, transforms, limits, learn } => {
-                Self { mode, allow_domains, allow_cidrs, deny_cidrs, transforms, limits, learn }
-            }
+            StoredNetwork::Mode(mode) => Self { mode, ..Self::default() },
+            StoredNetwork::Whole {
+                mode,
+                allow_domains,
+                allow_cidrs,
+                deny_cidrs,
+                transforms,
+                limits,
+                learn,
+            } => Self { mode, allow_domains, allow_cidrs, deny_cidrs, transforms, limits, learn },
         }
     }
 }

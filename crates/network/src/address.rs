@@ -129,14 +129,14 @@ pub struct BlockOutOfRange {
 
 /// A sandbox's veth: its number gives name and index, never used again soon; its address stays with the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Link {
+pub struct SandboxLink {
     /// Counted up per attachment.
     pub number: u32,
-    /// The sandbox's address. Equal to [`Link::address_of`] its number, except after a restore that brings its old one.
+    /// The sandbox's address. Equal to [`SandboxLink::address_of`] its number, except after a restore that brings its old one.
     pub address: Ipv4Addr,
 }
 
-impl Link {
+impl SandboxLink {
     /// The address that goes with a number when none is brought along.
     pub fn address_of(number: u32) -> Ipv4Addr {
         Ipv4Addr::from(SANDBOX_BASE + (number & 0x3f_ffff))
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(last.router_address(), Ipv4Addr::new(198, 19, 255, 254));
         assert_eq!(Block::new(1).unwrap().network(), "198.18.0.4/30");
         assert!(Block::new(Block::COUNT).is_none());
-        let link = Link { number: LAST_NUMBER, address: Link::address_of(LAST_NUMBER) };
+        let link = SandboxLink { number: LAST_NUMBER, address: SandboxLink::address_of(LAST_NUMBER) };
         assert!(link.name().len() <= 15);
         assert_eq!(link.address, Ipv4Addr::new(100, 127, 255, 254));
         assert_eq!(link.address6().to_string(), "fd61:746f:6c6c::647f:fffe");
@@ -212,13 +212,13 @@ mod tests {
 
     #[test]
     fn a_link_is_read_back_from_name_and_mac() {
-        let link = Link { number: 77, address: Ipv4Addr::new(100, 70, 1, 2) };
-        assert_eq!(Link::from_kernel(&link.name(), &link.mac()), Some(link));
-        assert_eq!(Link::from_kernel("sit0", &link.mac()), None);
-        assert_eq!(Link::from_kernel("s1", &[0; 6]), None);
+        let link = SandboxLink { number: 77, address: Ipv4Addr::new(100, 70, 1, 2) };
+        assert_eq!(SandboxLink::from_kernel(&link.name(), &link.mac()), Some(link));
+        assert_eq!(SandboxLink::from_kernel("sit0", &link.mac()), None);
+        assert_eq!(SandboxLink::from_kernel("s1", &[0; 6]), None);
         let line = "0: 6F7461FD00006C6C000000002C535C64:D3A8 B80D0120000010000000000010000000:0007 01";
-        assert!(Link::is_in_socket_table(line) || cfg!(target_endian = "big"));
-        assert!(!Link::is_in_socket_table("0: 00000000000000000000000000000000:1F40"));
-        assert!(!Link::is_sandbox_address(Ipv4Addr::new(10, 0, 0, 1)));
+        assert!(SandboxLink::is_in_socket_table(line) || cfg!(target_endian = "big"));
+        assert!(!SandboxLink::is_in_socket_table("0: 00000000000000000000000000000000:1F40"));
+        assert!(!SandboxLink::is_sandbox_address(Ipv4Addr::new(10, 0, 0, 1)));
     }
 }

@@ -5,7 +5,7 @@
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 
-use crate::address::{ETH0_INDEX, GATEWAY, Link};
+use crate::address::{ETH0_INDEX, GATEWAY, SandboxLink};
 use crate::error::SetupError;
 use crate::netlink::route::{self, Arp};
 use crate::netlink::{Batch, Family, Socket};
@@ -44,7 +44,7 @@ pub fn add_to_loopback(namespace: BorrowedFd<'_>, addresses: &[Ipv4Addr]) -> Res
 pub fn add_to_loopback6(namespace: BorrowedFd<'_>, addresses: &[Ipv4Addr]) -> Result<(), SetupError> {
     change6(namespace, "give lo an IPv6 address", |batch| {
         for address in addresses {
-            route::add_address6(batch, LOOPBACK_INDEX, Link::address6_of(*address), 128);
+            route::add_address6(batch, LOOPBACK_INDEX, SandboxLink::address6_of(*address), 128);
         }
     })
 }

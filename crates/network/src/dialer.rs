@@ -37,11 +37,11 @@ impl Default for DialerConfig {
 /// Makes connections into sandboxes. Dropping it ends its threads.
 #[derive(Debug)]
 pub struct Dialer {
-    jobs: Option<SyncSender<Job>>,
+    jobs: Option<SyncSender<DialJob>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Job {
+struct DialJob {
     namespace: OwnedFd,
     answer: oneshot::Sender<io::Result<OwnedFd>>,
 }
@@ -75,7 +75,7 @@ impl Dialer {
         let namespace = namespace.try_clone_to_owned().map_err(failed)?;
         let (answer, socket) = oneshot::channel();
         let jobs = self.jobs.as_ref().ok_or(DialError::Busy)?;
-        jobs.try_send(Job { namespace, answer }).map_err(|error| match error {
+        jobs.try_send(DialJob { namespace, answer }).map_err(|error| match error {
             TrySendError::Full(_) | TrySendError::Disconnected(_) => DialError::Busy,
         })?;
         let connect = async {
@@ -105,7 +105,7 @@ async fn connect(fd: OwnedFd, port: u16) -> io::Result<TcpStream> {
     socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await
 }
 
-fn serve(queue: &Mutex<Receiver<Job>>, home: BorrowedFd<'_>) {
+fn serve(queue: &Mutex<Receiver<DialJob>>, home: BorrowedFd<'_>) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };

@@ -44,7 +44,7 @@ pub(crate) async fn serve_udp(
     socket: Arc<UdpSocket>,
     upstreams: &Arc<Upstreams>,
     guests: &Guests,
-    places: &Places,
+    places: &QueryLimiter,
 ) -> io::Result<()> {
     let mut tasks = JoinSet::new();
     let mut buffer = [0u8; message::LONGEST_QUESTION + 1];
@@ -75,7 +75,7 @@ pub(crate) async fn serve_tcp(
     listener: TcpListener,
     upstreams: &Arc<Upstreams>,
     guests: &Guests,
-    places: &Places,
+    places: &QueryLimiter,
 ) -> io::Result<()> {
     let mut tasks = JoinSet::new();
     loop {
@@ -115,16 +115,16 @@ async fn serve_stream(mut stream: TcpStream, from: Ipv4Addr, guests: &Guests, up
 
 /// How many places each sandbox holds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places(Arc<Mutex<Held>>);
+pub(crate) struct QueryLimiter(Arc<Mutex<QueryCounts>>);
 
 #[derive(Debug, Default)]
-struct Held {
+struct QueryCounts {
     in_all: usize,
     by_sandbox: HashMap<Ipv4Addr, usize>,
 }
 
-impl Places {
-    fn take(&self, who: Ipv4Addr) -> Option<Place> {
+impl QueryLimiter {
+    fn take(&self, who: Ipv4Addr) -> Option<QueryPermit> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = held.by_sandbox.get(&who).copied().unwrap_or_default();
         if held.in_all >= IN_FLIGHT || count >= IN_FLIGHT_PER_SANDBOX {
@@ -132,17 +132,17 @@ impl Places {
         }
         held.in_all += 1;
         held.by_sandbox.insert(who, count + 1);
-        Some(Place { places: self.clone(), who })
+        Some(QueryPermit { places: self.clone(), who })
     }
 }
 
 /// One place, given back when dropped.
-struct Place {
-    places: Places,
+struct QueryPermit {
+    places: QueryLimiter,
     who: Ipv4Addr,
 }
 
-impl Drop for Place {
+impl Drop for QueryPermit {
     fn drop(&mut self) {
         let mut held = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.in_all -= 1;
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn one_sandbox_cannot_take_every_place() {
-        let places = Places::default();
+        let places = QueryLimiter::default();
         let (greedy, modest) = (Ipv4Addr::new(100, 64, 0, 1), Ipv4Addr::new(100, 64, 0, 2));
         let taken: Vec<_> = std::iter::from_fn(|| places.take(greedy)).collect();
         assert_eq!(taken.len(), IN_FLIGHT_PER_SANDBOX);

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use atoll_model::policy::egress::Egress;
 use atoll_model::{EgressRecord, EgressVerdict, EgressWhat, SandboxId};
 
-use crate::address::Link;
-use crate::netlink::nft::{self, Counted};
+use crate::address::SandboxLink;
+use crate::netlink::nft::{self, ElementCounter};
 use crate::netlink::{Family, Socket};
 use crate::router::{CHANGES_AT_ONCE, remove_elements, set_keys};
 use crate::ruleset::{
@@ -38,12 +38,12 @@ const FORGET_AFTER: u32 = 3;
 #[derive(Debug)]
 pub struct Flows {
     /// By address.
-    who: Mutex<HashMap<Ipv4Addr, Who>>,
-    book: Mutex<Book>,
+    who: Mutex<HashMap<Ipv4Addr, FlowOwner>>,
+    book: Mutex<FlowRegistry>,
 }
 
 #[derive(Clone, Debug)]
-struct Who {
+struct FlowOwner {
     sandbox: SandboxId,
     egress: Arc<Egress>,
     /// Its link is gone: what is left to tell is told, and then it is forgotten.
@@ -51,9 +51,9 @@ struct Who {
 }
 
 #[derive(Debug)]
-struct Book {
+struct FlowRegistry {
     socket: Socket,
-    seen: HashMap<Destination, Seen>,
+    seen: HashMap<Destination, DestinationUsage>,
 }
 
 /// What is counted by itself.
@@ -69,10 +69,10 @@ struct Destination {
 
 /// What is known about a destination.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct DestinationUsage {
     /// The kernel's figures at the last reading.
-    sent: Counted,
-    got: Counted,
+    sent: ElementCounter,
+    got: ElementCounter,
     /// What has not been told yet.
     untold_sent: u64,
     untold_got: u64,
@@ -86,23 +86,29 @@ struct Seen {
 impl Flows {
     /// Opens a socket in the router namespace. What is counted there already is not told again.
     pub fn open(router: BorrowedFd<'_>) -> io::Result<Self> {
-        let mut book = Book { socket: Socket::open_in(Family::Netfilter, router)?, seen: HashMap::new() };
+        let mut book =
+            FlowRegistry { socket: Socket::open_in(Family::Netfilter, router)?, seen: HashMap::new() };
         book.read()?;
         let now = Instant::now();
         for seen in book.seen.values_mut() {
-            *seen = Seen { sent: seen.sent, got: seen.got, told_at: Some(now), ..Seen::default() };
+            *seen = DestinationUsage {
+                sent: seen.sent,
+                got: seen.got,
+                told_at: Some(now),
+                ..DestinationUsage::default()
+            };
         }
         Ok(Self { who: Mutex::default(), book: Mutex::new(book) })
     }
 
     /// Says whose a link is and which policy is in force.
-    pub fn admit(&self, link: Link, sandbox: &SandboxId, egress: Arc<Egress>) {
-        let who = Who { sandbox: sandbox.clone(), egress, leaves: false };
+    pub fn admit(&self, link: SandboxLink, sandbox: &SandboxId, egress: Arc<Egress>) {
+        let who = FlowOwner { sandbox: sandbox.clone(), egress, leaves: false };
         self.who.lock().unwrap_or_else(PoisonError::into_inner).insert(link.address, who);
     }
 
     /// Says that a link is gone. What it did last is in the next reading.
-    pub fn dismiss(&self, link: Link) {
+    pub fn dismiss(&self, link: SandboxLink) {
         let mut who = self.who.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(who) = who.get_mut(&link.address) {
             who.leaves = true;
@@ -112,7 +118,8 @@ impl Flows {
     /// Reads the counters and tells what is new. Takes a millisecond or so per ten thousand destinations.
     pub fn read(&self) -> io::Result<Vec<(SandboxId, EgressRecord)>> {
         let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked: HashMap<Ipv4Addr, Who> = self.who.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let asked: HashMap<Ipv4Addr, FlowOwner> =
+            self.who.lock().unwrap_or_else(PoisonError::into_inner).clone();
         book.read()?;
         let records = book.tell(&asked);
         let gone = |address: &Ipv4Addr| asked.get(address).is_some_and(|who| who.leaves);
@@ -128,7 +135,7 @@ impl Flows {
     }
 }
 
-impl Book {
+impl FlowRegistry {
     fn read(&mut self) -> io::Result<()> {
         for seen in self.seen.values_mut() {
             seen.missed += 1;
@@ -163,7 +170,7 @@ impl Book {
         Ok(())
     }
 
-    fn tell(&mut self, asked: &HashMap<Ipv4Addr, Who>) -> Vec<(SandboxId, EgressRecord)> {
+    fn tell(&mut self, asked: &HashMap<Ipv4Addr, FlowOwner>) -> Vec<(SandboxId, EgressRecord)> {
         let (now, at_ms) = (Instant::now(), now_ms());
         let mut records = Vec::new();
         let mut counts: HashMap<Ipv4Addr, usize> = HashMap::new();
@@ -274,15 +281,15 @@ impl Destination {
     }
 }
 
-impl Seen {
-    fn send(&mut self, counted: Counted) {
+impl DestinationUsage {
+    fn send(&mut self, counted: ElementCounter) {
         let new = since(self.sent, counted);
         self.untold_sent += new.bytes;
         self.heard(new.packets);
         self.sent = counted;
     }
 
-    fn receive(&mut self, counted: Counted) {
+    fn receive(&mut self, counted: ElementCounter) {
         let new = since(self.got, counted);
         self.untold_got += new.bytes;
         self.heard(new.packets);
@@ -307,11 +314,11 @@ impl Seen {
 }
 
 /// What came since the last reading. An element that went and came again counts from nothing.
-fn since(before: Counted, now: Counted) -> Counted {
+fn since(before: ElementCounter, now: ElementCounter) -> ElementCounter {
     if now.packets < before.packets {
         return now;
     }
-    Counted { bytes: now.bytes.saturating_sub(before.bytes), packets: now.packets - before.packets }
+    ElementCounter { bytes: now.bytes.saturating_sub(before.bytes), packets: now.packets - before.packets }
 }
 
 fn now_ms() -> i64 {
@@ -324,8 +331,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn counted(bytes: u64, packets: u64) -> Counted {
-        Counted { bytes, packets }
+    fn counted(bytes: u64, packets: u64) -> ElementCounter {
+        ElementCounter { bytes, packets }
     }
 
     #[test]
@@ -337,7 +344,7 @@ mod tests {
     #[test]
     fn a_destination_is_told_at_once_then_when_it_falls_silent_or_after_a_while() {
         let now = Instant::now();
-        let mut seen = Seen::default();
+        let mut seen = DestinationUsage::default();
         seen.send(counted(100, 1));
         assert!(seen.is_due(now));
         seen.told(now);
@@ -360,7 +367,7 @@ mod tests {
         assert!(Destination::from_key(&key[..15], false).is_none());
         let refused: Vec<u8> = key.iter().copied().chain(3u32.to_ne_bytes()).collect();
         assert_eq!(Destination::from_key(&refused, false).unwrap().why(), Some(Why::Closed));
-        let link = Link { number: 7, address: Ipv4Addr::new(100, 64, 0, 7) };
+        let link = SandboxLink { number: 7, address: Ipv4Addr::new(100, 64, 0, 7) };
         let to: Ipv6Addr = "2001:db8::9".parse().unwrap();
         let mut key = [link.address6().octets(), to.octets()].concat();
         key.extend([17, 0, 0, 0, 0x1f, 0x90, 0, 0]);

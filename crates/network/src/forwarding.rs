@@ -32,28 +32,30 @@ pub(crate) struct Forwarding<'a> {
     pub(crate) protocol: Protocol,
 }
 
-type Names = BTreeSet<String>;
+type InterfaceNames = BTreeSet<String>;
 
 impl Forwarding<'_> {
     /// Lets exactly these interfaces forward, of those that do not by themselves; others that we let are put back.
     pub(crate) fn update(self, ways_out: &[String]) -> Result<(), RouterError> {
         let (known, others) = (self.opened(self.block)?, self.opened_by_others()?);
         let is_ours = |name: &String| known.contains(name) || others.contains(name);
-        let wanted: Names = self.in_host(|| {
+        let wanted: InterfaceNames = self.in_host(|| {
             let is_closed = |name: &&String| self.protocol.is_forwarding(name) == Some(false);
             match (self.protocol.is_forwarding_everywhere(), self.protocol) {
                 // By IPv6 the setting for all counts, whatever the interface says.
-                (true, Protocol::V6) => Names::new(),
+                (true, Protocol::V6) => InterfaceNames::new(),
                 (true, Protocol::V4) => ways_out.iter().filter(is_closed).cloned().collect(),
                 (false, _) => {
                     ways_out.iter().filter(|name| is_closed(name) || is_ours(name)).cloned().collect()
                 }
             }
         })?;
-        let unneeded: Names =
+        let unneeded: InterfaceNames =
             known.difference(&wanted).filter(|name| !others.contains(*name)).cloned().collect();
         self.put_back_each(&unneeded)?;
-        let keys = |names: &Names| names.iter().map(|name| nft::name_key(name).to_vec()).collect::<Vec<_>>();
+        let keys = |names: &InterfaceNames| {
+            names.iter().map(|name| nft::name_key(name).to_vec()).collect::<Vec<_>>()
+        };
         let mut socket = self.socket(Family::Netfilter)?;
         // First the rule, then the setting: an interface never forwards for strangers in between.
         replace(&mut socket, &self.block.host_table(), self.protocol.set(), &keys(&known), &keys(&wanted))
@@ -67,7 +69,7 @@ impl Forwarding<'_> {
         self.put_back_each(&known.difference(&others).cloned().collect())
     }
 
-    fn put_back_each(self, names: &Names) -> Result<(), RouterError> {
+    fn put_back_each(self, names: &InterfaceNames) -> Result<(), RouterError> {
         self.in_host(|| {
             // Meanwhile the operator switched it on for all, and so for these.
             if self.protocol == Protocol::V4 && self.protocol.is_forwarding_everywhere() {
@@ -81,23 +83,23 @@ impl Forwarding<'_> {
     }
 
     /// What one server let forward.
-    fn opened(self, block: Block) -> Result<Names, RouterError> {
+    fn opened(self, block: Block) -> Result<InterfaceNames, RouterError> {
         let mut socket = self.socket(Family::Netfilter)?;
         match set_keys(&mut socket, &block.host_table(), self.protocol.set()) {
             Ok(keys) => Ok(keys.iter().map(|key| nft::name_of(key)).collect()),
-            Err(error) if is_absent(&error) => Ok(Names::new()),
+            Err(error) if is_absent(&error) => Ok(InterfaceNames::new()),
             Err(cause) => Err(step("read the host's rules")(cause)),
         }
     }
 
     /// The same of all other servers on this machine. They are known by their uplinks.
-    fn opened_by_others(self) -> Result<Names, RouterError> {
+    fn opened_by_others(self) -> Result<InterfaceNames, RouterError> {
         let links: Vec<route::FoundLink> = self
             .socket(Family::Route)?
             .dump_steady(route::dump_links, |message, found| found.extend(route::read_link(message)))
             .map_err(step("list network links"))?;
         let blocks = links.iter().filter_map(|link| Block::of_host_interface(&link.name));
-        let mut names = Names::new();
+        let mut names = InterfaceNames::new();
         for block in blocks.filter(|block| *block != self.block) {
             names.extend(self.opened(block)?);
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::address::Link;
+use crate::address::SandboxLink;
 use crate::gate::Opener;
 use crate::netlink::nft::Transaction;
 use crate::netlink::{Family, Socket};
@@ -22,10 +22,10 @@ const PER_SANDBOX: usize = 1_024;
 
 /// The set of fresh answers in the router namespace.
 #[derive(Debug)]
-pub struct Fresh(Mutex<Inner>);
+pub struct Fresh(Mutex<FreshState>);
 
 #[derive(Debug)]
-struct Inner {
+struct FreshState {
     socket: Socket,
     /// What is in the set and until when, by sandbox.
     open: HashMap<Ipv4Addr, HashMap<Ipv4Addr, Instant>>,
@@ -35,21 +35,21 @@ impl Fresh {
     /// Opens a socket in the router namespace.
     pub fn open(router: BorrowedFd<'_>) -> io::Result<Self> {
         let socket = Socket::open_in(Family::Netfilter, router)?;
-        Ok(Self(Mutex::new(Inner { socket, open: HashMap::new() })))
+        Ok(Self(Mutex::new(FreshState { socket, open: HashMap::new() })))
     }
 }
 
 impl Opener for Fresh {
-    fn open(&self, link: Link, addresses: &[Ipv4Addr], ttl: Duration) -> io::Result<()> {
+    fn open(&self, link: SandboxLink, addresses: &[Ipv4Addr], ttl: Duration) -> io::Result<()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).open(link.address, addresses, ttl)
     }
 
-    fn close(&self, link: Link, addresses: &[Ipv4Addr]) -> io::Result<()> {
+    fn close(&self, link: SandboxLink, addresses: &[Ipv4Addr]) -> io::Result<()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).close(link.address, addresses)
     }
 }
 
-impl Inner {
+impl FreshState {
     fn open(&mut self, sandbox: Ipv4Addr, addresses: &[Ipv4Addr], ttl: Duration) -> io::Result<()> {
         let now = Instant::now();
         let until = now + ttl;

@@ -27,8 +27,8 @@ use rustix::net::sockopt;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 
-use crate::address::{GATEWAY, Link};
-use crate::dns::{self, Places, Upstreams};
+use crate::address::{GATEWAY, SandboxLink};
+use crate::dns::{self, QueryLimiter, Upstreams};
 use crate::netns;
 
 mod answers;
@@ -47,7 +47,7 @@ mod sips;
 mod tunnel;
 
 pub(crate) use flow::now_ms;
-pub(crate) use guest::{Guest, Refusal};
+pub(crate) use guest::{EgressRefusal, Guest};
 use outbound::Outbound;
 pub(crate) use serve::source;
 
@@ -65,9 +65,9 @@ const QUESTIONS_QUEUE: usize = 4 << 20;
 /// Opens addresses for a sandbox in the kernel, and closes them.
 pub trait Opener: Send + Sync + 'static {
     /// Returns after the kernel acknowledged; extends a timeout that is there.
-    fn open(&self, link: Link, addresses: &[Ipv4Addr], ttl: Duration) -> io::Result<()>;
+    fn open(&self, link: SandboxLink, addresses: &[Ipv4Addr], ttl: Duration) -> io::Result<()>;
     /// Closes what was opened; addresses that are not open are no error.
-    fn close(&self, link: Link, addresses: &[Ipv4Addr]) -> io::Result<()>;
+    fn close(&self, link: SandboxLink, addresses: &[Ipv4Addr]) -> io::Result<()>;
 }
 
 /// Told of every decision. Must not block.
@@ -75,9 +75,9 @@ pub type Log = Arc<dyn Fn(&SandboxId, EgressRecord) + Send + Sync>;
 
 /// The gate. Clones are the same gate.
 #[derive(Clone)]
-pub struct Gate(Arc<Inner>);
+pub struct Gate(Arc<GateShared>);
 
-struct Inner {
+struct GateShared {
     sockets: Mutex<Option<Sockets>>,
     upstreams: Arc<Upstreams>,
     outbound: Arc<Outbound>,
@@ -118,7 +118,7 @@ impl Gate {
         sockets.dns_udp.set_nonblocking(true)?;
         sockets.dns_tcp.set_nonblocking(true)?;
         sockets.tcp.set_nonblocking(true)?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(GateShared {
             sockets: Mutex::new(Some(sockets)),
             upstreams: Arc::new(upstreams),
             outbound: Arc::new(Outbound::start(router)?),
@@ -135,7 +135,7 @@ impl Gate {
         let dns_udp = Arc::new(UdpSocket::from_std(sockets.dns_udp)?);
         let dns_tcp = TcpListener::from_std(sockets.dns_tcp)?;
         let tcp = TcpListener::from_std(sockets.tcp)?;
-        let (inner, places) = (&self.0, Places::default());
+        let (inner, places) = (&self.0, QueryLimiter::default());
         tokio::try_join!(
             dns::serve_udp(dns_udp, &inner.upstreams, &inner.guests, &places),
             dns::serve_tcp(dns_tcp, &inner.upstreams, &inner.guests, &places),
@@ -146,7 +146,7 @@ impl Gate {
 
     /// Lets a sandbox in, or changes what it may do: ends flows that are no longer allowed, lets the others go on, and closes
     /// addresses that no allowed name has any more.
-    pub fn admit(&self, link: Link, sandbox: &SandboxId, egress: Arc<Egress>) {
+    pub fn admit(&self, link: SandboxLink, sandbox: &SandboxId, egress: Arc<Egress>) {
         let known = self.0.guests.find(link.address);
         if let Some(guest) = known.filter(|guest| guest.link == link && guest.sandbox == *sandbox) {
             return guest.change(egress);
@@ -161,7 +161,7 @@ impl Gate {
     }
 
     /// Ends the flows of a sandbox, closes its addresses and forgets it. A link that is not there is no error.
-    pub fn dismiss(&self, link: Link) {
+    pub fn dismiss(&self, link: SandboxLink) {
         if let Some(guest) = self.0.guests.remove(link) {
             guest.leave();
         }
@@ -187,7 +187,7 @@ impl Guests {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(guest.link.address, guest)
     }
 
-    fn remove(&self, link: Link) -> Option<Arc<Guest>> {
+    fn remove(&self, link: SandboxLink) -> Option<Arc<Guest>> {
         let mut guests = self.0.write().unwrap_or_else(PoisonError::into_inner);
         // Another link may have the address by now.
         guests
@@ -197,7 +197,7 @@ impl Guests {
     }
 }
 
-async fn accept(listener: TcpListener, inner: &Arc<Inner>) -> io::Result<()> {
+async fn accept(listener: TcpListener, inner: &Arc<GateShared>) -> io::Result<()> {
     let mut flows = JoinSet::new();
     let most = most_flows();
     loop {
@@ -215,18 +215,18 @@ async fn accept(listener: TcpListener, inner: &Arc<Inner>) -> io::Result<()> {
         let visit = if flows.len() < most {
             guest.arrive(to, most / SHARE_OF_ONE)
         } else {
-            Err(Refusal("limits: connections of all sandboxes".to_owned()))
+            Err(EgressRefusal("limits: connections of all sandboxes".to_owned()))
         };
         match visit {
             Ok(visit) => {
                 let outbound = Arc::clone(&inner.outbound);
                 flows.spawn(async move { serve::serve(stream, visit, &outbound).await });
             }
-            Err(Refusal(rule)) if guest.complaints.take() => {
+            Err(EgressRefusal(rule)) if guest.complaints.take() => {
                 let flow = flow::Flow::new(0, to);
                 guest.log(flow.decision(EgressWhat::Flow, EgressVerdict::Refused, &rule, None));
             }
-            Err(Refusal(_)) => {}
+            Err(EgressRefusal(_)) => {}
         }
     }
 }

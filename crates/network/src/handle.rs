@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use atoll_model::policy::egress::Egress;
 use rustix::io::Errno;
 
-use crate::address::{ETH0_INDEX, GATEWAY, LAST_NUMBER, Link};
+use crate::address::{ETH0_INDEX, GATEWAY, LAST_NUMBER, SandboxLink};
 use crate::error::LinkError;
 use crate::netlink::nft::Transaction;
 use crate::netlink::route::{self, Arp, End, FoundLink, Veth};
@@ -31,7 +31,7 @@ const DOOMED_GROUP: u32 = 0x0061_746c;
 
 /// How far a link has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum LinkStage {
     Reserved,
     Created,
     Admitted,
@@ -40,9 +40,9 @@ enum Stage {
 
 /// A link in use.
 #[derive(Clone, Debug)]
-struct Held {
+struct LinkInUse {
     address: Ipv4Addr,
-    stage: Stage,
+    stage: LinkStage,
     installed: Installed,
 }
 
@@ -53,7 +53,7 @@ pub struct RouterHandle {
     nft: Socket,
     mtu: u32,
     next: u32,
-    held: HashMap<u32, Held>,
+    held: HashMap<u32, LinkInUse>,
     addresses: HashSet<Ipv4Addr>,
     six: Six,
 }
@@ -76,16 +76,16 @@ impl RouterHandle {
             addresses: HashSet::new(),
             six,
         };
-        for link in links.iter().filter_map(|found| Link::from_kernel(&found.name, &found.mac)) {
-            handle.hold(link, Stage::Detached, Installed::default());
+        for link in links.iter().filter_map(|found| SandboxLink::from_kernel(&found.name, &found.mac)) {
+            handle.hold(link, LinkStage::Detached, Installed::default());
         }
         Ok(handle)
     }
 
     /// Takes a number that was not used lately, and the address that goes with it or the one a restored sandbox brings.
-    pub fn reserve(&mut self, address: Option<Ipv4Addr>) -> Result<Link, LinkError> {
+    pub fn reserve(&mut self, address: Option<Ipv4Addr>) -> Result<SandboxLink, LinkError> {
         if let Some(address) = address {
-            if !Link::is_sandbox_address(address) {
+            if !SandboxLink::is_sandbox_address(address) {
                 return Err(LinkError::NotASandboxAddress { address });
             }
             if self.addresses.contains(&address) {
@@ -95,12 +95,12 @@ impl RouterHandle {
         for _ in 0..LAST_NUMBER {
             let number = self.next;
             self.next = if number == LAST_NUMBER { 1 } else { number + 1 };
-            let wanted = address.unwrap_or_else(|| Link::address_of(number));
+            let wanted = address.unwrap_or_else(|| SandboxLink::address_of(number));
             if self.held.contains_key(&number) || self.addresses.contains(&wanted) {
                 continue;
             }
-            let link = Link { number, address: wanted };
-            self.hold(link, Stage::Reserved, Installed::default());
+            let link = SandboxLink { number, address: wanted };
+            self.hold(link, LinkStage::Reserved, Installed::default());
             return Ok(link);
         }
         Err(LinkError::Exhausted)
@@ -123,7 +123,7 @@ impl RouterHandle {
     /// On an error nothing is left in the kernel; the number stays reserved until [`RouterHandle::release`].
     pub fn attach(
         &mut self,
-        link: Link,
+        link: SandboxLink,
         egress: &Egress,
         namespace: BorrowedFd<'_>,
     ) -> Result<(), LinkError> {
@@ -135,7 +135,7 @@ impl RouterHandle {
     /// Everything of [`RouterHandle::attach`] but the last step: nothing passes either way before [`RouterHandle::admit`].
     pub fn connect(
         &mut self,
-        link: Link,
+        link: SandboxLink,
         egress: &Egress,
         namespace: BorrowedFd<'_>,
     ) -> Result<(), LinkError> {
@@ -145,8 +145,8 @@ impl RouterHandle {
     }
 
     /// The first half of [`RouterHandle::attach`]: veth and route, still unreachable.
-    pub fn create_link(&mut self, link: Link, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
-        self.expect_stage(link, |stage| stage == Stage::Reserved)?;
+    pub fn create_link(&mut self, link: SandboxLink, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
+        self.expect_stage(link, |stage| stage == LinkStage::Reserved)?;
         let name = link.name();
         let mut batch = Batch::new();
         route::add_veth(
@@ -163,7 +163,7 @@ impl RouterHandle {
         let answers = self.route.call(&mut batch).map_err(kernel("make the veth", link))?;
         let mut answers = answers.into_iter();
         answers.next().unwrap_or(Ok(())).map_err(kernel("make the veth", link))?;
-        self.hold(link, Stage::Created, Installed::default());
+        self.hold(link, LinkStage::Created, Installed::default());
         if let Some(Err(cause)) = answers.next() {
             let _ = self.delete_links(&[link]);
             return Err(kernel("add the route", link)(cause));
@@ -172,8 +172,8 @@ impl RouterHandle {
     }
 
     /// The second half of [`RouterHandle::attach`]: from here on the sandbox may send what its policy allows.
-    pub fn admit(&mut self, link: Link, egress: &Egress) -> Result<(), LinkError> {
-        let before = self.expect_stage(link, |stage| stage == Stage::Created)?.installed.clone();
+    pub fn admit(&mut self, link: SandboxLink, egress: &Egress) -> Result<(), LinkError> {
+        let before = self.expect_stage(link, |stage| stage == LinkStage::Created)?.installed.clone();
         let wanted = Installed::of(egress);
         let keys = Keys::of(link);
         let mut transaction = Transaction::new(TABLE);
@@ -182,20 +182,20 @@ impl RouterHandle {
         self.nft.call_all(&mut transaction.finish()).map_err(kernel("admit the sandbox", link))?;
         // The rates are in force already, or nobody asked for any; so it is with the addresses of IPv6.
         let Installed { up, down, wired, .. } = before;
-        self.hold(link, Stage::Admitted, Installed { up, down, wired, ..wanted });
+        self.hold(link, LinkStage::Admitted, Installed { up, down, wired, ..wanted });
         Ok(())
     }
 
     /// Changes what a running sandbox may reach, also for connections it already has: those that are still allowed go on.
     pub fn set_policy(
         &mut self,
-        link: Link,
+        link: SandboxLink,
         egress: &Egress,
         namespace: BorrowedFd<'_>,
     ) -> Result<(), LinkError> {
-        self.expect_stage(link, |stage| stage == Stage::Admitted)?;
+        self.expect_stage(link, |stage| stage == LinkStage::Admitted)?;
         self.wire(link, egress, namespace)?;
-        let before = self.expect_stage(link, |stage| stage == Stage::Admitted)?.installed.clone();
+        let before = self.expect_stage(link, |stage| stage == LinkStage::Admitted)?.installed.clone();
         let wanted = Installed::of(egress);
         let keys = Keys::of(link);
         let mut transaction = Transaction::new(TABLE);
@@ -215,7 +215,7 @@ impl RouterHandle {
         }
         let had = before.wired || before.six.is_some();
         let Installed { up, down, wired, .. } = before;
-        self.hold(link, Stage::Admitted, Installed { up, down, wired, ..wanted });
+        self.hold(link, LinkStage::Admitted, Installed { up, down, wired, ..wanted });
         if had && egress.direct6.is_empty() {
             self.unwire(link, namespace)?;
         }
@@ -224,7 +224,12 @@ impl RouterHandle {
 
     /// Brings the rates to what is wanted: into the sandbox at our end of the link, out of it at its own end, which nobody
     /// inside may change.
-    fn shape(&mut self, link: Link, egress: &Egress, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
+    fn shape(
+        &mut self,
+        link: SandboxLink,
+        egress: &Egress,
+        namespace: BorrowedFd<'_>,
+    ) -> Result<(), LinkError> {
         let wanted = Installed::of(egress);
         let held = self.held.get_mut(&link.number).ok_or(LinkError::Unknown { number: link.number })?;
         if held.installed.down != wanted.down {
@@ -247,7 +252,12 @@ impl RouterHandle {
     }
 
     /// Gives the link IPv6 where the policy names ranges of it. Nothing is done for any other.
-    fn wire(&mut self, link: Link, egress: &Egress, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
+    fn wire(
+        &mut self,
+        link: SandboxLink,
+        egress: &Egress,
+        namespace: BorrowedFd<'_>,
+    ) -> Result<(), LinkError> {
         let held = self.held.get(&link.number).ok_or(LinkError::Unknown { number: link.number })?;
         if egress.direct6.is_empty() || held.installed.wired {
             return Ok(());
@@ -258,16 +268,16 @@ impl RouterHandle {
         Ok(())
     }
 
-    fn unwire(&mut self, link: Link, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
+    fn unwire(&mut self, link: SandboxLink, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
         self.six.unwire(link, namespace).map_err(kernel("take IPv6 away", link))?;
         self.held.entry(link.number).and_modify(|held| held.installed.wired = false);
         Ok(())
     }
 
     /// Makes the sandbox unreachable, both ways, at once. The link itself stays until it is deleted or its namespace dies.
-    pub fn detach(&mut self, link: Link) -> Result<(), LinkError> {
+    pub fn detach(&mut self, link: SandboxLink) -> Result<(), LinkError> {
         let held = self.expect_stage(link, |_| true)?;
-        if held.stage == Stage::Admitted {
+        if held.stage == LinkStage::Admitted {
             let installed = held.installed.clone();
             let keys = Keys::of(link);
             let mut transaction = Transaction::new(TABLE);
@@ -280,12 +290,12 @@ impl RouterHandle {
             }
             .map_err(kernel("detach the sandbox", link))?;
         }
-        self.hold(link, Stage::Detached, Installed::default());
+        self.hold(link, LinkStage::Detached, Installed::default());
         Ok(())
     }
 
     /// Detaches and deletes links, all for about the price of one (12-16 ms), and frees their numbers and addresses.
-    pub fn delete_links(&mut self, links: &[Link]) -> Result<(), LinkError> {
+    pub fn delete_links(&mut self, links: &[SandboxLink]) -> Result<(), LinkError> {
         for &link in links {
             if self.held.contains_key(&link.number) {
                 self.detach(link)?;
@@ -300,7 +310,7 @@ impl RouterHandle {
         Ok(())
     }
 
-    fn delete_chunk(&mut self, links: &[Link]) -> io::Result<()> {
+    fn delete_chunk(&mut self, links: &[SandboxLink]) -> io::Result<()> {
         if let [link] = links {
             let mut batch = Batch::new();
             route::delete_link(&mut batch, link.index());
@@ -319,9 +329,9 @@ impl RouterHandle {
     }
 
     /// Frees number and address of a detached link once the kernel no longer has it. `false`: it still has; ask again later.
-    pub fn release(&mut self, link: Link) -> Result<bool, LinkError> {
+    pub fn release(&mut self, link: SandboxLink) -> Result<bool, LinkError> {
         let Some(held) = self.held.get(&link.number) else { return Ok(true) };
-        if held.stage == Stage::Admitted {
+        if held.stage == LinkStage::Admitted {
             return Ok(false);
         }
         let mut batch = Batch::new();
@@ -337,25 +347,29 @@ impl RouterHandle {
     }
 
     /// Every sandbox link the kernel has in the router namespace.
-    pub fn list_links(&mut self) -> io::Result<Vec<Link>> {
+    pub fn list_links(&mut self) -> io::Result<Vec<SandboxLink>> {
         let found: Vec<FoundLink> = self
             .route
             .dump_steady(route::dump_links, |message, found| found.extend(route::read_link(message)))?;
-        Ok(found.iter().filter_map(|found| Link::from_kernel(&found.name, &found.mac)).collect())
+        Ok(found.iter().filter_map(|found| SandboxLink::from_kernel(&found.name, &found.mac)).collect())
     }
 
-    fn hold(&mut self, link: Link, stage: Stage, installed: Installed) {
-        self.held.insert(link.number, Held { address: link.address, stage, installed });
+    fn hold(&mut self, link: SandboxLink, stage: LinkStage, installed: Installed) {
+        self.held.insert(link.number, LinkInUse { address: link.address, stage, installed });
         self.addresses.insert(link.address);
     }
 
-    fn let_go(&mut self, link: Link) {
+    fn let_go(&mut self, link: SandboxLink) {
         if let Some(held) = self.held.remove(&link.number) {
             self.addresses.remove(&held.address);
         }
     }
 
-    fn expect_stage(&self, link: Link, fits: impl Fn(Stage) -> bool) -> Result<&Held, LinkError> {
+    fn expect_stage(
+        &self,
+        link: SandboxLink,
+        fits: impl Fn(LinkStage) -> bool,
+    ) -> Result<&LinkInUse, LinkError> {
         match self.held.get(&link.number) {
             Some(held) if held.address == link.address && fits(held.stage) => Ok(held),
             _ => Err(LinkError::Unknown { number: link.number }),
@@ -395,6 +409,6 @@ fn ignore(errno: Errno) -> impl Fn(io::Error) -> io::Result<()> {
     move |error| if is(&error, errno) { Ok(()) } else { Err(error) }
 }
 
-fn kernel(step: &'static str, link: Link) -> impl Fn(io::Error) -> LinkError {
+fn kernel(step: &'static str, link: SandboxLink) -> impl Fn(io::Error) -> LinkError {
     move |cause| LinkError::Kernel { step, number: link.number, cause }
 }

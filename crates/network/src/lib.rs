@@ -16,7 +16,7 @@
 //! | when | who | call |
 //! |---|---|---|
 //! | start | launcher, still in the host's namespaces | [`Router::open`], [`Router::handle`], [`RouterHandle::sweep`], [`Router::join`] |
-//! | before clone | launcher | [`RouterHandle::reserve`]: the sandbox's [`Link`] with its address |
+//! | before clone | launcher | [`RouterHandle::reserve`]: the sandbox's [`SandboxLink`] with its address |
 //! | after clone | launcher | [`RouterHandle::attach`] with the new namespace (or `connect`, then `admit`) |
 //! | inside | first process | [`child_setup`]; a pool instance only [`loopback_up`] |
 //! | claim of a pool instance | launcher | [`RouterHandle::attach`], then [`setup_from_outside`] |
@@ -53,7 +53,7 @@ mod six;
 mod sysctl;
 mod tool;
 
-pub use address::{Block, BlockOutOfRange, GATEWAY, Link};
+pub use address::{Block, BlockOutOfRange, GATEWAY, SandboxLink};
 pub use atoll_model::ErrorKind;
 pub use child::{
     add_silent_way6, add_to_loopback, add_to_loopback6, child_setup, loopback_up, remove_silent_way6,

@@ -14,7 +14,7 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::address::{Block, ETH0_INDEX, GATEWAY6, Link, UPLINK};
+use crate::address::{Block, ETH0_INDEX, GATEWAY6, SandboxLink, UPLINK};
 use crate::error::RouterError;
 use crate::forwarding::{Forwarding, Protocol};
 use crate::netlink::route::{self, Arp, FoundLink};
@@ -116,7 +116,12 @@ impl Six {
     }
 
     /// Gives both ends of a sandbox's link what they need. May be done again.
-    pub(crate) fn wire(&self, route: &mut Socket, link: Link, sandbox: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn wire(
+        &self,
+        route: &mut Socket,
+        link: SandboxLink,
+        sandbox: BorrowedFd<'_>,
+    ) -> io::Result<()> {
         let name = link.name();
         let mut batch = Batch::new();
         route::no_ipv6_address(&mut batch, link.index());
@@ -139,7 +144,7 @@ impl Six {
     }
 
     /// Takes it away again, with every address and route.
-    pub(crate) fn unwire(&self, link: Link, sandbox: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn unwire(&self, link: SandboxLink, sandbox: BorrowedFd<'_>) -> io::Result<()> {
         let name = link.name();
         netns::run_in(sandbox, || sysctl::disable_ipv6("eth0"))?.map_err(io::Error::other)?;
         netns::run_in(self.router.as_fd(), || sysctl::disable_ipv6(&name))?.map_err(io::Error::other)

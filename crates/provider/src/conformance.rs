@@ -30,13 +30,13 @@ use atoll_model::policy::egress::Egress;
 use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, Storage};
 
 use crate::{
-    AGENT_PORT, Adopted, Booted, ByteStream, Fate, InstanceSpec, Known, NoticeKind, Origin, Provider,
-    ProviderError, RolledBack, Target,
+    AGENT_PORT, Adopted, AdoptionOutcome, Booted, ByteStream, FilesOrigin, InstanceSpec, Known, NoticeKind,
+    Provider, ProviderError, RolledBack, Target,
 };
 
 /// What a case does inside an instance; the tests of a provider bring it, mostly over the agent.
 #[async_trait]
-pub trait Inside: Send + Sync {
+pub trait InstanceAccess: Send + Sync {
     /// Writes a small file at an absolute path.
     async fn write(&self, live: &Live<'_>, path: &str, content: &[u8]);
     /// Reads it; `None` when it is not there.
@@ -80,7 +80,7 @@ pub struct Fixture {
     /// Its version.
     pub template_version: String,
     /// How to do things inside.
-    pub inside: Arc<dyn Inside>,
+    pub inside: Arc<dyn InstanceAccess>,
 }
 
 type Case = (&'static str, fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>);
@@ -174,7 +174,7 @@ impl Fixture {
             network: Arc::new(Egress::closed()),
             storage: Storage::Disk,
             hostname: "conformance".to_owned(),
-            origin: Origin::Template,
+            origin: FilesOrigin::Template,
             mounts: Vec::new(),
         }
     }
@@ -205,19 +205,24 @@ impl Fixture {
     }
 
     /// Another live sandbox, made from a snapshot.
-    async fn copy(&self, of: &InstanceSpec, shot: &Shot, memory: Option<&str>) -> (InstanceSpec, Live<'_>) {
+    async fn copy(
+        &self,
+        of: &InstanceSpec,
+        shot: &TakenSnapshot,
+        memory: Option<&str>,
+    ) -> (InstanceSpec, Live<'_>) {
         let spec = InstanceSpec { origin: shot.origin(memory.is_some()), ..self.spec() };
         let spec = InstanceSpec { limits: of.limits, ..spec };
         let live = self.live(&spec, self.provider.create(&spec), memory).await;
         (spec, live)
     }
 
-    async fn shoot(&self, target: &Target, memory: bool) -> Shot {
+    async fn shoot(&self, target: &Target, memory: bool) -> TakenSnapshot {
         let id = SnapshotId::from_entropy(random());
         let made = tokio::time::timeout(STEP, self.provider.snapshot(target, &id, memory)).await;
         let made = made.expect("in time").expect("a snapshot");
         assert_eq!(made.memory, memory, "what is said to be in it");
-        Shot { id, seal: made.seal }
+        TakenSnapshot { id, seal: made.seal }
     }
 
     async fn pause(&self, live: &Live<'_>) {
@@ -236,7 +241,7 @@ impl Fixture {
         tokio::time::timeout(SILENCE, self.inside.read(live, "/tmp/silence")).await.is_err()
     }
 
-    async fn remove(&self, shot: &Shot) {
+    async fn remove(&self, shot: &TakenSnapshot) {
         self.provider.remove_snapshot(&shot.id).await.expect("removed");
     }
 
@@ -247,14 +252,14 @@ impl Fixture {
 }
 
 /// A snapshot that was taken.
-struct Shot {
+struct TakenSnapshot {
     id: SnapshotId,
     seal: String,
 }
 
-impl Shot {
-    fn origin(&self, memory: bool) -> Origin {
-        Origin::Snapshot { snapshot: self.id.clone(), seal: self.seal.clone(), memory }
+impl TakenSnapshot {
+    fn origin(&self, memory: bool) -> FilesOrigin {
+        FilesOrigin::Snapshot { snapshot: self.id.clone(), seal: self.seal.clone(), memory }
     }
 }
 
@@ -306,6 +311,6 @@ fn known(spec: &InstanceSpec, live: Option<&Live<'_>>) -> Known {
     }
 }
 
-fn adopted(spec: &InstanceSpec, fate: Fate) -> Adopted {
+fn adopted(spec: &InstanceSpec, fate: AdoptionOutcome) -> Adopted {
     Adopted { instance: spec.instance.clone(), fate, facts: None }
 }

@@ -26,7 +26,7 @@ pub const TEMPLATE: &str = "base";
 
 /// A call that can be scripted and is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Call {
+pub enum ProviderCall {
     /// [`crate::Provider::create`]
     Create,
     /// [`crate::Provider::boot`]
@@ -94,7 +94,7 @@ pub enum Script {
 }
 
 /// Files of one sandbox, by path.
-pub type Files = BTreeMap<String, Vec<u8>>;
+pub type FakeFiles = BTreeMap<String, Vec<u8>>;
 
 /// A provider in memory. It outlives any service over it, as real instances do.
 pub struct FakeProvider {
@@ -164,7 +164,7 @@ impl FakeProvider {
     }
 
     /// Scripts the next call of a kind; several are used in order.
-    pub fn script(&self, call: Call, script: Script) {
+    pub fn script(&self, call: ProviderCall, script: Script) {
         self.world.lock().unwrap().scripts.entry(call).or_default().push(script);
     }
 
@@ -259,17 +259,17 @@ impl FakeProvider {
 
     /// How often a call was made for a sandbox.
     #[must_use]
-    pub fn calls(&self, call: Call, sandbox: &SandboxId) -> usize {
+    pub fn calls(&self, call: ProviderCall, sandbox: &SandboxId) -> usize {
         self.count(call, sandbox.as_str())
     }
 
     /// How often a call was made for a snapshot: verify and remove.
     #[must_use]
-    pub fn snapshot_calls(&self, call: Call, snapshot: &SnapshotId) -> usize {
+    pub fn snapshot_calls(&self, call: ProviderCall, snapshot: &SnapshotId) -> usize {
         self.count(call, snapshot.as_str())
     }
 
-    fn count(&self, call: Call, id: &str) -> usize {
+    fn count(&self, call: ProviderCall, id: &str) -> usize {
         self.world.lock().unwrap().calls.iter().filter(|(c, i)| *c == call && i == id).count()
     }
 
@@ -304,7 +304,7 @@ impl FakeProvider {
     }
 
     /// Looks at or changes a sandbox's files.
-    pub fn files<T>(&self, sandbox: &SandboxId, look: impl FnOnce(&mut Files) -> T) -> Option<T> {
+    pub fn files<T>(&self, sandbox: &SandboxId, look: impl FnOnce(&mut FakeFiles) -> T) -> Option<T> {
         self.world
             .lock()
             .unwrap()
@@ -354,7 +354,7 @@ impl FakeProvider {
     }
 
     /// Logs a call and plays its script; says what it must do after its work.
-    async fn play(&self, call: Call, id: &str) -> Result<After, ProviderError> {
+    async fn play(&self, call: ProviderCall, id: &str) -> Result<After, ProviderError> {
         let script = {
             let mut world = self.world.lock().unwrap();
             world.calls.push((call, id.to_owned()));

@@ -94,7 +94,7 @@ pub struct InstanceSpec {
     /// Host name inside.
     pub hostname: String,
     /// What its files begin as; only [`Provider::create`] looks at it.
-    pub origin: Origin,
+    pub origin: FilesOrigin,
     /// Volumes that it sees.
     pub mounts: Vec<InstanceMount>,
 }
@@ -245,7 +245,7 @@ pub trait VolumeFiles: Send + Sync {
 
 /// What the files of a new sandbox begin as.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Origin {
+pub enum FilesOrigin {
     /// The template alone.
     #[default]
     Template,
@@ -313,14 +313,14 @@ pub struct Adopted {
     /// Which.
     pub instance: InstanceId,
     /// What became of it.
-    pub fate: Fate,
+    pub fate: AdoptionOutcome,
     /// Its facts where they are not those that were handed in: a restore had come to its end, but nobody wrote it down.
     pub facts: Option<serde_json::Value>,
 }
 
 /// What became of a known instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum AdoptionOutcome {
     /// It lives and is watched again.
     Alive,
     /// It lives, is watched again, and stands still.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_provider::Capabilities;
-use atoll_provider::conformance::{self, Fixture, Inside, Live};
+use atoll_provider::conformance::{self, Fixture, InstanceAccess, Live};
 use atoll_provider::fake::{FakeProvider, TEMPLATE};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -22,7 +22,7 @@ async fn answers(live: &Live<'_>) {
 }
 
 #[async_trait]
-impl Inside for InMemory {
+impl InstanceAccess for InMemory {
     async fn write(&self, live: &Live<'_>, path: &str, content: &[u8]) {
         answers(live).await;
         assert!(self.0.write_inside(&live.target.sandbox, path, content));

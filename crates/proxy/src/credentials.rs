@@ -28,7 +28,7 @@ const VALUES_MAX: usize = 8;
 
 /// What was shown.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct RequestCredentials {
     pub(crate) keys: Vec<Principal>,
     /// Something that looks like a key is none of ours.
     pub(crate) unknown_key: bool,
@@ -46,8 +46,8 @@ pub(crate) async fn take(
     service: &Service,
     sandbox: &SandboxId,
     parts: &mut Parts,
-) -> Result<Found, ServiceError> {
-    let mut found = Found::default();
+) -> Result<RequestCredentials, ServiceError> {
+    let mut found = RequestCredentials::default();
     for name in &KEY_FIELDS {
         if parts.headers.contains_key(name) {
             take_keys(service, &mut parts.headers, name, &mut found).await?;
@@ -91,7 +91,7 @@ async fn take_keys(
     service: &Service,
     headers: &mut HeaderMap,
     name: &HeaderName,
-    found: &mut Found,
+    found: &mut RequestCredentials,
 ) -> Result<(), ServiceError> {
     let values: Vec<HeaderValue> = headers.get_all(name).iter().cloned().collect();
     if values.len() > VALUES_MAX {

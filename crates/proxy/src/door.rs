@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use atoll_budget::Owner;
+use atoll_budget::BudgetOwner;
 use axum::Router;
 use http::HeaderValue;
 use hyper::server::conn::{http1, http2};
@@ -35,8 +35,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::proxy::Proxy;
 pub(crate) use connection::Arrival;
-use newcomers::Newcomers;
-use placed::Placed;
+use newcomers::UnauthenticatedConnections;
+use placed::GuardedBody;
 pub use tls::{BadCertificate, CertificateFiles, Tls};
 
 /// Bounds of the doors; the defaults suit one machine.
@@ -96,9 +96,9 @@ const PING_WITHIN: Duration = Duration::from_secs(20);
 
 /// All doors of one server. Cloning is cheap.
 #[derive(Clone)]
-pub struct Door(Arc<Inner>);
+pub struct Door(Arc<ListenerShared>);
 
-struct Inner {
+struct ListenerShared {
     proxy: Proxy,
     fronts: Router,
     limits: Limits,
@@ -108,7 +108,7 @@ struct Inner {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
     room: Arc<Semaphore>,
-    newcomers: Arc<Newcomers>,
+    newcomers: Arc<UnauthenticatedConnections>,
     tasks: TaskTracker,
     /// Ends every task that is left.
     ends: CancellationToken,
@@ -122,7 +122,7 @@ impl Door {
     /// sockets of the fronts.
     #[must_use]
     pub fn new(proxy: Proxy, fronts: Router, limits: Limits, closing: Closing, origins: Vec<String>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(ListenerShared {
             proxy,
             fronts,
             origins,
@@ -185,12 +185,12 @@ impl Door {
             let peer = stream.peer_addr().ok();
             let forwarded = peer.and_then(|peer| HeaderValue::from_str(&peer.ip().to_string()).ok());
             // One address does not take all places with connections that ask for nothing.
-            let owner = Owner::stranger(peer.map(|peer| peer.ip()));
+            let owner = BudgetOwner::stranger(peer.map(|peer| peer.ip()));
             let newcomer = self.0.newcomers.enter(owner);
             let replaced = newcomer.replaced();
             let arrival = Arrival { peer, forwarded, is_secure: tls.is_some(), is_inside: false, newcomer };
             let (door, tls) = (self.clone(), tls.clone());
-            let stream = Placed::new(stream, place);
+            let stream = GuardedBody::new(stream, place);
             self.spawn(async move {
                 let serving = async {
                     match tls {

@@ -20,9 +20,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::line::{Held, Line};
-use crate::page::Refusal;
-use crate::pool::{Key, Place, Pool, Shared};
+use crate::line::{AppConnection, PooledBody};
+use crate::page::ProxyError;
+use crate::pool::{Pool, PoolKey, RequestPermit, Shared};
 use crate::tls_app;
 use crate::tunnel::tunnel;
 
@@ -49,21 +49,21 @@ pub(crate) struct Exchange<'a> {
     pub(crate) closing: &'a watch::Receiver<bool>,
     /// What the client wants to change to, and its end of the connection.
     pub(crate) upgrade: Option<(HeaderValue, OnUpgrade)>,
-    pub(crate) speaks: Speaks,
+    pub(crate) speaks: AppProtocol,
     /// How long a program may take to listen.
     pub(crate) patient: bool,
 }
 
 /// What an app is spoken to in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Speaks {
+pub(crate) enum AppProtocol {
     /// What every app understands.
     Http1,
     /// Without being asked for it first: what gRPC needs, and only gRPC's servers are sure to understand.
     Http2,
 }
 
-impl Speaks {
+impl AppProtocol {
     pub(crate) fn of(parts: &Parts) -> Self {
         let kind = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
         let is_grpc = parts.version == Version::HTTP_2
@@ -86,23 +86,23 @@ impl Exchange<'_> {
     pub(crate) async fn run(
         mut self,
         way: PreviewWay,
-        place: Place,
+        place: RequestPermit,
         request: Request<Body>,
-    ) -> Result<Response<Body>, Refusal> {
-        let key = Key { instance: way.instance.clone(), port: self.pass.port };
-        if self.speaks == Speaks::Http2 {
+    ) -> Result<Response<Body>, ProxyError> {
+        let key = PoolKey { instance: way.instance.clone(), port: self.pass.port };
+        if self.speaks == AppProtocol::Http2 {
             let response = tokio::time::timeout(HEAD_WITHIN, Box::pin(self.send_http2(key, &way, request)))
                 .await
-                .map_err(|_| Refusal::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
+                .map_err(|_| ProxyError::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
             let held = (way.into_guard(), place);
-            return Ok(response.map(|body| Body::new(Held::new(body, None, self.pool, held))));
+            return Ok(response.map(|body| Body::new(PooledBody::new(body, None, self.pool, held))));
         }
         let (mut line, mut response) = tokio::time::timeout(HEAD_WITHIN, self.send(&key, &way, request))
             .await
-            .map_err(|_| Refusal::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
+            .map_err(|_| ProxyError::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some((_, client)) = self.upgrade.take() else {
-                return Err(Refusal::new(
+                return Err(ProxyError::new(
                     Code::BadAnswer,
                     "the app changed the protocol without being asked",
                 ));
@@ -118,15 +118,15 @@ impl Exchange<'_> {
             return Ok(response.map(|_| Body::empty()));
         }
         let held = (way.into_guard(), place);
-        Ok(response.map(|body| Body::new(Held::new(body, Some((line, key)), self.pool, held))))
+        Ok(response.map(|body| Body::new(PooledBody::new(body, Some((line, key)), self.pool, held))))
     }
 
     async fn send(
         &self,
-        key: &Key,
+        key: &PoolKey,
         way: &PreviewWay,
         mut request: Request<Body>,
-    ) -> Result<(Line, Response<Incoming>), Refusal> {
+    ) -> Result<(AppConnection, Response<Incoming>), ProxyError> {
         if let Some((protocol, _)) = &self.upgrade {
             request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
             request.headers_mut().insert(UPGRADE, protocol.clone());
@@ -158,10 +158,10 @@ impl Exchange<'_> {
     /// Over the one connection that all share.
     async fn send_http2(
         &self,
-        key: Key,
+        key: PoolKey,
         way: &PreviewWay,
         mut request: Request<Body>,
-    ) -> Result<Response<Incoming>, Refusal> {
+    ) -> Result<Response<Incoming>, ProxyError> {
         let mut known = self.pool.shared(&key);
         loop {
             let is_fresh = known.is_none();
@@ -184,7 +184,7 @@ impl Exchange<'_> {
         }
     }
 
-    async fn connect_http2(&self, way: &PreviewWay) -> Result<Shared, Refusal> {
+    async fn connect_http2(&self, way: &PreviewWay) -> Result<Shared, ProxyError> {
         let stream = self.dial(way).await?;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(STREAM_WINDOW)
@@ -200,16 +200,16 @@ impl Exchange<'_> {
     }
 
     /// A fresh stream. A program that was just started is given the time to listen.
-    async fn dial(&self, way: &PreviewWay) -> Result<Box<dyn ByteStream>, Refusal> {
+    async fn dial(&self, way: &PreviewWay) -> Result<Box<dyn ByteStream>, ProxyError> {
         let stream = self.dial_plain(way).await?;
         if !self.pass.speaks_tls {
             return Ok(stream);
         }
-        let offer: &[u8] = if self.speaks == Speaks::Http2 { b"h2" } else { b"http/1.1" };
+        let offer: &[u8] = if self.speaks == AppProtocol::Http2 { b"h2" } else { b"http/1.1" };
         Ok(Box::new(tls_app::secured(stream, self.pass.host.as_deref(), &[offer]).await?))
     }
 
-    async fn dial_plain(&self, way: &PreviewWay) -> Result<Box<dyn ByteStream>, Refusal> {
+    async fn dial_plain(&self, way: &PreviewWay) -> Result<Box<dyn ByteStream>, ProxyError> {
         let begun = Instant::now();
         loop {
             match self.service.dial_port(self.pass, way).await {
@@ -227,13 +227,13 @@ impl Exchange<'_> {
         }
     }
 
-    async fn connect(&self, way: &PreviewWay) -> Result<Line, Refusal> {
+    async fn connect(&self, way: &PreviewWay) -> Result<AppConnection, ProxyError> {
         let stream = self.dial(way).await?;
         let (gone, closing) = (way.gone(), closed(self.closing.clone()));
         let ends = async move {
             tokio::select! { () = gone => {}, () = closing => {} }
         };
-        Line::open(stream, ends).await.map_err(|error| broken(&error))
+        AppConnection::open(stream, ends).await.map_err(|error| broken(&error))
     }
 }
 
@@ -250,12 +250,12 @@ fn spare(request: &Request<Body>) -> Option<Request<Body>> {
     })
 }
 
-fn broken(error: &hyper::Error) -> Refusal {
+fn broken(error: &hyper::Error) -> ProxyError {
     tracing::debug!(%error, "an exchange with an app failed");
     if error.is_user() {
-        return Refusal::new(Code::InvalidRequest, "the body of the request broke off or is malformed");
+        return ProxyError::new(Code::InvalidRequest, "the body of the request broke off or is malformed");
     }
-    Refusal::new(Code::BadAnswer, "the app broke off, or its answer is no HTTP")
+    ProxyError::new(Code::BadAnswer, "the app broke off, or its answer is no HTTP")
         .hint("look at the app's own log")
 }
 

@@ -58,10 +58,10 @@ const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox allow-scripts all
 
 /// The request went round in a circle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Circle;
+pub(crate) struct ProxyLoop;
 
 /// Where a request comes from, as the app is told.
-pub(crate) struct Origin<'a> {
+pub(crate) struct ForwardedOrigin<'a> {
     /// Its address.
     pub(crate) peer: Option<&'a HeaderValue>,
     pub(crate) is_secure: bool,
@@ -83,17 +83,17 @@ pub(crate) enum Home<'a> {
 }
 
 /// How often the request was here before.
-pub(crate) fn hops(headers: &HeaderMap) -> Result<u32, Circle> {
+pub(crate) fn hops(headers: &HeaderMap) -> Result<u32, ProxyLoop> {
     let mut counted = 0;
     for value in headers.get_all(HOPS) {
         // What can't be read was not written by us; it is as if it had been here too often.
         let text = value.to_str().unwrap_or_default();
-        counted = counted.max(text.parse::<u32>().map_err(|_| Circle)?);
+        counted = counted.max(text.parse::<u32>().map_err(|_| ProxyLoop)?);
     }
     let vias = headers.get_all(VIA).iter().filter_map(|via| via.to_str().ok());
     let seen = vias.flat_map(|via| via.split(',')).filter(|hop| hop.trim().ends_with(&format!(" {US}")));
     let hops = counted.max(u32::try_from(seen.count()).unwrap_or(u32::MAX));
-    if hops >= HOPS_MAX { Err(Circle) } else { Ok(hops) }
+    if hops >= HOPS_MAX { Err(ProxyLoop) } else { Ok(hops) }
 }
 
 /// The protocol that a request wants to change to. Never HTTP itself: what follows would pass unseen.
@@ -132,7 +132,7 @@ fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
 }
 
 /// The head of a request as the app sees it.
-pub(crate) fn to_app(headers: &mut HeaderMap, origin: &Origin<'_>) {
+pub(crate) fn to_app(headers: &mut HeaderMap, origin: &ForwardedOrigin<'_>) {
     let takes_trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     strip_hop_by_hop(headers);
     if takes_trailers {
@@ -260,9 +260,9 @@ mod tests {
 
     static PEER: HeaderValue = HeaderValue::from_static("10.0.0.9");
 
-    fn origin(prefix: Option<&str>) -> Origin<'_> {
+    fn origin(prefix: Option<&str>) -> ForwardedOrigin<'_> {
         let home = prefix.map_or(Home::Own, Home::Below);
-        Origin { peer: Some(&PEER), is_secure: false, host: None, home, hops: 0 }
+        ForwardedOrigin { peer: Some(&PEER), is_secure: false, host: None, home, hops: 0 }
     }
 
     #[test]
@@ -311,7 +311,7 @@ mod tests {
             ("connection", "x-forwarded-for, via"),
         ]);
         let host = HeaderValue::from_static("h");
-        to_app(&mut map, &Origin { host: Some(&host), ..origin(None) });
+        to_app(&mut map, &ForwardedOrigin { host: Some(&host), ..origin(None) });
         assert_eq!(map.get_all("x-forwarded-for").iter().collect::<Vec<_>>(), ["10.0.0.9"]);
         assert_eq!(map["x-forwarded-host"], "h");
         assert_eq!(map["x-forwarded-proto"], "http");
@@ -327,16 +327,16 @@ mod tests {
     fn circles_are_seen_by_either_header() {
         assert_eq!(hops(&headers(&[])), Ok(0));
         assert_eq!(hops(&headers(&[("x-atoll-hops", "7")])), Ok(7));
-        assert_eq!(hops(&headers(&[("x-atoll-hops", "8")])), Err(Circle));
-        assert_eq!(hops(&headers(&[("x-atoll-hops", "1"), ("x-atoll-hops", "99")])), Err(Circle));
-        assert_eq!(hops(&headers(&[("x-atoll-hops", "many")])), Err(Circle));
+        assert_eq!(hops(&headers(&[("x-atoll-hops", "8")])), Err(ProxyLoop));
+        assert_eq!(hops(&headers(&[("x-atoll-hops", "1"), ("x-atoll-hops", "99")])), Err(ProxyLoop));
+        assert_eq!(hops(&headers(&[("x-atoll-hops", "many")])), Err(ProxyLoop));
         assert_eq!(hops(&headers(&[("via", "1.1 atoll, 1.0 fred"), ("via", "1.1 atoll")])), Ok(2));
         assert_eq!(
             hops(&headers(&[(
                 "via",
                 "1.1 atoll, 1.1 atoll, 1.1 atoll, 1.1 atoll, 1.1 atoll, 1.1 atoll, 1.1 atoll, 1.1 atoll"
             )])),
-            Err(Circle)
+            Err(ProxyLoop)
         );
     }
 

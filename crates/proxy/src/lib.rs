@@ -27,6 +27,6 @@ mod tunnel;
 
 pub use door::{BadCertificate, CertificateFiles, Closing, Door, Limits, Tls};
 pub use host::Domain;
-pub use local_ca::{Leaf, LocalCa, NotMade, Today, names};
-pub use proxy::{Asked, AskedBy, Proxy, Refused, StandIn, Taken};
+pub use local_ca::{IssueDate, Leaf, LocalCa, NotMade, names};
+pub use proxy::{Dispatch, PortRequest, PortRequestOrigin, Proxy, Refused, StandIn};
 pub use route::{FieldRoute, Misrouted, Preview, Route};

@@ -19,7 +19,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::pool::{Key, Place, Pool};
+use crate::pool::{Pool, PoolKey, RequestPermit};
 
 /// LIMIT: a head of an app, and what is read of a body at once.
 const BUFFER: usize = 256 << 10;
@@ -27,7 +27,7 @@ const BUFFER: usize = 256 << 10;
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The connection.
-pub(crate) struct Line {
+pub(crate) struct AppConnection {
     sender: http1::SendRequest<Body>,
     connection: Option<Boxed<hyper::Result<()>>>,
     ends: Boxed<()>,
@@ -35,7 +35,7 @@ pub(crate) struct Line {
     was_cut: bool,
 }
 
-impl Line {
+impl AppConnection {
     /// Over a fresh stream; `ends` resolves when it must not be used any more.
     pub(crate) async fn open(
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -106,7 +106,7 @@ impl Line {
 
 /// Why an answer is not whole.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Broken {
+pub(crate) enum BodyError {
     /// The app broke off.
     #[error("the app broke off")]
     App(#[source] hyper::Error),
@@ -117,19 +117,19 @@ pub(crate) enum Broken {
 
 /// The body of an app's answer. It moves its connection, and gives it back at its end. While somebody reads it, the
 /// sandbox is busy.
-pub(crate) struct Held {
+pub(crate) struct PooledBody {
     body: Incoming,
-    line: Option<(Line, Key)>,
+    line: Option<(AppConnection, PoolKey)>,
     pool: Arc<Pool>,
-    _held: (PreviewGuard, Place),
+    _held: (PreviewGuard, RequestPermit),
 }
 
-impl Held {
+impl PooledBody {
     pub(crate) fn new(
         body: Incoming,
-        line: Option<(Line, Key)>,
+        line: Option<(AppConnection, PoolKey)>,
         pool: &Arc<Pool>,
-        held: (PreviewGuard, Place),
+        held: (PreviewGuard, RequestPermit),
     ) -> Self {
         Self { body, line, pool: Arc::clone(pool), _held: held }
     }
@@ -145,14 +145,14 @@ impl Held {
     }
 }
 
-impl http_body::Body for Held {
+impl http_body::Body for PooledBody {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
         let mut polled = Pin::new(&mut this.body).poll_frame(cx);
         if polled.is_pending()
@@ -169,12 +169,12 @@ impl http_body::Body for Held {
         };
         // A connection that we let go of in the middle looks like an end to whoever reads its body.
         if matches!(polled, Poll::Ready(None)) && this.line.as_ref().is_some_and(|(line, _)| line.was_cut) {
-            return Poll::Ready(Some(Err(Broken::Ended)));
+            return Poll::Ready(Some(Err(BodyError::Ended)));
         }
         if is_end {
             this.finish(cx);
         }
-        polled.map_err(Broken::App)
+        polled.map_err(BodyError::App)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -196,7 +196,7 @@ mod tests {
     #[tokio::test]
     async fn names_without_a_known_case_get_capitals() {
         let (near, mut far) = tokio::io::duplex(1_024);
-        let mut line = Line::open(near, std::future::pending()).await.unwrap();
+        let mut line = AppConnection::open(near, std::future::pending()).await.unwrap();
         // As it comes over HTTP/2, which has lower case only.
         let request = Request::builder().uri("/").header("host", "h").header("x-some-name", "v");
         let request = request.body(Body::empty()).unwrap();

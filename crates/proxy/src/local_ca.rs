@@ -19,7 +19,7 @@ const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
 
 /// A day, to count from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Today {
+pub struct IssueDate {
     /// In full.
     pub year: i16,
     /// From 1.
@@ -28,7 +28,7 @@ pub struct Today {
     pub day: u8,
 }
 
-impl Today {
+impl IssueDate {
     /// By the machine's clock, in UTC.
     #[must_use]
     pub fn now() -> Self {
@@ -85,11 +85,11 @@ pub struct NotMade {
 
 impl LocalCa {
     /// A fresh one, for ten years.
-    pub fn make(domain: &str, today: Today) -> Result<Self, NotMade> {
+    pub fn make(domain: &str, today: IssueDate) -> Result<Self, NotMade> {
         Self::try_make(domain, today).map_err(|cause| not_made(domain, cause))
     }
 
-    fn try_make(domain: &str, today: Today) -> Result<Self, rcgen::Error> {
+    fn try_make(domain: &str, today: IssueDate) -> Result<Self, rcgen::Error> {
         let key = KeyPair::generate()?;
         let mut params = params(domain);
         params.not_before = today.in_years(-1, ymd);
@@ -118,11 +118,11 @@ impl LocalCa {
     }
 
     /// A certificate for every name of a server of this domain. Two years: some clients take no longer one.
-    pub fn leaf(&self, today: Today) -> Result<Leaf, NotMade> {
+    pub fn leaf(&self, today: IssueDate) -> Result<Leaf, NotMade> {
         self.try_leaf(today).map_err(|cause| not_made(&self.domain, cause))
     }
 
-    fn try_leaf(&self, today: Today) -> Result<Leaf, rcgen::Error> {
+    fn try_leaf(&self, today: IssueDate) -> Result<Leaf, rcgen::Error> {
         let key = KeyPair::generate()?;
         let mut leaf = CertificateParams::new(names(&self.domain))?;
         leaf.not_before = today.in_years(-1, ymd);

@@ -18,7 +18,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// An answer that is ours and not the app's.
 #[derive(Debug, Clone)]
-pub(crate) struct Refusal {
+pub(crate) struct ProxyError {
     pub(crate) code: Code,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
@@ -27,7 +27,7 @@ pub(crate) struct Refusal {
     pub(crate) status: Option<StatusCode>,
 }
 
-impl Refusal {
+impl ProxyError {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), hint: None, retry_after_s: None, status: None }
     }
@@ -53,12 +53,12 @@ impl Refusal {
     }
 
     /// The whole answer.
-    pub(crate) fn render(&self, to: Reader) -> Response<Body> {
+    pub(crate) fn render(&self, to: Audience) -> Response<Body> {
         let (id, status) = (fresh_id(), self.status());
         let retry_after_s = self.retry_after_s.or((status == StatusCode::SERVICE_UNAVAILABLE).then_some(1));
         let (kind, body) = match to {
-            Reader::Program => ("application/json", self.envelope(&id)),
-            Reader::Person => ("text/html; charset=utf-8", self.page(retry_after_s)),
+            Audience::Program => ("application/json", self.envelope(&id)),
+            Audience::Person => ("text/html; charset=utf-8", self.page(retry_after_s)),
         };
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
@@ -108,7 +108,7 @@ impl Refusal {
     }
 }
 
-impl From<ServiceError> for Refusal {
+impl From<ServiceError> for ProxyError {
     fn from(error: ServiceError) -> Self {
         if error.kind() == atoll_model::ErrorKind::Internal {
             tracing::error!(code = error.code.as_str(), error = error.message, cause = ?error.cause, "preview failed");
@@ -125,14 +125,14 @@ impl From<ServiceError> for Refusal {
 
 /// Who reads the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum Audience {
     /// A browser that goes to a page.
     Person,
     /// Anything else.
     Program,
 }
 
-impl Reader {
+impl Audience {
     pub(crate) fn of(parts: &Parts) -> Self {
         let mut accepts = parts.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let looks = matches!(parts.method, Method::GET | Method::HEAD);
@@ -168,13 +168,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_person_gets_a_page_that_reloads_and_a_program_an_envelope() {
-        let refusal = Refusal::new(Code::PortClosed, "<b>nothing</b> there").retry_after(2);
-        let page = refusal.render(Reader::Person);
+        let refusal = ProxyError::new(Code::PortClosed, "<b>nothing</b> there").retry_after(2);
+        let page = refusal.render(Audience::Person);
         assert_eq!((page.status().as_u16(), &page.headers()[RETRY_AFTER]), (503, &HeaderValue::from(2)));
         let page = text(page).await;
         assert!(page.contains("http-equiv=\"refresh\" content=\"2\"") && !page.contains("<b>"), "{page}");
         assert!(!page.contains("<script"), "{page}");
-        let answer = refusal.render(Reader::Program);
+        let answer = refusal.render(Audience::Program);
         let id = answer.headers()[REQUEST_ID].to_str().unwrap().to_owned();
         let envelope: serde_json::Value = serde_json::from_str(&text(answer).await).unwrap();
         assert_eq!(
@@ -185,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_does_not_pass_by_itself_is_not_loaded_again() {
-        let page = Refusal::new(Code::Forbidden, "no").render(Reader::Person);
+        let page = ProxyError::new(Code::Forbidden, "no").render(Audience::Person);
         assert!(!page.headers().contains_key(RETRY_AFTER));
         assert!(!text(page).await.contains("refresh"));
     }

@@ -12,7 +12,7 @@ use axum::body::Body;
 use hyper::client::conn::http2;
 use tokio::time::Instant;
 
-use crate::line::Line;
+use crate::line::AppConnection;
 
 /// LIMIT: shorter than most servers wait, so that we are the ones who close.
 const IDLE_FOR: Duration = Duration::from_secs(4);
@@ -28,26 +28,26 @@ pub(crate) type Shared = http2::SendRequest<Body>;
 
 /// Whose connections.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct PoolKey {
     pub(crate) instance: InstanceId,
     pub(crate) port: u16,
 }
 
 #[derive(Default)]
 pub(crate) struct Pool {
-    held: Mutex<Held>,
+    held: Mutex<PoolState>,
 }
 
 #[derive(Default)]
-struct Held {
-    idle: HashMap<Key, Vec<(Line, Instant)>>,
+struct PoolState {
+    idle: HashMap<PoolKey, Vec<(AppConnection, Instant)>>,
     idle_count: usize,
-    shared: HashMap<Key, (Shared, Instant)>,
+    shared: HashMap<PoolKey, (Shared, Instant)>,
     open: HashMap<SandboxId, usize>,
 }
 
 /// One request or tunnel under way.
-pub(crate) struct Place {
+pub(crate) struct RequestPermit {
     pool: Arc<Pool>,
     sandbox: SandboxId,
 }
@@ -68,20 +68,20 @@ impl Pool {
     }
 
     /// A place for one more; `None`: there are too many.
-    pub(crate) fn enter(self: &Arc<Self>, sandbox: &SandboxId) -> Option<Place> {
+    pub(crate) fn enter(self: &Arc<Self>, sandbox: &SandboxId) -> Option<RequestPermit> {
         let mut held = self.lock();
         let open = held.open.entry(sandbox.clone()).or_default();
         if *open >= OPEN_PER_SANDBOX {
             return None;
         }
         *open += 1;
-        Some(Place { pool: Arc::clone(self), sandbox: sandbox.clone() })
+        Some(RequestPermit { pool: Arc::clone(self), sandbox: sandbox.clone() })
     }
 
     /// The connection that waited the least, and how long; whether it still stands is for the taker to see.
-    pub(crate) fn take(&self, key: &Key) -> Option<(Line, Duration)> {
+    pub(crate) fn take(&self, key: &PoolKey) -> Option<(AppConnection, Duration)> {
         let mut held = self.lock();
-        let Held { idle, idle_count, .. } = &mut *held;
+        let PoolState { idle, idle_count, .. } = &mut *held;
         let waiting = idle.get_mut(key)?;
         let (line, since) = waiting.pop()?;
         *idle_count -= 1;
@@ -91,7 +91,7 @@ impl Pool {
     }
 
     /// The connection that carries HTTP/2 to this port, if there is one.
-    pub(crate) fn shared(&self, key: &Key) -> Option<Shared> {
+    pub(crate) fn shared(&self, key: &PoolKey) -> Option<Shared> {
         let mut held = self.lock();
         let (sender, used) = held.shared.get_mut(key)?;
         *used = Instant::now();
@@ -99,14 +99,14 @@ impl Pool {
     }
 
     /// Lets others use it too. One that is replaced ends with its last request.
-    pub(crate) fn share(&self, key: Key, sender: Shared) {
+    pub(crate) fn share(&self, key: PoolKey, sender: Shared) {
         self.lock().shared.insert(key, (sender, Instant::now()));
     }
 
     /// Keeps a connection for the next request.
-    pub(crate) fn put(&self, key: Key, line: Line) {
+    pub(crate) fn put(&self, key: PoolKey, line: AppConnection) {
         let mut held = self.lock();
-        let Held { idle, idle_count, .. } = &mut *held;
+        let PoolState { idle, idle_count, .. } = &mut *held;
         if *idle_count >= IDLE_MAX {
             return;
         }
@@ -128,12 +128,12 @@ impl Pool {
         held.idle_count = held.idle.values().map(Vec::len).sum();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Place {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
         let mut held = self.pool.lock();
         if let Some(open) = held.open.get_mut(&self.sandbox) {
@@ -151,15 +151,15 @@ mod tests {
     use super::*;
     use tokio::io::DuplexStream;
 
-    async fn connection() -> (Line, DuplexStream) {
+    async fn connection() -> (AppConnection, DuplexStream) {
         let (near, far) = tokio::io::duplex(1_024);
-        let mut line = Line::open(near, std::future::pending()).await.unwrap();
+        let mut line = AppConnection::open(near, std::future::pending()).await.unwrap();
         assert!(line.is_ready().await);
         (line, far)
     }
 
-    fn key(n: u8) -> Key {
-        Key { instance: InstanceId::from_entropy([n; 20]), port: 80 }
+    fn key(n: u8) -> PoolKey {
+        PoolKey { instance: InstanceId::from_entropy([n; 20]), port: 80 }
     }
 
     #[tokio::test]
@@ -186,7 +186,7 @@ mod tests {
     async fn a_connection_ends_with_its_incarnation() {
         let (near, _far) = tokio::io::duplex(1_024);
         let (gone, ends) = tokio::sync::oneshot::channel::<()>();
-        let mut line = Line::open(near, async { drop(ends.await) }).await.unwrap();
+        let mut line = AppConnection::open(near, async { drop(ends.await) }).await.unwrap();
         assert!(line.is_ready().await);
         drop(gone);
         assert!(!line.is_ready().await);

@@ -15,15 +15,15 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::upgrade::OnUpgrade;
 use tokio::sync::watch;
 
-use crate::credentials::{self, Found};
+use crate::credentials::{self, RequestCredentials};
 use crate::door::Arrival;
-use crate::forward::{Exchange, Speaks};
-use crate::head::{self, COOKIE_NAME, Home, Origin};
+use crate::forward::{AppProtocol, Exchange};
+use crate::head::{self, COOKIE_NAME, ForwardedOrigin, Home};
 use crate::host::Domain;
-use crate::page::{Reader, Refusal};
+use crate::page::{Audience, ProxyError};
 use crate::pool::Pool;
 use crate::presigned;
-use crate::route::{self, By, FieldRoute, Misrouted, Preview, Route};
+use crate::route::{self, FieldRoute, Misrouted, Preview, Route, RoutedBy};
 
 /// LIMIT: who looks at a page is told by then that a sandbox wakes.
 const WAKES_WITHIN: Duration = Duration::from_millis(300);
@@ -41,18 +41,18 @@ pub struct Proxy {
 
 /// A port of a sandbox, as a request names it.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct PortRequest<'a> {
     /// Of which sandbox. Nobody looked yet whether it is there.
     pub sandbox: &'a SandboxId,
     /// Which; `None`: the sandbox's own.
     pub port: Option<u16>,
     /// How they were named.
-    pub by: AskedBy,
+    pub by: PortRequestOrigin,
 }
 
 /// How a request names a sandbox and a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AskedBy {
+pub enum PortRequestOrigin {
     /// By its host.
     Host,
     /// Below `/p/`.
@@ -64,13 +64,13 @@ pub enum AskedBy {
 /// A front that answers in place of an app inside, on ports that it knows.
 pub trait StandIn: Send + Sync + 'static {
     /// Whether a request may be for it; looks at the name only.
-    fn wants(&self, asked: &Asked<'_>) -> bool;
+    fn wants(&self, asked: &PortRequest<'_>) -> bool;
 
     /// Answers, or gives the request back as it was, for the app. Whether the caller may is its own affair.
-    fn take<'a>(&'a self, asked: Asked<'a>, request: Request<Body>) -> Taken<'a>;
+    fn take<'a>(&'a self, asked: PortRequest<'a>, request: Request<Body>) -> Dispatch<'a>;
 
     /// Says in its own words why a request does not reach the app; `None`: it has none.
-    fn refuse<'a>(&'a self, asked: Asked<'a>, code: Code) -> Refused<'a> {
+    fn refuse<'a>(&'a self, asked: PortRequest<'a>, code: Code) -> Refused<'a> {
         let _ = (asked, code);
         Box::pin(std::future::ready(None))
     }
@@ -80,7 +80,7 @@ pub trait StandIn: Send + Sync + 'static {
 pub type Refused<'a> = Pin<Box<dyn Future<Output = Option<Response<Body>>> + Send + 'a>>;
 
 /// An answer, or the request as it was.
-pub type Taken<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>, Box<Request<Body>>>> + Send + 'a>>;
+pub type Dispatch<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>, Box<Request<Body>>>> + Send + 'a>>;
 
 impl Proxy {
     /// A proxy for the sandboxes of a service. When `closing` says so, what is under way gets seconds to end. Needs a
@@ -126,15 +126,15 @@ impl Proxy {
     /// Answers a request that goes nowhere.
     #[must_use]
     pub fn refuse(&self, why: Misrouted) -> Response<Body> {
-        let refusal = Refusal::new(Code::InvalidRequest, why.to_string());
+        let refusal = ProxyError::new(Code::InvalidRequest, why.to_string());
         let refusal = match why {
             Misrouted::BadHost | Misrouted::NoField => refusal,
             Misrouted::NoPreview => refusal
                 .with_status(StatusCode::MISDIRECTED_REQUEST)
                 .hint("previews are at PORT-SANDBOX.DOMAIN, SANDBOX-PORT.DOMAIN and SANDBOX.DOMAIN"),
-            Misrouted::NoPath => Refusal::new(Code::RouteNotFound, why.to_string()),
+            Misrouted::NoPath => ProxyError::new(Code::RouteNotFound, why.to_string()),
         };
-        refusal.render(Reader::Program)
+        refusal.render(Audience::Program)
     }
 
     /// Answers a preview.
@@ -146,7 +146,7 @@ impl Proxy {
     ) -> Response<Body> {
         let begun = Instant::now();
         let sandbox = preview.sandbox.clone();
-        let asked = Asked { sandbox: &sandbox, port: preview.port, by: preview.by.into() };
+        let asked = PortRequest { sandbox: &sandbox, port: preview.port, by: preview.by.into() };
         let mut request = request;
         // A token in the host is for an app.
         for front in self.stand_ins.iter().filter(|front| preview.token.is_none() && front.wants(&asked)) {
@@ -156,17 +156,17 @@ impl Proxy {
             };
         }
         let (parts, body) = request.into_parts();
-        let reader = Reader::of(&parts);
+        let reader = Audience::of(&parts);
         let response = match self.pass_on(preview, parts, body, arrival, reader).await {
             Ok(response) => response,
             Err(refusal) => {
                 let told = Box::pin(self.told(asked, refusal.code)).await;
                 match (reader, told) {
-                    (Reader::Program, Some(response)) => response,
+                    (Audience::Program, Some(response)) => response,
                     // A person is served best by a page, whoever made the sandbox.
-                    (Reader::Person, Some(response)) if is_gone(&response, refusal.code) => {
+                    (Audience::Person, Some(response)) if is_gone(&response, refusal.code) => {
                         let message = format!("sandbox {sandbox} was not found");
-                        let gone = Refusal::new(Code::SandboxNotFound, message);
+                        let gone = ProxyError::new(Code::SandboxNotFound, message);
                         gone.with_status(response.status()).render(reader)
                     }
                     (_, _) => refusal.render(reader),
@@ -183,7 +183,7 @@ impl Proxy {
     }
 
     /// A refusal in the words of a front, where one has them.
-    async fn told(&self, asked: Asked<'_>, code: Code) -> Option<Response<Body>> {
+    async fn told(&self, asked: PortRequest<'_>, code: Code) -> Option<Response<Body>> {
         for front in self.stand_ins.iter() {
             if let Some(response) = front.refuse(asked, code).await {
                 return Some(response);
@@ -198,25 +198,25 @@ impl Proxy {
         mut parts: Parts,
         body: Body,
         arrival: Arrival,
-        reader: Reader,
-    ) -> Result<Response<Body>, Refusal> {
+        reader: Audience,
+    ) -> Result<Response<Body>, ProxyError> {
         let hops = head::hops(&parts.headers).map_err(|_| {
-            Refusal::new(Code::LoopDetected, "this request went round in a circle through previews")
+            ProxyError::new(Code::LoopDetected, "this request went round in a circle through previews")
         })?;
         if parts.method == Method::CONNECT {
-            return Err(Refusal::new(Code::MethodNotAllowed, "a preview is no way to other hosts"));
+            return Err(ProxyError::new(Code::MethodNotAllowed, "a preview is no way to other hosts"));
         }
         let prefix = match preview.by {
-            By::Host | By::Fields => None,
-            By::Path(ours) => Some(parts.uri.path()[..ours].to_owned()),
+            RoutedBy::Host | RoutedBy::Fields => None,
+            RoutedBy::Path(ours) => Some(parts.uri.path()[..ours].to_owned()),
         };
         let home = match &prefix {
             Some(prefix) => Home::Below(prefix),
-            None if preview.by == By::Fields => Home::Shared,
+            None if preview.by == RoutedBy::Fields => Home::Shared,
             None => Home::Own,
         };
         if home != Home::Own && parts.headers.contains_key("service-worker") {
-            return Err(Refusal::new(Code::Forbidden, "no service workers on this origin")
+            return Err(ProxyError::new(Code::Forbidden, "no service workers on this origin")
                 .hint("use the preview's own host"));
         }
         let mut found = credentials::take(&self.service, &preview.sandbox, &mut parts).await?;
@@ -238,12 +238,13 @@ impl Proxy {
         }
         let way = self.reach(&pass, reader).await?;
         let place = self.pool.enter(&pass.sandbox).ok_or_else(|| {
-            Refusal::new(Code::SandboxExhausted, "too many requests to this sandbox at once").retry_after(1)
+            ProxyError::new(Code::SandboxExhausted, "too many requests to this sandbox at once")
+                .retry_after(1)
         })?;
         let upgrade = head::upgrade(&parts.headers).zip(parts.extensions.remove::<OnUpgrade>());
-        let speaks = Speaks::of(&parts);
+        let speaks = AppProtocol::of(&parts);
         let host = host_of(&parts);
-        let origin = Origin {
+        let origin = ForwardedOrigin {
             peer: arrival.forwarded.as_ref(),
             is_secure: arrival.is_secure,
             host: host.as_ref(),
@@ -258,7 +259,7 @@ impl Proxy {
             closing: &self.closing,
             upgrade,
             speaks,
-            patient: reader == Reader::Program,
+            patient: reader == Audience::Program,
         };
         let response = exchange.run(way, place, request).await?;
         let mut response = incoming(response, home, &found);
@@ -270,15 +271,15 @@ impl Proxy {
     }
 
     /// The sandbox awake. A person is not kept waiting in front of an empty page; the wake goes on.
-    async fn reach(&self, pass: &PreviewPass, reader: Reader) -> Result<PreviewWay, Refusal> {
+    async fn reach(&self, pass: &PreviewPass, reader: Audience) -> Result<PreviewWay, ProxyError> {
         let reach = self.service.reach(pass);
         match reader {
-            Reader::Program => Ok(reach.await?),
-            Reader::Person => match tokio::time::timeout(WAKES_WITHIN, reach).await {
+            Audience::Program => Ok(reach.await?),
+            Audience::Person => match tokio::time::timeout(WAKES_WITHIN, reach).await {
                 Ok(way) => Ok(way?),
                 Err(_) => {
                     let message = format!("sandbox {} is waking up", pass.sandbox);
-                    Err(Refusal::new(Code::WakeFailed, message).retry_after(1))
+                    Err(ProxyError::new(Code::WakeFailed, message).retry_after(1))
                 }
             },
         }
@@ -292,7 +293,7 @@ fn is_gone(response: &Response<Body>, code: Code) -> bool {
 }
 
 /// A cookie comes along by itself, also when another site asks. Then the page that asks must be of the same host.
-fn check_origin(pass: &PreviewPass, found: &Found, parts: &Parts) -> Result<(), Refusal> {
+fn check_origin(pass: &PreviewPass, found: &RequestCredentials, parts: &Parts) -> Result<(), ProxyError> {
     let PreviewBy::Token { token, .. } = &pass.by else { return Ok(()) };
     if found.tokens[..found.by_hand].contains(token) {
         return Ok(());
@@ -307,7 +308,7 @@ fn check_origin(pass: &PreviewPass, found: &Found, parts: &Parts) -> Result<(), 
     if parts.headers.get_all(ORIGIN).iter().all(is_own) {
         return Ok(());
     }
-    Err(Refusal::new(Code::Forbidden, "another site may not use this preview's cookie")
+    Err(ProxyError::new(Code::Forbidden, "another site may not use this preview's cookie")
         .hint("show a key, or the token in the query"))
 }
 
@@ -320,10 +321,10 @@ fn host_of(parts: &Parts) -> Option<HeaderValue> {
 /// left out the slash behind `/p/ID/PORT` is told, so that links work.
 fn redirect(
     pass: &PreviewPass,
-    found: &Found,
+    found: &RequestCredentials,
     home: Home<'_>,
     parts: &Parts,
-    reader: Reader,
+    reader: Audience,
 ) -> Option<Response<Body>> {
     let path = parts.uri.path();
     let looks = matches!(parts.method, Method::GET | Method::HEAD);
@@ -333,7 +334,8 @@ fn redirect(
     }
     let PreviewBy::Token { token, left_s } = &pass.by else { return None };
     let by_query = found.tokens[..found.from_query].contains(token);
-    if home != Home::Own || !by_query || reader != Reader::Person || head::upgrade(&parts.headers).is_some() {
+    if home != Home::Own || !by_query || reader != Audience::Person || head::upgrade(&parts.headers).is_some()
+    {
         return None;
     }
     let query = found.query.as_deref().map_or_else(String::new, |query| format!("?{query}"));
@@ -359,12 +361,12 @@ fn see_other(to: &str) -> Option<Response<Body>> {
 fn outgoing(
     parts: Parts,
     body: Body,
-    found: &Found,
+    found: &RequestCredentials,
     pass: &PreviewPass,
-    origin: &Origin<'_>,
-    speaks: Speaks,
-) -> Result<Request<Body>, Refusal> {
-    let bad = || Refusal::new(Code::InvalidRequest, "the path of the request is malformed");
+    origin: &ForwardedOrigin<'_>,
+    speaks: AppProtocol,
+) -> Result<Request<Body>, ProxyError> {
+    let bad = || ProxyError::new(Code::InvalidRequest, "the path of the request is malformed");
     let ours = if let Home::Below(prefix) = origin.home { prefix.len() } else { 0 };
     let is_whole = ours == 0 && parts.uri.query() == found.query.as_deref();
     let target = match parts.uri.path_and_query() {
@@ -381,15 +383,15 @@ fn outgoing(
         (Some(mask), ..) => HeaderValue::from_str(mask).map_err(|_| bad())?,
         (None, Home::Own | Home::Shared, Some(host)) => host.clone(),
         _ => HeaderValue::from_str(&format!("localhost:{}", pass.port))
-            .map_err(|_| Refusal::new(Code::Internal, "a port is a number"))?,
+            .map_err(|_| ProxyError::new(Code::Internal, "a port is a number"))?,
     };
     let mut uri = http::uri::Parts::default();
     uri.path_and_query = Some(target);
     match speaks {
-        Speaks::Http1 => {
+        AppProtocol::Http1 => {
             headers.insert(HOST, name);
         }
-        Speaks::Http2 => {
+        AppProtocol::Http2 => {
             headers.remove(HOST);
             uri.scheme = Some(http::uri::Scheme::HTTP);
             uri.authority = Some(name.as_bytes().try_into().map_err(|_| bad())?);
@@ -406,7 +408,7 @@ fn outgoing(
 }
 
 /// The answer as the client gets it.
-fn incoming(mut response: Response<Body>, home: Home<'_>, found: &Found) -> Response<Body> {
+fn incoming(mut response: Response<Body>, home: Home<'_>, found: &RequestCredentials) -> Response<Body> {
     let switched = (response.status() == StatusCode::SWITCHING_PROTOCOLS)
         .then(|| response.headers().get(UPGRADE).cloned())
         .flatten();

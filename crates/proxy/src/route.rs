@@ -7,7 +7,7 @@ use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Uri};
 
 use crate::host::{self, Domain, Named};
-use crate::proxy::AskedBy;
+use crate::proxy::PortRequestOrigin;
 
 /// Where a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,14 +26,14 @@ pub struct Preview {
     pub(crate) sandbox: SandboxId,
     /// `None`: the sandbox's own.
     pub(crate) port: Option<u16>,
-    pub(crate) by: By,
+    pub(crate) by: RoutedBy,
     /// What opens it, where its host holds that.
     pub(crate) token: Option<String>,
 }
 
 /// How it was named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum RoutedBy {
     /// An origin of its own.
     Host,
     /// Below `/p/`, on the origin of the API. So many bytes of the path are ours.
@@ -42,12 +42,12 @@ pub(crate) enum By {
     Fields,
 }
 
-impl From<By> for AskedBy {
-    fn from(by: By) -> Self {
+impl From<RoutedBy> for PortRequestOrigin {
+    fn from(by: RoutedBy) -> Self {
         match by {
-            By::Host => Self::Host,
-            By::Path(_) => Self::Path,
-            By::Fields => Self::Fields,
+            RoutedBy::Host => Self::Host,
+            RoutedBy::Path(_) => Self::Path,
+            RoutedBy::Fields => Self::Fields,
         }
     }
 }
@@ -86,10 +86,10 @@ pub(crate) fn route(uri: &Uri, headers: &HeaderMap, domain: &Domain, fields: &[F
         Err(misrouted) => Route::Refused(misrouted),
         Ok(Named::Nothing) => Route::Refused(Misrouted::NoPreview),
         Ok(Named::Preview(sandbox, port)) => {
-            Route::Preview(Preview { sandbox, port, by: By::Host, token: None })
+            Route::Preview(Preview { sandbox, port, by: RoutedBy::Host, token: None })
         }
         Ok(Named::Presigned(sandbox, port, token)) => {
-            Route::Preview(Preview { sandbox, port: Some(port), by: By::Host, token: Some(token) })
+            Route::Preview(Preview { sandbox, port: Some(port), by: RoutedBy::Host, token: Some(token) })
         }
         Ok(Named::Other) => match fields.iter().find(|fields| headers.contains_key(&fields.sandbox)) {
             Some(fields) => {
@@ -116,7 +116,7 @@ fn by_fields(headers: &HeaderMap, fields: &FieldRoute) -> Option<Preview> {
         Some(port) => Some(host::port(port.to_str().ok()?)?),
         None => None,
     };
-    Some(Preview { sandbox, port, by: By::Fields, token: None })
+    Some(Preview { sandbox, port, by: RoutedBy::Fields, token: None })
 }
 
 fn named(uri: &Uri, headers: &HeaderMap, domain: &Domain) -> Result<Named, Misrouted> {
@@ -142,7 +142,7 @@ fn by_path(rest: &str) -> Option<Preview> {
     let digits = rest.split('/').next().unwrap_or_default();
     let port = host::port(digits)?;
     let ours = PREFIX.len() + sandbox.len() + 1 + digits.len();
-    Some(Preview { sandbox: sandbox.parse().ok()?, port: Some(port), by: By::Path(ours), token: None })
+    Some(Preview { sandbox: sandbox.parse().ok()?, port: Some(port), by: RoutedBy::Path(ours), token: None })
 }
 
 #[cfg(test)]
@@ -174,22 +174,22 @@ mod tests {
         route(&"/files".parse().unwrap(), &headers, &Domain::parse("localhost").unwrap(), &[fields])
     }
 
-    fn preview(port: Option<u16>, by: By) -> Route {
+    fn preview(port: Option<u16>, by: RoutedBy) -> Route {
         Route::Preview(Preview { sandbox: ID.parse().unwrap(), port, by, token: None })
     }
 
     #[test]
     fn a_host_wins_over_a_path() {
         let host = format!("80-{ID}.localhost");
-        assert_eq!(ask("/", &[&host]), preview(Some(80), By::Host));
-        assert_eq!(ask("/v1/sandboxes", &[&host]), preview(Some(80), By::Host));
-        assert_eq!(ask(&format!("/p/{ID}/81/"), &[&host]), preview(Some(80), By::Host));
-        assert_eq!(ask("/", &[&format!("{ID}.localhost:7070")]), preview(None, By::Host));
+        assert_eq!(ask("/", &[&host]), preview(Some(80), RoutedBy::Host));
+        assert_eq!(ask("/v1/sandboxes", &[&host]), preview(Some(80), RoutedBy::Host));
+        assert_eq!(ask(&format!("/p/{ID}/81/"), &[&host]), preview(Some(80), RoutedBy::Host));
+        assert_eq!(ask("/", &[&format!("{ID}.localhost:7070")]), preview(None, RoutedBy::Host));
     }
 
     #[test]
     fn a_path_leads_to_a_port_and_is_read_as_written() {
-        let ours = By::Path(PREFIX.len() + 20 + 1 + 2);
+        let ours = RoutedBy::Path(PREFIX.len() + 20 + 1 + 2);
         for tail in ["", "/", "/a/../b", "?x=1"] {
             assert_eq!(
                 ask(&format!("/p/{ID}/81{tail}"), &["localhost:7070"]),
@@ -218,11 +218,11 @@ mod tests {
     #[test]
     fn fields_of_a_front_lead_to_a_port_and_never_past_a_host() {
         let (id, port) = (("e2b-sandbox-id", ID), ("e2b-sandbox-port", "81"));
-        assert_eq!(ask_with("127.0.0.1:7070", &[id, port]), preview(Some(81), By::Fields));
-        assert_eq!(ask_with("localhost", &[id]), preview(None, By::Fields));
+        assert_eq!(ask_with("127.0.0.1:7070", &[id, port]), preview(Some(81), RoutedBy::Fields));
+        assert_eq!(ask_with("localhost", &[id]), preview(None, RoutedBy::Fields));
         assert_eq!(ask_with("localhost", &[port]), Route::Elsewhere);
-        assert_eq!(ask_with(&format!("80-{ID}.localhost"), &[id, port]), preview(Some(80), By::Host));
-        assert_eq!(ask_with("sandbox.localhost:7443", &[id, port]), preview(Some(81), By::Fields));
+        assert_eq!(ask_with(&format!("80-{ID}.localhost"), &[id, port]), preview(Some(80), RoutedBy::Host));
+        assert_eq!(ask_with("sandbox.localhost:7443", &[id, port]), preview(Some(81), RoutedBy::Fields));
         assert_eq!(ask_with("sandbox.localhost", &[]), Route::Elsewhere);
         for pairs in [
             &[id, id][..],
@@ -241,8 +241,8 @@ mod tests {
         let (host, other) = (format!("80-{ID}.localhost"), format!("81-{ID}.localhost"));
         assert_eq!(ask("/", &[&host, &host]), Route::Refused(Misrouted::BadHost));
         assert_eq!(ask("/", &[&host, "localhost"]), Route::Refused(Misrouted::BadHost));
-        assert_eq!(ask(&format!("http://{host}/x"), &[&host]), preview(Some(80), By::Host));
-        assert_eq!(ask(&format!("http://{host}/x"), &[]), preview(Some(80), By::Host));
+        assert_eq!(ask(&format!("http://{host}/x"), &[&host]), preview(Some(80), RoutedBy::Host));
+        assert_eq!(ask(&format!("http://{host}/x"), &[]), preview(Some(80), RoutedBy::Host));
         assert_eq!(ask(&format!("http://{other}/x"), &[&host]), Route::Refused(Misrouted::BadHost));
         assert_eq!(ask(&format!("http://user@{host}/x"), &[]), Route::Refused(Misrouted::BadHost));
         assert_eq!(ask("/", &[]), Route::Elsewhere);

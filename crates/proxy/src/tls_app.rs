@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::page::Refusal;
+use crate::page::ProxyError;
 
 /// LIMIT: a program on the same machine.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
@@ -23,13 +23,16 @@ pub(crate) async fn secured<S>(
     stream: S,
     host: Option<&str>,
     offer: &[&[u8]],
-) -> Result<TlsStream<S>, Refusal>
+) -> Result<TlsStream<S>, ProxyError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,
 {
     let failed = || {
-        Refusal::new(Code::BadAnswer, "the app does not speak TLS, and the sandbox says that this port does")
-            .hint("look at the app's own log")
+        ProxyError::new(
+            Code::BadAnswer,
+            "the app does not speak TLS, and the sandbox says that this port does",
+        )
+        .hint("look at the app's own log")
     };
     let name = host.map(|host| host.split(':').next().unwrap_or_default().to_owned());
     let name = name.and_then(|name| ServerName::try_from(name).ok());
@@ -53,7 +56,7 @@ fn config() -> Option<ClientConfig> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_safe_default_protocol_versions().ok()?;
-        let verifier = Arc::new(Anybody(provider));
+        let verifier = Arc::new(AnyCertificateVerifier(provider));
         Some(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
     });
     made.clone()
@@ -61,9 +64,9 @@ fn config() -> Option<ClientConfig> {
 
 /// Takes any certificate whose holder has its key.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AnyCertificateVerifier(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyCertificateVerifier {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

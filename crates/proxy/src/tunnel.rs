@@ -10,8 +10,8 @@ use atoll_service::PreviewWay;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use crate::line::Line;
-use crate::pool::Place;
+use crate::line::AppConnection;
+use crate::pool::RequestPermit;
 
 const SWITCH_WITHIN: Duration = Duration::from_secs(30);
 /// LIMIT: of one direction of one tunnel; two thousand of them stay below 64 MiB.
@@ -21,9 +21,9 @@ const PIECE: usize = 16 << 10;
 pub(crate) fn tunnel(
     client: OnUpgrade,
     app: OnUpgrade,
-    mut line: Line,
+    mut line: AppConnection,
     way: PreviewWay,
-    place: Place,
+    place: RequestPermit,
     ends: impl Future<Output = ()> + Send + 'static,
 ) {
     let gone = way.gone();

@@ -13,13 +13,13 @@ use atoll_model::{Code, Lease, Phase, Principal, SandboxId};
 use subtle::ConstantTimeEq;
 
 use crate::ServiceError;
-use crate::activity::Kind;
-use crate::driver::Mail;
+use crate::activity::ActivityKind;
+use crate::driver::DriverMessage;
 use crate::preview::PreviewPass;
 use crate::registry::Handle;
 use crate::request_scope::Credential;
 use crate::sandboxes::ask;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 use crate::wake::{SandboxAgent, awake};
 
 /// LIMIT: of a sandbox that is gone nobody remembers how often its tokens were replaced; so many are tried for the hint.
@@ -87,7 +87,7 @@ impl std::fmt::Debug for SandboxPass {
 pub(crate) struct TokenCache(Mutex<Option<(u32, Arc<[String; 3]>)>>);
 
 impl TokenCache {
-    fn get(&self, inner: &Inner, lease: &Lease) -> Arc<[String; 3]> {
+    fn get(&self, inner: &ServiceShared, lease: &Lease) -> Arc<[String; 3]> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &*known {
             Some((epoch, tokens)) if *epoch == lease.token_epoch => Arc::clone(tokens),
@@ -118,7 +118,7 @@ impl Service {
             lease.token_epoch = lease.token_epoch.wrapping_add(1);
             Ok(vec!["tokens"])
         };
-        let lease = ask(&handle, |reply| Mail::Edit { edit: Box::new(edit), reply }).await?;
+        let lease = ask(&handle, |reply| DriverMessage::Edit { edit: Box::new(edit), reply }).await?;
         let before = lease.token_epoch.wrapping_sub(1);
         self.inner.revocations.revoke(&Credential::Tokens(lease.id.clone(), before));
         tracing::info!(sandbox = %lease.id, key = %who.key, "the access tokens of a sandbox were replaced");
@@ -219,7 +219,7 @@ impl Service {
         if !is_there(&handle.lease()) {
             return Err(gone(&pass.sandbox));
         }
-        let busy = handle.activity.begin(Kind::Request);
+        let busy = handle.activity.begin(ActivityKind::Request);
         let (lease, client) = awake(&self.inner, &handle).await?;
         Ok(self.agent_with(lease, client, handle, busy))
     }
@@ -241,7 +241,7 @@ impl Service {
     }
 }
 
-impl Inner {
+impl ServiceShared {
     /// A token for anything else, in hex: always the same for the same parts, and of no use for finding another.
     pub(crate) fn derived(&self, kind: &str, parts: &[&str]) -> String {
         // A length before each part: no two lists are written the same.
@@ -255,7 +255,7 @@ impl Inner {
     }
 }
 
-fn derive(inner: &Inner, sandbox: &SandboxId, epoch: u32, of: TokenOf) -> String {
+fn derive(inner: &ServiceShared, sandbox: &SandboxId, epoch: u32, of: TokenOf) -> String {
     hex::encode(inner.store.derive(of.purpose(), &format!("{sandbox}/{epoch}")))
 }
 

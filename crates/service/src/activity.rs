@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_agentapi::Pulse;
+use atoll_agentapi::InstanceLiveness;
 use atoll_model::lifecycle::phase_deadline_ms;
 use atoll_model::policy::deadlines::Due;
 use atoll_model::policy::idle::{self, Signals, Why};
@@ -19,7 +19,7 @@ use crate::Clock;
 
 /// What keeps a sandbox awake for as long as it is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ActivityKind {
     /// A request that is being answered.
     Request,
     /// A terminal with somebody at the other end.
@@ -30,8 +30,8 @@ pub(crate) enum Kind {
 
 pub(crate) struct Activity {
     clock: Arc<dyn Clock>,
-    seen: Mutex<Seen>,
-    pulse: Mutex<(Option<InstanceId>, watch::Sender<Pulse>)>,
+    seen: Mutex<ActivityState>,
+    pulse: Mutex<(Option<InstanceId>, watch::Sender<InstanceLiveness>)>,
     looking: AtomicBool,
     /// The driver waits for what a look shows.
     awaited: AtomicBool,
@@ -39,22 +39,22 @@ pub(crate) struct Activity {
     pub(crate) waiters: Semaphore,
 }
 
-struct Seen {
+struct ActivityState {
     open: [u32; 3],
     active_at: Moment,
     /// Until when a program inside asked to be kept awake.
     held_inside: Option<Moment>,
-    counted: Option<Counted>,
-    looked: Option<Looked>,
+    counted: Option<UsageCounters>,
+    looked: Option<IdleCheck>,
     falls_asleep: bool,
     phase: Phase,
     /// Changes whenever processes were lost.
     epoch: u64,
-    tried: Vec<Tried>,
+    tried: Vec<TimerAttempt>,
 }
 
 /// Counters at the last look that counted.
-struct Counted {
+struct UsageCounters {
     instance: Option<InstanceId>,
     boot_ms: i64,
     cpu_us: u64,
@@ -63,7 +63,7 @@ struct Counted {
 
 /// What the last look showed.
 #[derive(Debug, Clone)]
-struct Looked {
+struct IdleCheck {
     at: Moment,
     cpu_milli: u32,
     sent_bytes: u64,
@@ -71,7 +71,7 @@ struct Looked {
 
 /// A timer that did its work, perhaps in vain, and when it tries again.
 #[derive(Debug, Clone)]
-pub(crate) struct Tried {
+pub(crate) struct TimerAttempt {
     pub(crate) due: Due,
     /// `None` while it is under way.
     pub(crate) until: Option<Moment>,
@@ -88,7 +88,7 @@ const FRESH_MS: i64 = 3_000;
 impl Activity {
     /// Of a sandbox that counts as active now.
     pub(crate) fn new(clock: Arc<dyn Clock>, lease: &Lease, waiters: usize) -> Arc<Self> {
-        let seen = Seen {
+        let seen = ActivityState {
             open: [0; 3],
             active_at: clock.now(),
             held_inside: None,
@@ -111,7 +111,7 @@ impl Activity {
     }
 
     /// Something begins; it goes on until the guard is dropped.
-    pub(crate) fn begin(self: &Arc<Self>, kind: Kind) -> Busy {
+    pub(crate) fn begin(self: &Arc<Self>, kind: ActivityKind) -> Busy {
         self.lock().open[kind as usize] += 1;
         Busy { activity: Arc::clone(self), kind }
     }
@@ -171,7 +171,7 @@ impl Activity {
     /// Whether it was looked at after `due`, and not long ago.
     pub(crate) fn looked_since(&self, due: &Moment, now: &Moment) -> bool {
         let seen = self.lock();
-        let fresh = |looked: &Looked| looked.at.ms_after(due) >= 0 && now.ms_after(&looked.at) < FRESH_MS;
+        let fresh = |looked: &IdleCheck| looked.at.ms_after(due) >= 0 && now.ms_after(&looked.at) < FRESH_MS;
         seen.looked.as_ref().is_some_and(fresh)
     }
 
@@ -203,7 +203,7 @@ impl Activity {
             _ => {}
         }
         if elapsed.is_none_or(|ms| ms >= APART_MS) {
-            seen.counted = Some(Counted {
+            seen.counted = Some(UsageCounters {
                 instance: instance.cloned(),
                 boot_ms: now.boot_ms,
                 cpu_us: usage.cpu_us,
@@ -221,7 +221,7 @@ impl Activity {
         }
         // The first look at an instance tells nothing of its work; only the next one does.
         if elapsed.is_some() {
-            seen.looked = Some(Looked { at: now, cpu_milli, sent_bytes });
+            seen.looked = Some(IdleCheck { at: now, cpu_milli, sent_bytes });
         }
         ended_since
     }
@@ -236,8 +236,8 @@ impl Activity {
     }
 
     /// One look at a time; `None`: somebody looks already.
-    pub(crate) fn look_begins(self: &Arc<Self>) -> Option<Looking> {
-        (!self.looking.swap(true, Ordering::SeqCst)).then(|| Looking(Arc::clone(self)))
+    pub(crate) fn look_begins(self: &Arc<Self>) -> Option<IdleCheckGuard> {
+        (!self.looking.swap(true, Ordering::SeqCst)).then(|| IdleCheckGuard(Arc::clone(self)))
     }
 
     /// The driver is about to put an idle sandbox to sleep. False: something began meanwhile. From here on until the next
@@ -274,7 +274,7 @@ impl Activity {
         }
         let mut pulse = self.pulse.lock().unwrap_or_else(PoisonError::into_inner);
         if pulse.0 != lease.instance {
-            pulse.1.send_replace(Pulse::Gone);
+            pulse.1.send_replace(InstanceLiveness::Gone);
             *pulse = (lease.instance.clone(), watch::Sender::new(pulse_of(lease.phase)));
         } else {
             pulse.1.send_if_modified(|now| std::mem::replace(now, pulse_of(lease.phase)) != *now);
@@ -282,7 +282,7 @@ impl Activity {
     }
 
     /// The pulse of the instance that is there now.
-    pub(crate) fn pulse(&self) -> watch::Receiver<Pulse> {
+    pub(crate) fn pulse(&self) -> watch::Receiver<InstanceLiveness> {
         self.pulse.lock().unwrap_or_else(PoisonError::into_inner).1.subscribe()
     }
 
@@ -291,7 +291,7 @@ impl Activity {
         self.lock().epoch
     }
 
-    pub(crate) fn tried(&self) -> Vec<Tried> {
+    pub(crate) fn tried(&self) -> Vec<TimerAttempt> {
         self.lock().tried.clone()
     }
 
@@ -301,7 +301,7 @@ impl Activity {
         let at = seen.tried.iter().position(|tried| tried.due == due);
         let before = at.map_or(0, |at| seen.tried.swap_remove(at).times);
         let times = before.saturating_add(1);
-        seen.tried.push(Tried { due, until: None, times, phase });
+        seen.tried.push(TimerAttempt { due, until: None, times, phase });
         times
     }
 
@@ -317,7 +317,7 @@ impl Activity {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+    fn lock(&self) -> MutexGuard<'_, ActivityState> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -326,9 +326,9 @@ const fn keeps_processes(phase: Phase) -> bool {
     matches!(phase, Phase::Running | Phase::Pausing | Phase::Paused | Phase::Resuming)
 }
 
-const fn pulse_of(phase: Phase) -> Pulse {
+const fn pulse_of(phase: Phase) -> InstanceLiveness {
     match phase {
-        Phase::Pausing | Phase::Paused | Phase::Resuming => Pulse::Still,
+        Phase::Pausing | Phase::Paused | Phase::Resuming => InstanceLiveness::Still,
         Phase::Creating
         | Phase::Running
         | Phase::Stopping
@@ -339,7 +339,7 @@ const fn pulse_of(phase: Phase) -> Pulse {
         | Phase::Restoring
         | Phase::Deleting
         | Phase::Deleted
-        | Phase::Failed => Pulse::Beats,
+        | Phase::Failed => InstanceLiveness::Beats,
     }
 }
 
@@ -371,7 +371,7 @@ fn count(phase: Phase, reason: &Reason) {
 /// Something is open. Its end is activity too.
 pub(crate) struct Busy {
     activity: Arc<Activity>,
-    kind: Kind,
+    kind: ActivityKind,
 }
 
 impl Busy {
@@ -407,9 +407,9 @@ impl Drop for Busy {
 }
 
 /// Somebody looks at the sandbox.
-pub(crate) struct Looking(Arc<Activity>);
+pub(crate) struct IdleCheckGuard(Arc<Activity>);
 
-impl Drop for Looking {
+impl Drop for IdleCheckGuard {
     fn drop(&mut self) {
         self.0.looking.store(false, Ordering::SeqCst);
     }

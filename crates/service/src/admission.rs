@@ -22,12 +22,12 @@ pub(crate) struct Admission {
     live_max: u64,
     overcommit: f64,
     disk_overcommit: f64,
-    held: Mutex<Held>,
+    held: Mutex<PromisedResources>,
     seen: Mutex<Option<(Instant, Node)>>,
 }
 
 #[derive(Default)]
-struct Held {
+struct PromisedResources {
     memory_mib: HashMap<SandboxId, u32>,
     sum_mib: u64,
     disk_mib: HashMap<SandboxId, u64>,
@@ -57,7 +57,7 @@ impl Admission {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, PromisedResources> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +156,7 @@ impl Admission {
     }
 
     /// What is promised, filled in.
-    fn promised(&self, held: &Held, machine: Node) -> Node {
+    fn promised(&self, held: &PromisedResources, machine: Node) -> Node {
         Node {
             live: held.memory_mib.len() as u64,
             memory_limits_mib: held.sum_mib,
@@ -206,7 +206,7 @@ fn disk_of(lease: &Lease) -> Option<u64> {
     is_here.then_some(lease.limits.disk_mib.into())
 }
 
-impl Held {
+impl PromisedResources {
     /// Promises files their limit, unless that was done before: what is here needs no more room.
     fn admit_files(&mut self, node: &Node, lease: &Lease) -> Result<(), NoRoom> {
         if lease.storage != Storage::Disk || self.disk_mib.contains_key(&lease.id) {

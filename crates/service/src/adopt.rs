@@ -25,16 +25,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use atoll_model::{Held, Intent, Lease, Phase, SandboxId, SnapshotId, SnapshotState, Source};
-use atoll_provider::{Adopted, Fate, Known};
+use atoll_provider::{Adopted, AdoptionOutcome, Known};
 use atoll_store::InstanceRow;
 
 use crate::ServiceError;
 use crate::driver::{self, Resumption};
-use crate::registry::State;
-use crate::service::{Inner, OpenError};
+use crate::registry::DriverState;
+use crate::service::{OpenError, ServiceShared};
 use crate::snapshots::Seed;
 
-pub(crate) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
+pub(crate) async fn adopt(inner: &Arc<ServiceShared>) -> Result<(), OpenError> {
     let live = inner.store.live().await?;
     let snapshots = Snapshots::read(inner).await?;
     let mut all = Vec::with_capacity(live.len());
@@ -73,7 +73,7 @@ pub(crate) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
 }
 
 /// Forgets forks that were not finished, as soon as it is written that all of their children go.
-fn finish_forks(inner: &Arc<Inner>, unfinished: HashSet<SnapshotId>, children: Vec<SandboxId>) {
+fn finish_forks(inner: &Arc<ServiceShared>, unfinished: HashSet<SnapshotId>, children: Vec<SandboxId>) {
     if unfinished.is_empty() {
         return;
     }
@@ -81,7 +81,7 @@ fn finish_forks(inner: &Arc<Inner>, unfinished: HashSet<SnapshotId>, children: V
     inner.spawn(async move {
         for child in children {
             let Some(mut handle) = own.registry.get(&child) else { continue };
-            let goes = |state: &State| matches!(state.lease.phase, Phase::Deleting | Phase::Deleted);
+            let goes = |state: &DriverState| matches!(state.lease.phase, Phase::Deleting | Phase::Deleted);
             // An error means that its driver ended, as it does when it is deleted.
             let _ = handle.state.wait_for(goes).await;
         }
@@ -94,7 +94,7 @@ fn finish_forks(inner: &Arc<Inner>, unfinished: HashSet<SnapshotId>, children: V
 }
 
 async fn take_up(
-    inner: &Arc<Inner>,
+    inner: &Arc<ServiceShared>,
     lease: Lease,
     row: Option<InstanceRow>,
     fate: Option<Adopted>,
@@ -108,7 +108,7 @@ async fn take_up(
         Some(facts) => InstanceRow { facts, ..row },
         None => row,
     });
-    let lives = fate.as_ref().is_some_and(|fate| fate.fate == Fate::Alive);
+    let lives = fate.as_ref().is_some_and(|fate| fate.fate == AdoptionOutcome::Alive);
     let agent = row
         .as_ref()
         .filter(|_| lives && lease.phase == Phase::Running)
@@ -123,13 +123,13 @@ async fn take_up(
         Some((snapshot, memory)) => Seed::of(inner, &snapshot, memory).await.ok().map(Arc::new),
         None => None,
     };
-    driver::resume(inner, driver::Known { lease, row, agent, seed }, first);
+    driver::resume(inner, driver::AdoptedSandbox { lease, row, agent, seed }, first);
 }
 
 /// A creation that was under way is not named, so that the provider removes all of it; nor is one whose files are in object
 /// storage.
 async fn known(
-    inner: &Inner,
+    inner: &ServiceShared,
     lease: &Lease,
     row: Option<&InstanceRow>,
 ) -> Result<Option<Known>, ServiceError> {
@@ -156,18 +156,20 @@ async fn known(
 }
 
 fn resumption(lease: &Lease, adopted: Option<&Adopted>) -> Resumption {
-    let fate = adopted.map_or(Fate::Gone, |adopted| adopted.fate);
+    let fate = adopted.map_or(AdoptionOutcome::Gone, |adopted| adopted.fate);
     match (lease.phase, fate) {
         (Phase::Creating | Phase::Starting, _) => Resumption::Again,
-        (Phase::Running, Fate::Alive) => Resumption::Nothing,
+        (Phase::Running, AdoptionOutcome::Alive) => Resumption::Nothing,
         // It should have been thawed; it runs when it is resumed.
-        (Phase::Running, Fate::Frozen | Fate::Checkpointed | Fate::Gone) => Resumption::Lost,
-        (Phase::Pausing | Phase::Paused | Phase::Resuming, Fate::Gone) => Resumption::Lost,
+        (Phase::Running, AdoptionOutcome::Frozen | AdoptionOutcome::Checkpointed | AdoptionOutcome::Gone) => {
+            Resumption::Lost
+        }
+        (Phase::Pausing | Phase::Paused | Phase::Resuming, AdoptionOutcome::Gone) => Resumption::Lost,
         (Phase::Pausing, _) => Resumption::Freeze,
         (Phase::Paused, fate) => paused(lease, fate),
         (Phase::Resuming, fate) => match (lease.held, fate, adopted.and_then(|a| a.facts.clone())) {
             // The restore had come to its end. Whether it was thawed is not known; it is to run, and its agent to be greeted.
-            (Some(Held::Disk), Fate::Alive | Fate::Frozen, facts) => {
+            (Some(Held::Disk), AdoptionOutcome::Alive | AdoptionOutcome::Frozen, facts) => {
                 Resumption::Restored(facts.unwrap_or_default())
             }
             (_, _, _) => Resumption::Resume,
@@ -182,14 +184,16 @@ fn resumption(lease: &Lease, adopted: Option<&Adopted>) -> Resumption {
     }
 }
 
-fn paused(lease: &Lease, fate: Fate) -> Resumption {
+fn paused(lease: &Lease, fate: AdoptionOutcome) -> Resumption {
     match fate {
-        Fate::Gone => Resumption::Lost,
-        Fate::Alive => Resumption::Freeze,
-        Fate::Frozen if lease.held != Some(Held::Live) => Resumption::Held(Held::Live),
-        Fate::Checkpointed if lease.held != Some(Held::Disk) => Resumption::Held(Held::Disk),
-        Fate::Frozen | Fate::Checkpointed if lease.intent == Intent::Run => Resumption::GoOn,
-        Fate::Frozen | Fate::Checkpointed => Resumption::Nothing,
+        AdoptionOutcome::Gone => Resumption::Lost,
+        AdoptionOutcome::Alive => Resumption::Freeze,
+        AdoptionOutcome::Frozen if lease.held != Some(Held::Live) => Resumption::Held(Held::Live),
+        AdoptionOutcome::Checkpointed if lease.held != Some(Held::Disk) => Resumption::Held(Held::Disk),
+        AdoptionOutcome::Frozen | AdoptionOutcome::Checkpointed if lease.intent == Intent::Run => {
+            Resumption::GoOn
+        }
+        AdoptionOutcome::Frozen | AdoptionOutcome::Checkpointed => Resumption::Nothing,
     }
 }
 
@@ -203,7 +207,7 @@ struct Snapshots {
 }
 
 impl Snapshots {
-    async fn read(inner: &Inner) -> Result<Self, OpenError> {
+    async fn read(inner: &ServiceShared) -> Result<Self, OpenError> {
         let (mut wanted, mut unwanted, mut unfinished) = (vec![], vec![], HashSet::new());
         for snapshot in inner.store.all_snapshots().await? {
             match snapshot.state {
@@ -226,7 +230,7 @@ impl Snapshots {
     }
 
     /// The provider has removed them. Rows of unfinished forks stay until their children are marked: see [`finish_forks`].
-    async fn forget_unwanted(&self, inner: &Inner) {
+    async fn forget_unwanted(&self, inner: &ServiceShared) {
         for id in self.unwanted.iter().filter(|id| !self.unfinished.contains(*id)) {
             if let Err(error) = inner.store.delete_snapshot(id).await {
                 tracing::warn!(snapshot = %id, %error, "the row of a removed snapshot is left");

@@ -204,7 +204,7 @@ fn unavailable(error: AgentError, message: &str) -> ServiceError {
 
 /// What was being done when the agent refused; the same word means different things.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum About {
+pub(crate) enum AgentOperation {
     /// A file or directory.
     File,
     /// A process that should be there.
@@ -214,7 +214,7 @@ pub(crate) enum About {
 }
 
 /// An agent's refusal in our vocabulary. Its text is cleaned by the client and safe to show.
-pub(crate) fn refusal(about: About, error: AgentError) -> ServiceError {
+pub(crate) fn refusal(about: AgentOperation, error: AgentError) -> ServiceError {
     match &error {
         AgentError::Refused { code, message } => refused(about, *code, message.clone()),
         AgentError::Argument(why) => ServiceError::new(Code::InvalidArgument, *why),
@@ -232,11 +232,11 @@ pub(crate) fn refusal(about: About, error: AgentError) -> ServiceError {
     }
 }
 
-fn refused(about: About, code: RpcCode, message: String) -> ServiceError {
+fn refused(about: AgentOperation, code: RpcCode, message: String) -> ServiceError {
     let code = match (code, about) {
-        (RpcCode::NotFound, About::File) => Code::FileNotFound,
-        (RpcCode::NotFound, About::Process) => Code::ProcessNotFound,
-        (RpcCode::NotFound, About::Start) => Code::InvalidArgument,
+        (RpcCode::NotFound, AgentOperation::File) => Code::FileNotFound,
+        (RpcCode::NotFound, AgentOperation::Process) => Code::ProcessNotFound,
+        (RpcCode::NotFound, AgentOperation::Start) => Code::InvalidArgument,
         (RpcCode::InvalidArgument | RpcCode::OutOfRange, _) => Code::InvalidArgument,
         (RpcCode::PermissionDenied | RpcCode::FailedPrecondition | RpcCode::Aborted, _) => {
             Code::InvalidArgument
@@ -244,13 +244,15 @@ fn refused(about: About, code: RpcCode, message: String) -> ServiceError {
         (RpcCode::AlreadyExists, _) => Code::AlreadyExists,
         // The agent has one word for a full disk and for every other limit; only its text tells them apart.
         (RpcCode::ResourceExhausted, _) if message.contains("disk") => Code::DiskFull,
-        (RpcCode::ResourceExhausted, About::File) if !message.contains("too many") => Code::DiskFull,
-        (RpcCode::ResourceExhausted, About::File) => Code::SandboxExhausted,
-        (RpcCode::ResourceExhausted, About::Process | About::Start) => Code::SandboxExhausted,
+        (RpcCode::ResourceExhausted, AgentOperation::File) if !message.contains("too many") => Code::DiskFull,
+        (RpcCode::ResourceExhausted, AgentOperation::File) => Code::SandboxExhausted,
+        (RpcCode::ResourceExhausted, AgentOperation::Process | AgentOperation::Start) => {
+            Code::SandboxExhausted
+        }
         (RpcCode::Unimplemented, _) => Code::Unsupported,
         (RpcCode::DeadlineExceeded, _) => Code::DeadlineExceeded,
         // The protocol's word for a user that the sandbox does not have; the token is ours and right.
-        (RpcCode::Unauthenticated, About::Start | About::File) => Code::InvalidArgument,
+        (RpcCode::Unauthenticated, AgentOperation::Start | AgentOperation::File) => Code::InvalidArgument,
         (RpcCode::Unavailable | RpcCode::Canceled | RpcCode::Unauthenticated, _) => Code::SandboxUnavailable,
         (RpcCode::Internal | RpcCode::DataLoss | RpcCode::Unknown, _) => Code::Internal,
     };
@@ -270,11 +272,11 @@ mod tests {
     fn the_same_word_means_what_it_was_about() {
         let refused =
             |about, code| refusal(about, AgentError::Refused { code, message: "no".to_owned() }).code;
-        assert_eq!(refused(About::File, RpcCode::NotFound), Code::FileNotFound);
-        assert_eq!(refused(About::Process, RpcCode::NotFound), Code::ProcessNotFound);
-        assert_eq!(refused(About::File, RpcCode::ResourceExhausted), Code::DiskFull);
-        assert_eq!(refused(About::Start, RpcCode::ResourceExhausted), Code::SandboxExhausted);
-        assert_eq!(refused(About::Start, RpcCode::Unavailable), Code::SandboxUnavailable);
-        assert_eq!(refused(About::Start, RpcCode::Unauthenticated), Code::InvalidArgument);
+        assert_eq!(refused(AgentOperation::File, RpcCode::NotFound), Code::FileNotFound);
+        assert_eq!(refused(AgentOperation::Process, RpcCode::NotFound), Code::ProcessNotFound);
+        assert_eq!(refused(AgentOperation::File, RpcCode::ResourceExhausted), Code::DiskFull);
+        assert_eq!(refused(AgentOperation::Start, RpcCode::ResourceExhausted), Code::SandboxExhausted);
+        assert_eq!(refused(AgentOperation::Start, RpcCode::Unavailable), Code::SandboxUnavailable);
+        assert_eq!(refused(AgentOperation::Start, RpcCode::Unauthenticated), Code::InvalidArgument);
     }
 }

@@ -4,7 +4,7 @@ use atoll_model::{Code, Lease, Phase, Principal};
 
 use crate::ServiceError;
 use crate::driver::Verb;
-use crate::sandboxes::{Long, is_under_way};
+use crate::sandboxes::{EndWait, is_under_way};
 use crate::service::Service;
 
 impl Service {
@@ -14,7 +14,7 @@ impl Service {
         if !wait {
             return Ok(handle.lease().as_ref().clone());
         }
-        self.wanted(handle, Phase::Archived, Long::Transfer, |state| !is_under_way(state)).await
+        self.wanted(handle, Phase::Archived, EndWait::Transfer, |state| !is_under_way(state)).await
     }
 
     /// Brings the files of an archived sandbox back without starting it. A stopped one is left as it is.
@@ -23,7 +23,7 @@ impl Service {
         if !wait {
             return Ok(handle.lease().as_ref().clone());
         }
-        self.wanted(handle, Phase::Stopped, Long::Transfer, |state| !is_under_way(state)).await
+        self.wanted(handle, Phase::Stopped, EndWait::Transfer, |state| !is_under_way(state)).await
     }
 
     /// What an archive in object storage says of itself; only its key opens it, and never another tenant's.
@@ -31,7 +31,7 @@ impl Service {
         &self,
         who: &Principal,
         key: &str,
-    ) -> Result<(atoll_model::ArchiveRef, atoll_image::archive::About), ServiceError> {
+    ) -> Result<(atoll_model::ArchiveRef, atoll_image::archive::ArchivedSandbox), ServiceError> {
         let not_found =
             || ServiceError::new(Code::ArchiveNotFound, "there is no such archive in object storage");
         let (at, about) = self.inner.archives.find(key).await?;

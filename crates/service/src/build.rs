@@ -92,7 +92,7 @@ impl Service {
         inner.store.put_build(build.clone()).await?;
         staging.keep();
         let live = self.live(&build, log);
-        let job = run::Job { service: self.clone(), who: who.clone(), ask, live, staged, folder };
+        let job = run::BuildJob { service: self.clone(), who: who.clone(), ask, live, staged, folder };
         inner.spawn(async move {
             job.run().await;
             drop(admitted);

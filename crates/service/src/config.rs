@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use atoll_model::Limits;
-use atoll_model::policy::egress::Floors;
+use atoll_model::policy::egress::OperatorFloors;
 
 /// Settings of the service. Filled in by the binary, never read from the environment here.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub struct Config {
     /// Limits of a create that names none.
     pub default_limits: Limits,
     /// What narrows the network of every sandbox; checked by whoever fills it in.
-    pub egress: Floors,
+    pub egress: OperatorFloors,
     /// How long a create, start, stop or delete waits before it answers `deadline_exceeded`; the work goes on.
     pub create_wait: Duration,
     /// How many creates and boots may be at the provider at once; the others wait their turn.
@@ -73,7 +73,7 @@ impl Config {
             upload_folders: vec![data.join("builds/uploads")],
             data,
             default_limits: Limits::default(),
-            egress: Floors::default(),
+            egress: OperatorFloors::default(),
             create_wait: Duration::from_secs(30),
             creates_at_once: (cores * 2).clamp(4, 64),
             wake_wait: Duration::from_secs(60),

@@ -13,15 +13,15 @@ use atoll_store::{Hash, NewLease};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
-use crate::driver::{self, Born};
+use crate::driver::{self, CreationOutcome};
 use crate::random::entropy;
-use crate::registry::{Handle, State};
-use crate::sandboxes::{Long, is_under_way};
+use crate::registry::{DriverState, Handle};
+use crate::sandboxes::{EndWait, is_under_way};
 use crate::service::Service;
 use crate::snapshots::Seed;
 use crate::templates::VersionHold;
 use crate::{Created, ServiceError};
-use base::Begun;
+use base::CreationBase;
 
 impl Service {
     /// Creates a sandbox. With `wait` it answers when the sandbox runs, or why it does not; else once it is written
@@ -39,13 +39,13 @@ impl Service {
         let born = match self.reserve(&request.lease).await {
             Ok(()) => self.make(request, seed).await?,
             // Without room only an old answer can be given again: the repeated create may be what took the last place.
-            Err(full) => Born::Replayed(Box::new(self.made_before(&request).await?.ok_or(full)?)),
+            Err(full) => CreationOutcome::Replayed(Box::new(self.made_before(&request).await?.ok_or(full)?)),
         };
         // The row says from now on which version is needed.
         drop(hold);
         let (handle, created) = match born {
-            Born::New(handle) => (handle, Created::New),
-            Born::Replayed(before) => {
+            CreationOutcome::New(handle) => (handle, Created::New),
+            CreationOutcome::Replayed(before) => {
                 let Some(handle) = self.inner.registry.get(&before.id) else {
                     return Ok((*before, Created::Replayed));
                 };
@@ -80,7 +80,7 @@ impl Service {
         &self,
         request: NewLease,
         seed: Option<Arc<Seed>>,
-    ) -> Result<Born, ServiceError> {
+    ) -> Result<CreationOutcome, ServiceError> {
         let (reply, answer) = oneshot::channel();
         driver::birth(&self.inner, request, seed, reply);
         Ok(answer.await.map_err(|_| ending())??)
@@ -109,7 +109,7 @@ impl Service {
     /// The lease of a new sandbox, and what it is made from.
     async fn lease_for(&self, who: &Principal, spec: &CreateSandbox) -> Result<Planned, ServiceError> {
         let mounts = self.mounts_of(who, &spec.mounts).await?;
-        let Begun { base, seed, hold, ready } = self.base_of(who, spec).await?;
+        let CreationBase { base, seed, hold, ready } = self.base_of(who, spec).await?;
         let network = spec.network.clone().or(base.network).unwrap_or_default();
         let network = self.admitted(&who.tenant, network, None).await?;
         let secrets = crate::egress::attached(&self.inner, &who.tenant, &spec.secrets).await?;
@@ -212,14 +212,14 @@ impl Service {
 
     /// Waits for the end of a creation, bounded.
     pub(crate) async fn until_made(&self, handle: Handle) -> Result<Lease, ServiceError> {
-        let is_made = |state: &State| match state.lease.source {
+        let is_made = |state: &DriverState| match state.lease.source {
             Source::Archive { .. } => !is_under_way(state),
             Source::Template | Source::Snapshot { .. } => state.lease.phase != Phase::Creating,
         };
         let long = match handle.lease().source {
-            Source::Template => Long::Boot,
-            Source::Snapshot { .. } => Long::Memory,
-            Source::Archive { .. } => Long::Transfer,
+            Source::Template => EndWait::Boot,
+            Source::Snapshot { .. } => EndWait::Memory,
+            Source::Archive { .. } => EndWait::Transfer,
         };
         let lease = self.until_within(handle.clone(), long, is_made).await?;
         match lease.phase {

@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 
 use crate::ServiceError;
 use crate::activity::Activity;
-use crate::driver::Mail;
-use crate::service::Inner;
+use crate::driver::DriverMessage;
+use crate::service::ServiceShared;
 
 /// LIMIT: tokio's timer stands still while the machine sleeps, CLOCK_BOOTTIME does not; so no sleep is longer.
 const SLEEP_MAX: Duration = Duration::from_secs(15);
@@ -24,17 +24,17 @@ const AGAIN_MS: i64 = 500;
 /// Due sandboxes, the next one first, in milliseconds of this boot.
 #[derive(Default)]
 pub(crate) struct Deadlines {
-    queue: Mutex<Queue>,
+    queue: Mutex<DeadlineQueue>,
     sooner: Notify,
 }
 
 #[derive(Default)]
-struct Queue {
+struct DeadlineQueue {
     order: BTreeSet<(i64, SandboxId)>,
     of: HashMap<SandboxId, i64>,
 }
 
-impl Queue {
+impl DeadlineQueue {
     fn set(&mut self, id: &SandboxId, at: Option<i64>) {
         let before = match at {
             Some(at) => self.of.insert(id.clone(), at),
@@ -143,7 +143,7 @@ fn switch_off(lease: &mut Lease, due: Due) {
 }
 
 /// Starts the one task that looks at the queue.
-pub(crate) fn start(inner: &Arc<Inner>) {
+pub(crate) fn start(inner: &Arc<ServiceShared>) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
         loop {
@@ -151,7 +151,7 @@ pub(crate) fn start(inner: &Arc<Inner>) {
             let (due, wait) = own.deadlines.due(&now);
             for id in due {
                 let Some(handle) = own.registry.get(&id) else { continue };
-                if handle.mailbox.try_send(Mail::Due).is_err() {
+                if handle.mailbox.try_send(DriverMessage::Due).is_err() {
                     own.deadlines.again(&id, &now);
                 }
             }

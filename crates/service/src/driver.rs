@@ -39,18 +39,18 @@ use tokio::task::JoinHandle;
 
 use crate::ServiceError;
 use crate::activity::Activity;
-use crate::registry::{Handle, MAILBOX, State};
-use crate::service::Inner;
+use crate::registry::{DriverState, Handle, MAILBOX};
+use crate::service::ServiceShared;
 use crate::snapshots::Seed;
 use crate::timed::timed;
 use effects::{Done, UnderWay, Work};
 pub(crate) use moment::SnapshotJob;
-use steps::Step;
-pub(crate) use take_up::{Known, Resumption, resume};
+use steps::Transition;
+pub(crate) use take_up::{AdoptedSandbox, Resumption, resume};
 pub(crate) use verbs::Verb;
 
 /// What a driver is told.
-pub(crate) enum Mail {
+pub(crate) enum DriverMessage {
     /// Somebody asks for something, and why.
     Verb { verb: Verb, reason: Reason, reply: Reply },
     /// Somebody changes something.
@@ -76,20 +76,20 @@ pub(crate) type Reply = oneshot::Sender<Result<Arc<Lease>, ServiceError>>;
 pub(crate) type Edit = Box<dyn FnOnce(&mut Lease, &Moment) -> Result<Vec<&'static str>, ServiceError> + Send>;
 
 /// What a birth led to.
-pub(crate) enum Born {
+pub(crate) enum CreationOutcome {
     New(Handle),
     Replayed(Box<Lease>),
 }
 
 pub(crate) struct Driver {
-    inner: Arc<Inner>,
+    inner: Arc<ServiceShared>,
     lease: Lease,
     /// What the store keeps of the instance; its token may be several, see `agent::Tokens`.
     row: Option<InstanceRow>,
     /// Also kept while it is frozen; published while it runs.
     agent: Option<AgentClient>,
     failure: Option<ServiceError>,
-    publish: watch::Sender<State>,
+    publish: watch::Sender<DriverState>,
     activity: Arc<Activity>,
     under_way: Option<UnderWay>,
     effects_started: u64,
@@ -112,10 +112,10 @@ pub(crate) struct Driver {
 
 /// Remembers a new sandbox and drives it from then on. The task owns the birth: a caller that goes away changes nothing.
 pub(crate) fn birth(
-    inner: &Arc<Inner>,
+    inner: &Arc<ServiceShared>,
     new: NewLease,
     seed: Option<Arc<Seed>>,
-    reply: oneshot::Sender<Result<Born, StoreError>>,
+    reply: oneshot::Sender<Result<CreationOutcome, StoreError>>,
 ) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
@@ -142,7 +142,7 @@ pub(crate) fn birth(
         }
         match inserted {
             Ok(Inserted::New) => {}
-            Ok(Inserted::Replayed(before)) => return drop(reply.send(Ok(Born::Replayed(before)))),
+            Ok(Inserted::Replayed(before)) => return drop(reply.send(Ok(CreationOutcome::Replayed(before)))),
             Err(error) => return drop(reply.send(Err(error))),
         }
         own.failpoint.reach("insert.after").await;
@@ -150,7 +150,7 @@ pub(crate) fn birth(
         own.registry.put(id, handle.clone());
         own.changes.tell(None, &lease);
         drop(seed);
-        let _ = reply.send(Ok(Born::New(handle)));
+        let _ = reply.send(Ok(CreationOutcome::New(handle)));
         driver.supervise(mailbox).await;
     });
 }
@@ -158,10 +158,10 @@ pub(crate) fn birth(
 impl Driver {
     /// A driver whose sandbox is being made.
     fn begin(
-        inner: &Arc<Inner>,
+        inner: &Arc<ServiceShared>,
         lease: &Lease,
         seed: Option<Arc<Seed>>,
-    ) -> (Self, Handle, mpsc::Receiver<Mail>) {
+    ) -> (Self, Handle, mpsc::Receiver<DriverMessage>) {
         let (mut driver, handle, mailbox) = Self::new(inner, lease.clone(), None, None);
         driver.seed = seed;
         driver.launch(if lease.phase == Phase::Restoring { Work::Unarchive } else { Work::Create });
@@ -179,15 +179,15 @@ impl Driver {
     }
 
     fn new(
-        inner: &Arc<Inner>,
+        inner: &Arc<ServiceShared>,
         lease: Lease,
         row: Option<InstanceRow>,
         agent: Option<AgentClient>,
-    ) -> (Self, Handle, mpsc::Receiver<Mail>) {
+    ) -> (Self, Handle, mpsc::Receiver<DriverMessage>) {
         let lease_phase = lease.phase;
         let activity = Activity::new(Arc::clone(&inner.clock), &lease, inner.config.wake_waiters);
         let shown = agent.clone().filter(|_| lease.phase == Phase::Running);
-        let state = State { lease: Arc::new(lease.clone()), agent: shown, failure: None };
+        let state = DriverState { lease: Arc::new(lease.clone()), agent: shown, failure: None };
         let (publish, watched) = watch::channel(state);
         let (mailbox_in, mailbox) = mpsc::channel(MAILBOX);
         let (done_in, done_out) = mpsc::channel(4);
@@ -217,7 +217,7 @@ impl Driver {
 
     /// Runs until the sandbox is deleted or the server ends. A panic is contained: the lease is read again and what was
     /// under way counts as failed.
-    async fn supervise(mut self, mut mailbox: mpsc::Receiver<Mail>) {
+    async fn supervise(mut self, mut mailbox: mpsc::Receiver<DriverMessage>) {
         // LIMIT: a driver that panics on every message must not spin.
         for _ in 0..8 {
             let ended = AssertUnwindSafe(self.run(&mut mailbox)).catch_unwind().await;
@@ -239,7 +239,7 @@ impl Driver {
         self.inner.registry.remove(&self.lease.id);
     }
 
-    async fn run(&mut self, mailbox: &mut mpsc::Receiver<Mail>) {
+    async fn run(&mut self, mailbox: &mut mpsc::Receiver<DriverMessage>) {
         while self.lease.phase != Phase::Deleted {
             let closing = self.inner.closing.clone();
             tokio::select! {
@@ -254,32 +254,32 @@ impl Driver {
         }
     }
 
-    async fn on_mail(&mut self, mail: Mail) {
+    async fn on_mail(&mut self, mail: DriverMessage) {
         match mail {
-            Mail::Verb { verb, reason, reply } => {
+            DriverMessage::Verb { verb, reason, reply } => {
                 self.failure = None;
                 let outcome = self.on_verb(&verb, reason).await.map_err(|error| self.explain(&verb, error));
                 let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
             }
-            Mail::Edit { edit, reply } => {
+            DriverMessage::Edit { edit, reply } => {
                 let outcome = self.on_edit(edit).await;
                 let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
             }
-            Mail::Update { change, reply } => {
+            DriverMessage::Update { change, reply } => {
                 let outcome = self.on_update(&change).await;
                 let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
             }
-            Mail::Refresh { reply } => {
+            DriverMessage::Refresh { reply } => {
                 let outcome = self.on_refresh().await;
                 if let Some(reply) = reply {
                     self.tell_refreshed().await;
                     let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
                 }
             }
-            Mail::Snapshot(wanted) => self.on_snapshot(wanted),
-            Mail::Tidied { archive } => self.on_tidied(&archive).await,
-            Mail::Notice { instance, what } => self.on_notice(&instance, what).await,
-            Mail::Due => self.on_due().await,
+            DriverMessage::Snapshot(wanted) => self.on_snapshot(wanted),
+            DriverMessage::Tidied { archive } => self.on_tidied(&archive).await,
+            DriverMessage::Notice { instance, what } => self.on_notice(&instance, what).await,
+            DriverMessage::Due => self.on_due().await,
         }
     }
 
@@ -293,7 +293,7 @@ impl Driver {
                     self.failure =
                         Some(ServiceError::new(Code::Internal, "the instance ended while it started"));
                 }
-                self.note(Step::internal(Event::Died, Reason::InstanceDied)).await;
+                self.note(Transition::internal(Event::Died, Reason::InstanceDied)).await;
             }
             NoticeKind::OutOfMemory => {
                 let event = NewEvent {

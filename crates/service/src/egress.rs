@@ -15,7 +15,9 @@ pub(crate) mod trust;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use atoll_model::policy::egress::{self, BadPolicy, Change, Egress, Floor, Injected, Layer, Seed};
+use atoll_model::policy::egress::{
+    self, BadPolicy, Egress, Injected, Layer, OpenedTransform, Seed, TenantFloor,
+};
 use atoll_model::{
     Code, HeaderText, Lease, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets, secrets_in,
 };
@@ -24,7 +26,7 @@ use atoll_store::SecretValues;
 pub(crate) use attached::attached;
 
 use crate::ServiceError;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 /// What the certificate authority of a sandbox is derived for.
 const AUTHORITY: &str = "egress-ca";
@@ -52,12 +54,12 @@ impl Layers {
 }
 
 /// The operator's settings for the sandboxes of a tenant.
-pub(crate) fn floor<'a>(inner: &'a Inner, tenant: &TenantId) -> &'a Floor {
+pub(crate) fn floor<'a>(inner: &'a ServiceShared, tenant: &TenantId) -> &'a TenantFloor {
     inner.config.egress.of(inner.first_tenant.get() == Some(tenant))
 }
 
 /// What the provider is to enforce for a lease. Holds opened values: it goes to the provider and nowhere else.
-pub(crate) async fn compiled(inner: &Inner, lease: &Lease) -> Result<Arc<Egress>, ServiceError> {
+pub(crate) async fn compiled(inner: &ServiceShared, lease: &Lease) -> Result<Arc<Egress>, ServiceError> {
     let opened = opened(inner, lease).await?;
     let tenant = inner.layers.of(&lease.tenant);
     let floor = floor(inner, &lease.tenant);
@@ -71,7 +73,7 @@ pub(crate) async fn compiled(inner: &Inner, lease: &Lease) -> Result<Arc<Egress>
     Ok(Arc::new(egress))
 }
 
-async fn opened(inner: &Inner, lease: &Lease) -> Result<Vec<Change>, ServiceError> {
+async fn opened(inner: &ServiceShared, lease: &Lease) -> Result<Vec<OpenedTransform>, ServiceError> {
     let transforms = &lease.network.transforms;
     if transforms.is_empty() {
         return Ok(Vec::new());
@@ -85,8 +87,13 @@ async fn opened(inner: &Inner, lease: &Lease) -> Result<Vec<Change>, ServiceErro
 }
 
 /// A header whose value cannot be had is taken away: what the sandbox would send in its place must not pass for it.
-fn open(inner: &Inner, lease: &Lease, transform: &Transform, secrets: &SecretValues) -> Change {
-    let mut change = Change {
+fn open(
+    inner: &ServiceShared,
+    lease: &Lease,
+    transform: &Transform,
+    secrets: &SecretValues,
+) -> OpenedTransform {
+    let mut change = OpenedTransform {
         domain: transform.domain.clone(),
         inject: Vec::with_capacity(transform.inject_headers.len()),
         strip: transform.strip_headers.clone(),
@@ -106,7 +113,7 @@ fn open(inner: &Inner, lease: &Lease, transform: &Transform, secrets: &SecretVal
     change
 }
 
-fn text_of(inner: &Inner, tenant: &TenantId, text: &HeaderText) -> Option<String> {
+fn text_of(inner: &ServiceShared, tenant: &TenantId, text: &HeaderText) -> Option<String> {
     match text {
         HeaderText::Plain(text) => Some(text.clone()),
         HeaderText::Sealed(sealed) => inner.store.unseal_text(tenant, sealed).ok(),
@@ -114,7 +121,7 @@ fn text_of(inner: &Inner, tenant: &TenantId, text: &HeaderText) -> Option<String
 }
 
 /// The secrets that a lease's headers and variables name.
-pub(crate) fn uses(inner: &Inner, lease: &Lease) -> BTreeSet<String> {
+pub(crate) fn uses(inner: &ServiceShared, lease: &Lease) -> BTreeSet<String> {
     let texts = lease.network.transforms.iter().flat_map(|transform| transform.inject_headers.values());
     let texts = texts.filter_map(|text| text_of(inner, &lease.tenant, text));
     let attached = lease.secrets.values().map(|secret| secret.name.clone());

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::ServiceError;
 use crate::keys::visible;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 /// LIMIT: what an answer may hold, and what a follower reads at once.
 const PAGE: u32 = 500;
@@ -60,7 +60,7 @@ impl Service {
 }
 
 struct Follower {
-    inner: Arc<Inner>,
+    inner: Arc<ServiceShared>,
     query: EventQuery,
     head: watch::Receiver<u64>,
     ready: VecDeque<SandboxEvent>,

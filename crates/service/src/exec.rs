@@ -9,11 +9,11 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use tokio::time::Instant;
 
-use crate::activity::Kind;
-use crate::agent::{About, refusal};
+use crate::activity::ActivityKind;
+use crate::agent::{AgentOperation, refusal};
 use crate::follow::{Follow, awake_for, unseen_end};
 use crate::registry::Handle;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 use crate::{Exec, ExecEvent, ExecOutcome, ProcessRecord, ServiceError, TerminalSize};
 
 /// LIMIT: collected output per stream; whoever wants more streams it.
@@ -31,7 +31,7 @@ impl Service {
     pub async fn exec(&self, who: &Principal, ident: &str, exec: Exec) -> Result<ExecOutcome, ServiceError> {
         check(&exec)?;
         // What is detached runs on by itself; its CPU keeps the sandbox awake, not this call.
-        let kind = if exec.detach { Kind::Request } else { Kind::Command };
+        let kind = if exec.detach { ActivityKind::Request } else { ActivityKind::Command };
         let sandbox = self.awake_agent(who, ident, kind).await?;
         let (agent, handle) = (sandbox.client.clone(), sandbox.handle.clone());
         let begun = Instant::now();
@@ -45,7 +45,7 @@ impl Service {
             self.feed(agent, pid, stdin);
             return Ok(ExecOutcome { pid, duration_ms: ms_since(begun), ..ExecOutcome::default() });
         }
-        let mut output = Output::new(&sandbox.account, keep);
+        let mut output = OutputStreams::new(&sandbox.account, keep);
         let status = {
             let reading = output.read(Follow::new(sandbox, pid, stream));
             match stdin {
@@ -82,7 +82,7 @@ impl Service {
         exec: Exec,
     ) -> Result<(u32, BoxStream<'static, ExecEvent>), ServiceError> {
         check(&exec)?;
-        let sandbox = self.awake_agent(who, ident, Kind::Command).await?;
+        let sandbox = self.awake_agent(who, ident, ActivityKind::Command).await?;
         let stdin = held(&sandbox.account, exec.stdin.clone()).await?;
         let (pid, stream) = start(&sandbox.client, exec).await?;
         self.feed(sandbox.client.clone(), pid, stdin);
@@ -105,7 +105,7 @@ impl Service {
     /// Processes that were started through us and still run.
     pub async fn processes(&self, who: &Principal, ident: &str) -> Result<Vec<ProcessRecord>, ServiceError> {
         let sandbox = self.agent(who, ident).await?;
-        let found = sandbox.client.list().await.map_err(|error| refusal(About::Process, error))?;
+        let found = sandbox.client.list().await.map_err(|error| refusal(AgentOperation::Process, error))?;
         Ok(found.into_iter().map(record).collect())
     }
 
@@ -121,7 +121,7 @@ impl Service {
             return Err(ServiceError::new(Code::InvalidRequest, "signal must be between 1 and 64"));
         }
         let sandbox = self.agent(who, ident).await?;
-        sandbox.client.signal(pid, signal).await.map_err(|error| refusal(About::Process, error))
+        sandbox.client.signal(pid, signal).await.map_err(|error| refusal(AgentOperation::Process, error))
     }
 
     /// Writes to a process's stdin or terminal.
@@ -134,7 +134,11 @@ impl Service {
     ) -> Result<(), ServiceError> {
         let sandbox = self.agent(who, ident).await?;
         for chunk in data.chunks(STDIN_CHUNK) {
-            sandbox.client.send_stdin(pid, chunk).await.map_err(|error| refusal(About::Process, error))?;
+            sandbox
+                .client
+                .send_stdin(pid, chunk)
+                .await
+                .map_err(|error| refusal(AgentOperation::Process, error))?;
         }
         Ok(())
     }
@@ -142,7 +146,7 @@ impl Service {
     /// Ends a process's stdin.
     pub async fn close_stdin(&self, who: &Principal, ident: &str, pid: u32) -> Result<(), ServiceError> {
         let sandbox = self.agent(who, ident).await?;
-        sandbox.client.close_stdin(pid).await.map_err(|error| refusal(About::Process, error))
+        sandbox.client.close_stdin(pid).await.map_err(|error| refusal(AgentOperation::Process, error))
     }
 
     /// Follows a process; with `tail` the kept end of its output comes first.
@@ -153,9 +157,12 @@ impl Service {
         pid: u32,
         tail: bool,
     ) -> Result<BoxStream<'static, ExecEvent>, ServiceError> {
-        let sandbox = self.awake_agent(who, ident, Kind::Command).await?;
-        let stream =
-            sandbox.client.attach(pid, tail).await.map_err(|error| refusal(About::Process, error))?;
+        let sandbox = self.awake_agent(who, ident, ActivityKind::Command).await?;
+        let stream = sandbox
+            .client
+            .attach(pid, tail)
+            .await
+            .map_err(|error| refusal(AgentOperation::Process, error))?;
         Ok(Follow::new(sandbox, pid, stream).into_events())
     }
 }
@@ -198,7 +205,8 @@ pub(crate) async fn start(agent: &AgentClient, exec: Exec) -> Result<(u32, Proce
         user: exec.user,
         timeout: exec.timeout,
     };
-    let (started, stream) = agent.start(process).await.map_err(|error| refusal(About::Start, error))?;
+    let (started, stream) =
+        agent.start(process).await.map_err(|error| refusal(AgentOperation::Start, error))?;
     Ok((started.pid, stream))
 }
 
@@ -247,12 +255,12 @@ fn ms_since(begun: Instant) -> u64 {
 }
 
 /// Both streams of a command.
-struct Output {
+struct OutputStreams {
     stdout: Collector,
     stderr: Collector,
 }
 
-impl Output {
+impl OutputStreams {
     fn new(account: &Account, keep: Keep) -> Self {
         Self { stdout: Collector::new(account, keep), stderr: Collector::new(account, keep) }
     }
@@ -282,7 +290,7 @@ fn record(info: atoll_agentapi::ProcessInfo) -> ProcessRecord {
     }
 }
 
-impl Inner {
+impl ServiceShared {
     /// Whether a process still runs; an agent that does not answer says no.
     pub(crate) async fn runs(agent: &AgentClient, pid: u32) -> bool {
         agent.list().await.is_ok_and(|found| found.iter().any(|info| info.pid == pid))

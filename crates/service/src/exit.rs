@@ -7,9 +7,9 @@ use atoll_model::{Code, Held, Lease, OnExit, Phase, Principal, Reason};
 use futures::StreamExt;
 
 use crate::ServiceError;
-use crate::driver::{Mail, Verb};
+use crate::driver::{DriverMessage, Verb};
 use crate::keys::visible;
-use crate::registry::{Handle, State};
+use crate::registry::{DriverState, Handle};
 use crate::sandboxes::ask;
 use crate::service::Service;
 
@@ -77,18 +77,18 @@ async fn leave(handle: &Handle) -> Result<(), ServiceError> {
         // It does not run: there is nothing to keep in memory.
         (OnExit::Pause, _) => return Ok(()),
     };
-    ask(handle, |reply| Mail::Verb { verb, reason: Reason::Exit, reply }).await?;
+    ask(handle, |reply| DriverMessage::Verb { verb, reason: Reason::Exit, reply }).await?;
     let mut state = handle.state.clone();
     // A driver that ended has deleted its sandbox.
     let _ = state.wait_for(has_left).await;
-    let State { lease, failure, .. } = handle.state.borrow().clone();
+    let DriverState { lease, failure, .. } = handle.state.borrow().clone();
     match failure {
         Some(failure) if lease.phase == Phase::Running => Err(failure),
         _ => Ok(()),
     }
 }
 
-fn has_left(state: &State) -> bool {
+fn has_left(state: &DriverState) -> bool {
     match (state.lease.on_exit, state.lease.phase) {
         (OnExit::Destroy, phase) => phase == Phase::Deleted,
         (OnExit::Keep, _) => true,

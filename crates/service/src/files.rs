@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 
-use crate::agent::{About, refusal};
+use crate::agent::{AgentOperation, refusal};
 use crate::follow::WayBack;
 use crate::service::Service;
 use crate::wake::SandboxAgent;
@@ -38,17 +38,20 @@ impl Service {
                 return Err(ServiceError::new(Code::InvalidRequest, "the range ends before it starts"));
             }
             Some(ByteRange::Last(count)) => {
-                let size = agent.stat(path, None).await.map_err(|e| refusal(About::File, e))?.size;
+                let size = agent.stat(path, None).await.map_err(|e| refusal(AgentOperation::File, e))?.size;
                 Some(Range { start: size.saturating_sub(count), len: None })
             }
         };
-        let reader = agent.read_file(path, None, range).await.map_err(|e| refusal(About::File, e))?;
+        let reader =
+            agent.read_file(path, None, range).await.map_err(|e| refusal(AgentOperation::File, e))?;
         Ok(FileBody {
             size: reader.size,
             offset: range.map_or(0, |range| range.start),
             len: reader.len,
             mode: Some(reader.mode),
-            stream: busy.during(reader.into_stream().map(|chunk| chunk.map_err(|e| refusal(About::File, e)))),
+            stream: busy.during(
+                reader.into_stream().map(|chunk| chunk.map_err(|e| refusal(AgentOperation::File, e))),
+            ),
         })
     }
 
@@ -67,8 +70,8 @@ impl Service {
         agent
             .write_file(&file.path, user, file.mode, file.len, body)
             .await
-            .map_err(|e| refusal(About::File, e))?;
-        let written = agent.stat(&file.path, user).await.map_err(|e| refusal(About::File, e))?;
+            .map_err(|e| refusal(AgentOperation::File, e))?;
+        let written = agent.stat(&file.path, user).await.map_err(|e| refusal(AgentOperation::File, e))?;
         Ok(entry(written))
     }
 
@@ -82,7 +85,7 @@ impl Service {
     ) -> Result<Unpacked, ServiceError> {
         check_path(path)?;
         let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
-        agent.unpack(&Unpack::below(path), None, body).await.map_err(|e| refusal(About::File, e))
+        agent.unpack(&Unpack::below(path), None, body).await.map_err(|e| refusal(AgentOperation::File, e))
     }
 
     /// Reads a file or a tree as a tar stream whose entries begin with the last part of its path.
@@ -100,15 +103,15 @@ impl Service {
             layout: PackLayout::Named,
             exclude: Vec::new(),
         };
-        let reader = agent.pack(&ask, None).await.map_err(|e| refusal(About::File, e))?;
-        Ok(busy.during(reader.into_stream().map(|chunk| chunk.map_err(|e| refusal(About::File, e)))))
+        let reader = agent.pack(&ask, None).await.map_err(|e| refusal(AgentOperation::File, e))?;
+        Ok(busy.during(reader.into_stream().map(|chunk| chunk.map_err(|e| refusal(AgentOperation::File, e)))))
     }
 
     /// What a path is.
     pub async fn stat(&self, who: &Principal, ident: &str, path: &str) -> Result<Entry, ServiceError> {
         check_path(path)?;
         let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
-        agent.stat(path, None).await.map(entry).map_err(|e| refusal(About::File, e))
+        agent.stat(path, None).await.map(entry).map_err(|e| refusal(AgentOperation::File, e))
     }
 
     /// What a directory holds, and whether the list was cut.
@@ -122,7 +125,7 @@ impl Service {
         check_path(path)?;
         let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
         let found = agent.list_dir(path, None, depth.clamp(1, DEPTH_MAX)).await;
-        let (entries, cut) = found.map_err(|e| refusal(About::File, e))?;
+        let (entries, cut) = found.map_err(|e| refusal(AgentOperation::File, e))?;
         Ok((entries.into_iter().map(entry).collect(), cut))
     }
 
@@ -130,7 +133,7 @@ impl Service {
     pub async fn make_dir(&self, who: &Principal, ident: &str, path: &str) -> Result<Entry, ServiceError> {
         check_path(path)?;
         let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
-        agent.make_dir(path, None, None).await.map(entry).map_err(|e| refusal(About::File, e))
+        agent.make_dir(path, None, None).await.map(entry).map_err(|e| refusal(AgentOperation::File, e))
     }
 
     /// Renames a file or directory.
@@ -144,14 +147,14 @@ impl Service {
         check_path(from)?;
         check_path(to)?;
         let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
-        agent.move_entry(from, to, None).await.map(entry).map_err(|e| refusal(About::File, e))
+        agent.move_entry(from, to, None).await.map(entry).map_err(|e| refusal(AgentOperation::File, e))
     }
 
     /// Removes a file, or a directory with all it holds.
     pub async fn remove_path(&self, who: &Principal, ident: &str, path: &str) -> Result<(), ServiceError> {
         check_path(path)?;
         let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
-        agent.remove(path, None).await.map_err(|e| refusal(About::File, e))
+        agent.remove(path, None).await.map_err(|e| refusal(AgentOperation::File, e))
     }
 
     /// Changes below a directory, from now on.
@@ -164,9 +167,10 @@ impl Service {
     ) -> Result<BoxStream<'static, Result<FileChange, ServiceError>>, ServiceError> {
         check_path(path)?;
         let SandboxAgent { client, handle, busy, .. } = self.agent(who, ident).await?;
-        let stream = client.watch(path, None, recursive).await.map_err(|e| refusal(About::File, e))?;
+        let stream =
+            client.watch(path, None, recursive).await.map_err(|e| refusal(AgentOperation::File, e))?;
         let back = WayBack::new(handle);
-        let watch = Watch { stream: Some(stream), back, path: path.to_owned(), recursive };
+        let watch = DurableWatch { stream: Some(stream), back, path: path.to_owned(), recursive };
         let changes =
             futures::stream::unfold(watch, |mut watch| async move { Some((watch.next().await?, watch)) });
         Ok(busy.during(changes))
@@ -174,7 +178,7 @@ impl Service {
 }
 
 /// A watch that outlives its connection: after a restore of the sandbox's memory it is begun again.
-struct Watch {
+struct DurableWatch {
     /// `None` after an error.
     stream: Option<WatchStream>,
     back: WayBack,
@@ -182,7 +186,7 @@ struct Watch {
     recursive: bool,
 }
 
-impl Watch {
+impl DurableWatch {
     async fn next(&mut self) -> Option<Result<FileChange, ServiceError>> {
         let error = match self.stream.as_mut()?.next().await? {
             Ok(change) => return Some(Ok(FileChange { kind: kind(change.kind), name: change.name })),
@@ -190,7 +194,7 @@ impl Watch {
         };
         self.stream = None;
         let Some(agent) = self.back.after(&error).await else {
-            return Some(Err(refusal(About::File, error)));
+            return Some(Err(refusal(AgentOperation::File, error)));
         };
         match agent.watch(&self.path, None, self.recursive).await {
             Ok(stream) => {
@@ -198,7 +202,7 @@ impl Watch {
                 // Nobody knows what changed between the two.
                 Some(Ok(FileChange { kind: ChangeKind::Overflow, name: Vec::new() }))
             }
-            Err(error) => Some(Err(refusal(About::File, error))),
+            Err(error) => Some(Err(refusal(AgentOperation::File, error))),
         }
     }
 }

@@ -11,8 +11,8 @@ use futures::stream::BoxStream;
 use tokio::time::Instant;
 
 use crate::activity::Busy;
-use crate::agent::{About, refusal};
-use crate::registry::{Handle, State};
+use crate::agent::{AgentOperation, refusal};
+use crate::registry::{DriverState, Handle};
 use crate::wake::SandboxAgent;
 use crate::{ExecEvent, ServiceError};
 
@@ -56,7 +56,7 @@ impl Follow {
 
     /// Attaches again, once the sandbox runs; or says why that is no use.
     async fn again(&mut self, mut error: AgentError) -> Result<(), ServiceError> {
-        let Some(from) = self.stream.position() else { return Err(refusal(About::Process, error)) };
+        let Some(from) = self.stream.position() else { return Err(refusal(AgentOperation::Process, error)) };
         while let Some(agent) = self.back.after(&error).await {
             match agent.attach_from(self.pid, from).await {
                 Ok(stream) => {
@@ -67,7 +67,7 @@ impl Follow {
                 Err(again) => error = again,
             }
         }
-        Err(refusal(About::Process, error))
+        Err(refusal(AgentOperation::Process, error))
     }
 
     pub(crate) fn into_events(self) -> BoxStream<'static, ExecEvent> {
@@ -99,9 +99,10 @@ impl WayBack {
             return None;
         }
         let mut state = self.handle.state.clone();
-        let awake =
-            |state: &State| !matches!(state.lease.phase, Phase::Pausing | Phase::Paused | Phase::Resuming);
-        let State { lease, agent, .. } = state.wait_for(awake).await.ok()?.clone();
+        let awake = |state: &DriverState| {
+            !matches!(state.lease.phase, Phase::Pausing | Phase::Paused | Phase::Resuming)
+        };
+        let DriverState { lease, agent, .. } = state.wait_for(awake).await.ok()?.clone();
         if self.instance != lease.instance {
             (self.instance, self.attempts) = (lease.instance.clone(), 0);
         }

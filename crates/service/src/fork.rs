@@ -15,7 +15,7 @@ use atoll_store::{NewEvent, NewLease};
 use futures::future::join_all;
 
 use crate::create::timeout_at;
-use crate::driver::{Born, Mail, Verb};
+use crate::driver::{CreationOutcome, DriverMessage, Verb};
 use crate::random::entropy;
 use crate::registry::Handle;
 use crate::sandboxes::ask;
@@ -108,15 +108,17 @@ impl Service {
         let born = self.make(NewLease { lease: child, idempotency: None }, Some(seed)).await?;
         self.inner.failpoint.reach("fork.child").await;
         match born {
-            Born::New(handle) => Ok(handle),
-            Born::Replayed(_) => Err(ServiceError::new(Code::Internal, "a child without a key was replayed")),
+            CreationOutcome::New(handle) => Ok(handle),
+            CreationOutcome::Replayed(_) => {
+                Err(ServiceError::new(Code::Internal, "a child without a key was replayed"))
+            }
         }
     }
 
     /// What was made of a fork that failed goes again; the first error is what the caller hears.
     async fn unmake(&self, children: &[Handle]) {
         let gone = children.iter().map(|child| async {
-            let verb = |reply| Mail::Verb { verb: Verb::Delete, reason: Reason::Requested, reply };
+            let verb = |reply| DriverMessage::Verb { verb: Verb::Delete, reason: Reason::Requested, reply };
             if let Err(error) = ask(child, verb).await
                 && child.lease().phase != Phase::Deleted
             {

@@ -5,7 +5,7 @@ use atoll_model::{Code, Hold, Lease, OnTimeout, Phase, Principal};
 
 use crate::create::timeout_at;
 use crate::deadlines::next_due;
-use crate::driver::{Edit, Mail};
+use crate::driver::{DriverMessage, Edit};
 use crate::error::phase_conflict;
 use crate::sandboxes::ask;
 use crate::service::Service;
@@ -44,7 +44,7 @@ impl Service {
     /// Takes a hold back. Without one nothing happens.
     pub async fn release(&self, who: &Principal, ident: &str) -> Result<Lease, ServiceError> {
         // Idle time begins where the hold ends.
-        let _busy = self.driven(who, ident).await?.activity.begin(crate::activity::Kind::Request);
+        let _busy = self.driven(who, ident).await?.activity.begin(crate::activity::ActivityKind::Request);
         self.edit(
             who,
             ident,
@@ -101,7 +101,7 @@ impl Service {
 
     async fn edit(&self, who: &Principal, ident: &str, edit: Edit) -> Result<Lease, ServiceError> {
         let handle = self.driven(who, ident).await?;
-        let lease = ask(&handle, |reply| Mail::Edit { edit, reply }).await?;
+        let lease = ask(&handle, |reply| DriverMessage::Edit { edit, reply }).await?;
         Ok(lease.as_ref().clone())
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_store::Sweep;
 
-use crate::service::Inner;
+use crate::service::ServiceShared;
 
 /// LIMIT: key use is a minute late at most; sweeps are small.
 const EVERY: Duration = Duration::from_secs(60);
@@ -17,7 +17,7 @@ const BUILDS_MS: i64 = 30 * 24 * 3_600 * 1_000;
 /// LIMIT: rounds between collections of templates; each reads a handful of rows and folders.
 const COLLECT_ROUNDS: u32 = 10;
 
-pub(crate) fn start(inner: &Arc<Inner>) {
+pub(crate) fn start(inner: &Arc<ServiceShared>) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
         for round in 1_u32.. {
@@ -52,7 +52,7 @@ pub(crate) fn start(inner: &Arc<Inner>) {
     });
 }
 
-pub(crate) async fn flush_keys(inner: &Inner) {
+pub(crate) async fn flush_keys(inner: &ServiceShared) {
     let used = inner.keys.take_used();
     if !used.is_empty()
         && let Err(error) = inner.store.touch_keys(used).await

@@ -10,9 +10,9 @@ use atoll_provider::Target;
 use futures::StreamExt;
 use tokio::sync::Semaphore;
 
-use crate::driver::Mail;
+use crate::driver::DriverMessage;
 use crate::registry::Handle;
-use crate::service::Inner;
+use crate::service::ServiceShared;
 
 /// LIMIT: each look holds a connection to an agent for a moment; more at once only make each of them slower.
 const AT_ONCE: usize = 32;
@@ -25,9 +25,9 @@ const TICK: Duration = Duration::from_secs(1);
 const EVERY_MAX_S: u64 = 10;
 
 /// Bounds what is looked at together, by the watcher, by timers and by people.
-pub(crate) struct Looks(Semaphore);
+pub(crate) struct IdleCheckLimiter(Semaphore);
 
-impl Default for Looks {
+impl Default for IdleCheckLimiter {
     fn default() -> Self {
         Self(Semaphore::new(AT_ONCE))
     }
@@ -40,7 +40,7 @@ fn every_ms(timers: &Timers) -> Option<i64> {
 }
 
 /// Starts the one task that looks.
-pub(crate) fn start(inner: &Arc<Inner>) {
+pub(crate) fn start(inner: &Arc<ServiceShared>) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
         loop {
@@ -67,7 +67,7 @@ pub(crate) fn start(inner: &Arc<Inner>) {
 
 /// Looks once more before a timer acts; the driver is told when there is something to see. Where somebody looks already,
 /// that look will do; where nothing can be seen, the queue of deadlines asks again.
-pub(crate) fn look_and_tell(inner: &Arc<Inner>, handle: Handle) {
+pub(crate) fn look_and_tell(inner: &Arc<ServiceShared>, handle: Handle) {
     handle.activity.await_look();
     let Some(one) = handle.activity.look_begins() else { return };
     let own = Arc::clone(inner);
@@ -82,14 +82,14 @@ pub(crate) fn look_and_tell(inner: &Arc<Inner>, handle: Handle) {
 }
 
 /// Looks, unless somebody does so already.
-pub(crate) async fn look(inner: &Inner, handle: &Handle) {
+pub(crate) async fn look(inner: &ServiceShared, handle: &Handle) {
     if let Some(_one) = handle.activity.look_begins() {
         look_now(inner, handle).await;
     }
 }
 
 /// Looks at the counters and asks the agent for holds. Counts as no activity.
-async fn look_now(inner: &Inner, handle: &Handle) {
+async fn look_now(inner: &ServiceShared, handle: &Handle) {
     let Ok(_turn) = inner.looks.0.acquire().await else { return };
     let state = handle.state.borrow().clone();
     if state.lease.phase != Phase::Running {
@@ -112,7 +112,7 @@ async fn look_now(inner: &Inner, handle: &Handle) {
             let sooner = handle.activity.note(instance, &usage, held_s);
             if sooner || (sees && handle.activity.is_look_awaited()) {
                 // A full mailbox: the queue of deadlines asks again.
-                let _ = handle.mailbox.try_send(Mail::Due);
+                let _ = handle.mailbox.try_send(DriverMessage::Due);
             }
         }
         (Ok(Err(error)), _) => {

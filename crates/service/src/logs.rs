@@ -4,7 +4,7 @@ use atoll_agentapi::LogTail;
 use atoll_model::Principal;
 use futures::stream::BoxStream;
 
-use crate::agent::{About, refusal};
+use crate::agent::{AgentOperation, refusal};
 use crate::follow::WayBack;
 use crate::service::Service;
 use crate::wake::SandboxAgent;
@@ -19,9 +19,10 @@ impl Service {
         follow: bool,
     ) -> Result<BoxStream<'static, LogLine>, ServiceError> {
         let SandboxAgent { client, handle, busy, .. } = self.agent_if_running(who, ident).await?;
-        let tail = client.logs(follow, None).await.map_err(|error| refusal(About::Process, error))?;
+        let tail =
+            client.logs(follow, None).await.map_err(|error| refusal(AgentOperation::Process, error))?;
         let back = follow.then(|| WayBack::new(handle));
-        let reader = Reader { tail, back, last: None, told: None };
+        let reader = LogReader { tail, back, last: None, told: None };
         let lines =
             futures::stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) });
         Ok(busy.during(lines))
@@ -29,7 +30,7 @@ impl Service {
 }
 
 /// Reads on after a restore of the sandbox's memory, from the piece after the last one.
-struct Reader {
+struct LogReader {
     tail: LogTail,
     /// Only for who follows.
     back: Option<WayBack>,
@@ -39,7 +40,7 @@ struct Reader {
     told: Option<(u64, u32)>,
 }
 
-impl Reader {
+impl LogReader {
     async fn next(&mut self) -> Option<LogLine> {
         loop {
             match self.tail.next().await? {

@@ -9,7 +9,7 @@ use atoll_provider::{InstanceUsage, ProviderError, Target};
 use atoll_store::ResourceSample;
 
 use crate::ServiceError;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 /// LIMIT: what an answer may hold.
 const HISTORY_MAX: u32 = 1_000;
@@ -18,10 +18,10 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// CPU time at the last look, per sandbox, to tell how busy it was since.
 #[derive(Default)]
-pub(crate) struct CpuMemory(Mutex<HashMap<SandboxId, Seen>>);
+pub(crate) struct CpuMemory(Mutex<HashMap<SandboxId, CpuSample>>);
 
 #[derive(Clone)]
-struct Seen {
+struct CpuSample {
     instance: Option<InstanceId>,
     boot_ms: i64,
     cpu_us: u64,
@@ -44,7 +44,7 @@ impl CpuMemory {
                 busy_ms * 100.0 / (boot_ms - before.boot_ms) as f64
             }
         };
-        seen.insert(lease.id.clone(), Seen { instance: lease.instance.clone(), boot_ms, cpu_us, pct });
+        seen.insert(lease.id.clone(), CpuSample { instance: lease.instance.clone(), boot_ms, cpu_us, pct });
         pct
     }
 
@@ -81,7 +81,7 @@ impl Service {
     }
 }
 
-async fn look(inner: &Inner, lease: &Lease) -> Result<ResourceSample, ProviderError> {
+async fn look(inner: &ServiceShared, lease: &Lease) -> Result<ResourceSample, ProviderError> {
     let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
     let late = ProviderError::Late { what: "the look at its counters".to_owned(), after: LOOK };
     let usage = tokio::time::timeout(LOOK, inner.provider.usage(&target)).await.unwrap_or(Err(late))?;
@@ -93,7 +93,7 @@ async fn look(inner: &Inner, lease: &Lease) -> Result<ResourceSample, ProviderEr
 }
 
 /// Starts the one task that samples all.
-pub(crate) fn start_sampler(inner: &Arc<Inner>) {
+pub(crate) fn start_sampler(inner: &Arc<ServiceShared>) {
     let every = inner.config.sample_every;
     if every.is_zero() {
         return;
@@ -109,7 +109,7 @@ pub(crate) fn start_sampler(inner: &Arc<Inner>) {
     });
 }
 
-async fn sample_all(inner: &Inner) {
+async fn sample_all(inner: &ServiceShared) {
     let live: Vec<_> = inner.registry.all().iter().map(crate::registry::Handle::lease).collect();
     inner.cpu.keep_only(&live);
     let mut samples = Vec::new();

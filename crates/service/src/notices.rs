@@ -6,10 +6,10 @@ use atoll_model::Phase;
 use atoll_provider::{Notice, NoticeKind, ProviderError, Target};
 use tokio::sync::broadcast;
 
-use crate::driver::Mail;
-use crate::service::Inner;
+use crate::driver::DriverMessage;
+use crate::service::ServiceShared;
 
-pub(crate) fn start(inner: &Arc<Inner>, mut notices: broadcast::Receiver<Notice>) {
+pub(crate) fn start(inner: &Arc<ServiceShared>, mut notices: broadcast::Receiver<Notice>) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
         loop {
@@ -29,19 +29,19 @@ pub(crate) fn start(inner: &Arc<Inner>, mut notices: broadcast::Receiver<Notice>
     });
 }
 
-async fn deliver(inner: &Inner, notice: Notice) {
+async fn deliver(inner: &ServiceShared, notice: Notice) {
     let Some(handle) = inner.registry.get(&notice.sandbox) else { return };
     // A full mailbox delays notices of others for a moment; a death must not be lost.
-    let _ = handle.mailbox.send(Mail::Notice { instance: notice.instance, what: notice.what }).await;
+    let _ = handle.mailbox.send(DriverMessage::Notice { instance: notice.instance, what: notice.what }).await;
 }
 
-async fn look_at_all(inner: &Inner) {
+async fn look_at_all(inner: &ServiceShared) {
     for handle in inner.registry.all() {
         let lease = handle.lease();
         let (Phase::Running, Some(instance)) = (lease.phase, lease.instance.clone()) else { continue };
         let target = Target { sandbox: lease.id.clone(), instance: Some(instance.clone()) };
         if let Err(ProviderError::Gone { .. }) = inner.provider.usage(&target).await {
-            let _ = handle.mailbox.send(Mail::Notice { instance, what: NoticeKind::Died }).await;
+            let _ = handle.mailbox.send(DriverMessage::Notice { instance, what: NoticeKind::Died }).await;
         }
     }
 }

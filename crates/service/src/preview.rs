@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use atoll_agentapi::Pulse;
+use atoll_agentapi::InstanceLiveness;
 use atoll_model::policy::authz;
 use atoll_model::{Code, InstanceId, Lease, Phase, PreviewId, Principal, SandboxId};
 use atoll_provider::{AGENT_PORT, ByteStream, ProviderError, Target};
@@ -22,7 +22,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
 use crate::ServiceError;
-use crate::activity::{Busy, Kind};
+use crate::activity::{ActivityKind, Busy};
 use crate::random::entropy;
 use crate::registry::Handle;
 use crate::request_scope::{Credential, RequestScope};
@@ -116,7 +116,7 @@ pub struct PreviewWay {
     pub instance: InstanceId,
     /// It was woken for this, so that its programs may still be starting.
     pub was_asleep: bool,
-    pulse: watch::Receiver<Pulse>,
+    pulse: watch::Receiver<InstanceLiveness>,
     busy: Busy,
 }
 
@@ -132,7 +132,7 @@ impl PreviewWay {
         let mut pulse = self.pulse.clone();
         async move {
             // A sender that was dropped is as gone.
-            let _ = pulse.wait_for(|pulse| *pulse == Pulse::Gone).await;
+            let _ = pulse.wait_for(|pulse| *pulse == InstanceLiveness::Gone).await;
         }
     }
 
@@ -152,11 +152,11 @@ type Grants = Arc<[(PreviewRecord, Hash)]>;
 /// Previews that were asked for lately. This process is the only one that changes them.
 #[derive(Default)]
 pub(crate) struct PreviewCache {
-    known: Mutex<Known>,
+    known: Mutex<PreviewGrants>,
 }
 
 #[derive(Default)]
-struct Known {
+struct PreviewGrants {
     grants: HashMap<SandboxId, Grants>,
     /// Changes with every change of a preview: what was read before it is not remembered after it.
     edition: u64,
@@ -190,7 +190,7 @@ impl PreviewCache {
         self.lock().edition
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, PreviewGrants> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -389,7 +389,7 @@ impl Service {
     /// The sandbox of a pass, awake: one that sleeps is woken, where its lease allows.
     pub async fn reach(&self, pass: &PreviewPass) -> Result<PreviewWay, ServiceError> {
         let handle = self.inner.registry.get(&pass.sandbox).ok_or_else(|| not_found(&pass.sandbox))?;
-        let busy = handle.activity.begin(Kind::Request);
+        let busy = handle.activity.begin(ActivityKind::Request);
         let was_asleep = handle.lease().phase != Phase::Running;
         let (lease, _) = crate::wake::awake(&self.inner, &handle).await?;
         let instance = lease.instance.clone().ok_or_else(|| not_found(&pass.sandbox))?;

@@ -10,14 +10,14 @@ use tokio::sync::{mpsc, watch};
 use crate::ServiceError;
 use crate::access::TokenCache;
 use crate::activity::Activity;
-use crate::driver::Mail;
+use crate::driver::DriverMessage;
 
 /// LIMIT: verbs and notices waiting for one sandbox; beyond that a caller is better served by a quick refusal.
 pub(crate) const MAILBOX: usize = 256;
 
 /// What a sandbox is now, as its driver last wrote it.
 #[derive(Clone)]
-pub(crate) struct State {
+pub(crate) struct DriverState {
     pub(crate) lease: Arc<Lease>,
     /// The agent of the running instance.
     pub(crate) agent: Option<AgentClient>,
@@ -28,8 +28,8 @@ pub(crate) struct State {
 /// How to reach a sandbox's driver.
 #[derive(Clone)]
 pub(crate) struct Handle {
-    pub(crate) mailbox: mpsc::Sender<Mail>,
-    pub(crate) state: watch::Receiver<State>,
+    pub(crate) mailbox: mpsc::Sender<DriverMessage>,
+    pub(crate) state: watch::Receiver<DriverState>,
     pub(crate) activity: Arc<Activity>,
     pub(crate) tokens: Arc<TokenCache>,
 }

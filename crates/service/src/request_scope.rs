@@ -35,16 +35,16 @@ pub(crate) enum Credential {
 
 /// One request. Cloning is cheap; the credentials are watched until the last clone is dropped.
 #[derive(Clone)]
-pub struct RequestScope(Arc<Scope>);
+pub struct RequestScope(Arc<ScopeState>);
 
-struct Scope {
+struct ScopeState {
     client: Option<IpAddr>,
     revoked: CancellationToken,
-    watched: Mutex<Watched>,
+    watched: Mutex<WatchedCredentials>,
 }
 
 #[derive(Default)]
-struct Watched {
+struct WatchedCredentials {
     credentials: Vec<WatchedCredential>,
     expires: Option<Instant>,
 }
@@ -72,7 +72,7 @@ impl RequestScope {
     /// The scope of a request from this address.
     #[must_use]
     pub fn new(client: Option<IpAddr>) -> Self {
-        Self(Arc::new(Scope { client, revoked: CancellationToken::new(), watched: Mutex::default() }))
+        Self(Arc::new(ScopeState { client, revoked: CancellationToken::new(), watched: Mutex::default() }))
     }
 
     /// The scope that the calling task is in.
@@ -112,8 +112,8 @@ impl RequestScope {
     }
 }
 
-impl Scope {
-    fn lock(&self) -> MutexGuard<'_, Watched> {
+impl ScopeState {
+    fn lock(&self) -> MutexGuard<'_, WatchedCredentials> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,10 +10,10 @@ use atoll_store::{LeaseQuery, Page};
 use tokio::sync::oneshot;
 
 use crate::create::failure;
-use crate::driver::{Mail, Reply, Verb};
+use crate::driver::{DriverMessage, Reply, Verb};
 use crate::error::phase_conflict;
 use crate::keys::visible;
-use crate::registry::{Handle, State};
+use crate::registry::{DriverState, Handle};
 use crate::request_scope::Credential;
 use crate::service::Service;
 use crate::{Filter, Pause, ServiceError};
@@ -85,7 +85,7 @@ impl Service {
         };
         let closes_ports = change.public == Some(false);
         let change = Box::new(UpdateSandbox { network, ..change });
-        let lease = ask(&handle, |reply| Mail::Update { change, reply }).await?;
+        let lease = ask(&handle, |reply| DriverMessage::Update { change, reply }).await?;
         if closes_ports {
             self.inner.revocations.revoke(&Credential::PublicPorts(lease.id.clone()));
         }
@@ -98,7 +98,7 @@ impl Service {
         if !wait {
             return Ok(handle.lease().as_ref().clone());
         }
-        self.wanted(handle, Phase::Running, Long::Boot, |state| !is_under_way(state)).await
+        self.wanted(handle, Phase::Running, EndWait::Boot, |state| !is_under_way(state)).await
     }
 
     /// The same by another name: whoever paused a sandbox resumes it.
@@ -119,7 +119,7 @@ impl Service {
             return Ok(handle.lease().as_ref().clone());
         }
         let lease =
-            self.wanted(handle.clone(), Phase::Paused, Long::Memory, |state| !is_under_way(state)).await?;
+            self.wanted(handle.clone(), Phase::Paused, EndWait::Memory, |state| !is_under_way(state)).await?;
         // Memory that was to go to disk and did not is a failure, also where it stands still.
         let failure = handle.state.borrow().failure.clone();
         match failure {
@@ -181,7 +181,7 @@ impl Service {
     /// Notes that somebody uses it: its idle time begins anew. Never wakes it.
     pub async fn touch(&self, who: &Principal, ident: &str) -> Result<Lease, ServiceError> {
         let handle = self.driven(who, ident).await?;
-        drop(handle.activity.begin(crate::activity::Kind::Request));
+        drop(handle.activity.begin(crate::activity::ActivityKind::Request));
         Ok(handle.lease().as_ref().clone())
     }
 
@@ -199,7 +199,7 @@ impl Service {
         if !wait {
             return Ok(handle.lease().as_ref().clone());
         }
-        self.wanted(handle, Phase::Running, Long::Boot, |state| !is_under_way(state)).await
+        self.wanted(handle, Phase::Running, EndWait::Boot, |state| !is_under_way(state)).await
     }
 
     /// Deletes it with everything it holds. Repeating it, also by a deleted one's whole id, is fine.
@@ -212,7 +212,12 @@ impl Service {
                 Err(undriven(&lease))
             };
         };
-        match ask(&handle, |reply| Mail::Verb { verb: Verb::Delete, reason: Reason::Requested, reply }).await
+        match ask(&handle, |reply| DriverMessage::Verb {
+            verb: Verb::Delete,
+            reason: Reason::Requested,
+            reply,
+        })
+        .await
         {
             Ok(_) => {}
             // The driver may have ended with the sandbox between the look and the question.
@@ -222,7 +227,7 @@ impl Service {
         if !wait {
             return Ok(handle.lease().as_ref().clone());
         }
-        self.wanted(handle, Phase::Deleted, Long::Boot, |state| state.lease.phase == Phase::Deleted).await
+        self.wanted(handle, Phase::Deleted, EndWait::Boot, |state| state.lease.phase == Phase::Deleted).await
     }
 
     pub(crate) async fn told(
@@ -232,13 +237,13 @@ impl Service {
         verb: Verb,
     ) -> Result<Handle, ServiceError> {
         let handle = self.driven(who, ident).await?;
-        ask(&handle, |reply| Mail::Verb { verb, reason: Reason::Requested, reply }).await?;
+        ask(&handle, |reply| DriverMessage::Verb { verb, reason: Reason::Requested, reply }).await?;
         Ok(handle)
     }
 
     /// Waits, bounded, until nothing is under way any more.
     pub(crate) async fn settled(&self, handle: Handle) -> Result<Lease, ServiceError> {
-        let lease = self.until_within(handle.clone(), Long::Memory, |state| !is_under_way(state)).await?;
+        let lease = self.until_within(handle.clone(), EndWait::Memory, |state| !is_under_way(state)).await?;
         let failed = handle.state.borrow().failure.clone();
         match failed {
             Some(failure) => Err(failure),
@@ -252,8 +257,8 @@ impl Service {
         &self,
         handle: Handle,
         wanted: Phase,
-        long: Long,
-        is_end: fn(&State) -> bool,
+        long: EndWait,
+        is_end: fn(&DriverState) -> bool,
     ) -> Result<Lease, ServiceError> {
         let lease = self.until_within(handle.clone(), long, is_end).await?;
         let failed = handle.state.borrow().failure.clone();
@@ -269,16 +274,16 @@ impl Service {
     pub(crate) async fn until(
         &self,
         handle: Handle,
-        is_end: fn(&State) -> bool,
+        is_end: fn(&DriverState) -> bool,
     ) -> Result<Arc<Lease>, ServiceError> {
-        self.until_within(handle, Long::Boot, is_end).await
+        self.until_within(handle, EndWait::Boot, is_end).await
     }
 
     pub(crate) async fn until_within(
         &self,
         mut handle: Handle,
-        long: Long,
-        is_end: fn(&State) -> bool,
+        long: EndWait,
+        is_end: fn(&DriverState) -> bool,
     ) -> Result<Arc<Lease>, ServiceError> {
         let limit = self.inner.config.create_wait * long.times();
         let id = handle.lease().id.clone();
@@ -348,7 +353,7 @@ impl Service {
 
 /// How long somebody waits for an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Long {
+pub(crate) enum EndWait {
     /// Processes are started or ended.
     Boot,
     /// Memory is written or read.
@@ -357,7 +362,7 @@ pub(crate) enum Long {
     Transfer,
 }
 
-impl Long {
+impl EndWait {
     const fn times(self) -> u32 {
         match self {
             Self::Boot => 1,
@@ -368,7 +373,7 @@ impl Long {
 }
 
 /// Whether a sandbox changes its phase by itself before long: a passing phase, or half of a longer way.
-pub(crate) fn is_under_way(state: &State) -> bool {
+pub(crate) fn is_under_way(state: &DriverState) -> bool {
     let lease = &state.lease;
     if phase_deadline_ms(lease.phase).is_some() {
         return true;
@@ -385,7 +390,7 @@ pub(crate) fn is_under_way(state: &State) -> bool {
 /// Asks a driver and waits for its answer.
 pub(crate) async fn ask(
     handle: &Handle,
-    mail: impl FnOnce(Reply) -> Mail,
+    mail: impl FnOnce(Reply) -> DriverMessage,
 ) -> Result<Arc<Lease>, ServiceError> {
     let (reply, answer) = oneshot::channel();
     tell(handle, mail(reply))?;
@@ -393,7 +398,7 @@ pub(crate) async fn ask(
 }
 
 /// Tells a driver something.
-pub(crate) fn tell(handle: &Handle, mail: Mail) -> Result<(), ServiceError> {
+pub(crate) fn tell(handle: &Handle, mail: DriverMessage) -> Result<(), ServiceError> {
     handle.mailbox.try_send(mail).map_err(|error| match error {
         tokio::sync::mpsc::error::TrySendError::Full(_) => {
             ServiceError::new(Code::SandboxUnavailable, "too many requests wait for this sandbox")

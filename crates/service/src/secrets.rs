@@ -10,7 +10,7 @@ use atoll_model::{
 use atoll_store::{SecretAbout, SecretChange, SecretRecord, TenantRecord};
 use futures::future::join_all;
 
-use crate::driver::Mail;
+use crate::driver::DriverMessage;
 use crate::random::entropy;
 use crate::registry::Handle;
 use crate::sandboxes::{ask, printable};
@@ -157,7 +157,7 @@ impl Service {
     /// Lets live sandboxes have what was decided above them. What cannot now does so by itself later.
     async fn refresh(&self, handles: Vec<Handle>) {
         let told = handles.iter().map(|handle| async move {
-            if let Err(error) = ask(handle, |reply| Mail::Refresh { reply: Some(reply) }).await {
+            if let Err(error) = ask(handle, |reply| DriverMessage::Refresh { reply: Some(reply) }).await {
                 tracing::warn!(sandbox = %handle.lease().id, %error, cause = ?error.cause, "a changed network policy is not in force yet");
             }
         });

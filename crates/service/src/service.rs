@@ -34,9 +34,9 @@ use crate::build::Builds;
 use crate::changes::Changes;
 use crate::deadlines::Deadlines;
 use crate::egress::Layers;
-use crate::egress::log::Logs;
+use crate::egress::log::EgressLogs;
 use crate::failpoint::FailPoint;
-use crate::idle::Looks;
+use crate::idle::IdleCheckLimiter;
 use crate::keys::KeyCache;
 use crate::metrics::CpuMemory;
 use crate::preview::PreviewCache;
@@ -50,10 +50,10 @@ use crate::{Clock, Config, Templates};
 /// All use cases. Cloning is cheap.
 #[derive(Clone)]
 pub struct Service {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<ServiceShared>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct ServiceShared {
     pub(crate) config: Config,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) provider: Arc<dyn Provider>,
@@ -68,7 +68,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) registry: Registry,
     pub(crate) deadlines: Deadlines,
-    pub(crate) looks: Looks,
+    pub(crate) looks: IdleCheckLimiter,
     pub(crate) admission: Admission,
     pub(crate) uses: Uses,
     /// One name is moved from snapshot to snapshot at a time.
@@ -85,7 +85,7 @@ pub(crate) struct Inner {
     pub(crate) layers: Layers,
     /// The tenant that the server made at its first start; set before anything is adopted.
     pub(crate) first_tenant: OnceLock<TenantId>,
-    pub(crate) logs: Logs,
+    pub(crate) logs: EgressLogs,
     pub(crate) changes: Changes,
     pub(crate) failpoint: FailPoint,
     tracker: TaskTracker,
@@ -181,8 +181,8 @@ impl Service {
             None => Images::open(config.data.join("images"), Bounds::default())?,
         };
         let archives = Archives::open(&config.archive)?.with_reserve(images.disk());
-        let logs = Logs::new(&config.data, images.disk());
-        let inner = Arc::new(Inner {
+        let logs = EgressLogs::new(&config.data, images.disk());
+        let inner = Arc::new(ServiceShared {
             creates: Semaphore::new(config.creates_at_once),
             budget: Budget::default(),
             admission: Admission::new(&config),
@@ -202,7 +202,7 @@ impl Service {
             clock,
             registry: Registry::default(),
             deadlines: Deadlines::default(),
-            looks: Looks::default(),
+            looks: IdleCheckLimiter::default(),
             keys: KeyCache::default(),
             auth_throttle: AuthThrottle::default(),
             revocations: Arc::default(),
@@ -278,7 +278,7 @@ impl Service {
     }
 }
 
-impl Inner {
+impl ServiceShared {
     /// Starts a task that belongs to the service.
     pub(crate) fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<Option<F::Output>>
     where

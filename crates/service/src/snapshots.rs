@@ -11,12 +11,12 @@ use atoll_store::{InstanceRow, SnapshotQuery};
 use tokio::sync::oneshot;
 
 use crate::admission::NotAdmitted;
-use crate::driver::{Mail, SnapshotJob};
+use crate::driver::{DriverMessage, SnapshotJob};
 use crate::keys::visible;
 use crate::random::entropy;
 use crate::registry::Handle;
 use crate::sandboxes::{PAGE, PAGE_MAX, printable, tell};
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 use crate::{NewSnapshot, Page, ServiceError, SnapshotFilter};
 
 /// LIMIT: reading a large memory image from a slow disk.
@@ -105,7 +105,7 @@ impl Service {
         self.room_for(&handle.lease(), memory).await?;
         let id = SnapshotId::from_entropy(entropy()?);
         let (reply, answer) = oneshot::channel();
-        tell(handle, Mail::Snapshot(SnapshotJob::new(id, name, memory, transient, reply)))?;
+        tell(handle, DriverMessage::Snapshot(SnapshotJob::new(id, name, memory, transient, reply)))?;
         answer.await.unwrap_or_else(|_| {
             let message = format!("sandbox {} went away before its snapshot was ready", handle.lease().id);
             Err(ServiceError::new(Code::PhaseConflict, message))
@@ -211,7 +211,7 @@ impl Service {
 }
 
 /// Removes a snapshot for good. The row says so first, so that a crash in between is finished at the next start.
-pub(crate) async fn remove(inner: &Inner, snapshot: Snapshot) -> Result<(), ServiceError> {
+pub(crate) async fn remove(inner: &ServiceShared, snapshot: Snapshot) -> Result<(), ServiceError> {
     let id = snapshot.id.clone();
     let doomed = Snapshot { state: SnapshotState::Deleting, name: None, ..snapshot };
     inner.store.put_snapshot(doomed, None).await?;
@@ -220,7 +220,7 @@ pub(crate) async fn remove(inner: &Inner, snapshot: Snapshot) -> Result<(), Serv
 }
 
 /// The rest of a removal whose row is written.
-pub(crate) async fn finish_removal(inner: &Inner, id: &SnapshotId) -> Result<(), ServiceError> {
+pub(crate) async fn finish_removal(inner: &ServiceShared, id: &SnapshotId) -> Result<(), ServiceError> {
     inner.provider.remove_snapshot(id).await?;
     inner.failpoint.reach("snapshot.removed").await;
     inner.store.delete_snapshot(id).await?;
@@ -237,7 +237,7 @@ pub(crate) struct Seed {
     pub(crate) token: Option<String>,
     /// Whether its template alone would do too, only later.
     pub(crate) warm: bool,
-    _use: Use,
+    _use: SnapshotUse,
 }
 
 impl std::fmt::Debug for Seed {
@@ -248,7 +248,11 @@ impl std::fmt::Debug for Seed {
 
 impl Seed {
     /// Reads what is needed of a snapshot and keeps it from being removed meanwhile.
-    pub(crate) async fn of(inner: &Inner, id: &SnapshotId, memory: bool) -> Result<Self, ServiceError> {
+    pub(crate) async fn of(
+        inner: &ServiceShared,
+        id: &SnapshotId,
+        memory: bool,
+    ) -> Result<Self, ServiceError> {
         let held = inner.uses.take(id)?;
         let found = inner.store.snapshot(id).await?;
         let Some((snapshot, token)) = found.filter(|(known, _)| known.state == SnapshotState::Ready) else {
@@ -265,7 +269,7 @@ impl Seed {
 
 /// The row of an instance that is a checkpoint from a snapshot: its agent knows what the snapshot's knew.
 pub(crate) async fn row_of_seed(
-    inner: &Inner,
+    inner: &ServiceShared,
     lease: &Lease,
     seed: Option<Arc<Seed>>,
 ) -> Result<InstanceRow, ServiceError> {
@@ -292,14 +296,14 @@ enum Count {
 }
 
 /// Keeps a snapshot from being removed, or from being used, until it is dropped.
-pub(crate) struct Use {
+pub(crate) struct SnapshotUse {
     of: Uses,
     id: SnapshotId,
 }
 
 impl Uses {
     /// Keeps it from being removed.
-    pub(crate) fn take(&self, id: &SnapshotId) -> Result<Use, ServiceError> {
+    pub(crate) fn take(&self, id: &SnapshotId) -> Result<SnapshotUse, ServiceError> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match all.entry(id.clone()).or_insert(Count::Used(0)) {
             Count::Used(count) => *count += 1,
@@ -310,21 +314,21 @@ impl Uses {
                 ));
             }
         }
-        Ok(Use { of: self.clone(), id: id.clone() })
+        Ok(SnapshotUse { of: self.clone(), id: id.clone() })
     }
 
     /// Keeps it from being used; `None` while it is.
-    pub(crate) fn doom(&self, id: &SnapshotId) -> Option<Use> {
+    pub(crate) fn doom(&self, id: &SnapshotId) -> Option<SnapshotUse> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.contains_key(id) {
             return None;
         }
         all.insert(id.clone(), Count::Doomed);
-        Some(Use { of: self.clone(), id: id.clone() })
+        Some(SnapshotUse { of: self.clone(), id: id.clone() })
     }
 }
 
-impl Drop for Use {
+impl Drop for SnapshotUse {
     fn drop(&mut self) {
         let mut all = self.of.0.lock().unwrap_or_else(PoisonError::into_inner);
         match all.get_mut(&self.id) {

@@ -23,7 +23,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use atoll_image::Images;
-use atoll_image::oci::Known;
+use atoll_image::oci::KnownLayers;
 use atoll_model::policy::authz;
 use atoll_model::{Code, ErrorKind, Principal, TemplateRef};
 use futures::FutureExt;
@@ -39,7 +39,7 @@ pub(crate) use versions::Publish;
 
 use crate::ServiceError;
 use crate::keys::visible;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 /// Told each step while a template is made; `Break` cancels.
 pub type MakeProgress = Box<dyn FnMut(&str) -> ControlFlow<()> + Send>;
@@ -100,7 +100,7 @@ pub struct Fetch {
     /// `linux/amd64` or the like; `None`: that of this machine.
     pub platform: Option<String>,
     /// Layers that the one who asks has had before; of others that are here the registry has to show that it has them.
-    pub known: Known,
+    pub known: KnownLayers,
     /// Told how far it is.
     pub progress: Progress,
 }
@@ -158,7 +158,7 @@ impl Service {
 
 /// Runs blocking work on a thread for it, tracked like every other task.
 pub(crate) async fn blocking<T: Send + 'static>(
-    inner: &Inner,
+    inner: &ServiceShared,
     work: impl FnOnce() -> Result<T, ServiceError> + Send + 'static,
 ) -> Result<T, ServiceError> {
     let failed = || ServiceError::new(Code::Internal, "the work on templates ended early");

@@ -10,13 +10,13 @@ use atoll_store::Terminal;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
-use crate::activity::Kind;
-use crate::agent::{About, refusal};
+use crate::activity::ActivityKind;
+use crate::agent::{AgentOperation, refusal};
 use crate::exec::{size, start};
 use crate::follow::Follow;
 use crate::random::entropy;
 use crate::registry::Handle;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 use crate::wake::{SandboxAgent, awake};
 use crate::{Exec, ExecEvent, OpenTerminal, ServiceError, TerminalSize};
 
@@ -28,7 +28,7 @@ const HANGUP: i32 = 1;
 /// The writing side of an attached terminal. Typing wakes a sandbox that sleeps, as any request does.
 #[derive(Clone)]
 pub struct TerminalInput {
-    inner: Arc<Inner>,
+    inner: Arc<ServiceShared>,
     handle: Handle,
     epoch: u64,
     pid: u32,
@@ -44,13 +44,13 @@ impl TerminalInput {
     /// Types.
     pub async fn write(&self, data: Bytes) -> Result<(), ServiceError> {
         let agent = self.agent().await?;
-        agent.send_stdin(self.pid, data).await.map_err(|error| refusal(About::Process, error))
+        agent.send_stdin(self.pid, data).await.map_err(|error| refusal(AgentOperation::Process, error))
     }
 
     /// Changes the size.
     pub async fn resize(&self, to: TerminalSize) -> Result<(), ServiceError> {
         let agent = self.agent().await?;
-        agent.resize(self.pid, size(to)).await.map_err(|error| refusal(About::Process, error))
+        agent.resize(self.pid, size(to)).await.map_err(|error| refusal(AgentOperation::Process, error))
     }
 
     /// The agent of whichever instance has the shell now: its memory may have been restored since.
@@ -84,7 +84,7 @@ impl Service {
         if let Some(terminal) = known.iter().find(|terminal| terminal.thread == open.thread) {
             if self.is_live(&sandbox, terminal).await {
                 let resized = sandbox.client.resize(terminal.pid, size(open.size)).await;
-                resized.map_err(|error| refusal(About::Process, error))?;
+                resized.map_err(|error| refusal(AgentOperation::Process, error))?;
                 return Ok(terminal.clone());
             }
             self.inner.store.delete_terminal(&sandbox.lease.id, &terminal.id).await?;
@@ -130,10 +130,10 @@ impl Service {
         ident: &str,
         terminal: &str,
     ) -> Result<(BoxStream<'static, ExecEvent>, TerminalInput), ServiceError> {
-        let sandbox = self.awake_agent(who, ident, Kind::Terminal).await?;
+        let sandbox = self.awake_agent(who, ident, ActivityKind::Terminal).await?;
         let pid = self.terminal(&sandbox, terminal).await?.pid;
         let stream = sandbox.client.attach(pid, true).await;
-        let stream = stream.map_err(|error| refusal(About::Process, error))?;
+        let stream = stream.map_err(|error| refusal(AgentOperation::Process, error))?;
         let handle = sandbox.handle.clone();
         let input =
             TerminalInput { inner: Arc::clone(&self.inner), epoch: handle.activity.epoch(), handle, pid };
@@ -159,7 +159,7 @@ impl Service {
             .client
             .signal(terminal.pid, HANGUP)
             .await
-            .map_err(|error| refusal(About::Process, error))
+            .map_err(|error| refusal(AgentOperation::Process, error))
         {
             Ok(()) => {}
             Err(error) if error.code == Code::ProcessNotFound => {}
@@ -182,7 +182,7 @@ impl Service {
 
     async fn is_live(&self, sandbox: &SandboxAgent, terminal: &Terminal) -> bool {
         Some(&terminal.instance) == sandbox.lease.instance.as_ref()
-            && Inner::runs(&sandbox.client, terminal.pid).await
+            && ServiceShared::runs(&sandbox.client, terminal.pid).await
     }
 }
 

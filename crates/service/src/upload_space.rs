@@ -11,7 +11,7 @@ use atoll_model::{Code, Lease, TenantId};
 use atoll_store::StoreError;
 
 use crate::ServiceError;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 const MIB: u64 = 1 << 20;
 /// LIMIT: what a tenant holds is counted anew whenever this much more has come.
@@ -114,7 +114,7 @@ impl QuotaLeft {
     }
 }
 
-fn folders(inner: &Inner, tenant: &TenantId) -> Vec<PathBuf> {
+fn folders(inner: &ServiceShared, tenant: &TenantId) -> Vec<PathBuf> {
     inner.config.upload_folders.iter().map(|folder| folder.join(tenant.as_str())).collect()
 }
 

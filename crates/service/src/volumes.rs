@@ -27,7 +27,7 @@ use crate::create::ending;
 use crate::keys::visible;
 use crate::random::entropy;
 use crate::sandboxes::printable;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 /// LIMIT: below this the file system itself does not fit.
 const SIZE_MIB_MIN: u32 = 1;
@@ -235,7 +235,11 @@ impl VolumeTurns {
     }
 }
 
-async fn make(inner: Arc<Inner>, volume: Volume, from: Option<VolumeId>) -> Result<Volume, ServiceError> {
+async fn make(
+    inner: Arc<ServiceShared>,
+    volume: Volume,
+    from: Option<VolumeId>,
+) -> Result<Volume, ServiceError> {
     let (id, provider) = (volume.id.clone(), &inner.provider);
     if volume.folder.is_none() && !provider.capabilities().volumes {
         return Err(ServiceError::new(Code::Unsupported, "volumes are not possible here")
@@ -275,12 +279,16 @@ async fn make(inner: Arc<Inner>, volume: Volume, from: Option<VolumeId>) -> Resu
 
 /// What must be free for a volume of this size. Limits may add up to more than there is, but no single one may: it could not be
 /// held. The server's own default is the operator's word.
-fn beyond_default(inner: &Inner, size_mib: Option<u32>, had_mib: u32) -> u64 {
+fn beyond_default(inner: &ServiceShared, size_mib: Option<u32>, had_mib: u32) -> u64 {
     let size = size_mib.filter(|size| *size > inner.config.volume_mib);
     size.map_or(0, |size| size.saturating_sub(had_mib).into())
 }
 
-async fn changed(inner: Arc<Inner>, id: VolumeId, change: UpdateVolume) -> Result<Volume, ServiceError> {
+async fn changed(
+    inner: Arc<ServiceShared>,
+    id: VolumeId,
+    change: UpdateVolume,
+) -> Result<Volume, ServiceError> {
     let _turn = inner.volume_turns.take(&id).await;
     let known = inner.store.volume(&id).await?.filter(|volume| volume.state == VolumeState::Ready);
     let before = known.ok_or_else(|| missing(id.as_str()))?;
@@ -316,7 +324,7 @@ async fn changed(inner: Arc<Inner>, id: VolumeId, change: UpdateVolume) -> Resul
     Ok(after)
 }
 
-async fn remove(inner: Arc<Inner>, volume: Volume) -> Result<(), ServiceError> {
+async fn remove(inner: Arc<ServiceShared>, volume: Volume) -> Result<(), ServiceError> {
     let _turn = inner.volume_turns.take(&volume.id).await;
     let doomed = Volume { state: VolumeState::Deleting, ..volume };
     inner.store.set_volume(doomed.clone()).await?;
@@ -325,7 +333,7 @@ async fn remove(inner: Arc<Inner>, volume: Volume) -> Result<(), ServiceError> {
 }
 
 /// The rest of a removal whose row is written.
-async fn remove_files_and_row(inner: &Inner, volume: &Volume) -> Result<(), ServiceError> {
+async fn remove_files_and_row(inner: &ServiceShared, volume: &Volume) -> Result<(), ServiceError> {
     if volume.folder.is_none() {
         inner.provider.remove_volume(&volume.id).await?;
     }
@@ -340,7 +348,7 @@ fn promised_mib(volume: &Volume) -> u64 {
     if volume.folder.is_some() { 0 } else { volume.size_mib.unwrap_or(0).into() }
 }
 
-async fn used(inner: &Inner, volume: &Volume) -> Option<u64> {
+async fn used(inner: &ServiceShared, volume: &Volume) -> Option<u64> {
     if volume.folder.is_some() || volume.state != VolumeState::Ready {
         return None;
     }

@@ -17,11 +17,11 @@ use atoll_model::{Code, Intent, Lease, Phase, Principal, Reason, Wake};
 use tokio::time::Instant;
 
 use crate::ServiceError;
-use crate::activity::{Busy, Kind};
-use crate::driver::{Mail, Verb};
-use crate::registry::{Handle, State};
+use crate::activity::{ActivityKind, Busy};
+use crate::driver::{DriverMessage, Verb};
+use crate::registry::{DriverState, Handle};
 use crate::sandboxes::ask;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 /// A running sandbox with the client of its agent. As long as it is held, the sandbox does not count as idle.
 pub struct SandboxAgent {
@@ -44,7 +44,7 @@ impl std::fmt::Debug for SandboxAgent {
 impl Service {
     /// The agent of a sandbox, which is woken for it, for whoever composes from processes and files.
     pub async fn agent(&self, who: &Principal, ident: &str) -> Result<SandboxAgent, ServiceError> {
-        self.awake_agent(who, ident, Kind::Request).await
+        self.awake_agent(who, ident, ActivityKind::Request).await
     }
 
     /// The same for whoever only looks: one that sleeps is let sleep.
@@ -54,11 +54,11 @@ impl Service {
         ident: &str,
     ) -> Result<SandboxAgent, ServiceError> {
         let handle = self.driven(who, ident).await?;
-        let busy = handle.activity.begin(Kind::Request);
+        let busy = handle.activity.begin(ActivityKind::Request);
         match find(&handle) {
-            Found::Awake(lease, client) => Ok(self.agent_with(lease, client, handle, busy)),
-            Found::Never => Err(crate::error::phase_conflict(&handle.lease(), "logs")),
-            Found::Coming | Found::Sleeping => {
+            WakeState::Awake(lease, client) => Ok(self.agent_with(lease, client, handle, busy)),
+            WakeState::Never => Err(crate::error::phase_conflict(&handle.lease(), "logs")),
+            WakeState::Coming | WakeState::Sleeping => {
                 let lease = handle.lease();
                 let message =
                     format!("sandbox {} is {}, and its logs are with it", lease.id, lease.phase.as_str());
@@ -72,7 +72,7 @@ impl Service {
         &self,
         who: &Principal,
         ident: &str,
-        kind: Kind,
+        kind: ActivityKind,
     ) -> Result<SandboxAgent, ServiceError> {
         let handle = self.driven(who, ident).await?;
         let busy = handle.activity.begin(kind);
@@ -93,7 +93,7 @@ impl Service {
 }
 
 /// What a request finds.
-enum Found {
+enum WakeState {
     Awake(Arc<Lease>, AgentClient),
     /// It is on its way to run, or somebody must ask for that first.
     Coming,
@@ -102,11 +102,14 @@ enum Found {
 }
 
 /// The agent of a sandbox that runs, or that is woken for this. The caller is busy with it already.
-pub(crate) async fn awake(inner: &Inner, handle: &Handle) -> Result<(Arc<Lease>, AgentClient), ServiceError> {
+pub(crate) async fn awake(
+    inner: &ServiceShared,
+    handle: &Handle,
+) -> Result<(Arc<Lease>, AgentClient), ServiceError> {
     match find(handle) {
-        Found::Awake(lease, agent) => return Ok((lease, agent)),
-        Found::Never => return Err(crate::error::phase_conflict(&handle.lease(), "commands and files")),
-        Found::Coming | Found::Sleeping => {}
+        WakeState::Awake(lease, agent) => return Ok((lease, agent)),
+        WakeState::Never => return Err(crate::error::phase_conflict(&handle.lease(), "commands and files")),
+        WakeState::Coming | WakeState::Sleeping => {}
     }
     let Ok(_place) = handle.activity.waiters.try_acquire() else {
         metrics::counter!("atoll_wakes_total", "outcome" => "refused").increment(1);
@@ -132,21 +135,22 @@ async fn wake(handle: &Handle) -> Result<(Arc<Lease>, AgentClient), ServiceError
         // What changes from here on is seen by the wait below.
         watched.mark_unchanged();
         match find(handle) {
-            Found::Awake(lease, agent) => {
+            WakeState::Awake(lease, agent) => {
                 metrics::histogram!("atoll_wake_seconds").record(begun.elapsed().as_secs_f64());
                 return Ok((lease, agent));
             }
-            Found::Never => return Err(failed(handle)),
-            Found::Coming => {}
-            Found::Sleeping if asked => return Err(failed(handle)),
-            Found::Sleeping => {
+            WakeState::Never => return Err(failed(handle)),
+            WakeState::Coming => {}
+            WakeState::Sleeping if asked => return Err(failed(handle)),
+            WakeState::Sleeping => {
                 let lease = handle.lease();
                 if lease.wake == Wake::Explicit {
                     return Err(asleep(&lease));
                 }
                 // The end of a stop can't be hurried; it is waited for.
                 if lease.phase != Phase::Stopping {
-                    let mail = |reply| Mail::Verb { verb: Verb::Start, reason: Reason::Woken, reply };
+                    let mail =
+                        |reply| DriverMessage::Verb { verb: Verb::Start, reason: Reason::Woken, reply };
                     ask(handle, mail).await.map_err(|cause| not_woken(&lease, &cause))?;
                     asked = true;
                     continue;
@@ -159,18 +163,18 @@ async fn wake(handle: &Handle) -> Result<(Arc<Lease>, AgentClient), ServiceError
     }
 }
 
-fn find(handle: &Handle) -> Found {
+fn find(handle: &Handle) -> WakeState {
     // In this order: the mark is taken away only after the phase behind it is published.
     let falls_asleep = handle.activity.is_falling_asleep();
-    let State { lease, agent, failure } = handle.state.borrow().clone();
+    let DriverState { lease, agent, failure } = handle.state.borrow().clone();
     let runs_next = lease.intent == Intent::Run && failure.is_none();
     match lease.phase {
-        Phase::Running if falls_asleep => Found::Sleeping,
+        Phase::Running if falls_asleep => WakeState::Sleeping,
         Phase::Running => match agent {
-            Some(agent) => Found::Awake(lease, agent.with_pulse(handle.activity.pulse())),
-            None => Found::Never,
+            Some(agent) => WakeState::Awake(lease, agent.with_pulse(handle.activity.pulse())),
+            None => WakeState::Never,
         },
-        Phase::Starting | Phase::Resuming => Found::Coming,
+        Phase::Starting | Phase::Resuming => WakeState::Coming,
         Phase::Pausing
         | Phase::Paused
         | Phase::Stopping
@@ -179,12 +183,12 @@ fn find(handle: &Handle) -> Found {
         | Phase::Archived
         | Phase::Restoring => {
             if runs_next {
-                Found::Coming
+                WakeState::Coming
             } else {
-                Found::Sleeping
+                WakeState::Sleeping
             }
         }
-        Phase::Creating | Phase::Deleting | Phase::Deleted | Phase::Failed => Found::Never,
+        Phase::Creating | Phase::Deleting | Phase::Deleted | Phase::Failed => WakeState::Never,
     }
 }
 
@@ -199,7 +203,7 @@ fn asleep(lease: &Lease) -> ServiceError {
 
 /// It went back to sleep, or worse, instead of waking.
 fn failed(handle: &Handle) -> ServiceError {
-    let State { lease, failure, .. } = handle.state.borrow().clone();
+    let DriverState { lease, failure, .. } = handle.state.borrow().clone();
     match failure {
         Some(cause) => not_woken(&lease, &cause),
         None => {

@@ -6,7 +6,7 @@ mod world;
 use std::path::{Path, PathBuf};
 
 use atoll_model::{Code, CreateSandbox, Intent, Lease, Origin, Phase, Source, Storage};
-use atoll_provider::fake::{Call, Script};
+use atoll_provider::fake::{ProviderCall, Script};
 use world::{Options, World};
 
 /// A stopped-to-be sandbox with something in it.
@@ -105,7 +105,7 @@ async fn a_pack_that_breaks_off_never_counts_as_archived() {
     let world = World::new().await;
     let lease = begin(&world).await;
     for script in [Script::Cut, Script::Fail] {
-        world.fake.script(Call::Pack, script);
+        world.fake.script(ProviderCall::Pack, script);
         world.service.archive(&world.admin, "x", true).await.unwrap_err();
         let stopped = world.get(&lease.id).await;
         assert_eq!((stopped.phase, &stopped.archive), (Phase::Stopped, &None));
@@ -146,7 +146,7 @@ async fn an_unpack_that_fails_is_tried_again_by_the_next_start() {
     let world = World::new().await;
     let lease = begin(&world).await;
     world.service.archive(&world.admin, "x", true).await.unwrap();
-    world.fake.script(Call::Unpack, Script::Fail);
+    world.fake.script(ProviderCall::Unpack, Script::Fail);
     world.service.restore(&world.admin, "x", true).await.unwrap_err();
     assert_eq!(world.get(&lease.id).await.phase, Phase::Archived);
     world.service.start(&world.admin, "x", true).await.unwrap();
@@ -157,7 +157,7 @@ async fn an_unpack_that_fails_is_tried_again_by_the_next_start() {
 async fn a_start_does_not_wait_for_an_upload() {
     let world = World::new().await;
     let lease = begin(&world).await;
-    world.fake.script(Call::Pack, Script::Hold);
+    world.fake.script(ProviderCall::Pack, Script::Hold);
     world.service.archive(&world.admin, "x", false).await.unwrap();
     world.until(&lease.id, Phase::Archiving).await;
     let running = world.service.start(&world.admin, "x", true).await.unwrap();
@@ -183,7 +183,7 @@ async fn a_sandbox_is_made_from_an_archive_also_on_another_server() {
     other.service.delete(&other.admin, copy.id.as_str(), true).await.unwrap();
     assert_eq!(world.archived(), [lease.id.to_string()]);
 
-    other.fake.script(Call::Unpack, Script::Fail);
+    other.fake.script(ProviderCall::Unpack, Script::Fail);
     let spec = CreateSandbox { name: Some("y".to_owned()), from, ..Default::default() };
     other.try_create(spec).await.unwrap_err();
     let failed = other.service.get(&other.admin, "y").await.unwrap();

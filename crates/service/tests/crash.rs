@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use atoll_model::lifecycle::phase_deadline_ms;
 use atoll_model::{CreateSandbox, Held, Intent, Origin, Phase, Principal, Reason, SandboxId, SnapshotState};
-use atoll_provider::fake::{Call, FakeProvider, Script};
+use atoll_provider::fake::{FakeProvider, ProviderCall, Script};
 use atoll_service::{FailPoint, Fork, NewSnapshot, Pause, Service};
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
@@ -417,17 +417,17 @@ async fn what_died_while_the_server_was_down_is_failed() {
 #[tokio::test(start_paused = true)]
 async fn every_passing_phase_is_finished_after_a_restart() {
     for (call, verb, end) in [
-        (Call::Create, "create", Phase::Running),
-        (Call::Halt, "stop", Phase::Stopped),
-        (Call::Boot, "start", Phase::Running),
-        (Call::Destroy, "delete", Phase::Deleted),
+        (ProviderCall::Create, "create", Phase::Running),
+        (ProviderCall::Halt, "stop", Phase::Stopped),
+        (ProviderCall::Boot, "start", Phase::Running),
+        (ProviderCall::Destroy, "delete", Phase::Deleted),
     ] {
         for dies in [false, true] {
             let mut world = World::new().await;
-            if call != Call::Create {
+            if call != ProviderCall::Create {
                 world.service.create(&world.admin, keyed(), true).await.unwrap();
             }
-            if call == Call::Boot {
+            if call == ProviderCall::Boot {
                 world.service.stop(&world.admin, "x", true).await.unwrap();
             }
             world.fake.script(call, Script::Hold);
@@ -470,7 +470,7 @@ async fn resting_phases_and_lifetimes_survive_a_restart_and_a_reboot() {
 #[tokio::test(start_paused = true)]
 async fn a_clean_end_waits_for_what_is_under_way() {
     let world = World::new().await;
-    world.fake.script(Call::Create, Script::Hold);
+    world.fake.script(ProviderCall::Create, Script::Hold);
     let (lease, _) = world.service.create(&world.admin, keyed(), false).await.unwrap();
     world.quiet().await;
     let service = world.service.clone();

@@ -5,12 +5,12 @@ mod world;
 
 use std::sync::Arc;
 
-use atoll_model::policy::egress::{Dns, Door, Egress, Floors, PrivateRanges};
+use atoll_model::policy::egress::{Dns, Door, Egress, OperatorFloors, PrivateRanges};
 use atoll_model::{
     Code, CreateSandbox, HeaderText, Lease, NetworkMode, NetworkPolicy, Origin, Phase, Principal, Quota,
     SandboxId, Transform, UpdateSandbox,
 };
-use atoll_provider::fake::{Call, Script};
+use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Fork, NewSecret, NewSnapshot, Pause, SecretAbout, SecretChange, ServiceError};
 use world::{Options, World};
 
@@ -152,14 +152,14 @@ async fn a_rotated_secret_reaches_what_runs_what_sleeps_and_what_is_being_made()
     service.stop(who, stopped.id.as_str(), true).await.unwrap();
     let paused = world.try_create(spec()).await.unwrap();
     service.pause(who, paused.id.as_str(), Pause { memory: None }, true).await.unwrap();
-    world.fake.script(Call::Create, Script::Hold);
+    world.fake.script(ProviderCall::Create, Script::Hold);
     let making = service.create(who, spec(), false).await.unwrap().0;
     world.quiet().await;
     let record = service.rotate_secret(who, "A", "two".to_owned()).await.unwrap();
     assert_eq!((record.used_by, record.rotated_at_ms.is_some()), (4, true));
     assert_eq!(injected(&world, &running.id), ["Bearer two"]);
     assert_eq!(injected(&world, &paused.id), ["Bearer two"]);
-    assert_eq!(world.fake.calls(Call::SetNetwork, &other.id), 0);
+    assert_eq!(world.fake.calls(ProviderCall::SetNetwork, &other.id), 0);
     world.fake.release();
     world.until(&making.id, Phase::Running).await;
     world.quiet().await;
@@ -173,7 +173,7 @@ async fn a_rotation_that_the_provider_refuses_is_tried_again() {
     let world = World::new().await;
     secret(&world, &world.admin, "A", "one").await;
     let lease = world.try_create(asking(with_header("{secret:A}"))).await.unwrap();
-    world.fake.script(Call::SetNetwork, Script::Fail);
+    world.fake.script(ProviderCall::SetNetwork, Script::Fail);
     world.service.rotate_secret(&world.admin, "A", "two".to_owned()).await.unwrap();
     assert_eq!(injected(&world, &lease.id), ["one"]);
     world.advance(std::time::Duration::from_secs(6)).await;
@@ -205,7 +205,7 @@ async fn a_repeated_create_with_another_value_is_not_the_same_request() {
 }
 
 fn private(who: PrivateRanges) -> Options {
-    let floors = Floors::new(who, None);
+    let floors = OperatorFloors::new(who, None);
     Options { config: Some(Box::new(move |config| config.egress = floors)), ..Default::default() }
 }
 

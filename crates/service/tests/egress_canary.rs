@@ -8,7 +8,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use atoll_model::{CreateSandbox, HeaderText, Lease, NetworkPolicy, Transform, UpdateSandbox};
-use atoll_provider::fake::{Call, Script};
+use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{NewSecret, NewSnapshot, SecretAbout, ServiceError};
 use world::World;
 
@@ -95,7 +95,7 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
     shown.push(format!("{:?}", service.rotate_secret(who, "NONE", CANARY.to_owned()).await.unwrap_err()));
     let torn = service.rotate_secret(who, "KEY", format!("{CANARY}\n")).await.unwrap_err();
     shown.push(format!("{torn:?}"));
-    world.fake.script(Call::SetNetwork, Script::Fail);
+    world.fake.script(ProviderCall::SetNetwork, Script::Fail);
     let more = with_headers(&[("Authorization", &format!("{CANARY}-more"))]);
     shown.push(format!("{:?}", update(&world, &lease, more.clone()).await.unwrap_err()));
     update(&world, &lease, more).await.unwrap();

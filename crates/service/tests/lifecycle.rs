@@ -11,7 +11,7 @@ use atoll_model::{
     UpdateSandbox, Wake,
 };
 use atoll_provider::NoticeKind;
-use atoll_provider::fake::{Call, Script};
+use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Created, Exec, FailPoint, Filter, NewKey};
 use futures::StreamExt;
 use world::{Options, World};
@@ -55,13 +55,13 @@ async fn how_a_command_ended_is_told_as_a_shell_would() {
 async fn a_create_that_fails_is_failed_and_cleaned_up() {
     for script in [Script::Fail, Script::FailAfter, Script::Panic] {
         let world = World::new().await;
-        world.fake.script(Call::Create, script);
+        world.fake.script(ProviderCall::Create, script);
         let error = world.try_create(named("x")).await.unwrap_err();
         assert_eq!(error.code, Code::Internal);
         let lease = world.service.get(&world.admin, "x").await.unwrap();
         assert_eq!(lease.phase, Phase::Failed);
         world.quiet().await;
-        assert_eq!(world.fake.calls(Call::Halt, &lease.id), 1, "cleanup was called");
+        assert_eq!(world.fake.calls(ProviderCall::Halt, &lease.id), 1, "cleanup was called");
         assert_eq!(world.fake.holds(), []);
         let lost = world.service.start(&world.admin, "x", true).await.unwrap_err();
         assert_eq!(lost.hint.as_deref(), Some("delete it and create a new one"));
@@ -73,7 +73,7 @@ async fn a_create_that_fails_is_failed_and_cleaned_up() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_refuses_its_settings_fails_the_create() {
     let world = World::new().await;
-    world.fake.script(Call::Create, Script::WrongToken);
+    world.fake.script(ProviderCall::Create, Script::WrongToken);
     let error = world.try_create(named("x")).await.unwrap_err();
     assert_eq!(error.code, Code::SandboxUnavailable);
     let lease = world.service.get(&world.admin, "x").await.unwrap();
@@ -104,7 +104,7 @@ async fn a_template_that_is_not_there_is_named() {
 #[tokio::test(start_paused = true)]
 async fn a_delete_during_create_leaves_nothing() {
     let world = World::new().await;
-    world.fake.script(Call::Create, Script::Hold);
+    world.fake.script(ProviderCall::Create, Script::Hold);
     let (lease, _) = world.service.create(&world.admin, named("x"), false).await.unwrap();
     assert_eq!(lease.phase, Phase::Creating);
     let deleting = world.service.delete(&world.admin, "x", false).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_delete_during_create_leaves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_create_that_hangs_is_dropped_and_destroyed() {
     let world = World::new().await;
-    world.fake.script(Call::Create, Script::Hold);
+    world.fake.script(ProviderCall::Create, Script::Hold);
     let (lease, _) = world.service.create(&world.admin, named("x"), false).await.unwrap();
     world.quiet().await;
     world.service.delete(&world.admin, "x", false).await.unwrap();
@@ -130,7 +130,7 @@ async fn a_create_that_hangs_is_dropped_and_destroyed() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_goes_away_changes_nothing() {
     let world = World::new().await;
-    world.fake.script(Call::Create, Script::Hold);
+    world.fake.script(ProviderCall::Create, Script::Hold);
     {
         let create = world.service.create(&world.admin, named("x"), true);
         tokio::pin!(create);
@@ -167,7 +167,7 @@ async fn stop_start_and_restart_make_new_instances_on_the_same_files() {
 async fn a_restart_without_room_says_so_and_leaves_it_stopped() {
     let world = World::new().await;
     let lease = world.create().await;
-    world.fake.script(Call::Halt, Script::Hold);
+    world.fake.script(ProviderCall::Halt, Script::Hold);
     let restart = world.service.restart(&world.admin, lease.id.as_str(), true);
     let squeeze = async {
         world.until(&lease.id, Phase::Stopping).await;
@@ -183,7 +183,7 @@ async fn a_restart_without_room_says_so_and_leaves_it_stopped() {
 #[tokio::test(start_paused = true)]
 async fn verbs_that_do_not_fit_the_phase_say_what_would_help() {
     let world = World::new().await;
-    world.fake.script(Call::Create, Script::Hold);
+    world.fake.script(ProviderCall::Create, Script::Hold);
     let (lease, _) = world.service.create(&world.admin, CreateSandbox::default(), false).await.unwrap();
     let error = world.service.stop(&world.admin, lease.id.as_str(), true).await.unwrap_err();
     assert_eq!((error.code, error.hint.as_deref()), (Code::PhaseConflict, Some("wait until it runs")));
@@ -224,7 +224,7 @@ async fn a_lifetime_can_be_extended_and_removed() {
 #[tokio::test(start_paused = true)]
 async fn a_passing_phase_that_lasts_too_long_fails() {
     let world = World::new().await;
-    world.fake.script(Call::Create, Script::Hold);
+    world.fake.script(ProviderCall::Create, Script::Hold);
     let (lease, _) = world.service.create(&world.admin, CreateSandbox::default(), false).await.unwrap();
     world.quiet().await;
     world.advance(MINUTE + Duration::from_secs(1)).await;
@@ -239,14 +239,14 @@ async fn a_delete_that_fails_is_tried_until_it_works() {
     let world = World::new().await;
     let lease = world.create().await;
     for _ in 0..3 {
-        world.fake.script(Call::Destroy, Script::Fail);
+        world.fake.script(ProviderCall::Destroy, Script::Fail);
     }
     world.service.delete(&world.admin, lease.id.as_str(), false).await.unwrap();
     for _ in 0..4 {
         world.advance(Duration::from_secs(5)).await;
     }
     world.until(&lease.id, Phase::Deleted).await;
-    assert_eq!(world.fake.calls(Call::Destroy, &lease.id), 4);
+    assert_eq!(world.fake.calls(ProviderCall::Destroy, &lease.id), 4);
     let again = world.service.delete(&world.admin, lease.id.as_str(), true).await.unwrap();
     assert_eq!(again.phase, Phase::Deleted);
 }
@@ -275,9 +275,9 @@ async fn limits_and_policy_are_put_in_force_or_taken_back() {
         ..Default::default()
     };
     let updated = world.service.update(&world.admin, lease.id.as_str(), change).await.unwrap();
-    let closed = egress::compile(&egress::Floor::default(), None, &NetworkPolicy::deny_all(), &[]);
+    let closed = egress::compile(&egress::TenantFloor::default(), None, &NetworkPolicy::deny_all(), &[]);
     assert_eq!(world.fake.in_force(&lease.id), Some((updated.limits, std::sync::Arc::new(closed))));
-    world.fake.script(Call::Resize, Script::Fail);
+    world.fake.script(ProviderCall::Resize, Script::Fail);
     let change = UpdateSandbox {
         limits: LimitsAsk { memory_mib: Some(2_048), ..Default::default() },
         ..Default::default()

@@ -10,7 +10,7 @@ use atoll_model::{
     Code, CreateSandbox, LimitsAsk, OnTimeout, Origin, Phase, Storage, TimeoutCounts, TimersAsk,
     UpdateSandbox,
 };
-use atoll_provider::fake::{Call, Script};
+use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Filter, Fork, NewSecret, NewSnapshot, Pause, SecretAbout, SecretChange, SortBy};
 use futures::StreamExt;
 use world::World;
@@ -150,7 +150,7 @@ async fn only_what_failed_after_it_ran_is_recovered() {
     world.fake.kill(&lease.id, true);
     assert!(world.until(&lease.id, Phase::Failed).await.is_recoverable());
     assert_eq!(service.recover(&world.admin, id, true).await.unwrap().phase, Phase::Running);
-    world.fake.script(Call::Create, Script::Fail);
+    world.fake.script(ProviderCall::Create, Script::Fail);
     let never =
         world.try_create(CreateSandbox { name: Some("never".to_owned()), ..Default::default() }).await;
     assert!(never.is_err());

@@ -12,7 +12,7 @@ use atoll_model::{
     Code, CreateSandbox, EventKind, Held, Lease, LimitsAsk, NetworkPolicy, OnExit, OnTimeout, Phase, Reason,
     SandboxId, Storage, TimersAsk, UpdateSandbox,
 };
-use atoll_provider::fake::{Call, Script};
+use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Config, Exec, HoldAsk, NextTimer};
 use futures::StreamExt;
 use world::{Options, World};
@@ -157,7 +157,7 @@ async fn a_timeout_is_absolute_and_may_pause() {
     assert_eq!(reasons_to(&world, &lease.id, Phase::Pausing).await, [Reason::TimedOut]);
     drop(busy);
     pass(&world, 60).await;
-    assert_eq!(world.fake.calls(Call::Pause, &lease.id), 1, "once is enough");
+    assert_eq!(world.fake.calls(ProviderCall::Pause, &lease.id), 1, "once is enough");
 }
 
 #[tokio::test(start_paused = true)]
@@ -313,21 +313,21 @@ async fn an_extension_never_shortens_and_an_update_may() {
 async fn an_archive_that_fails_is_tried_ever_later_and_stays_visible() {
     let world = World::new().await;
     for _ in 0..3 {
-        world.fake.script(Call::Pack, Script::Fail);
+        world.fake.script(ProviderCall::Pack, Script::Fail);
     }
     let timers = TimersAsk { auto_archive_s: Some(0), ..Default::default() };
     let lease = world.try_create(timed(timers)).await.unwrap();
     world.service.stop(&world.admin, lease.id.as_str(), false).await.unwrap();
     pass(&world, 10).await;
     assert_eq!(world.until(&lease.id, Phase::Stopped).await.phase, Phase::Stopped);
-    assert_eq!(world.fake.calls(Call::Pack, &lease.id), 1);
+    assert_eq!(world.fake.calls(ProviderCall::Pack, &lease.id), 1);
     assert!(matches!(next(&world, &lease).await, Some((15..=25, "archive"))));
     pass(&world, 25).await;
-    assert_eq!(world.fake.calls(Call::Pack, &lease.id), 2);
+    assert_eq!(world.fake.calls(ProviderCall::Pack, &lease.id), 2);
     pass(&world, 50).await;
-    assert_eq!(world.fake.calls(Call::Pack, &lease.id), 2);
+    assert_eq!(world.fake.calls(ProviderCall::Pack, &lease.id), 2);
     pass(&world, 20).await;
-    assert_eq!(world.fake.calls(Call::Pack, &lease.id), 3);
+    assert_eq!(world.fake.calls(ProviderCall::Pack, &lease.id), 3);
     pass(&world, 130).await;
     world.until(&lease.id, Phase::Archived).await;
 }
@@ -336,28 +336,28 @@ async fn an_archive_that_fails_is_tried_ever_later_and_stays_visible() {
 async fn a_timeout_that_cannot_pause_is_no_hot_loop_and_hides_no_other_timer() {
     let world = World::new().await;
     for _ in 0..50 {
-        world.fake.script(Call::Pause, Script::Fail);
+        world.fake.script(ProviderCall::Pause, Script::Fail);
     }
     let spec = CreateSandbox { timeout_s: Some(5), on_timeout: OnTimeout::Pause, ..Default::default() };
     let timers = TimersAsk { auto_stop_s: Some(50), ..Default::default() };
     let lease = world.try_create(CreateSandbox { timers, ..spec }).await.unwrap();
     pass(&world, 30).await;
     assert_eq!(phase(&world, &lease.id).await, Phase::Running);
-    assert_eq!(world.fake.calls(Call::Pause, &lease.id), 1);
+    assert_eq!(world.fake.calls(ProviderCall::Pause, &lease.id), 1);
     pass(&world, 100).await;
     world.until(&lease.id, Phase::Stopped).await;
-    assert!(world.fake.calls(Call::Pause, &lease.id) <= 3);
+    assert!(world.fake.calls(ProviderCall::Pause, &lease.id) <= 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_checkpoint_that_fails_leaves_it_paused_and_is_not_tried_in_a_loop() {
     let world = World::new().await;
-    world.fake.script(Call::Checkpoint, Script::Fail);
+    world.fake.script(ProviderCall::Checkpoint, Script::Fail);
     let timers = TimersAsk { checkpoint_after_s: Some(0), ..Default::default() };
     let lease = world.try_create(timed(timers)).await.unwrap();
     world.service.pause(&world.admin, lease.id.as_str(), Default::default(), true).await.unwrap();
     pass(&world, 10).await;
-    assert_eq!(world.fake.calls(Call::Checkpoint, &lease.id), 1);
+    assert_eq!(world.fake.calls(ProviderCall::Checkpoint, &lease.id), 1);
     let paused = world.get(&lease.id).await;
     assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(Held::Live)));
     let running = world.service.resume(&world.admin, lease.id.as_str(), true).await.unwrap();
@@ -404,7 +404,7 @@ async fn timers_change_at_run_time() {
 async fn a_change_that_fails_half_way_is_undone_at_the_provider_too() {
     let world = World::new().await;
     let lease = world.create().await;
-    world.fake.script(Call::SetNetwork, Script::Fail);
+    world.fake.script(ProviderCall::SetNetwork, Script::Fail);
     let change = UpdateSandbox {
         limits: LimitsAsk { memory_mib: Some(2_048), ..Default::default() },
         network: Some(NetworkPolicy::deny_all()),

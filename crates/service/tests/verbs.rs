@@ -6,7 +6,7 @@ mod world;
 use std::time::Duration;
 
 use atoll_model::{Code, CreateSandbox, Held, Intent, Origin, Phase, Reason, SandboxId};
-use atoll_provider::fake::{Call, Script};
+use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Exec, Fork, NewSnapshot, Pause, ServiceError, SnapshotFilter};
 use world::World;
 
@@ -17,7 +17,7 @@ const LIVE: Pause = Pause { memory: None };
 async fn at(world: &World, phase: Phase) -> SandboxId {
     let spec = CreateSandbox { name: Some("x".to_owned()), ..Default::default() };
     if phase == Phase::Creating {
-        world.fake.script(Call::Create, Script::Hold);
+        world.fake.script(ProviderCall::Create, Script::Hold);
         return world.service.create(&world.admin, spec, false).await.unwrap().0.id;
     }
     let id = world.try_create(spec).await.unwrap().id;
@@ -28,39 +28,39 @@ async fn at(world: &World, phase: Phase) -> SandboxId {
     match phase {
         Phase::Creating | Phase::Running => {}
         Phase::Pausing => {
-            hold(Call::Pause);
+            hold(ProviderCall::Pause);
             service.pause(who, "x", LIVE, false).await.unwrap();
         }
         Phase::Paused => drop(service.pause(who, "x", LIVE, true).await.unwrap()),
         Phase::Resuming => {
             service.pause(who, "x", LIVE, true).await.unwrap();
-            hold(Call::Resume);
+            hold(ProviderCall::Resume);
             service.resume(who, "x", false).await.unwrap();
         }
         Phase::Stopping => {
-            hold(Call::Halt);
+            hold(ProviderCall::Halt);
             service.stop(who, "x", false).await.unwrap();
         }
         Phase::Stopped => drop(service.stop(who, "x", true).await.unwrap()),
         Phase::Starting => {
             service.stop(who, "x", true).await.unwrap();
-            hold(Call::Boot);
+            hold(ProviderCall::Boot);
             service.start(who, "x", false).await.unwrap();
         }
         Phase::Archiving => {
             service.stop(who, "x", true).await.unwrap();
-            hold(Call::Pack);
+            hold(ProviderCall::Pack);
             service.archive(who, "x", false).await.unwrap();
         }
         Phase::Archived => drop(service.archive(who, "x", true).await.unwrap()),
         Phase::Restoring => {
             service.archive(who, "x", true).await.unwrap();
-            hold(Call::Unpack);
+            hold(ProviderCall::Unpack);
             service.restore(who, "x", false).await.unwrap();
         }
         Phase::Failed => world.fake.kill(&id, true),
         Phase::Deleting => {
-            hold(Call::Destroy);
+            hold(ProviderCall::Destroy);
             service.delete(who, "x", false).await.unwrap();
         }
         Phase::Deleted => drop(service.delete(who, "x", true).await.unwrap()),
@@ -248,14 +248,14 @@ async fn a_paused_sandbox_survives_a_crash_of_the_server_in_memory_and_on_disk()
 async fn memory_that_cannot_go_to_disk_is_an_error_and_never_a_silent_downgrade() {
     let world = World::new().await;
     let id = world.create().await.id;
-    world.fake.script(Call::Checkpoint, Script::Fail);
+    world.fake.script(ProviderCall::Checkpoint, Script::Fail);
     let error = world.service.pause(&world.admin, id.as_str(), DISK, true).await.unwrap_err();
     assert_eq!(error.code, Code::Internal);
     assert_eq!(world.until(&id, Phase::Running).await.intent, Intent::Run);
     echo(&world, &id).await;
     // From a pause it stays paused as it was.
     world.service.pause(&world.admin, id.as_str(), LIVE, true).await.unwrap();
-    world.fake.script(Call::Checkpoint, Script::Fail);
+    world.fake.script(ProviderCall::Checkpoint, Script::Fail);
     world.service.pause(&world.admin, id.as_str(), DISK, true).await.unwrap_err();
     let paused = world.get(&id).await;
     assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(Held::Live)));
@@ -273,7 +273,7 @@ async fn what_cannot_be_resumed_stands_still_as_before() {
     let world = World::new().await;
     let id = world.create().await.id;
     world.fake.memory(&id, |bytes| *bytes = b"known".to_vec());
-    for (ask, call) in [(LIVE, Call::Resume), (DISK, Call::Restore)] {
+    for (ask, call) in [(LIVE, ProviderCall::Resume), (DISK, ProviderCall::Restore)] {
         world.service.pause(&world.admin, id.as_str(), ask, true).await.unwrap();
         world.fake.script(call, Script::Fail);
         world.service.resume(&world.admin, id.as_str(), true).await.unwrap_err();
@@ -287,8 +287,8 @@ async fn what_cannot_be_resumed_stands_still_as_before() {
     }
     // Its processes run, but nobody can talk to its agent: it is frozen, and later tried again with every token.
     world.service.pause(&world.admin, id.as_str(), DISK, true).await.unwrap();
-    world.fake.script(Call::Restore, Script::WrongToken);
-    world.fake.script(Call::Pause, Script::Hold);
+    world.fake.script(ProviderCall::Restore, Script::WrongToken);
+    world.fake.script(ProviderCall::Pause, Script::Hold);
     world.service.resume(&world.admin, id.as_str(), true).await.unwrap_err();
     // Already before it is frozen: a resume that comes now must not look for the checkpoint, which is spent.
     assert_eq!(world.get(&id).await.held, Some(Held::Live));
@@ -303,27 +303,27 @@ async fn what_cannot_be_resumed_stands_still_as_before() {
 async fn a_start_during_a_pause_resumes_at_its_end() {
     let world = World::new().await;
     let id = world.create().await.id;
-    world.fake.script(Call::Pause, Script::Hold);
+    world.fake.script(ProviderCall::Pause, Script::Hold);
     world.service.pause(&world.admin, id.as_str(), LIVE, false).await.unwrap();
     world.service.start(&world.admin, id.as_str(), false).await.unwrap();
     world.quiet().await;
     world.fake.release();
     world.until(&id, Phase::Running).await;
-    assert_eq!(world.fake.calls(Call::Resume, &id), 1);
+    assert_eq!(world.fake.calls(ProviderCall::Resume, &id), 1);
     assert!(!world.fake.is_frozen(&id));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_delete_does_not_wait_for_a_checkpoint_an_upload_or_a_snapshot() {
-    for call in [Call::Checkpoint, Call::Pack, Call::Snapshot] {
+    for call in [ProviderCall::Checkpoint, ProviderCall::Pack, ProviderCall::Snapshot] {
         let world = World::new().await;
         let id = world.create().await.id;
         world.fake.script(call, Script::Hold);
         let (service, who, ident) = (world.service.clone(), world.admin.clone(), id.to_string());
         let asked = tokio::spawn(async move {
             match call {
-                Call::Checkpoint => service.pause(&who, &ident, DISK, true).await.map(drop),
-                Call::Pack => service.archive(&who, &ident, true).await.map(drop),
+                ProviderCall::Checkpoint => service.pause(&who, &ident, DISK, true).await.map(drop),
+                ProviderCall::Pack => service.archive(&who, &ident, true).await.map(drop),
                 _ => service.snapshot(&who, &ident, NewSnapshot::default()).await.map(drop),
             }
         });
@@ -384,13 +384,13 @@ async fn a_snapshot_that_is_being_used_is_not_removed() {
     let ask = NewSnapshot { name: Some("first".to_owned()), memory: false, replace: false };
     service.snapshot(who, id.as_str(), ask).await.unwrap();
     let from = Origin::Snapshot { snapshot: "first".to_owned(), memory: false };
-    world.fake.script(Call::Create, Script::Hold);
+    world.fake.script(ProviderCall::Create, Script::Hold);
     let (clone, _) = service.create(who, CreateSandbox { from, ..Default::default() }, false).await.unwrap();
     world.quiet().await;
     assert_eq!(service.delete_snapshot(who, "first").await.unwrap_err().code, Code::SnapshotInUse);
     world.fake.release();
     world.until(&clone.id, Phase::Running).await;
-    world.fake.script(Call::Rollback, Script::Hold);
+    world.fake.script(ProviderCall::Rollback, Script::Hold);
     service.rollback(who, id.as_str(), "first", false).await.unwrap();
     world.quiet().await;
     assert_eq!(service.delete_snapshot(who, "first").await.unwrap_err().code, Code::SnapshotInUse);
@@ -502,8 +502,8 @@ async fn a_fork_makes_children_of_their_own() {
 async fn a_fork_makes_all_children_or_none() {
     let world = World::new().await;
     let id = world.create().await.id;
-    world.fake.script(Call::Create, Script::Delay(Duration::from_micros(1)));
-    world.fake.script(Call::Create, Script::Fail);
+    world.fake.script(ProviderCall::Create, Script::Delay(Duration::from_micros(1)));
+    world.fake.script(ProviderCall::Create, Script::Fail);
     let fork = Fork { count: 3, ..Default::default() };
     let (service, who, ident) = (world.service.clone(), world.admin.clone(), id.to_string());
     let forking = tokio::spawn(async move { service.fork(&who, &ident, fork).await });
@@ -612,14 +612,14 @@ async fn a_rollback_that_fails_half_way_leaves_files_and_nothing_that_runs() {
     let (service, who) = (&world.service, &world.admin);
     let id = at(&world, Phase::Running).await;
     // Its answer was lost: the processes are gone.
-    world.fake.script(Call::Rollback, Script::FailAfter);
+    world.fake.script(ProviderCall::Rollback, Script::FailAfter);
     service.rollback(who, "x", "first", true).await.unwrap_err();
     let stopped = world.get(&id).await;
     assert_eq!((stopped.phase, stopped.intent, stopped.instance), (Phase::Stopped, Intent::Stop, None));
     service.start(who, "x", true).await.unwrap();
     // It died meanwhile, and somebody wants it stopped meanwhile: either way nothing runs behind a stopped lease.
     for dies in [true, false] {
-        world.fake.script(Call::Rollback, Script::Hold);
+        world.fake.script(ProviderCall::Rollback, Script::Hold);
         service.rollback(who, "x", "first", false).await.unwrap();
         world.quiet().await;
         world.fake.damage(&service.get_snapshot(who, "first").await.unwrap().id);
@@ -641,11 +641,11 @@ async fn the_memory_of_a_stopped_one_is_refused_and_that_of_one_on_disk_is_copie
     let world = World::new().await;
     let (service, who) = (&world.service, &world.admin);
     let id = at(&world, Phase::Stopped).await;
-    let calls = world.fake.calls(Call::Snapshot, &id);
+    let calls = world.fake.calls(ProviderCall::Snapshot, &id);
     let memory = || NewSnapshot { name: None, memory: true, replace: false };
     let error = service.snapshot(who, "x", memory()).await.unwrap_err();
     assert_eq!((error.code, error.hint.is_some()), (Code::InvalidRequest, true));
-    assert_eq!(world.fake.calls(Call::Snapshot, &id), calls, "nobody was asked");
+    assert_eq!(world.fake.calls(ProviderCall::Snapshot, &id), calls, "nobody was asked");
     service.start(who, "x", true).await.unwrap();
     service.pause(who, "x", DISK, true).await.unwrap();
     assert!(service.snapshot(who, "x", memory()).await.unwrap().memory);

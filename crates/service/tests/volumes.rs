@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_model::{Code, CreateSandbox, MountAsk, Quota, VolumeState};
 use atoll_provider::MountSource;
-use atoll_provider::fake::{Call, Script};
+use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{FailPoint, NewVolume, Pause, UpdateVolume, VolumeOwner};
 use tokio::io::AsyncReadExt;
 use world::{Options, World};
@@ -125,7 +125,7 @@ async fn sizes_are_changed_within_quota_and_use() {
         world.service.update_volume(&who, "one", sized(150)).await.unwrap().volume.size_mib,
         Some(150)
     );
-    world.fake.script(Call::ResizeVolume, Script::Fail);
+    world.fake.script(ProviderCall::ResizeVolume, Script::Fail);
     assert!(world.service.update_volume(&who, "one", sized(200)).await.is_err());
     assert_eq!(world.service.get_volume(&who, "one").await.unwrap().volume.size_mib, Some(150), "as before");
     world.service.create_volume(&who, named("two")).await.unwrap();
@@ -219,7 +219,7 @@ async fn a_failure_or_a_crash_at_any_point_leaves_nothing_half() {
     }
     let world = World::new().await;
     for script in [Script::Fail, Script::FailAfter] {
-        world.fake.script(Call::CreateVolume, script);
+        world.fake.script(ProviderCall::CreateVolume, script);
         assert!(world.service.create_volume(&world.admin, named("data")).await.is_err());
         assert_no_leaks(&world).await;
     }

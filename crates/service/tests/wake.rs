@@ -9,7 +9,7 @@ use atoll_model::{
     Code, CreateSandbox, EventKind, Held, Lease, OnExit, Phase, Principal, Quota, Reason, SandboxId, Scope,
     TimersAsk, UpdateSandbox, Wake,
 };
-use atoll_provider::fake::{Call, Script};
+use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Exec, ExecEvent, Filter, NewKey, Pause};
 use futures::StreamExt;
 use world::{Options, World};
@@ -66,7 +66,7 @@ async fn a_hundred_requests_wake_it_once() {
     let requests = (0..100).map(|_| echo(&world, &world.admin, &lease));
     let answers = futures::future::join_all(requests).await;
     assert!(answers.into_iter().all(|answer| answer.unwrap() == "hi\n"));
-    assert_eq!(world.fake.calls(Call::Restore, &lease.id), 1);
+    assert_eq!(world.fake.calls(ProviderCall::Restore, &lease.id), 1);
     assert_eq!(reasons_to(&world, &lease.id, Phase::Resuming).await, [Reason::Woken]);
 }
 
@@ -74,7 +74,7 @@ async fn a_hundred_requests_wake_it_once() {
 async fn more_requests_than_may_wait_are_told_when_to_come_back() {
     let world = World::new().await;
     let lease = paused(&world, CreateSandbox::default(), Held::Live).await;
-    world.fake.script(Call::Resume, Script::Hold);
+    world.fake.script(ProviderCall::Resume, Script::Hold);
     let requests = (0..100).map(|_| echo(&world, &world.admin, &lease));
     let release = async {
         world.quiet().await;
@@ -84,7 +84,7 @@ async fn more_requests_than_may_wait_are_told_when_to_come_back() {
     let refused: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
     assert_eq!(refused.len(), 36);
     assert!(refused.iter().all(|error| error.code == Code::WakeFailed && error.retry_after_s == Some(1)));
-    assert_eq!(world.fake.calls(Call::Resume, &lease.id), 1);
+    assert_eq!(world.fake.calls(ProviderCall::Resume, &lease.id), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,7 +97,7 @@ async fn only_start_and_resume_wake_what_says_so() {
     assert!(error.hint.unwrap().contains("resume"));
     assert!(world.fake.is_frozen(&lease.id));
     // Who comes while somebody else resumes it waits for that.
-    world.fake.script(Call::Resume, Script::Hold);
+    world.fake.script(ProviderCall::Resume, Script::Hold);
     world.service.resume(&world.admin, lease.id.as_str(), false).await.unwrap();
     let release = async {
         world.quiet().await;
@@ -115,7 +115,7 @@ async fn only_start_and_resume_wake_what_says_so() {
 async fn a_wake_that_fails_says_why_and_the_next_may_succeed() {
     let world = World::new().await;
     let lease = paused(&world, CreateSandbox::default(), Held::Disk).await;
-    world.fake.script(Call::Restore, Script::Fail);
+    world.fake.script(ProviderCall::Restore, Script::Fail);
     let requests = (0..10).map(|_| echo(&world, &world.admin, &lease));
     for answer in futures::future::join_all(requests).await {
         let error = answer.unwrap_err();
@@ -138,7 +138,7 @@ async fn a_wake_that_fails_says_why_and_the_next_may_succeed() {
 async fn a_wake_has_a_deadline_and_the_work_goes_on() {
     let world = World::new().await;
     let lease = paused(&world, CreateSandbox::default(), Held::Live).await;
-    world.fake.script(Call::Resume, Script::Hold);
+    world.fake.script(ProviderCall::Resume, Script::Hold);
     let late = async {
         world.quiet().await;
         world.advance(SECOND * 61).await;
@@ -171,7 +171,7 @@ async fn who_may_not_use_it_does_not_wake_it_and_looking_does_not_either() {
         world.advance(SECOND).await;
     }
     assert!(world.fake.is_frozen(&lease.id));
-    assert_eq!(world.fake.calls(Call::Resume, &lease.id), 0);
+    assert_eq!(world.fake.calls(ProviderCall::Resume, &lease.id), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,7 +189,7 @@ async fn a_request_that_comes_while_it_falls_asleep_is_served() {
     let world = World::new().await;
     let timers = TimersAsk { auto_pause_s: Some(5), ..Default::default() };
     let lease = world.try_create(CreateSandbox { timers, ..Default::default() }).await.unwrap();
-    world.fake.script(Call::Pause, Script::Hold);
+    world.fake.script(ProviderCall::Pause, Script::Hold);
     while world.get(&lease.id).await.phase == Phase::Running {
         world.advance(SECOND).await;
     }
@@ -296,7 +296,7 @@ async fn the_end_of_the_server_waits_for_nobody_for_ever() {
     let world = World::new().await;
     let spec = CreateSandbox { on_exit: OnExit::Pause, ..Default::default() };
     let lease = world.try_create(spec).await.unwrap();
-    world.fake.script(Call::Pause, Script::Hold);
+    world.fake.script(ProviderCall::Pause, Script::Hold);
     let late = async {
         world.quiet().await;
         world.advance(SECOND * 11).await;

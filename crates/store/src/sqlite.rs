@@ -265,7 +265,8 @@ impl Store for SqliteStore {
             let sealed = self.seal.seal(&secrets::owner(&tenant, &name), &value);
             sealed.ok_or(StoreError::Sealed { what: "a secret" })
         };
-        let change = secrets::Change { sealed: change.value.map(seal).transpose()?, about: change.about };
+        let change =
+            secrets::SecretChange { sealed: change.value.map(seal).transpose()?, about: change.about };
         self.write(move |conn| secrets::change(conn, &tenant, &name, &change, at_ms)).await
     }
 

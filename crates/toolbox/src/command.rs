@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_agentapi::{AgentError, Output, RpcCode, StartProcess};
+use atoll_agentapi::{AgentError, CommandOutput, RpcCode, StartProcess};
 
 use crate::{Toolbox, ToolboxError};
 
@@ -11,7 +11,7 @@ use crate::{Toolbox, ToolboxError};
 const OUTPUT_MAX: usize = 8 << 20;
 
 /// A program to run.
-pub(crate) struct Command {
+pub(crate) struct ProgramCommand {
     pub(crate) program: &'static str,
     pub(crate) args: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
@@ -21,8 +21,8 @@ pub(crate) struct Command {
 }
 
 impl Toolbox {
-    pub(crate) async fn run(&self, command: Command) -> Result<Output, ToolboxError> {
-        let Command { program, args, env, limit, hint } = command;
+    pub(crate) async fn run(&self, command: ProgramCommand) -> Result<CommandOutput, ToolboxError> {
+        let ProgramCommand { program, args, env, limit, hint } = command;
         let start = StartProcess {
             cmd: program.to_owned(),
             args,

@@ -39,7 +39,7 @@ impl Toolbox {
         let mut tail = self.agent.logs(false, Some(LOGS_MAX)).await.map_err(ToolboxError::process)?;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let mut reservation = self.account.reserve();
-        let mut own = Own(pid);
+        let mut own = EntrypointPid(pid);
         while let Some(line) = tail.next().await {
             match own.event(line.map_err(ToolboxError::process)?) {
                 Some(LogEvent::Stdout(data)) => stdout.extend_from_slice(&data),
@@ -68,7 +68,7 @@ impl Toolbox {
 impl EntrypointFollow {
     /// The next piece; `None` when it ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<LogEvent, ToolboxError>> {
-        let mut own = Own(self.pid);
+        let mut own = EntrypointPid(self.pid);
         loop {
             let over = async {
                 match &mut self.process {
@@ -96,9 +96,9 @@ impl EntrypointFollow {
 }
 
 /// Whose lines count: the command's, which was the first to be logged.
-struct Own(Option<u32>);
+struct EntrypointPid(Option<u32>);
 
-impl Own {
+impl EntrypointPid {
     fn event(&mut self, line: LogLine) -> Option<LogEvent> {
         if *self.0.get_or_insert(line.pid) != line.pid {
             return None;
@@ -119,7 +119,7 @@ mod tests {
     fn only_lines_of_the_command_count() {
         let line =
             |pid, stream| LogLine { pid, stream, at_ms: 0, data: Bytes::from_static(b"x"), dropped: 0 };
-        let mut own = Own(None);
+        let mut own = EntrypointPid(None);
         assert_eq!(own.event(line(5, LogStream::Stderr)), Some(LogEvent::Stderr(Bytes::from_static(b"x"))));
         assert_eq!(own.event(line(6, LogStream::Stdout)), None);
         assert!(own.event(line(5, LogStream::Stdout)).is_some());

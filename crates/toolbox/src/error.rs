@@ -67,7 +67,7 @@ pub enum ToolboxError {
     #[error("{cause}")]
     Agent {
         /// What was asked for.
-        about: About,
+        about: AgentCallSubject,
         /// Its words.
         #[source]
         cause: AgentError,
@@ -76,7 +76,7 @@ pub enum ToolboxError {
 
 /// What a call to the agent was about; the same refusal means different things.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum About {
+pub enum AgentCallSubject {
     /// A file or folder.
     File,
     /// A process.
@@ -132,15 +132,15 @@ impl ToolboxError {
     }
 
     pub(crate) fn file(cause: AgentError) -> Self {
-        Self::Agent { about: About::File, cause }
+        Self::Agent { about: AgentCallSubject::File, cause }
     }
 
     pub(crate) fn process(cause: AgentError) -> Self {
-        Self::Agent { about: About::Process, cause }
+        Self::Agent { about: AgentCallSubject::Process, cause }
     }
 }
 
-fn code_of(about: About, error: &AgentError) -> Code {
+fn code_of(about: AgentCallSubject, error: &AgentError) -> Code {
     let (code, message) = match error {
         AgentError::Refused { code, message } => (*code, message),
         AgentError::Argument(_) | AgentError::Upload(_) => return Code::InvalidArgument,
@@ -151,8 +151,8 @@ fn code_of(about: About, error: &AgentError) -> Code {
         _ => return Code::Internal,
     };
     match (code, about) {
-        (RpcCode::NotFound, About::File) => Code::FileNotFound,
-        (RpcCode::NotFound, About::Process) => Code::ProcessNotFound,
+        (RpcCode::NotFound, AgentCallSubject::File) => Code::FileNotFound,
+        (RpcCode::NotFound, AgentCallSubject::Process) => Code::ProcessNotFound,
         (RpcCode::AlreadyExists, _) => Code::AlreadyExists,
         // The agent has one word for a full disk and for every other limit; only its text tells them apart.
         (RpcCode::ResourceExhausted, _) if message.contains("disk") => Code::DiskFull,

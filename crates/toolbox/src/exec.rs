@@ -32,7 +32,7 @@ pub struct ShellLine {
 
 /// What came of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ran {
+pub struct ProgramResult {
     /// As a shell shows it.
     pub exit_code: i32,
     /// Both streams, in the order in which they came.
@@ -41,7 +41,7 @@ pub struct Ran {
 
 impl Toolbox {
     /// Runs a line by bash, or by sh where there is none. Its end is an answer whatever the exit code.
-    pub async fn shell(&self, line: ShellLine) -> Result<Ran, ToolboxError> {
+    pub async fn shell(&self, line: ShellLine) -> Result<ProgramResult, ToolboxError> {
         let limit = line.timeout;
         let (args, input) = shell_args(line.line);
         let start = StartProcess {
@@ -63,7 +63,7 @@ impl Toolbox {
         start: StartProcess,
         input: Option<Vec<u8>>,
         what: &'static str,
-    ) -> Result<Ran, ToolboxError> {
+    ) -> Result<ProgramResult, ToolboxError> {
         let limit = start.timeout;
         let (started, stream) = self.agent.start(start).await.map_err(ToolboxError::process)?;
         let reading = async {
@@ -90,7 +90,7 @@ impl Toolbox {
     }
 
     /// All that comes, and whether the agent ended it at its deadline.
-    async fn read(&self, mut stream: ProcessStream) -> Result<(Ran, bool), ToolboxError> {
+    async fn read(&self, mut stream: ProcessStream) -> Result<(ProgramResult, bool), ToolboxError> {
         let mut output = Collector::new(&self.account, Keep::both(OUTPUT_MAX));
         while let Some(event) = stream.next().await {
             match event.map_err(ToolboxError::process)? {
@@ -99,7 +99,7 @@ impl Toolbox {
                 }
                 ProcessEvent::Dropped(bytes) => output.lost(bytes),
                 ProcessEvent::Exit(status) => {
-                    let ran = Ran { exit_code: status.shell_code(), output: output.finish() };
+                    let ran = ProgramResult { exit_code: status.shell_code(), output: output.finish() };
                     return Ok((ran, status.timed_out));
                 }
             }

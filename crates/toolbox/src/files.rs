@@ -13,7 +13,7 @@ use futures::Stream;
 pub use edit::{Edit, Edited, Replaced};
 pub use listing::{ListQuery, Listing, Node};
 pub use read::{FileBody, Part};
-pub use search::{Found, Grep, Match};
+pub use search::{Grep, Match, SearchResults};
 
 use crate::{Toolbox, ToolboxError};
 

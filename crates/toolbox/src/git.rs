@@ -15,7 +15,7 @@ mod status;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_agentapi::Output;
+use atoll_agentapi::CommandOutput;
 
 pub use branches::{BranchQuery, Branches, Scope};
 pub use clone::{CloneFrom, Pull, Push, Remote};
@@ -23,9 +23,9 @@ pub use commits::{Commit, Committed, DiffOf, LogQuery, NewCommit, Reset, ResetMo
 pub use credentials::Credentials;
 pub use fault::GitFault;
 pub use settings::{ConfigScope, StoredCredentials};
-pub use status::{FileState, State, Status};
+pub use status::{FileState, State, WorkTreeStatus};
 
-use crate::command::Command;
+use crate::command::ProgramCommand;
 use crate::error::said;
 use crate::{Toolbox, ToolboxError};
 
@@ -162,7 +162,7 @@ impl<'a> Git<'a> {
         let mut all = words(["--no-pager", "-c", "core.quotePath=false", "-c", "color.ui=false"]);
         all.extend(args);
         let limit = self.limit.unwrap_or(limit);
-        let command = Command { program: "git", args: all, env: environment(env), limit, hint: HINT };
+        let command = ProgramCommand { program: "git", args: all, env: environment(env), limit, hint: HINT };
         Ok(self.toolbox.run(command).await?.into())
     }
 
@@ -196,8 +196,8 @@ fn environment(mut env: BTreeMap<String, String>) -> BTreeMap<String, String> {
     env
 }
 
-impl From<Output> for GitOutput {
-    fn from(output: Output) -> Self {
+impl From<CommandOutput> for GitOutput {
+    fn from(output: CommandOutput) -> Self {
         Self {
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),

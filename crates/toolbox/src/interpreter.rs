@@ -27,7 +27,7 @@ use atoll_agentapi::{AgentError, ProcessEvent, ProcessInfo};
 pub use execution::{Execution, ExecutionEvent};
 pub use rich::Rich;
 
-use execution::Aim;
+use execution::InterruptTarget;
 
 use crate::{Toolbox, ToolboxError};
 
@@ -208,7 +208,9 @@ impl<'a> Interpreter<'a> {
     /// Interrupts what runs in a context now.
     pub async fn interrupt(&self, id: &str) -> Result<(), ToolboxError> {
         let context = self.context(id).await?;
-        execution::interrupt(&self.toolbox.agent, &context, Aim::Running).await.map_err(ToolboxError::process)
+        execution::interrupt(&self.toolbox.agent, &context, InterruptTarget::Running)
+            .await
+            .map_err(ToolboxError::process)
     }
 
     /// Runs code; one after the other where several are sent to the same context. Dropping the execution before its end

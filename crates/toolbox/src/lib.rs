@@ -29,18 +29,18 @@ pub use atoll_agentapi::{Entry, EntryKind, Metrics};
 pub use code_run::{CodeRan, CodeRun};
 pub use entrypoint::{Entrypoint, EntrypointFollow};
 pub use error::ToolboxError;
-pub use exec::{Ran, ShellLine};
+pub use exec::{ProgramResult, ShellLine};
 
 /// Output that was collected.
 pub use atoll_budget::Collected;
 pub use files::{
-    Change, CopyHow, Edit, Edited, FileBody, Files, Found, Grep, ListQuery, Listing, MakeDir, Match, Node,
-    Part, Replaced,
+    Change, CopyHow, Edit, Edited, FileBody, Files, Grep, ListQuery, Listing, MakeDir, Match, Node, Part,
+    Replaced, SearchResults,
 };
 pub use git::{
     BranchQuery, Branches, CloneFrom, Commit, Committed, ConfigScope, Credentials, DiffOf, FileState, Git,
     GitFault, GitOutput, LogQuery, NewCommit, Pull, Push, Remote, Reset, ResetMode, Restore, Scope, State,
-    Status, StoredCredentials,
+    StoredCredentials, WorkTreeStatus,
 };
 
 pub use interpreter::{Context, Execute, Execution, ExecutionEvent, Interpreter, Language, NewContext, Rich};
@@ -59,11 +59,11 @@ pub struct Toolbox {
     /// Pays for bytes that are held.
     account: Account,
     /// What is held until this is dropped, for tools that answer with values of their own.
-    held: tokio::sync::Mutex<Held>,
+    held: tokio::sync::Mutex<HeldBytes>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldBytes {
     reservation: Reservation,
     bytes: usize,
 }
@@ -71,7 +71,7 @@ struct Held {
 impl Toolbox {
     /// Over the agent of a sandbox that runs, as its default user. Bytes that it holds are counted in `account`.
     pub fn new(agent: AgentClient, account: Account) -> Self {
-        let held = Held { reservation: account.reserve(), bytes: 0 };
+        let held = HeldBytes { reservation: account.reserve(), bytes: 0 };
         Self { agent, user: None, account, held: held.into() }
     }
 

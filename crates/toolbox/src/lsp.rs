@@ -22,7 +22,7 @@ pub use shown::{Completion, Completions, Place, Symbol};
 
 use crate::error::said;
 use crate::{Part, Toolbox, ToolboxError};
-use call::Call;
+use call::LspConnection;
 
 /// LIMIT: a server reads a whole project before it answers its first question.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -142,7 +142,7 @@ impl LspServer<'_> {
             }
             cause => ToolboxError::process(cause),
         })?;
-        let mut call = Call::over(agent.clone(), started.pid, stream);
+        let mut call = LspConnection::over(agent.clone(), started.pid, stream);
         let greeted = async {
             call.ask("initialize", initialize(&self.project)).await?;
             call.tell("initialized", json!({})).await
@@ -287,13 +287,13 @@ impl LspServer<'_> {
             .unwrap_or(Err(ToolboxError::TimedOut { what: "the language server's answer", limit }))
     }
 
-    async fn call(&self) -> Result<Call, ToolboxError> {
+    async fn call(&self) -> Result<LspConnection, ToolboxError> {
         let Some(pid) = self.pid().await? else {
             let language = self.language.as_str();
             let message = format!("no {language} server was started for {:?}", self.project);
             return Err(ToolboxError::NotFound(message));
         };
-        Call::attach(self.toolbox.agent.clone(), pid).await
+        LspConnection::attach(self.toolbox.agent.clone(), pid).await
     }
 
     async fn pid(&self) -> Result<Option<u32>, ToolboxError> {

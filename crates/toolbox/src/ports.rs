@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::command::Command;
+use crate::command::ProgramCommand;
 use crate::{Toolbox, ToolboxError};
 
 /// The agent's own is none of the user's.
@@ -16,7 +16,7 @@ impl Toolbox {
     /// TCP ports that are listened on, in their order.
     pub async fn listening_ports(&self) -> Result<Vec<u16>, ToolboxError> {
         // Files of the kernel have no size, so they are read by a program.
-        let command = Command {
+        let command = ProgramCommand {
             program: "cat",
             args: ["/proc/net/tcp", "/proc/net/tcp6"].map(str::to_owned).to_vec(),
             env: BTreeMap::new(),

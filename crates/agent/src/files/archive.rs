@@ -17,13 +17,13 @@ use hyper::body::Incoming;
 
 use super::feed::{self, Feed};
 use super::{body, decode_query, resolve};
-use crate::error::Refusal;
-use crate::http::{Body, json, streamed};
+use crate::error::AgentError;
+use crate::http::{AgentBody, json, streamed};
 use crate::state::Agent;
 use crate::users::{Accounts, User};
-use pack::{Layout, Packer, Wanted};
-use reader::Reader;
-use unpack::{Ask, Belongs, Into, Rules, Unpacker};
+use pack::{Layout, PackRequest, Packer};
+use reader::ArchiveReader;
+use unpack::{Into, OwnerRule, Rules, UnpackRequest, Unpacker};
 
 /// LIMIT: sources and patterns of one pack.
 const PACK_ASK_MAX: usize = 1 << 20;
@@ -33,7 +33,7 @@ pub(crate) async fn unpack(
     agent: &Agent,
     user: &User,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<AgentBody>, AgentError> {
     let (head, mut incoming) = request.into_parts();
     let received = receive(agent, user, head.uri.query().unwrap_or_default(), &mut incoming).await;
     if received.is_err() {
@@ -48,8 +48,8 @@ async fn receive(
     user: &User,
     query: &str,
     incoming: &mut Incoming,
-) -> Result<Response<Body>, Refusal> {
-    let sink = Sink { reader: Reader::default(), unpacker: Unpacker::new(ask(query, user)?) };
+) -> Result<Response<AgentBody>, AgentError> {
+    let sink = Sink { reader: ArchiveReader::default(), unpacker: Unpacker::new(ask(query, user)?) };
     let mut feed = Feed::new(&agent.workers, &user.ids, sink);
     while let Some(chunk) = body::next(incoming).await? {
         feed.push(chunk).await?;
@@ -64,19 +64,19 @@ async fn receive(
 }
 
 struct Sink {
-    reader: Reader,
+    reader: ArchiveReader,
     unpacker: Unpacker,
 }
 
 impl feed::Sink for Sink {
-    fn write(&mut self, chunk: &[u8]) -> Result<(), Refusal> {
+    fn write(&mut self, chunk: &[u8]) -> Result<(), AgentError> {
         self.reader.push(chunk, &mut self.unpacker)
     }
 }
 
-fn ask(query: &str, user: &User) -> Result<Ask, Refusal> {
+fn ask(query: &str, user: &User) -> Result<UnpackRequest, AgentError> {
     let text = |name: &str| decode_query(query, name).map(|v| String::from_utf8_lossy(&v).into_owned());
-    let bad = |name: &str| Refusal::Invalid(format!("the parameter '{name}' is not one that unpack has"));
+    let bad = |name: &str| AgentError::Invalid(format!("the parameter '{name}' is not one that unpack has"));
     let dest = decode_query(query, "dest").filter(|dest| !dest.is_empty()).ok_or_else(|| bad("dest"))?;
     let into = match text("into").as_deref() {
         None | Some("folder") => Into::Folder,
@@ -90,27 +90,27 @@ fn ask(query: &str, user: &User) -> Result<Ask, Refusal> {
     };
     let owner = match (text("owner"), text("keep").as_deref()) {
         (Some(owner), _) => named_owner(&owner)?,
-        (None, Some("1")) => Belongs::Kept,
-        (None, _) => Belongs::Caller,
+        (None, Some("1")) => OwnerRule::Kept,
+        (None, _) => OwnerRule::Caller,
     };
     let mode = match text("mode") {
         Some(mode) => {
             let parsed = u32::from_str_radix(&mode, 8).ok().filter(|mode| *mode <= 0o7777);
-            Some(parsed.ok_or_else(|| Refusal::Invalid("mode is up to four octal digits".into()))?)
+            Some(parsed.ok_or_else(|| AgentError::Invalid("mode is up to four octal digits".into()))?)
         }
         None => None,
     };
     let strip = text("strip").map_or(Ok(0), |strip| strip.parse().map_err(|_| bad("strip")))?;
-    Ok(Ask { dest: resolve(&dest, user)?, into, rules, owner, mode, strip })
+    Ok(UnpackRequest { dest: resolve(&dest, user)?, into, rules, owner, mode, strip })
 }
 
 /// `user[:group]`: a name has the user's own group, a number without a group has the same number.
-fn named_owner(text: &str) -> Result<Belongs, Refusal> {
-    let accounts = Accounts::read().map_err(|e| Refusal::from_errno(e, "users of the sandbox"))?;
+fn named_owner(text: &str) -> Result<OwnerRule, AgentError> {
+    let accounts = Accounts::read().map_err(|e| AgentError::from_errno(e, "users of the sandbox"))?;
     let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
     let missing = |what: &str, name: &str| {
         let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-        Refusal::Invalid(format!("no {what} '{shown}' in this sandbox"))
+        AgentError::Invalid(format!("no {what} '{shown}' in this sandbox"))
     };
     let number = |text: &str| text.parse::<u32>().ok().filter(|id| *id != u32::MAX);
     let (uid, own) = match number(user) {
@@ -124,7 +124,7 @@ fn named_owner(text: &str) -> Result<Belongs, Refusal> {
         Some(group) => accounts.group_id(group).ok_or_else(|| missing("group", group))?,
         None => own,
     };
-    Ok(Belongs::To { uid, gid })
+    Ok(OwnerRule::To { uid, gid })
 }
 
 /// Answers a pack by `user`.
@@ -132,27 +132,28 @@ pub(crate) async fn pack(
     agent: &Agent,
     user: &User,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<AgentBody>, AgentError> {
     let (head, incoming) = request.into_parts();
     let query = head.uri.query().unwrap_or_default();
     let layout = match decode_query(query, "layout").as_deref() {
         None | Some(b"contents") => Layout::Contents,
         Some(b"named") => Layout::Named,
         Some(b"parents") => Layout::Parents,
-        Some(_) => return Err(Refusal::Invalid("layout is contents, named or parents".into())),
+        Some(_) => return Err(AgentError::Invalid("layout is contents, named or parents".into())),
     };
     let globs = decode_query(query, "globs").is_some();
     let body = Limited::new(incoming, PACK_ASK_MAX).collect().await;
-    let body = body.map_err(|_| Refusal::Invalid("the list of sources is too long or broke off".into()))?;
+    let body =
+        body.map_err(|_| AgentError::Invalid("the list of sources is too long or broke off".into()))?;
     let (mut sources, mut exclude) = (Vec::new(), Vec::new());
     for item in body.to_bytes().split(|b| *b == 0).filter(|item| !item.is_empty()) {
         match item.split_first() {
             Some((b's', path)) => sources.push(pack::source(path, user)?),
             Some((b'x', pattern)) => exclude.push(pattern.to_vec()),
-            _ => return Err(Refusal::Invalid("the list of sources is not one".into())),
+            _ => return Err(AgentError::Invalid("the list of sources is not one".into())),
         }
     }
-    let wanted = Wanted { sources, globs, layout, exclude };
+    let wanted = PackRequest { sources, globs, layout, exclude };
     // Looked for before the answer begins, so that what is missing is a refusal and not a broken stream.
     let planned = agent.workers.run(&user.ids, move || {
         let mut packer = Packer::plan(wanted)?;

@@ -6,17 +6,17 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::running;
 
 /// LIMIT: a client that sends nothing for so long is gone; its temporary file goes too.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// The next bytes, `None` at the orderly end. A broken connection is an error, not an end.
-pub(super) async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> {
+pub(super) async fn next(body: &mut Incoming) -> Result<Option<Bytes>, AgentError> {
     loop {
         let Some(frame) = running::within(STALL_LIMIT, body.frame()).await else {
-            return Err(Refusal::Unavailable("the upload stalled".into()));
+            return Err(AgentError::Unavailable("the upload stalled".into()));
         };
         match frame {
             Some(Ok(frame)) => {
@@ -24,7 +24,7 @@ pub(super) async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> 
                     return Ok(Some(data));
                 }
             }
-            Some(Err(_)) => return Err(Refusal::Unavailable("the upload broke off".into())),
+            Some(Err(_)) => return Err(AgentError::Unavailable("the upload broke off".into())),
             None => return Ok(None),
         }
     }

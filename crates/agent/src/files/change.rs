@@ -3,28 +3,28 @@
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use super::entry::{Entry, stat};
+use super::entry::{FileEntry, stat};
 use super::{open, proc_path, refuse};
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::users::Accounts;
 
 /// What is to be; `None`: as it is.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Owner {
+pub(crate) struct OwnerChange {
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
 }
 
-impl Owner {
+impl OwnerChange {
     /// Names or numbers of the sandbox; empty: as it is.
-    pub(crate) fn find(owner: &str, group: &str) -> Result<Self, Refusal> {
+    pub(crate) fn find(owner: &str, group: &str) -> Result<Self, AgentError> {
         if owner.is_empty() && group.is_empty() {
             return Ok(Self::default());
         }
-        let accounts = Accounts::read().map_err(|e| Refusal::from_errno(e, "users of the sandbox"))?;
+        let accounts = Accounts::read().map_err(|e| AgentError::from_errno(e, "users of the sandbox"))?;
         let missing = |what: &str, name: &str| {
             let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-            Refusal::Invalid(format!("no {what} '{shown}' in this sandbox"))
+            AgentError::Invalid(format!("no {what} '{shown}' in this sandbox"))
         };
         let uid = match owner {
             "" => None,
@@ -39,7 +39,7 @@ impl Owner {
 }
 
 /// Changes it. The owner first: the kernel takes special bits away when a file gets another one.
-pub(crate) fn change(path: &[u8], mode: Option<u32>, owner: Owner) -> Result<Entry, Refusal> {
+pub(crate) fn change(path: &[u8], mode: Option<u32>, owner: OwnerChange) -> Result<FileEntry, AgentError> {
     let handle = open(path, OFlags::PATH, Mode::empty()).map_err(|e| refuse(e, path))?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&handle).map_err(|e| refuse(e, path))?.st_mode);
     if !matches!(kind, FileType::RegularFile | FileType::Directory) {

@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
 
-use super::entry::{Entry, stat};
+use super::entry::{FileEntry, stat};
 use super::upload::TempName;
 use super::{make_dirs, open_at, open_parent, real_path, refuse, shown};
-use crate::error::Refusal;
+use crate::error::AgentError;
 
 /// LIMIT: levels of a copied tree; each holds two descriptors.
 const DEPTH_MAX: usize = 128;
@@ -19,14 +19,14 @@ const BELOW: ResolveFlags =
 
 /// How a tree is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct How {
+pub(super) struct CopyMode {
     /// Owner and special bits too, as far as the caller may.
     keep_owner: bool,
     /// Files and links that are there go.
     replace: bool,
 }
 
-impl How {
+impl CopyMode {
     pub(super) const MOVED: Self = Self { keep_owner: true, replace: false };
 }
 
@@ -37,13 +37,13 @@ pub(crate) fn copy_entry(
     destination: &[u8],
     recursive: bool,
     overwrite: bool,
-) -> Result<Entry, Refusal> {
+) -> Result<FileEntry, AgentError> {
     let (from, old) = open_parent(source)?;
     let found = rustix::fs::statat(&from, old, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| refuse(e, source))?;
     let is_dir = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
     if is_dir && !recursive {
         let text = format!("path '{}' is a directory; copy it recursively", shown(source));
-        return Err(Refusal::Invalid(text));
+        return Err(AgentError::Invalid(text));
     }
     let cut = destination.iter().rposition(|b| *b == b'/').unwrap_or(0);
     make_dirs(&destination[..cut.max(1)], Mode::from_raw_mode(0o755))?;
@@ -56,10 +56,10 @@ pub(crate) fn copy_entry(
         let same = (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino);
         if same || (FileType::from_raw_mode(there.st_mode) == FileType::Directory) != is_dir {
             let text = format!("'{}' can't take the place of '{}'", shown(source), shown(destination));
-            return Err(Refusal::Invalid(text));
+            return Err(AgentError::Invalid(text));
         }
     }
-    let how = How { keep_owner: false, replace: overwrite };
+    let how = CopyMode { keep_owner: false, replace: overwrite };
     if is_dir {
         refuse_below_itself(source, &to)?;
         copy(&from, old, &to, new, how).map_err(|e| refuse(e, source))?;
@@ -76,20 +76,26 @@ pub(crate) fn copy_entry(
 }
 
 /// A directory that is copied into itself would never end.
-fn refuse_below_itself(source: &[u8], to: &OwnedFd) -> Result<(), Refusal> {
+fn refuse_below_itself(source: &[u8], to: &OwnedFd) -> Result<(), AgentError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let real = |handle: &OwnedFd| real_path(handle).map_err(|e| refuse(e, source));
     let handle = super::open(source, flags, Mode::empty()).map_err(|e| refuse(e, source))?;
     let (top, below) = (real(&handle)?, real(to)?);
     let inside = below == top || below.strip_prefix(&top[..]).is_some_and(|rest| rest.starts_with(b"/"));
     if inside || top == b"/" {
-        return Err(Refusal::Invalid(format!("'{}' can't be copied into itself", shown(source))));
+        return Err(AgentError::Invalid(format!("'{}' can't be copied into itself", shown(source))));
     }
     Ok(())
 }
 
 /// Copies `old` in `from` to `new` in `to`. What was copied when it fails stays, under the new name.
-pub(super) fn copy(from: &OwnedFd, old: &[u8], to: &OwnedFd, new: &[u8], how: How) -> rustix::io::Result<()> {
+pub(super) fn copy(
+    from: &OwnedFd,
+    old: &[u8],
+    to: &OwnedFd,
+    new: &[u8],
+    how: CopyMode,
+) -> rustix::io::Result<()> {
     let mut pending: Vec<(OwnedFd, OwnedFd, Vec<Vec<u8>>)> = Vec::new();
     if let Some(level) = copy_one(from, old, to, new, how)? {
         pending.push(level);
@@ -109,15 +115,15 @@ pub(super) fn copy(from: &OwnedFd, old: &[u8], to: &OwnedFd, new: &[u8], how: Ho
     Ok(())
 }
 
-type Level = (OwnedFd, OwnedFd, Vec<Vec<u8>>);
+type CopyLevel = (OwnedFd, OwnedFd, Vec<Vec<u8>>);
 
 fn copy_one(
     from: &OwnedFd,
     old: &[u8],
     to: &OwnedFd,
     new: &[u8],
-    how: How,
-) -> rustix::io::Result<Option<Level>> {
+    how: CopyMode,
+) -> rustix::io::Result<Option<CopyLevel>> {
     let stat = rustix::fs::statat(from, old, AtFlags::SYMLINK_NOFOLLOW)?;
     let mode = Mode::from_raw_mode(stat.st_mode & if how.keep_owner { 0o7777 } else { 0o777 });
     let give = |target: &OwnedFd| {

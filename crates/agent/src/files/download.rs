@@ -11,8 +11,8 @@ use rustix::fs::{OFlags, StatFs};
 use rustix::io::Errno;
 
 use super::{open_regular, resolve};
-use crate::error::Refusal;
-use crate::http::{Body, full, streamed};
+use crate::error::AgentError;
+use crate::http::{AgentBody, full, streamed};
 use crate::state::Agent;
 use crate::users::User;
 
@@ -23,7 +23,7 @@ const AHEAD: usize = 2;
 /// LIMIT: what a kernel file without a size (/proc, /sys) may say.
 const KERNEL_FILE_MAX: usize = 4 << 20;
 
-struct Opened {
+struct OpenedFile {
     file: Arc<OwnedFd>,
     size: u64,
     mode: u32,
@@ -38,18 +38,18 @@ pub(crate) async fn get(
     user: &User,
     raw: &[u8],
     headers: &HeaderMap,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<AgentBody>, AgentError> {
     let path = resolve(raw, user)?;
     let opened = agent.workers.run(&user.ids, move || open(&path)).await?;
     let coding = coding(headers)?;
     let range = match coding {
         Coding::Identity => range(headers, opened.size),
-        Coding::Gzip => Wanted::Whole,
+        Coding::Gzip => ByteSelection::Whole,
     };
     let (status, start, len) = match range {
-        Wanted::Whole => (StatusCode::OK, 0, opened.size),
-        Wanted::Part { start, len } => (StatusCode::PARTIAL_CONTENT, start, len),
-        Wanted::Nothing => return Ok(unsatisfiable(opened.size)),
+        ByteSelection::Whole => (StatusCode::OK, 0, opened.size),
+        ByteSelection::Part { start, len } => (StatusCode::PARTIAL_CONTENT, start, len),
+        ByteSelection::Nothing => return Ok(unsatisfiable(opened.size)),
     };
     let mut response = Response::new(body(agent, user, &opened, start, len, coding));
     *response.status_mut() = status;
@@ -76,12 +76,12 @@ fn insert(headers: &mut HeaderMap, name: &'static str, value: &str) {
     }
 }
 
-fn open(path: &[u8]) -> Result<Opened, Refusal> {
+fn open(path: &[u8]) -> Result<OpenedFile, AgentError> {
     let (file, stat) = open_regular(path, OFlags::RDONLY)?;
     let fresh = rustix::fs::fstatfs(&file).is_ok_and(|fs| is_kernel(&fs));
     let content = if fresh && stat.st_size == 0 { Some(read_kernel_file(&file)?) } else { None };
     let size = content.as_ref().map_or(u64::try_from(stat.st_size).unwrap_or(0), |bytes| bytes.len() as u64);
-    Ok(Opened { file: Arc::new(file), size, mode: stat.st_mode, modified_s: stat.st_mtime, content })
+    Ok(OpenedFile { file: Arc::new(file), size, mode: stat.st_mode, modified_s: stat.st_mtime, content })
 }
 
 /// proc, sysfs, cgroup, cgroup2, tracefs, debugfs: files that are made while they are read.
@@ -91,26 +91,26 @@ fn is_kernel(fs: &StatFs) -> bool {
 }
 
 /// Such a file may have no end or may make its reader wait (/proc/kmsg): both are refused.
-fn read_kernel_file(file: &OwnedFd) -> Result<Bytes, Refusal> {
+fn read_kernel_file(file: &OwnedFd) -> Result<Bytes, AgentError> {
     let mut content = Vec::new();
     let mut buffer = vec![0u8; 64 * 1024];
     loop {
         match rustix::io::read(file, &mut buffer) {
             Ok(0) => return Ok(content.into()),
             Ok(n) if content.len() + n > KERNEL_FILE_MAX => {
-                return Err(Refusal::Invalid("this kernel file is too long to be read".into()));
+                return Err(AgentError::Invalid("this kernel file is too long to be read".into()));
             }
             Ok(n) => content.extend_from_slice(&buffer[..n]),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
-                return Err(Refusal::Invalid("this kernel file would wait for events".into()));
+                return Err(AgentError::Invalid("this kernel file would wait for events".into()));
             }
-            Err(errno) => return Err(Refusal::from_errno(errno, "read")),
+            Err(errno) => return Err(AgentError::from_errno(errno, "read")),
         }
     }
 }
 
-fn body(agent: &Agent, user: &User, opened: &Opened, start: u64, len: u64, coding: Coding) -> Body {
+fn body(agent: &Agent, user: &User, opened: &OpenedFile, start: u64, len: u64, coding: Coding) -> AgentBody {
     if let (Some(content), Coding::Identity) = (&opened.content, coding) {
         let (from, to) = (usize::try_from(start).unwrap_or(0), usize::try_from(start + len).unwrap_or(0));
         return full(content.slice(from.min(content.len())..to.min(content.len())));
@@ -136,29 +136,29 @@ fn body(agent: &Agent, user: &User, opened: &Opened, start: u64, len: u64, codin
 }
 
 /// A file that shrank meanwhile breaks the download off: its length was promised.
-fn read_exactly(file: &OwnedFd, at: u64, size: u64) -> Result<Bytes, Refusal> {
+fn read_exactly(file: &OwnedFd, at: u64, size: u64) -> Result<Bytes, AgentError> {
     let mut buffer = vec![0u8; usize::try_from(size).unwrap_or(0)];
     let mut filled = 0;
     while filled < buffer.len() {
         match rustix::io::pread(file, &mut buffer[filled..], at + filled as u64) {
-            Ok(0) => return Err(Refusal::Conflict("the file became shorter while it was read".into())),
+            Ok(0) => return Err(AgentError::Conflict("the file became shorter while it was read".into())),
             Ok(n) => filled += n,
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(Refusal::from_errno(errno, "read")),
+            Err(errno) => return Err(AgentError::from_errno(errno, "read")),
         }
     }
     Ok(buffer.into())
 }
 
 fn compress(
-    chunks: impl futures::Stream<Item = Result<Bytes, Refusal>> + Send + 'static,
-) -> impl futures::Stream<Item = Result<Bytes, Refusal>> + Send + 'static {
+    chunks: impl futures::Stream<Item = Result<Bytes, AgentError>> + Send + 'static,
+) -> impl futures::Stream<Item = Result<Bytes, AgentError>> + Send + 'static {
     async_stream::stream! {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         let mut chunks = Box::pin(chunks);
         while let Some(chunk) = chunks.next().await {
             let written = match chunk {
-                Ok(chunk) => encoder.write_all(&chunk).map_err(|_| Refusal::Internal("compression failed".into())),
+                Ok(chunk) => encoder.write_all(&chunk).map_err(|_| AgentError::Internal("compression failed".into())),
                 Err(refusal) => Err(refusal),
             };
             if let Err(refusal) = written {
@@ -172,7 +172,7 @@ fn compress(
         }
         match encoder.finish() {
             Ok(rest) => yield Ok(Bytes::from(rest)),
-            Err(_) => yield Err(Refusal::Internal("compression failed".into())),
+            Err(_) => yield Err(AgentError::Internal("compression failed".into())),
         }
     }
 }
@@ -184,7 +184,7 @@ enum Coding {
 }
 
 /// Identity unless the client forbids it: loopback is faster than gzip.
-fn coding(headers: &HeaderMap) -> Result<Coding, Refusal> {
+fn coding(headers: &HeaderMap) -> Result<Coding, AgentError> {
     let text = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let quality = |name: &str| {
         text.split(',').find_map(|part| {
@@ -203,43 +203,45 @@ fn coding(headers: &HeaderMap) -> Result<Coding, Refusal> {
     }
     match quality("gzip").or(any).unwrap_or(0.0) > 0.0 {
         true => Ok(Coding::Gzip),
-        false => Err(Refusal::NotAcceptable("only identity and gzip are offered".into())),
+        false => Err(AgentError::NotAcceptable("only identity and gzip are offered".into())),
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum ByteSelection {
     Whole,
     Part { start: u64, len: u64 },
     Nothing,
 }
 
 /// One range is honoured; several, or words that are none, mean the whole file, as HTTP allows.
-fn range(headers: &HeaderMap, size: u64) -> Wanted {
+fn range(headers: &HeaderMap, size: u64) -> ByteSelection {
     let text = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
-    let Some(spec) = text.and_then(|text| text.trim().strip_prefix("bytes=")) else { return Wanted::Whole };
-    let Some((first, last)) = spec.trim().split_once('-') else { return Wanted::Whole };
+    let Some(spec) = text.and_then(|text| text.trim().strip_prefix("bytes=")) else {
+        return ByteSelection::Whole;
+    };
+    let Some((first, last)) = spec.trim().split_once('-') else { return ByteSelection::Whole };
     let number =
         |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
     match (first.is_empty(), number(first), last.is_empty(), number(last)) {
-        (true, _, false, Some(0)) => Wanted::Nothing,
-        (true, _, false, Some(_)) if size == 0 => Wanted::Nothing,
+        (true, _, false, Some(0)) => ByteSelection::Nothing,
+        (true, _, false, Some(_)) if size == 0 => ByteSelection::Nothing,
         (true, _, false, Some(suffix)) => {
-            Wanted::Part { start: size - suffix.min(size), len: suffix.min(size) }
+            ByteSelection::Part { start: size - suffix.min(size), len: suffix.min(size) }
         }
-        (false, Some(start), true, _) if start < size => Wanted::Part { start, len: size - start },
+        (false, Some(start), true, _) if start < size => ByteSelection::Part { start, len: size - start },
         (false, Some(start), false, Some(last)) if start <= last && start < size => {
-            Wanted::Part { start, len: last.min(size - 1) - start + 1 }
+            ByteSelection::Part { start, len: last.min(size - 1) - start + 1 }
         }
         (false, Some(start), _, last) if start >= size && last.is_none_or(|last| last >= start) => {
-            Wanted::Nothing
+            ByteSelection::Nothing
         }
-        _ => Wanted::Whole,
+        _ => ByteSelection::Whole,
     }
 }
 
-fn unsatisfiable(size: u64) -> Response<Body> {
-    let refusal = Refusal::Range("the range lies outside the file".into());
+fn unsatisfiable(size: u64) -> Response<AgentBody> {
+    let refusal = AgentError::Range("the range lies outside the file".into());
     let mut response = crate::http::refused(&refusal);
     insert(response.headers_mut(), "content-range", &format!("bytes */{size}"));
     response
@@ -252,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    fn wanted(text: &str, size: u64) -> Wanted {
+    fn wanted(text: &str, size: u64) -> ByteSelection {
         let mut headers = HeaderMap::new();
         headers.insert(header::RANGE, HeaderValue::from_str(text).unwrap());
         range(&headers, size)
@@ -260,15 +262,15 @@ mod tests {
 
     #[test]
     fn ranges_are_read_as_http_says() {
-        assert_eq!(wanted("bytes=0-9", 100), Wanted::Part { start: 0, len: 10 });
-        assert_eq!(wanted("bytes=90-", 100), Wanted::Part { start: 90, len: 10 });
-        assert_eq!(wanted("bytes=-10", 100), Wanted::Part { start: 90, len: 10 });
-        assert_eq!(wanted("bytes=-1000", 100), Wanted::Part { start: 0, len: 100 });
-        assert_eq!(wanted("bytes=50-9999", 100), Wanted::Part { start: 50, len: 50 });
-        assert_eq!(wanted("bytes=100-", 100), Wanted::Nothing);
-        assert_eq!(wanted("bytes=-0", 100), Wanted::Nothing);
+        assert_eq!(wanted("bytes=0-9", 100), ByteSelection::Part { start: 0, len: 10 });
+        assert_eq!(wanted("bytes=90-", 100), ByteSelection::Part { start: 90, len: 10 });
+        assert_eq!(wanted("bytes=-10", 100), ByteSelection::Part { start: 90, len: 10 });
+        assert_eq!(wanted("bytes=-1000", 100), ByteSelection::Part { start: 0, len: 100 });
+        assert_eq!(wanted("bytes=50-9999", 100), ByteSelection::Part { start: 50, len: 50 });
+        assert_eq!(wanted("bytes=100-", 100), ByteSelection::Nothing);
+        assert_eq!(wanted("bytes=-0", 100), ByteSelection::Nothing);
         for whole in ["bytes=0-1,3-4", "bytes=9-3", "bytes=--5", "lines=1-2", "bytes=a-b", "bytes=-"] {
-            assert_eq!(wanted(whole, 100), Wanted::Whole, "{whole}");
+            assert_eq!(wanted(whole, 100), ByteSelection::Whole, "{whole}");
         }
     }
 
@@ -287,7 +289,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_part_always_lies_inside_the_file(text in "bytes=[0-9]{0,5}-[0-9]{0,5}", size in 0u64..2000) {
-            if let Wanted::Part { start, len } = wanted(&text, size) {
+            if let ByteSelection::Part { start, len } = wanted(&text, size) {
                 prop_assert!(len > 0 && start + len <= size);
             }
         }

@@ -7,7 +7,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::{open, proc_path, real_path, refuse};
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::users::Accounts;
 
 /// Metadata given at upload lives in extended attributes of this prefix, as envd's does.
@@ -20,14 +20,14 @@ const METADATA_MAX: usize = 4096;
 pub(crate) type Metadata = BTreeMap<String, String>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     File,
     Directory,
     Symlink,
     Other,
 }
 
-impl From<FileType> for Kind {
+impl From<FileType> for FileKind {
     fn from(kind: FileType) -> Self {
         match kind {
             FileType::RegularFile => Self::File,
@@ -39,11 +39,11 @@ impl From<FileType> for Kind {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct FileEntry {
     pub(crate) name: Vec<u8>,
     pub(crate) path: Vec<u8>,
     /// The entry itself; a link is a link.
-    pub(crate) kind: Kind,
+    pub(crate) kind: FileKind,
     pub(crate) size: u64,
     /// With the type bits.
     pub(crate) mode: u32,
@@ -53,20 +53,20 @@ pub(crate) struct Entry {
     pub(crate) group: String,
     pub(crate) modified_s: i64,
     pub(crate) modified_ns: u32,
-    pub(crate) link: Option<Link>,
+    pub(crate) link: Option<LinkTarget>,
     pub(crate) metadata: Metadata,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Link {
+pub(crate) struct LinkTarget {
     /// As it is written in the link.
     pub(crate) text: Vec<u8>,
     /// Where it leads and what is there, if anything is.
-    pub(crate) end: Option<(Vec<u8>, Kind, Stat)>,
+    pub(crate) end: Option<(Vec<u8>, FileKind, Stat)>,
 }
 
 /// Describes a path.
-pub(crate) fn stat(path: &[u8]) -> Result<Entry, Refusal> {
+pub(crate) fn stat(path: &[u8]) -> Result<FileEntry, AgentError> {
     let missing = |errno| match errno {
         // Nothing can be below a file. Whoever asks whether it exists is not told that he asked wrongly.
         Errno::NOTDIR => Errno::NOENT,
@@ -80,12 +80,16 @@ pub(crate) fn stat(path: &[u8]) -> Result<Entry, Refusal> {
 }
 
 /// Describes what a descriptor (opened with PATH and NOFOLLOW) is, under the path it was reached by.
-pub(super) fn describe(handle: &OwnedFd, path: Vec<u8>, accounts: &Accounts) -> rustix::io::Result<Entry> {
+pub(super) fn describe(
+    handle: &OwnedFd,
+    path: Vec<u8>,
+    accounts: &Accounts,
+) -> rustix::io::Result<FileEntry> {
     let stat = rustix::fs::fstat(handle)?;
-    let kind = Kind::from(FileType::from_raw_mode(stat.st_mode));
-    let link = if kind == Kind::Symlink { Some(follow(handle, &path)?) } else { None };
+    let kind = FileKind::from(FileType::from_raw_mode(stat.st_mode));
+    let link = if kind == FileKind::Symlink { Some(follow(handle, &path)?) } else { None };
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default().to_vec();
-    Ok(Entry {
+    Ok(FileEntry {
         name: if name.is_empty() { b"/".to_vec() } else { name },
         kind,
         size: u64::try_from(stat.st_size).unwrap_or(0),
@@ -97,47 +101,49 @@ pub(super) fn describe(handle: &OwnedFd, path: Vec<u8>, accounts: &Accounts) -> 
         modified_s: stat.st_mtime,
         modified_ns: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
         link,
-        metadata: if kind == Kind::File { read_metadata(handle) } else { Metadata::new() },
+        metadata: if kind == FileKind::File { read_metadata(handle) } else { Metadata::new() },
         path,
     })
 }
 
-fn follow(handle: &OwnedFd, path: &[u8]) -> rustix::io::Result<Link> {
+fn follow(handle: &OwnedFd, path: &[u8]) -> rustix::io::Result<LinkTarget> {
     let text = rustix::fs::readlinkat(handle, c"", Vec::new())?.into_bytes();
     let end = open(path, OFlags::PATH, Mode::empty()).and_then(|target| {
         let stat = rustix::fs::fstat(&target)?;
-        Ok((real_path(&target)?, Kind::from(FileType::from_raw_mode(stat.st_mode)), stat))
+        Ok((real_path(&target)?, FileKind::from(FileType::from_raw_mode(stat.st_mode)), stat))
     });
     match end {
-        Err(errno) if Refusal::is_exhaustion(errno) => Err(errno),
-        end => Ok(Link { text, end: end.ok() }),
+        Err(errno) if AgentError::is_exhaustion(errno) => Err(errno),
+        end => Ok(LinkTarget { text, end: end.ok() }),
     }
 }
 
 /// Checks what a caller wants to attach.
-pub(super) fn check_metadata(metadata: &Metadata) -> Result<(), Refusal> {
+pub(super) fn check_metadata(metadata: &Metadata) -> Result<(), AgentError> {
     let printable = |text: &str| text.bytes().all(|b| (0x20..0x7f).contains(&b));
     let total: usize = metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
     if total > METADATA_MAX {
-        return Err(Refusal::Invalid("metadata is larger than 4096 bytes".into()));
+        return Err(AgentError::Invalid("metadata is larger than 4096 bytes".into()));
     }
     if metadata
         .iter()
         .any(|(key, value)| key.is_empty() || key.len() > 200 || !printable(key) || !printable(value))
     {
-        return Err(Refusal::Invalid("metadata is printable ASCII, with keys of 1 to 200 characters".into()));
+        return Err(AgentError::Invalid(
+            "metadata is printable ASCII, with keys of 1 to 200 characters".into(),
+        ));
     }
     Ok(())
 }
 
 /// Attaches metadata to a fresh file.
-pub(super) fn write_metadata(file: &OwnedFd, metadata: &Metadata) -> Result<(), Refusal> {
+pub(super) fn write_metadata(file: &OwnedFd, metadata: &Metadata) -> Result<(), AgentError> {
     for (key, value) in metadata {
         let name = format!("{ATTRIBUTE}{key}");
         rustix::fs::fsetxattr(file, name, value.as_bytes(), rustix::fs::XattrFlags::empty()).map_err(
             |errno| match errno {
-                Errno::OPNOTSUPP => Refusal::Conflict("the file system keeps no metadata".into()),
-                other => Refusal::from_errno(other, "metadata"),
+                Errno::OPNOTSUPP => AgentError::Conflict("the file system keeps no metadata".into()),
+                other => AgentError::from_errno(other, "metadata"),
             },
         )?;
     }

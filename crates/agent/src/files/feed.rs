@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::error::Refusal;
-use crate::identity::{Begun, Workers};
+use crate::error::AgentError;
+use crate::identity::{RunningJob, Workers};
 use crate::setup::give_back_heap;
 use crate::users::Ids;
 
@@ -28,36 +28,36 @@ const TURN_MAX: usize = 8 << 20;
 
 /// Where chunks end.
 pub(super) trait Sink: Send + 'static {
-    fn write(&mut self, chunk: &[u8]) -> Result<(), Refusal>;
+    fn write(&mut self, chunk: &[u8]) -> Result<(), AgentError>;
 }
 
 /// The way to one sink. Dropped before [`Feed::end`], it drops the sink, on the worker that has it.
 pub(super) struct Feed<'a, S> {
     workers: &'a Workers,
     ids: &'a Ids,
-    queue: Arc<Queue>,
-    stage: Stage<S>,
+    queue: Arc<ChunkQueue>,
+    stage: FeedStage<S>,
     /// Bytes so far.
     pushed: usize,
 }
 
-enum Stage<S> {
+enum FeedStage<S> {
     Idle(S),
-    Writing(Begun<S>),
+    Writing(RunningJob<S>),
     /// The sink is gone: a write failed, or the worker was lost.
     Broken,
 }
 
 impl<'a, S: Sink> Feed<'a, S> {
     pub(super) fn new(workers: &'a Workers, ids: &'a Ids, sink: S) -> Self {
-        Self { workers, ids, queue: Arc::default(), stage: Stage::Idle(sink), pushed: 0 }
+        Self { workers, ids, queue: Arc::default(), stage: FeedStage::Idle(sink), pushed: 0 }
     }
 
     /// Takes a chunk; waits while the queue is full.
-    pub(super) async fn push(&mut self, chunk: Bytes) -> Result<(), Refusal> {
+    pub(super) async fn push(&mut self, chunk: Bytes) -> Result<(), AgentError> {
         self.pushed = self.pushed.saturating_add(chunk.len());
         let held = self.queue.push(chunk);
-        if let Stage::Writing(begun) = &mut self.stage
+        if let FeedStage::Writing(begun) = &mut self.stage
             && let Some(answer) = begun.answer_now()
         {
             self.settle(answer)?;
@@ -67,7 +67,7 @@ impl<'a, S: Sink> Feed<'a, S> {
         }
         while self.queue.is_full() {
             self.start()?;
-            let Stage::Writing(begun) = &mut self.stage else { continue };
+            let FeedStage::Writing(begun) = &mut self.stage else { continue };
             let answer = tokio::select! {
                 () = self.queue.room.notified() => None,
                 answer = begun.answer() => Some(answer),
@@ -80,69 +80,69 @@ impl<'a, S: Sink> Feed<'a, S> {
     }
 
     /// Writes what is left and gives the sink back.
-    pub(super) async fn end(mut self) -> Result<S, Refusal> {
+    pub(super) async fn end(mut self) -> Result<S, AgentError> {
         loop {
             match self.stage {
-                Stage::Writing(mut begun) => self.stage = Stage::Idle(begun.answer().await?),
-                Stage::Idle(sink) if self.queue.is_empty() => {
+                FeedStage::Writing(mut begun) => self.stage = FeedStage::Idle(begun.answer().await?),
+                FeedStage::Idle(sink) if self.queue.is_empty() => {
                     if self.pushed > HELD_MAX {
                         give_back_heap();
                     }
                     return Ok(sink);
                 }
-                Stage::Idle(_) => self.start()?,
-                Stage::Broken => return Err(lost()),
+                FeedStage::Idle(_) => self.start()?,
+                FeedStage::Broken => return Err(lost()),
             }
         }
     }
 
-    fn settle(&mut self, answer: Result<S, Refusal>) -> Result<(), Refusal> {
-        self.stage = Stage::Broken;
-        self.stage = Stage::Idle(answer?);
+    fn settle(&mut self, answer: Result<S, AgentError>) -> Result<(), AgentError> {
+        self.stage = FeedStage::Broken;
+        self.stage = FeedStage::Idle(answer?);
         Ok(())
     }
 
     /// Calls a worker unless one is there.
-    fn start(&mut self) -> Result<(), Refusal> {
-        match std::mem::replace(&mut self.stage, Stage::Broken) {
-            Stage::Idle(mut sink) => {
+    fn start(&mut self) -> Result<(), AgentError> {
+        match std::mem::replace(&mut self.stage, FeedStage::Broken) {
+            FeedStage::Idle(mut sink) => {
                 let queue = Arc::clone(&self.queue);
                 let turn = move || queue.empty_into(&mut sink).map(|()| sink);
-                self.stage = Stage::Writing(self.workers.begin(self.ids, turn)?);
+                self.stage = FeedStage::Writing(self.workers.begin(self.ids, turn)?);
             }
-            writing @ Stage::Writing(_) => self.stage = writing,
-            Stage::Broken => return Err(lost()),
+            writing @ FeedStage::Writing(_) => self.stage = writing,
+            FeedStage::Broken => return Err(lost()),
         }
         Ok(())
     }
 }
 
-fn lost() -> Refusal {
-    Refusal::Internal("the upload lost its file".into())
+fn lost() -> AgentError {
+    AgentError::Internal("the upload lost its file".into())
 }
 
 #[derive(Default)]
-struct Queue {
-    held: Mutex<Held>,
+struct ChunkQueue {
+    held: Mutex<QueuedChunks>,
     /// Told once each time that enough has been taken from a full queue.
     room: Notify,
 }
 
 #[derive(Default)]
-struct Held {
+struct QueuedChunks {
     chunks: VecDeque<Bytes>,
     bytes: usize,
     /// Somebody waits for room.
     full: bool,
 }
 
-impl Held {
+impl QueuedChunks {
     fn is_low(&self) -> bool {
         self.bytes <= WORTHWHILE && self.chunks.len() <= CHUNKS_MAX / 4
     }
 }
 
-impl Queue {
+impl ChunkQueue {
     /// Answers how many bytes wait now.
     fn push(&self, chunk: Bytes) -> usize {
         let mut held = self.lock();
@@ -175,7 +175,7 @@ impl Queue {
         Some(chunk)
     }
 
-    fn empty_into(&self, sink: &mut impl Sink) -> Result<(), Refusal> {
+    fn empty_into(&self, sink: &mut impl Sink) -> Result<(), AgentError> {
         let mut written = 0;
         while written < TURN_MAX
             && let Some(chunk) = self.pop()
@@ -186,7 +186,7 @@ impl Queue {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, QueuedChunks> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -199,25 +199,25 @@ mod tests {
     use super::*;
 
     /// Remembers what came, slowly if wanted, and fails beyond a bound, as a full disk does.
-    struct Slow {
+    struct SlowSink {
         got: Vec<u8>,
         room: usize,
         pause: Duration,
     }
 
-    impl Sink for Slow {
-        fn write(&mut self, chunk: &[u8]) -> Result<(), Refusal> {
+    impl Sink for SlowSink {
+        fn write(&mut self, chunk: &[u8]) -> Result<(), AgentError> {
             std::thread::sleep(self.pause);
             if self.got.len() + chunk.len() > self.room {
-                return Err(Refusal::Invalid("full".into()));
+                return Err(AgentError::Invalid("full".into()));
             }
             self.got.extend_from_slice(chunk);
             Ok(())
         }
     }
 
-    fn slow(room: usize, pause: Duration) -> Slow {
-        Slow { got: Vec::new(), room, pause }
+    fn slow(room: usize, pause: Duration) -> SlowSink {
+        SlowSink { got: Vec::new(), room, pause }
     }
 
     #[tokio::test]
@@ -258,7 +258,7 @@ mod tests {
                 break;
             }
         }
-        assert!(matches!(refused, Some(Refusal::Invalid(_))));
+        assert!(matches!(refused, Some(AgentError::Invalid(_))));
         assert!(feed.end().await.is_err());
     }
 

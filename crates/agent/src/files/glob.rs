@@ -3,7 +3,7 @@
 
 use regex::bytes::{Regex, RegexBuilder};
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 
 /// LIMIT: globs of one request, and bytes of each.
 const GLOBS_MAX: usize = 256;
@@ -21,16 +21,16 @@ pub(super) struct Globs {
 }
 
 impl Globs {
-    pub(super) fn parse(globs: &[Vec<u8>]) -> Result<Self, Refusal> {
+    pub(super) fn parse(globs: &[Vec<u8>]) -> Result<Self, AgentError> {
         if globs.len() > GLOBS_MAX || globs.iter().any(|glob| glob.len() > GLOB_MAX) {
-            return Err(Refusal::Invalid(format!(
+            return Err(AgentError::Invalid(format!(
                 "at most {GLOBS_MAX} globs of {GLOB_MAX} bytes each can be searched for"
             )));
         }
         let (mut names, mut below, mut whole) = (Vec::new(), Vec::new(), Vec::new());
         for glob in globs {
             let text = std::str::from_utf8(glob)
-                .map_err(|_| Refusal::Invalid("a glob must be UTF-8".into()))?
+                .map_err(|_| AgentError::Invalid("a glob must be UTF-8".into()))?
                 .trim_start_matches("./")
                 .trim_end_matches('/');
             match text {
@@ -56,7 +56,7 @@ impl Globs {
     }
 }
 
-fn compile(parts: &[String]) -> Result<Option<Regex>, Refusal> {
+fn compile(parts: &[String]) -> Result<Option<Regex>, AgentError> {
     if parts.is_empty() {
         return Ok(None);
     }
@@ -66,7 +66,9 @@ fn compile(parts: &[String]) -> Result<Option<Regex>, Refusal> {
         .dfa_size_limit(COMPILED_MAX)
         .nest_limit(super::search::NEST_MAX)
         .build();
-    regex.map(Some).map_err(|_| Refusal::Invalid("a glob is too large, or its braces nest too deep".into()))
+    regex
+        .map(Some)
+        .map_err(|_| AgentError::Invalid("a glob is too large, or its braces nest too deep".into()))
 }
 
 /// One glob as a regular expression. What is not well formed stands for itself.

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use regex::bytes::{Regex, RegexBuilder};
 use rustix::io::Errno;
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 
 /// LIMIT: what a line is shown of.
 pub(super) const SHOWN_MAX: usize = 4 << 10;
@@ -21,11 +21,11 @@ const PATTERN_MAX: usize = 16 << 10;
 pub(super) struct Matcher(Regex);
 
 impl Matcher {
-    pub(super) fn compile(pattern: &[u8], literal: bool, ignore_case: bool) -> Result<Self, Refusal> {
-        let text =
-            std::str::from_utf8(pattern).map_err(|_| Refusal::Invalid("a pattern must be UTF-8".into()))?;
+    pub(super) fn compile(pattern: &[u8], literal: bool, ignore_case: bool) -> Result<Self, AgentError> {
+        let text = std::str::from_utf8(pattern)
+            .map_err(|_| AgentError::Invalid("a pattern must be UTF-8".into()))?;
         if text.len() > PATTERN_MAX {
-            return Err(Refusal::Invalid(format!("a pattern has at most {PATTERN_MAX} bytes")));
+            return Err(AgentError::Invalid(format!("a pattern has at most {PATTERN_MAX} bytes")));
         }
         let text = if literal { regex::escape(text) } else { text.to_owned() };
         RegexBuilder::new(&text)
@@ -35,7 +35,7 @@ impl Matcher {
             .nest_limit(super::search::NEST_MAX)
             .build()
             .map(Self)
-            .map_err(|error| Refusal::Invalid(format!("the pattern can't be used: {}", reason(&error))))
+            .map_err(|error| AgentError::Invalid(format!("the pattern can't be used: {}", reason(&error))))
     }
 
     pub(super) fn is_match(&self, line: &[u8]) -> bool {

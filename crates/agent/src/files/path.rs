@@ -1,15 +1,15 @@
 //! Paths as callers write them: `~`, relative to the user's home, absolute. Bytes, not text.
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::users::User;
 
 /// LIMIT: the kernel's own.
 const PATH_MAX: usize = 4095;
 
 /// The absolute path meant, without `.`, `..` and doubled slashes, as envd cleans it.
-pub(crate) fn resolve(raw: &[u8], user: &User) -> Result<Vec<u8>, Refusal> {
+pub(crate) fn resolve(raw: &[u8], user: &User) -> Result<Vec<u8>, AgentError> {
     if raw.contains(&0) {
-        return Err(Refusal::Invalid("a path must not contain a NUL byte".into()));
+        return Err(AgentError::Invalid("a path must not contain a NUL byte".into()));
     }
     let home = user.home.as_bytes();
     let whole = match raw {
@@ -20,7 +20,7 @@ pub(crate) fn resolve(raw: &[u8], user: &User) -> Result<Vec<u8>, Refusal> {
     };
     let clean = clean(&whole);
     if clean.len() > PATH_MAX {
-        return Err(Refusal::Invalid("path: name too long".into()));
+        return Err(AgentError::Invalid("path: name too long".into()));
     }
     Ok(clean)
 }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::entry::{Entry, describe};
+use super::entry::{FileEntry, describe};
 use super::glob::Globs;
 use super::lines::{Lines, Matcher};
-use super::tree::{BELOW, DEPTH_MAX, DIRECTORY, LIST_MAX, Level};
+use super::tree::{BELOW, DEPTH_MAX, DIRECTORY, LIST_MAX, TreeLevel};
 use super::{open, open_at, open_regular, refuse, reopen};
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::users::Accounts;
 
 /// LIMIT: groups within groups of a pattern; the compiler of patterns recurses, and our threads have small stacks.
@@ -28,7 +28,7 @@ const KERNEL_FILE_SYSTEMS: &[i64] =
     &[0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x6462_6720, 0x7472_6163, 0xcafe_4a11];
 
 /// What to look for.
-pub(crate) struct Wanted {
+pub(crate) struct SearchOptions {
     pub(crate) path: Vec<u8>,
     /// 0: as deep as we go.
     pub(crate) depth: u32,
@@ -45,16 +45,16 @@ pub(crate) struct Wanted {
 
 /// A line that holds the pattern.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct MatchedLine {
     pub(crate) path: Vec<u8>,
     pub(crate) number: u64,
     pub(crate) content: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Searched {
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) lines: Vec<Line>,
+pub(crate) struct SearchSummary {
+    pub(crate) entries: Vec<FileEntry>,
+    pub(crate) lines: Vec<MatchedLine>,
     pub(crate) truncated: bool,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Search {
 
 impl Search {
     /// Compiles globs and pattern; not on a worker, whose stack is small.
-    pub(crate) fn plan(wanted: Wanted) -> Result<Self, Refusal> {
+    pub(crate) fn plan(wanted: SearchOptions) -> Result<Self, AgentError> {
         let matcher = if wanted.pattern.is_empty() {
             None
         } else {
@@ -92,7 +92,7 @@ impl Search {
     }
 
     /// Does it, with the rights that the thread has.
-    pub(crate) fn run(mut self) -> Result<Searched, Refusal> {
+    pub(crate) fn run(mut self) -> Result<SearchSummary, AgentError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
         match open(&self.path, flags, Mode::empty()) {
             Ok(top) => self.walk(top),
@@ -102,8 +102,8 @@ impl Search {
     }
 
     /// The path is a file: globs are for what is below a directory.
-    fn one_file(&mut self) -> Result<Searched, Refusal> {
-        let mut found = Searched::default();
+    fn one_file(&mut self) -> Result<SearchSummary, AgentError> {
+        let mut found = SearchSummary::default();
         let path = self.path.clone();
         if self.matcher.is_none() {
             found.entries.push(super::stat(&path)?);
@@ -114,11 +114,11 @@ impl Search {
         Ok(found)
     }
 
-    fn walk(&mut self, top: OwnedFd) -> Result<Searched, Refusal> {
+    fn walk(&mut self, top: OwnedFd) -> Result<SearchSummary, AgentError> {
         let accounts = Accounts::read().map_err(|e| refuse(e, &self.path))?;
-        let mut found = Searched::default();
+        let mut found = SearchSummary::default();
         let prefix = if self.path == b"/" { 1 } else { self.path.len() + 1 };
-        let mut levels = vec![Level::open(top, self.path.clone()).map_err(|e| refuse(e, &self.path))?];
+        let mut levels = vec![TreeLevel::open(top, self.path.clone()).map_err(|e| refuse(e, &self.path))?];
         while let Some(level) = levels.last_mut() {
             let Some(name) = level.names.pop() else {
                 levels.pop();
@@ -143,7 +143,7 @@ impl Search {
                 Ok(kind)
             });
             let deeper = match looked {
-                Err(errno) if Refusal::is_exhaustion(errno) => return Err(refuse(errno, &whole)),
+                Err(errno) if AgentError::is_exhaustion(errno) => return Err(refuse(errno, &whole)),
                 // What vanished or may not be read is left out.
                 Err(_) => false,
                 Ok(kind) => kind == FileType::Directory && levels.len() < self.depth,
@@ -153,9 +153,9 @@ impl Search {
             }
             let inside = levels.last().map(|level| enter(&level.dir, &name));
             match inside
-                .map(|dir| dir.and_then(|dir| dir.map(|dir| Level::open(dir, whole.clone())).transpose()))
+                .map(|dir| dir.and_then(|dir| dir.map(|dir| TreeLevel::open(dir, whole.clone())).transpose()))
             {
-                Some(Err(errno)) if Refusal::is_exhaustion(errno) => return Err(refuse(errno, &whole)),
+                Some(Err(errno)) if AgentError::is_exhaustion(errno) => return Err(refuse(errno, &whole)),
                 Some(Ok(Some(level))) => levels.push(level),
                 Some(Ok(None) | Err(_)) | None => {}
             }
@@ -170,7 +170,7 @@ impl Search {
         kind: FileType,
         path: &[u8],
         accounts: &Accounts,
-        found: &mut Searched,
+        found: &mut SearchSummary,
     ) -> rustix::io::Result<()> {
         if self.matcher.is_none() {
             if found.entries.len() >= self.max {
@@ -185,7 +185,7 @@ impl Search {
         Ok(())
     }
 
-    fn read(&mut self, file: &OwnedFd, path: &[u8], found: &mut Searched) -> rustix::io::Result<()> {
+    fn read(&mut self, file: &OwnedFd, path: &[u8], found: &mut SearchSummary) -> rustix::io::Result<()> {
         let Some(matcher) = &self.matcher else { return Ok(()) };
         let mut lines = Lines::new(file);
         let mut held: usize = found.lines.iter().map(|line| line.path.len() + line.content.len()).sum();
@@ -193,7 +193,7 @@ impl Search {
             if matcher.is_match(line) {
                 let content = line[..line.len().min(super::lines::SHOWN_MAX)].to_vec();
                 held += path.len() + content.len();
-                found.lines.push(Line { path: path.to_vec(), number, content });
+                found.lines.push(MatchedLine { path: path.to_vec(), number, content });
             }
             let full = found.lines.len() >= self.max || held >= BYTES_MAX;
             // The clock is asked now and then; a line takes less than asking does.
@@ -220,8 +220,8 @@ fn enter(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<Option<OwnedFd>> {
 mod tests {
     use super::*;
 
-    fn wanted(path: &std::path::Path) -> Wanted {
-        Wanted {
+    fn wanted(path: &std::path::Path) -> SearchOptions {
+        SearchOptions {
             path: path.to_str().unwrap().as_bytes().to_vec(),
             depth: 0,
             include: Vec::new(),
@@ -251,7 +251,7 @@ mod tests {
         dir
     }
 
-    fn lines(dir: &tempfile::TempDir, change: impl FnOnce(&mut Wanted)) -> Vec<(String, u64, String)> {
+    fn lines(dir: &tempfile::TempDir, change: impl FnOnce(&mut SearchOptions)) -> Vec<(String, u64, String)> {
         let mut wanted = wanted(dir.path());
         change(&mut wanted);
         let found = Search::plan(wanted).unwrap().run().unwrap();
@@ -286,7 +286,7 @@ mod tests {
         let dir = tree();
         let mut all = wanted(dir.path());
         all.include = vec![b"*.rs".to_vec()];
-        let names = |found: &Searched| found.entries.iter().map(|e| e.name.clone()).collect::<Vec<_>>();
+        let names = |found: &SearchSummary| found.entries.iter().map(|e| e.name.clone()).collect::<Vec<_>>();
         let found = Search::plan(all).unwrap().run().unwrap();
         assert_eq!(names(&found), [b"lib.rs".to_vec(), b"main.rs".to_vec()]);
         let mut one = wanted(dir.path());
@@ -311,7 +311,7 @@ mod tests {
         for bad in ["(", "[z-a]", "(?:a{1000}){1000}", &"(".repeat(100_000)] {
             let mut wanted = wanted(dir.path());
             wanted.pattern = bad.as_bytes().to_vec();
-            assert!(matches!(Search::plan(wanted), Err(Refusal::Invalid(_))), "{bad:.20}");
+            assert!(matches!(Search::plan(wanted), Err(AgentError::Invalid(_))), "{bad:.20}");
         }
     }
 }

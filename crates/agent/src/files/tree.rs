@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::entry::{Entry, Kind, describe, stat};
+use super::entry::{FileEntry, FileKind, describe, stat};
 use super::{copy, make_dirs, open, open_at, open_parent, refuse, shown};
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::users::Accounts;
 
 /// LIMIT: entries of one answer, some 10 MB on the wire.
@@ -25,17 +25,17 @@ pub(super) const BELOW: ResolveFlags =
     ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::BENEATH);
 
 /// What a directory holds, sorted, children after their parent. `true`: cut at the bound.
-pub(crate) fn list(path: &[u8], depth: u32) -> Result<(Vec<Entry>, bool), Refusal> {
+pub(crate) fn list(path: &[u8], depth: u32) -> Result<(Vec<FileEntry>, bool), AgentError> {
     let top = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK, Mode::empty()).map_err(
         |errno| match errno {
-            Errno::NOTDIR => Refusal::Invalid(format!("path '{}' is not a directory", shown(path))),
+            Errno::NOTDIR => AgentError::Invalid(format!("path '{}' is not a directory", shown(path))),
             other => refuse(other, path),
         },
     )?;
     let accounts = Accounts::read().map_err(|e| refuse(e, path))?;
     let depth = depth.clamp(1, DEPTH_MAX) as usize;
     let mut found = Vec::new();
-    let mut levels = vec![Level::open(top, path.to_vec()).map_err(|e| refuse(e, path))?];
+    let mut levels = vec![TreeLevel::open(top, path.to_vec()).map_err(|e| refuse(e, path))?];
     while let Some(level) = levels.last_mut() {
         let Some(name) = level.names.pop() else {
             levels.pop();
@@ -50,16 +50,16 @@ pub(crate) fn list(path: &[u8], depth: u32) -> Result<(Vec<Entry>, bool), Refusa
         let described = open_at(&level.dir, &name, flags, Mode::empty(), BELOW)
             .and_then(|handle| describe(&handle, below.clone(), &accounts));
         let entry = match described {
-            Err(errno) if Refusal::is_exhaustion(errno) => return Err(refuse(errno, &below)),
+            Err(errno) if AgentError::is_exhaustion(errno) => return Err(refuse(errno, &below)),
             Err(_) => continue,
             Ok(entry) => entry,
         };
-        let inside = (entry.kind == Kind::Directory && levels.len() < depth)
+        let inside = (entry.kind == FileKind::Directory && levels.len() < depth)
             .then(|| levels.last().map(|level| open_at(&level.dir, &name, DIRECTORY, Mode::empty(), BELOW)))
             .flatten();
         found.push(entry);
-        match inside.map(|dir| Level::open(dir?, below)) {
-            Some(Err(errno)) if Refusal::is_exhaustion(errno) => return Err(refuse(errno, path)),
+        match inside.map(|dir| TreeLevel::open(dir?, below)) {
+            Some(Err(errno)) if AgentError::is_exhaustion(errno) => return Err(refuse(errno, path)),
             Some(Ok(level)) => levels.push(level),
             Some(Err(_)) | None => {}
         }
@@ -67,14 +67,14 @@ pub(crate) fn list(path: &[u8], depth: u32) -> Result<(Vec<Entry>, bool), Refusa
     Ok((found, false))
 }
 
-pub(super) struct Level {
+pub(super) struct TreeLevel {
     pub(super) dir: OwnedFd,
     path: Vec<u8>,
     /// Sorted backwards: the next is the last.
     pub(super) names: Vec<Vec<u8>>,
 }
 
-impl Level {
+impl TreeLevel {
     pub(super) fn open(dir: OwnedFd, path: Vec<u8>) -> rustix::io::Result<Self> {
         let mut names = names_in(&dir, LIST_MAX)?;
         names.sort_unstable_by(|a, b| b.cmp(a));
@@ -103,13 +103,16 @@ fn names_in(dir: &OwnedFd, max: usize) -> rustix::io::Result<Vec<Vec<u8>>> {
 }
 
 /// Makes a directory and its parents.
-pub(crate) fn make_dir(path: &[u8], mode: u32) -> Result<Entry, Refusal> {
+pub(crate) fn make_dir(path: &[u8], mode: u32) -> Result<FileEntry, AgentError> {
     let mode = Mode::from_raw_mode(mode & 0o7777);
     match make_dirs(path, Mode::from_raw_mode(0o755)) {
         Ok(true) => {}
-        Ok(false) => return Err(Refusal::Exists(format!("directory already exists: '{}'", shown(path)))),
-        Err(Refusal::Invalid(_) | Refusal::Exists(_)) => {
-            return Err(Refusal::Invalid(format!("path '{}' is a file, or leads through one", shown(path))));
+        Ok(false) => return Err(AgentError::Exists(format!("directory already exists: '{}'", shown(path)))),
+        Err(AgentError::Invalid(_) | AgentError::Exists(_)) => {
+            return Err(AgentError::Invalid(format!(
+                "path '{}' is a file, or leads through one",
+                shown(path)
+            )));
         }
         Err(other) => return Err(other),
     }
@@ -128,7 +131,11 @@ pub(crate) enum Existing {
 }
 
 /// Renames; across file systems (an image's directory is on another layer) it copies and removes.
-pub(crate) fn move_entry(source: &[u8], destination: &[u8], existing: Existing) -> Result<Entry, Refusal> {
+pub(crate) fn move_entry(
+    source: &[u8],
+    destination: &[u8],
+    existing: Existing,
+) -> Result<FileEntry, AgentError> {
     let (from, old) = open_parent(source)?;
     rustix::fs::statat(&from, old, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| refuse(e, source))?;
     let cut = destination.iter().rposition(|b| *b == b'/').unwrap_or(0);
@@ -145,7 +152,7 @@ pub(crate) fn move_entry(source: &[u8], destination: &[u8], existing: Existing) 
             if existing == Existing::Kept && taken() {
                 return Err(refuse(Errno::EXIST, destination));
             }
-            copy::copy(&from, old, &to, new, copy::How::MOVED).map_err(|e| refuse(e, source))?;
+            copy::copy(&from, old, &to, new, copy::CopyMode::MOVED).map_err(|e| refuse(e, source))?;
             remove(source, false)?;
         }
         Err(errno) => return Err(refuse(errno, destination)),
@@ -154,11 +161,11 @@ pub(crate) fn move_entry(source: &[u8], destination: &[u8], existing: Existing) 
 }
 
 /// Removes a path and all below it, however deep. Links are removed, never followed.
-pub(crate) fn remove(path: &[u8], missing_ok: bool) -> Result<(), Refusal> {
+pub(crate) fn remove(path: &[u8], missing_ok: bool) -> Result<(), AgentError> {
     let missing = |errno: Errno| missing_ok && errno == Errno::NOENT;
     let (parent, name) = match open_parent(path) {
         Ok(found) => found,
-        Err(Refusal::NotFound(_)) if missing_ok => return Ok(()),
+        Err(AgentError::NotFound(_)) if missing_ok => return Ok(()),
         Err(other) => return Err(other),
     };
     match remove_one(&parent, name) {
@@ -212,14 +219,14 @@ fn empty(top: &OwnedFd) -> rustix::io::Result<()> {
     Err(Errno::NOTEMPTY)
 }
 
-struct Doomed {
+struct RemovalTarget {
     dir: OwnedFd,
     name: Vec<u8>,
     names: Vec<Vec<u8>>,
 }
 
 fn remove_below(top: &OwnedFd, name: &[u8], moved: &mut u64) -> rustix::io::Result<()> {
-    let mut levels: Vec<Doomed> = Vec::new();
+    let mut levels: Vec<RemovalTarget> = Vec::new();
     let mut next = Some(name.to_vec());
     loop {
         let here = levels.last().map_or(top, |level| &level.dir);
@@ -229,7 +236,7 @@ fn remove_below(top: &OwnedFd, name: &[u8], moved: &mut u64) -> rustix::io::Resu
                 Err(Errno::NOTEMPTY | Errno::EXIST) if levels.len() < REMOVE_DEPTH => {
                     let dir = open_at(here, &name, DIRECTORY, Mode::empty(), BELOW)?;
                     let names = names_in(&dir, LIST_MAX)?;
-                    levels.push(Doomed { dir, name, names });
+                    levels.push(RemovalTarget { dir, name, names });
                 }
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {
                     *moved += 1;

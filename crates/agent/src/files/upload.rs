@@ -19,8 +19,8 @@ use super::feed::{self, Feed};
 use super::{
     body, decode_query, make_dirs, open, open_parent, open_regular, real_path, refuse, resolve, shown,
 };
-use crate::error::Refusal;
-use crate::http::{Body, json};
+use crate::error::AgentError;
+use crate::http::{AgentBody, json};
 use crate::state::Agent;
 use crate::users::User;
 
@@ -35,7 +35,7 @@ pub(crate) async fn post(
     agent: &Agent,
     user: &User,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<AgentBody>, AgentError> {
     let (head, mut incoming) = request.into_parts();
     let received = receive(agent, user, &head, &mut incoming).await;
     if received.is_err() {
@@ -50,9 +50,9 @@ async fn receive(
     user: &User,
     head: &http::request::Parts,
     incoming: &mut Incoming,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<AgentBody>, AgentError> {
     let query = head.uri.query().unwrap_or_default();
-    let wanted = Wanted {
+    let wanted = UploadRequest {
         path: decode_query(query, "path").filter(|path| !path.is_empty()),
         mode: mode_of(query)?,
         metadata: metadata_of(&head.headers)?,
@@ -63,7 +63,7 @@ async fn receive(
         Err(_) => {
             let coding = Coding::parse(text(&head.headers, header::CONTENT_ENCODING.as_str()))?;
             let Some(raw) = &wanted.path else {
-                return Err(Refusal::Invalid("the path parameter is required".into()));
+                return Err(AgentError::Invalid("the path parameter is required".into()));
             };
             let mut upload = Upload::begin(agent, user, raw, &wanted, coding).await?;
             while let Some(chunk) = body::next(incoming).await? {
@@ -78,10 +78,10 @@ async fn receive(
 async fn multipart(
     agent: &Agent,
     user: &User,
-    wanted: &Wanted,
+    wanted: &UploadRequest,
     incoming: &mut Incoming,
     boundary: String,
-) -> Result<Vec<Vec<u8>>, Refusal> {
+) -> Result<Vec<Vec<u8>>, AgentError> {
     let chunks = futures::stream::unfold(Some(incoming), |incoming| async move {
         let incoming = incoming?;
         match body::next(incoming).await {
@@ -90,7 +90,7 @@ async fn multipart(
             Err(refusal) => Some((Err(io::Error::other(refusal)), None)),
         }
     });
-    let broken = |_| Refusal::Invalid("the multipart body is broken".into());
+    let broken = |_| AgentError::Invalid("the multipart body is broken".into());
     let mut parts = multer::Multipart::new(chunks, boundary);
     let mut written = Vec::new();
     while let Some(mut part) = parts.next_field().await.map_err(broken)? {
@@ -99,7 +99,7 @@ async fn multipart(
         }
         let named = part.file_name().map(|name| name.as_bytes().to_vec());
         let Some(raw) = wanted.path.clone().or(named).filter(|raw| !raw.is_empty()) else {
-            return Err(Refusal::Invalid("a part needs a file name, or the request a path".into()));
+            return Err(AgentError::Invalid("a part needs a file name, or the request a path".into()));
         };
         let mut upload = Upload::begin(agent, user, &raw, wanted, Coding::Identity).await?;
         while let Some(chunk) = part.chunk().await.map_err(broken)? {
@@ -108,7 +108,7 @@ async fn multipart(
         written.push(upload.finish().await?);
     }
     match written.is_empty() {
-        true => Err(Refusal::Invalid("no part is named 'file'".into())),
+        true => Err(AgentError::Invalid("no part is named 'file'".into())),
         false => Ok(written),
     }
 }
@@ -124,7 +124,7 @@ fn described(path: &[u8], metadata: &Metadata) -> serde_json::Value {
     entry
 }
 
-struct Wanted {
+struct UploadRequest {
     path: Option<Vec<u8>>,
     mode: Option<u32>,
     metadata: Metadata,
@@ -134,20 +134,21 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-fn mode_of(query: &str) -> Result<Option<u32>, Refusal> {
+fn mode_of(query: &str) -> Result<Option<u32>, AgentError> {
     let Some(mode) = decode_query(query, "mode") else { return Ok(None) };
     let parsed = std::str::from_utf8(&mode).ok().and_then(|text| u32::from_str_radix(text, 8).ok());
     match parsed {
         Some(mode) if mode <= 0o7777 => Ok(Some(mode)),
-        _ => Err(Refusal::Invalid("mode is up to four octal digits".into())),
+        _ => Err(AgentError::Invalid("mode is up to four octal digits".into())),
     }
 }
 
-fn metadata_of(headers: &HeaderMap) -> Result<Metadata, Refusal> {
+fn metadata_of(headers: &HeaderMap) -> Result<Metadata, AgentError> {
     let mut metadata = BTreeMap::new();
     for (name, value) in headers {
         if let Some(key) = name.as_str().strip_prefix(METADATA_PREFIX) {
-            let value = value.to_str().map_err(|_| Refusal::Invalid("metadata is printable ASCII".into()))?;
+            let value =
+                value.to_str().map_err(|_| AgentError::Invalid("metadata is printable ASCII".into()))?;
             metadata.insert(key.to_owned(), value.to_owned());
         }
     }
@@ -162,11 +163,11 @@ enum Coding {
 }
 
 impl Coding {
-    fn parse(text: &str) -> Result<Self, Refusal> {
+    fn parse(text: &str) -> Result<Self, AgentError> {
         match text.trim() {
             "" | "identity" => Ok(Self::Identity),
             "gzip" => Ok(Self::Gzip),
-            _ => Err(Refusal::Invalid("content-encoding must be gzip or identity".into())),
+            _ => Err(AgentError::Invalid("content-encoding must be gzip or identity".into())),
         }
     }
 }
@@ -185,9 +186,9 @@ impl<'a> Upload<'a> {
         agent: &'a Agent,
         user: &'a User,
         raw: &[u8],
-        wanted: &Wanted,
+        wanted: &UploadRequest,
         coding: Coding,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, AgentError> {
         let path = resolve(raw, user)?;
         let (target, mode) = (path.clone(), wanted.mode);
         let file = agent.workers.run(&user.ids, move || Target::open(&target, mode)).await?;
@@ -199,7 +200,7 @@ impl<'a> Upload<'a> {
         Ok(Self { agent, user, path, feed, metadata: wanted.metadata.clone() })
     }
 
-    async fn finish(self) -> Result<Vec<u8>, Refusal> {
+    async fn finish(self) -> Result<Vec<u8>, AgentError> {
         let (sink, metadata) = (self.feed.end().await?, self.metadata);
         self.agent.workers.run(&self.user.ids, move || sink.target()?.commit(&metadata)).await?;
         Ok(self.path)
@@ -213,7 +214,7 @@ enum Sink {
 }
 
 impl feed::Sink for Sink {
-    fn write(&mut self, chunk: &[u8]) -> Result<(), Refusal> {
+    fn write(&mut self, chunk: &[u8]) -> Result<(), AgentError> {
         match self {
             Self::Plain(target) => target.write_all(chunk).map_err(|e| write_refusal(&e)),
             Self::Gzip(decoder) => decoder.write_all(chunk).map_err(|e| write_refusal(&e)),
@@ -222,7 +223,7 @@ impl feed::Sink for Sink {
 }
 
 impl Sink {
-    fn target(self) -> Result<Target, Refusal> {
+    fn target(self) -> Result<Target, AgentError> {
         match self {
             Self::Plain(target) => Ok(target),
             Self::Gzip(decoder) => decoder.finish().map_err(|e| write_refusal(&e)),
@@ -230,10 +231,10 @@ impl Sink {
     }
 }
 
-fn write_refusal(error: &io::Error) -> Refusal {
+fn write_refusal(error: &io::Error) -> AgentError {
     match Errno::from_io_error(error) {
-        Some(errno) => Refusal::from_errno(errno, "write"),
-        None => Refusal::Invalid("the gzip body is broken".into()),
+        Some(errno) => AgentError::from_errno(errno, "write"),
+        None => AgentError::Invalid("the gzip body is broken".into()),
     }
 }
 
@@ -252,7 +253,7 @@ struct Temporary {
 }
 
 impl Target {
-    fn open(path: &[u8], mode: Option<u32>) -> Result<Self, Refusal> {
+    fn open(path: &[u8], mode: Option<u32>) -> Result<Self, AgentError> {
         let cut = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
         make_dirs(&path[..cut.max(1)], Mode::from_raw_mode(0o755))?;
         let path = final_path(path)?;
@@ -265,10 +266,10 @@ impl Target {
         match old.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             None | Some(FileType::RegularFile) => {}
             Some(FileType::Directory) => {
-                return Err(Refusal::Invalid(format!("path '{}' is a directory", shown(&path))));
+                return Err(AgentError::Invalid(format!("path '{}' is a directory", shown(&path))));
             }
             Some(_) => {
-                return Err(Refusal::Invalid(format!("path '{}' is not a regular file", shown(&path))));
+                return Err(AgentError::Invalid(format!("path '{}' is not a regular file", shown(&path))));
             }
         }
         let mode = mode.or(old.map(|stat| stat.st_mode & 0o777)).or(Some(0o644));
@@ -287,10 +288,10 @@ impl Target {
         }
     }
 
-    fn commit(mut self, metadata: &Metadata) -> Result<(), Refusal> {
+    fn commit(mut self, metadata: &Metadata) -> Result<(), AgentError> {
         if let Some(mode) = self.mode {
             rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))
-                .map_err(|e| Refusal::from_errno(e, "chmod"))?;
+                .map_err(|e| AgentError::from_errno(e, "chmod"))?;
         }
         write_metadata(&self.file, metadata)?;
         if let Some(temporary) = &self.temporary {
@@ -322,7 +323,7 @@ impl Drop for Target {
 }
 
 /// Where a write to this path ends: links are followed, so that a link stays one.
-pub(super) fn final_path(path: &[u8]) -> Result<Vec<u8>, Refusal> {
+pub(super) fn final_path(path: &[u8]) -> Result<Vec<u8>, AgentError> {
     let mut path = path.to_vec();
     for _ in 0..LINKS_MAX {
         match open(&path, OFlags::PATH, Mode::empty()) {

@@ -17,7 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use atoll_agentapi::Held;
+use atoll_agentapi::HoldStatus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -93,7 +93,7 @@ fn ask(method: &str, query: &str) -> io::Result<u64> {
     let text = String::from_utf8_lossy(&answer);
     let (head, body) = text.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
     if head.split(' ').nth(1) == Some("200") {
-        return Ok(serde_json::from_str::<Held>(body)?.held_s);
+        return Ok(serde_json::from_str::<HoldStatus>(body)?.held_s);
     }
     let told = serde_json::from_str::<serde_json::Value>(body).unwrap_or_default();
     Err(io::Error::other(told["message"].as_str().unwrap_or("the agent refused").to_owned()))

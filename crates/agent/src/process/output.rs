@@ -54,7 +54,7 @@ pub(super) fn over_budget() -> bool {
 
 /// Where bytes came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum OutputSource {
     Stdout,
     Stderr,
     Pty,
@@ -62,7 +62,7 @@ pub(crate) enum Source {
 
 /// Where a reader begins.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Begin {
+pub(crate) enum ReadFrom {
     /// With what comes next.
     Now,
     /// With all that is kept.
@@ -74,7 +74,7 @@ pub(crate) enum Begin {
 /// What a reader gets. `Exit` is the last.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
-    Data(Source, Bytes),
+    Data(OutputSource, Bytes),
     Dropped(u64),
     Exit(Exit),
 }
@@ -94,7 +94,7 @@ pub(crate) struct Hub {
 #[derive(Debug, Default)]
 struct HubState {
     tail: Tail,
-    readers: Vec<Arc<Queue>>,
+    readers: Vec<Arc<OutputQueue>>,
     exit: Option<Exit>,
     /// Until when a patient reader that went may come back.
     expected: Option<Instant>,
@@ -117,20 +117,20 @@ impl HubState {
 
 impl Hub {
     /// A reader. What it asks for and is no longer kept counts as lost. After the end it gets the exit at once.
-    pub(crate) fn reader(&self, patience: Patience, begin: Begin) -> Option<Reader> {
+    pub(crate) fn reader(&self, patience: Patience, begin: ReadFrom) -> Option<OutputReader> {
         let mut state = self.lock();
         state.sweep();
         if state.readers.len() >= READERS_MAX {
             return None;
         }
-        let queue = Arc::new(Queue::new(patience));
+        let queue = Arc::new(OutputQueue::new(patience));
         let mut entries = queue.lock();
         let tail = &state.tail;
         let from = match begin {
-            Begin::Now => tail.written,
-            Begin::Tail => tail.begin(),
+            ReadFrom::Now => tail.written,
+            ReadFrom::Tail => tail.begin(),
             // Beyond the end: the process was put back to an earlier moment, and goes on from there.
-            Begin::At(from) => from.min(tail.written),
+            ReadFrom::At(from) => from.min(tail.written),
         };
         let lost = tail.begin().saturating_sub(from);
         if lost > 0 {
@@ -149,11 +149,11 @@ impl Hub {
             state.expected = None;
             self.returned.notify_one();
         }
-        Some(Reader { queue, from })
+        Some(OutputReader { queue, from })
     }
 
     /// Hands bytes to everybody. Waits for the patient reader only.
-    pub(crate) async fn publish(&self, source: Source, data: Bytes) {
+    pub(crate) async fn publish(&self, source: OutputSource, data: Bytes) {
         self.keep_for_return(data.len()).await;
         let waiting = {
             let mut state = self.lock();
@@ -205,13 +205,13 @@ impl Hub {
 
 /// Receiving end of one reader. Dropping it frees the process at once.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    queue: Arc<Queue>,
+pub(crate) struct OutputReader {
+    queue: Arc<OutputQueue>,
     /// The position of its first byte, or of the first that it lost.
     pub(crate) from: u64,
 }
 
-impl Reader {
+impl OutputReader {
     /// The next item. Cancel-safe: an item is taken only when it is returned. `None` after the exit.
     pub(crate) async fn next(&mut self) -> Option<Item> {
         loop {
@@ -223,7 +223,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for OutputReader {
     fn drop(&mut self) {
         let mut entries = self.queue.lock();
         entries.gone = true;
@@ -234,7 +234,7 @@ impl Drop for Reader {
 }
 
 #[derive(Debug)]
-struct Queue {
+struct OutputQueue {
     entries: Mutex<Entries>,
     ready: Notify,
     space: Notify,
@@ -252,7 +252,7 @@ struct Entries {
     taken_at: Instant,
 }
 
-impl Queue {
+impl OutputQueue {
     fn new(patience: Patience) -> Self {
         let entries = Entries {
             items: VecDeque::new(),
@@ -267,7 +267,7 @@ impl Queue {
     }
 
     /// Queues bytes or counts them as lost. False: full, and the reader is one to wait for.
-    fn offer(&self, source: Source, data: &Bytes) -> bool {
+    fn offer(&self, source: OutputSource, data: &Bytes) -> bool {
         let mut entries = self.lock();
         let cost = data.len() + ENTRY_COST;
         let patient = entries.patience == Patience::Patient;
@@ -287,7 +287,7 @@ impl Queue {
         true
     }
 
-    async fn push_patiently(&self, source: Source, data: &Bytes) {
+    async fn push_patiently(&self, source: OutputSource, data: &Bytes) {
         // Running time, in slices: a pause is nobody's stall.
         let mut waited = Duration::ZERO;
         while !self.offer(source, data) {
@@ -341,7 +341,7 @@ impl Queue {
 #[derive(Debug, Default)]
 struct Tail {
     bytes: VecDeque<u8>,
-    runs: VecDeque<(Source, usize)>,
+    runs: VecDeque<(OutputSource, usize)>,
     /// All bytes that ever came.
     written: u64,
 }
@@ -356,7 +356,7 @@ impl Tail {
         self.bytes.len() + more > Self::max() || self.runs.len() >= RUNS_MAX
     }
 
-    fn push(&mut self, source: Source, data: &[u8]) {
+    fn push(&mut self, source: OutputSource, data: &[u8]) {
         self.written += data.len() as u64;
         let (max, before) = (Self::max(), self.bytes.len());
         let data = &data[data.len().saturating_sub(max)..];
@@ -387,7 +387,7 @@ impl Tail {
     }
 
     /// What is kept from a position on.
-    fn chunks(&self, from: u64) -> Vec<(Source, Bytes)> {
+    fn chunks(&self, from: u64) -> Vec<(OutputSource, Bytes)> {
         let mut skip = usize::try_from(from.saturating_sub(self.begin())).unwrap_or(usize::MAX);
         let mut bytes = self.bytes.iter().skip(skip).copied();
         let mut chunks = Vec::new();
@@ -424,7 +424,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
     }
 
-    async fn drain(mut reader: Reader) -> (usize, u64, bool) {
+    async fn drain(mut reader: OutputReader) -> (usize, u64, bool) {
         let (mut bytes, mut dropped, mut ended) = (0, 0, false);
         while let Some(item) = reader.next().await {
             match item {
@@ -440,9 +440,9 @@ mod tests {
     fn a_lossy_reader_that_never_reads_blocks_nobody_and_counts_its_loss() {
         runtime().block_on(async {
             let hub = Hub::default();
-            let reader = hub.reader(Patience::Lossy, Begin::Now).unwrap();
+            let reader = hub.reader(Patience::Lossy, ReadFrom::Now).unwrap();
             for _ in 0..100 {
-                hub.publish(Source::Stdout, Bytes::from(vec![0; 32 * 1024])).await;
+                hub.publish(OutputSource::Stdout, Bytes::from(vec![0; 32 * 1024])).await;
             }
             hub.finish(DONE);
             let (bytes, dropped, ended) = drain(reader).await;
@@ -455,10 +455,10 @@ mod tests {
     fn a_patient_reader_that_stalls_is_waited_for_ten_seconds_and_then_no_more() {
         runtime().block_on(async {
             let hub = Hub::default();
-            let reader = hub.reader(Patience::Patient, Begin::Now).unwrap();
+            let reader = hub.reader(Patience::Patient, ReadFrom::Now).unwrap();
             let start = Instant::now();
             for _ in 0..100 {
-                hub.publish(Source::Stdout, Bytes::from(vec![0; 32 * 1024])).await;
+                hub.publish(OutputSource::Stdout, Bytes::from(vec![0; 32 * 1024])).await;
             }
             assert!(start.elapsed() >= STALL_LIMIT && start.elapsed() < STALL_LIMIT * 2);
             hub.finish(DONE);
@@ -470,12 +470,16 @@ mod tests {
     fn a_late_reader_gets_the_tail_and_the_exit() {
         runtime().block_on(async {
             let hub = Hub::default();
-            hub.publish(Source::Stdout, Bytes::from_static(b"out")).await;
-            hub.publish(Source::Stderr, Bytes::from_static(b"err")).await;
+            hub.publish(OutputSource::Stdout, Bytes::from_static(b"out")).await;
+            hub.publish(OutputSource::Stderr, Bytes::from_static(b"err")).await;
             hub.finish(DONE);
-            let mut reader = hub.reader(Patience::Lossy, Begin::Tail).unwrap();
-            assert!(matches!(reader.next().await, Some(Item::Data(Source::Stdout, data)) if data == "out"));
-            assert!(matches!(reader.next().await, Some(Item::Data(Source::Stderr, data)) if data == "err"));
+            let mut reader = hub.reader(Patience::Lossy, ReadFrom::Tail).unwrap();
+            assert!(
+                matches!(reader.next().await, Some(Item::Data(OutputSource::Stdout, data)) if data == "out")
+            );
+            assert!(
+                matches!(reader.next().await, Some(Item::Data(OutputSource::Stderr, data)) if data == "err")
+            );
             assert!(matches!(reader.next().await, Some(Item::Exit(_))));
             assert!(reader.next().await.is_none());
         });
@@ -485,19 +489,25 @@ mod tests {
     fn a_reader_that_comes_back_gets_the_rest_and_nothing_twice() {
         runtime().block_on(async {
             let hub = Hub::default();
-            let first = hub.reader(Patience::Patient, Begin::Now).unwrap();
-            hub.publish(Source::Stdout, Bytes::from_static(b"one two")).await;
-            hub.publish(Source::Stderr, Bytes::from_static(b"oops")).await;
+            let first = hub.reader(Patience::Patient, ReadFrom::Now).unwrap();
+            hub.publish(OutputSource::Stdout, Bytes::from_static(b"one two")).await;
+            hub.publish(OutputSource::Stderr, Bytes::from_static(b"oops")).await;
             drop(first);
-            let mut second = hub.reader(Patience::Patient, Begin::At(4)).unwrap();
+            let mut second = hub.reader(Patience::Patient, ReadFrom::At(4)).unwrap();
             assert_eq!(second.from, 4);
-            hub.publish(Source::Stderr, Bytes::from_static(b"!")).await;
+            hub.publish(OutputSource::Stderr, Bytes::from_static(b"!")).await;
             hub.finish(DONE);
-            assert!(matches!(second.next().await, Some(Item::Data(Source::Stdout, data)) if data == "two"));
-            assert!(matches!(second.next().await, Some(Item::Data(Source::Stderr, data)) if data == "oops"));
-            assert!(matches!(second.next().await, Some(Item::Data(Source::Stderr, data)) if data == "!"));
+            assert!(
+                matches!(second.next().await, Some(Item::Data(OutputSource::Stdout, data)) if data == "two")
+            );
+            assert!(
+                matches!(second.next().await, Some(Item::Data(OutputSource::Stderr, data)) if data == "oops")
+            );
+            assert!(
+                matches!(second.next().await, Some(Item::Data(OutputSource::Stderr, data)) if data == "!")
+            );
             assert!(matches!(second.next().await, Some(Item::Exit(_))));
-            let mut ahead = hub.reader(Patience::Patient, Begin::At(90)).unwrap();
+            let mut ahead = hub.reader(Patience::Patient, ReadFrom::At(90)).unwrap();
             assert_eq!(ahead.from, 12);
             assert!(matches!(ahead.next().await, Some(Item::Exit(_))));
         });
@@ -507,7 +517,7 @@ mod tests {
     fn losses_come_in_their_place() {
         runtime().block_on(async {
             let hub = Hub::default();
-            let mut reader = hub.reader(Patience::Lossy, Begin::Now).unwrap();
+            let mut reader = hub.reader(Patience::Lossy, ReadFrom::Now).unwrap();
             let (chunk, mut sent, mut position) = (32 * 1024u64, 0, 0);
             let mut see = |item: &Item| match item {
                 Item::Data(_, data) => {
@@ -518,7 +528,7 @@ mod tests {
                 Item::Exit(_) => {}
             };
             for round in 0..40u8 {
-                hub.publish(Source::Stdout, Bytes::from(vec![round; 32 * 1024])).await;
+                hub.publish(OutputSource::Stdout, Bytes::from(vec![round; 32 * 1024])).await;
                 sent += chunk;
                 if round % 3 == 0 {
                     see(&reader.next().await.unwrap());
@@ -538,10 +548,10 @@ mod tests {
             let hub = Hub::default();
             let all = TAIL_MAX + 1000;
             for _ in 0..all / 1000 {
-                hub.publish(Source::Pty, Bytes::from(vec![0; 1000])).await;
+                hub.publish(OutputSource::Pty, Bytes::from(vec![0; 1000])).await;
             }
             hub.finish(DONE);
-            let mut reader = hub.reader(Patience::Patient, Begin::At(0)).unwrap();
+            let mut reader = hub.reader(Patience::Patient, ReadFrom::At(0)).unwrap();
             let written = all / 1000 * 1000;
             let lost = (written - TAIL_MAX) as u64;
             assert_eq!(reader.from, 0);
@@ -555,16 +565,16 @@ mod tests {
         runtime().block_on(async {
             let hub = Arc::new(Hub::default());
             let start = Instant::now();
-            drop(hub.reader(Patience::Patient, Begin::Now).unwrap());
+            drop(hub.reader(Patience::Patient, ReadFrom::Now).unwrap());
             let writer = Arc::clone(&hub);
             let writing = tokio::spawn(async move {
                 for _ in 0..100 {
-                    writer.publish(Source::Stdout, Bytes::from(vec![0; 32 * 1024])).await;
+                    writer.publish(OutputSource::Stdout, Bytes::from(vec![0; 32 * 1024])).await;
                 }
                 writer.finish(DONE);
             });
             tokio::time::sleep(RETURN_LIMIT / 2).await;
-            let back = hub.reader(Patience::Patient, Begin::At(0)).unwrap();
+            let back = hub.reader(Patience::Patient, ReadFrom::At(0)).unwrap();
             assert_eq!(drain(back).await, (100 * 32 * 1024, 0, true), "not a byte is missing");
             writing.await.unwrap();
             assert!(start.elapsed() < RETURN_LIMIT);
@@ -575,10 +585,10 @@ mod tests {
     fn a_process_whose_reader_is_gone_for_good_waits_once_and_then_no_more() {
         runtime().block_on(async {
             let hub = Hub::default();
-            drop(hub.reader(Patience::Patient, Begin::Now).unwrap());
+            drop(hub.reader(Patience::Patient, ReadFrom::Now).unwrap());
             let start = Instant::now();
             for _ in 0..100 {
-                hub.publish(Source::Stdout, Bytes::from(vec![0; 32 * 1024])).await;
+                hub.publish(OutputSource::Stdout, Bytes::from(vec![0; 32 * 1024])).await;
             }
             assert!(start.elapsed() >= RETURN_LIMIT && start.elapsed() < RETURN_LIMIT * 2);
         });
@@ -591,11 +601,11 @@ mod tests {
             let mut all: Vec<(bool, u8)> = Vec::new();
             for (n, (err, len)) in pieces.iter().enumerate() {
                 let data = vec![n as u8; *len];
-                tail.push(if *err { Source::Stderr } else { Source::Stdout }, &data);
+                tail.push(if *err { OutputSource::Stderr } else { OutputSource::Stdout }, &data);
                 all.extend(data.iter().map(|b| (*err, *b)));
             }
             let shown = |from| tail.chunks(from).iter()
-                .flat_map(|(source, data)| data.iter().map(move |b| (*source == Source::Stderr, *b)).collect::<Vec<_>>())
+                .flat_map(|(source, data)| data.iter().map(move |b| (*source == OutputSource::Stderr, *b)).collect::<Vec<_>>())
                 .collect::<Vec<(bool, u8)>>();
             let kept = shown(0);
             let from = tail.begin() + kept.len() as u64 / 3;

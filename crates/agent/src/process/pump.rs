@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, oneshot};
 
-use super::output::{Begin, Patience, Reader, Source};
-use super::spawn::{self, Child, Step};
-use super::{Exit, Facts, Hub, Input, Life, Plan, Process, now_ms};
-use crate::error::Refusal;
+use super::output::{OutputReader, OutputSource, Patience, ReadFrom};
+use super::spawn::{self, Child, SpawnStep};
+use super::{Exit, Hub, Input, Plan, Process, ProcessFacts, ProcessState, now_ms};
+use crate::error::AgentError;
 use crate::readiness::watched;
 use crate::running;
 use crate::state::Agent;
@@ -36,20 +36,20 @@ pub(crate) async fn start(
     agent: &Arc<Agent>,
     plan: Plan,
     patience: Patience,
-) -> Result<(Arc<Process>, Reader), Refusal> {
+) -> Result<(Arc<Process>, OutputReader), AgentError> {
     if agent.processes.is_full() {
-        return Err(Refusal::Exhausted("too many processes were started through the agent".into()));
+        return Err(AgentError::Exhausted("too many processes were started through the agent".into()));
     }
     let child = spawn::spawn(&plan)?;
     // No await from the fork to the registration: the reaper runs on this thread and must know the pid.
     let (process, mut ends, verdict) = register(agent, &plan, child)?;
-    let Some(reader) = process.hub.reader(patience, Begin::Now) else {
-        return Err(Refusal::Internal("a fresh process has no room for a reader".into()));
+    let Some(reader) = process.hub.reader(patience, ReadFrom::Now) else {
+        return Err(AgentError::Internal("a fresh process has no room for a reader".into()));
     };
     let (answer, answered) = oneshot::channel();
     let (owner, subject) = (Arc::clone(agent), Arc::clone(&process));
     let timeout = plan.timeout;
-    let shown = Shown { cmd: plan.cmd, cwd: plan.cwd };
+    let shown = ProcessLabel { cmd: plan.cmd, cwd: plan.cwd };
     tokio::spawn(async move {
         match exec_verdict(&subject, verdict, &shown).await {
             Ok(()) => {
@@ -62,29 +62,29 @@ pub(crate) async fn start(
             }
         }
     });
-    let gone = || Err(Refusal::Internal("the start was abandoned".into()));
+    let gone = || Err(AgentError::Internal("the start was abandoned".into()));
     answered.await.unwrap_or_else(|_| gone())?;
     Ok((process, reader))
 }
 
-struct Shown {
+struct ProcessLabel {
     cmd: String,
     cwd: String,
 }
 
-type Wire = Option<(Source, Arc<AsyncFd<OwnedFd>>)>;
+type OutputPipe = Option<(OutputSource, Arc<AsyncFd<OwnedFd>>)>;
 
 /// The agent's ends of the output.
 struct Ends {
-    first: Wire,
-    second: Wire,
+    first: OutputPipe,
+    second: OutputPipe,
 }
 
 fn register(
     agent: &Agent,
     plan: &Plan,
     child: Child,
-) -> Result<(Arc<Process>, Ends, AsyncFd<OwnedFd>), Refusal> {
+) -> Result<(Arc<Process>, Ends, AsyncFd<OwnedFd>), AgentError> {
     let pid = child.pid;
     wrap(agent, plan, child).inspect_err(|_| {
         // The event loop took no more descriptors: the child must not run unseen. The reaper collects it.
@@ -92,12 +92,16 @@ fn register(
     })
 }
 
-fn wrap(agent: &Agent, plan: &Plan, child: Child) -> Result<(Arc<Process>, Ends, AsyncFd<OwnedFd>), Refusal> {
+fn wrap(
+    agent: &Agent,
+    plan: &Plan,
+    child: Child,
+) -> Result<(Arc<Process>, Ends, AsyncFd<OwnedFd>), AgentError> {
     let watch = |fd: OwnedFd| {
         watched(fd)
-            .map_err(|e| Refusal::from_errno(Errno::from_io_error(&e).unwrap_or(Errno::MFILE), "start"))
+            .map_err(|e| AgentError::from_errno(Errno::from_io_error(&e).unwrap_or(Errno::MFILE), "start"))
     };
-    let wire = |source: Source, fd: Option<OwnedFd>| -> Result<Wire, Refusal> {
+    let wire = |source: OutputSource, fd: Option<OwnedFd>| -> Result<OutputPipe, AgentError> {
         fd.map(|fd| Ok((source, Arc::new(watch(fd)?)))).transpose()
     };
     let verdict = watch(child.verdict)?;
@@ -108,10 +112,11 @@ fn wrap(agent: &Agent, plan: &Plan, child: Child) -> Result<(Arc<Process>, Ends,
         (None, None) => Input::None,
     };
     let ends = match &terminal {
-        Some(terminal) => Ends { first: Some((Source::Pty, Arc::clone(terminal))), second: None },
-        None => {
-            Ends { first: wire(Source::Stdout, child.stdout)?, second: wire(Source::Stderr, child.stderr)? }
-        }
+        Some(terminal) => Ends { first: Some((OutputSource::Pty, Arc::clone(terminal))), second: None },
+        None => Ends {
+            first: wire(OutputSource::Stdout, child.stdout)?,
+            second: wire(OutputSource::Stderr, child.stderr)?,
+        },
     };
     let process = Arc::new(Process {
         pid: child.pid,
@@ -119,7 +124,7 @@ fn wrap(agent: &Agent, plan: &Plan, child: Child) -> Result<(Arc<Process>, Ends,
         hub: Hub::default(),
         input: tokio::sync::Mutex::new(input),
         terminal: Mutex::new(terminal),
-        life: Mutex::new(Life::default()),
+        life: Mutex::new(ProcessState::default()),
         exited: Notify::new(),
         deadline: Mutex::new(plan.timeout.map(|limit| tokio::time::Instant::now() + limit)),
     });
@@ -127,8 +132,8 @@ fn wrap(agent: &Agent, plan: &Plan, child: Child) -> Result<(Arc<Process>, Ends,
     Ok((process, ends, verdict))
 }
 
-fn facts(plan: &Plan) -> Facts {
-    Facts {
+fn facts(plan: &Plan) -> ProcessFacts {
+    ProcessFacts {
         cmd: plan.cmd.clone(),
         args: plan.args.clone(),
         envs: plan.request_envs.clone(),
@@ -141,7 +146,11 @@ fn facts(plan: &Plan) -> Facts {
     }
 }
 
-async fn exec_verdict(process: &Process, verdict: AsyncFd<OwnedFd>, shown: &Shown) -> Result<(), Refusal> {
+async fn exec_verdict(
+    process: &Process,
+    verdict: AsyncFd<OwnedFd>,
+    shown: &ProcessLabel,
+) -> Result<(), AgentError> {
     let reading = async {
         loop {
             let Ok(mut guard) = verdict.readable().await else { return None };
@@ -153,21 +162,25 @@ async fn exec_verdict(process: &Process, verdict: AsyncFd<OwnedFd>, shown: &Show
     };
     let Some(failure) = running::within(EXEC_LIMIT, reading).await else {
         process.expire();
-        return Err(Refusal::Unavailable("the process was stopped before its program started".into()));
+        return Err(AgentError::Unavailable("the process was stopped before its program started".into()));
     };
     let Some((step, errno)) = failure else { return Ok(()) };
     Err(match (step, errno) {
-        (Step::Cwd, Errno::ACCESS | Errno::LOOP) => {
-            Refusal::Denied(format!("cwd '{}' is not accessible", shown.cwd))
+        (SpawnStep::Cwd, Errno::ACCESS | Errno::LOOP) => {
+            AgentError::Denied(format!("cwd '{}' is not accessible", shown.cwd))
         }
-        (Step::Cwd, Errno::NOTDIR) => Refusal::Invalid(format!("cwd '{}' is not a directory", shown.cwd)),
-        (Step::Cwd, Errno::NOENT) => Refusal::Invalid(format!("cwd '{}' does not exist", shown.cwd)),
+        (SpawnStep::Cwd, Errno::NOTDIR) => {
+            AgentError::Invalid(format!("cwd '{}' is not a directory", shown.cwd))
+        }
+        (SpawnStep::Cwd, Errno::NOENT) => AgentError::Invalid(format!("cwd '{}' does not exist", shown.cwd)),
         // Not its fault, most likely: the agent is out of descriptors or memory.
-        (Step::Cwd, errno) => Refusal::from_errno(errno, &format!("cwd '{}'", shown.cwd)),
-        (Step::Exec, Errno::NOENT) => Refusal::NotFound(format!("command not found: '{}'", shown.cmd)),
-        (Step::Exec, errno) => Refusal::from_errno(errno, &format!("'{}'", shown.cmd)),
-        (Step::Session | Step::Stdio | Step::Identity, errno) => {
-            Refusal::from_errno(errno, &format!("start (step {step:?})"))
+        (SpawnStep::Cwd, errno) => AgentError::from_errno(errno, &format!("cwd '{}'", shown.cwd)),
+        (SpawnStep::Exec, Errno::NOENT) => {
+            AgentError::NotFound(format!("command not found: '{}'", shown.cmd))
+        }
+        (SpawnStep::Exec, errno) => AgentError::from_errno(errno, &format!("'{}'", shown.cmd)),
+        (SpawnStep::Session | SpawnStep::Stdio | SpawnStep::Identity, errno) => {
+            AgentError::from_errno(errno, &format!("start (step {step:?})"))
         }
     })
 }
@@ -237,7 +250,7 @@ async fn drain(agent: &Agent, process: &Process, ends: &mut Ends, briefly: bool)
     }
 }
 
-async fn readable(wire: &Wire) {
+async fn readable(wire: &OutputPipe) {
     match wire {
         Some((_, fd)) => {
             let _ = fd.readable().await;
@@ -247,7 +260,7 @@ async fn readable(wire: &Wire) {
 }
 
 /// Moves one chunk from the pipe to everybody. False: nothing there (yet, or ever: then the wire is gone).
-async fn pass(agent: &Agent, process: &Process, wire: &mut Wire) -> bool {
+async fn pass(agent: &Agent, process: &Process, wire: &mut OutputPipe) -> bool {
     let Some((source, fd)) = wire else { return false };
     let source = *source;
     match read_chunk(fd, source) {
@@ -267,12 +280,12 @@ async fn pass(agent: &Agent, process: &Process, wire: &mut Wire) -> bool {
 }
 
 /// `Ok(None)`: nothing now. `Err`: the end.
-fn read_chunk(fd: &AsyncFd<OwnedFd>, source: Source) -> Result<Option<Bytes>, ()> {
+fn read_chunk(fd: &AsyncFd<OwnedFd>, source: OutputSource) -> Result<Option<Bytes>, ()> {
     thread_local! {
         // One buffer for all: only the runtime's thread reads, and never over an await.
         static BUFFER: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
     }
-    let size = if source == Source::Pty { TERMINAL_CHUNK } else { CHUNK };
+    let size = if source == OutputSource::Pty { TERMINAL_CHUNK } else { CHUNK };
     BUFFER.with_borrow_mut(|buffer| {
         buffer.resize(CHUNK, 0);
         loop {

@@ -15,7 +15,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::pty::OpenptFlags;
 
 use super::Plan;
-use crate::error::Refusal;
+use crate::error::AgentError;
 
 /// What the children's descriptors limit is, as the agent itself got it. Set once by `main`.
 pub(crate) static CHILD_NOFILE: OnceLock<libc::rlimit> = OnceLock::new();
@@ -34,7 +34,7 @@ pub(super) struct Child {
 /// Where in the child it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Step {
+pub(super) enum SpawnStep {
     Session = 1,
     Stdio = 2,
     Identity = 3,
@@ -42,7 +42,7 @@ pub(super) enum Step {
     Exec = 5,
 }
 
-impl Step {
+impl SpawnStep {
     pub(super) fn from_raw(raw: u8) -> Self {
         match raw {
             1 => Self::Session,
@@ -54,11 +54,11 @@ impl Step {
     }
 }
 
-pub(super) fn spawn(plan: &Plan) -> Result<Child, Refusal> {
+pub(super) fn spawn(plan: &Plan) -> Result<Child, AgentError> {
     let image = Image::new(plan)?;
-    let wires = Wires::open(plan).map_err(|errno| Refusal::from_errno(errno, "start"))?;
+    let wires = StdioPipes::open(plan).map_err(|errno| AgentError::from_errno(errno, "start"))?;
     let (verdict, report) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
-        .map_err(|errno| Refusal::from_errno(errno, "start"))?;
+        .map_err(|errno| AgentError::from_errno(errno, "start"))?;
     let task = Task {
         image: &image,
         stdio: wires.child_side(),
@@ -74,20 +74,20 @@ pub(super) fn spawn(plan: &Plan) -> Result<Child, Refusal> {
     }
     let Some(pid) = u32::try_from(pid).ok().filter(|pid| *pid > 0) else {
         let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::AGAIN);
-        return Err(Refusal::from_errno(errno, "start"));
+        return Err(AgentError::from_errno(errno, "start"));
     };
     Ok(wires.into_child(pid, verdict))
 }
 
 /// The agent's and the child's ends of stdio.
-struct Wires {
+struct StdioPipes {
     stdin: (Option<OwnedFd>, OwnedFd),
     stdout: Option<(OwnedFd, OwnedFd)>,
     stderr: Option<(OwnedFd, OwnedFd)>,
     terminal: Option<OwnedFd>,
 }
 
-impl Wires {
+impl StdioPipes {
     fn open(plan: &Plan) -> Result<Self, Errno> {
         match plan.pty {
             Some(size) => Self::terminal(plan, size.into()),
@@ -160,9 +160,10 @@ struct Image {
 }
 
 impl Image {
-    fn new(plan: &Plan) -> Result<Self, Refusal> {
+    fn new(plan: &Plan) -> Result<Self, AgentError> {
         let text = |bytes: Vec<u8>, what: &str| {
-            CString::new(bytes).map_err(|_| Refusal::Invalid(format!("{what} must not contain a NUL byte")))
+            CString::new(bytes)
+                .map_err(|_| AgentError::Invalid(format!("{what} must not contain a NUL byte")))
         };
         let mut strings = vec![text(plan.cmd.clone().into_bytes(), "cmd")?];
         for arg in &plan.args {
@@ -171,7 +172,7 @@ impl Image {
         let argc = strings.len();
         for (name, value) in &plan.envs {
             if name.is_empty() || name.contains('=') {
-                return Err(Refusal::Invalid("an environment variable needs a name without '='".into()));
+                return Err(AgentError::Invalid("an environment variable needs a name without '='".into()));
             }
             strings.push(text(format!("{name}={value}").into_bytes(), "the environment")?);
         }
@@ -198,11 +199,11 @@ const SH: &CStr = c"/bin/sh";
 
 /// The paths to try: the command itself if it is a path, else below each directory of PATH. A missing bash is
 /// answered by sh, which every image with a shell has.
-fn candidates(plan: &Plan) -> Result<Vec<CString>, Refusal> {
+fn candidates(plan: &Plan) -> Result<Vec<CString>, AgentError> {
     if plan.cmd.is_empty() {
-        return Err(Refusal::Invalid("cmd is empty".into()));
+        return Err(AgentError::Invalid("cmd is empty".into()));
     }
-    let nul = |_| Refusal::Invalid("cmd must not contain a NUL byte".into());
+    let nul = |_| AgentError::Invalid("cmd must not contain a NUL byte".into());
     let mut paths = Vec::new();
     if plan.cmd.contains('/') {
         paths.push(CString::new(plan.cmd.as_str()).map_err(nul)?);
@@ -243,13 +244,13 @@ impl Task<'_> {
         }
     }
 
-    fn become_program(&self) -> Result<std::convert::Infallible, (Step, i32)> {
-        self.session().map_err(|errno| (Step::Session, errno))?;
-        self.wire_stdio().map_err(|errno| (Step::Stdio, errno))?;
+    fn become_program(&self) -> Result<std::convert::Infallible, (SpawnStep, i32)> {
+        self.session().map_err(|errno| (SpawnStep::Session, errno))?;
+        self.wire_stdio().map_err(|errno| (SpawnStep::Stdio, errno))?;
         self.limits();
-        self.identity().map_err(|errno| (Step::Identity, errno))?;
-        self.cwd().map_err(|errno| (Step::Cwd, errno))?;
-        Err((Step::Exec, self.execute()))
+        self.identity().map_err(|errno| (SpawnStep::Identity, errno))?;
+        self.cwd().map_err(|errno| (SpawnStep::Cwd, errno))?;
+        Err((SpawnStep::Exec, self.execute()))
     }
 
     fn session(&self) -> Result<(), i32> {
@@ -366,12 +367,12 @@ fn last_errno() -> i32 {
 
 /// Reads the child's verdict once the pipe is readable: `None` while there is none, `Some(None)` when the program runs.
 #[expect(clippy::option_option, reason = "not yet and no failure are two things")]
-pub(super) fn read_verdict(fd: &OwnedFd) -> Option<Option<(Step, Errno)>> {
+pub(super) fn read_verdict(fd: &OwnedFd) -> Option<Option<(SpawnStep, Errno)>> {
     let mut word = [0u8; 5];
     match rustix::io::read(fd, &mut word) {
         Ok(5) => {
             let errno = i32::from_ne_bytes([word[1], word[2], word[3], word[4]]);
-            Some(Some((Step::from_raw(word[0]), Errno::from_raw_os_error(errno))))
+            Some(Some((SpawnStep::from_raw(word[0]), Errno::from_raw_os_error(errno))))
         }
         Err(Errno::AGAIN | Errno::INTR) => None,
         Ok(_) | Err(_) => Some(None),

@@ -17,11 +17,11 @@ pub(super) const RUNNING_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    state: Mutex<State>,
+    state: Mutex<TableState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TableState {
     running: HashMap<u32, Arc<Process>>,
     ended: VecDeque<(Instant, Arc<Process>)>,
 }
@@ -84,7 +84,7 @@ impl Table {
         all
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TableState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -17,12 +17,12 @@ use connectrpc::{RequestContext, Response, Router, ServiceResult, ServiceStream}
 use wire::watch_dir_response::{Event as WatchStep, KeepAlive, StartEvent};
 
 use super::keepalive;
-use crate::error::Refusal;
-use crate::files::{self, Entry, Existing, Kind};
+use crate::error::AgentError;
+use crate::files::{self, Existing, FileEntry, FileKind};
 use crate::http::file_user;
 use crate::state::Agent;
 use crate::users::User;
-use crate::watch::{Event, Terms, Watcher, What};
+use crate::watch::{WatchEvent, WatchEventKind, WatchRequest, Watcher};
 
 pub(super) fn routes(router: Router, agent: &Arc<Agent>) -> Router {
     let a = || Arc::clone(agent);
@@ -56,7 +56,7 @@ pub(super) fn routes(router: Router, agent: &Arc<Agent>) -> Router {
         )
 }
 
-fn place(agent: &Agent, context: &RequestContext, path: &str) -> Result<(User, Vec<u8>), Refusal> {
+fn place(agent: &Agent, context: &RequestContext, path: &str) -> Result<(User, Vec<u8>), AgentError> {
     let user = file_user(agent, context.headers(), "")?;
     let path = files::resolve(path.as_bytes(), &user)?;
     Ok((user, path))
@@ -121,7 +121,7 @@ async fn watch_dir(
 ) -> ServiceResult<ServiceStream<WatchDirResponse>> {
     let (user, root) = place(&agent, &context, &request.path)?;
     let mut watcher = Watcher::open(&agent.workers, &user.ids, root.clone(), request.recursive).await?;
-    let terms = Terms { user, root, with_entries: request.include_entry };
+    let terms = WatchRequest { user, root, with_entries: request.include_entry };
     let keepalive = keepalive(&context);
     let step = |event: WatchStep| WatchDirResponse { event: Some(event), ..Default::default() };
     Response::stream_ok(async_stream::stream! {
@@ -151,7 +151,7 @@ async fn create_watcher(
     let (user, root) = place(&agent, &context, &request.path)?;
     let watcher = Watcher::open(&agent.workers, &user.ids, root.clone(), request.recursive).await?;
     let watcher_id =
-        agent.watchers.insert(watcher, Terms { user, root, with_entries: request.include_entry })?;
+        agent.watchers.insert(watcher, WatchRequest { user, root, with_entries: request.include_entry })?;
     Response::ok(CreateWatcherResponse { watcher_id, ..Default::default() })
 }
 
@@ -176,16 +176,17 @@ async fn remove_watcher(
 }
 
 /// COMPAT(e2b): the protocol has no word for an overflow, so it is left out; our own service says it.
-async fn told(agent: &Agent, terms: &Terms, event: Event) -> Option<FilesystemEvent> {
+async fn told(agent: &Agent, terms: &WatchRequest, event: WatchEvent) -> Option<FilesystemEvent> {
     let kind = match event.what {
-        What::Create => wire::EventType::EVENT_TYPE_CREATE,
-        What::Write => wire::EventType::EVENT_TYPE_WRITE,
-        What::Remove => wire::EventType::EVENT_TYPE_REMOVE,
-        What::Rename => wire::EventType::EVENT_TYPE_RENAME,
-        What::Chmod => wire::EventType::EVENT_TYPE_CHMOD,
-        What::Overflow => return None,
+        WatchEventKind::Create => wire::EventType::EVENT_TYPE_CREATE,
+        WatchEventKind::Write => wire::EventType::EVENT_TYPE_WRITE,
+        WatchEventKind::Remove => wire::EventType::EVENT_TYPE_REMOVE,
+        WatchEventKind::Rename => wire::EventType::EVENT_TYPE_RENAME,
+        WatchEventKind::Chmod => wire::EventType::EVENT_TYPE_CHMOD,
+        WatchEventKind::Overflow => return None,
     };
-    let seen = terms.with_entries && matches!(event.what, What::Create | What::Write | What::Chmod);
+    let seen = terms.with_entries
+        && matches!(event.what, WatchEventKind::Create | WatchEventKind::Write | WatchEventKind::Chmod);
     let entry = if seen {
         let path = [&terms.root, &b"/"[..], &event.name].concat();
         agent.workers.run(&terms.user.ids, move || files::stat(&path)).await.ok()
@@ -201,7 +202,7 @@ async fn told(agent: &Agent, terms: &Terms, event: Event) -> Option<FilesystemEv
 }
 
 /// COMPAT(e2b): a link shows its target's type and where it leads.
-fn info(entry: &Entry) -> EntryInfo {
+fn info(entry: &FileEntry) -> EntryInfo {
     let end = entry.link.as_ref().and_then(|link| link.end.as_ref());
     let kind = end.map_or(entry.kind, |(_, kind, _)| *kind);
     let target = entry.link.as_ref().map(|link| end.map_or(&link.text, |(path, _, _)| path));
@@ -227,11 +228,11 @@ fn info(entry: &Entry) -> EntryInfo {
 }
 
 /// COMPAT(e2b): directories have the size of whole blocks, as on ext4; an empty one on btrfs would have 0.
-fn shown_size(kind: Kind, size: u64) -> u64 {
+fn shown_size(kind: FileKind, size: u64) -> u64 {
     const BLOCK: u64 = 4096;
     match kind {
-        Kind::Directory => size.max(1).next_multiple_of(BLOCK),
-        Kind::File | Kind::Symlink | Kind::Other => size,
+        FileKind::Directory => size.max(1).next_multiple_of(BLOCK),
+        FileKind::File | FileKind::Symlink | FileKind::Other => size,
     }
 }
 
@@ -239,22 +240,22 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn file_type(kind: Kind) -> FileType {
+fn file_type(kind: FileKind) -> FileType {
     match kind {
-        Kind::File => FileType::FILE_TYPE_FILE,
-        Kind::Directory => FileType::FILE_TYPE_DIRECTORY,
-        Kind::Symlink => FileType::FILE_TYPE_SYMLINK,
-        Kind::Other => FileType::FILE_TYPE_UNSPECIFIED,
+        FileKind::File => FileType::FILE_TYPE_FILE,
+        FileKind::Directory => FileType::FILE_TYPE_DIRECTORY,
+        FileKind::Symlink => FileType::FILE_TYPE_SYMLINK,
+        FileKind::Other => FileType::FILE_TYPE_UNSPECIFIED,
     }
 }
 
 /// `-rw-r--r--`, as Go's `FileMode` prints it.
-fn permissions(kind: Kind, mode: u32) -> String {
+fn permissions(kind: FileKind, mode: u32) -> String {
     let first = match kind {
-        Kind::File => '-',
-        Kind::Directory => 'd',
-        Kind::Symlink => 'L',
-        Kind::Other => '?',
+        FileKind::File => '-',
+        FileKind::Directory => 'd',
+        FileKind::Symlink => 'L',
+        FileKind::Other => '?',
     };
     let bits = (0..9).rev().zip("rwxrwxrwx".chars());
     std::iter::once(first)
@@ -268,16 +269,16 @@ mod tests {
 
     #[test]
     fn permissions_read_like_gos() {
-        assert_eq!(permissions(Kind::File, 0o100_644), "-rw-r--r--");
-        assert_eq!(permissions(Kind::Directory, 0o40_755), "drwxr-xr-x");
+        assert_eq!(permissions(FileKind::File, 0o100_644), "-rw-r--r--");
+        assert_eq!(permissions(FileKind::Directory, 0o40_755), "drwxr-xr-x");
     }
 
     #[test]
     fn directories_have_whole_blocks_and_files_their_bytes() {
         assert_eq!(
-            [0, 1, 4096, 4097].map(|size| shown_size(Kind::Directory, size)),
+            [0, 1, 4096, 4097].map(|size| shown_size(FileKind::Directory, size)),
             [4096, 4096, 4096, 8192]
         );
-        assert_eq!([0, 7].map(|size| shown_size(Kind::File, size)), [0, 7]);
+        assert_eq!([0, 7].map(|size| shown_size(FileKind::File, size)), [0, 7]);
     }
 }

@@ -17,14 +17,16 @@ use wire::__buffa::oneof::process_event::Event;
 
 use super::keepalive;
 use super::process::too_many_readers;
-use crate::error::Refusal;
-use crate::files::{self, Entry, Existing, Kind, Owner, Search, Wanted};
+use crate::error::AgentError;
+use crate::files::{self, Existing, FileEntry, FileKind, OwnerChange, Search, SearchOptions};
 use crate::http::{file_user, request_user};
-use crate::logs::Line;
-use crate::process::{Begin, Item, Patience, Plan, Process, Reader, Size, Source, not_running, start};
+use crate::logs::LogChunk;
+use crate::process::{
+    Item, OutputReader, OutputSource, Patience, Plan, Process, ReadFrom, Size, not_running, start,
+};
 use crate::state::Agent;
 use crate::users::User;
-use crate::watch::{Watcher, What};
+use crate::watch::{WatchEventKind, Watcher};
 
 pub(super) fn routes(router: Router, agent: &Arc<Agent>) -> Router {
     let a = || Arc::clone(agent);
@@ -106,7 +108,7 @@ async fn begin(
     Response::stream_ok(events(process.pid, reader, keepalive(&context), !detached))
 }
 
-fn plan(agent: &Agent, context: &RequestContext, request: StartRequest) -> Result<Plan, Refusal> {
+fn plan(agent: &Agent, context: &RequestContext, request: StartRequest) -> Result<Plan, AgentError> {
     let user = request_user(agent, context.headers(), &request.user)?;
     let envs = request.envs.into_iter().collect();
     Ok(Plan {
@@ -132,9 +134,9 @@ async fn attach(
     let process = agent.processes.find(request.pid).ok_or_else(|| not_running(request.pid))?;
     let (patience, begin) = match (request.from, request.tail) {
         // It comes back for what is its own: the process waits for it as for the reader that started it.
-        (Some(from), true) => (Patience::Patient, Begin::At(from)),
-        (None, true) => (Patience::Lossy, Begin::Tail),
-        (_, false) => (Patience::Lossy, Begin::Now),
+        (Some(from), true) => (Patience::Patient, ReadFrom::At(from)),
+        (None, true) => (Patience::Lossy, ReadFrom::Tail),
+        (_, false) => (Patience::Lossy, ReadFrom::Now),
     };
     let reader = process.hub.reader(patience, begin).ok_or_else(too_many_readers)?;
     Response::stream_ok(events(process.pid, reader, keepalive(&context), true))
@@ -142,7 +144,7 @@ async fn attach(
 
 fn events(
     pid: u32,
-    mut reader: Reader,
+    mut reader: OutputReader,
     keepalive: Duration,
     with_output: bool,
 ) -> impl futures::Stream<Item = Result<ProcessEvent, ConnectError>> + Send + 'static {
@@ -177,11 +179,11 @@ fn event(event: Event) -> ProcessEvent {
     ProcessEvent { event: Some(event), ..Default::default() }
 }
 
-fn output(source: Source, data: &[u8]) -> Event {
+fn output(source: OutputSource, data: &[u8]) -> Event {
     match source {
-        Source::Stdout => Event::Stdout(data.to_vec()),
-        Source::Stderr => Event::Stderr(data.to_vec()),
-        Source::Pty => Event::Pty(data.to_vec()),
+        OutputSource::Stdout => Event::Stdout(data.to_vec()),
+        OutputSource::Stderr => Event::Stderr(data.to_vec()),
+        OutputSource::Pty => Event::Pty(data.to_vec()),
     }
 }
 
@@ -208,7 +210,7 @@ fn described(process: &Process) -> wire::ProcessInfo {
 
 async fn signal(agent: Arc<Agent>, request: SignalRequest) -> ServiceResult<SignalResponse> {
     if !(1..=64).contains(&request.signal) {
-        return Err(Refusal::Invalid(format!("no signal {}", request.signal)).into());
+        return Err(AgentError::Invalid(format!("no signal {}", request.signal)).into());
     }
     let process = agent.processes.find(request.pid).ok_or_else(|| not_running(request.pid))?;
     process.signal(request.signal)?;
@@ -224,7 +226,7 @@ async fn logs(
     let (kept, mut reader) = agent
         .logs
         .read(request.tail_bytes)
-        .ok_or_else(|| Refusal::Exhausted("too many readers of the logs".into()))?;
+        .ok_or_else(|| AgentError::Exhausted("too many readers of the logs".into()))?;
     Response::stream_ok(async_stream::stream! {
         for line in kept {
             yield Ok(log_event(line));
@@ -241,12 +243,12 @@ async fn logs(
     })
 }
 
-fn log_event(line: Line) -> LogEvent {
+fn log_event(line: LogChunk) -> LogEvent {
     use wire::log_event::Stream;
     let stream = match line.source {
-        Source::Stdout => Stream::STREAM_STDOUT,
-        Source::Stderr => Stream::STREAM_STDERR,
-        Source::Pty => Stream::STREAM_PTY,
+        OutputSource::Stdout => Stream::STREAM_STDOUT,
+        OutputSource::Stderr => Stream::STREAM_STDERR,
+        OutputSource::Pty => Stream::STREAM_PTY,
     };
     LogEvent {
         pid: line.pid,
@@ -264,7 +266,7 @@ fn place(
     context: &RequestContext,
     user: &str,
     path: &[u8],
-) -> Result<(User, Vec<u8>), Refusal> {
+) -> Result<(User, Vec<u8>), AgentError> {
     let user = file_user(agent, context.headers(), user)?;
     let path = files::resolve(path, &user)?;
     Ok((user, path))
@@ -279,7 +281,7 @@ async fn stat(
     answered(agent.workers.run(&user.ids, move || files::stat(&path)).await?)
 }
 
-fn answered(entry: Entry) -> ServiceResult<StatResponse> {
+fn answered(entry: FileEntry) -> ServiceResult<StatResponse> {
     Response::ok(StatResponse { entry: MessageField::some(entry.into()), ..Default::default() })
 }
 
@@ -333,7 +335,7 @@ async fn change(
     request: ChangeRequest,
 ) -> ServiceResult<StatResponse> {
     let (user, path) = place(&agent, &context, &request.user, &request.path)?;
-    let owner = Owner::find(&request.owner, &request.group)?;
+    let owner = OwnerChange::find(&request.owner, &request.group)?;
     answered(agent.workers.run(&user.ids, move || files::change(&path, request.mode, owner)).await?)
 }
 
@@ -343,7 +345,7 @@ async fn search(
     request: SearchRequest,
 ) -> ServiceResult<SearchResponse> {
     let (user, path) = place(&agent, &context, &request.user, &request.path)?;
-    let search = Search::plan(Wanted {
+    let search = Search::plan(SearchOptions {
         path,
         depth: request.depth,
         include: request.include,
@@ -404,25 +406,25 @@ async fn watch(
     })
 }
 
-fn kind(what: What) -> wire::watch_event::Kind {
+fn kind(what: WatchEventKind) -> wire::watch_event::Kind {
     use wire::watch_event::Kind;
     match what {
-        What::Create => Kind::KIND_CREATE,
-        What::Write => Kind::KIND_WRITE,
-        What::Remove => Kind::KIND_REMOVE,
-        What::Rename => Kind::KIND_RENAME,
-        What::Chmod => Kind::KIND_CHMOD,
-        What::Overflow => Kind::KIND_OVERFLOW,
+        WatchEventKind::Create => Kind::KIND_CREATE,
+        WatchEventKind::Write => Kind::KIND_WRITE,
+        WatchEventKind::Remove => Kind::KIND_REMOVE,
+        WatchEventKind::Rename => Kind::KIND_RENAME,
+        WatchEventKind::Chmod => Kind::KIND_CHMOD,
+        WatchEventKind::Overflow => Kind::KIND_OVERFLOW,
     }
 }
 
-impl From<Entry> for wire::Entry {
-    fn from(entry: Entry) -> Self {
+impl From<FileEntry> for wire::Entry {
+    fn from(entry: FileEntry) -> Self {
         let kind = match entry.kind {
-            Kind::File => wire::EntryType::ENTRY_TYPE_FILE,
-            Kind::Directory => wire::EntryType::ENTRY_TYPE_DIRECTORY,
-            Kind::Symlink => wire::EntryType::ENTRY_TYPE_SYMLINK,
-            Kind::Other => wire::EntryType::ENTRY_TYPE_OTHER,
+            FileKind::File => wire::EntryType::ENTRY_TYPE_FILE,
+            FileKind::Directory => wire::EntryType::ENTRY_TYPE_DIRECTORY,
+            FileKind::Symlink => wire::EntryType::ENTRY_TYPE_SYMLINK,
+            FileKind::Other => wire::EntryType::ENTRY_TYPE_OTHER,
         };
         Self {
             name: entry.name,

@@ -16,9 +16,11 @@ use futures::StreamExt;
 use wire::process_event::{DataEvent, EndEvent, Event, KeepAlive, StartEvent, data_event::Output};
 
 use super::keepalive;
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::http::request_user;
-use crate::process::{Begin, Exit, Item, Patience, Plan, Process, Reader, Size, Source, not_running, start};
+use crate::process::{
+    Exit, Item, OutputReader, OutputSource, Patience, Plan, Process, ReadFrom, Size, not_running, start,
+};
 use crate::state::Agent;
 
 pub(super) fn routes(router: Router, agent: &Arc<Agent>) -> Router {
@@ -77,9 +79,9 @@ async fn begin(
     }))
 }
 
-fn plan(agent: &Agent, context: &RequestContext, request: StartRequest) -> Result<Plan, Refusal> {
+fn plan(agent: &Agent, context: &RequestContext, request: StartRequest) -> Result<Plan, AgentError> {
     let config =
-        request.process.into_option().ok_or_else(|| Refusal::Invalid("process is missing".into()))?;
+        request.process.into_option().ok_or_else(|| AgentError::Invalid("process is missing".into()))?;
     let user = request_user(agent, context.headers(), "")?;
     let envs = config.envs.into_iter().collect();
     Ok(Plan {
@@ -108,7 +110,7 @@ async fn connect(
     request: ConnectRequest,
 ) -> ServiceResult<ServiceStream<ConnectResponse>> {
     let process = find(&agent, request.process.into_option())?;
-    let reader = process.hub.reader(Patience::Lossy, Begin::Now).ok_or_else(too_many_readers)?;
+    let reader = process.hub.reader(Patience::Lossy, ReadFrom::Now).ok_or_else(too_many_readers)?;
     let limit = context.deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let events = events(process.pid, reader, keepalive(&context), limit);
     Response::stream_ok(events.map(|event| {
@@ -116,14 +118,14 @@ async fn connect(
     }))
 }
 
-pub(super) fn too_many_readers() -> Refusal {
-    Refusal::Exhausted("too many readers of this process".into())
+pub(super) fn too_many_readers() -> AgentError {
+    AgentError::Exhausted("too many readers of this process".into())
 }
 
 /// The events of one process for one reader.
 fn events(
     pid: u32,
-    mut reader: Reader,
+    mut reader: OutputReader,
     keepalive: Duration,
     limit: Option<Duration>,
 ) -> impl futures::Stream<Item = Result<ProcessEvent, ConnectError>> + Send + 'static {
@@ -160,11 +162,11 @@ fn event(event: Event) -> ProcessEvent {
     ProcessEvent { event: Some(event), ..Default::default() }
 }
 
-fn data_event(source: Source, data: &[u8]) -> ProcessEvent {
+fn data_event(source: OutputSource, data: &[u8]) -> ProcessEvent {
     let output = match source {
-        Source::Stdout => Output::Stdout(data.to_vec()),
-        Source::Stderr => Output::Stderr(data.to_vec()),
-        Source::Pty => Output::Pty(data.to_vec()),
+        OutputSource::Stdout => Output::Stdout(data.to_vec()),
+        OutputSource::Stderr => Output::Stderr(data.to_vec()),
+        OutputSource::Pty => Output::Pty(data.to_vec()),
     };
     event(Event::Data(DataEvent { output: Some(output), ..Default::default() }))
 }
@@ -207,15 +209,15 @@ fn signal_name(signal: i32) -> String {
     name.to_owned()
 }
 
-fn find(agent: &Agent, selector: Option<wire::ProcessSelector>) -> Result<Arc<Process>, Refusal> {
+fn find(agent: &Agent, selector: Option<wire::ProcessSelector>) -> Result<Arc<Process>, AgentError> {
     use wire::process_selector::Selector;
     match selector.and_then(|selector| selector.selector) {
         Some(Selector::Pid(pid)) => agent.processes.find(pid).ok_or_else(|| not_running(pid)),
         Some(Selector::Tag(tag)) => {
-            let missing = || Refusal::NotFound(format!("process with tag {tag} not found"));
+            let missing = || AgentError::NotFound(format!("process with tag {tag} not found"));
             agent.processes.find_tag(&tag).ok_or_else(missing)
         }
-        None => Err(Refusal::Invalid("the process selector is missing".into())),
+        None => Err(AgentError::Invalid("the process selector is missing".into())),
     }
 }
 
@@ -262,11 +264,11 @@ async fn send_input(agent: Arc<Agent>, request: SendInputRequest) -> ServiceResu
     Response::ok(SendInputResponse::default())
 }
 
-async fn write(process: &Process, input: Option<wire::ProcessInput>) -> Result<(), Refusal> {
+async fn write(process: &Process, input: Option<wire::ProcessInput>) -> Result<(), AgentError> {
     use wire::process_input::Input;
     match input.and_then(|input| input.input) {
         Some(Input::Stdin(data) | Input::Pty(data)) => process.write_input(&data).await,
-        None => Err(Refusal::Invalid("the input is missing".into())),
+        None => Err(AgentError::Invalid("the input is missing".into())),
     }
 }
 
@@ -280,7 +282,7 @@ async fn stream_input(
         match request?.event {
             Some(Event::Start(start)) => process = Some(find(&agent, start.process.into_option())?),
             Some(Event::Data(data)) => {
-                let missing = || Refusal::Invalid("input came before the process was named".into());
+                let missing = || AgentError::Invalid("input came before the process was named".into());
                 write(process.as_ref().ok_or_else(missing)?, data.input.into_option()).await?;
             }
             Some(Event::Keepalive(_)) | None => {}
@@ -295,7 +297,7 @@ async fn send_signal(agent: Arc<Agent>, request: SendSignalRequest) -> ServiceRe
         Some(wire::Signal::SIGNAL_SIGTERM) => libc::SIGTERM,
         Some(wire::Signal::SIGNAL_SIGKILL) => libc::SIGKILL,
         Some(wire::Signal::SIGNAL_UNSPECIFIED) | None => {
-            return Err(Refusal::Invalid("the signal is neither SIGTERM nor SIGKILL".into()).into());
+            return Err(AgentError::Invalid("the signal is neither SIGTERM nor SIGKILL".into()).into());
         }
     };
     process.signal(signal)?;

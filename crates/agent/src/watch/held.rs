@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::{Event, Watcher, What};
-use crate::error::Refusal;
+use super::{WatchEvent, WatchEventKind, Watcher};
+use crate::error::AgentError;
 
 /// LIMIT: watchers held at once; the kernel allows 128 inotify queues per user.
 const HELD_MAX: usize = 64;
@@ -18,45 +18,45 @@ const EVENTS_MAX: usize = 4096;
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 
 #[derive(Default)]
-pub(crate) struct Held {
-    state: Mutex<State>,
+pub(crate) struct WatcherRegistry {
+    state: Mutex<WatcherState>,
 }
 
 #[derive(Default)]
-struct State {
+struct WatcherState {
     next: u64,
-    watchers: HashMap<String, One>,
+    watchers: HashMap<String, RegisteredWatcher>,
 }
 
-struct One {
-    events: Arc<Mutex<VecDeque<Event>>>,
+struct RegisteredWatcher {
+    events: Arc<Mutex<VecDeque<WatchEvent>>>,
     /// What was asked for with the watcher and matters again at each poll.
-    pub(crate) terms: Terms,
+    pub(crate) terms: WatchRequest,
     polled_at: Instant,
     task: AbortHandle,
 }
 
 /// Who asked and what for.
 #[derive(Debug, Clone)]
-pub(crate) struct Terms {
+pub(crate) struct WatchRequest {
     pub(crate) user: crate::users::User,
     pub(crate) root: Vec<u8>,
     pub(crate) with_entries: bool,
 }
 
-impl Drop for One {
+impl Drop for RegisteredWatcher {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Held {
+impl WatcherRegistry {
     /// Keeps a watcher running and collecting.
-    pub(crate) fn insert(&self, mut watcher: Watcher, terms: Terms) -> Result<String, Refusal> {
+    pub(crate) fn insert(&self, mut watcher: Watcher, terms: WatchRequest) -> Result<String, AgentError> {
         let mut state = self.lock();
         state.watchers.retain(|_, one| one.polled_at.elapsed() < FORGOTTEN);
         if state.watchers.len() >= HELD_MAX {
-            return Err(Refusal::Exhausted("too many watchers".into()));
+            return Err(AgentError::Exhausted("too many watchers".into()));
         }
         state.next += 1;
         let id = format!("w{}", state.next);
@@ -67,18 +67,19 @@ impl Held {
                 let mut events = sink.lock().unwrap_or_else(PoisonError::into_inner);
                 if events.len() < EVENTS_MAX {
                     events.push_back(event);
-                } else if events.back().is_some_and(|last: &Event| last.what != What::Overflow) {
-                    events.push_back(Event { name: Vec::new(), what: What::Overflow });
+                } else if events.back().is_some_and(|last: &WatchEvent| last.what != WatchEventKind::Overflow)
+                {
+                    events.push_back(WatchEvent { name: Vec::new(), what: WatchEventKind::Overflow });
                 }
             }
         });
-        let one = One { events, terms, polled_at: Instant::now(), task: task.abort_handle() };
+        let one = RegisteredWatcher { events, terms, polled_at: Instant::now(), task: task.abort_handle() };
         state.watchers.insert(id.clone(), one);
         Ok(id)
     }
 
     /// What happened since the last time.
-    pub(crate) fn poll(&self, id: &str) -> Result<(Vec<Event>, Terms), Refusal> {
+    pub(crate) fn poll(&self, id: &str) -> Result<(Vec<WatchEvent>, WatchRequest), AgentError> {
         let mut state = self.lock();
         let one = state.watchers.get_mut(id).ok_or_else(missing)?;
         one.polled_at = Instant::now();
@@ -86,15 +87,15 @@ impl Held {
         Ok((events, one.terms.clone()))
     }
 
-    pub(crate) fn remove(&self, id: &str) -> Result<(), Refusal> {
+    pub(crate) fn remove(&self, id: &str) -> Result<(), AgentError> {
         self.lock().watchers.remove(id).map(|_| ()).ok_or_else(missing)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatcherState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn missing() -> Refusal {
-    Refusal::NotFound("watcher not found".into())
+fn missing() -> AgentError {
+    AgentError::NotFound("watcher not found".into())
 }

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use atoll_agentapi::{AgentClient, AgentToken, InitRequest, Output, StartProcess};
+use atoll_agentapi::{AgentClient, AgentToken, CommandOutput, InitRequest, StartProcess};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -81,7 +81,7 @@ impl TestAgent {
         format!("{}/{name}", self.dir.path().display())
     }
 
-    pub async fn sh(&self, script: &str) -> Output {
+    pub async fn sh(&self, script: &str) -> CommandOutput {
         self.client.run(sh(script), 64 << 20).await.unwrap()
     }
 

@@ -147,7 +147,7 @@ pub enum WatchKind {
 
 /// One change below a watched directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Watched {
+pub struct WatchChange {
     /// Relative to the watched directory; empty for `Overflow`.
     pub name: Vec<u8>,
     /// What happened.
@@ -167,7 +167,7 @@ impl std::fmt::Debug for WatchStream {
 
 impl WatchStream {
     /// The next change; `None` when the agent ended the watch. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Result<Watched, AgentError>> {
+    pub async fn next(&mut self) -> Option<Result<WatchChange, AgentError>> {
         use agent::watch_event::Kind;
         loop {
             let event = match self.frames.next::<agent::WatchEvent>().await {
@@ -183,12 +183,12 @@ impl WatchStream {
                 Some(Kind::KIND_OVERFLOW) => WatchKind::Overflow,
                 Some(Kind::KIND_UNSPECIFIED | Kind::KIND_STARTED | Kind::KIND_KEEPALIVE) | None => continue,
             };
-            return Some(Ok(Watched { name: event.name, kind }));
+            return Some(Ok(WatchChange { name: event.name, kind }));
         }
     }
 
     /// The changes as a `Stream`; it ends after an error.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Watched, AgentError>> + Send + 'static {
+    pub fn into_stream(self) -> impl Stream<Item = Result<WatchChange, AgentError>> + Send + 'static {
         futures::stream::unfold(Some(self), |watch| async move {
             let mut watch = watch?;
             let item = watch.next().await?;

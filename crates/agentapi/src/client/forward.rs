@@ -30,7 +30,7 @@ use hyper::body::Incoming;
 use super::AgentClient;
 use crate::error::AgentError;
 
-use line::Line;
+use line::ForwardConnection;
 pub(super) use line::Lines;
 
 /// LIMIT: a fresh connection costs 0.1 ms; the rest is for a machine that is starved.
@@ -48,12 +48,12 @@ impl AgentClient {
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(BodyProgress::default());
         let (mut parts, body) = request.into_parts();
         head::to_agent(&mut parts, self.token())?;
         self.add_file_rights(&mut parts.headers);
         let has_body = !body.is_end_stream();
-        let body = Watched::new(body.map_err(io::Error::other), &seen).boxed_unsync();
+        let body = TrackedBody::new(body.map_err(io::Error::other), &seen).boxed_unsync();
         let (line, response) = self.send(Request::from_parts(parts, body), &seen).await?;
         let (mut parts, body) = response.into_parts();
         // Who refuses may do so without having read what came, and then closes.
@@ -67,9 +67,9 @@ impl AgentClient {
 
     async fn send(
         &self,
-        mut request: Request<line::Body>,
-        seen: &Seen,
-    ) -> Result<(Line, Response<Incoming>), AgentError> {
+        mut request: Request<line::ForwardBody>,
+        seen: &BodyProgress,
+    ) -> Result<(ForwardConnection, Response<Incoming>), AgentError> {
         while let Some(mut line) = self.inner.lines.take() {
             line.ends_with(self.patience.gone());
             if !line.is_ready().await {
@@ -93,9 +93,9 @@ impl AgentClient {
     /// The head of the answer. An upload may take as long as its bytes come.
     async fn exchange(
         &self,
-        line: &mut Line,
-        request: Request<line::Body>,
-        seen: &Seen,
+        line: &mut ForwardConnection,
+        request: Request<line::ForwardBody>,
+        seen: &BodyProgress,
     ) -> Result<Response<Incoming>, NotSent> {
         let mut sending = std::pin::pin!(line.send(request));
         loop {
@@ -117,7 +117,7 @@ impl AgentClient {
 
 enum NotSent {
     /// No byte of it was.
-    Whole(Box<Request<line::Body>>),
+    Whole(Box<Request<line::ForwardBody>>),
     Broken(AgentError),
 }
 
@@ -128,7 +128,7 @@ fn broken(error: hyper::Error) -> AgentError {
 
 /// How far the body of a request was read.
 #[derive(Default)]
-struct Seen {
+struct BodyProgress {
     /// Since somebody last looked.
     moved: AtomicBool,
     /// To its end: only then the connection can serve another request.
@@ -137,26 +137,26 @@ struct Seen {
     left: AtomicBool,
 }
 
-impl Seen {
+impl BodyProgress {
     fn serves_again(&self) -> bool {
         self.whole.load(Ordering::Relaxed) && !self.left.load(Ordering::Relaxed)
     }
 }
 
 /// The body of a request, watched.
-struct Watched<B> {
+struct TrackedBody<B> {
     body: B,
-    seen: Arc<Seen>,
+    seen: Arc<BodyProgress>,
 }
 
-impl<B: Body> Watched<B> {
-    fn new(body: B, seen: &Arc<Seen>) -> Self {
+impl<B: Body> TrackedBody<B> {
+    fn new(body: B, seen: &Arc<BodyProgress>) -> Self {
         seen.whole.store(body.is_end_stream(), Ordering::Relaxed);
         Self { body, seen: Arc::clone(seen) }
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Watched<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -190,9 +190,9 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Watched<B> {
 /// The body of the agent's answer. It moves its connection, and gives it back at its end; dropped earlier, it closes it.
 pub struct Forwarded {
     body: Incoming,
-    line: Option<Line>,
+    line: Option<ForwardConnection>,
     lines: Arc<Lines>,
-    seen: Arc<Seen>,
+    seen: Arc<BodyProgress>,
 }
 
 impl std::fmt::Debug for Forwarded {
@@ -233,7 +233,7 @@ impl Body for Forwarded {
         }
         match polled {
             // A connection that we let go of in the middle looks like an end to whoever reads its body.
-            Poll::Ready(None) if this.line.as_ref().is_some_and(Line::was_cut) => {
+            Poll::Ready(None) if this.line.as_ref().is_some_and(ForwardConnection::was_cut) => {
                 Poll::Ready(Some(Err(AgentError::Ended)))
             }
             Poll::Ready(None) => {

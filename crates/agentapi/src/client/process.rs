@@ -126,7 +126,7 @@ pub struct ProcessInfo {
 
 /// All output of a command and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Output {
+pub struct CommandOutput {
     /// Standard output, or the terminal's.
     pub stdout: Vec<u8>,
     /// Standard error.
@@ -253,7 +253,7 @@ impl AgentClient {
     }
 
     /// Starts a process and collects its output, at most `output_max` bytes of each stream.
-    pub async fn run(&self, what: StartProcess, output_max: usize) -> Result<Output, AgentError> {
+    pub async fn run(&self, what: StartProcess, output_max: usize) -> Result<CommandOutput, AgentError> {
         let (_, mut stream) = self.start(what).await?;
         let (mut stdout, mut stderr, mut dropped) = (Vec::new(), Vec::new(), 0u64);
         let mut keep = |into: &mut Vec<u8>, data: &[u8]| {
@@ -268,7 +268,12 @@ impl AgentClient {
                 ProcessEvent::Stderr(data) => keep(&mut stderr, &data),
                 ProcessEvent::Dropped(bytes) => lost = lost.saturating_add(bytes),
                 ProcessEvent::Exit(status) => {
-                    return Ok(Output { stdout, stderr, dropped: dropped.saturating_add(lost), status });
+                    return Ok(CommandOutput {
+                        stdout,
+                        stderr,
+                        dropped: dropped.saturating_add(lost),
+                        status,
+                    });
                 }
             }
         }

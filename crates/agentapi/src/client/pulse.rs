@@ -10,7 +10,7 @@ use crate::error::AgentError;
 
 /// What whoever drives the sandbox knows of the instance that a client talks to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pulse {
+pub enum InstanceLiveness {
     /// It runs: silence counts.
     Beats,
     /// It is paused: nothing counts.
@@ -22,11 +22,11 @@ pub enum Pulse {
 /// Puts deadlines on waits, and stops their clocks while the sandbox stands still.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Patience {
-    pulse: Option<watch::Receiver<Pulse>>,
+    pulse: Option<watch::Receiver<InstanceLiveness>>,
 }
 
 impl Patience {
-    pub(super) fn new(pulse: watch::Receiver<Pulse>) -> Self {
+    pub(super) fn new(pulse: watch::Receiver<InstanceLiveness>) -> Self {
         Self { pulse: Some(pulse) }
     }
 
@@ -36,7 +36,7 @@ impl Patience {
         async move {
             match pulse {
                 // A sender that was dropped is as gone.
-                Some(mut pulse) => drop(pulse.wait_for(|pulse| *pulse == Pulse::Gone).await),
+                Some(mut pulse) => drop(pulse.wait_for(|pulse| *pulse == InstanceLiveness::Gone).await),
                 None => std::future::pending().await,
             }
         }
@@ -62,15 +62,19 @@ impl Patience {
 }
 
 /// Ends when `limit` has passed with a beating pulse, or when there is no pulse any more.
-async fn elapse(pulse: &mut watch::Receiver<Pulse>, what: &'static str, limit: Duration) -> AgentError {
+async fn elapse(
+    pulse: &mut watch::Receiver<InstanceLiveness>,
+    what: &'static str,
+    limit: Duration,
+) -> AgentError {
     let mut left = limit;
     loop {
         let now = *pulse.borrow_and_update();
         let since = Instant::now();
         let counts = match now {
-            Pulse::Gone => return AgentError::Ended,
-            Pulse::Still => false,
-            Pulse::Beats => true,
+            InstanceLiveness::Gone => return AgentError::Ended,
+            InstanceLiveness::Still => false,
+            InstanceLiveness::Beats => true,
         };
         tokio::select! {
             () = tokio::time::sleep(left), if counts => return AgentError::Deadline { what, limit },
@@ -102,15 +106,15 @@ mod tests {
     #[test]
     fn time_in_which_the_sandbox_stands_still_does_not_count() {
         runtime().block_on(async {
-            let (tell, pulse) = watch::channel(Pulse::Beats);
+            let (tell, pulse) = watch::channel(InstanceLiveness::Beats);
             let begun = Instant::now();
             let patience = Patience::new(pulse);
             let waiting = patience.within::<()>("x", LIMIT, std::future::pending());
             let life = async {
                 tokio::time::sleep(Duration::from_secs(4)).await;
-                tell.send_replace(Pulse::Still);
+                tell.send_replace(InstanceLiveness::Still);
                 tokio::time::sleep(Duration::from_secs(3_600)).await;
-                tell.send_replace(Pulse::Beats);
+                tell.send_replace(InstanceLiveness::Beats);
                 std::future::pending::<()>().await;
             };
             let error = tokio::select! { ended = waiting => ended.unwrap_err(), () = life => unreachable!() };
@@ -122,8 +126,8 @@ mod tests {
     #[test]
     fn who_waits_for_an_instance_that_is_gone_is_told_at_once() {
         runtime().block_on(async {
-            let (tell, pulse) = watch::channel(Pulse::Still);
-            tell.send_replace(Pulse::Gone);
+            let (tell, pulse) = watch::channel(InstanceLiveness::Still);
+            tell.send_replace(InstanceLiveness::Gone);
             let ended = Patience::new(pulse).within::<()>("x", LIMIT, std::future::pending()).await;
             assert!(matches!(ended, Err(AgentError::Ended)));
         });
@@ -132,7 +136,7 @@ mod tests {
     #[test]
     fn without_anybody_who_knows_the_clock_goes_on() {
         runtime().block_on(async {
-            for pulse in [Pulse::Still, Pulse::Beats] {
+            for pulse in [InstanceLiveness::Still, InstanceLiveness::Beats] {
                 let (_, pulse) = watch::channel(pulse);
                 let ended = Patience::new(pulse).within::<()>("x", LIMIT, std::future::pending()).await;
                 assert!(matches!(ended, Err(AgentError::Deadline { .. })));

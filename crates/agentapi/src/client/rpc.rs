@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use serde::Deserialize;
 
 use super::pulse::Patience;
-use super::transport::{Answer, Body, BodyReader, full};
+use super::transport::{AgentResponse, BodyReader, TransportBody, full};
 use super::{ANSWER_MAX, AgentClient, CALL_LIMIT};
 use crate::error::{AgentError, RpcCode};
 
@@ -45,7 +45,7 @@ impl AgentClient {
         method: Method,
         uri: &str,
         user: Option<&str>,
-    ) -> Result<Request<Body>, AgentError> {
+    ) -> Result<Request<TransportBody>, AgentError> {
         let mut request = Request::builder()
             .method(method)
             .uri(uri)
@@ -119,7 +119,7 @@ fn envelope<Q: Message>(message: &Q) -> Result<Bytes, AgentError> {
 }
 
 /// Turns an error status into an error; a good answer's body is handed on.
-pub(super) async fn accept(answer: Answer) -> Result<BodyReader, AgentError> {
+pub(super) async fn accept(answer: AgentResponse) -> Result<BodyReader, AgentError> {
     if answer.head.status.is_success() {
         return Ok(answer.body);
     }

@@ -26,9 +26,9 @@ const IDLE_FOR: Duration = Duration::from_secs(30);
 /// LIMIT: an agent's answer head is a few hundred bytes; body reads larger than this are split.
 const BUFFER_MAX: usize = 512 * 1024;
 
-pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
+pub(super) type TransportBody = UnsyncBoxBody<Bytes, io::Error>;
 
-pub(super) fn full(bytes: Bytes) -> Body {
+pub(super) fn full(bytes: Bytes) -> TransportBody {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Transport {
 }
 
 struct Connection {
-    sender: SendRequest<Body>,
+    sender: SendRequest<TransportBody>,
     task: tokio::task::JoinHandle<()>,
     idle_since: Instant,
 }
@@ -71,7 +71,10 @@ impl Transport {
 
     /// Sends a request on an idle connection, or on a fresh one if every idle one turns out to be dead before a
     /// byte of the request was written.
-    pub(super) async fn send(self: &Arc<Self>, mut request: Request<Body>) -> Result<Answer, AgentError> {
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        mut request: Request<TransportBody>,
+    ) -> Result<AgentResponse, AgentError> {
         while let Some(mut connection) = self.take_idle() {
             if connection.sender.ready().await.is_err() {
                 continue;
@@ -89,9 +92,9 @@ impl Transport {
         Ok(self.answer(response, connection))
     }
 
-    fn answer(self: &Arc<Self>, response: Response<Incoming>, connection: Connection) -> Answer {
+    fn answer(self: &Arc<Self>, response: Response<Incoming>, connection: Connection) -> AgentResponse {
         let (head, body) = response.into_parts();
-        Answer {
+        AgentResponse {
             head,
             body: BodyReader { body, connection: Some(connection), reusable: true, home: Arc::clone(self) },
         }
@@ -133,7 +136,7 @@ impl Transport {
     }
 }
 
-pub(super) struct Answer {
+pub(super) struct AgentResponse {
     pub(super) head: http::response::Parts,
     pub(super) body: BodyReader,
 }

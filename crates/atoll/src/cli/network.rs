@@ -88,11 +88,11 @@ pub(crate) struct Egress {
     pub(crate) since: Option<Seconds>,
     /// Only these
     #[arg(long, value_enum)]
-    pub(crate) verdict: Option<Verdict>,
+    pub(crate) verdict: Option<VerdictFilter>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Verdict {
+pub(crate) enum VerdictFilter {
     /// It passed
     Allowed,
     /// It did not
@@ -101,7 +101,7 @@ pub(crate) enum Verdict {
     Failed,
 }
 
-impl Verdict {
+impl VerdictFilter {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",

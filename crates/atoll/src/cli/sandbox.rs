@@ -5,7 +5,8 @@ use clap::{Args, ValueEnum};
 use super::life::Timers;
 use super::network::Reach;
 use super::values::{
-    Mebibytes, Mount, Pair, Place, Seconds, cores, label, mebibytes, mount, place, seconds, signal, variable,
+    CopyEndpoint, Mebibytes, Pair, Seconds, VolumeMount, cores, label, mebibytes, mount, place, seconds,
+    signal, variable,
 };
 
 /// What a new sandbox is made of.
@@ -19,7 +20,7 @@ pub(crate) struct Shape {
     pub(crate) image: Option<atoll_model::TemplateRef>,
     /// Mount a volume: NAME:/PATH, NAME/FOLDER:/PATH for a folder of it, :ro at the end to read only
     #[arg(short = 'v', long, value_parser = mount, value_name = "NAME:/PATH[:ro]")]
-    pub(crate) volume: Vec<Mount>,
+    pub(crate) volume: Vec<VolumeMount>,
     /// A name of your own
     #[arg(long)]
     pub(crate) name: Option<String>,
@@ -288,7 +289,7 @@ pub(crate) struct Rm {
 pub(crate) struct Cp {
     /// Sources, then the destination: a path here, NAME:PATH, or - for stdin or stdout
     #[arg(value_parser = place, value_name = "SRC... DST", required = true, num_args = 2..)]
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<CopyEndpoint>,
     /// Directories are copied with all they hold anyway; accepted for those used to cp -r
     #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,

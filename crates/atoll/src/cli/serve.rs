@@ -1,7 +1,7 @@
 //! Grammar of `atoll serve`.
 
 use atoll_model::NetworkPolicy;
-use atoll_model::policy::egress::{Floor, check_layer};
+use atoll_model::policy::egress::{TenantFloor, check_layer};
 use clap::{Args, FromArgMatches, ValueEnum};
 
 use crate::{environment as env, failure::Failure};
@@ -141,7 +141,7 @@ pub(crate) enum LogFormat {
 fn egress_policy(path: &str) -> Result<NetworkPolicy, String> {
     let content = std::fs::read(path).map_err(|cause| format!("cannot be read: {cause}"))?;
     let policy = atoll_front_native::read_policy(&content)?;
-    let floor = Floor { private_when_named: true, policy: None };
+    let floor = TenantFloor { private_when_named: true, policy: None };
     match check_layer(&policy, &floor) {
         Ok(()) => Ok(policy),
         Err(bad) => Err(match bad.hint {

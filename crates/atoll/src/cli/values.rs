@@ -47,7 +47,7 @@ pub(crate) struct Removal {
 
 /// One end of a copy: `-`, a path here, or `NAME:PATH` inside a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum CopyEndpoint {
     /// stdin or stdout.
     Stream,
     Here(std::path::PathBuf),
@@ -59,7 +59,7 @@ pub(crate) enum Place {
 
 /// `VOLUME[/SUB]:/PATH[:ro]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mount {
+pub(crate) struct VolumeMount {
     pub(crate) volume: String,
     pub(crate) sub_path: Option<String>,
     pub(crate) path: String,
@@ -250,9 +250,9 @@ pub(crate) fn cores(text: &str) -> Result<f64, String> {
 }
 
 /// `-`, a path, or `NAME:PATH`. A path here that holds a colon is written `./a:b`.
-pub(crate) fn place(text: &str) -> Result<Place, String> {
+pub(crate) fn place(text: &str) -> Result<CopyEndpoint, String> {
     if text == "-" {
-        return Ok(Place::Stream);
+        return Ok(CopyEndpoint::Stream);
     }
     match text.split_once(':') {
         Some((name, path)) if !name.is_empty() && !name.contains('/') && !name.starts_with('.') => {
@@ -260,15 +260,15 @@ pub(crate) fn place(text: &str) -> Result<Place, String> {
             if path.is_empty() {
                 return Err(format!("{text:?} names no path; write {name}:/some/path"));
             }
-            Ok(Place::Inside { sandbox: name.to_owned(), path: path.to_owned() })
+            Ok(CopyEndpoint::Inside { sandbox: name.to_owned(), path: path.to_owned() })
         }
         _ if text.is_empty() => Err("an empty path".to_owned()),
-        _ => Ok(Place::Here(text.into())),
+        _ => Ok(CopyEndpoint::Here(text.into())),
     }
 }
 
 /// `data:/data`, `data/sub:/data`, `data:/data:ro`.
-pub(crate) fn mount(text: &str) -> Result<Mount, String> {
+pub(crate) fn mount(text: &str) -> Result<VolumeMount, String> {
     let refuse =
         || format!("{text:?} is no mount; write VOLUME:/PATH, VOLUME/FOLDER:/PATH or VOLUME:/PATH:ro");
     let mut parts = text.split(':');
@@ -293,7 +293,7 @@ pub(crate) fn mount(text: &str) -> Result<Mount, String> {
     if volume.is_empty() || sub_path.as_deref() == Some("") || !path.starts_with('/') {
         return Err(refuse());
     }
-    Ok(Mount { volume: volume.to_owned(), sub_path, path: path.to_owned(), read_only })
+    Ok(VolumeMount { volume: volume.to_owned(), sub_path, path: path.to_owned(), read_only })
 }
 
 /// `port:8000`, `8000`, `url:8000/health`, or a command.
@@ -447,13 +447,13 @@ mod tests {
 
     #[test]
     fn ends_of_a_copy_are_told_apart() {
-        let inside = |s: &str, p: &str| Ok(Place::Inside { sandbox: s.into(), path: p.into() });
+        let inside = |s: &str, p: &str| Ok(CopyEndpoint::Inside { sandbox: s.into(), path: p.into() });
         assert_eq!(place("box:/tmp/x"), inside("box", "/tmp/x"));
         assert_eq!(place("box:rel/x"), inside("box", "rel/x"));
-        assert_eq!(place("-"), Ok(Place::Stream));
-        assert_eq!(place("./a:b"), Ok(Place::Here("./a:b".into())));
-        assert_eq!(place("/a:b"), Ok(Place::Here("/a:b".into())));
-        assert_eq!(place("plain"), Ok(Place::Here("plain".into())));
+        assert_eq!(place("-"), Ok(CopyEndpoint::Stream));
+        assert_eq!(place("./a:b"), Ok(CopyEndpoint::Here("./a:b".into())));
+        assert_eq!(place("/a:b"), Ok(CopyEndpoint::Here("/a:b".into())));
+        assert_eq!(place("plain"), Ok(CopyEndpoint::Here("plain".into())));
         assert!(place("box:").is_err());
         assert!(place("").is_err());
     }
@@ -463,7 +463,7 @@ mod tests {
         let found = mount("data/a/b:/x/y:ro").expect("valid");
         assert_eq!(
             found,
-            Mount {
+            VolumeMount {
                 volume: "data".into(),
                 sub_path: Some("a/b".into()),
                 path: "/x/y".into(),

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 
 /// One event: its name and its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Event {
+pub(crate) struct SseEvent {
     pub(crate) name: String,
     pub(crate) data: String,
 }
@@ -32,7 +32,7 @@ impl Events {
     }
 
     /// The next event; `None` when the server has said everything.
-    pub(crate) async fn next(&mut self) -> Result<Option<Event>, Failure> {
+    pub(crate) async fn next(&mut self) -> Result<Option<SseEvent>, Failure> {
         loop {
             if let Some(event) = self.parser.next()? {
                 return Ok(Some(event));
@@ -55,7 +55,7 @@ impl Events {
     }
 }
 
-impl Event {
+impl SseEvent {
     /// Its data as JSON; what is no JSON is null.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.data).unwrap_or(Value::Null)
@@ -97,7 +97,7 @@ impl Parser {
         }
     }
 
-    fn next(&mut self) -> Result<Option<Event>, Failure> {
+    fn next(&mut self) -> Result<Option<SseEvent>, Failure> {
         while let Some(line) = self.line() {
             if let Some(event) = self.take(&line) {
                 return Ok(Some(event));
@@ -124,14 +124,14 @@ impl Parser {
         Some(String::from_utf8_lossy(&line).into_owned())
     }
 
-    fn take(&mut self, line: &str) -> Option<Event> {
+    fn take(&mut self, line: &str) -> Option<SseEvent> {
         if self.lines {
-            let named = Event { name: "line".to_owned(), data: line.to_owned() };
+            let named = SseEvent { name: "line".to_owned(), data: line.to_owned() };
             return (!line.is_empty()).then_some(named);
         }
         if line.is_empty() {
             let name = std::mem::take(&mut self.name);
-            return self.data.take().map(|data| Event { name, data });
+            return self.data.take().map(|data| SseEvent { name, data });
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
@@ -155,12 +155,12 @@ impl Parser {
 mod tests {
     use super::*;
 
-    fn events(parser: &mut Parser) -> Vec<Event> {
+    fn events(parser: &mut Parser) -> Vec<SseEvent> {
         std::iter::from_fn(|| parser.next().expect("small")).collect()
     }
 
-    fn event(name: &str, data: &str) -> Event {
-        Event { name: name.into(), data: data.into() }
+    fn event(name: &str, data: &str) -> SseEvent {
+        SseEvent { name: name.into(), data: data.into() }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use reqwest::{Method, multipart};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Context, follow::told, items, moment, network, process::Signals, process::signal_status,
+    CommandContext, follow::told, items, moment, network, process::Signals, process::signal_status,
     progress::Progress, template, text,
 };
 use crate::{
@@ -31,7 +31,7 @@ const DOCKERFILE_MAX: u64 = 1 << 20;
 /// LIMIT: a secret is a key or a small file.
 const SECRET_MAX: u64 = 512 << 10;
 
-pub(super) async fn build(context: &Context, args: Build) -> Result<(), Failure> {
+pub(super) async fn build(context: &CommandContext, args: Build) -> Result<(), Failure> {
     if !args.folder.is_dir() {
         return Err(Failure::usage(
             format!("{} is no folder", args.folder.display()),
@@ -45,7 +45,7 @@ pub(super) async fn build(context: &Context, args: Build) -> Result<(), Failure>
 
 /// A template whose Dockerfile this program brings along; it copies nothing.
 pub(super) async fn described(
-    context: &Context,
+    context: &CommandContext,
     recipe: &BuiltRecipe,
     args: Vec<Pair>,
 ) -> Result<(), Failure> {
@@ -64,7 +64,7 @@ pub(super) async fn described(
 }
 
 /// Starts it, shows how it goes, and ends with it.
-async fn whole(context: &Context, args: Build, dockerfile: String) -> Result<(), Failure> {
+async fn whole(context: &CommandContext, args: Build, dockerfile: String) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     let spec = spec(&args, &dockerfile)?;
     let client = context.client()?;
@@ -85,7 +85,7 @@ async fn whole(context: &Context, args: Build, dockerfile: String) -> Result<(),
         progress.done();
         return if context.out.json { context.out.json(&started) } else { context.out.line(&id) };
     }
-    let mut watch = Watch { progress };
+    let mut watch = BuildView { progress };
     let ended = tokio::select! {
         ended = watch.until_end(&client, &id, started) => ended,
         number = signals.next() => {
@@ -120,7 +120,7 @@ fn find_hint(failure: Failure) -> Failure {
 }
 
 /// Says how it ended; a build that failed is a failure of this command.
-fn finish(context: &Context, args: &Build, ended: Value) -> Result<(), Failure> {
+fn finish(context: &CommandContext, args: &Build, ended: Value) -> Result<(), Failure> {
     match text(&ended, "status") {
         "ready" => {
             for note in ended["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -272,11 +272,11 @@ async fn start(
 }
 
 /// A build that somebody looks at.
-struct Watch {
+struct BuildView {
     progress: Progress,
 }
 
-impl Watch {
+impl BuildView {
     /// Follows the log until the build has ended; a connection that breaks is made again.
     async fn until_end(&mut self, client: &Client, id: &str, mut build: Value) -> Result<Value, Failure> {
         let mut seen = 0;
@@ -320,7 +320,7 @@ impl Watch {
     }
 }
 
-pub(super) async fn builds(context: &Context, client: &Client, args: Builds) -> Result<(), Failure> {
+pub(super) async fn builds(context: &CommandContext, client: &Client, args: Builds) -> Result<(), Failure> {
     let query: Vec<_> = args.template.iter().map(|name| ("template", name.clone())).collect();
     let found = super::list::pages(client, "/v1/builds", query, Some(args.limit)).await?;
     let out = context.out;
@@ -357,7 +357,7 @@ fn table(builds: &[Value], now: Timestamp) -> Table {
     table
 }
 
-pub(super) async fn log(context: &Context, client: &Client, args: BuildLog) -> Result<(), Failure> {
+pub(super) async fn log(context: &CommandContext, client: &Client, args: BuildLog) -> Result<(), Failure> {
     let follow = if args.follow { "1" } else { "0" };
     let request = client.request(Method::GET, &path(&args.build, "/logs")).query(&[("follow", follow)]);
     let out = context.out;
@@ -395,7 +395,11 @@ async fn pages(
 }
 
 /// Goes on past a failure; the status tells.
-pub(super) async fn cancel(context: &Context, client: &Client, builds: &[String]) -> Result<(), Failure> {
+pub(super) async fn cancel(
+    context: &CommandContext,
+    client: &Client,
+    builds: &[String],
+) -> Result<(), Failure> {
     let mut failed = false;
     for build in builds {
         match client.delete(&path(build, "")).await {

@@ -17,18 +17,18 @@ use std::sync::{
 use futures::{Stream, StreamExt};
 use serde_json::Value;
 
-use super::{Context, suggest, text};
+use super::{CommandContext, suggest, text};
 use crate::{
-    cli::{sandbox::Cp, values::Place},
+    cli::{sandbox::Cp, values::CopyEndpoint},
     client::Client,
     failure::Failure,
     human::bytes,
 };
-pub(super) use place::{Home, Inside};
+pub(super) use place::{EndpointKind, SandboxEnd};
 
 /// What was copied.
 #[derive(Debug, Default, serde::Serialize)]
-pub(super) struct Copied {
+pub(super) struct CopySummary {
     /// Files and links.
     files: u64,
     bytes: u64,
@@ -39,7 +39,7 @@ pub(super) struct Copied {
     links_lost: u64,
 }
 
-impl Copied {
+impl CopySummary {
     fn add(&mut self, other: &Self) {
         self.files += other.files;
         self.bytes += other.bytes;
@@ -48,13 +48,13 @@ impl Copied {
     }
 }
 
-pub(super) async fn cp(context: &Context, mut args: Cp) -> Result<(), Failure> {
+pub(super) async fn cp(context: &CommandContext, mut args: Cp) -> Result<(), Failure> {
     let Some(to) = args.places.pop() else {
         return Err(Failure::usage("nothing to copy", "write `atoll cp SRC DST`"));
     };
     let client = context.client()?;
     let to = if args.places.len() > 1 { as_directory(to)? } else { to };
-    let mut copied = Copied::default();
+    let mut copied = CopySummary::default();
     for from in &args.places {
         let one = one(context, &client, from, &to).await;
         context.out.status_done();
@@ -62,64 +62,83 @@ pub(super) async fn cp(context: &Context, mut args: Cp) -> Result<(), Failure> {
             Ok(one) => copied.add(&one),
             Err(failure) => {
                 let ident = [from, &to].into_iter().find_map(|place| match place {
-                    Place::Inside { sandbox, .. } => Some(sandbox.as_str()),
-                    Place::Here(_) | Place::Stream => None,
+                    CopyEndpoint::Inside { sandbox, .. } => Some(sandbox.as_str()),
+                    CopyEndpoint::Here(_) | CopyEndpoint::Stream => None,
                 });
                 return Err(suggest(&client, ident.unwrap_or(""), failure).await);
             }
         }
     }
-    let to_stdout = if matches!(to, Place::Stream) { ToStdout::Yes } else { ToStdout::No };
+    let to_stdout = if matches!(to, CopyEndpoint::Stream) { ToStdout::Yes } else { ToStdout::No };
     report(context, &copied, to_stdout)
 }
 
 /// The destination of several sources: a directory on either side.
-fn as_directory(to: Place) -> Result<Place, Failure> {
+fn as_directory(to: CopyEndpoint) -> Result<CopyEndpoint, Failure> {
     match to {
-        Place::Inside { sandbox, path } => {
-            Ok(Place::Inside { sandbox, path: format!("{}/", path.trim_end_matches('/')) })
+        CopyEndpoint::Inside { sandbox, path } => {
+            Ok(CopyEndpoint::Inside { sandbox, path: format!("{}/", path.trim_end_matches('/')) })
         }
-        Place::Here(path) if path.is_dir() => Ok(Place::Here(path)),
-        Place::Here(path) => Err(Failure::usage(
+        CopyEndpoint::Here(path) if path.is_dir() => Ok(CopyEndpoint::Here(path)),
+        CopyEndpoint::Here(path) => Err(Failure::usage(
             format!("{} is not a directory", path.display()),
             "several sources need a destination directory that exists",
         )),
-        Place::Stream => Err(Failure::usage("several sources cannot go to stdout", "copy one at a time")),
+        CopyEndpoint::Stream => {
+            Err(Failure::usage("several sources cannot go to stdout", "copy one at a time"))
+        }
     }
 }
 
-async fn one(context: &Context, client: &Client, from: &Place, to: &Place) -> Result<Copied, Failure> {
+async fn one(
+    context: &CommandContext,
+    client: &Client,
+    from: &CopyEndpoint,
+    to: &CopyEndpoint,
+) -> Result<CopySummary, Failure> {
     match (from, to) {
-        (Place::Inside { sandbox, path }, Place::Inside { sandbox: other, path: target }) => {
-            let from = Inside::sandbox(client, sandbox);
-            let to = Inside::sandbox(client, other);
+        (CopyEndpoint::Inside { sandbox, path }, CopyEndpoint::Inside { sandbox: other, path: target }) => {
+            let from = SandboxEnd::sandbox(client, sandbox);
+            let to = SandboxEnd::sandbox(client, other);
             between(&from, path, &to, target).await
         }
-        (Place::Inside { sandbox, path }, to) => {
-            outward::copy(context, &Inside::sandbox(client, sandbox), path, to).await
+        (CopyEndpoint::Inside { sandbox, path }, to) => {
+            outward::copy(context, &SandboxEnd::sandbox(client, sandbox), path, to).await
         }
-        (from, Place::Inside { sandbox, path }) => {
-            inward::copy(context, from, &Inside::sandbox(client, sandbox), path).await
+        (from, CopyEndpoint::Inside { sandbox, path }) => {
+            inward::copy(context, from, &SandboxEnd::sandbox(client, sandbox), path).await
         }
-        (Place::Here(_) | Place::Stream, Place::Here(_) | Place::Stream) => Err(Failure::usage(
-            "neither side is in a sandbox",
-            "write one side as NAME:PATH, such as `atoll cp file box:/tmp/file`",
-        )),
+        (CopyEndpoint::Here(_) | CopyEndpoint::Stream, CopyEndpoint::Here(_) | CopyEndpoint::Stream) => {
+            Err(Failure::usage(
+                "neither side is in a sandbox",
+                "write one side as NAME:PATH, such as `atoll cp file box:/tmp/file`",
+            ))
+        }
     }
 }
 
 /// Copies from here, or from stdin, to `path` inside.
-pub(super) async fn put(context: &Context, from: &Place, to: &Inside<'_>, path: &str) -> Result<(), Failure> {
+pub(super) async fn put(
+    context: &CommandContext,
+    from: &CopyEndpoint,
+    to: &SandboxEnd<'_>,
+    path: &str,
+) -> Result<(), Failure> {
     let copied = inward::copy(context, from, to, path).await;
     context.out.status_done();
     report(context, &copied?, ToStdout::No)
 }
 
 /// Copies `path` inside to here, or to stdout.
-pub(super) async fn get(context: &Context, from: &Inside<'_>, path: &str, to: &Place) -> Result<(), Failure> {
+pub(super) async fn get(
+    context: &CommandContext,
+    from: &SandboxEnd<'_>,
+    path: &str,
+    to: &CopyEndpoint,
+) -> Result<(), Failure> {
     let copied = outward::copy(context, from, path, to).await;
     context.out.status_done();
-    let to_stdout = if matches!(to, Place::Stream) { ToStdout::Yes } else { ToStdout::No };
+    let to_stdout = if matches!(to, CopyEndpoint::Stream) { ToStdout::Yes } else { ToStdout::No };
     report(context, &copied?, to_stdout)
 }
 
@@ -130,7 +149,7 @@ enum ToStdout {
     No,
 }
 
-fn report(context: &Context, copied: &Copied, to_stdout: ToStdout) -> Result<(), Failure> {
+fn report(context: &CommandContext, copied: &CopySummary, to_stdout: ToStdout) -> Result<(), Failure> {
     let out = context.out;
     if copied.skipped > 0 {
         out.say(&format!("atoll: {} devices, sockets or pipes were left out", copied.skipped));
@@ -149,7 +168,12 @@ fn report(context: &Context, copied: &Copied, to_stdout: ToStdout) -> Result<(),
     Ok(())
 }
 
-async fn between(from: &Inside<'_>, path: &str, to: &Inside<'_>, target: &str) -> Result<Copied, Failure> {
+async fn between(
+    from: &SandboxEnd<'_>,
+    path: &str,
+    to: &SandboxEnd<'_>,
+    target: &str,
+) -> Result<CopySummary, Failure> {
     let path = from.absolute(path).await?;
     let entry = from.stat(&path).await?;
     if text(&entry, "kind") != "file" {
@@ -161,7 +185,7 @@ async fn between(from: &Inside<'_>, path: &str, to: &Inside<'_>, target: &str) -
     let target = to.target(target, last_part(&path)).await?;
     let (body, bytes) = counted(from.read(&path).await?.bytes_stream());
     to.write(&target, mode(&entry), body).await?;
-    Ok(Copied { files: 1, bytes: bytes.load(Ordering::Relaxed), ..Copied::default() })
+    Ok(CopySummary { files: 1, bytes: bytes.load(Ordering::Relaxed), ..CopySummary::default() })
 }
 
 /// A stream as a request body, and how many bytes of it went out.

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use super::{Context, network, template, text, volume};
+use super::{CommandContext, network, template, text, volume};
 use crate::{
     cli::{
         life::Timers,
@@ -22,7 +22,7 @@ pub(super) enum Wait {
     No,
 }
 
-pub(super) async fn create(context: &Context, args: Create) -> Result<(), Failure> {
+pub(super) async fn create(context: &CommandContext, args: Create) -> Result<(), Failure> {
     let client = context.client()?;
     let wait = if args.detach { Wait::No } else { Wait::Yes };
     let body = whole(&args)?;
@@ -35,7 +35,7 @@ pub(super) async fn create(context: &Context, args: Create) -> Result<(), Failur
 
 /// Asks for a sandbox and shows what was made.
 pub(super) async fn make(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     body: &Map<String, Value>,
     wait: Wait,

@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-use super::Context;
+use super::CommandContext;
 use crate::{failure::Failure, out::Shade, serve};
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Check {
     pub(crate) name: String,
-    pub(crate) state: State,
+    pub(crate) state: CheckState,
     /// What was found.
     pub(crate) found: String,
     /// One line that repairs it.
@@ -19,7 +19,7 @@ pub(crate) struct Check {
 /// How it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum State {
+pub(crate) enum CheckState {
     /// As it should be.
     Good,
     /// Sandboxes run, something is slower or absent.
@@ -28,13 +28,13 @@ pub(crate) enum State {
     Missing,
 }
 
-pub(super) async fn doctor(context: &Context) -> Result<u8, Failure> {
+pub(super) async fn doctor(context: &CommandContext) -> Result<u8, Failure> {
     let data = context.global.data_dir();
     let checks = tokio::task::spawn_blocking(move || serve::checks(&data))
         .await
         .map_err(|e| Failure::new("internal", format!("the checks did not end: {e}")))?;
     let out = context.out;
-    let missing = checks.iter().filter(|check| check.state == State::Missing).count();
+    let missing = checks.iter().filter(|check| check.state == CheckState::Missing).count();
     if out.json {
         out.json(&serde_json::json!({"ok": missing == 0, "checks": checks}))?;
     } else {
@@ -51,16 +51,18 @@ pub(super) async fn doctor(context: &Context) -> Result<u8, Failure> {
     Ok(u8::from(missing > 0))
 }
 
-fn show(context: &Context, check: &Check) -> Result<(), Failure> {
+fn show(context: &CommandContext, check: &Check) -> Result<(), Failure> {
     let out = context.out;
     let mark = match check.state {
-        State::Good => out.shade(Shade::Good, "ok     "),
-        State::Lacking => out.shade(Shade::Strong, "lacking"),
-        State::Missing => out.shade(Shade::Bad, "missing"),
+        CheckState::Good => out.shade(Shade::Good, "ok     "),
+        CheckState::Lacking => out.shade(Shade::Strong, "lacking"),
+        CheckState::Missing => out.shade(Shade::Bad, "missing"),
     };
     out.line(&format!("{mark}  {:<18} {}", check.name, check.found))?;
     match (&check.fix, check.state) {
-        (Some(fix), State::Lacking | State::Missing) => out.line(&format!("         {:<18} fix: {fix}", "")),
+        (Some(fix), CheckState::Lacking | CheckState::Missing) => {
+            out.line(&format!("         {:<18} fix: {fix}", ""))
+        }
         _ => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Context, items, learned, moment, network, sandbox_path, suggest, text};
+use super::{CommandContext, items, learned, moment, network, sandbox_path, suggest, text};
 use crate::{
     cli::network::Egress as Args,
     client::{Client, sse::Events},
@@ -14,7 +14,7 @@ use crate::{
 
 const HEADINGS: [&str; 7] = ["TIME", "VERDICT", "WHAT", "TO", "SENT", "RECEIVED", "RULE"];
 
-pub(super) async fn egress(context: &Context, args: Args) -> Result<(), Failure> {
+pub(super) async fn egress(context: &CommandContext, args: Args) -> Result<(), Failure> {
     let client = context.client()?;
     let done = match (args.policy, args.follow) {
         (true, _) => policy(context, &client, &args).await,
@@ -28,7 +28,7 @@ pub(super) async fn egress(context: &Context, args: Args) -> Result<(), Failure>
 }
 
 /// The policy is data in both forms; for a person it has lines.
-async fn policy(context: &Context, client: &Client, args: &Args) -> Result<(), Failure> {
+async fn policy(context: &CommandContext, client: &Client, args: &Args) -> Result<(), Failure> {
     let learned = client.get(&sandbox_path(&args.sandbox, "/egress/policy")).await?;
     if context.out.json {
         return context.out.json(&learned);
@@ -41,7 +41,7 @@ async fn policy(context: &Context, client: &Client, args: &Args) -> Result<(), F
     Ok(())
 }
 
-async fn list(context: &Context, client: &Client, args: &Args) -> Result<(), Failure> {
+async fn list(context: &CommandContext, client: &Client, args: &Args) -> Result<(), Failure> {
     let path = sandbox_path(&args.sandbox, "/egress");
     let records = items(client.get_query(&path, &query(args)).await?);
     if context.out.json {
@@ -58,7 +58,7 @@ async fn list(context: &Context, client: &Client, args: &Args) -> Result<(), Fai
     Ok(())
 }
 
-async fn follow(context: &Context, client: &Client, args: &Args) -> Result<(), Failure> {
+async fn follow(context: &CommandContext, client: &Client, args: &Args) -> Result<(), Failure> {
     let out = context.out;
     let mut query = query(args);
     query.push(("follow", "1".to_owned()));

@@ -6,7 +6,7 @@ use std::{net::ToSocketAddrs, os::unix::fs::PermissionsExt, path::Path, time::Du
 
 use serde_json::json;
 
-use super::{Context, text};
+use super::{CommandContext, text};
 use crate::{
     cli::tls::{Env, Proxy, Sdk, Shell},
     client::{Client, address::Address},
@@ -18,14 +18,14 @@ use crate::{
 /// LIMIT: a server of this machine answers in milliseconds; a shell that starts must not wait for one that is away.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// The server, as an SDK has to be told.
-struct Server {
+struct SdkServer {
     url: String,
     /// Where TLS is, as `NAME:PORT` below which sandboxes are.
     hosts: String,
     files: Option<TlsFiles>,
 }
 
-pub(super) async fn env(context: &Context, args: &Env) -> Result<(), Failure> {
+pub(super) async fn env(context: &CommandContext, args: &Env) -> Result<(), Failure> {
     let address = Address::find(&context.global)?;
     let server = find(context, &address);
     let mut variables = variables(args.sdk, args.tls, &server);
@@ -64,7 +64,7 @@ pub(super) async fn env(context: &Context, args: &Env) -> Result<(), Failure> {
 }
 
 /// The shell that evals what we print hears of no exit status of ours: it is given one to hear of.
-fn to_fail(context: &Context, failure: Failure) -> Failure {
+fn to_fail(context: &CommandContext, failure: Failure) -> Failure {
     if !context.out.json {
         // Whoever reads no more has the failure itself.
         let _ = context.out.line("false");
@@ -73,7 +73,7 @@ fn to_fail(context: &Context, failure: Failure) -> Failure {
 }
 
 /// Warns where nobody answers: the variables are right, and lead nowhere.
-async fn answers(context: &Context) {
+async fn answers(context: &CommandContext) {
     let asked = async { context.client()?.get("/health").await };
     match tokio::time::timeout(ANSWERS_WITHIN, asked).await {
         Ok(Err(failure)) if failure.is("no_server") => context.out.say(&format!(
@@ -87,7 +87,7 @@ async fn answers(context: &Context) {
 }
 
 /// A key to be handed on: never the admin's, unless that was said.
-async fn key(context: &Context, address: &Address, args: &Env) -> Result<String, Failure> {
+async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<String, Failure> {
     let Some(mine) = address.key(&context.global)? else {
         // Where no server ever ran there is no key either; the first is what is amiss.
         context.client()?.get("/health").await?;
@@ -140,14 +140,14 @@ fn unknown_key(was_said: bool, address: &Address) -> String {
     }
 }
 
-fn find(context: &Context, address: &Address) -> Server {
+fn find(context: &CommandContext, address: &Address) -> SdkServer {
     let data = context.global.data_dir();
     let note = note::read(&data);
     let domain = note.as_ref().and_then(|note| note.domain.clone()).unwrap_or_else(|| "localhost".to_owned());
     let below = atoll_proxy::Domain::parse(&domain).map_or(domain, |domain| domain.for_tls().to_owned());
     let port = note.as_ref().and_then(|note| note.tls_port).unwrap_or(7443);
     let files = Some(TlsFiles::of(&data)).filter(|files| files.bundle.exists());
-    Server { url: address.to_string(), hosts: format!("{below}:{port}"), files }
+    SdkServer { url: address.to_string(), hosts: format!("{below}:{port}"), files }
 }
 
 /// Whether the SDK reaches sandboxes by names of their own, which are served over TLS alone.
@@ -167,7 +167,7 @@ fn plain_note(args: &Env) -> Option<&'static str> {
     )
 }
 
-fn variables(sdk: Sdk, tls: bool, server: &Server) -> Vec<(&'static str, String)> {
+fn variables(sdk: Sdk, tls: bool, server: &SdkServer) -> Vec<(&'static str, String)> {
     let url = &server.url;
     match sdk {
         Sdk::Leap0 => {
@@ -190,7 +190,7 @@ fn variables(sdk: Sdk, tls: bool, server: &Server) -> Vec<(&'static str, String)
 }
 
 /// Python reads one file with all roots (its `requests` by a variable of its own); Node adds ours to its own.
-fn trust(context: &Context, server: &Server) -> Vec<(&'static str, String)> {
+fn trust(context: &CommandContext, server: &SdkServer) -> Vec<(&'static str, String)> {
     let Some(files) = &server.files else {
         context
             .out
@@ -232,7 +232,7 @@ fn everybody_reads(file: &Path) -> bool {
 
 /// The names of sandboxes must resolve. This server as a proxy for HTTPS is only exported where that was asked for: it leads
 /// to sandboxes alone, so every other HTTPS request of the same program would fail.
-fn proxy(context: &Context, when: Proxy, server: &Server) -> Vec<(&'static str, String)> {
+fn proxy(context: &CommandContext, when: Proxy, server: &SdkServer) -> Vec<(&'static str, String)> {
     let hosts = &server.hosts;
     match when {
         Proxy::Always => {
@@ -306,8 +306,11 @@ mod tests {
 
     #[test]
     fn every_sdk_is_pointed_at_this_server() {
-        let server =
-            Server { url: "http://127.0.0.1:7070".into(), hosts: "atoll.localhost:7443".into(), files: None };
+        let server = SdkServer {
+            url: "http://127.0.0.1:7070".into(),
+            hosts: "atoll.localhost:7443".into(),
+            files: None,
+        };
         for sdk in [Sdk::Leap0, Sdk::E2b, Sdk::Daytona] {
             let all = variables(sdk, false, &server);
             assert!(all.iter().any(|(_, value)| value.starts_with("http://127.0.0.1:7070/")), "{all:?}");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Context, items, moment, suggest, text};
+use super::{CommandContext, items, moment, suggest, text};
 use crate::{
     cli::sandbox::Events as Args,
     client::{Client, sse::Events},
@@ -10,7 +10,7 @@ use crate::{
     human::harmless,
 };
 
-pub(super) async fn events(context: &Context, args: Args) -> Result<(), Failure> {
+pub(super) async fn events(context: &CommandContext, args: Args) -> Result<(), Failure> {
     let client = context.client()?;
     if args.follow {
         let mut query = vec![("follow", "1".to_owned())];
@@ -30,7 +30,7 @@ pub(super) async fn events(context: &Context, args: Args) -> Result<(), Failure>
 }
 
 /// Shows what happened so far, page by page, each as it comes.
-async fn pages(context: &Context, client: &Client, args: &Args) -> Result<(), Failure> {
+async fn pages(context: &CommandContext, client: &Client, args: &Args) -> Result<(), Failure> {
     let mut after = args.after;
     loop {
         let mut query = vec![("limit", PAGE.to_string())];
@@ -50,7 +50,7 @@ async fn pages(context: &Context, client: &Client, args: &Args) -> Result<(), Fa
 /// As many as the server hands out at once.
 const PAGE: usize = 1_000;
 
-fn show(context: &Context, event: &Value) -> Result<(), Failure> {
+fn show(context: &CommandContext, event: &Value) -> Result<(), Failure> {
     if context.out.json { context.out.json(event) } else { context.out.line(&sentence(event)) }
 }
 

@@ -3,13 +3,13 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    Context, create,
+    CommandContext, create,
     process::{self, Input, Signals, with_exit},
     sandbox_path, suggest, terminal,
 };
 use crate::{cli::sandbox::Exec, client::Client, failure::Failure};
 
-pub(super) async fn exec(context: &Context, args: Exec) -> Result<u8, Failure> {
+pub(super) async fn exec(context: &CommandContext, args: Exec) -> Result<u8, Failure> {
     let client = context.client().map_err(with_exit)?;
     match attempt(context, &client, &args).await {
         Err(failure) if failure.is("sandbox_not_found") => {
@@ -19,12 +19,12 @@ pub(super) async fn exec(context: &Context, args: Exec) -> Result<u8, Failure> {
     }
 }
 
-async fn attempt(context: &Context, client: &Client, args: &Exec) -> Result<u8, Failure> {
+async fn attempt(context: &CommandContext, client: &Client, args: &Exec) -> Result<u8, Failure> {
     if args.detach {
         return detached(context, client, args).await.map_err(with_exit);
     }
     if args.attach.tty {
-        let wish = terminal::Wish {
+        let wish = terminal::TerminalRequest {
             command: Some(args.command.clone()),
             cwd: args.workdir.clone(),
             user: args.user.clone(),
@@ -42,7 +42,7 @@ async fn attempt(context: &Context, client: &Client, args: &Exec) -> Result<u8, 
     process::join(context, client, &args.sandbox, body(args), input, &mut signals).await
 }
 
-async fn detached(context: &Context, client: &Client, args: &Exec) -> Result<u8, Failure> {
+async fn detached(context: &CommandContext, client: &Client, args: &Exec) -> Result<u8, Failure> {
     let mut body = body(args);
     body.insert("detach".to_owned(), json!(true));
     let answer = client.post(&sandbox_path(&args.sandbox, "/exec"), &body).await?;

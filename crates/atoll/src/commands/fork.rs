@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Context, create, items, sandbox_path, suggest, text};
+use super::{CommandContext, create, items, sandbox_path, suggest, text};
 use crate::{cli::life::Fork, failure::Failure};
 
-pub(super) async fn fork(context: &Context, args: Fork) -> Result<(), Failure> {
+pub(super) async fn fork(context: &CommandContext, args: Fork) -> Result<(), Failure> {
     let client = context.client()?;
     context.out.status(&format!("forking {} …", args.sandbox));
     let answer = client.post(&sandbox_path(&args.sandbox, "/fork"), &body(&args)).await;

@@ -7,7 +7,7 @@ use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Context, list::counts_down, moment, network, sandbox_path, suggest, text};
+use super::{CommandContext, list::counts_down, moment, network, sandbox_path, suggest, text};
 use crate::{
     cli::sandbox::Targets,
     client::Client,
@@ -15,7 +15,7 @@ use crate::{
     human::{age, bytes, exact, harmless, left},
 };
 
-pub(super) async fn inspect(context: &Context, args: Targets) -> Result<(), Failure> {
+pub(super) async fn inspect(context: &CommandContext, args: Targets) -> Result<(), Failure> {
     let client = context.client()?;
     for (place, ident) in args.sandboxes.iter().enumerate() {
         let sandbox = match found(&client, ident).await {
@@ -45,14 +45,14 @@ async fn found(client: &Client, ident: &str) -> Result<Value, Failure> {
 }
 
 /// What relatives are called and what they do, by id.
-type Kin = HashMap<String, String>;
+type Relatives = HashMap<String, String>;
 
 /// LIMIT: a fork makes a hundred at most; whoever has more of them reads ids.
 const KIN_MAX: usize = 100;
 const ASK_AT_ONCE: usize = 16;
 
 /// Asks for the names of relatives; one that is not there any more is told by its id alone.
-async fn kin(client: &Client, lineage: &Value) -> Kin {
+async fn kin(client: &Client, lineage: &Value) -> Relatives {
     let ids = lineage["parent"].as_str().into_iter().chain(words(&lineage["children"]));
     let asked = ids.take(KIN_MAX).map(|id| async move {
         let found = client.get(&sandbox_path(id, "")).await.ok()?;
@@ -63,7 +63,7 @@ async fn kin(client: &Client, lineage: &Value) -> Kin {
 }
 
 /// The page of one sandbox. What is not so is left out.
-fn report(sandbox: &Value, kin: &Kin, now: Timestamp) -> Vec<String> {
+fn report(sandbox: &Value, kin: &Relatives, now: Timestamp) -> Vec<String> {
     let name = text(sandbox, "name");
     let title = if name.is_empty() {
         text(sandbox, "id").to_owned()
@@ -234,7 +234,7 @@ fn archive(archive: &Value) -> Option<String> {
 }
 
 /// Who came from whom, as a little tree; nothing where there is no relation.
-fn tree(sandbox: &Value, kin: &Kin) -> Vec<String> {
+fn tree(sandbox: &Value, kin: &Relatives) -> Vec<String> {
     let lineage = &sandbox["lineage"];
     let (parent, children) = (lineage["parent"].as_str(), words(&lineage["children"]));
     if parent.is_none() && children.is_empty() {
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_plain_sandbox_is_short() {
-        insta::assert_snapshot!(report(&sandbox(), &Kin::new(), now()).join("\n"), @r"
+        insta::assert_snapshot!(report(&sandbox(), &Relatives::new(), now()).join("\n"), @r"
         box  abcdefghijklmnopqrst
           phase     running for 30m (completed)
           made      1h ago from template host
@@ -322,7 +322,7 @@ mod tests {
         ] {
             busy[field] = value;
         }
-        let kin = Kin::from([("c1".to_owned(), "copy, paused".to_owned())]);
+        let kin = Relatives::from([("c1".to_owned(), "copy, paused".to_owned())]);
         insta::assert_snapshot!(report(&busy, &kin, now()).join("\n"), @r"
         box  abcdefghijklmnopqrst
           phase     running for 30m (completed)
@@ -359,7 +359,7 @@ mod tests {
         ] {
             asleep[field] = value;
         }
-        let page = report(&asleep, &Kin::new(), now()).join("\n");
+        let page = report(&asleep, &Relatives::new(), now()).join("\n");
         assert!(page.contains("  lifetime  5m, then delete (stands still while it sleeps)\n"), "{page}");
         assert!(page.contains("  ports     open to everybody\n"), "{page}");
         asleep["phase"] = json!("deleted");
@@ -370,7 +370,7 @@ mod tests {
     fn a_policy_is_told_line_by_line() {
         let mut narrow = sandbox();
         narrow["network"] = json!({"mode": "custom", "allow_domains": ["pypi.org"], "learn": true});
-        let page = report(&narrow, &Kin::new(), now()).join("\n");
+        let page = report(&narrow, &Relatives::new(), now()).join("\n");
         assert!(
             page.contains(
                 "  network   custom: only what is listed\n            names     pypi.org\n            learning"
@@ -378,7 +378,7 @@ mod tests {
             "{page}"
         );
         narrow["network_narrowed_by"] = json!(["tenant", "operator"]);
-        let page = report(&narrow, &Kin::new(), now()).join("\n");
+        let page = report(&narrow, &Relatives::new(), now()).join("\n");
         assert!(page.contains("            narrowed  by tenant, operator"), "{page}");
     }
 

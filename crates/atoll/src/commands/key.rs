@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Map, json};
 
-use super::{Context, items, moment, text};
+use super::{CommandContext, items, moment, text};
 use crate::{
     cli::Key,
     client::{Client, segment},
@@ -11,7 +11,7 @@ use crate::{
     human::{Table, age},
 };
 
-pub(super) async fn key(context: &Context, command: Key) -> Result<(), Failure> {
+pub(super) async fn key(context: &CommandContext, command: Key) -> Result<(), Failure> {
     let client = context.client()?;
     match command {
         Key::Create { name, tenant, admin } => create(context, &client, name, tenant, admin).await,
@@ -27,7 +27,7 @@ pub(super) async fn key(context: &Context, command: Key) -> Result<(), Failure> 
 }
 
 async fn create(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     name: Option<String>,
     tenant: Option<String>,
@@ -47,7 +47,7 @@ async fn create(
     Ok(())
 }
 
-async fn ls(context: &Context, client: &Client) -> Result<(), Failure> {
+async fn ls(context: &CommandContext, client: &Client) -> Result<(), Failure> {
     let keys = items(client.get("/v1/keys").await?);
     if context.out.json {
         return context.out.json(&keys);

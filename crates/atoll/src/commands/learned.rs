@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use serde_json::Value;
 
-use super::{Context, items, network, sandbox_path, text};
+use super::{CommandContext, items, network, sandbox_path, text};
 use crate::{client::Client, failure::Failure, human::harmless, out::Out};
 
 /// What the kernel alone decided is recorded up to a second later.
@@ -14,7 +14,7 @@ const TOLD: usize = 5;
 
 /// The policy of a sandbox whose command has ended: to the file, or to stderr with how to use it.
 pub(super) async fn after_run(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     id: &str,
     file: Option<&Path>,

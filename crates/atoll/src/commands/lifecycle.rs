@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Context, create, items, list, sandbox_path,
+    CommandContext, create, items, list, sandbox_path,
     settle::{Work, carry_out},
     suggest, text,
 };
@@ -37,7 +37,7 @@ const ROLLBACK: Verb = Verb { name: "rollback", doing: "rolling back", goal: &["
 
 /// Does `verb` to each target.
 pub(super) async fn each(
-    context: &Context,
+    context: &CommandContext,
     targets: &[String],
     verb: Verb,
     body: Option<Value>,
@@ -56,17 +56,17 @@ pub(super) async fn each(
     tally.end()
 }
 
-pub(super) async fn pause(context: &Context, args: Pause) -> Result<(), Failure> {
+pub(super) async fn pause(context: &CommandContext, args: Pause) -> Result<(), Failure> {
     let body = args.memory.map(|memory| json!({ "memory": memory.as_str() }));
     each(context, &args.sandboxes, PAUSE, body).await
 }
 
-pub(super) async fn rollback(context: &Context, args: Rollback) -> Result<(), Failure> {
+pub(super) async fn rollback(context: &CommandContext, args: Rollback) -> Result<(), Failure> {
     each(context, &[args.sandbox], ROLLBACK, Some(json!({ "snapshot": args.snapshot }))).await
 }
 
 /// Brings archived ones back, or makes a new one from an archive.
-pub(super) async fn restore(context: &Context, args: Restore) -> Result<(), Failure> {
+pub(super) async fn restore(context: &CommandContext, args: Restore) -> Result<(), Failure> {
     let Some(key) = args.from else { return each(context, &args.sandboxes, RESTORE, None).await };
     let mut body = Map::from_iter([("archive".to_owned(), json!(key))]);
     body.extend(args.name.map(|name| ("name".to_owned(), json!(name))));
@@ -74,7 +74,7 @@ pub(super) async fn restore(context: &Context, args: Restore) -> Result<(), Fail
     create::make(context, &client, &body, create::Wait::Yes, None).await
 }
 
-pub(super) async fn hold(context: &Context, args: Hold) -> Result<(), Failure> {
+pub(super) async fn hold(context: &CommandContext, args: Hold) -> Result<(), Failure> {
     let client = context.client()?;
     let path = sandbox_path(&args.sandbox, "/hold");
     let answer = if args.release {
@@ -87,7 +87,7 @@ pub(super) async fn hold(context: &Context, args: Hold) -> Result<(), Failure> {
     one(context, &client, &args.sandbox, answer).await
 }
 
-pub(super) async fn extend(context: &Context, args: Extend) -> Result<(), Failure> {
+pub(super) async fn extend(context: &CommandContext, args: Extend) -> Result<(), Failure> {
     let client = context.client()?;
     let body = json!({ "seconds": args.duration.whole() });
     let answer = client.post(&sandbox_path(&args.sandbox, "/extend"), &body).await;
@@ -96,7 +96,7 @@ pub(super) async fn extend(context: &Context, args: Extend) -> Result<(), Failur
 
 /// The answer of a verb that takes one sandbox.
 pub(super) async fn one(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     ident: &str,
     answer: Result<Value, Failure>,
@@ -110,7 +110,7 @@ pub(super) async fn one(
 }
 
 /// Ends threads and says what became of their sandboxes.
-pub(super) async fn thread(context: &Context, Thread::End { threads }: Thread) -> Result<(), Failure> {
+pub(super) async fn thread(context: &CommandContext, Thread::End { threads }: Thread) -> Result<(), Failure> {
     let client = context.client()?;
     for thread in &threads {
         let ended = client.delete(&format!("/v1/threads/{}", segment(thread))).await?;
@@ -129,7 +129,7 @@ pub(super) async fn thread(context: &Context, Thread::End { threads }: Thread) -
     Ok(())
 }
 
-pub(super) async fn rm(context: &Context, args: Rm) -> Result<(), Failure> {
+pub(super) async fn rm(context: &CommandContext, args: Rm) -> Result<(), Failure> {
     let client = context.client()?;
     let targets = if args.all {
         let found = list::every(&client, list::filter(&args.label), None).await?;
@@ -152,7 +152,7 @@ pub(super) async fn rm(context: &Context, args: Rm) -> Result<(), Failure> {
     tally.end()
 }
 
-fn confirm(context: &Context, args: &Rm, count: usize) -> Result<(), Failure> {
+fn confirm(context: &CommandContext, args: &Rm, count: usize) -> Result<(), Failure> {
     if args.force || count == 0 || context.out.ask(&format!("Delete {count} sandboxes with their files?")) {
         return Ok(());
     }
@@ -162,7 +162,7 @@ fn confirm(context: &Context, args: &Rm, count: usize) -> Result<(), Failure> {
     ))
 }
 
-pub(super) async fn signal(context: &Context, args: Signal) -> Result<(), Failure> {
+pub(super) async fn signal(context: &CommandContext, args: Signal) -> Result<(), Failure> {
     let client = context.client()?;
     let path = sandbox_path(&args.sandbox, &format!("/processes/{}/signal", args.pid));
     match client.post(&path, &json!({ "signal": args.signal })).await {
@@ -173,12 +173,12 @@ pub(super) async fn signal(context: &Context, args: Signal) -> Result<(), Failur
 
 /// Prints each result as it comes and remembers whether one failed.
 struct Tally<'a> {
-    context: &'a Context,
+    context: &'a CommandContext,
     failed: u32,
 }
 
 impl<'a> Tally<'a> {
-    fn new(context: &'a Context) -> Self {
+    fn new(context: &'a CommandContext) -> Self {
         Self { context, failed: 0 }
     }
 

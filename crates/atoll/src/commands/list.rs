@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Context, items, moment, sandbox_path, suggest, text};
+use super::{CommandContext, items, moment, sandbox_path, suggest, text};
 use crate::{
     cli::{
         sandbox::{Ls, Target},
@@ -14,7 +14,7 @@ use crate::{
     human::{Table, age, bytes, left},
 };
 
-pub(super) async fn ls(context: &Context, args: Ls) -> Result<(), Failure> {
+pub(super) async fn ls(context: &CommandContext, args: Ls) -> Result<(), Failure> {
     let client = context.client()?;
     let mut query = filter(&args.label);
     // Without a phase the server lists all that are not deleted.
@@ -132,7 +132,7 @@ pub(super) fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { text.to_owned() }
 }
 
-pub(super) async fn ps(context: &Context, args: Target) -> Result<(), Failure> {
+pub(super) async fn ps(context: &CommandContext, args: Target) -> Result<(), Failure> {
     let client = context.client()?;
     let answer = match client.get(&sandbox_path(&args.sandbox, "/processes")).await {
         Ok(answer) => answer,

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Context, sandbox_path, suggest};
+use super::{CommandContext, sandbox_path, suggest};
 use crate::{
     cli::sandbox::Logs,
     client::{
@@ -12,7 +12,7 @@ use crate::{
     failure::Failure,
 };
 
-pub(super) async fn logs(context: &Context, args: Logs) -> Result<(), Failure> {
+pub(super) async fn logs(context: &CommandContext, args: Logs) -> Result<(), Failure> {
     let client = context.client()?;
     let follow = if args.follow { "1" } else { "0" };
     let path = sandbox_path(&args.sandbox, "/logs");
@@ -34,7 +34,7 @@ pub(super) async fn logs(context: &Context, args: Logs) -> Result<(), Failure> {
 }
 
 /// Why there is nothing to show, where nothing could ever have been written.
-async fn explain(context: &Context, client: &Client, sandbox: &str) {
+async fn explain(context: &CommandContext, client: &Client, sandbox: &str) {
     let Ok(shown) = client.get(&sandbox_path(sandbox, "")).await else { return };
     if shown["command"].is_null() {
         context.out.say(
@@ -44,7 +44,7 @@ async fn explain(context: &Context, client: &Client, sandbox: &str) {
     }
 }
 
-fn show(context: &Context, name: &str, line: &Value) -> Result<(), Failure> {
+fn show(context: &CommandContext, name: &str, line: &Value) -> Result<(), Failure> {
     let out = context.out;
     if out.json {
         return out.json(line);

@@ -7,7 +7,7 @@ use std::{io::Read, path::Path};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use super::{Context, items, pretty, text};
+use super::{CommandContext, items, pretty, text};
 use crate::{
     cli::network::Reach,
     client::{Client, segment},
@@ -259,7 +259,7 @@ fn limits(limits: &Value) -> Option<String> {
 
 /// `atoll tenant network`: shows or sets what the sandboxes of a tenant may reach at most.
 pub(super) async fn of_tenant(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     name: &str,
     reach: &Reach,

@@ -31,7 +31,7 @@ impl Packed {
         let fault = Arc::new(Mutex::new(None));
         let noted = Arc::clone(&fault);
         std::thread::spawn(move || {
-            let mut pieces = Pieces { sender, buffer: Vec::with_capacity(PIECE), transfer };
+            let mut pieces = ChunkSender { sender, buffer: Vec::with_capacity(PIECE), transfer };
             let packed = work(&mut pieces);
             let ended = packed.and_then(|()| pieces.flush().map_err(|e| Failure::new("io", e.to_string())));
             if let Err(failure) = ended {
@@ -47,27 +47,27 @@ impl Packed {
     }
 
     /// What went wrong while packing, to be asked once the request has failed.
-    pub(super) fn fault(&self) -> Fault {
-        Fault(Arc::clone(&self.fault))
+    pub(super) fn fault(&self) -> PackFault {
+        PackFault(Arc::clone(&self.fault))
     }
 }
 
 /// Knows why a request broke, where packing was the reason.
-pub(super) struct Fault(Arc<Mutex<Option<Failure>>>);
+pub(super) struct PackFault(Arc<Mutex<Option<Failure>>>);
 
-impl Fault {
+impl PackFault {
     pub(super) fn or(self, failure: Failure) -> Failure {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(failure)
     }
 }
 
-struct Pieces {
+struct ChunkSender {
     sender: mpsc::Sender<io::Result<Bytes>>,
     buffer: Vec<u8>,
     transfer: Transfer,
 }
 
-impl Write for Pieces {
+impl Write for ChunkSender {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.buffer.extend_from_slice(data);
         if self.buffer.len() >= PIECE {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::{Context, items, moment, sandbox_path, suggest, text};
+use super::{CommandContext, items, moment, sandbox_path, suggest, text};
 use crate::{
     cli::life::{Preview, PreviewVerb},
     client::{Client, segment},
@@ -11,7 +11,7 @@ use crate::{
     human::{Table, age},
 };
 
-pub(super) async fn preview(context: &Context, args: Preview) -> Result<(), Failure> {
+pub(super) async fn preview(context: &CommandContext, args: Preview) -> Result<(), Failure> {
     let client = context.client()?;
     match args.verb {
         None => open(context, &client, args).await,
@@ -20,7 +20,7 @@ pub(super) async fn preview(context: &Context, args: Preview) -> Result<(), Fail
     }
 }
 
-async fn open(context: &Context, client: &Client, args: Preview) -> Result<(), Failure> {
+async fn open(context: &CommandContext, client: &Client, args: Preview) -> Result<(), Failure> {
     // The grammar asks for both where there is no verb.
     let sandbox = args.sandbox.unwrap_or_default();
     let mut body = Map::from_iter([("port".to_owned(), json!(args.port))]);
@@ -36,7 +36,7 @@ async fn open(context: &Context, client: &Client, args: Preview) -> Result<(), F
     }
 }
 
-async fn ls(context: &Context, client: &Client, sandbox: &str) -> Result<(), Failure> {
+async fn ls(context: &CommandContext, client: &Client, sandbox: &str) -> Result<(), Failure> {
     let found = match client.get(&sandbox_path(sandbox, "/previews")).await {
         Ok(answer) => items(answer),
         Err(failure) => return Err(suggest(client, sandbox, failure).await),
@@ -70,7 +70,12 @@ fn table(previews: &[Value], now: Timestamp) -> Table {
 }
 
 /// Goes on past a failure; the status tells.
-async fn rm(context: &Context, client: &Client, sandbox: &str, previews: &[String]) -> Result<(), Failure> {
+async fn rm(
+    context: &CommandContext,
+    client: &Client,
+    sandbox: &str,
+    previews: &[String],
+) -> Result<(), Failure> {
     let mut failed = false;
     for preview in previews {
         let path = sandbox_path(sandbox, &format!("/previews/{}", segment(preview)));

@@ -18,7 +18,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{Context, items, moment, sandbox_path, text};
+use super::{CommandContext, items, moment, sandbox_path, text};
 use crate::{
     client::{
         Client,
@@ -123,7 +123,7 @@ impl Signals {
 
 /// Runs the command that `body` describes and joins the streams; the answer is the exit status.
 pub(super) async fn join(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     sandbox: &str,
     mut body: Map<String, Value>,
@@ -168,7 +168,7 @@ pub(super) async fn join(
 
 /// Runs the command and prints its result as one object, for `--json`; the answer is the exit status.
 pub(super) async fn collect(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     sandbox: &str,
     body: Map<String, Value>,
@@ -184,7 +184,7 @@ pub(super) async fn collect(
 /// Says on stderr that the kernel ended a command because its sandbox had no memory left. The server writes that down some
 /// hundred milliseconds after the command ended.
 pub(super) async fn explain_kill(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     sandbox: &str,
     exit: &Value,
@@ -287,7 +287,7 @@ fn read_stdin() -> mpsc::Receiver<Bytes> {
 }
 
 struct Joined<'a> {
-    context: &'a Context,
+    context: &'a CommandContext,
     client: &'a Client,
     sandbox: &'a str,
     pid: Option<u64>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Context, create, learned, network,
+    CommandContext, create, learned, network,
     process::{self, Input, Signals, signal_status, with_exit},
     sandbox_path, template, terminal, text,
 };
@@ -24,7 +24,7 @@ use crate::{
 const LIFETIME_S: u64 = 900;
 const RENEW_EVERY: Duration = Duration::from_secs(300);
 
-pub(super) async fn run(context: &Context, args: Run) -> Result<u8, Failure> {
+pub(super) async fn run(context: &CommandContext, args: Run) -> Result<u8, Failure> {
     let mut signals = Signals::listen()?;
     // Before a server is started for it.
     let mut shape = create::body(&args.shape).map_err(with_exit)?;
@@ -95,14 +95,14 @@ async fn forget(client: &Client, shape: &Map<String, Value>, key: &str, failure:
 }
 
 async fn command(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     id: &str,
     args: &Run,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
     if args.attach.tty {
-        let wish = terminal::Wish {
+        let wish = terminal::TerminalRequest {
             command: Some(args.command.clone()),
             cwd: args.workdir.clone(),
             user: None,
@@ -123,7 +123,7 @@ async fn command(
 
 /// The result of the command and, where it was to be learned, the policy, for `--json`.
 async fn one_object(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     id: &str,
     args: &Run,
@@ -160,7 +160,7 @@ async fn renew(client: &Client, id: &str) -> Result<u8, Failure> {
     }
 }
 
-async fn finish(context: &Context, client: &Client, id: &str, keep: bool) {
+async fn finish(context: &CommandContext, client: &Client, id: &str, keep: bool) {
     let out = context.out;
     if keep {
         let kept = client.patch(&sandbox_path(id, ""), &json!({ "timeout_s": null })).await;

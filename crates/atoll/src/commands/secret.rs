@@ -11,7 +11,7 @@ use reqwest::Method;
 use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 use serde_json::{Value, json};
 
-use super::{Context, items, moment, text};
+use super::{CommandContext, items, moment, text};
 use crate::{
     cli::network::{Secret, SecretValue},
     client::{Client, segment},
@@ -24,7 +24,7 @@ use crate::{
 /// LIMIT: beyond what the server takes, so that it is the one to refuse.
 const VALUE_BYTES_MAX: u64 = 64 << 10;
 
-pub(super) async fn secret(context: &Context, command: Secret) -> Result<(), Failure> {
+pub(super) async fn secret(context: &CommandContext, command: Secret) -> Result<(), Failure> {
     match command {
         Secret::Ls => ls(context, &context.client()?).await,
         Secret::Create { name, value } => {
@@ -54,7 +54,7 @@ fn instead(failure: Failure, name: &str) -> Failure {
     }
 }
 
-fn told(context: &Context, secret: &Value) -> Result<(), Failure> {
+fn told(context: &CommandContext, secret: &Value) -> Result<(), Failure> {
     if context.out.json {
         return context.out.json(secret);
     }
@@ -64,7 +64,7 @@ fn told(context: &Context, secret: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn ls(context: &Context, client: &Client) -> Result<(), Failure> {
+async fn ls(context: &CommandContext, client: &Client) -> Result<(), Failure> {
     let secrets = items(client.get("/v1/secrets").await?);
     if context.out.json {
         return context.out.json(&secrets);
@@ -93,7 +93,7 @@ fn table(secrets: &[Value], now: Timestamp) -> Table {
 }
 
 /// Goes on past a failure; the status tells.
-async fn rm(context: &Context, client: &Client, names: &[String]) -> Result<(), Failure> {
+async fn rm(context: &CommandContext, client: &Client, names: &[String]) -> Result<(), Failure> {
     let mut failed = false;
     for name in names {
         match client.delete(&format!("/v1/secrets/{}", segment(name))).await {
@@ -155,7 +155,7 @@ fn value(raw: Vec<u8>) -> Result<String, Failure> {
 /// A line of the terminal that nobody sees.
 fn typed(out: Out) -> Result<Vec<u8>, Failure> {
     out.status("value (not shown): ");
-    let quiet = Quiet::enter();
+    let quiet = EchoOff::enter();
     let mut line = String::new();
     let read = io::stdin().lock().take(VALUE_BYTES_MAX).read_line(&mut line);
     drop(quiet);
@@ -165,9 +165,9 @@ fn typed(out: Out) -> Result<Vec<u8>, Failure> {
 }
 
 /// The terminal shows nothing of what is typed until this is dropped.
-struct Quiet(Option<Termios>);
+struct EchoOff(Option<Termios>);
 
-impl Quiet {
+impl EchoOff {
     fn enter() -> Self {
         let stdin = io::stdin();
         let before = termios::tcgetattr(stdin.as_fd()).ok();
@@ -180,7 +180,7 @@ impl Quiet {
     }
 }
 
-impl Drop for Quiet {
+impl Drop for EchoOff {
     fn drop(&mut self) {
         if let Some(before) = &self.0 {
             let _ = termios::tcsetattr(io::stdin().as_fd(), OptionalActions::Now, before);

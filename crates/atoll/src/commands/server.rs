@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use crate::{
     cli::Server,
     failure::Failure,
@@ -21,7 +21,7 @@ use crate::{
 /// LIMIT: requests get 10 s to end; a server that takes longer is stuck.
 const END_WITHIN: Duration = Duration::from_secs(30);
 
-pub(super) async fn server(context: &Context, command: Server) -> Result<(), Failure> {
+pub(super) async fn server(context: &CommandContext, command: Server) -> Result<(), Failure> {
     match command {
         Server::Status => status(context).await,
         Server::Stop => {
@@ -39,7 +39,7 @@ pub(super) async fn server(context: &Context, command: Server) -> Result<(), Fai
     }
 }
 
-async fn status(context: &Context) -> Result<(), Failure> {
+async fn status(context: &CommandContext) -> Result<(), Failure> {
     let client = context.client()?;
     let health = client.get("/health").await?;
     let (data, url) = (context.global.data_dir(), client.address.to_string());
@@ -57,7 +57,7 @@ async fn status(context: &Context) -> Result<(), Failure> {
     context.out.line(&format!("running at {url}{up} (version {version}{pid})"))
 }
 
-async fn stop(context: &Context) -> Result<note::Note, Failure> {
+async fn stop(context: &CommandContext) -> Result<note::ServerNote, Failure> {
     let data = context.global.data_dir();
     let absent = || {
         Failure::new("no_server", format!("no server of {} runs", data.display()))
@@ -84,7 +84,7 @@ async fn stop(context: &Context) -> Result<note::Note, Failure> {
 }
 
 /// Ends the server of this folder, if one runs, and removes everything ourselves: no server is started for it.
-async fn uninstall(context: &Context, force: bool) -> Result<(), Failure> {
+async fn uninstall(context: &CommandContext, force: bool) -> Result<(), Failure> {
     let data = context.global.data_dir();
     if !data.is_dir() {
         return Err(Failure::new("no_server", format!("{} is not there", data.display()))
@@ -107,7 +107,7 @@ async fn uninstall(context: &Context, force: bool) -> Result<(), Failure> {
     }
 }
 
-async fn logs(context: &Context, follow: bool) -> Result<(), Failure> {
+async fn logs(context: &CommandContext, follow: bool) -> Result<(), Failure> {
     let path = log_path(&context.global.data_dir());
     let cannot = |e: std::io::Error| {
         Failure::new("no_log", format!("{} cannot be read: {e}", path.display()))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::{Instant, interval, sleep};
 
-use super::{Context, sandbox_path, text};
+use super::{CommandContext, sandbox_path, text};
 use crate::{client::Client, failure::Failure};
 
 /// One verb on one sandbox.
@@ -28,7 +28,7 @@ const LOOKS: u32 = 10;
 
 /// Sends the request and waits for the end of the work; the answer is the sandbox.
 pub(super) async fn carry_out(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     work: Work<'_>,
     request: reqwest::RequestBuilder,

@@ -1,12 +1,17 @@
 //! `atoll sh`: a terminal in a sandbox.
 
-use super::{Context, suggest, terminal};
+use super::{CommandContext, suggest, terminal};
 use crate::{cli::sandbox::Sh, failure::Failure};
 
-pub(super) async fn sh(context: &Context, args: Sh) -> Result<u8, Failure> {
+pub(super) async fn sh(context: &CommandContext, args: Sh) -> Result<u8, Failure> {
     let client = context.client()?;
-    let wish =
-        terminal::Wish { command: None, cwd: args.workdir, user: args.user, env: None, thread: args.thread };
+    let wish = terminal::TerminalRequest {
+        command: None,
+        cwd: args.workdir,
+        user: args.user,
+        env: None,
+        thread: args.thread,
+    };
     match terminal::session(context, &client, &args.sandbox, wish).await {
         Err(failure) => Err(suggest(&client, &args.sandbox, failure).await),
         outcome => outcome,

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use super::{Context, items, moment, pretty, sandbox_path, suggest, text};
+use super::{CommandContext, items, moment, pretty, sandbox_path, suggest, text};
 use crate::{
     cli::life::{Kept, Snapshot, SnapshotVerb},
     client::{Client, near, segment},
@@ -12,7 +12,7 @@ use crate::{
     human::{Table, age, bytes},
 };
 
-pub(super) async fn snapshot(context: &Context, args: Snapshot) -> Result<(), Failure> {
+pub(super) async fn snapshot(context: &CommandContext, args: Snapshot) -> Result<(), Failure> {
     let client = context.client()?;
     match args.verb {
         // The grammar asks for one of the two.
@@ -24,8 +24,12 @@ pub(super) async fn snapshot(context: &Context, args: Snapshot) -> Result<(), Fa
             Ok(found) => context.out.line(&pretty(&found)),
             Err(failure) => Err(nearest(&client, &snapshot, failure).await),
         },
-        Some(SnapshotVerb::Rm { snapshots }) => each(context, &client, &snapshots, Each::Remove).await,
-        Some(SnapshotVerb::Verify { snapshots }) => each(context, &client, &snapshots, Each::Verify).await,
+        Some(SnapshotVerb::Rm { snapshots }) => {
+            each(context, &client, &snapshots, SnapshotAction::Remove).await
+        }
+        Some(SnapshotVerb::Verify { snapshots }) => {
+            each(context, &client, &snapshots, SnapshotAction::Verify).await
+        }
     }
 }
 
@@ -33,7 +37,7 @@ fn path(snapshot: &str) -> String {
     format!("/v1/snapshots/{}", segment(snapshot))
 }
 
-async fn take(context: &Context, client: &Client, sandbox: &str, kept: Kept) -> Result<(), Failure> {
+async fn take(context: &CommandContext, client: &Client, sandbox: &str, kept: Kept) -> Result<(), Failure> {
     let mut body = Map::new();
     body.extend(kept.name.map(|name| ("name".to_owned(), json!(name))));
     body.extend(kept.memory.then(|| ("memory".to_owned(), json!(true))));
@@ -47,7 +51,12 @@ async fn take(context: &Context, client: &Client, sandbox: &str, kept: Kept) -> 
     }
 }
 
-async fn ls(context: &Context, client: &Client, sandbox: Option<String>, quiet: bool) -> Result<(), Failure> {
+async fn ls(
+    context: &CommandContext,
+    client: &Client,
+    sandbox: Option<String>,
+    quiet: bool,
+) -> Result<(), Failure> {
     let query: Vec<_> = sandbox.iter().map(|sandbox| ("sandbox", sandbox.clone())).collect();
     let found = match super::list::pages(client, "/v1/snapshots", query, None).await {
         Ok(found) => found,
@@ -85,18 +94,23 @@ fn table(snapshots: &[Value], now: Timestamp) -> Table {
 
 /// What is done to several snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Each {
+enum SnapshotAction {
     Remove,
     Verify,
 }
 
 /// Goes on past a failure; the status tells.
-async fn each(context: &Context, client: &Client, snapshots: &[String], what: Each) -> Result<(), Failure> {
+async fn each(
+    context: &CommandContext,
+    client: &Client,
+    snapshots: &[String],
+    what: SnapshotAction,
+) -> Result<(), Failure> {
     let mut failed = false;
     for snapshot in snapshots {
         let answer = match what {
-            Each::Remove => client.delete(&path(snapshot)).await,
-            Each::Verify => {
+            SnapshotAction::Remove => client.delete(&path(snapshot)).await,
+            SnapshotAction::Verify => {
                 context.out.status(&format!("reading {snapshot} …"));
                 let answer =
                     client.json(client.request(Method::POST, &format!("{}/verify", path(snapshot)))).await;
@@ -105,7 +119,7 @@ async fn each(context: &Context, client: &Client, snapshots: &[String], what: Ea
             }
         };
         match answer {
-            Ok(whole) if context.out.json && what == Each::Verify => context.out.json(&whole)?,
+            Ok(whole) if context.out.json && what == SnapshotAction::Verify => context.out.json(&whole)?,
             Ok(_) => context.out.named("snapshot", snapshot)?,
             Err(failure) if failure.is("no_server") => return Err(failure),
             Err(failure) => {

@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use super::{Context, build, follow::follow, items, list::or_dash, moment, pretty, progress::Progress, text};
+use super::{
+    CommandContext, build, follow::follow, items, list::or_dash, moment, pretty, progress::Progress, text,
+};
 use crate::{
     cli::{
         template::{Start, Template, Update},
@@ -20,7 +22,7 @@ use crate::{
 };
 pub(super) use registry::ensure;
 
-pub(super) async fn template(context: &Context, command: Template) -> Result<(), Failure> {
+pub(super) async fn template(context: &CommandContext, command: Template) -> Result<(), Failure> {
     let client = context.client()?;
     match command {
         Template::Ls { quiet } => ls(context, &client, quiet).await,
@@ -58,7 +60,7 @@ fn path(name: &str, below: &str) -> String {
     format!("/v1/templates/{}{below}", segment(name))
 }
 
-async fn ls(context: &Context, client: &Client, quiet: bool) -> Result<(), Failure> {
+async fn ls(context: &CommandContext, client: &Client, quiet: bool) -> Result<(), Failure> {
     let templates = items(client.get("/v1/templates").await?);
     let out = context.out;
     if quiet && out.json {
@@ -98,7 +100,7 @@ fn joined(words: &Value) -> String {
 }
 
 /// Shows the steps as they come; the last event is the template or the failure.
-async fn make(context: &Context, client: &Client, name: &str, args: Vec<Pair>) -> Result<(), Failure> {
+async fn make(context: &CommandContext, client: &Client, name: &str, args: Vec<Pair>) -> Result<(), Failure> {
     // Some of the catalogue is a description that is built like anybody's.
     if let Some(recipe) = atoll_image::built_recipe(name) {
         return build::described(context, recipe, args).await;
@@ -137,7 +139,7 @@ fn known() -> Vec<(&'static str, &'static str)> {
         .collect()
 }
 
-fn catalogue(context: &Context) -> Result<(), Failure> {
+fn catalogue(context: &CommandContext) -> Result<(), Failure> {
     if context.out.json {
         let all: Vec<Value> =
             known().into_iter().map(|(name, about)| json!({"name": name, "about": about})).collect();
@@ -149,7 +151,7 @@ fn catalogue(context: &Context) -> Result<(), Failure> {
 }
 
 /// The last words of whatever made a template.
-fn ready(context: &Context, made: &Value, name: &str) -> Result<(), Failure> {
+fn ready(context: &CommandContext, made: &Value, name: &str) -> Result<(), Failure> {
     for note in made["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         context.out.tell(&format!("note: {}", crate::human::harmless(note)));
     }
@@ -157,7 +159,7 @@ fn ready(context: &Context, made: &Value, name: &str) -> Result<(), Failure> {
 }
 
 async fn tag(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     remove: bool,
     template: &str,
@@ -177,7 +179,7 @@ async fn tag(
     }
 }
 
-async fn update(context: &Context, client: &Client, args: Update) -> Result<(), Failure> {
+async fn update(context: &CommandContext, client: &Client, args: Update) -> Result<(), Failure> {
     let mut body = Map::new();
     let mut put = |field: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -223,7 +225,7 @@ pub(super) fn start(start: &Start) -> impl Iterator<Item = (String, Value)> + us
 }
 
 /// Goes on past a failure; the status tells.
-async fn rm(context: &Context, client: &Client, names: &[String]) -> Result<(), Failure> {
+async fn rm(context: &CommandContext, client: &Client, names: &[String]) -> Result<(), Failure> {
     let mut failed = false;
     for name in names {
         match client.delete(&path(name, "")).await {
@@ -238,7 +240,7 @@ async fn rm(context: &Context, client: &Client, names: &[String]) -> Result<(), 
     if failed { Err(Failure::silent(1)) } else { Ok(()) }
 }
 
-async fn gc(context: &Context, client: &Client) -> Result<(), Failure> {
+async fn gc(context: &CommandContext, client: &Client) -> Result<(), Failure> {
     context.out.status("collecting …");
     // Removing many files takes what it takes.
     let answer = client.send(client.request(Method::POST, "/v1/templates/gc")).await;

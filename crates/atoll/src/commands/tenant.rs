@@ -2,15 +2,15 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Context, items, network, text};
+use super::{CommandContext, items, network, text};
 use crate::{
-    cli::{Quota, Tenant},
+    cli::{QuotaArgs, Tenant},
     client::{Client, segment},
     failure::Failure,
     human::{Table, bytes},
 };
 
-pub(super) async fn tenant(context: &Context, command: Tenant) -> Result<(), Failure> {
+pub(super) async fn tenant(context: &CommandContext, command: Tenant) -> Result<(), Failure> {
     let client = context.client()?;
     match command {
         Tenant::Create { name, quota } => {
@@ -26,7 +26,7 @@ pub(super) async fn tenant(context: &Context, command: Tenant) -> Result<(), Fai
     }
 }
 
-async fn ls(context: &Context, client: &Client) -> Result<(), Failure> {
+async fn ls(context: &CommandContext, client: &Client) -> Result<(), Failure> {
     let tenants = items(client.get("/v1/tenants").await?);
     if context.out.json {
         return context.out.json(&tenants);
@@ -40,7 +40,12 @@ async fn ls(context: &Context, client: &Client) -> Result<(), Failure> {
     table.lines().iter().try_for_each(|line| context.out.line(line))
 }
 
-async fn show_or_set(context: &Context, client: &Client, name: &str, quota: &Quota) -> Result<(), Failure> {
+async fn show_or_set(
+    context: &CommandContext,
+    client: &Client,
+    name: &str,
+    quota: &QuotaArgs,
+) -> Result<(), Failure> {
     let path = format!("/v1/tenants/{}", segment(name));
     let usage = format!("{path}/usage");
     let now = client.get(&usage).await?;
@@ -83,7 +88,7 @@ fn shown(field: &str, value: &Value) -> String {
     }
 }
 
-fn changed(mut quota: Map<String, Value>, wish: &Quota) -> Map<String, Value> {
+fn changed(mut quota: Map<String, Value>, wish: &QuotaArgs) -> Map<String, Value> {
     let fields = [
         ("sandboxes", wish.sandboxes.map(|v| json!(v))),
         ("cpu", wish.cpu.map(|v| json!(v))),
@@ -103,7 +108,7 @@ mod tests {
     #[test]
     fn what_was_not_named_stays() {
         let before = json!({"sandboxes": 5, "cpu": null});
-        let wish = Quota { cpu: Some(1.5), ..Quota::default() };
+        let wish = QuotaArgs { cpu: Some(1.5), ..QuotaArgs::default() };
         let after = changed(before.as_object().cloned().expect("object"), &wish);
         assert_eq!(Value::Object(after), json!({"sandboxes": 5, "cpu": 1.5}));
     }

@@ -16,7 +16,7 @@ use tokio_tungstenite::{
     tungstenite::{Message, client::IntoClientRequest, http::HeaderValue},
 };
 
-use super::{Context, process::signal_status, sandbox_path, text};
+use super::{CommandContext, process::signal_status, sandbox_path, text};
 use crate::{
     client::{ByteStream, Client, segment},
     environment,
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// What runs in the terminal.
-pub(super) struct Wish {
+pub(super) struct TerminalRequest {
     /// `None`: the user's shell.
     pub(super) command: Option<Vec<String>>,
     pub(super) cwd: Option<String>,
@@ -39,10 +39,10 @@ type Socket = WebSocketStream<Box<dyn ByteStream>>;
 
 /// Opens a terminal and joins ours to it until it ends or the user leaves.
 pub(super) async fn session(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     sandbox: &str,
-    wish: Wish,
+    wish: TerminalRequest,
 ) -> Result<u8, Failure> {
     if !termios::isatty(std::io::stdin()) {
         return Err(Failure::usage(
@@ -58,19 +58,19 @@ pub(super) async fn session(
         let _raw = RawMode::enter()?;
         attached(context, socket).await
     };
-    if matches!(outcome, Ok(Ended::Detached)) && stays {
+    if matches!(outcome, Ok(TerminalEnd::Detached)) && stays {
         context.out.tell("\ndetached; the same --thread comes back to it");
     } else if !stays {
         // It may have ended with its shell already.
         let _ = client.delete(&path).await;
     }
     match outcome? {
-        Ended::Exit(status) => Ok(status),
-        Ended::Detached => Ok(0),
+        TerminalEnd::Exit(status) => Ok(status),
+        TerminalEnd::Detached => Ok(0),
     }
 }
 
-fn opening(wish: Wish) -> Result<Map<String, Value>, Failure> {
+fn opening(wish: TerminalRequest) -> Result<Map<String, Value>, Failure> {
     let (cols, rows) = size();
     let thread = match wish.thread {
         Some(thread) => thread,
@@ -110,12 +110,12 @@ async fn connect(client: &Client, path: &str) -> Result<Socket, Failure> {
     Ok(socket)
 }
 
-enum Ended {
+enum TerminalEnd {
     Exit(u8),
     Detached,
 }
 
-async fn attached(context: &Context, socket: Socket) -> Result<Ended, Failure> {
+async fn attached(context: &CommandContext, socket: Socket) -> Result<TerminalEnd, Failure> {
     let internal = |e: std::io::Error| Failure::new("internal", format!("signals cannot be received: {e}"));
     let mut resized = signal(SignalKind::window_change()).map_err(internal)?;
     let mut terminated = signal(SignalKind::terminate()).map_err(internal)?;
@@ -139,14 +139,14 @@ async fn attached(context: &Context, socket: Socket) -> Result<Ended, Failure> {
                 Some(Err(e)) => return Err(Failure::new("no_server", format!("the connection broke: {e}"))),
             },
             typed = keys.recv() => {
-                let Some(typed) = typed else { return Ok(Ended::Detached) };
+                let Some(typed) = typed else { return Ok(TerminalEnd::Detached) };
                 let (pass, leave) = escape.take(&typed);
                 if !pass.is_empty() {
                     write.send(Message::Binary(pass.into())).await.map_err(|e| gone(&e))?;
                 }
                 if leave {
                     let _ = write.send(Message::Close(None)).await;
-                    return Ok(Ended::Detached);
+                    return Ok(TerminalEnd::Detached);
                 }
             }
             _ = resized.recv() => {
@@ -154,15 +154,15 @@ async fn attached(context: &Context, socket: Socket) -> Result<Ended, Failure> {
                 let text = json!({"type": "resize", "cols": cols, "rows": rows}).to_string();
                 write.send(Message::Text(text.into())).await.map_err(|e| gone(&e))?;
             }
-            _ = terminated.recv() => return Ok(Ended::Detached),
+            _ = terminated.recv() => return Ok(TerminalEnd::Detached),
         }
     }
 }
 
 /// What the server says beside the output.
-fn controlled(context: &Context, control: &Value) -> Result<Option<Ended>, Failure> {
+fn controlled(context: &CommandContext, control: &Value) -> Result<Option<TerminalEnd>, Failure> {
     match text(control, "type") {
-        "exit" => return Ok(Some(Ended::Exit(exit_status(control)))),
+        "exit" => return Ok(Some(TerminalEnd::Exit(exit_status(control)))),
         // The shell is there still; what was typed is not.
         "error" if matches!(text(control, "code"), "asleep" | "wake_failed") => {
             context.out.say(&format!("\r\natoll: {}\r", harmless(text(control, "message"))));
@@ -238,11 +238,11 @@ impl Drop for RawMode {
 /// Finds `~.` at the start of a line; everything else passes.
 #[derive(Debug)]
 struct Escape {
-    state: Seen,
+    state: EscapeState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
+enum EscapeState {
     LineStart,
     Tilde,
     Other,
@@ -250,7 +250,7 @@ enum Seen {
 
 impl Default for Escape {
     fn default() -> Self {
-        Self { state: Seen::LineStart }
+        Self { state: EscapeState::LineStart }
     }
 }
 
@@ -260,17 +260,18 @@ impl Escape {
         let mut pass = Vec::with_capacity(typed.len() + 1);
         for &byte in typed {
             match (self.state, byte) {
-                (Seen::LineStart, b'~') => {
-                    self.state = Seen::Tilde;
+                (EscapeState::LineStart, b'~') => {
+                    self.state = EscapeState::Tilde;
                     continue;
                 }
-                (Seen::Tilde, b'.') => return (pass, true),
+                (EscapeState::Tilde, b'.') => return (pass, true),
                 // A doubled tilde is one.
-                (Seen::Tilde, b'~') => {}
-                (Seen::Tilde, _) => pass.push(b'~'),
-                (Seen::LineStart | Seen::Other, _) => {}
+                (EscapeState::Tilde, b'~') => {}
+                (EscapeState::Tilde, _) => pass.push(b'~'),
+                (EscapeState::LineStart | EscapeState::Other, _) => {}
             }
-            self.state = if matches!(byte, b'\r' | b'\n') { Seen::LineStart } else { Seen::Other };
+            self.state =
+                if matches!(byte, b'\r' | b'\n') { EscapeState::LineStart } else { EscapeState::Other };
             pass.push(byte);
         }
         (pass, false)

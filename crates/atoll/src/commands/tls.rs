@@ -15,11 +15,11 @@ use std::{
     path::Path,
 };
 
-use atoll_proxy::{Domain, Leaf, LocalCa, Today, names};
+use atoll_proxy::{Domain, IssueDate, Leaf, LocalCa, names};
 use base64::Engine as _;
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use crate::{
     cli::tls::Tls,
     failure::Failure,
@@ -35,7 +35,7 @@ const ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-pub(super) fn tls(context: &Context, command: Tls) -> Result<(), Failure> {
+pub(super) fn tls(context: &CommandContext, command: Tls) -> Result<(), Failure> {
     let data = context.global.data_dir();
     match command {
         Tls::Init { domain, force } => init(context, &data_folder(&data)?, domain, force),
@@ -47,13 +47,13 @@ pub(super) fn tls(context: &Context, command: Tls) -> Result<(), Failure> {
     }
 }
 
-fn init(context: &Context, data: &Path, domain: Option<Domain>, force: bool) -> Result<(), Failure> {
+fn init(context: &CommandContext, data: &Path, domain: Option<Domain>, force: bool) -> Result<(), Failure> {
     let said = domain.map(|domain| domain.as_str().to_owned());
     let served = || note::read(data).and_then(|note| note.domain);
     let domain = said.or_else(served).unwrap_or_else(|| "localhost".to_owned());
     let files = TlsFiles::of(data);
     fs::create_dir_all(&files.folder).map_err(|cause| unwritten(&files.folder, &cause))?;
-    let today = Today::now();
+    let today = IssueDate::now();
     let kept = if force { None } else { existing(&files, &domain)? };
     let is_kept = kept.is_some();
     let ca = match kept {
@@ -137,7 +137,7 @@ fn put(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
     write().map_err(|cause| unwritten(path, &cause))
 }
 
-fn show(context: &Context, files: &TlsFiles) -> Result<(), Failure> {
+fn show(context: &CommandContext, files: &TlsFiles) -> Result<(), Failure> {
     let domain = fs::read_to_string(&files.domain).map_err(|cause| unread(&files.domain, &cause))?;
     let names = names(domain.trim());
     let expires = fs::read_to_string(&files.certificate).ok().and_then(|pem| last_day(&pem));
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_last_day_of_a_certificate_is_read_from_it() {
-        let today = Today { year: 2026, month: 11, day: 15 };
+        let today = IssueDate { year: 2026, month: 11, day: 15 };
         let ca = LocalCa::make("localhost", today).expect("made");
         let leaf = ca.leaf(today).expect("made");
         assert_eq!(last_day(&leaf.chain).as_deref(), Some("2027-11-15"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 
-use super::{Context, list, sandbox_path, suggest, text};
+use super::{CommandContext, list, sandbox_path, suggest, text};
 use crate::{
     cli::sandbox::Top,
     client::Client,
@@ -16,7 +16,7 @@ use crate::{
 /// LIMIT: enough to hide the round trips, few enough to leave the server to others.
 const ASK_AT_ONCE: usize = 16;
 
-pub(super) async fn top(context: &Context, args: Top) -> Result<(), Failure> {
+pub(super) async fn top(context: &CommandContext, args: Top) -> Result<(), Failure> {
     let client = context.client()?;
     let live = context.out.is_terminal() && !args.once && !context.out.json;
     loop {

@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Context, create, lifecycle, network, sandbox_path};
+use super::{CommandContext, create, lifecycle, network, sandbox_path};
 use crate::{
     cli::{life::Resize, sandbox::Update, values::Pair},
     client::Client,
     failure::Failure,
 };
 
-pub(super) async fn update(context: &Context, args: Update) -> Result<(), Failure> {
+pub(super) async fn update(context: &CommandContext, args: Update) -> Result<(), Failure> {
     let mut body = changes(&args);
     let relabels = !args.label.is_empty() || !args.remove_label.is_empty();
     if body.is_empty() && !relabels && args.reach.is_silent() && !args.no_learn {
@@ -21,7 +21,7 @@ pub(super) async fn update(context: &Context, args: Update) -> Result<(), Failur
     lifecycle::one(context, &client, &args.sandbox, answer).await
 }
 
-pub(super) async fn resize(context: &Context, args: Resize) -> Result<(), Failure> {
+pub(super) async fn resize(context: &CommandContext, args: Resize) -> Result<(), Failure> {
     let fields = [
         ("cpu", args.cpu.map(|v| json!(v))),
         ("memory_mib", args.memory.map(|v| json!(v.0))),

@@ -3,12 +3,12 @@
 use clap::CommandFactory;
 use serde_json::{Value, json};
 
-use super::Context;
+use super::CommandContext;
 use crate::{cli::Cli, failure::Failure, serve};
 
 const OURS: &str = env!("CARGO_PKG_VERSION");
 
-pub(super) async fn version(context: &Context) -> Result<(), Failure> {
+pub(super) async fn version(context: &CommandContext) -> Result<(), Failure> {
     let server = match context.client() {
         Ok(client) => client.get("/health").await.ok().map(|health| health["version"].clone()),
         Err(_) => None,
@@ -30,11 +30,11 @@ pub(super) async fn version(context: &Context) -> Result<(), Failure> {
     }
 }
 
-pub(super) fn openapi(context: &Context) -> Result<(), Failure> {
+pub(super) fn openapi(context: &CommandContext) -> Result<(), Failure> {
     context.out.line(&serve::openapi_text())
 }
 
-pub(super) fn completions(context: &Context, shell: clap_complete::Shell) -> Result<(), Failure> {
+pub(super) fn completions(context: &CommandContext, shell: clap_complete::Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "atoll", &mut script);
     context.out.bytes(&script)

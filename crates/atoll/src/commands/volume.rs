@@ -7,15 +7,15 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Context,
-    cp::{self, Home, Inside},
+    CommandContext,
+    cp::{self, EndpointKind, SandboxEnd},
     items,
     list::or_dash,
     moment, pretty, text,
 };
 use crate::{
     cli::{
-        values::{Mount, Place},
+        values::{CopyEndpoint, VolumeMount},
         volume::{Create, Put, Volume},
     },
     client::{Client, near, segment},
@@ -23,7 +23,7 @@ use crate::{
     human::{Table, age, bytes},
 };
 
-pub(super) async fn volume(context: &Context, command: Volume) -> Result<(), Failure> {
+pub(super) async fn volume(context: &CommandContext, command: Volume) -> Result<(), Failure> {
     let client = context.client()?;
     match command {
         Volume::Create(args) => create(context, &client, args).await,
@@ -58,8 +58,8 @@ fn path(volume: &str, below: &str) -> String {
 }
 
 /// Mounts as create takes them; nothing said is nothing sent.
-pub(super) fn mounts(mounts: &[Mount]) -> Option<Value> {
-    let one = |mount: &Mount| {
+pub(super) fn mounts(mounts: &[VolumeMount]) -> Option<Value> {
+    let one = |mount: &VolumeMount| {
         let mut fields = Map::new();
         fields.insert("volume".to_owned(), json!(mount.volume));
         fields.insert("path".to_owned(), json!(mount.path));
@@ -70,7 +70,7 @@ pub(super) fn mounts(mounts: &[Mount]) -> Option<Value> {
     (!mounts.is_empty()).then(|| mounts.iter().map(one).collect())
 }
 
-async fn create(context: &Context, client: &Client, args: Create) -> Result<(), Failure> {
+async fn create(context: &CommandContext, client: &Client, args: Create) -> Result<(), Failure> {
     let mut body = Map::new();
     body.insert("name".to_owned(), json!(args.name));
     body.extend(args.size.map(|size| ("size_mib".to_owned(), json!(size.0))));
@@ -87,7 +87,7 @@ async fn create(context: &Context, client: &Client, args: Create) -> Result<(), 
 }
 
 async fn changed(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     volume: &str,
     answer: Result<Value, Failure>,
@@ -99,7 +99,7 @@ async fn changed(
     }
 }
 
-async fn ls(context: &Context, client: &Client, quiet: bool) -> Result<(), Failure> {
+async fn ls(context: &CommandContext, client: &Client, quiet: bool) -> Result<(), Failure> {
     let found = items(client.get("/v1/volumes").await?);
     let out = context.out;
     if quiet && out.json {
@@ -135,7 +135,7 @@ fn table(volumes: &[Value], now: Timestamp) -> Table {
     table
 }
 
-async fn show(context: &Context, client: &Client, volumes: &[String]) -> Result<(), Failure> {
+async fn show(context: &CommandContext, client: &Client, volumes: &[String]) -> Result<(), Failure> {
     for volume in volumes {
         match client.get(&path(volume, "")).await {
             Ok(found) if context.out.json => context.out.json(&found)?,
@@ -147,7 +147,12 @@ async fn show(context: &Context, client: &Client, volumes: &[String]) -> Result<
 }
 
 /// Goes on past a failure; the status tells.
-async fn rm(context: &Context, client: &Client, volumes: &[String], force: bool) -> Result<(), Failure> {
+async fn rm(
+    context: &CommandContext,
+    client: &Client,
+    volumes: &[String],
+    force: bool,
+) -> Result<(), Failure> {
     let out = context.out;
     if !force && out.talks() && !out.ask(&format!("Remove {} with all files?", volumes.join(", "))) {
         return Err(Failure::usage("nothing was removed", "add --force to remove without a question"));
@@ -167,15 +172,15 @@ async fn rm(context: &Context, client: &Client, volumes: &[String], force: bool)
     if failed { Err(Failure::silent(1)) } else { Ok(()) }
 }
 
-async fn put(context: &Context, client: &Client, args: Put) -> Result<(), Failure> {
-    let home = Home::Volume { name: &args.volume, uid: args.uid, gid: args.gid };
-    let to = Inside { client, home };
-    let from = if args.from == Path::new("-") { Place::Stream } else { Place::Here(args.from) };
+async fn put(context: &CommandContext, client: &Client, args: Put) -> Result<(), Failure> {
+    let home = EndpointKind::Volume { name: &args.volume, uid: args.uid, gid: args.gid };
+    let to = SandboxEnd { client, home };
+    let from = if args.from == Path::new("-") { CopyEndpoint::Stream } else { CopyEndpoint::Here(args.from) };
     let target = match (&args.path, &from) {
-        (Some(path), Place::Stream) if path.ends_with('/') => {
+        (Some(path), CopyEndpoint::Stream) if path.ends_with('/') => {
             return Err(Failure::usage(format!("{path} is a folder"), "stdin needs the name of a file"));
         }
-        (None, Place::Stream) => {
+        (None, CopyEndpoint::Stream) => {
             return Err(Failure::usage(
                 "what comes from stdin has no name",
                 "atoll volume put VOLUME - /PATH",
@@ -191,17 +196,17 @@ async fn put(context: &Context, client: &Client, args: Put) -> Result<(), Failur
 }
 
 async fn get(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     volume: &str,
     path: &str,
     to: Option<PathBuf>,
 ) -> Result<(), Failure> {
-    let from = Inside { client, home: Home::Volume { name: volume, uid: None, gid: None } };
+    let from = SandboxEnd { client, home: EndpointKind::Volume { name: volume, uid: None, gid: None } };
     let to = match to {
-        Some(to) if to == Path::new("-") => Place::Stream,
-        Some(to) => Place::Here(to),
-        None => Place::Here(".".into()),
+        Some(to) if to == Path::new("-") => CopyEndpoint::Stream,
+        Some(to) => CopyEndpoint::Here(to),
+        None => CopyEndpoint::Here(".".into()),
     };
     match cp::get(context, &from, path, &to).await {
         Ok(()) => Ok(()),
@@ -213,7 +218,7 @@ async fn get(
 const DEPTH_MAX: &str = "64";
 
 async fn files(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     volume: &str,
     at: &str,

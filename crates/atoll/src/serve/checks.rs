@@ -5,7 +5,7 @@ use std::path::Path;
 use atoll_container::Probe;
 use atoll_network::{Block, network_facts};
 
-use crate::commands::{Check, State};
+use crate::commands::{Check, CheckState};
 
 /// Without these no sandbox runs; whatever else is absent only takes something away.
 const REQUIRED: [&str; 6] = ["root", "kernel", "control groups", "user namespaces", "overlay", "nft"];
@@ -39,7 +39,7 @@ fn side_channels(root: &Path) -> Check {
     .into_iter()
     .filter_map(|(is_on, fix)| is_on.then_some(fix))
     .collect();
-    let state = if fixes.is_empty() { State::Good } else { State::Lacking };
+    let state = if fixes.is_empty() { CheckState::Good } else { CheckState::Lacking };
     Check {
         name: "side channels".to_owned(),
         state,
@@ -66,13 +66,13 @@ fn images(data: &Path) -> Check {
     match bad {
         None => Check {
             name,
-            state: State::Good,
+            state: CheckState::Good,
             found: "pulled, built and imported ones can be kept in DATA/images".to_owned(),
             fix: None,
         },
         Some((_, kind)) => Check {
             name,
-            state: State::Lacking,
+            state: CheckState::Lacking,
             found: format!("{} is {kind}, which keeps no marks of layers", there.display()),
             fix: Some("put --data on ext4, xfs or btrfs".to_owned()),
         },
@@ -84,13 +84,13 @@ fn volumes(checks: &[Check]) -> Check {
     let name = "volumes".to_owned();
     let quota = checks.iter().find(|check| check.name == "disk quota");
     match quota {
-        Some(Check { state: State::Lacking | State::Missing, fix, .. }) => Check {
+        Some(Check { state: CheckState::Lacking | CheckState::Missing, fix, .. }) => Check {
             name,
-            state: State::Lacking,
+            state: CheckState::Lacking,
             found: "only folders of this machine (--volume-root): there is no disk quota".to_owned(),
             fix: fix.clone(),
         },
-        _ => Check { name, state: State::Good, found: "with a limit each".to_owned(), fix: None },
+        _ => Check { name, state: CheckState::Good, found: "with a limit each".to_owned(), fix: None },
     }
 }
 
@@ -104,10 +104,12 @@ fn registries() -> Check {
         "/etc/ssl/ca-bundle.pem",
     ];
     match bundles.iter().find(|path| Path::new(path).exists()) {
-        Some(path) => Check { name, state: State::Good, found: format!("believed by {path}"), fix: None },
+        Some(path) => {
+            Check { name, state: CheckState::Good, found: format!("believed by {path}"), fix: None }
+        }
         None => Check {
             name,
-            state: State::Lacking,
+            state: CheckState::Lacking,
             found: "no root certificates, so that no registry with TLS is believed".to_owned(),
             fix: Some("apt-get install -y ca-certificates".to_owned()),
         },
@@ -116,9 +118,9 @@ fn registries() -> Check {
 
 fn of_engine(probe: Probe) -> Check {
     let state = match probe.ok {
-        true => State::Good,
-        false if REQUIRED.contains(&probe.name) => State::Missing,
-        false => State::Lacking,
+        true => CheckState::Good,
+        false if REQUIRED.contains(&probe.name) => CheckState::Missing,
+        false => CheckState::Lacking,
     };
     let fix = Some(probe.fix).filter(|fix| !fix.is_empty());
     Check { name: probe.name.to_owned(), state, found: probe.detail, fix }
@@ -130,10 +132,12 @@ fn forwarding() -> Check {
     // The first server of a machine has this number; a second one is told its own by its log.
     let facts = Block::new(0).map(network_facts);
     match facts.iter().flat_map(|facts| &facts.foreign_drops).next() {
-        None => Check { name, state: State::Good, found: "nobody drops our packets".to_owned(), fix: None },
+        None => {
+            Check { name, state: CheckState::Good, found: "nobody drops our packets".to_owned(), fix: None }
+        }
         Some(drop) => Check {
             name,
-            state: State::Lacking,
+            state: CheckState::Lacking,
             found: format!("{} drops what sandboxes send", drop.chain),
             fix: Some(drop.opened_by.clone()),
         },
@@ -144,10 +148,15 @@ fn forwarding() -> Check {
 fn python() -> Check {
     let name = "python3".to_owned();
     if Path::new("/usr/bin/python3").exists() {
-        return Check { name, state: State::Good, found: "the template host has it".to_owned(), fix: None };
+        return Check {
+            name,
+            state: CheckState::Good,
+            found: "the template host has it".to_owned(),
+            fix: None,
+        };
     }
     let fix = "apt-get install -y python3, or use --template debian".to_owned();
-    Check { name, state: State::Lacking, found: "the template host has none".to_owned(), fix: Some(fix) }
+    Check { name, state: CheckState::Lacking, found: "the template host has none".to_owned(), fix: Some(fix) }
 }
 
 #[cfg(test)]
@@ -162,9 +171,9 @@ mod tests {
             found: String::new(),
             fix: Some("f".into()),
         };
-        assert_eq!(volumes(&[quota(State::Good)]).state, State::Good);
-        let lacking = volumes(&[quota(State::Lacking)]);
-        assert_eq!((lacking.state, lacking.fix.as_deref()), (State::Lacking, Some("f")));
+        assert_eq!(volumes(&[quota(CheckState::Good)]).state, CheckState::Good);
+        let lacking = volumes(&[quota(CheckState::Lacking)]);
+        assert_eq!((lacking.state, lacking.fix.as_deref()), (CheckState::Lacking, Some("f")));
         let names: Vec<&str> =
             atoll_container::probes(Path::new("/")).iter().map(|probe| probe.name).collect();
         assert!(names.contains(&"disk quota"), "{names:?}");
@@ -179,21 +188,21 @@ mod tests {
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("writable");
             std::fs::write(path, text).expect("writable");
         };
-        assert_eq!(side_channels(root.path()).state, State::Good);
+        assert_eq!(side_channels(root.path()).state, CheckState::Good);
         write("sys/devices/system/cpu/smt/active", "1\n");
         write("sys/kernel/mm/ksm/run", "1\n");
         write("proc/swaps", "Filename Type\n/dev/sda2 partition\n");
         let told = side_channels(root.path());
         assert_eq!(
             (told.state, told.found.as_str()),
-            (State::Lacking, "SMT on, memory merging (KSM) on, swap on")
+            (CheckState::Lacking, "SMT on, memory merging (KSM) on, swap on")
         );
         assert!(told.fix.is_some_and(|fix| fix.matches(';').count() == 2));
     }
 
     #[test]
     fn images_can_be_kept_where_files_can() {
-        assert_eq!(images(Path::new("/nowhere/at/all")).state, State::Good);
+        assert_eq!(images(Path::new("/nowhere/at/all")).state, CheckState::Good);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use atoll_front_e2b::Data;
 use atoll_model::Code;
-use atoll_proxy::{Asked, AskedBy, Refused, StandIn, Taken};
+use atoll_proxy::{Dispatch, PortRequest, PortRequestOrigin, Refused, StandIn};
 use axum::{Router, body::Body, extract::Request, middleware::Next};
 
 /// Puts signed links before the other fronts.
@@ -21,24 +21,24 @@ pub(super) fn mount(fronts: Router, data: Data) -> Router {
 /// On the ports of a sandbox.
 pub(super) struct OnPorts(pub(super) Data);
 
-fn asked<'a>(asked: &Asked<'a>) -> atoll_front_e2b::Asked<'a> {
+fn asked<'a>(asked: &PortRequest<'a>) -> atoll_front_e2b::Asked<'a> {
     atoll_front_e2b::Asked {
         sandbox: asked.sandbox,
         port: asked.port,
-        by_fields: asked.by == AskedBy::Fields,
+        by_fields: asked.by == PortRequestOrigin::Fields,
     }
 }
 
 impl StandIn for OnPorts {
-    fn wants(&self, asked: &Asked<'_>) -> bool {
-        asked.by != AskedBy::Path && Data::wants(asked.port)
+    fn wants(&self, asked: &PortRequest<'_>) -> bool {
+        asked.by != PortRequestOrigin::Path && Data::wants(asked.port)
     }
 
-    fn take<'a>(&'a self, by: Asked<'a>, request: Request<Body>) -> Taken<'a> {
+    fn take<'a>(&'a self, by: PortRequest<'a>, request: Request<Body>) -> Dispatch<'a> {
         Box::pin(self.0.take(asked(&by), request))
     }
 
-    fn refuse<'a>(&'a self, by: Asked<'a>, code: Code) -> Refused<'a> {
+    fn refuse<'a>(&'a self, by: PortRequest<'a>, code: Code) -> Refused<'a> {
         Box::pin(self.0.refuse(asked(&by), code))
     }
 }

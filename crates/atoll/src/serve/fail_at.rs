@@ -15,12 +15,12 @@ use crate::environment;
 pub(super) struct FailAt(Option<Arc<Wish>>);
 
 struct Wish {
-    at: At,
+    at: FailpointSpec,
     reached: AtomicU32,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum At {
+enum FailpointSpec {
     Place { name: String, time: u32, how: How },
     Named { file: PathBuf },
 }
@@ -62,11 +62,11 @@ impl FailAt {
 impl Wish {
     fn reach(&self, place: &'static str) {
         let how = match &self.at {
-            At::Place { name, time, how } => {
+            FailpointSpec::Place { name, time, how } => {
                 let is_time = place == name && self.reached.fetch_add(1, Ordering::Relaxed) + 1 == *time;
                 is_time.then_some(*how)
             }
-            At::Named { file } => {
+            FailpointSpec::Named { file } => {
                 let named = std::fs::read_to_string(file).unwrap_or_default();
                 (named.trim() == place && std::fs::remove_file(file).is_ok()).then_some(How::Abort)
             }
@@ -79,9 +79,9 @@ impl Wish {
     }
 }
 
-fn parse(text: &str) -> Option<At> {
+fn parse(text: &str) -> Option<FailpointSpec> {
     if let Some(file) = text.strip_prefix('@') {
-        return (!file.is_empty()).then(|| At::Named { file: file.into() });
+        return (!file.is_empty()).then(|| FailpointSpec::Named { file: file.into() });
     }
     let mut parts = text.split(':');
     let (name, time, how) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
@@ -92,7 +92,7 @@ fn parse(text: &str) -> Option<At> {
     };
     let is_place = atoll_service::FailPoint::PLACES.contains(&name)
         || atoll_container::FailPoint::PLACES.contains(&name);
-    is_place.then(|| At::Place { name: name.to_owned(), time, how })
+    is_place.then(|| FailpointSpec::Place { name: name.to_owned(), time, how })
 }
 
 #[cfg(test)]
@@ -102,10 +102,10 @@ mod tests {
     #[test]
     fn a_wish_names_a_place_that_exists() {
         for place in ["effect.made", "restore.spent"] {
-            let wanted = At::Place { name: place.to_owned(), time: 2, how: How::Abort };
+            let wanted = FailpointSpec::Place { name: place.to_owned(), time: 2, how: How::Abort };
             assert_eq!(parse(&format!("{place}:2:abort")), Some(wanted));
         }
-        assert_eq!(parse("@/a/file"), Some(At::Named { file: "/a/file".into() }));
+        assert_eq!(parse("@/a/file"), Some(FailpointSpec::Named { file: "/a/file".into() }));
         for wrong in ["", "@", "effect.made", "effect.made:x:abort", "effect.made:1:dance", "nowhere:1:abort"]
         {
             assert_eq!(parse(wrong), None, "{wrong}");

@@ -4,7 +4,7 @@
 use std::error::Error;
 
 use atoll_agentapi::AgentClient;
-use atoll_budget::{Budget, Owner};
+use atoll_budget::{Budget, BudgetOwner};
 use atoll_provider::Prepare;
 use atoll_toolbox::{Language, Toolbox};
 
@@ -25,7 +25,7 @@ impl Prepare for Kernels {
 
     async fn prepare(&self, _template: &str, agent: AgentClient) -> Result<(), Box<dyn Error + Send + Sync>> {
         // No tenant has it yet.
-        let account = Budget::default().account(Owner::Stranger(None));
+        let account = Budget::default().account(BudgetOwner::Stranger(None));
         let toolbox = Toolbox::new(agent, account).as_user(Some(USER.to_owned()));
         Ok(toolbox.interpreter().prepare(Language::Python).await?)
     }

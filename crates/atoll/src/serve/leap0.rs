@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use atoll_front_leap0::{Hosts, Leap0, Options};
-use atoll_proxy::{Asked, AskedBy, StandIn, Taken};
+use atoll_proxy::{Dispatch, PortRequest, PortRequestOrigin, StandIn};
 use atoll_service::Service;
 use axum::{Router, body::Body, extract::Request, middleware::Next};
 use tokio_util::sync::CancellationToken;
@@ -40,11 +40,11 @@ pub(super) fn mount(fronts: Router, leap0: Leap0) -> Router {
 pub(super) struct OnHost(pub(super) Leap0);
 
 impl StandIn for OnHost {
-    fn wants(&self, asked: &Asked<'_>) -> bool {
-        asked.by == AskedBy::Host && asked.port.is_none()
+    fn wants(&self, asked: &PortRequest<'_>) -> bool {
+        asked.by == PortRequestOrigin::Host && asked.port.is_none()
     }
 
-    fn take<'a>(&'a self, asked: Asked<'a>, request: Request<Body>) -> Taken<'a> {
+    fn take<'a>(&'a self, asked: PortRequest<'a>, request: Request<Body>) -> Dispatch<'a> {
         Box::pin(self.0.on_host(asked.sandbox, request))
     }
 }

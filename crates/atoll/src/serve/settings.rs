@@ -10,7 +10,7 @@ use std::{
 
 use atoll_disk::Reserve;
 use atoll_image::{images::Bounds, oci::RegistrySettings};
-use atoll_model::policy::egress::{Floors, PrivateRanges};
+use atoll_model::policy::egress::{OperatorFloors, PrivateRanges};
 use atoll_proxy::CertificateFiles;
 
 use super::{
@@ -48,7 +48,7 @@ pub(super) struct Settings {
     /// What stays free on the disk of `data`.
     pub(super) disk: Arc<Reserve>,
     pub(super) archive: Option<String>,
-    pub(super) egress: Floors,
+    pub(super) egress: OperatorFloors,
     pub(super) agent: Option<PathBuf>,
     pub(super) tour: bool,
     pub(super) registry_insecure: Vec<String>,
@@ -77,7 +77,7 @@ impl Settings {
             overcommit: args.overcommit,
             disk_overcommit: args.disk_overcommit,
             archive: args.archive,
-            egress: Floors::new(private_ranges(args.egress_private), args.egress_policy),
+            egress: OperatorFloors::new(private_ranges(args.egress_private), args.egress_policy),
             agent: args.agent,
             tour: args.tour,
             registry_insecure: args.registry_insecure,
@@ -126,7 +126,7 @@ impl Settings {
     }
 
     /// The engine's share.
-    pub(super) fn engine(&self) -> atoll_container::Config {
+    pub(super) fn engine(&self) -> atoll_container::EngineConfig {
         let mut pool = match self.pool {
             0 => BTreeMap::new(),
             count => BTreeMap::from([(self.template.clone(), usize::from(count))]),
@@ -135,13 +135,13 @@ impl Settings {
         if warm > 0 {
             pool.extend(kernels::TEMPLATES.iter().map(|template| ((*template).to_owned(), warm)));
         }
-        atoll_container::Config {
+        atoll_container::EngineConfig {
             pool,
             prepare: (warm > 0).then(|| Arc::new(Kernels) as _),
             pool_limits: self.service().default_limits,
             agent: self.agent.clone(),
             disk: Arc::clone(&self.disk),
-            ..atoll_container::Config::new(&self.data)
+            ..atoll_container::EngineConfig::new(&self.data)
         }
     }
 }

@@ -46,14 +46,14 @@ pub(super) async fn tour(global: Global, out: Out, url: String) {
     out.say("\n  Ctrl-C ends the server; sandboxes live on until they are deleted.\n");
 }
 
-struct Seen {
+struct TourResult {
     said: String,
     created_ms: f64,
     ran_ms: f64,
     deleted_ms: f64,
 }
 
-async fn first_sandbox(global: &Global) -> Result<Seen, Failure> {
+async fn first_sandbox(global: &Global) -> Result<TourResult, Failure> {
     let client = Client::new(global)?;
     // The template is made at its first use; what is timed is a sandbox.
     client.get("/v1/templates/host").await?;
@@ -73,7 +73,12 @@ async fn first_sandbox(global: &Global) -> Result<Seen, Failure> {
         return Err(Failure::new("failed", format!("Python ended with {}: {said}", ran["exit_code"]))
             .hint("is python3 installed on this machine? the template `host` shows its programs"));
     }
-    Ok(Seen { said: ran["stdout"].as_str().unwrap_or_default().to_owned(), created_ms, ran_ms, deleted_ms })
+    Ok(TourResult {
+        said: ran["stdout"].as_str().unwrap_or_default().to_owned(),
+        created_ms,
+        ran_ms,
+        deleted_ms,
+    })
 }
 
 fn ms(begin: Instant) -> f64 {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where a server is and which process it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Note {
+pub(crate) struct ServerNote {
     pub(crate) url: String,
     pub(crate) pid: u32,
     /// Clock ticks after boot, field 22 of `/proc/PID/stat`.
@@ -25,7 +25,7 @@ pub(crate) struct Note {
 const FILE: &str = "server.json";
 
 /// The note in `data`, where there is one.
-pub(crate) fn read(data: &Path) -> Option<Note> {
+pub(crate) fn read(data: &Path) -> Option<ServerNote> {
     serde_json::from_slice(&std::fs::read(data.join(FILE)).ok()?).ok()
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn written_at(data: &Path) -> Option<SystemTime> {
 /// Writes the note of this process.
 pub(crate) fn write(data: &Path, url: &str, domain: &str, tls_port: Option<u16>) -> io::Result<()> {
     let pid = std::process::id();
-    let note = Note {
+    let note = ServerNote {
         url: url.to_owned(),
         pid,
         started: started(pid).unwrap_or(0),
@@ -59,7 +59,7 @@ pub(crate) fn remove(data: &Path) {
     }
 }
 
-impl Note {
+impl ServerNote {
     /// Whether the process that wrote it still is.
     pub(crate) fn is_alive(&self) -> bool {
         started(self.pid) == Some(self.started)
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(note.url, "http://127.0.0.1:1");
         assert!(note.is_alive());
         assert!(written_at(data.path()).is_some());
-        assert!(!Note { started: note.started + 1, ..note }.is_alive());
+        assert!(!ServerNote { started: note.started + 1, ..note }.is_alive());
         remove(data.path());
         assert_eq!(read(data.path()), None);
     }

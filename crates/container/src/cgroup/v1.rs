@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use atoll_model::Limits;
 
 use super::{
-    Cgroups, Entry, Figures, MIB, all_memory, all_pids, folders_in, limit_where_known, make_folder, quota_us,
-    read_keyed, read_number, read_pids, remove_folder, wait_until_frozen,
+    CgroupPlacement, Cgroups, Figures, MIB, all_memory, all_pids, folders_in, limit_where_known, make_folder,
+    quota_us, read_keyed, read_number, read_pids, remove_folder, wait_until_frozen,
 };
 use crate::launcher::protocol::CgroupEntry;
-use crate::mountinfo::Mount;
+use crate::mountinfo::MountEntry;
 
 const MEMORY: &str = "memory";
 const CPU: &str = "cpu";
@@ -52,9 +52,9 @@ pub(crate) struct V1 {
 
 impl V1 {
     /// `None` when memory, cpu, pids or freezer is not mounted as v1.
-    pub(crate) fn find(mounts: &[Mount], parent: &str) -> io::Result<Option<Self>> {
+    pub(crate) fn find(mounts: &[MountEntry], parent: &str) -> io::Result<Option<Self>> {
         let point = |controller: &str| {
-            let has = |mount: &&Mount| {
+            let has = |mount: &&MountEntry| {
                 mount.kind == "cgroup" && mount.options.split(',').any(|option| option == controller)
             };
             mounts.iter().find(has).map(|mount| mount.point.as_path())
@@ -121,7 +121,7 @@ fn all_sockets() -> u64 {
 }
 
 impl Cgroups for V1 {
-    fn create(&self, name: &str, limits: &Limits) -> io::Result<Entry> {
+    fn create(&self, name: &str, limits: &Limits) -> io::Result<CgroupPlacement> {
         let folders = self.folders(name);
         let make = || -> io::Result<Vec<OwnedFd>> {
             folders.iter().try_for_each(fs::create_dir)?;
@@ -132,7 +132,7 @@ impl Cgroups for V1 {
                 .collect()
         };
         match make() {
-            Ok(descriptors) => Ok(Entry { how: CgroupEntry::Tasks, descriptors }),
+            Ok(descriptors) => Ok(CgroupPlacement { how: CgroupEntry::Tasks, descriptors }),
             Err(cause) => {
                 let _ = self.remove(name);
                 Err(cause)

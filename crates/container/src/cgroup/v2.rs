@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use atoll_model::Limits;
 
 use super::{
-    Cgroups, Entry, Figures, MIB, PERIOD_US, all_memory, all_pids, folders_in, limit_where_known,
+    CgroupPlacement, Cgroups, Figures, MIB, PERIOD_US, all_memory, all_pids, folders_in, limit_where_known,
     make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder, wait_until_frozen,
 };
 use crate::launcher::protocol::CgroupEntry;
-use crate::mountinfo::Mount;
+use crate::mountinfo::MountEntry;
 
 const WANTED: [&str; 3] = ["memory", "cpu", "pids"];
 
@@ -27,7 +27,7 @@ pub(crate) struct V2 {
 
 impl V2 {
     /// `None` when there is no v2 hierarchy with all controllers.
-    pub(crate) fn find(mounts: &[Mount], parent: &str) -> io::Result<Option<Self>> {
+    pub(crate) fn find(mounts: &[MountEntry], parent: &str) -> io::Result<Option<Self>> {
         for mount in mounts.iter().filter(|mount| mount.kind == "cgroup2") {
             if let Some(found) = Self::at(&mount.point, parent)? {
                 return Ok(Some(found));
@@ -60,7 +60,7 @@ impl V2 {
 }
 
 impl Cgroups for V2 {
-    fn create(&self, name: &str, limits: &Limits) -> io::Result<Entry> {
+    fn create(&self, name: &str, limits: &Limits) -> io::Result<CgroupPlacement> {
         let folder = self.parent.join(name);
         let make = || -> io::Result<OwnedFd> {
             fs::create_dir(&folder)?;
@@ -68,7 +68,7 @@ impl Cgroups for V2 {
             File::open(&folder).map(OwnedFd::from)
         };
         match make() {
-            Ok(descriptor) => Ok(Entry { how: CgroupEntry::Born, descriptors: vec![descriptor] }),
+            Ok(descriptor) => Ok(CgroupPlacement { how: CgroupEntry::Born, descriptors: vec![descriptor] }),
             Err(cause) => {
                 let _ = self.remove(name);
                 Err(cause)

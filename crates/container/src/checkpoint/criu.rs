@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::manifest::Manifest;
+use super::manifest::CheckpointManifest;
 use crate::launcher::protocol::{FIRST_HANDED, is_mount_part};
 use crate::launcher::{LOG, RESTORE, WORK};
 
@@ -93,7 +93,7 @@ pub(crate) struct DumpAsk<'a> {
 /// What a restore is about.
 #[derive(Debug)]
 pub(crate) struct RestoreAsk<'a> {
-    pub(crate) manifest: &'a Manifest,
+    pub(crate) manifest: &'a CheckpointManifest,
     pub(crate) first_id: u32,
     /// The new cgroup of each hierarchy, as `controller` and path.
     pub(crate) cgroups: &'a [(String, String)],

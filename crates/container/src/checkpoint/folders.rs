@@ -246,7 +246,7 @@ mod tests {
         let draft = checkpoints.draft(&id()).unwrap();
         fs::write(draft.folder.join("images/core-1.img"), b"x").unwrap();
         assert!(!checkpoints.exists(&id()));
-        Manifest::new(&id(), "4.2.1").seal(&draft.folder).unwrap();
+        CheckpointManifest::new(&id(), "4.2.1").seal(&draft.folder).unwrap();
         checkpoints.commit(&id(), &draft.folder).unwrap();
         assert!(checkpoints.exists(&id()) && checkpoints.restored(&id()).is_none());
         let restored = Restored { instance: InstanceId::from_entropy([1; 20]), facts: 5.into() };

@@ -4,13 +4,17 @@
 use std::io;
 use std::path::Path;
 
-use super::manifest::{IMAGES, Manifest};
+use super::manifest::{CheckpointManifest, IMAGES};
 
 /// CRIU marks every image file, and every kind of image, with a number of four bytes each.
 const MARKS: usize = 8;
 
 /// The name and new content of the image of the user namespace, for ids that begin at `first` on the host.
-pub(crate) fn users_image(folder: &Path, manifest: &Manifest, first: u32) -> io::Result<(String, Vec<u8>)> {
+pub(crate) fn users_image(
+    folder: &Path,
+    manifest: &CheckpointManifest,
+    first: u32,
+) -> io::Result<(String, Vec<u8>)> {
     let wrong = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     let is_it = |name: &&str| name.starts_with("userns-");
     let mut names = manifest.images.iter().map(|image| image.name.as_str()).filter(is_it);

@@ -44,7 +44,7 @@ impl VerifyError {
 
 /// What a checkpoint is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Manifest {
+pub(crate) struct CheckpointManifest {
     pub(crate) format: u32,
     /// The sandbox whose processes these are. Checkpoints of before it was written down name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,7 @@ pub(crate) struct Image {
     pub(crate) hash: String,
 }
 
-impl Manifest {
+impl CheckpointManifest {
     /// A manifest without images.
     pub(crate) fn new(sandbox: &SandboxId, criu: &str) -> Self {
         Self {
@@ -194,22 +194,22 @@ mod tests {
         fs::write(folder.path().join("images/pages-1.img"), vec![7; 5_000]).unwrap();
         fs::write(folder.path().join("images/core-1.img"), b"core").unwrap();
         let id = SandboxId::from_entropy([7; 20]);
-        Manifest::new(&id, "4.2.1").seal(folder.path()).unwrap();
+        CheckpointManifest::new(&id, "4.2.1").seal(folder.path()).unwrap();
         folder
     }
 
     #[test]
     fn what_was_sealed_is_whole() {
         let folder = sealed();
-        let (manifest, hash) = Manifest::verify(folder.path()).unwrap();
+        let (manifest, hash) = CheckpointManifest::verify(folder.path()).unwrap();
         assert_eq!((manifest.images.len(), manifest.bytes()), (2, 5_004));
-        assert_eq!(Manifest::read(folder.path()).unwrap(), (manifest, hash));
+        assert_eq!(CheckpointManifest::read(folder.path()).unwrap(), (manifest, hash));
     }
 
     #[test]
     fn it_belongs_to_the_sandbox_that_it_names() {
         let (own, other) = (SandboxId::from_entropy([7; 20]), SandboxId::from_entropy([8; 20]));
-        let (mut manifest, _) = Manifest::read(sealed().path()).unwrap();
+        let (mut manifest, _) = CheckpointManifest::read(sealed().path()).unwrap();
         assert_eq!(manifest.is_of_another(&own), None);
         assert!(manifest.is_of_another(&other).unwrap().contains(own.as_str()));
         manifest.sandbox = None;
@@ -233,7 +233,7 @@ mod tests {
         for (number, damage) in damages.iter().enumerate() {
             let folder = sealed();
             damage(folder.path());
-            let error = Manifest::verify(folder.path()).unwrap_err();
+            let error = CheckpointManifest::verify(folder.path()).unwrap_err();
             assert!(error.is_damage(), "{number}: {error}");
         }
     }

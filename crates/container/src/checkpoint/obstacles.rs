@@ -9,11 +9,11 @@ use std::os::unix::fs::MetadataExt as _;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Obstacle {
     name: String,
-    kind: Kind,
+    kind: ObstacleKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ObstacleKind {
     /// Between vfork and the exec of its child it hears no signal, and a child that stands still never gets there.
     Vfork,
     /// A process has one tracer.
@@ -23,7 +23,7 @@ enum Kind {
 }
 
 impl Obstacle {
-    fn new(at: &str, kind: Kind) -> Self {
+    fn new(at: &str, kind: ObstacleKind) -> Self {
         let name = fs::read_to_string(format!("{at}/comm")).unwrap_or_default();
         Self { name: name.trim_end().to_owned(), kind }
     }
@@ -33,13 +33,13 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name.escape_debug();
         match self.kind {
-            Kind::Vfork => {
+            ObstacleKind::Vfork => {
                 write!(f, "process {name} waits in vfork for a child that runs no program of its own")
             }
-            Kind::Wide => {
+            ObstacleKind::Wide => {
                 write!(f, "process {name} has mapped more than {} TiB of addresses", MAPPED_MOST >> 40)
             }
-            Kind::Traced => write!(f, "process {name} is traced by another one, as by a debugger"),
+            ObstacleKind::Traced => write!(f, "process {name} is traced by another one, as by a debugger"),
         }
     }
 }
@@ -58,7 +58,7 @@ pub(crate) fn in_vfork(processes: &[i32]) -> Option<Obstacle> {
         // One that is gone is no obstacle.
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let found = threads.map(|thread| thread.path().display().to_string()).find(|thread| waits(thread));
-        found.map(|thread| Obstacle::new(&thread, Kind::Vfork))
+        found.map(|thread| Obstacle::new(&thread, ObstacleKind::Vfork))
     })
 }
 
@@ -73,8 +73,8 @@ pub(crate) fn lasting(processes: &[i32]) -> Option<Obstacle> {
         };
         // Only first threads are looked at: whoever traces others traces those too.
         let kind = match () {
-            () if value("TracerPid:") != 0 => Kind::Traced,
-            () if value("VmSize:") > MAPPED_MOST >> 10 => Kind::Wide,
+            () if value("TracerPid:") != 0 => ObstacleKind::Traced,
+            () if value("VmSize:") > MAPPED_MOST >> 10 => ObstacleKind::Wide,
             () => return None,
         };
         Some(Obstacle::new(&at, kind))

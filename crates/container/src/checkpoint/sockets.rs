@@ -30,7 +30,7 @@ const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 <
 const ENDED: u32 = 1 << 8 | 1 << 9 | 1 << 11;
 
 /// One connected socket as the kernel names it.
-struct Found {
+struct ConnectedSocket {
     family: u8,
     state: u8,
     id: [u8; ID],
@@ -54,7 +54,10 @@ pub(crate) fn close_abandoned(namespace: BorrowedFd<'_>, port: u16) -> io::Resul
 }
 
 /// `which` is told whether the other end is not in the namespace.
-fn close_where(namespace: BorrowedFd<'_>, which: impl Fn(&Found, bool) -> bool + Sync) -> io::Result<usize> {
+fn close_where(
+    namespace: BorrowedFd<'_>,
+    which: impl Fn(&ConnectedSocket, bool) -> bool + Sync,
+) -> io::Result<usize> {
     atoll_network::netns::run_in(namespace, || {
         let socket = open()?;
         let mut found = Vec::new();
@@ -63,7 +66,7 @@ fn close_where(namespace: BorrowedFd<'_>, which: impl Fn(&Found, bool) -> bool +
         }
         let ends: HashSet<(SocketAddr, SocketAddr)> =
             found.iter().map(|one| (one.local, one.remote)).collect();
-        let is_half = |one: &Found| !ends.contains(&(one.remote, one.local));
+        let is_half = |one: &ConnectedSocket| !ends.contains(&(one.remote, one.local));
         let mut closed = 0;
         for one in found.iter().filter(|one| which(one, is_half(one))) {
             destroy(&socket, one)?;
@@ -95,7 +98,7 @@ fn request(kind: u16, flags: u16, family: u8, id: Option<&[u8; ID]>) -> Vec<u8> 
     message
 }
 
-fn list(socket: &OwnedFd, family: u8) -> io::Result<Vec<Found>> {
+fn list(socket: &OwnedFd, family: u8) -> io::Result<Vec<ConnectedSocket>> {
     rustix::net::send(socket, &request(BY_FAMILY, DUMP, family, None), SendFlags::empty())?;
     let mut found = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
@@ -113,7 +116,7 @@ fn list(socket: &OwnedFd, family: u8) -> io::Result<Vec<Found>> {
     }
 }
 
-fn destroy(socket: &OwnedFd, one: &Found) -> io::Result<()> {
+fn destroy(socket: &OwnedFd, one: &ConnectedSocket) -> io::Result<()> {
     rustix::net::send(socket, &request(DESTROY, ACK, one.family, Some(&one.id)), SendFlags::empty())?;
     let mut buffer = vec![0; 8 * 1024];
     let (length, _) = rustix::net::recv(socket.as_fd(), &mut buffer[..], RecvFlags::empty())?;
@@ -140,11 +143,11 @@ fn failure(body: &[u8]) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-code)) }
 }
 
-fn read(body: &[u8]) -> Option<Found> {
+fn read(body: &[u8]) -> Option<ConnectedSocket> {
     let (family, state) = (*body.first()?, *body.get(1)?);
     let id: [u8; ID] = body.get(4..4 + ID)?.try_into().ok()?;
     let port = |at: usize| u16::from_be_bytes([id[at], id[at + 1]]);
-    Some(Found {
+    Some(ConnectedSocket {
         family,
         state,
         id,

@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use atoll_model::{InstanceId, SandboxId, SnapshotId};
-use atoll_network::Link;
-use atoll_provider::{Adopted, Fate, Known, ProviderError};
+use atoll_network::SandboxLink;
+use atoll_provider::{Adopted, AdoptionOutcome, Known, ProviderError};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::instance::{self, Facts, Live};
-use super::reaper::{Ground, Remains};
+use super::reaper::{HostResources, InstanceRemains};
 use super::snapshot::blocking;
-use super::{Inner, failed};
+use super::{EngineShared, failed};
 use crate::checkpoint::wait_for_images;
 
 /// LIMIT: how long ends of strangers are waited for; what is left then goes to the reaper.
@@ -24,7 +24,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// LIMIT: how long a run of CRIU that an earlier server began is waited for.
 const CRIU_WITHIN: Duration = Duration::from_secs(60);
 
-impl Inner {
+impl EngineShared {
     /// Finds known instances by their facts, never by parenthood, and sweeps the rest.
     pub(super) async fn adopt(
         self: &Arc<Self>,
@@ -63,14 +63,16 @@ impl Inner {
                 (found, told)
             };
             let fate = match found {
-                Some(live) if known.paused && self.stands_still(&live) => Fate::Frozen,
-                Some(_) => Fate::Alive,
-                None if known.paused && self.checkpoints.exists(&known.sandbox) => Fate::Checkpointed,
-                None => Fate::Gone,
+                Some(live) if known.paused && self.stands_still(&live) => AdoptionOutcome::Frozen,
+                Some(_) => AdoptionOutcome::Alive,
+                None if known.paused && self.checkpoints.exists(&known.sandbox) => {
+                    AdoptionOutcome::Checkpointed
+                }
+                None => AdoptionOutcome::Gone,
             };
             fates.push(Adopted { instance: instance.clone(), fate, facts: told });
         }
-        let mut links: Vec<Link> = alive.iter().filter_map(|(_, _, live)| live.facts.link).collect();
+        let mut links: Vec<SandboxLink> = alive.iter().filter_map(|(_, _, live)| live.facts.link).collect();
         let mut cgroups: HashSet<String> =
             alive.iter().map(|(_, _, live)| live.facts.cgroup.clone()).collect();
         let mut layers: HashSet<String> =
@@ -151,9 +153,9 @@ impl Inner {
         for known in known {
             let name = known.sandbox.as_str().to_owned();
             match fate(known) {
-                Some(Fate::Alive | Fate::Frozen) => drop(lives.insert(name)),
-                Some(Fate::Checkpointed) => drop(kept.insert(name)),
-                Some(Fate::Gone) => {}
+                Some(AdoptionOutcome::Alive | AdoptionOutcome::Frozen) => drop(lives.insert(name)),
+                Some(AdoptionOutcome::Checkpointed) => drop(kept.insert(name)),
+                Some(AdoptionOutcome::Gone) => {}
                 // Only files, or files with the memory of a snapshot.
                 None if known.paused => drop(kept.insert(name)),
                 None => {}
@@ -253,14 +255,14 @@ impl Inner {
     }
 }
 
-impl Ground {
+impl HostResources {
     /// Ends every instance and removes every link and layer that is not named. Answers what could not be removed in time.
     fn sweep(
         &self,
-        links: &[Link],
+        links: &[SandboxLink],
         cgroups: &HashSet<String>,
         layers: &HashSet<String>,
-    ) -> io::Result<Vec<Remains>> {
+    ) -> io::Result<Vec<InstanceRemains>> {
         let strangers: Vec<String> =
             self.cgroups.list()?.into_iter().filter(|name| !cgroups.contains(name)).collect();
         let mut left = strangers;
@@ -276,12 +278,14 @@ impl Ground {
         if !swept.missing.is_empty() {
             tracing::warn!(missing = swept.missing.len(), "links of live sandboxes are gone");
         }
-        let mut remains: Vec<Remains> =
-            left.into_iter().map(|name| Remains { cgroup: Some(name), ..Remains::default() }).collect();
+        let mut remains: Vec<InstanceRemains> = left
+            .into_iter()
+            .map(|name| InstanceRemains { cgroup: Some(name), ..InstanceRemains::default() })
+            .collect();
         let lost = self.layers.list()?.into_iter().filter(|name| !layers.contains(name));
         // What was half brought back is brought back again under the same name, maybe before the old files are gone.
         let aside = lost.map(|name| self.layers.put_aside(&name).unwrap_or(Some(name)));
-        remains.extend(aside.map(|layer| Remains { layer, ..Remains::default() }));
+        remains.extend(aside.map(|layer| InstanceRemains { layer, ..InstanceRemains::default() }));
         Ok(remains)
     }
 }

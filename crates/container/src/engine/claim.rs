@@ -9,11 +9,11 @@ use rustix::thread::LinkNameSpaceType;
 
 use super::instance::Live;
 use super::pool::Ready;
-use super::{Inner, failed};
+use super::{EngineShared, failed};
 
 const MIB: u64 = 1 << 20;
 
-impl Inner {
+impl EngineShared {
     /// `None`: there is none ready, or the claim did not work out and the cold way is to be taken.
     pub(super) async fn claim(&self, spec: &InstanceSpec) -> Option<(Live, Booted)> {
         let mut ready = self.take_ready(&spec.template, &spec.template_version, &spec.limits)?;

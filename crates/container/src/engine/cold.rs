@@ -14,17 +14,19 @@ use std::time::{Duration, Instant};
 use atoll_image::Template;
 use atoll_model::policy::egress::Egress;
 use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
-use atoll_network::Link;
-use atoll_provider::{AGENT_PORT, InstanceMount, InstanceSpec, Origin, ProviderError};
+use atoll_network::SandboxLink;
+use atoll_provider::{AGENT_PORT, FilesOrigin, InstanceMount, InstanceSpec, ProviderError};
 use rustix::pipe::PipeFlags;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::instance::{self, Facts, Live};
-use super::reaper::Remains;
-use super::{Inner, Place, failed, mounts, snapshot};
+use super::reaper::InstanceRemains;
+use super::{EngineShared, SandboxSlot, failed, mounts, snapshot};
 use crate::launcher::Spawning;
-use crate::launcher::protocol::{CgroupEntry, Mount, Rootfs, Spawn, Tell, Times, Told, Upper};
+use crate::launcher::protocol::{
+    CgroupEntry, FirstProcessReply, FirstProcessRequest, MountSpec, Rootfs, Spawn, Times, Upper,
+};
 use crate::launcher::wire;
 use crate::storage::{Layers, Seal};
 
@@ -54,8 +56,8 @@ impl LayerPlan {
     pub(super) fn of_new(spec: &InstanceSpec) -> Result<Self, ProviderError> {
         let name = spec.sandbox.as_str().to_owned();
         match &spec.origin {
-            Origin::Template => Ok(Self::Fresh(name)),
-            Origin::Snapshot { snapshot, seal, .. } => {
+            FilesOrigin::Template => Ok(Self::Fresh(name)),
+            FilesOrigin::Snapshot { snapshot, seal, .. } => {
                 Ok(Self::Copy { name, snapshot: snapshot.clone(), seal: snapshot::parse(snapshot, seal)? })
             }
         }
@@ -97,7 +99,7 @@ pub(super) struct Plan {
     /// What it may reach; without an owner it has no network yet.
     pub(super) network: Arc<Egress>,
     /// Whose; `None`: nobody's yet.
-    pub(super) owner: Option<(SandboxId, Arc<Place>)>,
+    pub(super) owner: Option<(SandboxId, Arc<SandboxSlot>)>,
     /// What it sees besides its root.
     pub(super) mounts: Vec<InstanceMount>,
 }
@@ -170,8 +172,8 @@ pub(super) struct Started {
 
 /// Hands what was made to the reaper unless told that all went well.
 struct Undo<'a> {
-    engine: &'a Inner,
-    remains: Option<Remains>,
+    engine: &'a EngineShared,
+    remains: Option<InstanceRemains>,
 }
 
 impl Drop for Undo<'_> {
@@ -187,7 +189,7 @@ impl Drop for Undo<'_> {
 }
 
 impl Undo<'_> {
-    fn remains(&mut self) -> &mut Remains {
+    fn remains(&mut self) -> &mut InstanceRemains {
         self.remains.get_or_insert_default()
     }
 }
@@ -195,7 +197,7 @@ impl Undo<'_> {
 /// Everything a spawn needs that takes kernel work.
 struct Prepared {
     upper: Upper,
-    entry: crate::cgroup::Entry,
+    entry: crate::cgroup::CgroupPlacement,
     first_id: u32,
     token: String,
     token_pipe: OwnedFd,
@@ -211,7 +213,7 @@ fn not_prepared(cause: io::Error) -> ProviderError {
     }
 }
 
-impl Inner {
+impl EngineShared {
     /// Starts an instance. On an error what was made is handed to the reaper.
     ///
     /// Not to be dropped half way: a thread may be making what nobody would remove. It gives up by itself when its sandbox
@@ -274,7 +276,7 @@ impl Inner {
     }
 
     /// Layer, cgroups, ids and token.
-    async fn prepare(&self, plan: &Plan, remains: &mut Remains) -> Result<Prepared, ProviderError> {
+    async fn prepare(&self, plan: &Plan, remains: &mut InstanceRemains) -> Result<Prepared, ProviderError> {
         let first_id =
             self.numbers().take().map_err(|_| ProviderError::Exhausted { what: "id ranges".into() })?;
         remains.first_id = Some(first_id);
@@ -312,8 +314,8 @@ impl Inner {
         &self,
         plan: &Plan,
         spawning: &Spawning,
-        remains: &mut Remains,
-    ) -> Result<Option<Link>, ProviderError> {
+        remains: &mut InstanceRemains,
+    ) -> Result<Option<SandboxLink>, ProviderError> {
         let Some((sandbox, _)) = plan.owner.clone() else { return Ok(None) };
         let link = self.router().reserve(None).map_err(failed("reserving an address"))?;
         remains.link = Some(link);
@@ -326,10 +328,15 @@ impl Inner {
     }
 
     /// Tells the first process that its network is there and waits until it listens.
-    async fn finish(&self, spawning: &mut Spawning, link: Option<Link>) -> Result<Times, ProviderError> {
+    async fn finish(
+        &self,
+        spawning: &mut Spawning,
+        link: Option<SandboxLink>,
+    ) -> Result<Times, ProviderError> {
         let step = "furnishing the first process";
-        let tell = serde_json::to_vec(&Tell::Network { address: link.map(|link| link.address) })
-            .map_err(failed(step))?;
+        let tell =
+            serde_json::to_vec(&FirstProcessRequest::Network { address: link.map(|link| link.address) })
+                .map_err(failed(step))?;
         tell_or_listen(&spawning.control, &tell).map_err(failed(step))?;
         rustix::io::ioctl_fionbio(&spawning.control, true).map_err(failed(step))?;
         let control =
@@ -347,8 +354,8 @@ impl Inner {
             }
         };
         match told {
-            Some(Told::Ready { times }) => Ok(times),
-            Some(Told::Failed(failure)) => {
+            Some(FirstProcessReply::Ready { times }) => Ok(times),
+            Some(FirstProcessReply::Failed(failure)) => {
                 Err(mounts::explain(&failure).unwrap_or_else(|| failed(step)(failure)))
             }
             None => {
@@ -392,7 +399,7 @@ impl Inner {
 }
 
 /// Where mounts from outside are, in their order.
-pub(super) fn outside_of(mounts: &[Mount]) -> Vec<String> {
+pub(super) fn outside_of(mounts: &[MountSpec]) -> Vec<String> {
     mounts.iter().filter(|one| one.is_from_outside()).map(|one| format!("/{}", one.at)).collect()
 }
 
@@ -401,7 +408,7 @@ fn spawn_request(
     upper: Upper,
     cgroup: CgroupEntry,
     first_id: u32,
-    (mounts, boot_id): (Vec<Mount>, String),
+    (mounts, boot_id): (Vec<MountSpec>, String),
 ) -> Spawn {
     let usr_layers =
         plan.template.usr_overlay.as_ref().map(|usr| usr.layers().map(std::path::Path::to_path_buf).to_vec());
@@ -454,13 +461,13 @@ fn tell_or_listen(control: &OwnedFd, message: &[u8]) -> io::Result<()> {
 }
 
 /// The failure that a process has told of, if it has.
-fn last_word(control: &AsyncFd<OwnedFd>) -> Option<Told> {
+fn last_word(control: &AsyncFd<OwnedFd>) -> Option<FirstProcessReply> {
     let mut buffer = [0; 4 * 1024];
     let (length, _) = wire::receive(control.get_ref(), &mut buffer).ok()??;
-    serde_json::from_slice(&buffer[..length]).ok().filter(|told| matches!(told, Told::Failed(_)))
+    serde_json::from_slice(&buffer[..length]).ok().filter(|told| matches!(told, FirstProcessReply::Failed(_)))
 }
 
-async fn hear(control: &AsyncFd<OwnedFd>) -> io::Result<Option<Told>> {
+async fn hear(control: &AsyncFd<OwnedFd>) -> io::Result<Option<FirstProcessReply>> {
     let mut buffer = [0; 4 * 1024];
     loop {
         let mut ready = control.readable().await?;
@@ -481,13 +488,13 @@ fn micros(since: Instant) -> u32 {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::launcher::protocol::Failure;
+    use crate::launcher::protocol::StepFailure;
 
     /// Our end to a first process that failed and ended before it was told anything.
     fn ended_early() -> OwnedFd {
         let (ours, theirs) = wire::pair().unwrap();
-        let failure = Failure { step: "find a real folder /proc in the root".into(), errno: libc::ELOOP };
-        wire::send(&theirs, &serde_json::to_vec(&Told::Failed(failure)).unwrap(), &[]).unwrap();
+        let failure = StepFailure { step: "find a real folder /proc in the root".into(), errno: libc::ELOOP };
+        wire::send(&theirs, &serde_json::to_vec(&FirstProcessReply::Failed(failure)).unwrap(), &[]).unwrap();
         rustix::io::ioctl_fionbio(&ours, true).unwrap();
         ours
     }
@@ -498,13 +505,16 @@ mod tests {
         assert_eq!(wire::send(&ours, b"{}", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         tell_or_listen(&ours, b"{}").unwrap();
         let told = hear(&crate::sys::watch(ours).unwrap()).await.unwrap();
-        assert!(matches!(&told, Some(Told::Failed(failure)) if failure.step.contains("/proc")), "{told:?}");
+        assert!(
+            matches!(&told, Some(FirstProcessReply::Failed(failure)) if failure.step.contains("/proc")),
+            "{told:?}"
+        );
     }
 
     #[tokio::test]
     async fn the_last_word_is_there_without_waiting_for_it() {
         let control = crate::sys::watch(ended_early()).unwrap();
-        assert!(matches!(last_word(&control), Some(Told::Failed(_))));
+        assert!(matches!(last_word(&control), Some(FirstProcessReply::Failed(_))));
         assert!(last_word(&control).is_none());
     }
 

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_model::policy::egress::Egress;
 use atoll_model::{EgressRecord, SandboxId};
-use atoll_network::{Flows, Fresh, Gate, Link, LinkError, Router, RouterHandle, Upstreams};
+use atoll_network::{Flows, Fresh, Gate, LinkError, Router, RouterHandle, SandboxLink, Upstreams};
 use atoll_provider::Egressed;
 use tokio::sync::broadcast;
 
 /// The doors of all sandboxes.
-pub(super) struct Doors {
+pub(super) struct DoorSockets {
     router: Mutex<RouterHandle>,
     /// `None`: its ports are taken by somebody else, and sandboxes reach addresses only.
     gate: Option<Gate>,
@@ -23,13 +23,13 @@ pub(super) struct Doors {
     egressed: broadcast::Sender<Egressed>,
 }
 
-impl fmt::Debug for Doors {
+impl fmt::Debug for DoorSockets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Doors").field("router", &self.router).finish_non_exhaustive()
     }
 }
 
-impl Doors {
+impl DoorSockets {
     pub(super) fn open(
         router: &Router,
         handle: RouterHandle,
@@ -60,7 +60,7 @@ impl Doors {
     /// Connects a sandbox. On an error it is as if nothing had been tried, but for the number.
     pub(super) fn attach(
         &self,
-        link: Link,
+        link: SandboxLink,
         sandbox: &SandboxId,
         egress: &Arc<Egress>,
         namespace: BorrowedFd<'_>,
@@ -71,10 +71,10 @@ impl Doors {
         router.attach(link, egress, namespace).inspect_err(|_| self.dismiss(link))
     }
 
-    /// The first half of [`Doors::attach`]: everything stands, and nothing passes either way.
+    /// The first half of [`DoorSockets::attach`]: everything stands, and nothing passes either way.
     pub(super) fn connect(
         &self,
-        link: Link,
+        link: SandboxLink,
         egress: &Egress,
         namespace: BorrowedFd<'_>,
     ) -> Result<(), LinkError> {
@@ -84,7 +84,7 @@ impl Doors {
     /// The second half: it may send what its policy allows.
     pub(super) fn let_through(
         &self,
-        link: Link,
+        link: SandboxLink,
         sandbox: &SandboxId,
         egress: &Arc<Egress>,
     ) -> Result<(), LinkError> {
@@ -96,7 +96,7 @@ impl Doors {
     /// Changes what a connected sandbox may reach.
     pub(super) fn change(
         &self,
-        link: Link,
+        link: SandboxLink,
         sandbox: &SandboxId,
         egress: &Arc<Egress>,
         namespace: BorrowedFd<'_>,
@@ -109,7 +109,7 @@ impl Doors {
     }
 
     /// Makes a sandbox unreachable, both ways.
-    pub(super) fn detach(&self, link: Link) -> Result<(), LinkError> {
+    pub(super) fn detach(&self, link: SandboxLink) -> Result<(), LinkError> {
         let mut router = self.router();
         match router.detach(link) {
             // Its address may be another's by now.
@@ -133,14 +133,14 @@ impl Doors {
         }
     }
 
-    fn admit(&self, link: Link, sandbox: &SandboxId, egress: &Arc<Egress>) {
+    fn admit(&self, link: SandboxLink, sandbox: &SandboxId, egress: &Arc<Egress>) {
         if let Some(gate) = &self.gate {
             gate.admit(link, sandbox, Arc::clone(egress));
         }
         self.flows.admit(link, sandbox, Arc::clone(egress));
     }
 
-    fn dismiss(&self, link: Link) {
+    fn dismiss(&self, link: SandboxLink) {
         if let Some(gate) = &self.gate {
             gate.dismiss(link);
         }

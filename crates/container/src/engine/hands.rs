@@ -6,20 +6,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-type Job = Box<dyn FnOnce() + Send>;
+type BlockingJob = Box<dyn FnOnce() + Send>;
 
 /// LIMIT: jobs that wait. Each create has at most two, so this is far above what admission lets in at once.
 const QUEUE: usize = 4_096;
 
 /// A few threads with one queue. Dropping it ends them when the queue is empty.
 #[derive(Debug)]
-pub(super) struct Hands {
-    jobs: SyncSender<Job>,
+pub(super) struct BlockingPool {
+    jobs: SyncSender<BlockingJob>,
 }
 
-impl Hands {
+impl BlockingPool {
     pub(super) fn start() -> io::Result<Self> {
-        let (jobs, queue) = sync_channel::<Job>(QUEUE);
+        let (jobs, queue) = sync_channel::<BlockingJob>(QUEUE);
         let queue = Arc::new(Mutex::new(queue));
         let count = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
         for number in 0..count {
@@ -45,7 +45,7 @@ impl Hands {
     }
 }
 
-fn work(queue: &Mutex<Receiver<Job>>) {
+fn work(queue: &Mutex<Receiver<BlockingJob>>) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use atoll_model::Storage;
-use atoll_network::Link;
+use atoll_network::SandboxLink;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
@@ -22,7 +22,7 @@ pub(super) struct Facts {
     /// The name of its cgroups.
     pub(super) cgroup: String,
     pub(super) first_id: u32,
-    pub(super) link: Option<Link>,
+    pub(super) link: Option<SandboxLink>,
     /// Addresses that it had before a restore; its own sockets may still use them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) earlier: Vec<Ipv4Addr>,

@@ -15,33 +15,36 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::snapshot::blocking;
-use super::{Inner, failed};
-use crate::launcher::protocol::{Failure, MAP, Mount, Mounted, PLACE};
-use crate::storage::{Folder, IDS, Layers, Owner};
+use super::{EngineShared, failed};
+use crate::launcher::protocol::{MAP, MountSpec, Mounted, PLACE, StepFailure};
+use crate::storage::{EntryAttributes, IDS, Layers, VolumeFolder};
 use crate::sys;
 
 const MIB: u64 = 1 << 20;
 /// What is ours in every root.
 const RESERVED: [&str; 4] = ["proc", "sys", "dev", ".atoll"];
 /// New folders of a volume: for every user inside.
-const FOR_ALL: Owner = Owner { uid: None, gid: None, mode: Some(0o777) };
+const FOR_ALL: EntryAttributes = EntryAttributes { uid: None, gid: None, mode: Some(0o777) };
 
 /// Mounts, and a detached clone of each that comes from outside, in the same order.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) mounts: Vec<Mount>,
+pub(super) struct ResolvedMounts {
+    pub(super) mounts: Vec<MountSpec>,
     pub(super) clones: Vec<OwnedFd>,
 }
 
-impl Inner {
+impl EngineShared {
     /// Finds what is to be mounted.
-    pub(super) async fn find_mounts(&self, wanted: &[InstanceMount]) -> Result<Found, ProviderError> {
+    pub(super) async fn find_mounts(
+        &self,
+        wanted: &[InstanceMount],
+    ) -> Result<ResolvedMounts, ProviderError> {
         if wanted.is_empty() {
-            return Ok(Found::default());
+            return Ok(ResolvedMounts::default());
         }
         let (layers, wanted) = (Arc::clone(&self.ground.layers), wanted.to_vec());
         let find = move || {
-            let mut found = Found::default();
+            let mut found = ResolvedMounts::default();
             for mount in &wanted {
                 if let Err(error) = add(&layers, mount, &mut found) {
                     return Ok(Err(error));
@@ -53,7 +56,7 @@ impl Inner {
     }
 }
 
-fn add(layers: &Layers, mount: &InstanceMount, found: &mut Found) -> Result<(), ProviderError> {
+fn add(layers: &Layers, mount: &InstanceMount, found: &mut ResolvedMounts) -> Result<(), ProviderError> {
     let refused = |why: String| ProviderError::NotMountable { path: mount.path.clone(), why };
     let at = mount.path.strip_prefix('/').unwrap_or_default();
     if at.split('/').any(|part| matches!(part, "" | "." | "..")) || at.contains('\0') {
@@ -78,7 +81,7 @@ fn add(layers: &Layers, mount: &InstanceMount, found: &mut Found) -> Result<(), 
             let root = root.ok_or_else(|| ProviderError::NoVolume { volume: volume.clone() })?;
             // Nothing is made where nothing may be written.
             let new = (!mount.read_only).then_some(FOR_ALL);
-            let folder = Folder::new(root).for_mount(sub_path.as_deref(), new);
+            let folder = VolumeFolder::new(root).for_mount(sub_path.as_deref(), new);
             (folder.map_err(not_there)?, Mounted::Volume)
         }
         MountSource::Folder { path, sub_path, seen_as } => {
@@ -100,12 +103,12 @@ fn add(layers: &Layers, mount: &InstanceMount, found: &mut Found) -> Result<(), 
         }
         MountSource::Memory { size_mib } => {
             let what = Mounted::Memory { bytes: u64::from(*size_mib) * MIB };
-            found.mounts.push(Mount { at: at.to_owned(), read_only: false, what });
+            found.mounts.push(MountSpec { at: at.to_owned(), read_only: false, what });
             return Ok(());
         }
     };
     found.clones.push(clone_of(&folder).map_err(failed("cloning what is to be mounted"))?);
-    found.mounts.push(Mount { at: at.to_owned(), read_only: mount.read_only, what });
+    found.mounts.push(MountSpec { at: at.to_owned(), read_only: mount.read_only, what });
     Ok(())
 }
 
@@ -119,8 +122,9 @@ fn host_folder(path: &Path, sub_path: Option<&str>, read_only: bool) -> io::Resu
     let stat = rustix::fs::fstat(&folder)?;
     let owner = (stat.st_uid, stat.st_gid);
     // Nothing is made where nothing may be written.
-    let new = (!read_only).then_some(Owner { uid: Some(owner.0), gid: Some(owner.1), mode: Some(0o755) });
-    Ok((Folder::new(folder).for_mount(sub_path, new)?, owner))
+    let new =
+        (!read_only).then_some(EntryAttributes { uid: Some(owner.0), gid: Some(owner.1), mode: Some(0o755) });
+    Ok((VolumeFolder::new(folder).for_mount(sub_path, new)?, owner))
 }
 
 /// A mount of this folder alone, attached nowhere; what is mounted below it on the host does not show.
@@ -133,7 +137,7 @@ fn clone_of(folder: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// What a step that failed says about a mount, where it is about one.
-pub(super) fn explain(failure: &Failure) -> Option<ProviderError> {
+pub(super) fn explain(failure: &StepFailure) -> Option<ProviderError> {
     let refused = |path: &str, why: &str| {
         Some(ProviderError::NotMountable { path: format!("/{path}"), why: why.to_owned() })
     };

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::sync::mpsc;
 
 use super::snapshot::blocking;
-use super::{Inner, failed};
+use super::{EngineShared, failed};
 use crate::storage::ReadError;
 
 const MIB: u64 = 1 << 20;
@@ -26,7 +26,7 @@ enum Piece {
     End(io::Result<()>),
 }
 
-impl Inner {
+impl EngineShared {
     pub(super) fn can_pack(&self) -> bool {
         true
     }
@@ -115,10 +115,10 @@ impl Inner {
 }
 
 /// What a thread writes. It ends by itself, or when nobody reads any more.
-pub(super) fn stream(write: impl FnOnce(&mut Pieces<'_>) -> io::Result<()> + Send + 'static) -> Packed {
+pub(super) fn stream(write: impl FnOnce(&mut ChunkWriter<'_>) -> io::Result<()> + Send + 'static) -> Packed {
     let (sender, pieces) = mpsc::channel(PIECES);
     tokio::task::spawn_blocking(move || {
-        let mut out = Pieces { sender: &sender, piece: Vec::with_capacity(PIECE) };
+        let mut out = ChunkWriter { sender: &sender, piece: Vec::with_capacity(PIECE) };
         let written = write(&mut out);
         let _ = sender.blocking_send(Piece::End(written));
     });
@@ -159,12 +159,12 @@ async fn feed(mut files: Packed, pieces: mpsc::Sender<Piece>) -> io::Result<()> 
 }
 
 /// The writing side of a queue of pieces.
-pub(super) struct Pieces<'a> {
+pub(super) struct ChunkWriter<'a> {
     sender: &'a mpsc::Sender<Piece>,
     piece: Vec<u8>,
 }
 
-impl Write for Pieces<'_> {
+impl Write for ChunkWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let fits = bytes.len().min(PIECE - self.piece.len());
         self.piece.extend_from_slice(&bytes[..fits]);

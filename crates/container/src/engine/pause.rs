@@ -16,20 +16,20 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_model::{Held, SandboxId, Storage};
-use atoll_network::Link;
+use atoll_network::SandboxLink;
 use atoll_provider::{AGENT_PORT, ProviderError, Target};
 use tokio::sync::oneshot;
 
 use super::instance::Live;
 use super::provide::LEAST_FREE;
-use super::reaper::Remains;
+use super::reaper::InstanceRemains;
 use super::snapshot::blocking;
-use super::{Inner, Place, failed};
+use super::{EngineShared, SandboxSlot, failed};
 use crate::checkpoint::{
-    Criu, Draft, DumpAsk, Manifest, Obstacle, boot_id, close_abandoned, in_vfork, lasting, nameless_bytes,
-    outside_mounts,
+    CheckpointManifest, Criu, Draft, DumpAsk, Obstacle, boot_id, close_abandoned, in_vfork, lasting,
+    nameless_bytes, outside_mounts,
 };
-use crate::launcher::Word;
+use crate::launcher::CriuMessage;
 use crate::launcher::protocol;
 
 /// LIMIT: some gigabytes of memory to a slow disk. Longer is given up, and what CRIU still does is waited for at adoption.
@@ -42,7 +42,7 @@ const VFORK_MOST: Duration = Duration::from_millis(20);
 /// LIMIT: killed processes are gone within milliseconds; what is left then is the reaper's.
 const DEAD_WITHIN: Duration = Duration::from_secs(2);
 
-impl Inner {
+impl EngineShared {
     /// Whether memory can be brought to disk here.
     pub(super) fn can_checkpoint(&self) -> bool {
         self.criu.is_ok()
@@ -78,7 +78,7 @@ impl Inner {
         }
     }
 
-    /// To its end, as [`Inner::pause`].
+    /// To its end, as [`EngineShared::pause`].
     pub(super) async fn resume(self: &Arc<Self>, target: &Target) -> Result<(), ProviderError> {
         let (engine, target) = (Arc::clone(self), target.clone());
         let resuming = tokio::spawn(async move { engine.resume_in_turn(&target).await });
@@ -100,7 +100,7 @@ impl Inner {
     }
 
     /// A place that was made only to wait in it.
-    pub(super) fn forget_empty(&self, sandbox: &SandboxId, place: &Arc<Place>) {
+    pub(super) fn forget_empty(&self, sandbox: &SandboxId, place: &Arc<SandboxSlot>) {
         let mut places = self.places();
         // The map's, and the caller's.
         if place.live().is_none() && Arc::strong_count(place) <= 2 {
@@ -204,7 +204,7 @@ impl Inner {
         sandbox: &SandboxId,
         live: &Arc<Live>,
         draft: Draft,
-    ) -> Result<(Manifest, String), ProviderError> {
+    ) -> Result<(CheckpointManifest, String), ProviderError> {
         let criu = self.criu()?;
         if live.facts.storage == Storage::Memory {
             return Err(ProviderError::Unsupported {
@@ -240,7 +240,7 @@ impl Inner {
         sandbox: &SandboxId,
         live: &Arc<Live>,
         draft: Draft,
-    ) -> Result<(Manifest, Draft), ProviderError> {
+    ) -> Result<(CheckpointManifest, Draft), ProviderError> {
         let first = match self.dump_once(criu, sandbox, live, &draft).await {
             Ok(manifest) => return Ok((manifest, draft)),
             Err(NotDumped::Provider(error)) => return Err(error),
@@ -270,7 +270,7 @@ impl Inner {
         sandbox: &SandboxId,
         live: &Arc<Live>,
         draft: &Draft,
-    ) -> Result<Manifest, NotDumped> {
+    ) -> Result<CheckpointManifest, NotDumped> {
         self.vforks_end(live).await?;
         self.close_abandoned(live).await?;
         self.reach("dump.begin");
@@ -344,7 +344,7 @@ impl Inner {
         sandbox: &SandboxId,
         live: &Arc<Live>,
         draft: &Draft,
-    ) -> Result<Manifest, NotDumped> {
+    ) -> Result<CheckpointManifest, NotDumped> {
         let facts = &live.facts;
         let step = "looking at the sandbox";
         let (mut outside, agent) = outside_mounts(facts.pid).map_err(failed(step))?;
@@ -376,16 +376,16 @@ impl Inner {
         let late = |_| ProviderError::Late { what: "bringing memory to disk".into(), after: DUMP_WITHIN };
         let step = "bringing memory to disk";
         match tokio::time::timeout(DUMP_WITHIN, line.hear()).await.map_err(late)?.map_err(failed(step))? {
-            Word::Ended(0, _) => {}
-            Word::Ended(code, text) => return Err(NotDumped::Refused(Complaint { code, text })),
-            Word::Failed(why) => return Err(failed(step)(io::Error::other(why)).into()),
-            Word::Step { action, .. } => {
+            CriuMessage::Ended(0, _) => {}
+            CriuMessage::Ended(code, text) => return Err(NotDumped::Refused(CriuFailure { code, text })),
+            CriuMessage::Failed(why) => return Err(failed(step)(io::Error::other(why)).into()),
+            CriuMessage::Step { action, .. } => {
                 let why = format!("CRIU came to {action} in a dump");
                 return Err(failed(step)(io::Error::other(why)).into());
             }
         }
         self.reach("dump.written");
-        let mut manifest = Manifest::new(sandbox, criu.version());
+        let mut manifest = CheckpointManifest::new(sandbox, criu.version());
         manifest.template.clone_from(&facts.template);
         manifest.template_version.clone_from(&facts.template_version);
         manifest.addresses =
@@ -397,7 +397,7 @@ impl Inner {
     }
 
     /// Ends an instance whose memory is on disk. It stands still, and none of its processes runs another instruction.
-    async fn end_checkpointed(&self, place: &Place, live: &Arc<Live>) {
+    async fn end_checkpointed(&self, place: &SandboxSlot, live: &Arc<Live>) {
         live.expect_end();
         place.set_live(None);
         let (ground, doomed) = (Arc::clone(&self.ground), Arc::clone(live));
@@ -413,11 +413,11 @@ impl Inner {
             let _ = self.ground.doors.detach(link);
         }
         self.reach("checkpoint.detached");
-        self.reaper.take(Remains {
+        self.reaper.take(InstanceRemains {
             cgroup: Some(live.facts.cgroup.clone()),
             link: live.facts.link,
             first_id: Some(live.facts.first_id),
-            ..Remains::default()
+            ..InstanceRemains::default()
         });
     }
 
@@ -476,7 +476,7 @@ fn hierarchies(pid: i32, cgroup: &str) -> io::Result<Vec<String>> {
 /// Why there is no dump.
 enum NotDumped {
     /// CRIU ended without one.
-    Refused(Complaint),
+    Refused(CriuFailure),
     Provider(ProviderError),
 }
 
@@ -487,12 +487,12 @@ impl From<ProviderError> for NotDumped {
 }
 
 /// How CRIU ended, and the errors in its log.
-struct Complaint {
+struct CriuFailure {
     code: i32,
     text: String,
 }
 
-impl Complaint {
+impl CriuFailure {
     fn is_out_of_space(&self) -> bool {
         self.text.contains("No space left") || self.text.contains("quota exceeded")
     }
@@ -515,8 +515,8 @@ impl Complaint {
 }
 
 /// CRIU has refused: something inside is of a kind that it can't write down, it met something that passes, or there is no room.
-impl From<Complaint> for ProviderError {
-    fn from(complaint: Complaint) -> Self {
+impl From<CriuFailure> for ProviderError {
+    fn from(complaint: CriuFailure) -> Self {
         let said = || format!("CRIU says: {}", plain(&complaint.text));
         match () {
             () if complaint.is_out_of_space() => Self::Exhausted { what: "disk space for memory".into() },
@@ -564,7 +564,7 @@ pub(super) fn draft_at(folder: &Path) -> Result<Draft, ProviderError> {
 fn holds_ipv6(pid: i32) -> bool {
     ["tcp6", "udp6", "raw6"].into_iter().any(|table| {
         let table = std::fs::read_to_string(format!("/proc/{pid}/net/{table}"));
-        table.is_ok_and(|table| Link::is_in_socket_table(&table))
+        table.is_ok_and(|table| SandboxLink::is_in_socket_table(&table))
     })
 }
 
@@ -573,7 +573,7 @@ mod tests {
     use super::*;
 
     fn refused(code: i32, text: &str) -> ProviderError {
-        Complaint { code, text: text.to_owned() }.into()
+        CriuFailure { code, text: text.to_owned() }.into()
     }
 
     #[test]

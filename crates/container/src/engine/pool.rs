@@ -15,8 +15,8 @@ use atoll_provider::{PoolWish, ProviderError};
 
 use super::cold::{LayerPlan, Plan};
 use super::instance::Live;
-use super::reaper::Remains;
-use super::{Inner, PoolStats, failed};
+use super::reaper::InstanceRemains;
+use super::{EngineShared, PoolStats, failed};
 
 /// How often the pool is looked at when nobody claims.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -97,7 +97,7 @@ pub(super) struct Ready {
     pub(super) prepared: Option<u32>,
 }
 
-impl Inner {
+impl EngineShared {
     pub(super) fn lock_pool(&self) -> MutexGuard<'_, Pools> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -178,13 +178,13 @@ impl Inner {
         ready.live.expect_end();
         let _ = self.ground.cgroups.thaw(&ready.live.facts.cgroup);
         let _ = ready.live.kill();
-        self.reaper.take(Remains {
+        self.reaper.take(InstanceRemains {
             pidfd: ready.live.pidfd().try_clone_to_owned().ok(),
             cgroup: Some(ready.live.facts.cgroup.clone()),
             layer: Some(ready.layer),
             link: ready.live.facts.link,
             first_id: Some(ready.live.facts.first_id),
-            ..Remains::default()
+            ..InstanceRemains::default()
         });
     }
 
@@ -291,7 +291,7 @@ impl Inner {
 }
 
 /// Fills the pools one by one, behind the starts that somebody waits for.
-pub(super) async fn keep_filled(engine: Weak<Inner>) {
+pub(super) async fn keep_filled(engine: Weak<EngineShared>) {
     loop {
         let Some(engine) = engine.upgrade() else { return };
         if engine.shortage().is_none() {

@@ -11,15 +11,15 @@ use atoll_model::policy::placement::Node;
 use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, Storage, VolumeId};
 use atoll_network::{DialError, ErrorKind, LinkError};
 use atoll_provider::{
-    Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, Known, Notice, Origin,
-    Packed, PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
+    Adopted, Booted, ByteStream, Capabilities, Egressed, FilesOrigin, InstanceSpec, InstanceUsage, Known,
+    Notice, Packed, PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
 };
 use tokio::sync::broadcast;
 
 use super::cold::{LayerPlan, Plan};
 use super::instance::Live;
-use super::reaper::Remains;
-use super::{Engine, Inner, Place, STOP_WITHIN, failed, watch};
+use super::reaper::InstanceRemains;
+use super::{Engine, EngineShared, STOP_WITHIN, SandboxSlot, failed, watch};
 
 /// LIMIT: a kill takes milliseconds; beyond this the reaper goes on alone.
 const DEAD_WITHIN: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ const MIB: u64 = 1 << 20;
 
 /// Whether the sandbox's files are new or left by an earlier instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Files {
+enum FilesState {
     New,
     Kept,
 }
@@ -59,11 +59,11 @@ impl Provider for Engine {
     }
 
     async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
-        self.inner.start(spec, Files::New).await
+        self.inner.start(spec, FilesState::New).await
     }
 
     async fn boot(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
-        self.inner.start(spec, Files::Kept).await
+        self.inner.start(spec, FilesState::Kept).await
     }
 
     async fn pause(&self, target: &Target) -> Result<Held, ProviderError> {
@@ -199,7 +199,7 @@ impl Provider for Engine {
                 let layers = Arc::clone(&self.inner.ground.layers);
                 let aside = super::snapshot::blocking(move || layers.put_aside(&layer)).await;
                 let aside = aside.map_err(failed("putting files aside"))?;
-                self.inner.reaper.take(Remains { layer: aside, ..Remains::default() });
+                self.inner.reaper.take(InstanceRemains { layer: aside, ..InstanceRemains::default() });
                 Ok(())
             }
         };
@@ -315,7 +315,7 @@ impl Provider for Engine {
     }
 }
 
-impl Inner {
+impl EngineShared {
     pub(super) fn live(&self, target: &Target) -> Result<Arc<Live>, ProviderError> {
         let gone = || ProviderError::Gone { sandbox: target.sandbox.clone() };
         let place = self.places().get(&target.sandbox).cloned().ok_or_else(gone)?;
@@ -334,7 +334,11 @@ impl Inner {
     }
 
     /// Runs a start as a task of its own: a caller that goes away must not leave half an instance.
-    async fn start(self: &Arc<Self>, spec: &InstanceSpec, files: Files) -> Result<Booted, ProviderError> {
+    async fn start(
+        self: &Arc<Self>,
+        spec: &InstanceSpec,
+        files: FilesState,
+    ) -> Result<Booted, ProviderError> {
         if self.needs_adoption.load(Ordering::SeqCst) {
             return Err(ProviderError::Unsupported {
                 what: "a start before adoption".into(),
@@ -361,8 +365,8 @@ impl Inner {
     async fn start_in_turn(
         self: &Arc<Self>,
         spec: &InstanceSpec,
-        files: Files,
-        place: &Arc<Place>,
+        files: FilesState,
+        place: &Arc<SandboxSlot>,
     ) -> Result<Booted, ProviderError> {
         if let Some((_, live)) = place.live() {
             // An instance that died is still in its place until somebody ends it.
@@ -398,17 +402,17 @@ impl Inner {
     async fn start_somehow(
         self: &Arc<Self>,
         spec: &InstanceSpec,
-        files: Files,
-        place: &Arc<Place>,
+        files: FilesState,
+        place: &Arc<SandboxSlot>,
     ) -> Result<(Arc<Live>, Booted), ProviderError> {
         self.refuse_what_cannot_be(spec, files)?;
         self.need_ipv6(&spec.network).await?;
-        if files == Files::New && matches!(spec.origin, Origin::Snapshot { memory: true, .. }) {
+        if files == FilesState::New && matches!(spec.origin, FilesOrigin::Snapshot { memory: true, .. }) {
             return self.fork_with_memory(spec).await;
         }
-        if files == Files::New
+        if files == FilesState::New
             && spec.storage == Storage::Disk
-            && spec.origin == Origin::Template
+            && spec.origin == FilesOrigin::Template
             // One that waits has none, and nothing is mounted from outside later.
             && spec.mounts.is_empty()
             && let Some((live, booted)) = self.claim(spec).await
@@ -417,12 +421,12 @@ impl Inner {
         }
         let template = self.template(spec).await?;
         let layer = match (spec.storage, files) {
-            (Storage::Memory, Files::New) if spec.origin != Origin::Template => {
+            (Storage::Memory, FilesState::New) if spec.origin != FilesOrigin::Template => {
                 return Err(super::snapshot::in_memory());
             }
             (Storage::Memory, _) => LayerPlan::Memory,
-            (Storage::Disk, Files::New) => LayerPlan::of_new(spec)?,
-            (Storage::Disk, Files::Kept) => LayerPlan::Kept(spec.sandbox.as_str().to_owned()),
+            (Storage::Disk, FilesState::New) => LayerPlan::of_new(spec)?,
+            (Storage::Disk, FilesState::Kept) => LayerPlan::Kept(spec.sandbox.as_str().to_owned()),
         };
         let plan = Plan {
             name: spec.instance.as_str().to_owned(),
@@ -439,14 +443,17 @@ impl Inner {
         Ok((Arc::new(started.live), Booted { facts, agent_token: Some(started.token), from_pool: false }))
     }
 
-    fn refuse_what_cannot_be(&self, spec: &InstanceSpec, files: Files) -> Result<(), ProviderError> {
+    fn refuse_what_cannot_be(&self, spec: &InstanceSpec, files: FilesState) -> Result<(), ProviderError> {
         let layers = &self.ground.layers;
-        if spec.storage == Storage::Disk && files == Files::Kept && !layers.exists(spec.sandbox.as_str()) {
+        if spec.storage == Storage::Disk
+            && files == FilesState::Kept
+            && !layers.exists(spec.sandbox.as_str())
+        {
             return Err(ProviderError::Gone { sandbox: spec.sandbox.clone() });
         }
         self.refuse_disk_limit(spec.storage == Storage::Disk, &spec.limits)?;
         if spec.storage == Storage::Disk
-            && files == Files::New
+            && files == FilesState::New
             && layers.space().map_err(failed("measuring free space"))?.free < LEAST_FREE
         {
             return Err(ProviderError::Exhausted { what: "disk space for sandboxes".into() });
@@ -512,7 +519,7 @@ impl Inner {
     /// Makes an instance unreachable and dead, and hands the rest to the reaper. `layer`: its files go too.
     pub(super) async fn end(
         &self,
-        place: &Place,
+        place: &SandboxSlot,
         live: &Arc<Live>,
         layer: Option<String>,
     ) -> Result<(), ProviderError> {
@@ -531,13 +538,13 @@ impl Inner {
         let dead = tokio::time::timeout(DEAD_WITHIN, live.dead()).await;
         place.set_live(None);
         let pidfd = live.pidfd().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
-        self.reaper.take(Remains {
+        self.reaper.take(InstanceRemains {
             pidfd: Some(pidfd),
             cgroup: Some(live.facts.cgroup.clone()),
             layer,
             link: live.facts.link,
             first_id: Some(live.facts.first_id),
-            ..Remains::default()
+            ..InstanceRemains::default()
         });
         killed?;
         match dead {

@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_network::Link;
+use atoll_network::SandboxLink;
 use tokio::sync::{mpsc, watch};
 
-use super::doors::Doors;
+use super::doors::DoorSockets;
 use super::instance;
 use crate::block::Numbers;
 use crate::cgroup::Cgroups;
@@ -23,23 +23,23 @@ const LINK_TRIES: u32 = 4;
 
 /// What is left of an instance. Each part is taken out when it is gone.
 #[derive(Debug, Default)]
-pub(super) struct Remains {
+pub(super) struct InstanceRemains {
     /// A first process that may still live.
     pub(super) pidfd: Option<OwnedFd>,
     pub(super) cgroup: Option<String>,
     pub(super) layer: Option<String>,
     pub(super) snapshot: Option<String>,
-    pub(super) link: Option<Link>,
+    pub(super) link: Option<SandboxLink>,
     pub(super) first_id: Option<u32>,
     pub(super) tries: u32,
 }
 
 /// What a reaper works on.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct HostResources {
     pub(super) cgroups: Arc<dyn Cgroups>,
     pub(super) layers: Arc<Layers>,
-    pub(super) doors: Doors,
+    pub(super) doors: DoorSockets,
     pub(super) numbers: Arc<Mutex<Numbers>>,
     pub(super) failpoint: FailPoint,
 }
@@ -47,13 +47,13 @@ pub(super) struct Ground {
 /// Takes remains and removes them.
 #[derive(Debug)]
 pub(super) struct Reaper {
-    remains: mpsc::UnboundedSender<Remains>,
+    remains: mpsc::UnboundedSender<InstanceRemains>,
     pending: Arc<watch::Sender<usize>>,
 }
 
 impl Reaper {
     /// Answers the reaper and the loop that its owner runs.
-    pub(super) fn new(ground: Arc<Ground>) -> (Self, impl Future<Output = ()> + Send) {
+    pub(super) fn new(ground: Arc<HostResources>) -> (Self, impl Future<Output = ()> + Send) {
         let (remains, queue) = mpsc::unbounded_channel();
         let pending = Arc::new(watch::Sender::new(0));
         let work = run(ground, queue, remains.downgrade(), Arc::clone(&pending));
@@ -61,7 +61,7 @@ impl Reaper {
     }
 
     /// Takes remains over.
-    pub(super) fn take(&self, remains: Remains) {
+    pub(super) fn take(&self, remains: InstanceRemains) {
         self.pending.send_modify(|pending| *pending += 1);
         if self.remains.send(remains).is_err() {
             self.pending.send_modify(|pending| *pending -= 1);
@@ -75,9 +75,9 @@ impl Reaper {
 }
 
 async fn run(
-    ground: Arc<Ground>,
-    mut queue: mpsc::UnboundedReceiver<Remains>,
-    again: mpsc::WeakUnboundedSender<Remains>,
+    ground: Arc<HostResources>,
+    mut queue: mpsc::UnboundedReceiver<InstanceRemains>,
+    again: mpsc::WeakUnboundedSender<InstanceRemains>,
     pending: Arc<watch::Sender<usize>>,
 ) {
     while let Some(first) = queue.recv().await {
@@ -110,9 +110,9 @@ async fn run(
     }
 }
 
-impl Ground {
+impl HostResources {
     /// Removes what can be removed; answers what is still left.
-    fn clear(&self, mut remains: Remains) -> Option<Remains> {
+    fn clear(&self, mut remains: InstanceRemains) -> Option<InstanceRemains> {
         match self.try_clear(&mut remains) {
             Ok(true) => None,
             Ok(false) => Some(remains),
@@ -125,7 +125,7 @@ impl Ground {
         }
     }
 
-    fn try_clear(&self, remains: &mut Remains) -> io::Result<bool> {
+    fn try_clear(&self, remains: &mut InstanceRemains) -> io::Result<bool> {
         if let Some(pidfd) = &remains.pidfd {
             instance::kill(pidfd.as_fd())?;
             if !instance::is_dead(pidfd.as_fd())? {

@@ -7,7 +7,7 @@ use atoll_model::Limits;
 use atoll_provider::{ProviderError, Target};
 
 use super::snapshot::blocking;
-use super::{Inner, failed};
+use super::{EngineShared, failed};
 use crate::cgroup::{Cgroups, Figures};
 
 const MIB: u64 = 1 << 20;
@@ -20,7 +20,7 @@ enum Resized {
     Below { what: &'static str, wanted_mib: u32, used_bytes: u64 },
 }
 
-impl Inner {
+impl EngineShared {
     pub(super) async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
         let layers = Arc::clone(&self.ground.layers);
         let layer = target.sandbox.as_str().to_owned();

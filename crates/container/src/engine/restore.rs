@@ -20,20 +20,21 @@ use std::time::{Duration, Instant};
 use atoll_image::Template;
 use atoll_model::policy::egress::Egress;
 use atoll_model::{Limits, Storage};
-use atoll_network::{Link, LinkError};
+use atoll_network::{LinkError, SandboxLink};
 use atoll_provider::{Booted, InstanceSpec, ProviderError};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::cold::outside_of;
 use super::instance::{self, Facts, Live};
-use super::reaper::{Ground, Remains};
+use super::reaper::{HostResources, InstanceRemains};
 use super::snapshot::blocking;
-use super::{Inner, Place, claim, failed};
+use super::{EngineShared, SandboxSlot, claim, failed};
 use crate::checkpoint::{
-    Checkpoints, Manifest, RestoreAsk, Restored, VerifyError, close_halves, hold_images, users_image,
+    CheckpointManifest, Checkpoints, RestoreAsk, Restored, VerifyError, close_halves, hold_images,
+    users_image,
 };
-use crate::launcher::protocol::{self, Mount, Rebuild, Rootfs, Upper};
-use crate::launcher::{Line, Word};
+use crate::launcher::protocol::{self, MountSpec, Rebuild, Rootfs, Upper};
+use crate::launcher::{CriuChannel, CriuMessage};
 
 /// LIMIT: some gigabytes of memory from a slow disk.
 const RESTORE_WITHIN: Duration = Duration::from_secs(300);
@@ -43,7 +44,7 @@ const MIB: u64 = 1 << 20;
 
 /// Where memory comes from, and what becomes of it there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum CheckpointSource {
     /// The sandbox's own checkpoint, which is spent.
     Own,
     /// A snapshot's, which stays as it is.
@@ -51,14 +52,14 @@ pub(super) enum Source {
 }
 
 /// What is there once CRIU is done.
-struct Standing {
+struct RestoredInstance {
     pid: i32,
     pidfd: OwnedFd,
     netns: OwnedFd,
-    link: Link,
+    link: SandboxLink,
 }
 
-impl Inner {
+impl EngineShared {
     /// Runs a restore as a task of its own: a caller that goes away must not leave half an instance.
     pub(super) async fn restore(self: &Arc<Self>, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
         if self.needs_adoption.load(Ordering::SeqCst) {
@@ -85,7 +86,7 @@ impl Inner {
     async fn restore_in_turn(
         self: &Arc<Self>,
         spec: &InstanceSpec,
-        place: &Arc<Place>,
+        place: &Arc<SandboxSlot>,
     ) -> Result<Booted, ProviderError> {
         let gone = || ProviderError::Gone { sandbox: spec.sandbox.clone() };
         if place.live().is_some() || !self.checkpoints.exists(&spec.sandbox) || place.is_doomed() {
@@ -93,7 +94,7 @@ impl Inner {
             return Err(gone());
         }
         let folder = self.checkpoints.path(&spec.sandbox);
-        let restored = self.restore_from(&folder, Source::Own, spec).await;
+        let restored = self.restore_from(&folder, CheckpointSource::Own, spec).await;
         let (live, booted) = match restored {
             Ok(restored) => restored,
             Err(error) => {
@@ -113,7 +114,7 @@ impl Inner {
         Ok(booted)
     }
 
-    pub(super) fn settle_in(self: &Arc<Self>, spec: &InstanceSpec, place: &Place, live: Arc<Live>) {
+    pub(super) fn settle_in(self: &Arc<Self>, spec: &InstanceSpec, place: &SandboxSlot, live: Arc<Live>) {
         place.set_live(Some((spec.instance.clone(), Arc::clone(&live))));
         self.watch(live, &spec.sandbox, &spec.instance);
     }
@@ -123,7 +124,7 @@ impl Inner {
     pub(super) async fn restore_from(
         &self,
         folder: &Path,
-        source: Source,
+        source: CheckpointSource,
         spec: &InstanceSpec,
     ) -> Result<(Arc<Live>, Booted), ProviderError> {
         if spec.storage == Storage::Memory {
@@ -137,7 +138,7 @@ impl Inner {
         self.criu()?;
         let manifest = self.verified(folder).await?;
         // A snapshot's is known by its seal, and is meant for others too.
-        if let (Source::Own, Some(why)) = (source, manifest.is_of_another(&spec.sandbox)) {
+        if let (CheckpointSource::Own, Some(why)) = (source, manifest.is_of_another(&spec.sandbox)) {
             return Err(ProviderError::Damaged { what: "the checkpoint".into(), why });
         }
         self.reach("restore.verified");
@@ -147,7 +148,7 @@ impl Inner {
         if template.digest != manifest.template_version {
             return Err(ProviderError::NoTemplate { template: manifest.template });
         }
-        let mut remains = Remains::default();
+        let mut remains = InstanceRemains::default();
         let outcome = self.restore_onto(folder, source, spec, &manifest, &template, &mut remains).await;
         match outcome {
             Ok(live) => {
@@ -161,9 +162,9 @@ impl Inner {
         }
     }
 
-    async fn verified(&self, folder: &Path) -> Result<Manifest, ProviderError> {
+    async fn verified(&self, folder: &Path) -> Result<CheckpointManifest, ProviderError> {
         let folder = folder.to_owned();
-        let verified = blocking(move || Ok(Manifest::verify(&folder))).await;
+        let verified = blocking(move || Ok(CheckpointManifest::verify(&folder))).await;
         match verified.map_err(failed("reading a checkpoint"))? {
             Ok((manifest, _)) => Ok(manifest),
             Err(error) if error.is_damage() => Err(damaged(&error)),
@@ -174,11 +175,11 @@ impl Inner {
     async fn restore_onto(
         &self,
         folder: &Path,
-        source: Source,
+        source: CheckpointSource,
         spec: &InstanceSpec,
-        manifest: &Manifest,
+        manifest: &CheckpointManifest,
         template: &Template,
-        remains: &mut Remains,
+        remains: &mut InstanceRemains,
     ) -> Result<Arc<Live>, ProviderError> {
         let first_id =
             self.numbers().take().map_err(|_| ProviderError::Exhausted { what: "id ranges".into() })?;
@@ -207,10 +208,10 @@ impl Inner {
         &self,
         folder: &Path,
         spec: &InstanceSpec,
-        manifest: &Manifest,
+        manifest: &CheckpointManifest,
         template: &Template,
         first_id: u32,
-        mounts: Vec<Mount>,
+        mounts: Vec<MountSpec>,
     ) -> Result<protocol::Criu, ProviderError> {
         let criu = self.criu()?;
         let (cgroups, layers) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.layers));
@@ -251,36 +252,36 @@ impl Inner {
     /// Does the server's part of the steps that CRIU comes to.
     async fn attend(
         &self,
-        line: &mut Line,
+        line: &mut CriuChannel,
         spec: &InstanceSpec,
-        manifest: &Manifest,
-        remains: &mut Remains,
-    ) -> Result<Standing, ProviderError> {
+        manifest: &CheckpointManifest,
+        remains: &mut InstanceRemains,
+    ) -> Result<RestoredInstance, ProviderError> {
         let step = "restoring memory";
         let failure = |why: String| failed(step)(io::Error::other(why));
-        let mut standing: Option<Standing> = None;
+        let mut standing: Option<RestoredInstance> = None;
         let mut is_frozen = false;
         loop {
             match line.hear().await.map_err(failed(step))? {
-                Word::Step { action, pid } if action == "setup-namespaces" => {
+                CriuMessage::Step { action, pid } if action == "setup-namespaces" => {
                     standing = Some(self.connect_restored(spec, manifest, pid, remains).await?);
                     self.reach("restore.connected");
                 }
-                Word::Step { action, .. } if action == "pre-resume" => {
+                CriuMessage::Step { action, .. } if action == "pre-resume" => {
                     let (cgroups, name) =
                         (Arc::clone(&self.ground.cgroups), spec.instance.as_str().to_owned());
                     self.hands.run(move || cgroups.freeze(&name)).await.map_err(failed("freezing"))?;
                     self.reach("restore.frozen");
                     is_frozen = true;
                 }
-                Word::Step { action, .. } => return Err(failure(format!("CRIU came to {action}"))),
-                Word::Failed(why) => return Err(failure(why)),
-                Word::Ended(0, _) => {
+                CriuMessage::Step { action, .. } => return Err(failure(format!("CRIU came to {action}"))),
+                CriuMessage::Failed(why) => return Err(failure(why)),
+                CriuMessage::Ended(0, _) => {
                     return standing
                         .filter(|_| is_frozen)
                         .ok_or_else(|| failure("CRIU skipped a step".into()));
                 }
-                Word::Ended(code, complaint) => {
+                CriuMessage::Ended(code, complaint) => {
                     return Err(failure(format!("CRIU ended with {code}: {complaint}")));
                 }
             }
@@ -295,10 +296,10 @@ impl Inner {
     async fn connect_restored(
         &self,
         spec: &InstanceSpec,
-        manifest: &Manifest,
+        manifest: &CheckpointManifest,
         pid: i32,
-        remains: &mut Remains,
-    ) -> Result<Standing, ProviderError> {
+        remains: &mut InstanceRemains,
+    ) -> Result<RestoredInstance, ProviderError> {
         let step = "finding the restored process";
         let id =
             Pid::from_raw(pid).ok_or_else(|| failed(step)(io::Error::from(io::ErrorKind::InvalidData)))?;
@@ -326,11 +327,11 @@ impl Inner {
             Ok(())
         };
         self.hands.run(connect).await.map_err(failed("connecting the network"))?;
-        Ok(Standing { pid, pidfd, netns, link })
+        Ok(RestoredInstance { pid, pidfd, netns, link })
     }
 
     /// The address that it had, where nobody has it now.
-    fn reserve_again(&self, manifest: &Manifest) -> Result<Link, LinkError> {
+    fn reserve_again(&self, manifest: &CheckpointManifest) -> Result<SandboxLink, LinkError> {
         let mut router = self.router();
         match manifest.addresses.first() {
             Some(address) => router.reserve(Some(*address)).or_else(|_| router.reserve(None)),
@@ -341,10 +342,10 @@ impl Inner {
     /// Makes the frozen tree the sandbox's own, spends the checkpoint, and lets it run.
     async fn let_go(
         &self,
-        source: Source,
+        source: CheckpointSource,
         spec: &InstanceSpec,
-        manifest: &Manifest,
-        standing: Standing,
+        manifest: &CheckpointManifest,
+        standing: RestoredInstance,
         first_id: u32,
     ) -> Result<Arc<Live>, ProviderError> {
         let facts = Facts {
@@ -373,7 +374,7 @@ impl Inner {
         let (home, spec) = (Arc::clone(&self.own_uts), spec.clone());
         let work = move || {
             engine.make_own(&own, &spec, &home, silent)?;
-            if source == Source::Own {
+            if source == CheckpointSource::Own {
                 engine.spend_and_thaw(&own, &spec, &restored)
             } else {
                 engine.ground.cgroups.thaw(&own.facts.cgroup)
@@ -391,7 +392,7 @@ impl Inner {
     }
 
     /// Ends what stands of a restore that failed. The layer must be free before anybody tries again.
-    async fn undo_restore(&self, spec: &InstanceSpec, remains: Remains) {
+    async fn undo_restore(&self, spec: &InstanceSpec, remains: InstanceRemains) {
         let (ground, name) = (Arc::clone(&self.ground), spec.instance.as_str().to_owned());
         let end = move || {
             let begun = Instant::now();
@@ -410,7 +411,7 @@ impl Inner {
 
 /// What the last steps of a restore work on, on a thread of their own.
 struct LetGo {
-    ground: Arc<Ground>,
+    ground: Arc<HostResources>,
     checkpoints: Checkpoints,
 }
 
@@ -459,13 +460,13 @@ fn damaged(error: &VerifyError) -> ProviderError {
 }
 
 /// Where the mounts from outside were.
-fn mounts_of(manifest: &Manifest) -> Vec<String> {
+fn mounts_of(manifest: &CheckpointManifest) -> Vec<String> {
     let outside = manifest.outside.iter().filter(|(_, part)| protocol::is_mount_part(part));
     outside.map(|(point, _)| point.clone()).collect()
 }
 
 /// Open files are in the images by their mounts, so they must be the same.
-fn same_mounts(manifest: &Manifest, now: &[Mount]) -> Result<(), ProviderError> {
+fn same_mounts(manifest: &CheckpointManifest, now: &[MountSpec]) -> Result<(), ProviderError> {
     let (before, now) = (mounts_of(manifest), outside_of(now));
     if before == now {
         return Ok(());
@@ -478,12 +479,12 @@ fn same_mounts(manifest: &Manifest, now: &[Mount]) -> Result<(), ProviderError> 
 }
 
 /// Whether it holds sockets of IPv6 and has none now.
-fn has_silent_way6(manifest: &Manifest, egress: &Egress) -> bool {
+fn has_silent_way6(manifest: &CheckpointManifest, egress: &Egress) -> bool {
     manifest.six && egress.direct6.is_empty()
 }
 
 /// Addresses that it had and has not now.
-fn earlier(manifest: &Manifest, now: Ipv4Addr) -> Vec<Ipv4Addr> {
+fn earlier(manifest: &CheckpointManifest, now: Ipv4Addr) -> Vec<Ipv4Addr> {
     let mut all: Vec<Ipv4Addr> =
         manifest.addresses.iter().copied().filter(|address| *address != now).collect();
     all.sort_unstable();

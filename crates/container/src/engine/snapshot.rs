@@ -7,26 +7,28 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
-use atoll_provider::{Booted, InstanceSpec, Known, Origin, ProviderError, RolledBack, Snapshotted, Target};
+use atoll_provider::{
+    Booted, FilesOrigin, InstanceSpec, Known, ProviderError, RolledBack, Snapshotted, Target,
+};
 
 use super::instance::Live;
-use super::reaper::Remains;
-use super::restore::Source;
-use super::{Inner, Place, failed, pause};
+use super::reaper::InstanceRemains;
+use super::restore::CheckpointSource;
+use super::{EngineShared, SandboxSlot, failed, pause};
 use crate::cgroup::Cgroups;
-use crate::checkpoint::{IMAGES, MANIFEST, Manifest};
+use crate::checkpoint::{CheckpointManifest, IMAGES, MANIFEST};
 use crate::storage::{CopyError, Seal};
 
 const MIB: u64 = 1 << 20;
 
 /// A sandbox that is made to stand still for a moment. It runs on when this is dropped, unless it stood still before.
-struct Stillness<'a> {
+struct FreezeGuard<'a> {
     cgroups: &'a dyn Cgroups,
     cgroup: Option<&'a str>,
     since: Instant,
 }
 
-impl<'a> Stillness<'a> {
+impl<'a> FreezeGuard<'a> {
     fn begin(cgroups: &'a dyn Cgroups, cgroup: Option<&'a str>) -> io::Result<Self> {
         let cgroup = match cgroup {
             Some(name) if !cgroups.is_frozen(name)? => Some(name),
@@ -47,7 +49,7 @@ impl<'a> Stillness<'a> {
     }
 }
 
-impl Drop for Stillness<'_> {
+impl Drop for FreezeGuard<'_> {
     fn drop(&mut self) {
         if let Some(name) = self.cgroup
             && let Err(cause) = self.cgroups.thaw(name)
@@ -57,7 +59,7 @@ impl Drop for Stillness<'_> {
     }
 }
 
-impl Inner {
+impl EngineShared {
     pub(super) fn can_snapshot(&self) -> bool {
         true
     }
@@ -100,7 +102,7 @@ impl Inner {
 
     async fn snapshot_in_turn(
         &self,
-        place: &Place,
+        place: &SandboxSlot,
         target: &Target,
         snapshot: &SnapshotId,
         memory: bool,
@@ -142,7 +144,7 @@ impl Inner {
         let (name, id) = (sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
         let work = move || {
             layers.settle_writes(&name)?;
-            let still = Stillness::begin(&*cgroups, cgroup.as_deref())?;
+            let still = FreezeGuard::begin(&*cgroups, cgroup.as_deref())?;
             layers.snapshot(&name, &id)?;
             let stood_still = still.end();
             Ok((stood_still, layers.seal(&name, &id, None)?))
@@ -200,7 +202,7 @@ impl Inner {
         sandbox: &SandboxId,
         snapshot: &SnapshotId,
         live: &Arc<Live>,
-    ) -> Result<(Manifest, String), ProviderError> {
+    ) -> Result<(CheckpointManifest, String), ProviderError> {
         self.freeze(live).await?;
         self.reach("snapshot.frozen");
         let draft = pause::draft_at(&self.memory_of(snapshot))?;
@@ -231,7 +233,7 @@ impl Inner {
         let work = move || {
             layers.snapshot_folder(&id)?;
             copy_checkpoint(&from, &to)?;
-            let (manifest, hash) = Manifest::read(&to).map_err(io::Error::other)?;
+            let (manifest, hash) = CheckpointManifest::read(&to).map_err(io::Error::other)?;
             layers.snapshot(&name, &id)?;
             layers.sync()?;
             Ok((manifest.bytes(), layers.seal(&name, &id, Some(hash))?))
@@ -250,7 +252,7 @@ impl Inner {
         &self,
         spec: &InstanceSpec,
     ) -> Result<(Arc<Live>, Booted), ProviderError> {
-        let Origin::Snapshot { snapshot, seal, .. } = &spec.origin else {
+        let FilesOrigin::Snapshot { snapshot, seal, .. } = &spec.origin else {
             return Err(failed("forking")(io::Error::from(io::ErrorKind::InvalidInput)));
         };
         self.criu()?;
@@ -276,12 +278,12 @@ impl Inner {
             Ok(())
         };
         let restored = match blocking(make).await {
-            Ok(()) => self.restore_from(&self.memory_of(snapshot), Source::Kept, spec).await,
+            Ok(()) => self.restore_from(&self.memory_of(snapshot), CheckpointSource::Kept, spec).await,
             Err(cause) => Err(not_copied(snapshot, Some(spec.limits))(cause)),
         };
         if restored.is_err() {
             let layer = Some(spec.sandbox.as_str().to_owned());
-            self.reaper.take(Remains { layer, ..Remains::default() });
+            self.reaper.take(InstanceRemains { layer, ..InstanceRemains::default() });
         }
         restored
     }
@@ -305,7 +307,7 @@ impl Inner {
             return Ok(());
         }
         let memory = self.memory_of(snapshot);
-        let work = move || match Manifest::verify(&memory) {
+        let work = move || match CheckpointManifest::verify(&memory) {
             Ok(_) => Ok(()),
             Err(error) if error.is_damage() => Err(copy_failed(CopyError::Damaged(error.to_string()))),
             Err(error) => Err(io::Error::other(error)),
@@ -334,7 +336,10 @@ impl Inner {
         let removed = blocking(move || layers.remove_snapshot(&id)).await;
         if let Err(cause) = removed {
             tracing::warn!(%snapshot, %cause, "a snapshot can't be removed yet");
-            self.reaper.take(Remains { snapshot: Some(snapshot.as_str().to_owned()), ..Remains::default() });
+            self.reaper.take(InstanceRemains {
+                snapshot: Some(snapshot.as_str().to_owned()),
+                ..InstanceRemains::default()
+            });
         }
     }
 
@@ -365,7 +370,7 @@ impl Inner {
     /// once more, it comes to its end.
     async fn rollback_in_turn(
         &self,
-        place: &Place,
+        place: &SandboxSlot,
         sandbox: &SandboxId,
         snapshot: &SnapshotId,
         seal: &Seal,
@@ -391,7 +396,7 @@ impl Inner {
         self.reach("rollback.prepared");
         let remains = match live {
             Some(live) => self.end_at_once(place, &live).await,
-            None => Ok(Remains::default()),
+            None => Ok(InstanceRemains::default()),
         };
         self.reach("rollback.ended");
         let swapped = match &remains {
@@ -399,9 +404,9 @@ impl Inner {
             Err(_) => Ok(()),
         };
         // The old files, or a copy that nobody wants. Only when nobody is in them any more.
-        let (remains, ended) =
-            remains.map_or_else(|error| (Remains::default(), Err(error)), |remains| (remains, Ok(())));
-        self.reaper.take(Remains { layer: Some(next), ..remains });
+        let (remains, ended) = remains
+            .map_or_else(|error| (InstanceRemains::default(), Err(error)), |remains| (remains, Ok(())));
+        self.reaper.take(InstanceRemains { layer: Some(next), ..remains });
         ended?;
         swapped?;
         match seal.images {
@@ -423,9 +428,13 @@ impl Inner {
 
     /// Ends an instance without waiting for the kernel to take it apart: it stands still first, and each of its processes has
     /// its end before it when it goes on. Its layer may be put aside at once, and goes after what is answered.
-    async fn end_at_once(&self, place: &Place, live: &Arc<Live>) -> Result<Remains, ProviderError> {
+    async fn end_at_once(
+        &self,
+        place: &SandboxSlot,
+        live: &Arc<Live>,
+    ) -> Result<InstanceRemains, ProviderError> {
         if self.freeze(live).await.is_err() {
-            return self.end(place, live, None).await.map(|()| Remains::default());
+            return self.end(place, live, None).await.map(|()| InstanceRemains::default());
         }
         live.expect_end();
         let (ground, doomed) = (Arc::clone(&self.ground), Arc::clone(live));
@@ -437,16 +446,16 @@ impl Inner {
             ground.kill_all(&doomed.facts.cgroup)
         };
         if self.hands.run(work).await.is_err() {
-            return self.end(place, live, None).await.map(|()| Remains::default());
+            return self.end(place, live, None).await.map(|()| InstanceRemains::default());
         }
         let pidfd = live.pidfd().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
         place.set_live(None);
-        Ok(Remains {
+        Ok(InstanceRemains {
             pidfd: Some(pidfd),
             cgroup: Some(live.facts.cgroup.clone()),
             link: live.facts.link,
             first_id: Some(live.facts.first_id),
-            ..Remains::default()
+            ..InstanceRemains::default()
         })
     }
 
@@ -475,7 +484,7 @@ impl Inner {
         let work = move || {
             layers.check(&id, &seal).map_err(copy_failed)?;
             let Some(sealed) = &seal.images else { return Ok(()) };
-            match Manifest::read(&memory) {
+            match CheckpointManifest::read(&memory) {
                 Ok((_, found)) if found == *sealed => Ok(()),
                 Ok(_) => Err(copy_failed(CopyError::Damaged("its memory was changed".into()))),
                 Err(error) => Err(copy_failed(CopyError::Damaged(format!("its memory is gone: {error}")))),
@@ -494,7 +503,7 @@ impl Inner {
         let wanted: HashSet<String> = wanted.iter().map(|id| id.as_str().to_owned()).collect();
         let unwanted = blocking(move || layers.unwanted_snapshots(&wanted)).await;
         for name in unwanted.map_err(failed("looking for snapshots"))? {
-            self.reaper.take(Remains { snapshot: Some(name), ..Remains::default() });
+            self.reaper.take(InstanceRemains { snapshot: Some(name), ..InstanceRemains::default() });
         }
         Ok(())
     }

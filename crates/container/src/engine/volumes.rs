@@ -14,13 +14,13 @@ use tokio::io::AsyncReadExt;
 use super::pack;
 use super::provide::LEAST_FREE;
 use super::snapshot::blocking;
-use super::{Inner, failed};
-use crate::storage::{CopyError, Folder, Found, Layers, Owner};
+use super::{EngineShared, failed};
+use crate::storage::{CopyError, EntryAttributes, Layers, OpenedEntry, VolumeFolder};
 
 const MIB: u64 = 1 << 20;
 const PIECE: usize = 256 << 10;
 
-impl Inner {
+impl EngineShared {
     pub(super) async fn create_volume(
         &self,
         volume: &VolumeId,
@@ -75,7 +75,7 @@ impl Inner {
         let root = opened.map_err(failed("opening a volume"))?;
         let root = root.ok_or_else(|| ProviderError::NoVolume { volume: volume.clone() })?;
         let (layers, volume) = (Arc::clone(&self.ground.layers), volume.as_str().to_owned());
-        Ok(Box::new(Files { layers, volume, folder: Arc::new(Folder::new(root)) }))
+        Ok(Box::new(ContainerVolumeFiles { layers, volume, folder: Arc::new(VolumeFolder::new(root)) }))
     }
 
     pub(super) async fn sweep_volumes(&self, known: Vec<VolumeId>) -> Result<(), ProviderError> {
@@ -135,16 +135,16 @@ fn bytes(size_mib: Option<u32>) -> Option<u64> {
 }
 
 /// The files of one volume.
-struct Files {
+struct ContainerVolumeFiles {
     layers: Arc<Layers>,
     volume: String,
-    folder: Arc<Folder>,
+    folder: Arc<VolumeFolder>,
 }
 
-impl Files {
+impl ContainerVolumeFiles {
     async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Folder) -> io::Result<T> + Send + 'static,
+        work: impl FnOnce(&VolumeFolder) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let folder = Arc::clone(&self.folder);
         blocking(move || work(&folder)).await
@@ -152,14 +152,14 @@ impl Files {
 
     async fn entry(
         &self,
-        work: impl FnOnce(&Folder) -> io::Result<Found> + Send + 'static,
+        work: impl FnOnce(&VolumeFolder) -> io::Result<OpenedEntry> + Send + 'static,
     ) -> io::Result<VolumeEntry> {
         self.run(work).await.map(entry)
     }
 }
 
 #[async_trait]
-impl VolumeFiles for Files {
+impl VolumeFiles for ContainerVolumeFiles {
     async fn stat(&self, path: &str) -> io::Result<VolumeEntry> {
         let path = path.to_owned();
         self.entry(move |folder| folder.stat(&path)).await
@@ -245,11 +245,11 @@ fn copy(file: File, size: u64, out: &mut impl Write) -> io::Result<()> {
     out.flush()
 }
 
-fn wanted(owner: VolumeOwner) -> Owner {
-    Owner { uid: owner.uid, gid: owner.gid, mode: owner.mode }
+fn wanted(owner: VolumeOwner) -> EntryAttributes {
+    EntryAttributes { uid: owner.uid, gid: owner.gid, mode: owner.mode }
 }
 
-fn entry(found: Found) -> VolumeEntry {
+fn entry(found: OpenedEntry) -> VolumeEntry {
     let ms = |seconds: i64, nanoseconds: u64| {
         seconds.saturating_mul(1_000).saturating_add(i64::try_from(nanoseconds / 1_000_000).unwrap_or(0))
     };
@@ -259,7 +259,7 @@ fn entry(found: Found) -> VolumeEntry {
         FileType::Symlink => VolumeEntryKind::Link,
         _ => VolumeEntryKind::Other,
     };
-    let Found { path, stat, target } = found;
+    let OpenedEntry { path, stat, target } = found;
     VolumeEntry {
         path,
         kind,

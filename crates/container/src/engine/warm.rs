@@ -12,7 +12,7 @@ use atoll_model::Limits;
 use atoll_provider::{AGENT_PORT, ProviderError};
 
 use super::pool::{PoolKey, Ready};
-use super::{Inner, failed};
+use super::{EngineShared, failed};
 
 /// LIMIT: for what is started; a kernel on a starved machine.
 const PREPARE_WITHIN: Duration = Duration::from_secs(90);
@@ -45,7 +45,7 @@ pub(super) fn need_memory() -> Result<(), ProviderError> {
     Ok(())
 }
 
-impl Inner {
+impl EngineShared {
     /// Whether something is started in the instances of this pool.
     pub(super) fn is_prepared(&self, key: &PoolKey) -> bool {
         self.config.prepare.as_ref().is_some_and(|prepare| prepare.wants(&key.template))
@@ -140,7 +140,7 @@ impl Inner {
 }
 
 async fn prepare(
-    engine: &Weak<Inner>,
+    engine: &Weak<EngineShared>,
     key: &PoolKey,
     agent: AgentClient,
     settings: InitRequest,
@@ -164,7 +164,7 @@ fn settings(ready: &Ready) -> InitRequest {
     }
 }
 
-fn agent_of(engine: Weak<Inner>, netns: Arc<OwnedFd>, token: &str) -> AgentClient {
+fn agent_of(engine: Weak<EngineShared>, netns: Arc<OwnedFd>, token: &str) -> AgentClient {
     let connect = move || {
         let (engine, netns) = (engine.clone(), Arc::clone(&netns));
         async move {

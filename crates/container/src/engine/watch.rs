@@ -8,7 +8,7 @@ use atoll_model::{InstanceId, SandboxId};
 use atoll_provider::{Notice, NoticeKind};
 use tokio::sync::broadcast;
 
-use super::Inner;
+use super::EngineShared;
 use super::instance::Live;
 
 /// How often the kernel's counter of deaths for memory is read.
@@ -37,7 +37,7 @@ pub(super) async fn death(
 }
 
 /// Watches one counter of the whole machine, and only when it moves looks at each instance.
-pub(super) async fn memory(engine: Weak<Inner>) {
+pub(super) async fn memory(engine: Weak<EngineShared>) {
     let mut before = machine_oom_kills();
     let mut ticks = tokio::time::interval(MEMORY_EVERY);
     loop {
@@ -81,7 +81,7 @@ fn machine_oom_kills() -> u64 {
 }
 
 /// Writes down what passed without the gate, and what was refused.
-pub(super) async fn flows(engine: Weak<Inner>) {
+pub(super) async fn flows(engine: Weak<EngineShared>) {
     let mut ticks = tokio::time::interval(FLOWS_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -92,7 +92,7 @@ pub(super) async fn flows(engine: Weak<Inner>) {
 }
 
 /// Grows the pool in time and follows the host's addresses.
-pub(super) async fn housekeeping(engine: Weak<Inner>) {
+pub(super) async fn housekeeping(engine: Weak<EngineShared>) {
     let mut ticks = tokio::time::interval(SPACE_EVERY);
     let mut count: u32 = 0;
     loop {

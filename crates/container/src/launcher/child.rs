@@ -14,8 +14,10 @@ use rustix::mount::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::protocol::{Failure, Mount, Mounted, PLACE, Spawn, Step, Tell, Told};
-use super::serve::Watch;
+use super::protocol::{
+    FirstProcessReply, FirstProcessRequest, MountSpec, Mounted, PLACE, Spawn, StepFailure, StepResult,
+};
+use super::serve::StepTimer;
 use super::wire;
 use crate::seccomp::Clones;
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
@@ -51,7 +53,7 @@ enum Tree {
 }
 
 /// All that the first process is born with.
-pub(super) struct Inside<'a> {
+pub(super) struct ChildContext<'a> {
     pub(super) spawn: &'a Spawn,
     /// The launcher's socket to the server, to be closed at once.
     pub(super) launcher: BorrowedFd<'a>,
@@ -74,8 +76,8 @@ struct Received {
 }
 
 /// Becomes the agent, or says which step failed and ends.
-pub(super) fn run(inside: Inside<'_>) -> ! {
-    let Inside { spawn, launcher, control, token, tasks } = inside;
+pub(super) fn run(inside: ChildContext<'_>) -> ! {
+    let ChildContext { spawn, launcher, control, token, tasks } = inside;
     sys::close_for_good(launcher);
     sys::reap_children_by_kernel(false);
     sys::unblock_signals();
@@ -83,7 +85,7 @@ pub(super) fn run(inside: Inside<'_>) -> ! {
         Err(failure) => failure,
         Ok(never) => match never {},
     };
-    if let Ok(message) = serde_json::to_vec(&Told::Failed(failure)) {
+    if let Ok(message) = serde_json::to_vec(&FirstProcessReply::Failed(failure)) {
         let _ = wire::send(&control, &message, &[]);
     }
     sys::exit_now(70)
@@ -91,8 +93,13 @@ pub(super) fn run(inside: Inside<'_>) -> ! {
 
 enum Never {}
 
-fn enter(spawn: &Spawn, control: &OwnedFd, token: &OwnedFd, tasks: Vec<OwnedFd>) -> Result<Never, Failure> {
-    let mut watch = Watch::new();
+fn enter(
+    spawn: &Spawn,
+    control: &OwnedFd,
+    token: &OwnedFd,
+    tasks: Vec<OwnedFd>,
+) -> Result<Never, StepFailure> {
+    let mut watch = StepTimer::new();
     // A protected server must not protect what runs in its sandboxes.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     // The kernel lets a new user namespace mount these two only while it still sees the host's.
@@ -120,10 +127,10 @@ fn enter(spawn: &Spawn, control: &OwnedFd, token: &OwnedFd, tasks: Vec<OwnedFd>)
         Some(address) => atoll_network::child_setup(address),
         None => atoll_network::loopback_up(),
     }
-    .map_err(|error| Failure::new(error.step, &error.cause))?;
+    .map_err(|error| StepFailure::new(error.step, &error.cause))?;
     let listener = listen().step("listen for the host")?;
     watch.lap("network and listener");
-    let ready = serde_json::to_vec(&Told::Ready { times: watch.times }).map_err(io::Error::from);
+    let ready = serde_json::to_vec(&FirstProcessReply::Ready { times: watch.times }).map_err(io::Error::from);
     wire::send(control, &ready.step("write a message")?, &[]).step("tell that it listens")?;
     become_agent(spawn, &listener, token)
 }
@@ -138,7 +145,7 @@ struct Mailbox<'a> {
 }
 
 impl Mailbox<'_> {
-    fn mounts(&mut self) -> Result<Received, Failure> {
+    fn mounts(&mut self) -> Result<Received, StepFailure> {
         loop {
             if let Some(mounts) = self.mounts.take() {
                 return Ok(mounts);
@@ -147,7 +154,7 @@ impl Mailbox<'_> {
         }
     }
 
-    fn network(&mut self) -> Result<Option<Ipv4Addr>, Failure> {
+    fn network(&mut self) -> Result<Option<Ipv4Addr>, StepFailure> {
         loop {
             if let Some(network) = self.network {
                 return Ok(network);
@@ -156,18 +163,18 @@ impl Mailbox<'_> {
         }
     }
 
-    fn take_one(&mut self) -> Result<(), Failure> {
+    fn take_one(&mut self) -> Result<(), StepFailure> {
         let mut buffer = [0; 256];
         let message = wire::receive(self.control, &mut buffer).step("hear from the host")?;
         // Nobody is left to tell; the caller's report goes nowhere and the process ends.
-        let gone = Failure { step: "hear from the host".into(), errno: libc::EPIPE };
+        let gone = StepFailure { step: "hear from the host".into(), errno: libc::EPIPE };
         let (length, descriptors) = message.ok_or(gone)?;
         match serde_json::from_slice(&buffer[..length])
             .map_err(io::Error::from)
             .step("understand the host")?
         {
-            Tell::Network { address } => self.network = Some(address),
-            Tell::Mounts => {
+            FirstProcessRequest::Network { address } => self.network = Some(address),
+            FirstProcessRequest::Mounts => {
                 let mut each = descriptors.into_iter();
                 let mut next = || {
                     each.next().ok_or(io::Error::from(io::ErrorKind::UnexpectedEof)).step("take the mounts")
@@ -205,11 +212,16 @@ fn fresh_mount(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags)
 }
 
 /// Puts the tree together on the folder the process was born in; answers the root.
-fn build_root(received: &Received, proc: &OwnedFd, sys: &OwnedFd, spawn: &Spawn) -> Result<OwnedFd, Failure> {
+fn build_root(
+    received: &Received,
+    proc: &OwnedFd,
+    sys: &OwnedFd,
+    spawn: &Spawn,
+) -> Result<OwnedFd, StepFailure> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     move_mount(received.root.as_fd(), "", rustix::fs::CWD, ".", flags).step("attach the root")?;
     let root = received.root.try_clone().step("copy a descriptor")?;
-    let place = |mount: &OwnedFd, name: &str| -> Result<(), Failure> {
+    let place = |mount: &OwnedFd, name: &str| -> Result<(), StepFailure> {
         let folder = real_folder(&root, name).step(&format!("find a real folder /{name} in the root"))?;
         attach(mount, &folder).step(&format!("mount /{name}"))
     };
@@ -237,7 +249,7 @@ fn build_root(received: &Received, proc: &OwnedFd, sys: &OwnedFd, spawn: &Spawn)
 }
 
 /// Mounts volumes. Folders on the way are made where they are missing; links are refused, wherever they lead.
-fn place_mounts(root: &OwnedFd, mounts: &[Mount], outside: &[OwnedFd]) -> Result<(), Failure> {
+fn place_mounts(root: &OwnedFd, mounts: &[MountSpec], outside: &[OwnedFd]) -> Result<(), StepFailure> {
     let mut outside = outside.iter();
     for mount in mounts {
         let at = &mount.at;
@@ -311,7 +323,7 @@ fn clone_of(at: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
 }
 
 /// Covers what a sandbox must not see and fixes what it must not write. What this kernel does not have is left out.
-fn hide(received: &Received, proc: &OwnedFd, sys: &OwnedFd) -> Result<(), Failure> {
+fn hide(received: &Received, proc: &OwnedFd, sys: &OwnedFd) -> Result<(), StepFailure> {
     let mut is_attached = false;
     for (tree, name) in HIDDEN_FOLDERS {
         let tree = if tree == Tree::Proc { proc } else { sys };
@@ -333,7 +345,7 @@ fn hide(received: &Received, proc: &OwnedFd, sys: &OwnedFd) -> Result<(), Failur
         };
         let null = clone_of(received.dev.as_fd(), "null").step("clone the null device")?;
         if rustix::fs::fstat(&null).step("look at the null device")?.st_rdev != rustix::fs::makedev(1, 3) {
-            return Err(Failure { step: "check the null device".into(), errno: libc::ENODEV });
+            return Err(StepFailure { step: "check the null device".into(), errno: libc::ENODEV });
         }
         attach(&null, &target).step("hide a file")?;
     }
@@ -382,7 +394,7 @@ fn listen() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn become_agent(spawn: &Spawn, listener: &OwnedFd, token: &OwnedFd) -> Result<Never, Failure> {
+fn become_agent(spawn: &Spawn, listener: &OwnedFd, token: &OwnedFd) -> Result<Never, StepFailure> {
     const MIB: u64 = 1 << 20;
     // One byte, not none: where the host's core_pattern is a pipe, the kernel starts that program as root of the host also
     // for a limit of zero, and refuses only for a limit of one. A file of one byte is never written.
@@ -412,12 +424,12 @@ fn become_agent(spawn: &Spawn, listener: &OwnedFd, token: &OwnedFd) -> Result<Ne
     }
     // Still with CAP_SYS_ADMIN over its own user namespace: a `sudo` template may not set no_new_privs.
     // One volume is enough: sandboxes that share it can hand each other files of others.
-    let is_volume = |mount: &Mount| matches!(mount.what, Mounted::Volume);
+    let is_volume = |mount: &MountSpec| matches!(mount.what, Mounted::Volume);
     let clones = if spawn.mounts.iter().any(is_volume) { Clones::Refused } else { Clones::Allowed };
     sys::install_filter(crate::seccomp::compile(clones)).step("install the seccomp filter")?;
     sys::set_capabilities(CAPABILITIES).step("drop capabilities")?;
     let arguments = [c"atoll-agent", c"--listen-fd", c"3", c"--token-fd", c"4"];
     let environment = [c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"];
     let cause = sys::execute(c"/.atoll/atoll-agent", &arguments, &environment);
-    Err(Failure::new("execute the agent", &cause))
+    Err(StepFailure::new("execute the agent", &cause))
 }

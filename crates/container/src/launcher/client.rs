@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use super::protocol::{Criu, Failure, Hello, Reply, Request, Spawn, Times};
+use super::protocol::{Criu, Hello, Reply, Request, Spawn, StepFailure, Times};
 use super::wire;
 
 /// LIMIT: a launcher prepares itself in some milliseconds.
@@ -63,8 +63,8 @@ pub enum LaunchError {
     },
 }
 
-impl From<Failure> for LaunchError {
-    fn from(failure: Failure) -> Self {
+impl From<StepFailure> for LaunchError {
+    fn from(failure: StepFailure) -> Self {
         Self::Step { step: failure.step, cause: io::Error::from_raw_os_error(failure.errno) }
     }
 }
@@ -76,14 +76,14 @@ pub(crate) struct Spawning {
     pub(crate) pidfd: OwnedFd,
     pub(crate) netns: OwnedFd,
     pub(crate) control: OwnedFd,
-    rest: mpsc::UnboundedReceiver<Answer>,
+    rest: mpsc::UnboundedReceiver<LauncherReply>,
     times: Times,
 }
 
 impl Spawning {
     /// What the launcher's steps took, as far as it has said.
     pub(crate) fn launcher_times(&mut self) -> Times {
-        if let Ok(Answer::Mounted(times)) = self.rest.try_recv() {
+        if let Ok(LauncherReply::Mounted(times)) = self.rest.try_recv() {
             self.times = times;
         }
         std::mem::take(&mut self.times)
@@ -92,22 +92,22 @@ impl Spawning {
     /// Waits until the launcher's part is done.
     pub(crate) async fn mounted(&mut self) -> Result<(), LaunchError> {
         match self.rest.recv().await {
-            Some(Answer::Mounted(times)) => {
+            Some(LauncherReply::Mounted(times)) => {
                 self.times = times;
                 Ok(())
             }
-            Some(Answer::Failed(failure)) => Err(failure.into()),
-            Some(Answer::Spawned { .. } | Answer::Begun) | None => Err(LaunchError::Died),
+            Some(LauncherReply::Failed(failure)) => Err(failure.into()),
+            Some(LauncherReply::Spawned { .. } | LauncherReply::Begun) | None => Err(LaunchError::Died),
         }
     }
 }
 
 #[derive(Debug)]
-enum Answer {
+enum LauncherReply {
     Spawned { pid: i32, pidfd: OwnedFd, netns: OwnedFd, control: OwnedFd },
     Mounted(Times),
     Begun,
-    Failed(Failure),
+    Failed(StepFailure),
 }
 
 /// The launcher of one server.
@@ -116,12 +116,12 @@ pub(crate) struct Launcher {
     command: LauncherCommand,
     hello: Hello,
     next: AtomicU64,
-    running: tokio::sync::Mutex<Option<Arc<Running>>>,
+    running: tokio::sync::Mutex<Option<Arc<LauncherProcess>>>,
 }
 
 /// One launcher process.
 #[derive(Debug)]
-struct Running {
+struct LauncherProcess {
     socket: AsyncFd<OwnedFd>,
     pid: u32,
     waiting: Mutex<Waiting>,
@@ -131,7 +131,7 @@ struct Running {
 struct Waiting {
     is_over: bool,
     // Unbounded, but each request gets two answers at most.
-    requests: HashMap<u64, mpsc::UnboundedSender<Answer>>,
+    requests: HashMap<u64, mpsc::UnboundedSender<LauncherReply>>,
 }
 
 impl Launcher {
@@ -140,12 +140,13 @@ impl Launcher {
     }
 
     /// The process that serves now; started when there is none.
-    async fn running(&self) -> Result<Arc<Running>, LaunchError> {
+    async fn running(&self) -> Result<Arc<LauncherProcess>, LaunchError> {
         let mut slot = self.running.lock().await;
         if let Some(running) = slot.as_ref().filter(|running| !running.is_over()) {
             return Ok(Arc::clone(running));
         }
-        let started = tokio::time::timeout(START_WITHIN, Running::start(&self.command, &self.hello)).await;
+        let started =
+            tokio::time::timeout(START_WITHIN, LauncherProcess::start(&self.command, &self.hello)).await;
         let running = started.map_err(|_| LaunchError::Late)??;
         *slot = Some(Arc::clone(&running));
         Ok(running)
@@ -170,11 +171,11 @@ impl Launcher {
         request.id = self.next.fetch_add(1, Ordering::Relaxed);
         let mut rest = self.ask(request.id, Request::Spawn(request), descriptors).await?;
         match tokio::time::timeout(SPAWN_WITHIN, rest.recv()).await.map_err(|_| LaunchError::Late)? {
-            Some(Answer::Spawned { pid, pidfd, netns, control }) => {
+            Some(LauncherReply::Spawned { pid, pidfd, netns, control }) => {
                 Ok(Spawning { pid, pidfd, netns, control, rest, times: Times::new() })
             }
-            Some(Answer::Failed(failure)) => Err(failure.into()),
-            Some(Answer::Mounted(_) | Answer::Begun) | None => Err(LaunchError::Died),
+            Some(LauncherReply::Failed(failure)) => Err(failure.into()),
+            Some(LauncherReply::Mounted(_) | LauncherReply::Begun) | None => Err(LaunchError::Died),
         }
     }
 
@@ -183,14 +184,14 @@ impl Launcher {
         &self,
         mut request: Criu,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Line, LaunchError> {
+    ) -> Result<CriuChannel, LaunchError> {
         request.id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (line, theirs) = Line::new().map_err(LaunchError::Start)?;
+        let (line, theirs) = CriuChannel::new().map_err(LaunchError::Start)?;
         let descriptors = theirs.into_iter().chain(descriptors).collect();
         let mut rest = self.ask(request.id, Request::Criu(request), descriptors).await?;
         match tokio::time::timeout(SPAWN_WITHIN, rest.recv()).await.map_err(|_| LaunchError::Late)? {
-            Some(Answer::Begun) => Ok(line),
-            Some(Answer::Failed(failure)) => Err(failure.into()),
+            Some(LauncherReply::Begun) => Ok(line),
+            Some(LauncherReply::Failed(failure)) => Err(failure.into()),
             Some(_) | None => Err(LaunchError::Died),
         }
     }
@@ -200,7 +201,7 @@ impl Launcher {
         id: u64,
         request: Request,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<mpsc::UnboundedReceiver<Answer>, LaunchError> {
+    ) -> Result<mpsc::UnboundedReceiver<LauncherReply>, LaunchError> {
         let running = self.running().await?;
         let (answers, rest) = mpsc::unbounded_channel();
         running.expect(id, answers)?;
@@ -216,8 +217,8 @@ impl Launcher {
 
 /// What CRIU says while it runs.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// It has come to a step and waits for [`Line::go_on`]. The pid is that of the tree's first process.
+pub(crate) enum CriuMessage {
+    /// It has come to a step and waits for [`CriuChannel::go_on`]. The pid is that of the tree's first process.
     Step { action: String, pid: i32 },
     /// It has ended with this code, and this complaint where it is not zero.
     Ended(i32, String),
@@ -227,12 +228,12 @@ pub(crate) enum Word {
 
 /// The line to a run of CRIU: a pipe each way, since its scripts can open a pipe of the keeper but no socket.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct CriuChannel {
     heard: tokio::io::BufReader<tokio::net::unix::pipe::Receiver>,
     said: tokio::net::unix::pipe::Sender,
 }
 
-impl Line {
+impl CriuChannel {
     /// A line, and the other ends of it: what is said there, what is heard there.
     fn new() -> io::Result<(Self, [OwnedFd; 2])> {
         use tokio::net::unix::pipe::{Receiver, Sender};
@@ -243,7 +244,7 @@ impl Line {
     }
 
     /// The next word. An error when nobody is left to say one.
-    pub(crate) async fn hear(&mut self) -> io::Result<Word> {
+    pub(crate) async fn hear(&mut self) -> io::Result<CriuMessage> {
         use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _};
         /// LIMIT: what one line may hold; ours are some words.
         const LINE_MAX: u64 = 4_096;
@@ -258,19 +259,19 @@ impl Line {
     }
 }
 
-fn read_word(line: &str) -> Option<Word> {
+fn read_word(line: &str) -> Option<CriuMessage> {
     let (first, rest) = line.split_once(' ')?;
     match first {
         "ended" => {
             let (code, complaint) = rest.split_once(' ').unwrap_or((rest, ""));
-            Some(Word::Ended(code.parse().ok()?, complaint.to_owned()))
+            Some(CriuMessage::Ended(code.parse().ok()?, complaint.to_owned()))
         }
-        "failed" => Some(Word::Failed(rest.to_owned())),
-        action => Some(Word::Step { action: action.to_owned(), pid: rest.parse().ok()? }),
+        "failed" => Some(CriuMessage::Failed(rest.to_owned())),
+        action => Some(CriuMessage::Step { action: action.to_owned(), pid: rest.parse().ok()? }),
     }
 }
 
-impl Running {
+impl LauncherProcess {
     async fn start(command: &LauncherCommand, hello: &Hello) -> Result<Arc<Self>, LaunchError> {
         let (ours, theirs) = wire::pair().map_err(LaunchError::Start)?;
         // `Command` forks and execs at once, without running code of ours in between, so the threads of this process do
@@ -311,7 +312,7 @@ impl Running {
         self.lock().is_over
     }
 
-    fn expect(&self, id: u64, answers: mpsc::UnboundedSender<Answer>) -> Result<(), LaunchError> {
+    fn expect(&self, id: u64, answers: mpsc::UnboundedSender<LauncherReply>) -> Result<(), LaunchError> {
         let mut waiting = self.lock();
         if waiting.is_over {
             return Err(LaunchError::Died);
@@ -375,11 +376,11 @@ impl Running {
                 else {
                     return;
                 };
-                (id, Answer::Spawned { pid, pidfd, netns, control }, false)
+                (id, LauncherReply::Spawned { pid, pidfd, netns, control }, false)
             }
-            Reply::Mounted { id, times } => (id, Answer::Mounted(times), true),
-            Reply::Begun { id } => (id, Answer::Begun, true),
-            Reply::Failed { id, failure } => (id, Answer::Failed(failure), true),
+            Reply::Mounted { id, times } => (id, LauncherReply::Mounted(times), true),
+            Reply::Begun { id } => (id, LauncherReply::Begun, true),
+            Reply::Failed { id, failure } => (id, LauncherReply::Failed(failure), true),
         };
         let waiter = {
             let mut waiting = self.lock();
@@ -389,7 +390,7 @@ impl Running {
             Some(waiter) => waiter.send(answer).err().map(|error| error.0),
             None => Some(answer),
         };
-        if let Some(Answer::Spawned { pidfd, .. }) = unheard {
+        if let Some(LauncherReply::Spawned { pidfd, .. }) = unheard {
             // Whoever asked has gone away, and nobody else knows this process.
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
         }

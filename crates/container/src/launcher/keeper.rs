@@ -15,10 +15,10 @@ use std::process::{Command, Stdio};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
-use super::mounts::{Ask, Fixed, Handover, attach_tmpfs, mapped_clone};
-use super::protocol::{Criu, Failure, Rebuild, SAY, Step};
+use super::mounts::{Handover, MountRequest, SharedMounts, attach_tmpfs, mapped_clone};
+use super::protocol::{Criu, Rebuild, SAY, StepFailure, StepResult};
 use super::serve::{user_namespace, whole_map};
-use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY, Cloned};
+use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY, CloneSide};
 
 /// Where the parts of a restored tree lie, each by the name that its checkpoint has for it.
 pub(crate) const RESTORE: &str = "/run/restore";
@@ -55,14 +55,14 @@ const ABOVE_ALL: i32 = 40;
 /// Starts a keeper and does not wait for it.
 pub(super) fn begin(
     launcher: &OwnedFd,
-    fixed: &Fixed,
+    fixed: &SharedMounts,
     criu: &Criu,
     descriptors: Vec<OwnedFd>,
-) -> Result<(), Failure> {
+) -> Result<(), StepFailure> {
     // SAFETY: the launcher has one thread.
     match unsafe { sys::fork() }.step("fork")? {
-        Cloned::Parent { .. } => Ok(()),
-        Cloned::Child => {
+        CloneSide::Parent { .. } => Ok(()),
+        CloneSide::Child => {
             sys::close_for_good(launcher.as_fd());
             sys::reap_children_by_kernel(false);
             sys::unblock_signals();
@@ -84,7 +84,7 @@ pub(super) fn begin(
 }
 
 /// Runs CRIU; answers its exit code, or 128 and the signal that ended it.
-fn keep(fixed: &Fixed, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i32, Failure> {
+fn keep(fixed: &SharedMounts, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i32, StepFailure> {
     // SAFETY: this process has one thread, so nobody is surprised by another view of the mounts.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.step("unshare mounts")?;
     let outside = criu.rebuild.iter().flat_map(|rebuild| &rebuild.mounts).filter(|one| one.is_from_outside());
@@ -170,10 +170,10 @@ struct Rebuilt<'a> {
 }
 
 impl<'a> Rebuilt<'a> {
-    fn make(fixed: &Fixed, rebuild: &'a Rebuild, mounts: &[OwnedFd]) -> Result<Self, Failure> {
+    fn make(fixed: &SharedMounts, rebuild: &'a Rebuild, mounts: &[OwnedFd]) -> Result<Self, StepFailure> {
         let map = whole_map(rebuild.first_id);
         let users = user_namespace(rebuild.first_id, &(map.clone(), map))?;
-        let handover = Handover::make(fixed, &Ask::to_rebuild(rebuild, mounts), users.as_fd())?;
+        let handover = Handover::make(fixed, &MountRequest::to_rebuild(rebuild, mounts), users.as_fd())?;
         let attributes = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC;
         // CRIU opens them as the root of the sandbox.
         let images =
@@ -181,7 +181,7 @@ impl<'a> Rebuilt<'a> {
         Ok(Self { handover, images, replaced: &rebuild.replaced })
     }
 
-    fn attach(self) -> Result<(), Failure> {
+    fn attach(self) -> Result<(), StepFailure> {
         let at = Path::new(RESTORE);
         fs::create_dir_all(at).step("make a place for the tree")?;
         attach_tmpfs(at, c"mode=0755,size=1m").step("mount a place for the tree")?;

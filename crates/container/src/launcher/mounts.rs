@@ -1,4 +1,4 @@
-//! The launcher's mounts: what it prepares once ([`Fixed`]) and what it makes for each sandbox ([`Handover`]).
+//! The launcher's mounts: what it prepares once ([`SharedMounts`]) and what it makes for each sandbox ([`Handover`]).
 //!
 //! Layers are clones of their own, seen through the sandbox's ids, so that files on disk keep canonical ids. On kernels
 //! from 6.15 none of them is ever attached anywhere; below that (`legacy`) they are attached in the launcher's private view
@@ -18,21 +18,22 @@ use rustix::mount::{
 };
 
 use super::protocol::{
-    BOOT_PART, Failure, Hello, MAP, Mount, Mounted, Rebuild, Rootfs, Spawn, Step, Upper, mount_part,
+    BOOT_PART, Hello, MAP, MountSpec, Mounted, Rebuild, Rootfs, Spawn, StepFailure, StepResult, Upper,
+    mount_part,
 };
 use super::serve::user_namespace;
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
 
 /// What all sandboxes share.
-pub(super) struct Fixed {
+pub(super) struct SharedMounts {
     pub(super) stage: PathBuf,
     agent: PathBuf,
     legacy: bool,
 }
 
-impl Fixed {
+impl SharedMounts {
     /// Makes the launcher's view private and small, and fills `stage` with the device folder and the empty one.
-    pub(super) fn prepare(hello: &Hello) -> Result<Self, Failure> {
+    pub(super) fn prepare(hello: &Hello) -> Result<Self, StepFailure> {
         rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .step("make mounts private")?;
         let needed: Vec<&Path> =
@@ -57,7 +58,7 @@ impl Fixed {
 /// A folder of the stage with a copy of each agent that is in use.
 const AGENTS: &str = "agents";
 
-impl Fixed {
+impl SharedMounts {
     /// The folder of an agent, on a file system of its own: the mount of a sandbox shows where its root is, and a folder of
     /// DATA would tell the host's path.
     fn agent(&self, folder: &Path) -> io::Result<PathBuf> {
@@ -151,19 +152,19 @@ fn fill_dev(at: &Path) -> io::Result<()> {
 const CHANGES: &str = "changes";
 
 /// What mounts are wanted.
-pub(super) struct Ask<'a> {
+pub(super) struct MountRequest<'a> {
     rootfs: &'a Rootfs,
     first_id: u32,
     sudo: bool,
     /// Another agent than the launcher's own.
     agent: Option<&'a Path>,
-    mounts: &'a [Mount],
+    mounts: &'a [MountSpec],
     /// One for each mount from outside.
     descriptors: &'a [OwnedFd],
     boot_id: Option<&'a str>,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> MountRequest<'a> {
     pub(super) fn to_spawn(spawn: &'a Spawn, descriptors: &'a [OwnedFd]) -> Self {
         Self {
             rootfs: &spawn.rootfs,
@@ -205,7 +206,11 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    pub(super) fn make(fixed: &Fixed, ask: &Ask<'_>, users: BorrowedFd<'_>) -> Result<Self, Failure> {
+    pub(super) fn make(
+        fixed: &SharedMounts,
+        ask: &MountRequest<'_>,
+        users: BorrowedFd<'_>,
+    ) -> Result<Self, StepFailure> {
         let read_only = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV;
         let agent = fixed.agent(ask.agent.unwrap_or(&fixed.agent)).step("copy the agent's folder")?;
         let agent = mapped_clone(&agent, read_only, users).step("clone the agent's folder")?;
@@ -218,7 +223,7 @@ impl Handover {
         let mut layers = Vec::new();
         let changes = open_upper(ask.rootfs, ask.first_id, users)?;
         // Both overlays write here. It is attached itself, as old kernels clone nothing that is attached nowhere.
-        let mut attached = Attached::default();
+        let mut attached = AttachedLayers::default();
         if fixed.legacy {
             attached.add(fixed, changes.as_fd(), CHANGES).step("attach the sandbox's layer")?;
         }
@@ -263,7 +268,7 @@ impl Handover {
 
 /// Gives the mounts that came along the ids of the sandbox, and takes away what nobody may do through them. They were found and
 /// cloned by the server, so no path of a tenant is looked up here.
-fn map_mounts(ask: &Ask<'_>, users: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Failure> {
+fn map_mounts(ask: &MountRequest<'_>, users: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, StepFailure> {
     let outside = ask.mounts.iter().filter(|mount| mount.is_from_outside());
     let mut mapped = Vec::new();
     for (mount, descriptor) in outside.zip(ask.descriptors) {
@@ -288,7 +293,7 @@ fn map_mounts(ask: &Ask<'_>, users: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Fail
 
 /// A read-only file that holds a boot id. Its name is the sandbox's range of ids, which nobody else has, and which a later
 /// sandbox gets only when this one is gone; so there are never more files than ranges, and none has to be cleaned up.
-fn boot_file(fixed: &Fixed, first_id: u32, id: &str, users: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+fn boot_file(fixed: &SharedMounts, first_id: u32, id: &str, users: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = fixed.stage.join(BOOT_PART).join(first_id.to_string());
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -308,7 +313,7 @@ pub(super) fn mapped_clone(path: &Path, attributes: u64, users: BorrowedFd<'_>) 
 }
 
 /// The folder that holds `upper` and `work`, as the sandbox sees it.
-fn open_upper(rootfs: &Rootfs, first_id: u32, users: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
+fn open_upper(rootfs: &Rootfs, first_id: u32, users: BorrowedFd<'_>) -> Result<OwnedFd, StepFailure> {
     match &rootfs.upper {
         Upper::Folder(path) => mapped_clone(path, ATTR_NODEV, users).step("clone the sandbox's layer"),
         Upper::Tmpfs { bytes, inodes } => {
@@ -346,8 +351,8 @@ fn memory_layer(bytes: u64, inodes: u64, first_id: u32, with_usr: bool) -> io::R
 
 /// One overlay to be mounted.
 struct Overlay<'a> {
-    fixed: &'a Fixed,
-    ask: &'a Ask<'a>,
+    fixed: &'a SharedMounts,
+    ask: &'a MountRequest<'a>,
     users: BorrowedFd<'a>,
     changes: BorrowedFd<'a>,
     names: (&'a str, &'a str),
@@ -355,7 +360,7 @@ struct Overlay<'a> {
 }
 
 impl Overlay<'_> {
-    fn mount(&self, lower: &[PathBuf], layers: &mut Vec<OwnedFd>) -> Result<OwnedFd, Failure> {
+    fn mount(&self, lower: &[PathBuf], layers: &mut Vec<OwnedFd>) -> Result<OwnedFd, StepFailure> {
         let lower = lower
             .iter()
             .map(|path| mapped_clone(path, ATTR_RDONLY, self.users).step("clone a template layer"))
@@ -384,7 +389,10 @@ impl Overlay<'_> {
         drop(attached);
         let flags = rustix::fs::fstatvfs(&root).step("look at the overlay")?.f_flag;
         if flags.contains(StatVfsMountFlags::RDONLY) {
-            return Err(Failure { step: "check that the overlay can be written".into(), errno: libc::EROFS });
+            return Err(StepFailure {
+                step: "check that the overlay can be written".into(),
+                errno: libc::EROFS,
+            });
         }
         layers.extend(lower);
         Ok(root)
@@ -402,8 +410,8 @@ impl Overlay<'_> {
         Ok(())
     }
 
-    fn name_by_path(&self, context: &OwnedFd, lower: &[OwnedFd]) -> io::Result<Attached> {
-        let mut attached = Attached::default();
+    fn name_by_path(&self, context: &OwnedFd, lower: &[OwnedFd]) -> io::Result<AttachedLayers> {
+        let mut attached = AttachedLayers::default();
         let mut names = Vec::new();
         for (index, layer) in lower.iter().enumerate() {
             names.push(index.to_string());
@@ -422,14 +430,14 @@ impl Overlay<'_> {
 
 /// Layers attached for the moment of mounting.
 #[derive(Default)]
-struct Attached {
+struct AttachedLayers {
     points: Vec<PathBuf>,
     /// Where to go back to.
     left: Option<PathBuf>,
 }
 
-impl Attached {
-    fn add(&mut self, fixed: &Fixed, mount: BorrowedFd<'_>, name: &str) -> io::Result<PathBuf> {
+impl AttachedLayers {
+    fn add(&mut self, fixed: &SharedMounts, mount: BorrowedFd<'_>, name: &str) -> io::Result<PathBuf> {
         let at = fixed.stage.join("layers").join(name);
         fs::create_dir_all(&at)?;
         move_mount(mount, "", CWD, &at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
@@ -445,7 +453,7 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for AttachedLayers {
     fn drop(&mut self) {
         if let Some(left) = &self.left
             && std::env::set_current_dir(left).is_err()

@@ -55,14 +55,14 @@ pub(crate) struct Rebuild {
     /// Images that others stand in for.
     pub(crate) replaced: Vec<(String, Vec<u8>)>,
     /// What else it sees. Their descriptors come last.
-    pub(crate) mounts: Vec<Mount>,
+    pub(crate) mounts: Vec<MountSpec>,
     /// The boot id that its processes know; `None`: they see the machine's.
     pub(crate) boot_id: Option<String>,
 }
 
 /// Something that a sandbox sees besides its root: nosuid and nodev always.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Mount {
+pub(crate) struct MountSpec {
     /// Where inside; clean, without a slash at the beginning.
     pub(crate) at: String,
     pub(crate) read_only: bool,
@@ -80,7 +80,7 @@ pub(crate) enum Mounted {
     Memory { bytes: u64 },
 }
 
-impl Mount {
+impl MountSpec {
     /// Whether a descriptor comes along.
     pub(crate) fn is_from_outside(&self) -> bool {
         !matches!(self.what, Mounted::Memory { .. })
@@ -123,7 +123,7 @@ pub(crate) struct Spawn {
     pub(crate) sudo: bool,
     pub(crate) shm_bytes: u64,
     /// What else it sees.
-    pub(crate) mounts: Vec<Mount>,
+    pub(crate) mounts: Vec<MountSpec>,
     /// What it reads as the id of this boot.
     pub(crate) boot_id: String,
 }
@@ -170,31 +170,31 @@ pub(crate) enum Reply {
     /// All mounts are made and handed over.
     Mounted { id: u64, times: Times },
     /// A step failed; what was made is undone, the process told to end. `id` 0: the launcher itself.
-    Failed { id: u64, failure: Failure },
+    Failed { id: u64, failure: StepFailure },
 }
 
 /// A step that failed.
 #[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 #[error("{step}: {}", std::io::Error::from_raw_os_error(*errno))]
-pub(crate) struct Failure {
+pub(crate) struct StepFailure {
     pub(crate) step: String,
     pub(crate) errno: i32,
 }
 
-impl Failure {
+impl StepFailure {
     pub(crate) fn new(step: impl Into<String>, cause: &std::io::Error) -> Self {
         Self { step: step.into(), errno: cause.raw_os_error().unwrap_or(libc::EIO) }
     }
 }
 
 /// Names the step an error belongs to.
-pub(crate) trait Step<T> {
-    fn step(self, step: &str) -> Result<T, Failure>;
+pub(crate) trait StepResult<T> {
+    fn step(self, step: &str) -> Result<T, StepFailure>;
 }
 
-impl<T, E: Into<std::io::Error>> Step<T> for Result<T, E> {
-    fn step(self, step: &str) -> Result<T, Failure> {
-        self.map_err(|cause| Failure::new(step, &cause.into()))
+impl<T, E: Into<std::io::Error>> StepResult<T> for Result<T, E> {
+    fn step(self, step: &str) -> Result<T, StepFailure> {
+        self.map_err(|cause| StepFailure::new(step, &cause.into()))
     }
 }
 
@@ -203,7 +203,7 @@ pub(crate) type Times = Vec<(String, u32)>;
 
 /// What a first process is told over its control socket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Tell {
+pub(crate) enum FirstProcessRequest {
     /// Descriptors: root, agent, dev, empty folder, boot id, the overlay for `/usr` where there is one, and the mounts from
     /// outside.
     Mounts,
@@ -213,9 +213,9 @@ pub(crate) enum Tell {
 
 /// What a first process answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Told {
+pub(crate) enum FirstProcessReply {
     /// It listens and is about to become the agent.
     Ready { times: Times },
     /// It could not go on, and has ended.
-    Failed(Failure),
+    Failed(StepFailure),
 }

@@ -6,12 +6,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use super::child::{self, Inside};
-use super::mounts::{Ask, Fixed, Handover};
-use super::protocol::{CgroupEntry, Failure, Hello, Reply, Request, Spawn, Step, Tell, Times};
+use super::child::{self, ChildContext};
+use super::mounts::{Handover, MountRequest, SharedMounts};
+use super::protocol::{
+    CgroupEntry, FirstProcessRequest, Hello, Reply, Request, Spawn, StepFailure, StepResult, Times,
+};
 use super::{keeper, wire};
 use crate::seccomp::Clones;
-use crate::sys::{self, Cloned};
+use crate::sys::{self, CloneSide};
 
 /// Runs a launcher on the socket at standard input. Returns when the server is gone.
 ///
@@ -54,7 +56,7 @@ fn run() -> io::Result<()> {
     Ok(())
 }
 
-fn start(hello: &Hello) -> Result<Fixed, Failure> {
+fn start(hello: &Hello) -> Result<SharedMounts, StepFailure> {
     sys::keep_capabilities_over_setuid().step("set secure bits")?;
     sys::reap_children_by_kernel(true);
     // A restored first process is left behind by CRIU, and comes here to be reaped.
@@ -64,14 +66,14 @@ fn start(hello: &Hello) -> Result<Fixed, Failure> {
     for clones in [Clones::Allowed, Clones::Refused] {
         let _ = crate::seccomp::compile(clones);
     }
-    Fixed::prepare(hello)
+    SharedMounts::prepare(hello)
 }
 
 fn reply(socket: &OwnedFd, reply: &Reply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     wire::send(socket, &serde_json::to_vec(reply)?, descriptors)
 }
 
-fn serve(socket: &OwnedFd, fixed: &Fixed, spawn: &Spawn, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+fn serve(socket: &OwnedFd, fixed: &SharedMounts, spawn: &Spawn, descriptors: Vec<OwnedFd>) -> io::Result<()> {
     let answer = match launch(socket, fixed, spawn, descriptors) {
         Ok(times) => Reply::Mounted { id: spawn.id, times },
         Err(failure) => Reply::Failed { id: spawn.id, failure },
@@ -82,11 +84,11 @@ fn serve(socket: &OwnedFd, fixed: &Fixed, spawn: &Spawn, descriptors: Vec<OwnedF
 /// Clones, hands the process to the server, then makes its mounts while the server makes its network.
 fn launch(
     socket: &OwnedFd,
-    fixed: &Fixed,
+    fixed: &SharedMounts,
     spawn: &Spawn,
     descriptors: Vec<OwnedFd>,
-) -> Result<Times, Failure> {
-    let mut watch = Watch::new();
+) -> Result<Times, StepFailure> {
+    let mut watch = StepTimer::new();
     let mut descriptors = descriptors.into_iter();
     let token =
         descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidInput)).step("take the token")?;
@@ -100,16 +102,16 @@ fn launch(
     };
     // SAFETY: the launcher has one thread and has set its secure bits at the start.
     let (pid, pidfd) = match unsafe { sys::clone_into_namespaces(born_in, spawn.first_id) }.step("clone3")? {
-        Cloned::Child => {
+        CloneSide::Child => {
             // Its own end only: with the other one open it would never see the launcher die.
             drop(ours);
             let tasks = match spawn.cgroup {
                 CgroupEntry::Tasks => cgroups,
                 CgroupEntry::Born => Vec::new(),
             };
-            child::run(Inside { spawn, launcher: socket.as_fd(), control: theirs, token, tasks })
+            child::run(ChildContext { spawn, launcher: socket.as_fd(), control: theirs, token, tasks })
         }
-        Cloned::Parent { pid, pidfd } => (pid, pidfd),
+        CloneSide::Parent { pid, pidfd } => (pid, pidfd),
     };
     drop(theirs);
     watch.lap("clone3");
@@ -118,9 +120,11 @@ fn launch(
         let (_, net) = &namespaces;
         reply(socket, &Reply::Spawned { id: spawn.id, pid }, &[pidfd.as_fd(), net.as_fd(), ours.as_fd()])
             .step("tell the server")?;
-        let handover = Handover::make(fixed, &Ask::to_spawn(spawn, &mounts), namespaces.0.as_fd())?;
+        let handover = Handover::make(fixed, &MountRequest::to_spawn(spawn, &mounts), namespaces.0.as_fd())?;
         watch.lap("mounts");
-        let tell = serde_json::to_vec(&Tell::Mounts).map_err(io::Error::from).step("write a message")?;
+        let tell = serde_json::to_vec(&FirstProcessRequest::Mounts)
+            .map_err(io::Error::from)
+            .step("write a message")?;
         wire::send(&ours, &tell, &handover.descriptors()).step("hand the mounts over")?;
         Ok(handover)
     });
@@ -140,13 +144,13 @@ fn launch(
 }
 
 /// Gives the process its ids; answers its user and network namespaces.
-fn map_ids(pid: i32, first_id: u32) -> Result<(OwnedFd, OwnedFd), Failure> {
+fn map_ids(pid: i32, first_id: u32) -> Result<(OwnedFd, OwnedFd), StepFailure> {
     let users = map_users(pid, first_id)?;
     let net = std::fs::File::open(format!("/proc/{pid}/ns/net")).map(OwnedFd::from);
     Ok((users, net.step("open the network namespace")?))
 }
 
-fn map_users(pid: i32, first_id: u32) -> Result<OwnedFd, Failure> {
+fn map_users(pid: i32, first_id: u32) -> Result<OwnedFd, StepFailure> {
     let map = whole_map(first_id);
     write_maps(pid, (&map, &map))
 }
@@ -157,18 +161,18 @@ pub(super) fn whole_map(first_id: u32) -> String {
 }
 
 /// Gives the process maps of users and groups; answers its user namespace.
-fn write_maps(pid: i32, (users, groups): (&str, &str)) -> Result<OwnedFd, Failure> {
+fn write_maps(pid: i32, (users, groups): (&str, &str)) -> Result<OwnedFd, StepFailure> {
     std::fs::write(format!("/proc/{pid}/uid_map"), users).step("write the uid map")?;
     std::fs::write(format!("/proc/{pid}/gid_map"), groups).step("write the gid map")?;
     std::fs::File::open(format!("/proc/{pid}/ns/user")).map(OwnedFd::from).step("open the user namespace")
 }
 
 /// A user namespace with these maps, held by descriptor only.
-pub(super) fn user_namespace(owner: u32, maps: &(String, String)) -> Result<OwnedFd, Failure> {
+pub(super) fn user_namespace(owner: u32, maps: &(String, String)) -> Result<OwnedFd, StepFailure> {
     // SAFETY: launcher and keeper have one thread; their secure bits are those that the launcher set.
     match unsafe { sys::clone_into_users(owner) }.step("make a user namespace")? {
-        Cloned::Child => sys::wait_for_ever(),
-        Cloned::Parent { pid, pidfd } => {
+        CloneSide::Child => sys::wait_for_ever(),
+        CloneSide::Parent { pid, pidfd } => {
             let users = write_maps(pid, (&maps.0, &maps.1));
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
             users
@@ -177,12 +181,12 @@ pub(super) fn user_namespace(owner: u32, maps: &(String, String)) -> Result<Owne
 }
 
 /// Takes the time of steps.
-pub(super) struct Watch {
+pub(super) struct StepTimer {
     last: Instant,
     pub(super) times: Times,
 }
 
-impl Watch {
+impl StepTimer {
     pub(super) fn new() -> Self {
         Self { last: Instant::now(), times: Times::with_capacity(12) }
     }

@@ -6,7 +6,7 @@ use super::table::{
     self, BTRFS, CLONES, DRIVER, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS,
     TERMINAL_INPUT,
 };
-use super::{Check, Clones, Verdict};
+use super::{Check, Clones, SyscallVerdict};
 
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
@@ -49,8 +49,8 @@ pub(crate) fn compile(clones: Clones) -> &'static [libc::sock_filter] {
 }
 
 /// Where each run of equal verdicts begins.
-fn intervals() -> Vec<(u32, Verdict)> {
-    let mut runs: Vec<(u32, Verdict)> = Vec::new();
+fn intervals() -> Vec<(u32, SyscallVerdict)> {
+    let mut runs: Vec<(u32, SyscallVerdict)> = Vec::new();
     // One past the newest stands for all numbers above, x32's among them.
     for number in 0..=NEWEST + 1 {
         let verdict = table::verdict(number);
@@ -61,7 +61,7 @@ fn intervals() -> Vec<(u32, Verdict)> {
     runs
 }
 
-fn search(runs: &[(u32, Verdict)], clones: Clones) -> Vec<libc::sock_filter> {
+fn search(runs: &[(u32, SyscallVerdict)], clones: Clones) -> Vec<libc::sock_filter> {
     if let [(_, verdict)] = runs {
         return leaf(*verdict, clones);
     }
@@ -81,22 +81,22 @@ fn search(runs: &[(u32, Verdict)], clones: Clones) -> Vec<libc::sock_filter> {
     program
 }
 
-fn leaf(verdict: Verdict, clones: Clones) -> Vec<libc::sock_filter> {
+fn leaf(verdict: SyscallVerdict, clones: Clones) -> Vec<libc::sock_filter> {
     match verdict {
-        Verdict::Allow => vec![op(RETURN, ALLOW, 0, 0)],
-        Verdict::Refuse => vec![op(RETURN, REFUSE, 0, 0)],
-        Verdict::Unknown => vec![op(RETURN, UNKNOWN, 0, 0)],
-        Verdict::Depends(Check::NoNamespaces) => vec![
+        SyscallVerdict::Allow => vec![op(RETURN, ALLOW, 0, 0)],
+        SyscallVerdict::Refuse => vec![op(RETURN, REFUSE, 0, 0)],
+        SyscallVerdict::Unknown => vec![op(RETURN, UNKNOWN, 0, 0)],
+        SyscallVerdict::Depends(Check::NoNamespaces) => vec![
             op(LOAD, argument(0), 0, 0),
             op(JUMP_ANY_BIT, NAMESPACE_FLAGS, 0, 1),
             op(RETURN, REFUSE, 0, 0),
             op(RETURN, ALLOW, 0, 0),
         ],
-        Verdict::Depends(Check::HarmlessPersona) => one_of(0, &PERSONAS, ALLOW, REFUSE),
-        Verdict::Depends(Check::HarmlessRequest) => request(clones),
-        Verdict::Depends(Check::Copy) if clones == Clones::Allowed => vec![op(RETURN, ALLOW, 0, 0)],
-        Verdict::Depends(Check::Copy) => vec![op(RETURN, UNKNOWN, 0, 0)],
-        Verdict::Depends(Check::PlainSocket) => socket(),
+        SyscallVerdict::Depends(Check::HarmlessPersona) => one_of(0, &PERSONAS, ALLOW, REFUSE),
+        SyscallVerdict::Depends(Check::HarmlessRequest) => request(clones),
+        SyscallVerdict::Depends(Check::Copy) if clones == Clones::Allowed => vec![op(RETURN, ALLOW, 0, 0)],
+        SyscallVerdict::Depends(Check::Copy) => vec![op(RETURN, UNKNOWN, 0, 0)],
+        SyscallVerdict::Depends(Check::PlainSocket) => socket(),
     }
 }
 

@@ -1,24 +1,24 @@
 //! The table itself. Everything that it does not name is refused, and numbers above the newest one it knows are unknown.
 
-use super::{Check, Verdict};
+use super::{Check, SyscallVerdict};
 
 /// The newest call the table was written for (`mseal`); what came later answers ENOSYS until somebody has looked at it.
 pub(super) const NEWEST: u32 = 462;
 
 /// The verdict on a call number of x86-64.
-pub(super) fn verdict(number: u32) -> Verdict {
+pub(super) fn verdict(number: u32) -> SyscallVerdict {
     if number > NEWEST || (335..424).contains(&number) || UNKNOWN.contains(&i64::from(number)) {
-        return Verdict::Unknown;
+        return SyscallVerdict::Unknown;
     }
     match i64::from(number) {
-        libc::SYS_clone => Verdict::Depends(Check::NoNamespaces),
+        libc::SYS_clone => SyscallVerdict::Depends(Check::NoNamespaces),
         // A pair makes a socket of its family first and is refused by it only then: the same surface.
-        libc::SYS_socket | libc::SYS_socketpair => Verdict::Depends(Check::PlainSocket),
-        libc::SYS_personality => Verdict::Depends(Check::HarmlessPersona),
-        libc::SYS_ioctl => Verdict::Depends(Check::HarmlessRequest),
-        libc::SYS_copy_file_range => Verdict::Depends(Check::Copy),
-        call if ALLOWED.contains(&call) => Verdict::Allow,
-        _ => Verdict::Refuse,
+        libc::SYS_socket | libc::SYS_socketpair => SyscallVerdict::Depends(Check::PlainSocket),
+        libc::SYS_personality => SyscallVerdict::Depends(Check::HarmlessPersona),
+        libc::SYS_ioctl => SyscallVerdict::Depends(Check::HarmlessRequest),
+        libc::SYS_copy_file_range => SyscallVerdict::Depends(Check::Copy),
+        call if ALLOWED.contains(&call) => SyscallVerdict::Allow,
+        _ => SyscallVerdict::Refuse,
     }
 }
 

@@ -14,7 +14,7 @@ use super::table::{
     self, BTRFS, CLONES, DRIVER, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS,
     TERMINAL_INPUT,
 };
-use super::{Check, Clones, Verdict, compile};
+use super::{Check, Clones, SyscallVerdict, compile};
 
 const ALLOW: u32 = 0x7fff_0000;
 const X86_64: u32 = 0xc000_003e;
@@ -76,17 +76,17 @@ fn oracle() -> Vec<(u16, u8, u8, u32)> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for number in 0..=NEWEST {
         let chain = match table::verdict(number) {
-            Verdict::Allow => vec![],
-            Verdict::Refuse | Verdict::Unknown => continue,
-            Verdict::Depends(Check::NoNamespaces) => {
+            SyscallVerdict::Allow => vec![],
+            SyscallVerdict::Refuse | SyscallVerdict::Unknown => continue,
+            SyscallVerdict::Depends(Check::NoNamespaces) => {
                 vec![rule(vec![condition(0, Cmp::MaskedEq(u64::from(NAMESPACE_FLAGS)), 0)])]
             }
-            Verdict::Depends(Check::HarmlessPersona) => {
+            SyscallVerdict::Depends(Check::HarmlessPersona) => {
                 PERSONAS.iter().map(|persona| rule(vec![condition(0, Cmp::Eq, *persona)])).collect()
             }
-            Verdict::Depends(Check::Copy) => vec![],
-            Verdict::Depends(Check::HarmlessRequest) => requests(),
-            Verdict::Depends(Check::PlainSocket) => {
+            SyscallVerdict::Depends(Check::Copy) => vec![],
+            SyscallVerdict::Depends(Check::HarmlessRequest) => requests(),
+            SyscallVerdict::Depends(Check::PlainSocket) => {
                 let netlink = [condition(0, Cmp::Eq, NETLINK), condition(2, Cmp::Eq, NETLINK_ROUTE)];
                 FAMILIES
                     .iter()
@@ -109,10 +109,10 @@ fn every_call_number_gets_the_verdict_of_the_table() {
     for number in 0..2_000 {
         let answer = interpret(&program, number, X86_64, [0; 6]);
         let allowed = match table::verdict(number) {
-            Verdict::Allow => true,
-            Verdict::Refuse | Verdict::Unknown => false,
+            SyscallVerdict::Allow => true,
+            SyscallVerdict::Refuse | SyscallVerdict::Unknown => false,
             // With all arguments zero: no namespace, no persona, no terminal input; but family 0 is no family.
-            Verdict::Depends(check) => check != Check::PlainSocket,
+            SyscallVerdict::Depends(check) => check != Check::PlainSocket,
         };
         assert_eq!(answer == ALLOW, allowed, "call {number}");
     }

@@ -188,13 +188,13 @@ pub(super) enum Member {
 
 /// Where the kernel shows what subvolumes use.
 #[derive(Debug)]
-pub(super) struct Quota {
+pub(super) struct QuotaGroups {
     groups: PathBuf,
     /// Simple quotas: every byte counts for the subvolume that it was written in, and for no copy of it.
     pub(super) is_simple: bool,
 }
 
-impl Quota {
+impl QuotaGroups {
     /// Makes the group above all layers and volumes of the pool `at`. Full quota groups would have to count everything anew
     /// for each member, so there it does not exist.
     pub(super) fn make_group(&self, at: &Path) -> io::Result<()> {
@@ -305,7 +305,7 @@ fn is_fine(answer: io::Result<i32>, known: i32) -> io::Result<()> {
 }
 
 /// Switches quotas on. Simple ones cost nothing to speak of; full ones triple the price of a sync.
-pub(super) fn enable_quota(at: &Path, legacy: bool) -> io::Result<Quota> {
+pub(super) fn enable_quota(at: &Path, legacy: bool) -> io::Result<QuotaGroups> {
     let file = File::open(at)?;
     let groups = Path::new("/sys/fs/btrfs").join(uuid(&file)?).join("qgroups");
     if !groups.join("enabled").exists() && !groups.join("mode").exists() {
@@ -322,7 +322,7 @@ pub(super) fn enable_quota(at: &Path, legacy: bool) -> io::Result<Quota> {
         outcome?;
     }
     let is_simple = std::fs::read_to_string(groups.join("mode")).is_ok_and(|mode| mode.trim() == "squota");
-    Ok(Quota { groups, is_simple })
+    Ok(QuotaGroups { groups, is_simple })
 }
 
 pub(super) fn subvolume_id(path: &Path) -> io::Result<u64> {

@@ -23,7 +23,7 @@ use tar::EntryType;
 use super::format::{self, Records};
 use super::pack::{self, Packer};
 use super::traces::{self, Trace, Traces};
-use super::walk::{Entry, Walk, open_folder};
+use super::walk::{Walk, WalkEntry, open_folder};
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -38,7 +38,7 @@ pub(super) fn write(layer: &Path, name: &str, lower: &[PathBuf], out: &mut impl 
     let traces = Traces::of(layer, root.as_fd(), name)?;
     let mut capture = Capture {
         packer: Packer::new(out, is_told),
-        folders: vec![Folder::root(&lower)],
+        folders: vec![CapturedFolder::root(&lower)],
         lower: &lower,
         traces,
         bytes: 0,
@@ -60,7 +60,7 @@ fn is_told(name: &[u8]) -> bool {
 }
 
 /// A folder on the way to what is looked at.
-struct Folder {
+struct CapturedFolder {
     path: Vec<u8>,
     stat: Option<Stat>,
     records: Records,
@@ -77,7 +77,7 @@ struct Folder {
     has_trace: bool,
 }
 
-impl Folder {
+impl CapturedFolder {
     /// The root belongs to no layer.
     fn root(lower: &Lower) -> Self {
         Self {
@@ -99,12 +99,12 @@ struct Capture<'a, W> {
     lower: &'a Lower,
     traces: Traces,
     /// From the root to the folder that is being looked at.
-    folders: Vec<Folder>,
+    folders: Vec<CapturedFolder>,
     bytes: u64,
 }
 
 impl<W: Write> Capture<'_, W> {
-    fn entry(&mut self, here: BorrowedFd<'_>, entry: &Entry, path: Vec<u8>) -> io::Result<()> {
+    fn entry(&mut self, here: BorrowedFd<'_>, entry: &WalkEntry, path: Vec<u8>) -> io::Result<()> {
         if entry.kind == FileType::Directory {
             return self.enter(here, entry, path);
         }
@@ -129,7 +129,7 @@ impl<W: Write> Capture<'_, W> {
     }
 
     /// A folder is told when something in it is, or when one leaves it.
-    fn enter(&mut self, here: BorrowedFd<'_>, entry: &Entry, path: Vec<u8>) -> io::Result<()> {
+    fn enter(&mut self, here: BorrowedFd<'_>, entry: &WalkEntry, path: Vec<u8>) -> io::Result<()> {
         refuse_marks(entry, &path)?;
         let above = self.folders.last().map(|folder| folder.under.as_slice()).unwrap_or_default();
         let mut below = self.lower.look(above, &path)?;
@@ -149,7 +149,7 @@ impl<W: Write> Capture<'_, W> {
             _ => false,
         };
         let time = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec);
-        self.folders.push(Folder {
+        self.folders.push(CapturedFolder {
             stat: Some(entry.stat),
             records,
             under: below.folders,
@@ -203,7 +203,7 @@ impl<W: Write> Capture<'_, W> {
         Ok(())
     }
 
-    fn whiteout(&mut self, entry: &Entry, path: &[u8]) -> io::Result<()> {
+    fn whiteout(&mut self, entry: &WalkEntry, path: &[u8]) -> io::Result<()> {
         let under = self.folders.last().map(|folder| folder.under.as_slice()).unwrap_or_default();
         if traces::is_inside_ours(path) || self.lower.look(under, path)?.top.is_none() {
             return Ok(());
@@ -217,7 +217,7 @@ impl<W: Write> Capture<'_, W> {
     fn rewritten(
         &mut self,
         here: BorrowedFd<'_>,
-        entry: &Entry,
+        entry: &WalkEntry,
         path: Vec<u8>,
         theirs: &[u8],
     ) -> io::Result<()> {
@@ -252,7 +252,7 @@ impl<W: Write> Capture<'_, W> {
 }
 
 /// Names that mean something else in a layer can't be told.
-fn refuse_marks(entry: &Entry, path: &[u8]) -> io::Result<()> {
+fn refuse_marks(entry: &WalkEntry, path: &[u8]) -> io::Result<()> {
     if entry.name.as_bytes().starts_with(WHITEOUT) && !traces::is_inside_ours(path) {
         return Err(refused(path, "has a name that means a removal in a layer"));
     }
@@ -304,7 +304,7 @@ struct Lower {
 }
 
 /// What is below a path.
-struct Below {
+struct Subtree {
     /// The layer that is seen, and what is there.
     top: Option<(usize, Stat)>,
     /// Where it is a folder: all layers that are seen in it.
@@ -318,8 +318,8 @@ impl Lower {
     }
 
     /// `under`: the layers that are seen in the folder that `path` is in.
-    fn look(&self, under: &[usize], path: &[u8]) -> io::Result<Below> {
-        let mut below = Below { top: None, folders: Vec::new() };
+    fn look(&self, under: &[usize], path: &[u8]) -> io::Result<Subtree> {
+        let mut below = Subtree { top: None, folders: Vec::new() };
         for layer in under {
             let Some(node) = self.node(*layer, path, OFlags::PATH)? else { continue };
             let stat = rustix::fs::fstat(&node)?;

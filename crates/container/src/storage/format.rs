@@ -62,7 +62,7 @@ pub(super) fn is_beginning(records: &Records) -> bool {
 
 /// What an entry says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct About {
+pub(super) struct PackedEntry {
     pub(super) kind: EntryType,
     pub(super) path: Vec<u8>,
     pub(super) link: Vec<u8>,
@@ -77,7 +77,7 @@ pub(super) struct About {
 }
 
 /// Writes the head of an entry.
-pub(super) fn write_head(out: &mut impl Write, about: &About, mut records: Records) -> io::Result<()> {
+pub(super) fn write_head(out: &mut impl Write, about: &PackedEntry, mut records: Records) -> io::Result<()> {
     let mut header = Header::new_ustar();
     header.set_entry_type(about.kind);
     header.set_mode(about.mode & 0o7777);
@@ -205,7 +205,7 @@ pub(super) fn read_all(input: &mut impl Read, buffer: &mut [u8]) -> Result<(), R
 }
 
 /// The next head, or `None` at a proper end. `records` are those that belong to it.
-pub(super) fn read_head(input: &mut impl Read) -> Result<Option<(About, Records)>, ReadError> {
+pub(super) fn read_head(input: &mut impl Read) -> Result<Option<(PackedEntry, Records)>, ReadError> {
     let mut records = Records::new();
     loop {
         let Some(header) = read_header(input)? else {
@@ -221,7 +221,7 @@ pub(super) fn read_head(input: &mut impl Read) -> Result<Option<(About, Records)
         }
         records = read_records(input, &header)?;
         if kind == EntryType::XGlobalHeader {
-            let about = About {
+            let about = PackedEntry {
                 kind,
                 path: Vec::new(),
                 link: Vec::new(),
@@ -286,7 +286,7 @@ fn split_record(text: &[u8]) -> Option<(Record, &[u8])> {
     Some(((record[..equals].to_vec(), record[equals + 1..].to_vec()), &text[length..]))
 }
 
-fn about(header: &Header, records: &Records) -> Result<About, ReadError> {
+fn about(header: &Header, records: &Records) -> Result<PackedEntry, ReadError> {
     let old = header.as_old();
     let text = |key: &[u8], field: &[u8]| {
         let short = field.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -306,7 +306,7 @@ fn about(header: &Header, records: &Records) -> Result<About, ReadError> {
         None => (i64::try_from(number(header.mtime())?).map_err(|_| damaged("a time is not one"))?, 0),
     };
     let device = |value: io::Result<Option<u32>>| value.ok().flatten().unwrap_or(0);
-    Ok(About {
+    Ok(PackedEntry {
         kind: header.entry_type(),
         path,
         link,

@@ -33,7 +33,7 @@ struct Info {
 }
 
 #[repr(C)]
-struct Config {
+struct LoopConfig {
     fd: u32,
     block_size: u32,
     info: Info,
@@ -41,15 +41,15 @@ struct Config {
 }
 
 /// The device that `file` is attached to. Held open until it is mounted.
-pub(super) struct Attached {
+pub(super) struct LoopDevice {
     pub(super) path: PathBuf,
     _hold: File,
 }
 
 /// Attaches `file`, or finds the device it is attached to.
-pub(super) fn attach(file: &Path) -> io::Result<Attached> {
+pub(super) fn attach(file: &Path) -> io::Result<LoopDevice> {
     if let Some(path) = find(file)? {
-        return Ok(Attached { _hold: OpenOptions::new().read(true).write(true).open(&path)?, path });
+        return Ok(LoopDevice { _hold: OpenOptions::new().read(true).write(true).open(&path)?, path });
     }
     let backing = OpenOptions::new().read(true).write(true).open(file)?;
     let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
@@ -59,7 +59,7 @@ pub(super) fn attach(file: &Path) -> io::Result<Attached> {
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&device, &backing, flags) {
-                Ok(()) => return Ok(Attached { path, _hold: device }),
+                Ok(()) => return Ok(LoopDevice { path, _hold: device }),
                 // Somebody was faster.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 // No direct I/O on that file system.
@@ -90,8 +90,8 @@ fn configure(device: &File, backing: &File, flags: u32) -> io::Result<()> {
         init: [0; 2],
     };
     let fd = u32::try_from(backing.as_raw_fd()).map_err(io::Error::other)?;
-    let mut config = Config { fd, block_size: 0, info, reserved: [0; 8] };
-    // SAFETY: `Config` is the structure that this request takes.
+    let mut config = LoopConfig { fd, block_size: 0, info, reserved: [0; 8] };
+    // SAFETY: `LoopConfig` is the structure that this request takes.
     unsafe { sys::ioctl(device, CONFIGURE, &mut config) }.map(drop)
 }
 

@@ -10,8 +10,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom as Whence, Stat};
 use tar::EntryType;
 
-use super::format::{self, About, IDS, PIECES_MOST, Records};
-use super::walk::{Entry, Walk, open_folder};
+use super::format::{self, IDS, PIECES_MOST, PackedEntry, Records};
+use super::walk::{Walk, WalkEntry, open_folder};
 
 /// The parts of a layer that are its content; the first is always there.
 pub(super) const PARTS: [&str; 2] = ["upper", "usr-upper"];
@@ -41,7 +41,7 @@ pub(super) fn write_parts(layer: &Path, parts: &[&str], out: &mut impl Write) ->
 /// Writes entries.
 pub(super) struct Packer<'a, W> {
     out: &'a mut W,
-    names: Names,
+    names: HardLinkNames,
     buffer: Vec<u8>,
     /// Which attributes of files are written.
     is_kept: fn(&[u8]) -> bool,
@@ -52,7 +52,7 @@ pub(super) struct Packer<'a, W> {
 impl<'a, W: Write> Packer<'a, W> {
     /// For any reader of tars: holes are written out.
     pub(super) fn new(out: &'a mut W, is_kept: fn(&[u8]) -> bool) -> Self {
-        Self { out, names: Names::default(), buffer: vec![0; BUFFER], is_kept, is_sparse: false }
+        Self { out, names: HardLinkNames::default(), buffer: vec![0; BUFFER], is_kept, is_sparse: false }
     }
 
     /// Writes the end.
@@ -74,7 +74,12 @@ impl<'a, W: Write> Packer<'a, W> {
         Ok(())
     }
 
-    pub(super) fn entry(&mut self, here: BorrowedFd<'_>, entry: &Entry, mut path: Vec<u8>) -> io::Result<()> {
+    pub(super) fn entry(
+        &mut self,
+        here: BorrowedFd<'_>,
+        entry: &WalkEntry,
+        mut path: Vec<u8>,
+    ) -> io::Result<()> {
         let is_whiteout = entry.kind == FileType::CharacterDevice && entry.stat.st_rdev == 0;
         // All whiteouts of an overlay are names of one node; apart they are as good.
         if entry.stat.st_nlink > 1
@@ -125,7 +130,7 @@ impl<'a, W: Write> Packer<'a, W> {
 
     /// An empty file that only its name says something by.
     pub(super) fn mark(&mut self, path: Vec<u8>) -> io::Result<()> {
-        let about = About {
+        let about = PackedEntry {
             kind: EntryType::Regular,
             path,
             link: Vec::new(),
@@ -167,7 +172,7 @@ impl<'a, W: Write> Packer<'a, W> {
             let why = format!("{} belongs to nobody of the sandbox", String::from_utf8_lossy(&path));
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        let about = About {
+        let about = PackedEntry {
             kind,
             path,
             link,
@@ -281,7 +286,7 @@ pub(super) fn attributes(fd: BorrowedFd<'_>, is_kept: fn(&[u8]) -> bool) -> io::
 /// The attributes of what can't be opened: links, pipes, whiteouts.
 fn attributes_of_node(
     here: BorrowedFd<'_>,
-    entry: &Entry,
+    entry: &WalkEntry,
     is_kept: fn(&[u8]) -> bool,
 ) -> io::Result<Records> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -338,7 +343,7 @@ fn read_attributes(
 /// The first names of files that have several. Folders are kept once each, so that deep trees don't cost their paths again
 /// and again.
 #[derive(Default)]
-struct Names {
+struct HardLinkNames {
     seen: HashMap<u64, (usize, Box<[u8]>)>,
     /// Each with the one above; the first is the part itself.
     folders: Vec<(usize, Box<[u8]>)>,
@@ -346,7 +351,7 @@ struct Names {
     way: Vec<(Box<[u8]>, usize)>,
 }
 
-impl Names {
+impl HardLinkNames {
     /// Inodes of two parts are those of one subvolume, so what was seen stays.
     fn begin(&mut self, part: &str) {
         self.folders.push((usize::MAX, part.as_bytes().into()));

@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 
 use super::btrfs::{self, Access};
 use super::format::ReadError;
-use super::{Kind, Layers, capture, clear, make_private, pack, prepare, unpack, walk};
+use super::{Layers, StorageKind, capture, clear, make_private, pack, prepare, unpack, walk};
 
 /// Where a layer notes how many bytes it began with.
 const INHERITED: &str = "trusted.atoll.inherited";
@@ -101,7 +101,7 @@ impl Layers {
 
     /// Brings most of what a layer's sandbox wrote to disk while it runs, so that it stands still for a short time only.
     pub(crate) fn settle_writes(&self, name: &str) -> io::Result<()> {
-        let Kind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
+        let StorageKind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
         if quota.dirty_bytes(&self.path(name))? <= DIRTY_MOST {
             return Ok(());
         }
@@ -130,8 +130,10 @@ impl Layers {
     pub(crate) fn snapshot(&self, name: &str, snapshot: &str) -> io::Result<()> {
         let at = self.snapshot_folder(snapshot)?;
         match &self.kind {
-            Kind::Btrfs { .. } => btrfs::copy_subvolume(&self.path(name), &at, FILES, Access::ReadOnly),
-            Kind::Folders => copy_folders(&self.path(name), &at.join(FILES), &pack::PARTS),
+            StorageKind::Btrfs { .. } => {
+                btrfs::copy_subvolume(&self.path(name), &at, FILES, Access::ReadOnly)
+            }
+            StorageKind::Folders => copy_folders(&self.path(name), &at.join(FILES), &pack::PARTS),
         }
     }
 
@@ -139,11 +141,11 @@ impl Layers {
     pub(crate) fn seal(&self, name: &str, snapshot: &str, images: Option<String>) -> io::Result<Seal> {
         let files = self.snapshot_path(snapshot).join(FILES);
         let sealed = match &self.kind {
-            Kind::Btrfs { .. } => {
+            StorageKind::Btrfs { .. } => {
                 let identity = btrfs::identity(&files)?;
                 FilesSeal::Btrfs { uuid: hex::encode(identity.uuid), changed_in: identity.changed_in }
             }
-            Kind::Folders => FilesSeal::Tree { sha256: tree_hash(&files)? },
+            StorageKind::Folders => FilesSeal::Tree { sha256: tree_hash(&files)? },
         };
         Ok(Seal {
             files: sealed,
@@ -161,7 +163,7 @@ impl Layers {
             return damaged("its files are gone");
         }
         match (&self.kind, &seal.files) {
-            (Kind::Btrfs { .. }, FilesSeal::Btrfs { uuid, changed_in }) => {
+            (StorageKind::Btrfs { .. }, FilesSeal::Btrfs { uuid, changed_in }) => {
                 let found = btrfs::identity(&files)?;
                 match found {
                     _ if hex::encode(found.uuid) != *uuid => damaged("other files are in its place"),
@@ -170,7 +172,7 @@ impl Layers {
                     _ => Ok(()),
                 }
             }
-            (Kind::Folders, FilesSeal::Tree { sha256 }) => match tree_hash(&files)? {
+            (StorageKind::Folders, FilesSeal::Tree { sha256 }) => match tree_hash(&files)? {
                 found if found == *sha256 => Ok(()),
                 _ => damaged("it was changed"),
             },
@@ -182,7 +184,7 @@ impl Layers {
     /// written in place have none.)
     pub(crate) fn verify(&self, snapshot: &str, seal: &Seal) -> Result<(), CopyError> {
         self.check(snapshot, seal)?;
-        if matches!(self.kind, Kind::Folders) {
+        if matches!(self.kind, StorageKind::Folders) {
             return Ok(());
         }
         let read = pack::read_through(&self.snapshot_path(snapshot).join(FILES));
@@ -225,7 +227,7 @@ impl Layers {
     fn copy_of(&self, snapshot: &str, seal: &Seal, name: &str) -> Result<(), CopyError> {
         let files = self.snapshot_path(snapshot).join(FILES);
         match &self.kind {
-            Kind::Btrfs { quota, .. } => {
+            StorageKind::Btrfs { quota, .. } => {
                 btrfs::copy_subvolume(&files, &self.root, name, Access::Writable)?;
                 // With full quota groups the copy has the limit of what it is a copy of, and is as full.
                 if !quota.is_simple {
@@ -234,7 +236,7 @@ impl Layers {
                 // A change that was only in memory before shows now: the copy has brought it to disk.
                 self.check(snapshot, seal)
             }
-            Kind::Folders => Ok(copy_folders(&files, &self.path(name), &pack::PARTS)?),
+            StorageKind::Folders => Ok(copy_folders(&files, &self.path(name), &pack::PARTS)?),
         }
     }
 
@@ -263,7 +265,7 @@ impl Layers {
 
     pub(super) fn note_inherited(&self, layer: &Path, bytes: u64) -> io::Result<()> {
         match &self.kind {
-            Kind::Btrfs { quota, .. } if quota.is_simple => {
+            StorageKind::Btrfs { quota, .. } if quota.is_simple => {
                 let text = bytes.to_string();
                 Ok(rustix::fs::setxattr(layer, INHERITED, text.as_bytes(), XattrFlags::empty())?)
             }
@@ -338,7 +340,7 @@ impl Layers {
 
     /// Removes the books of what is gone; before anything new is made.
     pub(super) fn remove_stale_books(&self) -> io::Result<()> {
-        let Kind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
+        let StorageKind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
         let mut live = HashSet::new();
         for folder in [&self.root, &self.snapshots(), &self.volumes()] {
             for entry in fs::read_dir(folder)? {
@@ -362,7 +364,7 @@ impl Layers {
         if !at.exists() {
             return Ok(());
         }
-        if let Kind::Btrfs { .. } = &self.kind {
+        if let StorageKind::Btrfs { .. } = &self.kind {
             if snapshot.starts_with(FLUSH) {
                 return btrfs::remove_subvolume(&self.snapshots(), snapshot);
             }
@@ -409,8 +411,8 @@ impl Layers {
     ) -> Result<(), ReadError> {
         let half = passing_name(".unpack-", name)?;
         match &self.kind {
-            Kind::Btrfs { .. } => btrfs::create_subvolume(&self.root, &half)?,
-            Kind::Folders => fs::create_dir(self.path(&half))?,
+            StorageKind::Btrfs { .. } => btrfs::create_subvolume(&self.root, &half)?,
+            StorageKind::Folders => fs::create_dir(self.path(&half))?,
         }
         let mut fill = || -> Result<(), ReadError> {
             // The same files may take a little more than they did. What does not fit into the limit then can still be removed.
@@ -440,24 +442,24 @@ impl Layers {
 
     pub(super) fn commit_names(&self) -> io::Result<()> {
         match &self.kind {
-            Kind::Btrfs { .. } => btrfs::commit(&self.root),
-            Kind::Folders => fs::File::open(&self.root)?.sync_all(),
+            StorageKind::Btrfs { .. } => btrfs::commit(&self.root),
+            StorageKind::Folders => fs::File::open(&self.root)?.sync_all(),
         }
     }
 
     /// Whether a limit is below the one in force.
     pub(crate) fn is_smaller(&self, name: &str, limit_bytes: u64) -> io::Result<bool> {
         match &self.kind {
-            Kind::Btrfs { quota, .. } => {
+            StorageKind::Btrfs { quota, .. } => {
                 Ok(self.own_limit(name, limit_bytes) < quota.limit_bytes(&self.path(name))?)
             }
-            Kind::Folders => Ok(false),
+            StorageKind::Folders => Ok(false),
         }
     }
 
     /// Bytes that a layer takes now, not as of the last time the books were settled.
     pub(crate) fn used_bytes_now(&self, name: &str) -> io::Result<u64> {
-        if let Kind::Btrfs { .. } = &self.kind {
+        if let StorageKind::Btrfs { .. } = &self.kind {
             self.flush(name)?;
         }
         self.used_bytes(name)

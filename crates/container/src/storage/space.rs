@@ -15,7 +15,7 @@ use std::path::Path;
 use atoll_disk::{Purpose, free_bytes};
 
 use super::btrfs::Member;
-use super::{Kind, Layers, pool};
+use super::{Layers, StorageKind, pool};
 
 /// The reserve is at most this part of a small pool.
 const RESERVE_PART: u64 = 4;
@@ -50,21 +50,23 @@ impl Layers {
     /// Grows the pool until so much more is free for a pause or a snapshot, as far as there is room on the host.
     pub(crate) fn grow_for_memory(&self, bytes: u64) -> io::Result<()> {
         match &self.kind {
-            Kind::Btrfs { pool, quota } => pool.grow_for(bytes, quota.pending_bytes(), Purpose::Memory),
-            Kind::Folders => Ok(()),
+            StorageKind::Btrfs { pool, quota } => {
+                pool.grow_for(bytes, quota.pending_bytes(), Purpose::Memory)
+            }
+            StorageKind::Folders => Ok(()),
         }
     }
 
     /// Grows the pool when little of it is free, and keeps its reserve; often called, cheap.
     pub(crate) fn grow(&self) -> io::Result<()> {
-        let Kind::Btrfs { pool, quota } = &self.kind else { return Ok(()) };
+        let StorageKind::Btrfs { pool, quota } = &self.kind else { return Ok(()) };
         pool.grow_for(0, quota.pending_bytes(), Purpose::Data)?;
         self.keep_reserve()
     }
 
     /// Sets the limit of the group to what is there and not reserved.
     fn keep_reserve(&self) -> io::Result<()> {
-        let (Kind::Btrfs { quota, .. }, Some((held, limit))) = (&self.kind, self.group()?) else {
+        let (StorageKind::Btrfs { quota, .. }, Some((held, limit))) = (&self.kind, self.group()?) else {
             return Ok(());
         };
         // Bytes that were promised to writers are not among those held yet, and still free.
@@ -80,16 +82,16 @@ impl Layers {
     /// What is free in the pool, and by how much it can grow: for data, for memory.
     fn room(&self) -> io::Result<(u64, u64, u64)> {
         let pending = match &self.kind {
-            Kind::Btrfs { quota, .. } => quota.pending_bytes(),
-            Kind::Folders => 0,
+            StorageKind::Btrfs { quota, .. } => quota.pending_bytes(),
+            StorageKind::Folders => 0,
         };
         self.room_with(pending)
     }
 
     fn room_with(&self, pending: u64) -> io::Result<(u64, u64, u64)> {
         let host = match &self.kind {
-            Kind::Btrfs { pool, .. } => pool.grows_in(),
-            Kind::Folders => None,
+            StorageKind::Btrfs { pool, .. } => pool.grows_in(),
+            StorageKind::Folders => None,
         };
         match host {
             Some(host) => {
@@ -111,7 +113,7 @@ impl Layers {
     /// What of the pool is kept for pauses and snapshots. Where the pool is the disk itself, that is the disk's reserve.
     fn reserve_inside(&self, inside: u64, growth: u64) -> io::Result<u64> {
         match &self.kind {
-            Kind::Btrfs { pool, .. } if pool.grows_in().is_some() => {
+            StorageKind::Btrfs { pool, .. } if pool.grows_in().is_some() => {
                 let held = total_bytes(&self.at)?.saturating_sub(inside);
                 Ok(self.disk.bytes().min((held + inside + growth) / RESERVE_PART))
             }
@@ -121,14 +123,14 @@ impl Layers {
 
     fn group(&self) -> io::Result<Option<(u64, u64)>> {
         match &self.kind {
-            Kind::Btrfs { quota, .. } => quota.group_bytes(),
-            Kind::Folders => Ok(None),
+            StorageKind::Btrfs { quota, .. } => quota.group_bytes(),
+            StorageKind::Folders => Ok(None),
         }
     }
 
     /// Takes every layer and volume into the group: an earlier server may not have known it, or died before it did so.
     pub(super) fn take_members(&self) -> io::Result<()> {
-        let Kind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
+        let StorageKind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
         for folder in [&self.root, &self.volumes()] {
             for entry in fs::read_dir(folder)? {
                 quota.set_member(&self.at, &entry?.path(), Member::Yes)?;

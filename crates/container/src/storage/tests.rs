@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use tar::EntryType;
 
-use super::format::{self, About, ReadError, Records};
+use super::format::{self, PackedEntry, ReadError, Records};
 use super::walk::{Walk, open_folder};
 use super::{pack, unpack};
 
@@ -176,8 +176,8 @@ fn a_very_deep_tree_comes_back_and_a_deeper_one_is_refused() {
     }
 }
 
-fn about(kind: EntryType, path: &str) -> About {
-    About {
+fn about(kind: EntryType, path: &str) -> PackedEntry {
+    PackedEntry {
         kind,
         path: path.into(),
         link: Vec::new(),
@@ -192,7 +192,7 @@ fn about(kind: EntryType, path: &str) -> About {
 }
 
 /// A stream with the folder `upper` and then these.
-fn stream(entries: &[(About, Records, &[u8])]) -> Vec<u8> {
+fn stream(entries: &[(PackedEntry, Records, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
     format::begin(&mut out).unwrap();
     let upper = (about(EntryType::Directory, "upper/"), Records::new(), &b""[..]);
@@ -205,12 +205,12 @@ fn stream(entries: &[(About, Records, &[u8])]) -> Vec<u8> {
     out
 }
 
-fn one(about: About) -> Vec<u8> {
+fn one(about: PackedEntry) -> Vec<u8> {
     stream(&[(about, Records::new(), b"")])
 }
 
-fn linked(kind: EntryType, path: &str, link: &str) -> About {
-    About { link: link.into(), ..about(kind, path) }
+fn linked(kind: EntryType, path: &str, link: &str) -> PackedEntry {
+    PackedEntry { link: link.into(), ..about(kind, path) }
 }
 
 #[track_caller]
@@ -241,10 +241,10 @@ fn what_an_archive_may_not_hold_is_refused() {
     }
     refused("another part", &one(about(EntryType::Directory, "work/")));
     refused("the same part again", &one(about(EntryType::Directory, "upper/")));
-    refused("a device", &one(About { device: (1, 3), ..about(EntryType::Char, "upper/null") }));
+    refused("a device", &one(PackedEntry { device: (1, 3), ..about(EntryType::Char, "upper/null") }));
     refused("a block device", &one(about(EntryType::Block, "upper/disk")));
     refused("an unknown kind", &one(about(EntryType::Continuous, "upper/x")));
-    refused("an id of the host", &one(About { uid: 65_536, ..file("upper/x") }));
+    refused("an id of the host", &one(PackedEntry { uid: 65_536, ..file("upper/x") }));
     refused("a name that is too long", &one(file(&format!("upper/{}", "n".repeat(256)))));
     for target in ["../../../etc/passwd", "/etc/passwd", "upper/none", "upper", "", "upper/../upper"] {
         refused(target, &one(linked(EntryType::Link, "upper/x", target)));
@@ -293,7 +293,7 @@ fn a_sparse_file_that_lies_about_itself_is_refused() {
             (b"GNU.sparse.name".to_vec(), b"upper/x".to_vec()),
             (b"GNU.sparse.realsize".to_vec(), size.into()),
         ];
-        stream(&[(About { size: body.len() as u64, ..about(EntryType::Regular, "x") }, records, &body)])
+        stream(&[(PackedEntry { size: body.len() as u64, ..about(EntryType::Regular, "x") }, records, &body)])
     };
     let good = unpacked(&sparse("1\n4096\n3\n", "9000", b"abc")).unwrap();
     assert_eq!(fs::metadata(good.path().join("upper/x")).unwrap().len(), 9_000);

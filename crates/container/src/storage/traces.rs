@@ -15,7 +15,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::machine_id;
-use super::walk::Entry;
+use super::walk::WalkEntry;
 
 /// Folders that something of ours is mounted on; what a layer has in them nobody ever sees.
 const OURS: [&[u8]; 4] = [b".atoll", b"dev", b"proc", b"sys"];
@@ -68,7 +68,7 @@ impl Traces {
     }
 
     /// What of an entry is ours.
-    pub(super) fn look(&self, here: BorrowedFd<'_>, entry: &Entry, path: &[u8]) -> io::Result<Trace> {
+    pub(super) fn look(&self, here: BorrowedFd<'_>, entry: &WalkEntry, path: &[u8]) -> io::Result<Trace> {
         if entry.kind != FileType::RegularFile {
             return Ok(Trace::None);
         }

@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use tar::EntryType;
 
-use super::format::{self, About, PIECES_MOST, ReadError, Record, Records, damaged, record};
+use super::format::{self, PIECES_MOST, PackedEntry, ReadError, Record, Records, damaged, record};
 use super::pack::PARTS;
 use super::walk::{PATH_MOST, open_folder};
 
@@ -61,18 +61,18 @@ struct Unpacker<'a, R> {
     /// The innermost open folder.
     here: OwnedFd,
     /// The open folders, from the root on. What they are to look like is set when they are left.
-    levels: Vec<Level>,
+    levels: Vec<UnpackLevel>,
     buffer: Vec<u8>,
 }
 
-struct Level {
+struct UnpackLevel {
     name: Vec<u8>,
-    about: About,
+    about: PackedEntry,
     attributes: Records,
 }
 
 impl<R: Read> Unpacker<'_, R> {
-    fn entry(&mut self, mut about: About, records: &Records) -> Result<(), ReadError> {
+    fn entry(&mut self, mut about: PackedEntry, records: &Records) -> Result<(), ReadError> {
         let is_sparse = match (record(records, b"GNU.sparse.major"), record(records, b"GNU.sparse.minor")) {
             (None, None) => false,
             (Some(b"1"), Some(b"0")) if about.kind == EntryType::Regular => true,
@@ -108,7 +108,7 @@ impl<R: Read> Unpacker<'_, R> {
     }
 
     /// Leaves folders until the one that the entry is in is the innermost; answers the entry's own name.
-    fn enter_folder_of(&mut self, about: &About) -> Result<Vec<u8>, ReadError> {
+    fn enter_folder_of(&mut self, about: &PackedEntry) -> Result<Vec<u8>, ReadError> {
         // A root is as long as its name allows beyond the bound of a walk below it.
         if about.path.len() > PATH_MOST + 16 {
             return Err(damaged("a path is too long"));
@@ -142,11 +142,11 @@ impl<R: Read> Unpacker<'_, R> {
         Ok(())
     }
 
-    fn folder(&mut self, name: Vec<u8>, about: About, attributes: Records) -> Result<(), ReadError> {
+    fn folder(&mut self, name: Vec<u8>, about: PackedEntry, attributes: Records) -> Result<(), ReadError> {
         made(rustix::fs::mkdirat(&self.here, name.as_slice(), Mode::from_raw_mode(0o700)))?;
         self.here = open_folder(&self.here, name.as_slice())?;
         made(rustix::fs::fsetxattr(self.here.as_fd(), ORIGIN.0, ORIGIN.1, XattrFlags::empty()))?;
-        self.levels.push(Level { name, about, attributes });
+        self.levels.push(UnpackLevel { name, about, attributes });
         Ok(())
     }
 
@@ -155,7 +155,7 @@ impl<R: Read> Unpacker<'_, R> {
         Ok(made(rustix::fs::openat(&self.here, name, flags, Mode::from_raw_mode(0o600)))?.into())
     }
 
-    fn file(&mut self, name: &[u8], about: &About, attributes: &[Record]) -> Result<(), ReadError> {
+    fn file(&mut self, name: &[u8], about: &PackedEntry, attributes: &[Record]) -> Result<(), ReadError> {
         let mut file = self.create(name)?;
         self.data(&mut file, about.size)?;
         self.skip_padding(about.size)?;
@@ -165,7 +165,7 @@ impl<R: Read> Unpacker<'_, R> {
     fn sparse(
         &mut self,
         name: &[u8],
-        about: &About,
+        about: &PackedEntry,
         attributes: &[Record],
         records: &Records,
     ) -> Result<(), ReadError> {
@@ -211,7 +211,7 @@ impl<R: Read> Unpacker<'_, R> {
         format::read_all(self.input, &mut self.buffer[..format::padding(length)])
     }
 
-    fn link(&mut self, name: &[u8], about: &About) -> Result<(), ReadError> {
+    fn link(&mut self, name: &[u8], about: &PackedEntry) -> Result<(), ReadError> {
         let target = self.look_up(&about.link)?;
         if FileType::from_raw_mode(rustix::fs::fstat(&target)?.st_mode) == FileType::Directory {
             return Err(damaged(format!("{} is a second name of a folder", shown(&about.path))));
@@ -245,7 +245,7 @@ impl<R: Read> Unpacker<'_, R> {
     fn node(
         &mut self,
         name: &[u8],
-        about: &About,
+        about: &PackedEntry,
         attributes: &[Record],
         kind: FileType,
     ) -> Result<(), ReadError> {
@@ -254,7 +254,12 @@ impl<R: Read> Unpacker<'_, R> {
     }
 
     /// As [`finish`], for what can't be opened.
-    fn finish_node(&mut self, name: &[u8], about: &About, attributes: &[Record]) -> Result<(), ReadError> {
+    fn finish_node(
+        &mut self,
+        name: &[u8],
+        about: &PackedEntry,
+        attributes: &[Record],
+    ) -> Result<(), ReadError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let node = rustix::fs::openat(&self.here, name, flags, Mode::empty())?;
         let (user, group) = (Uid::from_raw(about.uid), Gid::from_raw(about.gid));
@@ -272,7 +277,7 @@ impl<R: Read> Unpacker<'_, R> {
 
 /// Owner, mode, attributes and time, in this order: a change of owner takes privileges of a file away, and all but the last
 /// change its time.
-fn finish(file: &OwnedFd, about: &About, attributes: &[Record]) -> Result<(), ReadError> {
+fn finish(file: &OwnedFd, about: &PackedEntry, attributes: &[Record]) -> Result<(), ReadError> {
     rustix::fs::fchown(file, Some(Uid::from_raw(about.uid)), Some(Gid::from_raw(about.gid)))?;
     rustix::fs::fchmod(file, Mode::from_raw_mode(about.mode))?;
     for (name, value) in attributes {
@@ -281,7 +286,7 @@ fn finish(file: &OwnedFd, about: &About, attributes: &[Record]) -> Result<(), Re
     Ok(rustix::fs::futimens(file, &times(about))?)
 }
 
-fn times(about: &About) -> Timestamps {
+fn times(about: &PackedEntry) -> Timestamps {
     let time = Timespec { tv_sec: about.seconds, tv_nsec: about.nanoseconds.into() };
     Timestamps { last_access: time, last_modification: time }
 }

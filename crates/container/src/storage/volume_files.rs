@@ -23,13 +23,13 @@ const PATH_MOST: usize = 4_095;
 
 /// The folder of one volume.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct VolumeFolder {
     root: OwnedFd,
 }
 
 /// What to give an entry.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Owner {
+pub(crate) struct EntryAttributes {
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
     pub(crate) mode: Option<u32>,
@@ -37,19 +37,19 @@ pub(crate) struct Owner {
 
 /// One entry.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct OpenedEntry {
     pub(crate) path: String,
     pub(crate) stat: Stat,
     pub(crate) target: Option<String>,
 }
 
-impl Found {
+impl OpenedEntry {
     pub(crate) fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 }
 
-impl Owner {
+impl EntryAttributes {
     fn check(&self) -> io::Result<()> {
         let is_known = |id: Option<u32>| id.is_none_or(|id| id < IDS);
         if is_known(self.uid) && is_known(self.gid) {
@@ -68,13 +68,13 @@ impl Owner {
     }
 }
 
-impl Folder {
+impl VolumeFolder {
     pub(crate) fn new(root: OwnedFd) -> Self {
         Self { root }
     }
 
     /// One entry; a link itself.
-    pub(crate) fn stat(&self, path: &str) -> io::Result<Found> {
+    pub(crate) fn stat(&self, path: &str) -> io::Result<OpenedEntry> {
         let (folder, name) = match split(path)? {
             Some((above, name)) => (self.folder(above)?, name),
             None => (self.root.try_clone()?, "."),
@@ -83,7 +83,7 @@ impl Folder {
     }
 
     /// What is in a folder, down to `depth`, in the order of names; `most` entries at most.
-    pub(crate) fn list(&self, path: &str, depth: u32, most: usize) -> io::Result<Vec<Found>> {
+    pub(crate) fn list(&self, path: &str, depth: u32, most: usize) -> io::Result<Vec<OpenedEntry>> {
         let mut all = Vec::new();
         let path = clean(path);
         let folder = self.open(trimmed(&path), OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -92,7 +92,7 @@ impl Folder {
     }
 
     /// Opens a regular file to be read.
-    pub(crate) fn read(&self, path: &str) -> io::Result<(Found, File)> {
+    pub(crate) fn read(&self, path: &str) -> io::Result<(OpenedEntry, File)> {
         let path = clean(path);
         let node = self.open(trimmed(&path), OFlags::PATH)?;
         let stat = rustix::fs::fstat(&node)?;
@@ -105,11 +105,11 @@ impl Folder {
         let again = format!("/proc/self/fd/{}", node.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::openat(CWD, again, flags, Mode::empty())?;
-        Ok((Found { path, stat, target: None }, file.into()))
+        Ok((OpenedEntry { path, stat, target: None }, file.into()))
     }
 
     /// Begins a file that has no name yet, on the disk of the folder that it is to be in.
-    pub(crate) fn begin(&self, path: &str, owner: Owner, parents: bool) -> io::Result<Draft> {
+    pub(crate) fn begin(&self, path: &str, owner: EntryAttributes, parents: bool) -> io::Result<Draft> {
         owner.check()?;
         let (above, name) = split(path)?.ok_or(io::ErrorKind::IsADirectory)?;
         let folder = if parents { self.make_all(above, owner)? } else { self.folder(above)? };
@@ -124,7 +124,12 @@ impl Folder {
     }
 
     /// Makes a folder. With `parents` those above it too, and one that is there is fine.
-    pub(crate) fn make_folder(&self, path: &str, owner: Owner, parents: bool) -> io::Result<Found> {
+    pub(crate) fn make_folder(
+        &self,
+        path: &str,
+        owner: EntryAttributes,
+        parents: bool,
+    ) -> io::Result<OpenedEntry> {
         owner.check()?;
         let Some((above, name)) = split(path)? else {
             return if parents { self.stat("/") } else { Err(io::ErrorKind::AlreadyExists.into()) };
@@ -140,7 +145,7 @@ impl Folder {
     }
 
     /// Changes owner and permissions of an entry; a link has only the former.
-    pub(crate) fn change(&self, path: &str, owner: Owner) -> io::Result<Found> {
+    pub(crate) fn change(&self, path: &str, owner: EntryAttributes) -> io::Result<OpenedEntry> {
         owner.check()?;
         let (folder, name) = match split(path)? {
             Some((above, name)) => (self.folder(above)?, name),
@@ -159,7 +164,7 @@ impl Folder {
     }
 
     /// Moves an entry; a file in the way is replaced.
-    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<Found> {
+    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<OpenedEntry> {
         let root = || io::Error::new(io::ErrorKind::InvalidInput, "the volume itself can't be moved");
         let ((from_above, old), (to_above, new)) =
             (split(from)?.ok_or_else(root)?, split(to)?.ok_or_else(root)?);
@@ -183,7 +188,11 @@ impl Folder {
     }
 
     /// Opens a folder for a mount: no link on the way, made where it is missing, for everybody to write.
-    pub(crate) fn for_mount(&self, sub_path: Option<&str>, new: Option<Owner>) -> io::Result<OwnedFd> {
+    pub(crate) fn for_mount(
+        &self,
+        sub_path: Option<&str>,
+        new: Option<EntryAttributes>,
+    ) -> io::Result<OwnedFd> {
         let mut folder = self.root.try_clone()?;
         for name in sub_path.into_iter().flat_map(|path| path.split('/')) {
             if matches!(name, "" | "." | "..") {
@@ -223,7 +232,7 @@ impl Folder {
     }
 
     /// A folder with those above it; what is missing is made.
-    fn make_all(&self, path: &str, owner: Owner) -> io::Result<OwnedFd> {
+    fn make_all(&self, path: &str, owner: EntryAttributes) -> io::Result<OwnedFd> {
         let mut so_far = String::new();
         let mut folder = self.root.try_clone()?;
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -251,14 +260,14 @@ pub(crate) struct Draft {
     name: String,
     path: String,
     pub(crate) file: File,
-    owner: Owner,
+    owner: EntryAttributes,
     before: Option<Stat>,
 }
 
 impl Draft {
     /// Gives it owner, permissions and name in one step. What had the name is replaced, and what it was stays where nothing else
     /// was asked for.
-    pub(crate) fn publish(self) -> io::Result<Found> {
+    pub(crate) fn publish(self) -> io::Result<OpenedEntry> {
         let usual =
             self.before.map_or((0, 0, 0o644), |stat| (stat.st_uid, stat.st_gid, stat.st_mode & 0o777));
         let ids = (self.owner.uid.unwrap_or(usual.0), self.owner.gid.unwrap_or(usual.1));
@@ -278,7 +287,7 @@ impl Draft {
     }
 }
 
-fn make(folder: &OwnedFd, name: &str, owner: Owner, mode: Mode) -> io::Result<()> {
+fn make(folder: &OwnedFd, name: &str, owner: EntryAttributes, mode: Mode) -> io::Result<()> {
     rustix::fs::mkdirat(folder, name, Mode::from_raw_mode(0o700))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = rustix::fs::openat(folder, name, flags, Mode::empty())?;
@@ -294,12 +303,12 @@ fn open_strictly(at: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat2(at, name, flags, Mode::empty(), resolve)?)
 }
 
-fn found(folder: &OwnedFd, name: &str, path: String) -> io::Result<Found> {
+fn found(folder: &OwnedFd, name: &str, path: String) -> io::Result<OpenedEntry> {
     let name = CString::new(name)?;
     look(folder, &name, path)
 }
 
-fn look(folder: impl AsFd, name: &CString, path: String) -> io::Result<Found> {
+fn look(folder: impl AsFd, name: &CString, path: String) -> io::Result<OpenedEntry> {
     let stat = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let target = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Symlink => {
@@ -308,11 +317,17 @@ fn look(folder: impl AsFd, name: &CString, path: String) -> io::Result<Found> {
         }
         _ => None,
     };
-    Ok(Found { path, stat, target })
+    Ok(OpenedEntry { path, stat, target })
 }
 
 /// Folders come before what is in them. Of a folder with more names than are wanted only the first are kept at any time.
-fn list_into(folder: &OwnedFd, path: &str, depth: u32, most: usize, all: &mut Vec<Found>) -> io::Result<()> {
+fn list_into(
+    folder: &OwnedFd,
+    path: &str,
+    depth: u32,
+    most: usize,
+    all: &mut Vec<OpenedEntry>,
+) -> io::Result<()> {
     let room = most.saturating_sub(all.len());
     let mut names = BinaryHeap::new();
     for entry in Dir::read_from(folder)? {
@@ -382,16 +397,16 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::path::Path;
 
-    fn volume() -> (tempfile::TempDir, Folder) {
+    fn volume() -> (tempfile::TempDir, VolumeFolder) {
         let all = tempfile::tempdir().unwrap();
         std::fs::create_dir(all.path().join("files")).unwrap();
         std::fs::write(all.path().join("secret"), "the host's").unwrap();
         let root = super::super::walk::open_folder(CWD, all.path().join("files")).unwrap();
-        (all, Folder::new(root))
+        (all, VolumeFolder::new(root))
     }
 
-    fn put(folder: &Folder, path: &str, text: &str) -> io::Result<Found> {
-        let mut draft = folder.begin(path, Owner::default(), true)?;
+    fn put(folder: &VolumeFolder, path: &str, text: &str) -> io::Result<OpenedEntry> {
+        let mut draft = folder.begin(path, EntryAttributes::default(), true)?;
         draft.file.write_all(text.as_bytes())?;
         draft.publish()
     }
@@ -430,11 +445,11 @@ mod tests {
         // A link in the way of a file is replaced, and what it led to is left alone.
         put(&folder, "/far", "mine").unwrap();
         assert_eq!(std::fs::read_to_string(all.path().join("secret")).unwrap(), "the host's");
-        let changed = Owner { uid: Some(7), mode: Some(0o777), ..Owner::default() };
+        let changed = EntryAttributes { uid: Some(7), mode: Some(0o777), ..EntryAttributes::default() };
         folder.change("/up", changed).unwrap();
         assert_ne!(std::fs::metadata(all.path().join("secret")).unwrap().uid(), 7);
         for path in ["root", "above", "magic", "far"] {
-            assert!(folder.for_mount(Some(path), Some(Owner::default())).is_err(), "{path}");
+            assert!(folder.for_mount(Some(path), Some(EntryAttributes::default())).is_err(), "{path}");
         }
     }
 
@@ -445,7 +460,7 @@ mod tests {
         rustix::fs::mknodat(CWD, files.join("pipe"), FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
         assert_eq!(folder.read("/pipe").unwrap_err().kind(), io::ErrorKind::InvalidInput);
         assert_eq!(folder.stat("/pipe").unwrap().kind(), FileType::Fifo);
-        let owner = Owner { uid: Some(1000), gid: Some(33), mode: Some(0o6755) };
+        let owner = EntryAttributes { uid: Some(1000), gid: Some(33), mode: Some(0o6755) };
         folder.begin("/file", owner, false).unwrap().publish().unwrap();
         folder.make_folder("/folder", owner, false).unwrap();
         for name in ["file", "folder"] {
@@ -456,11 +471,11 @@ mod tests {
         put(&folder, "/file", "new").unwrap();
         assert_eq!(std::fs::metadata(files.join("file")).unwrap().uid(), 1000);
         for id in [65_536, u32::MAX] {
-            let nobody = Owner { uid: Some(id), ..Owner::default() };
+            let nobody = EntryAttributes { uid: Some(id), ..EntryAttributes::default() };
             assert!(folder.change("/file", nobody).is_err() && folder.begin("/x", nobody, true).is_err());
         }
         let endless = "a/".repeat(PATH_MOST) + "b";
-        assert!(folder.make_folder(&endless, Owner::default(), true).is_err());
+        assert!(folder.make_folder(&endless, EntryAttributes::default(), true).is_err());
         assert!(put(&folder, &endless, "x").is_err());
         put(&folder, "/pipe", "a file now").unwrap();
         assert_eq!(names(&files), ["file", "folder", "pipe"], "no draft is left");
@@ -470,7 +485,7 @@ mod tests {
     fn a_draft_that_is_dropped_and_a_long_list_leave_nothing_and_stay_bounded() {
         let (all, folder) = volume();
         let files = all.path().join("files");
-        let mut draft = folder.begin("/half", Owner::default(), false).unwrap();
+        let mut draft = folder.begin("/half", EntryAttributes::default(), false).unwrap();
         draft.file.write_all(b"half").unwrap();
         drop(draft);
         assert_eq!(names(&files), Vec::<String>::new());

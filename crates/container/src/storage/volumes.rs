@@ -21,7 +21,7 @@ use rustix::fs::CWD;
 use super::btrfs::Member;
 use super::snapshots::{copy_folders, inherited_at, own_limit_at, passing_name};
 use super::walk::{self, open_folder};
-use super::{CopyError, Kind, Layers, btrfs, clear};
+use super::{CopyError, Layers, StorageKind, btrfs, clear};
 
 /// The part of a volume that sandboxes see.
 pub(super) const FILES: &str = "files";
@@ -60,8 +60,8 @@ impl Layers {
         let next = passing_name(NEXT, volume)?;
         let path = self.volume(&next);
         match &self.kind {
-            Kind::Btrfs { .. } => btrfs::create_subvolume(&self.volumes(), &next)?,
-            Kind::Folders => fs::create_dir(&path)?,
+            StorageKind::Btrfs { .. } => btrfs::create_subvolume(&self.volumes(), &next)?,
+            StorageKind::Folders => fs::create_dir(&path)?,
         }
         self.publish_volume(&next, volume, || {
             let files = path.join(FILES);
@@ -89,7 +89,7 @@ impl Layers {
         let next = passing_name(NEXT, to)?;
         let path = self.volume(&next);
         match &self.kind {
-            Kind::Btrfs { quota, .. } => {
+            StorageKind::Btrfs { quota, .. } => {
                 let used = self.volume_bytes_now(from)?;
                 if limit_bytes.is_some_and(|limit| used > limit) {
                     return Err(CopyError::BelowUse { used_bytes: used });
@@ -104,7 +104,7 @@ impl Layers {
                     Ok(self.limit_volume(&path, limit_bytes)?)
                 })
             }
-            Kind::Folders => {
+            StorageKind::Folders => {
                 copy_folders(&self.volume(from), &path, &[FILES])?;
                 self.publish_volume(&next, to, || Ok(()))
             }
@@ -131,16 +131,16 @@ impl Layers {
 
     fn limit_volume(&self, path: &Path, limit_bytes: Option<u64>) -> io::Result<()> {
         match (&self.kind, limit_bytes) {
-            (Kind::Btrfs { pool, quota }, Some(bytes)) => {
+            (StorageKind::Btrfs { pool, quota }, Some(bytes)) => {
                 pool.expect(bytes.min(HEADROOM_MOST));
                 btrfs::limit(path, own_limit_at(path, bytes))?;
                 quota.set_member(&self.at, path, Member::Yes)
             }
-            (Kind::Btrfs { quota, .. }, None) => {
+            (StorageKind::Btrfs { quota, .. }, None) => {
                 btrfs::limit(path, btrfs::UNLIMITED)?;
                 quota.set_member(&self.at, path, Member::Yes)
             }
-            (Kind::Folders, _) => Ok(()),
+            (StorageKind::Folders, _) => Ok(()),
         }
     }
 
@@ -160,14 +160,14 @@ impl Layers {
             return Err(io::ErrorKind::NotFound.into());
         }
         match &self.kind {
-            Kind::Btrfs { quota, .. } => Ok(quota.used_bytes(&path)? + inherited_at(&path)),
-            Kind::Folders => walk::disk_bytes(open_folder(CWD, path.join(FILES))?),
+            StorageKind::Btrfs { quota, .. } => Ok(quota.used_bytes(&path)? + inherited_at(&path)),
+            StorageKind::Folders => walk::disk_bytes(open_folder(CWD, path.join(FILES))?),
         }
     }
 
     /// The same, not as of the last time the books were settled.
     fn volume_bytes_now(&self, volume: &str) -> io::Result<u64> {
-        if let Kind::Btrfs { .. } = &self.kind
+        if let StorageKind::Btrfs { .. } = &self.kind
             && self.volume(volume).exists()
         {
             self.flush_at(&self.volume(volume), volume)?;
@@ -188,14 +188,14 @@ impl Layers {
 
     fn erase_volume(&self, name: &str) -> io::Result<()> {
         match &self.kind {
-            Kind::Btrfs { .. } => match btrfs::remove_subvolume(&self.volumes(), name) {
+            StorageKind::Btrfs { .. } => match btrfs::remove_subvolume(&self.volumes(), name) {
                 // Somebody has put something else there.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTDIR)) => {
                     clear::remove_tree(&self.volume(name))
                 }
                 other => other,
             },
-            Kind::Folders => clear::remove_tree(&self.volume(name)),
+            StorageKind::Folders => clear::remove_tree(&self.volume(name)),
         }
     }
 
@@ -230,7 +230,7 @@ impl Layers {
         volume: &str,
         mut work: impl FnMut() -> io::Result<T>,
     ) -> io::Result<T> {
-        let Kind::Btrfs { quota, .. } = &self.kind else { return work() };
+        let StorageKind::Btrfs { quota, .. } = &self.kind else { return work() };
         match work() {
             Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {}
             other => return other,

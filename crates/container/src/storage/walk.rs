@@ -21,13 +21,13 @@ pub(super) struct TooDeep;
 #[derive(Debug)]
 pub(super) struct Walk {
     here: OwnedFd,
-    levels: Vec<Level>,
+    levels: Vec<WalkLevel>,
     /// From the root, without a leading slash; the entry last seen included.
     path: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct Level {
+struct WalkLevel {
     inode: u64,
     names: std::vec::IntoIter<CString>,
     path_length: usize,
@@ -35,7 +35,7 @@ struct Level {
 
 /// One entry.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct WalkEntry {
     pub(super) name: CString,
     pub(super) stat: Stat,
     pub(super) kind: FileType,
@@ -44,12 +44,13 @@ pub(super) struct Entry {
 impl Walk {
     /// Begins below the folder `root`.
     pub(super) fn new(root: OwnedFd) -> io::Result<Self> {
-        let level = Level { inode: rustix::fs::fstat(&root)?.st_ino, names: names(&root)?, path_length: 0 };
+        let level =
+            WalkLevel { inode: rustix::fs::fstat(&root)?.st_ino, names: names(&root)?, path_length: 0 };
         Ok(Self { here: root, levels: vec![level], path: Vec::new() })
     }
 
     /// The next entry, folders before what is in them.
-    pub(super) fn next(&mut self) -> io::Result<Option<Entry>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<WalkEntry>> {
         loop {
             let Some(level) = self.levels.last_mut() else { return Ok(None) };
             self.path.truncate(level.path_length);
@@ -60,7 +61,7 @@ impl Walk {
         }
     }
 
-    fn visit(&mut self, name: CString) -> io::Result<Entry> {
+    fn visit(&mut self, name: CString) -> io::Result<WalkEntry> {
         if !self.path.is_empty() {
             self.path.push(b'/');
         }
@@ -73,10 +74,10 @@ impl Walk {
         if kind == FileType::Directory {
             let folder = open_folder(&self.here, &name)?;
             let names = names(&folder)?;
-            self.levels.push(Level { inode: stat.st_ino, names, path_length: self.path.len() });
+            self.levels.push(WalkLevel { inode: stat.st_ino, names, path_length: self.path.len() });
             self.here = folder;
         }
-        Ok(Entry { name, stat, kind })
+        Ok(WalkEntry { name, stat, kind })
     }
 
     fn leave(&mut self) -> io::Result<()> {

@@ -3,10 +3,10 @@
 
 use std::path::PathBuf;
 
-use atoll_container::{Config, StorageChoice};
+use atoll_container::{EngineConfig, StorageChoice};
 use atoll_model::SnapshotId;
 use atoll_provider::{
-    Booted, InstanceSpec, Origin, Packed, Provider, ProviderError, RolledBack, Snapshotted, Target,
+    Booted, FilesOrigin, InstanceSpec, Packed, Provider, ProviderError, RolledBack, Snapshotted, Target,
 };
 use tokio::io::AsyncReadExt;
 
@@ -22,13 +22,13 @@ pub(crate) fn files(spec: &InstanceSpec) -> Target {
     Target { sandbox: spec.sandbox.clone(), instance: None }
 }
 
-pub(crate) fn plain(_: &mut Config) {}
+pub(crate) fn plain(_: &mut EngineConfig) {}
 
-pub(crate) fn folders(config: &mut Config) {
+pub(crate) fn folders(config: &mut EngineConfig) {
     config.storage = StorageChoice::Folders;
 }
 
-pub(crate) fn legacy(config: &mut Config) {
+pub(crate) fn legacy(config: &mut EngineConfig) {
     config.legacy = Some(true);
 }
 
@@ -40,7 +40,8 @@ impl World {
     }
 
     pub(crate) fn fork_of(&self, spec: &InstanceSpec, from: &(SnapshotId, Snapshotted)) -> InstanceSpec {
-        let origin = Origin::Snapshot { snapshot: from.0.clone(), seal: from.1.seal.clone(), memory: false };
+        let origin =
+            FilesOrigin::Snapshot { snapshot: from.0.clone(), seal: from.1.seal.clone(), memory: false };
         InstanceSpec { limits: spec.limits, origin, ..self.spec_of(&spec.template) }
     }
 

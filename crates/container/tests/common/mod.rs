@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use atoll_agentapi::{AgentClient, AgentToken, StartProcess};
 use atoll_container::testing::LeakCheck;
-use atoll_container::{Config, Engine, LauncherCommand};
+use atoll_container::{Engine, EngineConfig, LauncherCommand};
 use atoll_image::{Bounds, Catalog, Images};
 use atoll_model::policy::egress::Egress;
 use atoll_model::{InstanceId, Limits, SandboxId, Storage};
-use atoll_provider::{Booted, InstanceSpec, Origin, Provider, Target};
+use atoll_provider::{Booted, FilesOrigin, InstanceSpec, Provider, Target};
 
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) images: Arc<Images>,
-    pub(crate) config: Config,
+    pub(crate) config: EngineConfig,
 }
 
 /// Runs a test in a world of its own, and then sees that nothing is left of it.
 pub(crate) fn in_world<F: Future<Output = World>>(
-    adjust: impl FnOnce(&mut Config) + Send + 'static,
+    adjust: impl FnOnce(&mut EngineConfig) + Send + 'static,
     test: impl FnOnce(World) -> F + Send + 'static,
 ) {
     in_world_with(None, adjust, test);
@@ -31,7 +31,7 @@ pub(crate) fn in_world<F: Future<Output = World>>(
 /// The same with its data below another folder.
 pub(crate) fn in_world_below<F: Future<Output = World>>(
     below: &str,
-    adjust: impl FnOnce(&mut Config) + Send + 'static,
+    adjust: impl FnOnce(&mut EngineConfig) + Send + 'static,
     test: impl FnOnce(World) -> F + Send + 'static,
 ) {
     in_world_of(below, None, adjust, test);
@@ -40,7 +40,7 @@ pub(crate) fn in_world_below<F: Future<Output = World>>(
 /// The same with templates that somebody has made before.
 pub(crate) fn in_world_with<F: Future<Output = World>>(
     templates: Option<PathBuf>,
-    adjust: impl FnOnce(&mut Config) + Send + 'static,
+    adjust: impl FnOnce(&mut EngineConfig) + Send + 'static,
     test: impl FnOnce(World) -> F + Send + 'static,
 ) {
     in_world_of("/var/tmp", templates, adjust, test);
@@ -49,7 +49,7 @@ pub(crate) fn in_world_with<F: Future<Output = World>>(
 fn in_world_of<F: Future<Output = World>>(
     below: &str,
     templates: Option<PathBuf>,
-    adjust: impl FnOnce(&mut Config) + Send + 'static,
+    adjust: impl FnOnce(&mut EngineConfig) + Send + 'static,
     test: impl FnOnce(World) -> F + Send + 'static,
 ) {
     // A name in mountinfo and on loop devices; removed with everything in it at the end.
@@ -95,8 +95,8 @@ fn in_world_of<F: Future<Output = World>>(
     check.after().unwrap();
 }
 
-fn config(data: &Path) -> Config {
-    let mut config = Config::new(data);
+fn config(data: &Path) -> EngineConfig {
+    let mut config = EngineConfig::new(data);
     config.launcher = LauncherCommand {
         program: PathBuf::from(env!("CARGO_BIN_EXE_atoll-launcher")),
         arguments: Vec::new(),
@@ -137,7 +137,7 @@ impl World {
             network: std::sync::Arc::new(Egress::open()),
             storage: Storage::Disk,
             hostname: "box".into(),
-            origin: Origin::Template,
+            origin: FilesOrigin::Template,
             mounts: Vec::new(),
         }
     }

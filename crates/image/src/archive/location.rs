@@ -11,9 +11,9 @@ use url::Url;
 
 use super::{ArchiveError, REQUEST, TRIES};
 
-type Opened = (Arc<dyn ObjectStore>, String);
+type OpenedLocation = (Arc<dyn ObjectStore>, String);
 
-pub(super) fn open(place: &str) -> Result<Opened, ArchiveError> {
+pub(super) fn open(place: &str) -> Result<OpenedLocation, ArchiveError> {
     if place.starts_with('/') {
         return folder(Path::new(place));
     }
@@ -38,7 +38,7 @@ fn bad(place: &str, why: impl Into<String>) -> ArchiveError {
     ArchiveError::BadPlace { place: shown, why: why.into() }
 }
 
-fn folder(path: &Path) -> Result<Opened, ArchiveError> {
+fn folder(path: &Path) -> Result<OpenedLocation, ArchiveError> {
     use std::os::unix::fs::DirBuilderExt;
     let shown = path.display().to_string();
     // Archives hold what people wrote into their sandboxes.
@@ -51,7 +51,7 @@ fn folder(path: &Path) -> Result<Opened, ArchiveError> {
     Ok((Arc::new(store.with_fsync(true).with_automatic_cleanup(true)), shown))
 }
 
-fn s3(url: &Url) -> Result<Opened, ArchiveError> {
+fn s3(url: &Url) -> Result<OpenedLocation, ArchiveError> {
     let shown = format!("s3://{}{}", url.host_str().unwrap_or_default(), url.path());
     let bucket = url.host_str().filter(|name| !name.is_empty());
     let bucket = bucket.ok_or_else(|| bad(&shown, "it names no bucket"))?;

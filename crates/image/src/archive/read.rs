@@ -10,15 +10,15 @@ use sha2::{Digest, Sha256};
 use tokio::io::AsyncRead;
 use tokio_util::io::StreamReader;
 
-use super::{AT_ONCE, About, ArchiveError, Archives, CHUNK, Chunk, chunk_key, storage};
+use super::{AT_ONCE, ArchiveError, ArchivedSandbox, Archives, CHUNK, Chunk, chunk_key, storage};
 
 /// The packed files of an archive.
-pub type Files = Box<dyn AsyncRead + Send + Unpin>;
+pub type PackedFiles = Box<dyn AsyncRead + Send + Unpin>;
 
 impl Archives {
     /// What an archive holds, and its stream. A piece that is missing or damaged is an error of the stream, whose source is an
     /// [`ArchiveError`].
-    pub async fn get(&self, at: &ArchiveRef) -> Result<(About, Files), ArchiveError> {
+    pub async fn get(&self, at: &ArchiveRef) -> Result<(ArchivedSandbox, PackedFiles), ArchiveError> {
         let manifest = self.manifest(&at.key).await?;
         let (own, key, sandbox) = (self.clone(), at.key.clone(), manifest.about.sandbox.clone());
         let pieces = futures::stream::iter(manifest.chunks)

@@ -13,7 +13,10 @@ use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::{AT_ONCE, About, ArchiveError, Archives, CHUNK, Chunk, FORMAT, Manifest, chunk_key, storage};
+use super::{
+    AT_ONCE, ArchiveError, ArchiveManifest, ArchivedSandbox, Archives, CHUNK, Chunk, FORMAT, chunk_key,
+    storage,
+};
 
 /// LIMIT: the fastest level; a disk or a network is slower than it.
 const LEVEL: i32 = 1;
@@ -24,7 +27,7 @@ impl Archives {
     /// the disk had no room for all of them, none is left.
     pub async fn put(
         &self,
-        about: About,
+        about: ArchivedSandbox,
         files: impl AsyncRead + Send + Unpin,
     ) -> Result<ArchiveRef, ArchiveError> {
         let sandbox = about.sandbox.clone();
@@ -55,7 +58,7 @@ impl Archives {
 
     async fn put_pieces(
         &self,
-        about: About,
+        about: ArchivedSandbox,
         mut files: impl AsyncRead + Send + Unpin,
     ) -> Result<ArchiveRef, ArchiveError> {
         let sandbox = about.sandbox.clone();
@@ -87,7 +90,7 @@ impl Archives {
             chunks.push(sent?);
         }
         self.see_all(&sandbox, &chunks).await?;
-        self.finish(Manifest { format: FORMAT, about, chunks }).await
+        self.finish(ArchiveManifest { format: FORMAT, about, chunks }).await
     }
 
     async fn send(&self, sandbox: &SandboxId, piece: Vec<u8>) -> Result<Chunk, ArchiveError> {
@@ -124,7 +127,7 @@ impl Archives {
         }
     }
 
-    async fn finish(&self, manifest: Manifest) -> Result<ArchiveRef, ArchiveError> {
+    async fn finish(&self, manifest: ArchiveManifest) -> Result<ArchiveRef, ArchiveError> {
         let sandbox = manifest.about.sandbox.clone();
         let text = serde_json::to_vec(&manifest).map_err(|cause| ArchiveError::Source(cause.into()))?;
         let key = format!("{sandbox}/{}", hex::encode(Sha256::digest(&text)));

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::BadContext;
 use super::pattern::{Ignore, WORK_MAX};
-use super::step::{Copy, Step, StepKind};
+use super::step::{BuildStep, Copy, StepKind};
 use crate::layers::tar::read::Archive;
-use crate::layers::tar::{Entry as TarEntry, Kind, write};
+use crate::layers::tar::{TarEntry, TarKind, write};
 
 /// LIMIT: entries of a context; the index holds some 200 bytes of each.
 const ENTRIES_MAX: usize = 500_000;
@@ -28,17 +28,17 @@ const IGNORE_MAX: u64 = 1 << 20;
 
 /// The files a build may copy.
 #[derive(Debug, Default)]
-pub struct Context {
+pub struct BuildContext {
     tar: Option<PathBuf>,
     /// By path, without a slash in front; folders that no entry spoke of included.
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, ContextEntry>,
     /// Bytes of all their paths.
     path_bytes: usize,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) kind: EntryKind,
+pub(crate) struct ContextEntry {
+    pub(crate) kind: ContextEntryKind,
     mode: u32,
     modified_s: i64,
     /// `.dockerignore` leaves it out.
@@ -46,7 +46,7 @@ pub(crate) struct Entry {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum EntryKind {
+pub(crate) enum ContextEntryKind {
     Folder,
     /// `at` is where its bytes lie in the tar; files with the same one are one file with several names.
     File {
@@ -58,7 +58,7 @@ pub(crate) enum EntryKind {
     Link(String),
 }
 
-impl Context {
+impl BuildContext {
     /// A context without files.
     pub fn empty() -> Self {
         Self::default()
@@ -106,36 +106,42 @@ impl Context {
             return Err(BadContext::TooMany { what: "bytes of paths", limit: PATHS_MAX as u64 });
         }
         let kind = match entry.kind {
-            Kind::Folder => EntryKind::Folder,
-            Kind::File if entry.map.is_some() => {
+            TarKind::Folder => ContextEntryKind::Folder,
+            TarKind::File if entry.map.is_some() => {
                 return Err(bad("which is stored with holes; pack it without --sparse"));
             }
-            Kind::File => {
+            TarKind::File => {
                 let (at, size) = (archive.position(), entry.size);
-                EntryKind::File { at, size, sha256: hash(archive)?, linked: false }
+                ContextEntryKind::File { at, size, sha256: hash(archive)?, linked: false }
             }
-            Kind::Symlink => EntryKind::Link(
+            TarKind::Symlink => ContextEntryKind::Link(
                 String::from_utf8(entry.link.clone()).map_err(|_| bad("a link that is not UTF-8"))?,
             ),
-            Kind::HardLink => {
+            TarKind::HardLink => {
                 let target = name_of(&entry.link)?;
                 let found = self.entries.get_mut(&target);
-                let Some(Entry { kind: EntryKind::File { at, size, sha256, linked }, .. }) = found else {
+                let Some(ContextEntry { kind: ContextEntryKind::File { at, size, sha256, linked }, .. }) =
+                    found
+                else {
                     return Err(bad("a link to a file that did not come before it"));
                 };
                 *linked = true;
-                EntryKind::File { at: *at, size: *size, sha256: *sha256, linked: true }
+                ContextEntryKind::File { at: *at, size: *size, sha256: *sha256, linked: true }
             }
             // As Docker's own client does: they mean nothing in another place.
-            Kind::Fifo | Kind::CharDevice | Kind::BlockDevice => return Ok(()),
+            TarKind::Fifo | TarKind::CharDevice | TarKind::BlockDevice => return Ok(()),
         };
         if path.is_empty() {
             return Ok(());
         }
         let mut above = path.as_str();
         while let Some((parent, _)) = above.rsplit_once('/') {
-            let folder =
-                Entry { kind: EntryKind::Folder, mode: 0o755, modified_s: entry.mtime.0, hidden: false };
+            let folder = ContextEntry {
+                kind: ContextEntryKind::Folder,
+                mode: 0o755,
+                modified_s: entry.mtime.0,
+                hidden: false,
+            };
             if self.entries.contains_key(parent) {
                 break;
             }
@@ -144,7 +150,8 @@ impl Context {
             above = parent;
         }
         self.path_bytes += path.len();
-        self.entries.insert(path, Entry { kind, mode: entry.mode, modified_s: entry.mtime.0, hidden: false });
+        self.entries
+            .insert(path, ContextEntry { kind, mode: entry.mode, modified_s: entry.mtime.0, hidden: false });
         Ok(())
     }
 
@@ -152,7 +159,9 @@ impl Context {
     pub fn read_text(&self, path: &str, max: u64) -> io::Result<Option<String>> {
         let clean = super::path::clean(path);
         let Some(found) = self.resolve(&clean[1..], false) else { return Ok(None) };
-        let Some(Entry { kind: EntryKind::File { at, size, .. }, .. }) = self.entries.get(&found) else {
+        let Some(ContextEntry { kind: ContextEntryKind::File { at, size, .. }, .. }) =
+            self.entries.get(&found)
+        else {
             return Ok(None);
         };
         if *size > max {
@@ -176,7 +185,7 @@ impl Context {
             }
         };
         let mut needed: HashSet<String> = HashSet::new();
-        let is_folder = |entry: &Entry| matches!(entry.kind, EntryKind::Folder);
+        let is_folder = |entry: &ContextEntry| matches!(entry.kind, ContextEntryKind::Folder);
         for (path, entry) in self.entries.iter_mut().filter(|(_, entry)| !is_folder(entry)) {
             entry.hidden = is_ignored(path)?;
             let mut above = path.as_str();
@@ -194,7 +203,7 @@ impl Context {
     }
 
     /// An entry that steps may see.
-    pub(crate) fn get(&self, path: &str) -> Option<&Entry> {
+    pub(crate) fn get(&self, path: &str) -> Option<&ContextEntry> {
         self.entries.get(path).filter(|entry| !entry.hidden)
     }
 
@@ -204,13 +213,13 @@ impl Context {
     }
 
     /// Everything below a folder, sorted by path; all of it for the empty path.
-    fn below<'a>(&'a self, folder: &str) -> impl Iterator<Item = (&'a String, &'a Entry)> + use<'a> {
+    fn below<'a>(&'a self, folder: &str) -> impl Iterator<Item = (&'a String, &'a ContextEntry)> + use<'a> {
         let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
         self.entries.range(prefix.clone()..).take_while(move |(path, _)| path.starts_with(&prefix))
     }
 
     /// What steps may see below a folder: path and entry, folders before what they hold.
-    pub(crate) fn seen_below(&self, folder: &str) -> Vec<(&String, &Entry)> {
+    pub(crate) fn seen_below(&self, folder: &str) -> Vec<(&String, &ContextEntry)> {
         let mut seen: Vec<_> = self.below(folder).filter(|(_, entry)| !entry.hidden).collect();
         // By parts: `a-b` sorts before `a/b` as text, and would part a folder from its content.
         seen.sort_by(|(a, _), (b, _)| a.split('/').cmp(b.split('/')));
@@ -239,7 +248,7 @@ impl Context {
             }
             let next = if at.is_empty() { name } else { format!("{at}/{name}") };
             match &self.entries.get(&next)?.kind {
-                EntryKind::Link(target) if !(kept && todo.is_empty()) => {
+                ContextEntryKind::Link(target) if !(kept && todo.is_empty()) => {
                     links += 1;
                     if links > LINKS_MAX {
                         return None;
@@ -249,14 +258,16 @@ impl Context {
                     }
                     todo.extend(target.split('/').rev().map(str::to_owned));
                 }
-                EntryKind::Folder | EntryKind::File { .. } | EntryKind::Link(_) => at = next,
+                ContextEntryKind::Folder | ContextEntryKind::File { .. } | ContextEntryKind::Link(_) => {
+                    at = next
+                }
             }
         }
         Some(at)
     }
 
     /// What a step takes from the context, as a hash: names, kinds, bits, content; no times and no owners.
-    pub fn hash_of(&self, step: &Step) -> String {
+    pub fn hash_of(&self, step: &BuildStep) -> String {
         let mut hasher = Sha256::new();
         match &step.kind {
             StepKind::Copy(copy) => self.hash_copy(copy, &mut hasher),
@@ -276,9 +287,9 @@ impl Context {
             let Some(entry) = self.entries.get(&matched.path) else { continue };
             put(&entry.mode.to_be_bytes());
             match &entry.kind {
-                EntryKind::Folder => put(b"folder"),
-                EntryKind::File { sha256, .. } => put(sha256),
-                EntryKind::Link(target) => put(format!("link {target}").as_bytes()),
+                ContextEntryKind::Folder => put(b"folder"),
+                ContextEntryKind::File { sha256, .. } => put(sha256),
+                ContextEntryKind::Link(target) => put(format!("link {target}").as_bytes()),
             }
         }
         for file in &copy.inline {
@@ -287,7 +298,9 @@ impl Context {
         }
         for path in &copy.extract {
             put(b"extract");
-            if let Some(Entry { kind: EntryKind::File { sha256, .. }, .. }) = self.entries.get(path) {
+            if let Some(ContextEntry { kind: ContextEntryKind::File { sha256, .. }, .. }) =
+                self.entries.get(path)
+            {
                 put(sha256);
             }
         }
@@ -306,20 +319,22 @@ impl Context {
                 continue;
             };
             match &entry.kind {
-                EntryKind::Folder => out.entry(&folder(&matched.name, entry.mode, entry.modified_s))?,
-                EntryKind::Link(target) => out.entry(&TarEntry {
+                ContextEntryKind::Folder => {
+                    out.entry(&folder(&matched.name, entry.mode, entry.modified_s))?
+                }
+                ContextEntryKind::Link(target) => out.entry(&TarEntry {
                     link: target.clone().into_bytes(),
-                    ..plain(&matched.name, Kind::Symlink, 0o777, entry.modified_s)
+                    ..plain(&matched.name, TarKind::Symlink, 0o777, entry.modified_s)
                 })?,
-                EntryKind::File { at, linked: true, .. } if first.contains_key(at) => {
+                ContextEntryKind::File { at, linked: true, .. } if first.contains_key(at) => {
                     out.entry(&TarEntry {
                         link: first.get(at).copied().unwrap_or_default().as_bytes().to_vec(),
-                        ..plain(&matched.name, Kind::HardLink, entry.mode, entry.modified_s)
+                        ..plain(&matched.name, TarKind::HardLink, entry.mode, entry.modified_s)
                     })?
                 }
-                EntryKind::File { at, size, .. } => {
+                ContextEntryKind::File { at, size, .. } => {
                     first.insert(*at, &matched.name);
-                    let header = plain(&matched.name, Kind::File, entry.mode, entry.modified_s);
+                    let header = plain(&matched.name, TarKind::File, entry.mode, entry.modified_s);
                     out.entry(&TarEntry { size: *size, ..header })?;
                     let tar = tar.as_mut().ok_or(io::ErrorKind::NotFound)?;
                     copy_bytes(tar, *at, *size, &mut out)?;
@@ -336,7 +351,7 @@ impl Context {
     /// The bytes of an archive, decompressed, for `ADD`. Blocking.
     pub fn open_archive(&self, path: &str) -> io::Result<Box<dyn Read + Send>> {
         match self.entries.get(path) {
-            Some(Entry { kind: EntryKind::File { at, size, .. }, .. }) => {
+            Some(ContextEntry { kind: ContextEntryKind::File { at, size, .. }, .. }) => {
                 super::unzip::unzip(self.open_at(*at, *size)?)
             }
             _ => Err(io::ErrorKind::NotFound.into()),
@@ -379,13 +394,13 @@ fn copy_bytes<W: Write>(tar: &mut File, at: u64, size: u64, out: &mut write::Arc
     Ok(())
 }
 
-fn plain(name: &str, kind: Kind, mode: u32, modified_s: i64) -> TarEntry {
+fn plain(name: &str, kind: TarKind, mode: u32, modified_s: i64) -> TarEntry {
     TarEntry { name: name.as_bytes().to_vec(), kind, mode, mtime: (modified_s, 0), ..TarEntry::default() }
 }
 
 fn folder(name: &str, mode: u32, modified_s: i64) -> TarEntry {
     let name = if name.ends_with('/') { name.to_owned() } else { format!("{name}/") };
-    plain(&name, Kind::Folder, mode, modified_s)
+    plain(&name, TarKind::Folder, mode, modified_s)
 }
 
 fn hash<R: BufRead>(archive: &mut Archive<R>) -> Result<[u8; 32], BadContext> {

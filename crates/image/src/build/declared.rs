@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::dockerfile::STEPS_MAX;
 use super::error::BadDockerfile;
-use super::instruction::{Command, CopyWords, Flag, Instruction, Kind, SourceWord};
-use super::plan::{Base, Scope, Stage, platform_args};
+use super::instruction::{CommandForm, CopyWords, Flag, Instruction, InstructionKind, SourceWord};
+use super::plan::{Base, BuildScope, BuildStage, platform_args};
 
 /// Makes a folder that is missing, and gives what was made to its user. Arguments: folder, user.
 pub(super) const MAKE_WORKDIR: &str = r#"
@@ -90,7 +90,7 @@ impl DeclaredBuild {
     }
 
     /// The one stage that it is. Numbers of steps, from 1, stand where a Dockerfile has lines.
-    pub(crate) fn stage(&self) -> Result<Stage, BadDockerfile> {
+    pub(crate) fn stage(&self) -> Result<BuildStage, BadDockerfile> {
         if self.prepare.len() + self.steps.len() > STEPS_MAX {
             return Err(BadDockerfile::at(0, format!("a build has at most {STEPS_MAX} steps")));
         }
@@ -102,14 +102,14 @@ impl DeclaredBuild {
             true => vec!["/bin/sh".to_owned(), "-c".to_owned()],
             false => self.shell.clone(),
         };
-        Ok(Stage {
+        Ok(BuildStage {
             base: Base::Template(self.base.clone()),
             number: 0,
             name: None,
             platform: None,
             line: 0,
             instructions: instructions?.into(),
-            scope: Arc::new(Scope {
+            scope: Arc::new(BuildScope {
                 given: BTreeMap::new(),
                 file: platform_args(),
                 names: BTreeMap::new(),
@@ -130,23 +130,27 @@ impl DeclaredStep {
         let kind = match word.as_str() {
             "RUN" => {
                 let command = arg(0).ok_or_else(|| bad("it needs a command"))?;
-                let run = Kind::Run {
+                let run = InstructionKind::Run {
                     flags: Vec::new(),
-                    command: Command::Shell(command.to_owned()),
+                    command: CommandForm::Shell(command.to_owned()),
                     documents: Vec::new(),
                 };
                 match arg(1) {
-                    Some(user) => Kind::As(user.to_owned(), Box::new(run)),
+                    Some(user) => InstructionKind::As(user.to_owned(), Box::new(run)),
                     None => run,
                 }
             }
-            "COPY" => Kind::Copy(self.copy().ok_or_else(|| bad("it needs a source and a destination"))?),
+            "COPY" => {
+                InstructionKind::Copy(self.copy().ok_or_else(|| bad("it needs a source and a destination"))?)
+            }
             "ENV" if self.args.is_empty() || !self.args.len().is_multiple_of(2) => {
                 return Err(bad("it needs names and values by turns"));
             }
-            "ENV" => Kind::Env(self.args.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()),
-            "WORKDIR" => Kind::Workdir(arg(0).ok_or_else(|| bad("it needs a path"))?.to_owned()),
-            "USER" => Kind::User(arg(0).ok_or_else(|| bad("it needs a name"))?.to_owned()),
+            "ENV" => InstructionKind::Env(
+                self.args.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect(),
+            ),
+            "WORKDIR" => InstructionKind::Workdir(arg(0).ok_or_else(|| bad("it needs a path"))?.to_owned()),
+            "USER" => InstructionKind::User(arg(0).ok_or_else(|| bad("it needs a name"))?.to_owned()),
             _ => {
                 return Err(bad("it is no step of a declared build")
                     .hint("there are RUN, COPY, ENV, WORKDIR and USER"));

@@ -4,8 +4,8 @@
 use parse_dockerfile::{self as grammar, Instruction as Parsed};
 
 use super::error::BadDockerfile;
-use super::instruction::{Command, CopyWords, Flag, Instruction, Kind, SourceWord};
-use super::source::{Document, Line, MASK, Source};
+use super::instruction::{CommandForm, CopyWords, Flag, Instruction, InstructionKind, SourceWord};
+use super::source::{DockerfileSource, Document, InstructionLine, MASK};
 use super::words::{pairs, words};
 
 /// LIMIT: instructions of one Dockerfile.
@@ -23,7 +23,7 @@ pub struct Dockerfile {
 impl Dockerfile {
     /// Parses the text. The error names the line and the instruction.
     pub fn parse(text: &str) -> Result<Self, BadDockerfile> {
-        let source = Source::read(text)?;
+        let source = DockerfileSource::read(text)?;
         if source.lines.len() > STEPS_MAX {
             let line = source.lines.get(STEPS_MAX).map_or(0, |line| line.number);
             return Err(BadDockerfile::at(
@@ -41,7 +41,7 @@ impl Dockerfile {
                 .map_err(|why| BadDockerfile { why: format!("{}: {}", word_of(line), why.why), ..why })?;
             instructions.push(Instruction { line: line.number, text: shown(&line.text), kind });
         }
-        let stages = instructions.iter().filter(|i| matches!(i.kind, Kind::From { .. })).count();
+        let stages = instructions.iter().filter(|i| matches!(i.kind, InstructionKind::From { .. })).count();
         if stages > STAGES_MAX {
             return Err(BadDockerfile::at(0, format!("a Dockerfile has at most {STAGES_MAX} stages")));
         }
@@ -55,10 +55,10 @@ pub fn needs_context(text: &str) -> bool {
     let from = |flags: &[Flag]| flags.iter().any(|flag| flag.name == "from");
     let Ok(dockerfile) = Dockerfile::parse(text) else { return true };
     dockerfile.instructions.iter().any(|instruction| match &instruction.kind {
-        Kind::Copy(copy) => {
+        InstructionKind::Copy(copy) => {
             !from(&copy.flags) && copy.sources.iter().any(|source| matches!(source, SourceWord::Path(_)))
         }
-        Kind::Run { flags, .. } => flags.iter().any(|flag| {
+        InstructionKind::Run { flags, .. } => flags.iter().any(|flag| {
             let value = flag.value.as_deref().unwrap_or_default();
             let kind = value.split(',').find_map(|part| part.strip_prefix("type=")).unwrap_or("bind");
             flag.name == "mount" && kind == "bind" && !value.split(',').any(|part| part.starts_with("from="))
@@ -85,7 +85,7 @@ fn shown(text: &str) -> String {
     out
 }
 
-fn word_of(line: &Line) -> String {
+fn word_of(line: &InstructionLine) -> String {
     line.text.split_whitespace().next().unwrap_or_default().to_ascii_uppercase()
 }
 
@@ -113,7 +113,7 @@ const WORDS: [&str; 18] = [
     "WORKDIR",
 ];
 
-fn of_grammar(error: &grammar::Error, source: &Source) -> BadDockerfile {
+fn of_grammar(error: &grammar::Error, source: &DockerfileSource) -> BadDockerfile {
     let line = source.lines.iter().rev().find(|line| line.number <= error.line());
     let said = error.to_string();
     let why = said.split(" at line ").next().unwrap_or(&said).to_owned();
@@ -130,7 +130,11 @@ fn of_grammar(error: &grammar::Error, source: &Source) -> BadDockerfile {
     BadDockerfile::at(line.number, format!("{word}: {why}"))
 }
 
-fn kind_of(parsed: Parsed<'_>, line: &Line, escape: char) -> Result<Kind, BadDockerfile> {
+fn kind_of(
+    parsed: Parsed<'_>,
+    line: &InstructionLine,
+    escape: char,
+) -> Result<InstructionKind, BadDockerfile> {
     let bad = |why: String| BadDockerfile::at(line.number, why);
     let own = |text: &str| text.replace(MASK, "<");
     Ok(match parsed {
@@ -145,42 +149,42 @@ fn kind_of(parsed: Parsed<'_>, line: &Line, escape: char) -> Result<Kind, BadDoc
                     "a stage's name begins with a letter and holds letters, digits, \"-\", \"_\" and \".\"",
                 ));
             }
-            Kind::From { platform, image: from.image.value.into_owned(), name }
+            InstructionKind::From { platform, image: from.image.value.into_owned(), name }
         }
-        Parsed::Arg(arg) => Kind::Arg(arguments(&arg.arguments.value, escape).map_err(bad)?),
-        Parsed::Env(env) => Kind::Env(pairs(&env.arguments.value, escape).map_err(bad)?),
-        Parsed::Label(label) => Kind::Label(pairs(&label.arguments.value, escape).map_err(bad)?),
+        Parsed::Arg(arg) => InstructionKind::Arg(arguments(&arg.arguments.value, escape).map_err(bad)?),
+        Parsed::Env(env) => InstructionKind::Env(pairs(&env.arguments.value, escape).map_err(bad)?),
+        Parsed::Label(label) => InstructionKind::Label(pairs(&label.arguments.value, escape).map_err(bad)?),
         Parsed::Run(run) => {
             let flags = known(flags(&run.options), &["mount", "network", "security"], line)?;
             let command = command(&run.arguments);
-            if matches!(&command, Command::Shell(text) if text.is_empty()) {
+            if matches!(&command, CommandForm::Shell(text) if text.is_empty()) {
                 return Err(bad("it needs a command".into()));
             }
-            Kind::Run { flags, command, documents: line.documents.clone() }
+            InstructionKind::Run { flags, command, documents: line.documents.clone() }
         }
         Parsed::Copy(copy) => {
             let names = ["from", "chown", "chmod", "link", "parents", "exclude"];
             let flags = known(flags(&copy.options), &names, line)?;
-            Kind::Copy(copy_words(false, flags, &copy.src, &own(&copy.dest.value), line)?)
+            InstructionKind::Copy(copy_words(false, flags, &copy.src, &own(&copy.dest.value), line)?)
         }
         Parsed::Add(add) => {
             let names = ["chown", "chmod", "link", "exclude", "checksum", "keep-git-dir", "unpack"];
             let flags = known(flags(&add.options), &names, line)?;
-            Kind::Copy(copy_words(true, flags, &add.src, &own(&add.dest.value), line)?)
+            InstructionKind::Copy(copy_words(true, flags, &add.src, &own(&add.dest.value), line)?)
         }
-        Parsed::Workdir(workdir) => Kind::Workdir(workdir.arguments.value.into_owned()),
-        Parsed::User(user) => Kind::User(user.arguments.value.into_owned()),
-        Parsed::Cmd(cmd) => Kind::Cmd(command(&cmd.arguments)),
-        Parsed::Entrypoint(entrypoint) => Kind::Entrypoint(command(&entrypoint.arguments)),
-        Parsed::Expose(expose) => Kind::Expose(owned(&expose.arguments)),
-        Parsed::Volume(volume) => Kind::Volume(match &volume.arguments {
+        Parsed::Workdir(workdir) => InstructionKind::Workdir(workdir.arguments.value.into_owned()),
+        Parsed::User(user) => InstructionKind::User(user.arguments.value.into_owned()),
+        Parsed::Cmd(cmd) => InstructionKind::Cmd(command(&cmd.arguments)),
+        Parsed::Entrypoint(entrypoint) => InstructionKind::Entrypoint(command(&entrypoint.arguments)),
+        Parsed::Expose(expose) => InstructionKind::Expose(owned(&expose.arguments)),
+        Parsed::Volume(volume) => InstructionKind::Volume(match &volume.arguments {
             grammar::JsonOrStringArray::Json(list) => owned(&list.value),
             grammar::JsonOrStringArray::String(list) => owned(list),
         }),
-        Parsed::Stopsignal(signal) => Kind::StopSignal(signal.arguments.value.into_owned()),
-        Parsed::Shell(shell) => Kind::Shell(owned(&shell.arguments)),
-        Parsed::Healthcheck(_) => Kind::Healthcheck,
-        Parsed::Maintainer(maintainer) => Kind::Maintainer(maintainer.name.value.into_owned()),
+        Parsed::Stopsignal(signal) => InstructionKind::StopSignal(signal.arguments.value.into_owned()),
+        Parsed::Shell(shell) => InstructionKind::Shell(owned(&shell.arguments)),
+        Parsed::Healthcheck(_) => InstructionKind::Healthcheck,
+        Parsed::Maintainer(maintainer) => InstructionKind::Maintainer(maintainer.name.value.into_owned()),
         Parsed::Onbuild(_) => {
             return Err(bad(
                 "it is for builds of others that stand on this one, and there are none here".into()
@@ -200,11 +204,11 @@ fn owned(list: &[grammar::UnescapedString<'_>]) -> Vec<String> {
     list.iter().map(|item| item.value.clone().into_owned()).collect()
 }
 
-fn command(parsed: &grammar::Command<'_>) -> Command {
+fn command(parsed: &grammar::Command<'_>) -> CommandForm {
     match parsed {
-        grammar::Command::Exec(list) => Command::Exec(owned(&list.value)),
-        grammar::Command::Shell(text) => Command::Shell(text.value.replace(MASK, "<").trim().to_owned()),
-        _ => Command::Exec(Vec::new()),
+        grammar::Command::Exec(list) => CommandForm::Exec(owned(&list.value)),
+        grammar::Command::Shell(text) => CommandForm::Shell(text.value.replace(MASK, "<").trim().to_owned()),
+        _ => CommandForm::Exec(Vec::new()),
     }
 }
 
@@ -216,7 +220,7 @@ fn flags(parsed: &[grammar::Flag<'_>]) -> Vec<Flag> {
     parsed.iter().map(own).collect()
 }
 
-fn known(flags: Vec<Flag>, names: &[&str], line: &Line) -> Result<Vec<Flag>, BadDockerfile> {
+fn known(flags: Vec<Flag>, names: &[&str], line: &InstructionLine) -> Result<Vec<Flag>, BadDockerfile> {
     let repeats = |name: &str| matches!(name, "mount" | "exclude");
     for (at, flag) in flags.iter().enumerate() {
         if !names.contains(&flag.name.as_str()) {
@@ -250,7 +254,7 @@ fn copy_words(
     flags: Vec<Flag>,
     parsed: &[grammar::Source<'_>],
     dest: &str,
-    line: &Line,
+    line: &InstructionLine,
 ) -> Result<CopyWords, BadDockerfile> {
     let mut documents = line.documents.iter();
     let mut sources = Vec::new();
@@ -268,7 +272,7 @@ fn copy_words(
 
 fn next_document<'a>(
     documents: &mut impl Iterator<Item = &'a Document>,
-    line: &Line,
+    line: &InstructionLine,
 ) -> Result<Document, BadDockerfile> {
     let missing = || BadDockerfile::at(line.number, "its here-documents come before the destination");
     documents.next().cloned().ok_or_else(missing)

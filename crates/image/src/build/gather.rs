@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::BadContext;
 use crate::layers::tar::read::Archive;
-use crate::layers::tar::{BLOCK, Entry, Kind, write};
+use crate::layers::tar::{BLOCK, TarEntry, TarKind, write};
 use crate::oci::unzip::Unzip;
 
 const BUFFER: usize = 256 << 10;
@@ -41,7 +41,7 @@ struct Gathered<W: Write> {
 impl<W: Write> Gathered<W> {
     fn add(&mut self, folder: &str, from: impl Read, cancel: &CancellationToken) -> Result<(), BadContext> {
         let mut archive = Archive::new(BufReader::with_capacity(BUFFER, from));
-        let mut entry = Entry::default();
+        let mut entry = TarEntry::default();
         while archive.next(&mut entry).map_err(BadContext::Archive)? {
             if cancel.is_cancelled() {
                 return Err(BadContext::Cancelled);
@@ -52,12 +52,12 @@ impl<W: Write> Gathered<W> {
                 return Err(BadContext::Entry { path, why });
             }
             entry.name = below(folder, &entry.name);
-            if entry.kind == Kind::HardLink {
+            if entry.kind == TarKind::HardLink {
                 entry.link = below(folder, &entry.link);
             }
             self.count(BLOCK as u64)?;
             self.out.entry(&entry).map_err(BadContext::Read)?;
-            if entry.kind == Kind::File {
+            if entry.kind == TarKind::File {
                 self.data(&mut archive)?;
                 self.out.pad(entry.size).map_err(BadContext::Read)?;
             }
@@ -99,7 +99,7 @@ fn not_proper(cause: io::Error) -> BadContext {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::build::Context;
+    use crate::build::BuildContext;
 
     fn tar(files: &[(&str, &str)]) -> Vec<u8> {
         let mut out = write::Archive::new(Vec::new());
@@ -127,7 +127,7 @@ mod tests {
         let parts = [("first", one.as_path()), ("second", two.as_path())];
         let cancel = CancellationToken::new();
         gather(&parts, &mut file, 1 << 20, &cancel).unwrap();
-        let context = Context::open(&whole, &cancel).unwrap();
+        let context = BuildContext::open(&whole, &cancel).unwrap();
         for (path, wanted) in
             [("first/a.txt", "1"), (format!("first/{long}").as_str(), "2"), ("second/a.txt", "3")]
         {

@@ -9,11 +9,11 @@ pub(crate) struct Instruction {
     pub(crate) line: usize,
     /// On one line.
     pub(crate) text: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: InstructionKind,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Kind {
+pub(crate) enum InstructionKind {
     From {
         platform: Option<String>,
         image: String,
@@ -24,14 +24,14 @@ pub(crate) enum Kind {
     Label(Vec<(String, String)>),
     Run {
         flags: Vec<Flag>,
-        command: Command,
+        command: CommandForm,
         documents: Vec<Document>,
     },
     Copy(CopyWords),
     Workdir(String),
     User(String),
-    Cmd(Command),
-    Entrypoint(Command),
+    Cmd(CommandForm),
+    Entrypoint(CommandForm),
     Expose(Vec<String>),
     Volume(Vec<String>),
     StopSignal(String),
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Healthcheck,
     Maintainer(String),
     /// E2B's `RUN` and `COPY` name a user of their own.
-    As(String, Box<Kind>),
+    As(String, Box<InstructionKind>),
 }
 
 /// `COPY` or `ADD`.
@@ -66,7 +66,7 @@ pub(crate) struct Flag {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Command {
+pub(crate) enum CommandForm {
     /// For the shell.
     Shell(String),
     /// A JSON list: as it is.

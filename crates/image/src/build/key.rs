@@ -3,7 +3,7 @@
 use atoll_model::TenantId;
 use sha2::{Digest as _, Sha256};
 
-use super::step::{Copy, CopyFrom, Run, Step, StepKind};
+use super::step::{BuildStep, Copy, CopyFrom, Run, StepKind};
 
 /// Changes when the same words mean something else than before.
 const GENERATION: &[u8] = b"atoll-build-1";
@@ -11,8 +11,8 @@ const GENERATION: &[u8] = b"atoll-build-1";
 /// The key of a step on files of a version. `content`: what the step takes from elsewhere, as
 /// [`super::Context::hash_of`] says it, and the versions of stages and templates that it copies from. Secrets count by
 /// their id alone; a tenant's key is nobody else's.
-pub fn cache_key(files: &str, step: &Step, content: &str, tenant: &TenantId) -> String {
-    let mut key = Key(Sha256::new());
+pub fn cache_key(files: &str, step: &BuildStep, content: &str, tenant: &TenantId) -> String {
+    let mut key = CacheKeyBuilder(Sha256::new());
     key.put(GENERATION);
     key.text(tenant.as_str());
     key.text(files);
@@ -33,9 +33,9 @@ pub fn cache_key(files: &str, step: &Step, content: &str, tenant: &TenantId) -> 
 }
 
 /// Every part with its length in front, so that no two lists of parts are the same bytes.
-struct Key(Sha256);
+struct CacheKeyBuilder(Sha256);
 
-impl Key {
+impl CacheKeyBuilder {
     fn put(&mut self, bytes: &[u8]) {
         self.0.update((bytes.len() as u64).to_be_bytes());
         self.0.update(bytes);

@@ -26,12 +26,12 @@ impl Lex {
     /// The word with its variables expanded and its quotes gone. The error says why, without the word.
     pub(crate) fn expand(&self, word: &str, vars: &Vars) -> Result<String, String> {
         let mut reader =
-            Reader { lex: *self, vars, chars: word.chars().collect(), at: 0, depth: 0, written: 0 };
+            WordReader { lex: *self, vars, chars: word.chars().collect(), at: 0, depth: 0, written: 0 };
         reader.until(None)
     }
 }
 
-struct Reader<'a> {
+struct WordReader<'a> {
     lex: Lex,
     vars: &'a Vars,
     chars: Vec<char>,
@@ -40,7 +40,7 @@ struct Reader<'a> {
     written: usize,
 }
 
-impl Reader<'_> {
+impl WordReader<'_> {
     fn peek(&self) -> Option<char> {
         self.chars.get(self.at).copied()
     }

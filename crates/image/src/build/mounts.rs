@@ -5,7 +5,7 @@ use super::step::{ScratchMount, SecretMount};
 
 /// One mount, read from its words.
 #[derive(Debug)]
-pub(crate) enum Mount {
+pub(crate) enum RunMount {
     Secret(SecretMount),
     Scratch(ScratchMount),
     /// A cache is a scratch folder here: it is empty each time. The note says so.
@@ -18,7 +18,7 @@ pub(crate) enum Mount {
 }
 
 /// What is wrong, and a way out.
-pub(crate) type Bad = (String, Option<String>);
+pub(crate) type MountError = (String, Option<String>);
 
 #[derive(Debug, Default)]
 struct Words {
@@ -34,15 +34,15 @@ impl Words {
         Some(value)
     }
 
-    fn number<T: std::str::FromStr>(&mut self, name: &str) -> Result<Option<T>, Bad> {
+    fn number<T: std::str::FromStr>(&mut self, name: &str) -> Result<Option<T>, MountError> {
         let bad = |value: &str| (format!("{name}={value} of its mount is no number"), None);
         self.take(&[name]).map(|value| value.parse().map_err(|_| bad(&value))).transpose()
     }
 }
 
-impl Mount {
+impl RunMount {
     /// Reads the words after `--mount=`, variables expanded.
-    pub(crate) fn parse(text: &str, workdir: &str) -> Result<Self, Bad> {
+    pub(crate) fn parse(text: &str, workdir: &str) -> Result<Self, MountError> {
         let mut words = Words::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, "true"));
@@ -91,7 +91,7 @@ impl Mount {
     }
 }
 
-fn target(words: &mut Words, workdir: &str) -> Result<String, Bad> {
+fn target(words: &mut Words, workdir: &str) -> Result<String, MountError> {
     let target = words.take(&["target", "dst", "destination"]);
     match target.filter(|target| !target.is_empty()) {
         Some(target) => match path::join(workdir, &target).as_str() {
@@ -102,14 +102,14 @@ fn target(words: &mut Words, workdir: &str) -> Result<String, Bad> {
     }
 }
 
-fn scratch(words: &mut Words, workdir: &str) -> Result<ScratchMount, Bad> {
+fn scratch(words: &mut Words, workdir: &str) -> Result<ScratchMount, MountError> {
     let target = target(words, workdir)?;
     let size = words.number::<u64>("size")?;
     let size_mib = size.map(|bytes| u32::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u32::MAX).max(1));
     Ok(ScratchMount { target, size_mib })
 }
 
-fn secret(words: &mut Words, workdir: &str) -> Result<SecretMount, Bad> {
+fn secret(words: &mut Words, workdir: &str) -> Result<SecretMount, MountError> {
     let target = words.take(&["target", "dst", "destination"]).filter(|target| !target.is_empty());
     let id = match (words.take(&["id", "source", "src"]), &target) {
         (Some(id), _) => id,
@@ -145,29 +145,33 @@ mod tests {
 
     #[test]
     fn mounts_are_read_with_their_defaults() {
-        let Mount::Secret(secret) = Mount::parse("type=secret,id=token", "/w").unwrap() else { panic!() };
+        let RunMount::Secret(secret) = RunMount::parse("type=secret,id=token", "/w").unwrap() else {
+            panic!()
+        };
         assert_eq!(
             (secret.target.as_deref(), secret.mode, secret.required),
             (Some("/run/secrets/token"), 0o400, false)
         );
         let text = "type=secret,id=t,env=TOKEN,required,uid=5,mode=0440";
-        let Mount::Secret(secret) = Mount::parse(text, "/w").unwrap() else { panic!() };
+        let RunMount::Secret(secret) = RunMount::parse(text, "/w").unwrap() else { panic!() };
         assert_eq!(
             (secret.target, secret.env.as_deref(), secret.uid, secret.required),
             (None, Some("TOKEN"), 5, true)
         );
-        let Mount::Cache(cache, note) = Mount::parse("type=cache,target=.npm,sharing=locked", "/w").unwrap()
+        let RunMount::Cache(cache, note) =
+            RunMount::parse("type=cache,target=.npm,sharing=locked", "/w").unwrap()
         else {
             panic!()
         };
         assert!(cache.target == "/w/.npm" && note.contains("/w/.npm"));
-        let Mount::Bind { from, source, target } =
-            Mount::parse("from=build,source=/out,target=/in", "/").unwrap()
+        let RunMount::Bind { from, source, target } =
+            RunMount::parse("from=build,source=/out,target=/in", "/").unwrap()
         else {
             panic!()
         };
         assert_eq!((from.as_deref(), source.as_str(), target.as_str()), (Some("build"), "/out", "/in"));
-        let Mount::Scratch(scratch) = Mount::parse("type=tmpfs,target=/t,size=3000000", "/").unwrap() else {
+        let RunMount::Scratch(scratch) = RunMount::parse("type=tmpfs,target=/t,size=3000000", "/").unwrap()
+        else {
             panic!()
         };
         assert_eq!(scratch.size_mib, Some(3));
@@ -186,7 +190,7 @@ mod tests {
             "type=tmpfs,target=/x,size=big",
             "type=tmpfs,target=/x,color=red",
         ] {
-            assert!(Mount::parse(bad, "/").is_err(), "{bad}");
+            assert!(RunMount::parse(bad, "/").is_err(), "{bad}");
         }
     }
 

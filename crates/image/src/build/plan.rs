@@ -13,18 +13,18 @@ use std::sync::Arc;
 use atoll_model::TemplateRef;
 use oci_spec::image::ImageConfiguration;
 
-use super::context::Context;
+use super::context::BuildContext;
 use super::declared::DeclaredBuild;
 use super::dockerfile::Dockerfile;
 use super::error::BadDockerfile;
-use super::instruction::{Command, Flag, Instruction, Kind};
+use super::instruction::{CommandForm, Flag, Instruction, InstructionKind};
 use super::lex::{Lex, Vars};
 use super::walk::Walk;
 
 /// What a build does.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    stages: Vec<Stage>,
+    stages: Vec<BuildStage>,
     order: Vec<usize>,
     /// What people should know: what was left out, what is treated in another way.
     pub notes: Vec<String>,
@@ -32,7 +32,7 @@ pub struct Plan {
 
 /// One stage.
 #[derive(Debug, Clone)]
-pub struct Stage {
+pub struct BuildStage {
     /// What it stands on.
     pub base: Base,
     /// In the Dockerfile, from 0.
@@ -44,7 +44,7 @@ pub struct Stage {
     /// The line of its `FROM`.
     pub line: usize,
     pub(crate) instructions: Arc<[Instruction]>,
-    pub(crate) scope: Arc<Scope>,
+    pub(crate) scope: Arc<BuildScope>,
     /// What runs commands that are no list, in the beginning.
     pub(crate) shell: Vec<String>,
     /// Steps of the stages before it.
@@ -64,7 +64,7 @@ pub enum Base {
 
 /// What all stages of a Dockerfile share.
 #[derive(Debug)]
-pub(crate) struct Scope {
+pub(crate) struct BuildScope {
     /// Arguments of whoever builds.
     pub(crate) given: BTreeMap<String, String>,
     /// `ARG`s before the first `FROM`, and what every build knows of its platform.
@@ -76,7 +76,7 @@ pub(crate) struct Scope {
     pub(crate) expands: bool,
 }
 
-impl Scope {
+impl BuildScope {
     pub(crate) fn lex(&self) -> Lex {
         Lex { escape: self.escape, document: false }
     }
@@ -88,7 +88,7 @@ impl Scope {
     }
 }
 
-impl Stage {
+impl BuildStage {
     /// Goes through its steps, on a base with these settings.
     pub fn walk(&self, base: ImageConfiguration) -> Walk {
         Walk::new(self.clone(), base)
@@ -101,17 +101,18 @@ impl Plan {
         dockerfile: &Dockerfile,
         args: &BTreeMap<String, String>,
         target: Option<&str>,
-        context: &Context,
+        context: &BuildContext,
     ) -> Result<Self, BadDockerfile> {
         let _ = context;
-        let first = dockerfile.instructions.iter().position(|i| matches!(i.kind, Kind::From { .. }));
+        let first =
+            dockerfile.instructions.iter().position(|i| matches!(i.kind, InstructionKind::From { .. }));
         let first = first.ok_or_else(|| BadDockerfile::at(0, "a Dockerfile needs a FROM"))?;
         let (before, rest) = dockerfile.instructions.split_at(first);
         let file = file_args(before, args, dockerfile.escape)?;
         let mut names = BTreeMap::new();
-        let froms = rest.iter().filter(|i| matches!(i.kind, Kind::From { .. }));
+        let froms = rest.iter().filter(|i| matches!(i.kind, InstructionKind::From { .. }));
         for (number, from) in froms.enumerate() {
-            if let Kind::From { name: Some(name), .. } = &from.kind
+            if let InstructionKind::From { name: Some(name), .. } = &from.kind
                 && names.insert(name.clone(), number).is_some()
             {
                 return Err(BadDockerfile::at(
@@ -120,10 +121,15 @@ impl Plan {
                 ));
             }
         }
-        let scope =
-            Arc::new(Scope { given: args.clone(), file, names, escape: dockerfile.escape, expands: true });
-        let mut stages: Vec<Stage> = Vec::new();
-        for chunk in rest.chunk_by(|_, next| !matches!(next.kind, Kind::From { .. })) {
+        let scope = Arc::new(BuildScope {
+            given: args.clone(),
+            file,
+            names,
+            escape: dockerfile.escape,
+            expands: true,
+        });
+        let mut stages: Vec<BuildStage> = Vec::new();
+        for chunk in rest.chunk_by(|_, next| !matches!(next.kind, InstructionKind::From { .. })) {
             let stage = stage_of(chunk, &stages, &scope)?;
             stages.push(stage);
         }
@@ -134,7 +140,7 @@ impl Plan {
     }
 
     /// Plans what an SDK declared.
-    pub fn declared(build: &DeclaredBuild, context: &Context) -> Result<Self, BadDockerfile> {
+    pub fn declared(build: &DeclaredBuild, context: &BuildContext) -> Result<Self, BadDockerfile> {
         let _ = context;
         let stage = build.stage()?;
         Self { stages: vec![stage], order: Vec::new(), notes: Vec::new() }.ordered(0)
@@ -175,7 +181,7 @@ impl Plan {
     ///
     /// # Panics
     /// If there is none: numbers come from [`Plan::order`], [`Base::Stage`] and [`super::CopyFrom::Stage`].
-    pub fn stage(&self, number: usize) -> &Stage {
+    pub fn stage(&self, number: usize) -> &BuildStage {
         &self.stages[number]
     }
 
@@ -189,10 +195,12 @@ impl Plan {
     }
 }
 
-impl Stage {
+impl BuildStage {
     fn steps(&self) -> u32 {
         // What a declared build does before its first step stands on no line.
-        let counts = |i: &&Instruction| i.line > 0 && !matches!(i.kind, Kind::Arg(_) | Kind::From { .. });
+        let counts = |i: &&Instruction| {
+            i.line > 0 && !matches!(i.kind, InstructionKind::Arg(_) | InstructionKind::From { .. })
+        };
         u32::try_from(self.instructions.iter().filter(counts).count()).unwrap_or(u32::MAX)
     }
 
@@ -204,8 +212,8 @@ impl Stage {
         }
         for instruction in self.instructions.iter() {
             let named: Vec<&str> = match &instruction.kind {
-                Kind::Copy(copy) => values(&copy.flags, "from").collect(),
-                Kind::Run { flags, .. } => values(flags, "mount")
+                InstructionKind::Copy(copy) => values(&copy.flags, "from").collect(),
+                InstructionKind::Run { flags, .. } => values(flags, "mount")
                     .filter_map(|mount| mount.split(',').find_map(|part| part.strip_prefix("from=")))
                     .collect(),
                 _ => Vec::new(),
@@ -246,7 +254,7 @@ fn file_args(
     let lex = Lex { escape, document: false };
     let mut vars = platform_args();
     for instruction in before {
-        let Kind::Arg(args) = &instruction.kind else { continue };
+        let InstructionKind::Arg(args) = &instruction.kind else { continue };
         for (name, default) in args {
             let bad = |why| BadDockerfile::at(instruction.line, format!("ARG: {name}: {why}"));
             let value = match (given.get(name), default) {
@@ -260,10 +268,14 @@ fn file_args(
     Ok(vars)
 }
 
-fn stage_of(chunk: &[Instruction], before: &[Stage], scope: &Arc<Scope>) -> Result<Stage, BadDockerfile> {
+fn stage_of(
+    chunk: &[Instruction],
+    before: &[BuildStage],
+    scope: &Arc<BuildScope>,
+) -> Result<BuildStage, BadDockerfile> {
     let number = before.len();
     let (from, rest) = chunk.split_first().ok_or_else(|| BadDockerfile::at(0, "a stage is empty"))?;
-    let Kind::From { platform, image, name } = &from.kind else {
+    let InstructionKind::From { platform, image, name } = &from.kind else {
         return Err(BadDockerfile::at(from.line, "a stage begins with FROM"));
     };
     let bad = |why: String| BadDockerfile::at(from.line, format!("FROM: {why}"));
@@ -284,7 +296,7 @@ fn stage_of(chunk: &[Instruction], before: &[Stage], scope: &Arc<Scope>) -> Resu
         Base::Template(_) | Base::Scratch => vec!["/bin/sh".to_owned(), "-c".to_owned()],
     };
     let platform = platform.as_ref().map(expand).transpose()?.filter(|platform| !platform.is_empty());
-    Ok(Stage {
+    Ok(BuildStage {
         base,
         number,
         name: name.clone(),
@@ -297,17 +309,21 @@ fn stage_of(chunk: &[Instruction], before: &[Stage], scope: &Arc<Scope>) -> Resu
     })
 }
 
-impl Stage {
+impl BuildStage {
     fn shell_at_end(&self) -> Vec<String> {
         let said = self.instructions.iter().rev().find_map(|instruction| match &instruction.kind {
-            Kind::Shell(argv) => Some(argv.clone()),
+            InstructionKind::Shell(argv) => Some(argv.clone()),
             _ => None,
         });
         said.unwrap_or_else(|| self.shell.clone())
     }
 }
 
-fn target_of(stages: &[Stage], scope: &Scope, target: Option<&str>) -> Result<usize, BadDockerfile> {
+fn target_of(
+    stages: &[BuildStage],
+    scope: &BuildScope,
+    target: Option<&str>,
+) -> Result<usize, BadDockerfile> {
     let Some(target) = target.filter(|target| !target.is_empty()) else { return Ok(stages.len() - 1) };
     scope.stage(target, stages.len()).ok_or_else(|| {
         let names: Vec<&str> = scope.names.keys().map(String::as_str).collect();
@@ -339,7 +355,7 @@ fn unused(given: &BTreeMap<String, String>, dockerfile: &Dockerfile) -> Vec<Stri
         .instructions
         .iter()
         .filter_map(|instruction| match &instruction.kind {
-            Kind::Arg(args) => Some(args.iter().map(|(name, _)| name.as_str())),
+            InstructionKind::Arg(args) => Some(args.iter().map(|(name, _)| name.as_str())),
             _ => None,
         })
         .flatten()
@@ -353,15 +369,17 @@ fn unused(given: &BTreeMap<String, String>, dockerfile: &Dockerfile) -> Vec<Stri
 /// What is left out of what a Dockerfile asks for.
 fn noted(instructions: &[Instruction]) -> Vec<String> {
     let note = |instruction: &Instruction| match &instruction.kind {
-        Kind::Healthcheck => Some(format!(
+        InstructionKind::Healthcheck => Some(format!(
             "line {}: HEALTHCHECK is left out; give the template a ready check",
             instruction.line
         )),
-        Kind::Volume(_) => {
+        InstructionKind::Volume(_) => {
             Some(format!("line {}: VOLUME is noted in the image; mount a volume at create", instruction.line))
         }
-        Kind::Maintainer(_) => Some(format!("line {}: MAINTAINER is old; use LABEL", instruction.line)),
-        Kind::Cmd(Command::Exec(_)) | Kind::Cmd(Command::Shell(_)) => None,
+        InstructionKind::Maintainer(_) => {
+            Some(format!("line {}: MAINTAINER is old; use LABEL", instruction.line))
+        }
+        InstructionKind::Cmd(CommandForm::Exec(_)) | InstructionKind::Cmd(CommandForm::Shell(_)) => None,
         _ => None,
     };
     instructions.iter().filter_map(note).collect()

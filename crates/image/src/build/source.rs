@@ -14,15 +14,15 @@ pub(crate) const MASK: char = '\u{1}';
 
 /// Ready to be parsed.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct DockerfileSource {
     pub(crate) text: String,
     pub(crate) escape: char,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<InstructionLine>,
 }
 
 /// One instruction.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct InstructionLine {
     /// Where it begins, from 1.
     pub(crate) number: usize,
     /// Joined.
@@ -51,7 +51,7 @@ impl Document {
     }
 }
 
-impl Source {
+impl DockerfileSource {
     pub(crate) fn read(text: &str) -> Result<Self, BadDockerfile> {
         if text.len() > TEXT_MAX {
             return Err(BadDockerfile::at(0, format!("a Dockerfile has at most {TEXT_MAX} bytes")));
@@ -114,7 +114,7 @@ impl Source {
         };
         self.push(&shown);
         (from + 1..at).for_each(|_| self.text.push('\n'));
-        self.lines.push(Line { number: from + 1, text: joined, documents });
+        self.lines.push(InstructionLine { number: from + 1, text: joined, documents });
         Ok(at)
     }
 
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     fn joined(text: &str) -> Vec<(usize, String)> {
-        Source::read(text).unwrap().lines.into_iter().map(|line| (line.number, line.text)).collect()
+        DockerfileSource::read(text).unwrap().lines.into_iter().map(|line| (line.number, line.text)).collect()
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
         let text = "# a comment\nFROM x\n\nRUN a \\\n  # inside\n\n  b \\  \n c\nRUN d\\\\\nRUN e";
         let own = |n: usize, text: &str| (n, text.to_owned());
         assert_eq!(joined(text), [own(2, "FROM x"), own(4, "RUN a   b  c"), own(9, "RUN d\\RUN e")]);
-        let source = Source::read(text).unwrap();
+        let source = DockerfileSource::read(text).unwrap();
         assert_eq!(source.text.lines().count(), text.lines().count());
         assert_eq!(source.text.lines().nth(3), Some("RUN a   b  c"));
         assert_eq!(
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn here_documents_are_cut_out_wherever_they_are_opened() {
         let text = "FROM x\nRUN <<EOF\n# kept\nFROM y\nEOF\nRUN cat <<-'A' > /x && cat <<B\n\tone\n\tA\ntwo\nB\nCOPY <<c.txt <<\"d\" /\n$c\nc.txt\n$d\nd\nRUN [\"cat\", \"<<EOF\"]\nRUN cat <<<x\n";
-        let source = Source::read(text).unwrap();
+        let source = DockerfileSource::read(text).unwrap();
         let documents: Vec<Vec<(String, bool, bool, String)>> = source
             .lines
             .iter()
@@ -241,9 +241,9 @@ mod tests {
 
     #[test]
     fn what_never_ends_is_refused_with_its_line() {
-        let error = Source::read("FROM x\nRUN <<EOF\nnothing").unwrap_err();
+        let error = DockerfileSource::read("FROM x\nRUN <<EOF\nnothing").unwrap_err();
         assert_eq!((error.line, error.hint.is_some()), (2, true));
-        assert!(Source::read(&"#\n".repeat(TEXT_MAX)).is_err());
-        assert_eq!(Source::read("FROM x\nRUN a\u{1}b").unwrap_err().line, 2);
+        assert!(DockerfileSource::read(&"#\n".repeat(TEXT_MAX)).is_err());
+        assert_eq!(DockerfileSource::read("FROM x\nRUN a\u{1}b").unwrap_err().line, 2);
     }
 }

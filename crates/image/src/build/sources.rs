@@ -1,6 +1,6 @@
 //! What `COPY` and `ADD` find in a context, and what it is called below the destination.
 
-use super::context::{Context, EntryKind};
+use super::context::{BuildContext, ContextEntryKind};
 use super::path;
 use super::pattern::{Glob, Ignore, WORK_MAX, is_pattern};
 use super::step::Matched;
@@ -10,7 +10,7 @@ const SOURCES_MAX: usize = 100_000;
 
 /// What one step finds.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct MatchedSources {
     pub(crate) entries: Vec<Matched>,
     /// Archives that are extracted.
     pub(crate) extract: Vec<String>,
@@ -33,9 +33,14 @@ pub(crate) struct Manner<'a> {
     pub(crate) exclude: &'a Ignore,
 }
 
-impl Found {
+impl MatchedSources {
     /// Looks for one source, as it is written.
-    pub(crate) fn look(&mut self, context: &Context, word: &str, how: Manner<'_>) -> Result<(), Missing> {
+    pub(crate) fn look(
+        &mut self,
+        context: &BuildContext,
+        word: &str,
+        how: Manner<'_>,
+    ) -> Result<(), Missing> {
         // What follows `/./` is what `--parents` keeps.
         let above = |at: usize| path::clean(&word[..at]).split('/').filter(|part| !part.is_empty()).count();
         let pivot = word.find("/./").map_or(0, above);
@@ -57,13 +62,19 @@ impl Found {
         Ok(())
     }
 
-    fn add(&mut self, context: &Context, top: &str, pivot: usize, how: Manner<'_>) -> Result<(), Missing> {
+    fn add(
+        &mut self,
+        context: &BuildContext,
+        top: &str,
+        pivot: usize,
+        how: Manner<'_>,
+    ) -> Result<(), Missing> {
         let real = context.resolve(top, false).filter(|real| real.is_empty() || context.get(real).is_some());
         let real = real.ok_or_else(|| missing(context, top))?;
         let kept = top.split('/').skip(pivot).collect::<Vec<_>>().join("/");
         self.tops += 1;
         match context.get(&real).map(|entry| &entry.kind) {
-            None | Some(EntryKind::Folder) => {
+            None | Some(ContextEntryKind::Folder) => {
                 let prefix = if how.parents && !kept.is_empty() { format!("{kept}/") } else { String::new() };
                 let own = if prefix.is_empty() { "./".to_owned() } else { prefix.clone() };
                 self.entries.push(Matched { path: real.clone(), name: own });
@@ -75,7 +86,7 @@ impl Found {
                     }
                 }
             }
-            Some(EntryKind::File { .. } | EntryKind::Link(_)) => {
+            Some(ContextEntryKind::File { .. } | ContextEntryKind::Link(_)) => {
                 let base = path::base(top);
                 if how.exclude.is_ignored_within(base, &mut self.work) {
                     return Ok(());
@@ -92,7 +103,7 @@ impl Found {
     }
 }
 
-fn missing(context: &Context, asked: &str) -> Missing {
+fn missing(context: &BuildContext, asked: &str) -> Missing {
     let why = format!("{asked:?} is not in the build context");
     if context.is_hidden(asked) {
         return (why, Some("its .dockerignore leaves it out".into()));
@@ -120,7 +131,7 @@ fn too_long(pattern: &str) -> Missing {
 }
 
 /// The paths that a pattern matches, sorted.
-fn expand(context: &Context, pattern: &str, work: &mut u64) -> Result<Vec<String>, Missing> {
+fn expand(context: &BuildContext, pattern: &str, work: &mut u64) -> Result<Vec<String>, Missing> {
     let join =
         |above: &str, name: &str| if above.is_empty() { name.to_owned() } else { format!("{above}/{name}") };
     let mut found = vec![String::new()];
@@ -156,7 +167,7 @@ fn expand(context: &Context, pattern: &str, work: &mut u64) -> Result<Vec<String
 mod tests {
     use super::*;
 
-    fn context(names: impl Iterator<Item = String>) -> Result<Context, super::super::BadContext> {
+    fn context(names: impl Iterator<Item = String>) -> Result<BuildContext, super::super::BadContext> {
         let mut tar = tar::Builder::new(Vec::new());
         for name in names {
             let mut header = tar::Header::new_gnu();
@@ -165,7 +176,7 @@ mod tests {
         }
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), tar.into_inner().unwrap()).unwrap();
-        Context::open(file.path(), &tokio_util::sync::CancellationToken::new())
+        BuildContext::open(file.path(), &tokio_util::sync::CancellationToken::new())
     }
 
     #[test]

@@ -7,7 +7,7 @@ use atoll_model::TemplateRef;
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct BuildStep {
     /// From 1, over all stages that are built.
     pub number: u32,
     /// As it is written, on one line.
@@ -18,7 +18,7 @@ pub struct Step {
     pub kind: StepKind,
 }
 
-impl Step {
+impl BuildStep {
     /// Whether it changes settings alone, and no file.
     pub fn is_config_only(&self) -> bool {
         match self.kind {

@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 
 use oci_spec::image::ImageConfiguration;
 
-use super::context::Context;
+use super::context::BuildContext;
 use super::declared;
 use super::error::BadDockerfile;
-use super::instruction::{Command, CopyWords, Flag, Instruction, Kind, SourceWord};
+use super::instruction::{CommandForm, CopyWords, Flag, Instruction, InstructionKind, SourceWord};
 use super::lex::{Lex, Vars};
-use super::mounts::Mount;
+use super::mounts::RunMount;
 use super::path;
 use super::pattern::Ignore;
-use super::plan::{Base, PROXIES, Stage};
+use super::plan::{Base, BuildStage, PROXIES};
 use super::settings::{PATH, Settings, ports};
 use super::source::Document;
-use super::sources::{Found, Manner};
-use super::step::{Copy, CopyFrom, InlineFile, Run, Script, Step, StepKind};
+use super::sources::{Manner, MatchedSources};
+use super::step::{BuildStep, Copy, CopyFrom, InlineFile, Run, Script, StepKind};
 
 /// LIMIT: of all variables together; a program cannot be started with more than 2 MiB of them.
 const ENV_MAX: usize = 1 << 20;
@@ -27,7 +27,7 @@ const SCRIPTS: &str = "/dev/shm/.atoll-run";
 /// A stage being walked.
 #[derive(Debug, Clone)]
 pub struct Walk {
-    stage: Stage,
+    stage: BuildStage,
     settings: Settings,
     /// `ARG`s that are in sight.
     args: Vars,
@@ -42,7 +42,7 @@ pub struct Walk {
 type Outcome<T> = Result<T, BadDockerfile>;
 
 impl Walk {
-    pub(crate) fn new(stage: Stage, base: ImageConfiguration) -> Self {
+    pub(crate) fn new(stage: BuildStage, base: ImageConfiguration) -> Self {
         let mut settings = Settings { image: base };
         if stage.base == Base::Scratch && !settings.env().contains_key("PATH") {
             settings.set_env("PATH", PATH);
@@ -52,16 +52,16 @@ impl Walk {
     }
 
     /// The next step; `None` after the last. Settings are changed already when a step comes out.
-    pub fn next(&mut self, context: &Context) -> Outcome<Option<Step>> {
+    pub fn next(&mut self, context: &BuildContext) -> Outcome<Option<BuildStep>> {
         while let Some(instruction) = self.stage.instructions.get(self.at).cloned() {
             self.at += 1;
             let Some(kind) = self.kind(&instruction, &instruction.kind, context)? else { continue };
             let Instruction { text, line, .. } = instruction;
             if line == 0 {
-                return Ok(Some(Step { number: 0, text, line, kind }));
+                return Ok(Some(BuildStep { number: 0, text, line, kind }));
             }
             self.number += 1;
-            return Ok(Some(Step { number: self.number, text, line, kind }));
+            return Ok(Some(BuildStep { number: self.number, text, line, kind }));
         }
         Ok(None)
     }
@@ -81,19 +81,24 @@ impl Walk {
         std::mem::take(&mut self.notes)
     }
 
-    fn kind(&mut self, at: &Instruction, kind: &Kind, context: &Context) -> Outcome<Option<StepKind>> {
+    fn kind(
+        &mut self,
+        at: &Instruction,
+        kind: &InstructionKind,
+        context: &BuildContext,
+    ) -> Outcome<Option<StepKind>> {
         Ok(Some(match kind {
-            Kind::Arg(args) => {
+            InstructionKind::Arg(args) => {
                 for (name, default) in args {
                     self.arg(at, name, default.as_deref())?;
                 }
                 return Ok(None);
             }
-            Kind::Run { flags, command, documents } => {
+            InstructionKind::Run { flags, command, documents } => {
                 StepKind::Run(self.run(at, flags, command, documents, context)?)
             }
-            Kind::Copy(words) => StepKind::Copy(self.copy(at, words, context)?),
-            Kind::Workdir(text) => {
+            InstructionKind::Copy(words) => StepKind::Copy(self.copy(at, words, context)?),
+            InstructionKind::Workdir(text) => {
                 let path = path::join(&self.settings.workdir(), &self.expand(at, text)?);
                 self.settings.set_workdir(path.clone());
                 match self.is_declared() {
@@ -103,12 +108,12 @@ impl Walk {
                     false => StepKind::Workdir(path),
                 }
             }
-            Kind::User(user) if self.is_declared() && declared::is_plain_user(user) => {
+            InstructionKind::User(user) if self.is_declared() && declared::is_plain_user(user) => {
                 let run = self.as_root(declared::MAKE_USER, std::slice::from_ref(user));
                 self.settings.set_user(user.clone());
                 StepKind::Run(run)
             }
-            Kind::As(user, inner) => {
+            InstructionKind::As(user, inner) => {
                 let own = self.settings.user();
                 self.settings.set_user(user.clone());
                 let kind = self.kind(at, inner, context);
@@ -136,58 +141,58 @@ impl Walk {
     }
 
     /// An instruction that changes settings alone.
-    fn setting(&mut self, at: &Instruction, kind: &Kind) -> Outcome<()> {
+    fn setting(&mut self, at: &Instruction, kind: &InstructionKind) -> Outcome<()> {
         match kind {
-            Kind::Env(pairs) => self.env(at, pairs)?,
-            Kind::Label(pairs) => {
+            InstructionKind::Env(pairs) => self.env(at, pairs)?,
+            InstructionKind::Label(pairs) => {
                 for (name, value) in pairs {
                     let (name, value) = (self.expand(at, name)?, self.expand(at, value)?);
                     self.settings.add_label(name, value);
                 }
             }
-            Kind::User(text) => {
+            InstructionKind::User(text) => {
                 let user = self.expand(at, text)?;
                 if user.is_empty() {
                     return Err(bad(at, "the user has no name"));
                 }
                 self.settings.set_user(user);
             }
-            Kind::Cmd(command) => {
+            InstructionKind::Cmd(command) => {
                 self.has_cmd = true;
                 let argv = self.argv(command);
                 self.settings.set_cmd(argv);
             }
-            Kind::Entrypoint(command) => {
+            InstructionKind::Entrypoint(command) => {
                 let argv = self.argv(command);
                 self.settings.set_entrypoint(argv, self.has_cmd);
             }
-            Kind::Expose(list) => {
+            InstructionKind::Expose(list) => {
                 for text in list {
                     let text = self.expand(at, text)?;
                     let all = text.split_whitespace().map(ports).collect::<Result<Vec<_>, _>>();
                     self.settings.add_ports(all.map_err(|why| bad(at, why))?.concat());
                 }
             }
-            Kind::Volume(list) => {
+            InstructionKind::Volume(list) => {
                 let paths: Outcome<Vec<String>> = list.iter().map(|text| self.expand(at, text)).collect();
                 let paths: Vec<String> = paths?.into_iter().filter(|path| !path.is_empty()).collect();
                 self.settings.add_volumes(paths);
             }
-            Kind::StopSignal(text) => {
+            InstructionKind::StopSignal(text) => {
                 let signal = self.expand(at, text)?;
                 self.settings.set_stop_signal(signal);
             }
-            Kind::Shell(argv) => self.shell.clone_from(argv),
-            Kind::Maintainer(name) => {
+            InstructionKind::Shell(argv) => self.shell.clone_from(argv),
+            InstructionKind::Maintainer(name) => {
                 self.settings.image.set_author(Some(name.clone()));
             }
-            Kind::Healthcheck => {}
-            Kind::From { .. }
-            | Kind::Arg(_)
-            | Kind::Run { .. }
-            | Kind::Copy(_)
-            | Kind::Workdir(_)
-            | Kind::As(..) => {
+            InstructionKind::Healthcheck => {}
+            InstructionKind::From { .. }
+            | InstructionKind::Arg(_)
+            | InstructionKind::Run { .. }
+            | InstructionKind::Copy(_)
+            | InstructionKind::Workdir(_)
+            | InstructionKind::As(..) => {
                 return Err(bad(at, "it is not expected here"));
             }
         }
@@ -243,10 +248,10 @@ impl Walk {
         }
     }
 
-    fn argv(&self, command: &Command) -> Vec<String> {
+    fn argv(&self, command: &CommandForm) -> Vec<String> {
         match command {
-            Command::Exec(argv) => argv.clone(),
-            Command::Shell(text) => self.shell.iter().chain([text]).cloned().collect(),
+            CommandForm::Exec(argv) => argv.clone(),
+            CommandForm::Shell(text) => self.shell.iter().chain([text]).cloned().collect(),
         }
     }
 
@@ -254,9 +259,9 @@ impl Walk {
         &mut self,
         at: &Instruction,
         flags: &[Flag],
-        command: &Command,
+        command: &CommandForm,
         documents: &[Document],
-        context: &Context,
+        context: &BuildContext,
     ) -> Outcome<Run> {
         let mut run = Run {
             user: self.settings.user(),
@@ -300,19 +305,19 @@ impl Walk {
 
     /// What runs: a list as it is, a line by the shell; a lone here-document by the shell, or by the program that its
     /// first line names; further ones are the shell's to read.
-    fn command(&self, command: &Command, documents: &[Document]) -> (Vec<String>, Option<Script>) {
-        let (Command::Shell(text), Some(first)) = (command, documents.first()) else {
+    fn command(&self, command: &CommandForm, documents: &[Document]) -> (Vec<String>, Option<Script>) {
+        let (CommandForm::Shell(text), Some(first)) = (command, documents.first()) else {
             return (self.argv(command), None);
         };
         if !text.starts_with("<<") || text.contains(char::is_whitespace) {
             let whole = documents.iter().fold(text.clone(), |whole, document| {
                 format!("{whole}\n{}{}", document.content, document.name)
             });
-            return (self.argv(&Command::Shell(whole)), None);
+            return (self.argv(&CommandForm::Shell(whole)), None);
         }
         let content = first.trimmed();
         let Some(program) = content.strip_prefix("#!") else {
-            return (self.argv(&Command::Shell(content)), None);
+            return (self.argv(&CommandForm::Shell(content)), None);
         };
         // As the kernel reads such a line: the program, and the rest as one argument.
         let line = program.lines().next().unwrap_or_default().trim();
@@ -323,24 +328,24 @@ impl Walk {
         (argv, Some(Script { path, content: content.into_bytes() }))
     }
 
-    fn mount(&mut self, at: &Instruction, text: &str, run: &mut Run, context: &Context) -> Outcome<()> {
-        let mount =
-            Mount::parse(text, &run.workdir).map_err(|(why, hint)| BadDockerfile { hint, ..bad(at, why) })?;
+    fn mount(&mut self, at: &Instruction, text: &str, run: &mut Run, context: &BuildContext) -> Outcome<()> {
+        let mount = RunMount::parse(text, &run.workdir)
+            .map_err(|(why, hint)| BadDockerfile { hint, ..bad(at, why) })?;
         match mount {
-            Mount::Secret(secret) => run.secrets.push(secret),
-            Mount::Scratch(scratch) => run.scratch.push(scratch),
-            Mount::Cache(scratch, note) => {
+            RunMount::Secret(secret) => run.secrets.push(secret),
+            RunMount::Scratch(scratch) => run.scratch.push(scratch),
+            RunMount::Cache(scratch, note) => {
                 run.scratch.push(scratch);
                 self.notes.push(format!("line {}: {note}", at.line));
             }
-            Mount::Bind { from, source, target } => {
+            RunMount::Bind { from, source, target } => {
                 let from = self.from(at, from.as_deref())?;
-                let ask = Asked {
+                let ask = CopyRequest {
                     from,
                     sources: vec![source],
                     dest: target,
                     into_folder: false,
-                    ..Asked::default()
+                    ..CopyRequest::default()
                 };
                 run.binds.push(self.found(at, ask, context)?);
             }
@@ -361,8 +366,8 @@ impl Walk {
         Ok(CopyFrom::Template(template))
     }
 
-    fn copy(&mut self, at: &Instruction, words: &CopyWords, context: &Context) -> Outcome<Copy> {
-        let mut ask = Asked { extracts: words.add, ..Asked::default() };
+    fn copy(&mut self, at: &Instruction, words: &CopyWords, context: &BuildContext) -> Outcome<Copy> {
+        let mut ask = CopyRequest { extracts: words.add, ..CopyRequest::default() };
         for flag in &words.flags {
             let value = flag.value.as_deref().unwrap_or("true");
             match flag.name.as_str() {
@@ -417,10 +422,10 @@ impl Walk {
     }
 
     /// Looks for the sources in the context; elsewhere they are looked for when the step is done.
-    fn found(&self, at: &Instruction, ask: Asked, context: &Context) -> Outcome<Copy> {
+    fn found(&self, at: &Instruction, ask: CopyRequest, context: &BuildContext) -> Outcome<Copy> {
         let exclude = Ignore::of(&ask.exclude);
         let how = Manner { parents: ask.parents, extracts: ask.extracts, exclude: &exclude };
-        let mut found = Found::default();
+        let mut found = MatchedSources::default();
         let mut sources = Vec::new();
         for word in ask.sources {
             if word.is_empty() {
@@ -470,7 +475,7 @@ impl Walk {
 
 /// A copy as it is written, variables expanded.
 #[derive(Debug)]
-struct Asked {
+struct CopyRequest {
     from: CopyFrom,
     sources: Vec<String>,
     exclude: Vec<String>,
@@ -483,7 +488,7 @@ struct Asked {
     inline: Vec<InlineFile>,
 }
 
-impl Default for Asked {
+impl Default for CopyRequest {
     fn default() -> Self {
         Self {
             from: CopyFrom::Context,

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::HostSource;
-use super::skeleton::{self, Owner};
+use super::skeleton::{self, FolderOwner};
 use crate::error::TemplateError;
 
 /// "*" in place of a password: nobody can log in, and there is no shadow file to read.
@@ -72,9 +72,9 @@ const DEPTH_MAX: usize = 6;
 /// Fills the `/etc` of a host template.
 pub(crate) fn build(source: &HostSource, etc: &Path) -> Result<(), TemplateError> {
     own(etc)?;
-    skeleton::folder(&etc.join("skel"), 0o755, Owner::Root)?;
-    skeleton::folder(&etc.join("opt"), 0o755, Owner::Root)?;
-    skeleton::folder(&etc.join("ssl"), 0o755, Owner::Root)?;
+    skeleton::folder(&etc.join("skel"), 0o755, FolderOwner::Root)?;
+    skeleton::folder(&etc.join("opt"), 0o755, FolderOwner::Root)?;
+    skeleton::folder(&etc.join("ssl"), 0o755, FolderOwner::Root)?;
     skeleton::link(Path::new("../proc/self/mounts"), &etc.join("mtab"))?;
     let copier = Copier { source, etc };
     for (pattern, _why) in COPIED {
@@ -120,7 +120,7 @@ impl Copier<'_> {
             return self.copy_link(relative, &from, &to);
         }
         if metadata.is_dir() && readable(&metadata, 0o005) {
-            skeleton::folder(&to, 0o755, Owner::Root)?;
+            skeleton::folder(&to, 0o755, FolderOwner::Root)?;
             for entry in std::fs::read_dir(&from).map_err(TemplateError::io("list", &from))?.flatten() {
                 self.copy(&relative.join(entry.file_name()), depth + 1)?;
             }

@@ -40,11 +40,11 @@ struct Identity {
 struct FileState {
     path: PathBuf,
     /// Absent on hosts without this package manager.
-    seen: Option<Seen>,
+    seen: Option<PackageDatabase>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Seen {
+struct PackageDatabase {
     modified_s: i64,
     modified_ns: i64,
     size: u64,
@@ -130,14 +130,14 @@ fn identity(usr: &Path) -> std::io::Result<Identity> {
     Ok(Identity { filesystem, inode: std::fs::metadata(usr)?.ino() })
 }
 
-fn look(path: &Path) -> std::io::Result<Option<Seen>> {
+fn look(path: &Path) -> std::io::Result<Option<PackageDatabase>> {
     let before = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(cause) => return Err(cause),
     };
     // Times are taken before the content: a change in between is found by the next check, never lost.
-    Ok(Some(Seen {
+    Ok(Some(PackageDatabase {
         modified_s: before.mtime(),
         modified_ns: before.mtime_nsec(),
         size: before.size(),

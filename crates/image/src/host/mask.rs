@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 
 use super::HostSource;
-use super::skeleton::{self, Owner};
+use super::skeleton::{self, FolderOwner};
 use crate::error::TemplateError;
 
 /// Folders that are replaced by empty ones unless asked for, with what programs expect to find in them.
@@ -130,7 +130,7 @@ fn parents(usr: &Path, mask: &Path, relative: &Path) -> Result<(), TemplateError
 
 fn same_folder(original: &Path, copy: &Path) -> Result<(), TemplateError> {
     let metadata = std::fs::metadata(original).map_err(TemplateError::io("stat", original))?;
-    skeleton::folder(copy, metadata.permissions().mode() & 0o7777, Owner::Root)?;
+    skeleton::folder(copy, metadata.permissions().mode() & 0o7777, FolderOwner::Root)?;
     chown(copy, Some(metadata.uid()), Some(metadata.gid())).map_err(TemplateError::io("give away", copy))
 }
 
@@ -142,10 +142,10 @@ fn whiteout(path: &Path) -> Result<(), TemplateError> {
 
 /// A folder that hides the one below it instead of adding to it.
 fn empty(path: &Path, inside: &[&str]) -> Result<(), TemplateError> {
-    skeleton::folder(path, 0o755, Owner::Root)?;
+    skeleton::folder(path, 0o755, FolderOwner::Root)?;
     rustix::fs::setxattr(path, "trusted.overlay.opaque", b"y", XattrFlags::empty())
         .map_err(|errno| TemplateError::io("make opaque", path)(errno.into()))?;
-    inside.iter().try_for_each(|name| skeleton::folder(&path.join(name), 0o755, Owner::Root))
+    inside.iter().try_for_each(|name| skeleton::folder(&path.join(name), 0o755, FolderOwner::Root))
 }
 
 #[cfg(test)]

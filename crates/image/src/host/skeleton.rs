@@ -7,22 +7,22 @@ use crate::error::TemplateError;
 
 /// The owner of a folder in a template.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Owner {
+pub(crate) enum FolderOwner {
     Root,
     User,
 }
 
 /// Folders of every root we make by hand: path, mode, owner. `/.atoll` and `/usr` are mount points.
 #[rustfmt::skip]
-pub(crate) const FOLDERS: &[(&str, u32, Owner)] = &[
-    ("",           0o755,  Owner::Root), (".atoll",    0o755,  Owner::Root), ("usr",       0o755,  Owner::Root),
-    ("etc",        0o755,  Owner::Root), ("dev",       0o755,  Owner::Root), ("proc",      0o555,  Owner::Root),
-    ("sys",        0o555,  Owner::Root), ("run",       0o755,  Owner::Root), ("run/lock",  0o1777, Owner::Root),
-    ("mnt",        0o755,  Owner::Root), ("media",     0o755,  Owner::Root), ("opt",       0o755,  Owner::Root),
-    ("srv",        0o755,  Owner::Root), ("root",      0o700,  Owner::Root), ("home",      0o755,  Owner::Root),
-    ("home/user",  0o755,  Owner::User), ("tmp",       0o1777, Owner::Root), ("var",       0o755,  Owner::Root),
-    ("var/tmp",    0o1777, Owner::Root), ("var/lib",   0o755,  Owner::Root), ("var/log",   0o755,  Owner::Root),
-    ("var/cache",  0o755,  Owner::Root), ("var/spool", 0o755,  Owner::Root), ("var/opt",   0o755,  Owner::Root),
+pub(crate) const FOLDERS: &[(&str, u32, FolderOwner)] = &[
+    ("",           0o755,  FolderOwner::Root), (".atoll",    0o755,  FolderOwner::Root), ("usr",       0o755,  FolderOwner::Root),
+    ("etc",        0o755,  FolderOwner::Root), ("dev",       0o755,  FolderOwner::Root), ("proc",      0o555,  FolderOwner::Root),
+    ("sys",        0o555,  FolderOwner::Root), ("run",       0o755,  FolderOwner::Root), ("run/lock",  0o1777, FolderOwner::Root),
+    ("mnt",        0o755,  FolderOwner::Root), ("media",     0o755,  FolderOwner::Root), ("opt",       0o755,  FolderOwner::Root),
+    ("srv",        0o755,  FolderOwner::Root), ("root",      0o700,  FolderOwner::Root), ("home",      0o755,  FolderOwner::Root),
+    ("home/user",  0o755,  FolderOwner::User), ("tmp",       0o1777, FolderOwner::Root), ("var",       0o755,  FolderOwner::Root),
+    ("var/tmp",    0o1777, FolderOwner::Root), ("var/lib",   0o755,  FolderOwner::Root), ("var/log",   0o755,  FolderOwner::Root),
+    ("var/cache",  0o755,  FolderOwner::Root), ("var/spool", 0o755,  FolderOwner::Root), ("var/opt",   0o755,  FolderOwner::Root),
 ];
 
 const LINKS: &[(&str, &str)] = &[("var/run", "/run"), ("var/lock", "/run/lock")];
@@ -55,14 +55,14 @@ pub(crate) fn folders(rootfs: &Path) -> Result<(), TemplateError> {
     LINKS.iter().try_for_each(|(path, target)| link(Path::new(target), &rootfs.join(path)))
 }
 
-pub(crate) fn folder(path: &Path, mode: u32, owner: Owner) -> Result<(), TemplateError> {
+pub(crate) fn folder(path: &Path, mode: u32, owner: FolderOwner) -> Result<(), TemplateError> {
     match std::fs::create_dir(path) {
         Err(cause) if cause.kind() != std::io::ErrorKind::AlreadyExists => {
             return Err(TemplateError::io("create", path)(cause));
         }
         _ => {}
     }
-    if let Owner::User = owner {
+    if let FolderOwner::User = owner {
         chown(path, Some(1000), Some(1000)).map_err(TemplateError::io("give away", path))?;
     }
     // Set after creation, so that our own umask has no say.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::layer::named;
-use super::version::Version;
+use super::version::ImageVersion;
 use super::{BLOBS, CACHE, ImageError, Images, LAYERS, MERGED, PACKED, PackedLayer};
 use crate::layers::Digest;
 use crate::staging::{self, Trash};
@@ -25,7 +25,7 @@ const PART_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// What a collection removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Collected {
+pub struct CollectionReport {
     /// Versions that nobody uses.
     pub versions: u64,
     /// Layers of no version.
@@ -47,10 +47,14 @@ struct Needed {
 impl Images {
     /// Removes versions that are not in `used`, not held, not younger than the grace and not worth keeping as build cache
     /// (the newest of those up to `keep_cache_bytes`); then layers of no version, blobs of no layer and old downloads.
-    pub fn collect(&self, used: &HashSet<String>, keep_cache_bytes: u64) -> Result<Collected, ImageError> {
+    pub fn collect(
+        &self,
+        used: &HashSet<String>,
+        keep_cache_bytes: u64,
+    ) -> Result<CollectionReport, ImageError> {
         let began = Instant::now();
         let used: HashSet<Digest> = used.iter().filter_map(|version| Digest::parse(version).ok()).collect();
-        let mut collected = Collected::default();
+        let mut collected = CollectionReport::default();
         self.collect_versions(&used, keep_cache_bytes, began, &mut collected)?;
         // Read again: a version that came meanwhile has touched its layers after `began`, and one that could not be
         // removed still needs them.
@@ -68,17 +72,18 @@ impl Images {
         used: &HashSet<Digest>,
         keep_cache_bytes: u64,
         began: Instant,
-        collected: &mut Collected,
+        collected: &mut CollectionReport,
     ) -> Result<(), ImageError> {
         let all = self.all_versions()?;
-        let is_used = |version: &&Version| Digest::parse(&version.digest).is_ok_and(|it| used.contains(&it));
+        let is_used =
+            |version: &&ImageVersion| Digest::parse(&version.digest).is_ok_and(|it| used.contains(&it));
         let mut kept: HashSet<Digest> =
             all.iter().filter(is_used).flat_map(|version| &version.layers).map(|layer| layer.0).collect();
         let (mut left, mut full) = (keep_cache_bytes, false);
         let cached = self.cached_versions(&all)?;
         let spare = all.iter().filter(|version| !is_used(version));
-        let order = |version: &&Version| cached.iter().position(|digest| *digest == version.digest);
-        let mut spare: Vec<&Version> = spare.collect();
+        let order = |version: &&ImageVersion| cached.iter().position(|digest| *digest == version.digest);
+        let mut spare: Vec<&ImageVersion> = spare.collect();
         spare.sort_by_key(|version| order(version).unwrap_or(usize::MAX));
         for version in spare {
             let fresh = version.layers.iter().filter(|layer| !kept.contains(&layer.0));
@@ -98,9 +103,9 @@ impl Images {
 
     fn remove_version(
         &self,
-        version: &Version,
+        version: &ImageVersion,
         began: Instant,
-        collected: &mut Collected,
+        collected: &mut CollectionReport,
     ) -> Result<(), ImageError> {
         let Ok(digest) = Digest::parse(&version.digest) else { return Ok(()) };
         let path = self.version_path(&digest);
@@ -118,7 +123,7 @@ impl Images {
     }
 
     /// Versions that the cache of builds names, the one of use last first.
-    fn cached_versions(&self, all: &[Version]) -> Result<Vec<String>, ImageError> {
+    fn cached_versions(&self, all: &[ImageVersion]) -> Result<Vec<String>, ImageError> {
         let mut found: Vec<(SystemTime, String)> = Vec::new();
         for path in files_of(&self.dir.join(CACHE))? {
             let Ok(version) = std::fs::read_to_string(&path) else { continue };
@@ -153,7 +158,7 @@ impl Images {
         below: &str,
         needed: &HashSet<Digest>,
         began: Instant,
-        collected: &mut Collected,
+        collected: &mut CollectionReport,
     ) -> Result<(), ImageError> {
         for (digest, path) in named_in(&self.dir.join(below))? {
             if needed.contains(&digest) {
@@ -195,7 +200,7 @@ impl Images {
         &self,
         needed: &HashSet<Digest>,
         began: Instant,
-        collected: &mut Collected,
+        collected: &mut CollectionReport,
     ) -> Result<(), ImageError> {
         for path in files_of(&self.dir.join(BLOBS))? {
             let Some(digest) = path.file_stem().and_then(named) else { continue };
@@ -219,7 +224,7 @@ impl Images {
 }
 
 impl Needed {
-    fn of(versions: &[Version]) -> Self {
+    fn of(versions: &[ImageVersion]) -> Self {
         let mut needed = Self::default();
         for version in versions {
             needed.layers.extend(version.layers.iter().map(|layer| layer.0));

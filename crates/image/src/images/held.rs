@@ -13,10 +13,10 @@ use crate::layers::Digest;
 
 /// What is in use. All names are digests, whatever they are of: no two things share one.
 #[derive(Debug, Default)]
-pub(super) struct Uses(Mutex<State>);
+pub(super) struct UseTracker(Mutex<UseState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct UseState {
     held: HashMap<Digest, usize>,
     touched: HashMap<Digest, Instant>,
     working: BTreeMap<u64, Instant>,
@@ -25,7 +25,7 @@ struct State {
 
 /// Keeps a version from being collected for as long as it lives, and for the grace after it.
 #[derive(Debug)]
-pub struct Held {
+pub struct VersionLease {
     images: Arc<Images>,
     digest: Digest,
     version: String,
@@ -33,19 +33,19 @@ pub struct Held {
 
 /// Work under way: no layer or blob that is looked at or added while this lives is collected before it ends.
 #[derive(Debug)]
-pub struct Working {
+pub struct WorkGuard {
     images: Arc<Images>,
     number: u64,
 }
 
 impl Images {
     /// Says that work begins which will look at layers and blobs and then make a version of them.
-    pub fn begin(self: &Arc<Self>) -> Working {
-        Working { images: Arc::clone(self), number: self.uses.begin() }
+    pub fn begin(self: &Arc<Self>) -> WorkGuard {
+        WorkGuard { images: Arc::clone(self), number: self.uses.begin() }
     }
 
     /// Keeps a version from being collected; fails when it is not here.
-    pub fn hold(self: &Arc<Self>, version: &str) -> Result<Held, ImageError> {
+    pub fn hold(self: &Arc<Self>, version: &str) -> Result<VersionLease, ImageError> {
         let digest = Digest::parse(version)?;
         let path = self.version_path(&digest);
         let mut state = self.uses.lock();
@@ -53,11 +53,11 @@ impl Images {
             return Err(ImageError::NotFound { version: version.to_owned() });
         }
         *state.held.entry(digest).or_default() += 1;
-        Ok(Held { images: Arc::clone(self), digest, version: digest.to_string() })
+        Ok(VersionLease { images: Arc::clone(self), digest, version: digest.to_string() })
     }
 }
 
-impl Held {
+impl VersionLease {
     /// Which version.
     #[must_use]
     pub fn version(&self) -> &str {
@@ -65,7 +65,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for VersionLease {
     fn drop(&mut self) {
         let mut state = self.images.uses.lock();
         state.touched.insert(self.digest, Instant::now());
@@ -78,13 +78,13 @@ impl Drop for Held {
     }
 }
 
-impl Drop for Working {
+impl Drop for WorkGuard {
     fn drop(&mut self) {
         self.images.uses.end(self.number);
     }
 }
 
-impl Uses {
+impl UseTracker {
     /// Somebody relies on this from now on.
     pub(super) fn touch(&self, digest: &Digest) {
         self.lock().touched.insert(*digest, Instant::now());
@@ -132,7 +132,7 @@ impl Uses {
         state.touched.retain(|_, at| at.elapsed() < grace || oldest.is_some_and(|oldest| *at >= oldest));
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, UseState> {
         // Every change above is one step: a thread that panicked in between has broken nothing.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

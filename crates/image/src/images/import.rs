@@ -47,7 +47,7 @@ pub struct Imported {
 }
 
 /// An image as an archive describes it.
-struct Described {
+struct DescribedImage {
     config: ImageConfiguration,
     /// Where each layer's bytes are, the bottom one first, and their digest where the archive says it.
     layers: Vec<(String, Option<Digest>)>,
@@ -143,7 +143,7 @@ impl Images {
     fn take_in(
         &self,
         from: &Layout,
-        image: Described,
+        image: DescribedImage,
         cancel: &CancellationToken,
     ) -> Result<Imported, ImageError> {
         let diff_ids = image.config.rootfs().diff_ids().iter().map(|text| text.parse::<DiffId>());
@@ -263,17 +263,17 @@ impl Layout {
         Ok(read)
     }
 
-    fn docker(&self) -> Result<Described, ImageError> {
+    fn docker(&self) -> Result<DescribedImage, ImageError> {
         let (list, _) = self.json::<Vec<DockerManifest>>("manifest.json")?;
         let first = list.into_iter().next();
         let image =
             first.ok_or_else(|| ImageError::NotAnImage { why: "manifest.json names no image".into() })?;
         let (config, _) = self.json(&image.config)?;
         let layers = image.layers.into_iter().map(|path| (path, None)).collect();
-        Ok(Described { config, layers, names: image.names.unwrap_or_default() })
+        Ok(DescribedImage { config, layers, names: image.names.unwrap_or_default() })
     }
 
-    fn oci(&self) -> Result<Described, ImageError> {
+    fn oci(&self) -> Result<DescribedImage, ImageError> {
         let (index, _) = self.json::<Index>("index.json")?;
         let mut pointer = pick(index)?;
         let name = pointer.annotations.get("io.containerd.image.name");
@@ -288,7 +288,7 @@ impl Layout {
         let manifest: OciManifest = self.blob(&pointer.digest)?;
         let config = self.blob(&manifest.config.digest)?;
         let layers = manifest.layers.iter().map(|layer| (blob_name(&layer.digest), Some(layer.digest)));
-        Ok(Described { config, layers: layers.collect(), names })
+        Ok(DescribedImage { config, layers: layers.collect(), names })
     }
 }
 

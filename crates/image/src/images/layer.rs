@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ImageError, Images, LAYERS};
 use crate::error::TemplateError;
-use crate::layers::{Allowed, DiffId, Digest, LayerError, Unpacked, unpack_hashed};
+use crate::layers::{DiffId, Digest, LayerError, UnpackLimits, Unpacked, unpack_hashed};
 use crate::staging::{Staging, write_durably};
 
 /// The files of a layer, beside its record.
@@ -26,7 +26,7 @@ const PIECE: usize = 64 << 10;
 
 /// A layer that is here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Layer {
+pub struct StoredLayer {
     /// What it is called.
     pub diff_id: DiffId,
     /// Bytes of its files.
@@ -48,12 +48,12 @@ pub struct Layer {
 
 /// Which layers are being unpacked; a second caller waits for the first.
 #[derive(Debug, Default)]
-pub(super) struct Flights(Mutex<HashMap<DiffId, Arc<Mutex<()>>>>);
+pub(super) struct UnpacksInFlight(Mutex<HashMap<DiffId, Arc<Mutex<()>>>>);
 
 /// An unpacked archive that has no name yet.
 pub(super) struct Unnamed {
     pub(super) staging: Staging,
-    layer: Layer,
+    layer: StoredLayer,
 }
 
 impl Images {
@@ -66,7 +66,7 @@ impl Images {
     }
 
     /// What is known of a layer.
-    pub fn layer(&self, diff_id: &DiffId) -> Result<Layer, ImageError> {
+    pub fn layer(&self, diff_id: &DiffId) -> Result<StoredLayer, ImageError> {
         let path = self.layer_folder(diff_id).join(RECORD);
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
@@ -76,7 +76,8 @@ impl Images {
             Err(cause) => return Err(ImageError::io("read", &path)(cause)),
         };
         let damaged = |why: String| ImageError::Damaged { what: format!("layer {diff_id}"), why };
-        let layer: Layer = serde_json::from_slice(&bytes).map_err(|cause| damaged(cause.to_string()))?;
+        let layer: StoredLayer =
+            serde_json::from_slice(&bytes).map_err(|cause| damaged(cause.to_string()))?;
         if layer.diff_id != *diff_id {
             return Err(damaged("its record is of another layer".into()));
         }
@@ -91,7 +92,7 @@ impl Images {
         expected: Option<&DiffId>,
         tar: impl Read + Send,
         cancel: &CancellationToken,
-    ) -> Result<Layer, LayerError> {
+    ) -> Result<StoredLayer, LayerError> {
         let flight = expected.map(|diff_id| self.flights.of(diff_id));
         let turn = flight.as_ref().map(|flight| turn(flight, cancel)).transpose()?;
         if let Some(diff_id) = expected
@@ -120,16 +121,20 @@ impl Images {
         let staging = Staging::new(&self.dir.join(below)).map_err(of_staging)?;
         let files = staging.path().join(FILES);
         make_folder(&files)?;
-        let allowed =
-            Allowed { bytes: self.bounds.layer_bytes, entries: self.bounds.entries, space: self.space()? };
+        let allowed = UnpackLimits {
+            bytes: self.bounds.layer_bytes,
+            entries: self.bounds.entries,
+            space: self.space()?,
+        };
         let (unpacked, digest, tar_bytes) = unpack_hashed(tar, &files, allowed, cancel)?;
         let Unpacked { bytes, entries, implied, is_opaque, notes } = unpacked;
-        let layer = Layer { diff_id: DiffId(digest), bytes, entries, tar_bytes, implied, is_opaque, notes };
+        let layer =
+            StoredLayer { diff_id: DiffId(digest), bytes, entries, tar_bytes, implied, is_opaque, notes };
         Ok(Unnamed { staging, layer })
     }
 
     /// Gives what was unpacked its name. The same layer may have come another way meanwhile: then that one stays.
-    pub(super) fn publish(&self, unnamed: Unnamed) -> Result<Layer, LayerError> {
+    pub(super) fn publish(&self, unnamed: Unnamed) -> Result<StoredLayer, LayerError> {
         let Unnamed { staging, layer } = unnamed;
         self.uses.touch(&layer.diff_id.0);
         let folder = self.layer_folder(&layer.diff_id);
@@ -166,7 +171,7 @@ impl Unnamed {
     }
 }
 
-impl Flights {
+impl UnpacksInFlight {
     fn of(&self, diff_id: &DiffId) -> Arc<Mutex<()>> {
         let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that nobody waits for any more are in this map alone.
@@ -194,7 +199,7 @@ fn turn<'a>(
 }
 
 /// Answers the layer if these bytes are its archive.
-fn same(layer: Layer, tar: impl Read, cancel: &CancellationToken) -> Result<Layer, LayerError> {
+fn same(layer: StoredLayer, tar: impl Read, cancel: &CancellationToken) -> Result<StoredLayer, LayerError> {
     let mut hash = Sha256::new();
     // No more than it has: what follows is wrong, however much it is.
     let mut tar = tar.take(layer.tar_bytes.saturating_add(1));

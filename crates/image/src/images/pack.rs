@@ -12,7 +12,7 @@ use oci_spec::image::{History, ImageConfiguration};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::version::Version;
+use super::version::ImageVersion;
 use super::{BLOBS, ImageError, Images, PACKED};
 use crate::layers::{self, DiffId, Digest, Hashing, LayerError};
 use crate::staging::{Staging, write_durably};
@@ -181,7 +181,7 @@ pub(super) fn base_key((name, digest): &(String, String)) -> Digest {
 }
 
 /// Config and manifest of a version whose layers are these.
-fn described(version: &Version, layers: Vec<PackedLayer>) -> Packed {
+fn described(version: &ImageVersion, layers: Vec<PackedLayer>) -> Packed {
     let mut config = version.config.clone();
     config.rootfs_mut().set_diff_ids(layers.iter().map(|layer| layer.diff_id.to_string()).collect());
     fit_history(&mut config, layers.len());

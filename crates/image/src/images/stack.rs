@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
 
-use super::layer::{FILES, Layer, make_folder, of_staging};
+use super::layer::{FILES, StoredLayer, make_folder, of_staging};
 use super::view::View;
 use super::{ImageError, Images, LAYERS, MERGED, furniture};
 use crate::error::TemplateError;
@@ -31,7 +31,7 @@ impl Images {
     /// The folders of a version, the top one first, relative to the store. `base`: the built-in template's name and files.
     pub(super) fn stack(
         &self,
-        layers: &[Layer],
+        layers: &[StoredLayer],
         base: Option<(&str, &Path)>,
     ) -> Result<Vec<String>, ImageError> {
         // What lies below a layer that hides everything is never seen. The kernel does not look for that mark on the top

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use super::layer::Layer;
-use super::version::{Found, NewVersion};
+use super::layer::StoredLayer;
+use super::version::{DetectedSettings, NewVersion};
 use super::view::View;
 use super::{ImageError, Images};
 use crate::layers::Digest;
-use crate::manifest::{Kind, Manifest};
+use crate::manifest::{TemplateKind, TemplateManifest};
 use crate::template::Template;
 
 /// LIMIT: bytes of passwd and group that are read; the agent reads as much.
@@ -36,7 +36,7 @@ impl Images {
             }
         }
         let name: String = version.digest.chars().skip("sha256:".len()).take(12).collect();
-        let mut manifest = Manifest::new(&name, Kind::Rootfs, version.digest);
+        let mut manifest = TemplateManifest::new(&name, TemplateKind::Rootfs, version.digest);
         let path = manifest.env.remove("PATH");
         manifest.env = version.settings.env;
         manifest.env.entry("PATH".to_owned()).or_insert(path.unwrap_or_default());
@@ -51,7 +51,11 @@ impl Images {
     }
 
     /// Looks at the files of a version that is about to be.
-    pub(super) fn found(&self, new: &NewVersion, layers: &[Layer]) -> Result<Found, ImageError> {
+    pub(super) fn found(
+        &self,
+        new: &NewVersion,
+        layers: &[StoredLayer],
+    ) -> Result<DetectedSettings, ImageError> {
         let base = new.base.as_ref().map(|(name, digest)| self.base(name, digest)).transpose()?;
         let files = base.as_ref().and_then(|base| base.layers.first()).map(PathBuf::as_path);
         let digest = new.base.as_ref().map(|(_, digest)| digest.as_str());
@@ -65,7 +69,7 @@ impl Images {
             (None, Some(base)) => base.default_user.clone(),
             (None, None) => "root".to_owned(),
         };
-        Ok(Found { home: accounts.home_of(&user), sudo: has_sudo(&view)?, user, stack })
+        Ok(DetectedSettings { home: accounts.home_of(&user), sudo: has_sudo(&view)?, user, stack })
     }
 
     /// The built-in template that a version stands on.
@@ -83,7 +87,7 @@ impl Images {
         if name == host {
             return Err(unsupported("nothing can be built on the template host: it has no files of its own"));
         }
-        let manifest = Manifest::read(&folder)?;
+        let manifest = TemplateManifest::read(&folder)?;
         if manifest.digest != digest {
             return Err(
                 crate::TemplateError::Replaced { name: name.to_owned(), wanted: digest.to_owned() }.into()
@@ -105,7 +109,7 @@ impl Images {
     }
 
     /// All versions that can be read.
-    pub(super) fn all_versions(&self) -> Result<Vec<super::Version>, ImageError> {
+    pub(super) fn all_versions(&self) -> Result<Vec<super::ImageVersion>, ImageError> {
         let folder = self.dir.join(super::VERSIONS);
         let mut found = Vec::new();
         for entry in std::fs::read_dir(&folder).map_err(ImageError::io("list", &folder))? {

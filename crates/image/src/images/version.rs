@@ -27,7 +27,7 @@ pub struct NewVersion {
 
 /// A version that is here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Version {
+pub struct ImageVersion {
     /// `sha256:…` of base, layers, config and settings.
     pub digest: String,
     /// A built-in template below all layers: its name and its digest.
@@ -39,7 +39,7 @@ pub struct Version {
     /// What sandboxes start with.
     pub settings: StartSettings,
     /// What was found in its files, when it was made.
-    pub found: Found,
+    pub found: DetectedSettings,
     /// Bytes of its files: all layers, without the base.
     pub bytes: u64,
     /// Entries of all layers.
@@ -52,7 +52,7 @@ pub struct Version {
 
 /// What the files of a version say about how to start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct DetectedSettings {
     /// Who commands run as; a name wherever the files know one.
     pub user: String,
     /// The home of that user.
@@ -98,7 +98,7 @@ impl Images {
             *notes.entry(note.clone()).or_default() += times;
         }
         let found = self.found(&new, &layers)?;
-        let version = Version {
+        let version = ImageVersion {
             digest: digest.to_string(),
             base: new.base,
             layers: new.layers,
@@ -122,7 +122,7 @@ impl Images {
     }
 
     /// A version by its digest (`sha256:` may be left out).
-    pub fn version(&self, version: &str) -> Result<Version, ImageError> {
+    pub fn version(&self, version: &str) -> Result<ImageVersion, ImageError> {
         let digest = Digest::parse(version)?;
         let path = self.version_path(&digest);
         let bytes = match std::fs::File::open(&path) {
@@ -137,7 +137,8 @@ impl Images {
             Err(cause) => return Err(ImageError::io("read", &path)(cause)),
         };
         let damaged = |why: String| ImageError::Damaged { what: format!("template version {digest}"), why };
-        let read: Version = serde_json::from_slice(&bytes).map_err(|cause| damaged(cause.to_string()))?;
+        let read: ImageVersion =
+            serde_json::from_slice(&bytes).map_err(|cause| damaged(cause.to_string()))?;
         if read.digest != digest.to_string() {
             return Err(damaged("its record is of another version".into()));
         }

@@ -17,14 +17,14 @@ pub(super) struct View {
 }
 
 /// Something that is seen.
-pub(super) struct Seen {
+pub(super) struct ViewedEntry {
     pub(super) stat: Stat,
     /// The folder it lies in, of the layer it comes from.
     pub(super) folder: OwnedFd,
 }
 
-enum Step {
-    Found(Seen),
+enum LookupStep {
+    Found(ViewedEntry),
     /// Not in this layer; the next may have it.
     Absent,
     /// This layer says that there is nothing.
@@ -39,12 +39,12 @@ impl View {
     }
 
     /// What is at this path (without a leading slash).
-    pub(super) fn find(&self, path: &[u8]) -> Result<Option<Seen>, ImageError> {
+    pub(super) fn find(&self, path: &[u8]) -> Result<Option<ViewedEntry>, ImageError> {
         for layer in &self.folders {
             match step(layer, path) {
-                Ok(Step::Found(seen)) => return Ok(Some(seen)),
-                Ok(Step::Hidden) => return Ok(None),
-                Ok(Step::Absent) => {}
+                Ok(LookupStep::Found(seen)) => return Ok(Some(seen)),
+                Ok(LookupStep::Hidden) => return Ok(None),
+                Ok(LookupStep::Absent) => {}
                 Err(errno) => return Err(ImageError::io("look into", "a layer")(errno.into())),
             }
         }
@@ -68,9 +68,9 @@ impl View {
     }
 }
 
-fn step(layer: &OwnedFd, path: &[u8]) -> Result<Step, Errno> {
+fn step(layer: &OwnedFd, path: &[u8]) -> Result<LookupStep, Errno> {
     let mut folder = layer.try_clone().map_err(|_| Errno::MFILE)?;
-    let mut below = Step::Absent;
+    let mut below = LookupStep::Absent;
     let mut parts = path.split(|&byte| byte == b'/').peekable();
     while let Some(part) = parts.next() {
         let stat = match rustix::fs::statat(&folder, part, AtFlags::SYMLINK_NOFOLLOW) {
@@ -79,14 +79,14 @@ fn step(layer: &OwnedFd, path: &[u8]) -> Result<Step, Errno> {
             Err(errno) => return Err(errno),
         };
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::CharacterDevice => return Ok(Step::Hidden),
-            _ if parts.peek().is_none() => return Ok(Step::Found(Seen { stat, folder })),
+            FileType::CharacterDevice => return Ok(LookupStep::Hidden),
+            _ if parts.peek().is_none() => return Ok(LookupStep::Found(ViewedEntry { stat, folder })),
             FileType::Directory => {}
-            _ => return Ok(Step::Hidden),
+            _ => return Ok(LookupStep::Hidden),
         }
         folder = rustix::fs::openat(&folder, part, folder_flags(), Mode::empty())?;
         if is_opaque(folder.as_fd())? {
-            below = Step::Hidden;
+            below = LookupStep::Hidden;
         }
     }
     Ok(below)

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Uid, Xatt
 use rustix::io::Errno;
 
 use super::LayerError;
-use super::tree::{IMPLIED, OPAQUE, There, joined, look, make_whiteout, remove_all, times};
+use super::tree::{ExistingEntry, IMPLIED, OPAQUE, joined, look, make_whiteout, remove_all, times};
 use super::walk::{self, has_mark, is_opaque, names, open_folder};
 
 /// What is known of a folder further below, by its path: where the rights of a folder come from that no archive named.
@@ -82,8 +82,8 @@ impl Merger<'_> {
         let source = open_folder(from, name)?;
         let (hides, implied) = (is_opaque(source.as_fd())?, has_mark(source.as_fd(), IMPLIED)?);
         let there = look(to, name)?;
-        let is_hidden = hides || matches!(there, There::Whiteout | There::Other);
-        if is_hidden || there == There::Nothing {
+        let is_hidden = hides || matches!(there, ExistingEntry::Whiteout | ExistingEntry::Other);
+        if is_hidden || there == ExistingEntry::Nothing {
             clear(to, name)?;
             rustix::fs::mkdirat(to, name, Mode::RWXU)?;
         }
@@ -100,7 +100,7 @@ impl Merger<'_> {
                 dress(target.as_fd(), &stat)
             }
             // Never named: it is the folder that was there.
-            (true, There::Folder) if !is_hidden => Ok(()),
+            (true, ExistingEntry::Folder) if !is_hidden => Ok(()),
             (true, _) => {
                 let known = if is_hidden { None } else { (self.below)(path) };
                 if known.is_none() {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::LayerError;
 use super::tar::write::Archive;
-use super::tar::{Entry, Kind};
+use super::tar::{TarEntry, TarKind};
 use super::walk::{self, is_opaque, names, open_folder};
 
 /// LIMIT: bytes read from a file at once.
@@ -88,7 +88,7 @@ impl<W: Write> Packer<'_, W> {
             }
             FileType::Directory => {
                 let inside = open_folder(folder, name).map_err(|errno| self.failed("open", errno))?;
-                entry.kind = Kind::Folder;
+                entry.kind = TarKind::Folder;
                 entry.name.push(b'/');
                 entry.xattrs =
                     walk::xattrs(&inside).map_err(|errno| self.failed("read attributes of", errno))?;
@@ -102,7 +102,7 @@ impl<W: Write> Packer<'_, W> {
         if stat.st_nlink > 1 {
             let file = (stat.st_dev, stat.st_ino);
             if let Some(first) = self.linked.get(&file) {
-                (entry.kind, entry.link) = (Kind::HardLink, first.clone());
+                (entry.kind, entry.link) = (TarKind::HardLink, first.clone());
                 return self.header(&entry);
             }
             self.linked.insert(file, path.clone());
@@ -111,18 +111,18 @@ impl<W: Write> Packer<'_, W> {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(folder, name, Vec::new())
                     .map_err(|errno| self.failed("read a link of", errno))?;
-                (entry.kind, entry.link, entry.mode) = (Kind::Symlink, target.into_bytes(), 0o777);
+                (entry.kind, entry.link, entry.mode) = (TarKind::Symlink, target.into_bytes(), 0o777);
                 self.header(&entry)
             }
             FileType::Fifo => {
-                entry.kind = Kind::Fifo;
+                entry.kind = TarKind::Fifo;
                 self.header(&entry)
             }
             _ => self.file(folder, name, entry),
         }
     }
 
-    fn file(&mut self, folder: BorrowedFd<'_>, name: &[u8], mut entry: Entry) -> Result<(), LayerError> {
+    fn file(&mut self, folder: BorrowedFd<'_>, name: &[u8], mut entry: TarEntry) -> Result<(), LayerError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::openat(folder, name, flags, Mode::empty())
             .map_err(|errno| self.failed("open", errno))?;
@@ -155,10 +155,10 @@ impl<W: Write> Packer<'_, W> {
     /// An empty file that says something about a folder.
     fn marker(&mut self, folder: &[u8], name: &[u8]) -> Result<(), LayerError> {
         let path = super::tree::joined(folder, name);
-        self.header(&Entry { name: path, mode: 0o644, ..Entry::default() })
+        self.header(&TarEntry { name: path, mode: 0o644, ..TarEntry::default() })
     }
 
-    fn header(&mut self, entry: &Entry) -> Result<(), LayerError> {
+    fn header(&mut self, entry: &TarEntry) -> Result<(), LayerError> {
         self.entries += 1;
         self.archive.entry(entry).map_err(LayerError::Sink)
     }
@@ -168,14 +168,14 @@ impl<W: Write> Packer<'_, W> {
     }
 }
 
-fn entry_of(stat: &Stat, path: &[u8]) -> Entry {
-    Entry {
+fn entry_of(stat: &Stat, path: &[u8]) -> TarEntry {
+    TarEntry {
         name: path.to_owned(),
         mode: stat.st_mode & 0o7777,
         uid: stat.st_uid.into(),
         gid: stat.st_gid.into(),
         mtime: (stat.st_mtime, 0),
         size: u64::try_from(stat.st_size).unwrap_or(0),
-        ..Entry::default()
+        ..TarEntry::default()
     }
 }

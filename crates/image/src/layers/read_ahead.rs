@@ -17,7 +17,7 @@ const PIECES: usize = 4;
 type Piece = (Vec<u8>, usize);
 
 /// The reading side, as a stream.
-pub(crate) struct Ahead {
+pub(crate) struct ReadAheadStream {
     full: Receiver<io::Result<Piece>>,
     empty: SyncSender<Vec<u8>>,
     now: Vec<u8>,
@@ -28,7 +28,10 @@ pub(crate) struct Ahead {
 
 /// Runs `work` on a stream of everything that `from` gives, while another thread reads and hashes it. Answers what `work`
 /// did, and the digest and length of what was read to its end (`None` where it was not).
-pub(crate) fn hashed<T>(from: impl Read + Send, work: impl FnOnce(Ahead) -> T) -> (T, Option<(Digest, u64)>) {
+pub(crate) fn hashed<T>(
+    from: impl Read + Send,
+    work: impl FnOnce(ReadAheadStream) -> T,
+) -> (T, Option<(Digest, u64)>) {
     let (full, from_reader) = sync_channel(PIECES);
     let (to_reader, empty) = sync_channel(PIECES);
     for _ in 0..PIECES {
@@ -37,8 +40,14 @@ pub(crate) fn hashed<T>(from: impl Read + Send, work: impl FnOnce(Ahead) -> T) -
     }
     std::thread::scope(|scope| {
         let reader = scope.spawn(move || read(from, &full, &empty));
-        let ahead =
-            Ahead { full: from_reader, empty: to_reader, now: Vec::new(), at: 0, end: 0, ended: false };
+        let ahead = ReadAheadStream {
+            full: from_reader,
+            empty: to_reader,
+            now: Vec::new(),
+            at: 0,
+            end: 0,
+            ended: false,
+        };
         let done = work(ahead);
         // The stream is gone with `work`, so the reader ends with the read it is in.
         (done, reader.join().unwrap_or(None))
@@ -82,7 +91,7 @@ fn fill(from: &mut impl Read, piece: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-impl BufRead for Ahead {
+impl BufRead for ReadAheadStream {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.at == self.end && !self.ended {
             let used = std::mem::take(&mut self.now);
@@ -107,7 +116,7 @@ impl BufRead for Ahead {
     }
 }
 
-impl Read for Ahead {
+impl Read for ReadAheadStream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let piece = self.fill_buf()?;
         let some = piece.len().min(into.len());
@@ -141,13 +150,13 @@ mod tests {
 
     #[test]
     fn an_error_of_the_source_arrives() {
-        struct Broken;
-        impl Read for Broken {
+        struct FailingReader;
+        impl Read for FailingReader {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
                 Err(io::Error::other("broken"))
             }
         }
-        let (read, hashed) = hashed(Broken, |mut ahead| ahead.read_to_end(&mut Vec::new()));
+        let (read, hashed) = hashed(FailingReader, |mut ahead| ahead.read_to_end(&mut Vec::new()));
         assert_eq!((read.unwrap_err().to_string(), hashed), ("broken".to_owned(), None));
     }
 }

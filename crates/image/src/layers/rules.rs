@@ -17,7 +17,7 @@ const AUFS: &[u8] = b".wh..wh.";
 
 /// What to do with an entry.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asks<'a> {
+pub(crate) enum EntryAction<'a> {
     /// Be the root folder.
     Root,
     /// Be at this place.
@@ -63,32 +63,32 @@ pub(crate) fn clean(path: &[u8], clean: &mut Vec<u8>) -> Result<(), &'static str
 }
 
 /// What an entry at this clean path asks for.
-pub(crate) fn asks(path: &[u8]) -> Result<Asks<'_>, &'static str> {
+pub(crate) fn asks(path: &[u8]) -> Result<EntryAction<'_>, &'static str> {
     if path.is_empty() {
-        return Ok(Asks::Root);
+        return Ok(EntryAction::Root);
     }
     let (parent, name) = split(path);
     if is_covered(first(path)) && path.contains(&b'/') {
-        return Ok(Asks::Nothing);
+        return Ok(EntryAction::Nothing);
     }
     for part in parent.split(|&byte| byte == b'/') {
         if part.starts_with(AUFS) {
-            return Ok(Asks::Nothing);
+            return Ok(EntryAction::Nothing);
         }
         if part.starts_with(WHITEOUT) {
             return Err("it lies in something that hides a file");
         }
     }
     if name == OPAQUE {
-        return Ok(Asks::Opaque { folder: parent });
+        return Ok(EntryAction::Opaque { folder: parent });
     }
     if name.starts_with(AUFS) {
-        return Ok(Asks::Nothing);
+        return Ok(EntryAction::Nothing);
     }
     match name.strip_prefix(WHITEOUT) {
-        None => Ok(Asks::Place { parent, name }),
+        None => Ok(EntryAction::Place { parent, name }),
         Some(b"" | b"." | b"..") => Err("it hides no file that could be"),
-        Some(hidden) => Ok(Asks::Whiteout { parent, name: hidden }),
+        Some(hidden) => Ok(EntryAction::Whiteout { parent, name: hidden }),
     }
 }
 
@@ -147,13 +147,13 @@ mod tests {
     #[test]
     fn whiteouts_say_what_they_hide() {
         let parent = &b"d"[..];
-        assert_eq!(asks(b"d/.wh.x"), Ok(Asks::Whiteout { parent, name: b"x" }));
-        assert_eq!(asks(b".wh.x"), Ok(Asks::Whiteout { parent: b"", name: b"x" }));
-        assert_eq!(asks(b"d/.wh..wh..opq"), Ok(Asks::Opaque { folder: b"d" }));
-        assert_eq!(asks(b".wh..wh..opq"), Ok(Asks::Opaque { folder: b"" }));
-        assert_eq!(asks(b"d/.wh..hidden"), Ok(Asks::Whiteout { parent, name: b".hidden" }));
+        assert_eq!(asks(b"d/.wh.x"), Ok(EntryAction::Whiteout { parent, name: b"x" }));
+        assert_eq!(asks(b".wh.x"), Ok(EntryAction::Whiteout { parent: b"", name: b"x" }));
+        assert_eq!(asks(b"d/.wh..wh..opq"), Ok(EntryAction::Opaque { folder: b"d" }));
+        assert_eq!(asks(b".wh..wh..opq"), Ok(EntryAction::Opaque { folder: b"" }));
+        assert_eq!(asks(b"d/.wh..hidden"), Ok(EntryAction::Whiteout { parent, name: b".hidden" }));
         for nothing in [&b".wh..wh.plnk"[..], b".wh..wh.plnk/12.34", b"a/.wh..wh.orph/x", b".wh..wh."] {
-            assert_eq!(asks(nothing), Ok(Asks::Nothing));
+            assert_eq!(asks(nothing), Ok(EntryAction::Nothing));
         }
         for wrong in [&b".wh."[..], b"d/.wh.", b".wh...", b"d/.wh..", b".wh.x/y"] {
             assert!(asks(wrong).is_err(), "{wrong:?}");
@@ -165,10 +165,10 @@ mod tests {
         for path in
             [&b"proc/1/mem"[..], b"sys/x", b"dev/null", b"dev/pts/0", b".atoll/agent", b"dev/.wh.null"]
         {
-            assert_eq!(asks(path), Ok(Asks::Nothing), "{path:?}");
+            assert_eq!(asks(path), Ok(EntryAction::Nothing), "{path:?}");
         }
-        assert_eq!(asks(b"proc"), Ok(Asks::Place { parent: b"", name: b"proc" }));
-        assert_eq!(asks(b"a/proc/x"), Ok(Asks::Place { parent: b"a/proc", name: b"x" }));
-        assert_eq!(asks(b"process/x"), Ok(Asks::Place { parent: b"process", name: b"x" }));
+        assert_eq!(asks(b"proc"), Ok(EntryAction::Place { parent: b"", name: b"proc" }));
+        assert_eq!(asks(b"a/proc/x"), Ok(EntryAction::Place { parent: b"a/proc", name: b"x" }));
+        assert_eq!(asks(b"process/x"), Ok(EntryAction::Place { parent: b"process", name: b"x" }));
     }
 }

@@ -17,7 +17,7 @@ pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Kind {
+pub(crate) enum TarKind {
     #[default]
     File,
     Folder,
@@ -30,10 +30,10 @@ pub(crate) enum Kind {
 
 /// One entry, without its data.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Entry {
+pub(crate) struct TarEntry {
     /// As it is in the archive: any bytes but NUL.
     pub(crate) name: Vec<u8>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: TarKind,
     /// What a link points to.
     pub(crate) link: Vec<u8>,
     /// Permissions alone.

@@ -25,12 +25,12 @@ pub(super) struct Tree {
     /// For messages alone.
     path: PathBuf,
     /// The one used last is the last.
-    open: Vec<Folder>,
+    open: Vec<OpenFolder>,
     /// Folders made that no entry named.
     pub(super) implied: u64,
 }
 
-struct Folder {
+struct OpenFolder {
     path: Vec<u8>,
     fd: OwnedFd,
     mtime: Timespec,
@@ -38,7 +38,7 @@ struct Folder {
 
 /// What is at a place now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum There {
+pub(super) enum ExistingEntry {
     Nothing,
     Folder,
     Whiteout,
@@ -96,13 +96,13 @@ impl Tree {
         match rustix::fs::mkdirat(above, name, Mode::RWXU) {
             Ok(()) => {}
             Err(Errno::EXIST) => match look(above, name).map_err(|errno| self.failed("look into", errno))? {
-                There::Folder => {
+                ExistingEntry::Folder => {
                     let fd = self.folder(&path, entry)?;
                     let _ = rustix::fs::fremovexattr(fd, IMPLIED);
                     return Ok(fd);
                 }
                 there => {
-                    opaque = there == There::Whiteout;
+                    opaque = there == ExistingEntry::Whiteout;
                     self.clear(parent, name, entry)?;
                     let above = self.folder(parent, entry)?;
                     rustix::fs::mkdirat(above, name, Mode::RWXU)
@@ -155,7 +155,7 @@ impl Tree {
         let now = rustix::fs::fstat(&fd).map_err(|errno| self.failed("look into", errno))?;
         let nanos = rustix::fs::Nsecs::try_from(now.st_mtime_nsec).unwrap_or(0);
         let mtime = Timespec { tv_sec: now.st_mtime, tv_nsec: nanos };
-        self.open.push(Folder { path: path.to_owned(), fd, mtime });
+        self.open.push(OpenFolder { path: path.to_owned(), fd, mtime });
         Ok(())
     }
 
@@ -170,16 +170,16 @@ impl Tree {
             made.extend_from_slice(part);
             let above = self.folder(&parent, entry)?;
             let hidden = match look(above, part).map_err(|errno| failed_at("look into", errno))? {
-                There::Folder => continue,
-                There::Other => {
+                ExistingEntry::Folder => continue,
+                ExistingEntry::Other => {
                     return Err(LayerError::refused(entry, "its path goes over a link or a file"));
                 }
-                There::Whiteout => {
+                ExistingEntry::Whiteout => {
                     rustix::fs::unlinkat(above, part, AtFlags::empty())
                         .map_err(|errno| failed_at("remove from", errno))?;
                     true
                 }
-                There::Nothing => false,
+                ExistingEntry::Nothing => false,
             };
             rustix::fs::mkdirat(above, part, Mode::RWXU)
                 .map_err(|errno| failed_at("make a folder in", errno))?;
@@ -209,7 +209,7 @@ impl Tree {
     }
 }
 
-impl Folder {
+impl OpenFolder {
     fn let_go(self) -> Result<(), LayerError> {
         rustix::fs::futimens(&self.fd, &times(self.mtime))
             .map_err(|errno| failed_at("set the time of", errno))
@@ -217,15 +217,15 @@ impl Folder {
 }
 
 /// What is at this place; links are not followed.
-pub(super) fn look(folder: BorrowedFd<'_>, name: &[u8]) -> Result<There, Errno> {
+pub(super) fn look(folder: BorrowedFd<'_>, name: &[u8]) -> Result<ExistingEntry, Errno> {
     match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => There::Folder,
+            FileType::Directory => ExistingEntry::Folder,
             // The only devices that are ever made here are whiteouts.
-            FileType::CharacterDevice => There::Whiteout,
-            _ => There::Other,
+            FileType::CharacterDevice => ExistingEntry::Whiteout,
+            _ => ExistingEntry::Other,
         }),
-        Err(Errno::NOENT) => Ok(There::Nothing),
+        Err(Errno::NOENT) => Ok(ExistingEntry::Nothing),
         Err(errno) => Err(errno),
     }
 }

@@ -14,10 +14,10 @@ use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
 use super::digest::Digest;
-use super::rules::{self, Asks, refuse};
+use super::rules::{self, EntryAction, refuse};
 use super::tar::read::Archive;
-use super::tar::{Entry, Kind};
-use super::tree::{self, OPAQUE, There, Tree, look, make_whiteout, times};
+use super::tar::{TarEntry, TarKind};
+use super::tree::{self, ExistingEntry, OPAQUE, Tree, look, make_whiteout, times};
 use super::{LayerError, read_ahead};
 
 /// Ids that a sandbox has. What is beyond becomes nobody.
@@ -31,7 +31,7 @@ const BLOCK: usize = 4096;
 
 /// How much may be unpacked.
 #[derive(Debug)]
-pub(crate) struct Allowed {
+pub(crate) struct UnpackLimits {
     /// Bytes of files, holes counted.
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Unpacked {
 pub(crate) fn unpack_hashed(
     from: impl Read + Send,
     into: &Path,
-    allowed: Allowed,
+    allowed: UnpackLimits,
     cancel: &CancellationToken,
 ) -> Result<(Unpacked, Digest, u64), LayerError> {
     let (unpacked, read) = read_ahead::hashed(from, |ahead| unpack(ahead, into, allowed, cancel));
@@ -70,7 +70,7 @@ pub(crate) fn unpack_hashed(
 pub(crate) fn unpack(
     from: impl BufRead,
     into: &Path,
-    allowed: Allowed,
+    allowed: UnpackLimits,
     cancel: &CancellationToken,
 ) -> Result<Unpacked, LayerError> {
     let mut archive = Archive::new(from);
@@ -82,7 +82,7 @@ pub(crate) fn unpack(
         done: Unpacked::default(),
     };
     unpacker.disk.take(ENTRY_BYTES)?;
-    let (mut entry, mut path, mut link) = (Entry::default(), Vec::new(), Vec::new());
+    let (mut entry, mut path, mut link) = (TarEntry::default(), Vec::new(), Vec::new());
     while archive.next(&mut entry)? {
         if cancel.is_cancelled() {
             return Err(LayerError::Cancelled);
@@ -109,7 +109,7 @@ impl Unpacker {
     fn take<R: BufRead>(
         &mut self,
         archive: &mut Archive<R>,
-        entry: &Entry,
+        entry: &TarEntry,
         path: &[u8],
         link: &mut Vec<u8>,
         cancel: &CancellationToken,
@@ -119,20 +119,20 @@ impl Unpacker {
             return Err(LayerError::TooBig { what: "entries", limit: self.disk.allowed.entries });
         }
         match rules::asks(path).map_err(refuse(&entry.name))? {
-            Asks::Nothing => self.note("entries below /dev, /proc, /sys or /.atoll left out"),
-            Asks::Root => return self.root(entry),
-            Asks::Opaque { folder } => return self.opaque(folder, entry),
-            Asks::Whiteout { parent, name } => return self.whiteout(parent, name, entry),
-            Asks::Place { parent, name } => {
-                if parent.is_empty() && rules::is_covered(name) && entry.kind != Kind::Folder {
+            EntryAction::Nothing => self.note("entries below /dev, /proc, /sys or /.atoll left out"),
+            EntryAction::Root => return self.root(entry),
+            EntryAction::Opaque { folder } => return self.opaque(folder, entry),
+            EntryAction::Whiteout { parent, name } => return self.whiteout(parent, name, entry),
+            EntryAction::Place { parent, name } => {
+                if parent.is_empty() && rules::is_covered(name) && entry.kind != TarKind::Folder {
                     return Err(LayerError::refused(&entry.name, "it must be a real folder"));
                 }
                 match entry.kind {
-                    Kind::Folder => return self.folder(parent, name, entry),
-                    Kind::File => return self.file(archive, (parent, name), entry, cancel),
-                    Kind::Symlink => return self.symlink(parent, name, entry),
-                    Kind::Fifo => return self.fifo(parent, name, entry),
-                    Kind::HardLink => {
+                    TarKind::Folder => return self.folder(parent, name, entry),
+                    TarKind::File => return self.file(archive, (parent, name), entry, cancel),
+                    TarKind::Symlink => return self.symlink(parent, name, entry),
+                    TarKind::Fifo => return self.fifo(parent, name, entry),
+                    TarKind::HardLink => {
                         rules::clean(&entry.link, link).map_err(|why| {
                             LayerError::refused(
                                 &entry.name,
@@ -141,7 +141,7 @@ impl Unpacker {
                         })?;
                         return self.hard_link(parent, name, link, entry);
                     }
-                    Kind::CharDevice | Kind::BlockDevice => {
+                    TarKind::CharDevice | TarKind::BlockDevice => {
                         return Err(LayerError::refused(&entry.name, "it is a device"));
                     }
                 }
@@ -150,8 +150,8 @@ impl Unpacker {
         Ok(())
     }
 
-    fn root(&mut self, entry: &Entry) -> Result<(), LayerError> {
-        if entry.kind != Kind::Folder {
+    fn root(&mut self, entry: &TarEntry) -> Result<(), LayerError> {
+        if entry.kind != TarKind::Folder {
             return Err(LayerError::refused(&entry.name, "the root must be a folder"));
         }
         let owner = self.owner(entry);
@@ -162,7 +162,7 @@ impl Unpacker {
         Ok(())
     }
 
-    fn folder(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<(), LayerError> {
+    fn folder(&mut self, parent: &[u8], name: &[u8], entry: &TarEntry) -> Result<(), LayerError> {
         let owner = self.owner(entry);
         let folder = self.tree.make_folder(parent, name, &entry.name)?;
         // Its mode is set whatever the umask: it was made for us alone.
@@ -176,7 +176,7 @@ impl Unpacker {
         &mut self,
         archive: &mut Archive<R>,
         (parent, name): (&[u8], &[u8]),
-        entry: &Entry,
+        entry: &TarEntry,
         cancel: &CancellationToken,
     ) -> Result<(), LayerError> {
         let limit = self.disk.allowed.bytes;
@@ -194,13 +194,13 @@ impl Unpacker {
     }
 
     /// A new file in the place of whatever was there.
-    fn create(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<OwnedFd, LayerError> {
+    fn create(&mut self, parent: &[u8], name: &[u8], entry: &TarEntry) -> Result<OwnedFd, LayerError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
         self.make_way_for(parent, name, entry, |folder| rustix::fs::openat(folder, name, flags, mode))
     }
 
-    fn symlink(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<(), LayerError> {
+    fn symlink(&mut self, parent: &[u8], name: &[u8], entry: &TarEntry) -> Result<(), LayerError> {
         if entry.link.is_empty() || entry.link.len() > 4095 || entry.link.contains(&0) {
             return Err(LayerError::refused(&entry.name, "it is a link to nothing that could be"));
         }
@@ -211,7 +211,7 @@ impl Unpacker {
         self.count_entry()
     }
 
-    fn fifo(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<(), LayerError> {
+    fn fifo(&mut self, parent: &[u8], name: &[u8], entry: &TarEntry) -> Result<(), LayerError> {
         let mode = Mode::from_raw_mode(entry.mode & 0o7777);
         self.make_way_for(parent, name, entry, |folder| {
             rustix::fs::mknodat(folder, name, FileType::Fifo, mode, 0)?;
@@ -222,7 +222,13 @@ impl Unpacker {
         self.count_entry()
     }
 
-    fn hard_link(&mut self, parent: &[u8], name: &[u8], to: &[u8], entry: &Entry) -> Result<(), LayerError> {
+    fn hard_link(
+        &mut self,
+        parent: &[u8],
+        name: &[u8],
+        to: &[u8],
+        entry: &TarEntry,
+    ) -> Result<(), LayerError> {
         let missing =
             || LayerError::refused(&entry.name, "it is a hard link to a file that is not in this layer");
         if to.is_empty() || to == tree::joined(parent, name) {
@@ -236,9 +242,11 @@ impl Unpacker {
             Err(_) => return Err(missing()),
         };
         match look(folder.as_fd(), target).map_err(failed("look at the target of", entry))? {
-            There::Other => {}
-            There::Nothing | There::Whiteout => return Err(missing()),
-            There::Folder => return Err(LayerError::refused(&entry.name, "it is a hard link to a folder")),
+            ExistingEntry::Other => {}
+            ExistingEntry::Nothing | ExistingEntry::Whiteout => return Err(missing()),
+            ExistingEntry::Folder => {
+                return Err(LayerError::refused(&entry.name, "it is a hard link to a folder"));
+            }
         }
         let linked = self.make_way_for(parent, name, entry, |place| {
             rustix::fs::linkat(&folder, target, place, name, AtFlags::empty())
@@ -256,22 +264,22 @@ impl Unpacker {
         }
     }
 
-    fn whiteout(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<(), LayerError> {
+    fn whiteout(&mut self, parent: &[u8], name: &[u8], entry: &TarEntry) -> Result<(), LayerError> {
         let folder = self.tree.folder(parent, &entry.name)?;
         match look(folder, name).map_err(failed("look at", entry))? {
-            There::Nothing => make_whiteout(folder, name).map_err(failed("hide", entry))?,
+            ExistingEntry::Nothing => make_whiteout(folder, name).map_err(failed("hide", entry))?,
             // The layer itself has something there: that is to be seen, and nothing of what is below.
-            There::Folder => {
+            ExistingEntry::Folder => {
                 let path = tree::joined(parent, name);
                 let folder = self.tree.folder(&path, &entry.name)?;
                 mark_opaque(folder).map_err(failed("hide what is below", entry))?;
             }
-            There::Whiteout | There::Other => {}
+            ExistingEntry::Whiteout | ExistingEntry::Other => {}
         }
         self.count_entry()
     }
 
-    fn opaque(&mut self, path: &[u8], entry: &Entry) -> Result<(), LayerError> {
+    fn opaque(&mut self, path: &[u8], entry: &TarEntry) -> Result<(), LayerError> {
         let folder = self.tree.folder(path, &entry.name)?;
         mark_opaque(folder).map_err(failed("hide what is below", entry))?;
         self.done.is_opaque |= path.is_empty();
@@ -283,7 +291,7 @@ impl Unpacker {
         &mut self,
         parent: &[u8],
         name: &[u8],
-        entry: &Entry,
+        entry: &TarEntry,
         make: impl Fn(BorrowedFd<'_>) -> Result<T, Errno>,
     ) -> Result<T, LayerError> {
         let folder = self.tree.folder(parent, &entry.name)?;
@@ -298,7 +306,7 @@ impl Unpacker {
     }
 
     /// Owner and time of what cannot be opened.
-    fn dress_by_name(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<(), LayerError> {
+    fn dress_by_name(&mut self, parent: &[u8], name: &[u8], entry: &TarEntry) -> Result<(), LayerError> {
         let owner = self.owner(entry);
         let folder = self.tree.folder(parent, &entry.name)?;
         if owner != (0, 0) {
@@ -310,7 +318,7 @@ impl Unpacker {
             .map_err(failed("set the time of", entry))
     }
 
-    fn owner(&mut self, entry: &Entry) -> (u32, u32) {
+    fn owner(&mut self, entry: &TarEntry) -> (u32, u32) {
         let inside = |id: u64| u32::try_from(id).ok().filter(|_| id < IDS);
         let owner = (inside(entry.uid), inside(entry.gid));
         if owner.0.is_none() || owner.1.is_none() {
@@ -338,7 +346,7 @@ impl Unpacker {
 }
 
 struct Disk {
-    allowed: Allowed,
+    allowed: UnpackLimits,
 }
 
 impl Disk {
@@ -356,7 +364,7 @@ impl Disk {
 fn write_data<R: BufRead>(
     archive: &mut Archive<R>,
     file: &OwnedFd,
-    entry: &Entry,
+    entry: &TarEntry,
     disk: &mut Disk,
     cancel: &CancellationToken,
 ) -> Result<(), LayerError> {
@@ -407,7 +415,7 @@ fn run_of(piece: &[u8], at: u64) -> (usize, bool) {
 
 /// Gives a file its owner, attributes and mode. The order matters: a new owner takes setuid bits and capabilities away.
 /// `unsure`: bits of the mode that making it may not have set. Answers how many attributes were left out.
-fn dress(file: BorrowedFd<'_>, entry: &Entry, owner: (u32, u32), unsure: u32) -> Result<u64, LayerError> {
+fn dress(file: BorrowedFd<'_>, entry: &TarEntry, owner: (u32, u32), unsure: u32) -> Result<u64, LayerError> {
     if owner != (0, 0) {
         let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
         rustix::fs::fchown(file, Some(uid), Some(gid)).map_err(failed("give away", entry))?;
@@ -447,11 +455,11 @@ fn mark_opaque(folder: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::fs::fsetxattr(folder, OPAQUE, b"y", XattrFlags::empty())
 }
 
-fn time(entry: &Entry) -> Timespec {
+fn time(entry: &TarEntry) -> Timespec {
     Timespec { tv_sec: entry.mtime.0, tv_nsec: entry.mtime.1.into() }
 }
 
-fn failed(action: &'static str, entry: &Entry) -> impl FnOnce(Errno) -> LayerError {
+fn failed(action: &'static str, entry: &TarEntry) -> impl FnOnce(Errno) -> LayerError {
     move |errno| LayerError::io(action, super::error::shown(&entry.name))(errno.into())
 }
 

@@ -21,13 +21,13 @@ const CONNECT: Duration = Duration::from_secs(15);
 
 /// Which URLs may be asked.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct UrlPolicy {
     named: Vec<(String, Option<u16>)>,
     guarded: OnceLock<Client>,
     open: OnceLock<Client>,
 }
 
-impl Door {
+impl UrlPolicy {
     /// `named` hosts may be reached without TLS and wherever they are.
     pub(super) fn new(named: &[String]) -> Self {
         let named = named.iter().map(|text| match text.rsplit_once(':') {
@@ -191,13 +191,13 @@ pub(super) fn shown(url: &Url) -> String {
 mod tests {
     use super::*;
 
-    fn says(door: &Door, url: &str) -> Result<(), String> {
+    fn says(door: &UrlPolicy, url: &str) -> Result<(), String> {
         door.client_for(&url.parse().unwrap()).map(drop).map_err(|error| error.to_string())
     }
 
     #[test]
     fn addresses_in_urls_are_judged_however_they_are_written() {
-        let door = Door::new(&[]);
+        let door = UrlPolicy::new(&[]);
         for url in [
             "https://127.0.0.1/v2/",
             "https://0x7f000001/",
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_host_is_named_with_its_port_or_with_all() {
-        let door = Door::new(&["localhost:5000".into(), "10.0.0.1".into()]);
+        let door = UrlPolicy::new(&["localhost:5000".into(), "10.0.0.1".into()]);
         assert_eq!(says(&door, "http://localhost:5000/v2/"), Ok(()));
         assert!(says(&door, "http://localhost:5001/v2/").is_err());
         assert!(says(&door, "http://localhost/v2/").is_err());
@@ -237,7 +237,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_that_leads_to_this_machine_is_not_connected_to() {
-        let door = Door::new(&[]);
+        let door = UrlPolicy::new(&[]);
         let url: Url = "https://localhost:1/v2/".parse().unwrap();
         let cause = door.client_for(&url).unwrap().get(url.clone()).send().await.unwrap_err();
         let error = unreachable(&url, cause);

@@ -23,9 +23,9 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
 use super::error::RegistryError;
-use super::manifest::Wanted;
-use super::retry::{Next, Patience};
-use super::session::{Ask, Session, next_chunk};
+use super::manifest::LayerDescriptor;
+use super::retry::{Patience, RetryDecision};
+use super::session::{RegistryRequest, RegistrySession, next_chunk};
 use crate::images::Images;
 use crate::layers::{Digest, LayerError};
 use crate::staging::Staging;
@@ -43,7 +43,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 /// The file of a blob that is not whole yet, held by nobody else.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct PartialBlob {
     file: File,
     path: PathBuf,
     /// Bytes that an earlier download left.
@@ -52,16 +52,19 @@ pub(super) struct Part {
     _own: Option<Staging>,
 }
 
-impl Part {
+impl PartialBlob {
     /// Waits until nobody else downloads this blob, and takes it over; but not for long, then it begins one of its own.
     /// `None`: it became whole meanwhile.
-    pub(super) async fn take(images: &Images, wanted: &Wanted) -> Result<Option<Self>, RegistryError> {
+    pub(super) async fn take(
+        images: &Images,
+        wanted: &LayerDescriptor,
+    ) -> Result<Option<Self>, RegistryError> {
         Self::take_within(images, wanted, PATIENCE).await
     }
 
     async fn take_within(
         images: &Images,
-        wanted: &Wanted,
+        wanted: &LayerDescriptor,
         patience: Duration,
     ) -> Result<Option<Self>, RegistryError> {
         let path = images.part_path(&wanted.digest);
@@ -150,13 +153,13 @@ fn lock(path: &Path) -> Result<Option<File>, RegistryError> {
 
 /// What the writer tells the follower.
 #[derive(Debug, Default)]
-pub(super) struct Flow {
-    state: Mutex<State>,
+pub(super) struct BlobFeed {
+    state: Mutex<BlobProgress>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BlobProgress {
     written: u64,
     end: Option<End>,
 }
@@ -169,14 +172,14 @@ enum End {
     Broken,
 }
 
-impl Flow {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl BlobFeed {
+    fn state(&self) -> MutexGuard<'_, BlobProgress> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A flow of a blob that was whole from the start.
     pub(super) fn whole(size: u64) -> Arc<Self> {
-        let state = State { written: size, end: Some(End::Proven) };
+        let state = BlobProgress { written: size, end: Some(End::Proven) };
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
@@ -208,7 +211,7 @@ impl Flow {
 /// Reads a blob while it is still being written.
 pub(super) struct Follower {
     pub file: File,
-    pub flow: Arc<Flow>,
+    pub flow: Arc<BlobFeed>,
     pub at: u64,
     pub size: u64,
 }
@@ -227,7 +230,7 @@ impl Read for Follower {
 }
 
 /// Says that the flow is broken when the writer ends in any way but the good one.
-struct Writing(Arc<Flow>);
+struct Writing(Arc<BlobFeed>);
 
 impl Drop for Writing {
     fn drop(&mut self) {
@@ -237,7 +240,7 @@ impl Drop for Writing {
 
 /// What a writer found when its chunks ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum BlobVerdict {
     Proven,
     Wrong {
         found: Digest,
@@ -250,11 +253,11 @@ pub(super) enum Verdict {
 pub(super) fn write(
     mut file: File,
     had: u64,
-    wanted: &Wanted,
+    wanted: &LayerDescriptor,
     mut chunks: mpsc::Receiver<Bytes>,
-    flow: &Arc<Flow>,
+    flow: &Arc<BlobFeed>,
     mut space: SpaceWriter,
-) -> io::Result<Verdict> {
+) -> io::Result<BlobVerdict> {
     let writing = Writing(Arc::clone(flow));
     flow.advance(had);
     let mut hash = Sha256::new();
@@ -268,18 +271,18 @@ pub(super) fn write(
         hash.update(&chunk);
     }
     if written != wanted.size {
-        return Ok(Verdict::Cut);
+        return Ok(BlobVerdict::Cut);
     }
     let found = Digest::from_hash(hash);
     if found != wanted.digest {
-        return Ok(Verdict::Wrong { found });
+        return Ok(BlobVerdict::Wrong { found });
     }
     writing.0.end(End::Proven);
-    Ok(Verdict::Proven)
+    Ok(BlobVerdict::Proven)
 }
 
 /// Whether a blob that is here is still what its name says. Blocks.
-pub(super) fn is_right(path: &Path, wanted: &Wanted) -> io::Result<bool> {
+pub(super) fn is_right(path: &Path, wanted: &LayerDescriptor) -> io::Result<bool> {
     let file = File::open(path)?;
     let mut hash = Sha256::new();
     let size = file.metadata()?.len();
@@ -303,8 +306,8 @@ fn hash_file(file: &File, size: u64, hash: &mut Sha256) -> io::Result<()> {
 
 /// Fetches what is missing of a blob and hands it to the writer; breaks in between are mended.
 pub(super) async fn download(
-    session: &Session<'_>,
-    wanted: &Wanted,
+    session: &RegistrySession<'_>,
+    wanted: &LayerDescriptor,
     had: u64,
     chunks: &mpsc::Sender<Bytes>,
     moved: impl Fn(u64),
@@ -314,7 +317,8 @@ pub(super) async fn download(
     let mut patience = Patience::default();
     let mut window = (Instant::now(), at);
     while at < wanted.size {
-        let mut ask = Ask::new(Method::GET, session.url(&format!("blobs/{}", wanted.digest)), what.clone());
+        let mut ask =
+            RegistryRequest::new(Method::GET, session.url(&format!("blobs/{}", wanted.digest)), what.clone());
         if at > 0 {
             ask.headers.push((RANGE.as_str(), format!("bytes={at}-")));
         }
@@ -357,8 +361,8 @@ pub(super) async fn download(
             patience.moved();
         }
         match patience.failed(None) {
-            Next::Wait(wait) => tokio::time::sleep(wait).await,
-            Next::TooLong(_) | Next::GiveUp => {
+            RetryDecision::Wait(wait) => tokio::time::sleep(wait).await,
+            RetryDecision::TooLong(_) | RetryDecision::GiveUp => {
                 let host = session.place.host.clone();
                 return Err(broke.unwrap_or(RegistryError::BrokenOff { host, what }));
             }
@@ -373,7 +377,7 @@ fn begins_at(
     status: u16,
     headers: &HeaderMap,
     at: u64,
-    wanted: &Wanted,
+    wanted: &LayerDescriptor,
 ) -> Result<u64, RegistryError> {
     let text = |name| headers.get(name).and_then(|value: &reqwest::header::HeaderValue| value.to_str().ok());
     let wrong_size = |found: &str| {
@@ -414,16 +418,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let images = Images::open(dir.path(), crate::Bounds::default()).unwrap();
         let digest = Digest::of(b"blob");
-        let wanted = Wanted { digest, size: 4, diff_id: crate::layers::DiffId(digest) };
-        let first = Part::take(&images, &wanted).await.unwrap().unwrap();
-        let second = Part::take_within(&images, &wanted, Duration::from_millis(100)).await.unwrap().unwrap();
+        let wanted = LayerDescriptor { digest, size: 4, diff_id: crate::layers::DiffId(digest) };
+        let first = PartialBlob::take(&images, &wanted).await.unwrap().unwrap();
+        let second =
+            PartialBlob::take_within(&images, &wanted, Duration::from_millis(100)).await.unwrap().unwrap();
         assert_ne!(first.path(), second.path());
         let own = second.path().parent().unwrap().to_owned();
         second.file().unwrap().write_all(b"blob").unwrap();
         second.publish(&images, &digest).unwrap();
         assert_eq!(std::fs::read(images.blob_path(&digest)).unwrap(), b"blob");
         assert!(!own.exists());
-        assert!(Part::take(&images, &wanted).await.unwrap().is_none());
+        assert!(PartialBlob::take(&images, &wanted).await.unwrap().is_none());
         drop(first);
     }
 }

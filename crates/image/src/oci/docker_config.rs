@@ -26,15 +26,15 @@ const TOKEN_USER: &str = "<token>";
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Config {
-    auths: HashMap<String, Entry>,
+struct DockerConfig {
+    auths: HashMap<String, RegistryLogin>,
     cred_helpers: HashMap<String, String>,
     creds_store: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Entry {
+struct RegistryLogin {
     auth: Option<String>,
     username: Option<String>,
     password: Option<String>,
@@ -43,7 +43,7 @@ struct Entry {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct HelperCredentials {
     #[serde(rename = "Username", default)]
     username: String,
     #[serde(rename = "Secret", default)]
@@ -60,7 +60,7 @@ pub(super) fn auth_for(path: &Path, registry: &str) -> Result<Auth, RegistryErro
         Err(cause) => return Err(RegistryError::io("open", path)(cause)),
     };
     // The parser's own text may quote what is secret; where it stopped is enough.
-    let config: Config = serde_json::from_slice(&text)
+    let config: DockerConfig = serde_json::from_slice(&text)
         .map_err(|cause| bad(format!("line {} column {} is not understood", cause.line(), cause.column())))?;
     let wanted = host_of(registry);
     let helper = config.cred_helpers.iter().find(|(key, _)| host_of(key) == wanted).map(|(_, name)| name);
@@ -73,7 +73,7 @@ pub(super) fn auth_for(path: &Path, registry: &str) -> Result<Auth, RegistryErro
     entry.map_or(Ok(Auth::Anonymous), |(_, entry)| read(entry).map_err(|why| bad(why.to_owned())))
 }
 
-fn read(entry: &Entry) -> Result<Auth, &'static str> {
+fn read(entry: &RegistryLogin) -> Result<Auth, &'static str> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     if let Some(token) = given(&entry.identitytoken) {
         return Ok(Auth::Identity(token));
@@ -149,7 +149,7 @@ fn run(program: &Path, registry: &str, limit: Duration) -> Result<Option<Auth>, 
             false => Err(format!("{name} failed ({status})")),
         };
     }
-    let Answer { username, secret } =
+    let HelperCredentials { username, secret } =
         serde_json::from_slice(&answer).map_err(|_| format!("{name} answered no credentials"))?;
     Ok(match (username.as_str(), secret.is_empty()) {
         (_, true) => None,

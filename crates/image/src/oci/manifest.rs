@@ -23,7 +23,7 @@ pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, applic
 
 /// What a tag points to.
 #[derive(Debug)]
-pub(super) enum Manifest {
+pub(super) enum RegistryManifest {
     Image(Box<ImageManifest>),
     Index(Box<ImageIndex>),
 }
@@ -41,7 +41,7 @@ struct Shape {
 
 /// A layer that an image has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct LayerDescriptor {
     /// Of its blob.
     pub digest: Digest,
     /// Of its blob.
@@ -50,7 +50,7 @@ pub(super) struct Wanted {
     pub diff_id: DiffId,
 }
 
-impl Manifest {
+impl RegistryManifest {
     /// Reads one. `said` is the media type in the answer's head.
     pub(super) fn read(image: &str, bytes: &[u8], said: Option<&str>) -> Result<Self, RegistryError> {
         let damaged = |why: String| RegistryError::damaged(format!("the manifest of {image}"), why);
@@ -120,7 +120,7 @@ pub(super) fn layers_of(
     manifest: &ImageManifest,
     config: &[u8],
     platform: &Platform,
-) -> Result<(ImageConfiguration, Vec<Wanted>), RegistryError> {
+) -> Result<(ImageConfiguration, Vec<LayerDescriptor>), RegistryError> {
     let damaged = |why: String| RegistryError::damaged(format!("the config of {image}"), why);
     let config: ImageConfiguration =
         serde_json::from_slice(config).map_err(|cause| damaged(cause.to_string()))?;
@@ -135,7 +135,7 @@ pub(super) fn layers_of(
     let pair = |(layer, diff_id): (&Descriptor, &String)| {
         check_layer(image, layer)?;
         let diff_id = diff_id.parse().map_err(|_| damaged("a layer's digest is not sha256".into()))?;
-        Ok(Wanted { digest: digest_of(image, layer)?, size: layer.size(), diff_id })
+        Ok(LayerDescriptor { digest: digest_of(image, layer)?, size: layer.size(), diff_id })
     };
     let wanted: Result<Vec<_>, RegistryError> = layers.iter().zip(diff_ids).map(pair).collect();
     Ok((config, wanted?))
@@ -205,8 +205,10 @@ mod tests {
         .into_bytes()
     }
 
-    fn read(layer: &str, arch: &str, layers: usize) -> Result<Vec<Wanted>, RegistryError> {
-        let Manifest::Image(manifest) = Manifest::read("a", &manifest(layer), Some(DOCKER_MANIFEST))? else {
+    fn read(layer: &str, arch: &str, layers: usize) -> Result<Vec<LayerDescriptor>, RegistryError> {
+        let RegistryManifest::Image(manifest) =
+            RegistryManifest::read("a", &manifest(layer), Some(DOCKER_MANIFEST))?
+        else {
             panic!("no image")
         };
         let asked = "linux/amd64".parse()?;
@@ -247,7 +249,7 @@ mod tests {
             (r#"{"schemaVersion":2}"#, "missing"),
             ("<html>", "expected"),
         ] {
-            let error = Manifest::read("a", text.as_bytes(), None).unwrap_err().to_string();
+            let error = RegistryManifest::read("a", text.as_bytes(), None).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
     }

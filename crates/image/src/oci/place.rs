@@ -9,7 +9,7 @@ const HUB_IN_CONFIG: &str = "https://index.docker.io/v1/";
 
 /// An image in a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ImageLocation {
     /// `host` or `host:port`, as it stands in a URL.
     pub host: String,
     /// `library/debian`.
@@ -20,7 +20,7 @@ pub(super) struct Place {
     pub digest: Option<String>,
 }
 
-impl Place {
+impl ImageLocation {
     /// Reads the reference as Docker's users mean it: no host is Docker's registry, no folder there is `library`.
     pub(super) fn of(image: &TemplateRef) -> Self {
         let (host, repository) = match image.registry() {
@@ -63,7 +63,7 @@ mod tests {
             ("Ghcr.io/a/b", "ghcr.io", "a/b", "latest"),
             (&format!("ghcr.io/a/b:tag@{digest}"), "ghcr.io", "a/b", &digest),
         ] {
-            let place = Place::of(&text.parse().unwrap());
+            let place = ImageLocation::of(&text.parse().unwrap());
             assert_eq!(
                 (&*place.host, &*place.repository, &*place.reference),
                 (host, repository, reference),

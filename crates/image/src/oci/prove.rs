@@ -17,25 +17,25 @@ use crate::layers::{DiffId, Digest};
 const PIECE: usize = 64 << 10;
 
 /// Of which layers the one who pulls has had the bytes before.
-pub type Known = std::sync::Arc<dyn Fn(&DiffId) -> bool + Send + Sync>;
+pub type KnownLayers = std::sync::Arc<dyn Fn(&DiffId) -> bool + Send + Sync>;
 
 /// What the bytes of a blob are.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct BlobDigests {
     pub blob: Digest,
     /// Of what they are unzipped, where that was asked for.
     pub tar: Option<Digest>,
 }
 
 /// Reads a blob as it comes. Unzips it where the length of its archive is given; what is longer is another. Blocks.
-pub(super) fn read(chunks: mpsc::Receiver<Bytes>, tar_bytes: Option<u64>) -> io::Result<Seen> {
+pub(super) fn read(chunks: mpsc::Receiver<Bytes>, tar_bytes: Option<u64>) -> io::Result<BlobDigests> {
     let mut from = Incoming { chunks, piece: Bytes::new(), hash: Sha256::new() };
     let tar = match tar_bytes {
         Some(length) => Some(hash(Unzip::new(&mut from)?.take(length.saturating_add(1)))?),
         None => None,
     };
     hash(&mut from)?;
-    Ok(Seen { blob: Digest::from_hash(from.hash), tar })
+    Ok(BlobDigests { blob: Digest::from_hash(from.hash), tar })
 }
 
 fn hash(mut from: impl Read) -> io::Result<Digest> {

@@ -17,10 +17,10 @@ use reqwest::header::{ACCEPT as ACCEPT_HEADER, CONTENT_TYPE};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::blob::{self, Flow, Follower, Part, Verdict};
-use super::manifest::{ACCEPT, Manifest, TEXT_MAX, Wanted, config_of, digest_of, layers_of};
-use super::prove::{self, Known};
-use super::session::{Ask, Session, read_bounded};
+use super::blob::{self, BlobFeed, BlobVerdict, Follower, PartialBlob};
+use super::manifest::{ACCEPT, LayerDescriptor, RegistryManifest, TEXT_MAX, config_of, digest_of, layers_of};
+use super::prove::{self, KnownLayers};
+use super::session::{RegistryRequest, RegistrySession, read_bounded};
 use super::unzip::{Unzip, Zip, ahead};
 use super::{Auth, LayerState, Platform, Progress, Progressed, Registry, RegistryError};
 use crate::images::{Images, NewVersion, start_settings};
@@ -67,7 +67,7 @@ impl Registry {
     /// to show that it has them.
     pub async fn pull_for(
         &self,
-        known: Known,
+        known: KnownLayers,
         images: &Arc<Images>,
         image: &TemplateRef,
         auth: Auth,
@@ -79,7 +79,7 @@ impl Registry {
         let too_slow = || RegistryError::TooSlow { image: image.to_string(), limit_s: limit.as_secs() };
         let work = async {
             let _slot = self.slot(&progress).await;
-            let session = Session::open(self, image, auth, "pull").await?;
+            let session = RegistrySession::open(self, image, auth, "pull").await?;
             let cancel = CancellationToken::new();
             // Dropped with the future: threads that unpack then stop and clean up.
             let _guard = cancel.clone().drop_guard();
@@ -102,8 +102,8 @@ impl Registry {
 
 /// One pull.
 struct Pull<'a> {
-    session: Session<'a>,
-    known: Known,
+    session: RegistrySession<'a>,
+    known: KnownLayers,
     images: &'a Arc<Images>,
     name: String,
     platform: Platform,
@@ -156,8 +156,8 @@ impl Pull<'_> {
             let (digest, manifest) = self.fetch_manifest(&reference, expected).await?;
             let top = *top.get_or_insert(digest);
             match manifest {
-                Manifest::Image(manifest) => return Ok((top, *manifest)),
-                Manifest::Index(index) => {
+                RegistryManifest::Image(manifest) => return Ok((top, *manifest)),
+                RegistryManifest::Index(index) => {
                     let next = digest_of(&self.name, self.platform.choose(&self.name, &index)?)?;
                     (reference, expected) = (next.to_string(), Some(next));
                 }
@@ -171,10 +171,13 @@ impl Pull<'_> {
         &self,
         reference: &str,
         expected: Option<Digest>,
-    ) -> Result<(Digest, Manifest), RegistryError> {
+    ) -> Result<(Digest, RegistryManifest), RegistryError> {
         let what = format!("the manifest {reference}");
-        let mut ask =
-            Ask::new(Method::GET, self.session.url(&format!("manifests/{reference}")), what.clone());
+        let mut ask = RegistryRequest::new(
+            Method::GET,
+            self.session.url(&format!("manifests/{reference}")),
+            what.clone(),
+        );
         ask.headers.push((ACCEPT_HEADER.as_str(), ACCEPT.to_owned()));
         let response = self.session.send(&ask).await?;
         if response.status().as_u16() != 200 {
@@ -192,12 +195,13 @@ impl Pull<'_> {
         {
             return Err(RegistryError::damaged(what, format!("its digest is {digest}")));
         }
-        Ok((digest, Manifest::read(&self.name, &bytes, said.as_deref())?))
+        Ok((digest, RegistryManifest::read(&self.name, &bytes, said.as_deref())?))
     }
 
     async fn config(&self, digest: Digest, size: usize) -> Result<Bytes, RegistryError> {
         let what = format!("the config {digest}");
-        let ask = Ask::new(Method::GET, self.session.url(&format!("blobs/{digest}")), what.clone());
+        let ask =
+            RegistryRequest::new(Method::GET, self.session.url(&format!("blobs/{digest}")), what.clone());
         let response = self.session.send(&ask).await?;
         if !response.status().is_success() {
             return Err(RegistryError::damaged(what, "the registry does not have it"));
@@ -210,9 +214,9 @@ impl Pull<'_> {
     }
 
     /// Brings all layers here. The first that fails stops the others, and all have come to rest when this answers.
-    async fn layers(&self, wanted: &[Wanted]) -> Result<(), RegistryError> {
+    async fn layers(&self, wanted: &[LayerDescriptor]) -> Result<(), RegistryError> {
         let mut seen = HashSet::new();
-        let fresh: Vec<Wanted> =
+        let fresh: Vec<LayerDescriptor> =
             wanted.iter().filter(|wanted| seen.insert(wanted.diff_id)).cloned().collect();
         let missing: u64 = fresh
             .iter()
@@ -234,13 +238,13 @@ impl Pull<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    fn tell(&self, wanted: &Wanted, done: u64, state: LayerState) {
+    fn tell(&self, wanted: &LayerDescriptor, done: u64, state: LayerState) {
         let (digest, total) = (wanted.digest.to_string(), wanted.size);
         (self.progress)(Progressed::Layer { digest, done, total, state });
     }
 
     /// Brings one layer here.
-    async fn layer(&self, wanted: Wanted) -> Result<(), RegistryError> {
+    async fn layer(&self, wanted: LayerDescriptor) -> Result<(), RegistryError> {
         let mut is_known = (self.known)(&wanted.diff_id);
         // A few times at most: a blob that is here but rotten is removed, and then it is not here; and one that another
         // pull has brought meanwhile has to be shown.
@@ -249,12 +253,12 @@ impl Pull<'_> {
     }
 
     /// Has the registry send a layer, or the blob of one, that is here already.
-    async fn prove(&self, wanted: &Wanted) -> Result<Proven, RegistryError> {
+    async fn prove(&self, wanted: &LayerDescriptor) -> Result<ProvenBlobs, RegistryError> {
         let _permit = self.downloads.acquire().await.expect("nobody closes it");
         let (send, receive) = mpsc::channel(CHUNKS);
         let tar_bytes = self.images.layer(&wanted.diff_id).ok().map(|layer| layer.tar_bytes);
         let reader = tokio::task::spawn_blocking(move || prove::read(receive, tar_bytes));
-        let told = Told::new();
+        let told = ProgressThrottle::new();
         let moved = |done| {
             if told.is_due() {
                 self.tell(wanted, done, LayerState::Downloading);
@@ -273,8 +277,8 @@ impl Pull<'_> {
             return Err(RegistryError::damaged(what(), format!("its digest is {}", seen.blob)));
         }
         match seen.tar {
-            None => Ok(Proven::Blob),
-            Some(found) if found == wanted.diff_id.0 => Ok(Proven::Layer),
+            None => Ok(ProvenBlobs::Blob),
+            Some(found) if found == wanted.diff_id.0 => Ok(ProvenBlobs::Layer),
             Some(found) => {
                 let expected = wanted.diff_id.0;
                 Err(name_blob(wanted, LayerError::WrongDigest { expected, found }))
@@ -283,7 +287,7 @@ impl Pull<'_> {
     }
 
     /// Brings one layer here, or answers `false` where a blob stood in the way that is now gone.
-    async fn try_layer(&self, wanted: &Wanted, is_known: &mut bool) -> Result<bool, RegistryError> {
+    async fn try_layer(&self, wanted: &LayerDescriptor, is_known: &mut bool) -> Result<bool, RegistryError> {
         if self.cancel.is_cancelled() {
             return Err(LayerError::Cancelled.into());
         }
@@ -291,9 +295,9 @@ impl Pull<'_> {
             || self.images.has_layer(&wanted.diff_id) || self.images.blob_path(&wanted.digest).is_file();
         if !*is_known && is_here() {
             match self.prove(wanted).await? {
-                Proven::Layer => *is_known = true,
+                ProvenBlobs::Layer => *is_known = true,
                 // What is in it is looked at when it is unpacked, whoever unpacked the same layer meanwhile.
-                Proven::Blob => return self.take_blob(wanted).await,
+                ProvenBlobs::Blob => return self.take_blob(wanted).await,
             }
         }
         if *is_known && self.images.has_layer(&wanted.diff_id) {
@@ -302,7 +306,7 @@ impl Pull<'_> {
         }
         let permit = self.downloads.acquire().await.expect("nobody closes it");
         let taken = tokio::select! {
-            taken = Part::take(self.images, wanted) => taken?,
+            taken = PartialBlob::take(self.images, wanted) => taken?,
             () = self.cancel.cancelled() => return Err(LayerError::Cancelled.into()),
         };
         let Some(mut part) = taken else {
@@ -319,7 +323,7 @@ impl Pull<'_> {
         let first = self.fetch(wanted, &part, release).await;
         // What an earlier download left may be what is wrong: a disk that lost power, another file of the same name.
         let fetched = match first {
-            Err(Failed { verdict: Some(Verdict::Wrong { .. }), .. }) if resumed => {
+            Err(Failed { verdict: Some(BlobVerdict::Wrong { .. }), .. }) if resumed => {
                 part.restart()?;
                 self.fetch(wanted, &part, || ()).await
             }
@@ -342,8 +346,13 @@ impl Pull<'_> {
     }
 
     /// Downloads into the part, and unpacks what comes at the same time.
-    async fn fetch(&self, wanted: &Wanted, part: &Part, downloaded: impl FnOnce()) -> Result<Zip, Failed> {
-        let flow = Arc::new(Flow::default());
+    async fn fetch(
+        &self,
+        wanted: &LayerDescriptor,
+        part: &PartialBlob,
+        downloaded: impl FnOnce(),
+    ) -> Result<Zip, Failed> {
+        let flow = Arc::new(BlobFeed::default());
         let (send, receive) = mpsc::channel(CHUNKS);
         let stop = self.cancel.child_token();
         let (file, behind, had) = (part.file()?, part.file()?, part.had);
@@ -355,7 +364,7 @@ impl Pull<'_> {
         };
         let unpacker = self.unpack(wanted, follower, stop.clone());
         let fetched = {
-            let told = Told::new();
+            let told = ProgressThrottle::new();
             let moved = |done| {
                 if told.is_due() {
                     self.tell(wanted, done, LayerState::Downloading);
@@ -380,7 +389,7 @@ impl Pull<'_> {
     /// Unpacks a blob on threads of its own while it comes.
     fn unpack(
         &self,
-        wanted: &Wanted,
+        wanted: &LayerDescriptor,
         from: Follower,
         stop: CancellationToken,
     ) -> tokio::task::JoinHandle<Result<Zip, LayerError>> {
@@ -401,11 +410,11 @@ impl Pull<'_> {
     }
 
     /// Unpacks a blob that is here. One that is no longer what it was goes, and the answer is `false`.
-    async fn take_blob(&self, wanted: &Wanted) -> Result<bool, RegistryError> {
+    async fn take_blob(&self, wanted: &LayerDescriptor) -> Result<bool, RegistryError> {
         let path = self.images.blob_path(&wanted.digest);
         self.tell(wanted, wanted.size, LayerState::Unpacking);
         let file = std::fs::File::open(&path).map_err(RegistryError::io("open", &path))?;
-        let follower = Follower { file, flow: Flow::whole(wanted.size), at: 0, size: wanted.size };
+        let follower = Follower { file, flow: BlobFeed::whole(wanted.size), at: 0, size: wanted.size };
         let unpacked = self.unpack(wanted, follower, self.cancel.child_token()).await;
         match unpacked.expect("the unpacker does not panic") {
             Ok(zip) => {
@@ -425,14 +434,14 @@ impl Pull<'_> {
         }
     }
 
-    async fn note_blob(&self, wanted: &Wanted, zip: Zip) -> Result<(), RegistryError> {
-        let (images, Wanted { digest, diff_id, .. }) = (Arc::clone(self.images), wanted.clone());
+    async fn note_blob(&self, wanted: &LayerDescriptor, zip: Zip) -> Result<(), RegistryError> {
+        let (images, LayerDescriptor { digest, diff_id, .. }) = (Arc::clone(self.images), wanted.clone());
         Ok(blocking(move || images.set_blob(&diff_id, &digest, zip.media_type())).await?)
     }
 }
 
 /// What a registry has shown that it has.
-enum Proven {
+enum ProvenBlobs {
     Layer,
     Blob,
 }
@@ -440,7 +449,7 @@ enum Proven {
 /// Why a layer did not come, and what the writer saw.
 struct Failed {
     error: RegistryError,
-    verdict: Option<Verdict>,
+    verdict: Option<BlobVerdict>,
 }
 
 impl Failed {
@@ -468,37 +477,37 @@ impl From<RegistryError> for Failed {
 
 /// Which of three that ended says what happened. Wrong bytes explain every trouble with unpacking them.
 fn judge(
-    wanted: &Wanted,
-    part: &Part,
+    wanted: &LayerDescriptor,
+    part: &PartialBlob,
     fetched: Result<(), RegistryError>,
-    written: std::io::Result<Verdict>,
+    written: std::io::Result<BlobVerdict>,
     unpacked: Result<Zip, LayerError>,
 ) -> Result<Zip, Failed> {
     let verdict =
         written.map_err(|cause| RegistryError::Layer(LayerError::io("write", part.path())(cause)))?;
     match (verdict, fetched, unpacked) {
-        (Verdict::Proven, _, Ok(zip)) => Ok(zip),
-        (Verdict::Proven, _, Err(error)) => Err(name_blob(wanted, error).into()),
-        (Verdict::Wrong { found }, _, _) => {
+        (BlobVerdict::Proven, _, Ok(zip)) => Ok(zip),
+        (BlobVerdict::Proven, _, Err(error)) => Err(name_blob(wanted, error).into()),
+        (BlobVerdict::Wrong { found }, _, _) => {
             let error = RegistryError::damaged(
                 format!("the layer {}", wanted.digest),
                 format!("its digest is {found}"),
             );
-            Err(Failed { error, verdict: Some(Verdict::Wrong { found }) })
+            Err(Failed { error, verdict: Some(BlobVerdict::Wrong { found }) })
         }
         // Unpacking stopped the download.
         (
-            Verdict::Cut,
+            BlobVerdict::Cut,
             Err(RegistryError::Layer(LayerError::Cancelled)),
             Err(error @ (LayerError::NoRoom { .. } | LayerError::TooBig { .. } | LayerError::Io { .. })),
         ) => Err(RegistryError::Layer(error).into()),
-        (Verdict::Cut, Err(error), _) => Err(error.into()),
-        (Verdict::Cut, Ok(()), _) => Err(RegistryError::Layer(LayerError::Cancelled).into()),
+        (BlobVerdict::Cut, Err(error), _) => Err(error.into()),
+        (BlobVerdict::Cut, Ok(()), _) => Err(RegistryError::Layer(LayerError::Cancelled).into()),
     }
 }
 
 /// Troubles with the bytes of a proven blob are the image's own, and name the blob.
-fn name_blob(wanted: &Wanted, error: LayerError) -> RegistryError {
+fn name_blob(wanted: &LayerDescriptor, error: LayerError) -> RegistryError {
     let what = || format!("the layer {}", wanted.digest);
     match error {
         LayerError::WrongDigest { expected, found } => {
@@ -512,12 +521,12 @@ fn name_blob(wanted: &Wanted, error: LayerError) -> RegistryError {
 }
 
 /// Says when it is time to tell again.
-struct Told {
+struct ProgressThrottle {
     began: Instant,
     last_ms: AtomicU64,
 }
 
-impl Told {
+impl ProgressThrottle {
     fn new() -> Self {
         Self { began: Instant::now(), last_ms: AtomicU64::new(0) }
     }

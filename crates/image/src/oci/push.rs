@@ -13,7 +13,7 @@ use reqwest::header::{CONTENT_TYPE, LOCATION};
 use tokio_util::sync::CancellationToken;
 
 use super::pull::blocking;
-use super::session::{Ask, Payload, Session};
+use super::session::{Payload, RegistryRequest, RegistrySession};
 use super::{Auth, LayerState, Progress, Progressed, Registry, RegistryError};
 use crate::images::Images;
 use crate::layers::Digest;
@@ -56,7 +56,7 @@ impl Registry {
             // Neither the version nor a blob of it is collected meanwhile.
             let _held = images.hold(version)?;
             let _working = images.begin();
-            let session = Session::open(self, image, auth, "pull,push").await?;
+            let session = RegistrySession::open(self, image, auth, "pull,push").await?;
             Push { session, images, progress }.run(version, image, tag).await
         };
         tokio::time::timeout(limit, work).await.map_err(|_| too_slow())?
@@ -64,7 +64,7 @@ impl Registry {
 }
 
 struct Push<'a> {
-    session: Session<'a>,
+    session: RegistrySession<'a>,
     images: &'a Arc<Images>,
     progress: Progress,
 }
@@ -120,7 +120,7 @@ impl Push<'_> {
 
     /// Whether the registry has a blob in this repository.
     async fn has(&self, digest: Digest) -> Result<bool, RegistryError> {
-        let ask = Ask::new(
+        let ask = RegistryRequest::new(
             Method::HEAD,
             self.session.url(&format!("blobs/{digest}")),
             format!("the blob {digest}"),
@@ -131,8 +131,11 @@ impl Push<'_> {
     /// Sends a blob: one request that begins, one that carries all of it. The first may find it elsewhere in the registry.
     async fn upload(&self, digest: Digest, body: Payload) -> Result<(), RegistryError> {
         let what = format!("the upload of {digest}");
-        let mut begin =
-            Ask::new(Method::POST, self.session.url(&format!("blobs/uploads/?mount={digest}")), what.clone());
+        let mut begin = RegistryRequest::new(
+            Method::POST,
+            self.session.url(&format!("blobs/uploads/?mount={digest}")),
+            what.clone(),
+        );
         begin.body = Payload::Bytes(Bytes::new());
         let response = self.session.send(&begin).await?;
         match response.status().as_u16() {
@@ -145,7 +148,7 @@ impl Push<'_> {
             location.ok_or_else(|| RegistryError::damaged(&what, "the registry does not say where to"))?;
         let mut url = self.session.follow(response.url(), location)?;
         url.query_pairs_mut().append_pair("digest", &digest.to_string());
-        let mut send = Ask::new(Method::PUT, url, what.clone());
+        let mut send = RegistryRequest::new(Method::PUT, url, what.clone());
         send.headers.push((CONTENT_TYPE.as_str(), "application/octet-stream".into()));
         send.body = body;
         match self.session.send(&send).await?.status().as_u16() {
@@ -156,7 +159,8 @@ impl Push<'_> {
 
     async fn put_manifest(&self, tag: &str, manifest: Bytes) -> Result<(), RegistryError> {
         let what = format!("the manifest {tag}");
-        let mut put = Ask::new(Method::PUT, self.session.url(&format!("manifests/{tag}")), what.clone());
+        let mut put =
+            RegistryRequest::new(Method::PUT, self.session.url(&format!("manifests/{tag}")), what.clone());
         put.headers.push((CONTENT_TYPE.as_str(), MANIFEST.into()));
         put.body = Payload::Bytes(manifest);
         match self.session.send(&put).await?.status().as_u16() {

@@ -21,7 +21,7 @@ pub(super) struct Patience {
 
 /// What comes after a failed try.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum RetryDecision {
     /// Try again after this.
     Wait(Duration),
     /// It asks for more patience than we have.
@@ -37,26 +37,26 @@ impl Patience {
     }
 
     /// A try failed after a long wait; those are counted twice, since a person is waiting.
-    pub(super) fn failed_slowly(&mut self) -> Next {
+    pub(super) fn failed_slowly(&mut self) -> RetryDecision {
         self.in_vain += 1;
         self.failed(None)
     }
 
     /// A try failed; `asked` is what the registry said about when to come back.
-    pub(super) fn failed(&mut self, asked: Option<Duration>) -> Next {
+    pub(super) fn failed(&mut self, asked: Option<Duration>) -> RetryDecision {
         self.in_vain += 1;
         self.in_all += 1;
         if let Some(asked) = asked.filter(|asked| *asked > LONGEST) {
-            return Next::TooLong(asked);
+            return RetryDecision::TooLong(asked);
         }
         if self.in_vain >= TRIES || self.in_all >= TRIES_IN_ALL {
-            return Next::GiveUp;
+            return RetryDecision::GiveUp;
         }
         let doubled = FIRST * 2_u32.pow(self.in_vain - 1);
         // Between the half and the whole of it, so that many that failed together do not come back together.
         let share = getrandom::u32().unwrap_or(u32::MAX / 2);
         let jittered = doubled / 2 + (doubled / 2).mul_f64(f64::from(share) / f64::from(u32::MAX));
-        Next::Wait(asked.map_or(jittered, |asked| asked.max(jittered)))
+        RetryDecision::Wait(asked.map_or(jittered, |asked| asked.max(jittered)))
     }
 }
 
@@ -85,14 +85,20 @@ mod tests {
     fn patience_grows_and_ends() {
         let mut patience = Patience::default();
         let mut waits = Vec::new();
-        while let Next::Wait(wait) = patience.failed(None) {
+        while let RetryDecision::Wait(wait) = patience.failed(None) {
             waits.push(wait);
         }
         assert_eq!(waits.len() as u32, TRIES - 1);
         assert!(waits.iter().sum::<Duration>() < Duration::from_secs(4), "{waits:?}");
         patience.moved();
-        assert_eq!(patience.failed(Some(Duration::from_secs(7))), Next::Wait(Duration::from_secs(7)));
-        assert_eq!(patience.failed(Some(Duration::from_secs(900))), Next::TooLong(Duration::from_secs(900)));
+        assert_eq!(
+            patience.failed(Some(Duration::from_secs(7))),
+            RetryDecision::Wait(Duration::from_secs(7))
+        );
+        assert_eq!(
+            patience.failed(Some(Duration::from_secs(900))),
+            RetryDecision::TooLong(Duration::from_secs(900))
+        );
     }
 
     #[test]
@@ -100,7 +106,7 @@ mod tests {
         let mut patience = Patience::default();
         let tries = (0..1000).take_while(|_| {
             patience.moved();
-            matches!(patience.failed(None), Next::Wait(_))
+            matches!(patience.failed(None), RetryDecision::Wait(_))
         });
         assert_eq!(tries.count() as u32, TRIES_IN_ALL - 1);
     }

@@ -1,4 +1,4 @@
-//! One conversation with one registry about one image: every request of a pull or a push goes through [`Session::send`],
+//! One conversation with one registry about one image: every request of a pull or a push goes through [`RegistrySession::send`],
 //! which follows redirects through the door, answers challenges, and asks again where that is safe.
 
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use tokio::sync::Mutex;
 use tokio_util::io::ReaderStream;
 use url::Url;
 
-use super::address::{Door, host_of, shown, unreachable};
+use super::address::{UrlPolicy, host_of, shown, unreachable};
 use super::auth::Auth;
 use super::error::RegistryError;
-use super::place::Place;
-use super::retry::{Next, Patience, is_passing, retry_after};
+use super::place::ImageLocation;
+use super::retry::{Patience, RetryDecision, is_passing, retry_after};
 use super::token::{self, Challenge};
 use super::{Registry, docker_config};
 use atoll_model::TemplateRef;
@@ -35,9 +35,9 @@ const PROBE: Duration = Duration::from_secs(5);
 const BELIEVED: Duration = Duration::from_secs(60);
 
 /// A conversation.
-pub(super) struct Session<'a> {
-    door: &'a Door,
-    pub place: Place,
+pub(super) struct RegistrySession<'a> {
+    door: &'a UrlPolicy,
+    pub place: ImageLocation,
     /// `https://host/v2/<repository>/`.
     base: Url,
     auth: Auth,
@@ -47,7 +47,7 @@ pub(super) struct Session<'a> {
 }
 
 /// One request, that can be made again.
-pub(super) struct Ask {
+pub(super) struct RegistryRequest {
     pub method: Method,
     pub url: Url,
     pub headers: Vec<(&'static str, String)>,
@@ -69,21 +69,21 @@ pub(super) enum Payload {
     },
 }
 
-impl Ask {
+impl RegistryRequest {
     pub(super) fn new(method: Method, url: Url, what: impl Into<String>) -> Self {
         Self { method, url, headers: Vec::new(), body: Payload::Nothing, what: what.into() }
     }
 }
 
-impl<'a> Session<'a> {
+impl<'a> RegistrySession<'a> {
     /// Begins one; `actions` is what a token must allow: `pull` or `pull,push`.
     pub(super) async fn open(
         registry: &'a Registry,
         image: &TemplateRef,
         auth: Auth,
         actions: &str,
-    ) -> Result<Session<'a>, RegistryError> {
-        let place = Place::of(image);
+    ) -> Result<RegistrySession<'a>, RegistryError> {
+        let place = ImageLocation::of(image);
         let auth = match (auth, registry.settings.docker_config.clone()) {
             (Auth::Operator, Some(path)) => {
                 let name = place.in_docker_config().to_owned();
@@ -124,7 +124,7 @@ impl<'a> Session<'a> {
     }
 
     /// Makes a request until it is answered for good. What comes back is a success, 404 or 416.
-    pub(super) async fn send(&self, ask: &Ask) -> Result<Response, RegistryError> {
+    pub(super) async fn send(&self, ask: &RegistryRequest) -> Result<Response, RegistryError> {
         let mut patience = Patience::default();
         let mut answered_challenge = false;
         loop {
@@ -157,23 +157,27 @@ impl<'a> Session<'a> {
                 RegistryError::Answered { status, .. } if is_passing(*status) => patience.failed(asked),
                 RegistryError::Unreachable { .. } => patience.failed(None),
                 RegistryError::Silent { .. } => patience.failed_slowly(),
-                _ => Next::GiveUp,
+                _ => RetryDecision::GiveUp,
             };
             match next {
-                Next::Wait(wait) => tokio::time::sleep(wait).await,
-                Next::TooLong(wait) => {
+                RetryDecision::Wait(wait) => tokio::time::sleep(wait).await,
+                RetryDecision::TooLong(wait) => {
                     return Err(RegistryError::Busy {
                         host: self.place.host.clone(),
                         wait_s: wait.as_secs(),
                     });
                 }
-                Next::GiveUp => return Err(error),
+                RetryDecision::GiveUp => return Err(error),
             }
         }
     }
 
     /// Makes a request once, and follows where it leads.
-    async fn send_once(&self, ask: &Ask, header: Option<&HeaderValue>) -> Result<Response, RegistryError> {
+    async fn send_once(
+        &self,
+        ask: &RegistryRequest,
+        header: Option<&HeaderValue>,
+    ) -> Result<Response, RegistryError> {
         let mut url = ask.url.clone();
         for _ in 0..=REDIRECTS {
             let mut request = self.door.client_for(&url)?.request(ask.method.clone(), url.clone());
@@ -221,7 +225,7 @@ impl<'a> Session<'a> {
             (Challenge::Bearer { realm, service, scope }, auth) => {
                 let mut scopes = vec![self.scope.as_str()];
                 scopes.extend(scope.as_deref().filter(|scope| !self.scope.starts_with(scope)));
-                let wanted = token::Wanted { realm, service: service.as_deref(), scopes };
+                let wanted = token::TokenRequest { realm, service: service.as_deref(), scopes };
                 token::fetch(self.door, &wanted, auth).await?
             }
         };
@@ -305,7 +309,7 @@ pub(super) async fn read_bounded(
 }
 
 /// Where the registry is. One that may go without TLS is asked once whether it has it.
-async fn base_of(registry: &Registry, place: &Place) -> Result<Url, RegistryError> {
+async fn base_of(registry: &Registry, place: &ImageLocation) -> Result<Url, RegistryError> {
     let (host, repository) = (&place.host, &place.repository);
     let build = |scheme: &str| {
         let text = format!("{scheme}://{host}/v2/{repository}/");

@@ -6,7 +6,7 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use serde::Deserialize;
 use url::Url;
 
-use super::address::{Door, host_of, unreachable};
+use super::address::{UrlPolicy, host_of, unreachable};
 use super::auth::Auth;
 use super::error::RegistryError;
 use super::session::read_bounded;
@@ -65,7 +65,7 @@ fn secret_header(text: &str) -> Option<HeaderValue> {
 }
 
 /// What a token is asked for.
-pub(super) struct Wanted<'a> {
+pub(super) struct TokenRequest<'a> {
     pub realm: &'a str,
     pub service: Option<&'a str>,
     /// `repository:<name>:pull` and the like.
@@ -73,7 +73,7 @@ pub(super) struct Wanted<'a> {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct TokenResponse {
     #[serde(default)]
     token: Option<String>,
     #[serde(default)]
@@ -82,8 +82,8 @@ struct Answer {
 
 /// Asks the token server. `Ok(None)`: it does not know these credentials.
 pub(super) async fn fetch(
-    door: &Door,
-    wanted: &Wanted<'_>,
+    door: &UrlPolicy,
+    wanted: &TokenRequest<'_>,
     auth: &Auth,
 ) -> Result<Option<HeaderValue>, RegistryError> {
     let realm: Url = wanted
@@ -128,7 +128,7 @@ pub(super) async fn fetch(
     }
     let what = "the token server's answer";
     let body = read_bounded(response, ANSWER_MAX, what, &realm).await?;
-    let answer: Answer = serde_json::from_slice(&body)
+    let answer: TokenResponse = serde_json::from_slice(&body)
         .map_err(|_| RegistryError::damaged(what, "it is no JSON with a token"))?;
     let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
     let header = token.as_deref().and_then(bearer);

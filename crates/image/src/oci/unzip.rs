@@ -52,15 +52,15 @@ impl Zip {
 }
 
 /// A reader of the uncompressed bytes.
-pub struct Unzip<R: Read>(Kind<R>);
+pub struct Unzip<R: Read>(Decompressor<R>);
 
-enum Kind<R: Read> {
-    Gzip(Box<MultiGzDecoder<Source<R>>>),
-    Zstd(Box<zstd::stream::read::Decoder<'static, Source<R>>>),
-    Plain(Box<Source<R>>),
+enum Decompressor<R: Read> {
+    Gzip(Box<MultiGzDecoder<CompressedSource<R>>>),
+    Zstd(Box<zstd::stream::read::Decoder<'static, CompressedSource<R>>>),
+    Plain(Box<CompressedSource<R>>),
 }
 
-type Source<R> = BufReader<Chain<Cursor<Vec<u8>>, R>>;
+type CompressedSource<R> = BufReader<Chain<Cursor<Vec<u8>>, R>>;
 
 impl<R: Read> Unzip<R> {
     /// Looks how the bytes begin.
@@ -70,13 +70,13 @@ impl<R: Read> Unzip<R> {
         let zip = Zip::of(&head)?;
         let source = BufReader::with_capacity(PIECE, Cursor::new(head).chain(from));
         Ok(Self(match zip {
-            Zip::Gzip => Kind::Gzip(Box::new(MultiGzDecoder::new(source))),
+            Zip::Gzip => Decompressor::Gzip(Box::new(MultiGzDecoder::new(source))),
             Zip::Zstd => {
                 let mut decoder = zstd::stream::read::Decoder::with_buffer(source)?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-                Kind::Zstd(Box::new(decoder))
+                Decompressor::Zstd(Box::new(decoder))
             }
-            Zip::Plain => Kind::Plain(Box::new(source)),
+            Zip::Plain => Decompressor::Plain(Box::new(source)),
         }))
     }
 
@@ -84,9 +84,9 @@ impl<R: Read> Unzip<R> {
     #[must_use]
     pub fn zip(&self) -> Zip {
         match &self.0 {
-            Kind::Gzip(_) => Zip::Gzip,
-            Kind::Zstd(_) => Zip::Zstd,
-            Kind::Plain(_) => Zip::Plain,
+            Decompressor::Gzip(_) => Zip::Gzip,
+            Decompressor::Zstd(_) => Zip::Zstd,
+            Decompressor::Plain(_) => Zip::Plain,
         }
     }
 }
@@ -94,9 +94,9 @@ impl<R: Read> Unzip<R> {
 impl<R: Read> Read for Unzip<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match &mut self.0 {
-            Kind::Gzip(reader) => reader.read(buf),
-            Kind::Zstd(reader) => reader.read(buf),
-            Kind::Plain(reader) => reader.read(buf),
+            Decompressor::Gzip(reader) => reader.read(buf),
+            Decompressor::Zstd(reader) => reader.read(buf),
+            Decompressor::Plain(reader) => reader.read(buf),
         }
     }
 }
@@ -192,8 +192,8 @@ mod tests {
     }
 
     /// Answers one byte at a time, as a slow network does.
-    struct Drip<'a>(&'a [u8]);
-    impl Read for Drip<'_> {
+    struct SlowReader<'a>(&'a [u8]);
+    impl Read for SlowReader<'_> {
         fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
             let taken = self.0.len().min(1).min(buf.len());
             buf[..taken].copy_from_slice(&self.0[..taken]);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> io::Result<(Zip, Vec<u8>)> {
-        let unzip = Unzip::new(Drip(bytes))?;
+        let unzip = Unzip::new(SlowReader(bytes))?;
         let zip = unzip.zip();
         let mut whole = Vec::new();
         ahead(unzip, |reader| reader.read_to_end(&mut whole))?;

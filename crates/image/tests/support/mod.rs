@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use atoll_image::images::Layer;
+use atoll_image::images::StoredLayer;
 use atoll_image::{Bounds, DiffId, Images, LayerError};
 use tar::{EntryType, Header};
 use tokio_util::sync::CancellationToken;
@@ -120,11 +120,11 @@ impl Store {
         Self { dir, images }
     }
 
-    pub(crate) fn add(&self, tar: Tar) -> Layer {
+    pub(crate) fn add(&self, tar: Tar) -> StoredLayer {
         self.try_add(&tar.done()).unwrap()
     }
 
-    pub(crate) fn try_add(&self, tar: &[u8]) -> Result<Layer, LayerError> {
+    pub(crate) fn try_add(&self, tar: &[u8]) -> Result<StoredLayer, LayerError> {
         self.images.add_layer(None, tar, &CancellationToken::new())
     }
 
@@ -148,7 +148,7 @@ impl Store {
         tree(&self.dir.path().join("images").join(below))
     }
 
-    pub(crate) fn layer_tree(&self, layer: &Layer) -> BTreeMap<String, String> {
+    pub(crate) fn layer_tree(&self, layer: &StoredLayer) -> BTreeMap<String, String> {
         tree(&self.files(&layer.diff_id))
     }
 }

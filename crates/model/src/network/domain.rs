@@ -12,10 +12,10 @@ const LONGEST_LABEL: usize = 63;
 /// A name, all names below one (`*.example.com`), or every name (`*`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct DomainPattern(Kind);
+pub struct DomainPattern(PatternKind);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Kind {
+enum PatternKind {
     Every,
     Below(String),
     Exactly(String),
@@ -34,27 +34,27 @@ impl DomainPattern {
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         match &self.0 {
-            Kind::Every => true,
-            Kind::Below(parent) => {
+            PatternKind::Every => true,
+            PatternKind::Below(parent) => {
                 name.strip_suffix(parent.as_str()).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
             }
-            Kind::Exactly(exact) => name == exact,
+            PatternKind::Exactly(exact) => name == exact,
         }
     }
 
     /// Whether it means one name alone.
     #[must_use]
     pub fn is_exact(&self) -> bool {
-        matches!(self.0, Kind::Exactly(_))
+        matches!(self.0, PatternKind::Exactly(_))
     }
 }
 
 impl fmt::Display for DomainPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Every => f.write_str("*"),
-            Kind::Below(parent) => write!(f, "*.{parent}"),
-            Kind::Exactly(exact) => f.write_str(exact),
+            PatternKind::Every => f.write_str("*"),
+            PatternKind::Below(parent) => write!(f, "*.{parent}"),
+            PatternKind::Exactly(exact) => f.write_str(exact),
         }
     }
 }
@@ -65,7 +65,7 @@ impl FromStr for DomainPattern {
     fn from_str(text: &str) -> Result<Self, BadDomain> {
         let bad = |why| BadDomain { text: text.chars().take(64).collect(), why };
         if text == "*" {
-            return Ok(Self(Kind::Every));
+            return Ok(Self(PatternKind::Every));
         }
         let (wild, name) = match text.strip_prefix("*.") {
             Some(name) => (true, name),
@@ -86,7 +86,7 @@ impl FromStr for DomainPattern {
         if !name.contains('.') {
             return Err(bad("it needs at least two labels"));
         }
-        Ok(Self(if wild { Kind::Below(name) } else { Kind::Exactly(name) }))
+        Ok(Self(if wild { PatternKind::Below(name) } else { PatternKind::Exactly(name) }))
     }
 }
 

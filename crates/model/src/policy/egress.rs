@@ -24,7 +24,7 @@ use ranges::{Ranges, Ranges4, Ranges6};
 
 /// The operator's settings as they hold for the sandboxes of one tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Floor {
+pub struct TenantFloor {
     /// Private ranges can be reached where a policy names them.
     pub private_when_named: bool,
     /// Narrows every sandbox.
@@ -45,23 +45,24 @@ pub enum PrivateRanges {
 
 /// The operator's settings for all tenants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Floors {
-    first: Floor,
-    others: Floor,
+pub struct OperatorFloors {
+    first: TenantFloor,
+    others: TenantFloor,
 }
 
-impl Floors {
+impl OperatorFloors {
     /// `policy` narrows the sandboxes of every tenant.
     #[must_use]
     pub fn new(private: PrivateRanges, policy: Option<NetworkPolicy>) -> Self {
-        let first = Floor { private_when_named: private != PrivateRanges::Never, policy: policy.clone() };
-        let others = Floor { private_when_named: private == PrivateRanges::AllTenants, policy };
+        let first =
+            TenantFloor { private_when_named: private != PrivateRanges::Never, policy: policy.clone() };
+        let others = TenantFloor { private_when_named: private == PrivateRanges::AllTenants, policy };
         Self { first, others }
     }
 
     /// The settings for the first tenant, or for any other one.
     #[must_use]
-    pub const fn of(&self, is_first_tenant: bool) -> &Floor {
+    pub const fn of(&self, is_first_tenant: bool) -> &TenantFloor {
         if is_first_tenant { &self.first } else { &self.others }
     }
 
@@ -72,7 +73,7 @@ impl Floors {
     }
 }
 
-impl Default for Floors {
+impl Default for OperatorFloors {
     fn default() -> Self {
         Self::new(PrivateRanges::default(), None)
     }
@@ -129,7 +130,7 @@ impl std::fmt::Debug for Seed {
 
 /// A transform with its values opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct OpenedTransform {
     /// Which requests.
     pub domain: DomainPattern,
     /// What is set.
@@ -161,7 +162,7 @@ impl std::fmt::Debug for Replacement {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rewrite {
     /// The transform of the policy.
-    pub change: Option<Change>,
+    pub change: Option<OpenedTransform>,
     /// Placeholders of secrets whose hosts include the name.
     pub replacements: Vec<Replacement>,
 }
@@ -200,7 +201,7 @@ impl Layer {
 
 /// The names that one layer lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names {
+pub struct LayerDomains {
     /// Which layer.
     pub whose: Layer,
     /// What it lets pass.
@@ -219,11 +220,11 @@ pub struct Egress {
     /// What the name service answers.
     pub dns: Dns,
     /// Names of each layer that lists some; a name must be in each.
-    pub names: Vec<Names>,
+    pub names: Vec<LayerDomains>,
     /// Who says that nothing is reached at all.
     pub denied_by: Option<Layer>,
     /// Requests that are changed on their way.
-    pub changes: Vec<Change>,
+    pub changes: Vec<OpenedTransform>,
     /// Placeholders that are replaced on their way. They open no name.
     pub replacements: Vec<Replacement>,
     /// Addresses that no name opens.
@@ -260,7 +261,7 @@ impl Egress {
     /// Everything public.
     #[must_use]
     pub fn open() -> Self {
-        compile(&Floor::default(), None, &NetworkPolicy::allow_all(), &[])
+        compile(&TenantFloor::default(), None, &NetworkPolicy::allow_all(), &[])
     }
 
     /// Nothing.
@@ -285,7 +286,7 @@ impl Egress {
     #[must_use]
     pub fn judge(&self, name: &str) -> NameVerdict {
         let mut rule = "allow-all".to_owned();
-        for Names { whose, patterns } in &self.names {
+        for LayerDomains { whose, patterns } in &self.names {
             match patterns.iter().find(|pattern| pattern.matches(name)) {
                 Some(pattern) => rule = whose.says(&format!("allow_domains: {pattern}")),
                 None => return NameVerdict::Refused { rule: whose.says("not in allow_domains") },
@@ -332,7 +333,7 @@ impl Egress {
     }
 
     /// The most exact transform for a name.
-    fn change_for(&self, name: &str) -> Option<&Change> {
+    fn change_for(&self, name: &str) -> Option<&OpenedTransform> {
         let matching = || self.changes.iter().filter(|change| change.domain.matches(name));
         matching()
             .find(|change| change.domain.is_exact())
@@ -351,10 +352,10 @@ fn why_shut(address: Ipv4Addr) -> String {
 /// All of them passed [`check`] when they were asked for.
 #[must_use]
 pub fn compile(
-    floor: &Floor,
+    floor: &TenantFloor,
     tenant: Option<&NetworkPolicy>,
     sandbox: &NetworkPolicy,
-    opened: &[Change],
+    opened: &[OpenedTransform],
 ) -> Egress {
     let learning = NetworkPolicy { limits: sandbox.limits, ..NetworkPolicy::allow_all() };
     let own = if sandbox.learn { &learning } else { sandbox };
@@ -375,8 +376,8 @@ pub fn compile(
     let direct = direct.minus(&shut);
     let is_open = direct == Ranges4::all().minus(&ranges::never(Ranges4::default()));
     let custom = said.iter().filter(|(_, layer)| layer.mode == NetworkMode::Custom);
-    let names: Vec<Names> =
-        custom.map(|(whose, layer)| Names { whose: *whose, patterns: names_of(layer) }).collect();
+    let names: Vec<LayerDomains> =
+        custom.map(|(whose, layer)| LayerDomains { whose: *whose, patterns: names_of(layer) }).collect();
     let door = match (is_open, direct.is_empty()) {
         (true, _) => Door::Open,
         (false, true) => Door::Closed,
@@ -410,7 +411,7 @@ pub fn compile(
 
 /// The private ranges that the sandbox names and the operator lets pass. What another layer names does not count: a layer
 /// more would open what was shut without it.
-fn named_private(floor: &Floor, own: &NetworkPolicy) -> Ranges4 {
+fn named_private(floor: &TenantFloor, own: &NetworkPolicy) -> Ranges4 {
     if !floor.private_when_named {
         return Ranges4::default();
     }

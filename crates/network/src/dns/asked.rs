@@ -22,7 +22,7 @@ const PAYLOAD: u16 = 1232;
 
 /// A question that a sandbox asked.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct DnsQuery {
     id: u16,
     recursion_desired: bool,
     has_edns: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Asked {
 
 /// What is asked about a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum QueryKind {
     Address4,
     Address6,
     /// How to reach a service: asked alongside the addresses by browsers.
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
 
 /// What upstream said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum UpstreamAnswer {
     /// Addresses, in order; perhaps none.
     Addresses { addresses: Vec<Ipv4Addr>, ttl: u32 },
     /// There is no such name.
@@ -54,7 +54,7 @@ pub(crate) enum Found {
     Failed,
 }
 
-impl Asked {
+impl DnsQuery {
     /// `None` unless the bytes are one plain question.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let message = Message::from_vec(bytes).ok()?;
@@ -71,12 +71,12 @@ impl Asked {
         })
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> QueryKind {
         match (self.query.query_class, self.query.query_type) {
-            (DNSClass::IN, RecordType::A) => Kind::Address4,
-            (DNSClass::IN, RecordType::AAAA) => Kind::Address6,
-            (DNSClass::IN, RecordType::HTTPS | RecordType::SVCB) => Kind::Service,
-            _ => Kind::Other,
+            (DNSClass::IN, RecordType::A) => QueryKind::Address4,
+            (DNSClass::IN, RecordType::AAAA) => QueryKind::Address6,
+            (DNSClass::IN, RecordType::HTTPS | RecordType::SVCB) => QueryKind::Service,
+            _ => QueryKind::Other,
         }
     }
 
@@ -111,16 +111,16 @@ impl Asked {
     }
 
     /// What upstream's answer says about the name. Only what is reached from it by aliases counts.
-    pub(crate) fn read(&self, answer: &[u8]) -> Found {
-        let Ok(message) = Message::from_vec(answer) else { return Found::Failed };
+    pub(crate) fn read(&self, answer: &[u8]) -> UpstreamAnswer {
+        let Ok(message) = Message::from_vec(answer) else { return UpstreamAnswer::Failed };
         match (message.metadata.truncation, message.metadata.response_code) {
-            (true, _) => return Found::Truncated,
+            (true, _) => return UpstreamAnswer::Truncated,
             (false, ResponseCode::NoError) => {}
-            (false, ResponseCode::NXDomain) => return Found::NoName,
-            (false, _) => return Found::Failed,
+            (false, ResponseCode::NXDomain) => return UpstreamAnswer::NoName,
+            (false, _) => return UpstreamAnswer::Failed,
         }
         let (addresses, ttl) = follow(&self.query.name, &message.answers);
-        Found::Addresses { addresses, ttl: ttl.clamp(*TTL.start(), *TTL.end()) }
+        UpstreamAnswer::Addresses { addresses, ttl: ttl.clamp(*TTL.start(), *TTL.end()) }
     }
 }
 

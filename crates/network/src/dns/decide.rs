@@ -17,11 +17,11 @@ use atoll_model::policy::egress::{Dns, NameVerdict};
 use atoll_model::{EgressRecord, EgressVerdict, EgressWhat};
 use hickory_proto::op::ResponseCode;
 
-use super::asked::{self, Asked, Found, Kind};
+use super::asked::{self, DnsQuery, QueryKind, UpstreamAnswer};
 use super::message::Question;
 use super::relay::{self, Transport};
 use super::upstream::Upstreams;
-use crate::gate::{Guest, Refusal, now_ms};
+use crate::gate::{EgressRefusal, Guest, now_ms};
 
 /// The answer to a question, in bytes.
 pub(crate) async fn answer(
@@ -30,7 +30,7 @@ pub(crate) async fn answer(
     upstreams: &Upstreams,
     transport: Transport,
 ) -> Vec<u8> {
-    let Some(asked) = Asked::parse(question.bytes()) else { return question.failure() };
+    let Some(asked) = DnsQuery::parse(question.bytes()) else { return question.failure() };
     if !guest.questions.take() {
         if guest.complaints.take() {
             record(guest, &asked, EgressVerdict::Refused, "limits: too many questions per second", &[]);
@@ -51,7 +51,7 @@ pub(crate) async fn answer(
     }
 }
 
-fn refuse(guest: &Guest, asked: &Asked, rule: &str) -> Vec<u8> {
+fn refuse(guest: &Guest, asked: &DnsQuery, rule: &str) -> Vec<u8> {
     record(guest, asked, EgressVerdict::Refused, rule, &[]);
     asked.answer(ResponseCode::Refused, &[], 0)
 }
@@ -59,14 +59,14 @@ fn refuse(guest: &Guest, asked: &Asked, rule: &str) -> Vec<u8> {
 /// Passes the question on as it is, and its answer back.
 async fn relayed(
     question: &Question,
-    asked: &Asked,
+    asked: &DnsQuery,
     guest: &Guest,
     upstreams: &Upstreams,
     transport: Transport,
 ) -> Vec<u8> {
     let answer = relay::ask(question, upstreams, transport).await;
     // Asked alongside the IPv4 one by every resolver: it says nothing new.
-    if !matches!(asked.kind(), Kind::Address6 | Kind::Service) {
+    if !matches!(asked.kind(), QueryKind::Address6 | QueryKind::Service) {
         match &answer {
             Some(answer) => {
                 let addresses = asked::addresses_in(answer);
@@ -79,23 +79,23 @@ async fn relayed(
 }
 
 /// Answers for a name that is allowed.
-async fn gated(asked: Asked, guest: &Arc<Guest>, upstreams: &Upstreams, rule: String) -> Vec<u8> {
+async fn gated(asked: DnsQuery, guest: &Arc<Guest>, upstreams: &Upstreams, rule: String) -> Vec<u8> {
     match asked.kind() {
-        Kind::Address4 => {}
+        QueryKind::Address4 => {}
         // Asked alongside by every client: empty is an answer, not a refusal.
-        Kind::Address6 | Kind::Service => return asked.answer(ResponseCode::NoError, &[], 0),
-        Kind::Other => {
+        QueryKind::Address6 | QueryKind::Service => return asked.answer(ResponseCode::NoError, &[], 0),
+        QueryKind::Other => {
             record(guest, &asked, EgressVerdict::Refused, "dns: only addresses are answered", &[]);
             return asked.answer(ResponseCode::NoError, &[], 0);
         }
     }
     let (addresses, ttl) = match ask_upstream(&asked, upstreams).await {
-        Found::Addresses { addresses, ttl } => (addresses, ttl),
-        Found::NoName => {
+        UpstreamAnswer::Addresses { addresses, ttl } => (addresses, ttl),
+        UpstreamAnswer::NoName => {
             record(guest, &asked, EgressVerdict::Failed, "no such name", &[]);
             return asked.answer(ResponseCode::NXDomain, &[], 0);
         }
-        Found::Truncated | Found::Failed => {
+        UpstreamAnswer::Truncated | UpstreamAnswer::Failed => {
             record(guest, &asked, EgressVerdict::Failed, "no name server answered", &[]);
             return asked.answer(ResponseCode::ServFail, &[], 0);
         }
@@ -105,37 +105,39 @@ async fn gated(asked: Asked, guest: &Arc<Guest>, upstreams: &Upstreams, rule: St
             record(guest, &asked, EgressVerdict::Allowed, &rule, &open);
             asked.answer(ResponseCode::NoError, &open, ttl)
         }
-        Err(Refusal(rule)) => refuse(guest, &asked, &rule),
+        Err(EgressRefusal(rule)) => refuse(guest, &asked, &rule),
     }
 }
 
 /// Opens the addresses before anybody hears of them. The kernel takes microseconds, but may be busy for others.
 async fn open(
     guest: &Arc<Guest>,
-    asked: &Asked,
+    asked: &DnsQuery,
     addresses: Vec<Ipv4Addr>,
     ttl: u32,
-) -> Result<Vec<Ipv4Addr>, Refusal> {
+) -> Result<Vec<Ipv4Addr>, EgressRefusal> {
     let (guest, name) = (Arc::clone(guest), asked.name.clone().unwrap_or_default());
     let opened =
         tokio::task::spawn_blocking(move || guest.open(&name, &addresses, Duration::from_secs(ttl.into())));
-    opened.await.unwrap_or_else(|_| Err(Refusal("the kernel could not open it".to_owned())))
+    opened.await.unwrap_or_else(|_| Err(EgressRefusal("the kernel could not open it".to_owned())))
 }
 
-async fn ask_upstream(asked: &Asked, upstreams: &Upstreams) -> Found {
-    let Some(question) = asked.upstream() else { return Found::Failed };
-    let Some(answer) = relay::ask(&question, upstreams, Transport::Udp).await else { return Found::Failed };
+async fn ask_upstream(asked: &DnsQuery, upstreams: &Upstreams) -> UpstreamAnswer {
+    let Some(question) = asked.upstream() else { return UpstreamAnswer::Failed };
+    let Some(answer) = relay::ask(&question, upstreams, Transport::Udp).await else {
+        return UpstreamAnswer::Failed;
+    };
     match asked.read(&answer) {
-        Found::Truncated => match relay::ask(&question, upstreams, Transport::Tcp).await {
+        UpstreamAnswer::Truncated => match relay::ask(&question, upstreams, Transport::Tcp).await {
             Some(answer) => asked.read(&answer),
-            None => Found::Failed,
+            None => UpstreamAnswer::Failed,
         },
         found => found,
     }
 }
 
 /// One record per address, so that flows can be told by name; one without where there is none.
-fn record(guest: &Guest, asked: &Asked, verdict: EgressVerdict, rule: &str, addresses: &[Ipv4Addr]) {
+fn record(guest: &Guest, asked: &DnsQuery, verdict: EgressVerdict, rule: &str, addresses: &[Ipv4Addr]) {
     let one = |address: Option<Ipv4Addr>| {
         guest.log(EgressRecord {
             at_ms: now_ms(),

@@ -13,10 +13,10 @@ const PORT: u16 = 53;
 
 /// The name servers that questions go to, in this order.
 #[derive(Debug)]
-pub struct Upstreams(Source);
+pub struct Upstreams(UpstreamSource);
 
 #[derive(Debug)]
-enum Source {
+enum UpstreamSource {
     Fixed(Vec<SocketAddr>),
     File { path: PathBuf, read: Mutex<Option<(Instant, Vec<SocketAddr>)>> },
 }
@@ -24,12 +24,12 @@ enum Source {
 impl Upstreams {
     /// Always these.
     pub fn fixed(servers: Vec<SocketAddr>) -> Self {
-        Self(Source::Fixed(servers))
+        Self(UpstreamSource::Fixed(servers))
     }
 
     /// Those that a resolv.conf names, followed through changes.
     pub fn from_file(path: impl Into<PathBuf>) -> Self {
-        Self(Source::File { path: path.into(), read: Mutex::new(None) })
+        Self(UpstreamSource::File { path: path.into(), read: Mutex::new(None) })
     }
 
     /// Those of this host.
@@ -39,8 +39,8 @@ impl Upstreams {
 
     pub(crate) fn servers(&self) -> Vec<SocketAddr> {
         match &self.0 {
-            Source::Fixed(servers) => servers.clone(),
-            Source::File { path, read } => {
+            UpstreamSource::Fixed(servers) => servers.clone(),
+            UpstreamSource::File { path, read } => {
                 let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some((_, servers)) = read.as_ref().filter(|(at, _)| at.elapsed() < FRESH_FOR) {
                     return servers.clone();

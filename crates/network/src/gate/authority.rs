@@ -31,7 +31,7 @@ const LEAF_BEFORE: time::Duration = time::Duration::days(2);
 
 /// The authority's certificate as PEM.
 pub(crate) fn certificate(seed: &Seed) -> String {
-    let key = Key::derive(seed, "atoll egress authority");
+    let key = SigningKeyPair::derive(seed, "atoll egress authority");
     sign_own(&key, &name_of(seed)).map(|certificate| certificate.pem()).unwrap_or_default()
 }
 
@@ -44,8 +44,8 @@ fn name_of(seed: &Seed) -> String {
 /// An authority with the certificates it has signed lately.
 pub(crate) struct Authority {
     seed: Seed,
-    key: Key,
-    leaf_key: Key,
+    key: SigningKeyPair,
+    leaf_key: SigningKeyPair,
     certificate: CertificateDer<'static>,
     name: String,
     leaves: Mutex<HashMap<String, (Instant, Arc<ServerConfig>)>>,
@@ -62,11 +62,11 @@ pub(crate) struct LeafError {
 
 impl Authority {
     pub(crate) fn new(seed: &Seed) -> Self {
-        let (key, name) = (Key::derive(seed, "atoll egress authority"), name_of(seed));
+        let (key, name) = (SigningKeyPair::derive(seed, "atoll egress authority"), name_of(seed));
         let certificate = sign_own(&key, &name).map(|own| own.der().clone());
         Self {
             seed: seed.clone(),
-            leaf_key: Key::derive(seed, "atoll egress leaves"),
+            leaf_key: SigningKeyPair::derive(seed, "atoll egress leaves"),
             // Clients have the authority already; an empty one is only ever left out of the chain.
             certificate: certificate.unwrap_or_else(|_| CertificateDer::from(Vec::new())),
             key,
@@ -127,7 +127,7 @@ impl Authority {
     }
 }
 
-fn own_params(key: &Key, name: &str) -> CertificateParams {
+fn own_params(key: &SigningKeyPair, name: &str) -> CertificateParams {
     let mut own = CertificateParams::default();
     own.distinguished_name = DistinguishedName::new();
     own.distinguished_name.push(DnType::OrganizationName, "Atoll");
@@ -141,7 +141,7 @@ fn own_params(key: &Key, name: &str) -> CertificateParams {
     own
 }
 
-fn sign_own(key: &Key, name: &str) -> Result<Certificate, rcgen::Error> {
+fn sign_own(key: &SigningKeyPair, name: &str) -> Result<Certificate, rcgen::Error> {
     own_params(key, name).self_signed(key)
 }
 
@@ -160,12 +160,12 @@ fn serial(parts: &[&[u8]]) -> SerialNumber {
 }
 
 /// A key pair derived from a seed.
-struct Key {
+struct SigningKeyPair {
     signing: SigningKey,
     public: Vec<u8>,
 }
 
-impl Key {
+impl SigningKeyPair {
     fn derive(seed: &Seed, purpose: &str) -> Self {
         let extracted = Hkdf::<Sha256>::new(Some(b"atoll/egress/v1"), &seed.0);
         // A number outside the curve's order comes up once in 2^32; then the next one is taken.
@@ -186,7 +186,7 @@ impl Key {
     }
 }
 
-impl PublicKeyData for Key {
+impl PublicKeyData for SigningKeyPair {
     fn der_bytes(&self) -> &[u8] {
         &self.public
     }
@@ -196,7 +196,7 @@ impl PublicKeyData for Key {
     }
 }
 
-impl rcgen::SigningKey for Key {
+impl rcgen::SigningKey for SigningKeyPair {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
         let signature: DerSignature = self.signing.sign(message);
         Ok(signature.as_bytes().to_vec())

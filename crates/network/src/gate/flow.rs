@@ -28,7 +28,7 @@ const IDLE_MAX: Duration = Duration::from_secs(3600);
 
 /// How a flow is carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Passage {
+pub(crate) enum FlowCarrier {
     /// Its bytes are passed on unread, because the name is allowed.
     Opaque,
     /// Plain HTTP for an allowed name, request by request.
@@ -41,10 +41,10 @@ pub(crate) enum Passage {
 
 /// What a flow is about, once that is known.
 #[derive(Clone, Debug)]
-pub(crate) struct About {
+pub(crate) struct FlowDescription {
     pub(crate) what: EgressWhat,
     pub(crate) name: Option<String>,
-    pub(crate) passage: Passage,
+    pub(crate) passage: FlowCarrier,
     pub(crate) rule: String,
 }
 
@@ -73,12 +73,12 @@ pub(crate) struct Flow {
     active_ms: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<FlowState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    about: Option<About>,
+struct FlowState {
+    about: Option<FlowDescription>,
     budget: Option<Budget>,
     /// Why it was made to end.
     reason: Option<String>,
@@ -105,7 +105,7 @@ impl Flow {
     }
 
     /// Says what it is about. `None` as record when nothing of the kind was recorded before.
-    pub(crate) fn is_about(&self, about: About, budget: Option<Budget>) -> Option<EgressRecord> {
+    pub(crate) fn is_about(&self, about: FlowDescription, budget: Option<Budget>) -> Option<EgressRecord> {
         let changed =
             self.about().is_some_and(|before| before.name != about.name || before.passage != about.passage);
         // What went before belongs to the name before.
@@ -124,7 +124,7 @@ impl Flow {
         self.sent.load(Ordering::Relaxed) + self.received.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn about(&self) -> Option<About> {
+    pub(crate) fn about(&self) -> Option<FlowDescription> {
         self.state().about.clone()
     }
 
@@ -216,7 +216,7 @@ impl Flow {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FlowState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -229,13 +229,13 @@ pub(crate) fn now_ms() -> i64 {
 
 /// The sandbox's side of a flow: what was peeked comes first, and every byte counts.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct MeteredStream {
     pub(crate) stream: TcpStream,
     pub(crate) peeked: bytes::Bytes,
     pub(crate) flow: Arc<Flow>,
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for MeteredStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -252,7 +252,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for MeteredStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = std::task::ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
         Poll::Ready(self.flow.count_received(written).map(|()| written))
@@ -276,11 +276,11 @@ mod tests {
         Flow::new(1, SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 1), 443))
     }
 
-    fn about(name: &str) -> About {
-        About {
+    fn about(name: &str) -> FlowDescription {
+        FlowDescription {
             what: EgressWhat::Http,
             name: Some(name.into()),
-            passage: Passage::Requests,
+            passage: FlowCarrier::Requests,
             rule: "allow_domains: *.test".into(),
         }
     }

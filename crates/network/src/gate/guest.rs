@@ -20,9 +20,9 @@ use atoll_model::{EgressRecord, EgressWhat, SandboxId};
 use super::answers::Answers;
 use super::authority::Authority;
 use super::bucket::{Bucket, Rate};
-use super::flow::{About, Budget, Flow, Passage};
+use super::flow::{Budget, Flow, FlowCarrier, FlowDescription};
 use super::{Log, Opener};
-use crate::address::Link;
+use crate::address::SandboxLink;
 
 /// LIMIT: flows through the gate at a time, where the policy says nothing.
 const FLOWS: usize = 1024;
@@ -39,11 +39,11 @@ const GRACE: Duration = Duration::from_secs(30);
 
 /// Why something does not pass: the rule, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal(pub(crate) String);
+pub(crate) struct EgressRefusal(pub(crate) String);
 
 /// A sandbox at the gate.
 pub(crate) struct Guest {
-    pub(crate) link: Link,
+    pub(crate) link: SandboxLink,
     pub(crate) sandbox: SandboxId,
     pub(crate) questions: Bucket,
     pub(crate) complaints: Bucket,
@@ -51,13 +51,13 @@ pub(crate) struct Guest {
     log: Log,
     opener: Arc<dyn Opener>,
     kernel: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<GuestState>,
     /// Bytes per name; shared with every [`Budget`].
     limit: Arc<AtomicU64>,
     authority: Mutex<Option<Arc<Authority>>>,
 }
 
-struct State {
+struct GuestState {
     egress: Arc<Egress>,
     gone: bool,
     answers: Answers,
@@ -68,7 +68,7 @@ struct State {
 
 impl Guest {
     pub(crate) fn new(
-        link: Link,
+        link: SandboxLink,
         sandbox: SandboxId,
         egress: Arc<Egress>,
         opener: Arc<dyn Opener>,
@@ -84,7 +84,7 @@ impl Guest {
             log,
             opener,
             kernel: Mutex::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(GuestState {
                 egress,
                 gone: false,
                 answers: Answers::default(),
@@ -152,7 +152,7 @@ impl Guest {
         name: &str,
         addresses: &[Ipv4Addr],
         ttl: Duration,
-    ) -> Result<Vec<Ipv4Addr>, Refusal> {
+    ) -> Result<Vec<Ipv4Addr>, EgressRefusal> {
         let _order = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         let good_for = ttl + GRACE;
         let allowed = {
@@ -164,11 +164,11 @@ impl Guest {
                 (false, NameVerdict::Allowed { .. } | NameVerdict::Changed { .. }) => None,
             };
             if let Some(rule) = rule {
-                return Err(Refusal(rule));
+                return Err(EgressRefusal(rule));
             }
             let (allowed, why) = split(&egress, addresses);
             if let (true, Some(why)) = (allowed.is_empty(), why) {
-                return Err(Refusal(why));
+                return Err(EgressRefusal(why));
             }
             state.answers.remember(name, &allowed, good_for, Instant::now());
             allowed
@@ -176,21 +176,21 @@ impl Guest {
         if !allowed.is_empty() {
             self.opener.open(self.link, &allowed, good_for).map_err(|error| {
                 tracing::warn!(sandbox = %self.sandbox, %error, "an answer could not be opened in the kernel");
-                Refusal("the kernel could not open it".to_owned())
+                EgressRefusal("the kernel could not open it".to_owned())
             })?;
         }
         Ok(allowed)
     }
 
     /// Takes a new flow in, if there is a place: as many as the policy says, and never more than `most`.
-    pub(crate) fn arrive(self: &Arc<Self>, to: SocketAddrV4, most: usize) -> Result<Visit, Refusal> {
+    pub(crate) fn arrive(self: &Arc<Self>, to: SocketAddrV4, most: usize) -> Result<Visit, EgressRefusal> {
         if !self.arrivals.take() {
-            return Err(Refusal("limits: too many connections per second".to_owned()));
+            return Err(EgressRefusal("limits: too many connections per second".to_owned()));
         }
         let mut state = self.state();
         let most = state.egress.limits.connections.map_or(FLOWS, |most| most as usize).min(most);
         if state.gone || state.flows.len() >= most {
-            return Err(Refusal("limits: connections".to_owned()));
+            return Err(EgressRefusal("limits: connections".to_owned()));
         }
         state.next_flow += 1;
         let flow = Arc::new(Flow::new(state.next_flow, to));
@@ -206,20 +206,21 @@ impl Guest {
         what: EgressWhat,
         name: &str,
         hides: bool,
-    ) -> Result<Passage, Refusal> {
+    ) -> Result<FlowCarrier, EgressRefusal> {
         let mut state = self.state();
         // A connection that was let in for a name stays good for it when the answer has grown old.
         let holds = flow.about().is_some_and(|about| about.name.as_deref() == Some(name));
         let fresh = holds || state.answers.is_fresh(name, flow.address(), Instant::now());
         let (passage, rule) = passage(&state.egress, fresh, name, flow.address(), what)?;
         let (passage, rule) = match (hides, passage) {
-            (true, Passage::Opaque) => {
+            (true, FlowCarrier::Opaque) => {
                 direct(&state.egress, flow.address(), "ech: the name asked for may be hidden")?
             }
             _ => (passage, rule),
         };
         let budget = self.budget(&mut state, name)?;
-        let record = flow.is_about(About { what, name: Some(name.to_owned()), passage, rule }, Some(budget));
+        let record =
+            flow.is_about(FlowDescription { what, name: Some(name.to_owned()), passage, rule }, Some(budget));
         drop(state);
         record.into_iter().for_each(|record| self.log(record));
         Ok(passage)
@@ -231,11 +232,11 @@ impl Guest {
         flow: &Flow,
         what: EgressWhat,
         otherwise: &str,
-    ) -> Result<Passage, Refusal> {
+    ) -> Result<FlowCarrier, EgressRefusal> {
         let mut state = self.state();
         let (passage, rule) = direct(&state.egress, flow.address(), otherwise)?;
         let budget = self.budget(&mut state, &flow.address().to_string())?;
-        flow.is_about(About { what, name: None, passage, rule }, Some(budget));
+        flow.is_about(FlowDescription { what, name: None, passage, rule }, Some(budget));
         Ok(passage)
     }
 
@@ -265,8 +266,8 @@ impl Guest {
         Some(authority)
     }
 
-    fn budget(&self, state: &mut State, name: &str) -> Result<Budget, Refusal> {
-        let over = || Refusal("limits: bytes_per_destination".to_owned());
+    fn budget(&self, state: &mut GuestState, name: &str) -> Result<Budget, EgressRefusal> {
+        let over = || EgressRefusal("limits: bytes_per_destination".to_owned());
         if !state.spent.contains_key(name) && state.spent.len() >= MOST_NAMES {
             let limited = state.egress.limits.bytes_per_destination.is_some();
             // Forgetting a name would give it a second budget; without a budget nothing is lost.
@@ -280,7 +281,7 @@ impl Guest {
         if budget.is_spent() { Err(over()) } else { Ok(budget) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GuestState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -317,30 +318,34 @@ fn passage(
     name: &str,
     address: Ipv4Addr,
     what: EgressWhat,
-) -> Result<(Passage, String), Refusal> {
-    egress.judge_address(address.into()).map_err(Refusal)?;
-    let by_name = if what == EgressWhat::Http { Passage::Requests } else { Passage::Opaque };
+) -> Result<(FlowCarrier, String), EgressRefusal> {
+    egress.judge_address(address.into()).map_err(EgressRefusal)?;
+    let by_name = if what == EgressWhat::Http { FlowCarrier::Requests } else { FlowCarrier::Opaque };
     match (egress.dns, egress.judge(name)) {
         (Dns::Closed, _) => direct(egress, address, "no name is allowed"),
         (Dns::Free | Dns::Gated, NameVerdict::Refused { rule }) => direct(egress, address, &rule),
         (Dns::Free | Dns::Gated, _) if !fresh => {
             direct(egress, address, "the address is no fresh answer for this name")
         }
-        (Dns::Free | Dns::Gated, NameVerdict::Changed { rule, .. }) => Ok((Passage::Changed, rule)),
+        (Dns::Free | Dns::Gated, NameVerdict::Changed { rule, .. }) => Ok((FlowCarrier::Changed, rule)),
         (Dns::Gated, NameVerdict::Allowed { rule }) => Ok((by_name, rule)),
         (Dns::Free, NameVerdict::Allowed { rule }) => direct(egress, address, &rule),
     }
 }
 
 /// Passes only where packets pass without the gate.
-fn direct(egress: &Egress, address: Ipv4Addr, otherwise: &str) -> Result<(Passage, String), Refusal> {
-    egress.judge_address(address.into()).map_err(Refusal)?;
+fn direct(
+    egress: &Egress,
+    address: Ipv4Addr,
+    otherwise: &str,
+) -> Result<(FlowCarrier, String), EgressRefusal> {
+    egress.judge_address(address.into()).map_err(EgressRefusal)?;
     match egress.door {
-        Door::Open => Ok((Passage::Direct, "allow-all".to_owned())),
+        Door::Open => Ok((FlowCarrier::Direct, "allow-all".to_owned())),
         Door::Listed if egress.direct.contains(address.into()) => {
-            Ok((Passage::Direct, "allow_cidrs".to_owned()))
+            Ok((FlowCarrier::Direct, "allow_cidrs".to_owned()))
         }
-        Door::Listed | Door::Closed => Err(Refusal(otherwise.to_owned())),
+        Door::Listed | Door::Closed => Err(EgressRefusal(otherwise.to_owned())),
     }
 }
 
@@ -357,20 +362,20 @@ fn may_hold(egress: &Egress, name: &str, address: Ipv4Addr) -> bool {
 
 /// Whether a flow may go on. One that is not decided yet may: its decision comes with the new policy.
 fn may_go_on(egress: &Egress, flow: &Flow) -> bool {
-    let Some(About { name, passage, .. }) = flow.about() else { return true };
-    if direct(egress, flow.address(), "").is_ok() && passage != Passage::Opaque {
+    let Some(FlowDescription { name, passage, .. }) = flow.about() else { return true };
+    if direct(egress, flow.address(), "").is_ok() && passage != FlowCarrier::Opaque {
         return true;
     }
     let Some(name) = name.filter(|_| egress.judge_address(flow.address().into()).is_ok()) else {
         return false;
     };
     match (egress.dns, egress.judge(&name), passage) {
-        (Dns::Closed, _, _) | (_, NameVerdict::Refused { .. }, _) | (_, _, Passage::Direct) => {
+        (Dns::Closed, _, _) | (_, NameVerdict::Refused { .. }, _) | (_, _, FlowCarrier::Direct) => {
             direct(egress, flow.address(), "").is_ok()
         }
         // Unread bytes cannot be changed.
-        (_, NameVerdict::Changed { .. }, Passage::Opaque) => false,
-        (_, NameVerdict::Changed { .. }, Passage::Requests | Passage::Changed) => true,
+        (_, NameVerdict::Changed { .. }, FlowCarrier::Opaque) => false,
+        (_, NameVerdict::Changed { .. }, FlowCarrier::Requests | FlowCarrier::Changed) => true,
         (Dns::Gated, NameVerdict::Allowed { .. }, _) => true,
         (Dns::Free, NameVerdict::Allowed { .. }, _) => direct(egress, flow.address(), "").is_ok(),
     }

@@ -3,7 +3,7 @@
 //! Never reads a body. What frames a message is written anew by the HTTP library on each side, so a request can mean only
 //! one thing to the server.
 
-use atoll_model::policy::egress::{Change, Rewrite};
+use atoll_model::policy::egress::{OpenedTransform, Rewrite};
 use http::header::{
     CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
     TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
@@ -100,7 +100,7 @@ pub(crate) fn rewrite(request: &mut Parts, rewrite: &Rewrite, secure: bool) -> R
     }
 }
 
-fn change(request: &mut Parts, change: &Change, secure: bool) -> Result<(), BadRequest> {
+fn change(request: &mut Parts, change: &OpenedTransform, secure: bool) -> Result<(), BadRequest> {
     for name in &change.strip {
         request.headers.remove(name.as_str());
     }

@@ -24,11 +24,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::flow::Passage;
-use super::guest::{Refusal, Visit};
+use super::flow::FlowCarrier;
+use super::guest::{EgressRefusal, Visit};
 use super::head::{self, BadRequest};
 use super::outbound::Outbound;
-use super::sips::Sips;
+use super::sips::ReadLimiter;
 
 /// How long a sandbox may take for the next request's head, the wait for it included.
 const HEAD_DEADLINE: Duration = Duration::from_secs(75);
@@ -38,20 +38,20 @@ const LONGEST_HEAD: usize = 64 << 10;
 /// How long a side may take to go over to a WebSocket after both agreed.
 const UPGRADE_DEADLINE: Duration = Duration::from_secs(10);
 
-type Answer = Response<Either<Incoming, Full<Bytes>>>;
+type ProxiedResponse = Response<Either<Incoming, Full<Bytes>>>;
 type Outgoing = Request<Either<Incoming, Empty<Bytes>>>;
-type Server = SendRequest<Either<Incoming, Empty<Bytes>>>;
+type ServerConnection = SendRequest<Either<Incoming, Empty<Bytes>>>;
 
 /// How requests come to the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum RequestForm {
     /// In the clear.
     Plain,
     /// Over TLS that was ended here, for this name.
     Ended { name: String },
 }
 
-impl Way {
+impl RequestForm {
     fn what(&self) -> EgressWhat {
         match self {
             Self::Plain => EgressWhat::Http,
@@ -61,7 +61,7 @@ impl Way {
 }
 
 /// Serves the requests of one connection; whether a server answered any.
-pub(crate) async fn serve<S>(stream: S, way: Way, visit: &Visit, outbound: &Outbound) -> bool
+pub(crate) async fn serve<S>(stream: S, way: RequestForm, visit: &Visit, outbound: &Outbound) -> bool
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -86,7 +86,7 @@ where
         .half_close(true)
         .preserve_header_case(true)
         .auto_date_header(false)
-        .serve_connection(TokioIo::new(Sips(stream)), service)
+        .serve_connection(TokioIo::new(ReadLimiter(stream)), service)
         .with_upgrades();
     if let Err(error) = connection.await
         && error.is_parse()
@@ -109,11 +109,11 @@ async fn carry_websocket(sandbox: OnUpgrade, server: OnUpgrade) {
 }
 
 struct Forwarder<'a> {
-    way: Way,
+    way: RequestForm,
     visit: &'a Visit,
     outbound: &'a Outbound,
     /// The connection to the server, kept between requests.
-    server: Mutex<Option<Server>>,
+    server: Mutex<Option<ServerConnection>>,
     /// What drives it; ends with the flow.
     tasks: Mutex<JoinSet<()>>,
     /// Both ends of a WebSocket, once both sides agreed.
@@ -122,26 +122,26 @@ struct Forwarder<'a> {
 }
 
 /// Why a request was not answered by the server.
-enum Failure {
+enum ForwardError {
     Bad(BadRequest),
-    Refused(Refusal),
+    Refused(EgressRefusal),
     Unreachable(String),
 }
 
-impl From<BadRequest> for Failure {
+impl From<BadRequest> for ForwardError {
     fn from(bad: BadRequest) -> Self {
         Self::Bad(bad)
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
+impl From<EgressRefusal> for ForwardError {
+    fn from(refusal: EgressRefusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
 impl Forwarder<'_> {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>) -> ProxiedResponse {
         let (parts, body) = request.into_parts();
         let name = head::name_of(&parts, self.visit.flow.to.port());
         let shown = name.as_ref().ok().cloned();
@@ -153,9 +153,14 @@ impl Forwarder<'_> {
     }
 
     /// Judges, changes and sends a request.
-    async fn forward(&self, mut parts: Parts, body: Incoming, name: String) -> Result<Answer, Failure> {
-        if matches!(&self.way, Way::Ended { name: of_tls } if *of_tls != name) {
-            return Err(Refusal("sni differs".to_owned()).into());
+    async fn forward(
+        &self,
+        mut parts: Parts,
+        body: Incoming,
+        name: String,
+    ) -> Result<ProxiedResponse, ForwardError> {
+        if matches!(&self.way, RequestForm::Ended { name: of_tls } if *of_tls != name) {
+            return Err(EgressRefusal("sni differs".to_owned()).into());
         }
         let passage = self.visit.guest.decide(&self.visit.flow, self.way.what(), &name, false)?;
         let websocket = head::wants_websocket(&parts.headers);
@@ -165,8 +170,8 @@ impl Forwarder<'_> {
             head::say_websocket(&mut parts.headers);
         }
         self.say_host(&mut parts, &name)?;
-        if let (Passage::Changed, Some(rewrite)) = (passage, self.visit.guest.rewrite_for(&name)) {
-            head::rewrite(&mut parts, &rewrite, self.way != Way::Plain)?;
+        if let (FlowCarrier::Changed, Some(rewrite)) = (passage, self.visit.guest.rewrite_for(&name)) {
+            head::rewrite(&mut parts, &rewrite, self.way != RequestForm::Plain)?;
         }
         parts.version = Version::HTTP_11;
         let answer = self.send(Request::from_parts(parts, Either::Left(body)), &name).await?;
@@ -176,7 +181,7 @@ impl Forwarder<'_> {
     /// The host in one way of writing, so that the server reads the name that was judged.
     fn say_host(&self, parts: &mut Parts, name: &str) -> Result<(), BadRequest> {
         let port = self.visit.flow.to.port();
-        let usual = if self.way == Way::Plain { 80 } else { 443 };
+        let usual = if self.way == RequestForm::Plain { 80 } else { 443 };
         let host = if port == usual { name.to_owned() } else { format!("{name}:{port}") };
         let unusable =
             |_| BadRequest { status: StatusCode::BAD_REQUEST, rule: "http: a host that is no name" };
@@ -184,7 +189,7 @@ impl Forwarder<'_> {
         Ok(())
     }
 
-    async fn send(&self, request: Outgoing, name: &str) -> Result<Response<Incoming>, Failure> {
+    async fn send(&self, request: Outgoing, name: &str) -> Result<Response<Incoming>, ForwardError> {
         let kept = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         let kept = match kept {
             Some(mut server) => server.ready().await.is_ok().then_some(server),
@@ -207,30 +212,30 @@ impl Forwarder<'_> {
     /// Sends a request; gives it back where nothing of it was sent.
     async fn send_over(
         &self,
-        mut server: Server,
+        mut server: ServerConnection,
         request: Outgoing,
-    ) -> Result<Response<Incoming>, (Failure, Option<Outgoing>)> {
+    ) -> Result<Response<Incoming>, (ForwardError, Option<Outgoing>)> {
         let answer = server.try_send_request(request).await.map_err(|mut error| {
             let unsent = error.take_message();
-            (Failure::Unreachable(format!("http: {}", kind_of(error.error()))), unsent)
+            (ForwardError::Unreachable(format!("http: {}", kind_of(error.error()))), unsent)
         })?;
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
         self.answered.store(true, Ordering::Relaxed);
         Ok(answer)
     }
 
-    async fn connect(&self, name: &str) -> Result<Server, Failure> {
-        let unreachable = |error: std::io::Error| Failure::Unreachable(super::serve::why(&error));
+    async fn connect(&self, name: &str) -> Result<ServerConnection, ForwardError> {
+        let unreachable = |error: std::io::Error| ForwardError::Unreachable(super::serve::why(&error));
         let stream = self.outbound.connect(self.visit.flow.to).await.map_err(unreachable)?;
         match self.way {
-            Way::Plain => self.speak(stream).await,
-            Way::Ended { .. } => {
+            RequestForm::Plain => self.speak(stream).await,
+            RequestForm::Ended { .. } => {
                 self.speak(self.outbound.secure(stream, name).await.map_err(unreachable)?).await
             }
         }
     }
 
-    async fn speak<S>(&self, stream: S) -> Result<Server, Failure>
+    async fn speak<S>(&self, stream: S) -> Result<ServerConnection, ForwardError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -238,9 +243,9 @@ impl Forwarder<'_> {
             .max_headers(MOST_HEADERS)
             .max_buf_size(LONGEST_HEAD)
             .preserve_header_case(true)
-            .handshake(TokioIo::new(Sips(stream)));
+            .handshake(TokioIo::new(ReadLimiter(stream)));
         let (server, connection) =
-            handshake.await.map_err(|error| Failure::Unreachable(kind_of(&error).to_owned()))?;
+            handshake.await.map_err(|error| ForwardError::Unreachable(kind_of(&error).to_owned()))?;
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
@@ -254,12 +259,12 @@ impl Forwarder<'_> {
         &self,
         mut answer: Response<Incoming>,
         sandbox: Option<OnUpgrade>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<ProxiedResponse, ForwardError> {
         let switches = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
         head::strip_hop(answer.headers_mut());
         if switches {
             let Some(sandbox) = sandbox else {
-                return Err(Failure::Unreachable("http: an upgrade that nobody asked for".to_owned()));
+                return Err(ForwardError::Unreachable("http: an upgrade that nobody asked for".to_owned()));
             };
             let server = hyper::upgrade::on(&mut answer);
             *self.sockets.lock().unwrap_or_else(PoisonError::into_inner) = Some((sandbox, server));
@@ -269,11 +274,13 @@ impl Forwarder<'_> {
     }
 
     /// Tells the sandbox, in words, why there is no answer of the server; and the log.
-    fn explain(&self, failure: Failure, name: Option<String>) -> Answer {
+    fn explain(&self, failure: ForwardError, name: Option<String>) -> ProxiedResponse {
         let (status, verdict, rule) = match failure {
-            Failure::Bad(bad) => (bad.status, EgressVerdict::Refused, bad.rule.to_owned()),
-            Failure::Refused(Refusal(rule)) => (StatusCode::FORBIDDEN, EgressVerdict::Refused, rule),
-            Failure::Unreachable(why) => (StatusCode::BAD_GATEWAY, EgressVerdict::Failed, why),
+            ForwardError::Bad(bad) => (bad.status, EgressVerdict::Refused, bad.rule.to_owned()),
+            ForwardError::Refused(EgressRefusal(rule)) => {
+                (StatusCode::FORBIDDEN, EgressVerdict::Refused, rule)
+            }
+            ForwardError::Unreachable(why) => (StatusCode::BAD_GATEWAY, EgressVerdict::Failed, why),
         };
         self.log(verdict, &rule, name);
         let text = match verdict {

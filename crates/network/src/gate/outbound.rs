@@ -30,11 +30,11 @@ const PROBE_EVERY: Duration = Duration::from_secs(15);
 /// A file with more roots: for servers in a company, and for tests.
 const MORE_ROOTS: &str = "ATOLL_EGRESS_ROOTS";
 
-type Job = oneshot::Sender<io::Result<OwnedFd>>;
+type ConnectJob = oneshot::Sender<io::Result<OwnedFd>>;
 
 /// Makes connections from the router namespace. Its thread ends when it is dropped.
 pub(crate) struct Outbound {
-    jobs: SyncSender<Job>,
+    jobs: SyncSender<ConnectJob>,
     tls: OnceCell<Arc<ClientConfig>>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn make_sockets(queue: &Receiver<Job>) {
+fn make_sockets(queue: &Receiver<ConnectJob>) {
     while let Ok(answer) = queue.recv() {
         if answer.is_closed() {
             continue;

@@ -19,7 +19,7 @@ const LONGEST_METHOD: usize = 20;
 
 /// What a connection begins with.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Begins {
+pub(crate) enum ConnectionStart {
     Tls(Hello),
     /// The head of a request is there.
     Http,
@@ -33,7 +33,7 @@ pub(crate) enum Begins {
 pub(crate) async fn peek(
     stream: &mut TcpStream,
     patience: Option<Duration>,
-) -> io::Result<(Begins, BytesMut)> {
+) -> io::Result<(ConnectionStart, BytesMut)> {
     let mut bytes = BytesMut::new();
     let mut looked_at = 0;
     let start = Instant::now();
@@ -48,11 +48,11 @@ pub(crate) async fn peek(
         bytes.reserve(4096);
         match timeout_at(start + wait, stream.read_buf(&mut bytes)).await {
             Ok(Ok(0)) if bytes.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(Ok(0)) => return Ok((Begins::Other("it ended early".to_owned()), bytes)),
+            Ok(Ok(0)) => return Ok((ConnectionStart::Other("it ended early".to_owned()), bytes)),
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return Err(error),
-            Err(_) if bytes.is_empty() => return Ok((Begins::Silent, bytes)),
-            Err(_) => return Ok((Begins::Other("it came too slowly".to_owned()), bytes)),
+            Err(_) if bytes.is_empty() => return Ok((ConnectionStart::Silent, bytes)),
+            Err(_) => return Ok((ConnectionStart::Other("it came too slowly".to_owned()), bytes)),
         }
     }
 }
@@ -71,19 +71,19 @@ fn is_worth_a_look(bytes: &[u8], looked_at: usize) -> bool {
 }
 
 /// `None` while it is not clear yet.
-fn classify(bytes: &[u8]) -> Option<Begins> {
+fn classify(bytes: &[u8]) -> Option<ConnectionStart> {
     match bytes.first()? {
         22 => match Hello::parse(bytes) {
-            Ok(hello) => hello.map(Begins::Tls),
-            Err(bad @ BadHello(..)) => Some(Begins::Other(bad.to_string())),
+            Ok(hello) => hello.map(ConnectionStart::Tls),
+            Err(bad @ BadHello(..)) => Some(ConnectionStart::Other(bad.to_string())),
         },
         b'A'..=b'Z' => classify_text(bytes),
-        _ => Some(Begins::Other("neither tls nor http".to_owned())),
+        _ => Some(ConnectionStart::Other("neither tls nor http".to_owned())),
     }
 }
 
-fn classify_text(bytes: &[u8]) -> Option<Begins> {
-    let other = |why: &str| Some(Begins::Other(why.to_owned()));
+fn classify_text(bytes: &[u8]) -> Option<ConnectionStart> {
+    let other = |why: &str| Some(ConnectionStart::Other(why.to_owned()));
     let method_len = bytes.iter().position(|b| !b.is_ascii_uppercase());
     match method_len {
         None if bytes.len() <= LONGEST_METHOD => return None,
@@ -94,7 +94,7 @@ fn classify_text(bytes: &[u8]) -> Option<Begins> {
         return other("http: version 2 without tls");
     }
     match head_end(bytes) {
-        Some(_) => Some(Begins::Http),
+        Some(_) => Some(ConnectionStart::Http),
         None if bytes.len() >= LONGEST_HEAD => other("http: a head that is too long"),
         None => None,
     }
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn requests_are_told_from_other_things() {
-        assert_eq!(classify(b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"), Some(Begins::Http));
+        assert_eq!(classify(b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"), Some(ConnectionStart::Http));
         assert_eq!(classify(b"GET / HTTP/1.1\r\nHost: a.test\r\n"), None);
         assert_eq!(classify(b"GE"), None);
         assert_eq!(classify(b""), None);
@@ -166,14 +166,14 @@ mod tests {
             b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
             b"GET\t/ HTTP/1.1\r\n\r\n",
         ] {
-            assert!(matches!(classify(other), Some(Begins::Other(_))), "{other:?}");
+            assert!(matches!(classify(other), Some(ConnectionStart::Other(_))), "{other:?}");
         }
         let endless = [&b"GET / HTTP/1.1\r\n"[..], &[b'a'; LONGEST_HEAD]].concat();
-        assert!(matches!(classify(&endless), Some(Begins::Other(_))));
+        assert!(matches!(classify(&endless), Some(ConnectionStart::Other(_))));
     }
 
     /// How often a beginning is looked at that comes byte by byte, and what it is found to be.
-    fn trickle(bytes: &[u8]) -> (usize, Option<Begins>) {
+    fn trickle(bytes: &[u8]) -> (usize, Option<ConnectionStart>) {
         let mut looks = 0;
         for len in 1..=bytes.len() {
             if is_worth_a_look(&bytes[..len], len - 1) {
@@ -191,9 +191,9 @@ mod tests {
     fn a_beginning_that_trickles_in_is_not_read_again_for_every_byte() {
         let head = [b"GET / HTTP/1.1\r\n".to_vec(), b"a: b\r\n".repeat(5_000), b"\r\n".to_vec()].concat();
         let (looks, begins) = trickle(&head);
-        assert_eq!((begins, looks < 40), (Some(Begins::Http), true), "{looks} looks");
+        assert_eq!((begins, looks < 40), (Some(ConnectionStart::Http), true), "{looks} looks");
         let bare = [b"GET / HTTP/1.1\n".to_vec(), b"a:b\n".repeat(50), b"\n".to_vec()].concat();
-        assert_eq!(trickle(&bare).1, Some(Begins::Http));
+        assert_eq!(trickle(&bare).1, Some(ConnectionStart::Http));
         // A hello that promises the most it may, one record of it after the other.
         let record = |body: &[u8]| [&[22, 3, 1, (body.len() >> 8) as u8, body.len() as u8], body].concat();
         let mut hello = record(&[&[1, 0, 0x50, 0][..], &[0; 600]].concat());
@@ -201,7 +201,7 @@ mod tests {
         let (looks, begins) = trickle(&hello);
         assert_eq!((begins, looks < 60), (None, true), "{looks} looks");
         let endless = [&b"GET / HTTP/1.1\r\n"[..], &[b'a'; LONGEST_HEAD]].concat();
-        assert!(matches!(trickle(&endless), (0..40, Some(Begins::Other(_)))));
+        assert!(matches!(trickle(&endless), (0..40, Some(ConnectionStart::Other(_)))));
     }
 
     #[test]

@@ -19,12 +19,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::flow::{Counted, Passage};
-use super::guest::{Refusal, Visit};
+use super::flow::{FlowCarrier, MeteredStream};
+use super::guest::{EgressRefusal, Visit};
 use super::hello::Hello;
-use super::http::Way;
+use super::http::RequestForm;
 use super::outbound::{self, Outbound};
-use super::peek::{self, Begins};
+use super::peek::{self, ConnectionStart};
 use super::tunnel::{self, VetError};
 
 /// How long to wait for a client where the server may be the one to speak first.
@@ -35,7 +35,7 @@ const FAREWELL_DEADLINE: Duration = Duration::from_secs(2);
 const ACCESS_DENIED: &[u8] = &[21, 3, 1, 0, 2, 2, 49];
 
 /// How a flow did not come about, or broke.
-enum Trouble {
+enum FlowError {
     Refused {
         what: EgressWhat,
         rule: String,
@@ -62,13 +62,13 @@ pub(crate) async fn serve(stream: TcpStream, visit: Visit, outbound: &Outbound) 
     let (guest, flow) = (&visit.guest, &visit.flow);
     let carried = async {
         match carry(stream, &visit, outbound).await {
-            Ok(()) | Err(Trouble::Ended) => {}
-            Err(Trouble::Told) => return,
-            Err(Trouble::Refused { what, rule, name }) => {
+            Ok(()) | Err(FlowError::Ended) => {}
+            Err(FlowError::Told) => return,
+            Err(FlowError::Refused { what, rule, name }) => {
                 guest.log(flow.decision(what, EgressVerdict::Refused, &rule, name));
                 return;
             }
-            Err(Trouble::Failed { what, rule, name }) => {
+            Err(FlowError::Failed { what, rule, name }) => {
                 guest.log(flow.decision(what, EgressVerdict::Failed, &rule, name));
                 return;
             }
@@ -83,15 +83,17 @@ pub(crate) async fn serve(stream: TcpStream, visit: Visit, outbound: &Outbound) 
     }
 }
 
-async fn carry(mut stream: TcpStream, visit: &Visit, outbound: &Outbound) -> Result<(), Trouble> {
-    outbound::prepare(&stream).map_err(|_| Trouble::Ended)?;
+async fn carry(mut stream: TcpStream, visit: &Visit, outbound: &Outbound) -> Result<(), FlowError> {
+    outbound::prepare(&stream).map_err(|_| FlowError::Ended)?;
     let patience = visit.guest.reaches_directly(visit.flow.address()).then_some(PATIENCE);
-    let (begins, bytes) = peek::peek(&mut stream, patience).await.map_err(|_| Trouble::Ended)?;
+    let (begins, bytes) = peek::peek(&mut stream, patience).await.map_err(|_| FlowError::Ended)?;
     match begins {
-        Begins::Tls(hello) => carry_tls(stream, bytes, hello, visit, outbound).await,
-        Begins::Http => Box::pin(carry_http(stream, bytes, visit, outbound)).await,
-        Begins::Other(rule) => carry_unknown(stream, bytes, &rule, visit, outbound).await,
-        Begins::Silent => carry_unknown(stream, bytes, "neither tls nor http", visit, outbound).await,
+        ConnectionStart::Tls(hello) => carry_tls(stream, bytes, hello, visit, outbound).await,
+        ConnectionStart::Http => Box::pin(carry_http(stream, bytes, visit, outbound)).await,
+        ConnectionStart::Other(rule) => carry_unknown(stream, bytes, &rule, visit, outbound).await,
+        ConnectionStart::Silent => {
+            carry_unknown(stream, bytes, "neither tls nor http", visit, outbound).await
+        }
     }
 }
 
@@ -101,34 +103,37 @@ async fn carry_tls(
     hello: Hello,
     visit: &Visit,
     outbound: &Outbound,
-) -> Result<(), Trouble> {
+) -> Result<(), FlowError> {
     let what = EgressWhat::Tls;
     let decided = match &hello.name {
         Some(name) => visit.guest.decide(&visit.flow, what, name, hello.hides),
         None => visit.guest.decide_nameless(&visit.flow, what, "tls: no server name"),
     };
     match (decided, hello.name) {
-        (Err(Refusal(rule)), name) => {
+        (Err(EgressRefusal(rule)), name) => {
             say(&mut stream, ACCESS_DENIED).await;
-            Err(Trouble::Refused { what, rule, name })
+            Err(FlowError::Refused { what, rule, name })
         }
-        (Ok(Passage::Changed), Some(name)) => {
+        (Ok(FlowCarrier::Changed), Some(name)) => {
             // Boxed: most flows are tunnels, and a tunnel need not have room for HTTP.
             Box::pin(end_tls(stream, bytes, name, visit, outbound)).await
         }
-        (Ok(Passage::Opaque | Passage::Requests), Some(name)) => {
+        (Ok(FlowCarrier::Opaque | FlowCarrier::Requests), Some(name)) => {
             let mut server = reach(&mut stream, &bytes, what, Some(&name), visit, outbound).await?;
             let vetted = tunnel::vet(&mut stream, &mut server, &visit.flow, &name).await;
             vetted.map_err(|error| match error {
-                VetError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => Trouble::Ended,
-                VetError::Io(error) => Trouble::Failed { what, rule: why(&error), name: Some(name) },
+                VetError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => FlowError::Ended,
+                VetError::Io(error) => FlowError::Failed { what, rule: why(&error), name: Some(name) },
                 VetError::OtherName | VetError::NotTls => {
-                    Trouble::Refused { what, rule: error.to_string(), name: Some(name) }
+                    FlowError::Refused { what, rule: error.to_string(), name: Some(name) }
                 }
             })?;
             join(&stream, &server, visit).await
         }
-        (Ok(Passage::Direct | Passage::Changed | Passage::Opaque | Passage::Requests), name) => {
+        (
+            Ok(FlowCarrier::Direct | FlowCarrier::Changed | FlowCarrier::Opaque | FlowCarrier::Requests),
+            name,
+        ) => {
             let server = reach(&mut stream, &bytes, what, name.as_deref(), visit, outbound).await?;
             join(&stream, &server, visit).await
         }
@@ -142,19 +147,19 @@ async fn end_tls(
     name: String,
     visit: &Visit,
     outbound: &Outbound,
-) -> Result<(), Trouble> {
+) -> Result<(), FlowError> {
     let what = EgressWhat::Tls;
-    let failed = |rule: String| Trouble::Failed { what, rule, name: Some(name.clone()) };
+    let failed = |rule: String| FlowError::Failed { what, rule, name: Some(name.clone()) };
     let authority =
         visit.guest.authority().ok_or_else(|| failed("transforms: no certificate authority".to_owned()))?;
     let config = authority.server(&name).map_err(|error| failed(error.to_string()))?;
-    let counted = Counted { stream, peeked: bytes.freeze(), flow: Arc::clone(&visit.flow) };
+    let counted = MeteredStream { stream, peeked: bytes.freeze(), flow: Arc::clone(&visit.flow) };
     let handshake = timeout(HANDSHAKE_DEADLINE, TlsAcceptor::from(config).accept(counted)).await;
     let handshake = handshake.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     // Mostly a client that does not know the sandbox's authority.
     let stream = handshake.map_err(|error| failed(format!("tls: the sandbox did not accept: {error}")))?;
-    let answered = super::http::serve(stream, Way::Ended { name }, visit, outbound).await;
-    if answered { Ok(()) } else { Err(Trouble::Told) }
+    let answered = super::http::serve(stream, RequestForm::Ended { name }, visit, outbound).await;
+    if answered { Ok(()) } else { Err(FlowError::Told) }
 }
 
 async fn carry_http(
@@ -162,7 +167,7 @@ async fn carry_http(
     bytes: BytesMut,
     visit: &Visit,
     outbound: &Outbound,
-) -> Result<(), Trouble> {
+) -> Result<(), FlowError> {
     if visit.guest.reaches_directly(visit.flow.address()) {
         // Packets would pass unread; only a request that is to be changed is looked at.
         let changed =
@@ -173,11 +178,11 @@ async fn carry_http(
     }
     if let Some(rule) = peek::is_ambiguous(&bytes) {
         say(&mut stream, b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").await;
-        return Err(Trouble::Refused { what: EgressWhat::Http, rule: rule.to_owned(), name: None });
+        return Err(FlowError::Refused { what: EgressWhat::Http, rule: rule.to_owned(), name: None });
     }
-    let counted = Counted { stream, peeked: bytes.freeze(), flow: Arc::clone(&visit.flow) };
-    let answered = super::http::serve(counted, Way::Plain, visit, outbound).await;
-    if answered { Ok(()) } else { Err(Trouble::Told) }
+    let counted = MeteredStream { stream, peeked: bytes.freeze(), flow: Arc::clone(&visit.flow) };
+    let answered = super::http::serve(counted, RequestForm::Plain, visit, outbound).await;
+    if answered { Ok(()) } else { Err(FlowError::Told) }
 }
 
 async fn carry_unknown(
@@ -186,11 +191,11 @@ async fn carry_unknown(
     otherwise: &str,
     visit: &Visit,
     outbound: &Outbound,
-) -> Result<(), Trouble> {
+) -> Result<(), FlowError> {
     let what = EgressWhat::Flow;
-    if let Err(Refusal(rule)) = visit.guest.decide_nameless(&visit.flow, what, otherwise) {
+    if let Err(EgressRefusal(rule)) = visit.guest.decide_nameless(&visit.flow, what, otherwise) {
         reset(&stream);
-        return Err(Trouble::Refused { what, rule, name: None });
+        return Err(FlowError::Refused { what, rule, name: None });
     }
     let server = reach(&mut stream, &bytes, what, None, visit, outbound).await?;
     join(&stream, &server, visit).await
@@ -204,7 +209,7 @@ async fn reach(
     name: Option<&str>,
     visit: &Visit,
     outbound: &Outbound,
-) -> Result<TcpStream, Trouble> {
+) -> Result<TcpStream, FlowError> {
     let connected = async {
         let mut server = outbound.connect(visit.flow.to).await?;
         server.write_all(said).await?;
@@ -212,13 +217,13 @@ async fn reach(
     };
     let server = connected.await.map_err(|error| {
         reset(stream);
-        Trouble::Failed { what, rule: why(&error), name: name.map(str::to_owned) }
+        FlowError::Failed { what, rule: why(&error), name: name.map(str::to_owned) }
     })?;
-    visit.flow.count_sent(said.len()).map_err(|_| Trouble::Ended)?;
+    visit.flow.count_sent(said.len()).map_err(|_| FlowError::Ended)?;
     Ok(server)
 }
 
-async fn join(stream: &TcpStream, server: &TcpStream, visit: &Visit) -> Result<(), Trouble> {
+async fn join(stream: &TcpStream, server: &TcpStream, visit: &Visit) -> Result<(), FlowError> {
     let carried = tunnel::carry(stream, server, &visit.flow).await;
     if carried.is_err() {
         // Neither side is to take what it has for the whole.

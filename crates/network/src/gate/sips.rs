@@ -12,9 +12,9 @@ const AT_ONCE: usize = 16 << 10;
 
 /// A stream that gives a little at a time, and takes as much as it ever did.
 #[derive(Debug)]
-pub(crate) struct Sips<S>(pub(crate) S);
+pub(crate) struct ReadLimiter<S>(pub(crate) S);
 
-impl<S: AsyncRead + Unpin> AsyncRead for Sips<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ReadLimiter<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -29,7 +29,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Sips<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Sips<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReadLimiter<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(cx, bytes)
     }
@@ -65,7 +65,7 @@ mod tests {
     #[tokio::test]
     async fn everything_comes_and_never_much_at_once() {
         let sent: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
-        let mut stream = Sips(tokio::io::join(&sent[..], tokio::io::sink()));
+        let mut stream = ReadLimiter(tokio::io::join(&sent[..], tokio::io::sink()));
         let mut got = Vec::new();
         loop {
             let mut buffer = vec![0; 64 << 10];

@@ -5,8 +5,8 @@
 use atoll_model::policy::egress::ranges::{Ranges, Ranges4, Ranges6};
 use atoll_model::policy::egress::{Dns, Door, Egress};
 
-use crate::address::Link;
-use crate::netlink::nft::{Edge, Kind, Transaction, Version, name_key};
+use crate::address::SandboxLink;
+use crate::netlink::nft::{Edge, IpVersion, SetKind, Transaction, name_key};
 use crate::ruleset::{NAMED, OPEN, OWN, OWN6, REFUSE, SETS, SETS6, Sets, Why};
 
 /// LIMIT: destinations with a budget of one sandbox; further ones are refused.
@@ -26,14 +26,14 @@ pub(super) struct Installed {
     pub(super) up: Option<u64>,
     pub(super) down: Option<u64>,
     /// What it has of IPv6; nothing, unless the policy names ranges of it.
-    pub(super) six: Option<Six>,
+    pub(super) six: Option<Ipv6Elements>,
     /// Whether addresses and routes are there for it. After a restart it is not known, and they are given again.
     pub(super) wired: bool,
 }
 
 /// The same for IPv6. Open or named, it is never: IPv6 goes where ranges say.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(super) struct Six {
+pub(super) struct Ipv6Elements {
     pub(super) ranges: Ranges6,
     pub(super) connections: Option<u32>,
     pub(super) budget: Option<u64>,
@@ -50,7 +50,7 @@ impl Installed {
             budget: egress.limits.bytes_per_destination,
             up: egress.limits.up_bytes_per_s,
             down: egress.limits.down_bytes_per_s,
-            six: (!egress.direct6.is_empty()).then(|| Six {
+            six: (!egress.direct6.is_empty()).then(|| Ipv6Elements {
                 ranges: egress.direct6.clone(),
                 connections: egress.limits.connections,
                 budget: egress.limits.bytes_per_destination,
@@ -77,7 +77,7 @@ pub(super) struct Keys {
 
 /// What a link has of one version of IP.
 pub(super) struct Objects<const N: usize> {
-    version: Version,
+    version: IpVersion,
     sets: &'static Sets,
     name: [u8; 16],
     pub(super) address: [u8; N],
@@ -88,7 +88,7 @@ pub(super) struct Objects<const N: usize> {
 }
 
 impl Keys {
-    pub(super) fn of(link: Link) -> Self {
+    pub(super) fn of(link: SandboxLink) -> Self {
         let name = name_key(&link.name());
         let (address, address6) = (link.address.octets(), link.address6().octets());
         let mut own = [0u8; 20];
@@ -99,7 +99,7 @@ impl Keys {
         own6[16..].copy_from_slice(&address6);
         let object = |kind: char| format!("{kind}{}", link.number);
         let v4 = Objects {
-            version: Version::V4,
+            version: IpVersion::V4,
             sets: &SETS,
             name,
             address,
@@ -109,7 +109,7 @@ impl Keys {
             budget: object('b'),
         };
         let v6 = Objects {
-            version: Version::V6,
+            version: IpVersion::V6,
             sets: &SETS6,
             name,
             address: address6,
@@ -140,16 +140,21 @@ impl Keys {
         self.change_six(transaction, from.six.as_ref(), to.six.as_ref());
     }
 
-    fn change_six(&self, transaction: &mut Transaction<'_>, from: Option<&Six>, to: Option<&Six>) {
+    fn change_six(
+        &self,
+        transaction: &mut Transaction<'_>,
+        from: Option<&Ipv6Elements>,
+        to: Option<&Ipv6Elements>,
+    ) {
         match (from, to) {
             (None, Some(_)) => transaction.add(OWN6, &self.own6),
             (Some(_), None) => transaction.remove(OWN6, &self.own6),
             _ => {}
         }
         self.v6.change_ranges(transaction, from.map(|six| &six.ranges), to.map(|six| &six.ranges));
-        let connections = |six: Option<&Six>| six.and_then(|six| six.connections);
+        let connections = |six: Option<&Ipv6Elements>| six.and_then(|six| six.connections);
         self.v6.change_connections(transaction, connections(from), connections(to));
-        let budget = |six: Option<&Six>| six.and_then(|six| six.budget);
+        let budget = |six: Option<&Ipv6Elements>| six.and_then(|six| six.budget);
         self.v6.change_budget(transaction, budget(from), budget(to));
     }
 
@@ -184,7 +189,7 @@ impl<const N: usize> Objects<N> {
     ) {
         match (from, to) {
             (None, Some(to)) => {
-                transaction.add_set(&self.ranges, self.version, Kind::Ranges);
+                transaction.add_set(&self.ranges, self.version, SetKind::Ranges);
                 transaction.add_ranges(&self.ranges, to.iter());
                 transaction.add_chain(&self.list);
                 transaction.add_rule_for_listed(&self.list, self.version, &self.ranges, self.sets.pass);
@@ -224,7 +229,7 @@ impl<const N: usize> Objects<N> {
             self.remove_budget(transaction);
         }
         if let Some(bytes) = to {
-            transaction.add_set(&self.quotas, self.version, Kind::Quotas(BUDGETED));
+            transaction.add_set(&self.quotas, self.version, SetKind::Quotas(BUDGETED));
             transaction.add_chain(&self.budget);
             transaction.add_rule_for_quota(&self.budget, self.version, &self.quotas, bytes);
             transaction.add_rule_for_mark(&self.budget, Why::Budget as u32, REFUSE);

@@ -6,9 +6,9 @@ use std::net::Ipv4Addr;
 
 use atoll_model::policy::egress::ranges::{Ranges4, Ranges6};
 
-use super::elements::{Installed, Keys, Six};
-use super::{RouterHandle, Stage, TABLE};
-use crate::address::Link;
+use super::elements::{Installed, Ipv6Elements, Keys};
+use super::{LinkStage, RouterHandle, TABLE};
+use crate::address::SandboxLink;
 use crate::flows;
 use crate::netlink::Socket;
 use crate::netlink::nft::{self, Transaction};
@@ -19,22 +19,22 @@ use crate::ruleset::{FRESH, NAMED, OPEN, OWN, OWN6, SETS, SETS6, Sets};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sweep {
     /// Links removed because nobody claimed them.
-    pub removed_links: Vec<Link>,
+    pub removed_links: Vec<SandboxLink>,
     /// Elements removed for the same reason.
     pub removed_elements: usize,
     /// Claimed links that do not exist any more.
-    pub missing: Vec<Link>,
+    pub missing: Vec<SandboxLink>,
 }
 
 /// Everything that belongs to links, as the kernel has it.
 #[derive(Debug)]
-struct Found {
+struct LinkObjects {
     own: HashSet<Vec<u8>>,
     open: HashSet<Vec<u8>>,
     named: HashSet<Vec<u8>>,
     own6: HashSet<Vec<u8>>,
-    v4: Of,
-    v6: Of,
+    v4: FamilyObjects,
+    v6: FamilyObjects,
     fresh: HashSet<Vec<u8>>,
     /// Chains and sets of one link alone.
     chains: HashSet<String>,
@@ -43,14 +43,14 @@ struct Found {
 
 /// What links have of one version of IP.
 #[derive(Debug)]
-struct Of {
+struct FamilyObjects {
     sets: &'static Sets,
     listed: HashSet<Vec<u8>>,
     budgets: HashSet<Vec<u8>>,
     limited: HashSet<Vec<u8>>,
 }
 
-impl Of {
+impl FamilyObjects {
     fn read(socket: &mut Socket, sets: &'static Sets) -> io::Result<Self> {
         let mut keys = |set| Ok::<_, io::Error>(set_keys(socket, TABLE, set)?.into_iter().collect());
         let (listed, budgets, limited) = (keys(sets.listed)?, keys(sets.budgets)?, keys(sets.limited)?);
@@ -64,12 +64,12 @@ impl Of {
     }
 }
 
-impl Found {
+impl LinkObjects {
     fn read(socket: &mut Socket) -> io::Result<Self> {
         let mut keys = |set| Ok::<_, io::Error>(set_keys(socket, TABLE, set)?.into_iter().collect());
         let (own, open, named) = (keys(OWN)?, keys(OPEN)?, keys(NAMED)?);
         let (fresh, own6) = (keys(FRESH)?, keys(OWN6)?);
-        let (v4, v6) = (Of::read(socket, &SETS)?, Of::read(socket, &SETS6)?);
+        let (v4, v6) = (FamilyObjects::read(socket, &SETS)?, FamilyObjects::read(socket, &SETS6)?);
         let chains = socket.dump_steady(nft::dump_chains, |message, found| {
             found.extend(nft::read_chain(message, TABLE).filter(|name| is_of_link(name)).map(str::to_owned));
         })?;
@@ -94,7 +94,7 @@ impl Found {
             budget: self.v4.budgets.contains(&keys.name[..]).then_some(Installed::UNKNOWN),
             up: rate,
             down: rate,
-            six: self.own6.contains(&keys.own6[..]).then(|| Six {
+            six: self.own6.contains(&keys.own6[..]).then(|| Ipv6Elements {
                 ranges: Ranges6::default(),
                 connections: self.v6.limited.contains(&keys.v6.address[..]).then_some(0),
                 budget: self.v6.budgets.contains(&keys.name[..]).then_some(Installed::UNKNOWN),
@@ -160,10 +160,10 @@ impl Found {
 
 impl RouterHandle {
     /// Adopts the links in `keep` as they stand and removes every other link, element and chain.
-    pub fn sweep(&mut self, keep: &[Link]) -> io::Result<Sweep> {
-        let links: HashSet<Link> = self.list_links()?.into_iter().collect();
-        let found = Found::read(&mut self.nft)?;
-        let kept: HashSet<Link> = keep.iter().filter(|link| links.contains(link)).copied().collect();
+    pub fn sweep(&mut self, keep: &[SandboxLink]) -> io::Result<Sweep> {
+        let links: HashSet<SandboxLink> = self.list_links()?.into_iter().collect();
+        let found = LinkObjects::read(&mut self.nft)?;
+        let kept: HashSet<SandboxLink> = keep.iter().filter(|link| links.contains(link)).copied().collect();
         // What opens a link that is not admitted goes too.
         let admitted: Vec<Keys> = kept
             .iter()
@@ -175,7 +175,7 @@ impl RouterHandle {
         let removed_elements = found.remove_strays(&mut self.nft, &admitted, &known)?;
         let addresses: HashSet<Ipv4Addr> = kept.iter().map(|link| link.address).collect();
         flows::forget(&mut self.nft, |address| !addresses.contains(&address))?;
-        let doomed: Vec<Link> = links.difference(&kept).copied().collect();
+        let doomed: Vec<SandboxLink> = links.difference(&kept).copied().collect();
         for chunk in doomed.chunks(CHANGES_AT_ONCE) {
             self.delete_chunk(chunk)?;
         }
@@ -187,18 +187,22 @@ impl RouterHandle {
                 continue;
             }
             if found.own.contains(&keys.own[..]) {
-                self.hold(link, Stage::Admitted, found.installed(&keys));
+                self.hold(link, LinkStage::Admitted, found.installed(&keys));
             } else {
                 let rate = Some(Installed::UNKNOWN);
-                self.hold(link, Stage::Created, Installed { up: rate, down: rate, ..Installed::default() });
+                self.hold(
+                    link,
+                    LinkStage::Created,
+                    Installed { up: rate, down: rate, ..Installed::default() },
+                );
             }
         }
         let missing = keep.iter().filter(|link| !links.contains(link)).copied().collect();
         Ok(Sweep { removed_links: doomed, removed_elements, missing })
     }
 
-    fn is_admitted(&self, link: Link) -> bool {
-        self.expect_stage(link, |stage| stage == Stage::Admitted).is_ok()
+    fn is_admitted(&self, link: SandboxLink) -> bool {
+        self.expect_stage(link, |stage| stage == LinkStage::Admitted).is_ok()
     }
 }
 

@@ -10,7 +10,7 @@ use super::{Attrs, Batch, F_APPEND, F_CREATE, F_DUMP, Message, text};
 
 mod read;
 
-pub(crate) use read::{Counted, read_chain, read_counted, read_keys, read_set};
+pub(crate) use read::{ElementCounter, read_chain, read_counted, read_keys, read_set};
 
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
@@ -81,7 +81,7 @@ const RANGES_AT_ONCE: usize = 500;
 
 /// Whose addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
+pub(crate) enum IpVersion {
     V4,
     V6,
 }
@@ -108,7 +108,7 @@ impl Edge for u128 {
 
 /// What a set of addresses is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SetKind {
     /// Ranges, written by us.
     Ranges,
     /// Addresses with a quota each, written by packets; at most this many.
@@ -117,7 +117,7 @@ pub(crate) enum Kind {
 
 /// Where a rule or a verdict leads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum To<'a> {
+pub(crate) enum RuleTarget<'a> {
     Goto(&'a str),
     Return,
 }
@@ -208,19 +208,19 @@ impl<'a> Transaction<'a> {
         self.elements(DELSETELEM, set);
     }
 
-    pub(crate) fn add_set(&mut self, name: &str, version: Version, kind: Kind) {
+    pub(crate) fn add_set(&mut self, name: &str, version: IpVersion, kind: SetKind) {
         self.ids += 1;
         self.message(NEWSET);
         self.batch.attr_name(SET_TABLE, self.table);
         self.batch.attr_name(SET_NAME, name);
         let (flags, size) = match kind {
-            Kind::Ranges => (FLAG_INTERVAL, None),
-            Kind::Quotas(size) => (FLAG_EVAL, Some(size)),
+            SetKind::Ranges => (FLAG_INTERVAL, None),
+            SetKind::Quotas(size) => (FLAG_EVAL, Some(size)),
         };
         self.batch.attr(SET_FLAGS, &flags.to_be_bytes());
         let (key, len) = match version {
-            Version::V4 => (TYPE_IPV4, 4u32),
-            Version::V6 => (TYPE_IPV6, 16),
+            IpVersion::V4 => (TYPE_IPV4, 4u32),
+            IpVersion::V6 => (TYPE_IPV6, 16),
         };
         self.batch.attr(SET_KEY_TYPE, &key.to_be_bytes());
         self.batch.attr(SET_KEY_LEN, &len.to_be_bytes());
@@ -252,19 +252,19 @@ impl<'a> Transaction<'a> {
     }
 
     /// `ct original ip daddr @set goto chain`
-    pub(crate) fn add_rule_for_listed(&mut self, chain: &str, version: Version, set: &str, to: &str) {
+    pub(crate) fn add_rule_for_listed(&mut self, chain: &str, version: IpVersion, set: &str, to: &str) {
         self.rule(chain, |batch| {
             put_original_destination(batch, version);
             put_expression(batch, "lookup", |batch| {
                 batch.attr_name(1, set);
                 batch.attr(2, &REGISTER.to_be_bytes());
             });
-            put_immediate_verdict(batch, To::Goto(to));
+            put_immediate_verdict(batch, RuleTarget::Goto(to));
         });
     }
 
     /// `update @set { ct original ip daddr quota until BYTES bytes } return`
-    pub(crate) fn add_rule_for_quota(&mut self, chain: &str, version: Version, set: &str, bytes: u64) {
+    pub(crate) fn add_rule_for_quota(&mut self, chain: &str, version: IpVersion, set: &str, bytes: u64) {
         self.rule(chain, |batch| {
             put_original_destination(batch, version);
             put_expression(batch, "dynset", |batch| {
@@ -279,7 +279,7 @@ impl<'a> Transaction<'a> {
                 batch.close(data);
                 batch.close(quota);
             });
-            put_immediate_verdict(batch, To::Return);
+            put_immediate_verdict(batch, RuleTarget::Return);
         });
     }
 
@@ -296,7 +296,7 @@ impl<'a> Transaction<'a> {
                 batch.attr(2, &META_MARK.to_be_bytes());
                 batch.attr(3, &REGISTER.to_be_bytes());
             });
-            put_immediate_verdict(batch, To::Goto(to));
+            put_immediate_verdict(batch, RuleTarget::Goto(to));
         });
     }
 
@@ -349,10 +349,10 @@ fn put_expression(batch: &mut Batch, name: &str, put: impl FnOnce(&mut Batch)) {
 }
 
 /// The address that the sandbox wanted, whichever way a packet of the flow goes.
-fn put_original_destination(batch: &mut Batch, version: Version) {
+fn put_original_destination(batch: &mut Batch, version: IpVersion) {
     let key = match version {
-        Version::V4 => CT_DST_IP,
-        Version::V6 => CT_DST_IP6,
+        IpVersion::V4 => CT_DST_IP,
+        IpVersion::V6 => CT_DST_IP6,
     };
     put_expression(batch, "ct", |batch| {
         batch.attr(1, &REGISTER.to_be_bytes());
@@ -361,13 +361,13 @@ fn put_original_destination(batch: &mut Batch, version: Version) {
     });
 }
 
-fn put_immediate_verdict(batch: &mut Batch, to: To<'_>) {
+fn put_immediate_verdict(batch: &mut Batch, to: RuleTarget<'_>) {
     put_expression(batch, "immediate", |batch| {
         batch.attr(1, &VERDICT_REGISTER.to_be_bytes());
         let data = batch.open(2);
         match to {
-            To::Goto(chain) => put_verdict(batch, GOTO, Some(chain)),
-            To::Return => put_verdict(batch, RETURN, None),
+            RuleTarget::Goto(chain) => put_verdict(batch, GOTO, Some(chain)),
+            RuleTarget::Return => put_verdict(batch, RETURN, None),
         }
         batch.close(data);
     });

@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
-use atoll_model::policy::egress::{Change, Egress, Floor, Injected, Seed, compile};
+use atoll_model::policy::egress::{Egress, Injected, OpenedTransform, Seed, TenantFloor, compile};
 use atoll_model::{EgressRecord, HeaderText, NetworkPolicy, SandboxId};
-use atoll_network::{GATE_PORT, GATEWAY, Gate, Link, Opener, Upstreams, netns};
+use atoll_network::{GATE_PORT, GATEWAY, Gate, Opener, SandboxLink, Upstreams, netns};
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
 
@@ -25,12 +25,12 @@ pub(crate) const SEED: Seed = Seed([42; 32]);
 pub(crate) struct Told(pub(crate) Mutex<Vec<(&'static str, Vec<Ipv4Addr>)>>);
 
 impl Opener for Told {
-    fn open(&self, _: Link, addresses: &[Ipv4Addr], _: Duration) -> std::io::Result<()> {
+    fn open(&self, _: SandboxLink, addresses: &[Ipv4Addr], _: Duration) -> std::io::Result<()> {
         self.0.lock().unwrap().push(("open", addresses.to_vec()));
         Ok(())
     }
 
-    fn close(&self, _: Link, addresses: &[Ipv4Addr]) -> std::io::Result<()> {
+    fn close(&self, _: SandboxLink, addresses: &[Ipv4Addr]) -> std::io::Result<()> {
         self.0.lock().unwrap().push(("close", addresses.to_vec()));
         Ok(())
     }
@@ -77,8 +77,8 @@ impl World {
         world
     }
 
-    pub(crate) fn link() -> Link {
-        Link { number: 5, address: SANDBOX }
+    pub(crate) fn link() -> SandboxLink {
+        SandboxLink { number: 5, address: SANDBOX }
     }
 
     pub(crate) fn admit(&self, policy: &str) {
@@ -163,18 +163,18 @@ pub(crate) fn question(name: &str, kind: RecordType) -> Vec<u8> {
 
 pub(crate) fn compiled(policy: &str) -> Arc<Egress> {
     let policy: NetworkPolicy = serde_json::from_str(policy).unwrap();
-    let opened: Vec<Change> = policy.transforms.iter().map(opened).collect();
-    let mut egress = compile(&Floor::default(), None, &policy, &opened);
+    let opened: Vec<OpenedTransform> = policy.transforms.iter().map(opened).collect();
+    let mut egress = compile(&TenantFloor::default(), None, &policy, &opened);
     egress.seed = (!egress.changes.is_empty()).then_some(SEED);
     Arc::new(egress)
 }
 
-fn opened(transform: &atoll_model::Transform) -> Change {
+fn opened(transform: &atoll_model::Transform) -> OpenedTransform {
     let inject = transform.inject_headers.iter().map(|(name, value)| {
         let (HeaderText::Plain(value) | HeaderText::Sealed(value)) = value;
         Injected { name: name.clone(), value: value.clone() }
     });
-    Change {
+    OpenedTransform {
         domain: transform.domain.clone(),
         inject: inject.collect(),
         strip: transform.strip_headers.clone(),

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use atoll_model::policy::egress::{Egress, Floor, compile};
+use atoll_model::policy::egress::{Egress, TenantFloor, compile};
 use atoll_model::{NetworkMode, NetworkPolicy};
 use atoll_network::{Dialer, DialerConfig, child_setup, netns, setup_from_outside};
 
@@ -99,7 +99,7 @@ fn a_policy_change_costs_the_same_among_five_hundred_sandboxes_with_lists() {
             allow_cidrs: ranges.map(|cidr| cidr.parse().unwrap()).collect(),
             ..NetworkPolicy::default()
         };
-        compile(&Floor::default(), None, &policy, &[])
+        compile(&TenantFloor::default(), None, &policy, &[])
     };
     let mut links = Vec::new();
     let (mut attach, mut plain, mut change, mut detach) =

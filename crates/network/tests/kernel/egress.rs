@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use atoll_model::policy::egress::ranges::Ranges;
-use atoll_model::policy::egress::{Door, Egress, Floor, compile};
+use atoll_model::policy::egress::{Door, Egress, TenantFloor, compile};
 use atoll_model::{EgressRecord, EgressVerdict, NetworkLimits, NetworkMode, NetworkPolicy, SandboxId};
 use atoll_network::{Flows, Fresh, GATE_PORT, GATEWAY, Opener, netns};
 
@@ -27,7 +27,7 @@ pub(crate) fn custom(allowed: &[&str]) -> NetworkPolicy {
 }
 
 pub(crate) fn compiled(policy: &NetworkPolicy) -> Egress {
-    compile(&Floor { private_when_named: true, policy: None }, None, policy, &[])
+    compile(&TenantFloor { private_when_named: true, policy: None }, None, policy, &[])
 }
 
 pub(crate) fn wide_world() -> World {
@@ -208,7 +208,7 @@ fn a_fresh_answer_leads_to_the_gate_for_one_sandbox_and_for_a_while() {
 fn one_sandbox_has_only_so_many_fresh_answers() {
     let world = World::new();
     let fresh = Fresh::open(world.router().namespace()).unwrap();
-    let link = atoll_network::Link { number: 9, address: atoll_network::Link::address_of(9) };
+    let link = atoll_network::SandboxLink { number: 9, address: atoll_network::SandboxLink::address_of(9) };
     let many: Vec<Ipv4Addr> = (0..1_024u32).map(|n| Ipv4Addr::from(0x0808_0000 + n)).collect();
     for chunk in many.chunks(64) {
         fresh.open(link, chunk, Duration::from_secs(60)).unwrap();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use atoll_model::policy::egress::Egress;
-use atoll_network::{Block, Link, Router, RouterConfig, RouterHandle, child_setup, netns};
+use atoll_network::{Block, Router, RouterConfig, RouterHandle, SandboxLink, child_setup, netns};
 use tempfile::TempDir;
 
 pub(crate) const INTERNET: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
@@ -49,7 +49,7 @@ pub(crate) struct World {
 
 pub(crate) struct Sandbox {
     pub(crate) namespace: OwnedFd,
-    pub(crate) link: Link,
+    pub(crate) link: SandboxLink,
 }
 
 impl World {
@@ -104,7 +104,7 @@ impl World {
 
     /// The kernel raises the router's end behind our back, on a loaded machine after some milliseconds. What the router would
     /// say until then is lost, and a caller tries again after a second.
-    fn wait_for_carrier(&self, link: Link) {
+    fn wait_for_carrier(&self, link: SandboxLink) {
         let is_up = || {
             let shown = Command::new("ip").args(["-o", "link", "show", &link.name()]).output().unwrap();
             String::from_utf8_lossy(&shown.stdout).contains("state UP")

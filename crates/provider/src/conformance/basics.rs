@@ -107,7 +107,7 @@ pub(super) async fn adoption_keeps_the_known_and_removes_the_rest(fixture: Fixtu
     fixture.create(&unknown).await;
     let fates =
         fixture.provider.adopt(vec![known(&kept, Some(&live)), known(&stopped, None)], vec![]).await.unwrap();
-    assert_eq!(fates, [adopted(&kept, Fate::Alive)]);
+    assert_eq!(fates, [adopted(&kept, AdoptionOutcome::Alive)]);
     assert!(live.dial().await.is_ok());
     assert!(is_gone(fixture.provider.usage(&target(&unknown)).await));
     if fixture.provider.capabilities().keeps_files {
@@ -123,7 +123,7 @@ pub(super) async fn adoption_says_what_is_gone(fixture: Fixture) {
     let live = fixture.create(&spec).await;
     fixture.inside.kill(&live).await;
     let fates = fixture.provider.adopt(vec![known(&spec, Some(&live))], vec![]).await.unwrap();
-    assert_eq!(fates, [adopted(&spec, Fate::Gone)]);
+    assert_eq!(fates, [adopted(&spec, AdoptionOutcome::Gone)]);
     fixture.destroy(&spec).await;
 }
 

@@ -43,7 +43,7 @@ pub(super) async fn a_checkpoint_keeps_memory_and_files_and_is_spent_by_its_rest
     fixture.inside.kill(&live).await;
     let paused = known_paused(&spec, live.booted.facts.clone());
     let fates = fixture.provider.adopt(vec![paused], vec![]).await.expect("adopted");
-    assert_eq!(fates, [adopted(&spec, Fate::Gone)]);
+    assert_eq!(fates, [adopted(&spec, AdoptionOutcome::Gone)]);
     assert!(is_gone(fixture.provider.restore(&again(&spec)).await));
     fixture.destroy(&spec).await;
 }
@@ -89,18 +89,18 @@ pub(super) async fn a_restore_that_is_dropped_half_way_loses_nothing(fixture: Fi
         let [fate] = &fates[..] else { panic!("{fates:?}") };
         assert_eq!(fate.instance, next.instance);
         (spec, live) = match fate.fate {
-            Fate::Alive => {
+            AdoptionOutcome::Alive => {
                 let facts = fate.facts.clone().expect("nobody has them");
                 let booted = Booted { facts, agent_token: None, from_pool: false };
                 let (target, token) = (target(&next), live.token.clone());
                 (next, Live { provider: &fixture.provider, target, booted, token })
             }
-            Fate::Checkpointed => {
+            AdoptionOutcome::Checkpointed => {
                 let next = again(&next);
                 let live = fixture.restore(&next, &live.token).await;
                 (next, live)
             }
-            Fate::Frozen | Fate::Gone => panic!("{fate:?} after {delay_ms} ms"),
+            AdoptionOutcome::Frozen | AdoptionOutcome::Gone => panic!("{fate:?} after {delay_ms} ms"),
         };
         assert_whole(&fixture, &live, &page).await;
     }
@@ -135,7 +135,7 @@ pub(super) async fn adoption_keeps_a_checkpoint_only_of_what_is_paused(fixture: 
     for _ in 0..2 {
         let paused = known_paused(&spec, live.booted.facts.clone());
         let fates = fixture.provider.adopt(vec![paused], vec![]).await.expect("adopted");
-        assert_eq!(fates, [adopted(&spec, Fate::Checkpointed)]);
+        assert_eq!(fates, [adopted(&spec, AdoptionOutcome::Checkpointed)]);
     }
     let next = again(&spec);
     let restored = fixture.restore(&next, &live.token).await;

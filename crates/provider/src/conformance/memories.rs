@@ -111,7 +111,7 @@ pub(super) async fn a_stopped_sandbox_has_no_memory_to_keep(fixture: Fixture) {
     // Whether it is refused or said to hold none: it is never said to hold what it does not.
     if let Ok(made) = fixture.provider.snapshot(&files_only(&spec), &id, true).await {
         assert!(!made.memory);
-        let origin = Origin::Snapshot { snapshot: id.clone(), seal: made.seal, memory: true };
+        let origin = FilesOrigin::Snapshot { snapshot: id.clone(), seal: made.seal, memory: true };
         let copy = InstanceSpec { origin, ..fixture.spec() };
         assert!(fixture.provider.create(&copy).await.is_err());
     }

@@ -57,7 +57,7 @@ pub(super) async fn a_pack_that_breaks_off_leaves_nothing(fixture: Fixture) {
     for kept in [0, 1, pack.len() / 2, pack.len() - 1] {
         // Once it ends too early, once it fails.
         let short = stream(&pack[..kept]);
-        let broken: Packed = Box::new(std::io::Cursor::new(pack[..kept].to_vec()).chain(Broken));
+        let broken: Packed = Box::new(std::io::Cursor::new(pack[..kept].to_vec()).chain(FailingStream));
         for files in [short, broken] {
             assert!(fixture.provider.unpack(&at, &spec.limits, files).await.is_err(), "{kept} bytes");
             assert!(is_gone(fixture.provider.boot(&again(&spec)).await), "{kept} bytes left something");
@@ -94,9 +94,9 @@ pub(super) async fn a_pack_that_nobody_reads_to_its_end_changes_nothing(fixture:
 }
 
 /// A stream that fails.
-struct Broken;
+struct FailingStream;
 
-impl tokio::io::AsyncRead for Broken {
+impl tokio::io::AsyncRead for FailingStream {
     fn poll_read(
         self: Pin<&mut Self>,
         _: &mut std::task::Context<'_>,

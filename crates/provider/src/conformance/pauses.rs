@@ -35,15 +35,15 @@ pub(super) async fn a_paused_instance_stays_so_over_an_adoption_where_that_is_wa
     fixture.pause(&live).await;
     let paused = known_paused(&spec, live.booted.facts.clone());
     let fates = fixture.provider.adopt(vec![paused.clone()], vec![]).await.expect("adopted");
-    assert_eq!(fates, [adopted(&spec, Fate::Frozen)]);
+    assert_eq!(fates, [adopted(&spec, AdoptionOutcome::Frozen)]);
     assert!(fixture.is_silent(&live).await, "it still stands still");
     // The server died between a thaw and its record, or while a snapshot was taken: it is to run.
     let fates = fixture.provider.adopt(vec![known(&spec, Some(&live))], vec![]).await.expect("adopted");
-    assert_eq!(fates, [adopted(&spec, Fate::Alive)]);
+    assert_eq!(fates, [adopted(&spec, AdoptionOutcome::Alive)]);
     assert_eq!(fixture.inside.memory(&live).await.as_ref(), Some(&page));
     // It died before the freeze: the one who drives it sees that it runs.
     let fates = fixture.provider.adopt(vec![paused], vec![]).await.expect("adopted");
-    assert_eq!(fates, [adopted(&spec, Fate::Alive)]);
+    assert_eq!(fates, [adopted(&spec, AdoptionOutcome::Alive)]);
     fixture.destroy(&spec).await;
 }
 

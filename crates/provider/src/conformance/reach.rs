@@ -1,7 +1,7 @@
 //! Cases of what an instance may reach. Whether packets pass is the business of a provider's own tests: here it takes every
 //! policy while it runs, and what runs goes on.
 
-use atoll_model::policy::egress::{Change, Floor, Injected, Seed, compile};
+use atoll_model::policy::egress::{Injected, OpenedTransform, Seed, TenantFloor, compile};
 use atoll_model::{NetworkMode, NetworkPolicy};
 
 use super::*;
@@ -14,17 +14,17 @@ fn listed() -> Egress {
         deny_cidrs: vec!["203.0.113.64/26".parse().unwrap()],
         ..NetworkPolicy::default()
     };
-    compile(&Floor::default(), None, &policy, &[])
+    compile(&TenantFloor::default(), None, &policy, &[])
 }
 
 fn changing(seed: u8) -> Egress {
-    let change = Change {
+    let change = OpenedTransform {
         domain: "api.example.com".parse().unwrap(),
         inject: vec![Injected { name: "authorization".to_owned(), value: "canary".to_owned() }],
         strip: vec!["cookie".to_owned()],
         plain_http: false,
     };
-    let egress = compile(&Floor::default(), None, &NetworkPolicy::allow_all(), &[change]);
+    let egress = compile(&TenantFloor::default(), None, &NetworkPolicy::allow_all(), &[change]);
     Egress { seed: Some(Seed([seed; 32])), ..egress }
 }
 

@@ -122,8 +122,8 @@ pub(super) async fn a_damaged_or_unknown_snapshot_is_refused(fixture: Fixture) {
     write(&fixture, &live, "then").await;
     let shot = fixture.shoot(&live.target, false).await;
     write(&fixture, &live, "now").await;
-    let wrong = Shot { id: shot.id.clone(), seal: "another".to_owned() };
-    let unknown = Shot { id: SnapshotId::from_entropy(random()), seal: shot.seal.clone() };
+    let wrong = TakenSnapshot { id: shot.id.clone(), seal: "another".to_owned() };
+    let unknown = TakenSnapshot { id: SnapshotId::from_entropy(random()), seal: shot.seal.clone() };
     let copy = fixture.spec();
     for bad in [&wrong, &unknown] {
         assert!(is_damaged(fixture.provider.verify_snapshot(&bad.id, &bad.seal).await));
@@ -200,7 +200,7 @@ pub(super) async fn a_snapshot_that_is_dropped_half_way_leaves_the_sandbox_runni
         // As a server that died meanwhile begins: it knows of no such snapshot.
         let known = vec![known(&spec, Some(&live))];
         let fates = fixture.provider.adopt(known, vec![]).await.expect("adopted");
-        assert_eq!(fates, [adopted(&spec, Fate::Alive)]);
+        assert_eq!(fates, [adopted(&spec, AdoptionOutcome::Alive)]);
         assert_eq!(note(&fixture, &live).await.as_deref(), Some("then"));
         fixture.provider.remove_snapshot(&id).await.expect("removed");
     }

@@ -19,19 +19,19 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::watch;
 
-use super::Files;
-use super::volumes::Seen;
+use super::FakeFiles;
+use super::volumes::MountedVolume;
 
 /// What an agent knows, shared with whoever plays with it.
-pub(super) struct Mind {
+pub(super) struct FakeAgentState {
     /// A greeting may change it.
     pub(super) token: Mutex<String>,
     /// What a program inside asks for.
     pub(super) held_s: AtomicU64,
     /// What its sandbox holds.
-    pub(super) files: Arc<Mutex<Files>>,
+    pub(super) files: Arc<Mutex<FakeFiles>>,
     /// Volumes that it sees.
-    mounts: Vec<Seen>,
+    mounts: Vec<MountedVolume>,
     /// What every command gets.
     pub(super) env: Mutex<BTreeMap<String, String>>,
     /// What it was asked to do, in order.
@@ -40,8 +40,8 @@ pub(super) struct Mind {
     pub(super) frozen: watch::Sender<bool>,
 }
 
-impl Mind {
-    pub(super) fn new(token: String, files: Arc<Mutex<Files>>, mounts: Vec<Seen>) -> Arc<Self> {
+impl FakeAgentState {
+    pub(super) fn new(token: String, files: Arc<Mutex<FakeFiles>>, mounts: Vec<MountedVolume>) -> Arc<Self> {
         Arc::new(Self {
             token: Mutex::new(token),
             held_s: AtomicU64::new(0),
@@ -54,7 +54,7 @@ impl Mind {
     }
 
     /// Whose file a path is, by which name, and whether it may be written.
-    fn find(&self, path: &str) -> (Arc<Mutex<Files>>, String, bool) {
+    fn find(&self, path: &str) -> (Arc<Mutex<FakeFiles>>, String, bool) {
         let seen = self.mounts.iter().find_map(|seen| Some((seen.inside(path)?, !seen.read_only)));
         match seen {
             Some(((files, inside), may_write)) => (files, inside, may_write),
@@ -78,7 +78,7 @@ impl Mind {
 }
 
 /// Serves one connection until it ends.
-pub(super) async fn serve(stream: DuplexStream, mind: Arc<Mind>) {
+pub(super) async fn serve(stream: DuplexStream, mind: Arc<FakeAgentState>) {
     let (mut stream, mut frozen) = (BufReader::new(stream), mind.frozen.subscribe());
     while let Some(request) = read(&mut stream).await {
         if frozen.wait_for(|frozen| !frozen).await.is_err() {
@@ -99,7 +99,7 @@ pub(super) async fn serve(stream: DuplexStream, mind: Arc<Mind>) {
 }
 
 /// A greeting may bring a new token; it counts from the next request on.
-fn greet(body: &[u8], mind: &Mind) -> Option<Vec<u8>> {
+fn greet(body: &[u8], mind: &FakeAgentState) -> Option<Vec<u8>> {
     let greeting = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
     if let Some(next) = greeting["accessToken"].as_str() {
         next.clone_into(&mut mind.token.lock().unwrap());
@@ -138,7 +138,7 @@ async fn read(stream: &mut BufReader<DuplexStream>) -> Option<Request> {
 }
 
 /// `None`: break the connection.
-fn answer(request: &Request, mind: &Mind) -> Option<Vec<u8>> {
+fn answer(request: &Request, mind: &FakeAgentState) -> Option<Vec<u8>> {
     match request.path.as_str() {
         "/health" => plain(204, ""),
         "/init" => greet(&request.body, mind),
@@ -152,7 +152,7 @@ fn answer(request: &Request, mind: &Mind) -> Option<Vec<u8>> {
 }
 
 /// Reads or writes one file whole; its path is plain enough to need no decoding.
-fn file(request: &Request, mind: &Mind) -> Option<Vec<u8>> {
+fn file(request: &Request, mind: &FakeAgentState) -> Option<Vec<u8>> {
     let path = request.path.strip_prefix("/files?path=")?.split('&').next()?;
     if request.method == "POST" {
         return match mind.write(path, request.body.clone()) {

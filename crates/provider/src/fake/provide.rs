@@ -14,10 +14,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::sync::broadcast;
 
 use super::world::failed;
-use super::{After, Call, FakeProvider, agent};
+use super::{After, FakeProvider, ProviderCall, agent};
 use crate::{
-    Adopted, Booted, ByteStream, Capabilities, InstanceSpec, InstanceUsage, Known, Notice, Origin, Packed,
-    PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
+    Adopted, Booted, ByteStream, Capabilities, FilesOrigin, InstanceSpec, InstanceUsage, Known, Notice,
+    Packed, PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
 };
 
 #[async_trait]
@@ -31,11 +31,11 @@ impl Provider for FakeProvider {
     }
 
     async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
-        if let Origin::Snapshot { memory, .. } = &spec.origin {
+        if let FilesOrigin::Snapshot { memory, .. } = &spec.origin {
             self.need(|able| able.snapshots, "a sandbox from a snapshot")?;
             self.need(|able| able.checkpoints || !memory, "a sandbox from a snapshot with memory")?;
         }
-        let after = self.play(Call::Create, spec.sandbox.as_str()).await?;
+        let after = self.play(ProviderCall::Create, spec.sandbox.as_str()).await?;
         let booted = self.world.lock().unwrap().create(spec)?;
         if after == After::Fail {
             self.world.lock().unwrap().sandboxes.remove(&spec.sandbox);
@@ -44,7 +44,7 @@ impl Provider for FakeProvider {
     }
 
     async fn boot(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
-        let after = self.play(Call::Boot, spec.sandbox.as_str()).await?;
+        let after = self.play(ProviderCall::Boot, spec.sandbox.as_str()).await?;
         let booted = self.world.lock().unwrap().boot(spec)?;
         if after == After::Fail {
             self.kill(&spec.sandbox, false);
@@ -54,27 +54,27 @@ impl Provider for FakeProvider {
 
     async fn pause(&self, target: &Target) -> Result<Held, ProviderError> {
         self.need(|able| able.pauses, "a pause")?;
-        let after = self.play(Call::Pause, target.sandbox.as_str()).await?;
+        let after = self.play(ProviderCall::Pause, target.sandbox.as_str()).await?;
         let held = self.world.lock().unwrap().pause(target)?;
         self.end(after, held).await
     }
 
     async fn checkpoint(&self, target: &Target) -> Result<(), ProviderError> {
         self.need(|able| able.checkpoints, "a checkpoint")?;
-        let after = self.play_whole(Call::Checkpoint, target.sandbox.as_str()).await?;
+        let after = self.play_whole(ProviderCall::Checkpoint, target.sandbox.as_str()).await?;
         self.world.lock().unwrap().checkpoint(target)?;
         self.end(after, ()).await
     }
 
     async fn resume(&self, target: &Target) -> Result<(), ProviderError> {
-        let after = self.play_whole(Call::Resume, target.sandbox.as_str()).await?;
+        let after = self.play_whole(ProviderCall::Resume, target.sandbox.as_str()).await?;
         self.world.lock().unwrap().live(target)?.mind.frozen.send_replace(false);
         self.end(after, ()).await
     }
 
     async fn restore(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
         self.need(|able| able.checkpoints, "a restore")?;
-        let after = self.play_whole(Call::Restore, spec.sandbox.as_str()).await?;
+        let after = self.play_whole(ProviderCall::Restore, spec.sandbox.as_str()).await?;
         let booted = self.world.lock().unwrap().restore(spec)?;
         self.end(after, booted).await
     }
@@ -87,19 +87,19 @@ impl Provider for FakeProvider {
     ) -> Result<Snapshotted, ProviderError> {
         self.need(|able| able.snapshots, "a snapshot")?;
         self.need(|able| able.checkpoints || !memory, "a snapshot with memory")?;
-        let after = self.play_whole(Call::Snapshot, target.sandbox.as_str()).await?;
+        let after = self.play_whole(ProviderCall::Snapshot, target.sandbox.as_str()).await?;
         let made = self.world.lock().unwrap().snapshot(target, snapshot, memory)?;
         self.end(after, made).await
     }
 
     async fn verify_snapshot(&self, snapshot: &SnapshotId, seal: &str) -> Result<(), ProviderError> {
-        let after = self.play(Call::VerifySnapshot, snapshot.as_str()).await?;
+        let after = self.play(ProviderCall::VerifySnapshot, snapshot.as_str()).await?;
         self.world.lock().unwrap().verify(snapshot, seal)?;
         self.end(after, ()).await
     }
 
     async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError> {
-        let after = self.play(Call::RemoveSnapshot, snapshot.as_str()).await?;
+        let after = self.play(ProviderCall::RemoveSnapshot, snapshot.as_str()).await?;
         self.world.lock().unwrap().snapshots.remove(snapshot);
         self.end(after, ()).await
     }
@@ -112,25 +112,25 @@ impl Provider for FakeProvider {
         limits: &Limits,
     ) -> Result<RolledBack, ProviderError> {
         self.need(|able| able.snapshots, "a rollback")?;
-        let after = self.play(Call::Rollback, target.sandbox.as_str()).await?;
+        let after = self.play(ProviderCall::Rollback, target.sandbox.as_str()).await?;
         let left = self.world.lock().unwrap().rollback(target, snapshot, seal, limits)?;
         self.end(after, left).await
     }
 
     async fn pack(&self, target: &Target) -> Result<Packed, ProviderError> {
         self.need(|able| able.packs, "a pack")?;
-        let after = self.play(Call::Pack, target.sandbox.as_str()).await?;
+        let after = self.play(ProviderCall::Pack, target.sandbox.as_str()).await?;
         let packed = self.world.lock().unwrap().pack(target)?;
         if after == After::Cut {
             let half = packed[..packed.len() / 2].to_vec();
-            return Ok(Box::new(std::io::Cursor::new(half).chain(Broken)));
+            return Ok(Box::new(std::io::Cursor::new(half).chain(FailingStream)));
         }
         self.end(after, Box::new(std::io::Cursor::new(packed)) as Packed).await
     }
 
     async fn unpack(&self, target: &Target, limits: &Limits, mut files: Packed) -> Result<(), ProviderError> {
         self.need(|able| able.packs, "an unpack")?;
-        let after = self.play_whole(Call::Unpack, target.sandbox.as_str()).await?;
+        let after = self.play_whole(ProviderCall::Unpack, target.sandbox.as_str()).await?;
         let mut packed = Vec::new();
         files
             .read_to_end(&mut packed)
@@ -147,18 +147,18 @@ impl Provider for FakeProvider {
         _template_version: &str,
     ) -> Result<Packed, ProviderError> {
         self.need(|able| able.captures, "a capture")?;
-        let after = self.play(Call::Capture, target.sandbox.as_str()).await?;
+        let after = self.play(ProviderCall::Capture, target.sandbox.as_str()).await?;
         let layer = self.world.lock().unwrap().capture(target)?;
         if after == After::Cut {
             let half = layer[..layer.len() / 2].to_vec();
-            return Ok(Box::new(std::io::Cursor::new(half).chain(Broken)));
+            return Ok(Box::new(std::io::Cursor::new(half).chain(FailingStream)));
         }
         self.end(after, Box::new(std::io::Cursor::new(layer)) as Packed).await
     }
 
     async fn create_volume(&self, volume: &VolumeId, size_mib: Option<u32>) -> Result<(), ProviderError> {
         self.need_volumes(size_mib)?;
-        let after = self.play_whole(Call::CreateVolume, volume.as_str()).await?;
+        let after = self.play_whole(ProviderCall::CreateVolume, volume.as_str()).await?;
         self.world.lock().unwrap().create_volume(volume, size_mib);
         self.end(after, ()).await
     }
@@ -170,14 +170,14 @@ impl Provider for FakeProvider {
         size_mib: Option<u32>,
     ) -> Result<(), ProviderError> {
         self.need_volumes(size_mib)?;
-        let after = self.play_whole(Call::CopyVolume, from.as_str()).await?;
+        let after = self.play_whole(ProviderCall::CopyVolume, from.as_str()).await?;
         self.world.lock().unwrap().copy_volume(from, to, size_mib)?;
         self.end(after, ()).await
     }
 
     async fn resize_volume(&self, volume: &VolumeId, size_mib: u32) -> Result<(), ProviderError> {
         self.need_volumes(Some(size_mib))?;
-        let after = self.play(Call::ResizeVolume, volume.as_str()).await?;
+        let after = self.play(ProviderCall::ResizeVolume, volume.as_str()).await?;
         self.world.lock().unwrap().resize_volume(volume, size_mib)?;
         self.end(after, ()).await
     }
@@ -187,7 +187,7 @@ impl Provider for FakeProvider {
     }
 
     async fn remove_volume(&self, volume: &VolumeId) -> Result<(), ProviderError> {
-        let after = self.play(Call::RemoveVolume, volume.as_str()).await?;
+        let after = self.play(ProviderCall::RemoveVolume, volume.as_str()).await?;
         self.world.lock().unwrap().volumes.remove(volume);
         self.end(after, ()).await
     }
@@ -206,25 +206,25 @@ impl Provider for FakeProvider {
     }
 
     async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
-        let after = self.play(Call::Halt, target.sandbox.as_str()).await?;
+        let after = self.play(ProviderCall::Halt, target.sandbox.as_str()).await?;
         self.world.lock().unwrap().halt(target);
         self.end(after, ()).await
     }
 
     async fn destroy(&self, target: &Target) -> Result<(), ProviderError> {
-        let after = self.play(Call::Destroy, target.sandbox.as_str()).await?;
+        let after = self.play(ProviderCall::Destroy, target.sandbox.as_str()).await?;
         self.world.lock().unwrap().sandboxes.remove(&target.sandbox);
         self.end(after, ()).await
     }
 
     async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
-        let after = self.play(Call::Resize, target.sandbox.as_str()).await?;
+        let after = self.play(ProviderCall::Resize, target.sandbox.as_str()).await?;
         self.world.lock().unwrap().resize(target, limits)?;
         self.end(after, ()).await
     }
 
     async fn set_network(&self, target: &Target, egress: Arc<Egress>) -> Result<(), ProviderError> {
-        let after = self.play(Call::SetNetwork, target.sandbox.as_str()).await?;
+        let after = self.play(ProviderCall::SetNetwork, target.sandbox.as_str()).await?;
         self.world.lock().unwrap().named(target)?.0.network = egress;
         self.end(after, ()).await
     }
@@ -287,7 +287,7 @@ impl FakeProvider {
     }
 
     /// [`FakeProvider::play`] for calls that leave everything as it was when they fail.
-    async fn play_whole(&self, call: Call, id: &str) -> Result<After, ProviderError> {
+    async fn play_whole(&self, call: ProviderCall, id: &str) -> Result<After, ProviderError> {
         match self.play(call, id).await? {
             After::Fail => Err(failed("the scripted step", "scripted")),
             after => Ok(after),
@@ -307,9 +307,9 @@ impl FakeProvider {
 }
 
 /// A stream that fails.
-struct Broken;
+struct FailingStream;
 
-impl AsyncRead for Broken {
+impl AsyncRead for FailingStream {
     fn poll_read(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use atoll_model::VolumeId;
 use tokio::io::AsyncReadExt;
 
-use super::Files;
+use super::FakeFiles;
 use super::world::World;
 use crate::{
     InstanceMount, MountSource, Packed, ProviderError, VolumeEntry, VolumeEntryKind, VolumeFiles, VolumeOwner,
@@ -18,12 +18,12 @@ use crate::{
 const MIB: u64 = 1 << 20;
 
 #[derive(Default, Clone)]
-pub(super) struct Volume {
-    pub(super) files: Arc<Mutex<Files>>,
+pub(super) struct FakeVolume {
+    pub(super) files: Arc<Mutex<FakeFiles>>,
     pub(super) size_mib: Option<u32>,
 }
 
-impl Volume {
+impl FakeVolume {
     pub(super) fn bytes(&self) -> u64 {
         self.files.lock().unwrap().values().map(|content| content.len() as u64).sum()
     }
@@ -31,17 +31,17 @@ impl Volume {
 
 /// A volume as an instance sees it.
 #[derive(Clone)]
-pub(super) struct Seen {
+pub(super) struct MountedVolume {
     at: String,
     /// The folder of the volume.
     folder: String,
-    files: Arc<Mutex<Files>>,
+    files: Arc<Mutex<FakeFiles>>,
     pub(super) read_only: bool,
 }
 
-impl Seen {
+impl MountedVolume {
     /// The path in the volume of what an instance sees at `path`.
-    pub(super) fn inside(&self, path: &str) -> Option<(Arc<Mutex<Files>>, String)> {
+    pub(super) fn inside(&self, path: &str) -> Option<(Arc<Mutex<FakeFiles>>, String)> {
         let rest = path.strip_prefix(self.at.as_str()).filter(|rest| rest.starts_with('/'))?;
         Some((Arc::clone(&self.files), format!("{}{rest}", self.folder)))
     }
@@ -52,7 +52,7 @@ fn no_volume(volume: &VolumeId) -> ProviderError {
 }
 
 impl World {
-    pub(super) fn seen(&self, mounts: &[InstanceMount]) -> Result<Vec<Seen>, ProviderError> {
+    pub(super) fn seen(&self, mounts: &[InstanceMount]) -> Result<Vec<MountedVolume>, ProviderError> {
         let mut seen = Vec::new();
         for mount in mounts {
             let (files, folder) = match &mount.source {
@@ -64,7 +64,7 @@ impl World {
                 // Nobody looks at the host here: each instance has one of its own.
                 MountSource::Folder { .. } | MountSource::Memory { .. } => (Arc::default(), String::new()),
             };
-            seen.push(Seen { at: mount.path.clone(), folder, files, read_only: mount.read_only });
+            seen.push(MountedVolume { at: mount.path.clone(), folder, files, read_only: mount.read_only });
         }
         Ok(seen)
     }
@@ -85,7 +85,7 @@ impl World {
         let source = self.volumes.get(from).ok_or_else(|| no_volume(from))?;
         fits(source, size_mib)?;
         let files = source.files.lock().unwrap().clone();
-        self.volumes.insert(to.clone(), Volume { files: Arc::new(Mutex::new(files)), size_mib });
+        self.volumes.insert(to.clone(), FakeVolume { files: Arc::new(Mutex::new(files)), size_mib });
         Ok(())
     }
 
@@ -96,12 +96,12 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn volume(&self, volume: &VolumeId) -> Result<Volume, ProviderError> {
+    pub(super) fn volume(&self, volume: &VolumeId) -> Result<FakeVolume, ProviderError> {
         self.volumes.get(volume).cloned().ok_or_else(|| no_volume(volume))
     }
 }
 
-fn fits(volume: &Volume, size_mib: Option<u32>) -> Result<(), ProviderError> {
+fn fits(volume: &FakeVolume, size_mib: Option<u32>) -> Result<(), ProviderError> {
     let (wanted_mib, used_mib) = (u64::from(size_mib.unwrap_or(u32::MAX)), volume.bytes().div_ceil(MIB));
     if used_mib > wanted_mib {
         return Err(ProviderError::BelowUse { what: "size_mib", wanted_mib, used_mib });
@@ -113,12 +113,12 @@ fn clean(path: &str) -> String {
     format!("/{}", path.trim_matches('/'))
 }
 
-fn is_folder(files: &Files, path: &str) -> bool {
+fn is_folder(files: &FakeFiles, path: &str) -> bool {
     let below = format!("{}/", path.trim_end_matches('/'));
     path == "/" || files.keys().any(|key| key.starts_with(&below))
 }
 
-fn entry(files: &Files, path: &str) -> io::Result<VolumeEntry> {
+fn entry(files: &FakeFiles, path: &str) -> io::Result<VolumeEntry> {
     let path = clean(path);
     let (kind, size) = match files.get(&path) {
         Some(content) => (VolumeEntryKind::File, content.len() as u64),
@@ -140,20 +140,20 @@ fn entry(files: &Files, path: &str) -> io::Result<VolumeEntry> {
     })
 }
 
-fn parent_is_there(files: &Files, path: &str) -> io::Result<()> {
+fn parent_is_there(files: &FakeFiles, path: &str) -> io::Result<()> {
     let above = path.rsplit_once('/').map_or("/", |(above, _)| if above.is_empty() { "/" } else { above });
     if is_folder(files, above) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
 /// A folder stays when what is in it goes.
-fn make_parents(files: &mut Files, path: &str) {
+fn make_parents(files: &mut FakeFiles, path: &str) {
     for (at, _) in path.match_indices('/').skip(1) {
         files.insert(path[..=at].to_owned(), Vec::new());
     }
 }
 
 #[async_trait]
-impl VolumeFiles for Volume {
+impl VolumeFiles for FakeVolume {
     async fn stat(&self, path: &str) -> io::Result<VolumeEntry> {
         entry(&self.files.lock().unwrap(), path)
     }

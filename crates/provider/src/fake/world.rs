@@ -8,32 +8,32 @@ use atoll_model::policy::egress::Egress;
 use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, VolumeId};
 use tokio::task::JoinSet;
 
-use super::agent::Mind;
-use super::volumes::{Seen, Volume};
-use super::{Call, Files, Script, TEMPLATE};
+use super::agent::FakeAgentState;
+use super::volumes::{FakeVolume, MountedVolume};
+use super::{FakeFiles, ProviderCall, Script, TEMPLATE};
 use crate::{
-    Adopted, Booted, Fate, InstanceMount, InstanceSpec, InstanceUsage, Known, Origin, PoolWish,
-    ProviderError, RolledBack, Snapshotted, Target,
+    Adopted, AdoptionOutcome, Booted, FilesOrigin, InstanceMount, InstanceSpec, InstanceUsage, Known,
+    PoolWish, ProviderError, RolledBack, Snapshotted, Target,
 };
 
 /// How often a call was made: the call with the sandbox's or snapshot's id.
-pub(super) type Calls = Vec<(Call, String)>;
+pub(super) type Calls = Vec<(ProviderCall, String)>;
 
 #[derive(Default)]
 pub(super) struct World {
-    pub(super) sandboxes: HashMap<SandboxId, Sandbox>,
+    pub(super) sandboxes: HashMap<SandboxId, FakeSandbox>,
     pub(super) snapshots: BTreeMap<SnapshotId, Shot>,
-    pub(super) volumes: BTreeMap<VolumeId, Volume>,
+    pub(super) volumes: BTreeMap<VolumeId, FakeVolume>,
     pub(super) wishes: Vec<PoolWish>,
-    pub(super) scripts: HashMap<Call, Vec<Script>>,
+    pub(super) scripts: HashMap<ProviderCall, Vec<Script>>,
     pub(super) calls: Calls,
     pub(super) wrong_token: bool,
 }
 
 #[derive(Default)]
-pub(super) struct Sandbox {
+pub(super) struct FakeSandbox {
     /// Its agent has them too.
-    pub(super) files: Arc<Mutex<Files>>,
+    pub(super) files: Arc<Mutex<FakeFiles>>,
     pub(super) instance: Option<Instance>,
     /// Its processes on disk; never beside an instance.
     pub(super) checkpoint: Option<Memory>,
@@ -51,7 +51,7 @@ pub(super) struct Memory {
 pub(super) struct Instance {
     pub(super) id: InstanceId,
     pub(super) bytes: Vec<u8>,
-    pub(super) mind: Arc<Mind>,
+    pub(super) mind: Arc<FakeAgentState>,
     pub(super) mounts: Vec<InstanceMount>,
     /// What the tests say that it did.
     pub(super) worked: InstanceUsage,
@@ -60,16 +60,21 @@ pub(super) struct Instance {
 }
 
 pub(super) struct Shot {
-    pub(super) files: Files,
+    pub(super) files: FakeFiles,
     pub(super) memory: Option<Memory>,
 }
 
 impl Instance {
-    fn new(spec: &InstanceSpec, memory: Memory, files: &Arc<Mutex<Files>>, seen: Vec<Seen>) -> Self {
+    fn new(
+        spec: &InstanceSpec,
+        memory: Memory,
+        files: &Arc<Mutex<FakeFiles>>,
+        seen: Vec<MountedVolume>,
+    ) -> Self {
         Self {
             id: spec.instance.clone(),
             bytes: memory.bytes,
-            mind: Mind::new(memory.token, Arc::clone(files), seen),
+            mind: FakeAgentState::new(memory.token, Arc::clone(files), seen),
             mounts: spec.mounts.clone(),
             worked: InstanceUsage::default(),
             connections: JoinSet::new(),
@@ -102,11 +107,11 @@ impl Shot {
     }
 }
 
-fn shared(files: Files) -> Arc<Mutex<Files>> {
+fn shared(files: FakeFiles) -> Arc<Mutex<FakeFiles>> {
     Arc::new(Mutex::new(files))
 }
 
-fn bytes_of(files: &Files) -> u64 {
+fn bytes_of(files: &FakeFiles) -> u64 {
     files.values().map(|content| content.len() as u64).sum()
 }
 
@@ -123,12 +128,12 @@ pub(super) fn facts(instance: &InstanceId) -> serde_json::Value {
 }
 
 impl World {
-    fn sandbox(&mut self, id: &SandboxId) -> Result<&mut Sandbox, ProviderError> {
+    fn sandbox(&mut self, id: &SandboxId) -> Result<&mut FakeSandbox, ProviderError> {
         self.sandboxes.get_mut(id).ok_or_else(|| gone(id))
     }
 
     /// The sandbox whose live instance a call names.
-    pub(super) fn named(&mut self, target: &Target) -> Result<(&mut Sandbox, InstanceId), ProviderError> {
+    pub(super) fn named(&mut self, target: &Target) -> Result<(&mut FakeSandbox, InstanceId), ProviderError> {
         let sandbox = self.sandbox(&target.sandbox)?;
         match (&sandbox.instance, &target.instance) {
             (Some(live), Some(named)) if live.id == *named => {
@@ -145,7 +150,7 @@ impl World {
     }
 
     /// The sandbox of a call that names its live instance, or one that has none.
-    fn idle_or_named(&mut self, target: &Target) -> Result<&mut Sandbox, ProviderError> {
+    fn idle_or_named(&mut self, target: &Target) -> Result<&mut FakeSandbox, ProviderError> {
         let sandbox = self.sandbox(&target.sandbox)?;
         let live = sandbox.instance.as_ref().map(|live| &live.id);
         if live.is_none() || live == target.instance.as_ref() {
@@ -173,8 +178,8 @@ impl World {
             return Err(failed("create", "it is there already"));
         }
         let (files, memory) = match &spec.origin {
-            Origin::Template => (Files::new(), None),
-            Origin::Snapshot { snapshot, seal, memory } => {
+            FilesOrigin::Template => (FakeFiles::new(), None),
+            FilesOrigin::Snapshot { snapshot, seal, memory } => {
                 let shot = self.shot(snapshot, seal)?;
                 if *memory && shot.memory.is_none() {
                     return Err(failed("create", "the snapshot holds no processes"));
@@ -182,7 +187,8 @@ impl World {
                 (shot.files.clone(), shot.memory.clone().filter(|_| *memory))
             }
         };
-        self.sandboxes.insert(spec.sandbox.clone(), Sandbox { files: shared(files), ..Sandbox::default() });
+        self.sandboxes
+            .insert(spec.sandbox.clone(), FakeSandbox { files: shared(files), ..FakeSandbox::default() });
         self.start(spec, memory)
     }
 
@@ -287,8 +293,13 @@ impl World {
         let sandbox = self.idle_or_named(target)?;
         let left = if memory.is_some() { RolledBack::Memory } else { RolledBack::Files };
         let network = Arc::clone(&sandbox.network);
-        *sandbox =
-            Sandbox { files: shared(files), instance: None, checkpoint: memory, limits: *limits, network };
+        *sandbox = FakeSandbox {
+            files: shared(files),
+            instance: None,
+            checkpoint: memory,
+            limits: *limits,
+            network,
+        };
         Ok(left)
     }
 
@@ -330,14 +341,14 @@ impl World {
         packed: &[u8],
     ) -> Result<(), ProviderError> {
         let damaged = |why: String| ProviderError::Damaged { what: "the pack".to_owned(), why };
-        let files: Files = serde_json::from_slice(packed).map_err(|cause| damaged(cause.to_string()))?;
+        let files: FakeFiles = serde_json::from_slice(packed).map_err(|cause| damaged(cause.to_string()))?;
         if self.sandboxes.contains_key(&target.sandbox) {
             return Err(ProviderError::Unsupported {
                 what: "unpacking over files that are there".to_owned(),
                 hint: "delete them first".to_owned(),
             });
         }
-        let sandbox = Sandbox { files: shared(files), limits: *limits, ..Sandbox::default() };
+        let sandbox = FakeSandbox { files: shared(files), limits: *limits, ..FakeSandbox::default() };
         self.sandboxes.insert(target.sandbox.clone(), sandbox);
         Ok(())
     }
@@ -386,7 +397,11 @@ impl World {
     fn adopt_one(&mut self, known: Known) -> Option<Adopted> {
         let wanted = known.instance;
         let Some(sandbox) = self.sandboxes.get_mut(&known.sandbox) else {
-            return wanted.map(|(instance, _)| Adopted { instance, fate: Fate::Gone, facts: None });
+            return wanted.map(|(instance, _)| Adopted {
+                instance,
+                fate: AdoptionOutcome::Gone,
+                facts: None,
+            });
         };
         (sandbox.limits, sandbox.network) = (known.limits, Arc::clone(&known.network));
         sandbox.instance.take_if(|live| wanted.as_ref().is_none_or(|(id, _)| live.id != *id));
@@ -398,10 +413,10 @@ impl World {
         }
         let (instance, told) = wanted?;
         let fate = match (&sandbox.instance, &sandbox.checkpoint) {
-            (Some(live), _) if live.is_frozen() => Fate::Frozen,
-            (Some(_), _) => Fate::Alive,
-            (None, Some(_)) => Fate::Checkpointed,
-            (None, None) => Fate::Gone,
+            (Some(live), _) if live.is_frozen() => AdoptionOutcome::Frozen,
+            (Some(_), _) => AdoptionOutcome::Alive,
+            (None, Some(_)) => AdoptionOutcome::Checkpointed,
+            (None, None) => AdoptionOutcome::Gone,
         };
         let facts = (told.is_null() && sandbox.instance.is_some()).then(|| facts(&instance));
         Some(Adopted { instance, fate, facts })

@@ -5,26 +5,26 @@ use atoll_model::policy::origin;
 use http::header::{AUTHORIZATION, HOST, ORIGIN, UPGRADE};
 use http::{HeaderMap, HeaderName, Request, Version};
 
-use crate::page::Refusal;
+use crate::page::ProxyError;
 
 /// Fields that hold a key. Of two, one reader takes the first and another the last.
 static KEY_FIELDS: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("leap0-authorization")];
 
 /// A head that can be read in more than one way.
-pub(super) fn ambiguous<B>(request: &Request<B>) -> Option<Refusal> {
+pub(super) fn ambiguous<B>(request: &Request<B>) -> Option<ProxyError> {
     let headers = request.headers();
     if request.version() == Version::HTTP_11 && !headers.contains_key(HOST) {
-        let refusal = Refusal::new(Code::InvalidRequest, "this HTTP/1.1 request has no Host header");
+        let refusal = ProxyError::new(Code::InvalidRequest, "this HTTP/1.1 request has no Host header");
         return Some(refusal.hint("send Host with the name of the server"));
     }
     let twice = KEY_FIELDS.iter().find(|name| headers.get_all(*name).iter().nth(1).is_some())?;
-    let refusal = Refusal::new(Code::InvalidRequest, format!("{twice} is there more than once"));
+    let refusal = ProxyError::new(Code::InvalidRequest, format!("{twice} is there more than once"));
     Some(refusal.hint("send one key"))
 }
 
 /// A socket of the API that a page of another origin opens, whatever key it shows.
-pub(super) fn foreign_page(headers: &HeaderMap, allowed: &[String]) -> Option<Refusal> {
+pub(super) fn foreign_page(headers: &HeaderMap, allowed: &[String]) -> Option<ProxyError> {
     let upgrade = headers.get(UPGRADE)?.to_str().unwrap_or_default();
     if !upgrade.split(',').any(|protocol| protocol.trim().eq_ignore_ascii_case("websocket")) {
         return None;
@@ -37,7 +37,7 @@ pub(super) fn foreign_page(headers: &HeaderMap, allowed: &[String]) -> Option<Re
         return None;
     }
     let refusal =
-        Refusal::new(Code::Forbidden, "pages of another origin may not open a socket of this server");
+        ProxyError::new(Code::Forbidden, "pages of another origin may not open a socket of this server");
     Some(refusal.hint("the operator can allow an origin: atoll serve --allow-origin ORIGIN"))
 }
 

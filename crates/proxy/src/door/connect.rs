@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use super::Door;
 use super::connection::Arrival;
 use crate::host::{self, Domain, Named};
-use crate::page::{Reader, Refusal};
+use crate::page::{Audience, ProxyError};
 
 const HTTPS: u16 = 443;
 
@@ -35,7 +35,7 @@ struct Ports {
 
 impl Door {
     pub(super) fn connect(&self, request: Request<Incoming>, arrival: Arrival) -> Response<Body> {
-        let refuse = |refusal: Refusal| refusal.render(Reader::Program);
+        let refuse = |refusal: ProxyError| refusal.render(Audience::Program);
         let ports = Ports {
             plain: self.0.plain_port.load(Ordering::Relaxed),
             tls: self.0.tls_port.load(Ordering::Relaxed),
@@ -44,14 +44,15 @@ impl Door {
         let way = way(target, self.0.proxy.domain(), ports);
         let Some(way) = way.filter(|_| !arrival.is_inside && !arrival.is_secure) else {
             return refuse(
-                Refusal::new(Code::Forbidden, "this proxy leads to sandboxes of this server only")
+                ProxyError::new(Code::Forbidden, "this proxy leads to sandboxes of this server only")
                     .hint("unset HTTPS_PROXY for other places, or list them in NO_PROXY"),
             );
         };
         let tls = self.0.tls.get().cloned();
         if way == Way::Tls && tls.is_none() {
             return refuse(
-                Refusal::new(Code::PortClosed, "this server has no certificate yet").hint("atoll tls init"),
+                ProxyError::new(Code::PortClosed, "this server has no certificate yet")
+                    .hint("atoll tls init"),
             );
         }
         let door = self.clone();

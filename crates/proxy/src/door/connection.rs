@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use atoll_budget::{Metered, Owner, RequestBudget};
+use atoll_budget::{BudgetOwner, Metered, RequestBudget};
 use atoll_model::Code;
 use atoll_service::RequestScope;
 use axum::body::Body;
@@ -21,12 +21,12 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tower::ServiceExt;
 
-use super::leftover::{self, Watch};
-use super::newcomers::{HeadMeter, Newcomer};
-use super::revocable::{self, Cut, Severable};
+use super::leftover::{self, BodyRecovery};
+use super::newcomers::{HeadMeter, UnauthenticatedConnection};
+use super::revocable::{self, ConnectionCutter, Severable};
 use super::strict::{HEAD_STEP, Strict};
 use super::{Door, Tls, checks};
-use crate::page::{Reader, Refusal};
+use crate::page::{Audience, ProxyError};
 use crate::route::{Misrouted, Route};
 
 /// How every HTTP/2 connection begins.
@@ -42,13 +42,13 @@ pub(crate) struct Arrival {
     pub(crate) is_secure: bool,
     /// Through `CONNECT`, inside another one.
     pub(crate) is_inside: bool,
-    pub(crate) newcomer: Arc<Newcomer>,
+    pub(crate) newcomer: Arc<UnauthenticatedConnection>,
 }
 
 impl Arrival {
     /// Who pays for what this connection holds until it is known who asks.
-    fn owner(&self) -> Owner {
-        Owner::stranger(self.peer.map(|peer| peer.ip()))
+    fn owner(&self) -> BudgetOwner {
+        BudgetOwner::stranger(self.peer.map(|peer| peer.ip()))
     }
 }
 
@@ -88,7 +88,7 @@ impl Door {
     async fn http1<I: Stream>(&self, stream: I, first: Bytes, arrival: Arrival) {
         let (watch, mut leftovers) = leftover::leftovers();
         let meter = HeadMeter::new(&self.0.proxy.budget().account(arrival.owner()));
-        let (door, cut) = (self.clone(), Cut::default());
+        let (door, cut) = (self.clone(), ConnectionCutter::default());
         let io = TokioIo::new(Strict::new(Severable::new(stream, cut.clone()), first, meter));
         let service = service_fn(move |request: Request<Incoming>| {
             let (door, watch, cut, arrival) = (door.clone(), watch.clone(), cut.clone(), arrival.clone());
@@ -116,7 +116,7 @@ impl Door {
     async fn http2<I: Stream>(&self, io: I, first: Bytes, arrival: Arrival) {
         let meter = HeadMeter::new(&self.0.proxy.budget().account(arrival.owner()));
         let newcomer = Arc::clone(&arrival.newcomer);
-        let stream = Begun { first, io, read: 0, meter: Some(meter), newcomer };
+        let stream = PrefixedStream { first, io, read: 0, meter: Some(meter), newcomer };
         let door = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (door, arrival) = (door.clone(), arrival.clone());
@@ -139,8 +139,8 @@ impl Door {
     async fn answer_http1(
         &self,
         request: Request<Incoming>,
-        watch: &Watch,
-        cut: &Cut,
+        watch: &BodyRecovery,
+        cut: &ConnectionCutter,
         arrival: Arrival,
     ) -> Response<Body> {
         if request.method() == Method::CONNECT {
@@ -170,7 +170,7 @@ impl Door {
     async fn answer(&self, request: Request<Body>, arrival: Arrival) -> Response<Body> {
         arrival.newcomer.settle();
         if let Some(refusal) = checks::ambiguous(&request) {
-            return refusal.render(Reader::Program);
+            return refusal.render(Audience::Program);
         }
         let scope = RequestScope::new(arrival.peer.map(|peer| peer.ip()));
         let response = tokio::select! {
@@ -211,7 +211,7 @@ impl Door {
             }
             Route::Elsewhere => {
                 if let Some(refusal) = checks::foreign_page(request.headers(), &self.0.origins) {
-                    return refusal.render(Reader::Program);
+                    return refusal.render(Audience::Program);
                 }
                 if let Some(peer) = arrival.peer {
                     request.extensions_mut().insert(ConnectInfo(peer));
@@ -227,8 +227,8 @@ impl Door {
 }
 
 fn withdrawn() -> Response<Body> {
-    Refusal::new(Code::Unauthenticated, "the key or token of this request was withdrawn")
-        .render(Reader::Program)
+    ProxyError::new(Code::Unauthenticated, "the key or token of this request was withdrawn")
+        .render(Audience::Program)
 }
 
 /// Reads until it is clear whether this is HTTP/2.
@@ -266,15 +266,15 @@ pub(super) fn poll_read_some<I: AsyncRead>(
 }
 
 /// A stream whose first bytes were read already. What comes before its first request is counted.
-struct Begun<I> {
+struct PrefixedStream<I> {
     first: Bytes,
     io: I,
     read: usize,
     meter: Option<HeadMeter>,
-    newcomer: Arc<Newcomer>,
+    newcomer: Arc<UnauthenticatedConnection>,
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Begun<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for PrefixedStream<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -299,7 +299,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Begun<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Begun<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, buf)
     }

@@ -32,22 +32,22 @@ pub(crate) struct Leftovers {
     dropped: mpsc::Receiver<Incoming>,
 }
 
-/// Makes [`Watched`] bodies of one connection.
+/// Makes [`RecoverableBody`] bodies of one connection.
 #[derive(Clone)]
-pub(crate) struct Watch(mpsc::Sender<Incoming>);
+pub(crate) struct BodyRecovery(mpsc::Sender<Incoming>);
 
 /// Both ends for one connection.
-pub(crate) fn leftovers() -> (Watch, Leftovers) {
+pub(crate) fn leftovers() -> (BodyRecovery, Leftovers) {
     // HTTP/1 has one body at a time; when there is one too many, it is dropped as if nobody watched.
     let (sender, dropped) = mpsc::channel(1);
-    (Watch(sender), Leftovers { dropped })
+    (BodyRecovery(sender), Leftovers { dropped })
 }
 
-impl Watch {
+impl BodyRecovery {
     /// The body of a request with these headers.
-    pub(crate) fn body(&self, headers: &HeaderMap, body: Incoming) -> Watched {
+    pub(crate) fn body(&self, headers: &HeaderMap, body: Incoming) -> RecoverableBody {
         let asks_first = headers.contains_key(header::EXPECT);
-        Watched { body: Some(body), asks_first, back: self.0.clone() }
+        RecoverableBody { body: Some(body), asks_first, back: self.0.clone() }
     }
 }
 
@@ -73,14 +73,14 @@ async fn discard(mut body: Incoming) {
 }
 
 /// A request's body that is not lost when it is dropped early.
-pub(crate) struct Watched {
+pub(crate) struct RecoverableBody {
     body: Option<Incoming>,
     /// The client waits to be told to go on, and nobody has told it: there is nothing on its way.
     asks_first: bool,
     back: mpsc::Sender<Incoming>,
 }
 
-impl Body for Watched {
+impl Body for RecoverableBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -104,7 +104,7 @@ impl Body for Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for RecoverableBody {
     fn drop(&mut self) {
         if let Some(body) = self.body.take()
             && !body.is_end_stream()

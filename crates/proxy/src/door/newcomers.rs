@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use atoll_budget::{Account, Owner, Reservation};
+use atoll_budget::{Account, BudgetOwner, Reservation};
 use tokio_util::sync::CancellationToken;
 
 /// LIMIT: connections of one address without a request so far. Those of clients have one within milliseconds.
@@ -17,27 +17,27 @@ const COST: usize = 2;
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Newcomers(Mutex<Waiting>);
+pub(super) struct UnauthenticatedConnections(Mutex<Waiting>);
 
 #[derive(Debug, Default)]
 struct Waiting {
     last: u64,
-    by_owner: HashMap<Owner, BTreeMap<u64, CancellationToken>>,
+    by_owner: HashMap<BudgetOwner, BTreeMap<u64, CancellationToken>>,
 }
 
 /// One connection's place among them.
 #[derive(Debug)]
-pub(crate) struct Newcomer {
-    all: Arc<Newcomers>,
-    owner: Owner,
+pub(crate) struct UnauthenticatedConnection {
+    all: Arc<UnauthenticatedConnections>,
+    owner: BudgetOwner,
     number: u64,
     replaced: CancellationToken,
     is_known: AtomicBool,
 }
 
-impl Newcomers {
+impl UnauthenticatedConnections {
     /// A place, which may be that of another one.
-    pub(super) fn enter(self: &Arc<Self>, owner: Owner) -> Arc<Newcomer> {
+    pub(super) fn enter(self: &Arc<Self>, owner: BudgetOwner) -> Arc<UnauthenticatedConnection> {
         let replaced = CancellationToken::new();
         let mut waiting = self.lock();
         waiting.last += 1;
@@ -50,7 +50,7 @@ impl Newcomers {
         }
         of_owner.insert(number, replaced.clone());
         drop(waiting);
-        Arc::new(Newcomer {
+        Arc::new(UnauthenticatedConnection {
             all: Arc::clone(self),
             owner,
             number,
@@ -64,7 +64,7 @@ impl Newcomers {
     }
 }
 
-impl Newcomer {
+impl UnauthenticatedConnection {
     /// A request came: it is none any more.
     pub(super) fn settle(&self) {
         if self.is_known.swap(true, Ordering::Relaxed) {
@@ -89,7 +89,7 @@ impl Newcomer {
     }
 }
 
-impl Drop for Newcomer {
+impl Drop for UnauthenticatedConnection {
     fn drop(&mut self) {
         self.settle();
     }
@@ -121,12 +121,12 @@ mod tests {
 
     #[test]
     fn the_oldest_of_an_address_gives_way_and_settled_ones_do_not_count() {
-        let all = Arc::new(Newcomers::default());
-        let owner = Owner::stranger(Some([192, 0, 2, 1].into()));
+        let all = Arc::new(UnauthenticatedConnections::default());
+        let owner = BudgetOwner::stranger(Some([192, 0, 2, 1].into()));
         let mut held: Vec<_> = (0..PER_ADDRESS).map(|_| all.enter(owner.clone())).collect();
         held[0].settle();
         held.push(all.enter(owner.clone()));
-        held.push(all.enter(Owner::stranger(Some([192, 0, 2, 2].into()))));
+        held.push(all.enter(BudgetOwner::stranger(Some([192, 0, 2, 2].into()))));
         assert!(held.iter().all(|one| !one.replaced().is_cancelled()));
         held.push(all.enter(owner));
         let gone: Vec<_> = (0..held.len()).filter(|at| held[*at].replaced().is_cancelled()).collect();

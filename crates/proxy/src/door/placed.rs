@@ -10,25 +10,25 @@ use tokio::sync::OwnedSemaphorePermit;
 
 const CONNECTIONS: &str = "atoll_http_connections";
 
-pub(super) struct Placed<I> {
+pub(super) struct GuardedBody<I> {
     io: I,
     _place: OwnedSemaphorePermit,
 }
 
-impl<I> Placed<I> {
+impl<I> GuardedBody<I> {
     pub(super) fn new(io: I, place: OwnedSemaphorePermit) -> Self {
         metrics::gauge!(CONNECTIONS).increment(1.0);
         Self { io, _place: place }
     }
 }
 
-impl<I> Drop for Placed<I> {
+impl<I> Drop for GuardedBody<I> {
     fn drop(&mut self) {
         metrics::gauge!(CONNECTIONS).decrement(1.0);
     }
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Placed<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for GuardedBody<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -38,7 +38,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Placed<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Placed<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for GuardedBody<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, buf)
     }

@@ -44,7 +44,7 @@ impl http_body::Body for RevocableBody {
         // First, so that a body which always has more ends too.
         if self.body.is_some() && self.ended.as_mut().poll(cx).is_ready() {
             self.body = None;
-            return Poll::Ready(Some(Err(axum::Error::new(Withdrawn))));
+            return Poll::Ready(Some(Err(axum::Error::new(RevokedError))));
         }
         match &mut self.body {
             Some(body) => Pin::new(body).poll_frame(cx),
@@ -63,17 +63,17 @@ impl http_body::Body for RevocableBody {
 
 #[derive(Debug, thiserror::Error)]
 #[error("the credential of this request was withdrawn")]
-struct Withdrawn;
+struct RevokedError;
 
 /// Ends a connection that changed its protocol.
 #[derive(Clone, Default)]
-pub(super) struct Cut {
+pub(super) struct ConnectionCutter {
     /// Set once the protocol changed.
     armed: Arc<OnceLock<CancellationToken>>,
     gone: CancellationToken,
 }
 
-impl Cut {
+impl ConnectionCutter {
     /// Resolves when the connection is to be closed or is gone; closes it if `scope` ends first.
     pub(super) fn when_ended(&self, scope: RequestScope) -> impl Future<Output = ()> + Send + 'static {
         let token = self.armed.get_or_init(CancellationToken::new).clone();
@@ -84,24 +84,24 @@ impl Cut {
     }
 }
 
-/// A connection that [`Cut`] can end. Costs nothing before its protocol changed.
+/// A connection that [`ConnectionCutter`] can end. Costs nothing before its protocol changed.
 pub(super) struct Severable<I> {
     io: I,
-    cut: Cut,
+    cut: ConnectionCutter,
     reading: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     writing: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     _gone: DropGuard,
 }
 
 impl<I> Severable<I> {
-    pub(super) fn new(io: I, cut: Cut) -> Self {
+    pub(super) fn new(io: I, cut: ConnectionCutter) -> Self {
         let _gone = cut.gone.clone().drop_guard();
         Self { io, cut, reading: None, writing: None, _gone }
     }
 
     /// Each direction is woken by itself: they may belong to different tasks.
     fn poll_cut(
-        cut: &Cut,
+        cut: &ConnectionCutter,
         waits: &mut Option<Pin<Box<WaitForCancellationFutureOwned>>>,
         cx: &mut Context<'_>,
     ) -> io::Result<()> {

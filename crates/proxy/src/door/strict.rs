@@ -56,7 +56,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Strict<I> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.framing.at == At::Refused {
+        if this.framing.at == ParserPosition::Refused {
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
@@ -73,7 +73,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Strict<I> {
             this.first.advance(size);
         }
         if let Err(bad) = this.framing.follow(&buf.filled()[before..]) {
-            this.framing.at = At::Refused;
+            this.framing.at = ParserPosition::Refused;
             buf.filled_mut()[before + bad] = POISON;
             buf.set_filled(before + bad + 1);
         }
@@ -112,7 +112,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Strict<I> {
 
 /// Where in the stream of requests the next byte is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum ParserPosition {
     RequestLine,
     Field,
     Body(u64),
@@ -131,7 +131,7 @@ struct Ambiguous;
 
 #[derive(Debug)]
 struct Framing {
-    at: At,
+    at: ParserPosition,
     /// The beginning of a line whose end was not read yet.
     begun: Vec<u8>,
     head: Head,
@@ -150,7 +150,7 @@ struct Head {
 
 impl Default for Framing {
     fn default() -> Self {
-        Self { at: At::RequestLine, begun: Vec::new(), head: Head::default(), head_bytes: 0 }
+        Self { at: ParserPosition::RequestLine, begun: Vec::new(), head: Head::default(), head_bytes: 0 }
     }
 }
 
@@ -161,26 +161,28 @@ impl Framing {
         while done < bytes.len() {
             let rest = &bytes[done..];
             done += match self.at {
-                At::Opaque => return Ok(()),
-                At::Refused => return Err(done),
-                At::Body(left) => self.skip(rest, left, At::Body),
-                At::Chunk(left) => self.skip(rest, left, At::Chunk),
-                At::RequestLine | At::Field => {
+                ParserPosition::Opaque => return Ok(()),
+                ParserPosition::Refused => return Err(done),
+                ParserPosition::Body(left) => self.skip(rest, left, ParserPosition::Body),
+                ParserPosition::Chunk(left) => self.skip(rest, left, ParserPosition::Chunk),
+                ParserPosition::RequestLine | ParserPosition::Field => {
                     let taken = self.line(rest).map_err(|bad| done + bad)?;
-                    let goes_on = self.at == At::Field || !self.begun.is_empty();
+                    let goes_on = self.at == ParserPosition::Field || !self.begun.is_empty();
                     self.head_bytes = if goes_on { self.head_bytes + taken } else { 0 };
                     taken
                 }
-                At::ChunkSize | At::ChunkEnd | At::Trailer => self.line(rest).map_err(|bad| done + bad)?,
+                ParserPosition::ChunkSize | ParserPosition::ChunkEnd | ParserPosition::Trailer => {
+                    self.line(rest).map_err(|bad| done + bad)?
+                }
             };
         }
         Ok(())
     }
 
-    fn skip(&mut self, rest: &[u8], left: u64, same: fn(u64) -> At) -> usize {
+    fn skip(&mut self, rest: &[u8], left: u64, same: fn(u64) -> ParserPosition) -> usize {
         let taken = u64::try_from(rest.len()).unwrap_or(u64::MAX).min(left);
         self.at = match (left - taken, self.at) {
-            (0, At::Chunk(_)) => At::ChunkEnd,
+            (0, ParserPosition::Chunk(_)) => ParserPosition::ChunkEnd,
             (0, _) => self.next(),
             (left, _) => same(left),
         };
@@ -188,7 +190,7 @@ impl Framing {
     }
 
     fn is_head(&self) -> bool {
-        matches!(self.at, At::RequestLine | At::Field)
+        matches!(self.at, ParserPosition::RequestLine | ParserPosition::Field)
     }
 
     /// Takes one line, or the beginning of one. An error points at its last byte, so that the line never ends.
@@ -217,26 +219,29 @@ impl Framing {
             return Err(Ambiguous);
         }
         self.at = match self.at {
-            At::RequestLine => self.request_line(line)?,
-            At::Field => self.field(line)?,
-            At::ChunkSize => chunk_size(line)?,
-            At::ChunkEnd => {
+            ParserPosition::RequestLine => self.request_line(line)?,
+            ParserPosition::Field => self.field(line)?,
+            ParserPosition::ChunkSize => chunk_size(line)?,
+            ParserPosition::ChunkEnd => {
                 if line.is_empty() {
-                    At::ChunkSize
+                    ParserPosition::ChunkSize
                 } else {
                     return Err(Ambiguous);
                 }
             }
-            At::Trailer => self.trailer(line)?,
-            At::Body(_) | At::Chunk(_) | At::Opaque | At::Refused => return Err(Ambiguous),
+            ParserPosition::Trailer => self.trailer(line)?,
+            ParserPosition::Body(_)
+            | ParserPosition::Chunk(_)
+            | ParserPosition::Opaque
+            | ParserPosition::Refused => return Err(Ambiguous),
         };
         Ok(())
     }
 
-    fn request_line(&mut self, line: &[u8]) -> Result<At, Ambiguous> {
+    fn request_line(&mut self, line: &[u8]) -> Result<ParserPosition, Ambiguous> {
         // Some clients send an empty line behind a body; a server passes over it.
         if line.is_empty() {
-            return Ok(At::RequestLine);
+            return Ok(ParserPosition::RequestLine);
         }
         let mut words = line.split(|b| *b == b' ');
         let (method, target, version) = (words.next(), words.next(), words.next());
@@ -249,10 +254,10 @@ impl Framing {
             Some(_) | None => return Err(Ambiguous),
         };
         self.head = Head { is_http_10, changes: method == Some(b"CONNECT"), ..Head::default() };
-        Ok(At::Field)
+        Ok(ParserPosition::Field)
     }
 
-    fn field(&mut self, line: &[u8]) -> Result<At, Ambiguous> {
+    fn field(&mut self, line: &[u8]) -> Result<ParserPosition, Ambiguous> {
         if line.is_empty() {
             return self.body();
         }
@@ -279,20 +284,20 @@ impl Framing {
             }
             _ => {}
         }
-        Ok(At::Field)
+        Ok(ParserPosition::Field)
     }
 
     /// What follows a head.
-    fn body(&mut self) -> Result<At, Ambiguous> {
+    fn body(&mut self) -> Result<ParserPosition, Ambiguous> {
         match (self.head.length, self.head.is_chunked) {
             (Some(_), true) => Err(Ambiguous),
-            (None, true) => Ok(At::ChunkSize),
+            (None, true) => Ok(ParserPosition::ChunkSize),
             (None | Some(0), false) => Ok(self.next()),
-            (Some(length), false) => Ok(At::Body(length)),
+            (Some(length), false) => Ok(ParserPosition::Body(length)),
         }
     }
 
-    fn trailer(&mut self, line: &[u8]) -> Result<At, Ambiguous> {
+    fn trailer(&mut self, line: &[u8]) -> Result<ParserPosition, Ambiguous> {
         if line.is_empty() {
             return Ok(self.next());
         }
@@ -301,17 +306,17 @@ impl Framing {
         if frames.iter().any(|frame| name.eq_ignore_ascii_case(frame)) {
             return Err(Ambiguous);
         }
-        Ok(At::Trailer)
+        Ok(ParserPosition::Trailer)
     }
 
     /// After a message.
-    fn next(&self) -> At {
-        if self.head.changes { At::Opaque } else { At::RequestLine }
+    fn next(&self) -> ParserPosition {
+        if self.head.changes { ParserPosition::Opaque } else { ParserPosition::RequestLine }
     }
 }
 
 /// The length of a chunk, in hexadecimal; an extension behind it is passed over.
-fn chunk_size(line: &[u8]) -> Result<At, Ambiguous> {
+fn chunk_size(line: &[u8]) -> Result<ParserPosition, Ambiguous> {
     let end = memchr::memchr(b';', line).unwrap_or(line.len());
     let digits = &line[..end];
     let plain = (1..=16).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
@@ -321,8 +326,8 @@ fn chunk_size(line: &[u8]) -> Result<At, Ambiguous> {
     }
     let text = std::str::from_utf8(digits).map_err(|_| Ambiguous)?;
     match u64::from_str_radix(text, 16).map_err(|_| Ambiguous)? {
-        0 => Ok(At::Trailer),
-        size => Ok(At::Chunk(size)),
+        0 => Ok(ParserPosition::Trailer),
+        size => Ok(ParserPosition::Chunk(size)),
     }
 }
 

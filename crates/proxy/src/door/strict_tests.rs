@@ -5,11 +5,11 @@ use proptest::prelude::*;
 use super::*;
 
 /// Follows bytes cut at every `step`; the offset of the first one that must not pass.
-fn follow(text: &[u8], step: usize) -> (Result<(), usize>, At) {
+fn follow(text: &[u8], step: usize) -> (Result<(), usize>, ParserPosition) {
     let mut framing = Framing::default();
     for (n, piece) in text.chunks(step.max(1)).enumerate() {
         if let Err(at) = framing.follow(piece) {
-            return (Err(n * step.max(1) + at), At::Refused);
+            return (Err(n * step.max(1) + at), ParserPosition::Refused);
         }
     }
     (Ok(()), framing.at)
@@ -27,7 +27,7 @@ fn plain_requests_pass_one_after_the_other() {
     ] {
         let twice = format!("{text}\r\n{text}");
         for step in 1..twice.len() {
-            assert_eq!(follow(twice.as_bytes(), step), (Ok(()), At::RequestLine), "{text:?} by {step}");
+            assert_eq!(follow(twice.as_bytes(), step), (Ok(()), ParserPosition::RequestLine), "{text:?} by {step}");
         }
     }
 }
@@ -37,7 +37,7 @@ fn after_an_upgrade_everything_passes() {
     for head in
         ["GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n", "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n"]
     {
-        assert_eq!(follow(format!("{head}\n\n\0anything").as_bytes(), 7), (Ok(()), At::Opaque));
+        assert_eq!(follow(format!("{head}\n\n\0anything").as_bytes(), 7), (Ok(()), ParserPosition::Opaque));
     }
 }
 
@@ -113,7 +113,7 @@ async fn the_reader_gets_all_before_it_and_then_a_nul_and_the_end() {
     use tokio::io::AsyncReadExt;
     let text = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\nHost: a\r\n\r\n";
     let budget = atoll_budget::Budget::default();
-    let meter = HeadMeter::new(&budget.account(atoll_budget::Owner::Stranger(None)));
+    let meter = HeadMeter::new(&budget.account(atoll_budget::BudgetOwner::Stranger(None)));
     let mut strict = Strict::new(&text[10..], Bytes::from_static(&text[..10]), meter);
     let mut read = Vec::new();
     strict.read_to_end(&mut read).await.expect("memory");

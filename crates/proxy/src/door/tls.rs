@@ -162,9 +162,9 @@ fn stamp(files: &CertificateFiles) -> Stamp {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::local_ca::{LocalCa, Today};
+    use crate::local_ca::{IssueDate, LocalCa};
 
-    const TODAY: Today = Today { year: 2026, month: 11, day: 15 };
+    const TODAY: IssueDate = IssueDate { year: 2026, month: 11, day: 15 };
 
     fn put(files: &CertificateFiles, ca: &LocalCa) {
         let leaf = ca.leaf(TODAY).unwrap();

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 
 use super::ask::{BuildSource, StartBuild};
 use super::context::{Staged, Staging, folder};
-use super::queue::{Announced, Begun};
-use super::run::{self, Ended, Job};
+use super::queue::{Announced, BuildStart};
+use super::run::{self, BuildEnd, BuildJob};
 use crate::service::Service;
 use crate::{RegistryAuth, ServiceError};
 
@@ -62,14 +62,14 @@ impl Service {
         inner.spawn(async move {
             let begun = tokio::select! {
                 biased;
-                () = live.cancel.cancelled() => Err(Ended::Cancelled),
+                () = live.cancel.cancelled() => Err(BuildEnd::Cancelled),
                 begun = begun => begun.map_err(|_| given_up()),
                 () = tokio::time::sleep(PATIENCE) => Err(never_begun()),
             };
             service.inner.builds.take_announced(&id);
             match begun {
-                Ok(Begun { who, ask, staged, admitted }) => {
-                    Job { service, who, ask, live, staged, folder }.run().await;
+                Ok(BuildStart { who, ask, staged, admitted }) => {
+                    BuildJob { service, who, ask, live, staged, folder }.run().await;
                     drop(admitted);
                 }
                 Err(ended) => {
@@ -122,7 +122,7 @@ impl Service {
             BuildSource::Dockerfile { .. } | BuildSource::Text(_) => Staged::Nothing,
         };
         let begin = inner.builds.take_announced(&build.id).ok_or_else(|| begun_already(&build))?;
-        let begun = Begun { who: who.clone(), ask, staged, admitted };
+        let begun = BuildStart { who: who.clone(), ask, staged, admitted };
         begin.send(begun).map_err(|_| begun_already(&build))?;
         Ok(build)
     }
@@ -133,12 +133,12 @@ fn begun_already(build: &Build) -> ServiceError {
     ServiceError::new(Code::PhaseConflict, message).hint("announce a build of its own")
 }
 
-fn given_up() -> Ended {
+fn given_up() -> BuildEnd {
     let message = "a newer build of the same name was announced before this one had begun";
     ServiceError::new(Code::PhaseConflict, message).into()
 }
 
-fn never_begun() -> Ended {
+fn never_begun() -> BuildEnd {
     let message = format!("the steps of this build did not come within {} s", PATIENCE.as_secs());
     ServiceError::new(Code::DeadlineExceeded, message).into()
 }

@@ -12,11 +12,11 @@ use atoll_model::Code;
 
 use super::step::ROOT;
 use crate::ServiceError;
-use crate::agent::{About, refusal};
+use crate::agent::{AgentOperation, refusal};
 
 /// What a command was lent, in its sandbox.
 #[derive(Default)]
-pub(super) struct Borrowed {
+pub(super) struct LentFiles {
     /// To be removed.
     made: Vec<String>,
     /// To be emptied.
@@ -38,11 +38,11 @@ pub(super) async fn in_the_way(
     let mut found = BTreeSet::new();
     for target in targets(run).filter(|target| !over.contains(*target)) {
         match look(agent, target).await? {
-            Spot::Free | Spot::Empty => {}
-            Spot::Full => {
+            LentFile::Free | LentFile::Empty => {}
+            LentFile::Full => {
                 found.insert(target.to_owned());
             }
-            Spot::File => {
+            LentFile::File => {
                 let message = format!("{target} is a file already, and a mount cannot hide it");
                 return Err(ServiceError::new(Code::Unsupported, message)
                     .hint("mount it at a path that is free, or COPY it"));
@@ -57,17 +57,17 @@ pub(super) async fn lend(
     agent: &AgentClient,
     run: &Run,
     over: &BTreeSet<String>,
-) -> Result<Borrowed, ServiceError> {
-    let mut borrowed = Borrowed::default();
+) -> Result<LentFiles, ServiceError> {
+    let mut borrowed = LentFiles::default();
     if let Some(script) = &run.script {
         // It lies on memory, which goes with the sandbox.
         let written = agent.write_bytes(&script.path, ROOT, Some(0o755), script.content.clone()).await;
-        written.map_err(|error| refusal(About::File, error))?;
+        written.map_err(|error| refusal(AgentOperation::File, error))?;
     }
     for target in targets(run).filter(|target| !over.contains(*target)) {
         match look(agent, target).await? {
-            Spot::Empty => borrowed.filled.push(target.to_owned()),
-            Spot::Free | Spot::Full | Spot::File => borrowed.made.push(target.to_owned()),
+            LentFile::Empty => borrowed.filled.push(target.to_owned()),
+            LentFile::Free | LentFile::Full | LentFile::File => borrowed.made.push(target.to_owned()),
         }
     }
     for mount in &run.scratch {
@@ -76,14 +76,17 @@ pub(super) async fn lend(
     Ok(borrowed)
 }
 
-impl Borrowed {
+impl LentFiles {
     /// Takes it away again.
     pub(super) async fn give_back(&self, agent: &AgentClient) -> Result<(), ServiceError> {
         for path in &self.made {
             remove(agent, path.as_bytes()).await?;
         }
         for folder in &self.filled {
-            let found = agent.list_dir(folder, ROOT, 1).await.map_err(|error| refusal(About::File, error))?;
+            let found = agent
+                .list_dir(folder, ROOT, 1)
+                .await
+                .map_err(|error| refusal(AgentOperation::File, error))?;
             for entry in found.0 {
                 remove(agent, &entry.path).await?;
             }
@@ -92,29 +95,30 @@ impl Borrowed {
     }
 }
 
-enum Spot {
+enum LentFile {
     Free,
     Empty,
     Full,
     File,
 }
 
-async fn look(agent: &AgentClient, path: &str) -> Result<Spot, ServiceError> {
-    let entry = match agent.stat(path, ROOT).await.map_err(|error| refusal(About::File, error)) {
+async fn look(agent: &AgentClient, path: &str) -> Result<LentFile, ServiceError> {
+    let entry = match agent.stat(path, ROOT).await.map_err(|error| refusal(AgentOperation::File, error)) {
         Ok(entry) => entry,
-        Err(error) if error.code == Code::FileNotFound => return Ok(Spot::Free),
+        Err(error) if error.code == Code::FileNotFound => return Ok(LentFile::Free),
         Err(error) => return Err(error),
     };
     if entry.kind != EntryKind::Directory {
-        return Ok(Spot::File);
+        return Ok(LentFile::File);
     }
-    let (entries, _) = agent.list_dir(path, ROOT, 1).await.map_err(|error| refusal(About::File, error))?;
-    Ok(if entries.is_empty() { Spot::Empty } else { Spot::Full })
+    let (entries, _) =
+        agent.list_dir(path, ROOT, 1).await.map_err(|error| refusal(AgentOperation::File, error))?;
+    Ok(if entries.is_empty() { LentFile::Empty } else { LentFile::Full })
 }
 
 /// The command may have removed it by itself.
 async fn remove(agent: &AgentClient, path: &[u8]) -> Result<(), ServiceError> {
-    match agent.remove(path, ROOT).await.map_err(|error| refusal(About::File, error)) {
+    match agent.remove(path, ROOT).await.map_err(|error| refusal(AgentOperation::File, error)) {
         Err(error) if error.code == Code::FileNotFound => Ok(()),
         removed => removed,
     }

@@ -18,7 +18,7 @@ const READ_AHEAD: usize = 256 << 10;
 
 /// Files, whatever a config says of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Files {
+pub(super) struct BuildFiles {
     /// The built-in template below: its name and its version.
     pub(super) base: Option<(String, String)>,
     /// The bottom one first.
@@ -27,7 +27,7 @@ pub(super) struct Files {
     pub(super) version: String,
 }
 
-impl Files {
+impl BuildFiles {
     /// The same for the same files, whatever version they were found in.
     pub(super) fn id(&self) -> String {
         let mut hash = Sha256::new();

@@ -11,12 +11,12 @@ use atoll_model::{
 use oci_spec::image::ImageConfiguration;
 use tokio::time::Instant;
 
-use super::files::{Files, blocking};
-use super::output::Output;
+use super::files::{BuildFiles, blocking};
+use super::output::StepOutput;
 use super::ready::{Looked, until_ready};
-use super::run::{Ended, Job};
+use super::run::{BuildEnd, BuildJob};
 use super::sandbox::{Sandboxes, exactly};
-use super::secrets::Hidden;
+use super::secrets::SecretMask;
 use crate::ServiceError;
 use crate::agent::COMMAND_TAG;
 use crate::templates::Publish;
@@ -32,8 +32,8 @@ const FIRST_PIDS: std::ops::Range<u32> = 2..64;
 pub const AFTER_THE_STEPS: &str = "start, until it is ready";
 
 /// What the steps made.
-pub(super) struct Made {
-    pub(super) files: Files,
+pub(super) struct BuildResult {
+    pub(super) files: BuildFiles,
     pub(super) config: ImageConfiguration,
     /// What its base says where its config says nothing.
     pub(super) settings: StartSettings,
@@ -41,11 +41,11 @@ pub(super) struct Made {
 
 /// Makes a template of it; answers the version.
 pub(super) async fn finish(
-    job: &Job,
+    job: &BuildJob,
     sandboxes: &Sandboxes,
-    made: Made,
+    made: BuildResult,
     deadline: Instant,
-) -> Result<String, Ended> {
+) -> Result<String, BuildEnd> {
     let images = &job.service.inner.images;
     let settings = over(made.settings, start_settings(&made.config));
     let settings = over(settings, job.ask.settings.clone());
@@ -97,7 +97,7 @@ fn labelled(mut config: ImageConfiguration, labels: &BTreeMap<String, String>) -
 }
 
 /// Whether the template was built before with the same result, and starts with processes already.
-async fn is_warm(job: &Job, version: &str) -> bool {
+async fn is_warm(job: &BuildJob, version: &str) -> bool {
     let reference =
         TemplateRef { name: job.ask.template.name.clone(), tag: None, digest: Some(version.to_owned()) };
     let known = job.service.get_template(&job.who, &reference.to_string()).await;
@@ -106,12 +106,12 @@ async fn is_warm(job: &Job, version: &str) -> bool {
 
 /// Starts one sandbox as any will be, waits until it is ready, and keeps it as it is then where that can be done.
 async fn try_out(
-    job: &Job,
+    job: &BuildJob,
     sandboxes: &Sandboxes,
     version: &str,
     check: &ReadyCheck,
     deadline: Instant,
-) -> Result<Option<Snapshot>, Ended> {
+) -> Result<Option<Snapshot>, BuildEnd> {
     // From here on it waits, perhaps for minutes. Others need not.
     job.live.give_up_turn();
     let log = &job.live.log;
@@ -123,8 +123,8 @@ async fn try_out(
     let inner = &job.service.inner;
     let looked = Looked { provider: &inner.provider, target: sandbox.target(), agent: &sandbox.agent };
     let limit = job.ask.ready_timeout_s.map_or(READY, Duration::from_secs);
-    let hidden = Hidden::of(&job.ask.secrets);
-    let mut output = Output::new(log, &hidden, 0);
+    let hidden = SecretMask::of(&job.ask.secrets);
+    let mut output = StepOutput::new(log, &hidden, 0);
     let ready = {
         let command = watched(&sandbox.agent, &mut output);
         tokio::select! {
@@ -138,7 +138,7 @@ async fn try_out(
     let tail = output.end();
     if let Err((error, exit_code)) = ready {
         let ServiceError { code, message, hint, .. } = error;
-        return Err(Ended::Failed(Box::new(BuildFailure {
+        return Err(BuildEnd::Failed(Box::new(BuildFailure {
             code,
             message,
             hint,
@@ -172,7 +172,7 @@ struct LastStep {
     text: String,
 }
 
-fn after_the_steps(job: &Job) -> LastStep {
+fn after_the_steps(job: &BuildJob) -> LastStep {
     let last = {
         let build = job.live.build.borrow();
         LastStep { number: build.step, text: build.step_text.clone() }
@@ -185,7 +185,7 @@ fn after_the_steps(job: &Job) -> LastStep {
 }
 
 impl LastStep {
-    fn restore(self, job: &Job) {
+    fn restore(self, job: &BuildJob) {
         job.live.build.send_modify(|build| {
             build.step = self.number;
             build.step_text = self.text;
@@ -194,7 +194,7 @@ impl LastStep {
 }
 
 /// Says what the start command writes, and ends when it failed. One that ends well may have started others.
-async fn watched(agent: &AgentClient, output: &mut Output<'_>) -> i32 {
+async fn watched(agent: &AgentClient, output: &mut StepOutput<'_>) -> i32 {
     if let Some(mut stream) = attached(agent).await {
         while let Some(Ok(event)) = stream.next().await {
             match event {

@@ -30,11 +30,11 @@ const FILE: &str = "log.jsonl";
 /// Writes lines. Shared by the steps of one build.
 pub(super) struct Log {
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<BuildLogState>,
     head: watch::Sender<u64>,
 }
 
-struct State {
+struct BuildLogState {
     file: Option<File>,
     space: SpaceWriter,
     bytes: u64,
@@ -52,7 +52,7 @@ impl Log {
         let path = folder.join(FILE);
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         let space = disk.writer(folder, Purpose::Records)?;
-        let state = Mutex::new(State { file: Some(file), space, bytes: 0, seq: 0 });
+        let state = Mutex::new(BuildLogState { file: Some(file), space, bytes: 0, seq: 0 });
         Ok(Arc::new(Self { clock, state, head: watch::Sender::new(0) }))
     }
 
@@ -101,11 +101,11 @@ pub(super) fn read(
     from: u64,
     head: Option<watch::Receiver<u64>>,
 ) -> BoxStream<'static, BuildLine> {
-    let reader = Reader { path: folder.join(FILE), file: None, partial: Vec::new(), from, head };
+    let reader = BuildLogReader { path: folder.join(FILE), file: None, partial: Vec::new(), from, head };
     futures::stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) }).boxed()
 }
 
-struct Reader {
+struct BuildLogReader {
     path: PathBuf,
     file: Option<BufReader<tokio::fs::File>>,
     /// The beginning of a line whose end was not written yet.
@@ -114,7 +114,7 @@ struct Reader {
     head: Option<watch::Receiver<u64>>,
 }
 
-impl Reader {
+impl BuildLogReader {
     async fn next(&mut self) -> Option<BuildLine> {
         loop {
             // Before the read: a line that is written meanwhile changes it again.

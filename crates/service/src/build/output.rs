@@ -6,7 +6,7 @@ use std::fmt::Write;
 use atoll_model::BuildLevel;
 
 use super::log::Log;
-use super::secrets::Hidden;
+use super::secrets::SecretMask;
 
 /// LIMIT: of one line; a program that writes none is cut here.
 const LINE_BYTES: usize = 4 << 10;
@@ -16,9 +16,9 @@ const STEP_BYTES: u64 = 2 << 20;
 const TAIL_LINES: usize = 20;
 
 /// Both streams of one step.
-pub(super) struct Output<'a> {
+pub(super) struct StepOutput<'a> {
     log: &'a Log,
-    hidden: &'a Hidden,
+    hidden: &'a SecretMask,
     step: u32,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
@@ -27,8 +27,8 @@ pub(super) struct Output<'a> {
     tail: VecDeque<Vec<u8>>,
 }
 
-impl<'a> Output<'a> {
-    pub(super) fn new(log: &'a Log, hidden: &'a Hidden, step: u32) -> Self {
+impl<'a> StepOutput<'a> {
+    pub(super) fn new(log: &'a Log, hidden: &'a SecretMask, step: u32) -> Self {
         Self {
             log,
             hidden,
@@ -137,12 +137,12 @@ mod tests {
     use crate::TestClock;
     use futures::StreamExt;
 
-    async fn lines(feed: impl FnOnce(&mut Output<'_>)) -> (Vec<(BuildLevel, String)>, Vec<String>) {
+    async fn lines(feed: impl FnOnce(&mut StepOutput<'_>)) -> (Vec<(BuildLevel, String)>, Vec<String>) {
         let folder = tempfile::tempdir().expect("a folder");
         let log =
             Log::create(folder.path(), TestClock::new("boot"), &atoll_disk::Reserve::new(0)).expect("a log");
-        let hidden = Hidden::default();
-        let mut output = Output::new(&log, &hidden, 3);
+        let hidden = SecretMask::default();
+        let mut output = StepOutput::new(&log, &hidden, 3);
         feed(&mut output);
         let tail = output.end();
         let read = super::super::log::read(folder.path(), 0, None);

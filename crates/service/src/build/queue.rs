@@ -32,11 +32,11 @@ const ANNOUNCED_PER_TENANT: usize = 64;
 /// The builds that have not ended.
 #[derive(Default)]
 pub(crate) struct Builds {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     open: HashMap<BuildId, Arc<Live>>,
     /// Those whose steps are not known yet.
     announced: HashMap<BuildId, Announced>,
@@ -45,7 +45,7 @@ struct State {
     /// Builds whose context is still on its way, and open ones.
     places: HashMap<TenantId, usize>,
     running: HashMap<TenantId, usize>,
-    waiting: VecDeque<(TenantId, oneshot::Sender<Turn>)>,
+    waiting: VecDeque<(TenantId, oneshot::Sender<BuildTurn>)>,
 }
 
 /// A build that has not ended.
@@ -59,7 +59,7 @@ pub(super) struct Live {
     /// Folders that the next sandbox of it has memory over.
     pub(super) covered: Mutex<BTreeSet<String>>,
     /// Its turn, while it has one.
-    turn: Mutex<Option<Turn>>,
+    turn: Mutex<Option<BuildTurn>>,
 }
 
 impl Live {
@@ -68,7 +68,7 @@ impl Live {
         Self { build, cancel, log, covered: Mutex::default(), turn: Mutex::default() }
     }
 
-    pub(super) fn keep_turn(&self, turn: Turn) {
+    pub(super) fn keep_turn(&self, turn: BuildTurn) {
         *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Some(turn);
     }
 
@@ -117,7 +117,7 @@ impl Builds {
     }
 
     /// Who waits for the steps of a build; the first who asks gets it.
-    pub(super) fn take_announced(&self, id: &BuildId) -> Option<oneshot::Sender<Begun>> {
+    pub(super) fn take_announced(&self, id: &BuildId) -> Option<oneshot::Sender<BuildStart>> {
         self.lock().announced.remove(id).map(|announced| announced.begin)
     }
 
@@ -134,7 +134,7 @@ impl Builds {
     }
 
     /// Waits for its turn, which lasts for as long as the answer is held. May be given up at any time.
-    pub(super) async fn turn(self: &Arc<Self>, tenant: &TenantId) -> Turn {
+    pub(super) async fn turn(self: &Arc<Self>, tenant: &TenantId) -> BuildTurn {
         loop {
             let (sender, receiver) = oneshot::channel();
             self.lock().waiting.push_back((tenant.clone(), sender));
@@ -181,17 +181,17 @@ impl Builds {
                 (tenant, sender)
             };
             // Outside of the lock: a turn that nobody takes any more comes back when it is dropped.
-            let _ = sender.send(Turn { builds: Arc::clone(self), tenant });
+            let _ = sender.send(BuildTurn { builds: Arc::clone(self), tenant });
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn take_next(&mut self) -> Option<(TenantId, oneshot::Sender<Turn>)> {
+impl QueueState {
+    fn take_next(&mut self) -> Option<(TenantId, oneshot::Sender<BuildTurn>)> {
         if self.running.values().sum::<usize>() >= AT_ONCE {
             return None;
         }
@@ -230,11 +230,11 @@ impl Drop for Uploading {
 pub(super) struct Announced {
     pub(super) tenant: TenantId,
     pub(super) ask: StartBuild,
-    pub(super) begin: oneshot::Sender<Begun>,
+    pub(super) begin: oneshot::Sender<BuildStart>,
 }
 
 /// What a build that was announced begins with.
-pub(super) struct Begun {
+pub(super) struct BuildStart {
     pub(super) who: Principal,
     pub(super) ask: StartBuild,
     pub(super) staged: Staged,
@@ -254,12 +254,12 @@ impl Announced {
 }
 
 /// The right to be under way.
-pub(super) struct Turn {
+pub(super) struct BuildTurn {
     builds: Arc<Builds>,
     tenant: TenantId,
 }
 
-impl Drop for Turn {
+impl Drop for BuildTurn {
     fn drop(&mut self) {
         less(&mut self.builds.lock().running, &self.tenant);
         self.builds.next();

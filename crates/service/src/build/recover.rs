@@ -9,9 +9,9 @@ use atoll_model::{Build, BuildFailure, BuildId, BuildStatus, Code};
 use atoll_store::StoreError;
 
 use super::context::{folder, remove_staged, root};
-use crate::service::Inner;
+use crate::service::ServiceShared;
 
-pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), StoreError> {
+pub(crate) async fn recover(inner: &Arc<ServiceShared>) -> Result<(), StoreError> {
     for build in inner.store.open_builds().await? {
         tracing::info!(build = %build.id, template = %build.template, "a build was under way when the server ended");
         remove_staged(&folder(&inner.config.data, &build.id));
@@ -37,7 +37,7 @@ pub(crate) async fn recover(inner: &Arc<Inner>) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn failed(inner: &Inner, build: Build) -> Build {
+fn failed(inner: &ServiceShared, build: Build) -> Build {
     let failure = BuildFailure {
         code: Code::Internal,
         message: "the server ended while this was built".to_owned(),

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::ask::StartBuild;
 use super::context::Staged;
-use super::queue::{Live, TURN_MAX, Turn};
+use super::queue::{BuildTurn, Live, TURN_MAX};
 use super::sandbox::Sandboxes;
 use super::stages::Stages;
 use super::{context, finish};
@@ -20,7 +20,7 @@ use crate::ServiceError;
 use crate::service::Service;
 
 /// A build to be done.
-pub(super) struct Job {
+pub(super) struct BuildJob {
     pub(super) service: Service,
     pub(super) who: Principal,
     pub(super) ask: StartBuild,
@@ -31,14 +31,14 @@ pub(super) struct Job {
 }
 
 /// Why a build did not become a template.
-pub(super) enum Ended {
+pub(super) enum BuildEnd {
     /// Nobody wants it any more.
     Cancelled,
     /// It could not be made.
     Failed(Box<BuildFailure>),
 }
 
-impl From<ServiceError> for Ended {
+impl From<ServiceError> for BuildEnd {
     fn from(error: ServiceError) -> Self {
         if error.kind() == atoll_model::ErrorKind::Internal {
             tracing::error!(%error, cause = ?error.cause, "a build failed on our side");
@@ -54,7 +54,7 @@ impl From<ServiceError> for Ended {
     }
 }
 
-impl Job {
+impl BuildJob {
     pub(super) async fn run(self) {
         let id = self.live.build.borrow().id.clone();
         let sandboxes = Sandboxes::new(self.service.clone(), self.who.clone(), id.clone());
@@ -71,11 +71,11 @@ impl Job {
     }
 
     /// Waits for its turn and builds, until it is done, cancelled or late.
-    async fn work(&self, sandboxes: &Sandboxes) -> Result<String, Ended> {
+    async fn work(&self, sandboxes: &Sandboxes) -> Result<String, BuildEnd> {
         let (inner, cancel) = (&self.service.inner, &self.live.cancel);
         let turn = tokio::select! {
             biased;
-            () = cancel.cancelled() => return Err(Ended::Cancelled),
+            () = cancel.cancelled() => return Err(BuildEnd::Cancelled),
             turn = inner.builds.turn(&self.who.tenant) => turn,
         };
         let _turn = KeptTurn::new(&self.live, turn);
@@ -104,7 +104,7 @@ impl Job {
         };
         tokio::select! {
             biased;
-            () = cancel.cancelled() => Err(Ended::Cancelled),
+            () = cancel.cancelled() => Err(BuildEnd::Cancelled),
             () = tokio::time::sleep_until(deadline) => Err(self.late()),
             built = built => built,
             () = next => Err(self.late()),
@@ -115,7 +115,7 @@ impl Job {
         self.ask.timeout(self.service.inner.config.build_timeout)
     }
 
-    fn late(&self) -> Ended {
+    fn late(&self) -> BuildEnd {
         let message = format!("the build was not done within {} s", self.timeout().as_secs());
         ServiceError::new(Code::DeadlineExceeded, message).hint("give it more time: timeout_s").into()
     }
@@ -125,7 +125,7 @@ impl Job {
 struct KeptTurn<'a>(&'a Live);
 
 impl<'a> KeptTurn<'a> {
-    fn new(live: &'a Live, turn: Turn) -> Self {
+    fn new(live: &'a Live, turn: BuildTurn) -> Self {
         live.keep_turn(turn);
         Self(live)
     }
@@ -138,7 +138,7 @@ impl Drop for KeptTurn<'_> {
 }
 
 /// Says how it ended: in the log, in the store, and to whoever watches.
-pub(super) async fn end(service: &Service, live: &Live, outcome: Result<String, Ended>) {
+pub(super) async fn end(service: &Service, live: &Live, outcome: Result<String, BuildEnd>) {
     let inner = &service.inner;
     let mut build = live.build.borrow().clone();
     match outcome {
@@ -147,16 +147,16 @@ pub(super) async fn end(service: &Service, live: &Live, outcome: Result<String, 
             build.status = BuildStatus::Ready;
             build.version = Some(version);
         }
-        Err(Ended::Cancelled) if inner.closing.is_cancelled() => {
+        Err(BuildEnd::Cancelled) if inner.closing.is_cancelled() => {
             let ended = ServiceError::new(Code::Internal, "the server ended while this was built")
                 .hint("build it again; what was built is cached");
             fail(live, &mut build, ended.into());
         }
-        Err(Ended::Cancelled) => {
+        Err(BuildEnd::Cancelled) => {
             live.log.say(BuildLevel::Warn, 0, "cancelled");
             build.status = BuildStatus::Cancelled;
         }
-        Err(failed @ Ended::Failed(_)) => fail(live, &mut build, failed),
+        Err(failed @ BuildEnd::Failed(_)) => fail(live, &mut build, failed),
     }
     build.ended_at = Some(inner.clock.now());
     tracing::info!(build = %build.id, status = build.status.as_str(), "a build ended");
@@ -166,8 +166,8 @@ pub(super) async fn end(service: &Service, live: &Live, outcome: Result<String, 
     live.build.send_replace(build);
 }
 
-fn fail(live: &Live, build: &mut Build, ended: Ended) {
-    let Ended::Failed(mut failure) = ended else { return };
+fn fail(live: &Live, build: &mut Build, ended: BuildEnd) {
+    let BuildEnd::Failed(mut failure) = ended else { return };
     // Late and the like end a build from outside of its steps.
     failure.step = failure.step.or(Some(build.step)).filter(|step| *step > 0);
     live.log.say(BuildLevel::Error, failure.step.unwrap_or_default(), failure.message.clone());

@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use crate::ServiceError;
-use crate::activity::{Busy, Kind};
-use crate::driver::{Mail, Verb};
+use crate::activity::{ActivityKind, Busy};
+use crate::driver::{DriverMessage, Verb};
 use crate::registry::Handle;
-use crate::sandboxes::{Long, ask, is_under_way, tell};
+use crate::sandboxes::{EndWait, ask, is_under_way, tell};
 use crate::service::Service;
 
 /// Makes the sandboxes of one build, and sees to it that none is left.
@@ -58,7 +58,7 @@ impl Sandboxes {
         let handle = self.service.inner.spawn(create).await.ok().flatten().ok_or_else(ended)??;
         let mut guard = Deleted { handle: Some(handle.clone()) };
         self.service.until_made(handle.clone()).await?;
-        let busy = handle.activity.begin(Kind::Command);
+        let busy = handle.activity.begin(ActivityKind::Command);
         let (_, agent) = crate::wake::awake(&self.service.inner, &handle).await?;
         guard.handle = None;
         Ok(StepSandbox { service: self.service.clone(), handle, agent, _busy: busy })
@@ -74,7 +74,7 @@ impl Sandboxes {
             delete(&handle);
             let gone = self
                 .service
-                .until_within(handle.clone(), Long::Boot, |state| state.lease.phase == Phase::Deleted);
+                .until_within(handle.clone(), EndWait::Boot, |state| state.lease.phase == Phase::Deleted);
             if let Err(error) = gone.await
                 && handle.lease().phase != Phase::Deleted
             {
@@ -102,9 +102,10 @@ impl StepSandbox {
     /// Halts it and answers what it changed; it has to be kept until that is read.
     pub(super) async fn changes(&self) -> Result<Packed, ServiceError> {
         let handle = &self.handle;
-        ask(handle, |reply| Mail::Verb { verb: Verb::Stop, reason: Reason::Requested, reply }).await?;
+        ask(handle, |reply| DriverMessage::Verb { verb: Verb::Stop, reason: Reason::Requested, reply })
+            .await?;
         let lease =
-            self.service.until_within(handle.clone(), Long::Boot, |state| !is_under_way(state)).await?;
+            self.service.until_within(handle.clone(), EndWait::Boot, |state| !is_under_way(state)).await?;
         if lease.phase != Phase::Stopped {
             let failure = handle.state.borrow().failure.clone();
             return Err(failure.unwrap_or_else(|| {
@@ -138,7 +139,8 @@ impl Drop for Deleted {
 /// Says that it shall go. Nobody waits here; whoever ends the build does.
 fn delete(handle: &Handle) {
     let (reply, _) = oneshot::channel();
-    if let Err(error) = tell(handle, Mail::Verb { verb: Verb::Delete, reason: Reason::Completed, reply })
+    if let Err(error) =
+        tell(handle, DriverMessage::Verb { verb: Verb::Delete, reason: Reason::Completed, reply })
         && handle.lease().phase != Phase::Deleted
     {
         tracing::warn!(sandbox = %handle.lease().id, %error, "a sandbox of a build could not be told to go");

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::ask::BuildSecret;
 use crate::ServiceError;
-use crate::agent::{About, refusal};
+use crate::agent::{AgentOperation, refusal};
 
 /// Where their content is, inside.
 const FOLDER: &str = "/dev/shm/.atoll-secrets";
@@ -74,7 +74,7 @@ pub(super) async fn place(
 
 /// A file of the image would be gone with the link that took its place.
 async fn free(agent: &AgentClient, target: &str) -> Result<(), ServiceError> {
-    match agent.stat(target, Some("root")).await.map_err(|error| refusal(About::File, error)) {
+    match agent.stat(target, Some("root")).await.map_err(|error| refusal(AgentOperation::File, error)) {
         Err(error) if error.code == Code::FileNotFound => Ok(()),
         Err(error) => Err(error),
         Ok(_) => {
@@ -91,7 +91,8 @@ impl Placed {
     /// Takes the links away again. Their content goes with the sandbox.
     pub(super) async fn remove(&self, agent: &AgentClient) -> Result<(), ServiceError> {
         for path in self.links.iter().chain(&self.folder) {
-            match agent.remove(path, Some("root")).await.map_err(|error| refusal(About::File, error)) {
+            match agent.remove(path, Some("root")).await.map_err(|error| refusal(AgentOperation::File, error))
+            {
                 Ok(()) => {}
                 // The step may have removed it by itself.
                 Err(error) if error.code == Code::FileNotFound => {}
@@ -133,7 +134,7 @@ async fn send(agent: &AgentClient, dest: &str, tar: tar::Builder<Vec<u8>>) -> Re
     let bytes = Bytes::from(tar.into_inner().map_err(not_packed)?);
     let what = Unpack { owner: UnpackOwner::Kept, rules: UnpackRules::Archive, ..Unpack::below(dest) };
     let content = futures::stream::once(async move { Ok(bytes) });
-    agent.unpack(&what, Some("root"), content).await.map_err(|error| refusal(About::File, error))?;
+    agent.unpack(&what, Some("root"), content).await.map_err(|error| refusal(AgentOperation::File, error))?;
     Ok(())
 }
 
@@ -155,12 +156,12 @@ const SIGN: &[u8] = b"***";
 
 /// Finds secrets in what a step writes, and hides them.
 #[derive(Clone, Default)]
-pub(super) struct Hidden {
+pub(super) struct SecretMask {
     /// The longest first, so that a part does not spoil the whole.
     texts: Vec<Vec<u8>>,
 }
 
-impl Hidden {
+impl SecretMask {
     pub(super) fn of(secrets: &BTreeMap<String, BuildSecret>) -> Self {
         let mut texts: Vec<Vec<u8>> = Vec::new();
         for secret in secrets.values() {
@@ -200,7 +201,7 @@ mod tests {
             ("long".to_owned(), BuildSecret::new("abcdefghijkl")),
             ("pin".to_owned(), BuildSecret::new("1234")),
         ]);
-        let hidden = Hidden::of(&secrets);
+        let hidden = SecretMask::of(&secrets);
         let mut line = b"x abcdefghijkl abcdefgh 1234 -----BEGIN".to_vec();
         hidden.hide(&mut line);
         assert_eq!(line, b"x *** *** 1234 ***");

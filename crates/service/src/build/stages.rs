@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_image::build::{
-    BadContext, BadDockerfile, Base, Context, Copy, CopyFrom, DeclaredBuild, Dockerfile, Plan, Run, Step,
-    StepKind, Walk,
+    BadContext, BadDockerfile, Base, BuildContext, BuildStep, Copy, CopyFrom, DeclaredBuild, Dockerfile,
+    Plan, Run, StepKind, Walk,
 };
 use atoll_image::default_names;
 use atoll_model::{
@@ -20,12 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::ask::{BuildSource, StartBuild, TEXT_BYTES};
 use super::context::Staged;
-use super::files::Files;
-use super::finish::Made;
-use super::run::{Ended, Job};
+use super::files::BuildFiles;
+use super::finish::BuildResult;
+use super::run::{BuildEnd, BuildJob};
 use super::sandbox::{Sandboxes, StepSandbox, exactly};
-use super::secrets::Hidden;
-use super::step::{self, Told};
+use super::secrets::SecretMask;
+use super::step::{self, StepContext};
 use super::{borrowed, context, output};
 use crate::sandboxes::printable;
 use crate::{ServiceError, TemplateRecord};
@@ -41,19 +41,19 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// A build whose plan is known.
 pub(super) struct Stages<'a> {
-    job: &'a Job,
+    job: &'a BuildJob,
     sandboxes: &'a Sandboxes,
-    context: Arc<Context>,
+    context: Arc<BuildContext>,
     plan: Plan,
-    hidden: Hidden,
+    hidden: SecretMask,
     stop: CancellationToken,
     deadline: Instant,
 }
 
 /// A stage that is done, or a base.
 #[derive(Clone)]
-struct Done {
-    files: Files,
+struct FinishedStage {
+    files: BuildFiles,
     config: ImageConfiguration,
     /// How sandboxes of it start where its config says nothing.
     settings: StartSettings,
@@ -62,11 +62,11 @@ struct Done {
 impl<'a> Stages<'a> {
     /// Reads the context and the steps.
     pub(super) async fn open(
-        job: &'a Job,
+        job: &'a BuildJob,
         sandboxes: &'a Sandboxes,
         stop: CancellationToken,
         deadline: Instant,
-    ) -> Result<Self, Ended> {
+    ) -> Result<Self, BuildEnd> {
         let (folder, images) = (job.folder.clone(), Arc::clone(&job.service.inner.images));
         let (staged, ask) = (job.staged.clone(), job.ask.clone());
         let limit = job.service.inner.config.build_context_bytes;
@@ -79,13 +79,13 @@ impl<'a> Stages<'a> {
                         BuildSource::Dockerfile { path } => path.as_deref(),
                         BuildSource::Text(_) | BuildSource::Declared(_) => None,
                     };
-                    Context::open_for(&tar, path, &cancel).map_err(bad_context)?
+                    BuildContext::open_for(&tar, path, &cancel).map_err(bad_context)?
                 }
                 Staged::Uploads(hashes) => {
                     let tar = context::gathered(&folder, hashes, &images, limit, &cancel)?;
-                    Context::open(&tar, &cancel).map_err(bad_context)?
+                    BuildContext::open(&tar, &cancel).map_err(bad_context)?
                 }
-                Staged::Nothing => Context::empty(),
+                Staged::Nothing => BuildContext::empty(),
             };
             let plan = plan_of(&ask, &context)?;
             Ok::<_, ServiceError>((context, plan))
@@ -95,30 +95,34 @@ impl<'a> Stages<'a> {
         })??;
         let steps = plan.steps();
         job.live.build.send_modify(|build| build.steps = steps);
-        let hidden = Hidden::of(&job.ask.secrets);
+        let hidden = SecretMask::of(&job.ask.secrets);
         let stages = Self { job, sandboxes, context: Arc::new(context), plan, hidden, stop, deadline };
         stages.note(stages.plan.notes.clone());
         Ok(stages)
     }
 
     /// Does every stage that is needed.
-    pub(super) async fn build(&self) -> Result<Made, Ended> {
-        let mut done: HashMap<usize, Done> = HashMap::new();
+    pub(super) async fn build(&self) -> Result<BuildResult, BuildEnd> {
+        let mut done: HashMap<usize, FinishedStage> = HashMap::new();
         let mut last = None;
         for stage in self.plan.order() {
             let made = self.stage(stage, &done).await?;
             done.insert(stage, made.clone());
             last = Some(made);
         }
-        let Some(Done { files, config, settings }) = last else {
+        let Some(FinishedStage { files, config, settings }) = last else {
             return Err(ServiceError::new(Code::InvalidRequest, "there is nothing to build").into());
         };
-        Ok(Made { files, config, settings })
+        Ok(BuildResult { files, config, settings })
     }
 }
 
 impl Stages<'_> {
-    async fn stage(&self, at: usize, done: &HashMap<usize, Done>) -> Result<Done, Ended> {
+    async fn stage(
+        &self,
+        at: usize,
+        done: &HashMap<usize, FinishedStage>,
+    ) -> Result<FinishedStage, BuildEnd> {
         let stage = self.plan.stage(at);
         let begin = match &stage.base {
             Base::Template(reference) => {
@@ -143,21 +147,21 @@ impl Stages<'_> {
             files = after.map_err(|ended| at_step(ended, &step, is_declared))?;
         }
         self.note(walk.take_notes());
-        Ok(Done { files, config: walk.into_config(), settings: begin.settings })
+        Ok(FinishedStage { files, config: walk.into_config(), settings: begin.settings })
     }
 
     /// The next step, and what it takes from the context. Patterns meet all files that a tenant sent, which is no work for
     /// a thread that others wait for.
-    async fn next(&self, mut walk: Walk) -> Result<(Walk, Option<(Step, String)>), Ended> {
+    async fn next(&self, mut walk: Walk) -> Result<(Walk, Option<(BuildStep, String)>), BuildEnd> {
         let context = Arc::clone(&self.context);
         // A declared step has its number where a Dockerfile has lines.
         let is_declared = self.declared().is_some();
         let looked = tokio::task::spawn_blocking(move || {
             let step =
-                walk.next(&context).map_err(|bad| match (is_declared, Ended::from(bad_steps(&bad))) {
-                    (true, Ended::Failed(mut failure)) => {
+                walk.next(&context).map_err(|bad| match (is_declared, BuildEnd::from(bad_steps(&bad))) {
+                    (true, BuildEnd::Failed(mut failure)) => {
                         failure.step = u32::try_from(bad.line).ok();
-                        Ended::Failed(failure)
+                        BuildEnd::Failed(failure)
                     }
                     (_, ended) => ended,
                 })?;
@@ -173,21 +177,33 @@ impl Stages<'_> {
     }
 
     /// What a stage or a copy begins from.
-    async fn base(&self, base: &Base, done: &HashMap<usize, Done>) -> Result<Done, Ended> {
+    async fn base(
+        &self,
+        base: &Base,
+        done: &HashMap<usize, FinishedStage>,
+    ) -> Result<FinishedStage, BuildEnd> {
         match base {
             Base::Stage(at) => done.get(at).cloned().ok_or_else(|| {
                 ServiceError::new(Code::Internal, "a stage was needed before it was done").into()
             }),
             Base::Scratch => {
-                let files = Files::of(&self.job.service.inner.images, None, Vec::new()).await?;
-                Ok(Done { files, config: ImageConfiguration::default(), settings: StartSettings::default() })
+                let files = BuildFiles::of(&self.job.service.inner.images, None, Vec::new()).await?;
+                Ok(FinishedStage {
+                    files,
+                    config: ImageConfiguration::default(),
+                    settings: StartSettings::default(),
+                })
             }
             Base::Template(reference) => self.template(reference, None).await,
         }
     }
 
     /// A template of the tenant, one that everybody has, or an image.
-    async fn template(&self, reference: &TemplateRef, platform: Option<&str>) -> Result<Done, Ended> {
+    async fn template(
+        &self,
+        reference: &TemplateRef,
+        platform: Option<&str>,
+    ) -> Result<FinishedStage, BuildEnd> {
         let (service, ask) = (&self.job.service, &self.job.ask);
         let log = Arc::clone(&self.job.live.log);
         let progress: crate::Progress = Arc::new(move |progressed| {
@@ -202,17 +218,17 @@ impl Stages<'_> {
         refuse_stand_in(reference, &record)?;
         let images = &service.inner.images;
         if record.tenant.is_some() || record.kind == "image" {
-            let (files, config, settings) = Files::in_version(images, &record.version).await?;
-            return Ok(Done { files, config, settings: inherited(settings) });
+            let (files, config, settings) = BuildFiles::in_version(images, &record.version).await?;
+            return Ok(FinishedStage { files, config, settings: inherited(settings) });
         }
         let base = Some((record.name.clone(), record.version.clone()));
-        let files = Files::of(images, base, Vec::new()).await?;
+        let files = BuildFiles::of(images, base, Vec::new()).await?;
         let settings = StartSettings {
             user: Some(record.user.clone()),
             workdir: Some(record.workdir.clone()),
             ..StartSettings::default()
         };
-        Ok(Done { files, config: with_env(&record.env), settings })
+        Ok(FinishedStage { files, config: with_env(&record.env), settings })
     }
 
     /// What its author should know.
@@ -231,7 +247,7 @@ impl Stages<'_> {
         }
     }
 
-    fn begins(&self, step: &Step) {
+    fn begins(&self, step: &BuildStep) {
         let text = shown(&step.text);
         let steps = self.plan.steps();
         if step.number == 0 {
@@ -250,11 +266,11 @@ impl Stages<'_> {
     /// What the files are after a step.
     async fn step(
         &self,
-        step: &Step,
+        step: &BuildStep,
         content: &str,
-        files: Files,
-        done: &HashMap<usize, Done>,
-    ) -> Result<Files, Ended> {
+        files: BuildFiles,
+        done: &HashMap<usize, FinishedStage>,
+    ) -> Result<BuildFiles, BuildEnd> {
         let images = &self.job.service.inner.images;
         let sources = match &step.kind {
             StepKind::Copy(copy) => vec![self.source(copy, done).await?],
@@ -269,12 +285,12 @@ impl Stages<'_> {
             StepKind::Config => return Ok(files),
         };
         // What is taken from elsewhere is named in the key by all that is there.
-        let elsewhere = sources.iter().flatten().map(Files::id);
+        let elsewhere = sources.iter().flatten().map(BuildFiles::id);
         let content = std::iter::once(content.to_owned()).chain(elsewhere).collect::<Vec<_>>().join(" ");
         let key = atoll_image::build::cache_key(&files.id(), step, &content, &self.job.who.tenant);
         let forced = self.declared().is_some_and(|declared| declared.forces(step.number));
         if !(self.job.ask.no_cache || forced)
-            && let Some(cached) = Files::cached(images, &key).await
+            && let Some(cached) = BuildFiles::cached(images, &key).await
         {
             self.job.live.log.info(step.number, "cached");
             self.job.live.build.send_modify(|build| build.cached_steps += 1);
@@ -306,11 +322,11 @@ impl Stages<'_> {
     /// Runs a command in a sandbox of these files, and answers that sandbox.
     async fn run(
         &self,
-        step: &Step,
+        step: &BuildStep,
         run: &Run,
-        files: &Files,
-        sources: &[Option<Files>],
-    ) -> Result<StepSandbox, Ended> {
+        files: &BuildFiles,
+        sources: &[Option<BuildFiles>],
+    ) -> Result<StepSandbox, BuildEnd> {
         let mut over = BTreeSet::new();
         let mut sandbox = self.sandbox(files, run.network).await?;
         let hidden = borrowed::in_the_way(&sandbox.agent, run, &over).await?;
@@ -325,7 +341,7 @@ impl Stages<'_> {
         for (bind, source) in run.binds.iter().zip(sources) {
             self.put(&sandbox, bind, source.as_ref()).await?;
         }
-        let told = Told {
+        let told = StepContext {
             ask: &self.job.ask,
             log: &self.job.live.log,
             hidden: &self.hidden,
@@ -338,7 +354,7 @@ impl Stages<'_> {
     }
 
     /// Puts files into a sandbox: of the context, or of another stage or template.
-    async fn put(&self, to: &StepSandbox, copy: &Copy, source: Option<&Files>) -> Result<(), Ended> {
+    async fn put(&self, to: &StepSandbox, copy: &Copy, source: Option<&BuildFiles>) -> Result<(), BuildEnd> {
         match source {
             None => step::copy_in(&to.agent, &self.context, copy).await?,
             Some(source) => {
@@ -350,7 +366,11 @@ impl Stages<'_> {
     }
 
     /// What a copy takes from; nothing: the context.
-    async fn source(&self, copy: &Copy, done: &HashMap<usize, Done>) -> Result<Option<Files>, Ended> {
+    async fn source(
+        &self,
+        copy: &Copy,
+        done: &HashMap<usize, FinishedStage>,
+    ) -> Result<Option<BuildFiles>, BuildEnd> {
         match &copy.from {
             CopyFrom::Context => Ok(None),
             CopyFrom::Stage(at) => Ok(Some(self.base(&Base::Stage(*at), done).await?.files)),
@@ -359,7 +379,7 @@ impl Stages<'_> {
     }
 
     /// A sandbox of the tenant with exactly these files.
-    async fn sandbox(&self, files: &Files, reaches: bool) -> Result<StepSandbox, Ended> {
+    async fn sandbox(&self, files: &BuildFiles, reaches: bool) -> Result<StepSandbox, BuildEnd> {
         let ask = &self.job.ask;
         let network = match reaches {
             true => ask.network.clone(),
@@ -395,7 +415,7 @@ impl Stages<'_> {
 }
 
 /// The plan of what was asked for; blocks.
-fn plan_of(ask: &StartBuild, context: &Context) -> Result<Plan, ServiceError> {
+fn plan_of(ask: &StartBuild, context: &BuildContext) -> Result<Plan, ServiceError> {
     let text = match &ask.source {
         BuildSource::Text(text) => text.clone(),
         BuildSource::Dockerfile { path } => dockerfile(context, path.as_deref().unwrap_or("Dockerfile"))?,
@@ -407,7 +427,7 @@ fn plan_of(ask: &StartBuild, context: &Context) -> Result<Plan, ServiceError> {
     Plan::of(&parsed, &ask.args, ask.target.as_deref(), context).map_err(|bad| bad_steps(&bad))
 }
 
-fn dockerfile(context: &Context, path: &str) -> Result<String, ServiceError> {
+fn dockerfile(context: &BuildContext, path: &str) -> Result<String, ServiceError> {
     let unreadable = |cause: std::io::Error| {
         let message = format!("the Dockerfile {} cannot be read as text", printable(path));
         ServiceError::new(Code::InvalidRequest, message).caused_by(cause)
@@ -480,10 +500,10 @@ fn limits(ask: LimitsAsk) -> LimitsAsk {
 }
 
 /// Which step it was, said in front of what happened.
-fn at_step(ended: Ended, step: &Step, is_declared: bool) -> Ended {
+fn at_step(ended: BuildEnd, step: &BuildStep, is_declared: bool) -> BuildEnd {
     match ended {
-        Ended::Cancelled => Ended::Cancelled,
-        Ended::Failed(mut failure) => {
+        BuildEnd::Cancelled => BuildEnd::Cancelled,
+        BuildEnd::Failed(mut failure) => {
             if failure.step.is_none() || failure.exit_code.is_some() {
                 let place = match step.line {
                     0 => "preparing the base".to_owned(),
@@ -493,17 +513,17 @@ fn at_step(ended: Ended, step: &Step, is_declared: bool) -> Ended {
                 failure.message = format!("{place}, {}: {}", shown(&step.text), failure.message);
             }
             failure.step = Some(step.number);
-            Ended::Failed(failure)
+            BuildEnd::Failed(failure)
         }
     }
 }
 
 /// Where in the Dockerfile it was, said in front of what happened.
-fn at_line(ended: Ended, line: usize, text: &str) -> Ended {
+fn at_line(ended: BuildEnd, line: usize, text: &str) -> BuildEnd {
     match ended {
-        Ended::Failed(mut failure) if line > 0 => {
+        BuildEnd::Failed(mut failure) if line > 0 => {
             failure.message = format!("line {line}, {text}: {}", failure.message);
-            Ended::Failed(failure)
+            BuildEnd::Failed(failure)
         }
         ended => ended,
     }

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use atoll_agentapi::{
     AgentClient, Pack, PackLayout, ProcessEvent, ProcessStream, Unpack, UnpackInto, UnpackOwner, UnpackRules,
 };
-use atoll_image::build::{Context, Copy, Run};
+use atoll_image::build::{BuildContext, Copy, Run};
 use atoll_model::{BuildFailure, Code};
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::output::Output;
-use super::run::Ended;
-use super::secrets::{self, Hidden};
+use super::output::StepOutput;
+use super::run::BuildEnd;
+use super::secrets::{self, SecretMask};
 use super::{ask::StartBuild, log::Log};
-use crate::agent::{About, refusal};
+use crate::agent::{AgentOperation, refusal};
 use crate::sandboxes::printable;
 use crate::{Exec, ServiceError};
 
@@ -30,16 +30,16 @@ const PIECES: usize = 4;
 const STDIN_PIECE: usize = 64 << 10;
 
 /// What a step needs to know of its build.
-pub(super) struct Told<'a> {
+pub(super) struct StepContext<'a> {
     pub(super) ask: &'a StartBuild,
     pub(super) log: &'a Log,
-    pub(super) hidden: &'a Hidden,
+    pub(super) hidden: &'a SecretMask,
     pub(super) number: u32,
     pub(super) deadline: Instant,
 }
 
 /// Runs a command and says what it writes. What it is lent is there already.
-pub(super) async fn run(told: &Told<'_>, agent: &AgentClient, run: &Run) -> Result<(), Ended> {
+pub(super) async fn run(told: &StepContext<'_>, agent: &AgentClient, run: &Run) -> Result<(), BuildEnd> {
     let placed = secrets::place(agent, &run.secrets, &told.ask.secrets).await?;
     let mut env = run.env.clone();
     env.extend(placed.env.clone());
@@ -55,7 +55,7 @@ pub(super) async fn run(told: &Told<'_>, agent: &AgentClient, run: &Run) -> Resu
     };
     let started = crate::exec::start(agent, exec).await;
     let (pid, stream) = started.map_err(|error| explain_unknown_user(error, run))?;
-    let mut output = Output::new(told.log, told.hidden, told.number);
+    let mut output = StepOutput::new(told.log, told.hidden, told.number);
     let feeding = async {
         feed(agent, pid, run.stdin.as_deref()).await;
         std::future::pending::<std::convert::Infallible>().await
@@ -71,7 +71,7 @@ pub(super) async fn run(told: &Told<'_>, agent: &AgentClient, run: &Run) -> Resu
     if code == 0 {
         return Ok(());
     }
-    Err(Ended::Failed(Box::new(BuildFailure {
+    Err(BuildEnd::Failed(Box::new(BuildFailure {
         code: Code::InvalidRequest,
         message: format!("the command exited with {code}"),
         hint: None,
@@ -112,9 +112,9 @@ async fn feed(agent: &AgentClient, pid: u32, input: Option<&[u8]>) {
     let _ = agent.close_stdin(pid).await;
 }
 
-async fn read(mut stream: ProcessStream, output: &mut Output<'_>) -> Result<i32, ServiceError> {
+async fn read(mut stream: ProcessStream, output: &mut StepOutput<'_>) -> Result<i32, ServiceError> {
     while let Some(event) = stream.next().await {
-        match event.map_err(|error| refusal(About::Process, error))? {
+        match event.map_err(|error| refusal(AgentOperation::Process, error))? {
             ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => output.stdout(&data),
             ProcessEvent::Stderr(data) => output.stderr(&data),
             ProcessEvent::Dropped(bytes) => output.lost(bytes),
@@ -127,7 +127,7 @@ async fn read(mut stream: ProcessStream, output: &mut Output<'_>) -> Result<i32,
 /// Puts files of the context where the step wants them.
 pub(super) async fn copy_in(
     agent: &AgentClient,
-    context: &Arc<Context>,
+    context: &Arc<BuildContext>,
     copy: &Copy,
 ) -> Result<(), ServiceError> {
     if copy.has_plain() {
@@ -135,7 +135,7 @@ pub(super) async fn copy_in(
         let tar = tar_stream(move |to| context.write_tar(&own, to));
         let owner = copy.chown.clone().unwrap_or_else(|| "0:0".to_owned());
         let unpack = destination(copy, UnpackOwner::Named(owner));
-        agent.unpack(&unpack, ROOT, tar).await.map_err(|error| refusal(About::File, error))?;
+        agent.unpack(&unpack, ROOT, tar).await.map_err(|error| refusal(AgentOperation::File, error))?;
     }
     for archive in &copy.extract {
         let (context, own) = (Arc::clone(context), archive.clone());
@@ -143,7 +143,7 @@ pub(super) async fn copy_in(
         let owner = copy.chown.clone().map_or(UnpackOwner::Kept, UnpackOwner::Named);
         let unpack =
             Unpack { into: UnpackInto::Folder, rules: UnpackRules::Archive, ..destination(copy, owner) };
-        agent.unpack(&unpack, ROOT, tar).await.map_err(|error| refusal(About::File, error))?;
+        agent.unpack(&unpack, ROOT, tar).await.map_err(|error| refusal(AgentOperation::File, error))?;
     }
     Ok(())
 }
@@ -156,11 +156,11 @@ pub(super) async fn copy_over(from: &AgentClient, to: &AgentClient, copy: &Copy)
         layout: if copy.parents { PackLayout::Parents } else { PackLayout::Contents },
         exclude: copy.exclude.iter().map(|pattern| pattern.clone().into_bytes()).collect(),
     };
-    let files = from.pack(&pack, ROOT).await.map_err(|error| refusal(About::File, error))?;
+    let files = from.pack(&pack, ROOT).await.map_err(|error| refusal(AgentOperation::File, error))?;
     let files = files.into_stream().map(|piece| piece.map_err(std::io::Error::other));
     let owner = copy.chown.clone().map_or(UnpackOwner::Kept, UnpackOwner::Named);
     let unpack = destination(copy, owner);
-    to.unpack(&unpack, ROOT, files).await.map_err(|error| refusal(About::File, error))?;
+    to.unpack(&unpack, ROOT, files).await.map_err(|error| refusal(AgentOperation::File, error))?;
     Ok(())
 }
 
@@ -177,7 +177,7 @@ fn destination(copy: &Copy, owner: UnpackOwner) -> Unpack {
 
 /// Makes the folder that later steps work in.
 pub(super) async fn make_folder(agent: &AgentClient, path: &str) -> Result<(), ServiceError> {
-    match agent.make_dir(path, ROOT, None).await.map_err(|error| refusal(About::File, error)) {
+    match agent.make_dir(path, ROOT, None).await.map_err(|error| refusal(AgentOperation::File, error)) {
         Err(error) if error.code == Code::AlreadyExists => Ok(()),
         made => made.map(drop),
     }
@@ -189,7 +189,7 @@ fn tar_stream(
 ) -> impl Stream<Item = std::io::Result<Bytes>> + Send + 'static {
     let (sender, receiver) = mpsc::channel(PIECES);
     tokio::task::spawn_blocking(move || {
-        let mut pieces = Pieces { sender, piece: BytesMut::with_capacity(PIECE) };
+        let mut pieces = ChunkWriter { sender, piece: BytesMut::with_capacity(PIECE) };
         let written = write(&mut pieces).and_then(|()| pieces.flush());
         if let Err(error) = written {
             let _ = pieces.sender.blocking_send(Err(error));
@@ -198,12 +198,12 @@ fn tar_stream(
     futures::stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) })
 }
 
-struct Pieces {
+struct ChunkWriter {
     sender: mpsc::Sender<std::io::Result<Bytes>>,
     piece: BytesMut,
 }
 
-impl Write for Pieces {
+impl Write for ChunkWriter {
     fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
         let taken = data.len().min(PIECE - self.piece.len());
         self.piece.extend_from_slice(&data[..taken]);

@@ -16,7 +16,7 @@ use super::context::{Staged, receive_as, upload_in};
 use crate::ServiceError;
 use crate::random::entropy;
 use crate::sandboxes::printable;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 /// LIMIT: SDKs give up sending after an hour.
 const TICKET_S: i64 = 2 * 3_600;
@@ -60,7 +60,7 @@ impl Service {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
         made.map_err(|cause| not_kept(cause.into()))?;
         let own: [u8; 8] = entropy()?;
-        let half = Half(folder.join(format!("{hash}.{}{HALF}", hex::encode(own))));
+        let half = PartialUpload(folder.join(format!("{hash}.{}{HALF}", hex::encode(own))));
         let space = self.upload_space(&tenant, &folder).await?;
         let received = receive_as(bytes, &half.0, space, inner.config.build_context_bytes);
         tokio::time::timeout(SEND, received)
@@ -108,7 +108,7 @@ impl Service {
 }
 
 /// Removes what nobody used for long.
-pub(crate) async fn collect(inner: &Inner) {
+pub(crate) async fn collect(inner: &ServiceShared) {
     let root = root(inner);
     let collected = tokio::task::spawn_blocking(move || {
         let Ok(tenants) = std::fs::read_dir(&root) else { return };
@@ -166,24 +166,24 @@ fn remove(path: &Path) {
 }
 
 /// An archive that is not whole yet; it goes unless it was renamed.
-struct Half(PathBuf);
+struct PartialUpload(PathBuf);
 
-impl Drop for Half {
+impl Drop for PartialUpload {
     fn drop(&mut self) {
         remove(&self.0);
     }
 }
 
-fn root(inner: &Inner) -> PathBuf {
+fn root(inner: &ServiceShared) -> PathBuf {
     inner.config.data.join("builds").join("uploads")
 }
 
-fn place(inner: &Inner, tenant: &TenantId) -> PathBuf {
+fn place(inner: &ServiceShared, tenant: &TenantId) -> PathBuf {
     root(inner).join(tenant.as_str())
 }
 
 /// Whose ticket this is, for which hash.
-fn admitted(inner: &Inner, ticket: &str) -> Option<(TenantId, String)> {
+fn admitted(inner: &ServiceShared, ticket: &str) -> Option<(TenantId, String)> {
     let parts: Vec<&str> = ticket.split('.').collect();
     let [tenant, hash, until, proof] = parts[..] else { return None };
     if !inner.derived_is(PURPOSE, &[tenant, hash, until], proof) || check(hash).is_err() {

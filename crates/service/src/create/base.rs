@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use atoll_image::archive::About;
+use atoll_image::archive::ArchivedSandbox;
 use atoll_model::{
     ArchiveRef, Code, CreateSandbox, DEFAULT_TAG, Limits, NetworkPolicy, Origin, Principal, ReadyCheck,
     SandboxId, Snapshot, Source, Storage, TemplateRef,
@@ -17,7 +17,11 @@ use crate::{ServiceError, TemplateRecord};
 
 impl Service {
     /// What a sandbox begins as before its own wishes.
-    pub(super) async fn base_of(&self, who: &Principal, spec: &CreateSandbox) -> Result<Begun, ServiceError> {
+    pub(super) async fn base_of(
+        &self,
+        who: &Principal,
+        spec: &CreateSandbox,
+    ) -> Result<CreationBase, ServiceError> {
         match &spec.from {
             Origin::Template => self.base_of_template(who, spec).await,
             Origin::Named(word) => self.base_named(who, spec, word).await,
@@ -34,7 +38,10 @@ impl Service {
                     return for_memory("memory: needs storage disk");
                 }
                 let seed = Arc::new(Seed::of(&self.inner, &snapshot.id, *memory).await?);
-                Ok(Begun { seed: Some(seed), ..Begun::of(Base::of_snapshot(snapshot, *memory)) })
+                Ok(CreationBase {
+                    seed: Some(seed),
+                    ..CreationBase::of(Base::of_snapshot(snapshot, *memory))
+                })
             }
             Origin::Archive { key } => {
                 let (archive, about) = self.archived(who, key).await?;
@@ -48,7 +55,7 @@ impl Service {
                 // Its files lie on that very version: who has another one need not wait for the download.
                 self.inner.templates.need(&self.inner, &about.template, &about.template_version).await?;
                 let hold = self.hold_digest(&about.template_version).ok();
-                Ok(Begun { hold, ..Begun::of(Base::of_archive(archive, about)) })
+                Ok(CreationBase { hold, ..CreationBase::of(Base::of_archive(archive, about)) })
             }
         }
     }
@@ -59,7 +66,7 @@ impl Service {
         who: &Principal,
         spec: &CreateSandbox,
         word: &str,
-    ) -> Result<Begun, ServiceError> {
+    ) -> Result<CreationBase, ServiceError> {
         let named = CreateSandbox { template: Some(word.to_owned()), from: Origin::Template, ..spec.clone() };
         let missing = match self.base_of_template(who, &named).await {
             Err(error) if error.code == Code::TemplateNotFound => error,
@@ -74,10 +81,14 @@ impl Service {
         };
         let memory = snapshot.memory && spec.storage == Storage::Disk && spec.mounts.is_empty();
         let seed = Arc::new(Seed::of(&self.inner, &snapshot.id, memory).await?);
-        Ok(Begun { seed: Some(seed), ..Begun::of(Base::of_snapshot(snapshot, memory)) })
+        Ok(CreationBase { seed: Some(seed), ..CreationBase::of(Base::of_snapshot(snapshot, memory)) })
     }
 
-    async fn base_of_template(&self, who: &Principal, spec: &CreateSandbox) -> Result<Begun, ServiceError> {
+    async fn base_of_template(
+        &self,
+        who: &Principal,
+        spec: &CreateSandbox,
+    ) -> Result<CreationBase, ServiceError> {
         let word = spec.template.as_deref().unwrap_or(&self.inner.config.default_template);
         let exact = word.parse::<TemplateRef>().ok().filter(|exact| exact.digest.is_some());
         let found = match (&spec.image, exact) {
@@ -100,19 +111,19 @@ impl Service {
         let mut base = Base::of_template(&found.record, limits);
         let ready = found.record.ready.clone().filter(|_| base.command.is_some() && spec.command.is_none());
         let Some(warm) = found.warm.filter(|_| self.can_start_warm(spec)) else {
-            return Ok(Begun { base, seed: None, hold: Some(found.hold), ready });
+            return Ok(CreationBase { base, seed: None, hold: Some(found.hold), ready });
         };
         match Seed::of(&self.inner, &warm, true).await {
             Ok(seed) => {
                 base.source = Source::Snapshot { snapshot: warm, memory: true, fork: false };
                 // Its processes were ready when they were kept. A command may take long, so it is not run once more.
                 let ready = ready.filter(|check| !matches!(check, ReadyCheck::Command { .. }));
-                Ok(Begun { base, seed: Some(Arc::new(seed)), hold: Some(found.hold), ready })
+                Ok(CreationBase { base, seed: Some(Arc::new(seed)), hold: Some(found.hold), ready })
             }
             // Slower, not worse.
             Err(error) => {
                 tracing::warn!(template = word, %error, "the start of a template is not there; it boots");
-                Ok(Begun { base, seed: None, hold: Some(found.hold), ready })
+                Ok(CreationBase { base, seed: None, hold: Some(found.hold), ready })
             }
         }
     }
@@ -131,7 +142,7 @@ impl Service {
 }
 
 /// What a sandbox begins as.
-pub(super) struct Begun {
+pub(super) struct CreationBase {
     pub(super) base: Base,
     pub(super) seed: Option<Arc<Seed>>,
     /// Keeps its files from being collected until the lease says that they are needed.
@@ -140,7 +151,7 @@ pub(super) struct Begun {
     pub(super) ready: Option<ReadyCheck>,
 }
 
-impl Begun {
+impl CreationBase {
     const fn of(base: Base) -> Self {
         Self { base, seed: None, hold: None, ready: None }
     }
@@ -200,7 +211,7 @@ impl Base {
         }
     }
 
-    fn of_archive(archive: ArchiveRef, about: About) -> Self {
+    fn of_archive(archive: ArchiveRef, about: ArchivedSandbox) -> Self {
         Self {
             template: about.template,
             template_version: about.template_version,

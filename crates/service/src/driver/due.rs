@@ -5,7 +5,7 @@ use atoll_model::lifecycle::Event;
 use atoll_model::policy::deadlines::Due;
 use atoll_model::{Code, Held, Moment, OnTimeout, Phase, Reason};
 
-use super::steps::{Step, StepError};
+use super::steps::{StepError, Transition};
 use super::{Driver, Verb};
 use crate::ServiceError;
 use crate::deadlines::next_due;
@@ -70,7 +70,7 @@ impl Driver {
         // What is put back to a snapshot has its files, the old or the new ones; it has no archive to go back to.
         let rolls_back = self.lease.phase == Phase::Restoring && self.lease.rollback_to.is_some();
         let event = if rolls_back { Event::Stopped } else { Event::Failed };
-        self.note(Step::internal(event, Reason::Overdue)).await;
+        self.note(Transition::internal(event, Reason::Overdue)).await;
         let now = self.inner.clock.now();
         let still = next_due(&self.lease, &self.activity, &now);
         if still.is_some_and(|(next, due)| due == Due::PhaseOverdue && next == *at) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use atoll_agentapi::AgentClient;
 use atoll_model::policy::egress::Egress;
 use atoll_model::{ArchiveRef, Code, Held, InstanceId, Intent, Lease, Source};
-use atoll_provider::{Booted, InstanceMount, InstanceSpec, Origin, ProviderError, RolledBack, Target};
+use atoll_provider::{Booted, FilesOrigin, InstanceMount, InstanceSpec, ProviderError, RolledBack, Target};
 use atoll_store::InstanceRow;
 use futures::FutureExt;
 use serde_json::Value;
@@ -19,7 +19,7 @@ use super::Driver;
 use super::moment::SnapshotJob;
 use crate::ServiceError;
 use crate::agent::Tokens;
-use crate::service::Inner;
+use crate::service::ServiceShared;
 use crate::snapshots::Seed;
 use crate::timed::timed;
 
@@ -109,8 +109,8 @@ pub(super) enum Outcome {
 }
 
 /// What a piece of work knows of its sandbox.
-pub(super) struct Job {
-    pub(super) inner: Arc<Inner>,
+pub(super) struct EffectJob {
+    pub(super) inner: Arc<ServiceShared>,
     pub(super) lease: Lease,
     pub(super) row: Option<InstanceRow>,
     seed: Option<Arc<Seed>>,
@@ -130,7 +130,7 @@ impl Driver {
         let number = self.effects_started;
         let before = self.under_way.take();
         let stop = CancellationToken::new();
-        let job = Job {
+        let job = EffectJob {
             inner: Arc::clone(&self.inner),
             lease: self.lease.clone(),
             row: self.row.clone(),
@@ -223,7 +223,7 @@ impl UnderWay {
 }
 
 /// A provider that panics has failed; it does not take the driver with it.
-async fn guarded(job: &Job, work: &Work) -> Outcome {
+async fn guarded(job: &EffectJob, work: &Work) -> Outcome {
     let run = AssertUnwindSafe(perform(job, work)).catch_unwind();
     run.await
         .unwrap_or_else(|_| failed(work, ServiceError::new(Code::Internal, "the provider failed inside")))
@@ -246,7 +246,7 @@ fn failed(work: &Work, failure: ServiceError) -> Outcome {
     }
 }
 
-async fn perform(job: &Job, work: &Work) -> Outcome {
+async fn perform(job: &EffectJob, work: &Work) -> Outcome {
     let (inner, lease) = (&job.inner, &job.lease);
     let provider = &inner.provider;
     inner.failpoint.reach("effect.before").await;
@@ -299,7 +299,7 @@ pub(super) fn gone_is_fine(ended: Result<(), ProviderError>) -> Result<(), Servi
     }
 }
 
-impl Job {
+impl EffectJob {
     pub(super) fn target(&self) -> Target {
         Target { sandbox: self.lease.id.clone(), instance: self.lease.instance.clone() }
     }
@@ -327,7 +327,7 @@ impl Job {
     }
 }
 
-async fn freeze(job: &Job, disk: bool) -> Result<Held, ProviderError> {
+async fn freeze(job: &EffectJob, disk: bool) -> Result<Held, ProviderError> {
     job.inner.failpoint.reach("pause.before").await;
     let held = timed("freeze", job.inner.provider.pause(&job.target())).await?;
     job.inner.failpoint.reach("pause.frozen").await;
@@ -338,7 +338,7 @@ async fn freeze(job: &Job, disk: bool) -> Result<Held, ProviderError> {
     Ok(Held::Disk)
 }
 
-async fn checkpoint(job: &Job) -> Result<(), ProviderError> {
+async fn checkpoint(job: &EffectJob) -> Result<(), ProviderError> {
     job.inner.failpoint.reach("checkpoint.before").await;
     let target = job.target();
     let written = job.unless_stopped(timed("checkpoint", job.inner.provider.checkpoint(&target))).await;
@@ -355,7 +355,7 @@ async fn checkpoint(job: &Job) -> Result<(), ProviderError> {
     }
 }
 
-async fn rollback(job: &Job) -> Result<RolledBack, ServiceError> {
+async fn rollback(job: &EffectJob) -> Result<RolledBack, ServiceError> {
     let Some(seed) = job.seed().await? else {
         return Err(ServiceError::new(Code::Internal, "no snapshot was named"));
     };
@@ -374,7 +374,7 @@ async fn rollback(job: &Job) -> Result<RolledBack, ServiceError> {
     Ok(became)
 }
 
-async fn boot(job: &Job, first: bool) -> Outcome {
+async fn boot(job: &EffectJob, first: bool) -> Outcome {
     let (inner, lease) = (&job.inner, &job.lease);
     // Bursts wait here: more at once than the machine has cores for only makes each of them slower.
     let Ok(_turn) = inner.creates.acquire().await else {
@@ -405,7 +405,7 @@ async fn boot(job: &Job, first: bool) -> Outcome {
         (&booted, seed.as_deref())
     {
         tracing::error!(sandbox = %lease.id, template = lease.template, what, why, "a template boots: its warm start is damaged");
-        spec.origin = Origin::Template;
+        spec.origin = FilesOrigin::Template;
         booted = inner.provider.create(&spec).await;
     }
     let booted = match booted {
@@ -429,7 +429,7 @@ async fn boot(job: &Job, first: bool) -> Outcome {
 /// A fresh agent gets its settings and starts the command; one of a copied process has what its origin had, and gets a
 /// token of its own.
 async fn greet(
-    job: &Job,
+    job: &EffectJob,
     spec: &InstanceSpec,
     booted: Booted,
     seed: Option<&Seed>,
@@ -453,7 +453,7 @@ async fn greet(
     Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent))
 }
 
-async fn resume(job: &Job) -> Outcome {
+async fn resume(job: &EffectJob) -> Outcome {
     job.inner.failpoint.reach("resume.before").await;
     let resumed = timed("thaw", job.inner.provider.resume(&job.target())).await;
     job.inner.failpoint.reach("resume.after").await;
@@ -484,7 +484,7 @@ async fn resume(job: &Job) -> Outcome {
     }
 }
 
-async fn restore(job: &Job, made: Option<Value>) -> Outcome {
+async fn restore(job: &EffectJob, made: Option<Value>) -> Outcome {
     let (inner, lease) = (&job.inner, &job.lease);
     let not = |failure| Outcome::NotRestored { failure, made: None };
     let Ok(_turn) = inner.creates.acquire().await else {
@@ -510,7 +510,7 @@ async fn restore(job: &Job, made: Option<Value>) -> Outcome {
 
 /// A server that died between the end of a restore and its first instruction left the instance frozen: its memory is there and
 /// nowhere else. One that runs already runs on.
-async fn let_run(job: &Job, facts: Value) -> Result<Value, Outcome> {
+async fn let_run(job: &EffectJob, facts: Value) -> Result<Value, Outcome> {
     match timed("thaw", job.inner.provider.resume(&job.target())).await {
         Ok(()) => Ok(facts),
         Err(ProviderError::Gone { .. }) => Err(Outcome::Gone),
@@ -519,7 +519,7 @@ async fn let_run(job: &Job, facts: Value) -> Result<Value, Outcome> {
 }
 
 /// What the provider knows of the restored instance; else how the restore ended.
-async fn restored(job: &Job, instance: InstanceId) -> Result<Value, Outcome> {
+async fn restored(job: &EffectJob, instance: InstanceId) -> Result<Value, Outcome> {
     let (inner, lease) = (&job.inner, &job.lease);
     let not = |failure| Outcome::NotRestored { failure, made: None };
     let network = crate::egress::compiled(inner, lease).await.map_err(not)?;
@@ -536,7 +536,7 @@ async fn restored(job: &Job, instance: InstanceId) -> Result<Value, Outcome> {
 }
 
 /// What a sandbox whose requests are changed has to trust, where that is not inside already.
-async fn trust(job: &Job, agent: &AgentClient) {
+async fn trust(job: &EffectJob, agent: &AgentClient) {
     if !job.lease.is_intercepted() {
         return;
     }
@@ -552,7 +552,7 @@ async fn trust(job: &Job, agent: &AgentClient) {
 }
 
 /// Greets an agent that was restored with its processes.
-async fn talk(job: &Job, instance: InstanceId, facts: Value, tokens: &str) -> Outcome {
+async fn talk(job: &EffectJob, instance: InstanceId, facts: Value, tokens: &str) -> Outcome {
     let tokens = Tokens::from_row(tokens);
     match crate::agent::greet_restored(&job.inner.provider, &job.lease, &instance, &tokens).await {
         Ok((agent, agent_token)) => {
@@ -570,7 +570,7 @@ fn spec(
     network: Arc<Egress>,
     mounts: Vec<InstanceMount>,
 ) -> InstanceSpec {
-    let origin = seed.map_or(Origin::Template, |seed| Origin::Snapshot {
+    let origin = seed.map_or(FilesOrigin::Template, |seed| FilesOrigin::Snapshot {
         snapshot: seed.snapshot.clone(),
         seal: seed.seal.clone(),
         memory: seed.memory,

@@ -8,15 +8,15 @@
 
 use std::sync::Arc;
 
-use atoll_image::archive::{About, ArchiveError};
+use atoll_image::archive::{ArchiveError, ArchivedSandbox};
 use atoll_model::{ArchiveRef, Code, Source};
 use atoll_provider::{ProviderError, Target};
 
-use super::effects::{Job, gone_is_fine};
-use super::{Driver, Mail};
+use super::effects::{EffectJob, gone_is_fine};
+use super::{Driver, DriverMessage};
 use crate::ServiceError;
 
-impl Job {
+impl EffectJob {
     /// Brings the files of a stopped sandbox to object storage. What is here stays.
     pub(super) async fn archive(&self) -> Result<ArchiveRef, ServiceError> {
         let work = async {
@@ -63,11 +63,11 @@ impl Job {
         Ok(())
     }
 
-    fn about(&self) -> About {
+    fn about(&self) -> ArchivedSandbox {
         let lease = &self.lease;
         let mut env = lease.env.clone();
         env.retain(|name, _| !lease.private_env.contains(name));
-        About {
+        ArchivedSandbox {
             sandbox: lease.id.clone(),
             template: lease.template.clone(),
             template_version: lease.template_version.clone(),
@@ -105,7 +105,7 @@ impl Driver {
                     Ok(()) => {
                         inner.failpoint.reach("restore.objects_removed").await;
                         if let Some(handle) = handle {
-                            let _ = handle.mailbox.send(Mail::Tidied { archive }).await;
+                            let _ = handle.mailbox.send(DriverMessage::Tidied { archive }).await;
                         }
                         return;
                     }

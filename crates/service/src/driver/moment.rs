@@ -10,7 +10,7 @@ use atoll_store::NewEvent;
 use tokio::sync::oneshot;
 
 use super::Driver;
-use super::effects::{Job, Work};
+use super::effects::{EffectJob, Work};
 use crate::ServiceError;
 use crate::agent::Tokens;
 use crate::timed::timed;
@@ -96,7 +96,7 @@ impl Driver {
     }
 }
 
-impl Job {
+impl EffectJob {
     /// Makes it whole or leaves nothing, and tells who asked.
     pub(super) async fn snapshot(&self, wanted: &SnapshotJob) {
         let made = self.unless_stopped(self.make_snapshot(wanted)).await;

@@ -7,7 +7,7 @@ use atoll_provider::{ProviderError, Target};
 use atoll_store::NewEvent;
 
 use super::update::APPLY;
-use super::{Driver, Mail};
+use super::{Driver, DriverMessage};
 use crate::ServiceError;
 
 /// How long until a policy that could not be put in force is tried again.
@@ -90,7 +90,7 @@ impl Driver {
             tokio::select! {
                 () = closing.cancelled() => {}
                 () = tokio::time::sleep(AGAIN) => {
-                    let _ = handle.mailbox.send(Mail::Refresh { reply: None }).await;
+                    let _ = handle.mailbox.send(DriverMessage::Refresh { reply: None }).await;
                 }
             }
         });

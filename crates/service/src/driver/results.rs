@@ -9,7 +9,7 @@ use atoll_model::{ArchiveRef, Code, EventKind, Held, Intent, Phase, Reason};
 use atoll_store::{Admit, InstanceChange, InstanceRow};
 
 use super::effects::{Done, Outcome, Work};
-use super::steps::Step;
+use super::steps::Transition;
 use super::{Driver, Verb};
 use crate::ServiceError;
 use crate::agent::Tokens;
@@ -40,14 +40,16 @@ impl Driver {
             Outcome::Gone => {
                 self.failure =
                     Some(ServiceError::new(Code::SandboxUnavailable, "its processes are not there any more"));
-                self.note(Step::internal(Event::Died, Reason::InstanceDied)).await;
+                self.note(Transition::internal(Event::Died, Reason::InstanceDied)).await;
             }
             Outcome::Halted(Ok(())) => self.on_halted().await,
             Outcome::Halted(Err(failure)) if self.lease.phase == Phase::Stopping => {
                 self.fail(failure, Event::Failed).await;
             }
             Outcome::Halted(Err(failure)) => self.try_again(Work::Halt { instance: done.instance }, &failure),
-            Outcome::Destroyed(Ok(())) => self.note(Step::internal(Event::Deleted, Reason::Completed)).await,
+            Outcome::Destroyed(Ok(())) => {
+                self.note(Transition::internal(Event::Deleted, Reason::Completed)).await
+            }
             Outcome::Destroyed(Err(failure)) => self.try_again(Work::Destroy, &failure),
         }
         self.next_snapshot();
@@ -59,7 +61,7 @@ impl Driver {
         let reason = Reason::Provider { message: failure.message.clone() };
         tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, phase = self.lease.phase.as_str(), "an effect failed");
         self.failure = Some(failure);
-        self.note(Step::internal(event, reason)).await;
+        self.note(Transition::internal(event, reason)).await;
     }
 
     async fn on_booted(&mut self, row: InstanceRow, agent: AgentClient, from_pool: bool) {
@@ -70,8 +72,10 @@ impl Driver {
         self.failure = None;
         self.seed = None;
         let first = self.lease.phase == Phase::Creating;
-        let ready =
-            Step { instance: InstanceChange::Put(row), ..Step::internal(Event::Ready, Reason::Completed) };
+        let ready = Transition {
+            instance: InstanceChange::Put(row),
+            ..Transition::internal(Event::Ready, Reason::Completed)
+        };
         self.note(ready).await;
         if self.lease.phase == Phase::Running && first {
             self.inner.counters.created.fetch_add(1, Ordering::Relaxed);
@@ -118,7 +122,8 @@ impl Driver {
     /// It stands still. What came in meanwhile is done now.
     async fn rest_paused(&mut self, held: Held, also: Option<EventKind>) {
         let wanted_on_disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(Held::Disk);
-        let mut step = Step { held: Some(held), also, ..Step::internal(Event::Paused, Reason::Completed) };
+        let mut step =
+            Transition { held: Some(held), also, ..Transition::internal(Event::Paused, Reason::Completed) };
         if held == Held::Disk
             && let Some(row) = self.row.clone()
         {
@@ -140,7 +145,7 @@ impl Driver {
             (Intent::Run, _) => self.go_on().await,
             // Asked for while it was being frozen.
             (Intent::Pause, Held::Live) if wanted_on_disk && !self.checkpoint_failed => {
-                self.note(Step::internal(Event::Checkpoint, Reason::Requested)).await;
+                self.note(Transition::internal(Event::Checkpoint, Reason::Requested)).await;
             }
             (Intent::Pause | Intent::Stop | Intent::Archive | Intent::Delete, _) => {}
         }
@@ -151,7 +156,7 @@ impl Driver {
             // It went ahead of a lease that was then not written.
             return self.launch(Work::Freeze { disk: false });
         }
-        let mut ready = Step::internal(Event::Ready, Reason::Completed);
+        let mut ready = Transition::internal(Event::Ready, Reason::Completed);
         match restored {
             Some((row, agent)) => {
                 if self.lease.instance.as_ref() != Some(&row.instance) {
@@ -180,7 +185,7 @@ impl Driver {
         tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "it was not resumed");
         let reason = Reason::Provider { message: failure.message.clone() };
         self.failure = Some(failure);
-        let mut back = Step::internal(Event::Failed, reason);
+        let mut back = Transition::internal(Event::Failed, reason);
         if let (Some(facts), Some(row)) = (made, self.row.clone()) {
             back.instance = InstanceChange::Put(InstanceRow { facts, ..row });
             // In the same write: whoever resumes it next must thaw this instance, and not look for the checkpoint that it was.
@@ -192,9 +197,9 @@ impl Driver {
     async fn on_archived(&mut self, kept: Result<ArchiveRef, ServiceError>) {
         match kept {
             Ok(archive) => {
-                let step = Step {
+                let step = Transition {
                     archive: Some(archive),
-                    ..Step::internal(Event::Archived, self.lease.reason.clone())
+                    ..Transition::internal(Event::Archived, self.lease.reason.clone())
                 };
                 self.note(step).await;
                 if self.lease.phase != Phase::Archived {
@@ -208,14 +213,14 @@ impl Driver {
             }
             // It was ended early because somebody wants it otherwise.
             Err(_) if matches!(self.lease.intent, Intent::Run | Intent::Stop) => {
-                self.note(Step::internal(Event::Failed, Reason::Requested)).await;
+                self.note(Transition::internal(Event::Failed, Reason::Requested)).await;
                 self.after_stop().await;
             }
             Err(failure) => {
                 let reason = Reason::Provider { message: failure.message.clone() };
                 tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "it was not archived");
                 self.failure = Some(failure);
-                self.note(Step::internal(Event::Failed, reason)).await;
+                self.note(Transition::internal(Event::Failed, reason)).await;
                 self.tidy_objects();
             }
         }
@@ -224,21 +229,21 @@ impl Driver {
     async fn on_unarchived(&mut self, fetched: Result<(), ServiceError>) {
         match fetched {
             Ok(()) => {
-                self.note(Step::internal(Event::Stopped, Reason::Completed)).await;
+                self.note(Transition::internal(Event::Stopped, Reason::Completed)).await;
                 self.after_stop().await;
             }
             Err(failure) => {
                 let reason = Reason::Provider { message: failure.message.clone() };
                 tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "its files were not brought back");
                 self.failure = Some(failure);
-                self.note(Step::internal(Event::Failed, reason)).await;
+                self.note(Transition::internal(Event::Failed, reason)).await;
             }
         }
     }
 
     async fn on_halted(&mut self) {
         if self.lease.phase == Phase::Stopping {
-            self.note(Step::internal(Event::Stopped, Reason::Completed)).await;
+            self.note(Transition::internal(Event::Stopped, Reason::Completed)).await;
             self.after_stop().await;
         }
     }

@@ -12,14 +12,14 @@ use atoll_store::InstanceChange;
 
 use super::Driver;
 use super::effects::{Work, gone_is_fine};
-use super::steps::Step;
+use super::steps::Transition;
 use crate::ServiceError;
 
 /// LIMIT: a look at an instance, a thaw and a word with its agent take milliseconds.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// How a sandbox was found after a rollback that failed.
-enum Left {
+enum RollbackRemains {
     Running,
     Paused(Held),
     /// Its processes are gone, or wanted gone.
@@ -31,7 +31,7 @@ impl Driver {
         let seed = self.seed.take();
         match became {
             Ok(RolledBack::Files) => {
-                self.note(Step::internal(Event::Stopped, Reason::Completed)).await;
+                self.note(Transition::internal(Event::Stopped, Reason::Completed)).await;
                 self.after_stop().await;
             }
             Ok(RolledBack::Memory) => {
@@ -39,10 +39,10 @@ impl Driver {
                     Ok(row) => row,
                     Err(failure) => return self.fail(failure, Event::Stopped).await,
                 };
-                let rest = Step {
+                let rest = Transition {
                     held: Some(Held::Disk),
                     instance: InstanceChange::Put(row),
-                    ..Step::internal(Event::Paused, Reason::Completed)
+                    ..Transition::internal(Event::Paused, Reason::Completed)
                 };
                 self.note(rest).await;
                 if self.lease.phase == Phase::Paused && self.lease.intent == Intent::Run {
@@ -62,29 +62,29 @@ impl Driver {
             return;
         }
         let before = self.lease.instance.clone();
-        let left = tokio::time::timeout(LOOK, self.look()).await.unwrap_or(Left::Files);
+        let left = tokio::time::timeout(LOOK, self.look()).await.unwrap_or(RollbackRemains::Files);
         let step = match left {
-            Left::Running => {
+            RollbackRemains::Running => {
                 self.agent = self.client_of_row();
                 // It was not admitted anew: it never ended.
                 self.inner.admission.count(&self.lease.id, &self.lease.limits);
-                Step { intent: Some(Intent::Run), ..Step::internal(Event::Ready, reason) }
+                Transition { intent: Some(Intent::Run), ..Transition::internal(Event::Ready, reason) }
             }
-            Left::Paused(held) => {
+            RollbackRemains::Paused(held) => {
                 if held == Held::Live {
                     self.inner.admission.count(&self.lease.id, &self.lease.limits);
                 }
-                let step = Step::internal(Event::Paused, reason);
-                Step { intent: Some(Intent::Pause), held: Some(held), ..step }
+                let step = Transition::internal(Event::Paused, reason);
+                Transition { intent: Some(Intent::Pause), held: Some(held), ..step }
             }
-            Left::Files => {
+            RollbackRemains::Files => {
                 let target = Target { sandbox: self.lease.id.clone(), instance: before.clone() };
                 let halted = tokio::time::timeout(LOOK, self.inner.provider.halt(&target)).await;
                 if !halted.is_ok_and(|ended| gone_is_fine(ended).is_ok()) {
                     // Whatever is left of it must not go on behind a lease that says stopped.
                     self.launch(Work::Halt { instance: before });
                 }
-                Step { intent: Some(Intent::Stop), ..Step::internal(Event::Stopped, reason) }
+                Transition { intent: Some(Intent::Stop), ..Transition::internal(Event::Stopped, reason) }
             }
         };
         self.note(step).await;
@@ -92,22 +92,22 @@ impl Driver {
 
     /// What is left of the instance that was there before the rollback. Asked here and not in the effect: a death that comes
     /// after this look is a notice that comes after the step.
-    async fn look(&self) -> Left {
+    async fn look(&self) -> RollbackRemains {
         let Some(instance) = self.lease.instance.clone().filter(|_| self.lease.intent == Intent::Run) else {
-            return Left::Files;
+            return RollbackRemains::Files;
         };
         let target = Target { sandbox: self.lease.id.clone(), instance: Some(instance) };
         let provider = &self.inner.provider;
         if self.lease.held.is_some() {
-            return provider.pause(&target).await.map_or(Left::Files, Left::Paused);
+            return provider.pause(&target).await.map_or(RollbackRemains::Files, RollbackRemains::Paused);
         }
         // It may have been frozen half way.
         if provider.usage(&target).await.is_err() || provider.resume(&target).await.is_err() {
-            return Left::Files;
+            return RollbackRemains::Files;
         }
         match self.client_of_row() {
-            Some(agent) if agent.health().await.is_ok() => Left::Running,
-            Some(_) | None => Left::Files,
+            Some(agent) if agent.health().await.is_ok() => RollbackRemains::Running,
+            Some(_) | None => RollbackRemains::Files,
         }
     }
 }

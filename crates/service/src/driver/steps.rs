@@ -14,14 +14,14 @@ use super::effects::Work;
 use super::{Driver, Verb};
 use crate::ServiceError;
 use crate::random::entropy;
-use crate::registry::State;
+use crate::registry::DriverState;
 use crate::timed::timed;
 
 /// The last word of the annotation by which a front knows what it made, such as `e2b.made`.
 const MADE: &str = ".made";
 
 /// A change of phase that is about to be tried.
-pub(super) struct Step {
+pub(super) struct Transition {
     pub(super) event: Event,
     pub(super) reason: Reason,
     pub(super) intent: Option<Intent>,
@@ -39,7 +39,7 @@ pub(super) struct Step {
     pub(super) patient: bool,
 }
 
-impl Step {
+impl Transition {
     pub(super) fn internal(event: Event, reason: Reason) -> Self {
         Self {
             event,
@@ -73,7 +73,7 @@ pub(super) enum StepError {
 
 impl Driver {
     /// A step that nobody waits for: a refusal means that the lease moved on.
-    pub(super) async fn note(&mut self, step: Step) {
+    pub(super) async fn note(&mut self, step: Transition) {
         let event = step.event;
         match self.step(step).await {
             Ok(()) => {}
@@ -86,7 +86,7 @@ impl Driver {
         }
     }
 
-    pub(super) async fn step(&mut self, step: Step) -> Result<(), StepError> {
+    pub(super) async fn step(&mut self, step: Transition) -> Result<(), StepError> {
         let from = self.lease.phase;
         let (to, effect) = lifecycle::step(from, step.event)?;
         let mut next = self.lease.clone();
@@ -171,7 +171,12 @@ impl Driver {
     }
 
     /// What else of the lease goes with the change of phase, and what happens to the instance row.
-    fn dress(&mut self, next: &mut Lease, step: Step, effect: Effect) -> Result<InstanceChange, StepError> {
+    fn dress(
+        &mut self,
+        next: &mut Lease,
+        step: Transition,
+        effect: Effect,
+    ) -> Result<InstanceChange, StepError> {
         let (from, to) = (self.lease.phase, next.phase);
         let mut instance = step.instance;
         next.held = step.held.or(next.held);
@@ -342,7 +347,7 @@ impl Driver {
     }
 
     fn publish_as(&self, lease: &Lease) {
-        self.publish.send_replace(State {
+        self.publish.send_replace(DriverState {
             lease: Arc::new(lease.clone()),
             agent: self.agent.clone().filter(|_| lease.phase == Phase::Running),
             failure: self.failure.clone(),

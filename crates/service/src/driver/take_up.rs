@@ -9,15 +9,15 @@ use atoll_store::{Admit, InstanceChange, InstanceRow};
 
 use super::Driver;
 use super::effects::Work;
-use super::steps::Step;
+use super::steps::Transition;
 use crate::ServiceError;
 use crate::random::entropy;
-use crate::service::Inner;
+use crate::service::ServiceShared;
 use crate::snapshots::Seed;
 
 /// Drives a sandbox that the store knows already; `first` is done before anything else.
-pub(crate) fn resume(inner: &Arc<Inner>, known: Known, first: Resumption) {
-    let Known { lease, row, agent, seed } = known;
+pub(crate) fn resume(inner: &Arc<ServiceShared>, known: AdoptedSandbox, first: Resumption) {
+    let AdoptedSandbox { lease, row, agent, seed } = known;
     let (mut driver, handle, mailbox) = Driver::new(inner, lease, row, agent);
     driver.seed = seed;
     inner.registry.put(driver.lease.id.clone(), handle);
@@ -28,7 +28,7 @@ pub(crate) fn resume(inner: &Arc<Inner>, known: Known, first: Resumption) {
 }
 
 /// A sandbox as the store and the provider know it.
-pub(crate) struct Known {
+pub(crate) struct AdoptedSandbox {
     pub(crate) lease: Lease,
     pub(crate) row: Option<InstanceRow>,
     pub(crate) agent: Option<AgentClient>,
@@ -79,7 +79,7 @@ impl Driver {
             Resumption::Again => self.begin_again().await,
             Resumption::Halt => self.launch(Work::Halt { instance: self.lease.instance.clone() }),
             Resumption::Destroy => self.launch(Work::Destroy),
-            Resumption::Lost => self.note(Step::internal(Event::Died, Reason::LostWhileDown)).await,
+            Resumption::Lost => self.note(Transition::internal(Event::Died, Reason::LostWhileDown)).await,
             Resumption::GoOn if self.lease.phase == Phase::Stopped => self.after_stop().await,
             Resumption::GoOn => self.go_on().await,
             Resumption::Freeze => {
@@ -87,7 +87,8 @@ impl Driver {
                 self.launch(Work::Freeze { disk });
             }
             Resumption::Held(held) => {
-                let rest = Step { held: Some(held), ..Step::internal(Event::Paused, Reason::Completed) };
+                let rest =
+                    Transition { held: Some(held), ..Transition::internal(Event::Paused, Reason::Completed) };
                 self.note(rest).await;
             }
             Resumption::Resume if self.lease.held == Some(Held::Disk) => {
@@ -99,7 +100,7 @@ impl Driver {
             Resumption::Restore if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
             Resumption::Restore => self.launch(Work::Unarchive),
             Resumption::Unmake => {
-                let unmake = Step::asked(Event::Delete, Intent::Delete, Reason::LostWhileDown);
+                let unmake = Transition::asked(Event::Delete, Intent::Delete, Reason::LostWhileDown);
                 self.note(unmake).await;
             }
         }
@@ -144,7 +145,7 @@ impl Driver {
             | Phase::Archiving
             | Phase::Restoring => {
                 self.failure = Some(ServiceError::new(Code::Internal, "the sandbox's driver failed"));
-                self.note(Step::internal(Event::Failed, reason)).await;
+                self.note(Transition::internal(Event::Failed, reason)).await;
             }
             Phase::Deleting => self.launch(Work::Destroy),
             Phase::Running

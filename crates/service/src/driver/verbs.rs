@@ -7,7 +7,7 @@ use atoll_model::{Code, Held, Intent, Phase, Reason, Storage};
 use atoll_store::Admit;
 
 use super::Driver;
-use super::steps::{Step, StepError};
+use super::steps::{StepError, Transition};
 use crate::ServiceError;
 use crate::snapshots::Seed;
 
@@ -54,7 +54,7 @@ impl Driver {
             // While it stops with the intent to run, the end of the stop starts it again, also after a crash.
             (Verb::Restart | Verb::Stop, _) => {
                 let intent = if matches!(verb, Verb::Restart) { Intent::Run } else { Intent::Stop };
-                self.step(Step::asked(Event::Stop, intent, reason)).await?;
+                self.step(Transition::asked(Event::Stop, intent, reason)).await?;
                 self.end_transfer();
                 Ok(())
             }
@@ -68,10 +68,10 @@ impl Driver {
                 let intent = if phase == Phase::Stopped { Intent::Stop } else { Intent::Run };
                 self.seed = Some(Arc::clone(seed));
                 let rollback_to = Some(seed.snapshot.clone());
-                let step = Step { rollback_to, ..Step::asked(Event::Rollback, intent, reason) };
+                let step = Transition { rollback_to, ..Transition::asked(Event::Rollback, intent, reason) };
                 self.step(step).await.inspect_err(|_| self.seed = None)
             }
-            (Verb::Delete, _) => self.step(Step::asked(Event::Delete, Intent::Delete, reason)).await,
+            (Verb::Delete, _) => self.step(Transition::asked(Event::Delete, Intent::Delete, reason)).await,
         }
     }
 
@@ -93,7 +93,8 @@ impl Driver {
             files.await.map_err(ServiceError::from)?;
         }
         let admit = if needs_room { Admit::Compute } else { Admit::Nothing };
-        let outcome = self.step(Step { admit, ..Step::asked(Event::Start, intent, reason) }).await;
+        let outcome =
+            self.step(Transition { admit, ..Transition::asked(Event::Start, intent, reason) }).await;
         if outcome.is_err() && needs_room {
             self.inner.admission.release(&self.lease.id);
         }
@@ -122,12 +123,13 @@ impl Driver {
         if self.lease.phase == Phase::Paused {
             let on_disk = self.lease.held == Some(Held::Disk);
             let event = if held == Held::Disk && !on_disk { Event::Checkpoint } else { Event::Pause };
-            return self.step(Step::asked(event, Intent::Pause, reason)).await;
+            return self.step(Transition::asked(event, Intent::Pause, reason)).await;
         }
         // While it is being paused `held` says where its memory shall go.
         let also_disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(Held::Disk);
         let held = if also_disk { Held::Disk } else { held };
-        self.step(Step { held: Some(held), ..Step::asked(Event::Pause, Intent::Pause, reason) }).await
+        self.step(Transition { held: Some(held), ..Transition::asked(Event::Pause, Intent::Pause, reason) })
+            .await
     }
 
     /// What runs or stands still is stopped first; the end of the stop goes on, also after a crash.
@@ -152,6 +154,6 @@ impl Driver {
             | Phase::Deleted => Event::Archive,
         };
         self.uploads = true;
-        self.step(Step::asked(event, Intent::Archive, reason)).await
+        self.step(Transition::asked(event, Intent::Archive, reason)).await
     }
 }

@@ -13,7 +13,7 @@ use atoll_model::{AttachedSecret, Code, DomainPattern, Lease, SecretId, TenantId
 use atoll_store::SecretRecord;
 
 use crate::ServiceError;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 const PURPOSE: &str = "secret-placeholder";
 const PREFIX: &str = "atoll_secret_";
@@ -29,7 +29,7 @@ impl Service {
 
 /// The secrets of a sandbox as its lease may hold them.
 pub(crate) async fn attached(
-    inner: &Inner,
+    inner: &ServiceShared,
     tenant: &TenantId,
     asked: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, AttachedSecret>, ServiceError> {
@@ -54,7 +54,7 @@ pub(crate) async fn attached(
     Ok(attached)
 }
 
-fn placeholder(inner: &Inner, secret: &SecretId) -> String {
+fn placeholder(inner: &ServiceShared, secret: &SecretId) -> String {
     let key = inner.store.derive(PURPOSE, secret.as_str());
     format!("{PREFIX}{}", hex::encode(&key[..20]))
 }
@@ -70,7 +70,10 @@ fn is_every(host: &DomainPattern) -> bool {
 }
 
 /// What the gate replaces for a lease. A secret that is gone, or has no usable hosts by now, is replaced nowhere.
-pub(super) async fn replacements(inner: &Inner, lease: &Lease) -> Result<Vec<Replacement>, ServiceError> {
+pub(super) async fn replacements(
+    inner: &ServiceShared,
+    lease: &Lease,
+) -> Result<Vec<Replacement>, ServiceError> {
     if lease.secrets.is_empty() {
         return Ok(Vec::new());
     }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_disk::Reserve;
-use atoll_model::policy::egress::learn::Seen;
+use atoll_model::policy::egress::learn::ObservedTargets;
 use atoll_model::{
     Code, EgressRecord, EgressVerdict, EgressWhat, Lease, NetworkPolicy, Phase, Principal, SandboxId,
 };
@@ -25,7 +25,7 @@ use futures::stream::BoxStream;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 use crate::{EgressQuery, ServiceError};
 use file::LogFile;
 
@@ -38,7 +38,7 @@ const BEHIND: usize = 1_024;
 const BATCH: usize = 1_024;
 
 /// The logs of all sandboxes that are not deleted.
-pub(crate) struct Logs {
+pub(crate) struct EgressLogs {
     dir: PathBuf,
     disk: Arc<Reserve>,
     logs: Mutex<HashMap<SandboxId, Arc<Log>>>,
@@ -55,7 +55,7 @@ struct Open {
     news: Option<broadcast::Sender<EgressRecord>>,
 }
 
-impl Logs {
+impl EgressLogs {
     pub(crate) fn new(data: &std::path::Path, disk: &Arc<Reserve>) -> Self {
         let dir = data.join("egress");
         // What cannot be made now is tried with the first record.
@@ -113,7 +113,7 @@ impl Open {
 }
 
 /// Writes down what the provider decides, from now on. Logs of sandboxes that nobody knows any more go.
-pub(crate) fn start(inner: &Arc<Inner>, mut egressed: broadcast::Receiver<Egressed>) {
+pub(crate) fn start(inner: &Arc<ServiceShared>, mut egressed: broadcast::Receiver<Egressed>) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
         sweep(&own).await;
@@ -154,7 +154,7 @@ impl Batch {
     }
 }
 
-async fn write(inner: &Arc<Inner>, mut batch: Batch) {
+async fn write(inner: &Arc<ServiceShared>, mut batch: Batch) {
     let own = Arc::clone(inner);
     let now_ms = inner.clock.now().wall_ms;
     let written = tokio::task::spawn_blocking(move || {
@@ -199,7 +199,7 @@ fn lost(at_ms: i64, count: u64, whose: &str) -> EgressRecord {
     }
 }
 
-async fn sweep(inner: &Arc<Inner>) {
+async fn sweep(inner: &Arc<ServiceShared>) {
     let own = Arc::clone(inner);
     let known: HashSet<SandboxId> =
         inner.registry.all().iter().map(|handle| handle.lease().id.clone()).collect();
@@ -214,7 +214,7 @@ async fn sweep(inner: &Arc<Inner>) {
 }
 
 /// Removes the log of a sandbox that is gone.
-pub(crate) async fn remove(inner: &Arc<Inner>, sandbox: &SandboxId) {
+pub(crate) async fn remove(inner: &Arc<ServiceShared>, sandbox: &SandboxId) {
     let (own, sandbox) = (Arc::clone(inner), sandbox.clone());
     let _ = tokio::task::spawn_blocking(move || own.logs.remove(&sandbox)).await;
 }
@@ -255,7 +255,7 @@ impl Service {
     pub async fn learned(&self, who: &Principal, ident: &str) -> Result<NetworkPolicy, ServiceError> {
         let (lease, _) = self.find(who, ident).await?;
         let seen = self.with_log(&lease, |log| log.open().file.seen()).await?;
-        Ok(Seen::policy(&seen, lease.network.limits))
+        Ok(ObservedTargets::policy(&seen, lease.network.limits))
     }
 
     async fn with_log<T: Default + Send + 'static>(
@@ -286,7 +286,7 @@ fn fits(query: &EgressQuery, record: &EgressRecord) -> bool {
 }
 
 struct Follower {
-    inner: Arc<Inner>,
+    inner: Arc<ServiceShared>,
     query: EgressQuery,
     news: broadcast::Receiver<EgressRecord>,
 }

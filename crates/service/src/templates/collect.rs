@@ -7,24 +7,24 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_image::images::Held;
+use atoll_image::images::VersionLease;
 use atoll_model::policy::authz;
 use atoll_model::{Principal, SnapshotState};
 
 use super::{Collected, TemplateRecord, blocking};
 use crate::ServiceError;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 /// Holds that ended while a collection was under way.
 #[derive(Clone, Default)]
 pub(crate) struct VersionHolds {
-    parked: Arc<Mutex<Option<Vec<Held>>>>,
+    parked: Arc<Mutex<Option<Vec<VersionLease>>>>,
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Keeps a version's files from being collected until it is dropped.
 pub(crate) struct VersionHold {
-    held: Option<Held>,
+    held: Option<VersionLease>,
     holds: VersionHolds,
 }
 
@@ -39,16 +39,16 @@ impl Drop for VersionHold {
 }
 
 /// While it lives, holds that end are kept.
-struct Parking(VersionHolds);
+struct ParkedHolds(VersionHolds);
 
 impl VersionHolds {
-    fn park(&self) -> Parking {
+    fn park(&self) -> ParkedHolds {
         *self.parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
-        Parking(self.clone())
+        ParkedHolds(self.clone())
     }
 }
 
-impl Drop for Parking {
+impl Drop for ParkedHolds {
     fn drop(&mut self) {
         let parked = self.0.parked.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(parked);
@@ -85,7 +85,7 @@ impl Service {
 }
 
 /// One collection; a second one waits for the first.
-pub(crate) async fn collect(inner: &Arc<Inner>) -> Result<Collected, ServiceError> {
+pub(crate) async fn collect(inner: &Arc<ServiceShared>) -> Result<Collected, ServiceError> {
     let _turn = inner.holds.turn.lock().await;
     let parking = inner.holds.park();
     let needed: HashSet<String> = inner.store.needed_versions().await?.into_iter().collect();
@@ -95,7 +95,7 @@ pub(crate) async fn collect(inner: &Arc<Inner>) -> Result<Collected, ServiceErro
     let collected = blocking(inner, move || Ok(images.collect(&needed, keep)?)).await;
     drop(parking);
     let gone = collected?;
-    if gone != atoll_image::images::Collected::default() {
+    if gone != atoll_image::images::CollectionReport::default() {
         tracing::info!(
             versions = gone.versions,
             layers = gone.layers,
@@ -109,7 +109,7 @@ pub(crate) async fn collect(inner: &Arc<Inner>) -> Result<Collected, ServiceErro
 
 /// Removes starts of versions that nobody knows any more. One that a sandbox is just being made from is left to the next
 /// collection.
-async fn forget_warm(inner: &Inner) -> Result<(), ServiceError> {
+async fn forget_warm(inner: &ServiceShared) -> Result<(), ServiceError> {
     let wanted = inner.store.warm_snapshots().await?;
     for snapshot in inner.store.all_snapshots().await? {
         let is_orphan =

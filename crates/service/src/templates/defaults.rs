@@ -14,7 +14,7 @@ use atoll_model::Code;
 
 use super::{MakeProgress, blocking};
 use crate::ServiceError;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 const FINISHED: &str = "default-templates";
 
@@ -41,7 +41,7 @@ impl Service {
     }
 }
 
-async fn make(inner: &Arc<Inner>, name: &'static str) -> Result<(), ServiceError> {
+async fn make(inner: &Arc<ServiceShared>, name: &'static str) -> Result<(), ServiceError> {
     let sources = Arc::clone(&inner.templates.sources);
     let closing = inner.closing.clone();
     let progress: MakeProgress = Box::new(move |step| {

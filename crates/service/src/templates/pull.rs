@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use atoll_image::DiffId;
-use atoll_image::oci::Known;
+use atoll_image::oci::KnownLayers;
 use atoll_model::{Code, MadeFrom, Principal, Scope, TemplateRef, TenantId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -25,10 +25,10 @@ const FLIGHTS_PER_TENANT: usize = 8;
 
 /// What is being fetched.
 #[derive(Default)]
-pub(crate) struct Pulls(Mutex<HashMap<Key, Weak<Flight>>>);
+pub(crate) struct Pulls(Mutex<HashMap<PullKey, Weak<PullInFlight>>>);
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Key {
+struct PullKey {
     tenant: TenantId,
     image: TemplateRef,
     auth: Option<RegistryAuth>,
@@ -39,13 +39,13 @@ struct Key {
 type Outcome = Option<Result<TemplateRecord, ServiceError>>;
 
 /// One fetch. It is cancelled when the last who holds this lets go.
-struct Flight {
+struct PullInFlight {
     done: watch::Receiver<Outcome>,
     listeners: Arc<Mutex<Vec<Progress>>>,
     stop: CancellationToken,
 }
 
-impl Drop for Flight {
+impl Drop for PullInFlight {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -122,8 +122,8 @@ impl Service {
         who: &Principal,
         ask: PullImage,
         progress: Progress,
-    ) -> Result<Arc<Flight>, ServiceError> {
-        let key = Key {
+    ) -> Result<Arc<PullInFlight>, ServiceError> {
+        let key = PullKey {
             tenant: who.tenant.clone(),
             image: ask.image,
             auth: ask.auth,
@@ -148,7 +148,7 @@ impl Service {
             return Err(ServiceError::new(Code::NoCapacity, message).retry_after(10));
         }
         let (told, done) = watch::channel(None);
-        let flight = Arc::new(Flight {
+        let flight = Arc::new(PullInFlight {
             done,
             listeners: Arc::new(Mutex::new(vec![progress])),
             stop: CancellationToken::new(),
@@ -169,7 +169,7 @@ impl Service {
 
     async fn fetch(
         &self,
-        key: &Key,
+        key: &PullKey,
         listeners: Arc<Mutex<Vec<Progress>>>,
     ) -> Result<TemplateRecord, ServiceError> {
         let inner = &self.inner;
@@ -206,7 +206,7 @@ impl Service {
 
 impl Service {
     /// The layers of all templates that a tenant sees. An admin key sees all that are here.
-    async fn known_layers(&self, tenant: &TenantId, is_admin: bool) -> Result<Known, ServiceError> {
+    async fn known_layers(&self, tenant: &TenantId, is_admin: bool) -> Result<KnownLayers, ServiceError> {
         if is_admin {
             return Ok(Arc::new(|_| true));
         }
@@ -225,7 +225,7 @@ impl Service {
     }
 }
 
-async fn landed(flight: &Arc<Flight>) -> Result<TemplateRecord, ServiceError> {
+async fn landed(flight: &Arc<PullInFlight>) -> Result<TemplateRecord, ServiceError> {
     let mut done = flight.done.clone();
     match done.wait_for(Option::is_some).await {
         Ok(outcome) => match outcome.as_ref() {

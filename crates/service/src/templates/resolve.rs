@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use super::{TemplateRecord, Templates, VersionHold, blocking};
 use crate::ServiceError;
 use crate::sandboxes::printable;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 /// What was resolved a moment ago. A create must not wait for a look at the whole catalog.
 pub(crate) struct TemplateCache {
     pub(crate) sources: Arc<dyn Templates>,
-    known: Mutex<HashMap<(String, String), (Instant, Found)>>,
+    known: Mutex<HashMap<(String, String), (Instant, ResolvedTemplate)>>,
 }
 
 /// LIMIT: a built-in template that changes is noticed a second later at most; the engine checks again when it boots. What
@@ -28,7 +28,7 @@ const KNOWN_MAX: usize = 256;
 
 /// What a word means now.
 #[derive(Debug, Clone)]
-struct Found {
+struct ResolvedTemplate {
     record: TemplateRecord,
     warm: Option<SnapshotId>,
 }
@@ -51,12 +51,12 @@ impl TemplateCache {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    fn known(&self, key: &(String, String)) -> Option<Found> {
+    fn known(&self, key: &(String, String)) -> Option<ResolvedTemplate> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(key).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, found)| found.clone())
     }
 
-    fn learn(&self, key: (String, String), found: Found) {
+    fn learn(&self, key: (String, String), found: ResolvedTemplate) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= KNOWN_MAX {
             known.clear();
@@ -65,7 +65,12 @@ impl TemplateCache {
     }
 
     /// Whether exactly this version is here; [`Code::TemplateNotFound`] if not.
-    pub(crate) async fn need(&self, inner: &Inner, name: &str, version: &str) -> Result<(), ServiceError> {
+    pub(crate) async fn need(
+        &self,
+        inner: &ServiceShared,
+        name: &str,
+        version: &str,
+    ) -> Result<(), ServiceError> {
         let sources = Arc::clone(&self.sources);
         let (wanted, exactly) = (name.to_owned(), version.to_owned());
         match blocking(inner, move || sources.pinned(&wanted, &exactly)).await {
@@ -111,7 +116,7 @@ impl Service {
         Ok(Resolved { record, warm: None, hold })
     }
 
-    async fn look_up(&self, who: &Principal, word: &str) -> Result<Found, ServiceError> {
+    async fn look_up(&self, who: &Principal, word: &str) -> Result<ResolvedTemplate, ServiceError> {
         let reference = word.parse::<TemplateRef>().ok();
         let mut row = None;
         if let Some(reference) = &reference {
@@ -123,7 +128,7 @@ impl Service {
             }
         }
         let missing = match self.built_in(word, reference.as_ref()).await {
-            Ok(record) => return Ok(Found { record, warm: None }),
+            Ok(record) => return Ok(ResolvedTemplate { record, warm: None }),
             Err(error) if error.code == Code::TemplateNotFound => error,
             Err(error) => return Err(error),
         };
@@ -197,7 +202,7 @@ impl Service {
         &self,
         row: &TemplateRow,
         reference: &TemplateRef,
-    ) -> Result<Option<Found>, ServiceError> {
+    ) -> Result<Option<ResolvedTemplate>, ServiceError> {
         let versions = self.inner.store.template_versions(&row.tenant, &row.name).await?;
         let (tag, version) = match (&reference.digest, reference.tag_or_default()) {
             (Some(digest), _) => {
@@ -225,7 +230,7 @@ impl Service {
         tag: Option<String>,
         version: String,
         known: Option<VersionRow>,
-    ) -> Result<Found, ServiceError> {
+    ) -> Result<ResolvedTemplate, ServiceError> {
         let mut record = self.record_of_version(&version).await?;
         record.name.clone_from(&row.name);
         record.tag = tag;
@@ -243,7 +248,7 @@ impl Service {
         }
         record.warm = warm.is_some();
         apply(&mut record, &row.changes);
-        Ok(Found { record, warm })
+        Ok(ResolvedTemplate { record, warm })
     }
 
     /// A name as it is listed: by its tag `latest`, else by the last of its tags.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use atoll_image::oci::{Auth, Registry, RegistryError};
-use atoll_image::{Catalog, Images, Manifest};
+use atoll_image::{Catalog, Images, TemplateManifest};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -117,14 +117,14 @@ impl Templates for Catalog {
     }
 }
 
-fn record(manifest: &Manifest) -> TemplateRecord {
+fn record(manifest: &TemplateManifest) -> TemplateRecord {
     TemplateRecord {
         name: manifest.name.clone(),
         version: manifest.digest.clone(),
         aliases: manifest.aliases.clone(),
         kind: match manifest.kind {
-            atoll_image::Kind::Host => "host".to_owned(),
-            atoll_image::Kind::Rootfs => "rootfs".to_owned(),
+            atoll_image::TemplateKind::Host => "host".to_owned(),
+            atoll_image::TemplateKind::Rootfs => "rootfs".to_owned(),
         },
         user: manifest.default_user.clone(),
         workdir: manifest.workdir.clone(),

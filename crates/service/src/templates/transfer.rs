@@ -118,7 +118,7 @@ impl Service {
         let cancelled = stop.clone().drop_guard();
         self.inner.spawn(async move {
             let work = tokio::task::spawn_blocking(move || {
-                let mut to = Pieces { to: pieces, piece: Vec::with_capacity(PIECE_BYTES) };
+                let mut to = ChunkWriter { to: pieces, piece: Vec::with_capacity(PIECE_BYTES) };
                 let ended = images.export(&version, what, &names, &mut to, &stop);
                 let ended = ended.map_err(std::io::Error::other).and_then(|()| to.flush());
                 if let Err(error) = ended {
@@ -139,12 +139,12 @@ impl Service {
 }
 
 /// Sends what is written in pieces; fails when nobody reads any more.
-struct Pieces {
+struct ChunkWriter {
     to: mpsc::Sender<std::io::Result<Bytes>>,
     piece: Vec<u8>,
 }
 
-impl Write for Pieces {
+impl Write for ChunkWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let fits = bytes.len().min(PIECE_BYTES - self.piece.len());
         self.piece.extend_from_slice(&bytes[..fits]);

@@ -8,7 +8,7 @@ use atoll_provider::{InstanceMount, MountSource};
 use super::folder;
 use crate::ServiceError;
 use crate::sandboxes::printable;
-use crate::service::{Inner, Service};
+use crate::service::{Service, ServiceShared};
 
 /// Who a folder's owner is inside when a template knows its user not.
 const SOMEBODY: (u32, u32) = (1_000, 1_000);
@@ -41,7 +41,10 @@ impl Service {
 }
 
 /// The mounts of a sandbox as the provider makes them. What its volumes say by now holds.
-pub(crate) async fn mounts_for(inner: &Inner, lease: &Lease) -> Result<Vec<InstanceMount>, ServiceError> {
+pub(crate) async fn mounts_for(
+    inner: &ServiceShared,
+    lease: &Lease,
+) -> Result<Vec<InstanceMount>, ServiceError> {
     let mut mounts = Vec::with_capacity(lease.mounts.len());
     for mount in &lease.mounts {
         let volume = inner.store.volume(&mount.volume).await?;
@@ -62,7 +65,7 @@ pub(crate) async fn mounts_for(inner: &Inner, lease: &Lease) -> Result<Vec<Insta
 }
 
 async fn source(
-    inner: &Inner,
+    inner: &ServiceShared,
     lease: &Lease,
     mount: &Mount,
     volume: &Volume,
@@ -77,7 +80,7 @@ async fn source(
 }
 
 /// The user that commands run as, in numbers.
-async fn ids(inner: &Inner, lease: &Lease) -> Result<(u32, u32), ServiceError> {
+async fn ids(inner: &ServiceShared, lease: &Lease) -> Result<(u32, u32), ServiceError> {
     let (user, group) = lease.user.split_once(':').unwrap_or((&lease.user, &lease.user));
     if let (Ok(user), Ok(group)) = (user.parse(), group.parse()) {
         return Ok((user, group));

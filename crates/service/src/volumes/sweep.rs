@@ -3,9 +3,9 @@
 use atoll_model::VolumeState;
 
 use super::remove_files_and_row;
-use crate::service::{Inner, OpenError};
+use crate::service::{OpenError, ServiceShared};
 
-pub(crate) async fn sweep(inner: &Inner) -> Result<(), OpenError> {
+pub(crate) async fn sweep(inner: &ServiceShared) -> Result<(), OpenError> {
     let mut known = Vec::new();
     for (volume, _) in inner.store.volumes(None).await? {
         match volume.state {

@@ -37,7 +37,7 @@ const MIGRATIONS: &[&str] = &[
 /// LIMIT: only backups and `sqlite3` by hand compete with the writer.
 const BUSY: Duration = Duration::from_secs(5);
 
-pub(crate) struct Opened {
+pub(crate) struct OpenedDatabase {
     pub(crate) conn: Connection,
     pub(crate) seal: Seal,
     pub(crate) claim: Claim,
@@ -66,7 +66,7 @@ impl Claim {
     }
 }
 
-pub(crate) fn open(data: &Path) -> Result<Opened, OpenError> {
+pub(crate) fn open(data: &Path) -> Result<OpenedDatabase, OpenError> {
     prepare_folder(data)?;
     let (mut claim, before) = claim(data)?;
     let db = data.join(DB);
@@ -86,7 +86,7 @@ pub(crate) fn open(data: &Path) -> Result<Opened, OpenError> {
         }
         Err(cause) => return Err(OpenError::Database { action: "write to", db, cause }),
     }
-    Ok(Opened { conn, seal, claim })
+    Ok(OpenedDatabase { conn, seal, claim })
 }
 
 fn prepare_folder(data: &Path) -> Result<(), OpenError> {

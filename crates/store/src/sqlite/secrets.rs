@@ -54,7 +54,7 @@ pub(crate) fn put(
 }
 
 /// What changes in a secret, its value sealed already.
-pub(crate) struct Change {
+pub(crate) struct SecretChange {
     pub(crate) sealed: Option<Vec<u8>>,
     pub(crate) about: Option<SecretAbout>,
 }
@@ -63,7 +63,7 @@ pub(crate) fn change(
     conn: &Connection,
     tenant: &TenantId,
     name: &str,
-    change: &Change,
+    change: &SecretChange,
     at_ms: i64,
 ) -> Result<Option<SecretRecord>, StoreError> {
     if let Some(sealed) = &change.sealed {

@@ -14,7 +14,7 @@ const FOUND_MAX: u32 = 10_000;
 
 /// What a search found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found<T> {
+pub struct SearchResults<T> {
     /// Sorted by path.
     pub items: Vec<T>,
     /// A bound was met: there may be more.
@@ -55,7 +55,7 @@ impl Files<'_> {
         path: &str,
         pattern: &str,
         exclude: &[String],
-    ) -> Result<Found<String>, ToolboxError> {
+    ) -> Result<SearchResults<String>, ToolboxError> {
         let search = Search {
             include: vec![some(pattern)?],
             exclude: bytes(exclude),
@@ -64,11 +64,11 @@ impl Files<'_> {
         };
         let found = self.search(path, search).await?;
         let items = found.entries.iter().map(|entry| lossy(&entry.path)).collect();
-        Ok(Found { items, truncated: found.truncated })
+        Ok(SearchResults { items, truncated: found.truncated })
     }
 
     /// Paths below a directory whose last name a glob matches.
-    pub async fn find(&self, path: &str, name: &str) -> Result<Found<String>, ToolboxError> {
+    pub async fn find(&self, path: &str, name: &str) -> Result<SearchResults<String>, ToolboxError> {
         if name.contains('/') {
             return Err(ToolboxError::Invalid("pattern is for names, which have no '/'".into()));
         }
@@ -76,7 +76,7 @@ impl Files<'_> {
     }
 
     /// Lines of files below a directory, or of one file. Binary files are left out.
-    pub async fn grep(&self, path: &str, grep: &Grep) -> Result<Found<Match>, ToolboxError> {
+    pub async fn grep(&self, path: &str, grep: &Grep) -> Result<SearchResults<Match>, ToolboxError> {
         let search = Search {
             include: bytes(&grep.include),
             exclude: bytes(&grep.exclude),
@@ -92,7 +92,7 @@ impl Files<'_> {
             .iter()
             .map(|found| Match { path: lossy(&found.path), line: found.line, content: lossy(&found.content) })
             .collect();
-        Ok(Found { items, truncated: found.truncated })
+        Ok(SearchResults { items, truncated: found.truncated })
     }
 
     async fn search(&self, path: &str, search: Search) -> Result<Searched, ToolboxError> {

@@ -2,7 +2,7 @@
 
 use url::Url;
 
-use super::credentials::{Credentials, Shown, split, web};
+use super::credentials::{Credentials, GitCredentialArgs, split, web};
 use super::{Git, GitOutput, REMOTE_LIMIT, plain, reference, words};
 use crate::ToolboxError;
 
@@ -193,9 +193,13 @@ impl Git<'_> {
         Ok((if reference(found).is_ok() { found.to_owned() } else { "origin".to_owned() }, None))
     }
 
-    async fn shown_to(&self, remote: &str, credentials: Option<&Credentials>) -> Result<Shown, ToolboxError> {
+    async fn shown_to(
+        &self,
+        remote: &str,
+        credentials: Option<&Credentials>,
+    ) -> Result<GitCredentialArgs, ToolboxError> {
         if credentials.is_none() {
-            return Ok(Shown::nothing());
+            return Ok(GitCredentialArgs::nothing());
         }
         if let Some(url) = web(remote) {
             return shown(Some(&url), credentials);
@@ -206,9 +210,9 @@ impl Git<'_> {
 }
 
 /// Credentials are for HTTP; a path or an ssh address has no use for them.
-fn shown(url: Option<&Url>, credentials: Option<&Credentials>) -> Result<Shown, ToolboxError> {
+fn shown(url: Option<&Url>, credentials: Option<&Credentials>) -> Result<GitCredentialArgs, ToolboxError> {
     match (url, credentials) {
-        (Some(url), Some(credentials)) => Shown::to(url, credentials),
-        _ => Ok(Shown::nothing()),
+        (Some(url), Some(credentials)) => GitCredentialArgs::to(url, credentials),
+        _ => Ok(GitCredentialArgs::nothing()),
     }
 }

@@ -29,12 +29,12 @@ const HELPER: &str = "!f() { test \"$1\" = get && \
 printf 'username=%s\\npassword=%s\\n' \"$ATOLL_GIT_USERNAME\" \"$ATOLL_GIT_PASSWORD\"; }; f";
 
 /// Settings (before git's own command) and environment of a call with credentials.
-pub(super) struct Shown {
+pub(super) struct GitCredentialArgs {
     pub(super) settings: Vec<String>,
     pub(super) env: BTreeMap<String, String>,
 }
 
-impl Shown {
+impl GitCredentialArgs {
     pub(super) fn nothing() -> Self {
         Self { settings: Vec::new(), env: BTreeMap::new() }
     }
@@ -120,12 +120,12 @@ mod tests {
     #[test]
     fn secrets_are_no_arguments() {
         let credentials = Credentials { username: "me".into(), password: "hunter2".into() };
-        let shown = Shown::to(&web("https://h/x").unwrap(), &credentials).unwrap();
+        let shown = GitCredentialArgs::to(&web("https://h/x").unwrap(), &credentials).unwrap();
         assert!(!shown.settings.concat().contains("hunter2"));
         assert_eq!(shown.env[SECRET], "hunter2");
         assert!(!format!("{credentials:?}").contains("hunter2"));
         let broken = Credentials { username: "a\nhost=evil".into(), password: String::new() };
-        assert!(Shown::to(&web("https://h/x").unwrap(), &broken).is_err());
+        assert!(GitCredentialArgs::to(&web("https://h/x").unwrap(), &broken).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::ToolboxError;
 
 /// The state of a folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct WorkTreeStatus {
     /// The branch; `None` without one.
     pub branch: Option<String>,
     /// The last commit; `None` before the first.
@@ -18,7 +18,7 @@ pub struct Status {
     pub files: Vec<FileState>,
 }
 
-impl Status {
+impl WorkTreeStatus {
     /// Stands on a commit instead of a branch.
     pub fn is_detached(&self) -> bool {
         self.branch.is_none()
@@ -60,15 +60,15 @@ impl Git<'_> {
     }
 
     /// The state, read.
-    pub async fn read_status(&self) -> Result<Status, ToolboxError> {
+    pub async fn read_status(&self) -> Result<WorkTreeStatus, ToolboxError> {
         let args = words(["status", "--porcelain=v2", "--branch", "--untracked-files=all", "-z"]);
         parse(&self.here(args).await?.checked()?.stdout)
     }
 }
 
-fn parse(text: &str) -> Result<Status, ToolboxError> {
+fn parse(text: &str) -> Result<WorkTreeStatus, ToolboxError> {
     let broken = |why| ToolboxError::Unreadable { tool: "git", why };
-    let mut status = Status::default();
+    let mut status = WorkTreeStatus::default();
     let mut lines = text.split('\0').filter(|line| !line.is_empty());
     while let Some(line) = lines.next() {
         let (kind, rest) = line.split_once(' ').ok_or(broken("a line without a kind"))?;
@@ -99,7 +99,7 @@ fn parse(text: &str) -> Result<Status, ToolboxError> {
     Ok(status)
 }
 
-fn head(status: &mut Status, line: &str) {
+fn head(status: &mut WorkTreeStatus, line: &str) {
     let Some((key, value)) = line.split_once(' ') else { return };
     match key {
         "branch.oid" => status.commit = Some(value.to_owned()).filter(|value| value != "(initial)"),

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::wire::{Lines, Markers, Shown, Told, Utf8, is_heavy};
+use super::wire::{BridgeMessage, Lines, Markers, ShellOutput, Utf8, is_heavy};
 use super::{Context, Execute, ExecutionEvent, Language, Rich};
 use crate::ToolboxError;
 
@@ -93,14 +93,14 @@ struct Side {
     /// What came before the other stream told of the beginning.
     early: String,
     /// What is being told, instead of written.
-    telling: Option<(Telling, String)>,
+    telling: Option<(DecoderState, String)>,
     /// The mistake was told by its name.
     failed: bool,
 }
 
 /// What stands between two markers of a bridge that has no lines of its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Telling {
+enum DecoderState {
     Result,
     Mistake,
 }
@@ -135,11 +135,11 @@ impl Side {
     fn told(&mut self) -> Option<ExecutionEvent> {
         let (what, text) = self.telling.take()?;
         Some(match what {
-            Telling::Result => {
+            DecoderState::Result => {
                 let data = [("text/plain".to_owned(), text.into())].into_iter().collect();
                 ExecutionEvent::Result(Box::new(Rich::of(data, true)))
             }
-            Telling::Mistake => {
+            DecoderState::Mistake => {
                 self.failed = true;
                 let (name, value) = text.split_once('\n').unwrap_or((&text, ""));
                 let traceback = format!("{name}: {value}");
@@ -173,7 +173,9 @@ impl Decoder {
                         continue;
                     }
                     into.extend(
-                        Told::parse(&line).filter(|told| told.id.as_deref() == Some(id)).and_then(event),
+                        BridgeMessage::parse(&line)
+                            .filter(|told| told.id.as_deref() == Some(id))
+                            .and_then(event),
                     );
                 }
             }
@@ -182,9 +184,9 @@ impl Decoder {
                 for shown in out.markers.feed(data) {
                     match shown {
                         // What stands before the first marker belongs to another execution.
-                        Shown::Output(bytes) if out.begun && !out.ended => out.wrote(&bytes, into),
-                        Shown::Output(_) => {}
-                        Shown::Marker(words) => {
+                        ShellOutput::Output(bytes) if out.begun && !out.ended => out.wrote(&bytes, into),
+                        ShellOutput::Output(_) => {}
+                        ShellOutput::Marker(words) => {
                             let number = |at: usize| words.get(at).and_then(|word| word.parse().ok());
                             match words.first().map_or("", String::as_str) {
                                 "s" => {
@@ -192,8 +194,8 @@ impl Decoder {
                                     into.push_back(ExecutionEvent::Started { count: number(1).unwrap_or(0) });
                                     push_text(into, std::mem::take(&mut err.early), ExecutionEvent::Stderr);
                                 }
-                                "r" => out.telling = Some((Telling::Result, String::new())),
-                                "x" => out.telling = Some((Telling::Mistake, String::new())),
+                                "r" => out.telling = Some((DecoderState::Result, String::new())),
+                                "x" => out.telling = Some((DecoderState::Mistake, String::new())),
                                 "q" => into.extend(out.told()),
                                 _ => {
                                     out.ended = true;
@@ -215,7 +217,7 @@ impl Decoder {
         let Shell { out, err, .. } = &mut **shell;
         for shown in err.markers.feed(data) {
             match shown {
-                Shown::Output(bytes) if err.begun && !err.ended => {
+                ShellOutput::Output(bytes) if err.begun && !err.ended => {
                     let text = err.text.feed(&bytes);
                     // The streams are read side by side: this one may be ahead.
                     if out.begun {
@@ -224,9 +226,11 @@ impl Decoder {
                         err.early.push_str(&text);
                     }
                 }
-                Shown::Output(_) => {}
-                Shown::Marker(words) if words.first().is_some_and(|word| word == "s") => err.begun = true,
-                Shown::Marker(_) => err.ended = true,
+                ShellOutput::Output(_) => {}
+                ShellOutput::Marker(words) if words.first().is_some_and(|word| word == "s") => {
+                    err.begun = true
+                }
+                ShellOutput::Marker(_) => err.ended = true,
             }
         }
         self.finish(into);
@@ -264,7 +268,7 @@ fn push_text(into: &mut VecDeque<ExecutionEvent>, text: String, make: fn(String)
     }
 }
 
-fn event(told: Told) -> Option<ExecutionEvent> {
+fn event(told: BridgeMessage) -> Option<ExecutionEvent> {
     Some(match told.kind.as_str() {
         "started" => ExecutionEvent::Started { count: told.count },
         "stdout" => ExecutionEvent::Stdout(told.text),

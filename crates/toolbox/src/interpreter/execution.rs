@@ -182,7 +182,7 @@ impl Execution {
         if !self.started {
             self.waiting.push_back(ExecutionEvent::End);
         }
-        let aim = Aim::One { id: &self.id, started: self.started };
+        let aim = InterruptTarget::One { id: &self.id, started: self.started };
         interrupt(&self.agent, &self.context, aim).await.map_err(ToolboxError::process)
     }
 
@@ -225,7 +225,7 @@ impl Drop for Execution {
         let (id, started) = (self.id.clone(), self.started);
         // Whoever waited has gone, so nobody is left to own this; it is one small request with a deadline of its own.
         handle.spawn(async move {
-            let aim = Aim::One { id: &id, started };
+            let aim = InterruptTarget::One { id: &id, started };
             let _ = tokio::time::timeout(FAREWELL, interrupt(&agent, &context, aim)).await;
         });
     }
@@ -256,7 +256,7 @@ fn join_lines(events: &mut VecDeque<ExecutionEvent>) {
 
 /// What an interrupt is for.
 #[derive(Clone, Copy)]
-pub(super) enum Aim<'a> {
+pub(super) enum InterruptTarget<'a> {
     /// Whatever runs now.
     Running,
     /// One execution, which may still stand behind others.
@@ -266,11 +266,11 @@ pub(super) enum Aim<'a> {
 pub(super) async fn interrupt(
     agent: &AgentClient,
     context: &Context,
-    aim: Aim<'_>,
+    aim: InterruptTarget<'_>,
 ) -> Result<(), AgentError> {
     let (id, runs) = match aim {
-        Aim::Running => (None, true),
-        Aim::One { id, started } => (Some(id), started),
+        InterruptTarget::Running => (None, true),
+        InterruptTarget::One { id, started } => (Some(id), started),
     };
     match context.language {
         // The bridge knows which of them runs.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use atoll_agentapi::{AgentError, ProcessEvent, ProcessStream, RpcCode, StartProcess};
 use serde_json::json;
 
-use super::wire::{Lines, Told};
+use super::wire::{BridgeMessage, Lines};
 use super::{Context, Interpreter, LEAVE, Language, NewContext, SIGKILL, tag};
 use crate::ToolboxError;
 use crate::error::said;
@@ -49,7 +49,7 @@ const KERNEL: &str = "ipykernel";
 
 /// Whether somebody waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pace {
+pub(super) enum LaunchUrgency {
     /// The sooner it is ready the better.
     Now,
     /// There is time to make its first steps faster.
@@ -58,7 +58,7 @@ pub(super) enum Pace {
 
 impl Interpreter<'_> {
     pub(super) async fn launch(&self, id: &str, new: &NewContext) -> Result<Context, ToolboxError> {
-        self.launch_tagged(&tag(id, new.language), new, Pace::Now).await?;
+        self.launch_tagged(&tag(id, new.language), new, LaunchUrgency::Now).await?;
         self.context(id).await
     }
 
@@ -67,7 +67,7 @@ impl Interpreter<'_> {
         &self,
         tag: &str,
         new: &NewContext,
-        pace: Pace,
+        pace: LaunchUrgency,
     ) -> Result<(), ToolboxError> {
         let mut missing = ToolboxError::ToolMissing { tool: "sh", hint: HINT_SH };
         let first = greeting(new.language, pace);
@@ -156,9 +156,9 @@ const fn hint(language: Language) -> &'static str {
 }
 
 /// What a fresh process is sent first.
-fn greeting(language: Language, pace: Pace) -> String {
+fn greeting(language: Language, pace: LaunchUrgency) -> String {
     match language {
-        Language::Python if pace == Pace::Ahead => {
+        Language::Python if pace == LaunchUrgency::Ahead => {
             format!("{}\n", json!([BRIDGE_PY, format!("{STARTUP_PY}\n\n{AHEAD_PY}")]))
         }
         Language::Python => format!("{}\n", json!([BRIDGE_PY, STARTUP_PY])),
@@ -185,7 +185,7 @@ async fn ready(stream: &mut ProcessStream, language: Language) -> Result<(), Too
         match event.map_err(ToolboxError::process)? {
             ProcessEvent::Stdout(data) => {
                 for line in lines.feed(&data)? {
-                    match Told::parse(&line) {
+                    match BridgeMessage::parse(&line) {
                         Some(told) if told.kind == "ready" => return Ok(()),
                         Some(told) if told.kind == "missing" => {
                             return Err(lacks(language, told.tool.as_deref()));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use atoll_agentapi::{InitRequest, ProcessInfo};
 
-use super::launch::Pace;
+use super::launch::LaunchUrgency;
 use super::{Context, Interpreter, Language, NewContext, TAG, default_id};
 use crate::ToolboxError;
 
@@ -22,7 +22,7 @@ impl Interpreter<'_> {
     /// Starts the default context of a language for a sandbox that is still to come; answers when it is ready.
     pub async fn prepare(&self, language: Language) -> Result<(), ToolboxError> {
         let tag = format!("{TAG}{WARM}{}", language.as_str());
-        self.launch_tagged(&tag, &NewContext { language, cwd: None }, Pace::Ahead).await
+        self.launch_tagged(&tag, &NewContext { language, cwd: None }, LaunchUrgency::Ahead).await
     }
 
     /// Those among the processes that are contexts of this sandbox.

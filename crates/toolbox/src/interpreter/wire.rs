@@ -14,7 +14,7 @@ const MARK: u8 = 0x1e;
 /// One line of a bridge.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Told {
+pub(super) struct BridgeMessage {
     #[serde(rename = "type")]
     pub(super) kind: String,
     pub(super) id: Option<String>,
@@ -28,7 +28,7 @@ pub(super) struct Told {
     pub(super) tool: Option<String>,
 }
 
-impl Told {
+impl BridgeMessage {
     pub(super) fn parse(line: &[u8]) -> Option<Self> {
         // Each value takes many times its own length once it is read.
         if is_heavy(line) {
@@ -82,7 +82,7 @@ impl Lines {
 
 /// What a shell wrote.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum ShellOutput {
     Output(Vec<u8>),
     /// The first words of a marker of ours.
     Marker(Vec<String>),
@@ -103,7 +103,7 @@ impl Markers {
         Self { begin: [&[MARK], name.as_bytes(), b" "].concat(), held: Vec::new() }
     }
 
-    pub(super) fn feed(&mut self, data: &[u8]) -> Vec<Shown> {
+    pub(super) fn feed(&mut self, data: &[u8]) -> Vec<ShellOutput> {
         self.held.extend_from_slice(data);
         let mut shown = Vec::new();
         loop {
@@ -132,14 +132,14 @@ impl Markers {
             let mut before = std::mem::replace(&mut self.held, rest);
             before.truncate(at);
             push(&mut shown, before);
-            shown.push(Shown::Marker(words.split(' ').map(str::to_owned).collect()));
+            shown.push(ShellOutput::Marker(words.split(' ').map(str::to_owned).collect()));
         }
     }
 }
 
-fn push(shown: &mut Vec<Shown>, output: Vec<u8>) {
+fn push(shown: &mut Vec<ShellOutput>, output: Vec<u8>) {
     if !output.is_empty() {
-        shown.push(Shown::Output(output));
+        shown.push(ShellOutput::Output(output));
     }
 }
 
@@ -186,9 +186,9 @@ mod tests {
     fn a_line_of_very_many_values_is_not_read() {
         let many = "0,".repeat(VALUES_MAX + 1);
         let line = |data: &str| format!("{{\"type\":\"result\",\"data\":{{\"a\":{data}}}}}");
-        assert!(Told::parse(line(&format!("[{many}0]")).as_bytes()).is_none());
+        assert!(BridgeMessage::parse(line(&format!("[{many}0]")).as_bytes()).is_none());
         let text = line(&format!("\"\\\"{many}\""));
-        assert_eq!(Told::parse(text.as_bytes()).unwrap().kind, "result", "a text is one value");
+        assert_eq!(BridgeMessage::parse(text.as_bytes()).unwrap().kind, "result", "a text is one value");
     }
 
     #[test]
@@ -201,8 +201,8 @@ mod tests {
 
     #[test]
     fn foreign_lines_are_nothing() {
-        assert!(Told::parse(b"hello").is_none() && Told::parse(b"[1]").is_none());
-        let told = Told::parse(br#"{"type":"stdout","id":"x","text":"hi","more":1}"#).unwrap();
+        assert!(BridgeMessage::parse(b"hello").is_none() && BridgeMessage::parse(b"[1]").is_none());
+        let told = BridgeMessage::parse(br#"{"type":"stdout","id":"x","text":"hi","more":1}"#).unwrap();
         assert_eq!((told.kind.as_str(), told.text.as_str()), ("stdout", "hi"));
     }
 
@@ -210,8 +210,8 @@ mod tests {
         let (mut output, mut found) = (Vec::new(), Vec::new());
         for shown in pieces.iter().flat_map(|piece| markers.feed(piece)) {
             match shown {
-                Shown::Output(data) => output.extend(data),
-                Shown::Marker(words) => found.push(words),
+                ShellOutput::Output(data) => output.extend(data),
+                ShellOutput::Marker(words) => found.push(words),
             }
         }
         (output, found)

@@ -10,7 +10,7 @@ use crate::error::said;
 /// LIMIT: of what a server says to people; it is kept for the reason of a failure.
 const WORDS_MAX: usize = 4 << 10;
 
-pub(super) struct Call {
+pub(super) struct LspConnection {
     agent: AgentClient,
     pid: u32,
     stream: ProcessStream,
@@ -18,7 +18,7 @@ pub(super) struct Call {
     words: Vec<u8>,
 }
 
-impl Call {
+impl LspConnection {
     pub(super) fn over(agent: AgentClient, pid: u32, stream: ProcessStream) -> Self {
         Self { agent, pid, stream, frames: Frames::default(), words: Vec::new() }
     }

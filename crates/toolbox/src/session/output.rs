@@ -105,7 +105,7 @@ impl CommandOutput {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use atoll_budget::{Budget, Owner, Sizes};
+    use atoll_budget::{Budget, BudgetOwner, Sizes};
 
     const PIECE: usize = 256 << 10;
 
@@ -123,7 +123,7 @@ mod tests {
     async fn the_beginning_and_the_end_are_kept_as_far_as_there_is_room() {
         for (size, is_short) in [(512 << 20, false), (2 << 20, true)] {
             let budget = Budget::new(Sizes { tenants: 0, strangers: size });
-            let account = budget.account(Owner::Stranger(None));
+            let account = budget.account(BudgetOwner::Stranger(None));
             let output = collect(&account, 100).await;
             let kept = output.head_bytes + output.tail_bytes;
             assert_eq!(output.written, output.omitted + kept as u64);

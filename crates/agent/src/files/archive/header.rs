@@ -1,6 +1,6 @@
 //! One tar header: 512 bytes of ustar, with PAX records for what they cannot hold. Reads GNU's long names too.
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 
 pub(super) const BLOCK: usize = 512;
 
@@ -9,7 +9,7 @@ pub(super) const EXTRA_MAX: u64 = 1 << 20;
 
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TarKind {
     File,
     Folder,
     Symlink,
@@ -27,10 +27,10 @@ pub(super) enum Kind {
 
 /// An entry, its records applied.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct TarEntry {
     pub(super) path: Vec<u8>,
     pub(super) link: Vec<u8>,
-    pub(super) kind: Kind,
+    pub(super) kind: TarKind,
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -52,13 +52,13 @@ pub(super) struct Extra {
     sparse: bool,
 }
 
-fn broken() -> Refusal {
-    Refusal::Invalid("the stream is not a tar archive, or a damaged one".into())
+fn broken() -> AgentError {
+    AgentError::Invalid("the stream is not a tar archive, or a damaged one".into())
 }
 
-impl Entry {
+impl TarEntry {
     /// Reads a header. `None`: a block of zeros, which ends an archive.
-    pub(super) fn read(block: &[u8; BLOCK]) -> Result<Option<Self>, Refusal> {
+    pub(super) fn read(block: &[u8; BLOCK]) -> Result<Option<Self>, AgentError> {
         if block.iter().all(|b| *b == 0) {
             return Ok(None);
         }
@@ -72,17 +72,17 @@ impl Entry {
             path = [text(&block[345..500]), b"/", &path].concat();
         }
         let kind = match block[156] {
-            b'0' | 0 | b'7' => Kind::File,
-            b'1' => Kind::Hardlink,
-            b'2' => Kind::Symlink,
-            b'3' | b'4' => Kind::Device,
-            b'5' => Kind::Folder,
-            b'6' => Kind::Fifo,
-            b'x' => Kind::Pax,
-            b'L' => Kind::LongName,
-            b'K' => Kind::LongLink,
-            b'S' => Kind::Sparse,
-            _ => Kind::Ignored,
+            b'0' | 0 | b'7' => TarKind::File,
+            b'1' => TarKind::Hardlink,
+            b'2' => TarKind::Symlink,
+            b'3' | b'4' => TarKind::Device,
+            b'5' => TarKind::Folder,
+            b'6' => TarKind::Fifo,
+            b'x' => TarKind::Pax,
+            b'L' => TarKind::LongName,
+            b'K' => TarKind::LongLink,
+            b'S' => TarKind::Sparse,
+            _ => TarKind::Ignored,
         };
         let id = |at: usize| number(&block[at..at + 8]).and_then(|id| u32::try_from(id).ok());
         let size = number(&block[124..136]).ok_or_else(broken)?;
@@ -95,10 +95,13 @@ impl Entry {
             gid: id(116).unwrap_or(NOBODY),
             // Links and the like have no content, whatever some writers put here.
             size: match kind {
-                Kind::Hardlink | Kind::Symlink | Kind::Folder | Kind::Fifo | Kind::Device => 0,
-                Kind::File | Kind::Pax | Kind::LongName | Kind::LongLink | Kind::Ignored | Kind::Sparse => {
-                    size
-                }
+                TarKind::Hardlink | TarKind::Symlink | TarKind::Folder | TarKind::Fifo | TarKind::Device => 0,
+                TarKind::File
+                | TarKind::Pax
+                | TarKind::LongName
+                | TarKind::LongLink
+                | TarKind::Ignored
+                | TarKind::Sparse => size,
             },
             modified_s: number(&block[136..148]).and_then(|s| i64::try_from(s).ok()).unwrap_or(0),
             xattrs: Vec::new(),
@@ -109,14 +112,14 @@ impl Entry {
     pub(super) fn with(mut self, extra: Extra) -> Self {
         self.path = extra.path.unwrap_or(self.path);
         // Old writers have no sign for folders. Only the whole name tells: a header's may be cut behind a slash.
-        if self.kind == Kind::File && self.path.ends_with(b"/") {
-            self.kind = Kind::Folder;
+        if self.kind == TarKind::File && self.path.ends_with(b"/") {
+            self.kind = TarKind::Folder;
         }
         self.link = extra.link.unwrap_or(self.link);
-        if self.kind == Kind::File {
+        if self.kind == TarKind::File {
             self.size = extra.size.unwrap_or(self.size);
             if extra.sparse {
-                self.kind = Kind::Sparse;
+                self.kind = TarKind::Sparse;
             }
         }
         self.uid = extra.uid.unwrap_or(self.uid);
@@ -153,10 +156,10 @@ impl Entry {
             out.resize(out.len() + records.len().wrapping_neg() % BLOCK, 0);
         }
         let sign = match self.kind {
-            Kind::Folder => b'5',
-            Kind::Symlink => b'2',
-            Kind::Hardlink => b'1',
-            Kind::Fifo => b'6',
+            TarKind::Folder => b'5',
+            TarKind::Symlink => b'2',
+            TarKind::Hardlink => b'1',
+            TarKind::Fifo => b'6',
             _ => b'0',
         };
         out.extend_from_slice(&self.block(sign, &self.path, &self.link, self.size));
@@ -193,7 +196,7 @@ impl Extra {
     }
 
     /// PAX: `length key=value\n`, any number of them.
-    pub(super) fn pax(&mut self, mut records: &[u8]) -> Result<(), Refusal> {
+    pub(super) fn pax(&mut self, mut records: &[u8]) -> Result<(), AgentError> {
         while !records.is_empty() {
             let space = records.iter().position(|b| *b == b' ').ok_or_else(broken)?;
             let len = decimal(&records[..space]).and_then(|len| usize::try_from(len).ok());
@@ -206,7 +209,7 @@ impl Extra {
         Ok(())
     }
 
-    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
+    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), AgentError> {
         let id = || decimal(value).map(|id| u32::try_from(id).unwrap_or(NOBODY));
         match key {
             b"path" => self.path = Some(value.to_vec()),

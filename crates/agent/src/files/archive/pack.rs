@@ -10,9 +10,9 @@ use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::header::{BLOCK, Entry, Kind};
+use super::header::{BLOCK, TarEntry, TarKind};
 use super::pattern::{self, Excluded};
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::files::tree::BELOW;
 use crate::files::{open, open_at, proc_path, refuse, reopen, resolve, shown};
 use crate::users::User;
@@ -42,39 +42,39 @@ pub(super) enum Layout {
 }
 
 /// What is asked for.
-pub(super) struct Wanted {
-    pub(super) sources: Vec<Source>,
+pub(super) struct PackRequest {
+    pub(super) sources: Vec<PackSource>,
     pub(super) globs: bool,
     pub(super) layout: Layout,
     pub(super) exclude: Vec<Vec<u8>>,
 }
 
 /// A path, and how many of its parts `Parents` drops.
-pub(super) struct Source {
+pub(super) struct PackSource {
     path: Vec<u8>,
     pivot: usize,
 }
 
-pub(super) fn source(raw: &[u8], user: &User) -> Result<Source, Refusal> {
+pub(super) fn source(raw: &[u8], user: &User) -> Result<PackSource, AgentError> {
     let pivot = match raw.windows(3).position(|w| w == b"/./") {
         Some(at) => parts(&resolve(&raw[..at.max(1)], user)?).count(),
         None => 0,
     };
-    Ok(Source { path: resolve(raw, user)?, pivot })
+    Ok(PackSource { path: resolve(raw, user)?, pivot })
 }
 
 /// A pack in progress.
 pub(super) struct Packer {
     layout: Layout,
     excluded: Excluded,
-    sources: VecDeque<Source>,
-    levels: Vec<Level>,
+    sources: VecDeque<PackSource>,
+    levels: Vec<PackLevel>,
     reading: Option<Reading>,
     linked: HashMap<(u64, u64), Vec<u8>>,
     ended: bool,
 }
 
-struct Level {
+struct PackLevel {
     dir: OwnedFd,
     /// What entries below it are called, with a slash at its end or empty.
     prefix: Vec<u8>,
@@ -92,16 +92,16 @@ struct Reading {
 }
 
 impl Packer {
-    pub(super) fn plan(wanted: Wanted) -> Result<Self, Refusal> {
+    pub(super) fn plan(wanted: PackRequest) -> Result<Self, AgentError> {
         let mut sources = VecDeque::new();
         for source in wanted.sources {
             let found = if wanted.globs { expand(&source.path)? } else { vec![source.path.clone()] };
             if found.len() + sources.len() > SOURCES_MAX {
-                return Err(Refusal::Exhausted(format!("more than {SOURCES_MAX} sources match")));
+                return Err(AgentError::Exhausted(format!("more than {SOURCES_MAX} sources match")));
             }
             for path in found {
                 open(&path, OFlags::PATH, Mode::empty()).map_err(|errno| refuse(errno, &path))?;
-                sources.push_back(Source { path, pivot: source.pivot });
+                sources.push_back(PackSource { path, pivot: source.pivot });
             }
         }
         Ok(Self {
@@ -116,7 +116,7 @@ impl Packer {
     }
 
     /// The next bytes; `None` after the end.
-    pub(super) fn next_chunk(&mut self) -> Result<Option<Bytes>, Refusal> {
+    pub(super) fn next_chunk(&mut self) -> Result<Option<Bytes>, AgentError> {
         if self.ended {
             return Ok(None);
         }
@@ -141,7 +141,7 @@ impl Packer {
         Ok(Some(out.into()))
     }
 
-    fn top(&mut self, source: &Source, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn top(&mut self, source: &PackSource, out: &mut Vec<u8>) -> Result<(), AgentError> {
         let path = &source.path;
         let bad = |errno| refuse(errno, path);
         let handle = open(path, OFlags::PATH, Mode::empty()).map_err(bad)?;
@@ -165,12 +165,12 @@ impl Packer {
             b"." | b"" => (b"./".to_vec(), Vec::new()),
             _ => ([&name[..], b"/"].concat(), [&name[..], b"/"].concat()),
         };
-        described(&dir, &stat, entry_name, Kind::Folder).write(out);
-        self.levels.push(Level { names: names_in(&dir, path)?, dir, prefix, below: Vec::new() });
+        described(&dir, &stat, entry_name, TarKind::Folder).write(out);
+        self.levels.push(PackLevel { names: names_in(&dir, path)?, dir, prefix, below: Vec::new() });
         Ok(())
     }
 
-    fn entry(&mut self, name: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn entry(&mut self, name: &[u8], out: &mut Vec<u8>) -> Result<(), AgentError> {
         let Some(level) = self.levels.last() else { return Ok(()) };
         let below = [&level.below[..], name].concat();
         let path = [&level.prefix[..], name].concat();
@@ -189,32 +189,41 @@ impl Packer {
             return Ok(());
         }
         if self.levels.len() >= DEPTH_MAX {
-            return Err(Refusal::Invalid(format!("'{}' is deeper than {DEPTH_MAX} folders", shown(&path))));
+            return Err(AgentError::Invalid(format!(
+                "'{}' is deeper than {DEPTH_MAX} folders",
+                shown(&path)
+            )));
         }
         let dir = reopen(&handle, FOLDER).map_err(|errno| refuse(errno, &path))?;
         let prefix = [&path[..], b"/"].concat();
         if !excluded {
-            described(&dir, &stat, prefix.clone(), Kind::Folder).write(out);
+            described(&dir, &stat, prefix.clone(), TarKind::Folder).write(out);
         }
         let below = [&below[..], b"/"].concat();
-        self.levels.push(Level { names: names_in(&dir, &path)?, dir, prefix, below });
+        self.levels.push(PackLevel { names: names_in(&dir, &path)?, dir, prefix, below });
         Ok(())
     }
 
     /// A file, link or FIFO. Sockets and devices mean nothing elsewhere and are left out.
-    fn file(&mut self, handle: OwnedFd, stat: Stat, name: Vec<u8>, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn file(
+        &mut self,
+        handle: OwnedFd,
+        stat: Stat,
+        name: Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), AgentError> {
         let bad = |errno| refuse(errno, &name);
         let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Kind::File,
-            FileType::Symlink => Kind::Symlink,
-            FileType::Fifo => Kind::Fifo,
+            FileType::RegularFile => TarKind::File,
+            FileType::Symlink => TarKind::Symlink,
+            FileType::Fifo => TarKind::Fifo,
             _ => return Ok(()),
         };
         let mut entry = described(&handle, &stat, name.clone(), kind);
         let inode = (stat.st_dev, stat.st_ino);
-        if kind == Kind::File && stat.st_nlink > 1 {
+        if kind == TarKind::File && stat.st_nlink > 1 {
             if let Some(first) = self.linked.get(&inode) {
-                (entry.kind, entry.link, entry.size) = (Kind::Hardlink, first.clone(), 0);
+                (entry.kind, entry.link, entry.size) = (TarKind::Hardlink, first.clone(), 0);
                 entry.xattrs.clear();
                 entry.write(out);
                 return Ok(());
@@ -224,11 +233,11 @@ impl Packer {
             }
         }
         match kind {
-            Kind::Symlink => {
+            TarKind::Symlink => {
                 entry.link = rustix::fs::readlinkat(&handle, c"", Vec::new()).map_err(bad)?.into_bytes();
                 entry.write(out);
             }
-            Kind::File => {
+            TarKind::File => {
                 let file = reopen(&handle, OFlags::RDONLY | OFlags::NONBLOCK).map_err(bad)?;
                 entry.write(out);
                 let padding = (entry.size.wrapping_neg() % BLOCK as u64) as usize;
@@ -242,7 +251,7 @@ impl Packer {
 
 impl Reading {
     /// True: all is read.
-    fn go_on(&mut self, out: &mut Vec<u8>) -> Result<bool, Refusal> {
+    fn go_on(&mut self, out: &mut Vec<u8>) -> Result<bool, AgentError> {
         let room = CHUNK.saturating_sub(out.len()).max(BLOCK);
         let size = usize::try_from(self.left).unwrap_or(usize::MAX).min(room);
         let from = out.len();
@@ -252,7 +261,7 @@ impl Reading {
             match rustix::io::read(&self.file, &mut out[from + filled..]) {
                 Ok(0) => {
                     let text = format!("'{}' became shorter while it was read", shown(&self.path));
-                    return Err(Refusal::Conflict(text));
+                    return Err(AgentError::Conflict(text));
                 }
                 Ok(n) => filled += n,
                 Err(Errno::INTR) => {}
@@ -271,10 +280,11 @@ fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|b| *b == b'/').filter(|part| !part.is_empty())
 }
 
-fn described(handle: &OwnedFd, stat: &Stat, path: Vec<u8>, kind: Kind) -> Entry {
-    let size = if kind == Kind::File { u64::try_from(stat.st_size).unwrap_or(0) } else { 0 };
-    let xattrs = if matches!(kind, Kind::File | Kind::Folder) { read_xattrs(handle) } else { Vec::new() };
-    Entry {
+fn described(handle: &OwnedFd, stat: &Stat, path: Vec<u8>, kind: TarKind) -> TarEntry {
+    let size = if kind == TarKind::File { u64::try_from(stat.st_size).unwrap_or(0) } else { 0 };
+    let xattrs =
+        if matches!(kind, TarKind::File | TarKind::Folder) { read_xattrs(handle) } else { Vec::new() };
+    TarEntry {
         path,
         link: Vec::new(),
         kind,
@@ -309,7 +319,7 @@ fn read_xattrs(handle: &OwnedFd) -> Vec<(Vec<u8>, Vec<u8>)> {
     found
 }
 
-fn names_in(dir: &OwnedFd, path: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+fn names_in(dir: &OwnedFd, path: &[u8]) -> Result<Vec<Vec<u8>>, AgentError> {
     let bad = |errno| refuse(errno, path);
     let mut names = Vec::new();
     for entry in Dir::read_from(dir).map_err(bad)? {
@@ -318,7 +328,7 @@ fn names_in(dir: &OwnedFd, path: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
         if name != b"." && name != b".." {
             if names.len() >= NAMES_MAX {
                 let text = format!("'{}' holds more than {NAMES_MAX} names", shown(path));
-                return Err(Refusal::Exhausted(text));
+                return Err(AgentError::Exhausted(text));
             }
             names.push(name.to_vec());
         }
@@ -328,7 +338,7 @@ fn names_in(dir: &OwnedFd, path: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
 }
 
 /// The paths that a pattern matches, sorted. A path without a sign of a pattern is itself.
-fn expand(path: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+fn expand(path: &[u8]) -> Result<Vec<Vec<u8>>, AgentError> {
     if !pattern::is_pattern(path) {
         return Ok(vec![path.to_vec()]);
     }
@@ -351,7 +361,7 @@ fn expand(path: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
             let fits = names.iter().rev().filter(|name| pattern::matches(part, name));
             next.extend(fits.map(|name| [&above[..], b"/", name].concat()));
             if next.len() > SOURCES_MAX {
-                return Err(Refusal::Exhausted(format!("more than {SOURCES_MAX} paths match")));
+                return Err(AgentError::Exhausted(format!("more than {SOURCES_MAX} paths match")));
             }
         }
         found = next;

@@ -1,7 +1,7 @@
 //! Patterns in the manner of Docker: `*`, `?`, `[a-z]`, `[^a-z]`, `\x`, none of which goes over a slash, and `**` for any
 //! number of folders. Matching takes at most the product of both lengths, whatever the pattern.
 
-use crate::error::Refusal;
+use crate::error::AgentError;
 
 /// LIMIT: patterns of one ask.
 const PATTERNS_MAX: usize = 1000;
@@ -12,14 +12,14 @@ pub(super) fn is_pattern(name: &[u8]) -> bool {
 }
 
 /// Refuses what no name can match by mistake of its writer: a bracket that is not closed, a backslash at the end.
-pub(super) fn check(pattern: &[u8]) -> Result<(), Refusal> {
+pub(super) fn check(pattern: &[u8]) -> Result<(), AgentError> {
     let mut rest = pattern;
     while !rest.is_empty() {
         rest = match one(rest, b'x') {
             Some((_, rest)) => rest,
             None => {
                 let text = format!("the pattern '{}' is not well formed", crate::files::shown(pattern));
-                return Err(Refusal::Invalid(text));
+                return Err(AgentError::Invalid(text));
             }
         };
     }
@@ -101,9 +101,11 @@ pub(super) struct Excluded {
 }
 
 impl Excluded {
-    pub(super) fn parse(patterns: &[Vec<u8>]) -> Result<Self, Refusal> {
+    pub(super) fn parse(patterns: &[Vec<u8>]) -> Result<Self, AgentError> {
         if patterns.len() > PATTERNS_MAX {
-            return Err(Refusal::Invalid(format!("at most {PATTERNS_MAX} patterns can leave something out")));
+            return Err(AgentError::Invalid(format!(
+                "at most {PATTERNS_MAX} patterns can leave something out"
+            )));
         }
         let mut parsed = Vec::new();
         for pattern in patterns {

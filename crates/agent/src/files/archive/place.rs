@@ -5,17 +5,17 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
-use super::header::Entry;
-use super::unpack::{Belongs, Rules};
-use crate::error::Refusal;
+use super::header::TarEntry;
+use super::unpack::{OwnerRule, Rules};
+use crate::error::AgentError;
 use crate::files::tree::{BELOW, DIRECTORY, remove_at};
 use crate::files::{open_at, refuse, shown};
 
 /// What all entries of one stream have in common.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Manner {
+pub(super) struct UnpackOptions {
     pub(super) rules: Rules,
-    pub(super) owner: Belongs,
+    pub(super) owner: OwnerRule,
     pub(super) mode: Option<u32>,
 }
 
@@ -23,24 +23,24 @@ pub(super) struct Manner {
 const IDS: u32 = 65_536;
 const NOBODY: u32 = 65_534;
 
-impl Manner {
+impl UnpackOptions {
     /// Who an entry shall belong to; `None`: whoever makes it.
-    fn ids(&self, entry: Option<&Entry>) -> Option<(Uid, Gid)> {
+    fn ids(&self, entry: Option<&TarEntry>) -> Option<(Uid, Gid)> {
         let known = |id: u32| if id < IDS { id } else { NOBODY };
         match (self.owner, entry) {
-            (Belongs::To { uid, gid }, _) => Some((Uid::from_raw(uid), Gid::from_raw(gid))),
-            (Belongs::Kept, Some(entry)) => {
+            (OwnerRule::To { uid, gid }, _) => Some((Uid::from_raw(uid), Gid::from_raw(gid))),
+            (OwnerRule::Kept, Some(entry)) => {
                 Some((Uid::from_raw(known(entry.uid)), Gid::from_raw(known(entry.gid))))
             }
-            (Belongs::Kept, None) | (Belongs::Caller, _) => None,
+            (OwnerRule::Kept, None) | (OwnerRule::Caller, _) => None,
         }
     }
 
-    fn give(&self, dir: &OwnedFd, name: &[u8], entry: Option<&Entry>) -> rustix::io::Result<()> {
+    fn give(&self, dir: &OwnedFd, name: &[u8], entry: Option<&TarEntry>) -> rustix::io::Result<()> {
         let Some((uid, gid)) = self.ids(entry) else { return Ok(()) };
         match rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
             // Kept as far as the user may give files away.
-            Err(Errno::PERM) if matches!(self.owner, Belongs::Kept) => Ok(()),
+            Err(Errno::PERM) if matches!(self.owner, OwnerRule::Kept) => Ok(()),
             done => done,
         }
     }
@@ -62,7 +62,7 @@ impl Manner {
     }
 
     /// A folder by its entry: made, or merged into. Its bits and time come when all below it is there.
-    pub(super) fn folder(&self, dir: &OwnedFd, name: &[u8], entry: &Entry) -> Result<OwnedFd, Refusal> {
+    pub(super) fn folder(&self, dir: &OwnedFd, name: &[u8], entry: &TarEntry) -> Result<OwnedFd, AgentError> {
         let bad = |errno| refuse(errno, &entry.path);
         let make = || rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o700));
         match make() {
@@ -83,23 +83,23 @@ impl Manner {
     }
 
     /// What a folder gets last.
-    pub(super) fn settle_folder(&self, folder: &OwnedFd, entry: &Entry) -> rustix::io::Result<()> {
+    pub(super) fn settle_folder(&self, folder: &OwnedFd, entry: &TarEntry) -> rustix::io::Result<()> {
         write_xattrs(folder, entry);
         rustix::fs::fchmod(folder, self.mode_of(entry))?;
         rustix::fs::futimens(folder, &times(entry))
     }
 
     /// An empty file under this name, whatever was there.
-    pub(super) fn file(&self, dir: &OwnedFd, name: &[u8], entry: &Entry) -> Result<OwnedFd, Refusal> {
+    pub(super) fn file(&self, dir: &OwnedFd, name: &[u8], entry: &TarEntry) -> Result<OwnedFd, AgentError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         self.instead(dir, name, entry, || rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o600)))
     }
 
     /// What a file gets last. The owner first: the kernel takes special bits away when a file gets another one.
-    pub(super) fn settle_file(&self, file: &OwnedFd, entry: &Entry) -> rustix::io::Result<()> {
+    pub(super) fn settle_file(&self, file: &OwnedFd, entry: &TarEntry) -> rustix::io::Result<()> {
         if let Some((uid, gid)) = self.ids(Some(entry)) {
             match rustix::fs::fchown(file, Some(uid), Some(gid)) {
-                Err(Errno::PERM) if matches!(self.owner, Belongs::Kept) => {}
+                Err(Errno::PERM) if matches!(self.owner, OwnerRule::Kept) => {}
                 done => done?,
             }
         }
@@ -108,7 +108,7 @@ impl Manner {
         rustix::fs::futimens(file, &times(entry))
     }
 
-    pub(super) fn symlink(&self, dir: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), Refusal> {
+    pub(super) fn symlink(&self, dir: &OwnedFd, name: &[u8], entry: &TarEntry) -> Result<(), AgentError> {
         self.instead(dir, name, entry, || rustix::fs::symlinkat(&entry.link[..], dir, name))?;
         let settle = || {
             self.give(dir, name, Some(entry))?;
@@ -117,7 +117,7 @@ impl Manner {
         settle().map_err(|errno| refuse(errno, &entry.path))
     }
 
-    pub(super) fn fifo(&self, dir: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), Refusal> {
+    pub(super) fn fifo(&self, dir: &OwnedFd, name: &[u8], entry: &TarEntry) -> Result<(), AgentError> {
         let mode = self.mode_of(entry);
         self.instead(dir, name, entry, || rustix::fs::mknodat(dir, name, FileType::Fifo, mode, 0))?;
         self.give(dir, name, Some(entry)).map_err(|errno| refuse(errno, &entry.path))
@@ -130,11 +130,11 @@ impl Manner {
         target: &[&[u8]],
         dir: &OwnedFd,
         name: &[u8],
-        entry: &Entry,
-    ) -> Result<(), Refusal> {
+        entry: &TarEntry,
+    ) -> Result<(), AgentError> {
         let bad = |errno| refuse(errno, &entry.path);
         let Some((last, above)) = target.split_last() else {
-            return Err(Refusal::Invalid(format!("the link '{}' leads nowhere", shown(&entry.path))));
+            return Err(AgentError::Invalid(format!("the link '{}' leads nowhere", shown(&entry.path))));
         };
         let above = if above.is_empty() { b".".to_vec() } else { above.join(&b'/') };
         let resolve = match self.rules {
@@ -157,9 +157,9 @@ impl Manner {
         &self,
         dir: &OwnedFd,
         name: &[u8],
-        entry: &Entry,
+        entry: &TarEntry,
         make: impl Fn() -> rustix::io::Result<T>,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, AgentError> {
         let bad = |errno| refuse(errno, &entry.path);
         match make() {
             Err(Errno::EXIST) => {}
@@ -176,22 +176,22 @@ impl Manner {
         make().map_err(bad)
     }
 
-    fn mode_of(&self, entry: &Entry) -> Mode {
+    fn mode_of(&self, entry: &TarEntry) -> Mode {
         Mode::from_raw_mode(self.mode.unwrap_or(entry.mode) & 0o7777)
     }
 }
 
-fn in_the_way(entry: &Entry, new: &str, old: &str) -> Refusal {
-    Refusal::Invalid(format!("'{}' is {new}, and can't take the place of {old}", shown(&entry.path)))
+fn in_the_way(entry: &TarEntry, new: &str, old: &str) -> AgentError {
+    AgentError::Invalid(format!("'{}' is {new}, and can't take the place of {old}", shown(&entry.path)))
 }
 
-fn times(entry: &Entry) -> Timestamps {
+fn times(entry: &TarEntry) -> Timestamps {
     let at = Timespec { tv_sec: entry.modified_s, tv_nsec: 0 };
     Timestamps { last_access: at, last_modification: at }
 }
 
 /// A file system that does not take them, or a user who may not give them: the content is what matters.
-fn write_xattrs(file: &OwnedFd, entry: &Entry) {
+fn write_xattrs(file: &OwnedFd, entry: &TarEntry) {
     for (name, value) in &entry.xattrs {
         if name.starts_with(b"user.") || name == b"security.capability" {
             let _ = rustix::fs::fsetxattr(file, &name[..], value, rustix::fs::XattrFlags::empty());

@@ -1,18 +1,18 @@
 //! A tar stream taken apart piece by piece, whatever the pieces. Holds one header and one entry's records at most.
 
-use super::header::{BLOCK, EXTRA_MAX, Entry, Extra, Kind};
-use crate::error::Refusal;
+use super::header::{BLOCK, EXTRA_MAX, Extra, TarEntry, TarKind};
+use crate::error::AgentError;
 
 /// Who gets what a stream holds.
 pub(super) trait Receiver {
-    fn begin(&mut self, entry: Entry) -> Result<(), Refusal>;
-    fn content(&mut self, bytes: &[u8]) -> Result<(), Refusal>;
-    fn end(&mut self) -> Result<(), Refusal>;
+    fn begin(&mut self, entry: TarEntry) -> Result<(), AgentError>;
+    fn content(&mut self, bytes: &[u8]) -> Result<(), AgentError>;
+    fn end(&mut self) -> Result<(), AgentError>;
 }
 
 /// Where in a stream we are.
-pub(super) struct Reader {
-    stage: Stage,
+pub(super) struct ArchiveReader {
+    stage: ReaderStage,
     block: [u8; BLOCK],
     filled: usize,
     extra: Extra,
@@ -21,13 +21,13 @@ pub(super) struct Reader {
     padding: usize,
 }
 
-enum Stage {
+enum ReaderStage {
     Header,
     Content {
         left: u64,
     },
     Records {
-        kind: Kind,
+        kind: TarKind,
         left: u64,
     },
     Skipped {
@@ -40,10 +40,10 @@ enum Stage {
     Ended,
 }
 
-impl Default for Reader {
+impl Default for ArchiveReader {
     fn default() -> Self {
         Self {
-            stage: Stage::Header,
+            stage: ReaderStage::Header,
             block: [0; BLOCK],
             filled: 0,
             extra: Extra::default(),
@@ -53,12 +53,12 @@ impl Default for Reader {
     }
 }
 
-impl Reader {
-    pub(super) fn push(&mut self, mut bytes: &[u8], to: &mut impl Receiver) -> Result<(), Refusal> {
+impl ArchiveReader {
+    pub(super) fn push(&mut self, mut bytes: &[u8], to: &mut impl Receiver) -> Result<(), AgentError> {
         while !bytes.is_empty() {
             bytes = match &mut self.stage {
-                Stage::Header => self.header(bytes, to)?,
-                Stage::Content { left } => {
+                ReaderStage::Header => self.header(bytes, to)?,
+                ReaderStage::Content { left } => {
                     let (now, rest) = split(bytes, *left);
                     to.content(now)?;
                     *left -= now.len() as u64;
@@ -68,7 +68,7 @@ impl Reader {
                     }
                     rest
                 }
-                Stage::Records { kind, left } => {
+                ReaderStage::Records { kind, left } => {
                     let (now, rest) = split(bytes, *left);
                     self.records.extend_from_slice(now);
                     *left -= now.len() as u64;
@@ -79,7 +79,7 @@ impl Reader {
                     }
                     rest
                 }
-                Stage::Skipped { left } => {
+                ReaderStage::Skipped { left } => {
                     let (now, rest) = split(bytes, *left);
                     *left -= now.len() as u64;
                     if *left == 0 {
@@ -87,31 +87,31 @@ impl Reader {
                     }
                     rest
                 }
-                Stage::Padding { left } => {
+                ReaderStage::Padding { left } => {
                     let (now, rest) = split(bytes, *left as u64);
                     *left -= now.len();
                     if *left == 0 {
-                        self.stage = Stage::Header;
+                        self.stage = ReaderStage::Header;
                     }
                     rest
                 }
                 // Writers pad an archive to their own record size.
-                Stage::Ended => return Ok(()),
+                ReaderStage::Ended => return Ok(()),
             };
         }
         Ok(())
     }
 
     /// Whether the stream ended where an archive may.
-    pub(super) fn finish(&self) -> Result<(), Refusal> {
+    pub(super) fn finish(&self) -> Result<(), AgentError> {
         match self.stage {
-            Stage::Ended => Ok(()),
-            Stage::Header if self.filled == 0 => Ok(()),
-            _ => Err(Refusal::Invalid("the archive ends in the middle of an entry".into())),
+            ReaderStage::Ended => Ok(()),
+            ReaderStage::Header if self.filled == 0 => Ok(()),
+            _ => Err(AgentError::Invalid("the archive ends in the middle of an entry".into())),
         }
     }
 
-    fn header<'a>(&mut self, bytes: &'a [u8], to: &mut impl Receiver) -> Result<&'a [u8], Refusal> {
+    fn header<'a>(&mut self, bytes: &'a [u8], to: &mut impl Receiver) -> Result<&'a [u8], AgentError> {
         let (now, rest) = split(bytes, (BLOCK - self.filled) as u64);
         self.block[self.filled..self.filled + now.len()].copy_from_slice(now);
         self.filled += now.len();
@@ -119,57 +119,57 @@ impl Reader {
             return Ok(rest);
         }
         self.filled = 0;
-        let Some(entry) = Entry::read(&self.block)? else {
-            self.stage = Stage::Ended;
+        let Some(entry) = TarEntry::read(&self.block)? else {
+            self.stage = ReaderStage::Ended;
             return Ok(rest);
         };
         let (kind, size) = (entry.kind, entry.size);
         self.stage = match kind {
-            Kind::Pax | Kind::LongName | Kind::LongLink if size > EXTRA_MAX => {
-                return Err(Refusal::Invalid("an entry's records are too long".into()));
+            TarKind::Pax | TarKind::LongName | TarKind::LongLink if size > EXTRA_MAX => {
+                return Err(AgentError::Invalid("an entry's records are too long".into()));
             }
-            Kind::Pax | Kind::LongName | Kind::LongLink => {
-                self.begin(Stage::Records { kind, left: size }, size)
+            TarKind::Pax | TarKind::LongName | TarKind::LongLink => {
+                self.begin(ReaderStage::Records { kind, left: size }, size)
             }
-            Kind::Ignored => self.begin(Stage::Skipped { left: size }, size),
-            Kind::File
-            | Kind::Folder
-            | Kind::Symlink
-            | Kind::Hardlink
-            | Kind::Fifo
-            | Kind::Device
-            | Kind::Sparse => {
+            TarKind::Ignored => self.begin(ReaderStage::Skipped { left: size }, size),
+            TarKind::File
+            | TarKind::Folder
+            | TarKind::Symlink
+            | TarKind::Hardlink
+            | TarKind::Fifo
+            | TarKind::Device
+            | TarKind::Sparse => {
                 let entry = entry.with(std::mem::take(&mut self.extra));
                 let size = entry.size;
                 to.begin(entry)?;
                 if size == 0 {
                     to.end()?;
                 }
-                self.begin(Stage::Content { left: size }, size)
+                self.begin(ReaderStage::Content { left: size }, size)
             }
         };
         Ok(rest)
     }
 
     /// What follows a header: nothing but the next header where an entry has no content.
-    fn begin(&mut self, stage: Stage, size: u64) -> Stage {
+    fn begin(&mut self, stage: ReaderStage, size: u64) -> ReaderStage {
         self.records.clear();
         self.padding = (size.wrapping_neg() % BLOCK as u64) as usize;
-        if size == 0 { Stage::Header } else { stage }
+        if size == 0 { ReaderStage::Header } else { stage }
     }
 
     fn pad(&mut self) {
         self.stage = match self.padding {
-            0 => Stage::Header,
-            left => Stage::Padding { left },
+            0 => ReaderStage::Header,
+            left => ReaderStage::Padding { left },
         };
     }
 
-    fn apply(&mut self, kind: Kind) -> Result<(), Refusal> {
+    fn apply(&mut self, kind: TarKind) -> Result<(), AgentError> {
         let records = std::mem::take(&mut self.records);
         match kind {
-            Kind::LongName => self.extra.long_name(&records),
-            Kind::LongLink => self.extra.long_link(&records),
+            TarKind::LongName => self.extra.long_name(&records),
+            TarKind::LongLink => self.extra.long_link(&records),
             _ => self.extra.pax(&records)?,
         }
         Ok(())
@@ -188,28 +188,28 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Seen(Vec<(Entry, Vec<u8>, bool)>);
+    struct RecordedEvents(Vec<(TarEntry, Vec<u8>, bool)>);
 
-    impl Receiver for Seen {
-        fn begin(&mut self, entry: Entry) -> Result<(), Refusal> {
+    impl Receiver for RecordedEvents {
+        fn begin(&mut self, entry: TarEntry) -> Result<(), AgentError> {
             self.0.push((entry, Vec::new(), false));
             Ok(())
         }
-        fn content(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        fn content(&mut self, bytes: &[u8]) -> Result<(), AgentError> {
             self.0.last_mut().unwrap().1.extend_from_slice(bytes);
             Ok(())
         }
-        fn end(&mut self) -> Result<(), Refusal> {
+        fn end(&mut self) -> Result<(), AgentError> {
             self.0.last_mut().unwrap().2 = true;
             Ok(())
         }
     }
 
-    fn file(path: &[u8], content: &[u8]) -> Entry {
-        Entry {
+    fn file(path: &[u8], content: &[u8]) -> TarEntry {
+        TarEntry {
             path: path.to_vec(),
             link: Vec::new(),
-            kind: Kind::File,
+            kind: TarKind::File,
             mode: 0o640,
             uid: 7,
             gid: 5_000_000,
@@ -232,7 +232,7 @@ mod tests {
                 wire.resize(wire.len().next_multiple_of(BLOCK), 0);
             }
             wire.resize(wire.len() + 2 * BLOCK, 0);
-            let (mut reader, mut seen) = (Reader::default(), Seen::default());
+            let (mut reader, mut seen) = (ArchiveReader::default(), RecordedEvents::default());
             for piece in wire.chunks(piece) {
                 reader.push(piece, &mut seen).unwrap();
             }
@@ -257,8 +257,8 @@ mod tests {
                 good.extend_from_slice(&wire);
                 wire = good;
             }
-            let mut reader = Reader::default();
-            let _ = reader.push(&wire, &mut Seen::default());
+            let mut reader = ArchiveReader::default();
+            let _ = reader.push(&wire, &mut RecordedEvents::default());
             let _ = reader.finish();
         }
     }
@@ -269,9 +269,9 @@ mod tests {
         let mut wire = vec![0; 7];
         file(path.as_bytes(), b"hello").write(&mut wire);
         wire.extend_from_slice(b"hello");
-        let (mut reader, mut seen) = (Reader::default(), Seen::default());
+        let (mut reader, mut seen) = (ArchiveReader::default(), RecordedEvents::default());
         reader.push(&wire[7..], &mut seen).unwrap();
-        assert_eq!((seen.0[0].0.kind, &seen.0[0].1[..]), (Kind::File, &b"hello"[..]));
+        assert_eq!((seen.0[0].0.kind, &seen.0[0].1[..]), (TarKind::File, &b"hello"[..]));
     }
 
     #[test]
@@ -279,10 +279,10 @@ mod tests {
         let mut wire = Vec::new();
         file(b"a", b"hello").write(&mut wire);
         wire.extend_from_slice(b"hel");
-        let mut reader = Reader::default();
-        reader.push(&wire, &mut Seen::default()).unwrap();
+        let mut reader = ArchiveReader::default();
+        reader.push(&wire, &mut RecordedEvents::default()).unwrap();
         assert!(reader.finish().is_err());
-        assert!(Reader::default().push(&[b'x'; 600], &mut Seen::default()).is_err());
+        assert!(ArchiveReader::default().push(&[b'x'; 600], &mut RecordedEvents::default()).is_err());
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
         entry.xattrs = vec![(b"user.x".to_vec(), vec![b'v'; 2 << 20])];
         let mut wire = Vec::new();
         entry.write(&mut wire);
-        assert!(Reader::default().push(&wire, &mut Seen::default()).is_err());
+        assert!(ArchiveReader::default().push(&wire, &mut RecordedEvents::default()).is_err());
     }
 
     #[test]

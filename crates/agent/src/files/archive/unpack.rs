@@ -12,10 +12,10 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use super::header::{Entry, Kind};
-use super::place::Manner;
+use super::header::{TarEntry, TarKind};
+use super::place::UnpackOptions;
 use super::reader::Receiver;
-use crate::error::Refusal;
+use crate::error::AgentError;
 use crate::files::upload::{final_path, write_all};
 use crate::files::{open, open_at, open_parent, refuse, shown};
 
@@ -24,11 +24,11 @@ const DEPTH_MAX: usize = 256;
 
 /// What is asked for.
 #[derive(Debug, Clone)]
-pub(super) struct Ask {
+pub(super) struct UnpackRequest {
     pub(super) dest: Vec<u8>,
     pub(super) into: Into,
     pub(super) rules: Rules,
-    pub(super) owner: Belongs,
+    pub(super) owner: OwnerRule,
     pub(super) mode: Option<u32>,
     pub(super) strip: usize,
 }
@@ -48,7 +48,7 @@ pub(super) enum Rules {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Belongs {
+pub(super) enum OwnerRule {
     Caller,
     Kept,
     To { uid: u32, gid: u32 },
@@ -56,10 +56,10 @@ pub(super) enum Belongs {
 
 /// An unpack in progress.
 pub(super) struct Unpacker {
-    ask: Ask,
-    manner: Manner,
+    ask: UnpackRequest,
+    manner: UnpackOptions,
     root: Option<Root>,
-    stack: Vec<Level>,
+    stack: Vec<UnpackLevel>,
     writing: Option<Writing>,
     entries: u64,
     bytes: u64,
@@ -75,48 +75,48 @@ enum Root {
     },
 }
 
-struct Level {
+struct UnpackLevel {
     name: Vec<u8>,
     folder: OwnedFd,
     /// Absent: no entry spoke of it.
-    entry: Option<Entry>,
+    entry: Option<TarEntry>,
 }
 
 struct Writing {
     file: OwnedFd,
-    entry: Entry,
+    entry: TarEntry,
 }
 
 impl Unpacker {
-    pub(super) fn new(ask: Ask) -> Self {
-        let manner = Manner { rules: ask.rules, owner: ask.owner, mode: ask.mode };
+    pub(super) fn new(ask: UnpackRequest) -> Self {
+        let manner = UnpackOptions { rules: ask.rules, owner: ask.owner, mode: ask.mode };
         Self { ask, manner, root: None, stack: Vec::new(), writing: None, entries: 0, bytes: 0 }
     }
 
     /// Finishes the folders; answers entries and bytes.
-    pub(super) fn finish(mut self) -> Result<(u64, u64), Refusal> {
+    pub(super) fn finish(mut self) -> Result<(u64, u64), AgentError> {
         self.leave(0)?;
         if self.root.is_none() && self.ask.into == Into::Folder {
-            self.root_folder(New::Last)?;
+            self.root_folder(OwnedFolders::Last)?;
         }
         Ok((self.entries, self.bytes))
     }
 
-    fn root_folder(&self, new: New) -> Result<OwnedFd, Refusal> {
+    fn root_folder(&self, new: OwnedFolders) -> Result<OwnedFd, AgentError> {
         let dest = &self.ask.dest;
         make_way(dest, self.manner.owner, new)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         open(dest, flags, Mode::empty()).map_err(|errno| match errno {
-            Errno::NOTDIR => Refusal::Invalid(format!("'{}' is not a folder", shown(dest))),
+            Errno::NOTDIR => AgentError::Invalid(format!("'{}' is not a folder", shown(dest))),
             other => refuse(other, dest),
         })
     }
 
     /// Where the stream goes, as its first entry decides.
-    fn place(&mut self, first: &Entry, is_top: bool) -> Result<(), Refusal> {
+    fn place(&mut self, first: &TarEntry, is_top: bool) -> Result<(), AgentError> {
         let folder = self.ask.into == Into::Folder || is_top || self.ask.dest == b"/";
         let root = if folder || is_folder(&self.ask.dest) {
-            let dir = self.root_folder(if is_top { New::Last } else { New::All })?;
+            let dir = self.root_folder(if is_top { OwnedFolders::Last } else { OwnedFolders::All })?;
             match (folder, parts(&first.path)?.last()) {
                 (false, Some(name)) => Root::Single { dir, name: name.to_vec(), taken: false },
                 _ => Root::Folder(dir),
@@ -124,7 +124,7 @@ impl Unpacker {
         } else {
             let dest = &self.ask.dest;
             let cut = dest.iter().rposition(|b| *b == b'/').unwrap_or(0);
-            make_way(&dest[..cut.max(1)], self.manner.owner, New::All)?;
+            make_way(&dest[..cut.max(1)], self.manner.owner, OwnedFolders::All)?;
             let path = final_path(dest)?;
             let (dir, name) = open_parent(&path)?;
             Root::Single { dir, name: name.to_vec(), taken: false }
@@ -134,7 +134,7 @@ impl Unpacker {
     }
 
     /// Leaves folders until so many are left.
-    fn leave(&mut self, keep: usize) -> Result<(), Refusal> {
+    fn leave(&mut self, keep: usize) -> Result<(), AgentError> {
         while self.stack.len() > keep
             && let Some(level) = self.stack.pop()
         {
@@ -148,75 +148,75 @@ impl Unpacker {
     }
 
     /// Goes into the folder with these parts; those that no entry spoke of are made.
-    fn enter(&mut self, above: &[&[u8]], entry: &Entry) -> Result<(), Refusal> {
+    fn enter(&mut self, above: &[&[u8]], entry: &TarEntry) -> Result<(), AgentError> {
         if above.len() >= DEPTH_MAX {
             let text = format!("'{}' is deeper than {DEPTH_MAX} folders", shown(&entry.path));
-            return Err(Refusal::Invalid(text));
+            return Err(AgentError::Invalid(text));
         }
         let same = self.stack.iter().zip(above).take_while(|(level, name)| level.name == **name).count();
         self.leave(same)?;
         for name in &above[same..] {
             let here = self.here()?;
             let folder = self.manner.implied(here, name).map_err(|errno| refuse(errno, &entry.path))?;
-            self.stack.push(Level { name: name.to_vec(), folder, entry: None });
+            self.stack.push(UnpackLevel { name: name.to_vec(), folder, entry: None });
         }
         Ok(())
     }
 
-    fn here(&self) -> Result<&OwnedFd, Refusal> {
+    fn here(&self) -> Result<&OwnedFd, AgentError> {
         match (self.stack.last(), &self.root) {
             (Some(level), _) => Ok(&level.folder),
             (None, Some(Root::Folder(dir) | Root::Single { dir, .. })) => Ok(dir),
-            (None, None) => Err(Refusal::Internal("an entry came before its place".into())),
+            (None, None) => Err(AgentError::Internal("an entry came before its place".into())),
         }
     }
 
-    fn put(&mut self, name: &[u8], entry: Entry) -> Result<(), Refusal> {
+    fn put(&mut self, name: &[u8], entry: TarEntry) -> Result<(), AgentError> {
         let manner = self.manner;
         let here = self.here()?;
         match entry.kind {
-            Kind::Folder => {
+            TarKind::Folder => {
                 // The descriptor of a folder that is still open is given up first: a tar may name one twice.
                 let folder = manner.folder(here, name, &entry)?;
-                self.stack.push(Level { name: name.to_vec(), folder, entry: Some(entry) });
+                self.stack.push(UnpackLevel { name: name.to_vec(), folder, entry: Some(entry) });
             }
-            Kind::File => {
+            TarKind::File => {
                 let file = manner.file(here, name, &entry)?;
                 self.writing = Some(Writing { file, entry });
             }
-            Kind::Symlink => manner.symlink(here, name, &entry)?,
-            Kind::Fifo => manner.fifo(here, name, &entry)?,
-            Kind::Hardlink => {
+            TarKind::Symlink => manner.symlink(here, name, &entry)?,
+            TarKind::Fifo => manner.fifo(here, name, &entry)?,
+            TarKind::Hardlink => {
                 let target = parts(&entry.link)?;
                 let target = target.get(self.ask.strip..).unwrap_or_default();
                 let Some(Root::Folder(root)) = &self.root else {
                     let text =
                         format!("'{}' is a link to a file that is not in the stream", shown(&entry.path));
-                    return Err(Refusal::Invalid(text));
+                    return Err(AgentError::Invalid(text));
                 };
                 manner.hardlink(root, target, here, name, &entry)?;
             }
-            Kind::Device => {
-                return Err(Refusal::Invalid(format!("'{}' is a device", shown(&entry.path))));
+            TarKind::Device => {
+                return Err(AgentError::Invalid(format!("'{}' is a device", shown(&entry.path))));
             }
-            Kind::Sparse => {
+            TarKind::Sparse => {
                 let text = format!(
                     "'{}' is stored with holes in GNU's own form; pack it without --sparse",
                     shown(&entry.path)
                 );
-                return Err(Refusal::Invalid(text));
+                return Err(AgentError::Invalid(text));
             }
-            Kind::Pax | Kind::LongName | Kind::LongLink | Kind::Ignored => {}
+            TarKind::Pax | TarKind::LongName | TarKind::LongLink | TarKind::Ignored => {}
         }
         Ok(())
     }
 }
 
 impl Receiver for Unpacker {
-    fn begin(&mut self, entry: Entry) -> Result<(), Refusal> {
+    fn begin(&mut self, entry: TarEntry) -> Result<(), AgentError> {
         let path = entry.path.clone();
         let all = parts(&path)?;
-        let is_top = all.is_empty() && entry.kind == Kind::Folder;
+        let is_top = all.is_empty() && entry.kind == TarKind::Folder;
         let Some(parts) = all.get(self.ask.strip..).filter(|parts| is_top || !parts.is_empty()) else {
             return Ok(());
         };
@@ -226,12 +226,12 @@ impl Receiver for Unpacker {
         let Some((name, above)) = parts.split_last() else { return Ok(()) };
         self.entries += 1;
         if let Some(Root::Single { name, taken, .. }) = &mut self.root {
-            if *taken || !above.is_empty() || entry.kind == Kind::Folder {
+            if *taken || !above.is_empty() || entry.kind == TarKind::Folder {
                 let text = format!(
                     "'{}' is one of several: the destination must be a folder, and end with '/'",
                     shown(&path)
                 );
-                return Err(Refusal::Invalid(text));
+                return Err(AgentError::Invalid(text));
             }
             *taken = true;
             let name = name.clone();
@@ -241,7 +241,7 @@ impl Receiver for Unpacker {
         self.put(name, entry)
     }
 
-    fn content(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+    fn content(&mut self, bytes: &[u8]) -> Result<(), AgentError> {
         if let Some(writing) = &self.writing {
             write_all(&writing.file, bytes).map_err(|errno| refuse(errno, &writing.entry.path))?;
             self.bytes += bytes.len() as u64;
@@ -249,7 +249,7 @@ impl Receiver for Unpacker {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), Refusal> {
+    fn end(&mut self) -> Result<(), AgentError> {
         if let Some(Writing { file, entry }) = self.writing.take() {
             self.manner.settle_file(&file, &entry).map_err(|errno| refuse(errno, &entry.path))?;
         }
@@ -258,11 +258,11 @@ impl Receiver for Unpacker {
 }
 
 /// The parts of an entry's name. `..` is refused: no honest archive has it.
-fn parts(path: &[u8]) -> Result<Vec<&[u8]>, Refusal> {
+fn parts(path: &[u8]) -> Result<Vec<&[u8]>, AgentError> {
     let parts: Vec<&[u8]> =
         path.split(|b| *b == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
     match parts.contains(&&b".."[..]) {
-        true => Err(Refusal::Invalid(format!("'{}' leads out of the archive", shown(path)))),
+        true => Err(AgentError::Invalid(format!("'{}' leads out of the archive", shown(path)))),
         false => Ok(parts),
     }
 }
@@ -275,14 +275,14 @@ fn is_folder(path: &[u8]) -> bool {
 
 /// Which of the folders that are made belong to the new owner; the others are the caller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum New {
+enum OwnedFolders {
     All,
     /// The destination of a folder's content, and not those above it: Docker has it so.
     Last,
 }
 
 /// Makes a folder and what is missing above it.
-fn make_way(path: &[u8], owner: Belongs, new: New) -> Result<(), Refusal> {
+fn make_way(path: &[u8], owner: OwnerRule, new: OwnedFolders) -> Result<(), AgentError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let bad = |errno| refuse(errno, path);
     match open(path, flags, Mode::empty()) {
@@ -297,8 +297,8 @@ fn make_way(path: &[u8], owner: Belongs, new: New) -> Result<(), Refusal> {
             Err(Errno::NOENT) => {
                 rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(0o755)).map_err(bad)?;
                 let made = open_at(&dir, name, flags, Mode::empty(), resolve).map_err(bad)?;
-                if let Belongs::To { uid, gid } = owner
-                    && (new == New::All || names.peek().is_none())
+                if let OwnerRule::To { uid, gid } = owner
+                    && (new == OwnedFolders::All || names.peek().is_none())
                 {
                     let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
                     rustix::fs::chownat(&made, c"", uid, gid, rustix::fs::AtFlags::EMPTY_PATH)

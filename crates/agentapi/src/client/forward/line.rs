@@ -26,15 +26,15 @@ const IDLE_FOR: Duration = Duration::from_secs(30);
 /// LIMIT: a head of an agent, and what is read of a body at once.
 const BUFFER_MAX: usize = 256 << 10;
 
-pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(super) type ForwardBody = UnsyncBoxBody<Bytes, io::Error>;
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The connection.
-pub(crate) struct Line {
-    sender: http1::SendRequest<Body>,
-    connection: Option<Boxed<hyper::Result<()>>>,
+pub(crate) struct ForwardConnection {
+    sender: http1::SendRequest<ForwardBody>,
+    connection: Option<BoxFuture<hyper::Result<()>>>,
     /// Resolves when its instance is no more.
-    gone: Boxed<()>,
+    gone: BoxFuture<()>,
     was_cut: bool,
     idle_since: Instant,
 }
@@ -42,15 +42,15 @@ pub(crate) struct Line {
 pub(super) async fn connect(
     transport: &Transport,
     gone: impl Future<Output = ()> + Send + 'static,
-) -> Result<Line, AgentError> {
+) -> Result<ForwardConnection, AgentError> {
     let stream = transport.dial().await?;
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(BUFFER_MAX)
         .handshake(TokioIo::new(stream))
         .await
         .map_err(AgentError::Transport)?;
-    let connection: Boxed<_> = Box::pin(connection);
-    Ok(Line {
+    let connection: BoxFuture<_> = Box::pin(connection);
+    Ok(ForwardConnection {
         sender,
         connection: Some(connection),
         gone: Box::pin(gone),
@@ -59,7 +59,7 @@ pub(super) async fn connect(
     })
 }
 
-impl Line {
+impl ForwardConnection {
     /// Moves what can be moved now.
     pub(super) fn advance(&mut self, cx: &mut Context<'_>) {
         let Some(connection) = &mut self.connection else { return };
@@ -98,8 +98,8 @@ impl Line {
     /// Sends a request and waits for the head of its answer.
     pub(super) async fn send(
         &mut self,
-        request: Request<Body>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
+        request: Request<ForwardBody>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<ForwardBody>>> {
         let mut answer = std::pin::pin!(self.sender.try_send_request(request));
         std::future::poll_fn(|cx| {
             // An answer that is there counts, also if the connection ended behind it.
@@ -115,16 +115,16 @@ impl Line {
 
 /// Those that wait, the last one used first.
 #[derive(Default)]
-pub(crate) struct Lines(Mutex<Vec<Line>>);
+pub(crate) struct Lines(Mutex<Vec<ForwardConnection>>);
 
 impl Lines {
-    pub(super) fn take(&self) -> Option<Line> {
+    pub(super) fn take(&self) -> Option<ForwardConnection> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.retain(|line| line.idle_since.elapsed() < IDLE_FOR);
         waiting.pop()
     }
 
-    pub(super) fn put(&self, mut line: Line) {
+    pub(super) fn put(&self, mut line: ForwardConnection) {
         line.idle_since = Instant::now();
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < IDLE_MAX {

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::client::{AgentToken, Pulse};
+use crate::client::{AgentToken, InstanceLiveness};
 
 /// A client, and the agent's ends of its connections as they are dialled.
 fn client() -> (AgentClient, mpsc::UnboundedReceiver<DuplexStream>, Arc<AtomicUsize>) {
@@ -105,7 +105,7 @@ async fn bodies_pass_piece_by_piece_in_both_directions() {
 #[tokio::test]
 async fn an_answer_that_is_cut_off_never_looks_whole() {
     let (client, mut ends, _) = client();
-    let (tell, pulse) = watch::channel(Pulse::Beats);
+    let (tell, pulse) = watch::channel(InstanceLiveness::Beats);
     let client = client.with_pulse(pulse);
     for by_pulse in [false, true] {
         let asking = tokio::spawn({
@@ -119,7 +119,7 @@ async fn an_answer_that_is_cut_off_never_looks_whole() {
         assert_eq!(answer.frame().await.unwrap().unwrap().into_data().unwrap(), "A1");
         let kept = match by_pulse {
             true => {
-                tell.send_replace(Pulse::Gone);
+                tell.send_replace(InstanceLiveness::Gone);
                 Some(peer)
             }
             false => {

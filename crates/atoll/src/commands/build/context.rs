@@ -158,7 +158,7 @@ impl<W: Write> Walk<W> {
             header.set_entry_type(tar::EntryType::Regular);
             header.set_size(about.len());
             // A file that grows or shrinks meanwhile must not bend what follows it.
-            let exactly = Exactly { file, left: about.len() };
+            let exactly = ExactLength { file, left: about.len() };
             self.tar.append_data(&mut header, name, exactly)
         };
         done.map_err(|cause| unsendable(path, &cause))
@@ -166,12 +166,12 @@ impl<W: Write> Walk<W> {
 }
 
 /// So many bytes of a file and no other number.
-struct Exactly {
+struct ExactLength {
     file: fs::File,
     left: u64,
 }
 
-impl std::io::Read for Exactly {
+impl std::io::Read for ExactLength {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
         let count = self.file.read(&mut into[..most])?;
@@ -260,9 +260,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("f");
         fs::write(&path, "abc").expect("file");
-        let mut exactly = Exactly { file: fs::File::open(&path).expect("file"), left: 5 };
+        let mut exactly = ExactLength { file: fs::File::open(&path).expect("file"), left: 5 };
         assert!(std::io::copy(&mut exactly, &mut std::io::sink()).is_err());
-        let mut exactly = Exactly { file: fs::File::open(&path).expect("file"), left: 2 };
+        let mut exactly = ExactLength { file: fs::File::open(&path).expect("file"), left: 2 };
         assert_eq!(std::io::copy(&mut exactly, &mut std::io::sink()).expect("two bytes"), 2);
     }
 }

@@ -8,30 +8,30 @@ use std::{
 
 use tokio_util::io::ReaderStream;
 
-use super::{Copied, Inside, counted};
+use super::{CopySummary, SandboxEnd, counted};
 use crate::{
-    cli::values::Place,
-    commands::{Context, build::context::pack_all, progress::Progress},
+    cli::values::CopyEndpoint,
+    commands::{CommandContext, build::context::pack_all, progress::Progress},
     failure::Failure,
 };
 
 pub(super) async fn copy(
-    context: &Context,
-    from: &Place,
-    to: &Inside<'_>,
+    context: &CommandContext,
+    from: &CopyEndpoint,
+    to: &SandboxEnd<'_>,
     path: &str,
-) -> Result<Copied, Failure> {
-    let Place::Here(source) = from else {
+) -> Result<CopySummary, Failure> {
+    let CopyEndpoint::Here(source) = from else {
         let target = to.absolute(path).await?;
         let (body, bytes) = counted(ReaderStream::new(tokio::io::stdin()));
         to.write(&target, None, body).await?;
-        return Ok(Copied { files: 1, bytes: bytes.load(Ordering::Relaxed), ..Copied::default() });
+        return Ok(CopySummary { files: 1, bytes: bytes.load(Ordering::Relaxed), ..CopySummary::default() });
     };
     let about = std::fs::metadata(source).map_err(|e| unreadable(source, &e))?;
     let name =
         source.canonicalize().ok().and_then(|p| p.file_name().map(|n| n.to_string_lossy().into_owned()));
     let target = to.target(path, name.as_deref().unwrap_or("root")).await?;
-    let mut copied = Copied::default();
+    let mut copied = CopySummary::default();
     if about.is_dir() && to.takes_archives() {
         return archive(context, source, to, &target).await;
     } else if about.is_dir() {
@@ -48,7 +48,12 @@ pub(super) async fn copy(
 }
 
 /// Sends a directory as one tar stream, in which links stay links.
-async fn archive(context: &Context, source: &Path, to: &Inside<'_>, target: &str) -> Result<Copied, Failure> {
+async fn archive(
+    context: &CommandContext,
+    source: &Path,
+    to: &SandboxEnd<'_>,
+    target: &str,
+) -> Result<CopySummary, Failure> {
     to.make_folder(target).await?;
     let mut progress = Progress::new(context.out, false);
     let (packed, count) = pack_all(source, progress.transfer("copying", None));
@@ -56,7 +61,7 @@ async fn archive(context: &Context, source: &Path, to: &Inside<'_>, target: &str
     let sent = to.write_archive(target, packed.body).await;
     progress.done();
     sent.map_err(|failure| fault.or(failure).hint("what was copied before stays"))?;
-    Ok(Copied {
+    Ok(CopySummary {
         files: count.files.load(Ordering::Relaxed),
         bytes: count.bytes.load(Ordering::Relaxed),
         skipped: count.skipped.load(Ordering::Relaxed),
@@ -66,11 +71,11 @@ async fn archive(context: &Context, source: &Path, to: &Inside<'_>, target: &str
 
 /// Walks without recursion, so that a deep tree costs memory and not stack.
 async fn directory(
-    context: &Context,
+    context: &CommandContext,
     source: &Path,
-    to: &Inside<'_>,
+    to: &SandboxEnd<'_>,
     target: &str,
-    copied: &mut Copied,
+    copied: &mut CopySummary,
 ) -> Result<(), Failure> {
     let mut left: Vec<(PathBuf, String)> = vec![(source.to_owned(), target.to_owned())];
     while let Some((here, there)) = left.pop() {
@@ -100,7 +105,12 @@ async fn directory(
     Ok(())
 }
 
-async fn file(source: &Path, to: &Inside<'_>, target: &str, copied: &mut Copied) -> Result<(), Failure> {
+async fn file(
+    source: &Path,
+    to: &SandboxEnd<'_>,
+    target: &str,
+    copied: &mut CopySummary,
+) -> Result<(), Failure> {
     let opened = tokio::fs::File::open(source).await.map_err(|e| unreadable(source, &e))?;
     let about = opened.metadata().await.map_err(|e| unreadable(source, &e))?;
     let mode = about.permissions().mode() & 0o777;

@@ -10,10 +10,10 @@ use std::{
 use base64::Engine as _;
 use serde_json::Value;
 
-use super::{Copied, Inside, last_part, mode};
+use super::{CopySummary, SandboxEnd, last_part, mode};
 use crate::{
-    cli::values::Place,
-    commands::{Context, items, text},
+    cli::values::CopyEndpoint,
+    commands::{CommandContext, items, text},
     failure::Failure,
     human::harmless,
 };
@@ -23,18 +23,18 @@ const ENTRIES_MAX: u64 = 1_000_000;
 const DEPTH_MAX: usize = 256;
 
 pub(super) async fn copy(
-    context: &Context,
-    from: &Inside<'_>,
+    context: &CommandContext,
+    from: &SandboxEnd<'_>,
     path: &str,
-    to: &Place,
-) -> Result<Copied, Failure> {
+    to: &CopyEndpoint,
+) -> Result<CopySummary, Failure> {
     let path = from.absolute(path).await?;
-    let Place::Here(target) = to else {
+    let CopyEndpoint::Here(target) = to else {
         return stream(context, from, &path).await;
     };
     let entry = from.stat(&path).await?;
     let target = if target.is_dir() { target.join(checked(last_part(&path))?) } else { target.clone() };
-    let mut copied = Copied::default();
+    let mut copied = CopySummary::default();
     match text(&entry, "kind") {
         "directory" => directory(context, from, &path, &target, &mut copied).await?,
         // A link named by the user is followed inside, by the server, where it can only lead inside.
@@ -49,9 +49,9 @@ pub(super) async fn copy(
     Ok(copied)
 }
 
-async fn stream(context: &Context, from: &Inside<'_>, path: &str) -> Result<Copied, Failure> {
+async fn stream(context: &CommandContext, from: &SandboxEnd<'_>, path: &str) -> Result<CopySummary, Failure> {
     let mut answer = from.read(path).await?;
-    let mut copied = Copied { files: 1, ..Copied::default() };
+    let mut copied = CopySummary { files: 1, ..CopySummary::default() };
     while let Some(piece) = answer.chunk().await.map_err(|_| broken(path))? {
         context.out.bytes(&piece)?;
         copied.bytes += piece.len() as u64;
@@ -60,11 +60,11 @@ async fn stream(context: &Context, from: &Inside<'_>, path: &str) -> Result<Copi
 }
 
 async fn directory(
-    context: &Context,
-    from: &Inside<'_>,
+    context: &CommandContext,
+    from: &SandboxEnd<'_>,
     path: &str,
     target: &Path,
-    copied: &mut Copied,
+    copied: &mut CopySummary,
 ) -> Result<(), Failure> {
     let mut left: Vec<(String, PathBuf, usize)> = vec![(path.to_owned(), target.to_owned(), 0)];
     let mut seen = 0;
@@ -111,15 +111,15 @@ fn make_directory(path: &Path, is_top: bool) -> Result<(), Failure> {
 }
 
 async fn file(
-    from: &Inside<'_>,
+    from: &SandboxEnd<'_>,
     path: &str,
     target: &Path,
     mode: Option<u32>,
-    copied: &mut Copied,
+    copied: &mut CopySummary,
 ) -> Result<(), Failure> {
     let mut answer = from.read(path).await?;
     let folder = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let fresh = Fresh(folder.join(format!(".atoll-cp-{}-{}", std::process::id(), copied.files)));
+    let fresh = PartialFile(folder.join(format!(".atoll-cp-{}-{}", std::process::id(), copied.files)));
     let mut opened = fs::OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -140,14 +140,14 @@ async fn file(
 
 /// Makes a link as it is inside, whatever it points to. Nothing is ever written or read through it: below the target only
 /// real directories are entered.
-fn link(entry: &Value, target: &Path, copied: &mut Copied) -> Result<(), Failure> {
+fn link(entry: &Value, target: &Path, copied: &mut CopySummary) -> Result<(), Failure> {
     let points_to = text(entry, "symlink_target");
     if points_to.is_empty() || points_to.contains(char::REPLACEMENT_CHARACTER) {
         copied.skipped += 1;
         return Ok(());
     }
     let folder = target.parent().unwrap_or(Path::new("."));
-    let fresh = Fresh(folder.join(format!(".atoll-cp-{}-{}", std::process::id(), copied.files)));
+    let fresh = PartialFile(folder.join(format!(".atoll-cp-{}-{}", std::process::id(), copied.files)));
     std::os::unix::fs::symlink(points_to, &fresh.0).map_err(|e| unwritable(target, &e))?;
     fs::rename(&fresh.0, target).map_err(|e| unwritable(target, &e))?;
     copied.files += 1;
@@ -155,9 +155,9 @@ fn link(entry: &Value, target: &Path, copied: &mut Copied) -> Result<(), Failure
 }
 
 /// A half-written file; removed unless it was moved to its place.
-struct Fresh(PathBuf);
+struct PartialFile(PathBuf);
 
-impl Drop for Fresh {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -212,7 +212,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let here = folder.path().join("link");
         fs::write(&here, "old").expect("writable");
-        let mut copied = Copied::default();
+        let mut copied = CopySummary::default();
         link(&json!({"name": "link", "symlink_target": "../elsewhere"}), &here, &mut copied).expect("made");
         assert_eq!(fs::read_link(&here).expect("a link"), Path::new("../elsewhere"));
         assert_eq!((copied.files, copied.skipped), (1, 0));

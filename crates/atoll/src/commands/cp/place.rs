@@ -11,27 +11,27 @@ use crate::{
 };
 
 /// Where.
-pub(in crate::commands) enum Home<'a> {
+pub(in crate::commands) enum EndpointKind<'a> {
     Sandbox(&'a str),
     Volume { name: &'a str, uid: Option<u32>, gid: Option<u32> },
 }
 
 /// One end of a copy.
-pub(in crate::commands) struct Inside<'a> {
+pub(in crate::commands) struct SandboxEnd<'a> {
     pub(in crate::commands) client: &'a Client,
-    pub(in crate::commands) home: Home<'a>,
+    pub(in crate::commands) home: EndpointKind<'a>,
 }
 
-impl<'a> Inside<'a> {
+impl<'a> SandboxEnd<'a> {
     pub(super) fn sandbox(client: &'a Client, sandbox: &'a str) -> Self {
-        Self { client, home: Home::Sandbox(sandbox) }
+        Self { client, home: EndpointKind::Sandbox(sandbox) }
     }
 
     /// Path of the API below it.
     fn api(&self, in_sandbox: &str, in_volume: &str) -> String {
         match self.home {
-            Home::Sandbox(sandbox) => sandbox_path(sandbox, in_sandbox),
-            Home::Volume { name, .. } => format!("/v1/volumes/{}{in_volume}", segment(name)),
+            EndpointKind::Sandbox(sandbox) => sandbox_path(sandbox, in_sandbox),
+            EndpointKind::Volume { name, .. } => format!("/v1/volumes/{}{in_volume}", segment(name)),
         }
     }
 
@@ -41,8 +41,8 @@ impl<'a> Inside<'a> {
             return Ok(path.to_owned());
         }
         match self.home {
-            Home::Volume { .. } => Ok(format!("/{path}")),
-            Home::Sandbox(sandbox) => {
+            EndpointKind::Volume { .. } => Ok(format!("/{path}")),
+            EndpointKind::Sandbox(sandbox) => {
                 let sandbox = self.client.get(&sandbox_path(sandbox, "")).await?;
                 let rest = path.strip_prefix("~/").unwrap_or(path);
                 Ok(format!("{}/{rest}", text(&sandbox, "workdir").trim_end_matches('/')))
@@ -53,8 +53,8 @@ impl<'a> Inside<'a> {
     pub(super) async fn stat(&self, path: &str) -> Result<Value, Failure> {
         let path = ("path", path.to_owned());
         match self.home {
-            Home::Sandbox(_) => self.client.get_query(&self.api("/files/stat", ""), &[path]).await,
-            Home::Volume { .. } => {
+            EndpointKind::Sandbox(_) => self.client.get_query(&self.api("/files/stat", ""), &[path]).await,
+            EndpointKind::Volume { .. } => {
                 let query = [path, ("depth", "0".to_owned())];
                 let found = self.client.get_query(&self.api("", "/entries"), &query).await?;
                 Ok(found["items"][0].clone())
@@ -70,7 +70,7 @@ impl<'a> Inside<'a> {
 
     pub(super) async fn make_folder(&self, path: &str) -> Result<(), Failure> {
         let mut body = json!({ "path": path });
-        if let Home::Volume { uid, gid, .. } = self.home {
+        if let EndpointKind::Volume { uid, gid, .. } = self.home {
             body["uid"] = json!(uid);
             body["gid"] = json!(gid);
         }
@@ -94,7 +94,7 @@ impl<'a> Inside<'a> {
 
     /// Whether it takes a directory as one tar stream.
     pub(super) const fn takes_archives(&self) -> bool {
-        matches!(self.home, Home::Sandbox(_))
+        matches!(self.home, EndpointKind::Sandbox(_))
     }
 
     /// Unpacks a tar stream below a directory.
@@ -117,7 +117,7 @@ impl<'a> Inside<'a> {
     ) -> Result<(), Failure> {
         let mut query = vec![("path", path.to_owned())];
         query.extend(mode.map(|mode| ("mode", format!("{mode:o}"))));
-        if let Home::Volume { uid, gid, .. } = self.home {
+        if let EndpointKind::Volume { uid, gid, .. } = self.home {
             query.extend(uid.map(|uid| ("uid", uid.to_string())));
             query.extend(gid.map(|gid| ("gid", gid.to_string())));
         }

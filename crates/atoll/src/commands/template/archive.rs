@@ -15,7 +15,7 @@ use crate::{
     cli::template::{ExportForm, ImportForm},
     client::Client,
     commands::{
-        Context,
+        CommandContext,
         packed::Packed,
         progress::{Progress, Transfer},
     },
@@ -24,7 +24,7 @@ use crate::{
 };
 
 pub(super) async fn export(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     template: &str,
     output: &Path,
@@ -96,7 +96,7 @@ fn unwritable(path: &Path, cause: &std::io::Error) -> Failure {
 }
 
 pub(super) async fn import(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     from: &Path,
     name: &TemplateRef,

@@ -10,12 +10,12 @@ use super::{nearest, path, ready};
 use crate::{
     cli::template::Login,
     client::Client,
-    commands::{Context, follow::follow, progress::Progress},
+    commands::{CommandContext, follow::follow, progress::Progress},
     failure::Failure,
 };
 
 pub(super) async fn pull(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     image: &TemplateRef,
     platform: Option<String>,
@@ -32,7 +32,7 @@ pub(super) async fn pull(
 }
 
 pub(super) async fn push(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     template: &str,
     image: &TemplateRef,
@@ -48,7 +48,7 @@ pub(super) async fn push(
 
 /// Fetches an image that a sandbox shall start from, where it is not here: a create does not wait as long as a pull may take.
 pub(in crate::commands) async fn ensure(
-    context: &Context,
+    context: &CommandContext,
     client: &Client,
     image: &TemplateRef,
 ) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use std::io::{BufRead, ErrorKind};
 use super::header::{self, Dialect, Header};
 use super::pax::{self, Pax};
 use super::sparse;
-use super::{BLOCK, Entry, Kind};
+use super::{BLOCK, TarEntry, TarKind};
 use crate::layers::LayerError;
 use crate::layers::error::shown;
 
@@ -32,7 +32,7 @@ pub(crate) struct Archive<R> {
 
 /// What came before a header and belongs to it.
 #[derive(Default)]
-struct Before {
+struct PendingRecords {
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     pax: Option<Pax>,
@@ -49,10 +49,10 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// Reads the next entry into `entry`; `false`: there is none. Data that nobody read is passed over.
-    pub(crate) fn next(&mut self, entry: &mut Entry) -> Result<bool, LayerError> {
+    pub(crate) fn next(&mut self, entry: &mut TarEntry) -> Result<bool, LayerError> {
         self.pass(self.left.saturating_add(self.padding))?;
         (self.left, self.padding) = (0, 0);
-        let mut before = Before::default();
+        let mut before = PendingRecords::default();
         let mut block = [0; BLOCK];
         while !self.ended {
             if !self.block(&mut block)? {
@@ -127,8 +127,8 @@ impl<R: BufRead> Archive<R> {
         &mut self,
         header: &Header<'_>,
         size: u64,
-        before: Before,
-        entry: &mut Entry,
+        before: PendingRecords,
+        entry: &mut TarEntry,
     ) -> Result<(), LayerError> {
         let pax = before.pax.unwrap_or_default();
         self.names(header, before.name, before.link, &pax, entry);
@@ -141,21 +141,21 @@ impl<R: BufRead> Archive<R> {
         let stored = pax.size.unwrap_or(size);
         entry.kind = match header.kind() {
             // Before there were folders in the format, a slash at the end meant one.
-            0 | b'0' if header.dialect() == Dialect::Old && entry.name.ends_with(b"/") => Kind::Folder,
-            0 | b'0' | b'7' | b'S' => Kind::File,
-            b'1' => Kind::HardLink,
-            b'2' => Kind::Symlink,
-            b'3' => Kind::CharDevice,
-            b'4' => Kind::BlockDevice,
-            b'5' => Kind::Folder,
-            b'6' => Kind::Fifo,
+            0 | b'0' if header.dialect() == Dialect::Old && entry.name.ends_with(b"/") => TarKind::Folder,
+            0 | b'0' | b'7' | b'S' => TarKind::File,
+            b'1' => TarKind::HardLink,
+            b'2' => TarKind::Symlink,
+            b'3' => TarKind::CharDevice,
+            b'4' => TarKind::BlockDevice,
+            b'5' => TarKind::Folder,
+            b'6' => TarKind::Fifo,
             other => {
                 let why = format!("its type {:?} is not known", char::from(other));
                 return Err(LayerError::refused(&entry.name, why));
             }
         };
         (entry.size, entry.map) = (0, None);
-        if entry.kind == Kind::File {
+        if entry.kind == TarKind::File {
             (self.left, entry.size) = (stored, stored);
             self.padding = padding(stored);
             self.sparse(header, pax.sparse, entry)?;
@@ -170,7 +170,7 @@ impl<R: BufRead> Archive<R> {
         name: Option<Vec<u8>>,
         link: Option<Vec<u8>>,
         pax: &Pax,
-        entry: &mut Entry,
+        entry: &mut TarEntry,
     ) {
         match pax.sparse.name.as_ref().or(pax.path.as_ref()).or(name.as_ref()) {
             Some(long) => entry.name.clone_from(long),
@@ -188,7 +188,7 @@ impl<R: BufRead> Archive<R> {
         &mut self,
         header: &Header<'_>,
         said: pax::Sparse,
-        entry: &mut Entry,
+        entry: &mut TarEntry,
     ) -> Result<(), LayerError> {
         let refused = |why: &str| LayerError::refused(&entry.name, why);
         let real = || said.real_size.ok_or_else(|| refused("a sparse file has no size"));

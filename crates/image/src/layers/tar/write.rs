@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{BLOCK, Entry, Kind};
+use super::{BLOCK, TarEntry, TarKind};
 
 /// The largest number that eleven octal digits hold.
 const SIZE_MAX: u64 = 0o777_7777_7777;
@@ -24,7 +24,7 @@ impl<W: Write> Archive<W> {
 
     /// Writes the header of an entry. For a file its data follows: `size` bytes by [`Archive::data`], then
     /// [`Archive::pad`].
-    pub(crate) fn entry(&mut self, entry: &Entry) -> io::Result<()> {
+    pub(crate) fn entry(&mut self, entry: &TarEntry) -> io::Result<()> {
         let records = records(entry);
         if !records.is_empty() {
             let mut block = [0; BLOCK];
@@ -38,15 +38,15 @@ impl<W: Write> Archive<W> {
         put_text(&mut block[..FIELD], &entry.name);
         put_text(&mut block[157..257], &entry.link);
         let kind = match entry.kind {
-            Kind::File => b'0',
-            Kind::HardLink => b'1',
-            Kind::Symlink => b'2',
-            Kind::CharDevice => b'3',
-            Kind::BlockDevice => b'4',
-            Kind::Folder => b'5',
-            Kind::Fifo => b'6',
+            TarKind::File => b'0',
+            TarKind::HardLink => b'1',
+            TarKind::Symlink => b'2',
+            TarKind::CharDevice => b'3',
+            TarKind::BlockDevice => b'4',
+            TarKind::Folder => b'5',
+            TarKind::Fifo => b'6',
         };
-        let size = if entry.kind == Kind::File { entry.size.min(SIZE_MAX) } else { 0 };
+        let size = if entry.kind == TarKind::File { entry.size.min(SIZE_MAX) } else { 0 };
         let mtime = u64::try_from(entry.mtime.0).unwrap_or(0).min(SIZE_MAX);
         let ids = (entry.uid.min(ID_MAX), entry.gid.min(ID_MAX));
         fields(&mut block, kind, entry.mode, ids, size, mtime);
@@ -79,9 +79,9 @@ impl<W: Write> Archive<W> {
 
     /// The header of a file of our own making.
     pub(crate) fn file_header(&mut self, name: &str, size: u64) -> io::Result<()> {
-        let kind = if name.ends_with('/') { Kind::Folder } else { Kind::File };
-        let mode = if kind == Kind::Folder { 0o755 } else { 0o644 };
-        self.entry(&Entry { name: name.as_bytes().to_owned(), kind, mode, size, ..Entry::default() })
+        let kind = if name.ends_with('/') { TarKind::Folder } else { TarKind::File };
+        let mode = if kind == TarKind::Folder { 0o755 } else { 0o644 };
+        self.entry(&TarEntry { name: name.as_bytes().to_owned(), kind, mode, size, ..TarEntry::default() })
     }
 
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -120,7 +120,7 @@ fn put_octal(field: &mut [u8], mut number: u64) {
 }
 
 /// Everything that the header has no room for, by key.
-fn records(entry: &Entry) -> Vec<u8> {
+fn records(entry: &TarEntry) -> Vec<u8> {
     let mut records = Vec::new();
     let mut add = |key: &[u8], value: &[u8]| {
         // The length counts its own digits: one more of them may make the record long enough for yet another.
@@ -156,7 +156,7 @@ fn records(entry: &Entry) -> Vec<u8> {
     if entry.name.len() > FIELD {
         add(b"path", &entry.name);
     }
-    if entry.kind == Kind::File && entry.size > SIZE_MAX {
+    if entry.kind == TarKind::File && entry.size > SIZE_MAX {
         add(b"size", entry.size.to_string().as_bytes());
     }
     records
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let long: Vec<u8> = [&b"d/"[..], &[b'n'; 300]].concat();
-        let odd = Entry {
+        let odd = TarEntry {
             name: long.clone(),
             mode: 0o4755,
             uid: 3_000_000,
@@ -179,9 +179,10 @@ mod tests {
             mtime: (-5, 0),
             size: 3,
             xattrs: vec![(b"user.b".to_vec(), vec![0, b'\n', 255]), (b"user.a".to_vec(), vec![])],
-            ..Entry::default()
+            ..TarEntry::default()
         };
-        let link = Entry { name: b"l\xff".to_vec(), kind: Kind::Symlink, link: long, ..Entry::default() };
+        let link =
+            TarEntry { name: b"l\xff".to_vec(), kind: TarKind::Symlink, link: long, ..TarEntry::default() };
         let mut archive = Archive::new(Vec::new());
         archive.entry(&odd).unwrap();
         archive.data(b"abc").unwrap();
@@ -190,7 +191,7 @@ mod tests {
         let (bytes, length) = archive.finish().unwrap();
         assert_eq!(bytes.len() as u64, length);
         let mut archive = read::Archive::new(&bytes[..]);
-        let mut entry = Entry::default();
+        let mut entry = TarEntry::default();
         assert!(archive.next(&mut entry).unwrap());
         assert_eq!(
             (&entry.name, entry.mode, entry.uid, entry.mtime),
@@ -200,6 +201,6 @@ mod tests {
         assert_eq!(archive.data().unwrap(), b"abc");
         assert!(archive.next(&mut entry).unwrap());
         assert_eq!((entry.name, entry.link), (link.name, link.link));
-        assert!(!archive.next(&mut Entry::default()).unwrap());
+        assert!(!archive.next(&mut TarEntry::default()).unwrap());
     }
 }

@@ -1,6 +1,6 @@
 //! Whether a policy may be asked for: sizes, sense, and what the operator forbids. Said to the user, field by field.
 
-use super::Floor;
+use super::TenantFloor;
 use super::ranges::{self, PRIVATE, Ranges, Ranges4};
 use crate::{Cidr, NetworkMode, NetworkPolicy};
 
@@ -51,7 +51,7 @@ pub(super) fn bad(field: &'static str, why: impl Into<String>) -> BadPolicy {
 }
 
 /// Whether the policy of a sandbox or a tenant may be asked for.
-pub fn check(policy: &NetworkPolicy, floor: &Floor) -> Result<(), BadPolicy> {
+pub fn check(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), BadPolicy> {
     let lists = !(policy.allow_domains.is_empty() && policy.allow_cidrs.is_empty());
     match policy.mode {
         NetworkMode::DenyAll if lists || !policy.transforms.is_empty() || !policy.deny_cidrs.is_empty() => {
@@ -91,7 +91,7 @@ pub fn check(policy: &NetworkPolicy, floor: &Floor) -> Result<(), BadPolicy> {
 
 /// Whether the policy of a tenant, or the operator's for all, may stand above those of sandboxes: it narrows, and does
 /// nothing else.
-pub fn check_layer(policy: &NetworkPolicy, floor: &Floor) -> Result<(), BadPolicy> {
+pub fn check_layer(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), BadPolicy> {
     if !policy.transforms.is_empty() {
         return Err(bad("transforms", "only sandboxes have them"));
     }
@@ -156,7 +156,7 @@ pub(super) fn is_private(cidr: &Cidr) -> bool {
     Ranges::new([range]).minus(&Ranges::new(PRIVATE)).is_empty()
 }
 
-fn check_allowed(cidr: &Cidr, floor: &Floor) -> Result<(), BadPolicy> {
+fn check_allowed(cidr: &Cidr, floor: &TenantFloor) -> Result<(), BadPolicy> {
     let reachable = |named: Ranges4| match (cidr.v4(), cidr.v6()) {
         (Some(range), _) => !Ranges::new([range]).minus(&ranges::never(named)).is_empty(),
         (_, Some(range)) => !Ranges::new([range]).minus(&ranges::never6()).is_empty(),

@@ -41,8 +41,8 @@ fn with_transform(policy: NetworkPolicy, domain: &str) -> NetworkPolicy {
     NetworkPolicy { transforms: vec![transform], ..policy }
 }
 
-fn opened(policy: &NetworkPolicy) -> Vec<Change> {
-    let change = |transform: &Transform| Change {
+fn opened(policy: &NetworkPolicy) -> Vec<OpenedTransform> {
+    let change = |transform: &Transform| OpenedTransform {
         domain: transform.domain.clone(),
         inject: vec![Injected { name: "Authorization".to_owned(), value: "v".to_owned() }],
         strip: transform.strip_headers.clone(),
@@ -153,11 +153,11 @@ fn tenants() -> Vec<(&'static str, Option<NetworkPolicy>)> {
 #[test]
 fn every_mode_with_every_list_below_every_layer() {
     let floors = [
-        ("operator says nothing", Floor::default()),
-        ("operator: private when named", Floor { private_when_named: true, policy: None }),
+        ("operator says nothing", TenantFloor::default()),
+        ("operator: private when named", TenantFloor { private_when_named: true, policy: None }),
         (
             "operator: but 1.0.0.0/8",
-            Floor {
+            TenantFloor {
                 private_when_named: false,
                 policy: Some(but(NetworkPolicy::allow_all(), &["1.0.0.0/8"])),
             },
@@ -177,8 +177,8 @@ fn every_mode_with_every_list_below_every_layer() {
 
 #[test]
 fn what_cannot_be_asked_for_is_named() {
-    let floor = Floor::default();
-    let named = Floor { private_when_named: true, policy: None };
+    let floor = TenantFloor::default();
+    let named = TenantFloor { private_when_named: true, policy: None };
     let header = |name: &str, value: &str| {
         let mut policy = with_transform(NetworkPolicy::allow_all(), "api.example.com");
         policy.transforms[0].inject_headers = [(name.to_owned(), HeaderText::Plain(value.to_owned()))].into();
@@ -250,7 +250,7 @@ fn what_cannot_be_asked_for_is_named() {
 
 #[test]
 fn private_ranges_are_a_matter_of_the_tenant() {
-    let opens = |private, is_first| Floors::new(private, None).of(is_first).private_when_named;
+    let opens = |private, is_first| OperatorFloors::new(private, None).of(is_first).private_when_named;
     for (private, first, others) in [
         (PrivateRanges::Never, false, false),
         (PrivateRanges::FirstTenant, true, false),
@@ -258,7 +258,7 @@ fn private_ranges_are_a_matter_of_the_tenant() {
     ] {
         assert_eq!((opens(private, true), opens(private, false)), (first, others), "{private:?}");
     }
-    let narrow = Floors::new(PrivateRanges::default(), Some(NetworkPolicy::deny_all()));
+    let narrow = OperatorFloors::new(PrivateRanges::default(), Some(NetworkPolicy::deny_all()));
     assert_eq!(narrow.of(true).policy, narrow.of(false).policy);
 }
 
@@ -316,7 +316,7 @@ fn is_within(more: &Egress, fewer: &Egress) -> Result<(), TestCaseError> {
 fn a_rule_names_the_layer_above_that_decided() {
     let refused = |rule: &str| NameVerdict::Refused { rule: rule.to_owned() };
     let passes = |rule: &str| NameVerdict::Allowed { rule: rule.to_owned() };
-    let above = Floor { private_when_named: false, policy: Some(custom(&["*.example.com"], &[])) };
+    let above = TenantFloor { private_when_named: false, policy: Some(custom(&["*.example.com"], &[])) };
     let tenant = custom(&["api.example.com", "example.org"], &[]);
     let open = NetworkPolicy::allow_all();
     let egress = compile(&above, Some(&tenant), &open, &[]);
@@ -325,10 +325,10 @@ fn a_rule_names_the_layer_above_that_decided() {
     assert_eq!(egress.judge("api.example.com"), passes("tenant: allow_domains: api.example.com"));
     let own = compile(&above, Some(&tenant), &custom(&["api.example.com"], &[]), &[]);
     assert_eq!(own.judge("api.example.com"), passes("allow_domains: api.example.com"));
-    let denied = compile(&Floor::default(), Some(&NetworkPolicy::deny_all()), &open, &[]);
+    let denied = compile(&TenantFloor::default(), Some(&NetworkPolicy::deny_all()), &open, &[]);
     assert_eq!(denied.no_name(), "tenant: no name is allowed");
     assert_eq!(
-        compile(&Floor::default(), None, &NetworkPolicy::deny_all(), &[]).no_name(),
+        compile(&TenantFloor::default(), None, &NetworkPolicy::deny_all(), &[]).no_name(),
         "no name is allowed"
     );
 }
@@ -341,8 +341,8 @@ proptest! {
         operator in some_policy(),
         private_when_named: bool,
     ) {
-        let plain = Floor { private_when_named, policy: None };
-        let above = Floor { private_when_named, policy: Some(operator) };
+        let plain = TenantFloor { private_when_named, policy: None };
+        let above = TenantFloor { private_when_named, policy: Some(operator) };
         let alone = compile(&plain, None, &sandbox, &[]);
         let two = compile(&plain, Some(&tenant), &sandbox, &[]);
         let other_two = compile(&above, None, &sandbox, &[]);
@@ -359,7 +359,7 @@ proptest! {
         tenant in proptest::option::of(some_policy()),
         private_when_named: bool,
     ) {
-        let floor = Floor { private_when_named, policy: None };
+        let floor = TenantFloor { private_when_named, policy: None };
         let egress = compile(&floor, tenant.as_ref(), &sandbox, &[]);
         for never in ["100.64.0.5", "127.0.0.1", "169.254.169.254", "168.63.129.16", "0.0.0.0", "255.255.255.255"] {
             let address: Ipv4Addr = never.parse().unwrap();
@@ -380,7 +380,7 @@ fn secrets_open_no_name_and_all_that_name_a_host_are_replaced() {
         value: "canary".to_owned(),
     };
     let policy = with_transform(custom(&["*.example.com"], &[]), "*.example.com");
-    let mut egress = compile(&Floor::default(), None, &policy, &opened(&policy));
+    let mut egress = compile(&TenantFloor::default(), None, &policy, &opened(&policy));
     egress.replacements =
         vec![secret("a", &["api.example.com"]), secret("b", &["*.example.com", "example.org"])];
     let of = |name: &str| {

@@ -21,7 +21,7 @@ const WEB: [u16; 4] = [80, 443, 8080, 8443];
 
 /// What was reached, as far as a policy needs to know it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Seen {
+pub struct ObservedTargets {
     names: BTreeSet<String>,
     addresses: BTreeMap<IpAddr, Reached>,
 }
@@ -36,7 +36,7 @@ struct Reached {
     flowed: bool,
 }
 
-impl Seen {
+impl ObservedTargets {
     /// Takes a record into account. What was refused or failed did not happen.
     pub fn note(&mut self, record: &EgressRecord) {
         if record.verdict != EgressVerdict::Allowed || record.what == EgressWhat::Lost {
@@ -155,7 +155,7 @@ fn cidrs(addresses: Vec<IpAddr>) -> Vec<Cidr> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::{Floor, check};
+    use super::super::{TenantFloor, check};
     use super::*;
 
     fn record(what: EgressWhat, name: Option<&str>, address: Option<&str>) -> EgressRecord {
@@ -174,10 +174,10 @@ mod tests {
     }
 
     fn learned(records: impl IntoIterator<Item = EgressRecord>) -> NetworkPolicy {
-        let mut seen = Seen::default();
+        let mut seen = ObservedTargets::default();
         records.into_iter().for_each(|record| seen.note(&record));
         let policy = seen.policy(NetworkLimits::default());
-        check(&policy, &Floor::default()).unwrap();
+        check(&policy, &TenantFloor::default()).unwrap();
         policy
     }
 
@@ -243,9 +243,9 @@ mod tests {
 
     #[test]
     fn it_is_kept_as_text_and_put_together() {
-        let mut one = Seen::default();
+        let mut one = ObservedTargets::default();
         one.note(&record(EgressWhat::Dns, Some("a.example.com"), Some("198.51.100.7")));
-        let mut two = Seen::default();
+        let mut two = ObservedTargets::default();
         two.note(&record(EgressWhat::Flow, None, Some("198.51.100.7")));
         let text = serde_json::to_string(&one).unwrap();
         two.add(serde_json::from_str(&text).unwrap());

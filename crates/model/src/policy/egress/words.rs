@@ -280,7 +280,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use proptest::prelude::*;
 
-    use super::super::{Floor, check};
+    use super::super::{TenantFloor, check};
     use super::*;
 
     fn texts(list: &[&str]) -> Vec<String> {
@@ -293,7 +293,7 @@ mod tests {
             Ok(policy) => policy,
             Err(bad) => return format!("refused: {}", bad.field),
         };
-        check(&policy, &Floor { private_when_named: true, policy: None }).unwrap();
+        check(&policy, &TenantFloor { private_when_named: true, policy: None }).unwrap();
         let list = |texts: Vec<String>| if texts.is_empty() { "-".to_owned() } else { texts.join(" ") };
         let texts = |cidrs: &[Cidr]| list(cidrs.iter().map(ToString::to_string).collect());
         let rules = policy.transforms.iter().map(|rule| {

@@ -19,8 +19,8 @@ fn question(text: &str, kind: RecordType) -> Vec<u8> {
     message.to_vec().unwrap()
 }
 
-fn asked(text: &str) -> Asked {
-    Asked::parse(&question(text, RecordType::A)).unwrap()
+fn asked(text: &str) -> DnsQuery {
+    DnsQuery::parse(&question(text, RecordType::A)).unwrap()
 }
 
 fn answer(code: ResponseCode, records: Vec<Record>) -> Vec<u8> {
@@ -42,7 +42,7 @@ fn alias(of: &str, ttl: u32, to: &str) -> Record {
 #[test]
 fn a_question_is_read_in_lower_case_and_answered_as_it_was_written() {
     let asked = asked("ExAmPle.COM.");
-    assert_eq!((asked.name.as_deref(), asked.kind()), (Some("example.com"), Kind::Address4));
+    assert_eq!((asked.name.as_deref(), asked.kind()), (Some("example.com"), QueryKind::Address4));
     let bytes = asked.answer(ResponseCode::NoError, &[PUBLIC], 60);
     let answer = Message::from_vec(&bytes).unwrap();
     assert_eq!(answer.metadata.id, 0x1234);
@@ -59,7 +59,7 @@ fn only_the_name_goes_upstream() {
     edns.options_mut().insert(secret);
     message.set_edns(edns);
     message.metadata.checking_disabled = true;
-    let asked = Asked::parse(&message.to_vec().unwrap()).unwrap();
+    let asked = DnsQuery::parse(&message.to_vec().unwrap()).unwrap();
     let upstream = asked.upstream().unwrap();
     let sent = upstream.bytes();
     assert!(!sent.windows(4).any(|window| window == b"exfi"));
@@ -81,14 +81,14 @@ fn aliases_are_followed_and_strangers_left_out() {
         Record::from_rdata(name("a.test."), 1, RData::TXT(TXT::new(vec!["x".into()]))),
     ];
     let found = asked("a.test.").read(&answer(ResponseCode::NoError, records));
-    assert_eq!(found, Found::Addresses { addresses: vec![PUBLIC], ttl: 30 });
+    assert_eq!(found, UpstreamAnswer::Addresses { addresses: vec![PUBLIC], ttl: 30 });
 }
 
 #[test]
 fn aliases_in_a_circle_lead_nowhere() {
     let records = vec![alias("a.test.", 30, "b.test."), alias("b.test.", 30, "a.test.")];
     let found = asked("a.test.").read(&answer(ResponseCode::NoError, records));
-    assert_eq!(found, Found::Addresses { addresses: vec![], ttl: 30 });
+    assert_eq!(found, UpstreamAnswer::Addresses { addresses: vec![], ttl: 30 });
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn times_and_counts_are_bounded() {
     for (ttl, kept) in [(0, 5), (60, 60), (u32::MAX, 300)] {
         let found = asked("a.test.").read(&answer(ResponseCode::NoError, many(ttl)));
         assert!(
-            matches!(found, Found::Addresses { addresses, ttl } if addresses.len() == MOST_ADDRESSES && ttl == kept)
+            matches!(found, UpstreamAnswer::Addresses { addresses, ttl } if addresses.len() == MOST_ADDRESSES && ttl == kept)
         );
     }
     let label = "a".repeat(60);
@@ -108,12 +108,12 @@ fn times_and_counts_are_bounded() {
 
 #[test]
 fn failures_are_told_apart() {
-    assert_eq!(asked("a.test.").read(&answer(ResponseCode::NXDomain, vec![])), Found::NoName);
-    assert_eq!(asked("a.test.").read(&answer(ResponseCode::ServFail, vec![])), Found::Failed);
-    assert_eq!(asked("a.test.").read(b"rubbish"), Found::Failed);
+    assert_eq!(asked("a.test.").read(&answer(ResponseCode::NXDomain, vec![])), UpstreamAnswer::NoName);
+    assert_eq!(asked("a.test.").read(&answer(ResponseCode::ServFail, vec![])), UpstreamAnswer::Failed);
+    assert_eq!(asked("a.test.").read(b"rubbish"), UpstreamAnswer::Failed);
     let mut cut = Message::from_vec(&answer(ResponseCode::NoError, vec![])).unwrap();
     cut.metadata.truncation = true;
-    assert_eq!(asked("a.test.").read(&cut.to_vec().unwrap()), Found::Truncated);
+    assert_eq!(asked("a.test.").read(&cut.to_vec().unwrap()), UpstreamAnswer::Truncated);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_name_that_is_no_host_has_no_name() {
         b"\x011\x012\x00",
     ] {
         let message = [&[0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], bytes, &[0, 1, 0, 1]].concat();
-        let asked = Asked::parse(&message).unwrap();
+        let asked = DnsQuery::parse(&message).unwrap();
         assert_eq!(asked.name, None, "{bytes:?}");
         assert!(asked.upstream().is_none());
     }
@@ -135,12 +135,12 @@ fn a_name_that_is_no_host_has_no_name() {
 #[test]
 fn every_other_class_and_type_is_other() {
     for kind in [RecordType::TXT, RecordType::ANY, RecordType::MX, RecordType::NULL] {
-        assert_eq!(Asked::parse(&question("a.test.", kind)).unwrap().kind(), Kind::Other);
+        assert_eq!(DnsQuery::parse(&question("a.test.", kind)).unwrap().kind(), QueryKind::Other);
     }
     let mut chaos = question("a.test.", RecordType::A);
     *chaos.last_mut().unwrap() = 3;
-    assert_eq!(Asked::parse(&chaos).unwrap().kind(), Kind::Other);
-    assert_eq!(Asked::parse(&question("a.test.", RecordType::AAAA)).unwrap().kind(), Kind::Address6);
+    assert_eq!(DnsQuery::parse(&chaos).unwrap().kind(), QueryKind::Other);
+    assert_eq!(DnsQuery::parse(&question("a.test.", RecordType::AAAA)).unwrap().kind(), QueryKind::Address6);
 }
 
 /// Questions and answers in hex; none makes the gate fall over, and none passes as something that it is not.
@@ -150,9 +150,12 @@ fn the_corpus_makes_nothing_fall_over() {
         let bytes: Vec<u8> =
             (0..line.len()).step_by(2).map(|at| u8::from_str_radix(&line[at..at + 2], 16).unwrap()).collect();
         let read = asked("example.com.").read(&bytes);
-        assert!(!matches!(read, Found::Addresses { addresses, .. } if !addresses.is_empty()), "{line}");
+        assert!(
+            !matches!(read, UpstreamAnswer::Addresses { addresses, .. } if !addresses.is_empty()),
+            "{line}"
+        );
         if let Some(question) = Question::parse(&bytes)
-            && let Some(asked) = Asked::parse(question.bytes())
+            && let Some(asked) = DnsQuery::parse(question.bytes())
         {
             assert!(asked.name.as_deref().is_none_or(is_host_name));
             let _ = (asked.upstream(), asked.answer(ResponseCode::Refused, &[], 0));
@@ -165,7 +168,7 @@ proptest! {
     fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = asked("a.test.").read(&bytes);
         let _ = addresses_in(&bytes);
-        if let Some(asked) = Asked::parse(&bytes) {
+        if let Some(asked) = DnsQuery::parse(&bytes) {
             let _ = (asked.kind(), asked.upstream(), asked.answer(ResponseCode::NoError, &[PUBLIC], 5));
         }
     }
@@ -176,7 +179,7 @@ proptest! {
         let mut bytes = answer(ResponseCode::NoError, records);
         let at = at % bytes.len();
         bytes[at] = byte;
-        if let Found::Addresses { addresses, ttl } = asked("a.test.").read(&bytes) {
+        if let UpstreamAnswer::Addresses { addresses, ttl } = asked("a.test.").read(&bytes) {
             prop_assert!(addresses.len() <= 1 && TTL.contains(&ttl));
         }
     }
@@ -185,7 +188,7 @@ proptest! {
     fn a_host_name_survives_the_way_there_and_back(text in "[a-z0-9]{1,20}(\\.[a-z]{1,10}){1,4}") {
         let asked = asked(&format!("{text}."));
         prop_assert_eq!(asked.name.as_deref(), Some(text.as_str()));
-        let upstream = Asked::parse(asked.upstream().unwrap().bytes()).unwrap();
+        let upstream = DnsQuery::parse(asked.upstream().unwrap().bytes()).unwrap();
         prop_assert_eq!(upstream.name, asked.name);
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 use atoll_model::NetworkPolicy;
-use atoll_model::policy::egress::{Change, Floor, compile};
+use atoll_model::policy::egress::{OpenedTransform, TenantFloor, compile};
 
 use super::*;
 
@@ -13,15 +13,15 @@ const TTL: Duration = Duration::from_secs(60);
 
 /// What the kernel was told, in order.
 #[derive(Default)]
-struct Told(Mutex<Vec<String>>);
+struct RecordedOpens(Mutex<Vec<String>>);
 
-impl Opener for Told {
-    fn open(&self, _: Link, addresses: &[Ipv4Addr], _: Duration) -> std::io::Result<()> {
+impl Opener for RecordedOpens {
+    fn open(&self, _: SandboxLink, addresses: &[Ipv4Addr], _: Duration) -> std::io::Result<()> {
         self.0.lock().unwrap().push(format!("open {addresses:?}"));
         Ok(())
     }
 
-    fn close(&self, _: Link, addresses: &[Ipv4Addr]) -> std::io::Result<()> {
+    fn close(&self, _: SandboxLink, addresses: &[Ipv4Addr]) -> std::io::Result<()> {
         self.0.lock().unwrap().push(format!("close {addresses:?}"));
         Ok(())
     }
@@ -29,26 +29,26 @@ impl Opener for Told {
 
 fn policy(json: &str) -> Arc<Egress> {
     let policy: NetworkPolicy = serde_json::from_str(json).unwrap();
-    let opened: Vec<Change> = policy
+    let opened: Vec<OpenedTransform> = policy
         .transforms
         .iter()
-        .map(|transform| Change {
+        .map(|transform| OpenedTransform {
             domain: transform.domain.clone(),
             inject: vec![],
             strip: vec![],
             plain_http: false,
         })
         .collect();
-    Arc::new(compile(&Floor::default(), None, &policy, &opened))
+    Arc::new(compile(&TenantFloor::default(), None, &policy, &opened))
 }
 
 fn names(names: &str) -> Arc<Egress> {
     policy(&format!(r#"{{"mode":"custom","allow_domains":[{names}]}}"#))
 }
 
-fn guest(egress: Arc<Egress>) -> (Arc<Guest>, Arc<Told>) {
-    let told = Arc::new(Told::default());
-    let link = Link { number: 5, address: Link::address_of(5) };
+fn guest(egress: Arc<Egress>) -> (Arc<Guest>, Arc<RecordedOpens>) {
+    let told = Arc::new(RecordedOpens::default());
+    let link = SandboxLink { number: 5, address: SandboxLink::address_of(5) };
     let sandbox = "abcdefghij0123456789".parse().unwrap();
     (Arc::new(Guest::new(link, sandbox, egress, told.clone(), Arc::new(|_, _| {}))), told)
 }
@@ -57,7 +57,7 @@ fn to(address: Ipv4Addr) -> SocketAddrV4 {
     SocketAddrV4::new(address, 443)
 }
 
-fn tls(guest: &Arc<Guest>, name: &str, address: Ipv4Addr) -> Result<Passage, Refusal> {
+fn tls(guest: &Arc<Guest>, name: &str, address: Ipv4Addr) -> Result<FlowCarrier, EgressRefusal> {
     let visit = guest.arrive(to(address), 64).unwrap();
     guest.decide(&visit.flow, EgressWhat::Tls, name, false)
 }
@@ -67,10 +67,10 @@ fn an_address_passes_only_as_a_fresh_answer_for_its_name() {
     let (guest, told) = guest(names(r#""a.test","b.test""#));
     assert_eq!(
         tls(&guest, "a.test", SITE),
-        Err(Refusal("the address is no fresh answer for this name".into()))
+        Err(EgressRefusal("the address is no fresh answer for this name".into()))
     );
     assert_eq!(guest.open("a.test", &[SITE, PRIVATE], TTL), Ok(vec![SITE]));
-    assert_eq!(tls(&guest, "a.test", SITE), Ok(Passage::Opaque));
+    assert_eq!(tls(&guest, "a.test", SITE), Ok(FlowCarrier::Opaque));
     assert!(tls(&guest, "b.test", SITE).is_err(), "an answer for another name");
     assert!(tls(&guest, "c.test", SITE).is_err(), "not allowed at all");
     assert!(tls(&guest, "a.test", OTHER).is_err(), "another address");
@@ -80,8 +80,8 @@ fn an_address_passes_only_as_a_fresh_answer_for_its_name() {
 #[test]
 fn private_answers_are_never_opened() {
     let (guest, told) = guest(names(r#""a.test""#));
-    assert_eq!(guest.open("a.test", &[PRIVATE], TTL), Err(Refusal("never: private".into())));
-    assert_eq!(guest.open("c.test", &[SITE], TTL), Err(Refusal("not in allow_domains".into())));
+    assert_eq!(guest.open("a.test", &[PRIVATE], TTL), Err(EgressRefusal("never: private".into())));
+    assert_eq!(guest.open("c.test", &[SITE], TTL), Err(EgressRefusal("not in allow_domains".into())));
     assert!(told.0.lock().unwrap().is_empty());
 }
 
@@ -96,19 +96,19 @@ fn a_hidden_name_is_refused_unless_requests_are_changed_or_packets_pass_anyway()
     assert!(decide(names(r#""a.test""#)).is_err());
     assert_eq!(
         decide(policy(r#"{"mode":"custom","transforms":[{"domain":"a.test"}]}"#)),
-        Ok(Passage::Changed)
+        Ok(FlowCarrier::Changed)
     );
     let direct = r#"{"mode":"custom","allow_domains":["a.test"],"allow_cidrs":["203.0.113.0/24"]}"#;
-    assert_eq!(decide(policy(direct)), Ok(Passage::Direct));
+    assert_eq!(decide(policy(direct)), Ok(FlowCarrier::Direct));
 }
 
 #[test]
 fn a_change_is_made_only_for_an_answer_that_was_given() {
     let (guest, _) = guest(policy(r#"{"mode":"allow-all","transforms":[{"domain":"a.test"}]}"#));
-    assert_eq!(tls(&guest, "a.test", SITE), Ok(Passage::Direct), "a made-up address gets no secret");
+    assert_eq!(tls(&guest, "a.test", SITE), Ok(FlowCarrier::Direct), "a made-up address gets no secret");
     guest.open("a.test", &[SITE], TTL).unwrap();
-    assert_eq!(tls(&guest, "a.test", SITE), Ok(Passage::Changed));
-    assert_eq!(tls(&guest, "b.test", SITE), Ok(Passage::Direct), "a neighbour at the same address");
+    assert_eq!(tls(&guest, "a.test", SITE), Ok(FlowCarrier::Changed));
+    assert_eq!(tls(&guest, "b.test", SITE), Ok(FlowCarrier::Direct), "a neighbour at the same address");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn connections_and_bytes_are_limited_by_the_policy() {
     guest.decide(&one.flow, EgressWhat::Tls, "a.test", false).unwrap();
     assert!(one.flow.count_received(10).is_err());
     assert!(one.flow.ended.is_cancelled());
-    assert_eq!(tls(&guest, "a.test", SITE), Err(Refusal("limits: bytes_per_destination".into())));
+    assert_eq!(tls(&guest, "a.test", SITE), Err(EgressRefusal("limits: bytes_per_destination".into())));
     guest.change(names(r#""a.test""#));
     assert!(tls(&guest, "a.test", SITE).is_ok(), "without a limit it goes on");
 }
@@ -187,8 +187,8 @@ fn a_request_on_a_connection_that_holds_needs_no_fresh_answer() {
     guest.open("a.test", &[SITE], TTL).unwrap();
     let visit = guest.arrive(to(SITE), 64).unwrap();
     let http = |name| guest.decide(&visit.flow, EgressWhat::Http, name, false);
-    assert_eq!(http("a.test"), Ok(Passage::Requests));
+    assert_eq!(http("a.test"), Ok(FlowCarrier::Requests));
     guest.state().answers.retain(|_, _| false);
-    assert_eq!(http("a.test"), Ok(Passage::Requests));
+    assert_eq!(http("a.test"), Ok(FlowCarrier::Requests));
     assert!(http("b.test").is_err());
 }

@@ -16,7 +16,7 @@ fn request(method: &str, target: &str, headers: &[(&str, &str)]) -> Parts {
 }
 
 fn rule(value: &str, plain_http: bool) -> Rewrite {
-    let change = Change {
+    let change = OpenedTransform {
         domain: "api.example.com".parse().unwrap(),
         inject: vec![Injected { name: "Authorization".into(), value: value.into() }],
         strip: vec!["Cookie".into()],

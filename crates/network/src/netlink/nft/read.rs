@@ -10,7 +10,7 @@ const COUNTER_PACKETS: u16 = 2;
 
 /// An element with a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Counted {
+pub(crate) struct ElementCounter {
     pub(crate) bytes: u64,
     pub(crate) packets: u64,
 }
@@ -25,7 +25,7 @@ pub(crate) fn read_keys(message: &Message<'_>, mut visit: impl FnMut(&[u8])) {
 }
 
 /// Shows key and counter of every element that has one.
-pub(crate) fn read_counted(message: &Message<'_>, mut visit: impl FnMut(&[u8], Counted)) {
+pub(crate) fn read_counted(message: &Message<'_>, mut visit: impl FnMut(&[u8], ElementCounter)) {
     each_element(message, |element| {
         let counter = element
             .find(ELEM_EXPR)
@@ -35,7 +35,7 @@ pub(crate) fn read_counted(message: &Message<'_>, mut visit: impl FnMut(&[u8], C
         if let (Some(key), Some(data)) = (key_of(element), data) {
             let figure = |kind| data.find(kind).and_then(|value| value.first_chunk().copied());
             let figure = |kind| figure(kind).map_or(0, u64::from_be_bytes);
-            visit(key, Counted { bytes: figure(COUNTER_BYTES), packets: figure(COUNTER_PACKETS) });
+            visit(key, ElementCounter { bytes: figure(COUNTER_BYTES), packets: figure(COUNTER_PACKETS) });
         }
     });
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_disk::{Purpose, Reserve};
-use atoll_model::policy::egress::learn::Seen;
+use atoll_model::policy::egress::learn::ObservedTargets;
 use atoll_model::{EgressRecord, SandboxId};
 
 /// LIMIT: of each of the two generations: some ten thousand lines.
@@ -141,7 +141,7 @@ impl LogFile {
         std::fs::rename(&self.now, &self.before)
     }
 
-    fn kept(&self) -> Seen {
+    fn kept(&self) -> ObservedTargets {
         serde_json::from_slice(&read(&self.seen)).unwrap_or_default()
     }
 
@@ -162,7 +162,7 @@ impl LogFile {
     }
 
     /// What was reached, as far as it is known.
-    pub(super) fn seen(&self) -> Seen {
+    pub(super) fn seen(&self) -> ObservedTargets {
         let mut seen = self.kept();
         for path in [&self.before, &self.now] {
             records(&read(path)).for_each(|record| seen.note(&record));
