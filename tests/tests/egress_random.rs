@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_model::NetworkPolicy;
-use atoll_model::policy::egress::{self, Door, Egress, NameVerdict, TenantFloor};
+use atoll_model::policy::egress::{self, DirectMode, Egress, NameVerdict, TenantFloor};
 use atoll_tests::internet::{DECOYS, EVIL, GOOD, GREETING, OTHER, PUBLIC, RESOLVERS, SHARED, Say};
 use atoll_tests::reach::{guarded, reach};
 use atoll_tests::{Options, Value, json, run_with};
@@ -71,10 +71,10 @@ impl Dice {
 /// Whether a packet to an address leaves, by the model.
 fn leaves(egress: &Egress, address: Ipv4Addr) -> bool {
     let is_shut = egress.judge_address(address.into()).is_err();
-    match egress.door {
-        Door::Closed => false,
-        Door::Open => !is_shut,
-        Door::Listed => egress.direct.contains(address.into()) && !is_shut,
+    match egress.direct_mode {
+        DirectMode::Closed => false,
+        DirectMode::Open => !is_shut,
+        DirectMode::Listed => egress.direct.contains(address.into()) && !is_shut,
     }
 }
 

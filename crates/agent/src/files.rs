@@ -9,13 +9,13 @@ mod change;
 mod copy;
 mod download;
 mod entry;
-mod feed;
 mod glob;
 mod lines;
 mod path;
 mod search;
 mod tree;
 mod upload;
+mod upload_queue;
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

@@ -1,8 +1,8 @@
 //! The wire of the RPC services: messages in, our own operations, messages out. The only place that knows
 //! `connectrpc`, so that a change of that crate stays here.
 
+mod agent_service;
 mod filesystem;
-mod ours;
 mod process;
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const KEEPALIVE_DEFAULT: Duration = Duration::from_secs(90);
 pub(crate) fn service(agent: &Arc<Agent>) -> ConnectRpcService {
     let router = process::routes(Router::new(), agent);
     let router = filesystem::routes(router, agent);
-    ConnectRpcService::new(ours::routes(router, agent))
+    ConnectRpcService::new(agent_service::routes(router, agent))
 }
 
 /// How long a stream may be silent before it says that it lives.

@@ -3,8 +3,8 @@
 //! A watcher reads its own inotify descriptor, so a slow consumer fills the kernel's queue, which then says that it
 //! overflowed; nothing here grows. Uploads of ours are shown as the writes they stand for (see `files::upload`).
 
-mod held;
 mod inotify;
+mod polled;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
-pub(crate) use held::{WatchRequest, WatcherRegistry};
+pub(crate) use polled::{WatchRequest, WatcherRegistry};
 
 use crate::error::AgentError;
 use crate::files::{TempName, open, shown};

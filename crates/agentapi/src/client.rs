@@ -7,9 +7,9 @@
 mod archive;
 mod files;
 mod forward;
+mod liveness;
 mod logs;
 mod process;
-mod pulse;
 mod rpc;
 mod search;
 mod settings;
@@ -33,12 +33,12 @@ pub use process::{
     CommandOutput, ExitStatus, ProcessEvent, ProcessInfo, ProcessStream, StartProcess, Started, TerminalSize,
 };
 
-pub use pulse::InstanceLiveness;
+pub use liveness::InstanceLiveness;
 pub use search::{Search, SearchMatch, Searched};
 
 use crate::error::AgentError;
 use crate::init::{InitReply, InitRequest, Metrics};
-use pulse::Patience;
+use liveness::Patience;
 use transport::Transport;
 
 /// LIMIT: an agent answers in well under a millisecond; ten seconds cover a sandbox that is starved of CPU.

@@ -3,7 +3,7 @@
 //! Never decides anything a server could; never sends the admin key of this machine to another one.
 
 pub(crate) mod address;
-pub(crate) mod near;
+pub(crate) mod similar_names;
 pub(crate) mod sse;
 mod trust;
 

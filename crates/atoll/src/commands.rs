@@ -2,6 +2,7 @@
 //!
 //! A command parses nothing and decides nothing about sandboxes: it asks the server and shows the answer.
 
+mod archive_stream;
 mod build;
 mod cp;
 mod create;
@@ -14,19 +15,17 @@ mod follow;
 mod fork;
 mod inspect;
 mod key;
-mod learned;
+mod learned_policy;
 mod lifecycle;
 mod list;
 mod logs;
 mod network;
-mod packed;
 mod preview;
 mod process;
 mod progress;
 mod run;
 mod secret;
 mod server;
-mod settle;
 mod shell;
 mod snapshot;
 mod template;
@@ -37,13 +36,14 @@ mod top;
 mod update;
 mod version;
 mod volume;
+mod wait;
 
 pub(crate) use doctor::{Check, CheckState};
 use serde_json::Value;
 
 use crate::{
     cli::{Command, Global, sandbox::Targets},
-    client::{Client, near, segment},
+    client::{Client, segment, similar_names},
     failure::Failure,
     out::Out,
 };
@@ -154,7 +154,7 @@ async fn suggest(client: &Client, wanted: &str, failure: Failure) -> Failure {
     let Ok(answer) = client.get("/v1/sandboxes?limit=200").await else { return failure };
     let known = items(answer);
     let names = known.iter().flat_map(|sandbox| [text(sandbox, "name"), text(sandbox, "id")]);
-    match near::nearest(wanted, names.filter(|name| !name.is_empty())) {
+    match similar_names::nearest(wanted, names.filter(|name| !name.is_empty())) {
         Some(name) => failure.hint(format!("did you mean {name}? `atoll ls` shows every sandbox")),
         None => failure.hint("`atoll ls` shows every sandbox"),
     }

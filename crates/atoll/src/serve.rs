@@ -13,13 +13,13 @@ mod e2b;
 mod e2b_data;
 mod fail_at;
 mod front;
-mod ground;
-mod kernels;
 mod leap0;
 mod logging;
+mod process_setup;
 mod settings;
 mod tls;
 mod tour;
+mod warm_kernels;
 
 use std::{
     error::Error, ffi::OsString, io::ErrorKind, path::Path, process::ExitCode, sync::Arc, time::Duration,
@@ -33,7 +33,7 @@ use atoll_image::{
     oci::Registry,
 };
 use atoll_provider::Provider;
-use atoll_proxy::Door;
+use atoll_proxy::HttpServer;
 use atoll_service::{Filter, Service, ServiceError, SystemClock, TemplateSources};
 use atoll_store::SqliteStore;
 use tokio::{
@@ -46,11 +46,11 @@ use crate::{
     cli::{Global, serve::Serve},
     failure::Failure,
     out::{Out, Shade},
-    server::note,
+    server::server_file,
 };
 pub(crate) use checks::checks;
 use fail_at::FailAt;
-pub(crate) use ground::open_data as data_folder;
+pub(crate) use process_setup::open_data as data_folder;
 use settings::Settings;
 
 /// LIMIT: work under way gets this long; what takes longer is finished by the next server.
@@ -61,12 +61,12 @@ const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// `atoll serve`: runs until it is told to end.
 pub(crate) fn serve(global: &Global, args: Serve, out: Out) -> Result<u8, Failure> {
     if args.background {
-        ground::leave_session();
+        process_setup::leave_session();
     }
     logging::start(&args, out)?;
-    ground::need_root()?;
-    ground::raise_files();
-    let settings = Settings::new(ground::open_data(&global.data_dir())?, args);
+    process_setup::need_root()?;
+    process_setup::raise_files();
+    let settings = Settings::new(process_setup::open_data(&global.data_dir())?, args);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -88,8 +88,8 @@ pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
 /// Deletes every sandbox and removes what outlives a server: router, pool, cgroups, its number on this machine, and DATA. No
 /// server of DATA may run. Listens nowhere.
 pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
-    ground::need_root()?;
-    let data = ground::open_data(data)?;
+    process_setup::need_root()?;
+    let data = process_setup::open_data(data)?;
     delete_all(&data).await?;
     let (store, catalog, _) = records(&data, HostSource::default(), Bounds::default()).await?;
     let engine = Engine::open(atoll_container::EngineConfig::new(&data), catalog)
@@ -142,18 +142,18 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
         opened = open(settings) => opened?,
         _ = signals.next() => return Ok(()),
     };
-    ground::spare_from_oom();
+    process_setup::spare_from_oom();
     let url = format!("http://{address}");
-    if let Err(cause) = note::write(&settings.data, &url, settings.domain.as_str(), None) {
+    if let Err(cause) = server_file::write(&settings.data, &url, settings.domain.as_str(), None) {
         tracing::warn!(%cause, "commands will not find this server by its folder");
     }
     if settings.make_templates {
         service.make_default_templates();
     }
     tracing::info!(%url, data = %settings.data.display(), version = env!("CARGO_PKG_VERSION"), "ready");
-    let door = front::door(settings, &service, &shutdown, address.port());
+    let server = front::server(settings, &service, &shutdown, address.port());
     let reload = Arc::clone(&signals.reload);
-    let serving = serve_doors(&door, listener, settings, &url, &reload);
+    let serving = serve_listeners(&server, listener, settings, &url, &reload);
     let beside = async {
         tokio::join!(
             greet(settings, global, out, url.clone()),
@@ -171,15 +171,21 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     if tokio::time::timeout(END_WITHIN, engine.close()).await.is_err() {
         tracing::warn!("some endings were still under way");
     }
-    note::remove(&settings.data);
+    server_file::remove(&settings.data);
     tracing::info!("ended; sandboxes live on");
     Ok(())
 }
 
 /// Both ports until the server closes, and what is under way to its end.
-async fn serve_doors(door: &Door, plain: TcpListener, settings: &Settings, url: &str, reload: &Arc<Notify>) {
-    tokio::join!(door.serve(plain), tls::serve(door, settings, url, reload));
-    door.drain().await;
+async fn serve_listeners(
+    server: &HttpServer,
+    plain: TcpListener,
+    settings: &Settings,
+    url: &str,
+    reload: &Arc<Notify>,
+) {
+    tokio::join!(server.serve(plain), tls::serve(server, settings, url, reload));
+    server.drain().await;
 }
 
 /// Recorded times are folded now and then, so that they do not pile up.

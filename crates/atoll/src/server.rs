@@ -3,5 +3,5 @@
 //! Never the server itself, which is `serve`.
 
 pub(crate) mod background;
-pub(crate) mod note;
+pub(crate) mod server_file;
 pub(crate) mod tls_files;

@@ -4,22 +4,22 @@
 //! different sandboxes always may. A create runs as a task of its own, so a caller that goes away leaves no half of one.
 
 mod adopt;
+mod blocking_pool;
 mod claim;
-mod cold;
-mod doors;
-mod hands;
+mod cold_start;
 mod instance;
 mod mounts;
 mod pack;
 mod pause;
 mod pool;
+mod prepared_pool;
 mod provide;
 mod reaper;
 mod resize;
 mod restore;
+mod sandbox_network;
 mod snapshot;
 mod volumes;
-mod warm;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};
@@ -44,10 +44,10 @@ use crate::failpoint::FailPoint;
 use crate::launcher::protocol::{Hello, Times};
 use crate::launcher::{LaunchError, Launcher, LauncherCommand};
 use crate::storage::{Layers, StorageChoice, StorageError};
-use doors::DoorSockets;
-use hands::BlockingPool;
+use blocking_pool::BlockingPool;
 use instance::Live;
 use reaper::{HostResources, Reaper};
+use sandbox_network::SandboxNetworks;
 
 /// LIMIT: decisions about egress that a slow listener may be behind; beyond that the log has a hole, which it says.
 const EGRESSED: usize = 4_096;
@@ -167,10 +167,10 @@ struct EngineShared {
     config: EngineConfig,
     catalog: Arc<Catalog>,
     launcher: Launcher,
-    ground: Arc<HostResources>,
+    resources: Arc<HostResources>,
     router: Router,
     reaper: Reaper,
-    hands: BlockingPool,
+    blocking: BlockingPool,
     dialer: Dialer,
     checkpoints: Checkpoints,
     /// CRIU, or why there is none.
@@ -255,15 +255,15 @@ impl Engine {
         config.data = opened.data;
         let launcher = Launcher::new(config.launcher.clone(), opened.hello);
         launcher.warm().await?;
-        let needs_adoption = !opened.ground.cgroups.list().map_err(step("list cgroups"))?.is_empty();
-        let (reaper, reaping) = Reaper::new(Arc::clone(&opened.ground));
+        let needs_adoption = !opened.resources.cgroups.list().map_err(step("list cgroups"))?.is_empty();
+        let (reaper, reaping) = Reaper::new(Arc::clone(&opened.resources));
         let inner = Arc::new(EngineShared {
             catalog,
             launcher,
-            ground: opened.ground,
+            resources: opened.resources,
             router: opened.router,
             reaper,
-            hands: BlockingPool::start().map_err(step("start threads"))?,
+            blocking: BlockingPool::start().map_err(step("start threads"))?,
             dialer: Dialer::start(DialerConfig::default()).map_err(step("start dialers"))?,
             checkpoints: opened.checkpoints,
             criu: opened.criu,
@@ -348,7 +348,7 @@ impl Engine {
     /// Which control groups are used: `v1` or `v2`.
     #[must_use]
     pub fn cgroup_layout(&self) -> &'static str {
-        self.inner.ground.cgroups.layout()
+        self.inner.resources.cgroups.layout()
     }
 
     /// Removes everything that outlives the server. No sandbox may be left.
@@ -370,19 +370,19 @@ impl Engine {
             }
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         };
-        remove_cgroups(inner.ground.cgroups.as_ref()).await.map_err(step("remove our cgroups"))?;
+        remove_cgroups(inner.resources.cgroups.as_ref()).await.map_err(step("remove our cgroups"))?;
         inner.router.teardown()?;
         drop(inner.launcher);
         let data = inner.config.data.clone();
-        inner.ground.layers.remove_all_snapshots().map_err(step("remove snapshots"))?;
+        inner.resources.layers.remove_all_snapshots().map_err(step("remove snapshots"))?;
         inner
-            .ground
+            .resources
             .layers
             .sweep_volumes(&std::collections::HashSet::new())
             .map_err(step("remove volumes"))?;
         crate::storage::unmount(&data).map_err(step("unmount the pool"))?;
-        match Arc::try_unwrap(inner.ground)
-            .map(|ground| Arc::try_unwrap(ground.numbers).map(Mutex::into_inner))
+        match Arc::try_unwrap(inner.resources)
+            .map(|resources| Arc::try_unwrap(resources.numbers).map(Mutex::into_inner))
         {
             Ok(Ok(numbers)) => Ok(numbers.unwrap_or_else(PoisonError::into_inner).forget()?),
             _ => Ok(()),
@@ -408,11 +408,11 @@ impl EngineShared {
     }
 
     fn numbers(&self) -> MutexGuard<'_, Numbers> {
-        self.ground.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.resources.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn router(&self) -> MutexGuard<'_, RouterHandle> {
-        self.ground.doors.router()
+        self.resources.networks.router()
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<SandboxSlot>>> {
@@ -428,7 +428,7 @@ impl EngineShared {
 struct OpenedEngine {
     data: PathBuf,
     hello: Hello,
-    ground: Arc<HostResources>,
+    resources: Arc<HostResources>,
     router: Router,
     gate: Option<Gate>,
     egressed: broadcast::Sender<Egressed>,
@@ -453,9 +453,9 @@ impl OpenedEngine {
         let handle = router.handle()?;
         let upstreams = config.name_servers.clone().map_or_else(Upstreams::of_host, Upstreams::fixed);
         let egressed = broadcast::Sender::new(EGRESSED);
-        let doors = DoorSockets::open(&router, handle, upstreams, egressed.clone())
+        let networks = SandboxNetworks::open(&router, handle, upstreams, egressed.clone())
             .map_err(step("watch over what leaves sandboxes"))?;
-        let gate = doors.gate().cloned();
+        let gate = networks.gate().cloned();
         let mut needed =
             vec![data.join("pool"), data.join("templates"), data.join("images"), PathBuf::from("/usr")];
         needed.extend(config.template_folders.iter().cloned());
@@ -466,15 +466,15 @@ impl OpenedEngine {
             Ok(criu) => needed.extend(criu.program().parent().map(PathBuf::from)),
             Err(why) => tracing::info!(why, "memory can't be brought to disk here"),
         }
-        let ground = HostResources {
+        let resources = HostResources {
             cgroups,
             layers: Arc::new(layers),
-            doors,
+            networks,
             numbers: Arc::new(Mutex::new(numbers)),
             failpoint: config.failpoint.clone(),
         };
         let hello = Hello { stage: data.join("stage"), agent, needed, legacy };
-        Ok(Self { data, hello, ground: Arc::new(ground), router, gate, egressed, checkpoints, criu })
+        Ok(Self { data, hello, resources: Arc::new(resources), router, gate, egressed, checkpoints, criu })
     }
 }
 

@@ -9,6 +9,7 @@
 //!
 //! Ids in layers are canonical. Without btrfs a layer is a plain folder, and no disk limit can be kept.
 
+mod boot_files;
 mod btrfs;
 mod capture;
 mod clear;
@@ -21,7 +22,6 @@ mod snapshots;
 mod space;
 #[cfg(test)]
 mod tests;
-mod traces;
 mod unpack;
 mod volume_files;
 mod volumes;
@@ -191,7 +191,7 @@ impl Layers {
 
     /// Notes where volumes are mounted in a layer, so that a capture knows whose folders those are.
     pub(crate) fn note_mounts(&self, name: &str, places: &[String]) -> io::Result<()> {
-        traces::note_mounts(&self.path(name), places)
+        boot_files::note_mounts(&self.path(name), places)
     }
 
     /// Changes the limit of a layer.

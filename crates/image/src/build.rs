@@ -11,10 +11,10 @@
 //! `--network=host`, symbolic modes. Nothing here starts a sandbox, reaches a network or writes a file.
 
 mod context;
+mod context_merge;
 mod declared;
 mod dockerfile;
 mod error;
-mod gather;
 mod instruction;
 mod key;
 mod lex;
@@ -31,10 +31,10 @@ mod walk;
 mod words;
 
 pub use context::BuildContext;
+pub use context_merge::gather;
 pub use declared::{DeclaredBuild, DeclaredStep};
 pub use dockerfile::{Dockerfile, needs_context};
 pub use error::{BadContext, BadDockerfile};
-pub use gather::gather;
 pub use key::cache_key;
 pub use pattern::Ignore;
 pub use plan::{Base, BuildStage, Plan};

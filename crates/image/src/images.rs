@@ -20,11 +20,11 @@ mod cache;
 mod collect;
 mod error;
 mod export;
-mod furniture;
-mod held;
 mod import;
+mod in_use;
 mod layer;
 mod pack;
+mod resolver_files;
 mod settings;
 mod stack;
 mod template;
@@ -34,8 +34,8 @@ mod view;
 pub use collect::CollectionReport;
 pub use error::ImageError;
 pub use export::ExportAs;
-pub use held::{VersionLease, WorkGuard};
 pub use import::{ImportAs, Imported};
+pub use in_use::{VersionLease, WorkGuard};
 pub use layer::StoredLayer;
 pub use pack::{Packed, PackedLayer};
 pub use settings::start_settings;
@@ -50,7 +50,7 @@ use atoll_disk::{Purpose, Reserve, SpaceWriter};
 
 use crate::layers::{Digest, LayerError};
 use crate::staging;
-use held::UseTracker;
+use in_use::UseTracker;
 
 /// How much may come in.
 #[derive(Debug, Clone)]
@@ -115,7 +115,7 @@ impl Images {
         if swept > 0 {
             tracing::info!(swept, "unfinished layers and blobs removed");
         }
-        furniture::make(&dir)?;
+        resolver_files::make(&dir)?;
         let (uses, flights) = (UseTracker::default(), layer::UnpacksInFlight::default());
         Ok(Arc::new(Self { dir, bounds, templates: OnceLock::new(), uses, flights }))
     }

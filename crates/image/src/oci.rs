@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A registry is a stranger that a tenant chose, and we reach it from inside the operator's network. So every URL, also of
-//! redirects, of token servers and of uploads, passes the door in `address.rs`; every answer is bounded; and nothing is
+//! redirects, of token servers and of uploads, passes the urls in `address.rs`; every answer is bounded; and nothing is
 //! believed that its digest does not prove.
 //!
 //! Nothing here decides who may pull, keeps a credential longer than one pull, or writes to a layer.
@@ -18,10 +18,10 @@ mod auth;
 mod blob;
 mod docker_config;
 mod error;
+mod image_location;
+mod layer_proof;
 mod manifest;
-mod place;
 mod platform;
-mod prove;
 mod pull;
 mod push;
 mod retry;
@@ -31,8 +31,8 @@ pub mod unzip;
 
 pub use auth::Auth;
 pub use error::RegistryError;
+pub use layer_proof::KnownLayers;
 pub use platform::Platform;
-pub use prove::KnownLayers;
 pub use pull::Pulled;
 pub use push::Pushed;
 
@@ -107,7 +107,7 @@ pub enum LayerState {
 #[derive(Debug)]
 pub struct Registry {
     settings: RegistrySettings,
-    door: UrlPolicy,
+    urls: UrlPolicy,
     /// Whether a host that may go without TLS has it, and when that was asked.
     has_tls: Mutex<HashMap<String, (bool, Instant)>>,
     /// Pulls and pushes under way.
@@ -118,8 +118,8 @@ impl Registry {
     /// Nothing is reached yet.
     #[must_use]
     pub fn new(settings: RegistrySettings) -> Self {
-        let door = UrlPolicy::new(&settings.insecure);
-        Self { settings, door, has_tls: Mutex::default(), slots: Semaphore::new(AT_ONCE) }
+        let urls = UrlPolicy::new(&settings.insecure);
+        Self { settings, urls, has_tls: Mutex::default(), slots: Semaphore::new(AT_ONCE) }
     }
 
     /// Waits until there is room for one more pull or push.

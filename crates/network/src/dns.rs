@@ -19,9 +19,9 @@ use tokio::time::timeout;
 
 use crate::gate::{Guests, source};
 
-mod asked;
 mod decide;
 mod message;
+mod query;
 mod relay;
 mod upstream;
 

@@ -42,8 +42,8 @@ mod host;
 mod http;
 mod outbound;
 mod peek;
+mod read_limiter;
 mod serve;
-mod sips;
 mod tunnel;
 
 pub(crate) use flow::now_ms;

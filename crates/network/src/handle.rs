@@ -13,12 +13,12 @@ use rustix::io::Errno;
 
 use crate::address::{ETH0_INDEX, GATEWAY, LAST_NUMBER, SandboxLink};
 use crate::error::LinkError;
+use crate::ipv6::Six;
 use crate::netlink::nft::Transaction;
 use crate::netlink::route::{self, Arp, End, FoundLink, Veth};
 use crate::netlink::{Batch, Family, Socket, qdisc};
 use crate::router::CHANGES_AT_ONCE;
 use crate::ruleset::TABLE;
-use crate::six::Six;
 use elements::{Installed, Keys};
 
 mod elements;

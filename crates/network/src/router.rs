@@ -13,11 +13,11 @@ use crate::address::{Block, GATEWAY, UPLINK};
 use crate::error::RouterError;
 use crate::forwarding::{Forwarding, Protocol};
 use crate::handle::RouterHandle;
+use crate::ipv6::Six;
 use crate::netlink::nft::{self, Transaction};
 use crate::netlink::route::{self, Arp, End, FoundLink, Veth};
 use crate::netlink::{Batch, Family, Socket};
 use crate::ruleset::{self, FlowLimit};
-use crate::six::Six;
 use crate::{netns, sysctl};
 
 /// LIMIT: a larger one would only have to be cut again on the way out.

@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::line::{AppConnection, PooledBody};
+use crate::app_connection::{AppConnection, PooledBody};
 use crate::page::ProxyError;
 use crate::pool::{Pool, PoolKey, RequestPermit, Shared};
 use crate::tls_app;

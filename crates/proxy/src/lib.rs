@@ -10,12 +10,12 @@
 //! Never: takes a destination from anything but our own state, lets a credential of ours reach an app, buffers a body,
 //! reaches the agent's own port.
 
+mod app_connection;
 mod credentials;
-mod door;
 mod forward;
 mod head;
 mod host;
-mod line;
+mod listener;
 mod local_ca;
 mod page;
 mod pool;
@@ -25,8 +25,8 @@ mod route;
 mod tls_app;
 mod tunnel;
 
-pub use door::{BadCertificate, CertificateFiles, Closing, Door, Limits, Tls};
 pub use host::Domain;
+pub use listener::{BadCertificate, CertificateFiles, Closing, HttpServer, Limits, Tls};
 pub use local_ca::{IssueDate, Leaf, LocalCa, NotMade, names};
 pub use proxy::{Dispatch, PortRequest, PortRequestOrigin, Proxy, Refused, StandIn};
 pub use route::{FieldRoute, Misrouted, Preview, Route};

@@ -12,7 +12,7 @@ use axum::body::Body;
 use hyper::client::conn::http2;
 use tokio::time::Instant;
 
-use crate::line::AppConnection;
+use crate::app_connection::AppConnection;
 
 /// LIMIT: shorter than most servers wait, so that we are the ones who close.
 const IDLE_FOR: Duration = Duration::from_secs(4);

@@ -16,10 +16,10 @@ use hyper::upgrade::OnUpgrade;
 use tokio::sync::watch;
 
 use crate::credentials::{self, RequestCredentials};
-use crate::door::Arrival;
 use crate::forward::{AppProtocol, Exchange};
 use crate::head::{self, COOKIE_NAME, ForwardedOrigin, Home};
 use crate::host::Domain;
+use crate::listener::Arrival;
 use crate::page::{Audience, ProxyError};
 use crate::pool::Pool;
 use crate::presigned;

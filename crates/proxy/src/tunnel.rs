@@ -10,7 +10,7 @@ use atoll_service::PreviewWay;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use crate::line::AppConnection;
+use crate::app_connection::AppConnection;
 use crate::pool::RequestPermit;
 
 const SWITCH_WITHIN: Duration = Duration::from_secs(30);

@@ -12,10 +12,10 @@
 
 mod announce;
 mod ask;
-mod borrowed;
 mod context;
 mod files;
 mod finish;
+mod lent_files;
 mod log;
 mod output;
 mod queue;

@@ -10,15 +10,15 @@
 //! Effects of one sandbox run one after the other. A result that does not carry the number of the effect under way, or
 //! names another instance than the lease, is late and dropped. The instance id is in the store before its effect starts.
 
-mod due;
+mod adoption;
 mod effects;
 mod files;
-mod moment;
 mod reach;
 mod results;
 mod rollback;
 mod steps;
-mod take_up;
+mod take_snapshot;
+mod timers;
 mod update;
 mod verbs;
 
@@ -43,10 +43,10 @@ use crate::registry::{DriverState, Handle, MAILBOX};
 use crate::service::ServiceShared;
 use crate::snapshots::Seed;
 use crate::timed::timed;
+pub(crate) use adoption::{AdoptedSandbox, Resumption, resume};
 use effects::{Done, UnderWay, Work};
-pub(crate) use moment::SnapshotJob;
 use steps::Transition;
-pub(crate) use take_up::{AdoptedSandbox, Resumption, resume};
+pub(crate) use take_snapshot::SnapshotJob;
 pub(crate) use verbs::Verb;
 
 /// What a driver is told.

@@ -5,7 +5,7 @@ mod world;
 
 use std::sync::Arc;
 
-use atoll_model::policy::egress::{Dns, Door, Egress, OperatorFloors, PrivateRanges};
+use atoll_model::policy::egress::{DirectMode, Dns, Egress, OperatorFloors, PrivateRanges};
 use atoll_model::{
     Code, CreateSandbox, HeaderText, Lease, NetworkMode, NetworkPolicy, Origin, Phase, Principal, Quota,
     SandboxId, Transform, UpdateSandbox,
@@ -262,7 +262,7 @@ async fn what_the_operator_forbids_is_refused_at_every_door() {
         update(&world, &lease, networks(&["10.0.0.0/8"])).await.unwrap_err().code,
         Code::InvalidRequest
     );
-    assert_eq!(in_force(&world, &lease.id).door, Door::Open);
+    assert_eq!(in_force(&world, &lease.id).direct_mode, DirectMode::Open);
 
     let mut world = World::with(private(PrivateRanges::AllTenants)).await;
     let who = &world.tenant("other", Quota::default()).await;
@@ -288,7 +288,7 @@ async fn what_the_operator_forbids_is_refused_at_every_door() {
     assert!(refused.hint.unwrap().contains("another network policy"));
     update(&world, &lease, NetworkPolicy::deny_all()).await.unwrap();
     service.start(who, id, true).await.unwrap();
-    assert_eq!(in_force(&world, &lease.id).door, Door::Closed);
+    assert_eq!(in_force(&world, &lease.id).direct_mode, DirectMode::Closed);
     let other = CreateSandbox { network: Some(NetworkPolicy::deny_all()), ..spec };
     create(&world, other).await.unwrap();
 }
@@ -334,21 +334,21 @@ async fn a_tenants_policy_narrows_what_lives_and_what_comes() {
     );
     let record = service.set_tenant_network(admin, "narrow", deny.clone()).await.unwrap();
     assert_eq!(record.network, deny);
-    assert_eq!(in_force(&world, &lease.id).door, Door::Closed);
-    assert_eq!(in_force(&world, &other.id).door, Door::Open);
+    assert_eq!(in_force(&world, &lease.id).direct_mode, DirectMode::Closed);
+    assert_eq!(in_force(&world, &other.id).direct_mode, DirectMode::Open);
     assert_eq!(
         service.list_tenants(admin).await.unwrap().iter().find(|t| t.name == "narrow").unwrap().network,
         deny
     );
     let (next, _) = service.create(&who, CreateSandbox::default(), true).await.unwrap();
-    assert_eq!(in_force(&world, &next.id).door, Door::Closed);
+    assert_eq!(in_force(&world, &next.id).direct_mode, DirectMode::Closed);
     let world = world.crash_and_reopen().await;
-    assert_eq!(in_force(&world, &lease.id).door, Door::Closed);
+    assert_eq!(in_force(&world, &lease.id).direct_mode, DirectMode::Closed);
     let (later, _) = world.service.create(&who, CreateSandbox::default(), true).await.unwrap();
-    assert_eq!(in_force(&world, &later.id).door, Door::Closed);
+    assert_eq!(in_force(&world, &later.id).direct_mode, DirectMode::Closed);
     world.service.set_tenant_network(&world.admin, "narrow", None).await.unwrap();
     for id in [&lease.id, &next.id, &later.id] {
-        assert_eq!(in_force(&world, id).door, Door::Open);
+        assert_eq!(in_force(&world, id).direct_mode, DirectMode::Open);
     }
 }
 

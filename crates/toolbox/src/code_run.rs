@@ -3,7 +3,7 @@
 //! The code goes in by stdin, so it may be of any length; what it reads from its own input is empty. A chart comes out between
 //! marks that hold a random word the code never saw, and is taken out of the output.
 
-mod marks;
+mod markers;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::exec::{OUTPUT_MAX, feed};
 use crate::interpreter::Language;
 use crate::{Toolbox, ToolboxError};
-use marks::Marks;
+use markers::Marks;
 
 /// LIMIT: code is text that somebody wrote.
 const CODE_MAX: usize = 16 << 20;

@@ -15,8 +15,8 @@
 mod decode;
 mod execution;
 mod launch;
+mod prestart;
 mod rich;
-mod warm;
 mod wire;
 
 use std::collections::BTreeMap;

@@ -10,7 +10,7 @@
 //! and an answer is looked for by a name that nobody else uses.
 
 mod call;
-mod shown;
+mod responses;
 mod wire;
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use atoll_agentapi::{AgentError, ProcessInfo, RpcCode, StartProcess};
 use serde_json::{Value, json};
 
-pub use shown::{Completion, Completions, Place, Symbol};
+pub use responses::{Completion, Completions, Place, Symbol};
 
 use crate::error::said;
 use crate::{Part, Toolbox, ToolboxError};
@@ -228,7 +228,7 @@ impl LspServer<'_> {
         if let Some(context) = context {
             params["context"] = context;
         }
-        Ok(shown::completions(&self.asked("textDocument/completion", params).await?))
+        Ok(responses::completions(&self.asked("textDocument/completion", params).await?))
     }
 
     /// The same as the server's own `result`.
@@ -240,7 +240,7 @@ impl LspServer<'_> {
 
     /// What a file defines.
     pub async fn document_symbols(&self, path: &str) -> Result<Vec<Symbol>, ToolboxError> {
-        Ok(shown::symbols(&self.raw_document_symbols(path).await?, &uri(path)))
+        Ok(responses::symbols(&self.raw_document_symbols(path).await?, &uri(path)))
     }
 
     /// The same as the server's own `result`.
@@ -252,7 +252,7 @@ impl LspServer<'_> {
     pub async fn workspace_symbols(&self, query: &str) -> Result<Vec<Symbol>, ToolboxError> {
         let told = self.asked("workspace/symbol", json!({ "query": query })).await?;
         if !told.is_null() {
-            return Ok(shown::symbols(&told, ""));
+            return Ok(responses::symbols(&told, ""));
         }
         let each = async {
             let (mut found, wanted) = (Vec::new(), query.to_lowercase());

@@ -3,10 +3,10 @@
 //! A stream is read and written in pieces, so memory is flat whatever the tree. A hostile stream meets refusals by name;
 //! the sandbox is its whole world, so it can spoil nothing that its user could not.
 
+mod extract_entry;
 mod header;
 mod pack;
 mod pattern;
-mod place;
 mod reader;
 mod unpack;
 
@@ -15,7 +15,7 @@ use http::{HeaderValue, Request, Response, header as names};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
-use super::feed::{self, Feed};
+use super::upload_queue::{self, Feed};
 use super::{body, decode_query, resolve};
 use crate::error::AgentError;
 use crate::http::{AgentBody, json, streamed};
@@ -68,7 +68,7 @@ struct Sink {
     unpacker: Unpacker,
 }
 
-impl feed::Sink for Sink {
+impl upload_queue::Sink for Sink {
     fn write(&mut self, chunk: &[u8]) -> Result<(), AgentError> {
         self.reader.push(chunk, &mut self.unpacker)
     }

@@ -301,7 +301,7 @@ mod tests {
             let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
             for size in [0, 1, 100, u64::MAX] {
                 let headers = HeaderMap::from_iter([(header::RANGE, value.clone())]);
-                if let Wanted::Part { start, len } = range(&headers, size) {
+                if let ByteSelection::Part { start, len } = range(&headers, size) {
                     assert!(len > 0 && start.checked_add(len).is_some_and(|end| end <= size));
                 }
             }

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::entry::{Metadata, check_metadata, write_metadata};
-use super::feed::{self, Feed};
+use super::upload_queue::{self, Feed};
 use super::{
     body, decode_query, make_dirs, open, open_parent, open_regular, real_path, refuse, resolve, shown,
 };
@@ -213,7 +213,7 @@ enum Sink {
     Gzip(Box<flate2::write::MultiGzDecoder<Target>>),
 }
 
-impl feed::Sink for Sink {
+impl upload_queue::Sink for Sink {
     fn write(&mut self, chunk: &[u8]) -> Result<(), AgentError> {
         match self {
             Self::Plain(target) => target.write_all(chunk).map_err(|e| write_refusal(&e)),

@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, StreamBody};
 use serde::Deserialize;
 
 use super::files::percent;
-use super::pulse::Patience;
+use super::liveness::Patience;
 use super::rpc::accept;
 use super::transport::{BodyReader, full};
 use super::{AgentClient, TREE_LIMIT};

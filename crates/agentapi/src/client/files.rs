@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 
-use super::pulse::Patience;
+use super::liveness::Patience;
 use super::rpc::{Frames, accept};
 use super::transport::BodyReader;
 use super::{AgentClient, CALL_LIMIT, TREE_LIMIT};

@@ -10,8 +10,8 @@
 //! fails: an answer that was cut off never looks whole. Which routes of the agent a stranger may ask for is decided by the
 //! caller.
 
+mod connection;
 mod head;
-mod line;
 
 use std::error::Error;
 use std::io;
@@ -30,8 +30,8 @@ use hyper::body::Incoming;
 use super::AgentClient;
 use crate::error::AgentError;
 
-use line::ForwardConnection;
-pub(super) use line::Lines;
+use connection::ForwardConnection;
+pub(super) use connection::Lines;
 
 /// LIMIT: a fresh connection costs 0.1 ms; the rest is for a machine that is starved.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -67,7 +67,7 @@ impl AgentClient {
 
     async fn send(
         &self,
-        mut request: Request<line::ForwardBody>,
+        mut request: Request<connection::ForwardBody>,
         seen: &BodyProgress,
     ) -> Result<(ForwardConnection, Response<Incoming>), AgentError> {
         while let Some(mut line) = self.inner.lines.take() {
@@ -81,7 +81,7 @@ impl AgentClient {
                 Err(NotSent::Broken(error)) => return Err(error),
             }
         }
-        let connecting = line::connect(&self.inner.transport, self.patience.gone());
+        let connecting = connection::connect(&self.inner.transport, self.patience.gone());
         let mut line = self.patience.within("connect", CONNECT_LIMIT, connecting).await?;
         match self.exchange(&mut line, request, seen).await {
             Ok(response) => Ok((line, response)),
@@ -94,7 +94,7 @@ impl AgentClient {
     async fn exchange(
         &self,
         line: &mut ForwardConnection,
-        request: Request<line::ForwardBody>,
+        request: Request<connection::ForwardBody>,
         seen: &BodyProgress,
     ) -> Result<Response<Incoming>, NotSent> {
         let mut sending = std::pin::pin!(line.send(request));
@@ -117,7 +117,7 @@ impl AgentClient {
 
 enum NotSent {
     /// No byte of it was.
-    Whole(Box<Request<line::ForwardBody>>),
+    Whole(Box<Request<connection::ForwardBody>>),
     Broken(AgentError),
 }
 

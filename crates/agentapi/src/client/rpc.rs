@@ -8,7 +8,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use serde::Deserialize;
 
-use super::pulse::Patience;
+use super::liveness::Patience;
 use super::transport::{AgentResponse, BodyReader, TransportBody, full};
 use super::{ANSWER_MAX, AgentClient, CALL_LIMIT};
 use crate::error::{AgentError, RpcCode};

@@ -7,7 +7,7 @@ use std::{fmt, io::ErrorKind, net::IpAddr, path::PathBuf};
 
 use reqwest::Url;
 
-use crate::{cli::Global, failure::Failure, server::note};
+use crate::{cli::Global, failure::Failure, server::server_file};
 
 /// Port of a server that was not told another.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7070";
@@ -24,7 +24,7 @@ impl Address {
         let data = global.data_dir();
         let said = match &global.url {
             Some(url) => url.clone(),
-            None => note::read(&data).map_or_else(|| DEFAULT_URL.to_owned(), |note| note.url),
+            None => server_file::read(&data).map_or_else(|| DEFAULT_URL.to_owned(), |note| note.url),
         };
         Ok(Self { url: parse(&said)?, data })
     }

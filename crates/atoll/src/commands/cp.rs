@@ -5,9 +5,9 @@
 //! Devices, sockets and pipes are left out, and the count of them is said. `atoll volume put` and `get` are the same with a
 //! volume, whose files are written one by one, so that links are left out too, and the exit status says so.
 
-mod inward;
-mod outward;
-mod place;
+mod download;
+mod endpoint;
+mod upload;
 
 use std::sync::{
     Arc,
@@ -24,7 +24,7 @@ use crate::{
     failure::Failure,
     human::bytes,
 };
-pub(super) use place::{EndpointKind, SandboxEnd};
+pub(super) use endpoint::{EndpointKind, SandboxEnd};
 
 /// What was copied.
 #[derive(Debug, Default, serde::Serialize)]
@@ -103,10 +103,10 @@ async fn one(
             between(&from, path, &to, target).await
         }
         (CopyEndpoint::Inside { sandbox, path }, to) => {
-            outward::copy(context, &SandboxEnd::sandbox(client, sandbox), path, to).await
+            download::copy(context, &SandboxEnd::sandbox(client, sandbox), path, to).await
         }
         (from, CopyEndpoint::Inside { sandbox, path }) => {
-            inward::copy(context, from, &SandboxEnd::sandbox(client, sandbox), path).await
+            upload::copy(context, from, &SandboxEnd::sandbox(client, sandbox), path).await
         }
         (CopyEndpoint::Here(_) | CopyEndpoint::Stream, CopyEndpoint::Here(_) | CopyEndpoint::Stream) => {
             Err(Failure::usage(
@@ -124,7 +124,7 @@ pub(super) async fn put(
     to: &SandboxEnd<'_>,
     path: &str,
 ) -> Result<(), Failure> {
-    let copied = inward::copy(context, from, to, path).await;
+    let copied = upload::copy(context, from, to, path).await;
     context.out.status_done();
     report(context, &copied?, ToStdout::No)
 }
@@ -136,7 +136,7 @@ pub(super) async fn get(
     path: &str,
     to: &CopyEndpoint,
 ) -> Result<(), Failure> {
-    let copied = outward::copy(context, from, path, to).await;
+    let copied = download::copy(context, from, path, to).await;
     context.out.status_done();
     let to_stdout = if matches!(to, CopyEndpoint::Stream) { ToStdout::Yes } else { ToStdout::No };
     report(context, &copied?, to_stdout)

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{CommandContext, items, learned, moment, network, sandbox_path, suggest, text};
+use super::{CommandContext, items, learned_policy, moment, network, sandbox_path, suggest, text};
 use crate::{
     cli::network::Egress as Args,
     client::{Client, sse::Events},
@@ -37,7 +37,7 @@ async fn policy(context: &CommandContext, client: &Client, args: &Args) -> Resul
     if learned.as_object().is_some_and(|fields| fields.len() == 1) {
         context.out.tell("nothing is recorded yet; `atoll update SANDBOX --learn` records without refusing");
     }
-    learned::refused(context.out, client, &args.sandbox).await;
+    learned_policy::refused(context.out, client, &args.sandbox).await;
     Ok(())
 }
 

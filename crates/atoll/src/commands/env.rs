@@ -12,7 +12,7 @@ use crate::{
     client::{Client, address::Address},
     environment,
     failure::Failure,
-    server::{note, tls_files::TlsFiles},
+    server::{server_file, tls_files::TlsFiles},
 };
 
 /// LIMIT: a server of this machine answers in milliseconds; a shell that starts must not wait for one that is away.
@@ -142,7 +142,7 @@ fn unknown_key(was_said: bool, address: &Address) -> String {
 
 fn find(context: &CommandContext, address: &Address) -> SdkServer {
     let data = context.global.data_dir();
-    let note = note::read(&data);
+    let note = server_file::read(&data);
     let domain = note.as_ref().and_then(|note| note.domain.clone()).unwrap_or_else(|| "localhost".to_owned());
     let below = atoll_proxy::Domain::parse(&domain).map_or(domain, |domain| domain.for_tls().to_owned());
     let port = note.as_ref().and_then(|note| note.tls_port).unwrap_or(7443);

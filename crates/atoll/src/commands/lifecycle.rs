@@ -5,9 +5,8 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use super::{
-    CommandContext, create, items, list, sandbox_path,
-    settle::{Work, carry_out},
-    suggest, text,
+    CommandContext, create, items, list, sandbox_path, suggest, text,
+    wait::{Work, carry_out},
 };
 use crate::{
     cli::{

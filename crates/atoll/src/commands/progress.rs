@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Who looks.
-enum ProgressStyle {
+enum ProgressDisplay {
     /// Nobody.
     Nothing,
     /// A file or a pipe: one line per thing that happened.
@@ -23,7 +23,7 @@ enum ProgressStyle {
 /// Bars or lines of one piece of work.
 pub(super) struct Progress {
     out: Out,
-    shown: ProgressStyle,
+    shown: ProgressDisplay,
     layers: HashMap<String, LayerProgress>,
     /// The line with what happens now.
     step: Option<ProgressBar>,
@@ -40,11 +40,11 @@ const BARS_MAX: usize = 24;
 impl Progress {
     pub(super) fn new(out: Out, quiet: bool) -> Self {
         let shown = if quiet || out.json {
-            ProgressStyle::Nothing
+            ProgressDisplay::Nothing
         } else if out.talks() {
-            ProgressStyle::Bars(MultiProgress::with_draw_target(ProgressDrawTarget::stderr()))
+            ProgressDisplay::Bars(MultiProgress::with_draw_target(ProgressDrawTarget::stderr()))
         } else {
-            ProgressStyle::Lines
+            ProgressDisplay::Lines
         };
         Self { out, shown, layers: HashMap::new(), step: None }
     }
@@ -52,15 +52,15 @@ impl Progress {
     /// What happens now; the next one takes its place on a terminal.
     pub(super) fn step(&mut self, text: &str) {
         match &self.shown {
-            ProgressStyle::Nothing => {}
-            ProgressStyle::Lines => self.out.say(&harmless(text)),
-            ProgressStyle::Bars(_) => self.now(text),
+            ProgressDisplay::Nothing => {}
+            ProgressDisplay::Lines => self.out.say(&harmless(text)),
+            ProgressDisplay::Bars(_) => self.now(text),
         }
     }
 
     /// The same for a terminal alone.
     pub(super) fn now(&mut self, text: &str) {
-        let ProgressStyle::Bars(bars) = &self.shown else { return };
+        let ProgressDisplay::Bars(bars) = &self.shown else { return };
         let step = self.step.get_or_insert_with(|| {
             let step = bars.add(ProgressBar::new_spinner());
             step.enable_steady_tick(Duration::from_millis(120));
@@ -73,10 +73,10 @@ impl Progress {
     pub(super) fn line(&self, text: &str) {
         let text = harmless(text);
         match &self.shown {
-            ProgressStyle::Nothing => {}
-            ProgressStyle::Lines => self.out.say(&text),
+            ProgressDisplay::Nothing => {}
+            ProgressDisplay::Lines => self.out.say(&text),
             // A terminal that cannot be written to leaves nobody to tell.
-            ProgressStyle::Bars(bars) => drop(bars.println(text)),
+            ProgressDisplay::Bars(bars) => drop(bars.println(text)),
         }
     }
 
@@ -86,7 +86,7 @@ impl Progress {
         let count = self.layers.len();
         let layer = self.layers.entry(digest.to_owned()).or_insert_with(|| {
             let bar = match &self.shown {
-                ProgressStyle::Bars(bars) if count < BARS_MAX => Some(match &self.step {
+                ProgressDisplay::Bars(bars) if count < BARS_MAX => Some(match &self.step {
                     // The line with what happens now stays at the bottom.
                     Some(step) => bars.insert_before(step, bar(total)),
                     None => bars.add(bar(total)),
@@ -109,7 +109,7 @@ impl Progress {
                     bar.finish();
                 }
             }
-            (ProgressStyle::Lines, None) if changed && is_over(state) => {
+            (ProgressDisplay::Lines, None) if changed && is_over(state) => {
                 self.out.say(&format!("{name}  {}  {}", harmless(state), bytes(total)));
             }
             _ => {}
@@ -118,7 +118,7 @@ impl Progress {
 
     /// Bytes that go out or come in, without a name of their own.
     pub(super) fn transfer(&mut self, what: &str, total: Option<u64>) -> Transfer {
-        let ProgressStyle::Bars(bars) = &self.shown else { return Transfer(None) };
+        let ProgressDisplay::Bars(bars) = &self.shown else { return Transfer(None) };
         let shown = match total {
             Some(total) => bar(total),
             None => {
@@ -138,7 +138,7 @@ impl Progress {
         if let Some(step) = self.step.take() {
             step.finish_and_clear();
         }
-        if let ProgressStyle::Bars(bars) = &self.shown {
+        if let ProgressDisplay::Bars(bars) = &self.shown {
             // Nobody reads bars that are full.
             let _ = bars.clear();
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::{
-    CommandContext, create, learned, network,
+    CommandContext, create, learned_policy, network,
     process::{self, Input, Signals, signal_status, with_exit},
     sandbox_path, template, terminal, text,
 };
@@ -57,7 +57,7 @@ pub(super) async fn run(context: &CommandContext, args: Run) -> Result<u8, Failu
     // With --json it is part of the result.
     if args.shape.reach.learn && !context.out.json {
         tokio::select! {
-            told = learned::after_run(context, &client, &id, args.policy_out.as_deref()) => {
+            told = learned_policy::after_run(context, &client, &id, args.policy_out.as_deref()) => {
                 if let Err(failure) = told {
                     failure.report(context.out);
                 }
@@ -133,7 +133,8 @@ async fn one_object(
     let mut result = process::gather(client, id, body(args), input).await?;
     process::explain_kill(context, client, id, &result, begun).await;
     if args.shape.reach.learn {
-        result["learned"] = learned::after_run(context, client, id, args.policy_out.as_deref()).await?;
+        result["learned"] =
+            learned_policy::after_run(context, client, id, args.policy_out.as_deref()).await?;
     }
     context.out.json(&result)?;
     Ok(process::status(&result))

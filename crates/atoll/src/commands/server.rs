@@ -15,7 +15,7 @@ use crate::{
     failure::Failure,
     human::age,
     serve,
-    server::{background::log_path, note},
+    server::{background::log_path, server_file},
 };
 
 /// LIMIT: requests get 10 s to end; a server that takes longer is stuck.
@@ -44,9 +44,9 @@ async fn status(context: &CommandContext) -> Result<(), Failure> {
     let health = client.get("/health").await?;
     let (data, url) = (context.global.data_dir(), client.address.to_string());
     // The server that answers may be another than the one of DATA.
-    let note = note::read(&data).filter(|note| note.is_alive() && note.url == url);
+    let note = server_file::read(&data).filter(|note| note.is_alive() && note.url == url);
     let pid = note.as_ref().map(|note| note.pid);
-    let since = note.and(note::written_at(&data)).and_then(|at| Timestamp::try_from(at).ok());
+    let since = note.and(server_file::written_at(&data)).and_then(|at| Timestamp::try_from(at).ok());
     if context.out.json {
         let since = since.map(|at| format!("{at:.3}"));
         return context.out.json(&json!({"url": url, "pid": pid, "since": since, "health": health}));
@@ -57,13 +57,13 @@ async fn status(context: &CommandContext) -> Result<(), Failure> {
     context.out.line(&format!("running at {url}{up} (version {version}{pid})"))
 }
 
-async fn stop(context: &CommandContext) -> Result<note::ServerNote, Failure> {
+async fn stop(context: &CommandContext) -> Result<server_file::ServerNote, Failure> {
     let data = context.global.data_dir();
     let absent = || {
         Failure::new("no_server", format!("no server of {} runs", data.display()))
             .hint("another folder is chosen with --data or ATOLL_DATA")
     };
-    let note = note::read(&data).ok_or_else(absent)?;
+    let note = server_file::read(&data).ok_or_else(absent)?;
     let pid = i32::try_from(note.pid).ok().and_then(Pid::from_raw).ok_or_else(absent)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| absent())?;
     // Checked after the descriptor is held: from here on the pid cannot become somebody else's.
@@ -95,7 +95,7 @@ async fn uninstall(context: &CommandContext, force: bool) -> Result<(), Failure>
     {
         return Err(Failure::usage("nothing was removed", "add --force to remove it without a question"));
     }
-    if note::read(&data).is_some_and(|note| note.is_alive()) {
+    if server_file::read(&data).is_some_and(|note| note.is_alive()) {
         stop(context).await?;
     }
     serve::uninstall(&data).await?;

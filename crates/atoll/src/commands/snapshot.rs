@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{CommandContext, items, moment, pretty, sandbox_path, suggest, text};
 use crate::{
     cli::life::{Kept, Snapshot, SnapshotVerb},
-    client::{Client, near, segment},
+    client::{Client, segment, similar_names},
     failure::Failure,
     human::{Table, age, bytes},
 };
@@ -139,7 +139,7 @@ async fn nearest(client: &Client, wanted: &str, failure: Failure) -> Failure {
     let Ok(answer) = client.get("/v1/snapshots?limit=200").await else { return failure };
     let known = items(answer);
     let names = known.iter().flat_map(|snapshot| [text(snapshot, "name"), text(snapshot, "id")]);
-    match near::nearest(wanted, names.filter(|name| !name.is_empty())) {
+    match similar_names::nearest(wanted, names.filter(|name| !name.is_empty())) {
         Some(name) => failure.hint(format!("did you mean {name}? `atoll snapshot ls` shows every snapshot")),
         None => failure.hint("`atoll snapshot ls` shows every snapshot"),
     }

@@ -16,7 +16,7 @@ use crate::{
         template::{Start, Template, Update},
         values::{Pair, Ready},
     },
-    client::{Client, near, segment},
+    client::{Client, segment, similar_names},
     failure::Failure,
     human::{Table, age, bytes},
 };
@@ -273,7 +273,7 @@ pub(super) async fn nearest(client: &Client, wanted: &str, failure: Failure) -> 
     let Ok(answer) = client.get("/v1/templates").await else { return failure };
     let known = items(answer);
     let names = known.iter().map(|template| text(template, "name"));
-    match near::nearest(wanted, names.filter(|name| !name.is_empty())) {
+    match similar_names::nearest(wanted, names.filter(|name| !name.is_empty())) {
         Some(name) => failure.hint(format!("did you mean {name}? `atoll template ls` shows every template")),
         None => failure.hint(format!(
             "`atoll template ls` shows every template; `atoll template pull {wanted}` fetches an image"

@@ -24,7 +24,7 @@ use crate::{
     cli::tls::Tls,
     failure::Failure,
     serve::data_folder,
-    server::{note, tls_files::TlsFiles},
+    server::{server_file, tls_files::TlsFiles},
 };
 
 /// Where machines keep the roots that they trust.
@@ -49,7 +49,7 @@ pub(super) fn tls(context: &CommandContext, command: Tls) -> Result<(), Failure>
 
 fn init(context: &CommandContext, data: &Path, domain: Option<Domain>, force: bool) -> Result<(), Failure> {
     let said = domain.map(|domain| domain.as_str().to_owned());
-    let served = || note::read(data).and_then(|note| note.domain);
+    let served = || server_file::read(data).and_then(|note| note.domain);
     let domain = said.or_else(served).unwrap_or_else(|| "localhost".to_owned());
     let files = TlsFiles::of(data);
     fs::create_dir_all(&files.folder).map_err(|cause| unwritten(&files.folder, &cause))?;
@@ -76,7 +76,7 @@ fn init(context: &CommandContext, data: &Path, domain: Option<Domain>, force: bo
     };
     context.out.tell(&format!("{what}, for {}", names(&domain).join(", ")));
     // A server says on which port; one that was not started yet takes the usual one.
-    let port = note::read(data).and_then(|note| note.tls_port).unwrap_or(7443);
+    let port = server_file::read(data).and_then(|note| note.tls_port).unwrap_or(7443);
     context.out.tell(&format!(
         "HTTPS is on port {port}; a server that runs takes the certificate within two seconds"
     ));

@@ -18,7 +18,7 @@ use crate::{
         values::{CopyEndpoint, VolumeMount},
         volume::{Create, Put, Volume},
     },
-    client::{Client, near, segment},
+    client::{Client, segment, similar_names},
     failure::Failure,
     human::{Table, age, bytes},
 };
@@ -276,7 +276,7 @@ pub(super) async fn nearest(client: &Client, mounts: &Value, failure: Failure) -
     let names: Vec<&str> = known.iter().map(|volume| text(volume, "name")).collect();
     let wanted = mounts.as_array().into_iter().flatten().map(|mount| text(mount, "volume"));
     let absent = wanted.filter(|wanted| !names.contains(wanted));
-    match absent.filter_map(|wanted| near::nearest(wanted, names.iter().copied())).next() {
+    match absent.filter_map(|wanted| similar_names::nearest(wanted, names.iter().copied())).next() {
         Some(name) => failure.hint(format!("did you mean {name}? `atoll volume ls` shows every volume")),
         None => failure.hint("`atoll volume ls` shows every volume, `atoll volume create NAME` makes one"),
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use atoll_front_e2b::{Data, E2b};
 use atoll_front_leap0::Leap0;
 use atoll_front_native::{Options, PreviewOrigin, Shutdown};
-use atoll_proxy::{Closing, Door, FieldRoute, Limits, Proxy};
+use atoll_proxy::{Closing, FieldRoute, HttpServer, Limits, Proxy};
 use atoll_service::Service;
 use axum::Router;
 use axum::http::HeaderName;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::{daytona, e2b, e2b_data, leap0, settings::Settings};
 
 /// The doors of a server whose plain port is `port`.
-pub(super) fn door(settings: &Settings, service: &Service, shutdown: &Shutdown, port: u16) -> Door {
+pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown, port: u16) -> HttpServer {
     let (draining, forced) = shutdown.tokens();
     let (close, closing) = watch::channel(false);
     let begun = draining.clone();
@@ -34,7 +34,13 @@ pub(super) fn door(settings: &Settings, service: &Service, shutdown: &Shutdown, 
         ]);
     let daytona = daytona::front(settings, service, draining.clone(), port);
     let fronts = daytona::mount(fronts(settings, service, shutdown, port, leap0, e2b), daytona);
-    Door::new(proxy, fronts, Limits::default(), Closing { draining, forced }, settings.allow_origins.clone())
+    HttpServer::new(
+        proxy,
+        fronts,
+        Limits::default(),
+        Closing { draining, forced },
+        settings.allow_origins.clone(),
+    )
 }
 
 /// Every path space of the plain and the TLS port.

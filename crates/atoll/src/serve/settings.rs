@@ -15,8 +15,8 @@ use atoll_proxy::CertificateFiles;
 
 use super::{
     daytona,
-    kernels::{self, Kernels},
     tls::TlsPort,
+    warm_kernels::{self, Kernels},
 };
 use crate::{
     cli::{
@@ -133,7 +133,7 @@ impl Settings {
         };
         let warm = if self.pool == 0 { 0 } else { usize::from(self.warm_kernels) };
         if warm > 0 {
-            pool.extend(kernels::TEMPLATES.iter().map(|template| ((*template).to_owned(), warm)));
+            pool.extend(warm_kernels::TEMPLATES.iter().map(|template| ((*template).to_owned(), warm)));
         }
         atoll_container::EngineConfig {
             pool,

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_proxy::{CertificateFiles, Door, Tls};
+use atoll_proxy::{CertificateFiles, HttpServer, Tls};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use super::failed;
 use super::settings::Settings;
 use crate::failure::Failure;
-use crate::server::note;
+use crate::server::server_file;
 
 /// LIMIT: how long a changed file may go unseen.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -36,9 +36,9 @@ pub(super) struct TlsPort {
 }
 
 /// Serves TLS from the moment there is a certificate until the server closes.
-pub(super) async fn serve(door: &Door, settings: &Settings, url: &str, reload: &Arc<Notify>) {
+pub(super) async fn serve(server: &HttpServer, settings: &Settings, url: &str, reload: &Arc<Notify>) {
     let Some(port) = &settings.tls else { return };
-    let Some(tls) = certificate(door, &port.files, reload).await else { return };
+    let Some(tls) = certificate(server, &port.files, reload).await else { return };
     let listener = match TcpListener::bind(port.listen).await {
         Ok(listener) => listener,
         Err(cause) => {
@@ -47,18 +47,18 @@ pub(super) async fn serve(door: &Door, settings: &Settings, url: &str, reload: &
     };
     let address = listener.local_addr().unwrap_or(port.listen);
     let domain = settings.domain.as_str();
-    if let Err(cause) = note::write(&settings.data, url, domain, Some(address.port())) {
+    if let Err(cause) = server_file::write(&settings.data, url, domain, Some(address.port())) {
         tracing::warn!(%cause, "`atoll env` will not find the TLS port");
     }
     tracing::info!(%address, "TLS ready");
     tokio::select! {
-        () = door.serve_tls(listener, tls.clone()) => {}
+        () = server.serve_tls(listener, tls.clone()) => {}
         () = watch(&tls, reload) => {}
     }
 }
 
 /// The first certificate; `None`: the server closes before there is one.
-async fn certificate(door: &Door, files: &CertificateFiles, reload: &Arc<Notify>) -> Option<Tls> {
+async fn certificate(server: &HttpServer, files: &CertificateFiles, reload: &Arc<Notify>) -> Option<Tls> {
     let mut said = String::new();
     loop {
         match Tls::open(files.clone()) {
@@ -76,7 +76,7 @@ async fn certificate(door: &Door, files: &CertificateFiles, reload: &Arc<Notify>
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
             () = reload.notified() => {}
-            () = door.closes() => return None,
+            () = server.closes() => return None,
         }
     }
 }

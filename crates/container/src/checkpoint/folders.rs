@@ -232,7 +232,7 @@ fn remove_all(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::Manifest;
+    use super::super::CheckpointManifest;
     use super::*;
 
     fn id() -> SandboxId {

@@ -244,7 +244,7 @@ mod tests {
         atoll_robustness::check!("checkpoint_manifest", |bytes| {
             let hash = blake3::hash(bytes).to_hex();
             fs::write(folder.path().join(MANIFEST), [hash.as_bytes(), b"\n", bytes].concat()).unwrap();
-            if let Ok((manifest, read)) = Manifest::read(folder.path()) {
+            if let Ok((manifest, read)) = CheckpointManifest::read(folder.path()) {
                 assert_eq!(read, hash.as_str());
                 let _ = manifest.bytes();
             }

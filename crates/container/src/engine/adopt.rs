@@ -40,13 +40,14 @@ impl EngineShared {
             let (found, told) = if self.is_held(&known.sandbox, instance) {
                 let held = self.place(&known.sandbox).live().map(|(_, live)| live);
                 if let Some(live) = held.clone().filter(|_| !known.paused) {
-                    let (cgroups, checkpoints) = (Arc::clone(&self.ground.cgroups), self.checkpoints.clone());
+                    let (cgroups, checkpoints) =
+                        (Arc::clone(&self.resources.cgroups), self.checkpoints.clone());
                     let sandbox = known.sandbox.clone();
                     let thaw = move || {
                         checkpoints.discard(&sandbox)?;
                         cgroups.thaw(&live.facts.cgroup)
                     };
-                    let thawed = self.hands.run(thaw).await;
+                    let thawed = self.blocking.run(thaw).await;
                     thawed.map_err(failed("thawing what is to run"))?;
                 }
                 let told = held.as_ref().filter(|_| facts.is_null());
@@ -86,8 +87,8 @@ impl EngineShared {
             cgroups.insert(ready.live.facts.cgroup.clone());
             layers.insert(ready.layer.clone());
         }
-        let ground = Arc::clone(&self.ground);
-        let sweep = tokio::task::spawn_blocking(move || ground.sweep(&links, &cgroups, &layers));
+        let resources = Arc::clone(&self.resources);
+        let sweep = tokio::task::spawn_blocking(move || resources.sweep(&links, &cgroups, &layers));
         let left = sweep.await.map_err(failed("sweeping"))?.map_err(failed("sweeping"))?;
         left.into_iter().for_each(|remains| self.reaper.take(remains));
         for (known, instance, live) in alive {
@@ -111,7 +112,7 @@ impl EngineShared {
             }
         }
         // A dump for a snapshot freezes its sandbox too, until it has ended.
-        let layers = Arc::clone(&self.ground.layers);
+        let layers = Arc::clone(&self.resources.layers);
         let waited = blocking(move || {
             let end = Instant::now() + CRIU_WITHIN;
             let all = layers.unwanted_snapshots(&HashSet::new())?;
@@ -139,7 +140,7 @@ impl EngineShared {
     }
 
     fn stands_still(&self, live: &Live) -> bool {
-        self.ground.cgroups.is_frozen(&live.facts.cgroup).unwrap_or(false)
+        self.resources.cgroups.is_frozen(&live.facts.cgroup).unwrap_or(false)
     }
 
     /// Removes drafts and checkpoints of those that live or should not have one. Whom a spent one became stays known as
@@ -179,7 +180,7 @@ impl EngineShared {
         // First hold the process, then look whether it is the right one: nobody can take its number any more.
         let pidfd = pidfd_open(Pid::from_raw(facts.pid)?, PidfdFlags::empty()).ok()?;
         let is_it = instance::started(facts.pid).ok()? == facts.started
-            && self.ground.cgroups.processes(&facts.cgroup).ok()?.contains(&facts.pid);
+            && self.resources.cgroups.processes(&facts.cgroup).ok()?.contains(&facts.pid);
         let netns: OwnedFd = File::open(format!("/proc/{}/ns/net", facts.pid)).ok()?.into();
         if !is_it || instance::is_dead(pidfd.as_fd()).ok()? {
             return None;
@@ -189,37 +190,37 @@ impl EngineShared {
 
     async fn take_up(self: &Arc<Self>, known: &Known, instance: &InstanceId, live: Arc<Live>) {
         self.numbers().adopt(live.facts.first_id);
-        let kills = self.ground.cgroups.oom_kills(&live.facts.cgroup).unwrap_or(0);
+        let kills = self.resources.cgroups.oom_kills(&live.facts.cgroup).unwrap_or(0);
         live.oom_kills.store(kills, Ordering::SeqCst);
         let place = self.place(&known.sandbox);
         place.set_live(Some((instance.clone(), Arc::clone(&live))));
         self.watch(Arc::clone(&live), &known.sandbox, instance);
-        let (ground, checkpoints) = (Arc::clone(&self.ground), self.checkpoints.clone());
+        let (resources, checkpoints) = (Arc::clone(&self.resources), self.checkpoints.clone());
         let (sandbox, limits, egress) = (known.sandbox.clone(), known.limits, Arc::clone(&known.network));
         let stays = known.paused && self.stands_still(&live);
         let again = move || {
             // First, and whatever becomes of the rest: what stands above its policy may be narrower than it was.
             if let Some(link) = live.facts.link
-                && let Err(cause) = ground.doors.change(link, &sandbox, &egress, live.netns())
+                && let Err(cause) = resources.networks.change(link, &sandbox, &egress, live.netns())
             {
                 // Better unreachable than with a policy of yesterday.
-                let _ = ground.doors.detach(link);
+                let _ = resources.networks.detach(link);
                 return Err(io::Error::other(cause));
             }
             // A create that was cut short may have left it frozen, and a dump that was cut short half frozen.
             if stays {
-                ground.cgroups.freeze(&live.facts.cgroup)?
+                resources.cgroups.freeze(&live.facts.cgroup)?
             } else {
                 checkpoints.discard(&sandbox)?;
-                ground.cgroups.thaw(&live.facts.cgroup)?
+                resources.cgroups.thaw(&live.facts.cgroup)?
             }
-            ground.cgroups.set_limits(&live.facts.cgroup, &limits)?;
-            if ground.layers.exists(sandbox.as_str()) {
-                ground.layers.set_limit(sandbox.as_str(), u64::from(limits.disk_mib) << 20)?;
+            resources.cgroups.set_limits(&live.facts.cgroup, &limits)?;
+            if resources.layers.exists(sandbox.as_str()) {
+                resources.layers.set_limit(sandbox.as_str(), u64::from(limits.disk_mib) << 20)?;
             }
             Ok(())
         };
-        if let Err(cause) = self.hands.run(again).await {
+        if let Err(cause) = self.blocking.run(again).await {
             tracing::warn!(sandbox = %known.sandbox, %cause, "limits or policy could not be put in force again");
         }
     }
@@ -274,7 +275,7 @@ impl HostResources {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
-        let swept = self.doors.router().sweep(links)?;
+        let swept = self.networks.router().sweep(links)?;
         if !swept.missing.is_empty() {
             tracing::warn!(missing = swept.missing.len(), "links of live sandboxes are gone");
         }

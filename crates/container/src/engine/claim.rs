@@ -28,7 +28,7 @@ impl EngineShared {
                     "a ready instance could not be claimed"
                 );
                 // The cold way makes a layer of this name itself. Not there under it: it was not renamed yet.
-                let _ = self.ground.layers.rename(spec.sandbox.as_str(), &ready.layer);
+                let _ = self.resources.layers.rename(spec.sandbox.as_str(), &ready.layer);
                 self.discard(ready);
                 None
             }
@@ -43,10 +43,10 @@ impl EngineShared {
         let link = self.router().reserve(None).map_err(failed("reserving an address"))?;
         ready.live.facts.link = Some(link);
         let netns = ready.live.netns().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
-        let (ground, sandbox, egress) =
-            (Arc::clone(&self.ground), spec.sandbox.clone(), Arc::clone(&spec.network));
-        let connect = self.hands.run(move || {
-            ground.doors.attach(link, &sandbox, &egress, netns.as_fd()).map_err(io::Error::other)?;
+        let (resources, sandbox, egress) =
+            (Arc::clone(&self.resources), spec.sandbox.clone(), Arc::clone(&spec.network));
+        let connect = self.blocking.run(move || {
+            resources.networks.attach(link, &sandbox, &egress, netns.as_fd()).map_err(io::Error::other)?;
             atoll_network::setup_from_outside(netns.as_fd(), link.address).map_err(io::Error::other)
         });
         let personalise = self.personalise(ready, spec)?;
@@ -62,13 +62,13 @@ impl EngineShared {
         ready: &Ready,
         spec: &InstanceSpec,
     ) -> Result<impl Future<Output = io::Result<()>> + use<'_>, ProviderError> {
-        let (cgroups, layers) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.layers));
+        let (cgroups, layers) = (Arc::clone(&self.resources.cgroups), Arc::clone(&self.resources.layers));
         let (cgroup, old, new) =
             (ready.live.facts.cgroup.clone(), ready.layer.clone(), spec.sandbox.as_str().to_owned());
         let pidfd = ready.live.pidfd().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
         let (made_with, limits, hostname) = (ready.limits, spec.limits, spec.hostname.clone());
         let home = Arc::clone(&self.own_uts);
-        Ok(self.hands.run(move || {
+        Ok(self.blocking.run(move || {
             layers.rename(&old, &new)?;
             if limits != made_with {
                 cgroups.set_limits(&cgroup, &limits)?;

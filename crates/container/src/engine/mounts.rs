@@ -42,7 +42,7 @@ impl EngineShared {
         if wanted.is_empty() {
             return Ok(ResolvedMounts::default());
         }
-        let (layers, wanted) = (Arc::clone(&self.ground.layers), wanted.to_vec());
+        let (layers, wanted) = (Arc::clone(&self.resources.layers), wanted.to_vec());
         let find = move || {
             let mut found = ResolvedMounts::default();
             for mount in &wanted {

@@ -33,7 +33,7 @@ impl EngineShared {
 
     pub(super) async fn pack(&self, target: &Target) -> Result<Packed, ProviderError> {
         let name = target.sandbox.as_str().to_owned();
-        if !self.ground.layers.exists(&name) {
+        if !self.resources.layers.exists(&name) {
             return Err(ProviderError::Gone { sandbox: target.sandbox.clone() });
         }
         if self.live(target).is_ok() {
@@ -42,7 +42,7 @@ impl EngineShared {
                 hint: "stop it first".into(),
             });
         }
-        let layers = Arc::clone(&self.ground.layers);
+        let layers = Arc::clone(&self.resources.layers);
         Ok(stream(move |out| layers.pack(&name, out)))
     }
 
@@ -65,7 +65,7 @@ impl EngineShared {
                 Storage::Disk => unsupported("a layer of what a live sandbox changed", "stop it first"),
             };
         }
-        if !self.ground.layers.exists(&name) {
+        if !self.resources.layers.exists(&name) {
             return Err(ProviderError::Gone { sandbox: target.sandbox.clone() });
         }
         let template = self.pinned(template, template_version).await?;
@@ -75,7 +75,7 @@ impl EngineShared {
                 "begin with a template that has files of its own, such as debian",
             );
         }
-        let layers = Arc::clone(&self.ground.layers);
+        let layers = Arc::clone(&self.resources.layers);
         Ok(stream(move |out| layers.capture(&name, &template.layers, out)))
     }
 
@@ -87,7 +87,7 @@ impl EngineShared {
     ) -> Result<(), ProviderError> {
         let place = self.place(&target.sandbox);
         let (sender, pieces) = mpsc::channel(PIECES);
-        let (layers, name) = (Arc::clone(&self.ground.layers), target.sandbox.as_str().to_owned());
+        let (layers, name) = (Arc::clone(&self.resources.layers), target.sandbox.as_str().to_owned());
         let limit = u64::from(limits.disk_mib) * MIB;
         let work = move || {
             // The thread has the turn: when the call is dropped, the next one waits until nothing of this one is under way.

@@ -90,13 +90,13 @@ impl EngineShared {
         let place = self.places().get(&target.sandbox).cloned().ok_or_else(gone)?;
         let _turn = place.turn.lock().await;
         let live = self.live(target)?;
-        let (cgroups, checkpoints) = (Arc::clone(&self.ground.cgroups), self.checkpoints.clone());
+        let (cgroups, checkpoints) = (Arc::clone(&self.resources.cgroups), self.checkpoints.clone());
         let sandbox = target.sandbox.clone();
         let thaw = move || {
             checkpoints.discard(&sandbox)?;
             cgroups.thaw(&live.facts.cgroup)
         };
-        self.hands.run(thaw).await.map_err(failed("thawing"))
+        self.blocking.run(thaw).await.map_err(failed("thawing"))
     }
 
     /// A place that was made only to wait in it.
@@ -109,7 +109,7 @@ impl EngineShared {
     }
 
     pub(super) async fn freeze(&self, live: &Arc<Live>) -> Result<(), ProviderError> {
-        let (cgroups, live) = (Arc::clone(&self.ground.cgroups), Arc::clone(live));
+        let (cgroups, live) = (Arc::clone(&self.resources.cgroups), Arc::clone(live));
         let freeze = move || {
             let frozen = cgroups.freeze(&live.facts.cgroup);
             if frozen.is_err() {
@@ -117,7 +117,7 @@ impl EngineShared {
             }
             frozen
         };
-        self.hands.run(freeze).await.map_err(failed("freezing"))
+        self.blocking.run(freeze).await.map_err(failed("freezing"))
     }
 
     /// As a task of its own: a caller that goes away before the point of no return leaves a frozen instance, after it a
@@ -299,8 +299,8 @@ impl EngineShared {
             if tries == VFORK_TRIES {
                 return Err(held_up(&obstacle.to_string()));
             }
-            let (cgroups, thawed) = (Arc::clone(&self.ground.cgroups), Arc::clone(live));
-            let thaw = self.hands.run(move || cgroups.thaw(&thawed.facts.cgroup)).await;
+            let (cgroups, thawed) = (Arc::clone(&self.resources.cgroups), Arc::clone(live));
+            let thaw = self.blocking.run(move || cgroups.thaw(&thawed.facts.cgroup)).await;
             thaw.map_err(failed("thawing"))?;
             tokio::time::sleep(Duration::from_millis(1 << tries.min(8)).min(VFORK_MOST)).await;
             self.freeze(live).await?;
@@ -313,23 +313,23 @@ impl EngineShared {
         live: &Arc<Live>,
         look: fn(&[i32]) -> Option<Obstacle>,
     ) -> Result<Option<Obstacle>, ProviderError> {
-        let (cgroups, live) = (Arc::clone(&self.ground.cgroups), Arc::clone(live));
+        let (cgroups, live) = (Arc::clone(&self.resources.cgroups), Arc::clone(live));
         let look = move || Ok(look(&cgroups.processes(&live.facts.cgroup)?));
         blocking(look).await.map_err(failed("looking at the sandbox"))
     }
 
     /// Refuses what cannot be written, before anything is, and has the pool grow in time for the rest.
     async fn make_room(&self, live: &Arc<Live>) -> Result<(), ProviderError> {
-        let (ground, live) = (Arc::clone(&self.ground), Arc::clone(live));
+        let (resources, live) = (Arc::clone(&self.resources), Arc::clone(live));
         let look = move || {
             let cgroup = &live.facts.cgroup;
-            let nameless = nameless_bytes(&ground.cgroups.processes(cgroup)?);
-            let needed = ground.cgroups.figures(cgroup)?.memory_bytes.saturating_add(nameless);
-            if ground.layers.space()?.free_for_memory <= needed.saturating_add(LEAST_FREE) {
+            let nameless = nameless_bytes(&resources.cgroups.processes(cgroup)?);
+            let needed = resources.cgroups.figures(cgroup)?.memory_bytes.saturating_add(nameless);
+            if resources.layers.space()?.free_for_memory <= needed.saturating_add(LEAST_FREE) {
                 return Ok(false);
             }
             // CRIU may write faster than the pool grows by itself.
-            ground.layers.grow_for_memory(needed)?;
+            resources.layers.grow_for_memory(needed)?;
             Ok(true)
         };
         match blocking(look).await.map_err(failed("measuring free space"))? {
@@ -351,7 +351,7 @@ impl EngineShared {
         let mounts = facts.mounts.iter().enumerate();
         outside.extend(mounts.map(|(index, at)| (at.clone(), protocol::mount_part(index))));
         let freezer =
-            self.ground.cgroups.freezer(&facts.cgroup).and_then(File::open).map_err(failed(step))?;
+            self.resources.cgroups.freezer(&facts.cgroup).and_then(File::open).map_err(failed(step))?;
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(failed("copying a descriptor"));
         let descriptors = vec![copy(&draft.images)?, freezer.into()];
         let hierarchies = hierarchies(facts.pid, &facts.cgroup).map_err(failed("looking at the sandbox"))?;
@@ -400,9 +400,9 @@ impl EngineShared {
     async fn end_checkpointed(&self, place: &SandboxSlot, live: &Arc<Live>) {
         live.expect_end();
         place.set_live(None);
-        let (ground, doomed) = (Arc::clone(&self.ground), Arc::clone(live));
-        let work = move || ground.kill_all(&doomed.facts.cgroup);
-        if let Err(cause) = self.hands.run(work).await {
+        let (resources, doomed) = (Arc::clone(&self.resources), Arc::clone(live));
+        let work = move || resources.kill_all(&doomed.facts.cgroup);
+        if let Err(cause) = self.blocking.run(work).await {
             tracing::warn!(%cause, "a checkpointed sandbox's processes could not be ended at once");
         }
         self.reach("checkpoint.killed");
@@ -410,7 +410,7 @@ impl EngineShared {
         let _ = tokio::time::timeout(DEAD_WITHIN, live.dead()).await;
         self.reach("checkpoint.dead");
         if let Some(link) = live.facts.link {
-            let _ = self.ground.doors.detach(link);
+            let _ = self.resources.networks.detach(link);
         }
         self.reach("checkpoint.detached");
         self.reaper.take(InstanceRemains {
@@ -423,7 +423,7 @@ impl EngineShared {
 
     /// A named place of [`crate::FailPoint`].
     pub(super) fn reach(&self, place: &'static str) {
-        self.ground.failpoint.reach(place);
+        self.resources.failpoint.reach(place);
     }
 
     pub(super) fn memory_begins(&self) {

@@ -13,7 +13,7 @@ use atoll_model::policy::egress::Egress;
 use atoll_model::{ErrorKind, InstanceId, Limits};
 use atoll_provider::{PoolWish, ProviderError};
 
-use super::cold::{LayerPlan, Plan};
+use super::cold_start::{LayerPlan, Plan};
 use super::instance::Live;
 use super::reaper::InstanceRemains;
 use super::{EngineShared, PoolStats, failed};
@@ -159,7 +159,7 @@ impl EngineShared {
             let Some(ready) = pools.ready.get_mut(&key) else { continue };
             let (mut fresh, other): (Vec<Ready>, Vec<Ready>) =
                 std::mem::take(ready).into_iter().partition(fits);
-            if fresh.last().is_some_and(|one| super::warm::has_room(one, limits)) {
+            if fresh.last().is_some_and(|one| super::prepared_pool::has_room(one, limits)) {
                 taken = fresh.pop();
             }
             *ready = fresh;
@@ -176,7 +176,7 @@ impl EngineShared {
     /// Ends one that nobody will claim.
     pub(super) fn discard(&self, ready: Ready) {
         ready.live.expect_end();
-        let _ = self.ground.cgroups.thaw(&ready.live.facts.cgroup);
+        let _ = self.resources.cgroups.thaw(&ready.live.facts.cgroup);
         let _ = ready.live.kill();
         self.reaper.take(InstanceRemains {
             pidfd: ready.live.pidfd().try_clone_to_owned().ok(),
@@ -231,7 +231,7 @@ impl EngineShared {
     async fn template_of(&self, key: &PoolKey) -> Result<Arc<Template>, ProviderError> {
         let Some(version) = &key.version else {
             let (catalog, name) = (Arc::clone(&self.catalog), key.template.clone());
-            let found = self.hands.run(move || Ok(catalog.get(&name)));
+            let found = self.blocking.run(move || Ok(catalog.get(&name)));
             let found = found.await.map_err(failed("reading the template"))?;
             return found.map(Arc::new).map_err(|cause| match cause.kind() {
                 ErrorKind::NotFound => ProviderError::NoTemplate { template: key.template.clone() },
@@ -265,8 +265,8 @@ impl EngineShared {
 
     /// Makes it stand still.
     pub(super) async fn freeze_ready(&self, ready: Ready) -> Result<Ready, ProviderError> {
-        let (cgroups, cgroup) = (Arc::clone(&self.ground.cgroups), ready.live.facts.cgroup.clone());
-        if let Err(cause) = self.hands.run(move || cgroups.freeze(&cgroup)).await {
+        let (cgroups, cgroup) = (Arc::clone(&self.resources.cgroups), ready.live.facts.cgroup.clone());
+        if let Err(cause) = self.blocking.run(move || cgroups.freeze(&cgroup)).await {
             self.discard(ready);
             return Err(failed("freezing a ready instance")(cause));
         }
@@ -275,7 +275,7 @@ impl EngineShared {
 
     async fn make_one(self: &Arc<Self>, key: &PoolKey) -> Result<(), ProviderError> {
         if self.is_prepared(key) {
-            super::warm::need_memory()?;
+            super::prepared_pool::need_memory()?;
         }
         let ready = self.make_ready(key).await?;
         if self.is_closing.load(Ordering::SeqCst) {

@@ -16,7 +16,7 @@ use atoll_provider::{
 };
 use tokio::sync::broadcast;
 
-use super::cold::{LayerPlan, Plan};
+use super::cold_start::{LayerPlan, Plan};
 use super::instance::Live;
 use super::reaper::InstanceRemains;
 use super::{Engine, EngineShared, STOP_WITHIN, SandboxSlot, failed, watch};
@@ -45,7 +45,7 @@ impl Provider for Engine {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             keeps_files: true,
-            limits_disk: self.inner.ground.layers.limits_disk(),
+            limits_disk: self.inner.resources.layers.limits_disk(),
             resizes_live: true,
             network: true,
             pauses: true,
@@ -196,7 +196,7 @@ impl Provider for Engine {
             Some((_, live)) => self.inner.end(&place, &live, Some(layer)).await,
             None => {
                 // Somebody may unpack files under this name at once: they must not meet the removal of the old ones.
-                let layers = Arc::clone(&self.inner.ground.layers);
+                let layers = Arc::clone(&self.inner.resources.layers);
                 let aside = super::snapshot::blocking(move || layers.put_aside(&layer)).await;
                 let aside = aside.map_err(failed("putting files aside"))?;
                 self.inner.reaper.take(InstanceRemains { layer: aside, ..InstanceRemains::default() });
@@ -215,16 +215,17 @@ impl Provider for Engine {
         let live = self.inner.live(target)?;
         let Some(link) = live.facts.link else { return Ok(()) };
         self.inner.need_ipv6(&egress).await?;
-        let (ground, sandbox) = (Arc::clone(&self.inner.ground), target.sandbox.clone());
-        let work =
-            move || ground.doors.change(link, &sandbox, &egress, live.netns()).map_err(std::io::Error::other);
-        self.inner.hands.run(work).await.map_err(failed("changing the network policy"))
+        let (resources, sandbox) = (Arc::clone(&self.inner.resources), target.sandbox.clone());
+        let work = move || {
+            resources.networks.change(link, &sandbox, &egress, live.netns()).map_err(std::io::Error::other)
+        };
+        self.inner.blocking.run(work).await.map_err(failed("changing the network policy"))
     }
 
     async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
         let live = self.inner.live(target)?;
         let (cgroups, layers) =
-            (Arc::clone(&self.inner.ground.cgroups), Arc::clone(&self.inner.ground.layers));
+            (Arc::clone(&self.inner.resources.cgroups), Arc::clone(&self.inner.resources.layers));
         let layer = target.sandbox.as_str().to_owned();
         let work = move || {
             let figures = cgroups.figures(&live.facts.cgroup)?;
@@ -242,7 +243,7 @@ impl Provider for Engine {
                 sent_bytes: live.sent_bytes(),
             })
         };
-        self.inner.hands.run(work).await.map_err(failed("reading figures"))
+        self.inner.blocking.run(work).await.map_err(failed("reading figures"))
     }
 
     async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError> {
@@ -280,9 +281,9 @@ impl Provider for Engine {
     }
 
     async fn node(&self) -> Result<Node, ProviderError> {
-        let layers = Arc::clone(&self.inner.ground.layers);
+        let layers = Arc::clone(&self.inner.resources.layers);
         let space =
-            self.inner.hands.run(move || layers.space()).await.map_err(failed("measuring free space"))?;
+            self.inner.blocking.run(move || layers.space()).await.map_err(failed("measuring free space"))?;
         let memory = std::fs::read_to_string("/proc/meminfo").map_err(failed("reading free memory"))?;
         let mib = |key: &str| {
             let line = memory.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
@@ -393,7 +394,7 @@ impl EngineShared {
             live,
             sandbox,
             instance,
-            Arc::clone(&self.ground.cgroups),
+            Arc::clone(&self.resources.cgroups),
             self.notices.clone(),
         ));
     }
@@ -444,10 +445,8 @@ impl EngineShared {
     }
 
     fn refuse_what_cannot_be(&self, spec: &InstanceSpec, files: FilesState) -> Result<(), ProviderError> {
-        let layers = &self.ground.layers;
-        if spec.storage == Storage::Disk
-            && files == FilesState::Kept
-            && !layers.exists(spec.sandbox.as_str())
+        let layers = &self.resources.layers;
+        if spec.storage == Storage::Disk && files == FilesState::Kept && !layers.exists(spec.sandbox.as_str())
         {
             return Err(ProviderError::Gone { sandbox: spec.sandbox.clone() });
         }
@@ -466,8 +465,8 @@ impl EngineShared {
         if egress.direct6.is_empty() {
             return Ok(());
         }
-        let ground = Arc::clone(&self.ground);
-        let ready = self.hands.run(move || Ok(ground.doors.router().prepare_ipv6())).await;
+        let resources = Arc::clone(&self.resources);
+        let ready = self.blocking.run(move || Ok(resources.networks.router().prepare_ipv6())).await;
         match ready.map_err(failed("setting up IPv6"))? {
             Err(LinkError::Ipv6 { cause }) if cause.kind() == ErrorKind::Unsupported => {
                 Err(ProviderError::Unsupported {
@@ -482,7 +481,7 @@ impl EngineShared {
     /// Plain folders keep no limit, so none may be asked for; the usual one is what nobody asked for.
     pub(super) fn refuse_disk_limit(&self, is_on_disk: bool, limits: &Limits) -> Result<(), ProviderError> {
         let is_asked = limits.disk_mib != self.config.pool_limits.disk_mib;
-        if !is_on_disk || !is_asked || self.ground.layers.limits_disk() {
+        if !is_on_disk || !is_asked || self.resources.layers.limits_disk() {
             return Ok(());
         }
         Err(ProviderError::Unsupported {
@@ -498,7 +497,7 @@ impl EngineShared {
     pub(super) async fn pinned(&self, name: &str, version: &str) -> Result<Arc<Template>, ProviderError> {
         let template = name.to_owned();
         let (catalog, name, version) = (Arc::clone(&self.catalog), name.to_owned(), version.to_owned());
-        let found = self.hands.run(move || {
+        let found = self.blocking.run(move || {
             Ok(catalog.pinned(&name, &version).and_then(|template| {
                 atoll_image::verify_host(&template)?;
                 Ok(template)
@@ -524,17 +523,17 @@ impl EngineShared {
         layer: Option<String>,
     ) -> Result<(), ProviderError> {
         live.expect_end();
-        let ground = Arc::clone(&self.ground);
+        let resources = Arc::clone(&self.resources);
         let doomed = Arc::clone(live);
         let work = move || {
             if let Some(link) = doomed.facts.link {
                 // What matters is that it dies; a link that cannot be closed dies with its namespace.
-                let _ = ground.doors.detach(link);
+                let _ = resources.networks.detach(link);
             }
-            let _ = ground.cgroups.thaw(&doomed.facts.cgroup);
+            let _ = resources.cgroups.thaw(&doomed.facts.cgroup);
             doomed.kill()
         };
-        let killed = self.hands.run(work).await.map_err(failed("ending the sandbox"));
+        let killed = self.blocking.run(work).await.map_err(failed("ending the sandbox"));
         let dead = tokio::time::timeout(DEAD_WITHIN, live.dead()).await;
         place.set_live(None);
         let pidfd = live.pidfd().try_clone_to_owned().map_err(failed("copying a descriptor"))?;

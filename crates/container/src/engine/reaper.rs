@@ -10,8 +10,8 @@ use std::time::Duration;
 use atoll_network::SandboxLink;
 use tokio::sync::{mpsc, watch};
 
-use super::doors::DoorSockets;
 use super::instance;
+use super::sandbox_network::SandboxNetworks;
 use crate::block::Numbers;
 use crate::cgroup::Cgroups;
 use crate::failpoint::FailPoint;
@@ -39,7 +39,7 @@ pub(super) struct InstanceRemains {
 pub(super) struct HostResources {
     pub(super) cgroups: Arc<dyn Cgroups>,
     pub(super) layers: Arc<Layers>,
-    pub(super) doors: DoorSockets,
+    pub(super) networks: SandboxNetworks,
     pub(super) numbers: Arc<Mutex<Numbers>>,
     pub(super) failpoint: FailPoint,
 }
@@ -53,10 +53,10 @@ pub(super) struct Reaper {
 
 impl Reaper {
     /// Answers the reaper and the loop that its owner runs.
-    pub(super) fn new(ground: Arc<HostResources>) -> (Self, impl Future<Output = ()> + Send) {
+    pub(super) fn new(resources: Arc<HostResources>) -> (Self, impl Future<Output = ()> + Send) {
         let (remains, queue) = mpsc::unbounded_channel();
         let pending = Arc::new(watch::Sender::new(0));
-        let work = run(ground, queue, remains.downgrade(), Arc::clone(&pending));
+        let work = run(resources, queue, remains.downgrade(), Arc::clone(&pending));
         (Self { remains, pending }, work)
     }
 
@@ -75,7 +75,7 @@ impl Reaper {
 }
 
 async fn run(
-    ground: Arc<HostResources>,
+    resources: Arc<HostResources>,
     mut queue: mpsc::UnboundedReceiver<InstanceRemains>,
     again: mpsc::WeakUnboundedSender<InstanceRemains>,
     pending: Arc<watch::Sender<usize>>,
@@ -87,8 +87,8 @@ async fn run(
         {
             batch.push(next);
         }
-        let ground = Arc::clone(&ground);
-        let work = move || batch.into_iter().map(|remains| ground.clear(remains)).collect::<Vec<_>>();
+        let resources = Arc::clone(&resources);
+        let work = move || batch.into_iter().map(|remains| resources.clear(remains)).collect::<Vec<_>>();
         let Ok(outcomes) = tokio::task::spawn_blocking(work).await else { continue };
         for outcome in outcomes {
             match outcome {
@@ -146,11 +146,11 @@ impl HostResources {
             remains.snapshot = None;
         }
         if let Some(link) = remains.link {
-            self.doors.detach(link).or_else(|error| match error {
+            self.networks.detach(link).or_else(|error| match error {
                 atoll_network::LinkError::Unknown { .. } => Ok(()),
                 other => Err(io::Error::other(other)),
             })?;
-            let mut router = self.doors.router();
+            let mut router = self.networks.router();
             if !router.release(link).map_err(io::Error::other)? {
                 if remains.tries < LINK_TRIES {
                     return Ok(false);

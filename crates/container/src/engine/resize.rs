@@ -22,7 +22,7 @@ enum Resized {
 
 impl EngineShared {
     pub(super) async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
-        let layers = Arc::clone(&self.ground.layers);
+        let layers = Arc::clone(&self.resources.layers);
         let layer = target.sandbox.as_str().to_owned();
         // A layer in memory keeps the size it was made with.
         let is_on_disk = layers.exists(&layer);
@@ -31,7 +31,7 @@ impl EngineShared {
             Some(_) => Some(self.live(target)?.facts.cgroup.clone()),
             None => None,
         };
-        let (cgroups, limits) = (Arc::clone(&self.ground.cgroups), *limits);
+        let (cgroups, limits) = (Arc::clone(&self.resources.cgroups), *limits);
         let work = move || {
             let disk_bytes = u64::from(limits.disk_mib) * MIB;
             let below = |what, wanted_mib, used_bytes| Ok(Resized::Below { what, wanted_mib, used_bytes });

@@ -24,7 +24,7 @@ use atoll_network::{LinkError, SandboxLink};
 use atoll_provider::{Booted, InstanceSpec, ProviderError};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::cold::outside_of;
+use super::cold_start::outside_of;
 use super::instance::{self, Facts, Live};
 use super::reaper::{HostResources, InstanceRemains};
 use super::snapshot::blocking;
@@ -105,7 +105,7 @@ impl EngineShared {
         self.settle_in(spec, place, live);
         self.reach("restore.watched");
         let (checkpoints, sandbox) = (self.checkpoints.clone(), spec.sandbox.clone());
-        let failpoint = self.ground.failpoint.clone();
+        let failpoint = self.resources.failpoint.clone();
         // What it takes on disk goes behind the caller's back.
         self.spawn(async move {
             let _ = tokio::task::spawn_blocking(move || checkpoints.free_spent(&sandbox)).await;
@@ -214,7 +214,7 @@ impl EngineShared {
         mounts: Vec<MountSpec>,
     ) -> Result<protocol::Criu, ProviderError> {
         let criu = self.criu()?;
-        let (cgroups, layers) = (Arc::clone(&self.ground.cgroups), Arc::clone(&self.ground.layers));
+        let (cgroups, layers) = (Arc::clone(&self.resources.cgroups), Arc::clone(&self.resources.layers));
         let (name, layer) = (spec.instance.as_str().to_owned(), spec.sandbox.as_str().to_owned());
         let (limits, with_usr) = (spec.limits, template.usr_overlay.is_some());
         let (images, seen) = (folder.to_owned(), manifest.clone());
@@ -225,7 +225,7 @@ impl EngineShared {
             Ok((upper, users_image(&images, &seen, first_id)?))
         };
         let (upper, replaced) =
-            self.hands.run(prepare).await.map_err(failed("preparing layer and cgroups"))?;
+            self.blocking.run(prepare).await.map_err(failed("preparing layer and cgroups"))?;
         let usr = template.usr_overlay.as_ref();
         let rootfs = Rootfs {
             layers: template.layers.clone(),
@@ -243,7 +243,7 @@ impl EngineShared {
             mounts,
             boot_id: manifest.boot_id.clone(),
         };
-        let homes = self.ground.cgroups.homes(spec.instance.as_str());
+        let homes = self.resources.cgroups.homes(spec.instance.as_str());
         let (arguments, environment) = criu.restore(&RestoreAsk { manifest, first_id, cgroups: &homes });
         let program = criu.program().to_owned();
         Ok(protocol::Criu { id: 0, program, arguments, environment, rebuild: Some(rebuild) })
@@ -269,8 +269,8 @@ impl EngineShared {
                 }
                 CriuMessage::Step { action, .. } if action == "pre-resume" => {
                     let (cgroups, name) =
-                        (Arc::clone(&self.ground.cgroups), spec.instance.as_str().to_owned());
-                    self.hands.run(move || cgroups.freeze(&name)).await.map_err(failed("freezing"))?;
+                        (Arc::clone(&self.resources.cgroups), spec.instance.as_str().to_owned());
+                    self.blocking.run(move || cgroups.freeze(&name)).await.map_err(failed("freezing"))?;
                     self.reach("restore.frozen");
                     is_frozen = true;
                 }
@@ -307,7 +307,7 @@ impl EngineShared {
         let netns: OwnedFd = File::open(format!("/proc/{pid}/ns/net")).map_err(failed(step))?.into();
         let link = self.reserve_again(manifest).map_err(failed("reserving an address"))?;
         remains.link = Some(link);
-        let (ground, egress) = (Arc::clone(&self.ground), Arc::clone(&spec.network));
+        let (resources, egress) = (Arc::clone(&self.resources), Arc::clone(&spec.network));
         let inside = netns.try_clone().map_err(failed("copying a descriptor"))?;
         let earlier = earlier(manifest, link.address);
         let silent = has_silent_way6(manifest, &egress);
@@ -315,7 +315,7 @@ impl EngineShared {
         let holds_six = manifest.six && !six.is_empty();
         let connect = move || {
             let inside = inside.as_fd();
-            ground.doors.connect(link, &egress, inside).map_err(io::Error::other)?;
+            resources.networks.connect(link, &egress, inside).map_err(io::Error::other)?;
             atoll_network::setup_from_outside(inside, link.address).map_err(io::Error::other)?;
             atoll_network::add_to_loopback(inside, &earlier).map_err(io::Error::other)?;
             if holds_six {
@@ -326,7 +326,7 @@ impl EngineShared {
             }
             Ok(())
         };
-        self.hands.run(connect).await.map_err(failed("connecting the network"))?;
+        self.blocking.run(connect).await.map_err(failed("connecting the network"))?;
         Ok(RestoredInstance { pid, pidfd, netns, link })
     }
 
@@ -377,7 +377,7 @@ impl EngineShared {
             if source == CheckpointSource::Own {
                 engine.spend_and_thaw(&own, &spec, &restored)
             } else {
-                engine.ground.cgroups.thaw(&own.facts.cgroup)
+                engine.resources.cgroups.thaw(&own.facts.cgroup)
             }
         };
         let begun = Instant::now();
@@ -388,16 +388,16 @@ impl EngineShared {
     }
 
     fn handle(&self) -> LetGo {
-        LetGo { ground: Arc::clone(&self.ground), checkpoints: self.checkpoints.clone() }
+        LetGo { resources: Arc::clone(&self.resources), checkpoints: self.checkpoints.clone() }
     }
 
     /// Ends what stands of a restore that failed. The layer must be free before anybody tries again.
     async fn undo_restore(&self, spec: &InstanceSpec, remains: InstanceRemains) {
-        let (ground, name) = (Arc::clone(&self.ground), spec.instance.as_str().to_owned());
+        let (resources, name) = (Arc::clone(&self.resources), spec.instance.as_str().to_owned());
         let end = move || {
             let begun = Instant::now();
-            while !ground.cgroups.processes(&name)?.is_empty() && begun.elapsed() < DEAD_WITHIN {
-                ground.kill_all(&name)?;
+            while !resources.cgroups.processes(&name)?.is_empty() && begun.elapsed() < DEAD_WITHIN {
+                resources.kill_all(&name)?;
                 std::thread::sleep(Duration::from_millis(1));
             }
             Ok(())
@@ -411,15 +411,15 @@ impl EngineShared {
 
 /// What the last steps of a restore work on, on a thread of their own.
 struct LetGo {
-    ground: Arc<HostResources>,
+    resources: Arc<HostResources>,
     checkpoints: Checkpoints,
 }
 
 impl LetGo {
     /// Makes the frozen tree the sandbox's own.
     fn make_own(&self, live: &Live, spec: &InstanceSpec, home: &OwnedFd, silent: bool) -> io::Result<()> {
-        let (ground, name) = (&self.ground, spec.instance.as_str());
-        if !ground.cgroups.processes(name)?.contains(&live.facts.pid) {
+        let (resources, name) = (&self.resources, spec.instance.as_str());
+        if !resources.cgroups.processes(name)?.contains(&live.facts.pid) {
             return Err(io::Error::other("the restored processes are not in their cgroups"));
         }
         let closed = close_halves(live.netns())?;
@@ -427,15 +427,15 @@ impl LetGo {
         if silent {
             atoll_network::remove_silent_way6(live.netns()).map_err(io::Error::other)?;
         }
-        ground.failpoint.reach("restore.closed");
+        resources.failpoint.reach("restore.closed");
         if let Some(link) = live.facts.link {
-            ground.doors.let_through(link, &spec.sandbox, &spec.network).map_err(io::Error::other)?;
+            resources.networks.let_through(link, &spec.sandbox, &spec.network).map_err(io::Error::other)?;
         }
-        ground.failpoint.reach("restore.open");
+        resources.failpoint.reach("restore.open");
         claim::set_hostname(live.pidfd(), home, &spec.hostname)?;
-        ground.cgroups.set_limits(name, &spec.limits)?;
-        ground.layers.set_limit(spec.sandbox.as_str(), u64::from(spec.limits.disk_mib) * MIB)?;
-        ground.failpoint.reach("restore.limited");
+        resources.cgroups.set_limits(name, &spec.limits)?;
+        resources.layers.set_limit(spec.sandbox.as_str(), u64::from(spec.limits.disk_mib) * MIB)?;
+        resources.failpoint.reach("restore.limited");
         Ok(())
     }
 
@@ -443,8 +443,8 @@ impl LetGo {
     fn spend_and_thaw(&self, live: &Live, spec: &InstanceSpec, restored: &Restored) -> io::Result<()> {
         let spent = self.checkpoints.spend(&spec.sandbox, restored);
         let let_run = spent.and_then(|()| {
-            self.ground.failpoint.reach("restore.spent");
-            self.ground.cgroups.thaw(&live.facts.cgroup)
+            self.resources.failpoint.reach("restore.spent");
+            self.resources.cgroups.thaw(&live.facts.cgroup)
         });
         if let_run.is_err()
             && let Err(cause) = self.checkpoints.unspend(&spec.sandbox)

@@ -121,7 +121,7 @@ impl EngineShared {
         if live.as_ref().is_some_and(|live| live.facts.storage == Storage::Memory) {
             return Err(in_memory());
         }
-        if !self.ground.layers.exists(target.sandbox.as_str()) {
+        if !self.resources.layers.exists(target.sandbox.as_str()) {
             return Err(gone());
         }
         match (memory, live) {
@@ -140,7 +140,7 @@ impl EngineShared {
         snapshot: &SnapshotId,
         cgroup: Option<String>,
     ) -> Result<Snapshotted, ProviderError> {
-        let (layers, cgroups) = (Arc::clone(&self.ground.layers), Arc::clone(&self.ground.cgroups));
+        let (layers, cgroups) = (Arc::clone(&self.resources.layers), Arc::clone(&self.resources.cgroups));
         let (name, id) = (sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
         let work = move || {
             layers.settle_writes(&name)?;
@@ -161,7 +161,7 @@ impl EngineShared {
         live: &Arc<Live>,
     ) -> Result<Snapshotted, ProviderError> {
         self.criu()?;
-        let (layers, cgroups) = (Arc::clone(&self.ground.layers), Arc::clone(&self.ground.cgroups));
+        let (layers, cgroups) = (Arc::clone(&self.resources.layers), Arc::clone(&self.resources.cgroups));
         let (name, id) = (sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
         let cgroup = live.facts.cgroup.clone();
         let begin = {
@@ -178,14 +178,14 @@ impl EngineShared {
         let copied = self.copy_both(sandbox, snapshot, live).await;
         let mut stood_still = Duration::ZERO;
         if !was_frozen {
-            let cgroups = Arc::clone(&self.ground.cgroups);
-            let thawed = self.hands.run(move || cgroups.thaw(&cgroup)).await;
+            let cgroups = Arc::clone(&self.resources.cgroups);
+            let thawed = self.blocking.run(move || cgroups.thaw(&cgroup)).await;
             stood_still = begun.elapsed();
             thawed.map_err(failed("thawing"))?;
         }
         let (manifest, hash) = copied?;
         self.reach("snapshot.thawed");
-        let failpoint = self.ground.failpoint.clone();
+        let failpoint = self.resources.failpoint.clone();
         let seal = blocking(move || {
             layers.sync()?;
             failpoint.reach("snapshot.synced");
@@ -209,7 +209,7 @@ impl EngineShared {
         let dumped = self.dump(sandbox, live, draft).await?;
         self.reach("snapshot.dumped");
         let (layers, name, id) =
-            (Arc::clone(&self.ground.layers), sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
+            (Arc::clone(&self.resources.layers), sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
         blocking(move || layers.snapshot(&name, &id)).await.map_err(not_copied(snapshot, None))?;
         self.reach("snapshot.copied");
         Ok(dumped)
@@ -228,7 +228,7 @@ impl EngineShared {
             });
         }
         let (layers, from, to) =
-            (Arc::clone(&self.ground.layers), self.checkpoints.path(sandbox), self.memory_of(snapshot));
+            (Arc::clone(&self.resources.layers), self.checkpoints.path(sandbox), self.memory_of(snapshot));
         let (name, id) = (sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
         let work = move || {
             layers.snapshot_folder(&id)?;
@@ -244,7 +244,7 @@ impl EngineShared {
     }
 
     fn memory_of(&self, snapshot: &SnapshotId) -> PathBuf {
-        self.ground.layers.snapshot_path(snapshot.as_str()).join("memory")
+        self.resources.layers.snapshot_path(snapshot.as_str()).join("memory")
     }
 
     /// A new sandbox with files and processes of a snapshot.
@@ -265,11 +265,14 @@ impl EngineShared {
         }
         self.check_snapshot(snapshot, &seal).await?;
         let with_usr = self.template(spec).await?.usr_overlay.is_some();
-        let (layers, name, id) =
-            (Arc::clone(&self.ground.layers), spec.sandbox.as_str().to_owned(), snapshot.as_str().to_owned());
+        let (layers, name, id) = (
+            Arc::clone(&self.resources.layers),
+            spec.sandbox.as_str().to_owned(),
+            snapshot.as_str().to_owned(),
+        );
         let limit = u64::from(spec.limits.disk_mib) * MIB;
         self.reach("fork.checked");
-        let failpoint = self.ground.failpoint.clone();
+        let failpoint = self.resources.failpoint.clone();
         let make = move || {
             let path = layers.create_from(&name, &id, &seal, with_usr, limit).map_err(copy_failed)?;
             failpoint.reach("fork.copied");
@@ -296,7 +299,7 @@ impl EngineShared {
         let seal = parse(snapshot, seal)?;
         self.check_snapshot(snapshot, &seal).await?;
         self.verify_memory(snapshot, &seal).await?;
-        let (layers, id) = (Arc::clone(&self.ground.layers), snapshot.as_str().to_owned());
+        let (layers, id) = (Arc::clone(&self.resources.layers), snapshot.as_str().to_owned());
         let work = move || layers.verify(&id, &seal).map_err(copy_failed);
         blocking(work).await.map_err(not_copied(snapshot, None))
     }
@@ -332,7 +335,7 @@ impl EngineShared {
     }
 
     async fn erase_snapshot(&self, snapshot: &SnapshotId) {
-        let (layers, id) = (Arc::clone(&self.ground.layers), snapshot.as_str().to_owned());
+        let (layers, id) = (Arc::clone(&self.resources.layers), snapshot.as_str().to_owned());
         let removed = blocking(move || layers.remove_snapshot(&id)).await;
         if let Err(cause) = removed {
             tracing::warn!(%snapshot, %cause, "a snapshot can't be removed yet");
@@ -388,7 +391,7 @@ impl EngineShared {
             self.verify_memory(snapshot, seal).await?;
         }
         self.reach("rollback.checked");
-        let (layers, name) = (Arc::clone(&self.ground.layers), sandbox.as_str().to_owned());
+        let (layers, name) = (Arc::clone(&self.resources.layers), sandbox.as_str().to_owned());
         let (id, sealed, limit) =
             (snapshot.as_str().to_owned(), seal.clone(), u64::from(limits.disk_mib) * MIB);
         let prepare = move || layers.prepare_rollback(&name, &id, &sealed, limit).map_err(copy_failed);
@@ -420,7 +423,7 @@ impl EngineShared {
         self.remove_checkpoint(sandbox).await?;
         self.reach("rollback.forgotten");
         let (layers, name, next) =
-            (Arc::clone(&self.ground.layers), sandbox.as_str().to_owned(), next.to_owned());
+            (Arc::clone(&self.resources.layers), sandbox.as_str().to_owned(), next.to_owned());
         let swapped = blocking(move || layers.swap_in(&name, &next)).await;
         self.reach("rollback.swapped");
         swapped.map_err(failed("putting files in place"))
@@ -437,15 +440,15 @@ impl EngineShared {
             return self.end(place, live, None).await.map(|()| InstanceRemains::default());
         }
         live.expect_end();
-        let (ground, doomed) = (Arc::clone(&self.ground), Arc::clone(live));
+        let (resources, doomed) = (Arc::clone(&self.resources), Arc::clone(live));
         let work = move || {
             if let Some(link) = doomed.facts.link {
                 // A link that can't be closed dies with its namespace.
-                let _ = ground.doors.detach(link);
+                let _ = resources.networks.detach(link);
             }
-            ground.kill_all(&doomed.facts.cgroup)
+            resources.kill_all(&doomed.facts.cgroup)
         };
-        if self.hands.run(work).await.is_err() {
+        if self.blocking.run(work).await.is_err() {
             return self.end(place, live, None).await.map(|()| InstanceRemains::default());
         }
         let pidfd = live.pidfd().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
@@ -463,7 +466,7 @@ impl EngineShared {
     async fn place_memory(&self, sandbox: &SandboxId, snapshot: &SnapshotId) -> Result<(), ProviderError> {
         let (checkpoints, sandbox, from) =
             (self.checkpoints.clone(), sandbox.clone(), self.memory_of(snapshot));
-        let failpoint = self.ground.failpoint.clone();
+        let failpoint = self.resources.failpoint.clone();
         let work = move || {
             let draft = checkpoints.draft(&sandbox)?;
             failpoint.reach("rollback.drafted");
@@ -479,7 +482,7 @@ impl EngineShared {
     /// Every use makes this quick look.
     async fn check_snapshot(&self, snapshot: &SnapshotId, seal: &Seal) -> Result<(), ProviderError> {
         let (layers, id, seal) =
-            (Arc::clone(&self.ground.layers), snapshot.as_str().to_owned(), seal.clone());
+            (Arc::clone(&self.resources.layers), snapshot.as_str().to_owned(), seal.clone());
         let memory = self.memory_of(snapshot);
         let work = move || {
             layers.check(&id, &seal).map_err(copy_failed)?;
@@ -499,7 +502,7 @@ impl EngineShared {
         _known: &[Known],
         wanted: &[SnapshotId],
     ) -> Result<(), ProviderError> {
-        let layers = Arc::clone(&self.ground.layers);
+        let layers = Arc::clone(&self.resources.layers);
         let wanted: HashSet<String> = wanted.iter().map(|id| id.as_str().to_owned()).collect();
         let unwanted = blocking(move || layers.unwanted_snapshots(&wanted)).await;
         for name in unwanted.map_err(failed("looking for snapshots"))? {

@@ -70,23 +70,23 @@ impl EngineShared {
         volume: &VolumeId,
     ) -> Result<Box<dyn VolumeFiles>, ProviderError> {
         let name = volume.as_str().to_owned();
-        let layers = Arc::clone(&self.ground.layers);
+        let layers = Arc::clone(&self.resources.layers);
         let opened = blocking(move || layers.volume_folder(&name)).await;
         let root = opened.map_err(failed("opening a volume"))?;
         let root = root.ok_or_else(|| ProviderError::NoVolume { volume: volume.clone() })?;
-        let (layers, volume) = (Arc::clone(&self.ground.layers), volume.as_str().to_owned());
+        let (layers, volume) = (Arc::clone(&self.resources.layers), volume.as_str().to_owned());
         Ok(Box::new(ContainerVolumeFiles { layers, volume, folder: Arc::new(VolumeFolder::new(root)) }))
     }
 
     pub(super) async fn sweep_volumes(&self, known: Vec<VolumeId>) -> Result<(), ProviderError> {
         let known: HashSet<String> = known.iter().map(|id| id.as_str().to_owned()).collect();
-        let layers = Arc::clone(&self.ground.layers);
+        let layers = Arc::clone(&self.resources.layers);
         blocking(move || layers.sweep_volumes(&known)).await.map_err(failed("sweeping volumes"))
     }
 
     /// Plain folders keep no limit, so none may be asked for.
     fn refuse_volume_size(&self, size_mib: Option<u32>) -> Result<(), ProviderError> {
-        if size_mib.is_none() || self.ground.layers.limits_disk() {
+        if size_mib.is_none() || self.resources.layers.limits_disk() {
             return Ok(());
         }
         Err(ProviderError::Unsupported {
@@ -96,7 +96,7 @@ impl EngineShared {
     }
 
     async fn need_room(&self) -> Result<(), ProviderError> {
-        let layers = Arc::clone(&self.ground.layers);
+        let layers = Arc::clone(&self.resources.layers);
         let space = blocking(move || layers.space()).await.map_err(failed("measuring free space"))?;
         if space.free < LEAST_FREE {
             return Err(ProviderError::Exhausted { what: "disk space for volumes".into() });
@@ -110,7 +110,7 @@ impl EngineShared {
         size_mib: Option<u32>,
         work: impl FnOnce(&Layers) -> Result<T, CopyError> + Send + 'static,
     ) -> Result<T, ProviderError> {
-        let layers = Arc::clone(&self.ground.layers);
+        let layers = Arc::clone(&self.resources.layers);
         let done = blocking(move || Ok(work(&layers))).await.map_err(failed("working with a volume"))?;
         done.map_err(|error| match error {
             CopyError::BelowUse { used_bytes } => ProviderError::BelowUse {

@@ -51,7 +51,7 @@ pub(super) async fn memory(engine: Weak<EngineShared>) {
         let places: Vec<_> = engine.places().iter().map(|(id, place)| (id.clone(), place.live())).collect();
         for (sandbox, live) in places {
             if let Some((instance, live)) = live {
-                tell_memory(&live, &sandbox, &instance, &*engine.ground.cgroups, &engine.notices);
+                tell_memory(&live, &sandbox, &instance, &*engine.resources.cgroups, &engine.notices);
             }
         }
     }
@@ -87,7 +87,7 @@ pub(super) async fn flows(engine: Weak<EngineShared>) {
     loop {
         ticks.tick().await;
         let Some(engine) = engine.upgrade() else { return };
-        let _ = tokio::task::spawn_blocking(move || engine.ground.doors.write_down()).await;
+        let _ = tokio::task::spawn_blocking(move || engine.resources.networks.write_down()).await;
     }
 }
 
@@ -100,7 +100,7 @@ pub(super) async fn housekeeping(engine: Weak<EngineShared>) {
         count = count.wrapping_add(1);
         let Some(engine) = engine.upgrade() else { return };
         let work = move || {
-            if let Err(cause) = engine.ground.layers.grow() {
+            if let Err(cause) = engine.resources.layers.grow() {
                 tracing::warn!(%cause, "the pool can't grow");
             }
             if count.is_multiple_of(ADDRESSES_EVERY)

@@ -20,9 +20,9 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use tar::EntryType;
 
+use super::boot_files::{self, Trace, Traces};
 use super::format::{self, Records};
 use super::pack::{self, Packer};
-use super::traces::{self, Trace, Traces};
 use super::walk::{Walk, WalkEntry, open_folder};
 
 const WHITEOUT: &[u8] = b".wh.";
@@ -113,7 +113,7 @@ impl<W: Write> Capture<'_, W> {
             return self.whiteout(entry, &path);
         }
         refuse_marks(entry, &path)?;
-        if traces::is_inside_ours(&path) || entry.kind == FileType::Socket {
+        if boot_files::is_inside_ours(&path) || entry.kind == FileType::Socket {
             return Ok(());
         }
         match self.traces.look(here, entry, &path)? {
@@ -169,7 +169,7 @@ impl<W: Write> Capture<'_, W> {
             let folder = &self.folders[self.folders.len() - 1];
             let is_ours = folder.has_trace
                 && (!folder.has_changed || folder.stat.as_ref().is_some_and(is_plain))
-                || traces::is_inside_ours(&folder.path);
+                || boot_files::is_inside_ours(&folder.path);
             if !folder.is_told && !is_ours && (folder.has_changed || folder.has_new_time) {
                 self.tell_folders()?;
             }
@@ -205,7 +205,7 @@ impl<W: Write> Capture<'_, W> {
 
     fn whiteout(&mut self, entry: &WalkEntry, path: &[u8]) -> io::Result<()> {
         let under = self.folders.last().map(|folder| folder.under.as_slice()).unwrap_or_default();
-        if traces::is_inside_ours(path) || self.lower.look(under, path)?.top.is_none() {
+        if boot_files::is_inside_ours(path) || self.lower.look(under, path)?.top.is_none() {
             return Ok(());
         }
         self.tell_folders()?;
@@ -253,7 +253,7 @@ impl<W: Write> Capture<'_, W> {
 
 /// Names that mean something else in a layer can't be told.
 fn refuse_marks(entry: &WalkEntry, path: &[u8]) -> io::Result<()> {
-    if entry.name.as_bytes().starts_with(WHITEOUT) && !traces::is_inside_ours(path) {
+    if entry.name.as_bytes().starts_with(WHITEOUT) && !boot_files::is_inside_ours(path) {
         return Err(refused(path, "has a name that means a removal in a layer"));
     }
     Ok(())
@@ -367,6 +367,6 @@ impl Lower {
     /// The content of a small file.
     fn read(&self, layer: usize, path: &[u8]) -> io::Result<Option<Vec<u8>>> {
         let Some(node) = self.node(layer, path, OFlags::RDONLY | OFlags::NONBLOCK)? else { return Ok(None) };
-        traces::read_small(&File::from(node))
+        boot_files::read_small(&File::from(node))
     }
 }

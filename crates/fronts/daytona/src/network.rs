@@ -1,7 +1,7 @@
 //! What a sandbox may reach in Daytona's words, in and out. What it allows is the core's business.
 
 use atoll_model::NetworkPolicy;
-use atoll_model::policy::egress::words::{DaytonaWords, from_daytona};
+use atoll_model::policy::egress::vendor_policies::{DaytonaWords, from_daytona};
 use serde::Deserialize;
 
 use crate::error::ApiError;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use atoll_model::policy::egress::words::{E2bWords, from_e2b, network};
+use atoll_model::policy::egress::vendor_policies::{E2bWords, from_e2b, network};
 use atoll_model::{HeaderText, NetworkPolicy, UpdateSandbox};
 use axum::Router;
 use axum::extract::State;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_model::policy::egress::words::{Leap0Transform, Leap0Words, from_leap0};
+use atoll_model::policy::egress::vendor_policies::{Leap0Transform, Leap0Words, from_leap0};
 use atoll_model::{HeaderText, NetworkPolicy, Transform};
 use serde::{Deserialize, Serialize};
 

@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn any_mount_is_read_or_refused() {
         atoll_robustness::check!("build_mount", |bytes| {
-            let _ = Mount::parse(&String::from_utf8_lossy(bytes), "/w");
+            let _ = RunMount::parse(&String::from_utf8_lossy(bytes), "/w");
         });
     }
 }

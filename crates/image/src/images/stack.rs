@@ -15,7 +15,7 @@ use rustix::fs::FileType;
 
 use super::layer::{FILES, StoredLayer, make_folder, of_staging};
 use super::view::View;
-use super::{ImageError, Images, LAYERS, MERGED, furniture};
+use super::{ImageError, Images, LAYERS, MERGED, resolver_files};
 use crate::error::TemplateError;
 use crate::layers::{Digest, merge};
 use crate::staging::Staging;
@@ -62,8 +62,8 @@ impl Images {
         stack.reverse();
         let view =
             View::open(self.folders(&stack, base.map(|(_, files)| files)).iter().map(PathBuf::as_path))?;
-        if furniture::is_needed(&view)? {
-            stack.insert(0, furniture::FOLDER.to_owned());
+        if resolver_files::is_needed(&view)? {
+            stack.insert(0, resolver_files::FOLDER.to_owned());
         }
         Ok(stack)
     }
@@ -72,7 +72,7 @@ impl Images {
     pub(super) fn folders(&self, stack: &[String], base: Option<&Path>) -> Vec<PathBuf> {
         let folder = |name: &String| match name.as_str() {
             BASE => base.map(Path::to_owned),
-            furniture::FOLDER => Some(self.dir.join(name)),
+            resolver_files::FOLDER => Some(self.dir.join(name)),
             _ => Some(self.dir.join(name).join(FILES)),
         };
         stack.iter().filter_map(folder).collect()

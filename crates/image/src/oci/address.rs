@@ -191,13 +191,13 @@ pub(super) fn shown(url: &Url) -> String {
 mod tests {
     use super::*;
 
-    fn says(door: &UrlPolicy, url: &str) -> Result<(), String> {
-        door.client_for(&url.parse().unwrap()).map(drop).map_err(|error| error.to_string())
+    fn says(urls: &UrlPolicy, url: &str) -> Result<(), String> {
+        urls.client_for(&url.parse().unwrap()).map(drop).map_err(|error| error.to_string())
     }
 
     #[test]
     fn addresses_in_urls_are_judged_however_they_are_written() {
-        let door = UrlPolicy::new(&[]);
+        let urls = UrlPolicy::new(&[]);
         for url in [
             "https://127.0.0.1/v2/",
             "https://0x7f000001/",
@@ -218,28 +218,28 @@ mod tests {
             "file:///etc/passwd",
             "https://user:secret@1.1.1.1/",
         ] {
-            let refused = says(&door, url).unwrap_err();
+            let refused = says(&urls, url).unwrap_err();
             assert!(!refused.contains("secret"), "{refused}");
         }
-        assert_eq!(says(&door, "https://1.1.1.1/v2/"), Ok(()));
-        assert_eq!(says(&door, "https://[2606:4700::1111]/v2/"), Ok(()));
+        assert_eq!(says(&urls, "https://1.1.1.1/v2/"), Ok(()));
+        assert_eq!(says(&urls, "https://[2606:4700::1111]/v2/"), Ok(()));
     }
 
     #[test]
     fn a_host_is_named_with_its_port_or_with_all() {
-        let door = UrlPolicy::new(&["localhost:5000".into(), "10.0.0.1".into()]);
-        assert_eq!(says(&door, "http://localhost:5000/v2/"), Ok(()));
-        assert!(says(&door, "http://localhost:5001/v2/").is_err());
-        assert!(says(&door, "http://localhost/v2/").is_err());
-        assert_eq!(says(&door, "http://10.0.0.1/v2/"), Ok(()));
-        assert_eq!(says(&door, "https://10.0.0.1:8443/v2/"), Ok(()));
+        let urls = UrlPolicy::new(&["localhost:5000".into(), "10.0.0.1".into()]);
+        assert_eq!(says(&urls, "http://localhost:5000/v2/"), Ok(()));
+        assert!(says(&urls, "http://localhost:5001/v2/").is_err());
+        assert!(says(&urls, "http://localhost/v2/").is_err());
+        assert_eq!(says(&urls, "http://10.0.0.1/v2/"), Ok(()));
+        assert_eq!(says(&urls, "https://10.0.0.1:8443/v2/"), Ok(()));
     }
 
     #[tokio::test]
     async fn a_name_that_leads_to_this_machine_is_not_connected_to() {
-        let door = UrlPolicy::new(&[]);
+        let urls = UrlPolicy::new(&[]);
         let url: Url = "https://localhost:1/v2/".parse().unwrap();
-        let cause = door.client_for(&url).unwrap().get(url.clone()).send().await.unwrap_err();
+        let cause = urls.client_for(&url).unwrap().get(url.clone()).send().await.unwrap_err();
         let error = unreachable(&url, cause);
         assert!(matches!(error, RegistryError::ForbiddenAddress { .. }), "{error:?}");
     }

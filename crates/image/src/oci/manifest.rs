@@ -259,14 +259,14 @@ mod tests {
         let platform: Platform = "linux/amd64".parse().unwrap();
         atoll_robustness::check!("oci_manifest", |bytes| {
             for said in [None, Some(DOCKER_MANIFEST), Some(OCI_INDEX)] {
-                match Manifest::read("a", bytes, said) {
-                    Ok(Manifest::Image(manifest)) => {
+                match RegistryManifest::read("a", bytes, said) {
+                    Ok(RegistryManifest::Image(manifest)) => {
                         let _ = config_of("a", &manifest);
                         let config = config("amd64", manifest.layers().len());
                         let layers = layers_of("a", &manifest, &config, &platform);
                         assert!(layers.is_err() || manifest.layers().len() <= LAYERS_MAX);
                     }
-                    Ok(Manifest::Index(index)) => drop(platform.choose("a", &index)),
+                    Ok(RegistryManifest::Index(index)) => drop(platform.choose("a", &index)),
                     Err(_) => {}
                 }
             }
@@ -277,7 +277,9 @@ mod tests {
     fn any_config_is_read_or_refused() {
         let platform: Platform = "linux/amd64".parse().unwrap();
         let plain = manifest("application/vnd.oci.image.layer.v1.tar");
-        let Ok(Manifest::Image(manifest)) = Manifest::read("a", &plain, None) else { panic!("no image") };
+        let Ok(RegistryManifest::Image(manifest)) = RegistryManifest::read("a", &plain, None) else {
+            panic!("no image")
+        };
         atoll_robustness::check!("oci_config", |bytes| {
             if let Ok((config, layers)) = layers_of("a", &manifest, bytes, &platform) {
                 assert_eq!(layers.len(), 1);

@@ -18,8 +18,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::blob::{self, BlobFeed, BlobVerdict, Follower, PartialBlob};
+use super::layer_proof::{self, KnownLayers};
 use super::manifest::{ACCEPT, LayerDescriptor, RegistryManifest, TEXT_MAX, config_of, digest_of, layers_of};
-use super::prove::{self, KnownLayers};
 use super::session::{RegistryRequest, RegistrySession, read_bounded};
 use super::unzip::{Unzip, Zip, ahead};
 use super::{Auth, LayerState, Platform, Progress, Progressed, Registry, RegistryError};
@@ -257,7 +257,7 @@ impl Pull<'_> {
         let _permit = self.downloads.acquire().await.expect("nobody closes it");
         let (send, receive) = mpsc::channel(CHUNKS);
         let tar_bytes = self.images.layer(&wanted.diff_id).ok().map(|layer| layer.tar_bytes);
-        let reader = tokio::task::spawn_blocking(move || prove::read(receive, tar_bytes));
+        let reader = tokio::task::spawn_blocking(move || layer_proof::read(receive, tar_bytes));
         let told = ProgressThrottle::new();
         let moved = |done| {
             if told.is_due() {

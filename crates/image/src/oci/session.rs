@@ -16,7 +16,7 @@ use url::Url;
 use super::address::{UrlPolicy, host_of, shown, unreachable};
 use super::auth::Auth;
 use super::error::RegistryError;
-use super::place::ImageLocation;
+use super::image_location::ImageLocation;
 use super::retry::{Patience, RetryDecision, is_passing, retry_after};
 use super::token::{self, Challenge};
 use super::{Registry, docker_config};
@@ -36,7 +36,7 @@ const BELIEVED: Duration = Duration::from_secs(60);
 
 /// A conversation.
 pub(super) struct RegistrySession<'a> {
-    door: &'a UrlPolicy,
+    urls: &'a UrlPolicy,
     pub place: ImageLocation,
     /// `https://host/v2/<repository>/`.
     base: Url,
@@ -95,7 +95,7 @@ impl<'a> RegistrySession<'a> {
         };
         let base = base_of(registry, &place).await?;
         let scope = format!("repository:{}:{actions}", place.repository);
-        Ok(Self { door: &registry.door, place, base, auth, scope, header: Mutex::default() })
+        Ok(Self { urls: &registry.urls, place, base, auth, scope, header: Mutex::default() })
     }
 
     /// The URL of something below the repository.
@@ -180,7 +180,7 @@ impl<'a> RegistrySession<'a> {
     ) -> Result<Response, RegistryError> {
         let mut url = ask.url.clone();
         for _ in 0..=REDIRECTS {
-            let mut request = self.door.client_for(&url)?.request(ask.method.clone(), url.clone());
+            let mut request = self.urls.client_for(&url)?.request(ask.method.clone(), url.clone());
             for (name, value) in &ask.headers {
                 request = request.header(*name, value);
             }
@@ -226,7 +226,7 @@ impl<'a> RegistrySession<'a> {
                 let mut scopes = vec![self.scope.as_str()];
                 scopes.extend(scope.as_deref().filter(|scope| !self.scope.starts_with(scope)));
                 let wanted = token::TokenRequest { realm, service: service.as_deref(), scopes };
-                token::fetch(self.door, &wanted, auth).await?
+                token::fetch(self.urls, &wanted, auth).await?
             }
         };
         // The same answer again would be refused again.
@@ -318,7 +318,7 @@ async fn base_of(registry: &Registry, place: &ImageLocation) -> Result<Url, Regi
     let secure = build("https")?;
     // A port that is not said is 443 or 80; the operator may have named either.
     let plain = build("http")?;
-    if !registry.door.is_named(&secure) && !registry.door.is_named(&plain) {
+    if !registry.urls.is_named(&secure) && !registry.urls.is_named(&plain) {
         return Ok(secure);
     }
     let hosts = || registry.has_tls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -337,7 +337,7 @@ async fn base_of(registry: &Registry, place: &ImageLocation) -> Result<Url, Regi
 
 /// Whether anything at all is answered over TLS.
 async fn answers_tls(registry: &Registry, secure: &Url) -> bool {
-    let Ok(client) = registry.door.client_for(secure) else { return false };
+    let Ok(client) = registry.urls.client_for(secure) else { return false };
     let root = secure.join("/v2/").expect("a plain path");
     matches!(tokio::time::timeout(PROBE, client.get(root).send()).await, Ok(Ok(_)))
 }

@@ -82,7 +82,7 @@ struct TokenResponse {
 
 /// Asks the token server. `Ok(None)`: it does not know these credentials.
 pub(super) async fn fetch(
-    door: &UrlPolicy,
+    urls: &UrlPolicy,
     wanted: &TokenRequest<'_>,
     auth: &Auth,
 ) -> Result<Option<HeaderValue>, RegistryError> {
@@ -91,7 +91,7 @@ pub(super) async fn fetch(
         .parse()
         .map_err(|_| RegistryError::damaged("the registry's challenge", "its realm is no URL"))?;
     // Credentials are about to go there, so it passes the same door as everything else.
-    let client = door.client_for(&realm)?;
+    let client = urls.client_for(&realm)?;
     let mut pairs: Vec<(&str, &str)> =
         wanted.service.map(|service| ("service", service)).into_iter().collect();
     pairs.extend(wanted.scopes.iter().map(|scope| ("scope", *scope)));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! check: may this policy be asked for at all?      compile: operator ∧ tenant ∧ sandbox ─► Egress
-//! Egress: the kernel's part (door, ranges, limits) and the gate's part (names, transforms)
+//! Egress: the kernel's part (direct mode, ranges, limits) and the gate's part (names, transforms)
 //! ```
 //!
 //! Layers only narrow. An address is reached if every layer lets it; a name if every layer lets it and its address is
@@ -14,10 +14,10 @@ use crate::{Cidr, DomainPattern, NetworkLimits, NetworkMode, NetworkPolicy};
 
 mod check;
 #[cfg(test)]
-mod golden;
+mod compile_tests;
 pub mod learn;
 pub mod ranges;
-pub mod words;
+pub mod vendor_policies;
 
 pub use check::{BadPolicy, CIDRS_MAX, DOMAINS_MAX, TRANSFORMS_MAX, check, check_layer};
 use ranges::{Ranges, Ranges4, Ranges6};
@@ -81,7 +81,7 @@ impl Default for OperatorFloors {
 
 /// How packets leave that no gate looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Door {
+pub enum DirectMode {
     /// None does.
     #[default]
     Closed,
@@ -212,8 +212,8 @@ pub struct LayerDomains {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Egress {
     /// How packets leave directly.
-    pub door: Door,
-    /// Where to, when the door is [`Door::Listed`]. Never holds what nobody reaches.
+    pub direct_mode: DirectMode,
+    /// Where to, when the mode is [`DirectMode::Listed`]. Never holds what nobody reaches.
     pub direct: Ranges4,
     /// The same for IPv6; empty means that the sandbox has no IPv6.
     pub direct6: Ranges6,
@@ -378,10 +378,10 @@ pub fn compile(
     let custom = said.iter().filter(|(_, layer)| layer.mode == NetworkMode::Custom);
     let names: Vec<LayerDomains> =
         custom.map(|(whose, layer)| LayerDomains { whose: *whose, patterns: names_of(layer) }).collect();
-    let door = match (is_open, direct.is_empty()) {
-        (true, _) => Door::Open,
-        (false, true) => Door::Closed,
-        (false, false) => Door::Listed,
+    let direct_mode = match (is_open, direct.is_empty()) {
+        (true, _) => DirectMode::Open,
+        (false, true) => DirectMode::Closed,
+        (false, false) => DirectMode::Listed,
     };
     let dns = match (names.is_empty(), names.iter().any(|layer| layer.patterns.is_empty())) {
         (true, _) => Dns::Free,
@@ -390,7 +390,7 @@ pub fn compile(
         (false, true) => Dns::Closed,
     };
     Egress {
-        door,
+        direct_mode,
         direct: if is_open { Ranges4::default() } else { direct },
         direct6: if names_v6(own) {
             direct6.minus(&ranges::never6()).minus(&denied6)

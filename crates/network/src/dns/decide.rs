@@ -17,8 +17,8 @@ use atoll_model::policy::egress::{Dns, NameVerdict};
 use atoll_model::{EgressRecord, EgressVerdict, EgressWhat};
 use hickory_proto::op::ResponseCode;
 
-use super::asked::{self, DnsQuery, QueryKind, UpstreamAnswer};
 use super::message::Question;
+use super::query::{self, DnsQuery, QueryKind, UpstreamAnswer};
 use super::relay::{self, Transport};
 use super::upstream::Upstreams;
 use crate::gate::{EgressRefusal, Guest, now_ms};
@@ -69,7 +69,7 @@ async fn relayed(
     if !matches!(asked.kind(), QueryKind::Address6 | QueryKind::Service) {
         match &answer {
             Some(answer) => {
-                let addresses = asked::addresses_in(answer);
+                let addresses = query::addresses_in(answer);
                 record(guest, asked, EgressVerdict::Allowed, "allow-all", &addresses);
             }
             None => record(guest, asked, EgressVerdict::Failed, "no name server answered", &[]),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use atoll_model::policy::egress::ranges::{class_of, never6};
-use atoll_model::policy::egress::{Dns, Door, Egress};
+use atoll_model::policy::egress::{DirectMode, Dns, Egress};
 use atoll_model::{EgressRecord, EgressVerdict, EgressWhat};
 
 use super::{Destination, Why};
@@ -31,11 +31,15 @@ fn allowed(egress: &Egress, destination: &Destination) -> &'static str {
     if destination.address.is_ipv6() {
         return "allow_cidrs";
     }
-    if egress.door == Door::Listed && !egress.names.is_empty() { "allow_cidrs" } else { "allow-all" }
+    if egress.direct_mode == DirectMode::Listed && !egress.names.is_empty() {
+        "allow_cidrs"
+    } else {
+        "allow-all"
+    }
 }
 
 fn closed(egress: &Egress, destination: &Destination) -> String {
-    if egress.door == Door::Closed && egress.dns == Dns::Closed && egress.names.is_empty() {
+    if egress.direct_mode == DirectMode::Closed && egress.dns == Dns::Closed && egress.names.is_empty() {
         return "deny-all".to_owned();
     }
     let is_shut = match destination.address {

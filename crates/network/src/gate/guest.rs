@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use atoll_model::policy::egress::{Dns, Door, Egress, NameVerdict, Rewrite};
+use atoll_model::policy::egress::{DirectMode, Dns, Egress, NameVerdict, Rewrite};
 use atoll_model::{EgressRecord, EgressWhat, SandboxId};
 
 use super::answers::Answers;
@@ -340,12 +340,12 @@ fn direct(
     otherwise: &str,
 ) -> Result<(FlowCarrier, String), EgressRefusal> {
     egress.judge_address(address.into()).map_err(EgressRefusal)?;
-    match egress.door {
-        Door::Open => Ok((FlowCarrier::Direct, "allow-all".to_owned())),
-        Door::Listed if egress.direct.contains(address.into()) => {
+    match egress.direct_mode {
+        DirectMode::Open => Ok((FlowCarrier::Direct, "allow-all".to_owned())),
+        DirectMode::Listed if egress.direct.contains(address.into()) => {
             Ok((FlowCarrier::Direct, "allow_cidrs".to_owned()))
         }
-        Door::Listed | Door::Closed => Err(EgressRefusal(otherwise.to_owned())),
+        DirectMode::Listed | DirectMode::Closed => Err(EgressRefusal(otherwise.to_owned())),
     }
 }
 

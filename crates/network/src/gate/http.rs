@@ -28,7 +28,7 @@ use super::flow::FlowCarrier;
 use super::guest::{EgressRefusal, Visit};
 use super::head::{self, BadRequest};
 use super::outbound::Outbound;
-use super::sips::ReadLimiter;
+use super::read_limiter::ReadLimiter;
 
 /// How long a sandbox may take for the next request's head, the wait for it included.
 const HEAD_DEADLINE: Duration = Duration::from_secs(75);

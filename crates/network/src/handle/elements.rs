@@ -3,7 +3,7 @@
 //! A plain sandbox (open or closed, without limits) has one or two elements and nothing else.
 
 use atoll_model::policy::egress::ranges::{Ranges, Ranges4, Ranges6};
-use atoll_model::policy::egress::{Dns, Door, Egress};
+use atoll_model::policy::egress::{DirectMode, Dns, Egress};
 
 use crate::address::SandboxLink;
 use crate::netlink::nft::{Edge, IpVersion, SetKind, Transaction, name_key};
@@ -41,11 +41,11 @@ pub(super) struct Ipv6Elements {
 
 impl Installed {
     pub(super) fn of(egress: &Egress) -> Self {
-        let open = egress.door == Door::Open;
+        let open = egress.direct_mode == DirectMode::Open;
         Self {
             open,
             named: !open && egress.dns != Dns::Closed,
-            ranges: (egress.door == Door::Listed).then(|| egress.direct.clone()),
+            ranges: (egress.direct_mode == DirectMode::Listed).then(|| egress.direct.clone()),
             connections: egress.limits.connections,
             budget: egress.limits.bytes_per_destination,
             up: egress.limits.up_bytes_per_s,

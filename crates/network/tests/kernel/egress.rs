@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use atoll_model::policy::egress::ranges::Ranges;
-use atoll_model::policy::egress::{Door, Egress, TenantFloor, compile};
+use atoll_model::policy::egress::{DirectMode, Egress, TenantFloor, compile};
 use atoll_model::{EgressRecord, EgressVerdict, NetworkLimits, NetworkMode, NetworkPolicy, SandboxId};
 use atoll_network::{Flows, Fresh, GATE_PORT, GATEWAY, Opener, netns};
 
@@ -77,7 +77,7 @@ fn only_listed_addresses_are_reached_and_the_host_never() {
 fn the_kernel_holds_the_floor_below_every_list() {
     let mut world = wide_world();
     // A list that no policy compiles to: every address there is.
-    let all = Egress { door: Door::Listed, direct: Ranges::all(), ..Egress::default() };
+    let all = Egress { direct_mode: DirectMode::Listed, direct: Ranges::all(), ..Egress::default() };
     let (sandbox, other) = (world.sandbox(&all), world.sandbox(&Egress::open()));
     assert!(sandbox.ask(NEAR, TCP_PORT).is_ok());
     for address in &FORBIDDEN[..3] {

@@ -26,7 +26,7 @@ use super::run::{BuildEnd, BuildJob};
 use super::sandbox::{Sandboxes, StepSandbox, exactly};
 use super::secrets::SecretMask;
 use super::step::{self, StepContext};
-use super::{borrowed, context, output};
+use super::{context, lent_files, output};
 use crate::sandboxes::printable;
 use crate::{ServiceError, TemplateRecord};
 
@@ -329,7 +329,7 @@ impl Stages<'_> {
     ) -> Result<StepSandbox, BuildEnd> {
         let mut over = BTreeSet::new();
         let mut sandbox = self.sandbox(files, run.network).await?;
-        let hidden = borrowed::in_the_way(&sandbox.agent, run, &over).await?;
+        let hidden = lent_files::in_the_way(&sandbox.agent, run, &over).await?;
         if !hidden.is_empty() {
             over.clone_from(&hidden);
             self.job.live.cover(hidden);
@@ -337,7 +337,7 @@ impl Stages<'_> {
             self.job.live.cover(BTreeSet::new());
             sandbox = covered?;
         }
-        let lent = borrowed::lend(&sandbox.agent, run, &over).await?;
+        let lent = lent_files::lend(&sandbox.agent, run, &over).await?;
         for (bind, source) in run.binds.iter().zip(sources) {
             self.put(&sandbox, bind, source.as_ref()).await?;
         }

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::Driver;
-use super::moment::SnapshotJob;
+use super::take_snapshot::SnapshotJob;
 use crate::ServiceError;
 use crate::agent::Tokens;
 use crate::service::ServiceShared;

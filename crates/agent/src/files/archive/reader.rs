@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn any_stream_is_read_the_same_however_it_is_cut() {
         let read = |bytes: &[u8], piece: usize| {
-            let (mut reader, mut seen) = (Reader::default(), Seen::default());
+            let (mut reader, mut seen) = (ArchiveReader::default(), RecordedEvents::default());
             let pushed = bytes.chunks(piece).try_for_each(|piece| reader.push(piece, &mut seen));
             let is_whole = pushed.is_ok() && reader.finish().is_ok();
             let entries = seen.0.into_iter().map(|(entry, content, ended)| (entry.path, content, ended));

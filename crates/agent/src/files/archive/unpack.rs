@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
+use super::extract_entry::UnpackOptions;
 use super::header::{TarEntry, TarKind};
-use super::place::UnpackOptions;
 use super::reader::Receiver;
 use crate::error::AgentError;
 use crate::files::upload::{final_path, write_all};

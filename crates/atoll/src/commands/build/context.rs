@@ -16,7 +16,7 @@ use std::{
 use atoll_image::build::Ignore;
 
 use crate::{
-    commands::{packed::Packed, progress::Transfer},
+    commands::{archive_stream::Packed, progress::Transfer},
     failure::Failure,
 };
 

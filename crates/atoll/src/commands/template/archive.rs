@@ -16,7 +16,7 @@ use crate::{
     client::Client,
     commands::{
         CommandContext,
-        packed::Packed,
+        archive_stream::Packed,
         progress::{Progress, Transfer},
     },
     failure::Failure,

@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn any_archive_is_read_or_refused() {
         atoll_robustness::check!("tar", |bytes| {
-            let (mut archive, mut entry, mut path) = (Archive::new(bytes), Entry::default(), Vec::new());
+            let (mut archive, mut entry, mut path) = (Archive::new(bytes), TarEntry::default(), Vec::new());
             let (mut entries, mut data) = (0, 0);
             while let Ok(true) = archive.next(&mut entry) {
                 entries += 1;

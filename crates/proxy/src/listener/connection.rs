@@ -21,11 +21,11 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tower::ServiceExt;
 
-use super::leftover::{self, BodyRecovery};
-use super::newcomers::{HeadMeter, UnauthenticatedConnection};
+use super::body_recovery::{self, BodyRecovery};
 use super::revocable::{self, ConnectionCutter, Severable};
 use super::strict::{HEAD_STEP, Strict};
-use super::{Door, Tls, checks};
+use super::unauthenticated::{HeadMeter, UnauthenticatedConnection};
+use super::{HttpServer, Tls, checks};
 use crate::page::{Audience, ProxyError};
 use crate::route::{Misrouted, Route};
 
@@ -56,7 +56,7 @@ impl Arrival {
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
 
-impl Door {
+impl HttpServer {
     /// A TLS connection from its handshake on.
     pub(super) async fn secure<I: Stream>(&self, stream: I, tls: Tls, arrival: Arrival) {
         let handshake = tls.acceptor().accept(stream);
@@ -86,13 +86,13 @@ impl Door {
     }
 
     async fn http1<I: Stream>(&self, stream: I, first: Bytes, arrival: Arrival) {
-        let (watch, mut leftovers) = leftover::leftovers();
+        let (watch, mut leftovers) = body_recovery::leftovers();
         let meter = HeadMeter::new(&self.0.proxy.budget().account(arrival.owner()));
-        let (door, cut) = (self.clone(), ConnectionCutter::default());
+        let (server, cut) = (self.clone(), ConnectionCutter::default());
         let io = TokioIo::new(Strict::new(Severable::new(stream, cut.clone()), first, meter));
         let service = service_fn(move |request: Request<Incoming>| {
-            let (door, watch, cut, arrival) = (door.clone(), watch.clone(), cut.clone(), arrival.clone());
-            async move { Ok::<_, Infallible>(door.answer_http1(request, &watch, &cut, arrival).await) }
+            let (server, watch, cut, arrival) = (server.clone(), watch.clone(), cut.clone(), arrival.clone());
+            async move { Ok::<_, Infallible>(server.answer_http1(request, &watch, &cut, arrival).await) }
         });
         let connection = self.0.http1.serve_connection(io, service).with_upgrades();
         let mut connection = std::pin::pin!(connection);
@@ -117,10 +117,10 @@ impl Door {
         let meter = HeadMeter::new(&self.0.proxy.budget().account(arrival.owner()));
         let newcomer = Arc::clone(&arrival.newcomer);
         let stream = PrefixedStream { first, io, read: 0, meter: Some(meter), newcomer };
-        let door = self.clone();
+        let server = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let (door, arrival) = (door.clone(), arrival.clone());
-            async move { Ok::<_, Infallible>(door.answer(request.map(Body::new), arrival).await) }
+            let (server, arrival) = (server.clone(), arrival.clone());
+            async move { Ok::<_, Infallible>(server.answer(request.map(Body::new), arrival).await) }
         });
         let connection = self.0.http2.serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);

@@ -9,15 +9,15 @@
 //! First signal: stop accepting, finish what is under way, at most `drain_for`; second: at once. Every connection is a
 //! task of the door, and none outlives it.
 
+mod body_recovery;
 mod checks;
 mod connect;
 mod connection;
-mod leftover;
-mod newcomers;
-mod placed;
+mod guarded_stream;
 mod revocable;
 mod strict;
 mod tls;
+mod unauthenticated;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -35,9 +35,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::proxy::Proxy;
 pub(crate) use connection::Arrival;
-use newcomers::UnauthenticatedConnections;
-use placed::GuardedBody;
+use guarded_stream::GuardedBody;
 pub use tls::{BadCertificate, CertificateFiles, Tls};
+use unauthenticated::UnauthenticatedConnections;
 
 /// Bounds of the doors; the defaults suit one machine.
 #[derive(Debug, Clone)]
@@ -96,7 +96,7 @@ const PING_WITHIN: Duration = Duration::from_secs(20);
 
 /// All doors of one server. Cloning is cheap.
 #[derive(Clone)]
-pub struct Door(Arc<ListenerShared>);
+pub struct HttpServer(Arc<ListenerShared>);
 
 struct ListenerShared {
     proxy: Proxy,
@@ -117,7 +117,7 @@ struct ListenerShared {
     tls_port: AtomicU16,
 }
 
-impl Door {
+impl HttpServer {
     /// Doors to a proxy and, for what is no preview, to the fronts. Pages of the server's own origin and of `origins` may open
     /// sockets of the fronts.
     #[must_use]
@@ -189,13 +189,13 @@ impl Door {
             let newcomer = self.0.newcomers.enter(owner);
             let replaced = newcomer.replaced();
             let arrival = Arrival { peer, forwarded, is_secure: tls.is_some(), is_inside: false, newcomer };
-            let (door, tls) = (self.clone(), tls.clone());
+            let (server, tls) = (self.clone(), tls.clone());
             let stream = GuardedBody::new(stream, place);
             self.spawn(async move {
                 let serving = async {
                     match tls {
-                        Some(tls) => door.secure(stream, tls, arrival).await,
-                        None => door.connection(stream, arrival).await,
+                        Some(tls) => server.secure(stream, tls, arrival).await,
+                        None => server.connection(stream, arrival).await,
                     }
                 };
                 tokio::select! { () = serving => {}, () = replaced.cancelled() => {} }

@@ -198,7 +198,7 @@ fn any_query_is_refused_or_answered_within_bounds() {
     atoll_robustness::check!("dns_query", |bytes| {
         let failure = Question::parse(bytes).map(|question| question.failure());
         assert!(failure.is_none_or(|failure| failure.len() <= bytes.len()));
-        let Some(asked) = Asked::parse(bytes) else { return };
+        let Some(asked) = DnsQuery::parse(bytes) else { return };
         let _ = (asked.kind(), asked.upstream());
         let answer = asked.answer(ResponseCode::NoError, &[PUBLIC; 100], 60);
         assert!(answer.is_empty() || Message::from_vec(&answer).is_ok());
@@ -209,7 +209,7 @@ fn any_query_is_refused_or_answered_within_bounds() {
 fn any_answer_is_read_within_bounds() {
     let sent = Question::parse(&question("a.test.", RecordType::A)).unwrap();
     atoll_robustness::check!("dns_answer", |bytes| {
-        if let Found::Addresses { addresses, ttl } = asked("a.test.").read(bytes) {
+        if let UpstreamAnswer::Addresses { addresses, ttl } = asked("a.test.").read(bytes) {
             assert!(addresses.len() <= MOST_ADDRESSES && TTL.contains(&ttl));
         }
         assert!(addresses_in(bytes).len() <= MOST_ADDRESSES);

@@ -15,7 +15,7 @@ use atoll_provider::Egressed;
 use tokio::sync::broadcast;
 
 /// The doors of all sandboxes.
-pub(super) struct DoorSockets {
+pub(super) struct SandboxNetworks {
     router: Mutex<RouterHandle>,
     /// `None`: its ports are taken by somebody else, and sandboxes reach addresses only.
     gate: Option<Gate>,
@@ -23,13 +23,13 @@ pub(super) struct DoorSockets {
     egressed: broadcast::Sender<Egressed>,
 }
 
-impl fmt::Debug for DoorSockets {
+impl fmt::Debug for SandboxNetworks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Doors").field("router", &self.router).finish_non_exhaustive()
     }
 }
 
-impl DoorSockets {
+impl SandboxNetworks {
     pub(super) fn open(
         router: &Router,
         handle: RouterHandle,

@@ -181,7 +181,7 @@ impl Drop for Undo<'_> {
         if let Some(mut remains) = self.remains.take() {
             // The reaper works later, by name: the sandbox's own name must be free for whoever makes it next.
             if let Some(layer) = remains.layer.take() {
-                remains.layer = self.engine.ground.layers.put_aside(&layer).unwrap_or(Some(layer));
+                remains.layer = self.engine.resources.layers.put_aside(&layer).unwrap_or(Some(layer));
             }
             self.engine.reaper.take(remains);
         }
@@ -249,9 +249,9 @@ impl EngineShared {
         plan.unless_doomed(ready).await?;
         if let Some(name) = plan.layer.open() {
             // Before anybody's program runs in it.
-            let (layers, name, limits) = (Arc::clone(&self.ground.layers), name.clone(), plan.limits);
+            let (layers, name, limits) = (Arc::clone(&self.resources.layers), name.clone(), plan.limits);
             let set = move || layers.set_limit(&name, u64::from(limits.disk_mib) * MIB);
-            self.hands.run(set).await.map_err(failed("limiting the layer"))?;
+            self.blocking.run(set).await.map_err(failed("limiting the layer"))?;
         }
         times.extend(spawning.launcher_times());
         times.push(("total".to_owned(), micros(begun)));
@@ -282,8 +282,8 @@ impl EngineShared {
         remains.first_id = Some(first_id);
         remains.cgroup = Some(plan.name.clone());
         remains.layer = plan.layer.made().cloned();
-        let layers = Arc::clone(&self.ground.layers);
-        let cgroups = Arc::clone(&self.ground.cgroups);
+        let layers = Arc::clone(&self.resources.layers);
+        let cgroups = Arc::clone(&self.resources.cgroups);
         let entry = {
             let plan = plan.clone();
             move || Ok((cgroups.create(&plan.name, &plan.limits)?, make_token()?))
@@ -294,13 +294,13 @@ impl EngineShared {
                 let plan = plan.clone();
                 move || plan.upper(&layers)
             };
-            let (entry, upper) = tokio::join!(self.hands.run(entry), snapshot::blocking(upper));
+            let (entry, upper) = tokio::join!(self.blocking.run(entry), snapshot::blocking(upper));
             let explain =
                 |cause| snapshot::explain(&format!("snapshot {snapshot}"), Some(plan.limits.disk_mib), cause);
             (entry.map_err(not_prepared)?, upper.map_err(explain)?)
         } else {
             let plan = plan.clone();
-            let both = self.hands.run(move || {
+            let both = self.blocking.run(move || {
                 let upper = plan.upper(&layers)?;
                 Ok((entry()?, upper))
             });
@@ -319,11 +319,12 @@ impl EngineShared {
         let Some((sandbox, _)) = plan.owner.clone() else { return Ok(None) };
         let link = self.router().reserve(None).map_err(failed("reserving an address"))?;
         remains.link = Some(link);
-        let (ground, egress) = (Arc::clone(&self.ground), Arc::clone(&plan.network));
+        let (resources, egress) = (Arc::clone(&self.resources), Arc::clone(&plan.network));
         let netns = spawning.netns.try_clone().map_err(failed("copying a descriptor"))?;
-        let work =
-            move || ground.doors.attach(link, &sandbox, &egress, netns.as_fd()).map_err(io::Error::other);
-        self.hands.run(work).await.map_err(failed("connecting the network"))?;
+        let work = move || {
+            resources.networks.attach(link, &sandbox, &egress, netns.as_fd()).map_err(io::Error::other)
+        };
+        self.blocking.run(work).await.map_err(failed("connecting the network"))?;
         Ok(Some(link))
     }
 

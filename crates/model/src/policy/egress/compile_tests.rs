@@ -67,10 +67,10 @@ const NAMES: [&str; 5] =
     ["example.com", "api.example.com", "deep.api.example.com", "example.org", "evil-example.com"];
 
 fn reaches(egress: &Egress, address: Ipv4Addr) -> bool {
-    match egress.door {
-        Door::Closed => false,
-        Door::Open => !egress.shut.contains(address.into()),
-        Door::Listed => egress.direct.contains(address.into()),
+    match egress.direct_mode {
+        DirectMode::Closed => false,
+        DirectMode::Open => !egress.shut.contains(address.into()),
+        DirectMode::Listed => egress.direct.contains(address.into()),
     }
 }
 
@@ -83,10 +83,10 @@ fn page(egress: &Egress) -> String {
         let text = ranges.iter().map(|(a, b)| format!("{}-{}", Ipv4Addr::from(a), Ipv4Addr::from(b)));
         text.collect::<Vec<_>>().join(" ")
     };
-    let mut page = format!("  door {:?}, dns {:?}\n", egress.door, egress.dns);
+    let mut page = format!("  door {:?}, dns {:?}\n", egress.direct_mode, egress.dns);
     let denied = egress.shut.minus(&ranges::never(Ranges4::default()));
     let opened = ranges::never(Ranges4::default()).minus(&egress.shut);
-    if egress.door != Door::Closed || egress.dns != Dns::Closed {
+    if egress.direct_mode != DirectMode::Closed || egress.dns != Dns::Closed {
         writeln!(page, "  denied [{}], private opened [{}]", ranges(&denied), ranges(&opened)).unwrap();
     }
     if egress.direct6.iter().len() > 0 {

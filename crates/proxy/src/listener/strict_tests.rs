@@ -27,7 +27,11 @@ fn plain_requests_pass_one_after_the_other() {
     ] {
         let twice = format!("{text}\r\n{text}");
         for step in 1..twice.len() {
-            assert_eq!(follow(twice.as_bytes(), step), (Ok(()), ParserPosition::RequestLine), "{text:?} by {step}");
+            assert_eq!(
+                follow(twice.as_bytes(), step),
+                (Ok(()), ParserPosition::RequestLine),
+                "{text:?} by {step}"
+            );
         }
     }
 }

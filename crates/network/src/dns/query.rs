@@ -175,5 +175,5 @@ fn host_name(name: &Name) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "asked/tests.rs"]
+#[path = "query/tests.rs"]
 mod tests;

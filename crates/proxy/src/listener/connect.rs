@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
-use super::Door;
+use super::HttpServer;
 use super::connection::Arrival;
 use crate::host::{self, Domain, Named};
 use crate::page::{Audience, ProxyError};
@@ -33,7 +33,7 @@ struct Ports {
     tls: u16,
 }
 
-impl Door {
+impl HttpServer {
     pub(super) fn connect(&self, request: Request<Incoming>, arrival: Arrival) -> Response<Body> {
         let refuse = |refusal: ProxyError| refusal.render(Audience::Program);
         let ports = Ports {
@@ -55,17 +55,17 @@ impl Door {
                     .hint("atoll tls init"),
             );
         }
-        let door = self.clone();
+        let server = self.clone();
         let arrival = Arrival { is_secure: way == Way::Tls, is_inside: true, ..arrival };
         self.spawn(Box::pin(async move {
             let Ok(stream) = hyper::upgrade::on(request).await else { return };
             // Boxed: a connection inside a connection is a type inside itself.
             let inside: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = match tls {
                 Some(tls) if way == Way::Tls => {
-                    Box::pin(async move { door.secure(TokioIo::new(stream), tls, arrival).await })
+                    Box::pin(async move { server.secure(TokioIo::new(stream), tls, arrival).await })
                 }
                 Some(_) | None => {
-                    Box::pin(async move { door.connection(TokioIo::new(stream), arrival).await })
+                    Box::pin(async move { server.connection(TokioIo::new(stream), arrival).await })
                 }
             };
             inside.await;

@@ -66,7 +66,7 @@ impl EngineShared {
     }
 
     fn tasks_of(&self, ready: &Ready) -> Option<u32> {
-        self.ground.cgroups.figures(&ready.live.facts.cgroup).ok().map(|figures| figures.pids)
+        self.resources.cgroups.figures(&ready.live.facts.cgroup).ok().map(|figures| figures.pids)
     }
 
     /// Goes on beside the filling of pools, which would else wait for it.
@@ -106,11 +106,11 @@ impl EngineShared {
         let kept = match prepared {
             Ok(()) => {
                 let (cgroups, cgroup, limits) = (
-                    Arc::clone(&self.ground.cgroups),
+                    Arc::clone(&self.resources.cgroups),
                     ready.live.facts.cgroup.clone(),
                     self.config.pool_limits,
                 );
-                let limited = self.hands.run(move || cgroups.set_limits(&cgroup, &limits)).await;
+                let limited = self.blocking.run(move || cgroups.set_limits(&cgroup, &limits)).await;
                 if limited.is_ok() {
                     ready.limits = limits;
                 }
