@@ -18,6 +18,10 @@
 //!
 //! It never uses NSS, getaddrinfo, iconv or dlopen: a static glibc would load libraries from a hostile root.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")
+)]
 #![expect(unsafe_code, reason = "fork, exec, per-thread identities and signals have no safe interface")]
 #![allow(clippy::needless_update, reason = "messages gain fields; the rest of a literal is always default")]
 

@@ -241,6 +241,10 @@ pub(crate) fn not_running(pid: u32) -> AgentError {
     AgentError::NotFound(format!("process with pid {pid} not found"))
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the agent's own clock: the time that it reports of its processes"
+)]
 pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -3,6 +3,10 @@
 //! Shared by the agent and the host. It never opens a socket by itself: the host hands in a connector that dials
 //! the sandbox. Everything an agent sends is hostile to the client here; sizes are capped before memory is taken.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")
+)]
 #![allow(clippy::needless_update, reason = "messages gain fields; the rest of a literal is always default")]
 
 #[cfg(feature = "client")]

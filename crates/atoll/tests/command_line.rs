@@ -1,6 +1,8 @@
 //! The real binary against a scripted server: what is sent, what is printed where, and with which status it ends.
 //! What real sandboxes do is tested in `tests/`.
 
+#![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
+
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},

@@ -1,4 +1,5 @@
 //! The life of instances on a real kernel.
+#![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod common;

@@ -1,4 +1,5 @@
 //! Packs of files, limits that change, and what all of it takes, on a real kernel.
+#![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod common;

@@ -48,6 +48,7 @@ pub struct TemplateManifest {
 
 impl TemplateManifest {
     /// A manifest with the settings that all our own templates share.
+    #[expect(clippy::disallowed_methods, reason = "the creation time that a template shows")]
     pub(crate) fn new(name: &str, kind: TemplateKind, digest: String) -> Self {
         let env =
             [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8")];

@@ -67,6 +67,10 @@ impl Tool {
     }
 
     /// Runs `command` and returns what it wrote to standard output. For tools that answer at once.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "ends when the tool's pipe closes; a tool that takes too long is killed"
+    )]
     pub(crate) fn output(&self, command: &mut Command) -> Result<Vec<u8>, TemplateError> {
         let mut child = ChildGuard(
             self.spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()))?,
@@ -165,6 +169,7 @@ impl Drop for ChildGuard {
 }
 
 /// The lines of a stream, through a small queue. The reader ends with the stream or with the receiver.
+#[expect(clippy::disallowed_methods, reason = "ends when the tool's pipe closes or the receiver is gone")]
 fn lines_of(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (send, receive) = sync_channel(64);
     std::thread::spawn(move || {

@@ -321,6 +321,7 @@ fn since(before: ElementCounter, now: ElementCounter) -> ElementCounter {
     ElementCounter { bytes: now.bytes.saturating_sub(before.bytes), packets: now.packets - before.packets }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the time of a record of the egress log")]
 fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)

@@ -184,6 +184,10 @@ impl Exchange<'_> {
         }
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "ends with the connection, with the incarnation, or with the server"
+    )]
     async fn connect_http2(&self, way: &PreviewWay) -> Result<Shared, ProxyError> {
         let stream = self.dial(way).await?;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())

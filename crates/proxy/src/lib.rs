@@ -10,6 +10,11 @@
 //! Never: takes a destination from anything but our own state, lets a credential of ours reach an app, buffers a body,
 //! reaches the agent's own port.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")
+)]
+
 mod app_connection;
 mod credentials;
 mod forward;

@@ -30,6 +30,7 @@ pub struct IssueDate {
 
 impl IssueDate {
     /// By the machine's clock, in UTC.
+    #[expect(clippy::disallowed_methods, reason = "the validity of a certificate is wall time")]
     #[must_use]
     pub fn now() -> Self {
         let date = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();

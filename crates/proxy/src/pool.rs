@@ -53,6 +53,7 @@ pub(crate) struct RequestPermit {
 }
 
 impl Pool {
+    #[expect(clippy::disallowed_methods, reason = "ends with the pool, of which it holds a weak reference")]
     pub(crate) fn new() -> Arc<Self> {
         let pool = Arc::new(Self::default());
         let weak: Weak<Self> = Arc::downgrade(&pool);

@@ -18,6 +18,10 @@ const SWITCH_WITHIN: Duration = Duration::from_secs(30);
 const PIECE: usize = 16 << 10;
 
 /// Ends with `ends`, or when both ends closed.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "ends with either side, with the incarnation, or when its request scope ends"
+)]
 pub(crate) fn tunnel(
     client: OnUpgrade,
     app: OnUpgrade,

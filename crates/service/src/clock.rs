@@ -26,6 +26,7 @@ impl SystemClock {
 }
 
 impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     fn now(&self) -> Moment {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

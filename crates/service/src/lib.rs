@@ -3,6 +3,11 @@
 //! A front calls [`Service`]; everything that is allowed or refused is decided below it. The service knows no HTTP status
 //! and no SQL. State changes belong to drivers, so a caller may go away at any await.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")
+)]
+
 mod access;
 mod activity;
 mod admission;

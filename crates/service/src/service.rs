@@ -250,6 +250,12 @@ impl Service {
         self.inner.budget.tenant(&who.tenant)
     }
 
+    /// The wall time of the service's clock, in milliseconds since 1970.
+    #[must_use]
+    pub fn now_ms(&self) -> i64 {
+        self.inner.clock.now().wall_ms
+    }
+
     /// What the provider can do beyond the basics.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {

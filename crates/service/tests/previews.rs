@@ -1,4 +1,5 @@
 //! Previews over the fake provider: who is admitted by what, for how long, and what a way to a port does to a sandbox.
+#![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used)]
 
 mod world;

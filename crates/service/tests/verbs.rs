@@ -1,4 +1,5 @@
 //! Every verb from every phase: what it answers and what it leads to; verbs that race; pauses, snapshots, forks, rollbacks.
+#![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod world;

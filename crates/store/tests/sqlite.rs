@@ -1,4 +1,5 @@
 //! The SQLite store against the conformance suite, and what only a file on disk can suffer.
+#![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::os::unix::fs::{FileExt, PermissionsExt};

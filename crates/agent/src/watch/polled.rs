@@ -52,6 +52,7 @@ impl Drop for RegisteredWatcher {
 
 impl WatcherRegistry {
     /// Keeps a watcher running and collecting.
+    #[expect(clippy::disallowed_methods, reason = "the entry in the table holds its handle and aborts it")]
     pub(crate) fn insert(&self, mut watcher: Watcher, terms: WatchRequest) -> Result<String, AgentError> {
         let mut state = self.lock();
         state.watchers.retain(|_, one| one.polled_at.elapsed() < FORGOTTEN);

@@ -105,6 +105,7 @@ impl Transport {
         (self.dial)().await.map_err(AgentError::Connect)
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the connection holds its handle and aborts it")]
     async fn connect(&self) -> Result<Connection, AgentError> {
         let stream = self.dial().await?;
         let (sender, driver) = http1::Builder::new()

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use super::{daytona, e2b, e2b_data, leap0, settings::Settings};
 
 /// The doors of a server whose plain port is `port`.
+#[expect(clippy::disallowed_methods, reason = "ends with the server, when all who listen are gone")]
 pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown, port: u16) -> HttpServer {
     let (draining, forced) = shutdown.tokens();
     let (close, closing) = watch::channel(false);

@@ -56,6 +56,10 @@ impl EngineShared {
     }
 
     /// To its end, also when the caller goes away: a freeze that is still under way when somebody else thaws would win.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "must come to its end when the caller goes away; the caller waits for it otherwise"
+    )]
     pub(super) async fn pause(self: &Arc<Self>, target: &Target) -> Result<Held, ProviderError> {
         let (engine, target) = (Arc::clone(self), target.clone());
         let pausing = tokio::spawn(async move { engine.pause_in_turn(&target).await });
@@ -79,6 +83,10 @@ impl EngineShared {
     }
 
     /// To its end, as [`EngineShared::pause`].
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "must come to its end when the caller goes away; the caller waits for it otherwise"
+    )]
     pub(super) async fn resume(self: &Arc<Self>, target: &Target) -> Result<(), ProviderError> {
         let (engine, target) = (Arc::clone(self), target.clone());
         let resuming = tokio::spawn(async move { engine.resume_in_turn(&target).await });
@@ -122,6 +130,10 @@ impl EngineShared {
 
     /// As a task of its own: a caller that goes away before the point of no return leaves a frozen instance, after it a
     /// checkpoint, and never anything between.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "must come to its end when the caller goes away; `starting` counts it, and a closing server waits"
+    )]
     pub(super) async fn checkpoint(self: &Arc<Self>, target: &Target) -> Result<(), ProviderError> {
         let (engine, target) = (Arc::clone(self), target.clone());
         let (mut answer, waiting) = oneshot::channel();

@@ -335,6 +335,10 @@ impl EngineShared {
     }
 
     /// Runs a start as a task of its own: a caller that goes away must not leave half an instance.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "must come to its end when the caller goes away; the caller waits for it otherwise"
+    )]
     async fn start(
         self: &Arc<Self>,
         spec: &InstanceSpec,

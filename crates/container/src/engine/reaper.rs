@@ -74,6 +74,10 @@ impl Reaper {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "sleeps some seconds at most and holds a weak reference to the queue"
+)]
 async fn run(
     resources: Arc<HostResources>,
     mut queue: mpsc::UnboundedReceiver<InstanceRemains>,

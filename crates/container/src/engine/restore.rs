@@ -61,6 +61,10 @@ struct RestoredInstance {
 
 impl EngineShared {
     /// Runs a restore as a task of its own: a caller that goes away must not leave half an instance.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "must come to its end when the caller goes away; the caller waits for it otherwise"
+    )]
     pub(super) async fn restore(self: &Arc<Self>, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
         if self.needs_adoption.load(Ordering::SeqCst) {
             return Err(ProviderError::Unsupported {

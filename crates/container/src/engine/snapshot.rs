@@ -65,6 +65,10 @@ impl EngineShared {
     }
 
     /// As a task of its own: a caller that goes away must not leave a frozen sandbox, nor a snapshot that nobody knows.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "must come to its end when the caller goes away; the caller waits for it otherwise"
+    )]
     pub(super) async fn snapshot(
         self: &Arc<Self>,
         target: &Target,
@@ -346,6 +350,10 @@ impl EngineShared {
         }
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "must come to its end when the caller goes away; the caller waits for it otherwise"
+    )]
     pub(super) async fn rollback(
         self: &Arc<Self>,
         target: &Target,

@@ -272,6 +272,7 @@ fn read_word(line: &str) -> Option<CriuMessage> {
 }
 
 impl LauncherProcess {
+    #[expect(clippy::disallowed_methods, reason = "ends when the launcher's socket closes")]
     async fn start(command: &LauncherCommand, hello: &Hello) -> Result<Arc<Self>, LaunchError> {
         let (ours, theirs) = wire::pair().map_err(LaunchError::Start)?;
         // `Command` forks and execs at once, without running code of ours in between, so the threads of this process do

@@ -1,4 +1,5 @@
 //! A world for one test: a data folder, a network namespace that stands for the host's, an engine in it, and a leak check.
+#![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};

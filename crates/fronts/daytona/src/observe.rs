@@ -21,6 +21,7 @@ use tracing::field::Empty;
 
 use crate::error::ApiError;
 
+#[expect(clippy::disallowed_methods, reason = "the time that an error shows")]
 pub(crate) async fn observe(request: Request, next: Next) -> Response {
     let budget = RequestBudget::of(request.extensions()).cloned();
     let since = Instant::now();

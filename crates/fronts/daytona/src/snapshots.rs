@@ -255,7 +255,7 @@ async fn all(app: &App, who: &Principal) -> Result<Vec<Snapshot>, ApiError> {
         }
     }
     let builds = app.service.list_builds(who, BuildFilter { limit: 200, ..BuildFilter::default() }).await?;
-    let now_ms = jiff::Timestamp::now().as_millisecond();
+    let now_ms = app.service.now_ms();
     for build in builds.items {
         let fresh = build.ended_at.as_ref().is_none_or(|at| now_ms - at.wall_ms < FAILED_FOR_MS);
         let shown = Snapshot::of_build(&build);

@@ -7,7 +7,6 @@ use atoll_service::ResourceSample;
 use axum::Router;
 use axum::extract::State as Given;
 use axum::routing::get;
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::App;
@@ -86,7 +85,7 @@ async fn one(
     let since = range.start.map(|s| s.saturating_mul(1_000));
     let mut samples = app.service.metrics_history(&who, lease.id.as_str(), since, 0).await?;
     samples.retain(|sample| range.holds(sample.at_ms));
-    if state(lease.phase) == Some(State::Running) && range.holds(Timestamp::now().as_millisecond()) {
+    if state(lease.phase) == Some(State::Running) && range.holds(app.service.now_ms()) {
         samples.extend(app.service.metrics_now(&who, lease.id.as_str()).await.ok());
     }
     Ok(ok(samples.iter().map(Metric::from).collect()))

@@ -129,6 +129,7 @@ struct NewBody {
     lazy_start: Option<bool>,
 }
 
+#[expect(clippy::disallowed_methods, reason = "the creation time that a session shows")]
 async fn create(
     State(app): State<App>,
     Caller(who): Caller,

@@ -1,5 +1,6 @@
 //! Streams over real sockets: a client that vanishes leaves nothing behind, and the server's closing ends them all.
 //! Alone in its file because the figures it reads are those of the whole process.
+#![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -8,6 +8,7 @@ use crate::staging::write_durably;
 
 impl Images {
     /// The version that a build step with this key gave before. It is not collected for the grace from now.
+    #[expect(clippy::disallowed_methods, reason = "the file time that says when an entry was used last")]
     #[must_use]
     pub fn cached(&self, key: &str) -> Option<String> {
         let path = self.cache_path(key);

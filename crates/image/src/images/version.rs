@@ -77,6 +77,7 @@ impl Images {
         put
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the creation time that a version shows")]
     fn put(&self, mut new: NewVersion) -> Result<String, ImageError> {
         if new.layers.len() > LAYERS_MAX {
             return Err(ImageError::TooBig { what: "layers", limit: LAYERS_MAX as u64 });

@@ -61,6 +61,7 @@ impl Patience {
 }
 
 /// What `Retry-After` says: seconds, or a date.
+#[expect(clippy::disallowed_methods, reason = "a registry named a date")]
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse::<u32>() {

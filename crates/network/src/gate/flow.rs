@@ -222,6 +222,7 @@ impl Flow {
 }
 
 /// Milliseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "the time of a record of the egress log")]
 pub(crate) fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)

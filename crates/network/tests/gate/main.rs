@@ -1,6 +1,7 @@
 //! The gate against real sockets in network namespaces of its own, as root: a sandbox, a router with the gate in it, and an
 //! internet with name and web servers that keep what they hear. Nothing leaves these namespaces.
 
+#![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,6 +1,7 @@
 //! The network against a real kernel, as root. Each test has its own host, internet and sandboxes in fresh network namespaces;
 //! nothing leaves them, and the machine's own namespace is never touched.
 
+#![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

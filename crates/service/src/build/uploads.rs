@@ -74,6 +74,7 @@ impl Service {
     }
 
     /// Puts links to what the steps of a build copy into its folder.
+    #[expect(clippy::disallowed_methods, reason = "the file time that says when an upload was used last")]
     pub(super) fn link_uploads(
         &self,
         who: &Principal,

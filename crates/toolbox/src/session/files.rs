@@ -39,6 +39,10 @@ impl Sessions<'_> {
 
     /// Removes what sessions left behind whose shells were ended from outside, as by a stop of the sandbox, and an ended one of the
     /// name that a new one is about to take. One that is just being made has a folder before it has a shell, so it is left alone.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "compared with file times and ids that the sandbox made, on the same wall clock"
+    )]
     pub(super) async fn sweep(&self, name: &str) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let now_ms = now.map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX));

@@ -56,6 +56,7 @@ impl Storage {
 }
 
 /// One tar of all; they are used now, so they are kept for longer.
+#[expect(clippy::disallowed_methods, reason = "the file time that says when a context was used last")]
 fn merged(paths: &[PathBuf]) -> io::Result<File> {
     for path in paths {
         File::options().append(true).open(path)?.set_modified(std::time::SystemTime::now())?;

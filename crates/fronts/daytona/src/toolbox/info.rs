@@ -58,6 +58,7 @@ async fn in_use(inside: Inside, Path((_, port)): Path<(String, String)>) -> Resu
     Ok(ok(json!({ "isInUse": ports.contains(&port) })))
 }
 
+#[expect(clippy::disallowed_methods, reason = "the time that a measurement shows")]
 async fn metrics(inside: Inside) -> Result<Answer<Value>, ApiError> {
     let used = inside.toolbox.usage().await.map_err(of_process)?;
     let now = Timestamp::now();

@@ -4,7 +4,6 @@ use atoll_service::TokenOf;
 use axum::http::Uri;
 use axum::http::request::Parts;
 use base64::Engine;
-use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -30,7 +29,7 @@ struct Link {
 pub(super) async fn inside(parts: &mut Parts, app: &App) -> Result<Inside, ApiError> {
     let Some(link) = link(&parts.uri) else { return Inside::from_request_parts(parts, app).await };
     let wrong = || ApiError::unauthenticated("this link is not valid, or not any more").of_daemon();
-    if link.expires < 0 || (link.expires > 0 && link.expires < Timestamp::now().as_second()) {
+    if link.expires < 0 || (link.expires > 0 && link.expires < app.service.now_ms().div_euclid(1_000)) {
         return Err(wrong());
     }
     let ident = sandbox_of(parts, app).await?;

@@ -1,5 +1,6 @@
 //! The front over a real service and a real store; only the place where sandboxes live is made up: its agent takes its
 //! settings and hands out one file.
+#![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(
     unreachable_pub,
     dead_code,

@@ -164,6 +164,7 @@ impl Running {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the time that a line of output shows")]
 fn line_of(event: ExecutionEvent) -> Line {
     let timestamp = || jiff::Timestamp::now().to_string();
     match event {
