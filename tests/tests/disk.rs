@@ -174,6 +174,8 @@ fn b15_a_full_disk_of_the_host_is_refused_in_words_and_loses_nothing() {
         for _ in 0..4 {
             ids.push(client.create(json!({ "memory_mib": 64, "disk_mib": 64 })).await);
         }
+        let taken = client.post(&format!("/v1/sandboxes/{}/snapshots", ids[0]), json!({})).await;
+        let snapshot = taken.ok()["id"].as_str().unwrap().to_owned();
         let filler = Filler::new(w);
         // The second time the headroom goes: whatever is left of it must not be taken before the delete.
         for left in [8 * MIB, 0] {
@@ -181,6 +183,7 @@ fn b15_a_full_disk_of_the_host_is_refused_in_words_and_loses_nothing() {
             everything_new_is_refused(w, &client, &ids[0]).await;
         }
         // Deleting works: the space set aside for it is used.
+        client.delete(&format!("/v1/snapshots/{snapshot}")).await.ok();
         client.remove(&ids.pop().unwrap()).await;
         assert!(!w.data().join("headroom").exists(), "the headroom was given up");
         database_is_sound(w);

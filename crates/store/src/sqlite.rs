@@ -29,8 +29,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use atoll_disk::Reserve;
 use atoll_model::{
-    KeyId, Lease, NetworkPolicy, PreviewId, Quota, SandboxEvent, SandboxId, Snapshot, SnapshotId, TenantId,
-    Usage,
+    KeyId, Lease, NetworkPolicy, PreviewId, Quota, SandboxEvent, SandboxId, Snapshot, SnapshotId,
+    SnapshotState, TenantId, Usage,
 };
 use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
@@ -183,7 +183,10 @@ impl Store for SqliteStore {
 
     async fn put_snapshot(&self, snapshot: Snapshot, agent_token: Option<String>) -> Result<(), StoreError> {
         let row = snapshots::Row::new(&self.seal, &snapshot, agent_token.as_deref())?;
-        self.add(move |conn| snapshots::put(conn, &snapshot, &row)).await
+        let is_removal = snapshot.state == SnapshotState::Deleting;
+        let put = move |conn: &Connection| snapshots::put(conn, &snapshot, &row);
+        // A delete must work on a full disk too: it takes no space for good.
+        if is_removal { self.write(put).await } else { self.add(put).await }
     }
 
     async fn snapshot(&self, id: &SnapshotId) -> Result<Option<(Snapshot, Option<String>)>, StoreError> {
