@@ -181,6 +181,13 @@ impl Service {
         if gone { Ok(()) } else { Err(missing()) }
     }
 
+    /// Whether a key still exists; for what was given out on its strength (upload links and sessions). The current request ends
+    /// when the key is deleted.
+    pub async fn key_exists(&self, tenant: &TenantId, key: &KeyId) -> Result<bool, ServiceError> {
+        self.inner.revocations.watch(Credential::Key(key.clone()));
+        Ok(self.inner.store.keys(Some(tenant)).await?.iter().any(|known| known.id == *key))
+    }
+
     /// Makes a tenant.
     pub async fn create_tenant(
         &self,

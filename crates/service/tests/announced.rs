@@ -122,6 +122,18 @@ async fn archives_are_sent_by_ticket_and_belong_to_a_tenant() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_upload_ticket_ends_with_the_key_that_asked_for_it() {
+    let world = World::new().await;
+    let (service, stranger) = (&world.service, world.stranger().await);
+    let bytes = || Box::new(std::io::Cursor::new(vec![0; 10_240]));
+    let ticket = service.upload_ticket(&stranger, HASH).unwrap();
+    service.take_upload(&ticket, bytes()).await.unwrap();
+    service.delete_key(&world.admin, &stranger.key).await.unwrap();
+    assert_eq!(service.take_upload(&ticket, bytes()).await.unwrap_err().code, Code::Forbidden);
+    world.assert_no_leaks().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_volumes_token_opens_that_volume_alone() {
     let world = World::new().await;
     let (service, admin) = (&world.service, &world.admin);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use atoll_image::build::DeclaredBuild;
-use atoll_model::{Code, Principal, TenantId};
+use atoll_model::{Code, KeyId, Principal, TenantId};
 
 use super::ask::BuildContext;
 use super::context::{Staged, receive_as, upload_in};
@@ -44,17 +44,22 @@ impl Service {
     pub fn upload_ticket(&self, who: &Principal, hash: &str) -> Result<String, ServiceError> {
         check(hash)?;
         let until = self.inner.clock.now().wall_ms / 1_000 + TICKET_S;
-        let proof = self.inner.derived(PURPOSE, &[who.tenant.as_str(), hash, &until.to_string()]);
-        Ok(format!("{}.{hash}.{until}.{proof}", who.tenant))
+        let (tenant, key) = (who.tenant.as_str(), who.key.as_str());
+        let proof = self.inner.derived(PURPOSE, &[tenant, key, hash, &until.to_string()]);
+        Ok(format!("{tenant}.{key}.{hash}.{until}.{proof}"))
     }
 
     /// Takes an archive in: whole or not at all, in place of one with the same hash.
     pub async fn take_upload(&self, ticket: &str, bytes: BuildContext) -> Result<(), ServiceError> {
         let inner = &self.inner;
-        let (tenant, hash) = admitted(inner, ticket).ok_or_else(|| {
-            ServiceError::new(Code::Forbidden, "this link was not given out here, or its time is over")
+        let refused = || {
+            ServiceError::new(Code::Forbidden, "this upload link is unknown, expired, or its key was deleted")
                 .hint("ask for a new one")
-        })?;
+        };
+        let UploadTicket { tenant, key, hash } = admitted(inner, ticket).ok_or_else(refused)?;
+        if !self.key_exists(&tenant, &key).await? {
+            return Err(refused());
+        }
         let _uploading = inner.builds.admit_upload(&tenant)?;
         let folder = place(inner, &tenant);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
@@ -183,15 +188,22 @@ fn place(inner: &ServiceShared, tenant: &TenantId) -> PathBuf {
     root(inner).join(tenant.as_str())
 }
 
-/// Whose ticket this is, for which hash.
-fn admitted(inner: &ServiceShared, ticket: &str) -> Option<(TenantId, String)> {
+/// The archive that a ticket admits, and the key that asked for it.
+struct UploadTicket {
+    tenant: TenantId,
+    key: KeyId,
+    hash: String,
+}
+
+fn admitted(inner: &ServiceShared, ticket: &str) -> Option<UploadTicket> {
     let parts: Vec<&str> = ticket.split('.').collect();
-    let [tenant, hash, until, proof] = parts[..] else { return None };
-    if !inner.derived_is(PURPOSE, &[tenant, hash, until], proof) || check(hash).is_err() {
+    let [tenant, key, hash, until, proof] = parts[..] else { return None };
+    if !inner.derived_is(PURPOSE, &[tenant, key, hash, until], proof) || check(hash).is_err() {
         return None;
     }
     let is_open = inner.clock.now().wall_ms / 1_000 <= until.parse::<i64>().ok()?;
-    is_open.then_some((tenant.parse().ok()?, hash.to_owned()))
+    let ticket = UploadTicket { tenant: tenant.parse().ok()?, key: key.parse().ok()?, hash: hash.to_owned() };
+    is_open.then_some(ticket)
 }
 
 /// A hash is the name of a file, and of a folder in a context.
