@@ -76,7 +76,8 @@ pub(super) struct TreeLevel {
 
 impl TreeLevel {
     pub(super) fn open(dir: OwnedFd, path: Vec<u8>) -> rustix::io::Result<Self> {
-        let mut names = names_in(&dir, LIST_MAX)?;
+        // One more than may be listed, so that the caller sees that the list was cut.
+        let mut names = names_in(&dir, LIST_MAX + 1)?;
         names.sort_unstable_by(|a, b| b.cmp(a));
         Ok(Self { dir, path, names })
     }
@@ -257,5 +258,27 @@ fn remove_below(top: &OwnedFd, name: &[u8], moved: &mut u64) -> rustix::io::Resu
                 Err(errno) => return Err(errno),
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn a_list_that_was_cut_says_so_also_within_one_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..LIST_MAX {
+            std::fs::File::create(dir.path().join(number.to_string())).unwrap();
+        }
+        let path = dir.path().as_os_str().as_bytes();
+        let (found, cut) = list(path, 1).unwrap();
+        assert_eq!((found.len(), cut), (LIST_MAX, false));
+        std::fs::File::create(dir.path().join("one more")).unwrap();
+        let (found, cut) = list(path, 1).unwrap();
+        assert_eq!((found.len(), cut), (LIST_MAX, true));
     }
 }
