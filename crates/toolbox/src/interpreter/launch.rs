@@ -32,7 +32,7 @@ read -r size && dir=$(mktemp -d) && head -c "$size" >"$dir/Bridge.java" && exec 
 /// LIMIT: a kernel takes half a second where it is alone, and much longer on a starved machine.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-const HINT_PY: &str = "use the template code-interpreter (atoll template make code-interpreter), or install it inside: \
+const HINT_PY: &str = "use the template code-interpreter-slim or code-interpreter (a new server makes code-interpreter-slim in the background: atoll template ls), or install it inside: \
 apt-get install python3-ipykernel, or pip install ipykernel";
 const HINT_JS: &str = "use a template that has node, such as debian or code-interpreter, or install it inside: \
 apt-get install nodejs";
