@@ -18,7 +18,7 @@ mod server;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
 use commands::CommandContext;
@@ -71,6 +71,9 @@ fn usage(refused: &clap::Error) -> ExitCode {
     if !refused.use_stderr() {
         return ExitCode::SUCCESS;
     }
-    let passes_through = std::env::args().nth(1).is_some_and(|verb| verb == "run" || verb == "exec");
+    // Options may stand before the verb.
+    let grammar = Cli::command();
+    let verb = std::env::args().skip(1).find(|word| grammar.find_subcommand(word).is_some());
+    let passes_through = verb.is_some_and(|verb| verb == "run" || verb == "exec");
     ExitCode::from(if passes_through { EXIT_OURS } else { 2 })
 }

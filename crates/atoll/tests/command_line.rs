@@ -193,6 +193,7 @@ fn our_own_failures_are_125_and_say_what_to_try() {
     assert_eq!(output.status.code(), Some(125));
     assert_eq!(text(&output.stderr), "error: this node has no room\n   id: req-1 (no_capacity)\n");
     assert_eq!(server.run(&["run", "--memory", "lots", "true"]).status.code(), Some(125));
+    assert_eq!(server.run(&["--json", "run", "--memory", "lots", "true"]).status.code(), Some(125));
 }
 
 #[test]
