@@ -1,8 +1,9 @@
 //! The document and the page that renders it. The page is one file without any outside resource.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
@@ -35,7 +36,10 @@ async fn root(headers: HeaderMap) -> Response {
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "server", security(()),
     responses((status = 200, content_type = "application/json", body = serde_json::Value)))]
 pub(crate) async fn document(State(app): State<App>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], app.document.to_string()).into_response()
+    // Answers share one document: clients that do not read theirs cost no copy each.
+    static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
+    let document = DOCUMENT.get_or_init(|| Bytes::copy_from_slice(app.document.as_bytes()));
+    ([(header::CONTENT_TYPE, "application/json")], document.clone()).into_response()
 }
 
 /// A page that renders this document.
