@@ -9,7 +9,7 @@ use atoll_tests::{Client, Options, World, json, run_with, until};
 use futures::future::join_all;
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 const PLAIN: &str = "127.0.0.1:7070";
 const APP: &str = r#"
@@ -135,6 +135,134 @@ fn a_crowd_that_says_nothing_costs_little() {
         // A little over 40 KiB each, without optimisation.
         assert!(after < before + 200, "{before} MiB became {after} MiB");
         drop(crowd);
+    });
+}
+
+/// Waits until the server holds as many bytes of a kind as `is_expected` says; answers how many.
+async fn held(w: &World, of: &str, is_expected: impl Fn(u64) -> bool) -> u64 {
+    let admin = w.admin();
+    let name = format!("atoll_held_{of}_bytes ");
+    until(&name, async || {
+        let page = admin.raw(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+        let line = page.lines().find_map(|line| line.strip_prefix(&name)).unwrap();
+        line.parse().ok().filter(|bytes| is_expected(*bytes))
+    })
+    .await
+}
+
+/// A connection with so many `GET`s and windows of zero bytes, which reads nothing.
+async fn unread_streams(path: &str, streams: u32) -> TcpStream {
+    let mut stream = TcpStream::connect(PLAIN).await.unwrap();
+    let path = [&[4, u8::try_from(path.len()).unwrap()], path.as_bytes()].concat();
+    let head = [b"\x82\x86", &path[..], b"\x01\x09localhost"].concat();
+    let mut all = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    all.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    all.extend((0..streams).flat_map(|n| frame(1, 5, 2 * n + 1, &head)));
+    // One that opens too many is closed.
+    let _ = stream.write_all(&all).await;
+    stream
+}
+
+#[test]
+fn answers_that_strangers_do_not_read_cost_their_share() {
+    run_with(Options::default(), async |w| {
+        let client = w.tenant("acme").await;
+        for (path, connections) in [("/v1/openapi.json", 16), ("/health", 48), ("/nowhere", 48)] {
+            let before = memory_mib(w);
+            let crowd = join_all((0..connections).map(|_| unread_streams(path, 250))).await;
+            held(w, "strangers", |bytes| bytes > 8 << 20).await;
+            let waited = answers_others(&client).await;
+            assert!(waited < Duration::from_secs(3), "{path}: others waited {waited:?}");
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let after = memory_mib(w);
+            assert!(after < before + 60, "{path}: {before} MiB became {after} MiB");
+            drop(crowd);
+            held(w, "strangers", |bytes| bytes == 0).await;
+        }
+    });
+}
+
+#[test]
+fn bodies_that_an_app_does_not_read_are_counted() {
+    const CLIENTS: u64 = 4;
+    run_with(Options::debian(), async |w| {
+        let client = w.tenant("acme").await;
+        let code =
+            "import socket, time\ns = socket.create_server(('127.0.0.1', 8080), backlog=64)\ntime.sleep(1e6)";
+        let id = client.create(json!({ "command": ["python3", "-c", code] })).await;
+        until("the app listens", async || {
+            (client.sh(&id, "grep -q ':1F90 ' /proc/net/tcp").await.code == 0).then_some(())
+        })
+        .await;
+        let upload = async || {
+            let stream = TcpStream::connect(PLAIN).await.unwrap();
+            let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
+            let connection = tokio::spawn(connection);
+            let request = http::Request::post(format!("http://localhost/p/{id}/8080/"))
+                .header("authorization", format!("Bearer {}", client.key()));
+            let (answer, mut body) = sender.send_request(request.body(()).unwrap(), false).unwrap();
+            // Until nobody takes any more of it.
+            loop {
+                body.reserve_capacity(64 << 10);
+                let room = std::future::poll_fn(|cx| body.poll_capacity(cx));
+                match tokio::time::timeout(Duration::from_secs(1), room).await {
+                    Ok(room) => body.send_data(vec![0; room.unwrap().unwrap()].into(), false).unwrap(),
+                    Err(_) => return (sender, connection, answer, body),
+                }
+            }
+        };
+        let uploads = join_all((0..CLIENTS).map(|_| upload())).await;
+        held(w, "tenants", |bytes| bytes >= CLIENTS * (256 << 10)).await;
+        for (sender, connection, answer, body) in uploads {
+            connection.abort();
+            drop((sender, answer, body));
+        }
+        held(w, "tenants", |bytes| bytes == 0).await;
+    });
+}
+
+/// A connection from an address of its own, after a request.
+async fn asked(from: [u8; 4], path: &str, key: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((std::net::Ipv4Addr::from(from), 0).into()).unwrap();
+    let mut stream = socket.connect(PLAIN.parse().unwrap()).await.unwrap();
+    ask(&mut stream, path, key).await;
+    stream
+}
+
+async fn ask(stream: &mut TcpStream, path: &str, key: &str) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 16 << 10];
+    let size = stream.read(&mut answer).await.unwrap();
+    assert!(answer[..size].starts_with(b"HTTP/1.1 "), "{}", String::from_utf8_lossy(&answer[..size]));
+}
+
+#[test]
+fn requests_without_a_key_do_not_keep_a_place_for_ever() {
+    const CROWD: usize = 1_100;
+    const PER_ADDRESS: usize = 1_024;
+    run_with(Options::default(), async |w| {
+        let client = w.tenant("acme").await;
+        let from = [127, 0, 0, 9];
+        let mut known = asked(from, "/v1/sandboxes", client.key()).await;
+        let mut crowd = Vec::new();
+        for n in 0..CROWD {
+            let (path, key) = if n % 2 == 0 { ("/health", "") } else { ("/v1/sandboxes", "wrong") };
+            crowd.push(asked(from, path, key).await);
+        }
+        let mut rest = vec![0; 16 << 10];
+        let mut is_closed = |stream: &TcpStream| match stream.try_read(&mut rest) {
+            Ok(size) => size == 0,
+            Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+        };
+        until("the oldest of them are closed", async || {
+            crowd.iter().take(CROWD - PER_ADDRESS).all(&mut is_closed).then_some(())
+        })
+        .await;
+        assert!(crowd.iter().skip(CROWD - PER_ADDRESS).all(|stream| !is_closed(stream)));
+        ask(&mut known, "/v1/sandboxes", client.key()).await;
+        asked(from, "/v1/sandboxes", client.key()).await;
     });
 }
 

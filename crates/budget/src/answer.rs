@@ -1,6 +1,8 @@
 //! Answers on their way out: every piece is counted until it was written.
 
+use std::any::Any;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -8,9 +10,12 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::{Account, Exhausted, Reservation, SMALL};
 
+/// LIMIT: what an answer costs beside its body while it is not written: its task, its stream and its head (measured with
+/// HTTP/2). With a body of 2 KiB it is one step of a reservation.
+pub const ANSWER_STATE: usize = 14 << 10;
+
 /// A body whose pieces are counted from the moment they leave it until they are written or dropped. While there is no room
 /// it is not read, so a client that does not read holds no more than its owner's share.
-#[derive(Debug)]
 pub struct Metered<B> {
     body: B,
     account: Account,
@@ -18,21 +23,46 @@ pub struct Metered<B> {
     rest: Bytes,
     /// For the next piece of it.
     reservation: Option<Reservation>,
+    /// Bytes of the body that the answer's own reservation covers.
+    covered: usize,
+    /// Kept until the last piece is written, or the body is dropped.
+    keep: Arc<dyn Any + Send + Sync>,
 }
 
 /// LIMIT: the most that is passed on at once; of a larger piece of memory only what is on its way is counted here.
 const PIECE: usize = 64 << 10;
 
 impl<B: Body<Data = Bytes>> Metered<B> {
-    /// Whether a body can be large enough to be worth counting.
-    pub fn is_worthwhile(body: &B) -> bool {
-        body.size_hint().upper().is_none_or(|most| most > SMALL as u64)
+    /// How much of a body the reservation of its answer covers: all of a small one.
+    pub fn covered(body: &B) -> usize {
+        let size = body.size_hint().exact().and_then(|size| usize::try_from(size).ok());
+        size.filter(|size| *size <= SMALL).unwrap_or_default()
     }
 
-    /// At the cost of this account.
-    pub const fn new(body: B, account: Account) -> Self {
-        Self { body, account, rest: Bytes::new(), reservation: None }
+    /// At the cost of this account, beyond what is [covered](Self::covered). `keep` is dropped after the last write.
+    pub fn new(body: B, account: Account, keep: Arc<dyn Any + Send + Sync>) -> Self {
+        let covered = Self::covered(&body);
+        Self { body, account, rest: Bytes::new(), reservation: None, covered, keep }
     }
+
+    fn is_last(&self) -> bool {
+        self.rest.is_empty() && (self.body.is_end_stream() || self.body.size_hint().exact() == Some(0))
+    }
+}
+
+/// The same bytes, which keep something until their last clone or slice is dropped.
+#[must_use]
+pub fn keep_with(bytes: Bytes, keep: Arc<dyn Any + Send + Sync>) -> Bytes {
+    struct KeepingBytes {
+        bytes: Bytes,
+        _keep: Arc<dyn Any + Send + Sync>,
+    }
+    impl AsRef<[u8]> for KeepingBytes {
+        fn as_ref(&self) -> &[u8] {
+            &self.bytes
+        }
+    }
+    Bytes::from_owner(KeepingBytes { bytes, _keep: keep })
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Body for Metered<B> {
@@ -55,14 +85,19 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Metered<B> {
             }
         }
         let size = this.rest.len().min(PIECE);
-        let reservation = this.reservation.get_or_insert_with(|| this.account.reserve());
-        // All of it counts: of a stream of small pieces each would be free.
-        ready!(reservation.poll_grow(cx, size + SMALL));
+        if size <= this.covered {
+            this.covered -= size;
+        } else {
+            let reservation = this.reservation.get_or_insert_with(|| this.account.reserve());
+            // All of it counts: of a stream of small pieces each would be free.
+            ready!(reservation.poll_grow(cx, size + SMALL));
+        }
         let piece = this.rest.split_to(size);
         let counted = match this.reservation.take() {
             Some(reservation) => reservation.attach(piece),
             None => piece,
         };
+        let counted = if this.is_last() { keep_with(counted, Arc::clone(&this.keep)) } else { counted };
         Poll::Ready(Some(Ok(Frame::data(counted))))
     }
 
@@ -135,14 +170,14 @@ mod tests {
     use super::*;
     use crate::{Budget, BudgetOwner, Sizes};
     use futures::{FutureExt, stream};
-    use http_body_util::{BodyExt, StreamBody};
+    use http_body_util::{BodyExt, Full, StreamBody};
 
     #[tokio::test]
     async fn a_body_that_nobody_writes_stops_at_its_share_and_goes_on_later() {
         let budget = Budget::new(Sizes { tenants: 0, strangers: 1 << 20 });
         let piece = || Ok::<_, std::io::Error>(Frame::data(Bytes::from(vec![1; 64 << 10])));
         let body = StreamBody::new(stream::iter((0..100).map(move |_| piece())));
-        let mut body = Metered::new(body, budget.account(BudgetOwner::Stranger(None)));
+        let mut body = Metered::new(body, budget.account(BudgetOwner::Stranger(None)), Arc::new(()));
         let mut unwritten = Vec::new();
         while let Some(frame) = body.frame().now_or_never() {
             unwritten.push(frame.unwrap().unwrap());
@@ -155,5 +190,20 @@ mod tests {
             seen += 1;
         }
         assert_eq!((seen, budget.held()), (100, (0, 0)));
+    }
+    #[tokio::test]
+    async fn a_small_answer_keeps_its_state_until_it_is_written() {
+        let budget = Budget::new(Sizes { tenants: 0, strangers: 1 << 20 });
+        let account = budget.account(BudgetOwner::Stranger(None));
+        let mut state = account.reserve_answer();
+        let body = Full::new(Bytes::from_static(b"ok"));
+        state.try_grow(ANSWER_STATE + Metered::covered(&body) + SMALL).unwrap();
+        let mut body = Metered::new(body, account, Arc::new(state));
+        assert_eq!(budget.held(), (0, 16 << 10), "one step");
+        let unwritten = body.frame().await.unwrap().unwrap();
+        drop(body);
+        assert_eq!(budget.held(), (0, 16 << 10), "its only piece is not written");
+        drop(unwritten);
+        assert_eq!(budget.held(), (0, 0));
     }
 }

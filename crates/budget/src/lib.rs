@@ -13,7 +13,8 @@
 //! Who meets a full pool waits (where the source is a stream, nothing more is read from it), at most [`WAIT`] where a
 //! caller waits for an answer, and then gets [`Exhausted`], which fronts render as 429 or 503 with `Retry-After`.
 //!
-//! The first [`SMALL`] bytes of each reservation are not counted, so that ordinary requests never wait.
+//! The first [`SMALL`] bytes of each reservation are not counted, so that ordinary requests never wait. The state of an
+//! open answer ([`ANSWER_STATE`]) is counted in pools of its own, from the moment the answer exists until it is written.
 //!
 //! Never: allocates what it counts, blocks a thread, knows a front.
 
@@ -28,10 +29,12 @@ mod json;
 mod output;
 mod pool;
 mod request;
+mod request_body;
 
-pub use answer::{HeldAnswer, Metered, WholeAnswer};
+pub use answer::{ANSWER_STATE, HeldAnswer, Metered, WholeAnswer, keep_with};
 pub use body::{BodyError, BodyLimits, read_whole};
 pub use json::{JsonObject, Marked};
 pub use output::{Collected, Collector, Keep, TruncationLines};
 pub use pool::{Account, Budget, BudgetOwner, Exhausted, Reservation, SMALL, Sizes, WAIT};
 pub use request::RequestBudget;
+pub use request_body::WindowBody;

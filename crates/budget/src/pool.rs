@@ -96,6 +96,10 @@ impl Exhausted {
 pub struct Budget {
     tenants: Arc<Pool>,
     strangers: Arc<Pool>,
+    /// The state of answers that are not written yet. Apart from the bytes, so that an owner whose share is full of large
+    /// unread answers still gets small ones.
+    tenant_answers: Arc<Pool>,
+    stranger_answers: Arc<Pool>,
 }
 
 impl Default for Budget {
@@ -108,17 +112,23 @@ impl Budget {
     /// A budget with pools of these sizes.
     #[must_use]
     pub fn new(sizes: Sizes) -> Self {
-        Self { tenants: Pool::new(sizes.tenants), strangers: Pool::new(sizes.strangers) }
+        Self {
+            tenants: Pool::new(sizes.tenants),
+            strangers: Pool::new(sizes.strangers),
+            // One tenant alone: 4,096 open answers; one address: 1,024.
+            tenant_answers: Pool::new(sizes.tenants / 4),
+            stranger_answers: Pool::new(sizes.strangers),
+        }
     }
 
     /// The account of an owner. Cheap: nothing is kept for an owner that holds nothing.
     #[must_use]
     pub fn account(&self, owner: BudgetOwner) -> Account {
-        let pool = match &owner {
-            BudgetOwner::Tenant(_) => &self.tenants,
-            BudgetOwner::Stranger(_) => &self.strangers,
+        let (pool, answers) = match &owner {
+            BudgetOwner::Tenant(_) => (&self.tenants, &self.tenant_answers),
+            BudgetOwner::Stranger(_) => (&self.strangers, &self.stranger_answers),
         };
-        Account { pool: Arc::clone(pool), owner }
+        Account { pool: Arc::clone(pool), answers: Arc::clone(answers), owner }
     }
 
     /// The account of a tenant.
@@ -130,7 +140,11 @@ impl Budget {
     /// Bytes that are held now: for tenants, for strangers.
     #[must_use]
     pub fn held(&self) -> (u64, u64) {
-        (self.tenants.lock().used, self.strangers.lock().used)
+        let used = |pool: &Pool| pool.lock().used;
+        (
+            used(&self.tenants) + used(&self.tenant_answers),
+            used(&self.strangers) + used(&self.stranger_answers),
+        )
     }
 }
 
@@ -138,6 +152,7 @@ impl Budget {
 #[derive(Debug, Clone)]
 pub struct Account {
     pool: Arc<Pool>,
+    answers: Arc<Pool>,
     owner: BudgetOwner,
 }
 
@@ -146,6 +161,12 @@ impl Account {
     #[must_use]
     pub fn reserve(&self) -> Reservation {
         Reservation { account: self.clone(), id: self.pool.next_id(), counted: 0, is_waiting: false }
+    }
+
+    /// An empty reservation for an open answer: its state, and its body where that is small.
+    #[must_use]
+    pub fn reserve_answer(&self) -> Reservation {
+        Self { pool: Arc::clone(&self.answers), ..self.clone() }.reserve()
     }
 
     /// Whose account it is.

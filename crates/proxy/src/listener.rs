@@ -13,11 +13,12 @@ mod body_recovery;
 mod checks;
 mod connect;
 mod connection;
+mod counted_answer;
 mod guarded_stream;
 mod revocable;
+mod strangers;
 mod strict;
 mod tls;
-mod unauthenticated;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,8 +37,8 @@ use tokio_util::task::TaskTracker;
 use crate::proxy::Proxy;
 pub(crate) use connection::Arrival;
 use guarded_stream::GuardedBody;
+use strangers::{RequestTurn, StrangerConnections};
 pub use tls::{BadCertificate, CertificateFiles, Tls};
-use unauthenticated::UnauthenticatedConnections;
 
 /// Bounds of the doors; the defaults suit one machine.
 #[derive(Debug, Clone)]
@@ -50,6 +51,9 @@ pub struct Limits {
     pub head_bytes: usize,
     /// Requests at once over one HTTP/2 connection.
     pub streams: u32,
+    /// How long an HTTP/2 connection may be open without a request under way; half as long before its client showed a
+    /// valid key or token. (For HTTP/1, `head_within`.)
+    pub idle_for: Duration,
     /// How long sent bytes may stay unread by the client before its connection is given up.
     pub unread_for: Duration,
     /// How long requests under way may take to finish when the server closes.
@@ -64,6 +68,7 @@ impl Default for Limits {
             head_within: Duration::from_secs(30),
             head_bytes: 64 << 10,
             streams: 250,
+            idle_for: Duration::from_secs(120),
             unread_for: Duration::from_secs(300),
             drain_for: Duration::from_secs(10),
         }
@@ -81,9 +86,10 @@ pub struct Closing {
 
 // LIMIT: when descriptors run out, accepting again at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-// LIMIT: HTTP/2's windows: of one stream and of a connection. What an app's client does not read is held here at most.
+// LIMIT: HTTP/2's windows, of one stream and of a connection: what clients may send before a handler reads it. The budget
+// counts a stream's window while its body is open. A stream that stalls leaves half of the connection's window to others.
 const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 512 << 10;
 // LIMIT: streams that a client opened and reset before anybody looked; more is an attack (rapid reset).
 const RESETS: usize = 64;
 const LOCAL_RESETS: usize = 1_024;
@@ -108,7 +114,7 @@ struct ListenerShared {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
     room: Arc<Semaphore>,
-    newcomers: Arc<UnauthenticatedConnections>,
+    strangers: Arc<StrangerConnections>,
     tasks: TaskTracker,
     /// Ends every task that is left.
     ends: CancellationToken,
@@ -129,7 +135,8 @@ impl HttpServer {
             http1: http1(&limits),
             http2: http2(&limits),
             room: Arc::new(Semaphore::new(limits.connections)),
-            newcomers: Arc::default(),
+            // Clients with a key always find a place.
+            strangers: StrangerConnections::new(limits.connections / 2),
             limits,
             closing,
             tasks: TaskTracker::new(),
@@ -184,11 +191,17 @@ impl HttpServer {
             prepare(&stream, &self.0.limits);
             let peer = stream.peer_addr().ok();
             let forwarded = peer.and_then(|peer| HeaderValue::from_str(&peer.ip().to_string()).ok());
-            // One address does not take all places with connections that ask for nothing.
             let owner = BudgetOwner::stranger(peer.map(|peer| peer.ip()));
-            let newcomer = self.0.newcomers.enter(owner);
-            let replaced = newcomer.replaced();
-            let arrival = Arrival { peer, forwarded, is_secure: tls.is_some(), is_inside: false, newcomer };
+            let connection = self.0.strangers.enter(owner);
+            let evicted = connection.evicted();
+            let arrival = Arrival {
+                peer,
+                forwarded,
+                is_secure: tls.is_some(),
+                is_inside: false,
+                connection,
+                turn: RequestTurn::default(),
+            };
             let (server, tls) = (self.clone(), tls.clone());
             let stream = GuardedBody::new(stream, place);
             self.spawn(async move {
@@ -198,7 +211,7 @@ impl HttpServer {
                         None => server.connection(stream, arrival).await,
                     }
                 };
-                tokio::select! { () = serving => {}, () = replaced.cancelled() => {} }
+                tokio::select! { () = serving => {}, () = evicted.cancelled() => {} }
             });
         }
     }

@@ -227,7 +227,12 @@ impl Proxy {
         let shown = Shown { keys: &found.keys, tokens: &found.tokens, unknown_key: found.unknown_key };
         let pass = self.service.admit(&preview.sandbox, preview.port, shown).await?;
         if let Some(lease) = self.service.glimpse(&pass.sandbox) {
-            RequestBudget::charge(&parts.extensions, self.budget().tenant(&lease.tenant));
+            let tenant = self.budget().tenant(&lease.tenant);
+            match pass.by {
+                PreviewBy::Key | PreviewBy::Token { .. } => RequestBudget::charge(&parts.extensions, tenant),
+                PreviewBy::Public => RequestBudget::charge_public(&parts.extensions, tenant),
+            }
+            arrival.turn.end();
         }
         // A token in the host does not come along by itself, as a cookie does.
         if preview.token.is_none() {

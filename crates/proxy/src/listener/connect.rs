@@ -57,6 +57,7 @@ impl HttpServer {
         }
         let server = self.clone();
         let arrival = Arrival { is_secure: way == Way::Tls, is_inside: true, ..arrival };
+        let evicted = arrival.connection.evicted();
         self.spawn(Box::pin(async move {
             let Ok(stream) = hyper::upgrade::on(request).await else { return };
             // Boxed: a connection inside a connection is a type inside itself.
@@ -68,7 +69,7 @@ impl HttpServer {
                     Box::pin(async move { server.connection(TokioIo::new(stream), arrival).await })
                 }
             };
-            inside.await;
+            tokio::select! { () = inside => {}, () = evicted.cancelled() => {} }
         }));
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::OK;

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use atoll_budget::{BudgetOwner, Metered, RequestBudget};
+use atoll_budget::{BudgetOwner, RequestBudget, WindowBody};
 use atoll_model::Code;
 use atoll_service::RequestScope;
 use axum::body::Body;
@@ -23,9 +23,9 @@ use tower::ServiceExt;
 
 use super::body_recovery::{self, BodyRecovery};
 use super::revocable::{self, ConnectionCutter, Severable};
+use super::strangers::{ConnectionState, HeadMeter, RequestTurn};
 use super::strict::{HEAD_STEP, Strict};
-use super::unauthenticated::{HeadMeter, UnauthenticatedConnection};
-use super::{HttpServer, Tls, checks};
+use super::{HttpServer, PING_WITHIN, STREAM_WINDOW, Tls, checks, counted_answer};
 use crate::page::{Audience, ProxyError};
 use crate::route::{Misrouted, Route};
 
@@ -42,12 +42,14 @@ pub(crate) struct Arrival {
     pub(crate) is_secure: bool,
     /// Through `CONNECT`, inside another one.
     pub(crate) is_inside: bool,
-    pub(crate) newcomer: Arc<UnauthenticatedConnection>,
+    pub(crate) connection: Arc<ConnectionState>,
+    /// Of the request that it is passed along with.
+    pub(crate) turn: RequestTurn,
 }
 
 impl Arrival {
     /// Who pays for what this connection holds until it is known who asks.
-    fn owner(&self) -> BudgetOwner {
+    pub(super) fn owner(&self) -> BudgetOwner {
         BudgetOwner::stranger(self.peer.map(|peer| peer.ip()))
     }
 }
@@ -115,12 +117,18 @@ impl HttpServer {
 
     async fn http2<I: Stream>(&self, io: I, first: Bytes, arrival: Arrival) {
         let meter = HeadMeter::new(&self.0.proxy.budget().account(arrival.owner()));
-        let newcomer = Arc::clone(&arrival.newcomer);
-        let stream = PrefixedStream { first, io, read: 0, meter: Some(meter), newcomer };
+        let state = Arc::clone(&arrival.connection);
+        let stream =
+            PrefixedStream { first, io, read: 0, meter: Some(meter), connection: Arc::clone(&state) };
         let server = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (server, arrival) = (server.clone(), arrival.clone());
-            async move { Ok::<_, Infallible>(server.answer(request.map(Body::new), arrival).await) }
+            async move {
+                let Some(turn) = arrival.connection.turn().await else { return Err(ConnectionEvicted) };
+                // Boxed: what a handler needs is there from its turn on, and released when it is done, not when its answer
+                // is written.
+                Ok(Box::pin(server.answer_http2(request, Arrival { turn, ..arrival })).await)
+            }
         });
         let connection = self.0.http2.serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
@@ -130,10 +138,34 @@ impl HttpServer {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
+            () = state.idle_for(self.0.limits.idle_for) => {
+                connection.as_mut().graceful_shutdown();
+                // A request may have come meanwhile. Who does not answer is not waited for.
+                tokio::select! { ended = connection => ended, () = state.idle_for(PING_WITHIN) => Ok(()) }
+            }
         };
         if let Err(error) = ended {
             tracing::debug!(%error, "a connection ended early");
         }
+    }
+
+    async fn answer_http2(&self, request: Request<Incoming>, arrival: Arrival) -> Response<Body> {
+        let budget = self.request_budget(&request, &arrival);
+        let (head, body) = request.into_parts();
+        let body = if http_body::Body::is_end_stream(&body) {
+            Body::empty()
+        } else {
+            Body::new(WindowBody::new(body, budget.clone(), STREAM_WINDOW as usize))
+        };
+        self.answer(Request::from_parts(head, body), arrival, budget).await
+    }
+
+    /// At the cost of the peer's address, until a front says whose request it is.
+    fn request_budget<B>(&self, request: &Request<B>, arrival: &Arrival) -> RequestBudget {
+        let budget = RequestBudget::new(self.0.proxy.budget().account(arrival.owner()), head_size(request));
+        let connection = Arc::clone(&arrival.connection);
+        budget.on_known(move || connection.authenticate());
+        budget
     }
 
     async fn answer_http1(
@@ -147,13 +179,14 @@ impl HttpServer {
             return self.connect(request, arrival);
         }
         let changes = request.headers().contains_key(UPGRADE);
+        let budget = self.request_budget(&request, &arrival);
         let (head, body) = request.into_parts();
         let body = if http_body::Body::is_end_stream(&body) {
             Body::empty()
         } else {
             Body::new(watch.body(&head.headers, body))
         };
-        let mut response = self.answer(Request::from_parts(head, body), arrival).await;
+        let mut response = self.answer(Request::from_parts(head, body), arrival, budget).await;
         if let Some(scope) = response.extensions_mut().remove::<RequestScope>() {
             self.spawn(cut.when_ended(scope));
         }
@@ -166,36 +199,32 @@ impl HttpServer {
     }
 
     /// An answer that ends when the credential which admitted its request is withdrawn. One that changes the protocol holds
-    /// the request's scope among its extensions.
-    async fn answer(&self, request: Request<Body>, arrival: Arrival) -> Response<Body> {
-        arrival.newcomer.settle();
-        if let Some(refusal) = checks::ambiguous(&request) {
-            return refusal.render(Audience::Program);
-        }
+    /// the request's scope among its extensions. What is held for a request is counted: its body until it is answered, its
+    /// answer until it is written.
+    async fn answer(
+        &self,
+        mut request: Request<Body>,
+        arrival: Arrival,
+        budget: RequestBudget,
+    ) -> Response<Body> {
+        let open = arrival.connection.begin_request();
         let scope = RequestScope::new(arrival.peer.map(|peer| peer.ip()));
-        let response = tokio::select! {
-            // First: whoever deletes its own key gets its answer.
-            biased;
-            response = scope.run(self.counted(request, arrival)) => response,
-            () = scope.ended() => return withdrawn(),
+        request.extensions_mut().insert(budget.clone());
+        let response = match checks::ambiguous(&request) {
+            Some(refusal) => refusal.render(Audience::Program),
+            None => tokio::select! {
+                // First: whoever deletes its own key gets its answer.
+                biased;
+                response = scope.run(self.dispatch(request, arrival)) => response,
+                () = scope.ended() => withdrawn(),
+            },
         };
+        let mut response = counted_answer::count(response, &budget, open).await;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let mut response = response;
             response.extensions_mut().insert(scope);
             return response;
         }
         response.map(|body| revocable::body(scope, body))
-    }
-
-    /// What is held for a request is counted: its body until it is answered, its answer until it is written.
-    async fn counted(&self, mut request: Request<Body>, arrival: Arrival) -> Response<Body> {
-        let budget = RequestBudget::new(self.0.proxy.budget().account(arrival.owner()), head_size(&request));
-        request.extensions_mut().insert(budget.clone());
-        let response = self.dispatch(request, arrival).await;
-        if !Metered::is_worthwhile(response.body()) {
-            return response;
-        }
-        response.map(|body| Body::new(Metered::new(body, budget.account())))
     }
 
     async fn dispatch(&self, mut request: Request<Body>, arrival: Arrival) -> Response<Body> {
@@ -226,6 +255,11 @@ impl HttpServer {
     }
 }
 
+/// Ends the stream of a request whose connection has ended.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection gave way to another one")]
+struct ConnectionEvicted;
+
 fn withdrawn() -> Response<Body> {
     ProxyError::new(Code::Unauthenticated, "the key or token of this request was withdrawn")
         .render(Audience::Program)
@@ -246,7 +280,7 @@ async fn first_bytes<I: AsyncRead + Unpin>(stream: &mut I) -> io::Result<Bytes> 
 }
 
 /// About how many bytes the head of a request holds.
-fn head_size(request: &Request<Body>) -> usize {
+fn head_size<B>(request: &Request<B>) -> usize {
     let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
     fields.sum::<usize>() + request.uri().path().len() + request.uri().query().map_or(0, str::len)
 }
@@ -271,7 +305,7 @@ struct PrefixedStream<I> {
     io: I,
     read: usize,
     meter: Option<HeadMeter>,
-    newcomer: Arc<UnauthenticatedConnection>,
+    connection: Arc<ConnectionState>,
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for PrefixedStream<I> {
@@ -282,7 +316,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for PrefixedStream<I> {
     ) -> Poll<io::Result<()>> {
         if self.first.is_empty() {
             let this = &mut *self;
-            if this.newcomer.is_settled() {
+            if this.meter.is_some() && this.connection.has_request() {
                 this.meter = None;
             }
             let Some(meter) = &mut this.meter else { return Pin::new(&mut this.io).poll_read(cx, buf) };

@@ -21,7 +21,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::poll_read_some;
-use super::unauthenticated::HeadMeter;
+use super::strangers::HeadMeter;
 
 /// LIMIT: a line that is split over reads is kept until its end; the parser's own limits come first and answer 431.
 const LINE_MAX: usize = 512 << 10;
