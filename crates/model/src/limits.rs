@@ -37,7 +37,7 @@ pub struct LimitsAsk {
 
 /// A limit that cannot be granted.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{field} must be between {min} and {max}, not {got}")]
+#[error("{field} {}", self.problem())]
 pub struct BadLimit {
     /// The field as the API calls it.
     pub field: &'static str,
@@ -47,6 +47,14 @@ pub struct BadLimit {
     pub min: f64,
     /// The largest allowed.
     pub max: f64,
+}
+
+impl BadLimit {
+    /// What is wrong with the field.
+    #[must_use]
+    pub fn problem(&self) -> String {
+        format!("must be between {} and {}, not {}", self.min, self.max, self.got)
+    }
 }
 
 // LIMIT: below 16 MiB the agent itself does not start; the maxima keep sums of quotas far from overflow.

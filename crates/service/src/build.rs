@@ -62,7 +62,7 @@ impl Service {
         ask.check()?;
         self.refuse_built_in(&ask.template, &ask.tags).await?;
         if context.is_none() && matches!(ask.source, BuildSource::Dockerfile { .. }) {
-            return Err(ServiceError::new(Code::InvalidRequest, "context: is needed for its Dockerfile")
+            return Err(ServiceError::field("context", "is needed for its Dockerfile")
                 .hint("send a tar of the folder, or the text of the Dockerfile"));
         }
         let inner = &self.inner;

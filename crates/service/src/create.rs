@@ -114,10 +114,7 @@ impl Service {
         let network = self.admitted(&who.tenant, network, None).await?;
         let secrets = crate::egress::attached(&self.inner, &who.tenant, &spec.secrets).await?;
         let now = self.inner.clock.now();
-        let limits = spec
-            .limits
-            .resolve(base.limits)
-            .map_err(|bad| ServiceError::new(Code::InvalidRequest, bad.to_string()))?;
+        let limits = spec.limits.resolve(base.limits)?;
         let mut env = base.env;
         env.extend(spec.env.clone());
         let user = spec.user.clone().unwrap_or_else(|| base.user.clone());

@@ -19,7 +19,7 @@ use atoll_model::policy::egress::{
     self, BadPolicy, Egress, Injected, Layer, OpenedTransform, Seed, TenantFloor,
 };
 use atoll_model::{
-    Code, HeaderText, Lease, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets, secrets_in,
+    HeaderText, Lease, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets, secrets_in,
 };
 use atoll_store::SecretValues;
 
@@ -175,9 +175,8 @@ impl Service {
         before: Option<&HeaderText>,
         secrets: &SecretValues,
     ) -> Result<HeaderText, ServiceError> {
-        let bad = |why: &str| {
-            ServiceError::new(Code::InvalidRequest, format!("network.transforms: the header {header}: {why}"))
-        };
+        let bad =
+            |why: &str| ServiceError::field("network.transforms", format!("the header {header}: {why}"));
         let store = &self.inner.store;
         let text = match (text, before) {
             (HeaderText::Plain(shown), Some(before)) if shown == HeaderText::SHOWN => before,
@@ -219,7 +218,7 @@ fn header_of<'a>(policy: &'a NetworkPolicy, domain: &str, name: &str) -> Option<
 
 impl From<BadPolicy> for ServiceError {
     fn from(bad: BadPolicy) -> Self {
-        let error = Self::new(Code::InvalidRequest, bad.to_string());
+        let error = Self::field(&format!("network.{}", bad.field), bad.why);
         match bad.hint {
             Some(hint) => error.hint(hint),
             None => error,

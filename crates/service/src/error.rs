@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use atoll_budget::Exhausted;
 use atoll_model::policy::authz::Denied;
-use atoll_model::{BadSpec, Code, ErrorKind, Lease, Phase};
+use atoll_model::{BadLimit, BadSpec, Code, ErrorKind, Lease, Phase};
 use atoll_provider::ProviderError;
 use atoll_store::StoreError;
 
@@ -22,6 +22,8 @@ pub struct ServiceError {
     pub code: Code,
     /// What happened, safe to show.
     pub message: String,
+    /// The field of the request that it is about.
+    pub field: Option<InvalidField>,
     /// What to try, where there is something.
     pub hint: Option<String>,
     /// When to try again, where that helps.
@@ -30,10 +32,32 @@ pub struct ServiceError {
     pub cause: Option<Cause>,
 }
 
+/// A field of a request and what is wrong with it. Fronts whose clients know the field by another name translate it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidField {
+    /// The field as the native API calls it.
+    pub name: String,
+    /// What is wrong, as the part of a sentence that follows the name.
+    pub problem: String,
+}
+
 impl ServiceError {
     /// An error with a text that is safe to show.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None, retry_after_s: None, cause: None }
+        Self { code, message: message.into(), field: None, hint: None, retry_after_s: None, cause: None }
+    }
+
+    /// An invalid request because of one field.
+    pub fn field(name: &str, problem: impl Into<String>) -> Self {
+        let problem = problem.into();
+        Self::new(Code::InvalidRequest, format!("{name}: {problem}")).about(name, problem)
+    }
+
+    /// Says which field it is about.
+    #[must_use]
+    pub fn about(mut self, name: &str, problem: impl Into<String>) -> Self {
+        self.field = Some(InvalidField { name: name.to_owned(), problem: problem.into() });
+        self
     }
 
     /// Says what to try.
@@ -142,8 +166,9 @@ impl From<StoreError> for ServiceError {
             }
             StoreError::NoTenant => Self::new(Code::TenantNotFound, "there is no such tenant"),
             StoreError::Exists { what } => Self::new(Code::AlreadyExists, format!("{what} exists already")),
-            StoreError::BadCursor => Self::new(Code::InvalidRequest, "cursor: not one that a list returned")
-                .hint("begin without a cursor"),
+            StoreError::BadCursor => {
+                Self::field("cursor", "not one that a list returned").hint("begin without a cursor")
+            }
             StoreError::NoSpace => {
                 Self::new(Code::NoCapacity, "the server's disk is full, so nothing new can be made")
                     .hint("delete what is not needed; that always works")
@@ -206,10 +231,11 @@ impl From<NotAdmitted> for ServiceError {
             NotAdmitted::NoRoom(room) => Self::new(Code::NoCapacity, room.to_string())
                 .retry_after(room.retry_after_s)
                 .hint("try again a little later, or delete sandboxes that are not needed"),
-            NotAdmitted::TooLarge { asked, total } => Self::new(
-                Code::InvalidRequest,
-                format!("memory_mib must be at most {total}, the memory of this machine in MiB, not {asked}"),
-            ),
+            NotAdmitted::TooLarge { asked, total } => {
+                let problem =
+                    format!("must be at most {total}, the memory of this machine in MiB, not {asked}");
+                Self::new(Code::InvalidRequest, format!("memory_mib {problem}")).about("memory_mib", problem)
+            }
             NotAdmitted::Node(error) => error.into(),
         }
     }
@@ -226,6 +252,17 @@ impl From<Denied> for ServiceError {
 
 impl From<BadSpec> for ServiceError {
     fn from(bad: BadSpec) -> Self {
-        Self::new(Code::InvalidRequest, bad.to_string())
+        match &bad {
+            BadSpec::Limit(limit) => limit.clone().into(),
+            BadSpec::Text { field, why } => {
+                Self::new(Code::InvalidRequest, bad.to_string()).about(field, why.as_str())
+            }
+        }
+    }
+}
+
+impl From<BadLimit> for ServiceError {
+    fn from(bad: BadLimit) -> Self {
+        Self::new(Code::InvalidRequest, bad.to_string()).about(bad.field, bad.problem())
     }
 }

@@ -168,24 +168,26 @@ impl Service {
 }
 
 fn check(exec: &Exec) -> Result<(), ServiceError> {
-    let bad = |what: &str| Err(ServiceError::new(Code::InvalidRequest, what));
+    let bad = |field: &str, problem: &str| {
+        Err(ServiceError::new(Code::InvalidRequest, format!("{field} {problem}")).about(field, problem))
+    };
     if exec.argv.first().is_none_or(String::is_empty) {
-        return bad("argv needs a program");
+        return bad("argv", "needs a program");
     }
     if exec.argv.iter().map(|arg| arg.len() + 1).sum::<usize>() > ARGV_MAX {
-        return bad("argv is longer than 1 MiB");
+        return bad("argv", "is longer than 1 MiB");
     }
     if exec.env.iter().map(|(k, v)| k.len() + v.len() + 2).sum::<usize>() > ENV_MAX {
-        return bad("env is longer than 1 MiB");
+        return bad("env", "is longer than 1 MiB");
     }
     if exec.argv.iter().chain(&exec.cwd).chain(&exec.user).any(|text| text.contains('\0')) {
-        return bad("argv, cwd and user hold no NUL byte");
+        return Err(ServiceError::new(Code::InvalidRequest, "argv, cwd and user hold no NUL byte"));
     }
     if exec.env.iter().any(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
-        return bad("env names are not empty and hold no '='; nothing holds a NUL byte");
+        return bad("env", "names are not empty and hold no '='; nothing holds a NUL byte");
     }
     if exec.timeout.is_some_and(|timeout| timeout.is_zero()) {
-        return bad("timeout_s must be more than 0");
+        return bad("timeout_s", "must be more than 0");
     }
     Ok(())
 }

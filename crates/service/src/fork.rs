@@ -255,7 +255,7 @@ fn check(ask: &Fork) -> Result<(), ServiceError> {
         return Err(ServiceError::new(Code::InvalidRequest, message));
     }
     if ask.name.is_some() && ask.count != 1 {
-        return Err(ServiceError::new(Code::InvalidRequest, "name: only one sandbox can have it"));
+        return Err(ServiceError::field("name", "only one sandbox can have it"));
     }
     let spec = atoll_model::CreateSandbox {
         name: ask.name.clone(),

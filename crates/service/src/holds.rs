@@ -110,7 +110,8 @@ fn within(field: &str, seconds: u64, max: u64) -> Result<(), ServiceError> {
     if (1..=max).contains(&seconds) {
         return Ok(());
     }
-    Err(ServiceError::new(Code::InvalidRequest, format!("{field} must be between 1 and {max} seconds")))
+    let problem = format!("must be between 1 and {max} seconds");
+    Err(ServiceError::new(Code::InvalidRequest, format!("{field} {problem}")).about(field, problem))
 }
 
 fn refuse_ending(lease: &Lease, what: &str) -> Result<(), ServiceError> {

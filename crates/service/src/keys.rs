@@ -202,12 +202,12 @@ impl Service {
             || !name.chars().all(plain)
             || name.parse::<TenantId>().is_ok()
         {
-            return Err(ServiceError::new(
-                Code::InvalidRequest,
-                format!(
-                    "name must have 1 to {TENANT_NAME_MAX} letters, digits, '-', '_' or '.' and not look like an id"
-                ),
-            ));
+            let problem = format!(
+                "must have 1 to {TENANT_NAME_MAX} letters, digits, '-', '_' or '.' and not look like an id"
+            );
+            return Err(
+                ServiceError::new(Code::InvalidRequest, format!("name {problem}")).about("name", problem)
+            );
         }
         let record = TenantRecord {
             id: TenantId::from_entropy(entropy()?),

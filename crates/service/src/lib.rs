@@ -68,7 +68,7 @@ pub use build::{
 pub use changes::PhaseChange;
 pub use clock::{Clock, SystemClock, TestClock};
 pub use config::Config;
-pub use error::{Cause, ServiceError};
+pub use error::{Cause, InvalidField, ServiceError};
 #[doc(hidden)]
 pub use failpoint::FailPoint;
 pub use preview::{

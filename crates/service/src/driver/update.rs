@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use atoll_model::{Code, EventKind, Held, Lease, Limits, Moment, Phase, UpdateSandbox};
+use atoll_model::{EventKind, Held, Lease, Limits, Moment, Phase, UpdateSandbox};
 use atoll_provider::{ProviderError, Target};
 use atoll_store::{Admit, InstanceChange, NewEvent};
 
@@ -86,10 +86,7 @@ impl Driver {
             next.env.clone_from(env);
             next.private_env.retain(|name| env.contains_key(name));
         }
-        next.limits = change
-            .limits
-            .resolve(self.lease.limits)
-            .map_err(|bad| ServiceError::new(Code::InvalidRequest, bad.to_string()))?;
+        next.limits = change.limits.resolve(self.lease.limits)?;
         next.network = change.network.clone().unwrap_or(next.network);
         if let Some(timeout_s) = change.timeout_s {
             // One that is over now says nothing of how long the next one is.

@@ -79,7 +79,7 @@ impl Service {
         let found = self.resolve_template(who, target).await?;
         let (version, _hold) = self.version_of(&found.record).await?;
         if tags.is_empty() || tags.len() > TAGS_MAX {
-            return Err(ServiceError::new(Code::InvalidRequest, format!("tags: 1 to {TAGS_MAX} of them")));
+            return Err(ServiceError::field("tags", format!("1 to {TAGS_MAX} of them")));
         }
         let references =
             tags.iter().map(|tag| self.tag_of(&found.record, tag)).collect::<Result<Vec<_>, _>>()?;
@@ -112,7 +112,7 @@ impl Service {
         };
         let reference: TemplateRef = whole.parse().map_err(bad("tags"))?;
         if reference.digest.is_some() {
-            return Err(ServiceError::new(Code::InvalidRequest, "tags: a digest cannot be chosen"));
+            return Err(ServiceError::field("tags", "a digest cannot be chosen"));
         }
         Ok(reference)
     }
@@ -238,7 +238,7 @@ impl Service {
 }
 
 fn bad(field: &'static str) -> impl Fn(atoll_model::BadTemplateRef) -> ServiceError {
-    move |bad| ServiceError::new(Code::InvalidRequest, format!("{field}: {bad}"))
+    move |bad| ServiceError::field(field, bad.to_string())
 }
 
 fn missing(word: &str) -> ServiceError {
@@ -248,14 +248,14 @@ fn missing(word: &str) -> ServiceError {
 
 fn check_names(field: &'static str, names: &[String], most: usize) -> Result<Vec<TemplateRef>, ServiceError> {
     if names.len() > most {
-        return Err(ServiceError::new(Code::InvalidRequest, format!("{field}: at most {most}")));
+        return Err(ServiceError::field(field, format!("at most {most}")));
     }
     let mut references = Vec::with_capacity(names.len());
     for name in names {
         let reference: TemplateRef = name.parse().map_err(bad(field))?;
         if reference.digest.is_some() || reference.tag.is_some() {
-            let message = format!("{field}: {} has a tag or a digest", printable(name));
-            return Err(ServiceError::new(Code::InvalidRequest, message));
+            let problem = format!("{} has a tag or a digest", printable(name));
+            return Err(ServiceError::field(field, problem));
         }
         references.push(reference);
     }

@@ -92,9 +92,9 @@ impl Service {
             Err(error) if error.code == Code::TemplateNotFound => {}
             known => return known,
         }
-        let reference: TemplateRef = image.parse().map_err(|bad: atoll_model::BadTemplateRef| {
-            ServiceError::new(Code::InvalidRequest, format!("image: {bad}"))
-        })?;
+        let reference: TemplateRef = image
+            .parse()
+            .map_err(|bad: atoll_model::BadTemplateRef| ServiceError::field("image", bad.to_string()))?;
         let ask = PullImage { image: reference, auth: None, platform: None };
         let flight = self.flight(who, ask, Arc::new(|_| {}))?;
         let wait = self.inner.config.pull_wait;

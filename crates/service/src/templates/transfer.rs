@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use atoll_image::images::{ExportAs, ImportAs};
-use atoll_model::{Code, MadeFrom, Principal, Scope};
+use atoll_model::{MadeFrom, Principal, Scope};
 use bytes::Bytes;
 use tokio::io::AsyncRead;
 use tokio::sync::mpsc;
@@ -57,7 +57,7 @@ impl Service {
         progress: Progress,
     ) -> Result<TemplateRecord, ServiceError> {
         if ask.name.digest.is_some() {
-            return Err(ServiceError::new(Code::InvalidRequest, "name: a file has no digest yet"));
+            return Err(ServiceError::field("name", "a file has no digest yet"));
         }
         // Said before the file is sent, not after it.
         self.refuse_built_in(&ask.name, &[]).await?;
