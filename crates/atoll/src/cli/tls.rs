@@ -1,6 +1,17 @@
 //! Grammar of `atoll tls` and `atoll env`.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{
+    Args, Subcommand, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+
+use crate::commands::env::{SDKS, SdkEnvironment};
+
+/// One of the SDKs that `atoll env` knows.
+fn sdk() -> impl TypedValueParser<Value = &'static SdkEnvironment> {
+    PossibleValuesParser::new(SDKS.iter().map(|sdk| sdk.name))
+        .try_map(|name| SDKS.iter().find(|sdk| sdk.name == name).ok_or("not an SDK that this command knows"))
+}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tls {
@@ -27,7 +38,8 @@ pub(crate) enum Tls {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Env {
     /// Whose SDK
-    pub(crate) sdk: Sdk,
+    #[arg(value_parser = sdk())]
+    pub(crate) sdk: &'static SdkEnvironment,
     /// For which shell; fish reads it with `atoll env leap0 --shell fish | source`
     #[arg(long, default_value = "sh")]
     pub(crate) shell: Shell,
@@ -43,13 +55,6 @@ pub(crate) struct Env {
     /// Use this server as proxy for HTTPS; it leads to sandboxes only, so other HTTPS fails [auto and never: no]
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) proxy: Proxy,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Sdk {
-    Leap0,
-    E2b,
-    Daytona,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

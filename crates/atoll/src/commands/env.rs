@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{CommandContext, text};
 use crate::{
-    cli::tls::{Env, Proxy, Sdk, Shell},
+    cli::tls::{Env, Proxy, Shell},
     client::{Client, address::Address},
     environment,
     failure::Failure,
@@ -17,7 +17,88 @@ use crate::{
 
 /// LIMIT: a server of this machine answers in milliseconds; a shell that starts must not wait for one that is away.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+/// What one vendor's SDK reads from its environment.
+#[derive(Debug)]
+pub(crate) struct SdkEnvironment {
+    /// As `atoll env NAME` has it. Keys that are made for it are called `env-NAME`.
+    pub(crate) name: &'static str,
+    key_variable: &'static str,
+    /// The SDK looks for it at the beginning of a key.
+    key_prefix: &'static str,
+    /// The variables but for the key; the flag is `--tls`.
+    variables: fn(bool, &SdkServer) -> Vec<(&'static str, String)>,
+    uses_names: UsesNames,
+    /// Printed with the variables of plain HTTP.
+    plain_note: Option<&'static str>,
+}
+
+/// Whether an SDK reaches sandboxes by names of their own, which are served over TLS alone.
+#[derive(Debug, PartialEq, Eq)]
+enum UsesNames {
+    Always,
+    WithTls,
+    /// The SDK itself does not, but its previews do.
+    InPreviews,
+}
+
+/// One row for each SDK.
+pub(crate) static SDKS: [SdkEnvironment; 3] = [
+    SdkEnvironment {
+        name: "leap0",
+        key_variable: "LEAP0_API_KEY",
+        key_prefix: "atl_",
+        variables: |_, server| {
+            let base = format!("{}/leap0", server.url);
+            vec![("LEAP0_BASE_URL", base), ("LEAP0_SANDBOX_DOMAIN", server.hosts.clone())]
+        },
+        uses_names: UsesNames::Always,
+        plain_note: None,
+    },
+    SdkEnvironment {
+        name: "e2b",
+        key_variable: "E2B_API_KEY",
+        key_prefix: "e2b_",
+        variables: e2b_variables,
+        uses_names: UsesNames::WithTls,
+        // Examples for the vendor's cloud write `https://` themselves.
+        plain_note: Some(
+            "atoll: sandbox.get_host() speaks plain HTTP with these variables; programs that write https:// in front of \
+             it need TLS: `atoll tls init` once, then `atoll env e2b --tls`",
+        ),
+    },
+    SdkEnvironment {
+        name: "daytona",
+        key_variable: "DAYTONA_API_KEY",
+        key_prefix: "dtn_",
+        variables: |_, server| {
+            vec![
+                ("DAYTONA_API_URL", format!("{}/daytona/api", server.url)),
+                // The one region that a server has.
+                ("DAYTONA_TARGET", "local".to_owned()),
+            ]
+        },
+        uses_names: UsesNames::InPreviews,
+        plain_note: None,
+    },
+];
+
+fn e2b_variables(tls: bool, server: &SdkServer) -> Vec<(&'static str, String)> {
+    let url = &server.url;
+    match tls {
+        // Its control API is below that domain too.
+        true => vec![("E2B_DOMAIN", server.hosts.clone())],
+        false => vec![
+            ("E2B_API_URL", format!("{url}/e2b")),
+            // Its requests name their sandbox in a header field, so they need no name of their own.
+            ("E2B_SANDBOX_URL", url.clone()),
+            ("E2B_VOLUME_API_URL", format!("{url}/e2b")),
+        ],
+    }
+}
+
 /// The server, as an SDK has to be told.
+#[derive(Debug)]
 struct SdkServer {
     url: String,
     /// Where TLS is, as `NAME:PORT` below which sandboxes are.
@@ -28,22 +109,22 @@ struct SdkServer {
 pub(super) async fn env(context: &CommandContext, args: &Env) -> Result<(), Failure> {
     let address = Address::find(&context.global)?;
     let server = find(context, &address);
-    let mut variables = variables(args.sdk, args.tls, &server);
+    let mut variables = (args.sdk.variables)(args.tls, &server);
     if needs_names(args) {
         variables.extend(trust(context, &server));
         variables.extend(proxy(context, args.proxy, &server));
     }
-    if let Some(note) = plain_note(args) {
+    if let Some(note) = args.sdk.plain_note.filter(|_| !args.tls) {
         context.out.say(note);
     }
-    if args.sdk == Sdk::Daytona
+    if args.sdk.uses_names == UsesNames::InPreviews
         && let Some(files) = &server.files
     {
         // Its previews are served over TLS too. The SDK itself does without, and fails on a file that it cannot read.
         let trusted = trust(context, &server);
         variables.extend(trusted.into_iter().filter(|_| is_for_the_user(&files.bundle)));
     }
-    let (name, prefix) = key_variable(args.sdk);
+    let SdkEnvironment { key_variable: name, key_prefix: prefix, .. } = args.sdk;
     if args.with_key {
         let key = match key(context, &address, args).await {
             Ok(key) => key,
@@ -99,7 +180,7 @@ async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<
             .say("atoll: this is the key that you use yourself; an admin's sees and changes everything");
         return Ok(mine);
     }
-    let body = json!({ "name": key_name(args.sdk), "scope": "user" });
+    let body = json!({ "name": format!("env-{}", args.sdk.name), "scope": "user" });
     match Client::new(&context.global)?.post("/v1/keys", &body).await {
         Ok(made) => {
             let (id, tenant) = (text(&made, "id"), text(&made, "tenant"));
@@ -117,15 +198,6 @@ async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<
             Err(failure.hint(unknown_key(context.global.api_key.is_some(), address)))
         }
         Err(failure) => Err(failure),
-    }
-}
-
-/// What keys for SDKs are called, to be found in `key ls`.
-fn key_name(sdk: Sdk) -> &'static str {
-    match sdk {
-        Sdk::Leap0 => "env-leap0",
-        Sdk::E2b => "env-e2b",
-        Sdk::Daytona => "env-daytona",
     }
 }
 
@@ -150,42 +222,11 @@ fn find(context: &CommandContext, address: &Address) -> SdkServer {
     SdkServer { url: address.to_string(), hosts: format!("{below}:{port}"), files }
 }
 
-/// Whether the SDK reaches sandboxes by names of their own, which are served over TLS alone.
 fn needs_names(args: &Env) -> bool {
-    match args.sdk {
-        Sdk::Leap0 => true,
-        Sdk::E2b => args.tls,
-        Sdk::Daytona => false,
-    }
-}
-
-/// What whoever points E2B's SDK at the plain port has to know: examples for the vendor's cloud write `https://` themselves.
-fn plain_note(args: &Env) -> Option<&'static str> {
-    (args.sdk == Sdk::E2b && !args.tls).then_some(
-        "atoll: sandbox.get_host() speaks plain HTTP with these variables; programs that write https:// in front of it need \
-         TLS: `atoll tls init` once, then `atoll env e2b --tls`",
-    )
-}
-
-fn variables(sdk: Sdk, tls: bool, server: &SdkServer) -> Vec<(&'static str, String)> {
-    let url = &server.url;
-    match sdk {
-        Sdk::Leap0 => {
-            vec![("LEAP0_BASE_URL", format!("{url}/leap0")), ("LEAP0_SANDBOX_DOMAIN", server.hosts.clone())]
-        }
-        // Its control API is below that domain too.
-        Sdk::E2b if tls => vec![("E2B_DOMAIN", server.hosts.clone())],
-        Sdk::E2b => vec![
-            ("E2B_API_URL", format!("{url}/e2b")),
-            // Its requests name their sandbox in a header field, so they need no name of their own.
-            ("E2B_SANDBOX_URL", url.clone()),
-            ("E2B_VOLUME_API_URL", format!("{url}/e2b")),
-        ],
-        Sdk::Daytona => vec![
-            ("DAYTONA_API_URL", format!("{url}/daytona/api")),
-            // The one region that a server has.
-            ("DAYTONA_TARGET", "local".to_owned()),
-        ],
+    match args.sdk.uses_names {
+        UsesNames::Always => true,
+        UsesNames::WithTls => args.tls,
+        UsesNames::InPreviews => false,
     }
 }
 
@@ -255,17 +296,9 @@ fn resolves(hosts: &str) -> bool {
     format!("a.{hosts}").to_socket_addrs().is_ok_and(|mut found| found.next().is_some())
 }
 
-fn key_variable(sdk: Sdk) -> (&'static str, &'static str) {
-    match sdk {
-        Sdk::Leap0 => ("LEAP0_API_KEY", "atl_"),
-        Sdk::E2b => ("E2B_API_KEY", "e2b_"),
-        Sdk::Daytona => ("DAYTONA_API_KEY", "dtn_"),
-    }
-}
-
 /// The same key behind the prefix that an SDK looks for.
 fn with_prefix(key: &str, prefix: &str) -> String {
-    let bare = ["atl_", "e2b_", "dtn_"].iter().find_map(|known| key.strip_prefix(known)).unwrap_or(key);
+    let bare = SDKS.iter().find_map(|sdk| key.strip_prefix(sdk.key_prefix)).unwrap_or(key);
     format!("{prefix}{bare}")
 }
 
@@ -306,16 +339,13 @@ mod tests {
 
     #[test]
     fn every_sdk_is_pointed_at_this_server() {
-        let server = SdkServer {
-            url: "http://127.0.0.1:7070".into(),
-            hosts: "atoll.localhost:7443".into(),
-            files: None,
-        };
-        for sdk in [Sdk::Leap0, Sdk::E2b, Sdk::Daytona] {
-            let all = variables(sdk, false, &server);
+        let server =
+            SdkServer { url: "http://127.0.0.1:7070".into(), hosts: "atoll.localhost:7443".into(), files: None };
+        for sdk in &SDKS {
+            let all = (sdk.variables)(false, &server);
             assert!(all.iter().any(|(_, value)| value.starts_with("http://127.0.0.1:7070/")), "{all:?}");
             assert!(all.iter().all(|(name, _)| !name.contains("KEY")), "{all:?}");
         }
-        assert_eq!(variables(Sdk::E2b, true, &server), [("E2B_DOMAIN", "atoll.localhost:7443".to_owned())]);
+        assert_eq!(e2b_variables(true, &server), [("E2B_DOMAIN", "atoll.localhost:7443".to_owned())]);
     }
 }
