@@ -13,7 +13,7 @@ mod cp;
 mod create;
 mod doctor;
 mod egress;
-mod env;
+pub(crate) mod env;
 mod events;
 mod exec;
 mod follow;

@@ -10,9 +10,8 @@
 mod checks;
 mod daytona;
 mod e2b;
-mod e2b_data;
 mod fail_at;
-mod front;
+mod fronts;
 mod leap0;
 mod logging;
 mod process_setup;
@@ -151,7 +150,7 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
         service.make_default_templates();
     }
     tracing::info!(%url, data = %settings.data.display(), version = env!("CARGO_PKG_VERSION"), "ready");
-    let server = front::server(settings, &service, &shutdown, address.port());
+    let server = fronts::server(settings, &service, &shutdown, address.port());
     let reload = Arc::clone(&signals.reload);
     let serving = serve_listeners(&server, listener, settings, &url, &reload);
     let beside = async {

@@ -50,10 +50,30 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Above the agent alone, so that it works with every provider.
     ("atoll-toolbox", &["atoll-model", "atoll-budget", "atoll-agentapi"]),
     ("atoll-proxy", &["atoll-model", "atoll-budget", "atoll-service"]),
-    ("atoll-front-native", &["atoll-model", "atoll-budget", "atoll-service"]),
-    ("atoll-front-leap0", &["atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
-    ("atoll-front-daytona", &["atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
-    ("atoll-front-e2b", &["atoll-agentapi", "atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
+    // What fronts share.
+    ("atoll-front-kit", &["atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
+    ("atoll-front-native", &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service"]),
+    (
+        "atoll-front-leap0",
+        &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"],
+    ),
+    (
+        "atoll-front-daytona",
+        &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"],
+    ),
+    (
+        "atoll-front-e2b",
+        &[
+            "atoll-agentapi",
+            "atoll-front-kit",
+            "atoll-model",
+            "atoll-budget",
+            "atoll-service",
+            "atoll-toolbox",
+        ],
+    ),
+    // A front that needs no more than these is a small one.
+    ("atoll-example-front", &["atoll-front-kit", "atoll-model", "atoll-service"]),
     ("atoll", &[ANY]),
     // Tests and benchmarks stand outside the house and look in.
     ("atoll-tests", &[ANY]),

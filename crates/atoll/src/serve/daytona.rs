@@ -1,4 +1,4 @@
-//! Where the Daytona front is: below its path on every door.
+//! The Daytona front: its settings.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,7 +7,6 @@ use std::{
 
 use atoll_front_daytona::{Daytona, Hosts, Options, TlsHosts};
 use atoll_service::Service;
-use axum::{Router, extract::Request, middleware::Next};
 use tokio_util::sync::CancellationToken;
 
 use super::settings::Settings;
@@ -44,17 +43,4 @@ pub(super) fn front(
         context_bytes: settings.build_context_bytes,
     };
     Daytona::new(service.clone(), options)
-}
-
-/// Puts it before the other fronts.
-pub(super) fn mount(fronts: Router, daytona: Daytona) -> Router {
-    fronts.layer(axum::middleware::from_fn(move |request: Request, next: Next| {
-        let daytona = daytona.clone();
-        async move {
-            match Daytona::takes(request.uri().path()) {
-                true => daytona.answer(request).await,
-                false => next.run(request).await,
-            }
-        }
-    }))
 }

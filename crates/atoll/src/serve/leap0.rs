@@ -1,11 +1,11 @@
-//! Where the Leap0 front is: below its path on every door, and on the own hosts of sandboxes that are code interpreters.
+//! The Leap0 front: its settings, and its handler for the own hosts of sandboxes that are code interpreters.
 
 use std::sync::Arc;
 
 use atoll_front_leap0::{Hosts, Leap0, Options};
 use atoll_proxy::{Dispatch, PortRequest, PortRequestOrigin, StandIn};
 use atoll_service::Service;
-use axum::{Router, body::Body, extract::Request, middleware::Next};
+use axum::{body::Body, extract::Request};
 use tokio_util::sync::CancellationToken;
 
 use super::settings::Settings;
@@ -21,19 +21,6 @@ pub(super) fn front(settings: &Settings, service: &Service, closing: Cancellatio
         Some(_) | None => Hosts { scheme: "http", domain: domain.as_str().to_owned(), port },
     };
     Leap0::new(service.clone(), Options { closing, hosts: Arc::new(hosts) })
-}
-
-/// Puts it before the other fronts: its paths are its own, with and without a slash at their end.
-pub(super) fn mount(fronts: Router, leap0: Leap0) -> Router {
-    fronts.layer(axum::middleware::from_fn(move |request: Request, next: Next| {
-        let leap0 = leap0.clone();
-        async move {
-            match Leap0::takes(request.uri().path()) {
-                true => leap0.answer(request).await,
-                false => next.run(request).await,
-            }
-        }
-    }))
 }
 
 /// On the host of a sandbox.

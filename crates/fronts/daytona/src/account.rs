@@ -1,6 +1,7 @@
 //! Who one is and where: the organisation, the user, keys, the one region and its one runner, and the settings that SDKs read
 //! at start. A tenant is the organisation; whoever holds a key of it is its user.
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok, rfc3339_millis};
 use atoll_model::{Code, Principal, Scope};
 use atoll_service::NewKey;
 use axum::Router;
@@ -11,12 +12,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
 use crate::naming;
 use crate::origin::Origin;
-use crate::output::{Answer, created, ok, time};
 use crate::sandboxes::{CLASS, REGION};
 
 pub(crate) fn routes() -> Router<App> {
@@ -39,7 +36,7 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 /// Needs no key: clients read it before they have one.
-async fn config(origin: Origin, State(app): State<App>) -> Answer<Value> {
+async fn config(origin: Origin, State(app): State<App>) -> JsonResponse<Value> {
     let hosts = (app.options.hosts)();
     ok(json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -57,7 +54,7 @@ async fn config(origin: Origin, State(app): State<App>) -> Answer<Value> {
     }))
 }
 
-async fn health(State(app): State<App>) -> Result<Answer<Value>, ApiError> {
+async fn health(State(app): State<App>) -> Result<JsonResponse<Value>, ApiError> {
     let health = app.service.health().await;
     match health.ok {
         true => Ok(ok(json!({ "status": "ok" }))),
@@ -65,13 +62,13 @@ async fn health(State(app): State<App>) -> Result<Answer<Value>, ApiError> {
     }
 }
 
-async fn me(Caller(who): Caller) -> Answer<Value> {
+async fn me(Caller(who): Caller) -> JsonResponse<Value> {
     ok(json!({
         "id": who.tenant.to_string(),
         "name": who.tenant.to_string(),
         "email": "",
         "publicKeys": [],
-        "createdAt": time(0),
+        "createdAt": rfc3339_millis(0),
     }))
 }
 
@@ -81,12 +78,12 @@ fn organization_of(who: &Principal) -> Value {
         "name": who.tenant.to_string(),
         "createdBy": who.tenant.to_string(),
         "personal": true,
-        "createdAt": time(0),
-        "updatedAt": time(0),
+        "createdAt": rfc3339_millis(0),
+        "updatedAt": rfc3339_millis(0),
         "suspended": false,
-        "suspendedAt": time(0),
+        "suspendedAt": rfc3339_millis(0),
         "suspensionReason": "",
-        "suspendedUntil": time(0),
+        "suspendedUntil": rfc3339_millis(0),
         "suspensionCleanupGracePeriodHours": 0,
         "maxCpuPerSandbox": 0,
         "maxMemoryPerSandbox": 0,
@@ -99,11 +96,11 @@ fn organization_of(who: &Principal) -> Value {
     })
 }
 
-async fn organizations(Caller(who): Caller) -> Answer<Value> {
+async fn organizations(Caller(who): Caller) -> JsonResponse<Value> {
     ok(json!([organization_of(&who)]))
 }
 
-async fn organization(Caller(who): Caller, Path(id): Path<String>) -> Result<Answer<Value>, ApiError> {
+async fn organization(Caller(who): Caller, Path(id): Path<String>) -> Result<JsonResponse<Value>, ApiError> {
     own(&who, &id)?;
     Ok(ok(organization_of(&who)))
 }
@@ -119,7 +116,7 @@ async fn usage(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Value>, ApiError> {
+) -> Result<JsonResponse<Value>, ApiError> {
     own(&who, &id)?;
     let (usage, quota) = app.service.tenant_usage(&who, &id).await?;
     Ok(ok(json!({
@@ -133,7 +130,7 @@ async fn usage(
     })))
 }
 
-async fn classes(Caller(_): Caller) -> Answer<[&'static str; 1]> {
+async fn classes(Caller(_): Caller) -> JsonResponse<[&'static str; 1]> {
     ok([CLASS])
 }
 
@@ -143,15 +140,15 @@ fn region_shown(origin: &Origin) -> Value {
         "name": REGION,
         "organizationId": null,
         "regionType": "shared",
-        "createdAt": time(0),
-        "updatedAt": time(0),
+        "createdAt": rfc3339_millis(0),
+        "updatedAt": rfc3339_millis(0),
         "proxyUrl": origin.toolbox(),
         "sshGatewayUrl": null,
         "snapshotManagerUrl": null,
     })
 }
 
-async fn regions(Caller(_): Caller, origin: Origin) -> Answer<Value> {
+async fn regions(Caller(_): Caller, origin: Origin) -> JsonResponse<Value> {
     ok(json!([region_shown(&origin)]))
 }
 
@@ -159,7 +156,7 @@ async fn region(
     Caller(_): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<Answer<Value>, ApiError> {
+) -> Result<JsonResponse<Value>, ApiError> {
     match id == REGION {
         true => Ok(ok(region_shown(&origin))),
         false => Err(ApiError::new(Code::RouteNotFound, format!("Region {id:?} not found"))),
@@ -167,7 +164,7 @@ async fn region(
 }
 
 /// What others run on it is nobody's business.
-async fn runners(Caller(_): Caller) -> Answer<Value> {
+async fn runners(Caller(_): Caller) -> JsonResponse<Value> {
     ok(json!([{
         "id": REGION,
         "name": REGION,
@@ -177,8 +174,8 @@ async fn runners(Caller(_): Caller) -> Answer<Value> {
         "sandboxClass": CLASS,
         "unschedulable": false,
         "version": env!("CARGO_PKG_VERSION"),
-        "createdAt": time(0),
-        "updatedAt": time(0),
+        "createdAt": rfc3339_millis(0),
+        "updatedAt": rfc3339_millis(0),
     }]))
 }
 
@@ -187,26 +184,26 @@ fn key_shown(key: &atoll_service::KeyRecord) -> Value {
     json!({
         "name": name,
         "value": format!("dtn_{}", "*".repeat(8)),
-        "createdAt": time(key.created_at_ms),
+        "createdAt": rfc3339_millis(key.created_at_ms),
         "permissions": [],
-        "lastUsedAt": key.last_used_at_ms.map(time),
+        "lastUsedAt": key.last_used_at_ms.map(rfc3339_millis),
         "expiresAt": null,
         "userId": key.tenant.to_string(),
     })
 }
 
-async fn keys(State(app): State<App>, Caller(who): Caller) -> Result<Answer<Value>, ApiError> {
+async fn keys(State(app): State<App>, Caller(who): Caller) -> Result<JsonResponse<Value>, ApiError> {
     let keys = app.service.list_keys(&who).await?;
     let own = keys.iter().filter(|key| key.tenant == who.tenant);
     Ok(ok(Value::Array(own.map(key_shown).collect())))
 }
 
-async fn current_key(State(app): State<App>, Caller(who): Caller) -> Result<Answer<Value>, ApiError> {
+async fn current_key(State(app): State<App>, Caller(who): Caller) -> Result<JsonResponse<Value>, ApiError> {
     let keys = app.service.list_keys(&who).await;
     let known = keys.ok().and_then(|keys| keys.into_iter().find(|key| key.id == who.key));
     // A key that may not list keys still knows itself.
     Ok(ok(known.as_ref().map_or_else(
-        || json!({ "name": who.key.to_string(), "value": "dtn_********", "createdAt": time(0), "permissions": [],
+        || json!({ "name": who.key.to_string(), "value": "dtn_********", "createdAt": rfc3339_millis(0), "permissions": [],
                    "lastUsedAt": null, "expiresAt": null, "userId": who.tenant.to_string() }),
         key_shown,
     )))
@@ -221,14 +218,14 @@ async fn new_key(
     State(app): State<App>,
     Caller(who): Caller,
     Json(body): Json<NewKeyBody>,
-) -> Result<Answer<Value>, ApiError> {
+) -> Result<JsonResponse<Value>, ApiError> {
     let new = NewKey { tenant: None, scope: Scope::User, name: Some(body.name.clone()) };
     let made = app.service.create_key(&who, new).await?;
     let digits = made.secret.rsplit('_').next().unwrap_or_default();
     Ok(created(json!({
         "name": body.name,
         "value": format!("dtn_{digits}"),
-        "createdAt": time(made.key.created_at_ms),
+        "createdAt": rfc3339_millis(made.key.created_at_ms),
         "permissions": [],
         "expiresAt": null,
     })))
@@ -247,7 +244,7 @@ async fn key(
     State(app): State<App>,
     Caller(who): Caller,
     Path(name): Path<String>,
-) -> Result<Answer<Value>, ApiError> {
+) -> Result<JsonResponse<Value>, ApiError> {
     Ok(ok(key_shown(&named_key(&app, &who, &name).await?)))
 }
 

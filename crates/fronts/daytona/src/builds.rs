@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::ApiError;
 use atoll_model::{Build, BuildFailure, BuildId, LimitsAsk, Principal, StartSettings, TemplateRef};
 use atoll_service::{BuildSource, StartBuild};
 use axum::body::Body;
@@ -15,7 +16,6 @@ use sha2::{Digest, Sha256};
 
 use crate::App;
 use crate::bases;
-use crate::error::ApiError;
 use crate::naming;
 use crate::sandboxes::BuildAsk;
 

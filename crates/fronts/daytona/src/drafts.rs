@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use atoll_front_kit::ApiError;
 use atoll_model::{
     Build, BuildId, BuildStatus, Code, CreateSandbox, LimitsAsk, Principal, SandboxId, TenantId,
 };
@@ -21,7 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::App;
 use crate::builds;
-use crate::error::ApiError;
+use crate::error::text;
 use crate::origin::Origin;
 use crate::sandboxes::{BuildAsk, Sandbox};
 
@@ -235,7 +236,7 @@ async fn finish(app: &App, who: &Principal, id: &SandboxId, build: &BuildId) {
     match built(app, who, id, build).await {
         Ok(ended) if ended.status == BuildStatus::Ready => {}
         Ok(ended) => return app.drafts.enter(id, "build_failed", Some(builds::reason(&ended))),
-        Err(error) => return app.drafts.enter(id, "build_failed", Some(error.message)),
+        Err(error) => return app.drafts.enter(id, "build_failed", Some(text(&error))),
     }
     let Some(mut draft) = app.drafts.lock().get(id).cloned() else { return };
     if let Some(name) = &draft.spec.template

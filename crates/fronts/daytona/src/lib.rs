@@ -13,19 +13,15 @@
 //! Never: holds a rule of its own, touches the store or a provider, logs a header, a body or a key.
 
 mod account;
-mod auth;
 mod bases;
 mod builds;
 mod drafts;
 mod error;
-mod input;
 mod metrics;
 mod missing;
 mod naming;
 mod network;
-mod observe;
 mod origin;
-mod output;
 mod pools;
 mod previews;
 mod sandboxes;
@@ -36,22 +32,21 @@ mod states;
 mod storage;
 mod toolbox;
 mod volumes;
+mod whole_number;
 
-use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use atoll_front_kit::{ApiError, Front, FrontState, Mount, RequestInfo, bearer};
 use atoll_service::Service;
 use axum::Router;
-use axum::extract::Request;
+use axum::http::HeaderMap;
 use axum::response::Response;
-use http::Uri;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
 
 /// Where the front is mounted.
-pub const PREFIX: &str = "/daytona";
+const PREFIX: &str = "/daytona";
 
 /// What the front must be told.
 #[derive(Clone)]
@@ -117,10 +112,28 @@ pub(crate) struct App {
     pub(crate) sockets: Arc<Semaphore>,
 }
 
+impl FrontState for App {
+    const WRONG_KEY_HINT: Option<&'static str> =
+        Some("set DAYTONA_API_KEY; `atoll env daytona --with-key` prints one");
+
+    fn service(&self) -> &Service {
+        &self.service
+    }
+
+    fn key(headers: &HeaderMap) -> Option<&str> {
+        bearer(headers)
+    }
+
+    fn missing_key() -> ApiError {
+        let error = ApiError::unauthenticated("this needs a key: send Authorization: Bearer KEY");
+        ApiError { hint: Self::WRONG_KEY_HINT.map(str::to_owned), ..error }
+    }
+}
+
 /// The front. Cloning is cheap.
 #[derive(Clone)]
 pub struct Daytona {
-    routes: Router,
+    app: App,
 }
 
 impl Daytona {
@@ -141,30 +154,27 @@ impl Daytona {
             storage,
             sockets: socket::places(),
         };
-        let routes = Router::new()
+        Self { app }
+    }
+}
+
+impl Front for Daytona {
+    fn mount(&self) -> Mount {
+        Mount::prefix("daytona", PREFIX)
+    }
+
+    fn routes(&self) -> Router {
+        Router::new()
             .nest("/api", api())
             .merge(storage::routes())
             .nest("/toolbox/{sandbox}", toolbox::routes())
-            .method_not_allowed_fallback(observe::method_not_allowed)
-            .fallback(observe::route_not_found)
-            .layer(axum::middleware::from_fn(observe::observe))
-            .with_state(app);
-        Self { routes }
+            // COMPAT(daytona): older SDKs have the toolbox below the main API.
+            .nest("/api/toolbox/{sandbox}/toolbox", toolbox::routes())
+            .with_state(self.app.clone())
     }
 
-    /// Whether a path is one of this front's.
-    #[must_use]
-    pub fn takes(path: &str) -> bool {
-        path.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    }
-
-    /// Answers a request to a path that [`Daytona::takes`].
-    pub async fn answer(&self, mut request: Request) -> Response {
-        *request.uri_mut() = inner(request.uri());
-        match self.routes.clone().oneshot(request).await {
-            Ok(response) => response,
-            Err(never) => match never {},
-        }
+    fn render_error(&self, error: &ApiError, request: &RequestInfo) -> Response {
+        error::render(error, &request.method, &request.path)
     }
 }
 
@@ -182,54 +192,4 @@ fn api() -> Router<App> {
         .merge(account::routes())
         .merge(socket::routes())
         .merge(missing::routes())
-}
-
-/// The path below our prefix, encoded as it was.
-fn inner(uri: &Uri) -> Uri {
-    let path = uri.path().strip_prefix(PREFIX).unwrap_or(uri.path());
-    let path = if path.is_empty() { "/".into() } else { old_toolbox(path) };
-    let target = match uri.query() {
-        Some(query) => format!("{path}?{query}"),
-        None => path.into_owned(),
-    };
-    // A part of a path that was one is one.
-    target.parse().unwrap_or_else(|_| Uri::from_static("/"))
-}
-
-/// COMPAT(daytona): older SDKs have the toolbox below the main API, as `/toolbox/ID/toolbox/…`.
-fn old_toolbox(path: &str) -> Cow<'_, str> {
-    let inside = path.strip_prefix("/api/toolbox/").and_then(|rest| rest.split_once("/toolbox/"));
-    match inside {
-        Some((id, rest)) if !id.contains('/') => format!("/toolbox/{id}/{rest}").into(),
-        _ => path.into(),
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_paths_below_the_prefix_are_taken() {
-        for path in ["/daytona", "/daytona/", "/daytona/api/sandbox"] {
-            assert!(Daytona::takes(path), "{path}");
-        }
-        for path in ["/", "/daytonax", "/v1/daytona", "//daytona"] {
-            assert!(!Daytona::takes(path), "{path}");
-        }
-    }
-
-    #[test]
-    fn encoded_slashes_stay() {
-        for (outer, wanted) in [
-            ("/daytona/api/sandbox?a=1", "/api/sandbox?a=1"),
-            ("/daytona/api/snapshots/a%2Fb", "/api/snapshots/a%2Fb"),
-            ("/daytona/api/toolbox/abc/toolbox/files?path=x", "/toolbox/abc/files?path=x"),
-            ("/daytona/toolbox/abc/files/info", "/toolbox/abc/files/info"),
-            ("/daytona", "/"),
-        ] {
-            assert_eq!(inner(&outer.parse().unwrap()).to_string(), wanted, "{outer}");
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! What a sandbox used over time, as series by Daytona's names.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, ok, rfc3339_millis};
 use atoll_service::ResourceSample;
 use axum::Router;
 use axum::extract::{RawQuery, State};
@@ -8,10 +9,6 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::Path;
-use crate::output::{Answer, ok, time};
 use crate::sandboxes::lease;
 
 /// A series: its name and its value in a sample.
@@ -54,7 +51,7 @@ async fn metrics(
     Caller(who): Caller,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
-) -> Result<Answer<Telemetry>, ApiError> {
+) -> Result<JsonResponse<Telemetry>, ApiError> {
     let asked = Asked::parse(query.as_deref().unwrap_or_default())?;
     let lease = lease(&app, &who, &id).await?;
     let mut samples = app.service.metrics_history(&who, lease.id.as_str(), Some(asked.from), 0).await?;
@@ -65,7 +62,7 @@ async fn metrics(
         metric_name,
         data_points: samples
             .iter()
-            .map(|sample| Point { timestamp: time(sample.at_ms), value: value(sample) })
+            .map(|sample| Point { timestamp: rfc3339_millis(sample.at_ms), value: value(sample) })
             .collect(),
     });
     Ok(ok(Telemetry { series: series.collect() }))

@@ -2,12 +2,12 @@
 //!
 //! The key is checked first, so that a wrong one hears of that.
 
+use atoll_front_kit::{ApiError, Caller};
 use axum::Router;
 use axum::routing::{any, get, post};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
+use crate::error::not_here;
 
 pub(crate) fn routes() -> Router<App> {
     Router::new()
@@ -22,21 +22,21 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 fn ssh() -> ApiError {
-    ApiError::not_here("SSH access", "there is no SSH gateway; use a PTY, or `atoll shell`")
+    not_here("SSH access", "there is no SSH gateway; use a PTY, or `atoll shell`")
 }
 
 fn backup() -> ApiError {
-    ApiError::not_here("a backup by itself", "archiving keeps the files; snapshot() keeps a copy")
+    not_here("a backup by itself", "archiving keeps the files; snapshot() keeps a copy")
 }
 
 fn telemetry() -> ApiError {
-    ApiError::not_here("telemetry other than metrics", "sandboxes here export none; see `atoll logs`")
+    not_here("telemetry other than metrics", "sandboxes here export none; see `atoll logs`")
 }
 
 fn registries() -> ApiError {
-    ApiError::not_here("keeping logins of registries", "pull with a login once: `atoll template pull --user`")
+    not_here("keeping logins of registries", "pull with a login once: `atoll template pull --user`")
 }
 
 fn webhooks() -> ApiError {
-    ApiError::not_here("a webhook", "follow events instead: `atoll events -f`, or the socket")
+    not_here("a webhook", "follow events instead: `atoll events -f`, or the socket")
 }

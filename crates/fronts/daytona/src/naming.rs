@@ -3,12 +3,12 @@
 //! Daytona's snapshots are our templates and our snapshots. A template's name is lower-case; a name of theirs that is not
 //! becomes `cased/…`, in which `xa` stands for `A` and `x0` for `x`, so that it can be shown as it was written.
 
+use atoll_front_kit::ApiError;
 use atoll_model::{Code, LimitsAsk, Principal, TemplateRef};
 use atoll_service::TemplateRecord;
 use axum::http::StatusCode;
 
 use crate::App;
-use crate::error::ApiError;
 use crate::sandboxes::limits;
 
 /// What a sandbox starts from when nobody says anything; also what it is called in `/config`.
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(word("plain").unwrap(), "plain");
         assert_eq!(word("My_Xx:V1").unwrap(), "cased/xmy_xxx0:V1");
         for odd in ["", "a b", "../x", "ä", "-x"] {
-            assert_eq!(word(odd).unwrap_err().status.as_u16(), 400, "{odd}");
+            assert_eq!(word(odd).unwrap_err().status().as_u16(), 400, "{odd}");
         }
     }
 
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn where_nothing_is_made_the_refusal_says_how_to() {
         let refused = none_made(DEFAULT);
-        assert_eq!(refused.status.as_u16(), 400);
+        assert_eq!(refused.status().as_u16(), 400);
         assert!(refused.message.contains("not found") && refused.message.contains("atoll template make"));
     }
 }

@@ -1,10 +1,9 @@
 //! What a sandbox may reach in Daytona's words, in and out. What it allows is the core's business.
 
+use atoll_front_kit::ApiError;
 use atoll_model::NetworkPolicy;
 use atoll_model::policy::egress::vendor_policies::{DaytonaWords, from_daytona};
 use serde::Deserialize;
-
-use crate::error::ApiError;
 
 /// The body of `network-settings`, and part of a create.
 #[derive(Debug, Default, Clone, Deserialize)]
@@ -105,7 +104,7 @@ mod tests {
         ] {
             let body: NetworkBody = serde_json::from_str(text).unwrap();
             let refused = body.policy(&NetworkPolicy::default()).unwrap_err();
-            assert_eq!(refused.status.as_u16(), 400, "{text}");
+            assert_eq!(refused.status().as_u16(), 400, "{text}");
             let named = text.trim_start_matches("{\"").split('"').next().unwrap();
             assert!(refused.message.starts_with(named), "{}", refused.message);
         }

@@ -1,6 +1,7 @@
 //! Warm pools: Daytona's word for instances that wait ready. Here a template says how many of it wait, so that a pool is a
 //! setting of the organisation's own template. Those of the server are the operator's (`atoll serve --pool`).
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok, rfc3339_millis};
 use atoll_model::{Code, Principal, StartSettings};
 use atoll_service::{TemplateRecord, UpdateTemplate};
 use axum::Router;
@@ -10,11 +11,8 @@ use axum::routing::{get, patch};
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
+use crate::error::unsupported_field;
 use crate::naming;
-use crate::output::{Answer, created, ok, time};
 use crate::sandboxes::{CPU, DISK_GIB, MEMORY_GIB, REGION, gib};
 
 /// LIMIT: what one pool may ask for; the server's own bound is over all of them.
@@ -51,7 +49,7 @@ impl WarmPool {
             mib.and_then(|mib| u32::try_from(mib).ok()).map_or(otherwise, gib)
         };
         let name = naming::name(&template.name);
-        let at = time(template.created_at_ms);
+        let at = rfc3339_millis(template.created_at_ms);
         let pool = template.settings.pool.unwrap_or(0);
         Self {
             id: name.clone(),
@@ -94,10 +92,9 @@ async fn own(app: &App, who: &Principal, name: &str) -> Result<TemplateRecord, A
     match &found.tenant {
         Some(tenant) if *tenant == who.tenant => Ok(found),
         Some(_) => Err(missing()),
-        None => Err(ApiError::bad_wish(
-            "snapshot",
-            "how many of a general snapshot wait is the operator's to say",
-        )),
+        None => {
+            Err(unsupported_field("snapshot", "how many of a general snapshot wait is the operator's to say"))
+        }
     }
 }
 
@@ -118,7 +115,7 @@ async fn create(
     State(app): State<App>,
     Caller(who): Caller,
     Json(body): Json<NewBody>,
-) -> Result<Answer<WarmPool>, ApiError> {
+) -> Result<JsonResponse<WarmPool>, ApiError> {
     let pool = size(body.pool)?;
     let found = own(&app, &who, &body.snapshot).await?;
     if found.settings.pool.unwrap_or(0) > 0 {
@@ -129,7 +126,7 @@ async fn create(
     Ok(created(WarmPool::of(&app, &made)))
 }
 
-async fn list(State(app): State<App>, Caller(who): Caller) -> Result<Answer<Vec<WarmPool>>, ApiError> {
+async fn list(State(app): State<App>, Caller(who): Caller) -> Result<JsonResponse<Vec<WarmPool>>, ApiError> {
     let all = app.service.list_templates(&who).await?;
     let mine = all.iter().filter(|template| template.tenant.as_ref() == Some(&who.tenant));
     let pools = mine.filter(|template| template.settings.pool.unwrap_or(0) > 0);
@@ -152,7 +149,7 @@ async fn resize(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<SizeBody>,
-) -> Result<Answer<WarmPool>, ApiError> {
+) -> Result<JsonResponse<WarmPool>, ApiError> {
     let pool = size(body.pool)?;
     existing(&app, &who, &id).await?;
     let changed = set(&app, &who, &id, pool).await?;

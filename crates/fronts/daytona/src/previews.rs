@@ -1,5 +1,6 @@
 //! Links to ports of a sandbox: by its host with a token beside it, and signed ones with the token in the host.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok};
 use atoll_model::Lease;
 use atoll_service::{NewPreview, TokenOf};
 use axum::Router;
@@ -9,11 +10,7 @@ use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Path, Query};
 use crate::origin::Origin;
-use crate::output::{Answer, ok};
 use crate::sandboxes::lease;
 
 /// COMPAT(daytona): what a signed link lives for when nobody says anything, and at most.
@@ -56,7 +53,7 @@ async fn link(
     Caller(who): Caller,
     origin: Origin,
     Path((id, port)): Path<(String, i64)>,
-) -> Result<Answer<Link>, ApiError> {
+) -> Result<JsonResponse<Link>, ApiError> {
     let port = checked(port)?;
     let lease = lease(&app, &who, &id).await?;
     let of = if OF_TOOLBOX.contains(&port) { TokenOf::Agent } else { TokenOf::Ports };
@@ -79,7 +76,7 @@ async fn signed(
     origin: Origin,
     Path((id, port)): Path<(String, i64)>,
     Query(query): Query<SignedQuery>,
-) -> Result<Answer<SignedLink>, ApiError> {
+) -> Result<JsonResponse<SignedLink>, ApiError> {
     let port = checked(port)?;
     let expires_s = match query.expires_in_seconds {
         None => EXPIRES_S,
@@ -117,7 +114,7 @@ async fn signing_key(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<String>, ApiError> {
+) -> Result<JsonResponse<String>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     Ok(ok(app.service.token(&lease, TokenOf::Files)))
 }
@@ -127,7 +124,7 @@ async fn rotate(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<String>, ApiError> {
+) -> Result<JsonResponse<String>, ApiError> {
     let lease: Lease = lease(&app, &who, &id).await?;
     let lease = app.service.rotate_tokens(&who, lease.id.as_str()).await?;
     Ok(ok(app.service.token(&lease, TokenOf::Files)))
@@ -137,7 +134,7 @@ async fn is_public(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<bool>, ApiError> {
+) -> Result<JsonResponse<bool>, ApiError> {
     Ok(ok(lease(&app, &who, &id).await?.public))
 }
 
@@ -146,7 +143,7 @@ async fn access(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<bool>, ApiError> {
+) -> Result<JsonResponse<bool>, ApiError> {
     lease(&app, &who, &id).await?;
     Ok(ok(true))
 }
@@ -155,7 +152,7 @@ async fn validate(
     State(app): State<App>,
     Caller(who): Caller,
     Path((id, token)): Path<(String, String)>,
-) -> Result<Answer<bool>, ApiError> {
+) -> Result<JsonResponse<bool>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     Ok(ok(app.service.admit_token(&lease.id, TokenOf::Ports, &token).is_ok()))
 }

@@ -1,5 +1,6 @@
 //! Sandboxes: create, get, list, start, stop, pause, archive, recover, fork, delete.
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, ok};
 use atoll_model::{Code, CreateSandbox, Lease, LimitsAsk, Origin as From, Phase, Principal};
 use atoll_service::{BuildFilter, Fork, Pause};
 use axum::Router;
@@ -10,12 +11,8 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path, Query};
 use crate::naming;
 use crate::origin::Origin;
-use crate::output::{Answer, ok};
 use crate::snapshots::FollowQuery;
 use crate::states::{self, Verb};
 
@@ -53,7 +50,7 @@ async fn create(
     Caller(who): Caller,
     origin: Origin,
     Json(mut body): Json<CreateBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     if let Some(build) = body.build_info.take() {
         body.build_info = Some(build.clone());
         let spec = body.into_spec()?;
@@ -152,7 +149,7 @@ async fn find(
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     if let Some(draft) = app.drafts.find(&who, &id) {
         return Ok(ok(draft.shown(&origin)));
     }
@@ -164,7 +161,7 @@ async fn start(
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Start).await?;
     let lease = app.service.start(&who, lease.id.as_str(), true).await?;
     Ok(ok(Sandbox::of(&lease, &origin)))
@@ -175,7 +172,7 @@ async fn stop(
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Stop).await?;
     let lease = app.service.stop(&who, lease.id.as_str(), true).await?;
     Ok(ok(Sandbox::of(&lease, &origin)))
@@ -186,7 +183,7 @@ async fn pause(
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Pause).await?;
     let lease = app.service.pause(&who, lease.id.as_str(), Pause::default(), true).await?;
     Ok(ok(Sandbox::of(&lease, &origin)))
@@ -198,7 +195,7 @@ async fn archive(
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Archive).await?;
     if lease.timers.auto_delete_s == Some(0) {
         let message = "Ephemeral sandboxes cannot be archived";
@@ -221,7 +218,7 @@ async fn recover(
     origin: Origin,
     Path(id): Path<String>,
     Query(query): Query<RecoverQuery>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Recover).await?;
     let id = lease.id.as_str();
     let mut lease = app.service.recover(&who, id, true).await?;
@@ -244,7 +241,7 @@ async fn fork(
     origin: Origin,
     Path(id): Path<String>,
     Json(body): Json<ForkBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Fork).await?;
     let memory = app.service.capabilities().checkpoints;
     let name = body.name.filter(|name| !name.is_empty());
@@ -261,7 +258,7 @@ async fn delete(
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     if let Some(draft) = app.drafts.remove(&app, &who, &id) {
         return Ok(ok(draft.shown(&origin)));
     }
@@ -291,7 +288,7 @@ async fn toolbox_url(
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<Answer<Url>, ApiError> {
+) -> Result<JsonResponse<Url>, ApiError> {
     lease(&app, &who, &id).await?;
     Ok(ok(Url { url: origin.toolbox() }))
 }
@@ -302,7 +299,7 @@ async fn logs_url(
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<Answer<Url>, ApiError> {
+) -> Result<JsonResponse<Url>, ApiError> {
     let id = match app.drafts.find(&who, &id) {
         Some(draft) => draft.id,
         None => lease(&app, &who, &id).await?.id,

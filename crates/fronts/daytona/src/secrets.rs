@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, created, ok, rfc3339_millis};
 use atoll_model::{Code, Lease};
 use atoll_service::{NewSecret, SecretAbout, SecretChange, SecretRecord};
 use axum::Router;
@@ -14,10 +15,6 @@ use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path, Query};
-use crate::output::{Answer, created, ok, time};
 
 const PAGE_SIZE: usize = 100;
 const PAGE_SIZE_MAX: usize = 200;
@@ -89,8 +86,8 @@ impl Secret {
             name: record.name,
             description: record.about.description,
             hosts: record.about.hosts,
-            created_at: time(record.created_at_ms),
-            updated_at: time(record.changed_at_ms),
+            created_at: rfc3339_millis(record.created_at_ms),
+            updated_at: rfc3339_millis(record.changed_at_ms),
         }
     }
 }
@@ -107,7 +104,7 @@ async fn create(
     State(app): State<App>,
     Caller(who): Caller,
     Json(body): Json<NewBody>,
-) -> Result<Answer<Secret>, ApiError> {
+) -> Result<JsonResponse<Secret>, ApiError> {
     let about = SecretAbout {
         description: body.description,
         hosts: body.hosts.unwrap_or_default(),
@@ -118,7 +115,7 @@ async fn create(
     Ok(created(Secret::of(&app, made)))
 }
 
-async fn all(State(app): State<App>, Caller(who): Caller) -> Result<Answer<Vec<Secret>>, ApiError> {
+async fn all(State(app): State<App>, Caller(who): Caller) -> Result<JsonResponse<Vec<Secret>>, ApiError> {
     let all = app.service.list_secrets(&who).await?;
     Ok(ok(all.into_iter().map(|one| Secret::of(&app, one)).collect()))
 }
@@ -146,7 +143,7 @@ async fn paginated(
     State(app): State<App>,
     Caller(who): Caller,
     Query(query): Query<ListQuery>,
-) -> Result<Answer<Paged>, ApiError> {
+) -> Result<JsonResponse<Paged>, ApiError> {
     let size = query.limit.unwrap_or(PAGE_SIZE).min(PAGE_SIZE_MAX);
     if size == 0 {
         return Err(ApiError::invalid("limit: must be at least 1"));
@@ -182,7 +179,7 @@ async fn find(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Secret>, ApiError> {
+) -> Result<JsonResponse<Secret>, ApiError> {
     Ok(ok(Secret::of(&app, app.service.get_secret(&who, &id).await?)))
 }
 
@@ -198,7 +195,7 @@ async fn change(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<ChangeBody>,
-) -> Result<Answer<Secret>, ApiError> {
+) -> Result<JsonResponse<Secret>, ApiError> {
     let before = app.service.get_secret(&who, &id).await?;
     let about = (body.description.is_some() || body.hosts.is_some()).then(|| SecretAbout {
         description: body.description.or(before.about.description.clone()),

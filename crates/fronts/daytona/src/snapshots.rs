@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, ok};
 use atoll_model::{BuildId, BuildStatus, Code, Principal};
 use atoll_service::{BuildFilter, SnapshotFilter};
 use axum::Router;
@@ -14,13 +15,10 @@ use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
 use crate::builds;
-use crate::error::ApiError;
-use crate::input::{Json, Path, Query};
+use crate::error::unsupported_field;
 use crate::naming;
 use crate::origin::Origin;
-use crate::output::{Answer, ok};
 use crate::sandboxes::{BuildAsk, Url, check_gpu_types, limits, refuse_gpu};
 
 mod shown;
@@ -69,13 +67,13 @@ struct CreateBody {
     name: String,
     image_name: Option<String>,
     entrypoint: Option<Vec<String>>,
-    #[serde(default, deserialize_with = "crate::input::whole")]
+    #[serde(default, deserialize_with = "crate::whole_number::whole")]
     cpu: Option<u32>,
     gpu: Option<i64>,
     gpu_type: Option<Vec<String>>,
-    #[serde(default, deserialize_with = "crate::input::whole")]
+    #[serde(default, deserialize_with = "crate::whole_number::whole")]
     memory: Option<u32>,
-    #[serde(default, deserialize_with = "crate::input::whole")]
+    #[serde(default, deserialize_with = "crate::whole_number::whole")]
     disk: Option<u32>,
     build_info: Option<BuildAsk>,
     sandbox_class: Option<String>,
@@ -86,11 +84,11 @@ async fn create(
     State(app): State<App>,
     Caller(who): Caller,
     Json(body): Json<CreateBody>,
-) -> Result<Answer<Snapshot>, ApiError> {
+) -> Result<JsonResponse<Snapshot>, ApiError> {
     refuse_gpu(body.gpu)?;
     check_gpu_types(body.gpu_type.as_deref())?;
     if body.sandbox_class.as_deref().is_some_and(|class| class != crate::sandboxes::CLASS) {
-        return Err(ApiError::bad_wish("sandboxClass", "sandboxes here are of class container"));
+        return Err(unsupported_field("sandboxClass", "sandboxes here are of class container"));
     }
     let name = body.name.trim().to_owned();
     let word = naming::word(&name)?;
@@ -130,7 +128,7 @@ async fn find(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Snapshot>, ApiError> {
+) -> Result<JsonResponse<Snapshot>, ApiError> {
     Ok(ok(existing(&app, &who, &id).await?.ok_or_else(|| missing(&id))?))
 }
 
@@ -203,7 +201,7 @@ async fn list(
     State(app): State<App>,
     Caller(who): Caller,
     Query(query): Query<ListQuery>,
-) -> Result<Answer<Paged>, ApiError> {
+) -> Result<JsonResponse<Paged>, ApiError> {
     let (page, size) = (query.page.unwrap_or(1), query.limit.unwrap_or(PAGE_SIZE));
     if page == 0 || size == 0 {
         return Err(ApiError::invalid("page and limit must be at least 1"));
@@ -302,7 +300,7 @@ async fn activate(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Snapshot>, ApiError> {
+) -> Result<JsonResponse<Snapshot>, ApiError> {
     let found = existing(&app, &who, &id).await?.ok_or_else(|| missing(&id))?;
     let message = format!("Snapshot {id} is {}, so it cannot be activated", found.state());
     Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST))
@@ -314,7 +312,7 @@ async fn logs_url(
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<Answer<Url>, ApiError> {
+) -> Result<JsonResponse<Url>, ApiError> {
     existing(&app, &who, &id).await?.ok_or_else(|| missing(&id))?;
     let segment: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
     Ok(ok(Url { url: origin.api(&format!("/snapshots/{segment}/build-logs")) }))

@@ -13,6 +13,7 @@ mod packet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_front_kit::{ApiError, JsonResponse, authenticate_key};
 use atoll_model::Principal;
 use atoll_service::{PhaseChange, RequestScope};
 use axum::Router;
@@ -28,11 +29,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio::time::{Instant, interval_at, timeout};
 
 use crate::App;
-use crate::auth::with_key;
 use crate::drafts::Change;
-use crate::error::ApiError;
 use crate::origin::Origin;
-use crate::output::Answer;
 use crate::sandboxes::Sandbox;
 use crate::states::state;
 use packet::{Packet, event};
@@ -65,7 +63,7 @@ async fn connect(
     let Ok(upgrade) = upgrade else {
         // What Engine.IO says to a transport that it does not have.
         let unknown = json!({ "code": 0, "message": "Transport unknown" });
-        return Answer(axum::http::StatusCode::BAD_REQUEST, unknown).into_response();
+        return JsonResponse(axum::http::StatusCode::BAD_REQUEST, unknown).into_response();
     };
     let Ok(place) = Arc::clone(&app.sockets).try_acquire_owned() else {
         return ApiError::new(atoll_model::Code::NoCapacity, "too many sockets are open").into_response();
@@ -112,7 +110,7 @@ impl Session {
         });
         self.send(format!("0{open}")).await?;
         let shown = timeout(KEY_WITHIN, self.key()).await.map_err(|_| Ended)??;
-        match with_key(&self.app, &shown).await {
+        match authenticate_key(&self.app, Some(&shown)).await {
             Ok(who) => {
                 self.send(format!("40{}", json!({ "sid": id }))).await?;
                 Ok((who, shown))
@@ -156,7 +154,7 @@ impl Session {
                 _ = pings.tick() => {
                     let silent = heard_at.elapsed() > PING_EVERY + PONG_WITHIN;
                     // A key that was taken away hears nothing more.
-                    if silent || with_key(&self.app, key).await.is_err() {
+                    if silent || authenticate_key(&self.app, Some(key)).await.is_err() {
                         return Ok(());
                     }
                     self.send("2".to_owned()).await?;

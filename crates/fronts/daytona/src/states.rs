@@ -9,10 +9,9 @@
 //! ```
 //! `pending_build`, `building_snapshot` and `build_failed` are of sandboxes whose image is built first ([`crate::drafts`]).
 
+use atoll_front_kit::ApiError;
 use atoll_model::{Code, Intent, Phase};
 use axum::http::StatusCode;
-
-use crate::error::ApiError;
 
 /// A state of Daytona's.
 pub(crate) const fn state(phase: Phase) -> &'static str {
@@ -194,7 +193,7 @@ mod tests {
                     Ok(()) => goes += 1,
                     Err(error) => {
                         let wanted = if is_passing(phase) { 409 } else { 400 };
-                        assert_eq!(error.status.as_u16(), wanted, "{verb:?} from {phase:?}");
+                        assert_eq!(error.status().as_u16(), wanted, "{verb:?} from {phase:?}");
                         assert!(error.message.contains(state(phase)), "{}", error.message);
                     }
                 }
@@ -216,7 +215,7 @@ mod tests {
             (Verb::Recover, Phase::Running, 400),
         ] {
             assert_eq!(
-                check(verb, phase).err().map(|e| e.status.as_u16()),
+                check(verb, phase).err().map(|e| e.status().as_u16()),
                 Some(wanted),
                 "{verb:?} {phase:?}"
             );

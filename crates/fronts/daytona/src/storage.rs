@@ -19,6 +19,7 @@ mod xml;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, ok};
 use atoll_model::{Code, TenantId};
 use atoll_service::{Service, ServiceError};
 use axum::Router;
@@ -30,11 +31,7 @@ use axum::routing::{get, put};
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::Path;
 use crate::origin::Origin;
-use crate::output::{Answer, ok};
 use objects::{Key, Objects};
 use sessions::Sessions;
 
@@ -94,7 +91,7 @@ async fn push_access(
     State(app): State<App>,
     Caller(who): Caller,
     origin: Origin,
-) -> Result<Answer<PushAccess>, ApiError> {
+) -> Result<JsonResponse<PushAccess>, ApiError> {
     app.storage.objects.sweep().await;
     let failed = || ApiError::new(Code::NoCapacity, "no session could be made; try again");
     let session = app.storage.sessions.open(&who.tenant).ok_or_else(failed)?;

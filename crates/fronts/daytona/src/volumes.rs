@@ -1,5 +1,6 @@
 //! Volumes: create, list, find by name, delete.
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, ok, rfc3339_millis};
 use atoll_model::{Code, VolumeState};
 use atoll_service::{NewVolume, VolumeRecord};
 use axum::Router;
@@ -9,10 +10,6 @@ use axum::routing::get;
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, ok, time};
 
 pub(crate) fn routes() -> Router<App> {
     Router::new()
@@ -37,7 +34,7 @@ struct Volume {
 impl From<VolumeRecord> for Volume {
     fn from(record: VolumeRecord) -> Self {
         let volume = record.volume;
-        let at = time(volume.created_at.wall_ms);
+        let at = rfc3339_millis(volume.created_at.wall_ms);
         Self {
             id: volume.id.into(),
             name: volume.name,
@@ -65,7 +62,7 @@ async fn create(
     State(app): State<App>,
     Caller(who): Caller,
     Json(body): Json<NewBody>,
-) -> Result<Answer<Volume>, ApiError> {
+) -> Result<JsonResponse<Volume>, ApiError> {
     let new = NewVolume { name: body.name.clone(), ..NewVolume::default() };
     let made = app.service.create_volume(&who, new).await.map_err(|error| match error.code {
         Code::NameTaken => ApiError::from(error)
@@ -76,7 +73,7 @@ async fn create(
     Ok(ok(made.into()))
 }
 
-async fn list(State(app): State<App>, Caller(who): Caller) -> Result<Answer<Vec<Volume>>, ApiError> {
+async fn list(State(app): State<App>, Caller(who): Caller) -> Result<JsonResponse<Vec<Volume>>, ApiError> {
     let all = app.service.list_volumes(&who).await?;
     Ok(ok(all.into_iter().map(Volume::from).collect()))
 }
@@ -85,7 +82,7 @@ async fn find(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Volume>, ApiError> {
+) -> Result<JsonResponse<Volume>, ApiError> {
     Ok(ok(exactly(&app, &who, &id).await?.into()))
 }
 
@@ -94,7 +91,7 @@ async fn by_name(
     State(app): State<App>,
     Caller(who): Caller,
     Path(name): Path<String>,
-) -> Result<Answer<Volume>, ApiError> {
+) -> Result<JsonResponse<Volume>, ApiError> {
     let found = exactly(&app, &who, &name).await?;
     if found.volume.name != name {
         return Err(missing(&name));

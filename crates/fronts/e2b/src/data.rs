@@ -18,14 +18,16 @@ mod refusal;
 
 use std::sync::Arc;
 
+use atoll_front_kit::{ApiError, Front, Mount, RequestInfo, cors};
 use atoll_model::{Code, Lease, SandboxId};
 use atoll_service::Service;
-use axum::extract::Request;
+use axum::Router;
+use axum::extract::{Request, State};
 use axum::response::Response;
+use axum::routing::any;
 use http::StatusCode;
 
-use crate::annotations;
-use crate::cors;
+use crate::{annotations, error};
 use places::Places;
 use refusal::Refusal;
 
@@ -71,7 +73,7 @@ impl Data {
         if !is_agents && !self.interprets(&asked, request.uri().path()) {
             return Err(Box::new(request));
         }
-        if let Some(answer) = cors::ahead(request.method(), request.headers()) {
+        if let Some(answer) = cors::preflight(request.method(), request.headers()) {
             return Ok(answer);
         }
         let answer = match is_agents {
@@ -79,20 +81,7 @@ impl Data {
             false => self.interpret(asked.sandbox, request).await,
         };
         let mut response = answer.unwrap_or_else(|refusal| refusal.render(asked.sandbox));
-        cors::mark(response.headers_mut());
-        Ok(response)
-    }
-
-    /// Answers a signed link to a file that names no sandbox; everything else comes back as it was.
-    pub async fn at_root(&self, request: Request) -> Result<Response, Box<Request>> {
-        if !files::is_link(&request) {
-            return Err(Box::new(request));
-        }
-        if let Some(answer) = cors::ahead(request.method(), request.headers()) {
-            return Ok(answer);
-        }
-        let mut response = self.linked(request).await.unwrap_or_else(|refusal| refusal.render_plain());
-        cors::mark(response.headers_mut());
+        cors::allow_reading(response.headers_mut());
         Ok(response)
     }
 
@@ -118,7 +107,7 @@ impl Data {
             Some(_) => refusal::of_app(code, asked.port)?,
         };
         let mut response = refusal.render(asked.sandbox);
-        cors::mark(response.headers_mut());
+        cors::allow_reading(response.headers_mut());
         Some(response)
     }
 
@@ -135,6 +124,26 @@ impl Data {
                 Some(lease) => lease.annotations.contains_key(annotations::MADE),
                 None => asked.by_fields,
             }
+    }
+}
+
+/// Signed links to files, `/files?signature=…` on any host, which name no sandbox.
+pub struct SignedLinks(pub Data);
+
+impl Front for SignedLinks {
+    fn mount(&self) -> Mount {
+        Mount::picked("e2b-signed-links", files::is_link).allow_any_origin()
+    }
+
+    fn routes(&self) -> Router {
+        async fn follow(State(data): State<Data>, request: Request) -> Response {
+            data.linked(request).await.unwrap_or_else(|refusal| refusal.render_plain())
+        }
+        Router::new().route(files::PATH, any(follow)).with_state(self.0.clone())
+    }
+
+    fn render_error(&self, error: &ApiError, _: &RequestInfo) -> Response {
+        error::render(error)
     }
 }
 

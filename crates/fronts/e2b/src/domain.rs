@@ -1,10 +1,10 @@
 //! Below which name the sandboxes are for whoever asks: whoever came through TLS is led through TLS.
 
+use atoll_front_kit::ApiError;
 use axum::extract::FromRequestParts;
 use axum::http::header;
 use axum::http::request::Parts;
 
-use crate::error::ApiError;
 use crate::{App, Hosts};
 
 /// `NAME:PORT`; a port of a sandbox is at `PORT-ID.NAME:PORT`.

@@ -1,7 +1,7 @@
 //! The E2B front: what the vendor's own SDKs call, translated into our verbs.
 //!
 //! ```text
-//! /e2b/…                     ─► E2b::answer ─► route ─► Caller ─► handler ─► Service        the control API
+//! /e2b/…                     ─► the kit ─► route ─► Caller ─► handler ─► Service        the control API
 //! https://api.DOMAIN/…       ─► the same, without the prefix
 //! port 49983 of a sandbox    ─► data: to the agent, unchanged but for credentials
 //! port 49999 of a sandbox    ─► data: the code interpreter, rendered from the toolbox
@@ -13,17 +13,12 @@
 //! Never: holds a rule of its own, touches the store or a provider, logs a header, a body or a key.
 
 mod annotations;
-mod auth;
-mod cors;
 mod data;
 mod domain;
 mod error;
-mod input;
 mod logs;
 mod metrics;
 mod network;
-mod observe;
-mod output;
 mod sandboxes;
 mod secrets;
 mod snapshots;
@@ -32,21 +27,20 @@ mod system;
 mod templates;
 mod volumes;
 
-pub use data::{Asked, Data};
+pub use data::{Asked, Data, SignedLinks};
 pub use templates::build_of_uuid;
 
 use std::sync::Arc;
 
+use atoll_front_kit::{ApiError, Front, FrontState, Mount, RequestInfo, bearer};
 use atoll_service::Service;
 use axum::Router;
-use axum::extract::Request;
+use axum::http::HeaderMap;
 use axum::response::Response;
-use http::Uri;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
 
 /// Where the front is mounted.
-pub const PREFIX: &str = "/e2b";
+const PREFIX: &str = "/e2b";
 
 /// What the front must be told.
 #[derive(Clone)]
@@ -55,6 +49,8 @@ pub struct Options {
     pub closing: CancellationToken,
     /// How the hosts of sandboxes are written at this moment, as `NAME:PORT`.
     pub hosts: Arc<dyn Fn() -> Hosts + Send + Sync>,
+    /// Hosts of the control API, which SDKs that are told a domain alone derive from it.
+    pub api_hosts: Vec<String>,
 }
 
 /// Below which `NAME:PORT` a sandbox has its hosts, `PORT-ID.NAME:PORT`.
@@ -73,20 +69,48 @@ pub(crate) struct App {
     pub(crate) options: Options,
 }
 
-/// The front. Cloning is cheap.
+impl FrontState for App {
+    const WRONG_KEY_HINT: Option<&'static str> =
+        Some("set E2B_API_KEY; `atoll env e2b --with-key` prints one");
+
+    fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// The SDKs send `X-API-KEY`; the vendor's command line `Authorization: Bearer`.
+    fn key(headers: &HeaderMap) -> Option<&str> {
+        let key = headers.get("x-api-key").and_then(|value| value.to_str().ok()).map(str::trim);
+        key.filter(|key| !key.is_empty()).or_else(|| bearer(headers))
+    }
+
+    fn missing_key() -> ApiError {
+        let error = ApiError::unauthenticated("this needs a key in X-API-KEY");
+        ApiError { hint: Self::WRONG_KEY_HINT.map(str::to_owned), ..error }
+    }
+}
+
+/// The control API. Cloning is cheap.
 #[derive(Clone)]
 pub struct E2b {
-    #[allow(dead_code, reason = "the data plane reads it")]
-    pub(crate) app: App,
-    routes: Router,
+    app: App,
 }
 
 impl E2b {
     /// A front over a service.
     #[must_use]
     pub fn new(service: Service, options: Options) -> Self {
-        let app = App { service, options };
-        let api = Router::new()
+        Self { app: App { service, options } }
+    }
+}
+
+impl Front for E2b {
+    fn mount(&self) -> Mount {
+        let hosts = self.app.options.api_hosts.iter().cloned();
+        Mount::prefix("e2b", PREFIX).or_hosts(hosts).trim_slashes().allow_any_origin()
+    }
+
+    fn routes(&self) -> Router {
+        Router::new()
             .merge(system::routes())
             .merge(sandboxes::routes())
             .merge(network::routes())
@@ -95,85 +119,37 @@ impl E2b {
             .merge(logs::routes())
             .merge(secrets::routes())
             .merge(templates::routes())
-            .merge(volumes::routes());
-        let routes = api
-            .method_not_allowed_fallback(observe::method_not_allowed)
-            .fallback(observe::route_not_found)
-            .layer(axum::middleware::from_fn(observe::observe))
-            .layer(axum::middleware::from_fn(cors::allow))
-            .with_state(app.clone());
-        Self { app, routes }
+            .merge(volumes::routes())
+            .with_state(self.app.clone())
     }
 
-    /// Whether a path is one of this front's.
-    #[must_use]
-    pub fn takes(path: &str) -> bool {
-        path.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    fn render_error(&self, error: &ApiError, _: &RequestInfo) -> Response {
+        error::render(error)
     }
-
-    /// Answers a request to a path that [`E2b::takes`], or to the same without the prefix on the host `api.DOMAIN`.
-    pub async fn answer(&self, mut request: Request) -> Response {
-        *request.uri_mut() = inner(request.uri());
-        match self.routes.clone().oneshot(request).await {
-            Ok(response) => response,
-            Err(never) => match never {},
-        }
-    }
-}
-
-/// The path below our prefix, as it was written: a name of a template or a snapshot is one segment in which `/` and `:` are
-/// encoded.
-fn inner(uri: &Uri) -> Uri {
-    let path = match uri.path().strip_prefix(PREFIX) {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
-        Some(_) | None => uri.path(),
-    };
-    let path = match path.trim_end_matches('/') {
-        "" => "/",
-        path => path,
-    };
-    let target = match uri.query() {
-        Some(query) => format!("{path}?{query}"),
-        None => path.to_owned(),
-    };
-    // Over HTTP/2 the authority stands here and nowhere else.
-    let mut parts = uri.clone().into_parts();
-    parts.path_and_query = target.parse().ok();
-    // A part of a path that was one is one.
-    Uri::from_parts(parts).unwrap_or_else(|_| Uri::from_static("/"))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use axum::http::HeaderValue;
 
     #[test]
-    fn the_prefix_goes_and_encoded_slashes_stay() {
-        for (outer, wanted) in [
-            ("/e2b/v2/sandboxes", "/v2/sandboxes"),
-            ("/e2b/sandboxes/?a=1/", "/sandboxes?a=1/"),
-            ("/e2b/templates/team%2Fsnap%3Adefault", "/templates/team%2Fsnap%3Adefault"),
-            ("/sandboxes", "/sandboxes"),
-            ("/e2bx", "/e2bx"),
-            ("/e2b", "/"),
-            ("/e2b//", "/"),
-            (
-                "https://api.atoll.localhost:7443/v2/sandboxes?a=b",
-                "https://api.atoll.localhost:7443/v2/sandboxes?a=b",
-            ),
+    fn a_key_is_found_in_its_own_field_and_as_a_bearer() {
+        let headers = |pairs: &[(&'static str, &'static str)]| {
+            let pairs = pairs.iter().map(|(k, v)| (k.parse().unwrap(), HeaderValue::from_static(v)));
+            pairs.collect::<HeaderMap>()
+        };
+        for (pairs, wanted) in [
+            (&[("x-api-key", "e2b_1")][..], Some("e2b_1")),
+            (&[("x-api-key", "e2b_1"), ("authorization", "Bearer other")], Some("e2b_1")),
+            (&[("x-api-key", ""), ("authorization", "Bearer sk_1")], Some("sk_1")),
+            (&[("authorization", "bearer  e2b_1 ")], Some("e2b_1")),
+            (&[("authorization", "Basic dXNlcjo=")], None),
+            (&[("authorization", "Bearer ")], None),
+            (&[], None),
         ] {
-            assert_eq!(inner(&outer.parse().unwrap()).to_string(), wanted, "{outer}");
-        }
-    }
-
-    #[test]
-    fn only_paths_below_the_prefix_are_taken() {
-        for path in ["/e2b", "/e2b/", "/e2b/v2/sandboxes"] {
-            assert!(E2b::takes(path), "{path}");
-        }
-        for path in ["/", "/e2bx", "/v1/e2b", "//e2b"] {
-            assert!(!E2b::takes(path), "{path}");
+            assert_eq!(App::key(&headers(pairs)), wanted, "{pairs:?}");
         }
     }
 }

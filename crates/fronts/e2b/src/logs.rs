@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, lossy_text, ok, rfc3339};
 use atoll_model::{Code, Principal};
 use atoll_service::{LogLine, LogStream};
 use axum::Router;
@@ -12,10 +13,6 @@ use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Path, Query};
-use crate::output::{Answer, ok, text, time};
 use crate::sandboxes::find;
 
 /// LIMIT: E2B's own.
@@ -63,7 +60,7 @@ async fn first(
     Caller(who): Caller,
     Path(id): Path<String>,
     Query(asked): Query<Asked>,
-) -> Result<Answer<Logs>, ApiError> {
+) -> Result<JsonResponse<Logs>, ApiError> {
     let limit = limit(asked.limit)?;
     let kept = read(&app, &who, &id).await?;
     let kept = kept.into_iter().filter(|(at_ms, _)| asked.start.is_none_or(|start| start <= *at_ms));
@@ -87,7 +84,7 @@ async fn second(
     Caller(who): Caller,
     Path(id): Path<String>,
     Query(asked): Query<AskedV2>,
-) -> Result<Answer<LogsV2>, ApiError> {
+) -> Result<JsonResponse<LogsV2>, ApiError> {
     let kept = read(&app, &who, &id).await?;
     Ok(ok(LogsV2 { logs: select(kept, &asked)? }))
 }
@@ -148,9 +145,9 @@ impl From<LogLine> for Entry {
             LogStream::Stderr => ("stderr", "error"),
             LogStream::Terminal => ("pty", "info"),
         };
-        let message = text(&line.data);
+        let message = lossy_text(&line.data);
         Self {
-            timestamp: time(line.at_ms),
+            timestamp: rfc3339(line.at_ms),
             message: message.strip_suffix('\n').unwrap_or(&message).to_owned(),
             level,
             fields: BTreeMap::from([("pid", line.pid.to_string()), ("stream", stream.to_owned())]),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339};
 use atoll_model::Principal;
 use atoll_service::ResourceSample;
 use axum::Router;
@@ -10,10 +11,6 @@ use axum::routing::get;
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Path, Query};
-use crate::output::{Answer, ok, time};
 use crate::sandboxes::find;
 use crate::states::{State, state};
 
@@ -42,7 +39,7 @@ impl From<&ResourceSample> for Metric {
     fn from(sample: &ResourceSample) -> Self {
         let bytes = |mib: u32| u64::from(mib) << 20;
         Self {
-            timestamp: time(sample.at_ms),
+            timestamp: rfc3339(sample.at_ms),
             timestamp_unix: sample.at_ms.div_euclid(1_000),
             cpu_count: sample.limits.cpu_milli.div_ceil(1_000),
             cpu_used_pct: (sample.cpu_pct * 100.0).round() / 100.0,
@@ -75,7 +72,7 @@ async fn one(
     Caller(who): Caller,
     Path(id): Path<String>,
     Query(range): Query<Range>,
-) -> Result<Answer<Vec<Metric>>, ApiError> {
+) -> Result<JsonResponse<Vec<Metric>>, ApiError> {
     if let (Some(start), Some(end)) = (range.start, range.end)
         && start > end
     {
@@ -106,7 +103,7 @@ async fn many(
     Given(app): Given<App>,
     Caller(who): Caller,
     Query(many): Query<Many>,
-) -> Result<Answer<ManyShown>, ApiError> {
+) -> Result<JsonResponse<ManyShown>, ApiError> {
     let ids: Vec<&str> = many.sandbox_ids.split(',').map(str::trim).filter(|id| !id.is_empty()).collect();
     if ids.len() > MANY_MAX {
         return Err(ApiError::field("sandbox_ids", "names more than 100"));

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use atoll_front_kit::{ApiError, Caller, Json, Path};
 use atoll_model::policy::egress::vendor_policies::{E2bWords, from_e2b, network};
 use atoll_model::{HeaderText, NetworkPolicy, UpdateSandbox};
 use axum::Router;
@@ -14,9 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::App;
 use crate::annotations;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
+use crate::error::not_here;
 use crate::sandboxes::{find, unless_gone};
 
 pub(crate) fn routes() -> Router<App> {
@@ -132,7 +131,7 @@ impl NetworkBody {
 
     fn refuse_what_is_not_here(&self) -> Result<(), ApiError> {
         if self.egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null()) {
-            return Err(ApiError::not_here("network.egressProxy", "nothing leaves through a SOCKS proxy"));
+            return Err(not_here("network.egressProxy", "nothing leaves through a SOCKS proxy"));
         }
         Ok(())
     }
@@ -299,7 +298,7 @@ mod tests {
             (json!({ "dnsServers": ["one.one.one.one"] }), 400, "dnsServers"),
         ] {
             let refused = meant(body).unwrap_err();
-            assert_eq!(refused.status.as_u16(), status, "{}", refused.message);
+            assert_eq!(refused.status().as_u16(), status, "{}", refused.message);
             assert!(refused.message.contains(word), "{}", refused.message);
         }
         for fine in [

@@ -1,5 +1,6 @@
 //! Sandboxes: create, look, list, kill, and how long they live. How they sleep and wake is in [`asleep`].
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok};
 use atoll_model::{Code, Lease, Principal, SandboxId, UpdateSandbox};
 use atoll_service::ServiceError;
 use axum::Router;
@@ -9,11 +10,8 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 
 use crate::App;
-use crate::auth::Caller;
 use crate::domain::Domain;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, created, ok};
+use crate::error::not_here;
 use crate::states::{State, state};
 
 mod asked;
@@ -46,7 +44,7 @@ async fn create_v1(
     domain: Domain,
     headers: HeaderMap,
     Json(body): Json<CreateBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     create(&app, &who, domain, &headers, body, Version::One).await
 }
 
@@ -56,7 +54,7 @@ async fn create_v2(
     domain: Domain,
     headers: HeaderMap,
     Json(body): Json<CreateBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     create(&app, &who, domain, &headers, body, Version::Two).await
 }
 
@@ -68,7 +66,7 @@ async fn create(
     headers: &HeaderMap,
     body: CreateBody,
     version: Version,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let key = asked::idempotency_key(headers)?;
     let word = crate::templates::word(app, who, &body.template_id).await?;
     let spec = body.into_spec(word, version, key, app.service.capabilities().checkpoints)?;
@@ -81,7 +79,7 @@ async fn detail(
     Caller(who): Caller,
     Domain(domain): Domain,
     Path(id): Path<String>,
-) -> Result<Answer<Detail>, ApiError> {
+) -> Result<JsonResponse<Detail>, ApiError> {
     let lease = find(&app, &who, &id).await?;
     Ok(ok(Detail::new(&app.service, &lease, domain)))
 }
@@ -207,5 +205,5 @@ fn not_found(ident: &str) -> ApiError {
 
 /// Tokens that the vendor signs for others.
 pub(crate) fn no_iam() -> ApiError {
-    ApiError::not_here("iam (workload identity)", "its tokens are signed by the vendor's own issuer")
+    not_here("iam (workload identity)", "its tokens are signed by the vendor's own issuer")
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok, rfc3339};
 use atoll_service::{NewSecret, SecretAbout, SecretChange, SecretRecord};
 use axum::Router;
 use axum::extract::State;
@@ -12,10 +13,6 @@ use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, created, ok, time};
 use crate::sandboxes::{page_size, paged};
 
 /// What the ids of secrets begin with there, and no name may.
@@ -46,8 +43,8 @@ impl From<SecretRecord> for Secret {
             name: kept.name,
             current_version: kept.version.into(),
             metadata: kept.about.metadata,
-            created_at: time(kept.created_at_ms),
-            updated_at: time(kept.changed_at_ms),
+            created_at: rfc3339(kept.created_at_ms),
+            updated_at: rfc3339(kept.changed_at_ms),
         }
     }
 }
@@ -65,7 +62,7 @@ async fn create(
     State(app): State<App>,
     Caller(who): Caller,
     Json(body): Json<NewBody>,
-) -> Result<Answer<Secret>, ApiError> {
+) -> Result<JsonResponse<Secret>, ApiError> {
     let name = body.name.to_lowercase();
     if name.starts_with(ID_PREFIX) {
         return Err(ApiError::field("name", "must not begin with sec_, as ids do"));
@@ -99,7 +96,7 @@ async fn find(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Secret>, ApiError> {
+) -> Result<JsonResponse<Secret>, ApiError> {
     let kept = app.service.get_secret(&who, &ident(&id)).await?;
     Ok(ok(kept.into()))
 }
@@ -116,7 +113,7 @@ async fn update(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<UpdateBody>,
-) -> Result<Answer<Secret>, ApiError> {
+) -> Result<JsonResponse<Secret>, ApiError> {
     let kept = app.service.get_secret(&who, &ident(&id)).await?;
     let about = body.metadata.map(|metadata| SecretAbout { metadata, ..kept.about });
     let change = SecretChange { value: Some(body.value), about };

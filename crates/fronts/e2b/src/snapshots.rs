@@ -1,6 +1,7 @@
 //! Snapshots, which are templates there, and forks. Processes are part of one where this server can copy them, unless that is
 //! not wanted.
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created};
 use atoll_model::Snapshot as Kept;
 use atoll_service::{Fork, NewSnapshot, SnapshotFilter};
 use axum::Router;
@@ -12,11 +13,7 @@ use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
 use crate::App;
-use crate::auth::Caller;
 use crate::domain::Domain;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, created};
 use crate::sandboxes::{Sandbox, Version, find, page_size, paged, unless_gone};
 
 /// The tag that every snapshot has: there is one version of each.
@@ -58,7 +55,7 @@ async fn create(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<NewBody>,
-) -> Result<Answer<Snapshot>, ApiError> {
+) -> Result<JsonResponse<Snapshot>, ApiError> {
     let lease = find(&app, &who, &id).await?;
     let memory = body.memory.unwrap_or(true) && app.service.capabilities().checkpoints;
     let name = body.name.as_deref().map(plain_name).filter(|name| !name.is_empty()).map(str::to_owned);
@@ -110,7 +107,7 @@ async fn fork(
     Domain(domain): Domain,
     Path(id): Path<String>,
     Json(body): Json<ForkBody>,
-) -> Result<Answer<Vec<ForkResult>>, ApiError> {
+) -> Result<JsonResponse<Vec<ForkResult>>, ApiError> {
     let count = body.count.unwrap_or(1);
     if !(1..=FORKS_MAX).contains(&count) {
         return Err(ApiError::field("count", "must be between 1 and 20"));

@@ -1,8 +1,8 @@
 //! Volumes as E2B names them: by key, with a token for their files; the files by that token are in [`content`].
 
-pub(crate) mod body;
 mod content;
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok};
 use atoll_model::Volume as Kept;
 use atoll_service::NewVolume;
 use axum::Router;
@@ -12,10 +12,6 @@ use axum::routing::get;
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, created, ok};
 
 pub(crate) fn routes() -> Router<App> {
     Router::new()
@@ -57,14 +53,14 @@ async fn create(
     State(app): State<App>,
     Caller(who): Caller,
     Json(body): Json<NewBody>,
-) -> Result<Answer<WithToken>, ApiError> {
+) -> Result<JsonResponse<WithToken>, ApiError> {
     let new = NewVolume { name: body.name, ..NewVolume::default() };
     let made = app.service.create_volume(&who, new).await?;
     Ok(created(with_token(&app, made.volume)))
 }
 
 /// Those of the caller, as there; whoever sees more with their key sees it elsewhere.
-async fn list(State(app): State<App>, Caller(who): Caller) -> Result<Answer<Vec<Volume>>, ApiError> {
+async fn list(State(app): State<App>, Caller(who): Caller) -> Result<JsonResponse<Vec<Volume>>, ApiError> {
     let all = app.service.list_volumes(&who).await?;
     let own = all.into_iter().map(|record| record.volume).filter(|volume| volume.tenant == who.tenant);
     Ok(ok(own.map(Volume::from).collect()))
@@ -74,7 +70,7 @@ async fn show(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<WithToken>, ApiError> {
+) -> Result<JsonResponse<WithToken>, ApiError> {
     let found = app.service.get_volume(&who, &id).await?;
     Ok(ok(with_token(&app, found.volume)))
 }

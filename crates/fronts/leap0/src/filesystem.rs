@@ -1,5 +1,6 @@
 //! Files of a sandbox: every call is a POST. Small ones are here, content goes by [`content`].
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, lossy_text, ok};
 use atoll_model::Principal;
 use atoll_service::SandboxAgent;
 use atoll_toolbox::{
@@ -13,10 +14,7 @@ use axum::routing::post;
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, Items, ok, text};
+use crate::response::ItemList;
 
 mod content;
 mod multipart;
@@ -115,8 +113,8 @@ struct FileInfo {
 impl From<Entry> for FileInfo {
     fn from(entry: Entry) -> Self {
         Self {
-            name: text(&entry.name),
-            path: text(&entry.path),
+            name: lossy_text(&entry.name),
+            path: lossy_text(&entry.path),
             is_dir: entry.kind == EntryKind::Directory,
             size: entry.size,
             mode: format!("{:o}", entry.mode & 0o7777),
@@ -124,7 +122,7 @@ impl From<Entry> for FileInfo {
             owner: entry.owner,
             group: entry.group,
             is_symlink: entry.kind == EntryKind::Symlink,
-            link_target: entry.symlink_target.as_deref().map(text),
+            link_target: entry.symlink_target.as_deref().map(lossy_text),
         }
     }
 }
@@ -153,14 +151,14 @@ async fn ls(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<LsBody>,
-) -> Result<Answer<Items<FileInfo>>, ApiError> {
+) -> Result<JsonResponse<ItemList<FileInfo>>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     let query = ListQuery {
         depth: if body.recursive { None } else { Some(1) },
         exclude: body.exclude.unwrap_or_default(),
     };
     let found = awake.toolbox.files().list(&awake.path(&body.path), &query).await?;
-    Ok(ok(Items { items: found.entries.into_iter().map(FileInfo::from).collect() }))
+    Ok(ok(ItemList { items: found.entries.into_iter().map(FileInfo::from).collect() }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -173,7 +171,7 @@ async fn stat(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<PathBody>,
-) -> Result<Answer<FileInfo>, ApiError> {
+) -> Result<JsonResponse<FileInfo>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     Ok(ok(awake.toolbox.files().stat(&awake.path(&body.path)).await?.into()))
 }
@@ -188,7 +186,7 @@ async fn exists(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<PathBody>,
-) -> Result<Answer<Exists>, ApiError> {
+) -> Result<JsonResponse<Exists>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     Ok(ok(Exists { exists: awake.toolbox.files().exists(&awake.path(&body.path)).await? }))
 }
@@ -271,11 +269,11 @@ async fn glob(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<GlobBody>,
-) -> Result<Answer<Items<String>>, ApiError> {
+) -> Result<JsonResponse<ItemList<String>>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     let exclude = body.exclude.unwrap_or_default();
     let found = awake.toolbox.files().glob(&awake.path(&body.path), &body.pattern, &exclude).await?;
-    Ok(ok(Items { items: found.items }))
+    Ok(ok(ItemList { items: found.items }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -306,7 +304,7 @@ async fn grep(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<GrepBody>,
-) -> Result<Answer<Items<SearchMatch>>, ApiError> {
+) -> Result<JsonResponse<ItemList<SearchMatch>>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     let grep = Grep {
         pattern: body.pattern,
@@ -315,7 +313,7 @@ async fn grep(
         ..Grep::default()
     };
     let found = awake.toolbox.files().grep(&awake.path(&body.path), &grep).await?;
-    Ok(ok(Items { items: found.items.into_iter().map(SearchMatch::from).collect() }))
+    Ok(ok(ItemList { items: found.items.into_iter().map(SearchMatch::from).collect() }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -343,7 +341,7 @@ async fn edit_file(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<EditBody>,
-) -> Result<Answer<Edited>, ApiError> {
+) -> Result<JsonResponse<Edited>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     let edits: Vec<Edit> =
         body.edits.into_iter().map(|EditOne { find, replace }| Edit { find, replace }).collect();
@@ -379,14 +377,14 @@ async fn edit_files(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<EditFilesBody>,
-) -> Result<Answer<Items<EditedFile>>, ApiError> {
+) -> Result<JsonResponse<ItemList<EditedFile>>, ApiError> {
     if body.files.len() > EDITED_MAX {
         return Err(ApiError::field("files", format!("must hold at most {EDITED_MAX} paths")));
     }
     let awake = root_files(&app, &who, &id).await?;
     let files: Vec<String> = body.files.iter().map(|file| awake.path(file)).collect();
     let done = awake.toolbox.files().replace(&files, &body.find, &body.replace).await;
-    Ok(ok(Items { items: done.into_iter().map(EditedFile::from).collect() }))
+    Ok(ok(ItemList { items: done.into_iter().map(EditedFile::from).collect() }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -456,11 +454,11 @@ async fn tree(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<TreeBody>,
-) -> Result<Answer<Items<TreeEntry>>, ApiError> {
+) -> Result<JsonResponse<ItemList<TreeEntry>>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     let exclude = body.exclude.unwrap_or_default();
     let nodes = awake.toolbox.files().tree(&awake.path(&body.path), body.max_depth, &exclude).await?;
-    Ok(ok(Items { items: nodes.into_iter().map(TreeEntry::from).collect() }))
+    Ok(ok(ItemList { items: nodes.into_iter().map(TreeEntry::from).collect() }))
 }
 
 #[cfg(test)]
@@ -482,7 +480,7 @@ mod tests {
         assert_eq!(mode("mode", Some("755")).unwrap(), Some(0o755));
         assert_eq!(mode("mode", Some("0o4755")).unwrap(), Some(0o4755));
         for bad in ["", "9", "-1", "+7", "77777", "rwx", " 644"] {
-            assert_eq!(mode("mode", Some(bad)).unwrap_err().errors[0].field, "mode", "{bad}");
+            assert_eq!(mode("mode", Some(bad)).unwrap_err().field_name(), Some("mode"), "{bad}");
         }
     }
 }

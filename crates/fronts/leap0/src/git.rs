@@ -1,6 +1,7 @@
 //! Git in a folder of a sandbox: every call is a POST and answers what git said, whatever its exit code.
 
 use atoll_budget::RequestBudget;
+use atoll_front_kit::{ApiError, Caller, Path, ok, parse_json_or_empty};
 use atoll_toolbox::{
     BranchQuery, CloneFrom, Credentials, DiffOf, GitOutput, LogQuery, NewCommit, Pull, Push, Reset, Scope,
     Toolbox, ToolboxError,
@@ -15,11 +16,7 @@ use serde::{Deserialize, Serialize};
 use atoll_model::Code;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
 use crate::filesystem::awake;
-use crate::input::{Path, parse};
-use crate::output::ok;
 
 pub(crate) fn routes() -> Router<App> {
     Router::new().route("/v1/sandbox/{id}/git/{op}", post(git))
@@ -50,7 +47,8 @@ async fn git(
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
     let budget = RequestBudget::of(request.extensions()).cloned();
-    let body = crate::input::collect(request.into_body(), budget.as_ref()).await?;
+    let body =
+        atoll_front_kit::read_body(request.into_body(), atoll_front_kit::BODY_BYTES, budget.as_ref()).await?;
     let call = Call::parse(&op, &body)?;
     let awake = awake(&app, &who, &id).await?;
     call.run(&awake.toolbox).await
@@ -78,30 +76,30 @@ enum Call {
 impl Call {
     fn parse(op: &str, body: &Bytes) -> Result<Self, ApiError> {
         let diff = |of| {
-            let asked: DiffBody = parse(body)?;
+            let asked: DiffBody = parse_json_or_empty(body)?;
             Ok(Self::Diff(At { path: asked.path }, of, asked.context_lines))
         };
         match op {
-            "clone" => parse(body).map(Self::Clone),
-            "status" => parse(body).map(Self::Status),
-            "reset" => parse(body).map(Self::Reset),
-            "branches" => parse(body).map(Self::Branches),
+            "clone" => parse_json_or_empty(body).map(Self::Clone),
+            "status" => parse_json_or_empty(body).map(Self::Status),
+            "reset" => parse_json_or_empty(body).map(Self::Reset),
+            "branches" => parse_json_or_empty(body).map(Self::Branches),
             "diff-unstaged" => diff(DiffOf::Unstaged),
             "diff-staged" => diff(DiffOf::Staged),
             "diff" => {
-                let asked: DiffBody = parse(body)?;
+                let asked: DiffBody = parse_json_or_empty(body)?;
                 let target = asked.target.ok_or_else(|| ApiError::field("target", "is required"))?;
                 Ok(Self::Diff(At { path: asked.path }, DiffOf::Target(target), asked.context_lines))
             }
-            "log" => parse(body).map(Self::Log),
-            "show" => parse(body).map(Self::Show),
-            "create-branch" => parse(body).map(Self::CreateBranch),
-            "checkout-branch" => parse(body).map(Self::Checkout),
-            "delete-branch" => parse(body).map(Self::DeleteBranch),
-            "add" => parse(body).map(Self::Add),
-            "commit" => parse(body).map(Self::Commit),
-            "push" => parse(body).map(Self::Push),
-            "pull" => parse(body).map(Self::Pull),
+            "log" => parse_json_or_empty(body).map(Self::Log),
+            "show" => parse_json_or_empty(body).map(Self::Show),
+            "create-branch" => parse_json_or_empty(body).map(Self::CreateBranch),
+            "checkout-branch" => parse_json_or_empty(body).map(Self::Checkout),
+            "delete-branch" => parse_json_or_empty(body).map(Self::DeleteBranch),
+            "add" => parse_json_or_empty(body).map(Self::Add),
+            "commit" => parse_json_or_empty(body).map(Self::Commit),
+            "push" => parse_json_or_empty(body).map(Self::Push),
+            "pull" => parse_json_or_empty(body).map(Self::Pull),
             _ => Err(ApiError::new(Code::RouteNotFound, "there is no such call of git")),
         }
     }
@@ -383,9 +381,9 @@ mod tests {
         ] {
             call(op, body).unwrap_or_else(|error| panic!("{op}: {error:?}"));
         }
-        assert_eq!(call("status", "{}").unwrap_err().errors[0].field, "path");
-        assert_eq!(call("diff", r#"{"path":"/r"}"#).unwrap_err().errors[0].field, "target");
-        assert_eq!(call("gc", r#"{"path":"/r"}"#).unwrap_err().status.as_u16(), 404);
+        assert_eq!(call("status", "{}").unwrap_err().field_name(), Some("path"));
+        assert_eq!(call("diff", r#"{"path":"/r"}"#).unwrap_err().field_name(), Some("target"));
+        assert_eq!(call("gc", r#"{"path":"/r"}"#).unwrap_err().status().as_u16(), 404);
     }
 
     #[test]

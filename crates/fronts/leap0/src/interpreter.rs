@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use atoll_front_kit::{ApiError, Caller, FrontState, Json, JsonResponse, Path, created, ok};
 use atoll_model::SandboxId;
 use atoll_toolbox::{Context as Kept, Execute, Language, NewContext};
 use axum::extract::State;
@@ -16,11 +17,8 @@ use axum::{Extension, Router};
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::{Caller, key};
-use crate::error::ApiError;
 use crate::filesystem::{Awake, awake};
-use crate::input::{Json, Path};
-use crate::output::{Answer, Items, created, ok};
+use crate::response::ItemList;
 
 mod collected;
 mod streamed;
@@ -45,7 +43,7 @@ pub(crate) async fn is_meant(app: &App, sandbox: &SandboxId, path: &str, headers
         return false;
     }
     // Who has no key, or a wrong one, hears of it from the proxy; it may be the app's own.
-    let Some(key) = key(headers) else { return false };
+    let Some(key) = App::key(headers) else { return false };
     let Ok(who) = app.service.identify(key).await else { return false };
     let found = app.service.get(&who, sandbox.as_str()).await;
     found.is_ok_and(|lease| crate::templates::interprets(&lease))
@@ -68,7 +66,7 @@ async fn health(
     State(app): State<App>,
     Caller(who): Caller,
     Extension(id): Extension<SandboxId>,
-) -> Result<Answer<Healthy>, ApiError> {
+) -> Result<JsonResponse<Healthy>, ApiError> {
     awake(&app, &who, id.as_str()).await?;
     Ok(ok(Healthy { status: "ok" }))
 }
@@ -117,7 +115,7 @@ async fn create(
     Caller(who): Caller,
     Extension(id): Extension<SandboxId>,
     Json(body): Json<ContextBody>,
-) -> Result<Answer<Context>, ApiError> {
+) -> Result<JsonResponse<Context>, ApiError> {
     let new = NewContext { language: language(body.language.as_ref())?, cwd: body.cwd };
     let awake = awake(&app, &who, id.as_str()).await?;
     Ok(created(awake.toolbox.interpreter().create_context(&new).await?.into()))
@@ -127,10 +125,10 @@ async fn list(
     State(app): State<App>,
     Caller(who): Caller,
     Extension(id): Extension<SandboxId>,
-) -> Result<Answer<Items<Context>>, ApiError> {
+) -> Result<JsonResponse<ItemList<Context>>, ApiError> {
     let awake = awake(&app, &who, id.as_str()).await?;
     let all = awake.toolbox.interpreter().contexts().await?;
-    Ok(ok(Items { items: all.into_iter().map(Context::from).collect() }))
+    Ok(ok(ItemList { items: all.into_iter().map(Context::from).collect() }))
 }
 
 async fn find(
@@ -138,7 +136,7 @@ async fn find(
     Caller(who): Caller,
     Extension(id): Extension<SandboxId>,
     Path(context): Path<String>,
-) -> Result<Answer<Context>, ApiError> {
+) -> Result<JsonResponse<Context>, ApiError> {
     let awake = awake(&app, &who, id.as_str()).await?;
     Ok(ok(awake.toolbox.interpreter().context(&context).await?.into()))
 }
@@ -183,7 +181,7 @@ async fn execute(
     Caller(who): Caller,
     Extension(id): Extension<SandboxId>,
     Json(body): Json<ExecuteBody>,
-) -> Result<Answer<Executed>, ApiError> {
+) -> Result<JsonResponse<Executed>, ApiError> {
     let language = language(body.language.as_ref())?;
     let Awake { toolbox, sandbox } = awake(&app, &who, id.as_str()).await?;
     let interpreter = toolbox.interpreter();
@@ -232,14 +230,14 @@ mod tests {
     #[test]
     fn a_language_is_a_name_or_a_number() {
         let read = |text: &str| {
-            let body: ContextBody = crate::input::parse(text.as_bytes()).unwrap();
+            let body: ContextBody = atoll_front_kit::parse_json_or_empty(text.as_bytes()).unwrap();
             language(body.language.as_ref())
         };
         assert_eq!(read("{}").unwrap(), Language::Python);
         assert_eq!(read(r#"{"language":1}"#).unwrap(), Language::Python);
         assert_eq!(read(r#"{"language":2}"#).unwrap(), Language::TypeScript);
         assert_eq!(read(r#"{"language":"js"}"#).unwrap(), Language::JavaScript);
-        assert_eq!(read(r#"{"language":9}"#).unwrap_err().errors[0].field, "language");
-        assert_eq!(read(r#"{"language":"cobol"}"#).unwrap_err().errors[0].field, "language");
+        assert_eq!(read(r#"{"language":9}"#).unwrap_err().field_name(), Some("language"));
+        assert_eq!(read(r#"{"language":"cobol"}"#).unwrap_err().field_name(), Some("language"));
     }
 }

@@ -1,7 +1,7 @@
 //! The Leap0 front: what the vendor's own SDK calls, translated into our verbs.
 //!
 //! ```text
-//! /leap0/v1/…          ─► Leap0::answer ─► both slash forms ─► route ─► Caller ─► handler ─► Service, Toolbox
+//! /leap0/v1/…          ─► the kit ─► route ─► Caller ─► handler ─► Service, Toolbox
 //! https://ID.DOMAIN/…  ─► Leap0::on_host ─► the code interpreter of a sandbox that is one; else back to the proxy
 //! ```
 //!
@@ -10,21 +10,18 @@
 //!
 //! Never: holds a rule of its own, touches the store or a provider, logs a header, a body or a key.
 
-mod auth;
 mod error;
 mod filesystem;
 mod git;
-mod input;
 mod interpreter;
 mod lsp;
 mod missing;
 mod mounts;
-mod observe;
-mod output;
 mod policy;
 mod presigned;
 mod process;
 mod pty;
+mod response;
 mod sandboxes;
 mod snapshots;
 mod states;
@@ -33,18 +30,17 @@ mod templates;
 
 use std::sync::Arc;
 
+use atoll_front_kit::{ApiError, Front, FrontState, Mount, MountedFront, RequestInfo};
 use atoll_model::SandboxId;
 use atoll_service::Service;
 use axum::Router;
 use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::Response;
-use http::Uri;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
 
-/// Where the front is mounted.
-pub const PREFIX: &str = "/leap0";
+const LEAP0_AUTHORIZATION: HeaderName = HeaderName::from_static("leap0-authorization");
 
 /// What the front must be told.
 #[derive(Clone)]
@@ -77,13 +73,36 @@ struct App {
     sockets: Arc<Semaphore>,
 }
 
+impl FrontState for App {
+    fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// `leap0-authorization` wins: a client that sends it uses the other header for something else. A key may also come
+    /// without a scheme.
+    fn key(headers: &HeaderMap) -> Option<&str> {
+        [LEAP0_AUTHORIZATION, header::AUTHORIZATION].iter().find_map(|name| {
+            let text = headers.get(name)?.to_str().ok()?.trim();
+            let key = match text.split_once(' ') {
+                Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
+                Some(_) => return None,
+                None => text,
+            };
+            (!key.is_empty() && !key.eq_ignore_ascii_case("bearer")).then_some(key)
+        })
+    }
+
+    fn missing_key() -> ApiError {
+        ApiError::unauthenticated("this needs a key: send Authorization: Bearer KEY")
+    }
+}
+
 /// The front. Cloning is cheap.
 #[derive(Clone)]
 pub struct Leap0 {
     app: App,
-    routes: Router,
-    /// Of the sandbox's own host.
-    host_routes: Router,
+    /// On the own hosts of sandboxes that are code interpreters.
+    interpreter: MountedFront,
 }
 
 impl Leap0 {
@@ -92,34 +111,8 @@ impl Leap0 {
     pub fn new(service: Service, options: Options) -> Self {
         let sockets = Arc::new(Semaphore::new(pty::SOCKETS_MAX));
         let app = App { service, options, sessions: pty::Sessions::default(), sockets };
-        let api = Router::new()
-            .merge(sandboxes::routes())
-            .merge(snapshots::routes())
-            .merge(templates::routes())
-            .merge(system::routes())
-            .merge(presigned::routes())
-            .merge(process::routes())
-            .merge(pty::routes())
-            .merge(filesystem::routes())
-            .merge(git::routes())
-            .merge(lsp::routes())
-            .merge(mounts::routes())
-            .merge(missing::routes());
-        let routes = finish(api, &app);
-        let host_routes = finish(interpreter::routes(), &app);
-        Self { app, routes, host_routes }
-    }
-
-    /// Whether a path is one of this front's.
-    #[must_use]
-    pub fn takes(path: &str) -> bool {
-        path.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    }
-
-    /// Answers a request to a path that [`Leap0::takes`].
-    pub async fn answer(&self, mut request: Request) -> Response {
-        *request.uri_mut() = inner(request.uri());
-        ask(&self.routes, request).await
+        let interpreter = MountedFront::new(InterpreterHost(app.clone()));
+        Self { app, interpreter }
     }
 
     /// Answers a request to a sandbox's own host (without a port) if that sandbox is a code interpreter and the path one of
@@ -132,70 +125,82 @@ impl Leap0 {
         if !is_meant {
             return Err(Box::new(request));
         }
-        *request.uri_mut() = inner(request.uri());
         request.extensions_mut().insert(sandbox.clone());
-        Ok(ask(&self.host_routes, request).await)
+        Ok(self.interpreter.call(request).await)
     }
 }
 
-fn finish(routes: Router<App>, app: &App) -> Router {
-    routes
-        .method_not_allowed_fallback(observe::method_not_allowed)
-        .fallback(observe::route_not_found)
-        .layer(axum::middleware::from_fn(observe::observe))
-        .with_state(app.clone())
-}
+impl Front for Leap0 {
+    /// The SDK writes some paths with a slash at their end and some without, and follows no redirect.
+    fn mount(&self) -> Mount {
+        Mount::prefix("leap0", "/leap0").trim_slashes()
+    }
 
-async fn ask(routes: &Router, request: Request) -> Response {
-    match routes.clone().oneshot(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
+    fn routes(&self) -> Router {
+        Router::new()
+            .merge(sandboxes::routes())
+            .merge(snapshots::routes())
+            .merge(templates::routes())
+            .merge(system::routes())
+            .merge(presigned::routes())
+            .merge(process::routes())
+            .merge(pty::routes())
+            .merge(filesystem::routes())
+            .merge(git::routes())
+            .merge(lsp::routes())
+            .merge(mounts::routes())
+            .merge(missing::routes())
+            .with_state(self.app.clone())
+    }
+
+    fn render_error(&self, error: &ApiError, _: &RequestInfo) -> Response {
+        error::render(error)
     }
 }
 
-/// The path below our prefix, without a slash at its end: the SDK writes some with one and some without, and follows no
-/// redirect.
-fn inner(uri: &Uri) -> Uri {
-    let path = uri.path().strip_prefix(PREFIX).unwrap_or(uri.path());
-    let path = match path.trim_end_matches('/') {
-        "" => "/",
-        path => path,
-    };
-    let target = match uri.query() {
-        Some(query) => format!("{path}?{query}"),
-        None => path.to_owned(),
-    };
-    // A part of a path that was one is one.
-    target.parse().unwrap_or_else(|_| Uri::from_static("/"))
+/// The code interpreter on the own host of a sandbox.
+struct InterpreterHost(App);
+
+impl Front for InterpreterHost {
+    fn mount(&self) -> Mount {
+        Mount::prefix("leap0-interpreter", "").trim_slashes()
+    }
+
+    fn routes(&self) -> Router {
+        interpreter::routes().with_state(self.0.clone())
+    }
+
+    fn render_error(&self, error: &ApiError, _: &RequestInfo) -> Response {
+        error::render(error)
+    }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use axum::http::HeaderValue;
 
     #[test]
-    fn both_slash_forms_are_one_path_and_encoded_slashes_stay() {
-        for (outer, wanted) in [
-            ("/leap0/v1/sandbox", "/v1/sandbox"),
-            ("/leap0/v1/sandbox/", "/v1/sandbox"),
-            ("/leap0/v1/sandbox/x/?a=1/", "/v1/sandbox/x?a=1/"),
-            ("/leap0/v1/sandbox/x/pty/a%2F", "/v1/sandbox/x/pty/a%2F"),
-            ("/leap0", "/"),
-            ("/leap0/", "/"),
-            ("/leap0//", "/"),
+    fn a_key_is_found_bare_by_scheme_and_in_the_vendors_own_header() {
+        let headers = |pairs: &[(&'static str, &'static str)]| {
+            pairs
+                .iter()
+                .map(|(k, v)| (k.parse().unwrap(), HeaderValue::from_static(v)))
+                .collect::<HeaderMap>()
+        };
+        for (pairs, wanted) in [
+            (&[("authorization", "Bearer atl_1")][..], Some("atl_1")),
+            (&[("authorization", "bearer   atl_1 ")], Some("atl_1")),
+            (&[("authorization", "atl_1")], Some("atl_1")),
+            (&[("leap0-authorization", "atl_1")], Some("atl_1")),
+            (&[("leap0-authorization", "Bearer atl_1"), ("authorization", "Bearer other")], Some("atl_1")),
+            (&[("authorization", "Basic Zm9v")], None),
+            (&[("authorization", "Bearer ")], None),
+            (&[("authorization", " ")], None),
+            (&[], None),
         ] {
-            assert_eq!(inner(&outer.parse().unwrap()).to_string(), wanted, "{outer}");
-        }
-    }
-
-    #[test]
-    fn only_paths_below_the_prefix_are_taken() {
-        for path in ["/leap0", "/leap0/", "/leap0/v1/sandbox"] {
-            assert!(Leap0::takes(path), "{path}");
-        }
-        for path in ["/", "/leap0x", "/v1/leap0", "/leap01/v1", "//leap0"] {
-            assert!(!Leap0::takes(path), "{path}");
+            assert_eq!(App::key(&headers(pairs)), wanted, "{pairs:?}");
         }
     }
 }

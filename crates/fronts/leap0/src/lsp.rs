@@ -1,5 +1,6 @@
 //! Language servers of a project: every call is a POST, and answers carry what the server said.
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, ok};
 use atoll_toolbox::{LspLanguage, LspServer, Place};
 use axum::Router;
 use axum::extract::State;
@@ -9,11 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
 use crate::filesystem::{Awake, awake};
-use crate::input::{Json, Path};
-use crate::output::{Answer, ok};
 
 pub(crate) fn routes() -> Router<App> {
     let at = |op: &str| format!("/v1/sandbox/{{id}}/lsp/{op}");
@@ -57,7 +54,7 @@ async fn start(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<ServerBody>,
-) -> Result<Answer<Done>, ApiError> {
+) -> Result<JsonResponse<Done>, ApiError> {
     let awake = awake(&app, &who, &id).await?;
     body.server(&awake)?.start().await?;
     Ok(ok(Done { success: true }))
@@ -68,7 +65,7 @@ async fn stop(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<ServerBody>,
-) -> Result<Answer<Done>, ApiError> {
+) -> Result<JsonResponse<Done>, ApiError> {
     let awake = awake(&app, &who, &id).await?;
     body.server(&awake)?.stop().await?;
     Ok(ok(Done { success: true }))
@@ -156,7 +153,7 @@ async fn completions(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<CompletionsBody>,
-) -> Result<Answer<Response>, ApiError> {
+) -> Result<JsonResponse<Response>, ApiError> {
     let path = body.document.path()?;
     let place = Place { line: body.position.line, character: body.position.character };
     let awake = awake(&app, &who, &id).await?;
@@ -169,7 +166,7 @@ async fn document_symbols(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<DocumentBody>,
-) -> Result<Answer<Response>, ApiError> {
+) -> Result<JsonResponse<Response>, ApiError> {
     let path = body.path()?;
     let awake = awake(&app, &who, &id).await?;
     let found = body.server.server(&awake)?.raw_document_symbols(path).await?;

@@ -2,21 +2,21 @@
 //!
 //! The key is checked first, so that a wrong one hears of that.
 
+use atoll_front_kit::{ApiError, Caller};
 use axum::Router;
 use axum::routing::any;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
+use crate::error::not_here;
 
 pub(crate) fn routes() -> Router<App> {
     Router::new().route("/v1/sandbox/{id}/ssh/{*rest}", any(async |_: Caller| ssh()))
 }
 
 pub(crate) fn desktop() -> ApiError {
-    ApiError::not_here("the desktop template", "there is no template with a display yet")
+    not_here("the desktop template", "there is no template with a display yet")
 }
 
 fn ssh() -> ApiError {
-    ApiError::not_here("SSH access", "there is no SSH gateway; use a PTY, or `atoll sh`")
+    not_here("SSH access", "there is no SSH gateway; use a PTY, or `atoll sh`")
 }

@@ -3,14 +3,14 @@
 //! The SDK knows mounts of object storage only. A mount whose endpoint is `atoll://volumes` is one of a volume: `bucket` is its
 //! name or id, `prefix` a folder in it. Every other endpoint is object storage, which is not mounted here.
 
+use atoll_front_kit::{ApiError, Caller};
 use atoll_model::{Lease, MountAsk, Principal};
 use axum::Router;
 use axum::routing::{patch, post};
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
+use crate::error::not_here;
 
 const TYPE: &str = "object-storage";
 const VOLUMES: &str = "atoll://volumes";
@@ -58,14 +58,14 @@ impl MountBody {
 }
 
 fn object_storage() -> ApiError {
-    ApiError::not_here(
+    not_here(
         "a mount of object storage",
         "use a volume: `atoll volume create NAME`, then endpoint \"atoll://volumes\" and bucket \"NAME\"",
     )
 }
 
 fn live() -> ApiError {
-    ApiError::not_here(
+    not_here(
         "changing the mounts of a sandbox",
         "name them when it is created, with endpoint \"atoll://volumes\" for volumes",
     )

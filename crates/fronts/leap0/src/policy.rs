@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::ApiError;
 use atoll_model::policy::egress::vendor_policies::{Leap0Transform, Leap0Words, from_leap0};
 use atoll_model::{HeaderText, NetworkPolicy, Transform};
 use serde::{Deserialize, Serialize};
-
-use crate::error::ApiError;
 
 /// What stands for a value that was injected: it went in and never comes out.
 const HIDDEN: &str = HeaderText::SHOWN;
@@ -58,7 +57,7 @@ impl PolicyBody {
         from_leap0(Some(&words)).map_err(|bad| {
             let error = ApiError::field(format!("network_policy.{}", bad.field), bad.why);
             match bad.hint {
-                Some(hint) => ApiError { message: format!("{} ({hint})", error.message), ..error },
+                Some(hint) => error.hint(hint),
                 None => error,
             }
         })
@@ -109,7 +108,7 @@ mod tests {
     use serde_json::json;
 
     fn policy(text: &str) -> Result<NetworkPolicy, ApiError> {
-        crate::input::parse::<PolicyBody>(text.as_bytes())?.into_policy()
+        atoll_front_kit::parse_json_or_empty::<PolicyBody>(text.as_bytes())?.into_policy()
     }
 
     #[test]
@@ -132,7 +131,7 @@ mod tests {
                 }],
             })
         );
-        let body: PolicyBody = crate::input::parse(asked.as_bytes()).unwrap();
+        let body: PolicyBody = atoll_front_kit::parse_json_or_empty(asked.as_bytes()).unwrap();
         assert!(!format!("{body:?}").contains("canary"));
     }
 
@@ -145,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let field = |text: &str| policy(text).unwrap_err().errors.pop().map(|e| e.field);
+        let field = |text: &str| policy(text).unwrap_err().field_name().map(str::to_owned);
         for (text, wanted) in [
             (r#"{"mode":"custom","allow_domains":["a.com","a b"]}"#, "network_policy.allow_domains"),
             (r#"{"mode":"custom","allow_cidrs":["10.0.0.0/40"]}"#, "network_policy.allow_cidrs"),

@@ -1,5 +1,6 @@
 //! Presigned URLs: our previews by token, with the token in the host, so that paths can be put behind the URL.
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, rfc3339};
 use atoll_model::{Code, PreviewId};
 use atoll_service::NewPreview;
 use axum::Router;
@@ -8,10 +9,6 @@ use axum::http::StatusCode;
 use axum::routing::{delete, post};
 use serde::{Deserialize, Serialize};
 
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, created, time};
 use crate::{App, Hosts};
 
 pub(crate) fn routes() -> Router<App> {
@@ -44,7 +41,7 @@ async fn create(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<PresignBody>,
-) -> Result<Answer<Presigned>, ApiError> {
+) -> Result<JsonResponse<Presigned>, ApiError> {
     let ask = NewPreview { port: body.port, expires_s: body.expires_in, public: false };
     let made = app.service.create_preview(&who, &id, ask).await?;
     let (preview, token) = (made.preview, made.token.unwrap_or_default());
@@ -54,8 +51,8 @@ async fn create(
         token,
         sandbox_id: preview.sandbox.into(),
         port: preview.port,
-        expires_at: preview.expires_at_ms.map_or_else(String::new, time),
-        created_at: time(preview.created_at_ms),
+        expires_at: preview.expires_at_ms.map_or_else(String::new, rfc3339),
+        created_at: rfc3339(preview.created_at_ms),
     }))
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_budget::JsonObject;
+use atoll_front_kit::{ApiError, Caller, Json, Path, stream_json};
 use atoll_service::Exec;
 use axum::Router;
 use axum::extract::State;
@@ -12,11 +13,7 @@ use axum::routing::post;
 use serde::Deserialize;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
 use crate::filesystem::from_workdir;
-use crate::input::{Json, Path};
-use crate::output::streamed;
 
 /// COMPAT(leap0): the vendor's default.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,5 +54,5 @@ async fn execute(
     // 124 when its time was over.
     let answer = JsonObject::new().field("exit_code", &done.exit_code);
     let answer = answer.texts("stdout", done.stdout.with_notice());
-    Ok(streamed(answer.texts("stderr", done.stderr.with_notice())))
+    Ok(stream_json(answer.texts("stderr", done.stderr.with_notice())))
 }

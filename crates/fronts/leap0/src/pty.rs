@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, authenticate, created, ok, rfc3339};
 use atoll_model::{Code, Lease, Principal};
 use atoll_service::{OpenTerminal, Terminal, TerminalSize};
 use axum::Router;
@@ -18,11 +19,8 @@ use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::{Caller, authenticate};
-use crate::error::ApiError;
 use crate::filesystem::below;
-use crate::input::{Json, Path};
-use crate::output::{Answer, Items, created, ok, time};
+use crate::response::ItemList;
 
 mod sessions;
 mod socket;
@@ -60,7 +58,7 @@ impl Pty {
             envs: session.envs,
             cols: session.size.cols,
             rows: session.size.rows,
-            created_at: time(session.created_at_ms),
+            created_at: rfc3339(session.created_at_ms),
             active,
             lazy_start: session.lazy_start,
         }
@@ -113,9 +111,9 @@ async fn list(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Items<Pty>>, ApiError> {
+) -> Result<JsonResponse<ItemList<Pty>>, ApiError> {
     let (lease, all) = known(&app, &who, &id).await?;
-    Ok(ok(Items { items: all.into_iter().map(|known| known.shown(&lease)).collect() }))
+    Ok(ok(ItemList { items: all.into_iter().map(|known| known.shown(&lease)).collect() }))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -135,7 +133,7 @@ async fn create(
     Caller(who): Caller,
     Path(sandbox): Path<String>,
     Json(body): Json<NewBody>,
-) -> Result<Answer<Pty>, ApiError> {
+) -> Result<JsonResponse<Pty>, ApiError> {
     let (lease, all) = known(&app, &who, &sandbox).await?;
     let id = match body.id {
         Some(id) => id,
@@ -189,7 +187,7 @@ async fn find(
     State(app): State<App>,
     Caller(who): Caller,
     Path((sandbox, id)): Path<(String, String)>,
-) -> Result<Answer<Pty>, ApiError> {
+) -> Result<JsonResponse<Pty>, ApiError> {
     let (lease, known) = one(&app, &who, &sandbox, &id).await?;
     Ok(ok(known.shown(&lease)))
 }
@@ -205,7 +203,7 @@ async fn resize(
     Caller(who): Caller,
     Path((sandbox, id)): Path<(String, String)>,
     Json(body): Json<ResizeBody>,
-) -> Result<Answer<Pty>, ApiError> {
+) -> Result<JsonResponse<Pty>, ApiError> {
     let (lease, mut known) = one(&app, &who, &sandbox, &id).await?;
     let size = TerminalSize { cols: body.cols.get(), rows: body.rows.get() };
     if let Some(terminal) = &known.terminal {

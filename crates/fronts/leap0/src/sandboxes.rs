@@ -1,5 +1,6 @@
 //! Sandboxes: create, get, list, pause, stop, start, delete.
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, created, ok};
 use atoll_model::{Code, Phase};
 use atoll_service::Pause;
 use axum::Router;
@@ -8,10 +9,6 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path, Query};
-use crate::output::{Answer, created, ok};
 
 mod asked;
 mod list;
@@ -38,7 +35,7 @@ async fn create(
     State(app): State<App>,
     Caller(who): Caller,
     Json(body): Json<CreateBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let template = crate::templates::resolve(&app, &who, body.template_name()).await?;
     let spec = body.into_spec(&template)?;
     let (lease, _) = app.service.create(&who, spec, true).await?;
@@ -50,7 +47,7 @@ async fn find(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = app.service.get(&who, &id).await?;
     let mounts = crate::mounts::shown(&app, &who, &lease).await?;
     Ok(ok(Sandbox::from(lease).with_mounts(mounts)))
@@ -60,7 +57,7 @@ async fn list(
     State(app): State<App>,
     Caller(who): Caller,
     Query(query): Query<ListQuery>,
-) -> Result<Answer<SandboxPage>, ApiError> {
+) -> Result<JsonResponse<SandboxPage>, ApiError> {
     list::list(&app, &who, query).await.map(ok)
 }
 
@@ -68,7 +65,7 @@ async fn pause(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = app.service.pause(&who, &id, Pause::default(), true).await?;
     Ok(created(Sandbox::with_policy(lease)))
 }
@@ -77,7 +74,7 @@ async fn stop(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = app.service.stop(&who, &id, true).await?;
     Ok(ok(Sandbox::with_policy(lease)))
 }
@@ -87,7 +84,7 @@ async fn start(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let found = app.service.get(&who, &id).await?;
     if !matches!(found.phase, Phase::Stopped | Phase::Archived | Phase::Failed) {
         let message = format!("sandbox {} is {}, not stopped", found.id, crate::states::state(found.phase));

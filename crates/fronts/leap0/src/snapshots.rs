@@ -1,6 +1,7 @@
 //! Snapshots: taken of a sandbox, listed, made into new sandboxes, deleted. Processes are part of one where this server can
 //! copy them.
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, created, ok, rfc3339};
 use atoll_model::{CreateSandbox, Origin, Snapshot as Kept, Wake};
 use atoll_service::{NewSnapshot, SnapshotFilter};
 use axum::Router;
@@ -10,10 +11,6 @@ use axum::routing::{delete, get, post};
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path, Query};
-use crate::output::{Answer, created, ok, time};
 use crate::policy::{PolicyBody, PolicyShown};
 use crate::sandboxes::{Paging, Sandbox, in_order, lifetime, on_timeout, page_of};
 
@@ -56,7 +53,7 @@ impl From<Kept> for Snapshot {
             disk: kept.limits.disk_mib,
             state: if kept.memory { "running" } else { "starting" },
             network_policy: PolicyShown::from(&kept.network),
-            created_at: time(kept.created_at.wall_ms),
+            created_at: rfc3339(kept.created_at.wall_ms),
         }
     }
 }
@@ -73,7 +70,7 @@ async fn create(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<NewBody>,
-) -> Result<Answer<Snapshot>, ApiError> {
+) -> Result<JsonResponse<Snapshot>, ApiError> {
     let name = body.name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     let memory = app.service.capabilities().checkpoints;
     let kept = app.service.snapshot(&who, &id, NewSnapshot { name, memory, replace: false }).await?;
@@ -105,7 +102,7 @@ async fn list(
     State(app): State<App>,
     Caller(who): Caller,
     Query(query): Query<ListQuery>,
-) -> Result<Answer<SnapshotPage>, ApiError> {
+) -> Result<JsonResponse<SnapshotPage>, ApiError> {
     let ListQuery { query, sort, order_by, page, page_size } = query;
     let paging = Paging { sort, order_by, page, page_size };
     let mut all = Vec::new();
@@ -151,7 +148,7 @@ async fn restore(
     State(app): State<App>,
     Caller(who): Caller,
     Json(body): Json<RestoreBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let kept = app.service.get_snapshot(&who, body.snapshot_name.trim()).await?;
     let spec = CreateSandbox {
         from: Origin::Snapshot { snapshot: kept.id.into(), memory: kept.memory },

@@ -1,5 +1,6 @@
 //! Where a sandbox's user is at home, and where its commands start.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, lossy_text, ok};
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
@@ -8,10 +9,6 @@ use serde::Serialize;
 use atoll_service::Exec;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::Path;
-use crate::output::{Answer, ok, text};
 
 pub(crate) fn routes() -> Router<App> {
     Router::new()
@@ -29,11 +26,11 @@ async fn home(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Home>, ApiError> {
+) -> Result<JsonResponse<Home>, ApiError> {
     let argv = ["/bin/sh", "-c", "printf %s \"$HOME\""].map(str::to_owned).to_vec();
     let exec = Exec { argv, timeout: Some(crate::process::TIMEOUT), ..Exec::default() };
     let said = app.service.exec(&who, &id, exec).await?;
-    let named = text(&said.stdout.head);
+    let named = lossy_text(&said.stdout.head);
     Ok(ok(Home { user_home_dir: if named.is_empty() { "/".to_owned() } else { named } }))
 }
 
@@ -46,7 +43,7 @@ async fn workdir(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Workdir>, ApiError> {
+) -> Result<JsonResponse<Workdir>, ApiError> {
     let lease = app.service.get(&who, &id).await?;
     Ok(ok(Workdir { workdir: lease.workdir }))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, rfc3339};
 use atoll_model::{BadTemplateRef, Code, DEFAULT_TAG, Lease, Principal, TemplateRef};
 use atoll_service::{PullImage, RegistryAuth, TemplateRecord, UpdateTemplate};
 use axum::Router;
@@ -12,10 +13,7 @@ use axum::routing::{patch, post};
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, created, time};
+use crate::error::not_here;
 
 /// LIMIT: the vendor's own.
 const NAME_MAX: usize = 64;
@@ -107,7 +105,7 @@ impl Credentials {
                 basic(azure_client_id, azure_client_secret)
             }
             // A registry of AWS takes no key, but a password that another service of theirs makes from it.
-            Self::Aws {} => Err(ApiError::not_here(
+            Self::Aws {} => Err(not_here(
                 "a login with AWS keys",
                 "give credentials of type basic: user AWS, and what `aws ecr get-login-password` prints",
             )),
@@ -153,7 +151,7 @@ impl From<TemplateRecord> for Template {
                 env: record.env,
             },
             is_system: record.tenant.is_none(),
-            created_at: time(record.created_at_ms),
+            created_at: rfc3339(record.created_at_ms),
         }
     }
 }
@@ -178,7 +176,7 @@ async fn create(
     State(app): State<App>,
     Caller(who): Caller,
     Json(body): Json<NewBody>,
-) -> Result<Answer<Template>, ApiError> {
+) -> Result<JsonResponse<Template>, ApiError> {
     let name = new_name(&body.name)?;
     let image: TemplateRef = body.uri.trim().parse().map_err(|bad: BadTemplateRef| {
         ApiError::field("uri", format!("is not an image of a registry: {}", bad.why))
@@ -277,7 +275,7 @@ mod tests {
         );
         let long = "a".repeat(65);
         for bad in ["", "system/debian", "a b", "App", &long, "-", "a@sha256:0"] {
-            let field = new_name(bad).err().and_then(|mut error| error.errors.pop()).map(|error| error.field);
+            let field = new_name(bad).err().and_then(|error| error.field_name().map(str::to_owned));
             assert_eq!(field.as_deref(), Some("name"), "{bad:?}");
         }
     }

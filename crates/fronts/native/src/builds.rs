@@ -1,6 +1,7 @@
 //! Builds: started with their files in one request, followed by their log, cancelled.
 
 use atoll_budget::RequestBudget;
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339_millis};
 use atoll_model::BuildLevel;
 use atoll_service::BuildFilter;
 use axum::body::Body;
@@ -14,10 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Flag, Path, Query};
-use crate::output::{Answer, ok, time};
+use crate::flag::Flag;
 use crate::sse;
 
 mod asked;
@@ -135,9 +133,9 @@ impl From<atoll_model::Build> for Build {
             }),
             version: build.version,
             notes: build.notes,
-            created_at: time(build.created_at.wall_ms),
-            started_at: build.started_at.map(|at| time(at.wall_ms)),
-            ended_at: build.ended_at.map(|at| time(at.wall_ms)),
+            created_at: rfc3339_millis(build.created_at.wall_ms),
+            started_at: build.started_at.map(|at| rfc3339_millis(at.wall_ms)),
+            ended_at: build.ended_at.map(|at| rfc3339_millis(at.wall_ms)),
         }
     }
 }
@@ -178,7 +176,7 @@ pub(crate) async fn start(
     let started = app.service.start_build(&who, spec.try_into()?, context).await;
     let build = started.map_err(|error| fault.or(error))?;
     let location = HeaderValue::from_str(&format!("/v1/builds/{}", build.id));
-    let mut response = Answer(StatusCode::ACCEPTED, Build::from(build)).into_response();
+    let mut response = JsonResponse(StatusCode::ACCEPTED, Build::from(build)).into_response();
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
     }
@@ -207,7 +205,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
     Query(query): Query<BuildsQuery>,
-) -> Result<Answer<BuildPage>, ApiError> {
+) -> Result<JsonResponse<BuildPage>, ApiError> {
     let filter = BuildFilter {
         status: query.status.map(Into::into),
         template: query.template,
@@ -227,7 +225,7 @@ pub(crate) async fn get(
     State(app): State<App>,
     Caller(who): Caller,
     Path(build): Path<String>,
-) -> Result<Answer<Build>, ApiError> {
+) -> Result<JsonResponse<Build>, ApiError> {
     Ok(ok(app.service.get_build(&who, &build).await?.into()))
 }
 
@@ -238,7 +236,7 @@ pub(crate) async fn cancel(
     State(app): State<App>,
     Caller(who): Caller,
     Path(build): Path<String>,
-) -> Result<Answer<Build>, ApiError> {
+) -> Result<JsonResponse<Build>, ApiError> {
     Ok(ok(app.service.cancel_build(&who, &build).await?.into()))
 }
 
@@ -275,7 +273,7 @@ impl From<atoll_model::BuildLine> for BuildLine {
             BuildLevel::Stdout => Level::Stdout,
             BuildLevel::Stderr => Level::Stderr,
         };
-        Self { seq: line.seq, at: time(line.at_ms), level, step: line.step, text: line.text }
+        Self { seq: line.seq, at: rfc3339_millis(line.at_ms), level, step: line.step, text: line.text }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a sandbox wanted to reach and what was decided: read, followed, and turned into the smallest policy for it.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339_millis};
 use atoll_model::{EgressRecord, EgressVerdict, EgressWhat};
 use atoll_service::EgressQuery;
 use axum::extract::State;
@@ -12,11 +13,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Flag, Path, Query};
+use crate::flag::Flag;
 use crate::network::NetworkPolicy;
-use crate::output::{Answer, ok, time};
 use crate::sse;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -92,7 +90,7 @@ impl From<Verdict> for EgressVerdict {
 impl From<EgressRecord> for Egress {
     fn from(record: EgressRecord) -> Self {
         Self {
-            at: time(record.at_ms),
+            at: rfc3339_millis(record.at_ms),
             what: match record.what {
                 EgressWhat::Dns => What::Dns,
                 EgressWhat::Tls => What::Tls,
@@ -198,7 +196,7 @@ pub(crate) async fn learned(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-) -> Result<Answer<NetworkPolicy>, ApiError> {
+) -> Result<JsonResponse<NetworkPolicy>, ApiError> {
     Ok(ok(app.service.learned(&who, &ident).await?.into()))
 }
 
@@ -217,7 +215,7 @@ mod tests {
         assert_eq!((plain.limit, plain.since_ms, plain.verdict), (100, None, None));
         let large = EgressQuery::try_from(LogQuery { limit: Some(u32::MAX), ..query() }).unwrap();
         assert_eq!(large.limit, RECORDS_MAX);
-        let since = time(1_780_000_000_123);
+        let since = rfc3339_millis(1_780_000_000_123);
         let later = EgressQuery::try_from(LogQuery { since: Some(since), ..query() }).unwrap();
         assert_eq!(later.since_ms, Some(1_780_000_000_123));
     }

@@ -1,14 +1,9 @@
-//! The error envelope and the one map from codes to statuses.
-//!
-//! A handler answers [`ApiError`]; the observer around every route ([`crate::observe`]) knows the request id and
-//! renders the envelope. The cause of an error is logged there and never shown.
+//! The error envelope, and the page that lists the codes.
 
-use std::sync::Arc;
-
+use atoll_front_kit::{ApiError, RequestInfo, error_body};
 use atoll_model::Code;
-use atoll_service::ServiceError;
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -29,101 +24,39 @@ pub struct Envelope {
     pub request_id: String,
 }
 
-/// A refusal on its way to the client.
-#[derive(Debug, Clone)]
-pub struct ApiError {
-    pub(crate) code: Code,
-    pub(crate) message: String,
-    pub(crate) hint: Option<String>,
-    pub(crate) retry_after_s: Option<u32>,
-    /// Only where HTTP knows the case more exactly than the code: 408, 415, 416 and 431.
-    pub(crate) status: Option<StatusCode>,
-    pub(crate) cause: Option<Arc<dyn std::error::Error + Send + Sync>>,
+pub(crate) fn render(error: &ApiError, request: &RequestInfo) -> Response {
+    let status = error.status();
+    let envelope = Envelope {
+        code: error.code.as_str().to_owned(),
+        message: error.message.clone(),
+        hint: hint(error, request),
+        request_id: request.id.clone(),
+    };
+    let mut response = error_body(status, &envelope);
+    error.write_retry_after(status, response.headers_mut());
+    if error.code == Code::Unauthenticated {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
 }
 
-/// The status of a code; the only map of its kind.
+fn hint(error: &ApiError, request: &RequestInfo) -> Option<String> {
+    // Every call of that SDK carries this header, and no other client does.
+    if request.headers.contains_key("leap0-source") {
+        return Some("this is the native API; for the Leap0 SDK the base URL ends in /leap0".to_owned());
+    }
+    let hint = match error.code {
+        Code::RouteNotFound => "/docs lists every route",
+        Code::MethodNotAllowed => "the Allow header names the methods",
+        _ => return error.hint.clone(),
+    };
+    Some(hint.to_owned())
+}
+
+/// The documented status of a code.
 #[must_use]
 pub fn status(code: Code) -> StatusCode {
-    StatusCode::from_u16(code.documented_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
-}
-
-impl ApiError {
-    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None, retry_after_s: None, status: None, cause: None }
-    }
-
-    /// A request that is wrong in itself.
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::new(Code::InvalidRequest, message)
-    }
-
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-
-    pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
-        self.status = Some(status);
-        self
-    }
-
-    pub(crate) fn caused_by(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
-        self.cause = Some(Arc::new(cause));
-        self
-    }
-
-    pub(crate) fn status(&self) -> StatusCode {
-        self.status.unwrap_or_else(|| status(self.code))
-    }
-
-    /// The envelope as bytes; the observer calls this once the request id is known.
-    pub(crate) fn render(&self, request_id: &str) -> Vec<u8> {
-        let envelope = Envelope {
-            code: self.code.as_str().to_owned(),
-            message: self.message.clone(),
-            hint: self.hint.clone(),
-            request_id: request_id.to_owned(),
-        };
-        serde_json::to_vec(&envelope).expect("strings always serialise")
-    }
-}
-
-impl IntoResponse for ApiError {
-    /// Without a body: the observer fills it in.
-    fn into_response(self) -> Response {
-        let mut response = self.status().into_response();
-        let headers = response.headers_mut();
-        match self.retry_after_s {
-            Some(s) => drop(headers.insert(header::RETRY_AFTER, HeaderValue::from(s))),
-            // LIMIT: 429 and 503 always say when to come back; a second is the least a client should wait.
-            None if matches!(
-                self.status(),
-                StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
-            ) =>
-            {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            None => {}
-        }
-        if self.code == Code::Unauthenticated {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response.extensions_mut().insert(self);
-        response
-    }
-}
-
-impl From<ServiceError> for ApiError {
-    fn from(error: ServiceError) -> Self {
-        Self {
-            code: error.code,
-            message: error.message.clone(),
-            hint: error.hint.clone(),
-            retry_after_s: error.retry_after_s,
-            status: None,
-            cause: Some(Arc::new(error)),
-        }
-    }
+    ApiError::new(code, "").status()
 }
 
 /// The page `docs/errors.md`, made from the list of codes.
@@ -154,9 +87,31 @@ pub fn errors_page() -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use atoll_model::ErrorKind;
+    use axum::http::{HeaderMap, Method};
+
+    fn request(headers: HeaderMap) -> RequestInfo {
+        RequestInfo { id: "r1".to_owned(), method: Method::GET, path: "/nope".to_owned(), headers }
+    }
+
+    async fn envelope(error: &ApiError, headers: HeaderMap) -> Envelope {
+        let response = render(error, &request(headers));
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_sdk_at_the_wrong_base_url_is_told_the_right_one() {
+        let unknown = ApiError::new(Code::RouteNotFound, "there is no GET /nope");
+        let sdk = HeaderMap::from_iter([("leap0-source".parse().unwrap(), HeaderValue::from_static("sdk"))]);
+        assert!(envelope(&unknown, sdk).await.hint.unwrap().contains("/leap0"));
+        let plain = envelope(&unknown, HeaderMap::new()).await;
+        assert_eq!((plain.code.as_str(), plain.request_id.as_str()), ("route_not_found", "r1"));
+        assert!(plain.hint.unwrap().contains("/docs"));
+    }
 
     #[test]
     fn every_code_has_a_status_that_fits_its_kind() {
@@ -173,7 +128,7 @@ mod tests {
     #[test]
     fn refusals_for_lack_of_room_say_when_to_come_back() {
         for code in Code::ALL {
-            let response = ApiError::new(*code, "x").into_response();
+            let response = render(&ApiError::new(*code, "x"), &request(HeaderMap::new()));
             let expected = matches!(response.status().as_u16(), 429 | 503);
             assert_eq!(response.headers().contains_key(header::RETRY_AFTER), expected, "{code:?}");
         }

@@ -1,5 +1,6 @@
 //! What happened to sandboxes, in order: read a stretch, or follow.
 
+use atoll_front_kit::{ApiError, Caller, Query, ok, rfc3339_millis};
 use atoll_model::{EventKind, SandboxEvent};
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -11,10 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Flag, Query};
-use crate::output::{ok, time};
+use crate::flag::Flag;
 use crate::sandboxes::{Phase, Reason};
 use crate::sse;
 
@@ -95,7 +93,7 @@ impl From<SandboxEvent> for Event {
             tenant: event.tenant.into(),
             sandbox: event.sandbox.into(),
             instance: event.instance.map(Into::into),
-            at: time(event.at.wall_ms),
+            at: rfc3339_millis(event.at.wall_ms),
             what,
         }
     }

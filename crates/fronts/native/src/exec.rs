@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_budget::JsonObject;
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, stream_json};
 use atoll_service::{Exec, ExecEvent, ExecOutcome, ServiceError};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -19,11 +20,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{EXEC_MAX, Json, Path};
-use crate::output::{Answer, streamed};
 use crate::sse::{self, Utf8Carry};
+
+/// LIMIT: a command carries its standard input.
+pub(crate) const EXEC_MAX: usize = 8 << 20;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(exec)).routes(routes!(exec_stream))
@@ -170,14 +170,14 @@ pub(crate) async fn exec(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-    Json(body): Json<ExecBody, EXEC_MAX>,
+    StrictJson(body): StrictJson<ExecBody, EXEC_MAX>,
 ) -> Result<Response, ApiError> {
     let detach = body.detach;
     let outcome = app.service.exec(&who, &ident, body.try_into()?).await?;
     if detach {
-        return Ok(Answer(StatusCode::ACCEPTED, Detached { pid: outcome.pid }).into_response());
+        return Ok(JsonResponse(StatusCode::ACCEPTED, Detached { pid: outcome.pid }).into_response());
     }
-    Ok(streamed(result(outcome)))
+    Ok(stream_json(result(outcome)))
 }
 
 /// Runs a command and sends what it does as it happens.
@@ -193,7 +193,7 @@ pub(crate) async fn exec_stream(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-    Json(body): Json<ExecBody, EXEC_MAX>,
+    StrictJson(body): StrictJson<ExecBody, EXEC_MAX>,
 ) -> Result<Response, ApiError> {
     let (pid, events) = app.service.exec_stream(&who, &ident, body.try_into()?).await?;
     Ok(sse::respond(&app, follow(pid, events)))
@@ -273,7 +273,7 @@ fn chunk(name: &str, chunk: Option<sse::Chunk>) -> Vec<Event> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::input::parse_json;
+    use atoll_front_kit::parse_json;
 
     fn parse(text: &str) -> Result<Exec, ApiError> {
         parse_json::<ExecBody>(text.as_bytes())?.try_into()

@@ -2,6 +2,9 @@
 //!
 //! Content is streamed both ways and never held: the memory of a transfer does not depend on the size of the file.
 
+use atoll_front_kit::{
+    ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok, rfc3339_millis, upload_stream,
+};
 use atoll_model::Code;
 use atoll_service::{ChangeKind, WriteFile};
 use axum::body::{Body, HttpBody};
@@ -15,13 +18,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
 use crate::exec::Broken;
-use crate::input::{Flag, Json, Path, Query};
-use crate::output::{Answer, ok, text_of, time};
+use crate::flag::Flag;
 use crate::sse;
-use crate::upload;
+use crate::text::text_of;
 
 pub(crate) mod transfer;
 
@@ -98,7 +98,7 @@ impl From<atoll_service::Entry> for Entry {
             mode: format!("{:04o}", entry.mode & 0o7777),
             owner: entry.owner,
             group: entry.group,
-            modified_at: time(entry.modified_at_ms),
+            modified_at: rfc3339_millis(entry.modified_at_ms),
             symlink_target: entry.symlink_target.map(|target| text_of(target).0),
             name_base64,
             path_base64,
@@ -217,9 +217,9 @@ pub(crate) async fn write(
     Path(ident): Path<String>,
     Query(query): Query<WriteQuery>,
     body: Body,
-) -> Result<Answer<Entry>, ApiError> {
+) -> Result<JsonResponse<Entry>, ApiError> {
     let file = query.into_file(body.size_hint().exact())?;
-    let (content, fault) = upload::content(body);
+    let (content, fault) = upload_stream(body);
     let written = app.service.write_file(&who, &ident, file, content).await;
     Ok(ok(written.map_err(|error| fault.or(error))?.into()))
 }
@@ -247,7 +247,7 @@ pub(crate) async fn stat(
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<PathQuery>,
-) -> Result<Answer<Entry>, ApiError> {
+) -> Result<JsonResponse<Entry>, ApiError> {
     Ok(ok(app.service.stat(&who, &ident, &query.path).await?.into()))
 }
 
@@ -260,7 +260,7 @@ pub(crate) async fn list(
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<ListQuery>,
-) -> Result<Answer<EntryList>, ApiError> {
+) -> Result<JsonResponse<EntryList>, ApiError> {
     let depth = query.depth.unwrap_or(1);
     let (entries, truncated) = app.service.list_dir(&who, &ident, &query.path, depth).await?;
     Ok(ok(EntryList { items: entries.into_iter().map(Entry::from).collect(), truncated }))
@@ -274,9 +274,9 @@ pub(crate) async fn make_dir(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-    Json(body): Json<MkdirBody>,
-) -> Result<Answer<Entry>, ApiError> {
-    Ok(Answer(StatusCode::CREATED, app.service.make_dir(&who, &ident, &body.path).await?.into()))
+    StrictJson(body): StrictJson<MkdirBody>,
+) -> Result<JsonResponse<Entry>, ApiError> {
+    Ok(JsonResponse(StatusCode::CREATED, app.service.make_dir(&who, &ident, &body.path).await?.into()))
 }
 
 /// Moves or renames; a file at the destination is replaced.
@@ -287,8 +287,8 @@ pub(crate) async fn move_path(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-    Json(body): Json<MoveBody>,
-) -> Result<Answer<Entry>, ApiError> {
+    StrictJson(body): StrictJson<MoveBody>,
+) -> Result<JsonResponse<Entry>, ApiError> {
     Ok(ok(app.service.move_path(&who, &ident, &body.from, &body.to).await?.into()))
 }
 
@@ -328,8 +328,8 @@ pub(crate) async fn write_archive(
     Path(ident): Path<String>,
     Query(query): Query<PathQuery>,
     body: Body,
-) -> Result<Answer<ArchiveWritten>, ApiError> {
-    let (content, fault) = upload::content(body);
+) -> Result<JsonResponse<ArchiveWritten>, ApiError> {
+    let (content, fault) = upload_stream(body);
     let written = app.service.write_archive(&who, &ident, &query.path, content).await;
     let written = written.map_err(|error| fault.or(error))?;
     Ok(ok(ArchiveWritten { entries: written.entries, bytes: written.bytes }))

@@ -1,5 +1,6 @@
 //! Whether the server works, and which one it is. Public.
 
+use atoll_front_kit::{JsonResponse, ok};
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::output::{Answer, ok};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(health)).routes(routes!(version))
@@ -41,18 +41,21 @@ pub(crate) struct Version {
 /// Whether the server can work.
 #[utoipa::path(get, path = "/health", tag = "server", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health, description = "Something is broken")))]
-pub(crate) async fn health(State(app): State<App>) -> Answer<Health> {
+pub(crate) async fn health(State(app): State<App>) -> JsonResponse<Health> {
     let health = app.service.health().await;
     let (code, status) = if health.ok {
         (StatusCode::OK, Status::Ok)
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, Status::Degraded)
     };
-    Answer(code, Health { status, version: env!("CARGO_PKG_VERSION").to_owned(), problems: health.problems })
+    JsonResponse(
+        code,
+        Health { status, version: env!("CARGO_PKG_VERSION").to_owned(), problems: health.problems },
+    )
 }
 
 /// Which server this is.
 #[utoipa::path(get, path = "/v1/version", tag = "server", security(()), responses((status = 200, body = Version)))]
-pub(crate) async fn version() -> Answer<Version> {
+pub(crate) async fn version() -> JsonResponse<Version> {
     ok(Version { version: env!("CARGO_PKG_VERSION").to_owned(), api: "v1".to_owned() })
 }

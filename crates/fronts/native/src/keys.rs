@@ -1,5 +1,6 @@
 //! API keys: create (the secret is shown once), list, delete.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_model::KeyId;
 use atoll_service::{KeyRecord, NewKey};
 use axum::extract::State;
@@ -11,10 +12,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, ok, time};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(delete))
@@ -67,8 +64,8 @@ impl From<KeyRecord> for Key {
             tenant: record.tenant.into(),
             scope: record.scope.into(),
             name: record.name,
-            created_at: time(record.created_at_ms),
-            last_used_at: record.last_used_at_ms.map(time),
+            created_at: rfc3339_millis(record.created_at_ms),
+            last_used_at: record.last_used_at_ms.map(rfc3339_millis),
         }
     }
 }
@@ -101,7 +98,10 @@ pub(crate) struct KeyBody {
 
 /// Lists keys, without their secrets.
 #[utoipa::path(get, path = "/v1/keys", tag = "keys", responses((status = 200, body = KeyList)))]
-pub(crate) async fn list(State(app): State<App>, Caller(who): Caller) -> Result<Answer<KeyList>, ApiError> {
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(who): Caller,
+) -> Result<JsonResponse<KeyList>, ApiError> {
     let keys = app.service.list_keys(&who).await?;
     Ok(ok(KeyList { items: keys.into_iter().map(Key::from).collect() }))
 }
@@ -112,13 +112,13 @@ pub(crate) async fn list(State(app): State<App>, Caller(who): Caller) -> Result<
 pub(crate) async fn create(
     State(app): State<App>,
     Caller(who): Caller,
-    Json(body): Json<KeyBody>,
+    StrictJson(body): StrictJson<KeyBody>,
 ) -> Result<Response, ApiError> {
     let scope = body.scope.unwrap_or(Scope::User).into();
     let new = NewKey { tenant: body.tenant, scope, name: body.name };
     let created = app.service.create_key(&who, new).await?;
     let body = CreatedKey { record: created.key.into(), secret: created.secret };
-    let mut response = Answer(StatusCode::CREATED, body).into_response();
+    let mut response = JsonResponse(StatusCode::CREATED, body).into_response();
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }

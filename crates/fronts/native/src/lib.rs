@@ -5,13 +5,12 @@
 //! ([`openapi`]), and every refusal is one envelope ([`Envelope`]).
 //!
 //! ```text
-//! connection (serve) ─► observe: request id, span, figures, panics ─► route ─► Caller ─► handler ─► Service
-//!                                └── renders the envelope of whatever was refused ◄──────────────┘
+//! the kit: request id, span, metrics, panics ─► route ─► Caller ─► handler ─► Service
+//!     └── error::render writes the envelope of an ApiError ◄──────────┘
 //! ```
 //!
 //! Never: touches the store or a provider, decides who may do what, logs a header, a body or a key.
 
-mod auth;
 mod builds;
 mod docs;
 mod egress;
@@ -19,20 +18,17 @@ mod error;
 mod events;
 mod exec;
 mod files;
+mod flag;
 mod health;
-mod input;
 mod keys;
-mod leftover;
 mod metrics;
 mod network;
-mod observe;
 mod openapi;
-mod output;
 mod previews;
 mod processes;
 mod sandboxes;
 mod secrets;
-mod serve;
+mod shutdown;
 mod snapshots;
 mod sse;
 mod telemetry;
@@ -41,27 +37,30 @@ mod tenants;
 mod terminals;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod text;
 mod threads;
-mod upload;
 mod volumes;
 mod working;
 
 use std::sync::Arc;
 
+use atoll_front_kit::{ApiError, Front, FrontState, Mount, RequestInfo, bearer};
 use atoll_service::Service;
 use axum::Router;
+use axum::http::HeaderMap;
+use axum::response::Response;
 use tokio::sync::Semaphore;
 
 pub use error::{Envelope, errors_page, status};
 pub use network::read_policy;
 pub use openapi::openapi;
-pub use serve::{ServeLimits, Shutdown, serve};
+pub use shutdown::Shutdown;
 pub use telemetry::upkeep;
 
 /// What the front must be told.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Ends streams and terminals when the server closes; the same one goes to [`serve`].
+    /// Ends streams and terminals when the server closes; the same one closes the ports.
     pub shutdown: Shutdown,
     /// Where previews are.
     pub previews: PreviewOrigin,
@@ -98,18 +97,75 @@ pub(crate) struct App {
     pub(crate) origins: Arc<[String]>,
 }
 
-/// All native routes, with their envelope, ids, spans and figures. Merge other fronts beside it, not inside.
-pub fn router(service: Service, options: Options) -> Router {
-    telemetry::install();
-    let (routes, document) = openapi::routes().split_for_parts();
-    let document = openapi::render(&openapi::finish(document)).into();
-    let sockets = Arc::new(Semaphore::new(terminals::SOCKETS_MAX));
-    let previews = Arc::new(options.previews);
-    let origins = options.origins.into();
-    let app = App { service, shutdown: options.shutdown, previews, document, sockets, origins };
-    routes
-        .method_not_allowed_fallback(observe::method_not_allowed)
-        .fallback(observe::route_not_found)
-        .layer(axum::middleware::from_fn(observe::observe))
-        .with_state(app)
+impl FrontState for App {
+    fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// In `Authorization: Bearer` or `X-API-Key`; the former wins.
+    fn key(headers: &HeaderMap) -> Option<&str> {
+        let plain = || headers.get("x-api-key")?.to_str().ok().map(str::trim);
+        bearer(headers).or_else(plain).filter(|key| !key.is_empty())
+    }
+
+    fn missing_key() -> ApiError {
+        ApiError::unauthenticated("this needs a key")
+            .hint("send Authorization: Bearer KEY or X-API-Key: KEY; make one with `atoll key create`")
+    }
+}
+
+/// The front.
+pub struct Native {
+    routes: Router,
+}
+
+impl Native {
+    /// A front over a service.
+    #[must_use]
+    pub fn new(service: Service, options: Options) -> Self {
+        telemetry::install();
+        let (routes, document) = openapi::routes().split_for_parts();
+        let document = openapi::render(&openapi::finish(document)).into();
+        let sockets = Arc::new(Semaphore::new(terminals::SOCKETS_MAX));
+        let previews = Arc::new(options.previews);
+        let origins = options.origins.into();
+        let app = App { service, shutdown: options.shutdown, previews, document, sockets, origins };
+        Self { routes: routes.with_state(app) }
+    }
+}
+
+impl Front for Native {
+    /// Every path; in the table it stands behind all other fronts.
+    fn mount(&self) -> Mount {
+        Mount::prefix("native", "")
+    }
+
+    fn routes(&self) -> Router {
+        self.routes.clone()
+    }
+
+    fn render_error(&self, error: &ApiError, request: &RequestInfo) -> Response {
+        error::render(error, request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    #[test]
+    fn a_key_is_found_in_either_header() {
+        let key = |pairs: &[(&'static str, &'static str)]| {
+            let pairs = pairs.iter().map(|(k, v)| (k.parse().expect("name"), HeaderValue::from_static(v)));
+            App::key(&pairs.collect()).map(str::to_owned)
+        };
+        assert_eq!(key(&[("authorization", "Bearer atl_1")]).as_deref(), Some("atl_1"));
+        assert_eq!(key(&[("authorization", "bearer  atl_1 ")]).as_deref(), Some("atl_1"));
+        assert_eq!(key(&[("x-api-key", "e2b_1")]).as_deref(), Some("e2b_1"));
+        assert_eq!(key(&[("authorization", "Basic Zm9v"), ("x-api-key", "k")]).as_deref(), Some("k"));
+        assert_eq!(key(&[("authorization", "Bearer")]), None);
+        assert_eq!(key(&[("x-api-key", " ")]), None);
+        assert_eq!(key(&[]), None);
+    }
 }

@@ -1,5 +1,6 @@
 //! What a sandbox uses, now and over time; and the server's own figures.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339_millis};
 use atoll_model::{Code, Limits};
 use atoll_service::ResourceSample;
 use axum::extract::State;
@@ -11,10 +12,6 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Path, Query};
-use crate::output::{Answer, ok, time};
 use crate::{App, telemetry};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -64,7 +61,7 @@ impl From<Limits> for SampleLimits {
 impl From<ResourceSample> for Sample {
     fn from(sample: ResourceSample) -> Self {
         Self {
-            at: time(sample.at_ms),
+            at: rfc3339_millis(sample.at_ms),
             cpu_us: sample.cpu_us,
             cpu_pct: sample.cpu_pct,
             memory_bytes: sample.memory_bytes,
@@ -101,7 +98,7 @@ pub(crate) async fn now(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-) -> Result<Answer<Sample>, ApiError> {
+) -> Result<JsonResponse<Sample>, ApiError> {
     Ok(ok(app.service.metrics_now(&who, &ident).await?.into()))
 }
 
@@ -114,7 +111,7 @@ pub(crate) async fn history(
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<HistoryQuery>,
-) -> Result<Answer<SampleList>, ApiError> {
+) -> Result<JsonResponse<SampleList>, ApiError> {
     let since_ms = query.since.map(Timestamp::as_millisecond);
     // LIMIT: an hour of samples at the default interval.
     let limit = query.limit.unwrap_or(360);

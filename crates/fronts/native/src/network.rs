@@ -276,7 +276,7 @@ impl From<atoll_model::NetworkLimits> for NetworkLimits {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::input::parse_json;
+    use atoll_front_kit::parse_json;
     use serde_json::{Value, json};
 
     #[derive(Debug, Deserialize)]
@@ -335,7 +335,7 @@ mod tests {
             (json!("custom"), "network", "mode"),
             (json!(7), "network", "allow-all"),
             (json!([]), "network", "object"),
-            (json!({}), "network", "`mode`"),
+            (json!({}), "network.mode", "is required"),
             (json!({ "mode": "some" }), "network.mode", "custom"),
             (json!({ "mode": "custom", "allow_domain": [] }), "network", "`allow_domain`"),
             (json!({ "mode": "custom", "allow_domains": "x" }), "network.allow_domains", "sequence"),
@@ -359,7 +359,7 @@ mod tests {
                 "network.deny_cidrs[0]",
                 "address range",
             ),
-            (json!({ "mode": "custom", "transforms": [{}] }), "network.transforms[0]", "`domain`"),
+            (json!({ "mode": "custom", "transforms": [{}] }), "network.transforms[0].domain", "is required"),
             (
                 json!({ "mode": "custom", "transforms": [{ "domain": "a.com", "inject_headers": { "A": 1 } }] }),
                 "network.transforms[0].inject_headers.A",
@@ -375,7 +375,7 @@ mod tests {
         ] {
             let message = read(&network).unwrap_err();
             assert!(
-                message.starts_with(&format!("{field} ")) || message.starts_with(&format!("{field}.")),
+                message.starts_with(&format!("{field}: ")) || message.starts_with(&format!("{field}.")),
                 "{network}: {message}"
             );
             assert!(message.contains(says), "{network}: {message}");

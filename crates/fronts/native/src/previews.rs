@@ -1,5 +1,6 @@
 //! Previews: ways to what a sandbox serves. Opened (a token is shown once), listed, closed.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_model::PreviewId;
 use atoll_service::{NewPreview, PreviewRecord};
 use axum::extract::State;
@@ -9,10 +10,6 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, ok, time};
 use crate::{App, PreviewOrigin};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -50,8 +47,8 @@ impl Preview {
             sandbox: sandbox.into(),
             port,
             public,
-            created_at: time(created_at_ms),
-            expires_at: expires_at_ms.map(time),
+            created_at: rfc3339_millis(created_at_ms),
+            expires_at: expires_at_ms.map(rfc3339_millis),
         }
     }
 }
@@ -95,13 +92,13 @@ pub(crate) async fn create(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-    Json(body): Json<PreviewBody>,
-) -> Result<Answer<NewPreviewAnswer>, ApiError> {
+    StrictJson(body): StrictJson<PreviewBody>,
+) -> Result<JsonResponse<NewPreviewAnswer>, ApiError> {
     let ask = NewPreview { port: body.port, expires_s: body.expires_s, public: body.public };
     let made = app.service.create_preview(&who, &ident, ask).await?;
     let query = made.token.as_ref().map_or_else(String::new, |token| format!("?atoll_token={token}"));
     let preview = Preview::new(made.preview, &app.previews, &query);
-    Ok(Answer(StatusCode::CREATED, NewPreviewAnswer { preview, token: made.token }))
+    Ok(JsonResponse(StatusCode::CREATED, NewPreviewAnswer { preview, token: made.token }))
 }
 
 /// Lists the open previews of a sandbox, without their tokens.
@@ -112,7 +109,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-) -> Result<Answer<PreviewList>, ApiError> {
+) -> Result<JsonResponse<PreviewList>, ApiError> {
     let open = app.service.previews(&who, &ident).await?;
     let items = open.into_iter().map(|preview| Preview::new(preview, &app.previews, "")).collect();
     Ok(ok(PreviewList { items }))

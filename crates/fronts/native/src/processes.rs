@@ -1,6 +1,9 @@
 //! Processes that were started through the API: list, attach, signal, stdin; and the logs they leave.
 
 use atoll_budget::RequestBudget;
+use atoll_front_kit::{
+    ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok, read_body, rfc3339_millis,
+};
 use atoll_service::{LogLine, LogStream, ProcessRecord};
 use axum::body::Body;
 use axum::extract::{Extension, State};
@@ -14,11 +17,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
+use crate::exec::EXEC_MAX;
 use crate::exec::{Dropped, follow};
-use crate::input::{EXEC_MAX, Flag, Json, Path, Query, collect};
-use crate::output::{Answer, ok, time};
+use crate::flag::Flag;
 use crate::sse::{self, Chunk};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -55,7 +56,7 @@ impl From<ProcessRecord> for Process {
             user: record.user,
             tag: record.tag,
             pty: record.terminal,
-            started_at: (record.started_at_ms > 0).then(|| time(record.started_at_ms)),
+            started_at: (record.started_at_ms > 0).then(|| rfc3339_millis(record.started_at_ms)),
             running: true,
         }
     }
@@ -120,7 +121,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-) -> Result<Answer<ProcessList>, ApiError> {
+) -> Result<JsonResponse<ProcessList>, ApiError> {
     let records = app.service.processes(&who, &ident).await?;
     Ok(ok(ProcessList { items: records.into_iter().map(Process::from).collect() }))
 }
@@ -149,7 +150,7 @@ pub(crate) async fn signal(
     State(app): State<App>,
     Caller(who): Caller,
     Path((ident, pid)): Path<(String, u32)>,
-    Json(body): Json<SignalBody>,
+    StrictJson(body): StrictJson<SignalBody>,
 ) -> Result<StatusCode, ApiError> {
     app.service.signal(&who, &ident, pid, body.signal.number()?).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -167,7 +168,7 @@ pub(crate) async fn write_stdin(
     budget: Option<Extension<RequestBudget>>,
     body: Body,
 ) -> Result<StatusCode, ApiError> {
-    let data = collect(body, EXEC_MAX, budget.as_deref()).await?;
+    let data = read_body(body, EXEC_MAX, budget.as_deref()).await?;
     app.service.write_stdin(&who, &ident, pid, data).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -210,7 +211,7 @@ impl Line {
             LogStream::Stderr => "stderr",
             LogStream::Terminal => "terminal",
         };
-        Self { at: time(line.at_ms), pid: line.pid, stream, chunk: Chunk::new(line.data.into()) }
+        Self { at: rfc3339_millis(line.at_ms), pid: line.pid, stream, chunk: Chunk::new(line.data.into()) }
     }
 }
 
@@ -260,7 +261,7 @@ fn ndjson(lines: impl futures::Stream<Item = LogLine> + Send + 'static) -> Respo
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::input::parse_json;
+    use atoll_front_kit::parse_json;
 
     #[test]
     fn signals_come_by_name_or_number() {

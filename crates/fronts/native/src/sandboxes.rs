@@ -1,6 +1,7 @@
 //! Sandboxes: create, get, list, update, delete. What changes their life is in [`life`], what keeps them awake in [`awake`],
 //! what makes others of them in [`fork`].
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, StrictJson, ok};
 use atoll_service::{Created, Filter};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -11,10 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Flag, Json, OptionalJson, Path, Query};
-use crate::output::{Answer, ok};
+use crate::flag::Flag;
 
 mod asked;
 mod awake;
@@ -125,7 +123,7 @@ pub(crate) async fn create(
     Caller(who): Caller,
     Query(query): Query<WaitQuery>,
     headers: HeaderMap,
-    OptionalJson(body): OptionalJson<CreateBody>,
+    OptionalStrictJson(body): OptionalStrictJson<CreateBody>,
 ) -> Result<Response, ApiError> {
     let spec = body.into_spec(idempotency_key(&headers)?)?;
     let (lease, created) = app.service.create(&who, spec, query.wait()).await?;
@@ -135,7 +133,7 @@ pub(crate) async fn create(
         Created::New => StatusCode::ACCEPTED,
     };
     let location = HeaderValue::from_str(&format!("/v1/sandboxes/{}", lease.id));
-    let mut response = Answer(status, Sandbox::from(lease)).into_response();
+    let mut response = JsonResponse(status, Sandbox::from(lease)).into_response();
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
     }
@@ -155,7 +153,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
     Query(pairs): Query<Vec<(String, String)>>,
-) -> Result<Answer<SandboxPage>, ApiError> {
+) -> Result<JsonResponse<SandboxPage>, ApiError> {
     let page = app.service.list(&who, filter(pairs)?).await?;
     let items = page.items.into_iter().map(Sandbox::from).collect();
     Ok(ok(SandboxPage { items, next_cursor: page.next_cursor }))
@@ -169,7 +167,7 @@ pub(crate) async fn get(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = app.service.get(&who, &ident).await?;
     // By id: a name may have passed to another since. One that went meanwhile is shown as it was.
     let awake = app.service.awake(&who, lease.id.as_str()).await.ok();
@@ -185,8 +183,8 @@ pub(crate) async fn update(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-    Json(body): Json<UpdateBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+    StrictJson(body): StrictJson<UpdateBody>,
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     Ok(ok(app.service.update(&who, &ident, body.into()).await?.into()))
 }
 
@@ -199,7 +197,7 @@ pub(crate) async fn delete(
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     Ok(ok(app.service.delete(&who, &ident, query.wait()).await?.into()))
 }
 

@@ -1,6 +1,7 @@
 //! Secrets of a tenant, for headers that are put into requests on their way out. Written, never read: no answer holds a
 //! value.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_service::{NewSecret, SecretRecord};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -10,10 +11,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, ok, time};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(rotate, delete))
@@ -36,8 +33,8 @@ impl From<SecretRecord> for Secret {
     fn from(record: SecretRecord) -> Self {
         Self {
             name: record.name,
-            created_at: time(record.created_at_ms),
-            rotated_at: record.rotated_at_ms.map(time),
+            created_at: rfc3339_millis(record.created_at_ms),
+            rotated_at: record.rotated_at_ms.map(rfc3339_millis),
             used_by: record.used_by,
         }
     }
@@ -73,7 +70,7 @@ pub(crate) struct SecretChange {
 pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
-) -> Result<Answer<SecretList>, ApiError> {
+) -> Result<JsonResponse<SecretList>, ApiError> {
     let secrets = app.service.list_secrets(&who).await?;
     Ok(ok(SecretList { items: secrets.into_iter().map(Into::into).collect() }))
 }
@@ -84,10 +81,10 @@ pub(crate) async fn list(
 pub(crate) async fn create(
     State(app): State<App>,
     Caller(who): Caller,
-    Json(body): Json<SecretBody>,
-) -> Result<Answer<Secret>, ApiError> {
+    StrictJson(body): StrictJson<SecretBody>,
+) -> Result<JsonResponse<Secret>, ApiError> {
     let new = NewSecret { name: body.name, value: body.value, about: Default::default() };
-    Ok(Answer(StatusCode::CREATED, app.service.create_secret(&who, new).await?.into()))
+    Ok(JsonResponse(StatusCode::CREATED, app.service.create_secret(&who, new).await?.into()))
 }
 
 /// Replaces a secret's value; sandboxes that use it have the new one at once.
@@ -97,8 +94,8 @@ pub(crate) async fn rotate(
     State(app): State<App>,
     Caller(who): Caller,
     Path(name): Path<String>,
-    Json(body): Json<SecretChange>,
-) -> Result<Answer<Secret>, ApiError> {
+    StrictJson(body): StrictJson<SecretChange>,
+) -> Result<JsonResponse<Secret>, ApiError> {
     Ok(ok(app.service.rotate_secret(&who, &name, body.value).await?.into()))
 }
 

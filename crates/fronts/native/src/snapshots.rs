@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, ok, rfc3339_millis};
 use atoll_service::{NewSnapshot, SnapshotFilter};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -12,11 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{OptionalJson, Path, Query};
 use crate::network::Network;
-use crate::output::{Answer, ok, time};
 use crate::sandboxes::SnapshotState;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -84,7 +81,7 @@ impl From<atoll_model::Snapshot> for Snapshot {
             network: snapshot.network.into(),
             bytes: snapshot.bytes,
             stood_still_us: snapshot.stood_still_us,
-            created_at: time(snapshot.created_at.wall_ms),
+            created_at: rfc3339_millis(snapshot.created_at.wall_ms),
         }
     }
 }
@@ -115,12 +112,12 @@ pub(crate) async fn create(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-    OptionalJson(body): OptionalJson<SnapshotBody>,
+    OptionalStrictJson(body): OptionalStrictJson<SnapshotBody>,
 ) -> Result<Response, ApiError> {
     let ask = NewSnapshot { name: body.name, memory: body.memory, replace: false };
     let taken = app.service.snapshot(&who, &ident, ask).await?;
     let location = HeaderValue::from_str(&format!("/v1/snapshots/{}", taken.id));
-    let mut response = Answer(StatusCode::CREATED, Snapshot::from(taken)).into_response();
+    let mut response = JsonResponse(StatusCode::CREATED, Snapshot::from(taken)).into_response();
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
     }
@@ -149,7 +146,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
     Query(query): Query<SnapshotsQuery>,
-) -> Result<Answer<SnapshotPage>, ApiError> {
+) -> Result<JsonResponse<SnapshotPage>, ApiError> {
     let filter = SnapshotFilter {
         sandbox: query.sandbox,
         name: query.name,
@@ -169,7 +166,7 @@ pub(crate) async fn get(
     State(app): State<App>,
     Caller(who): Caller,
     Path(snapshot): Path<String>,
-) -> Result<Answer<Snapshot>, ApiError> {
+) -> Result<JsonResponse<Snapshot>, ApiError> {
     Ok(ok(app.service.get_snapshot(&who, &snapshot).await?.into()))
 }
 
@@ -194,6 +191,6 @@ pub(crate) async fn verify(
     State(app): State<App>,
     Caller(who): Caller,
     Path(snapshot): Path<String>,
-) -> Result<Answer<Snapshot>, ApiError> {
+) -> Result<JsonResponse<Snapshot>, ApiError> {
     Ok(ok(app.service.verify_snapshot(&who, &snapshot).await?.into()))
 }

@@ -1,17 +1,14 @@
-//! Figures of this process for `/metrics`: requests by route, connections, and the service's own gauges.
+//! Figures of this process for `/metrics`: requests by route, streams, and the service's own gauges.
 //!
 //! The recorder is one per process, as the `metrics` crate has it. No label ever holds an id or a key: routes are
 //! the templates, so the number of series is bounded.
 
 use std::sync::OnceLock;
-use std::time::Duration;
 
+use atoll_front_kit::{REQUEST_SECONDS, REQUESTS_TOTAL};
 use atoll_service::ServiceStats;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-const REQUESTS: &str = "atoll_http_requests_total";
-const SECONDS: &str = "atoll_http_request_seconds";
-const CONNECTIONS: &str = "atoll_http_connections";
 const STREAMS: &str = "atoll_http_streams";
 
 static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
@@ -25,42 +22,20 @@ pub(crate) fn install() {
             5.0, 15.0, 60.0,
         ];
         let builder = PrometheusBuilder::new()
-            .set_buckets_for_metric(Matcher::Full(SECONDS.to_owned()), &buckets)
+            .set_buckets_for_metric(Matcher::Full(REQUEST_SECONDS.to_owned()), &buckets)
             .expect("the buckets are not empty");
         let handle = builder.install_recorder().ok();
-        metrics::describe_counter!(REQUESTS, "Requests answered, by method, route and status.");
-        metrics::describe_histogram!(SECONDS, "Seconds from a request's head to its answer's head.");
-        metrics::describe_gauge!(CONNECTIONS, "Open client connections.");
+        metrics::describe_counter!(REQUESTS_TOTAL, "Requests answered, by method, route and status.");
+        metrics::describe_histogram!(REQUEST_SECONDS, "Seconds from a request's head to its answer's head.");
         metrics::describe_gauge!(STREAMS, "Open event streams and terminals.");
         handle
     });
-}
-
-pub(crate) fn request(method: &str, route: &str, status: u16, took: Duration) {
-    // Labels must be few: a client can send any method, only the known ones are told apart.
-    let method = match method {
-        "GET" => "GET",
-        "POST" => "POST",
-        "PUT" => "PUT",
-        "PATCH" => "PATCH",
-        "DELETE" => "DELETE",
-        "HEAD" => "HEAD",
-        _ => "other",
-    };
-    let route = route.to_owned();
-    metrics::counter!(REQUESTS, "method" => method, "route" => route.clone(), "status" => status.to_string())
-        .increment(1);
-    metrics::histogram!(SECONDS, "method" => method, "route" => route).record(took.as_secs_f64());
 }
 
 /// Counts something open for as long as it is held.
 pub(crate) struct Open(&'static str);
 
 impl Open {
-    pub(crate) fn connection() -> Self {
-        Self::new(CONNECTIONS)
-    }
-
     pub(crate) fn stream() -> Self {
         Self::new(STREAMS)
     }

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok};
 use atoll_service::MakeProgress;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -13,10 +14,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path, Query};
-use crate::output::{Answer, ok};
 use crate::{sse, working};
 
 mod shown;
@@ -47,7 +44,7 @@ pub(crate) struct TemplateList {
 pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
-) -> Result<Answer<TemplateList>, ApiError> {
+) -> Result<JsonResponse<TemplateList>, ApiError> {
     let templates = app.service.list_templates(&who).await?;
     Ok(ok(TemplateList { items: templates.into_iter().map(Template::from).collect() }))
 }
@@ -60,7 +57,7 @@ pub(crate) async fn get(
     State(app): State<App>,
     Caller(who): Caller,
     Path(name): Path<String>,
-) -> Result<Answer<Template>, ApiError> {
+) -> Result<JsonResponse<Template>, ApiError> {
     Ok(ok(app.service.get_template(&who, &name).await?.into()))
 }
 
@@ -132,8 +129,8 @@ pub(crate) async fn update(
     State(app): State<App>,
     Caller(who): Caller,
     Path(name): Path<String>,
-    Json(body): Json<UpdateTemplateBody>,
-) -> Result<Answer<Template>, ApiError> {
+    StrictJson(body): StrictJson<UpdateTemplateBody>,
+) -> Result<JsonResponse<Template>, ApiError> {
     Ok(ok(app.service.update_template(&who, &name, body.into()).await?.into()))
 }
 
@@ -188,8 +185,8 @@ pub(crate) async fn tag(
     State(app): State<App>,
     Caller(who): Caller,
     Path(name): Path<String>,
-    Json(body): Json<TagsBody>,
-) -> Result<Answer<Template>, ApiError> {
+    StrictJson(body): StrictJson<TagsBody>,
+) -> Result<JsonResponse<Template>, ApiError> {
     Ok(ok(app.service.tag_template(&who, &name, &body.tags).await?.into()))
 }
 
@@ -230,7 +227,7 @@ pub(crate) struct Collected {
 pub(crate) async fn collect(
     State(app): State<App>,
     Caller(who): Caller,
-) -> Result<Answer<Collected>, ApiError> {
+) -> Result<JsonResponse<Collected>, ApiError> {
     let atoll_service::Collected { versions, layers, blobs, bytes } =
         app.service.collect_templates(&who).await?;
     Ok(ok(Collected { versions, layers, blobs, bytes }))

@@ -1,5 +1,6 @@
 //! Tenants: create, list, quota, usage. All need an admin key, except one's own usage.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_service::TenantRecord;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,11 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
 use crate::network::{Network, NetworkPolicy};
-use crate::output::{Answer, ok, time};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -98,7 +95,7 @@ impl From<TenantRecord> for Tenant {
             name: record.name,
             quota: record.quota.into(),
             network: record.network.map(Into::into),
-            created_at: time(record.created_at_ms),
+            created_at: rfc3339_millis(record.created_at_ms),
         }
     }
 }
@@ -149,7 +146,7 @@ pub(crate) struct Usage {
 pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
-) -> Result<Answer<TenantList>, ApiError> {
+) -> Result<JsonResponse<TenantList>, ApiError> {
     let tenants = app.service.list_tenants(&who).await?;
     Ok(ok(TenantList { items: tenants.into_iter().map(Tenant::from).collect() }))
 }
@@ -160,10 +157,10 @@ pub(crate) async fn list(
 pub(crate) async fn create(
     State(app): State<App>,
     Caller(who): Caller,
-    Json(body): Json<TenantBody>,
-) -> Result<Answer<Tenant>, ApiError> {
+    StrictJson(body): StrictJson<TenantBody>,
+) -> Result<JsonResponse<Tenant>, ApiError> {
     let tenant = app.service.create_tenant(&who, &body.name, body.quota.try_into()?).await?;
-    Ok(Answer(StatusCode::CREATED, tenant.into()))
+    Ok(JsonResponse(StatusCode::CREATED, tenant.into()))
 }
 
 /// Changes a tenant's quota. What runs goes on.
@@ -174,8 +171,8 @@ pub(crate) async fn update(
     State(app): State<App>,
     Caller(who): Caller,
     Path(name): Path<String>,
-    Json(body): Json<TenantChange>,
-) -> Result<Answer<Tenant>, ApiError> {
+    StrictJson(body): StrictJson<TenantChange>,
+) -> Result<JsonResponse<Tenant>, ApiError> {
     Ok(ok(app.service.set_quota(&who, &name, body.quota.try_into()?).await?.into()))
 }
 
@@ -186,7 +183,7 @@ pub(crate) async fn usage(
     State(app): State<App>,
     Caller(who): Caller,
     Path(name): Path<String>,
-) -> Result<Answer<UsageAnswer>, ApiError> {
+) -> Result<JsonResponse<UsageAnswer>, ApiError> {
     let (usage, quota) = app.service.tenant_usage(&who, &name).await?;
     let usage = Usage {
         sandboxes: usage.sandboxes,
@@ -207,8 +204,8 @@ pub(crate) async fn set_network(
     State(app): State<App>,
     Caller(who): Caller,
     Path(name): Path<String>,
-    Json(policy): Json<NetworkPolicy>,
-) -> Result<Answer<Tenant>, ApiError> {
+    StrictJson(policy): StrictJson<NetworkPolicy>,
+) -> Result<JsonResponse<Tenant>, ApiError> {
     Ok(ok(app.service.set_tenant_network(&who, &name, Some(policy.into())).await?.into()))
 }
 
@@ -219,7 +216,7 @@ pub(crate) async fn clear_network(
     State(app): State<App>,
     Caller(who): Caller,
     Path(name): Path<String>,
-) -> Result<Answer<Tenant>, ApiError> {
+) -> Result<JsonResponse<Tenant>, ApiError> {
     Ok(ok(app.service.set_tenant_network(&who, &name, None).await?.into()))
 }
 

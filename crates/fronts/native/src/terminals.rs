@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
+use atoll_front_kit::{
+    ApiError, Caller, JsonResponse, Path, StrictJson, authenticate_key, ok, rfc3339_millis,
+};
 use atoll_service::{OpenTerminal, TerminalSize};
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{FromRequestParts, Request, State};
@@ -14,10 +17,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::{Caller, authenticate};
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, ok, time};
 
 mod gate;
 mod socket;
@@ -48,7 +47,7 @@ impl From<atoll_service::Terminal> for Terminal {
             sandbox: terminal.sandbox.into(),
             thread: terminal.thread,
             pid: terminal.pid,
-            created_at: time(terminal.created_at_ms),
+            created_at: rfc3339_millis(terminal.created_at_ms),
         }
     }
 }
@@ -102,7 +101,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-) -> Result<Answer<TerminalList>, ApiError> {
+) -> Result<JsonResponse<TerminalList>, ApiError> {
     let terminals = app.service.list_terminals(&who, &ident).await?;
     Ok(ok(TerminalList { items: terminals.into_iter().map(Terminal::from).collect() }))
 }
@@ -115,10 +114,10 @@ pub(crate) async fn open(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-    Json(body): Json<TerminalBody>,
-) -> Result<Answer<Terminal>, ApiError> {
+    StrictJson(body): StrictJson<TerminalBody>,
+) -> Result<JsonResponse<Terminal>, ApiError> {
     let terminal = app.service.open_terminal(&who, &ident, body.into()).await?;
-    Ok(Answer(StatusCode::CREATED, terminal.into()))
+    Ok(JsonResponse(StatusCode::CREATED, terminal.into()))
 }
 
 /// Ends a terminal and its shell.
@@ -147,7 +146,7 @@ pub(crate) async fn connect(State(app): State<App>, request: Request) -> Result<
     let (mut parts, _) = request.into_parts();
     gate::check_origin(&parts.headers, &app.origins)?;
     // Only here a key may come as a sub-protocol, which is all that a page can set.
-    let Caller(who) = authenticate(&app, gate::key(&parts.headers)).await?;
+    let who = authenticate_key(&app, gate::key(&parts.headers)).await?;
     gate::check_no_origin(&parts.headers)?;
     let Path((ident, tid)) = Path::<(String, String)>::from_request_parts(&mut parts, &app).await?;
     let attached = app.service.terminal_attach(&who, &ident, &tid).await?;

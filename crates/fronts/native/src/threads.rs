@@ -1,5 +1,6 @@
 //! Threads of conversation that sandboxes are bound to. A thread exists as long as a sandbox names it.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, ok};
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,10 +8,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::Path;
-use crate::output::{Answer, ok};
 use crate::sandboxes::Sandbox;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -31,7 +28,7 @@ pub(crate) async fn end(
     State(app): State<App>,
     Caller(who): Caller,
     Path(thread): Path<String>,
-) -> Result<Answer<Ended>, ApiError> {
+) -> Result<JsonResponse<Ended>, ApiError> {
     let leases = app.service.end_thread(&who, &thread).await?;
     Ok(ok(Ended { items: leases.into_iter().map(Sandbox::from).collect() }))
 }

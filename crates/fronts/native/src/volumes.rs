@@ -1,5 +1,6 @@
 //! Volumes: create, list, show, change, copy, remove. Their files without a sandbox are in [`files`].
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_service::{NewVolume, UpdateVolume, VolumeRecord};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -10,10 +11,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, ok, time};
 
 mod files;
 
@@ -83,7 +80,7 @@ impl From<VolumeRecord> for Volume {
             parent: volume.parent.map(Into::into),
             state: volume.state.into(),
             mounted_by: record.mounted_by,
-            created_at: time(volume.created_at.wall_ms),
+            created_at: rfc3339_millis(volume.created_at.wall_ms),
         }
     }
 }
@@ -118,7 +115,7 @@ pub(crate) struct VolumeBody {
 pub(crate) async fn create(
     State(app): State<App>,
     Caller(who): Caller,
-    Json(body): Json<VolumeBody>,
+    StrictJson(body): StrictJson<VolumeBody>,
 ) -> Result<Response, ApiError> {
     let VolumeBody { name, size_mib, folder, read_only } = body;
     let new = NewVolume { name, size_mib, folder, read_only };
@@ -127,7 +124,7 @@ pub(crate) async fn create(
 
 fn made(record: VolumeRecord) -> Response {
     let location = HeaderValue::from_str(&format!("/v1/volumes/{}", record.volume.id));
-    let mut response = Answer(StatusCode::CREATED, Volume::from(record)).into_response();
+    let mut response = JsonResponse(StatusCode::CREATED, Volume::from(record)).into_response();
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
     }
@@ -139,7 +136,7 @@ fn made(record: VolumeRecord) -> Response {
 pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
-) -> Result<Answer<VolumeList>, ApiError> {
+) -> Result<JsonResponse<VolumeList>, ApiError> {
     let volumes = app.service.list_volumes(&who).await?;
     Ok(ok(VolumeList { items: volumes.into_iter().map(Volume::from).collect() }))
 }
@@ -152,7 +149,7 @@ pub(crate) async fn get(
     State(app): State<App>,
     Caller(who): Caller,
     Path(volume): Path<String>,
-) -> Result<Answer<Volume>, ApiError> {
+) -> Result<JsonResponse<Volume>, ApiError> {
     Ok(ok(app.service.get_volume(&who, &volume).await?.into()))
 }
 
@@ -173,8 +170,8 @@ pub(crate) async fn update(
     State(app): State<App>,
     Caller(who): Caller,
     Path(volume): Path<String>,
-    Json(body): Json<UpdateVolumeBody>,
-) -> Result<Answer<Volume>, ApiError> {
+    StrictJson(body): StrictJson<UpdateVolumeBody>,
+) -> Result<JsonResponse<Volume>, ApiError> {
     let change = UpdateVolume { size_mib: body.size_mib, read_only: body.read_only };
     Ok(ok(app.service.update_volume(&who, &volume, change).await?.into()))
 }
@@ -206,7 +203,7 @@ pub(crate) async fn copy(
     State(app): State<App>,
     Caller(who): Caller,
     Path(volume): Path<String>,
-    Json(body): Json<CopyVolumeBody>,
+    StrictJson(body): StrictJson<CopyVolumeBody>,
 ) -> Result<Response, ApiError> {
     Ok(made(app.service.copy_volume(&who, &volume, &body.name).await?))
 }

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_front_kit::ApiError;
 use atoll_service::{Progress, Progressed, ServiceError};
 use axum::response::Response;
 use axum::response::sse::Event;
@@ -14,7 +15,6 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::App;
-use crate::error::ApiError;
 use crate::exec::Broken;
 use crate::sse;
 

@@ -1,18 +1,22 @@
-//! The serve loop against clients that behave badly, over real sockets on loopback.
+//! The server of `atoll serve` against clients that behave badly, over real sockets on loopback.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used)]
+
+mod support;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use atoll_front_native::{ServeLimits, Shutdown, serve};
+use atoll_front_native::Shutdown;
+use atoll_proxy::Limits;
 use axum::Router;
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use futures::StreamExt;
+use support::World;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -22,10 +26,12 @@ struct Server {
     address: SocketAddr,
     shutdown: Shutdown,
     task: JoinHandle<()>,
+    _world: World,
 }
 
-async fn server(limits: ServeLimits) -> Server {
-    let shutdown = Shutdown::default();
+async fn server(limits: Limits) -> Server {
+    let world = World::new().await;
+    let shutdown = world.shutdown.clone();
     let closing = shutdown.clone();
     let ticks = move || {
         let closing = closing.clone();
@@ -49,8 +55,12 @@ async fn server(limits: ServeLimits) -> Server {
         .route("/refused", post(|| async { (StatusCode::PAYLOAD_TOO_LARGE, "too large") }));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let task = tokio::spawn(serve(listener, router, shutdown.clone(), limits));
-    Server { address, shutdown, task }
+    let http = world.server(router, limits);
+    let task = tokio::spawn(async move {
+        http.serve(listener).await;
+        http.drain().await;
+    });
+    Server { address, shutdown, task, _world: world }
 }
 
 async fn send(server: &Server, text: &str) -> TcpStream {
@@ -77,7 +87,7 @@ async fn ends_within(server: Server, limit: Duration) -> Duration {
 
 #[tokio::test]
 async fn a_head_that_never_ends_is_given_up() {
-    let server = server(ServeLimits { head_within: Duration::from_millis(200), ..Default::default() }).await;
+    let server = server(Limits { head_within: Duration::from_millis(200), ..Default::default() }).await;
     let answer = rest(send(&server, "GET /ok HTTP/1.1\r\nHost: x\r\nX-Slow: ").await).await;
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
     assert!(rest(ask(&server, "/ok").await).await.ends_with("ok"));
@@ -85,7 +95,7 @@ async fn a_head_that_never_ends_is_given_up() {
 
 #[tokio::test]
 async fn a_head_that_is_too_large_is_refused() {
-    let server = server(ServeLimits::default()).await;
+    let server = server(Limits::default()).await;
     let head = format!("GET /ok HTTP/1.1\r\nHost: x\r\nX-Big: {}\r\n\r\n", "a".repeat(100_000));
     let answer = rest(send(&server, &head).await).await;
     assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
@@ -96,7 +106,7 @@ async fn a_head_that_is_too_large_is_refused() {
 
 #[tokio::test]
 async fn further_clients_wait_until_there_is_room() {
-    let server = server(ServeLimits { connections: 1, ..Default::default() }).await;
+    let server = server(Limits { connections: 1, ..Default::default() }).await;
     let first = TcpStream::connect(server.address).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     let mut second = ask(&server, "/ok").await;
@@ -108,7 +118,7 @@ async fn further_clients_wait_until_there_is_room() {
 
 #[tokio::test]
 async fn the_first_signal_finishes_requests_and_ends_streams() {
-    let server = server(ServeLimits::default()).await;
+    let server = server(Limits::default()).await;
     let mut streams = Vec::new();
     for _ in 0..100 {
         let mut stream = ask(&server, "/ticks").await;
@@ -132,7 +142,7 @@ async fn the_first_signal_finishes_requests_and_ends_streams() {
 
 #[tokio::test]
 async fn what_does_not_finish_is_cut_at_the_limit() {
-    let server = server(ServeLimits { drain_for: Duration::from_millis(200), ..Default::default() }).await;
+    let server = server(Limits { drain_for: Duration::from_millis(200), ..Default::default() }).await;
     let never = ask(&server, "/never").await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.shutdown.begin();
@@ -143,7 +153,7 @@ async fn what_does_not_finish_is_cut_at_the_limit() {
 
 #[tokio::test]
 async fn the_second_signal_is_immediate() {
-    let server = server(ServeLimits { drain_for: Duration::from_secs(60), ..Default::default() }).await;
+    let server = server(Limits { drain_for: Duration::from_secs(60), ..Default::default() }).await;
     let _never = ask(&server, "/never").await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.shutdown.begin();
@@ -170,7 +180,7 @@ async fn upload_slowly(server: SocketAddr, head: &str, bytes: usize) -> std::io:
 
 #[tokio::test]
 async fn an_answer_to_a_body_that_nobody_read_always_arrives() {
-    let server = server(ServeLimits::default()).await;
+    let server = server(Limits::default()).await;
     let address = server.address;
     let length = format!("Content-Length: {}\r\n", 4 << 20);
     let closing = format!("{length}Connection: close\r\n");
@@ -186,7 +196,7 @@ async fn an_answer_to_a_body_that_nobody_read_always_arrives() {
 
 #[tokio::test]
 async fn a_connection_serves_on_after_a_body_that_nobody_read() {
-    let server = server(ServeLimits::default()).await;
+    let server = server(Limits::default()).await;
     let head = format!("POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", 1 << 20);
     let mut stream = send(&server, &head).await;
     stream.write_all(&vec![b'x'; 1 << 20]).await.unwrap();
@@ -197,7 +207,7 @@ async fn a_connection_serves_on_after_a_body_that_nobody_read() {
 
 #[tokio::test]
 async fn a_client_that_asks_before_it_sends_is_refused_without_its_body() {
-    let server = server(ServeLimits::default()).await;
+    let server = server(Limits::default()).await;
     let head = "POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n";
     let answer = rest(send(&server, head).await).await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
@@ -205,7 +215,7 @@ async fn a_client_that_asks_before_it_sends_is_refused_without_its_body() {
 
 #[tokio::test]
 async fn a_body_without_an_end_is_read_only_for_a_while() {
-    let server = server(ServeLimits::default()).await;
+    let server = server(Limits::default()).await;
     let head = "POST /refused HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
     let mut stream = send(&server, head).await;
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(64 << 10));

@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use atoll_front_native::{ServeLimits, serve};
+use atoll_proxy::Limits;
 use support::World;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -33,8 +33,11 @@ async fn followers_that_vanish_leave_nothing_and_closing_ends_the_rest() {
     let world = World::new().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server =
-        tokio::spawn(serve(listener, world.router.clone(), world.shutdown.clone(), ServeLimits::default()));
+    let http = world.server(world.router.clone(), Limits::default());
+    let server = tokio::spawn(async move {
+        http.serve(listener).await;
+        http.drain().await;
+    });
 
     let follow = async || {
         let mut stream = TcpStream::connect(address).await.unwrap();

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::ApiError;
 use atoll_model::{CreateSandbox, LimitsAsk, MountAsk, NetworkPolicy, OnTimeout, Origin, TimersAsk, Wake};
 use serde::Deserialize;
 
 use super::shown::note;
-use crate::error::ApiError;
+use crate::error::unsupported_field;
 use crate::network::NetworkBody;
 
 /// COMPAT(daytona): what its users get when they say nothing.
@@ -41,13 +42,13 @@ pub(crate) struct CreateBody {
     linked_sandbox: Option<String>,
     spot: Option<bool>,
     target: Option<String>,
-    #[serde(deserialize_with = "crate::input::whole")]
+    #[serde(deserialize_with = "crate::whole_number::whole")]
     cpu: Option<u32>,
     gpu: Option<i64>,
     gpu_type: Option<Vec<String>>,
-    #[serde(deserialize_with = "crate::input::whole")]
+    #[serde(deserialize_with = "crate::whole_number::whole")]
     memory: Option<u32>,
-    #[serde(deserialize_with = "crate::input::whole")]
+    #[serde(deserialize_with = "crate::whole_number::whole")]
     disk: Option<u32>,
     auto_stop_interval: Option<i64>,
     auto_pause_interval: Option<i64>,
@@ -150,7 +151,7 @@ impl CreateBody {
     fn refuse_what_is_not_here(&self) -> Result<(), ApiError> {
         refuse_gpu(self.gpu)?;
         check_gpu_types(self.gpu_type.as_deref())?;
-        let not_here = |what: &str, why: &str| Err(ApiError::bad_wish(what, why));
+        let not_here = |what: &str, why: &str| Err(unsupported_field(what, why));
         if self.spot == Some(true) {
             return not_here("spot", "it is about GPUs, and this server has none");
         }
@@ -203,7 +204,7 @@ pub(crate) fn refuse_gpu(gpu: Option<i64>) -> Result<(), ApiError> {
     match gpu {
         None | Some(0) => Ok(()),
         Some(n) if n < 0 => Err(ApiError::invalid("gpu: must not be negative")),
-        Some(_) => Err(ApiError::bad_wish("gpu", "this server has no GPU")),
+        Some(_) => Err(unsupported_field("gpu", "this server has no GPU")),
     }
 }
 
@@ -291,7 +292,7 @@ mod tests {
     use atoll_model::NetworkMode;
 
     fn spec(text: &str) -> Result<CreateSandbox, ApiError> {
-        let body: CreateBody = crate::input::parse(text.as_bytes())?;
+        let body: CreateBody = atoll_front_kit::parse_json_or_empty(text.as_bytes())?;
         let spec = body.into_spec()?;
         spec.check().map_err(|bad| ApiError::invalid(bad.to_string()))?;
         Ok(spec)
@@ -360,7 +361,7 @@ mod tests {
             r#"{"name":"a b"}"#,
             r#"{"outboundProxyUrl":"http://x"}"#,
         ] {
-            assert_eq!(spec(text).unwrap_err().status.as_u16(), 400, "{text}");
+            assert_eq!(spec(text).unwrap_err().status().as_u16(), 400, "{text}");
         }
     }
 

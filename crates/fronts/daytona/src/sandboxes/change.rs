@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, ok};
 use atoll_model::{Code, NetworkPolicy, OnTimeout, Phase, TimersAsk, UpdateSandbox};
 use atoll_service::NewSnapshot;
 use axum::Router;
@@ -13,12 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::asked::{auto_archive, auto_delete, auto_pause, auto_stop, limits, minutes};
 use super::{Sandbox, allowed, lease};
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
+use crate::error::unsupported_field;
 use crate::network::NetworkBody;
 use crate::origin::Origin;
-use crate::output::{Answer, ok};
 use crate::secrets::InSandbox;
 use crate::states::Verb;
 
@@ -48,7 +46,7 @@ async fn labels(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<Labels>,
-) -> Result<Answer<Labels>, ApiError> {
+) -> Result<JsonResponse<Labels>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     let change = UpdateSandbox { labels: Some(body.labels), ..UpdateSandbox::default() };
     let lease = app.service.update(&who, lease.id.as_str(), change).await?;
@@ -66,7 +64,7 @@ async fn secrets(
     origin: Origin,
     Path(id): Path<String>,
     Json(body): Json<Secrets>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     let secrets = Some(crate::secrets::attached(body.secrets)?);
     let change = UpdateSandbox { secrets, ..UpdateSandbox::default() };
@@ -79,7 +77,7 @@ async fn attached(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Vec<InSandbox>>, ApiError> {
+) -> Result<JsonResponse<Vec<InSandbox>>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     crate::secrets::of_sandbox(&app, &who, &lease).await.map(ok)
 }
@@ -90,7 +88,7 @@ async fn network(
     origin: Origin,
     Path(id): Path<String>,
     Json(body): Json<NetworkBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     let Some(policy) = body.policy(&lease.network)? else {
         return Err(ApiError::invalid(
@@ -108,7 +106,7 @@ async fn public(
     Caller(who): Caller,
     origin: Origin,
     Path((id, public)): Path<(String, bool)>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     let change = UpdateSandbox { public: Some(public), ..UpdateSandbox::default() };
     let lease = app.service.update(&who, lease.id.as_str(), change).await?;
@@ -120,7 +118,7 @@ async fn autostop(
     caller: Caller,
     origin: Origin,
     Path((id, minutes)): Path<(String, i64)>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let seconds = auto_stop(minutes)?;
     // The vendor's two idle timers exclude each other.
     let auto_pause_s = (seconds > 0).then_some(-1);
@@ -132,7 +130,7 @@ async fn autopause(
     caller: Caller,
     origin: Origin,
     Path((id, minutes)): Path<(String, i64)>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let seconds = auto_pause(minutes)?;
     let State(own) = &app;
     if seconds > 0 && lease(own, &caller.0, &id).await?.timers.auto_delete_s == Some(0) {
@@ -148,7 +146,7 @@ async fn autoarchive(
     caller: Caller,
     origin: Origin,
     Path((id, minutes)): Path<(String, i64)>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let auto_archive_s = Some(auto_archive(minutes)?);
     timers(app, caller, &origin, &id, TimersAsk { auto_archive_s, ..none() }).await
 }
@@ -158,7 +156,7 @@ async fn autodelete(
     caller: Caller,
     origin: Origin,
     Path((id, minutes)): Path<(String, i64)>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let auto_delete_s = Some(auto_delete(minutes)?);
     timers(app, caller, &origin, &id, TimersAsk { auto_delete_s, ..none() }).await
 }
@@ -173,7 +171,7 @@ async fn timers(
     origin: &Origin,
     id: &str,
     timers: TimersAsk,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = lease(&app, &who, id).await?;
     let change = UpdateSandbox { timers, ..UpdateSandbox::default() };
     let lease = app.service.update(&who, lease.id.as_str(), change).await?;
@@ -186,7 +184,7 @@ async fn ttl(
     Caller(who): Caller,
     origin: Origin,
     Path((id, asked)): Path<(String, i64)>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let seconds = minutes("ttlMinutes", asked, 0)?;
     let lease = lease(&app, &who, &id).await?;
     let change = UpdateSandbox {
@@ -201,11 +199,11 @@ async fn ttl(
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ResizeBody {
-    #[serde(deserialize_with = "crate::input::whole")]
+    #[serde(deserialize_with = "crate::whole_number::whole")]
     cpu: Option<u32>,
-    #[serde(deserialize_with = "crate::input::whole")]
+    #[serde(deserialize_with = "crate::whole_number::whole")]
     memory: Option<u32>,
-    #[serde(deserialize_with = "crate::input::whole")]
+    #[serde(deserialize_with = "crate::whole_number::whole")]
     disk: Option<u32>,
     gpu: Option<i64>,
 }
@@ -216,7 +214,7 @@ async fn resize(
     origin: Origin,
     Path(id): Path<String>,
     Json(body): Json<ResizeBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     super::refuse_gpu(body.gpu)?;
     let lease = allowed(&app, &who, &id, Verb::Resize).await?;
     let ResizeBody { cpu, memory, disk, .. } = body;
@@ -242,11 +240,11 @@ async fn snapshot(
     origin: Origin,
     Path(id): Path<String>,
     Json(body): Json<SnapshotBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Snapshot).await?;
     let memory = body.include_memory == Some(true);
     if memory && !app.service.capabilities().checkpoints {
-        return Err(ApiError::bad_wish("includeMemory", "this machine cannot keep the memory of processes"));
+        return Err(unsupported_field("includeMemory", "this machine cannot keep the memory of processes"));
     }
     if memory && lease.phase != Phase::Running {
         return Err(ApiError::invalid("includeMemory: a sandbox that is stopped has no memory"));

@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, ok};
 use atoll_model::{Lease, Phase, Principal};
 use atoll_service::Filter;
 use axum::extract::{RawQuery, State};
@@ -15,10 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::shown::{CLASS, Item, REGION, cores, gib, note};
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
 use crate::origin::Origin;
-use crate::output::{Answer, ok};
 use crate::states::{STATES, phases};
 
 /// LIMIT: more than a node holds live at a time.
@@ -41,7 +39,7 @@ pub(super) async fn list(
     Caller(who): Caller,
     origin: Origin,
     RawQuery(query): RawQuery,
-) -> Result<Answer<PageOf>, ApiError> {
+) -> Result<JsonResponse<PageOf>, ApiError> {
     let asked = Asked::parse(query.as_deref().unwrap_or_default())?;
     let (mut items, next) = page(all(&app, &who, &asked).await?, &asked)?;
     let mut shown: Vec<Item> = items.drain(..).map(|lease| Item::of(&lease, &origin)).collect();
@@ -70,7 +68,7 @@ pub(super) async fn paginated(
     Caller(who): Caller,
     origin: Origin,
     RawQuery(query): RawQuery,
-) -> Result<Answer<Numbered>, ApiError> {
+) -> Result<JsonResponse<Numbered>, ApiError> {
     let asked = Asked::parse(query.as_deref().unwrap_or_default())?;
     let all = all(&app, &who, &asked).await?;
     let (page, size) = (asked.page.unwrap_or(1), asked.limit);
@@ -382,7 +380,7 @@ mod tests {
             "isPublic=maybe",
             "createdAtAfter=yesterday",
         ] {
-            assert_eq!(Asked::parse(query).unwrap_err().status.as_u16(), 400, "{query}");
+            assert_eq!(Asked::parse(query).unwrap_err().status().as_u16(), 400, "{query}");
         }
         assert_eq!(Asked::parse("limit=100000").unwrap().limit, PAGE_SIZE_MAX);
     }

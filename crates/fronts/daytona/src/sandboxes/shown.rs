@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::rfc3339_millis;
 use atoll_model::{Lease, NetworkMode, NetworkPolicy, OnTimeout, Phase, Reason};
 use serde::Serialize;
 
 use crate::drafts::Draft;
 use crate::origin::Origin;
-use crate::output::time;
 use crate::states::{desired, state};
 
 /// What a create notes, to be shown again. No rule reads any of it.
@@ -135,7 +135,7 @@ impl Sandbox {
             kvm: false,
             volumes: volumes.collect(),
             build_info: build_info(lease),
-            backup_created_at: is_backed_up(lease).then(|| time(lease.phase_at.wall_ms)),
+            backup_created_at: is_backed_up(lease).then(|| rfc3339_millis(lease.phase_at.wall_ms)),
         }
     }
 }
@@ -176,11 +176,11 @@ impl Item {
                 .timers
                 .auto_delete_s
                 .map_or(-1, |s| i64::try_from(s.div_ceil(60)).unwrap_or(i64::MAX)),
-            auto_destroy_at: destroys.map(|at| time(at.wall_ms)),
+            auto_destroy_at: destroys.map(|at| rfc3339_millis(at.wall_ms)),
             queue_timeout: noted(note::QUEUE_TIMEOUT).and_then(|minutes| minutes.parse().ok()),
-            created_at: time(lease.created_at.wall_ms),
-            updated_at: time(lease.phase_at.wall_ms),
-            last_activity_at: time(active.wall_ms),
+            created_at: rfc3339_millis(lease.created_at.wall_ms),
+            updated_at: rfc3339_millis(lease.phase_at.wall_ms),
+            last_activity_at: rfc3339_millis(active.wall_ms),
             sandbox_class: CLASS,
             daemon_version: env!("CARGO_PKG_VERSION"),
             runner_id: REGION,
@@ -199,7 +199,7 @@ impl Sandbox {
             mount_path: mount.path.clone(),
             subpath: mount.sub_path.clone(),
         });
-        let at = time(draft.created_at_ms);
+        let at = rfc3339_millis(draft.created_at_ms);
         let build_info = noted(note::DOCKERFILE).map(|dockerfile_content| BuildInfo {
             dockerfile_content,
             context_hashes: hashes(noted(note::CONTEXTS).as_deref()),
@@ -226,7 +226,7 @@ impl Item {
         let (network_allow_list, domain_allow_list) = lists(&network);
         let limits = spec.limits.resolve(atoll_model::Limits::default()).unwrap_or_default();
         let minutes = |s: Option<i64>| s.and_then(|s| u64::try_from(s).ok()).map_or(0, |s| s.div_ceil(60));
-        let at = time(draft.created_at_ms);
+        let at = rfc3339_millis(draft.created_at_ms);
         Self {
             id: draft.id.to_string(),
             organization_id: draft.tenant.to_string(),
@@ -335,7 +335,7 @@ fn error_reason(lease: &Lease) -> Option<String> {
 
 fn build_info(lease: &Lease) -> Option<BuildInfo> {
     let dockerfile_content = lease.annotations.get(note::DOCKERFILE)?.clone();
-    let at = time(lease.created_at.wall_ms);
+    let at = rfc3339_millis(lease.created_at.wall_ms);
     Some(BuildInfo {
         dockerfile_content,
         context_hashes: hashes(lease.annotations.get(note::CONTEXTS).map(String::as_str)),

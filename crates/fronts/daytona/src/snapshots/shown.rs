@@ -1,12 +1,12 @@
 //! A snapshot as Daytona describes it, and what it is of ours.
 
+use atoll_front_kit::rfc3339_millis;
 use atoll_model::{Build, BuildStatus, LimitsAsk, Snapshot as Kept, SnapshotState};
 use atoll_service::TemplateRecord;
 use serde::Serialize;
 
 use crate::builds;
 use crate::naming;
-use crate::output::time;
 use crate::sandboxes::{BuildInfo, CLASS, CPU, DISK_GIB, MEMORY_GIB, REGION, gib};
 
 /// What it is of ours.
@@ -73,7 +73,7 @@ impl Snapshot {
     pub(super) fn of_template(template: &TemplateRecord, name: &str) -> Self {
         let granted = naming::size(name).unwrap_or(template.settings.limits);
         let (cpu, mem, disk) = sizes(granted);
-        let at = time(template.created_at_ms);
+        let at = rfc3339_millis(template.created_at_ms);
         let command = template.settings.command.clone().or_else(|| template.entrypoint.clone());
         let dockerfile = builds::note(&template.labels, "dockerfile");
         let contexts = builds::note(&template.labels, "contexts").unwrap_or_default();
@@ -111,7 +111,7 @@ impl Snapshot {
 
     /// A snapshot of a sandbox.
     pub(super) fn of_kept(kept: &Kept) -> Self {
-        let at = time(kept.created_at.wall_ms);
+        let at = rfc3339_millis(kept.created_at.wall_ms);
         Self {
             id: kept.id.to_string(),
             organization_id: Some(kept.tenant.to_string()),
@@ -166,8 +166,8 @@ impl Snapshot {
             mem,
             disk,
             error_reason: build.failure.as_ref().map(|_| builds::reason(build)),
-            created_at: time(build.created_at.wall_ms),
-            updated_at: time(ended.wall_ms),
+            created_at: rfc3339_millis(build.created_at.wall_ms),
+            updated_at: rfc3339_millis(ended.wall_ms),
             last_used_at: None,
             source_sandbox_id: None,
             build_info: None,

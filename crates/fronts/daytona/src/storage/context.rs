@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use atoll_front_kit::ApiError;
 use atoll_model::TenantId;
 use atoll_service::BuildContext;
 
 use super::Storage;
 use super::objects::is_hash;
-use crate::error::ApiError;
 
 /// LIMIT: each is a call that adds files to an image.
 const CONTEXTS_MAX: usize = 64;

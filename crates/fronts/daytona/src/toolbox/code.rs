@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_budget::JsonObject;
+use atoll_front_kit::{ApiError, Json, ok, stream_json};
 use atoll_toolbox::{CodeRun, Language, ToolboxError};
 use axum::Router;
 use axum::response::{IntoResponse, Response};
@@ -14,9 +15,6 @@ use super::execute::{not_started, timeout, variables};
 use super::inside::Inside;
 use super::refusal::{bad, of_process};
 use crate::App;
-use crate::error::ApiError;
-use crate::input::Json;
-use crate::output::{ok, streamed};
 
 pub(super) fn routes() -> Router<App> {
     Router::new().route("/process/code-run", post(run))
@@ -73,7 +71,7 @@ async fn run(inside: Inside, Json(body): Json<RunBody>) -> Result<Response, ApiE
     reservation.grow(artifacts.len()).await.map_err(ToolboxError::from).map_err(of_process)?;
     let answer = JsonObject::new().field("exitCode", &ran.exit_code);
     let answer = answer.texts("result", ran.output.with_notice());
-    Ok(streamed(answer.raw("artifacts", reservation.attach(artifacts))))
+    Ok(stream_json(answer.raw("artifacts", reservation.attach(artifacts))))
 }
 
 /// A figure as Daytona shows it: our chart by its names, and the picture.

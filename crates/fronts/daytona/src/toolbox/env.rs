@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::{ApiError, Json, JsonResponse, ok};
 use atoll_model::UpdateSandbox;
 use axum::Router;
 use axum::extract::State;
@@ -12,9 +13,6 @@ use serde_json::{Value, json};
 use super::execute::variables;
 use super::inside::Inside;
 use crate::App;
-use crate::error::ApiError;
-use crate::input::Json;
-use crate::output::{Answer, ok};
 
 pub(super) fn routes() -> Router<App> {
     Router::new().route("/env", post(update))
@@ -33,7 +31,7 @@ async fn update(
     State(app): State<App>,
     inside: Inside,
     Json(body): Json<UpdateBody>,
-) -> Result<Answer<Value>, ApiError> {
+) -> Result<JsonResponse<Value>, ApiError> {
     let Some(who) = &inside.who else {
         return Err(ApiError::new(atoll_model::Code::Forbidden, "variables are changed with a key"));
     };

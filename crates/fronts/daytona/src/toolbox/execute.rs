@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_budget::JsonObject;
+use atoll_front_kit::{ApiError, Json, ok, stream_json};
 use atoll_toolbox::{ShellLine, ToolboxError};
 use axum::Router;
 use axum::response::{IntoResponse, Response};
@@ -13,9 +14,6 @@ use serde::{Deserialize, Serialize};
 use super::inside::Inside;
 use super::refusal::{bad, of_process};
 use crate::App;
-use crate::error::ApiError;
-use crate::input::Json;
-use crate::output::{ok, streamed};
 
 /// LIMIT: a year is for ever.
 const TIMEOUT_MAX_S: u64 = 365 * 24 * 3_600;
@@ -50,7 +48,7 @@ async fn execute(inside: Inside, Json(body): Json<ExecuteBody>) -> Result<Respon
     match inside.toolbox.shell(line).await {
         Ok(ran) => {
             let answer = JsonObject::new().field("exitCode", &ran.exit_code);
-            Ok(streamed(answer.texts("result", ran.output.with_notice())))
+            Ok(stream_json(answer.texts("result", ran.output.with_notice())))
         }
         Err(error) => match not_started(&error) {
             Some(result) => Ok(ok(Executed { exit_code: -1, result }).into_response()),
@@ -101,7 +99,7 @@ mod tests {
             assert!(env(good).is_ok(), "{good}");
         }
         for bad in ["", "1A", "A-B", "A=B", "a b", "ü", "A\0"] {
-            assert_eq!(env(bad).unwrap_err().status.as_u16(), 400, "{bad:?}");
+            assert_eq!(env(bad).unwrap_err().status().as_u16(), 400, "{bad:?}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Files of a sandbox: lists, search, edits. Content goes by [`super::transfer`].
 
+use atoll_front_kit::{ApiError, Json, JsonResponse, Query, lossy_text, ok, rfc3339_millis};
 use atoll_toolbox::{Change, Entry, EntryKind, Grep, ListQuery, MakeDir, ToolboxError};
 use axum::Router;
 use axum::http::StatusCode;
@@ -11,9 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::inside::Inside;
 use super::refusal::{bad, of_file};
 use crate::App;
-use crate::error::ApiError;
-use crate::input::{Json, Query};
-use crate::output::{Answer, ok, text, time};
+use crate::error::daemon;
 
 /// LIMIT: levels of a list; the agent cuts long ones.
 const DEPTH_MAX: u32 = 64;
@@ -52,7 +51,7 @@ struct FileInfo {
 impl From<Entry> for FileInfo {
     fn from(entry: Entry) -> Self {
         Self {
-            name: text(&entry.name),
+            name: lossy_text(&entry.name),
             is_dir: entry.kind == EntryKind::Directory,
             size: entry.size,
             mode: letters(entry.kind, entry.mode),
@@ -60,8 +59,8 @@ impl From<Entry> for FileInfo {
             owner: entry.owner,
             group: entry.group,
             mod_time: long_time(entry.modified_at_ms),
-            modified_at: time(entry.modified_at_ms),
-            path: text(&entry.path),
+            modified_at: rfc3339_millis(entry.modified_at_ms),
+            path: lossy_text(&entry.path),
         }
     }
 }
@@ -94,7 +93,7 @@ struct ListQueryString {
 async fn list(
     inside: Inside,
     Query(query): Query<ListQueryString>,
-) -> Result<Answer<Vec<FileInfo>>, ApiError> {
+) -> Result<JsonResponse<Vec<FileInfo>>, ApiError> {
     let depth = match query.depth {
         Some(0) => return Err(bad("depth must be at least 1")),
         depth => depth.unwrap_or(1).min(DEPTH_MAX),
@@ -113,7 +112,7 @@ struct PathQuery {
     path: String,
 }
 
-async fn info(inside: Inside, Query(query): Query<PathQuery>) -> Result<Answer<FileInfo>, ApiError> {
+async fn info(inside: Inside, Query(query): Query<PathQuery>) -> Result<JsonResponse<FileInfo>, ApiError> {
     let path = inside.path(&query.path)?;
     Ok(ok(inside.toolbox.files().stat(&path).await.map_err(of_file)?.into()))
 }
@@ -148,11 +147,7 @@ async fn make_folder(inside: Inside, Query(query): Query<FolderQuery>) -> Result
     let files = inside.toolbox.files();
     match files.make_dir(&path, MakeDir { parents: true, mode }).await {
         Ok(made) if made.kind == EntryKind::Directory => Ok(StatusCode::CREATED),
-        Ok(_) => Err(ApiError::daemon(
-            StatusCode::CONFLICT,
-            "CONFLICT",
-            format!("{path:?} is there and no directory"),
-        )),
+        Ok(_) => Err(daemon(StatusCode::CONFLICT, "CONFLICT", format!("{path:?} is there and no directory"))),
         Err(error) => Err(of_file(error)),
     }
 }
@@ -219,7 +214,10 @@ struct Match {
 }
 
 /// A text in files.
-async fn find(inside: Inside, Query(query): Query<PatternQuery>) -> Result<Answer<Vec<Match>>, ApiError> {
+async fn find(
+    inside: Inside,
+    Query(query): Query<PatternQuery>,
+) -> Result<JsonResponse<Vec<Match>>, ApiError> {
     let path = inside.path(&query.path)?;
     let grep = Grep { pattern: query.pattern, literal: true, ..Grep::default() };
     let found = inside.toolbox.files().grep(&path, &grep).await.map_err(of_file)?;
@@ -234,7 +232,7 @@ struct Found {
 }
 
 /// Names of files.
-async fn search(inside: Inside, Query(query): Query<PatternQuery>) -> Result<Answer<Found>, ApiError> {
+async fn search(inside: Inside, Query(query): Query<PatternQuery>) -> Result<JsonResponse<Found>, ApiError> {
     let path = inside.path(&query.path)?;
     let found = inside.toolbox.files().glob(&path, &query.pattern, &[]).await.map_err(of_file)?;
     Ok(ok(Found { files: found.items }))
@@ -256,7 +254,10 @@ struct Replaced {
     error: Option<String>,
 }
 
-async fn replace(inside: Inside, Json(body): Json<ReplaceBody>) -> Result<Answer<Vec<Replaced>>, ApiError> {
+async fn replace(
+    inside: Inside,
+    Json(body): Json<ReplaceBody>,
+) -> Result<JsonResponse<Vec<Replaced>>, ApiError> {
     if body.files.is_empty() || body.files.len() > EDITED_MAX {
         return Err(bad(format!("files must name 1 to {EDITED_MAX} paths")));
     }
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(mode(Some("0644")).unwrap(), Some(0o644));
         assert_eq!((mode(None).unwrap(), mode(Some("")).unwrap()), (None, None));
         for wrong in ["rwx", "999", "+7", "77777"] {
-            assert_eq!(mode(Some(wrong)).unwrap_err().status.as_u16(), 400, "{wrong}");
+            assert_eq!(mode(Some(wrong)).unwrap_err().status().as_u16(), 400, "{wrong}");
         }
     }
 }

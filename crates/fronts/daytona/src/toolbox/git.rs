@@ -1,5 +1,6 @@
 //! Git in a folder of a sandbox. Bodies have names with underscores here, as nowhere else in Daytona.
 
+use atoll_front_kit::{ApiError, Json, JsonResponse, Query, ok, rfc3339_millis};
 use atoll_toolbox::{
     CloneFrom, ConfigScope, Credentials, FileState, Git, GitOutput, LogQuery, NewCommit, Pull, Push, Remote,
     Reset, ResetMode, Restore, State as GitState, StoredCredentials, ToolboxError,
@@ -13,9 +14,6 @@ use serde_json::{Value, json};
 use super::inside::Inside;
 use super::refusal::{bad, of_git};
 use crate::App;
-use crate::error::ApiError;
-use crate::input::{Json, Query};
-use crate::output::{Answer, ok, time};
 
 mod settings;
 
@@ -101,7 +99,7 @@ struct Status {
     upstream: Option<String>,
 }
 
-async fn status(inside: Inside, Query(query): Query<At>) -> Result<Answer<Status>, ApiError> {
+async fn status(inside: Inside, Query(query): Query<At>) -> Result<JsonResponse<Status>, ApiError> {
     let found = at(&inside, &query.path)?.read_status().await.map_err(of_git)?;
     let (ahead, behind) = found.ahead_behind.unwrap_or((0, 0));
     let detached = found.is_detached();
@@ -158,7 +156,7 @@ struct CommitBody {
     allow_empty: Option<bool>,
 }
 
-async fn commit(inside: Inside, Json(body): Json<CommitBody>) -> Result<Answer<Value>, ApiError> {
+async fn commit(inside: Inside, Json(body): Json<CommitBody>) -> Result<JsonResponse<Value>, ApiError> {
     let new = NewCommit {
         message: body.message,
         author: some(Some(body.author)),
@@ -205,7 +203,7 @@ async fn pull(inside: Inside, Json(body): Json<SyncBody>) -> Result<StatusCode, 
     Ok(StatusCode::OK)
 }
 
-async fn branches(inside: Inside, Query(query): Query<At>) -> Result<Answer<Value>, ApiError> {
+async fn branches(inside: Inside, Query(query): Query<At>) -> Result<JsonResponse<Value>, ApiError> {
     let found = at(&inside, &query.path)?.list_branches().await.map_err(of_git)?;
     Ok(ok(json!({ "branches": found.names, "current": found.current.unwrap_or_default() })))
 }
@@ -239,7 +237,7 @@ async fn checkout(inside: Inside, Json(body): Json<CheckoutBody>) -> Result<Stat
     Ok(StatusCode::OK)
 }
 
-async fn history(inside: Inside, Query(query): Query<At>) -> Result<Answer<Vec<Value>>, ApiError> {
+async fn history(inside: Inside, Query(query): Query<At>) -> Result<JsonResponse<Vec<Value>>, ApiError> {
     let found = at(&inside, &query.path)?.history(&LogQuery::default()).await.map_err(of_git)?;
     let shown = found.into_iter().map(|commit| {
         json!({
@@ -247,7 +245,7 @@ async fn history(inside: Inside, Query(query): Query<At>) -> Result<Answer<Vec<V
             "author": commit.author,
             "email": commit.email,
             "message": commit.message,
-            "timestamp": time(commit.at_s.saturating_mul(1_000)),
+            "timestamp": rfc3339_millis(commit.at_s.saturating_mul(1_000)),
         })
     });
     Ok(ok(shown.collect()))
@@ -308,7 +306,7 @@ async fn restore(inside: Inside, Json(body): Json<RestoreBody>) -> Result<Status
     Ok(StatusCode::OK)
 }
 
-async fn remotes(inside: Inside, Query(query): Query<At>) -> Result<Answer<Value>, ApiError> {
+async fn remotes(inside: Inside, Query(query): Query<At>) -> Result<JsonResponse<Value>, ApiError> {
     let found = at(&inside, &query.path)?.remotes().await.map_err(of_git)?;
     let shown: Vec<Value> =
         found.into_iter().map(|remote| json!({ "name": remote.name, "url": remote.url })).collect();

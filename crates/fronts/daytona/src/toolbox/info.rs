@@ -1,5 +1,6 @@
 //! What a sandbox says of itself: folders, version, ports, use of resources.
 
+use atoll_front_kit::{ApiError, JsonResponse, Path, ok, rfc3339_millis};
 use axum::Router;
 use axum::routing::{get, post};
 use jiff::Timestamp;
@@ -9,9 +10,6 @@ use serde_json::{Value, json};
 use super::inside::Inside;
 use super::refusal::{bad, of_process};
 use crate::App;
-use crate::error::ApiError;
-use crate::input::Path;
-use crate::output::{Answer, ok, time};
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
@@ -30,36 +28,39 @@ struct Folder {
     dir: String,
 }
 
-async fn home(inside: Inside) -> Result<Answer<Folder>, ApiError> {
+async fn home(inside: Inside) -> Result<JsonResponse<Folder>, ApiError> {
     Ok(ok(Folder { dir: inside.home().await? }))
 }
 
-async fn work(inside: Inside) -> Result<Answer<Folder>, ApiError> {
+async fn work(inside: Inside) -> Result<JsonResponse<Folder>, ApiError> {
     Ok(ok(Folder { dir: inside.work_dir().await? }))
 }
 
-async fn version(_inside: Inside) -> Answer<Value> {
+async fn version(_inside: Inside) -> JsonResponse<Value> {
     ok(json!({ "version": env!("CARGO_PKG_VERSION") }))
 }
 
 /// COMPAT(daytona): its control plane greets its daemon so; ours has its own way.
-async fn init(_inside: Inside) -> Answer<Value> {
+async fn init(_inside: Inside) -> JsonResponse<Value> {
     ok(json!({ "message": "ok" }))
 }
 
-async fn ports(inside: Inside) -> Result<Answer<Value>, ApiError> {
+async fn ports(inside: Inside) -> Result<JsonResponse<Value>, ApiError> {
     let ports = inside.toolbox.listening_ports().await.map_err(of_process)?;
     Ok(ok(json!({ "ports": ports })))
 }
 
-async fn in_use(inside: Inside, Path((_, port)): Path<(String, String)>) -> Result<Answer<Value>, ApiError> {
+async fn in_use(
+    inside: Inside,
+    Path((_, port)): Path<(String, String)>,
+) -> Result<JsonResponse<Value>, ApiError> {
     let port: u16 = port.parse().map_err(|_| bad("port must be between 1 and 65535"))?;
     let ports = inside.toolbox.listening_ports().await.map_err(of_process)?;
     Ok(ok(json!({ "isInUse": ports.contains(&port) })))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the time that a measurement shows")]
-async fn metrics(inside: Inside) -> Result<Answer<Value>, ApiError> {
+async fn metrics(inside: Inside) -> Result<JsonResponse<Value>, ApiError> {
     let used = inside.toolbox.usage().await.map_err(of_process)?;
     let now = Timestamp::now();
     Ok(ok(json!({
@@ -71,7 +72,7 @@ async fn metrics(inside: Inside) -> Result<Answer<Value>, ApiError> {
         "diskTotal": used.disk_total,
         "diskUsed": used.disk_used,
         "diskFree": used.disk_total.saturating_sub(used.disk_used),
-        "timestamp": time(now.as_millisecond()),
+        "timestamp": rfc3339_millis(now.as_millisecond()),
         "timestampUnix": now.as_second(),
     })))
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use atoll_budget::RequestBudget;
+use atoll_front_kit::{ApiError, authenticate, bearer, lossy_text};
 use atoll_model::{Lease, Principal, SandboxId};
 use atoll_service::{SandboxAgent, SandboxPass, TokenOf};
 use atoll_toolbox::{Interpreter, Toolbox};
@@ -12,9 +13,7 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 
 use super::refusal::{bad, of_file};
 use crate::App;
-use crate::auth::{authenticate, bearer};
-use crate::error::ApiError;
-use crate::output::text;
+use crate::error::daemon;
 
 const TOKEN_HEADER: &str = "x-daytona-preview-token";
 const TOKEN_QUERY: &str = "DAYTONA_SANDBOX_AUTH_KEY";
@@ -70,7 +69,7 @@ impl Inside {
     /// The home folder of the sandbox's user, as an absolute path.
     pub(super) async fn home(&self) -> Result<String, ApiError> {
         let home = self.toolbox.files().stat("~").await.map_err(of_file)?;
-        Ok(text(&home.path))
+        Ok(lossy_text(&home.path))
     }
 
     /// The working directory, as an absolute path.
@@ -123,11 +122,7 @@ async fn admit(
 }
 
 fn unknown() -> ApiError {
-    ApiError::daemon(
-        StatusCode::UNAUTHORIZED,
-        "UNAUTHORIZED",
-        "no valid access token of this sandbox was shown",
-    )
+    daemon(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "no valid access token of this sandbox was shown")
 }
 
 fn token(headers: &HeaderMap, uri: &Uri) -> Option<String> {

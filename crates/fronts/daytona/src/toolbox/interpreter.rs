@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use atoll_front_kit::{ApiError, Json, JsonResponse, Path, ok, parse_json_or_empty, rfc3339_millis};
 use atoll_toolbox::{
     Context as Kept, Execute, Execution, ExecutionEvent, Language, NewContext, ToolboxError,
 };
@@ -20,9 +21,6 @@ use super::inside::Inside;
 use super::refusal::of_process;
 use super::socket::{self, Close, FAILED, GOING_AWAY, Heard, Socket};
 use crate::App;
-use crate::error::ApiError;
-use crate::input::{Json, Path, parse};
-use crate::output::{Answer, ok, time};
 
 /// COMPAT(daytona): what its SDK takes for a timeout.
 const TIMED_OUT: u16 = 4008;
@@ -55,7 +53,7 @@ impl From<Kept> for Context {
             id: kept.id,
             cwd: kept.cwd,
             active: true,
-            created_at: time(i64::try_from(kept.created_at_ms).unwrap_or(0)),
+            created_at: rfc3339_millis(i64::try_from(kept.created_at_ms).unwrap_or(0)),
         }
     }
 }
@@ -71,14 +69,14 @@ struct CreateBody {
     language: Option<String>,
 }
 
-async fn create(inside: Inside, Json(body): Json<CreateBody>) -> Result<Answer<Context>, ApiError> {
+async fn create(inside: Inside, Json(body): Json<CreateBody>) -> Result<JsonResponse<Context>, ApiError> {
     let language =
         body.language.as_deref().map_or(Ok(Language::Python), Language::parse).map_err(of_process)?;
     let new = NewContext { language, cwd: inside.cwd(body.cwd.as_deref()) };
     Ok(ok(inside.interpreter().create_context(&new).await.map_err(of_process)?.into()))
 }
 
-async fn list(inside: Inside) -> Result<Answer<Contexts>, ApiError> {
+async fn list(inside: Inside) -> Result<JsonResponse<Contexts>, ApiError> {
     let found = inside.interpreter().contexts().await.map_err(of_process)?;
     // The one that code without a context goes to is nobody's to hold.
     let own = found.into_iter().filter(|kept| !kept.id.starts_with("default-"));
@@ -88,7 +86,7 @@ async fn list(inside: Inside) -> Result<Answer<Contexts>, ApiError> {
 async fn remove(
     inside: Inside,
     Path((_, context)): Path<(String, String)>,
-) -> Result<Answer<Value>, ApiError> {
+) -> Result<JsonResponse<Value>, ApiError> {
     inside.interpreter().delete_context(&context).await.map_err(of_process)?;
     Ok(ok(json!({ "message": "context deleted" })))
 }
@@ -128,7 +126,7 @@ async fn first_frame(socket: &mut Socket) -> Option<Bytes> {
 }
 
 async fn begin(inside: &Inside, frame: &[u8]) -> Result<Execution, ApiError> {
-    let asked: ExecuteFrame = parse(frame)?;
+    let asked: ExecuteFrame = parse_json_or_empty(frame)?;
     let limit = match asked.timeout {
         None => Some(TIMEOUT),
         asked => timeout_of(asked),

@@ -3,6 +3,7 @@
 //! Language servers know absolute paths only. Relative ones are resolved here as Daytona's daemon does: against the working
 //! directory, also those of files.
 
+use atoll_front_kit::{ApiError, Json, JsonResponse, Query, ok};
 use atoll_toolbox::{Completion, LspLanguage, LspServer, Place, Symbol};
 use axum::Router;
 use axum::http::StatusCode;
@@ -13,9 +14,6 @@ use serde_json::{Value, json};
 use super::inside::Inside;
 use super::refusal::{bad, of_file, of_lsp};
 use crate::App;
-use crate::error::ApiError;
-use crate::input::{Json, Query};
-use crate::output::{Answer, ok};
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
@@ -186,7 +184,7 @@ impl From<Completion> for Item {
 async fn completions(
     inside: Inside,
     Json(body): Json<CompletionsBody>,
-) -> Result<Answer<Completions>, ApiError> {
+) -> Result<JsonResponse<Completions>, ApiError> {
     let path = body.document.path(&inside).await?;
     let place = Place { line: body.position.line, character: body.position.character };
     let server = body.document.server.server(&inside).await?;
@@ -207,7 +205,7 @@ fn symbol(symbol: Symbol) -> Value {
 async fn document_symbols(
     inside: Inside,
     Query(query): Query<DocumentBody>,
-) -> Result<Answer<Vec<Value>>, ApiError> {
+) -> Result<JsonResponse<Vec<Value>>, ApiError> {
     let path = query.path(&inside).await?;
     let found = query.server.server(&inside).await?.document_symbols(&path).await.map_err(of_lsp)?;
     Ok(ok(found.into_iter().map(symbol).collect()))
@@ -223,7 +221,7 @@ struct SymbolsQuery {
 async fn workspace_symbols(
     inside: Inside,
     Query(query): Query<SymbolsQuery>,
-) -> Result<Answer<Vec<Value>>, ApiError> {
+) -> Result<JsonResponse<Vec<Value>>, ApiError> {
     let found = query.server.server(&inside).await?.workspace_symbols(&query.query).await.map_err(of_lsp)?;
     Ok(ok(found.into_iter().map(symbol).collect()))
 }

@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
+use atoll_front_kit::ApiError;
 use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use memchr::memmem;
-
-use crate::error::ApiError;
 
 /// LIMIT: the head of a part is a name, a path and a type.
 const HEAD_MAX: usize = 32 << 10;

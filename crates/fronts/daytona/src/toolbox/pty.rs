@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_front_kit::{ApiError, Json, JsonResponse, Path, Query, created, ok, rfc3339_millis};
 use atoll_model::SandboxId;
 use atoll_toolbox::{NewPty, Pty as Kept, PtyEnd, PtyEvent, PtyInput, PtyOutput, ToolboxError, WindowSize};
 use axum::Router;
@@ -21,9 +22,7 @@ use super::inside::Inside;
 use super::refusal::{bad, of_process};
 use super::socket::{self, Close, FAILED, GOING_AWAY, Heard, NORMAL, Socket};
 use crate::App;
-use crate::error::ApiError;
-use crate::input::{Json, Path, Query};
-use crate::output::{Answer, created, ok, time};
+use crate::error::text;
 
 /// Offered by clients that want to be told of the end by a text too.
 const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
@@ -92,7 +91,7 @@ fn shown(app: &App, inside: &Inside, kept: Kept) -> Pty {
         envs: kept.env,
         cols: size.cols,
         rows: size.rows,
-        created_at: time(i64::try_from(kept.created_at_ms).unwrap_or(0)),
+        created_at: rfc3339_millis(i64::try_from(kept.created_at_ms).unwrap_or(0)),
         active: true,
         lazy_start: false,
     }
@@ -103,7 +102,7 @@ struct Ptys {
     sessions: Vec<Pty>,
 }
 
-async fn list(State(app): State<App>, inside: Inside) -> Result<Answer<Ptys>, ApiError> {
+async fn list(State(app): State<App>, inside: Inside) -> Result<JsonResponse<Ptys>, ApiError> {
     let found = inside.toolbox.ptys().list().await.map_err(of_process)?;
     Ok(ok(Ptys { sessions: found.into_iter().map(|kept| shown(&app, &inside, kept)).collect() }))
 }
@@ -112,7 +111,7 @@ async fn find(
     State(app): State<App>,
     inside: Inside,
     Path((_, id)): Path<(String, String)>,
-) -> Result<Answer<Pty>, ApiError> {
+) -> Result<JsonResponse<Pty>, ApiError> {
     let kept = inside.toolbox.ptys().find(&id).await.map_err(of_process)?;
     Ok(ok(shown(&app, &inside, kept)))
 }
@@ -136,7 +135,7 @@ async fn create(
     State(app): State<App>,
     inside: Inside,
     Json(body): Json<NewBody>,
-) -> Result<Answer<Made>, ApiError> {
+) -> Result<JsonResponse<Made>, ApiError> {
     let kept = make(&app, &inside, body).await?;
     Ok(created(Made { session_id: kept.name }))
 }
@@ -168,7 +167,7 @@ async fn resize(
     inside: Inside,
     Path((_, id)): Path<(String, String)>,
     Json(body): Json<ResizeBody>,
-) -> Result<Answer<Pty>, ApiError> {
+) -> Result<JsonResponse<Pty>, ApiError> {
     let size = size(body.cols, body.rows)?;
     let ptys = inside.toolbox.ptys();
     let kept = ptys.find(&id).await.map_err(of_process)?;
@@ -181,7 +180,7 @@ async fn kill(
     State(app): State<App>,
     inside: Inside,
     Path((_, id)): Path<(String, String)>,
-) -> Result<Answer<serde_json::Value>, ApiError> {
+) -> Result<JsonResponse<serde_json::Value>, ApiError> {
     let ptys = inside.toolbox.ptys();
     let kept = ptys.find(&id).await.map_err(of_process)?;
     match ptys.kill(&kept).await {
@@ -300,7 +299,7 @@ impl Bridge {
             }
             Some(Err(error)) => {
                 let refused = of_process(error);
-                let told = json!({ "type": "control", "status": "error", "error": refused.message });
+                let told = json!({ "type": "control", "status": "error", "error": text(&refused) });
                 self.socket.text(told.to_string()).await;
                 Some((Close::failed(&refused), false))
             }

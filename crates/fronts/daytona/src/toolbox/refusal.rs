@@ -1,23 +1,24 @@
 //! Refusals in the words of Daytona's daemon. The SDKs choose their class of exception by them.
 
+use atoll_front_kit::{ApiError, ErrorSource};
 use atoll_model::{Code, ErrorKind};
 use atoll_toolbox::{GitFault, ToolboxError};
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use crate::error::{ApiError, Source};
+use crate::error::daemon;
 
 /// Whatever refuses below the toolbox, its daemon does.
 pub(super) async fn of_daemon(mut response: Response) -> Response {
     if let Some(error) = response.extensions_mut().get_mut::<ApiError>() {
-        error.source = Source::Daemon;
+        error.source = ErrorSource::Sandbox;
     }
     response
 }
 
 /// A request that is wrong in itself.
 pub(super) fn bad(message: impl Into<String>) -> ApiError {
-    ApiError::daemon(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
+    daemon(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
 }
 
 /// About a path.
@@ -42,15 +43,13 @@ pub(super) fn of_process(error: ToolboxError) -> ApiError {
     match error {
         ToolboxError::TimedOut { what, limit } => {
             let message = format!("{what} met its timeout of {} s and was ended", limit.as_secs());
-            ApiError::daemon(StatusCode::REQUEST_TIMEOUT, "PROCESS_EXECUTION_TIMEOUT", message)
+            daemon(StatusCode::REQUEST_TIMEOUT, "PROCESS_EXECUTION_TIMEOUT", message)
         }
-        ToolboxError::NotFound(message) => {
-            ApiError::daemon(StatusCode::NOT_FOUND, "PROCESS_NOT_FOUND", message)
-        }
-        ToolboxError::Exists(message) => ApiError::daemon(StatusCode::CONFLICT, "CONFLICT", message),
-        ToolboxError::Conflict(message) => ApiError::daemon(StatusCode::CONFLICT, "CONFLICT", message),
+        ToolboxError::NotFound(message) => daemon(StatusCode::NOT_FOUND, "PROCESS_NOT_FOUND", message),
+        ToolboxError::Exists(message) => daemon(StatusCode::CONFLICT, "CONFLICT", message),
+        ToolboxError::Conflict(message) => daemon(StatusCode::CONFLICT, "CONFLICT", message),
         ToolboxError::Invalid(message) => bad(message),
-        ToolboxError::Ended(message) => ApiError::daemon(StatusCode::GONE, "SESSION_ENDED", message),
+        ToolboxError::Ended(message) => daemon(StatusCode::GONE, "SESSION_ENDED", message),
         error if error.code() == Code::SandboxUnavailable => gone(error),
         error => error.into(),
     }
@@ -59,14 +58,14 @@ pub(super) fn of_process(error: ToolboxError) -> ApiError {
 /// Its processes ended under the call, and the way to its agent with them.
 fn gone(error: ToolboxError) -> ApiError {
     let message = "the sandbox was stopped, paused or deleted while it was asked, or does not answer";
-    ApiError::new(Code::SandboxUnavailable, message).of_daemon().caused_by(error)
+    ApiError::new(Code::SandboxUnavailable, message).from_sandbox().caused_by(error)
 }
 
 /// About a language server.
 pub(super) fn of_lsp(error: ToolboxError) -> ApiError {
     match error {
         ToolboxError::NotFound(message) => {
-            ApiError::daemon(StatusCode::BAD_REQUEST, "LSP_SERVER_NOT_INITIALIZED", message)
+            daemon(StatusCode::BAD_REQUEST, "LSP_SERVER_NOT_INITIALIZED", message)
         }
         ToolboxError::Agent { .. } => of_file(error),
         error => of_process(error),
@@ -110,7 +109,7 @@ fn fault(fault: GitFault, error: &ToolboxError) -> (StatusCode, &'static str) {
 }
 
 fn with(status: StatusCode, word: &'static str, error: ToolboxError) -> ApiError {
-    ApiError::daemon(status, word, error.to_string()).caused_by(error)
+    daemon(status, word, error.to_string()).caused_by(error)
 }
 
 #[cfg(test)]
@@ -126,7 +125,7 @@ mod tests {
             (ToolboxError::Invalid("path must not be empty".into()), 400, "BAD_REQUEST"),
         ] {
             let refused = of_git(error);
-            assert_eq!((refused.status.as_u16(), refused.word().as_str()), (status, word));
+            assert_eq!((refused.status().as_u16(), refused.vendor_code.unwrap_or_default()), (status, word));
         }
     }
 
@@ -134,8 +133,8 @@ mod tests {
     fn a_timeout_is_408_and_an_ended_session_410() {
         let limit = std::time::Duration::from_secs(2);
         let late = of_process(ToolboxError::TimedOut { what: "the command", limit });
-        assert_eq!((late.status.as_u16(), late.message.contains("timeout")), (408, true));
+        assert_eq!((late.status().as_u16(), late.message.contains("timeout")), (408, true));
         let ended = of_process(ToolboxError::Ended("x".into()));
-        assert_eq!((ended.status.as_u16(), ended.word().as_str()), (410, "SESSION_ENDED"));
+        assert_eq!((ended.status().as_u16(), ended.vendor_code.unwrap_or_default()), (410, "SESSION_ENDED"));
     }
 }

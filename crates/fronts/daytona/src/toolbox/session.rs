@@ -2,7 +2,8 @@
 //! which stream it is of.
 
 use atoll_budget::{JsonObject, Marked};
-use atoll_toolbox::{LogEvent, LogFollow, Logs, NewCommand, Session as Kept, SessionCommand};
+use atoll_front_kit::{ApiError, Json, JsonResponse, Path, Query, ok, stream_json};
+use atoll_toolbox::{LogEvent, LogFollow, Logs, NewCommand, Session as Kept, SessionCommand, ToolboxError};
 use axum::Router;
 use axum::extract::ws::Message;
 use axum::extract::{FromRequestParts, Request, State};
@@ -10,15 +11,15 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
 use serde::{Deserialize, Serialize};
 
 use super::inside::Inside;
 use super::refusal::{bad, of_process};
 use super::socket::{self, Close, GOING_AWAY, Heard, Socket};
 use crate::App;
-use crate::error::ApiError;
-use crate::input::{Json, Path, Query};
-use crate::output::{Answer, ok, streamed};
+use crate::error::daemon;
 
 mod entrypoint;
 
@@ -75,7 +76,7 @@ async fn create(inside: Inside, Json(body): Json<CreateBody>) -> Result<StatusCo
     Ok(StatusCode::CREATED)
 }
 
-async fn list(inside: Inside) -> Result<Answer<Vec<Session>>, ApiError> {
+async fn list(inside: Inside) -> Result<JsonResponse<Vec<Session>>, ApiError> {
     let mut all = Vec::new();
     for session in inside.toolbox.sessions().list().await.map_err(of_process)? {
         all.push(shown(&inside, session).await?);
@@ -86,7 +87,7 @@ async fn list(inside: Inside) -> Result<Answer<Vec<Session>>, ApiError> {
 async fn find(
     inside: Inside,
     Path((_, session)): Path<(String, String)>,
-) -> Result<Answer<Session>, ApiError> {
+) -> Result<JsonResponse<Session>, ApiError> {
     let kept = inside.toolbox.sessions().find_kept(&session).await.map_err(of_process)?;
     Ok(ok(shown(&inside, kept).await?))
 }
@@ -135,11 +136,11 @@ async fn exec(
     };
     if goes_on {
         let cmd_id = sessions.start_command(&kept, &new).await.map_err(of_process)?;
-        return Ok(Answer(StatusCode::ACCEPTED, Started { cmd_id }).into_response());
+        return Ok(JsonResponse(StatusCode::ACCEPTED, Started { cmd_id }).into_response());
     }
     let done = sessions.run(&kept, &new).await.map_err(of_process)?;
     let answer = JsonObject::new().field("cmdId", &done.id).field("exitCode", &done.exit_code);
-    Ok(streamed(with_output(answer, &done.output.into_pieces())))
+    Ok(stream_json(with_output(answer, &done.output.into_pieces())))
 }
 
 /// The same bytes three times, as the vendor answers them: both streams with marks, and each by itself.
@@ -163,7 +164,7 @@ fn with_output(answer: JsonObject, pieces: &[LogEvent]) -> JsonObject {
 async fn command(
     inside: Inside,
     Path((_, session, command)): Path<(String, String, String)>,
-) -> Result<Answer<Command>, ApiError> {
+) -> Result<JsonResponse<Command>, ApiError> {
     let sessions = inside.toolbox.sessions();
     let kept = sessions.find_kept(&session).await.map_err(of_process)?;
     Ok(ok(sessions.command(&kept, &command).await.map_err(of_process)?.into()))
@@ -189,7 +190,7 @@ async fn input(
     let given = sessions.input(&kept, &command, data.as_bytes()).await;
     given.map_err(|error| match error {
         atoll_toolbox::ToolboxError::Ended(message) => {
-            ApiError::daemon(StatusCode::GONE, "COMMAND_ALREADY_COMPLETED", message)
+            daemon(StatusCode::GONE, "COMMAND_ALREADY_COMPLETED", message)
         }
         error => of_process(error),
     })?;
@@ -217,7 +218,7 @@ async fn logs(State(app): State<App>, request: Request) -> Result<Response, ApiE
     let kept = sessions.find_kept(&session).await.map_err(of_process)?;
     if !(query.follow.unwrap_or(false) && socket::is_asked(&parts.headers)) {
         let logs = sessions.logs(&kept, &command).await.map_err(of_process)?;
-        return Ok(streamed(shown_logs(logs)));
+        return Ok(stream_json(shown_logs(logs)));
     }
     let upgrade = socket::asked(&mut parts, &app).await?;
     sessions.command(&kept, &command).await.map_err(of_process)?;
@@ -225,15 +226,19 @@ async fn logs(State(app): State<App>, request: Request) -> Result<Response, ApiE
     socket::upgrade(&app, upgrade, &parts.headers, move |socket| async move {
         // The sandbox does not count as idle while somebody follows.
         let _inside = inside;
-        follow_on(socket, follow).await
+        let next = |mut follow: LogFollow| async move { follow.next().await.map(|event| (event, follow)) };
+        follow_on(socket, stream::unfold(follow, next).boxed()).await
     })
 }
 
-async fn follow_on(mut socket: Socket, mut follow: LogFollow) -> (Socket, Close) {
+type LogEvents = BoxStream<'static, Result<LogEvent, ToolboxError>>;
+
+/// Sends log events until they end or the client goes.
+async fn follow_on(mut socket: Socket, mut events: LogEvents) -> (Socket, Close) {
     loop {
-        // Both are cancel-safe: the socket and the reader keep what they have not handed out.
+        // Both are cancel-safe: the socket and the stream keep what they have not handed out.
         let event = tokio::select! {
-            event = follow.next() => event,
+            event = events.next() => event,
             heard = socket.hear() => match heard {
                 Heard::Gone => return (socket, Close::normal()),
                 Heard::Data(_) | Heard::Nothing => continue,
@@ -269,7 +274,7 @@ mod tests {
     async fn every_line_says_of_which_stream_it_is() {
         let logs = Logs { stdout: Bytes::from_static(b"a\nb"), stderr: Bytes::from_static(b"e\n") };
         let body =
-            axum::body::to_bytes(streamed(shown_logs(logs)).into_body(), 4_096).await.unwrap_or_default();
+            axum::body::to_bytes(stream_json(shown_logs(logs)).into_body(), 4_096).await.unwrap_or_default();
         let shown: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         assert_eq!(shown["output"], "\u{1}\u{1}\u{1}a\n\u{1}\u{1}\u{1}b\u{2}\u{2}\u{2}e\n");
         assert_eq!((&shown["stdout"], &shown["stderr"]), (&"a\nb".into(), &"e\n".into()));

@@ -1,5 +1,6 @@
 //! Links to files that whoever has them may use: signed by the holder of the sandbox's signing key, without asking us.
 
+use atoll_front_kit::ApiError;
 use atoll_service::TokenOf;
 use axum::http::Uri;
 use axum::http::request::Parts;
@@ -9,7 +10,6 @@ use subtle::ConstantTimeEq;
 
 use super::inside::{Inside, sandbox_of};
 use crate::App;
-use crate::error::ApiError;
 use axum::extract::FromRequestParts;
 
 const VERSION: &str = "v1_";
@@ -28,7 +28,7 @@ struct Link {
 /// The way inside by a key, or by a link that is signed for this method and path.
 pub(super) async fn inside(parts: &mut Parts, app: &App) -> Result<Inside, ApiError> {
     let Some(link) = link(&parts.uri) else { return Inside::from_request_parts(parts, app).await };
-    let wrong = || ApiError::unauthenticated("this link is not valid, or not any more").of_daemon();
+    let wrong = || ApiError::unauthenticated("this link is not valid, or not any more").from_sandbox();
     if link.expires < 0 || (link.expires > 0 && link.expires < app.service.now_ms().div_euclid(1_000)) {
         return Err(wrong());
     }

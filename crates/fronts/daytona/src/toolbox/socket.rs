@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_front_kit::ApiError;
 use atoll_model::Code;
 use axum::extract::FromRequestParts;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
@@ -17,7 +18,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 use super::SOCKETS_MAX;
 use super::refusal::bad;
 use crate::App;
-use crate::error::ApiError;
+use crate::error::text;
 
 /// LIMIT: what a person pastes, or the longest code that is run.
 const FRAME_MAX: usize = 16 << 20;
@@ -122,7 +123,7 @@ impl Close {
 
     /// Why it went wrong, for people.
     pub(super) fn failed(error: &ApiError) -> Self {
-        Self::new(FAILED, error.message.clone())
+        Self::new(FAILED, text(error))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use atoll_front_kit::{ApiError, Json, JsonResponse, ok};
 use atoll_toolbox::{EntryKind, FileBody, Part, ToolboxError};
 use axum::Router;
 use axum::body::Body;
@@ -13,7 +14,6 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -23,9 +23,7 @@ use super::multipart::{Boundary, Form};
 use super::refusal::{bad, of_file};
 use super::signed;
 use crate::App;
-use crate::error::ApiError;
-use crate::input::Json;
-use crate::output::{Answer, ok, time};
+use crate::error::{DaytonaError, text};
 
 /// LIMIT: files of one call.
 const FILES_MAX: usize = 10_000;
@@ -69,7 +67,7 @@ async fn bulk_upload(inside: Inside, request: Request) -> Result<Response, ApiEr
             };
             match write(&inside, &path, held).await {
                 Ok(bytes) => files.push(Uploaded { path, bytes }),
-                Err(error) => errors.push(format!("{path}: {}", error.message)),
+                Err(error) => errors.push(format!("{path}: {}", text(&error))),
             }
         }
         if files.len() + errors.len() + paths.len() > FILES_MAX {
@@ -83,7 +81,7 @@ async fn bulk_upload(inside: Inside, request: Request) -> Result<Response, ApiEr
         errors.push("the form holds no file".to_owned());
     }
     let status = if errors.is_empty() { StatusCode::OK } else { StatusCode::BAD_REQUEST };
-    Ok(Answer(status, json!({ "files": files, "errors": errors })).into_response())
+    Ok(JsonResponse(status, json!({ "files": files, "errors": errors })).into_response())
 }
 
 fn open_form(request: Request) -> Result<Form, ApiError> {
@@ -152,7 +150,6 @@ async fn bulk_download(inside: Inside, Json(body): Json<DownloadBody>) -> Result
     Ok(streamed(parts, &kind))
 }
 
-#[expect(clippy::disallowed_methods, reason = "the time that an error shows")]
 async fn part(
     inside: Arc<Inside>,
     boundary: Boundary,
@@ -170,8 +167,9 @@ async fn part(
             stream::once(async move { Ok(head) }).chain(content).chain(end).boxed()
         }
         Err(error) => {
-            let at = time(Timestamp::now().as_millisecond());
-            let body = Bytes::from(error.of_daemon().render(&Method::POST, "/files/bulk-download", &at));
+            let error = error.from_sandbox();
+            let error = DaytonaError::new(&error, &Method::POST, "/files/bulk-download");
+            let body = Bytes::from(serde_json::to_vec(&error).expect("texts and numbers always serialise"));
             let head = boundary.head("error", &path, "application/json", body.len() as u64);
             stream::iter([Ok(head), Ok(body)]).chain(end).boxed()
         }

@@ -19,7 +19,7 @@ use super::Data;
 use super::envd::shown;
 use super::refusal::Refusal;
 
-const PATH: &str = "/files";
+pub(super) const PATH: &str = "/files";
 const VERSION: &str = "v1_";
 /// LIMIT: of a SHA-256 in base64, behind its version.
 const SIGNATURE_LEN: usize = VERSION.len() + 43;

@@ -9,6 +9,7 @@ mod lines;
 use std::collections::BTreeMap;
 
 use atoll_budget::RequestBudget;
+use atoll_front_kit::{BODY_BYTES, parse_json_or_empty, read_body};
 use atoll_model::{Code, ErrorKind, SandboxId};
 use atoll_service::{SandboxPass, Shown, TokenOf};
 use atoll_toolbox::{Context as Kept, Execute, Interpreter, Language, NewContext, Toolbox, ToolboxError};
@@ -23,7 +24,6 @@ use super::awake::Awake;
 use super::envd::shown;
 use super::refusal::Refusal;
 use super::{Data, INTERPRETER, empty};
-use crate::input;
 
 const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
 /// COMPAT(e2b): whose kernels are; they start in the home of the sandbox's user all the same.
@@ -167,11 +167,11 @@ impl Data {
         body: Body,
         budget: Option<&RequestBudget>,
     ) -> Result<T, Refusal> {
-        let parsed = match input::collect(body, budget).await {
-            Ok(bytes) => input::parse(&bytes),
+        let parsed = match read_body(body, BODY_BYTES, budget).await {
+            Ok(bytes) => parse_json_or_empty(&bytes),
             Err(error) => Err(error),
         };
-        parsed.map_err(|error| Refusal::Agents(error.status, error.message))
+        parsed.map_err(|error| Refusal::Agents(error.status(), error.message))
     }
 
     async fn execute(&self, awake: Awake, body: ExecuteBody) -> Result<Response, Refusal> {
@@ -339,11 +339,11 @@ mod tests {
     #[test]
     fn bodies_are_read_as_both_sdks_send_them() {
         let py = br#"{"code":"1+1","context_id":null,"language":null,"env_vars":{"A":"b"}}"#;
-        let body: ExecuteBody = input::parse(py).unwrap();
+        let body: ExecuteBody = parse_json_or_empty(py).unwrap();
         assert_eq!((body.code.as_str(), body.context_id, body.language), ("1+1", None, None));
-        let js: ExecuteBody = input::parse(br#"{"code":"1"}"#).unwrap();
+        let js: ExecuteBody = parse_json_or_empty(br#"{"code":"1"}"#).unwrap();
         assert!(js.env_vars.is_none());
-        assert!(input::parse::<ExecuteBody>(br#"{"context_id":"x"}"#).is_err());
+        assert!(parse_json_or_empty::<ExecuteBody>(br#"{"context_id":"x"}"#).is_err());
     }
 
     #[test]

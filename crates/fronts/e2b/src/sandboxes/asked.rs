@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::ApiError;
 use atoll_model::{CreateSandbox, MountAsk, OnTimeout, Origin, TimeoutCounts, TimersAsk, Wake};
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 
 use crate::annotations;
-use crate::error::ApiError;
 use crate::network::NetworkBody;
 
 /// LIMIT: E2B's own, of a repeatable create.
@@ -170,7 +170,7 @@ mod tests {
     use serde_json::json;
 
     fn spec(body: serde_json::Value, version: Version) -> Result<CreateSandbox, ApiError> {
-        let body: CreateBody = crate::input::parse(body.to_string().as_bytes())?;
+        let body: CreateBody = atoll_front_kit::parse_json_or_empty(body.to_string().as_bytes())?;
         let word = body.template_id.clone();
         body.into_spec(word, version, None, true)
     }
@@ -223,7 +223,7 @@ mod tests {
             (json!({ "templateID": "t", "iam": { "tokens": { "a": { "audience": "x" } } } }), 501, "iam"),
         ] {
             let refused = spec(body, Version::Two).unwrap_err();
-            assert_eq!(refused.status.as_u16(), status, "{}", refused.message);
+            assert_eq!(refused.status().as_u16(), status, "{}", refused.message);
             assert!(refused.message.contains(word), "{}", refused.message);
         }
     }
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(of("a-1").unwrap().as_deref(), Some("a-1"));
         assert_eq!(idempotency_key(&HeaderMap::new()).unwrap(), None);
         for bad in ["", "A", "a b", &"a".repeat(256)] {
-            assert_eq!(of(bad).unwrap_err().status.as_u16(), 400, "{bad}");
+            assert_eq!(of(bad).unwrap_err().status().as_u16(), 400, "{bad}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! How sandboxes sleep and wake: pause, connect, resume.
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created};
 use atoll_model::{Code, Lease, OnTimeout, Phase, Principal, UpdateSandbox};
 use atoll_service::Pause;
 use axum::Router;
@@ -10,11 +11,7 @@ use serde::Deserialize;
 
 use super::{Sandbox, Version, find, unless_gone};
 use crate::App;
-use crate::auth::Caller;
 use crate::domain::Domain;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, created};
 use crate::states::{State, state};
 
 pub(super) fn routes() -> Router<App> {
@@ -77,7 +74,7 @@ async fn connect_v1(
     domain: Domain,
     Path(id): Path<String>,
     Json(body): Json<ConnectBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     connect(&app, &who, domain, &id, body).await
 }
 
@@ -94,7 +91,7 @@ async fn connect_v2(
     domain: Domain,
     Path(id): Path<String>,
     Json(body): Json<ConnectBodyV2>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let timeout = body.timeout.unwrap_or(Version::Two.lifetime());
     connect(&app, &who, domain, &id, ConnectBody { timeout, memory: body.memory }).await
 }
@@ -106,7 +103,7 @@ async fn connect(
     Domain(domain): Domain,
     id: &str,
     body: ConnectBody,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let mut lease = find(app, who, id).await?;
     if state(lease.phase) == Some(State::Running) {
         let change = UpdateSandbox { timeout_at_least_s: Some(body.timeout), ..UpdateSandbox::default() };
@@ -121,7 +118,7 @@ async fn connect(
             StatusCode::CREATED
         }
     };
-    Ok(Answer(status, Sandbox::new(&app.service, &lease, domain)))
+    Ok(JsonResponse(status, Sandbox::new(&app.service, &lease, domain)))
 }
 
 #[derive(Deserialize, Default)]
@@ -139,7 +136,7 @@ async fn resume(
     Domain(domain): Domain,
     Path(id): Path<String>,
     Json(body): Json<ResumeBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let lease = find(&app, &who, &id).await?;
     if state(lease.phase) == Some(State::Running) {
         let message = format!("sandbox {} runs already", lease.id);

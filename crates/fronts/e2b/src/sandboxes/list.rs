@@ -1,5 +1,6 @@
 //! Lists of sandboxes: filtered, ordered and paged by the core.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, ok};
 use atoll_model::Principal;
 use atoll_service::{Filter, SortBy};
 use axum::extract::State as Given;
@@ -11,9 +12,6 @@ use url::form_urlencoded;
 
 use super::Listed;
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::output::{Answer, ok};
 use crate::states::State;
 
 /// LIMIT: E2B's own.
@@ -28,7 +26,7 @@ pub(super) async fn first(
     Given(app): Given<App>,
     Caller(who): Caller,
     uri: Uri,
-) -> Result<Answer<Vec<Listed>>, ApiError> {
+) -> Result<JsonResponse<Vec<Listed>>, ApiError> {
     let asked = Asked::parse(uri.query().unwrap_or_default())?;
     let states = if asked.states.is_empty() { vec![State::Running] } else { asked.states.clone() };
     let asked = Asked { states, limit: Some(READ_AT_ONCE), ..asked };
@@ -185,7 +183,7 @@ mod tests {
         ] {
             let refused = Asked::parse(query).unwrap_err();
             assert!(
-                refused.status.as_u16() == 400 && refused.message.starts_with(word),
+                refused.status().as_u16() == 400 && refused.message.starts_with(word),
                 "{query}: {}",
                 refused.message
             );

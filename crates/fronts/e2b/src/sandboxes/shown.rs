@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_agentapi::ENVD_VERSION;
+use atoll_front_kit::rfc3339;
 use atoll_model::{Lease, OnTimeout, Source, Wake};
 use atoll_service::{Service, TokenOf};
 use serde::Serialize;
@@ -10,7 +11,6 @@ use serde::Serialize;
 use super::asked::VolumeMount;
 use crate::annotations;
 use crate::network::NetworkShown;
-use crate::output::time;
 use crate::states::{State, pause_mode, state};
 
 /// The SDKs want one and do nothing with it.
@@ -86,7 +86,7 @@ impl From<&Lease> for Listed {
             client_id: CLIENT_ID,
             envd_version: ENVD_VERSION,
             alias: alias(lease),
-            started_at: time(lease.started_at.as_ref().unwrap_or(&lease.created_at).wall_ms),
+            started_at: rfc3339(lease.started_at.as_ref().unwrap_or(&lease.created_at).wall_ms),
             end_at: end_at(lease, state),
             cpu_count: lease.limits.cpu_milli.div_ceil(1_000),
             memory_mb: lease.limits.memory_mib,
@@ -162,8 +162,8 @@ fn alias(lease: &Lease) -> String {
 /// What sleeps ended when it fell asleep.
 fn end_at(lease: &Lease, state: State) -> String {
     match (state, &lease.timeout_at) {
-        (State::Paused, _) => time(lease.phase_at.wall_ms),
-        (State::Running, Some(at)) => time(at.wall_ms),
+        (State::Paused, _) => rfc3339(lease.phase_at.wall_ms),
+        (State::Running, Some(at)) => rfc3339(at.wall_ms),
         (State::Running, None) => NEVER.to_owned(),
     }
 }

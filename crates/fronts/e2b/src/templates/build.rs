@@ -1,5 +1,6 @@
 //! Making a template: it is announced, its files are sent, it is begun.
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, upload_reader};
 use atoll_model::{LimitsAsk, TemplateRef};
 use axum::body::Body;
 use axum::extract::State;
@@ -8,12 +9,8 @@ use serde::Serialize;
 
 use super::asked::{AnnounceBody, BuildBody};
 use super::{builds, names, steps};
-use crate::auth::Caller;
 use crate::domain::Domain;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, created};
-use crate::volumes::body;
+use crate::error::not_here;
 use crate::{App, PREFIX};
 
 #[derive(Debug, Serialize)]
@@ -31,17 +28,14 @@ pub(super) struct Announced {
 
 /// Where the first SDKs would then push an image to a registry of E2B's.
 pub(super) async fn announce_v1(Caller(_): Caller) -> ApiError {
-    ApiError::not_here(
-        "a build of the first kind",
-        "build with the SDK's Template, or with atoll template build",
-    )
+    not_here("a build of the first kind", "build with the SDK's Template, or with atoll template build")
 }
 
 pub(super) async fn announce(
     State(app): State<App>,
     Caller(who): Caller,
     Json(body): Json<AnnounceBody>,
-) -> Result<Answer<Announced>, ApiError> {
+) -> Result<JsonResponse<Announced>, ApiError> {
     let name = body.name.or(body.alias).ok_or_else(|| ApiError::field("name", "is required"))?;
     let (template, tags) = called(&name, body.tags.unwrap_or_default())?;
     let limits = LimitsAsk {
@@ -53,7 +47,7 @@ pub(super) async fn announce(
     let reference = TemplateRef { tag: Some(names::stored(first).to_owned()), ..template.clone() };
     let rest = rest.iter().map(|tag| names::stored(tag).to_owned()).collect();
     let build = app.service.announce_build(&who, reference, rest, limits).await?;
-    Ok(Answer(
+    Ok(JsonResponse(
         StatusCode::ACCEPTED,
         Announced {
             template_id: template.name.clone(),
@@ -106,7 +100,7 @@ pub(super) async fn files(
     Domain(domain): Domain,
     headers: HeaderMap,
     Path((_, hash)): Path<(String, String)>,
-) -> Result<Answer<Upload>, ApiError> {
+) -> Result<JsonResponse<Upload>, ApiError> {
     let present = app.service.has_upload(&who, &hash).await?;
     let ticket = app.service.upload_ticket(&who, &hash)?;
     let is_tls = (app.options.hosts)().tls.as_ref() == Some(&domain);
@@ -121,7 +115,7 @@ pub(super) async fn upload(
     Path(ticket): Path<String>,
     body: Body,
 ) -> Result<StatusCode, ApiError> {
-    let (bytes, fault) = body::reader(body);
+    let (bytes, fault) = upload_reader(body);
     let taken = app.service.take_upload(&ticket, Box::new(bytes)).await;
     taken.map_err(|error| fault.or(error))?;
     Ok(StatusCode::OK)
@@ -173,7 +167,7 @@ mod tests {
             ("app", &["other:x"]),
             ("app", &["a b"]),
         ] {
-            assert_eq!(tags(name, more).unwrap_err().status.as_u16(), 400, "{name} {more:?}");
+            assert_eq!(tags(name, more).unwrap_err().status().as_u16(), 400, "{name} {more:?}");
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
+use atoll_front_kit::ApiError;
 use atoll_model::{Build, BuildStatus, Code, Principal};
 use atoll_service::BuildFilter;
 
 use super::names;
 use crate::App;
-use crate::error::ApiError;
 
 /// LIMIT: how far back one looks for the build of a version.
 const LOOK_BACK: u32 = 1_000;

@@ -1,6 +1,7 @@
 //! Templates: which there are, what they are, who sees them, and how they go.
 
 use atoll_agentapi::ENVD_VERSION;
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, ok, rfc3339};
 use atoll_model::{Build, Code, Limits, Principal, TemplateRef};
 use atoll_service::{TemplateRecord, UpdateTemplate};
 use axum::extract::State;
@@ -12,10 +13,6 @@ use super::asked::ChangeBody;
 use super::builds::{self, Makers};
 use super::names;
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path, Query};
-use crate::output::{Answer, ok, time};
 use crate::sandboxes::paged;
 
 /// LIMIT: E2B's own, of a page.
@@ -105,7 +102,7 @@ pub(super) async fn list(
 pub(super) async fn defaults(
     State(app): State<App>,
     Caller(who): Caller,
-) -> Result<Answer<Vec<Template>>, ApiError> {
+) -> Result<JsonResponse<Vec<Template>>, ApiError> {
     let all = app.service.list_templates(&who).await?;
     let built_in = all.iter().filter(|record| record.tenant.is_none());
     Ok(ok(built_in.map(|record| template(&app, record, &[])).collect()))
@@ -123,9 +120,9 @@ pub(super) async fn show(
     let made_by = builds.iter().map(|build| MadeBy {
         build_id: names::uuid(&build.id),
         status: builds::status(&app, build),
-        created_at: time(build.created_at.wall_ms),
-        updated_at: time(build.ended_at.as_ref().unwrap_or(&build.created_at).wall_ms),
-        finished_at: build.ended_at.as_ref().map(|at| time(at.wall_ms)),
+        created_at: rfc3339(build.created_at.wall_ms),
+        updated_at: rfc3339(build.ended_at.as_ref().unwrap_or(&build.created_at).wall_ms),
+        finished_at: build.ended_at.as_ref().map(|at| rfc3339(at.wall_ms)),
         cpu_count: template.cpu_count,
         memory_mb: template.memory_mb,
         envd_version: ENVD_VERSION,
@@ -142,7 +139,7 @@ pub(super) async fn alias(
     State(app): State<App>,
     Caller(who): Caller,
     Path(alias): Path<String>,
-) -> Result<Answer<Alias>, ApiError> {
+) -> Result<JsonResponse<Alias>, ApiError> {
     let record = find(&app, &who, &alias).await?;
     if record.tenant.as_ref().is_some_and(|tenant| *tenant != who.tenant) {
         return Err(ApiError::new(Code::Forbidden, format!("template {} is somebody else's", record.name)));
@@ -164,7 +161,7 @@ pub(super) async fn change_v2(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<ChangeBody>,
-) -> Result<Answer<Names>, ApiError> {
+) -> Result<JsonResponse<Names>, ApiError> {
     let record = find(&app, &who, &id).await?;
     if let Some(public) = body.public {
         let change = UpdateTemplate { public: Some(public), ..UpdateTemplate::default() };
@@ -235,8 +232,8 @@ fn template(app: &App, record: &TemplateRecord, builds: &[Build]) -> Template {
         public: record.public || record.tenant.is_none(),
         names: aliases.clone(),
         aliases,
-        created_at: time(record.created_at_ms),
-        updated_at: time(at_ms.max(record.created_at_ms)),
+        created_at: rfc3339(record.created_at_ms),
+        updated_at: rfc3339(at_ms.max(record.created_at_ms)),
         created_by: None,
         last_spawned_at: None,
         spawn_count: 0,

@@ -1,9 +1,9 @@
 //! What templates and builds are called there and here.
 
+use atoll_front_kit::ApiError;
 use atoll_model::{BuildId, Code, DEFAULT_TAG, Principal, TemplateRef};
 
 use crate::App;
-use crate::error::ApiError;
 
 /// What E2B means where no tag is said.
 pub(super) const DEFAULT: &str = "default";

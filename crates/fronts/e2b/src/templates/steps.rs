@@ -1,10 +1,12 @@
 //! The steps of a build as E2B's SDKs write them, as the service knows them: shells, users, ready commands.
 
+use atoll_front_kit::ApiError;
 use atoll_model::{ReadyCheck, StartSettings};
 use atoll_service::{BuildSource, BuildSteps, DeclaredBuild, DeclaredStep, RegistryAuth};
 
 use super::asked::{BuildBody, Registry, StepBody};
-use crate::error::ApiError;
+
+use crate::error::not_here;
 
 /// LIMIT: E2B's own, of all attempts of a ready command together. One attempt has no limit of its own.
 const READY_S: u64 = 600;
@@ -112,7 +114,7 @@ fn auth(registry: Registry) -> Result<RegistryAuth, ApiError> {
         Registry::Gcp { service_account_json } => {
             Ok(RegistryAuth::Basic { username: "_json_key".to_owned(), password: service_account_json })
         }
-        Registry::Aws {} => Err(ApiError::not_here(
+        Registry::Aws {} => Err(not_here(
             "an AWS registry by access key",
             "ask AWS for a password (aws ecr get-login-password) and give it as that of the user AWS",
         )),
@@ -203,7 +205,7 @@ mod tests {
             (json!({ "fromImage": "A B" }), None),
             (json!({ "fromImage": "a", "steps": [{ "type": "COPY", "args": ["a", "b"] }] }), None),
         ] {
-            assert_eq!(steps(body(sent.clone()), base).unwrap_err().status.as_u16(), 400, "{sent}");
+            assert_eq!(steps(body(sent.clone()), base).unwrap_err().status().as_u16(), 400, "{sent}");
         }
     }
 
@@ -236,6 +238,6 @@ mod tests {
         );
         let aws =
             json!({ "type": "aws", "awsAccessKeyId": "x", "awsSecretAccessKey": "y", "awsRegion": "z" });
-        assert_eq!(read(aws).unwrap_err().status.as_u16(), 501);
+        assert_eq!(read(aws).unwrap_err().status().as_u16(), 501);
     }
 }

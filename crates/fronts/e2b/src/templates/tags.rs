@@ -1,5 +1,6 @@
 //! Tags of templates. Each points to what a build made.
 
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok, rfc3339};
 use atoll_model::TemplateRef;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,10 +10,6 @@ use super::asked::{AssignBody, RemoveBody};
 use super::build::own_tag;
 use super::{builds, list, names};
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, created, ok, time};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Assigned {
@@ -34,7 +31,7 @@ pub(super) async fn assign(
     State(app): State<App>,
     Caller(who): Caller,
     Json(body): Json<AssignBody>,
-) -> Result<Answer<Assigned>, ApiError> {
+) -> Result<JsonResponse<Assigned>, ApiError> {
     let target = names::parse("target", &body.target)?;
     let template = TemplateRef { tag: None, ..target };
     let tags: Result<Vec<String>, ApiError> =
@@ -64,7 +61,7 @@ pub(super) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Vec<Tag>>, ApiError> {
+) -> Result<JsonResponse<Vec<Tag>>, ApiError> {
     let record = list::find(&app, &who, &id).await?;
     let makers = builds::Makers::of(&builds::newest(&app, &who, Some(&record.name)).await?);
     let mut tags = Vec::with_capacity(record.tags.len());
@@ -73,7 +70,7 @@ pub(super) async fn list(
         tags.push(Tag {
             tag: names::shown(tag).to_owned(),
             build_id: makers.uuid(&of.version),
-            created_at: time(of.created_at_ms),
+            created_at: rfc3339(of.created_at_ms),
         });
     }
     Ok(ok(tags))

@@ -1,5 +1,6 @@
 //! How far a build is, and what it says.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339};
 use atoll_model::{Build, BuildFailure, BuildLevel, BuildLine, BuildStatus, Principal};
 use atoll_service::AFTER_THE_STEPS;
 use axum::extract::State;
@@ -8,10 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{builds, names};
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Path, Query};
-use crate::output::{Answer, ok, time};
 
 /// LIMIT: E2B's own, of one answer.
 const ENTRIES_MAX: usize = 100;
@@ -85,7 +82,7 @@ pub(super) async fn status(
     Caller(who): Caller,
     Path((template, build)): Path<(String, String)>,
     Query(query): Query<StatusQuery>,
-) -> Result<Answer<Status>, ApiError> {
+) -> Result<JsonResponse<Status>, ApiError> {
     // Before its log: what was said until then is in it.
     let build = builds::find(&app, &who, &template, &build).await?;
     let entries = said(&app, &who, &build).await?;
@@ -109,7 +106,7 @@ pub(super) async fn logs(
     Caller(who): Caller,
     Path((template, build)): Path<(String, String)>,
     Query(query): Query<LogsQuery>,
-) -> Result<Answer<Logs>, ApiError> {
+) -> Result<JsonResponse<Logs>, ApiError> {
     let build = builds::find(&app, &who, &template, &build).await?;
     let backward = match query.direction.as_deref() {
         None | Some("forward") => false,
@@ -161,7 +158,7 @@ fn level(line: &BuildLine) -> Level {
 
 fn entry(line: &BuildLine) -> Entry {
     Entry {
-        timestamp: time(line.at_ms),
+        timestamp: rfc3339(line.at_ms),
         level: level(line),
         message: line.text.clone(),
         step: (line.step > 0).then(|| line.step.to_string()),
@@ -179,7 +176,7 @@ fn reason(build: &Build) -> Option<Reason> {
     let at_ms = build.ended_at.as_ref().unwrap_or(&build.created_at).wall_ms;
     let tail = failure.map(|failure| failure.tail.as_slice()).unwrap_or_default();
     let log_entries = tail.iter().map(|text| Entry {
-        timestamp: time(at_ms),
+        timestamp: rfc3339(at_ms),
         level: Level::Error,
         message: text.clone(),
         step: None,

@@ -1,5 +1,6 @@
 //! The files of a volume, for whoever shows the token of that volume. Paths begin at its top.
 
+use atoll_front_kit::{ApiError, Json, JsonResponse, Path, Query, created, ok, rfc3339, upload_reader};
 use atoll_service::{VolumeEntry, VolumeEntryKind, VolumeOwner, VolumePass};
 use axum::Router;
 use axum::body::Body;
@@ -11,11 +12,7 @@ use axum::routing::get;
 use serde::{Deserialize, Serialize};
 use tokio_util::io::ReaderStream;
 
-use super::body;
 use crate::App;
-use crate::error::ApiError;
-use crate::input::{Json, Path, Query};
-use crate::output::{Answer, created, ok, time};
 
 /// LIMIT: pieces large enough that a system call for each does not show.
 const PIECE: usize = 256 << 10;
@@ -100,9 +97,9 @@ impl From<VolumeEntry> for Stat {
             mode: entry.mode & 0o7777,
             uid: entry.uid,
             gid: entry.gid,
-            atime: time(entry.accessed_ms),
-            mtime: time(entry.modified_ms),
-            ctime: time(entry.changed_ms),
+            atime: rfc3339(entry.accessed_ms),
+            mtime: rfc3339(entry.modified_ms),
+            ctime: rfc3339(entry.changed_ms),
             target: entry.target,
             path: entry.path,
         }
@@ -124,7 +121,7 @@ async fn list(
     State(app): State<App>,
     Opened(pass): Opened,
     Query(query): Query<PathQuery>,
-) -> Result<Answer<Vec<Stat>>, ApiError> {
+) -> Result<JsonResponse<Vec<Stat>>, ApiError> {
     let entries = app.service.content_list(&pass, &rooted(&query.path), query.depth.unwrap_or(1)).await?;
     Ok(ok(entries.into_iter().map(Stat::from).collect()))
 }
@@ -134,7 +131,7 @@ async fn make_folder(
     State(app): State<App>,
     Opened(pass): Opened,
     Query(query): Query<NewQuery>,
-) -> Result<Answer<Stat>, ApiError> {
+) -> Result<JsonResponse<Stat>, ApiError> {
     let (path, owner, force) = (rooted(&query.path), query.owner(), query.force.unwrap_or_default());
     Ok(created(app.service.content_make_folder(&pass, &path, owner, force).await?.into()))
 }
@@ -143,7 +140,7 @@ async fn stat(
     State(app): State<App>,
     Opened(pass): Opened,
     Query(query): Query<PathQuery>,
-) -> Result<Answer<Stat>, ApiError> {
+) -> Result<JsonResponse<Stat>, ApiError> {
     Ok(ok(app.service.content_stat(&pass, &rooted(&query.path)).await?.into()))
 }
 
@@ -152,7 +149,7 @@ async fn change(
     Opened(pass): Opened,
     Query(query): Query<PathQuery>,
     Json(body): Json<OwnerBody>,
-) -> Result<Answer<Stat>, ApiError> {
+) -> Result<JsonResponse<Stat>, ApiError> {
     let owner = VolumeOwner { uid: body.uid, gid: body.gid, mode: body.mode };
     Ok(ok(app.service.content_change(&pass, &rooted(&query.path), owner).await?.into()))
 }
@@ -187,10 +184,10 @@ async fn write(
     Opened(pass): Opened,
     Query(query): Query<NewQuery>,
     body: Body,
-) -> Result<Answer<Stat>, ApiError> {
+) -> Result<JsonResponse<Stat>, ApiError> {
     let (path, owner) = (rooted(&query.path), query.owner());
     let how = (query.force.unwrap_or(true), query.force.unwrap_or_default());
-    let (content, fault) = body::reader(body);
+    let (content, fault) = upload_reader(body);
     let written = app.service.content_write(&pass, &path, owner, how, content).await;
     Ok(created(written.map_err(|error| fault.or(error))?.into()))
 }

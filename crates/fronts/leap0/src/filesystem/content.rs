@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use atoll_front_kit::{ApiError, Caller, Json, Path, Query};
 use atoll_service::WriteFile;
 use atoll_toolbox::Part;
 use axum::body::Body;
@@ -17,9 +18,6 @@ use super::multipart::{self, Boundary};
 use super::parts::Parts;
 use super::{from_workdir, mode, root_files};
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path, Query};
 
 /// LIMIT: a client that sends nothing for a minute in the middle of an upload is gone or means harm.
 const CHUNK_WITHIN: Duration = Duration::from_secs(60);
@@ -201,7 +199,8 @@ mod tests {
 
     #[test]
     fn lines_and_bytes_exclude_each_other() {
-        let part = |text: &str| crate::input::parse::<ReadBody>(text.as_bytes()).unwrap().part();
+        let part =
+            |text: &str| atoll_front_kit::parse_json_or_empty::<ReadBody>(text.as_bytes()).unwrap().part();
         assert_eq!(part(r#"{"path":"/a"}"#).unwrap(), Part::Whole);
         assert_eq!(part(r#"{"path":"/a","head":3}"#).unwrap(), Part::Head(3));
         assert_eq!(part(r#"{"path":"/a","tail":3}"#).unwrap(), Part::Tail(3));

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
+use atoll_front_kit::ApiError;
 use atoll_model::Code;
 use bytes::Bytes;
-
-use crate::error::ApiError;
 
 /// Behind every part.
 pub(super) const END: &[u8] = b"\r\n";

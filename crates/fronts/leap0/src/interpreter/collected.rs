@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use atoll_budget::Account;
+use atoll_front_kit::ApiError;
 use atoll_toolbox::{Execution, ExecutionEvent, Rich};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-
-use crate::error::ApiError;
 
 /// LIMIT: text and results of one answer; whoever wants more streams it.
 const KEPT_MAX: usize = 16 << 20;

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_front_kit::ApiError;
 use atoll_model::{Code, SandboxId};
 use atoll_service::TerminalSize;
-
-use crate::error::ApiError;
 
 /// What a session has where its user said nothing.
 pub(super) const SIZE: TerminalSize = TerminalSize { cols: 80, rows: 24 };

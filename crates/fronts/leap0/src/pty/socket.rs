@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_front_kit::ApiError;
 use atoll_model::{Code, Principal, SandboxId};
 use atoll_service::{ExecEvent, TerminalInput};
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
@@ -16,7 +17,6 @@ use futures::stream::BoxStream;
 use tokio::time::{Instant, interval, timeout};
 
 use crate::App;
-use crate::error::ApiError;
 
 // LIMIT: what a person pastes; a program sends its input in pieces.
 const FRAME_MAX: usize = 1 << 20;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::ApiError;
 use atoll_model::{CreateSandbox, LimitsAsk, OnTimeout, Wake};
 use atoll_service::TemplateRecord;
 use serde::Deserialize;
 
-use crate::error::ApiError;
 use crate::mounts::MountBody;
 use crate::policy::PolicyBody;
 
@@ -78,7 +78,7 @@ mod tests {
     use atoll_model::NetworkMode;
 
     fn spec(text: &str) -> Result<CreateSandbox, ApiError> {
-        let body: CreateBody = crate::input::parse(text.as_bytes())?;
+        let body: CreateBody = atoll_front_kit::parse_json_or_empty(text.as_bytes())?;
         let name = body.template_name().to_owned();
         body.into_spec(&TemplateRecord { name, ..TemplateRecord::default() })
     }

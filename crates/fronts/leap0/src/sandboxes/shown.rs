@@ -1,10 +1,10 @@
 //! A sandbox as Leap0 describes it.
 
+use atoll_front_kit::rfc3339;
 use atoll_model::{Lease, OnTimeout};
 use serde::Serialize;
 
 use crate::mounts::MountShown;
-use crate::output::time;
 use crate::policy::PolicyShown;
 use crate::states::state;
 
@@ -41,7 +41,7 @@ impl From<Lease> for Sandbox {
             timeout: lease.timeout_s.unwrap_or(0),
             state: state(lease.phase),
             auto_pause: lease.on_timeout == OnTimeout::Pause,
-            created_at: time(lease.created_at.wall_ms),
+            created_at: rfc3339(lease.created_at.wall_ms),
             network_policy: None,
             mounts: Vec::new(),
         }

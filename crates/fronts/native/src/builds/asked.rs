@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::ApiError;
 use atoll_model::LimitsAsk;
 use atoll_service::{BuildSecret, BuildSource, StartBuild};
 use base64::Engine;
@@ -9,7 +10,6 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::error::ApiError;
 use crate::network::Network;
 use crate::templates::{RegistryAuth, Start, reference};
 
@@ -141,7 +141,7 @@ fn secrets(bodies: Vec<SecretBody>) -> Result<BTreeMap<String, BuildSecret>, Api
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::input::parse_json;
+    use atoll_front_kit::parse_json;
 
     fn read(text: &str) -> Result<StartBuild, ApiError> {
         parse_json::<BuildBody>(text.as_bytes())?.try_into()

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use atoll_budget::RequestBudget;
+use atoll_front_kit::{ApiError, UploadFault, parse_json, read_body, upload_stream};
 use atoll_service::{BuildContext, ServiceError};
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -11,9 +12,6 @@ use multer::{Constraints, Field, Multipart, SizeLimit};
 use tokio_util::io::StreamReader;
 
 use super::BuildBody;
-use crate::error::ApiError;
-use crate::input::{collect, parse_json};
-use crate::upload::{self, Fault};
 
 /// LIMIT: a Dockerfile of a MiB and secrets of two fit, in base64 too.
 const SPEC_MAX: usize = 8 << 20;
@@ -25,7 +23,7 @@ pub(super) struct Form {
     pub(super) spec: BuildBody,
     pub(super) context: Option<BuildContext>,
     /// Why the upload broke, where it did.
-    pub(super) fault: Fault,
+    pub(super) fault: UploadFault,
 }
 
 /// Reads the wish, and leaves the files to be read.
@@ -36,14 +34,14 @@ pub(super) async fn read(
 ) -> Result<Form, ApiError> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json")) {
-        let spec = parse_json(&collect(body, SPEC_MAX, budget).await?)?;
-        return Ok(Form { spec, context: None, fault: Fault::default() });
+        let spec = parse_json(&read_body(body, SPEC_MAX, budget).await?)?;
+        return Ok(Form { spec, context: None, fault: UploadFault::default() });
     }
     let boundary = multer::parse_boundary(kind).map_err(|_| {
         ApiError::invalid("the body must be multipart/form-data with spec and context, or application/json")
             .with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE)
     })?;
-    let (content, fault) = upload::content(body);
+    let (content, fault) = upload_stream(body);
     let limits = SizeLimit::new().for_field("spec", SPEC_MAX as u64);
     let mut form = Multipart::with_constraints(content, boundary, Constraints::new().size_limit(limits));
     let spec = async {
@@ -80,11 +78,14 @@ fn context(field: Field<'static>) -> BuildContext {
     Box::new(StreamReader::new(field.map_err(std::io::Error::other)))
 }
 
-async fn next(form: &mut Multipart<'static>, fault: &Fault) -> Result<Option<Field<'static>>, ApiError> {
+async fn next(
+    form: &mut Multipart<'static>,
+    fault: &UploadFault,
+) -> Result<Option<Field<'static>>, ApiError> {
     form.next_field().await.map_err(|cause| broken(fault, cause))
 }
 
-fn broken(fault: &Fault, cause: multer::Error) -> ApiError {
+fn broken(fault: &UploadFault, cause: multer::Error) -> ApiError {
     let error = match cause {
         multer::Error::FieldSizeExceeded { .. } => {
             ApiError::new(atoll_model::Code::PayloadTooLarge, format!("spec is larger than {SPEC_MAX} bytes"))

@@ -1,13 +1,12 @@
 //! Content on its way out: ranges, and headers that are safe for hostile names.
 
+use atoll_front_kit::ApiError;
 use atoll_model::Code;
 use atoll_service::{ByteRange, Entry, EntryKind, FileBody};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
-
-use crate::error::ApiError;
 
 /// The range that was asked for. Several ranges, other units and nonsense are ignored, as HTTP allows.
 pub(super) fn range(headers: &HeaderMap) -> Option<ByteRange> {

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 
+use atoll_front_kit::{ApiError, double_option};
 use atoll_model::{CreateSandbox, LimitsAsk, MountAsk, Origin, TimersAsk, UpdateSandbox};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::words::{OnExit, OnTimeout, Storage, Wake};
-use crate::error::ApiError;
-use crate::input::present;
 use crate::network::Network;
 
 /// What to make. Everything has a default.
@@ -188,7 +187,7 @@ pub(crate) struct UpdateBody {
     /// Replaces the whole policy; connections that it still allows go on.
     network: Option<Network>,
     /// A new lifetime from now on; null removes it.
-    #[serde(deserialize_with = "present")]
+    #[serde(deserialize_with = "double_option")]
     #[schema(value_type = Option<u64>)]
     timeout_s: Option<Option<NonZeroU64>>,
     on_timeout: Option<OnTimeout>,
@@ -247,7 +246,7 @@ impl From<UpdateBody> for UpdateSandbox {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::input::parse_json;
+    use atoll_front_kit::parse_json;
 
     #[test]
     fn a_timeout_of_null_is_told_from_none() {

@@ -1,5 +1,6 @@
 //! What keeps a sandbox awake: why it is, promises that it stays so, and a longer life.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,10 +10,6 @@ use utoipa_axum::routes;
 use super::Sandbox;
 use super::words::Why;
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, Path};
-use crate::output::{Answer, ok, time};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(awake)).routes(routes!(hold, release)).routes(routes!(extend))
@@ -46,9 +43,11 @@ impl From<atoll_service::Awake> for Awake {
     fn from(awake: atoll_service::Awake) -> Self {
         Self {
             because: awake.because.into_iter().map(Into::into).collect(),
-            active_at: awake.active_at_ms.map(time),
+            active_at: awake.active_at_ms.map(rfc3339_millis),
             idle: awake.idle,
-            next: awake.next.map(|next| NextTimer { at: time(next.at_ms), what: next.what.to_owned() }),
+            next: awake
+                .next
+                .map(|next| NextTimer { at: rfc3339_millis(next.at_ms), what: next.what.to_owned() }),
         }
     }
 }
@@ -61,7 +60,7 @@ pub(crate) async fn awake(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-) -> Result<Answer<Awake>, ApiError> {
+) -> Result<JsonResponse<Awake>, ApiError> {
     Ok(ok(app.service.awake(&who, &ident).await?.into()))
 }
 
@@ -86,8 +85,8 @@ pub(crate) async fn hold(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-    Json(body): Json<HoldBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+    StrictJson(body): StrictJson<HoldBody>,
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let ask = atoll_service::HoldAsk { for_s: body.for_s, reason: body.reason };
     Ok(ok(app.service.hold(&who, &ident, ask).await?.into()))
 }
@@ -100,7 +99,7 @@ pub(crate) async fn release(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     Ok(ok(app.service.release(&who, &ident).await?.into()))
 }
 
@@ -121,7 +120,7 @@ pub(crate) async fn extend(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-    Json(body): Json<ExtendBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+    StrictJson(body): StrictJson<ExtendBody>,
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     Ok(ok(app.service.extend(&who, &ident, body.seconds).await?.into()))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, ok};
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -11,10 +12,6 @@ use utoipa_axum::routes;
 
 use super::Sandbox;
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{OptionalJson, Path};
-use crate::output::{Answer, ok};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(fork)).routes(routes!(lineage))
@@ -63,14 +60,14 @@ pub(crate) async fn fork(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-    OptionalJson(body): OptionalJson<ForkBody>,
-) -> Result<Answer<Forked>, ApiError> {
+    OptionalStrictJson(body): OptionalStrictJson<ForkBody>,
+) -> Result<JsonResponse<Forked>, ApiError> {
     let ForkBody { count, memory, labels, timeout_s } = body;
     let ask = atoll_service::Fork { count, memory, labels, timeout_s, name: None };
     let forked = app.service.fork(&who, &ident, ask).await?;
     let sandboxes = forked.sandboxes.into_iter().map(Sandbox::from).collect();
     let answer = Forked { sandboxes, memory: forked.memory, memory_refused: forked.memory_refused };
-    Ok(Answer(StatusCode::CREATED, answer))
+    Ok(JsonResponse(StatusCode::CREATED, answer))
 }
 
 /// Where a sandbox comes from and what came from it.
@@ -92,7 +89,7 @@ pub(crate) async fn lineage(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-) -> Result<Answer<Lineage>, ApiError> {
+) -> Result<JsonResponse<Lineage>, ApiError> {
     let found = app.service.lineage(&who, &ident).await?;
     Ok(ok(Lineage {
         parent: found.parent.map(Into::into),

@@ -1,5 +1,6 @@
 //! The verbs that change what a sandbox is: start, stop, restart, pause, resume, archive, restore, rollback.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, StrictJson, ok};
 use axum::extract::State;
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -9,10 +10,6 @@ use utoipa_axum::routes;
 use super::words::Held;
 use super::{Sandbox, WaitQuery};
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
-use crate::input::{Json, OptionalJson, Path, Query};
-use crate::output::{Answer, ok};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -35,7 +32,7 @@ pub(crate) async fn start(
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     Ok(ok(app.service.start(&who, &ident, query.wait()).await?.into()))
 }
 
@@ -48,7 +45,7 @@ pub(crate) async fn stop(
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     Ok(ok(app.service.stop(&who, &ident, query.wait()).await?.into()))
 }
 
@@ -61,7 +58,7 @@ pub(crate) async fn restart(
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     Ok(ok(app.service.restart(&who, &ident, query.wait()).await?.into()))
 }
 
@@ -85,8 +82,8 @@ pub(crate) async fn pause(
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
-    OptionalJson(body): OptionalJson<PauseBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+    OptionalStrictJson(body): OptionalStrictJson<PauseBody>,
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     let ask = atoll_service::Pause { memory: body.memory.map(Into::into) };
     Ok(ok(app.service.pause(&who, &ident, ask, query.wait()).await?.into()))
 }
@@ -100,7 +97,7 @@ pub(crate) async fn resume(
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     Ok(ok(app.service.resume(&who, &ident, query.wait()).await?.into()))
 }
 
@@ -113,7 +110,7 @@ pub(crate) async fn archive(
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     Ok(ok(app.service.archive(&who, &ident, query.wait()).await?.into()))
 }
 
@@ -126,7 +123,7 @@ pub(crate) async fn restore(
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
-) -> Result<Answer<Sandbox>, ApiError> {
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     Ok(ok(app.service.restore(&who, &ident, query.wait()).await?.into()))
 }
 
@@ -149,7 +146,7 @@ pub(crate) async fn rollback(
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
-    Json(body): Json<RollbackBody>,
-) -> Result<Answer<Sandbox>, ApiError> {
+    StrictJson(body): StrictJson<RollbackBody>,
+) -> Result<JsonResponse<Sandbox>, ApiError> {
     Ok(ok(app.service.rollback(&who, &ident, &body.snapshot, query.wait()).await?.into()))
 }

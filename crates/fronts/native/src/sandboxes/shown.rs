@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::rfc3339_millis;
 use atoll_model::policy::egress::Layer;
 use atoll_model::{Lease, Source};
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,6 @@ use utoipa::ToSchema;
 use super::awake::Awake;
 use super::words::{Held, Intent, OnExit, OnTimeout, Phase, Reason, Stage, Storage, TimeoutCounts, Wake};
 use crate::network::Network;
-use crate::output::time;
 
 /// An isolated computer.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -207,7 +207,7 @@ impl From<Lease> for Sandbox {
             generation: lease.generation,
             instance: lease.instance.map(Into::into),
             timeout_s: lease.timeout_s,
-            timeout_at: lease.timeout_at.map(|at| time(at.wall_ms)),
+            timeout_at: lease.timeout_at.map(|at| rfc3339_millis(at.wall_ms)),
             on_timeout: lease.on_timeout.into(),
             timeout_counts: lease.timeout_counts.into(),
             auto_stop_s: lease.timers.auto_stop_s,
@@ -219,7 +219,9 @@ impl From<Lease> for Sandbox {
             thread: lease.thread,
             wake: lease.wake.into(),
             public: lease.public,
-            hold: lease.hold.map(|hold| Hold { until: time(hold.until.wall_ms), reason: hold.reason }),
+            hold: lease
+                .hold
+                .map(|hold| Hold { until: rfc3339_millis(hold.until.wall_ms), reason: hold.reason }),
             parent: lease.parent.map(Into::into),
             snapshot,
             archive: lease.archive.map(|at| Archive {
@@ -227,11 +229,11 @@ impl From<Lease> for Sandbox {
                 bytes: at.bytes,
                 stored_bytes: at.stored_bytes,
             }),
-            created_at: time(lease.created_at.wall_ms),
-            phase_at: time(lease.phase_at.wall_ms),
-            started_at: lease.started_at.map(|at| time(at.wall_ms)),
-            active_at: lease.active_at.map(|at| time(at.wall_ms)),
-            stopped_at: lease.stopped_at.map(|at| time(at.wall_ms)),
+            created_at: rfc3339_millis(lease.created_at.wall_ms),
+            phase_at: rfc3339_millis(lease.phase_at.wall_ms),
+            started_at: lease.started_at.map(|at| rfc3339_millis(at.wall_ms)),
+            active_at: lease.active_at.map(|at| rfc3339_millis(at.wall_ms)),
+            stopped_at: lease.stopped_at.map(|at| rfc3339_millis(at.wall_ms)),
             awake: None,
         }
     }

@@ -1,9 +1,8 @@
 //! The closed words of a sandbox on the wire, each with one total map from the model.
 
+use atoll_front_kit::ApiError;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-
-use crate::error::ApiError;
 
 /// Every word of the model that is on the wire, in one place.
 mod model {

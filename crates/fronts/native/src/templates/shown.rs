@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::rfc3339_millis;
 use atoll_service::TemplateRecord;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Ready;
-use crate::output::time;
 
 /// What a sandbox starts from.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -126,7 +126,7 @@ impl From<TemplateRecord> for Template {
             cmd: record.cmd,
             labels: record.labels,
             notes: record.notes,
-            created_at: time(record.created_at_ms),
+            created_at: rfc3339_millis(record.created_at_ms),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Templates over a wire: images from registries and to them, archives in and out.
 
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, StrictJson, upload_reader};
 use atoll_model::TemplateRef;
 use atoll_service::{ExportFormat, ImportFormat, ImportTemplate, PullImage, PushImage};
 use axum::body::Body;
@@ -14,12 +15,8 @@ use utoipa_axum::routes;
 
 use super::Template;
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
 use crate::files::transfer::disposition;
-use crate::input::{Json, Path, Query};
-use crate::output::Answer;
-use crate::{upload, working};
+use crate::working;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -84,7 +81,7 @@ pub(crate) struct PullBody {
 pub(crate) async fn pull(
     State(app): State<App>,
     Caller(who): Caller,
-    Json(body): Json<PullBody>,
+    StrictJson(body): StrictJson<PullBody>,
 ) -> Result<Response, ApiError> {
     let image = reference("image", &body.image)?;
     let auth = body.auth.map(TryInto::try_into).transpose()?;
@@ -113,7 +110,7 @@ pub(crate) async fn push(
     State(app): State<App>,
     Caller(who): Caller,
     Path(name): Path<String>,
-    Json(body): Json<PushBody>,
+    StrictJson(body): StrictJson<PushBody>,
 ) -> Result<Response, ApiError> {
     let image = reference("image", &body.image)?;
     let auth = body.auth.map(TryInto::try_into).transpose()?;
@@ -160,7 +157,7 @@ pub(crate) async fn import(
     Caller(who): Caller,
     Query(query): Query<ImportQuery>,
     body: Body,
-) -> Result<Answer<Template>, ApiError> {
+) -> Result<JsonResponse<Template>, ApiError> {
     let format = match query.format {
         ImportForm::Auto => ImportFormat::Auto,
         ImportForm::Docker => ImportFormat::DockerArchive,
@@ -168,10 +165,10 @@ pub(crate) async fn import(
         ImportForm::Rootfs => ImportFormat::Rootfs,
     };
     let ask = ImportTemplate { name: reference("name", &query.name)?, format };
-    let (file, fault) = upload::reader(body);
+    let (file, fault) = upload_reader(body);
     // Nobody could read both: the answer begins when the archive is in.
     let imported = app.service.import_template(&who, ask, file, std::sync::Arc::new(|_| {})).await;
-    Ok(Answer(StatusCode::CREATED, imported.map_err(|error| fault.or(error))?.into()))
+    Ok(JsonResponse(StatusCode::CREATED, imported.map_err(|error| fault.or(error))?.into()))
 }
 
 /// What an archive shall be.

@@ -1,12 +1,12 @@
 //! Who may open a WebSocket. A browser sends one from any page that asks, so the page's origin counts, and a key is never
 //! ambient: it comes in a header, or in the sub-protocol, the only field that a page can set.
 
+use atoll_front_kit::{ApiError, FrontState};
 use atoll_model::Code;
 use atoll_model::policy::origin;
 use axum::http::{HeaderMap, header};
 
-use crate::auth::header_key;
-use crate::error::ApiError;
+use crate::App;
 
 /// The sub-protocol that the server answers with.
 pub(super) const PROTOCOL: &str = "atoll";
@@ -14,7 +14,7 @@ const KEY_PREFIX: &str = "atoll.key.";
 
 /// The key, from a header or from the sub-protocol `atoll.key.KEY`.
 pub(super) fn key(headers: &HeaderMap) -> Option<&str> {
-    header_key(headers).or_else(|| protocol_key(headers))
+    App::key(headers).or_else(|| protocol_key(headers))
 }
 
 fn protocol_key(headers: &HeaderMap) -> Option<&str> {
@@ -35,7 +35,7 @@ pub(super) fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<()
 
 /// Without an origin it is no browser; then the key must be in a header.
 pub(super) fn check_no_origin(headers: &HeaderMap) -> Result<(), ApiError> {
-    if headers.contains_key(header::ORIGIN) || header_key(headers).is_some() {
+    if headers.contains_key(header::ORIGIN) || App::key(headers).is_some() {
         return Ok(());
     }
     Err(refused("a key in the sub-protocol needs an Origin; send it in a header"))

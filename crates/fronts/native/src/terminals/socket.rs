@@ -7,6 +7,7 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_front_kit::ApiError;
 use atoll_model::{Code, ErrorKind};
 use atoll_service::{ExecEvent, TerminalInput, TerminalSize};
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
@@ -19,7 +20,6 @@ use tokio::time::{Instant, interval, timeout};
 
 use super::gate::PROTOCOL;
 use crate::App;
-use crate::error::ApiError;
 use crate::exec::Broken;
 use crate::telemetry::Open;
 

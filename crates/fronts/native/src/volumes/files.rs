@@ -1,5 +1,8 @@
 //! The files of a volume, without a sandbox: read, write, list, make, move, change, remove. Owners are those that sandboxes see.
 
+use atoll_front_kit::{
+    ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok, rfc3339_millis, upload_reader,
+};
 use atoll_service::{VolumeEntryKind, VolumeOwner};
 use axum::body::Body;
 use axum::extract::State;
@@ -12,13 +15,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::auth::Caller;
-use crate::error::ApiError;
 use crate::files::transfer::disposition;
 use crate::files::{EntryKind, octal};
-use crate::input::{Json, Path, Query};
-use crate::output::{Answer, ok, time};
-use crate::upload;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -72,9 +70,9 @@ impl From<atoll_service::VolumeEntry> for VolumeEntry {
             mode: format!("{:04o}", entry.mode & 0o7777),
             uid: entry.uid,
             gid: entry.gid,
-            accessed_at: time(entry.accessed_ms),
-            modified_at: time(entry.modified_ms),
-            changed_at: time(entry.changed_ms),
+            accessed_at: rfc3339_millis(entry.accessed_ms),
+            modified_at: rfc3339_millis(entry.modified_ms),
+            changed_at: rfc3339_millis(entry.changed_ms),
             symlink_target: entry.target,
         }
     }
@@ -188,9 +186,9 @@ pub(crate) async fn write_file(
     Path(volume): Path<String>,
     Query(query): Query<VolumeWriteQuery>,
     body: Body,
-) -> Result<Answer<VolumeEntry>, ApiError> {
+) -> Result<JsonResponse<VolumeEntry>, ApiError> {
     let owner = owner(query.uid, query.gid, query.mode.as_deref())?;
-    let (content, fault) = upload::reader(body);
+    let (content, fault) = upload_reader(body);
     let written = app.service.volume_write(&who, &volume, &query.path, owner, content).await;
     Ok(ok(written.map_err(|error| fault.or(error))?.into()))
 }
@@ -216,7 +214,7 @@ pub(crate) async fn entries(
     Caller(who): Caller,
     Path(volume): Path<String>,
     Query(query): Query<EntriesQuery>,
-) -> Result<Answer<VolumeEntryList>, ApiError> {
+) -> Result<JsonResponse<VolumeEntryList>, ApiError> {
     let path = query.path.as_deref().unwrap_or("/");
     let (entries, truncated) = match query.depth.unwrap_or(1) {
         0 => (vec![app.service.volume_stat(&who, &volume, path).await?], false),
@@ -234,8 +232,8 @@ pub(crate) async fn change(
     Caller(who): Caller,
     Path(volume): Path<String>,
     Query(query): Query<VolumePathQuery>,
-    Json(body): Json<OwnerBody>,
-) -> Result<Answer<VolumeEntry>, ApiError> {
+    StrictJson(body): StrictJson<OwnerBody>,
+) -> Result<JsonResponse<VolumeEntry>, ApiError> {
     let owner = owner(body.uid, body.gid, body.mode.as_deref())?;
     Ok(ok(app.service.volume_change(&who, &volume, &query.path, owner).await?.into()))
 }
@@ -247,11 +245,11 @@ pub(crate) async fn make_folder(
     State(app): State<App>,
     Caller(who): Caller,
     Path(volume): Path<String>,
-    Json(body): Json<FolderBody>,
-) -> Result<Answer<VolumeEntry>, ApiError> {
+    StrictJson(body): StrictJson<FolderBody>,
+) -> Result<JsonResponse<VolumeEntry>, ApiError> {
     let owner = owner(body.uid, body.gid, body.mode.as_deref())?;
     let made = app.service.volume_make_folder(&who, &volume, &body.path, owner).await?;
-    Ok(Answer(StatusCode::CREATED, made.into()))
+    Ok(JsonResponse(StatusCode::CREATED, made.into()))
 }
 
 /// Moves or renames an entry; a file at the destination is replaced.
@@ -261,7 +259,7 @@ pub(crate) async fn move_entry(
     State(app): State<App>,
     Caller(who): Caller,
     Path(volume): Path<String>,
-    Json(body): Json<MoveEntryBody>,
-) -> Result<Answer<VolumeEntry>, ApiError> {
+    StrictJson(body): StrictJson<MoveEntryBody>,
+) -> Result<JsonResponse<VolumeEntry>, ApiError> {
     Ok(ok(app.service.volume_move(&who, &volume, &body.from, &body.to).await?.into()))
 }

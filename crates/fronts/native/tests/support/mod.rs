@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use atoll_front_kit::Dispatch;
 use atoll_front_native::testing::{Contract, Exchange};
-use atoll_front_native::{Options, Shutdown, router};
+use atoll_front_native::{Native, Options, Shutdown};
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
 use atoll_model::{Code, Held, Limits, SnapshotId, VolumeId};
@@ -23,6 +24,7 @@ use atoll_provider::{
     Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, Known, Notice, Packed,
     Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
 };
+use atoll_proxy::{Closing, Domain, HttpServer, Proxy};
 use atoll_service::{Config, MakeProgress, Service, ServiceError, SystemClock, TemplateRecord, Templates};
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -39,6 +41,7 @@ pub const CONTENT: &str = "0123456789";
 
 /// A front with its keys.
 pub struct World {
+    pub service: Service,
     pub router: Router,
     pub contract: Contract,
     pub shutdown: Shutdown,
@@ -84,8 +87,18 @@ impl World {
             .unwrap();
         let admin = std::fs::read_to_string(data.path().join("admin.key")).unwrap().trim().to_owned();
         let shutdown = Shutdown::default();
-        let router = router(service, Options { shutdown: shutdown.clone(), ..Default::default() });
-        Self { router, contract: Contract::new(), shutdown, admin, fake, _data: data }
+        let native =
+            Native::new(service.clone(), Options { shutdown: shutdown.clone(), ..Default::default() });
+        let router = Dispatch::default().front(native).into_router();
+        Self { service, router, contract: Contract::new(), shutdown, admin, fake, _data: data }
+    }
+
+    /// The server of `atoll serve` with these routes.
+    pub fn server(&self, router: Router, limits: atoll_proxy::Limits) -> HttpServer {
+        let (draining, forced) = self.shutdown.tokens();
+        let (_, closing) = tokio::sync::watch::channel(false);
+        let proxy = Proxy::new(self.service.clone(), Domain::parse("localhost").unwrap(), closing);
+        HttpServer::new(proxy, router, limits, Closing { draining, forced }, Vec::new())
     }
 
     /// A new tenant with a key of scope user.

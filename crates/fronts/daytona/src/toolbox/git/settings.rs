@@ -1,5 +1,6 @@
 //! Git's settings, the user's name, and credentials that are kept inside.
 
+use atoll_front_kit::{ApiError, Json, JsonResponse, Query, ok};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
@@ -8,9 +9,6 @@ use serde_json::{Value, json};
 
 use super::{ConfigScope, Inside, StoredCredentials, at, done, of_git, some};
 use crate::App;
-use crate::error::ApiError;
-use crate::input::{Json, Query};
-use crate::output::{Answer, ok};
 use crate::toolbox::refusal::bad;
 use atoll_toolbox::Git;
 
@@ -50,7 +48,7 @@ struct ReadQuery {
     path: Option<String>,
 }
 
-async fn read(inside: Inside, Query(query): Query<ReadQuery>) -> Result<Answer<Value>, ApiError> {
+async fn read(inside: Inside, Query(query): Query<ReadQuery>) -> Result<JsonResponse<Value>, ApiError> {
     let scope = scope(query.scope.as_deref())?;
     let value = place(&inside, scope, query.path)?.config_get(&query.key, scope).await.map_err(of_git)?;
     Ok(ok(match value {
@@ -117,6 +115,6 @@ mod tests {
     fn settings_are_the_users_where_nothing_is_said() {
         assert_eq!(scope(None).unwrap(), ConfigScope::Global);
         assert_eq!(scope(Some("local")).unwrap(), ConfigScope::Local);
-        assert_eq!(scope(Some("worktree")).unwrap_err().status.as_u16(), 400);
+        assert_eq!(scope(Some("worktree")).unwrap_err().status().as_u16(), 400);
     }
 }

@@ -1,22 +1,21 @@
 //! The session of the sandbox's own command.
 
+use atoll_front_kit::{ApiError, JsonResponse, Query, ok, stream_json};
 use atoll_toolbox::EntrypointFollow;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::response::Response;
+use futures::{StreamExt, stream};
 
-use super::{Command, ENTRYPOINT, LogsQuery, Session, framed, shown_logs};
+use super::{Command, ENTRYPOINT, LogsQuery, Session, follow_on, shown_logs};
 use crate::App;
-use crate::error::ApiError;
-use crate::input::Query;
-use crate::output::{Answer, ok, streamed};
 use crate::toolbox::inside::Inside;
 use crate::toolbox::refusal::of_process;
-use crate::toolbox::socket::{self, Close, GOING_AWAY, Heard, Socket};
+use crate::toolbox::socket;
 
 /// Of the one command that it has.
 const COMMAND: &str = "entrypoint_command";
 
-pub(super) async fn find(inside: Inside) -> Result<Answer<Session>, ApiError> {
+pub(super) async fn find(inside: Inside) -> Result<JsonResponse<Session>, ApiError> {
     let mut commands = Vec::new();
     // COMPAT(daytona): every sandbox has this session; one that was made without a command has nothing in it.
     if let Some(words) = inside.lease().command.as_ref().filter(|words| !words.is_empty()) {
@@ -34,33 +33,14 @@ pub(super) async fn logs(State(app): State<App>, request: Request) -> Result<Res
     let Query(query) = Query::<LogsQuery>::from_request_parts(&mut parts, &app).await?;
     if !(query.follow.unwrap_or(false) && socket::is_asked(&parts.headers)) {
         let logs = inside.toolbox.entrypoint_logs().await.map_err(of_process)?;
-        return Ok(streamed(shown_logs(logs)));
+        return Ok(stream_json(shown_logs(logs)));
     }
     let upgrade = socket::asked(&mut parts, &app).await?;
     let follow = inside.toolbox.entrypoint_follow().await.map_err(of_process)?;
     socket::upgrade(&app, upgrade, &parts.headers, move |socket| async move {
         let _inside = inside;
-        follow_on(socket, follow).await
+        let next =
+            |mut follow: EntrypointFollow| async move { follow.next().await.map(|event| (event, follow)) };
+        follow_on(socket, stream::unfold(follow, next).boxed()).await
     })
-}
-
-async fn follow_on(mut socket: Socket, mut follow: EntrypointFollow) -> (Socket, Close) {
-    loop {
-        let event = tokio::select! {
-            event = follow.next() => event,
-            heard = socket.hear() => match heard {
-                Heard::Gone => return (socket, Close::normal()),
-                Heard::Data(_) | Heard::Nothing => continue,
-            },
-        };
-        match event {
-            Some(Ok(event)) => {
-                if !socket.send(framed(&event)).await {
-                    return (socket, Close::new(GOING_AWAY, ""));
-                }
-            }
-            Some(Err(error)) => return (socket, Close::failed(&of_process(error))),
-            None => return (socket, Close::normal()),
-        }
-    }
 }

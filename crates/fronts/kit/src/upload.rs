@@ -1,4 +1,4 @@
-//! Bodies that are handed on while they arrive: never held, and given up when the client stalls or goes.
+//! Request bodies that are passed on while they arrive: never collected, and given up when the client stalls or goes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,22 +10,25 @@ use futures::stream::{self, BoxStream, StreamExt};
 use tokio::io::AsyncRead;
 use tokio_util::io::StreamReader;
 
-use crate::error::ApiError;
+use crate::ApiError;
 
-// LIMIT: a client that sends nothing for a minute in the middle of an upload is gone or means harm.
-const CHUNK_WITHIN: Duration = Duration::from_secs(60);
+// LIMIT: a client that sends nothing for a minute in the middle of an upload is gone or hostile.
+const CHUNK_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Why an upload broke, where it did; filled in while the content is read.
+/// Why an upload broke; empty until it does.
 #[derive(Clone, Default)]
-pub(crate) struct Fault(Arc<Mutex<Option<ApiError>>>);
+pub struct UploadFault(Arc<Mutex<Option<ApiError>>>);
 
-impl Fault {
-    pub(crate) fn take(&self) -> Option<ApiError> {
+impl UploadFault {
+    /// Takes it.
+    #[must_use]
+    pub fn take(&self) -> Option<ApiError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// When the upload itself broke, that is the news, not what was made of it behind.
-    pub(crate) fn or(&self, error: impl Into<ApiError>) -> ApiError {
+    /// Why the upload broke, or else `error`, which would only be its consequence.
+    #[must_use]
+    pub fn or(&self, error: impl Into<ApiError>) -> ApiError {
         self.take().unwrap_or_else(|| error.into())
     }
 
@@ -36,13 +39,13 @@ impl Fault {
     }
 }
 
-/// A body as content, chunk by chunk; it ends with an error when the client stalls or goes.
-pub(crate) fn content(body: Body) -> (BoxStream<'static, std::io::Result<Bytes>>, Fault) {
-    let fault = Fault::default();
+/// A body as a stream of chunks. It ends with an error when the client stalls or goes.
+pub fn upload_stream(body: Body) -> (BoxStream<'static, std::io::Result<Bytes>>, UploadFault) {
+    let fault = UploadFault::default();
     let state = Some((body.into_data_stream(), fault.clone()));
     let content = stream::unfold(state, |state| async move {
         let (mut chunks, fault) = state?;
-        match tokio::time::timeout(CHUNK_WITHIN, chunks.next()).await {
+        match tokio::time::timeout(CHUNK_DEADLINE, chunks.next()).await {
             Ok(None) => None,
             Ok(Some(Ok(chunk))) => Some((Ok(chunk), Some((chunks, fault)))),
             Ok(Some(Err(cause))) => {
@@ -60,9 +63,9 @@ pub(crate) fn content(body: Body) -> (BoxStream<'static, std::io::Result<Bytes>>
     (content.boxed(), fault)
 }
 
-/// The same to read from.
-pub(crate) fn reader(body: Body) -> (impl AsyncRead + Send + Unpin + 'static, Fault) {
-    let (content, fault) = content(body);
+/// The same as a reader.
+pub fn upload_reader(body: Body) -> (impl AsyncRead + Send + Unpin + 'static, UploadFault) {
+    let (content, fault) = upload_stream(body);
     (StreamReader::new(content), fault)
 }
 
@@ -74,7 +77,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_upload_that_stalls_is_given_up_and_says_why() {
         let first = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"a"))]);
-        let (mut content, fault) = content(Body::from_stream(first.chain(stream::pending())));
+        let (mut content, fault) = upload_stream(Body::from_stream(first.chain(stream::pending())));
         assert_eq!(content.next().await.unwrap().unwrap(), "a");
         assert!(content.next().await.unwrap().is_err());
         assert!(content.next().await.is_none());

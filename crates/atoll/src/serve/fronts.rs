@@ -1,0 +1,78 @@
+//! The table of fronts: which of them answers a request, in which order.
+//!
+//! A request that names a sandbox goes to the proxy, which lets the handlers of [`sandbox_ports`] answer in place of the app
+//! inside. Every other request goes to the first front of [`table`] whose mount matches.
+
+use std::sync::Arc;
+
+use atoll_front_daytona::Daytona;
+use atoll_front_e2b::{Data, E2b, SignedLinks};
+use atoll_front_kit::Dispatch;
+use atoll_front_leap0::Leap0;
+use atoll_front_native::{Native, Options, PreviewOrigin, Shutdown};
+use atoll_proxy::{Closing, FieldRoute, HttpServer, Limits, Proxy, StandIn};
+use atoll_service::Service;
+use axum::http::HeaderName;
+use tokio::sync::watch;
+
+use super::{daytona, e2b, leap0, settings::Settings};
+
+struct Fronts {
+    daytona: Daytona,
+    e2b: E2b,
+    e2b_data: Data,
+    leap0: Leap0,
+    native: Native,
+}
+
+/// The fronts, in the order in which they are tried. The native API takes every path that is left.
+fn table(fronts: Fronts) -> Dispatch {
+    Dispatch::default()
+        .front(fronts.daytona)
+        .front(fronts.e2b)
+        .front(fronts.leap0)
+        .front(SignedLinks(fronts.e2b_data))
+        .front(fronts.native)
+}
+
+/// Fronts that answer in place of an app inside a sandbox, in the order in which they are tried.
+fn sandbox_ports(fronts: &Fronts) -> Vec<Arc<dyn StandIn>> {
+    vec![Arc::new(leap0::OnHost(fronts.leap0.clone())), Arc::new(e2b::OnPorts(fronts.e2b_data.clone()))]
+}
+
+/// The headers by which the clients of a front name a sandbox and a port.
+fn sandbox_headers() -> Vec<FieldRoute> {
+    // COMPAT(e2b): SDKs with a plain sandbox URL send these with every request to a sandbox.
+    vec![FieldRoute {
+        sandbox: HeaderName::from_static("e2b-sandbox-id"),
+        port: HeaderName::from_static("e2b-sandbox-port"),
+    }]
+}
+
+/// The listeners of a server whose plain port is `port`.
+#[expect(clippy::disallowed_methods, reason = "the task ends with the server, when all receivers are gone")]
+pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown, port: u16) -> HttpServer {
+    let (draining, forced) = shutdown.tokens();
+    let (close, closing) = watch::channel(false);
+    let begun = draining.clone();
+    tokio::spawn(async move {
+        begun.cancelled().await;
+        close.send_replace(true);
+        // Receivers take a dropped sender for the same.
+        close.closed().await;
+    });
+    let previews = PreviewOrigin { domain: settings.domain.as_str().to_owned(), port };
+    let options = Options { shutdown: shutdown.clone(), previews, origins: settings.allow_origins.clone() };
+    let fronts = Fronts {
+        daytona: daytona::front(settings, service, draining.clone(), port),
+        e2b: e2b::front(settings, service, draining.clone(), port),
+        e2b_data: Data::new(service.clone()),
+        leap0: leap0::front(settings, service, draining.clone(), port),
+        native: Native::new(service.clone(), options),
+    };
+    let proxy = Proxy::new(service.clone(), settings.domain.clone(), closing)
+        .with_fields(sandbox_headers())
+        .with_stand_ins(sandbox_ports(&fronts));
+    let fronts = table(fronts).into_router();
+    HttpServer::new(proxy, fronts, Limits::default(), Closing { draining, forced }, settings.allow_origins.clone())
+}

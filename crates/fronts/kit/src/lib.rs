@@ -1,0 +1,36 @@
+//! What every front shares: the [`Front`] trait, dispatch, request parsing, errors, authentication, observation.
+//!
+//! A front translates one HTTP API into calls of [`atoll_service::Service`]. It implements [`Front`]: where it is mounted, its
+//! routes, and how it writes an error. Everything else is here, once:
+//!
+//! ```text
+//! request ─► Dispatch: the first front whose Mount matches ─► CORS ─► observe: id, span, metrics, panics ─► route
+//!                                                                        │                                   ▼
+//!            response ◄─ Front::render_error ◄── ApiError ◄──────────────┴── Caller, Json, Query, Path ─► handler
+//! ```
+//!
+//! `docs/adding-a-front.md` builds a front from nothing.
+//!
+//! Never: decides what a caller may do, touches the store or a provider, logs a header, a query string, a body or a key.
+
+mod auth;
+pub mod cors;
+mod dispatch;
+mod error;
+mod front;
+mod observe;
+mod request;
+mod response;
+mod upload;
+
+pub use auth::{Caller, FrontState, authenticate, authenticate_key, bearer};
+pub use dispatch::Dispatch;
+pub use error::{ApiError, ErrorSource, FieldName, InvalidField};
+pub use front::{Front, Mount, MountedFront, RequestInfo};
+pub use observe::{REQUEST_SECONDS, REQUESTS_TOTAL, error_chain};
+pub use request::{
+    BODY_BYTES, Json, OptionalStrictJson, Path, Query, StrictJson, double_option, parse_json,
+    parse_json_or_empty, read_body,
+};
+pub use response::{JsonResponse, created, error_body, lossy_text, ok, rfc3339, rfc3339_millis, stream_json};
+pub use upload::{UploadFault, upload_reader, upload_stream};
