@@ -339,8 +339,11 @@ mod tests {
 
     #[test]
     fn every_sdk_is_pointed_at_this_server() {
-        let server =
-            SdkServer { url: "http://127.0.0.1:7070".into(), hosts: "atoll.localhost:7443".into(), files: None };
+        let server = SdkServer {
+            url: "http://127.0.0.1:7070".into(),
+            hosts: "atoll.localhost:7443".into(),
+            files: None,
+        };
         for sdk in &SDKS {
             let all = (sdk.variables)(false, &server);
             assert!(all.iter().any(|(_, value)| value.starts_with("http://127.0.0.1:7070/")), "{all:?}");

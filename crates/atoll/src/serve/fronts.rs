@@ -74,5 +74,11 @@ pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown
         .with_fields(sandbox_headers())
         .with_stand_ins(sandbox_ports(&fronts));
     let fronts = table(fronts).into_router();
-    HttpServer::new(proxy, fronts, Limits::default(), Closing { draining, forced }, settings.allow_origins.clone())
+    HttpServer::new(
+        proxy,
+        fronts,
+        Limits::default(),
+        Closing { draining, forced },
+        settings.allow_origins.clone(),
+    )
 }
