@@ -16,6 +16,7 @@
 
 pub(crate) mod child;
 mod client;
+mod dump_repair;
 mod keeper;
 mod mounts;
 pub(crate) mod protocol;

@@ -13,7 +13,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "clone3, mount attributes, ioctls and capabilities have no safe wrappers; all are in `sys`"
+    reason = "clone3, mount attributes, ioctls and capabilities have no safe wrappers; all are in `sys` and `tracee`"
 )]
 
 mod agent_binary;
@@ -30,6 +30,7 @@ mod storage;
 mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod tracee;
 
 pub use block::BlockError;
 pub use engine::{Engine, EngineConfig, OpenError, PoolStats, Timings};

@@ -375,3 +375,25 @@ pub(crate) fn watch(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>
     // SAFETY: an `OwnedFd` keeps naming the same open file until it is dropped, and nothing here replaces it before.
     Ok(unsafe { tokio::io::unix::AsyncFd::register(fd) }?)
 }
+
+/// Whether a socket is a TCP connection in repair mode, as CRIU puts it while it reads its queues.
+pub(crate) fn tcp_repair(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let (mut value, mut length): (libc::c_int, libc::socklen_t) = (0, size_of::<libc::c_int>() as u32);
+    // SAFETY: the kernel fills a number of the told size.
+    let answer = unsafe {
+        let value = (&raw mut value).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, value, &raw mut length)
+    };
+    check(answer.into()).map(|_| value != 0)
+}
+
+/// Ends the repair mode of a TCP connection, and sends nothing for it.
+pub(crate) fn end_tcp_repair(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let off_without_probe: libc::c_int = -1;
+    // SAFETY: the kernel reads a number of the told size.
+    let answer = unsafe {
+        let (value, length) = ((&raw const off_without_probe).cast(), size_of::<libc::c_int>() as u32);
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, value, length)
+    };
+    check(answer.into()).map(drop)
+}

@@ -20,7 +20,7 @@ use atoll_network::SandboxLink;
 use atoll_provider::{AGENT_PORT, ProviderError, Target};
 use tokio::sync::oneshot;
 
-use super::instance::Live;
+use super::instance::{self, Live};
 use super::provide::LEAST_FREE;
 use super::reaper::InstanceRemains;
 use super::snapshot::blocking;
@@ -259,6 +259,10 @@ impl EngineShared {
             Err(NotDumped::Refused(complaint)) if complaint.is_out_of_space() => return Err(complaint.into()),
             Err(NotDumped::Refused(complaint)) => complaint,
         };
+        if instance::is_dead(live.pidfd()).unwrap_or(false) {
+            tracing::error!(%sandbox, code = first.code, "CRIU was killed inside the first process, which ended with it");
+            return Err(ProviderError::Gone { sandbox: sandbox.clone() });
+        }
         tracing::warn!(%sandbox, code = first.code, complaint = first.text, "CRIU failed; it is run once more");
         metrics::counter!("atoll_dumps_repeated_total").increment(1);
         tokio::time::sleep(DUMP_AGAIN_AFTER).await;
@@ -505,14 +509,20 @@ struct CriuFailure {
 }
 
 impl CriuFailure {
+    /// The signal that ended it, if one did.
+    fn signal(&self) -> Option<i32> {
+        (self.code > 128).then_some(self.code - 128)
+    }
+
     fn is_out_of_space(&self) -> bool {
         self.text.contains("No space left") || self.text.contains("quota exceeded")
     }
 
     /// Whether it may work another time: it was ended by a signal, or it met something that changed while it looked.
     fn may_pass(&self) -> bool {
-        /// What CRIU says of a connection that changed between two of its questions, and of a process that it could not stop.
-        const PASSING: [&str; 8] = [
+        /// What CRIU says of a connection that changed between two of its questions, of a process that it could not stop, and
+        /// of one that still carries code of an earlier CRIU.
+        const PASSING: [&str; 10] = [
             "recv failed",
             "libsoccr_save() failed",
             "Failed to obtain TCP_INFO",
@@ -521,15 +531,20 @@ impl CriuFailure {
             "Unable to freeze tasks",
             "Can't seize",
             "seize task",
+            "POKEDATA failed",
+            "Can't inject",
         ];
-        self.code >= 128 || PASSING.iter().any(|passing| self.text.contains(passing))
+        self.signal().is_some() || PASSING.iter().any(|passing| self.text.contains(passing))
     }
 }
 
 /// CRIU has refused: something inside is of a kind that it can't write down, it met something that passes, or there is no room.
 impl From<CriuFailure> for ProviderError {
     fn from(complaint: CriuFailure) -> Self {
-        let said = || format!("CRIU says: {}", plain(&complaint.text));
+        let said = || match complaint.signal() {
+            Some(signal) => format!("CRIU was ended by signal {signal}"),
+            None => format!("CRIU says: {}", plain(&complaint.text)),
+        };
         match () {
             () if complaint.is_out_of_space() => Self::Exhausted { what: "disk space for memory".into() },
             () if complaint.may_pass() => {
@@ -591,7 +606,8 @@ mod tests {
     #[test]
     fn what_may_pass_is_not_called_unsupported() {
         let cut = "(soccr/soccr.c:319): \trecv failed (0, want 29): Success; (criu/sk-tcp.c:153): libsoccr_save() failed with -6";
-        for (code, text) in [(1, cut), (137, "it did not say why")] {
+        let infected = "(compel/src/lib/ptrace.c:35): POKEDATA failed: Input/output error";
+        for (code, text) in [(1, cut), (1, infected), (137, "it did not say why")] {
             assert!(matches!(refused(code, text), ProviderError::Transient { .. }), "{text}");
         }
         let kind = refused(1, "(criu/files.c:1): Can't dump file 5 of that type [10600]");

@@ -9,14 +9,15 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
+use super::dump_repair;
 use super::mounts::{Handover, MountRequest, SharedMounts, attach_tmpfs, mapped_clone};
-use super::protocol::{Criu, Rebuild, SAY, StepFailure, StepResult};
+use super::protocol::{Criu, FIRST_HANDED, Rebuild, SAY, StepFailure, StepResult};
 use super::serve::{user_namespace, whole_map};
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY, CloneSide};
 
@@ -117,8 +118,54 @@ fn keep(fixed: &SharedMounts, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i3
     command.args(&criu.arguments).env_clear().envs(criu.environment.iter().map(|(key, value)| (key, value)));
     command.env("ATOLL_LINE", format!("/proc/{}/fd", std::process::id()));
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    sys::adopt_orphans().step("become a reaper of orphans")?;
+    if criu.rebuild.is_none() {
+        spare_from_oom_killer();
+    }
     let status = command.status().step("run CRIU")?;
+    if !status.success() {
+        end_orphans();
+    }
+    // One that was ended by force has not cleaned up behind itself, or an earlier one has not.
+    let freezer = dump_freezer();
+    let is_damaged = || status.signal().is_some() || !status.success() && dump_repair::is_needed(&freezer);
+    if criu.rebuild.is_none() && is_damaged() {
+        dump_repair::repair(&freezer);
+    }
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+}
+
+/// The folder of the sandbox's cgroup, as it was handed for a dump.
+fn dump_freezer() -> PathBuf {
+    format!("/proc/self/fd/{}", FIRST_HANDED + 1).into()
+}
+
+/// A CRIU that is killed in the middle of a dump leaves its code in the processes, so the OOM killer should choose others. Best
+/// effort: it takes CAP_SYS_RESOURCE. Not for a restore, whose processes would inherit it; a restore is simply tried again.
+fn spare_from_oom_killer() {
+    let _ = fs::write("/proc/self/oom_score_adj", "-1000");
+}
+
+/// Ends what a CRIU that failed has left behind: helpers that hold its images, and restored processes that had not come to
+/// their cgroups. Both would wait for it for ever.
+fn end_orphans() {
+    /// LIMIT: a generation of a tree each; killed processes are gone within milliseconds.
+    const TRIES: u32 = 500;
+    let own = format!("/proc/self/task/{}/children", std::process::id());
+    for _ in 0..TRIES {
+        let children = fs::read_to_string(&own).unwrap_or_default();
+        let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+        let mut left = false;
+        for child in children.filter_map(rustix::process::Pid::from_raw) {
+            left = true;
+            let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
+            let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::NOHANG);
+        }
+        if !left {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
 }
 
 /// A detached clone of a folder with all that is mounted in it.
