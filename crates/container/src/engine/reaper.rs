@@ -129,7 +129,8 @@ impl HostResources {
         }
     }
 
-    fn try_clear(&self, remains: &mut InstanceRemains) -> io::Result<bool> {
+    /// Removes what can be removed; answers whether nothing is left.
+    pub(super) fn try_clear(&self, remains: &mut InstanceRemains) -> io::Result<bool> {
         if let Some(pidfd) = &remains.pidfd {
             instance::kill(pidfd.as_fd())?;
             if !instance::is_dead(pidfd.as_fd())? {

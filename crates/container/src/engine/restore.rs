@@ -40,6 +40,8 @@ use crate::launcher::{CriuChannel, CriuMessage};
 const RESTORE_WITHIN: Duration = Duration::from_secs(300);
 /// LIMIT: killed processes are gone within milliseconds.
 const DEAD_WITHIN: Duration = Duration::from_secs(5);
+/// LIMIT: cgroups and link of a restore that failed are mostly gone within some tens of milliseconds; the rest is the reaper's.
+const CLEAR_WITHIN: Duration = Duration::from_secs(1);
 const MIB: u64 = 1 << 20;
 
 /// Where memory comes from, and what becomes of it there.
@@ -152,17 +154,35 @@ impl EngineShared {
         if template.digest != manifest.template_version {
             return Err(ProviderError::NoTemplate { template: manifest.template });
         }
-        let mut remains = InstanceRemains::default();
-        let outcome = self.restore_onto(folder, source, spec, &manifest, &template, &mut remains).await;
-        match outcome {
-            Ok(live) => {
-                let facts = serde_json::to_value(&live.facts).map_err(failed("writing facts"))?;
-                Ok((live, Booted { facts, agent_token: None, from_pool: false }))
+        let live = self.restore_or_again(folder, source, spec, &manifest, &template).await?;
+        let facts = serde_json::to_value(&live.facts).map_err(failed("writing facts"))?;
+        Ok((live, Booted { facts, agent_token: None, from_pool: false }))
+    }
+
+    /// Runs CRIU, and a second time where a signal ended it: the images are as they were, and nothing of the tree has run.
+    async fn restore_or_again(
+        &self,
+        folder: &Path,
+        source: CheckpointSource,
+        spec: &InstanceSpec,
+        manifest: &CheckpointManifest,
+        template: &Template,
+    ) -> Result<Arc<Live>, ProviderError> {
+        let mut is_second = false;
+        loop {
+            let mut remains = InstanceRemains::default();
+            let outcome = self.restore_onto(folder, source, spec, manifest, template, &mut remains).await;
+            let error = match outcome {
+                Ok(live) => return Ok(live),
+                Err(error) => error,
+            };
+            let is_clear = self.undo_restore(spec, remains).await;
+            if is_second || !is_clear || !matches!(error, ProviderError::Transient { .. }) {
+                return Err(error);
             }
-            Err(error) => {
-                self.undo_restore(spec, remains).await;
-                Err(error)
-            }
+            tracing::warn!(sandbox = %spec.sandbox, %error, "a restore failed; it is tried once more");
+            metrics::counter!("atoll_restores_repeated_total").increment(1);
+            is_second = true;
         }
     }
 
@@ -285,6 +305,10 @@ impl EngineShared {
                         .filter(|_| is_frozen)
                         .ok_or_else(|| failure("CRIU skipped a step".into()));
                 }
+                CriuMessage::Ended(code, _) if code > 128 => {
+                    let why = format!("CRIU was ended by signal {}", code - 128);
+                    return Err(ProviderError::Transient { what: step.into(), why });
+                }
                 CriuMessage::Ended(code, complaint) => {
                     return Err(failure(format!("CRIU ended with {code}: {complaint}")));
                 }
@@ -395,21 +419,46 @@ impl EngineShared {
         LetGo { resources: Arc::clone(&self.resources), checkpoints: self.checkpoints.clone() }
     }
 
-    /// Ends what stands of a restore that failed. The layer must be free before anybody tries again.
-    async fn undo_restore(&self, spec: &InstanceSpec, remains: InstanceRemains) {
+    /// Ends what stands of a restore that failed; answers whether its cgroups are gone, so that it can be tried again under the
+    /// same name. The layer must be free before anybody tries again.
+    async fn undo_restore(&self, spec: &InstanceSpec, mut remains: InstanceRemains) -> bool {
         let (resources, name) = (Arc::clone(&self.resources), spec.instance.as_str().to_owned());
         let end = move || {
             let begun = Instant::now();
-            while !resources.cgroups.processes(&name)?.is_empty() && begun.elapsed() < DEAD_WITHIN {
-                resources.kill_all(&name)?;
+            let is_over = || begun.elapsed() >= DEAD_WITHIN;
+            let mut ended = Ok(());
+            while ended.is_ok() && !is_over() {
+                match resources.cgroups.processes(&name) {
+                    Ok(left) if left.is_empty() => break,
+                    Ok(_) => ended = resources.kill_all(&name),
+                    Err(cause) => ended = Err(cause),
+                }
                 std::thread::sleep(Duration::from_millis(1));
             }
-            Ok(())
+            // The address is the sandbox's own: the next try is to find it free.
+            while ended.is_ok()
+                && begun.elapsed() < CLEAR_WITHIN
+                && !matches!(resources.try_clear(&mut remains), Ok(true))
+            {
+                remains.tries += 1;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Ok((remains, ended))
         };
-        if let Err(cause) = blocking(end).await {
-            tracing::warn!(sandbox = %spec.sandbox, %cause, "a half-restored sandbox could not be ended at once");
+        match blocking(end).await {
+            Ok((remains, ended)) => {
+                if let Err(cause) = ended {
+                    tracing::warn!(sandbox = %spec.sandbox, %cause, "a half-restored sandbox could not be ended at once");
+                }
+                let is_clear = remains.cgroup.is_none();
+                self.reaper.take(remains);
+                is_clear
+            }
+            Err(cause) => {
+                tracing::error!(sandbox = %spec.sandbox, %cause, "a half-restored sandbox was not ended");
+                false
+            }
         }
-        self.reaper.take(remains);
     }
 }
 

@@ -529,7 +529,10 @@ async fn restored(job: &EffectJob, instance: InstanceId) -> Result<Value, Outcom
         Err(ProviderError::Gone { .. }) => Err(Outcome::Gone),
         Err(error) => {
             let failure = ServiceError::from(error);
-            let hint = "stop it to let go of its memory and keep its files";
+            let hint = match failure.code {
+                Code::Damaged => "its memory is damaged and does not come back; `stop` keeps its files",
+                _ => "its memory is still on disk; resume it again",
+            };
             Err(not(if failure.hint.is_some() { failure } else { failure.hint(hint) }))
         }
     }
