@@ -2,13 +2,16 @@
 //! checkpoint that lies where another one belongs.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "how many kills were met is part of the result")]
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use atoll_tests::soak::calls::Shared;
 use atoll_tests::soak::kept::Kept;
-use atoll_tests::{Answer, World, criu, json, run, template};
-use nix::sys::signal::Signal;
+use atoll_tests::{Answer, World, criu, json, proc, run, template};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// What CRIU says when a connection changes between two of its questions.
 const CUT: &str = "(00.1) Error (soccr/soccr.c:319): recv failed (0, want 29): Success\n\
@@ -160,5 +163,91 @@ fn a_checkpoint_in_the_place_of_another_is_refused_by_its_manifest() {
             shared.client.act(&kept.id, "resume").await.ok();
             kept.is_intact(&shared, "running").await;
         }
+    });
+}
+
+/// The run of CRIU that the server has begun, once its own program runs: the fetched one is started by a script.
+fn run_of_criu(w: &World, what: &str) -> Option<i32> {
+    let is_it = |pid: i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        words.contains(&what.as_bytes()) && !words.iter().any(|word| word.ends_with(b"sh"))
+    };
+    let below = proc::descendants(w.launcher_pid());
+    below.iter().map(|process| process.pid).find(|pid| is_it(*pid))
+}
+
+/// Ends the next run of CRIU of that kind, `after` it began; answers whether one was met.
+async fn kill_criu(w: &World, what: &str, after: Duration) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(5) {
+        if let Some(pid) = run_of_criu(w, what) {
+            tokio::time::sleep(after).await;
+            return kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok();
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    false
+}
+
+/// CRIU is killed at varied moments of a dump. What it leaves in the processes is repaired, so the second try or a later pause
+/// works and all memory is there. One loss is known and counted (docs/decisions/0008-checkpoint.md): a process that CRIU was
+/// just making run a system call.
+#[test]
+fn a_killed_dump_leaves_a_sandbox_that_runs_on_and_can_be_paused() {
+    if criu::at_hand().is_none() {
+        return;
+    }
+    run(async |w| {
+        let shared = Shared::quiet(w, w.tenant("acme").await);
+        let (mut met, mut lost) = (0, 0);
+        for round in 0..6_u64 {
+            let mut kept = Kept::create(&shared, json!({ "memory_mib": 128 }), 20 + round).await;
+            let after = Duration::from_millis(8 + 17 * round);
+            let (paused, killed) = tokio::join!(pause_to_disk(&shared, &kept), kill_criu(w, "dump", after));
+            met += u32::from(killed);
+            let is_paused = paused.status < 300;
+            let phase = if is_paused { "paused" } else { "running" };
+            if kept.settle(&shared, &[phase]).await.is_err() || kept.verify(&shared).await.is_err() {
+                eprintln!("lost by a kill after {after:?}: {paused}");
+                lost += 1;
+                continue;
+            }
+            if is_paused {
+                shared.client.act(&kept.id, "resume").await.ok();
+            } else {
+                paused.refused(503, "sandbox_unavailable");
+            }
+            kept.is_intact(&shared, "running").await;
+            pause_to_disk(&shared, &kept).await.ok();
+            kept.is_intact(&shared, "paused").await;
+            shared.client.delete(&kept.path("")).await.ok();
+        }
+        eprintln!("{met} dumps were killed, {lost} sandboxes lost a process");
+        assert!(met >= 3, "{met} kills met a dump");
+        // Measured: 3 of 54. Without the repair 7 of 40 were lost or could not be paused any more.
+        assert!(lost <= 2, "{lost} of {met}");
+    });
+}
+
+#[test]
+fn a_killed_restore_is_tried_once_more_and_keeps_the_memory() {
+    if criu::at_hand().is_none() {
+        return;
+    }
+    run(async |w| {
+        let shared = Shared::quiet(w, w.tenant("acme").await);
+        let mut kept = Kept::create(&shared, json!({ "memory_mib": 128 }), 30).await;
+        let mut met = 0;
+        for round in 0..3_u64 {
+            pause_to_disk(&shared, &kept).await.ok();
+            let after = Duration::from_millis(5 + 25 * round);
+            let resume = shared.client.act(&kept.id, "resume");
+            let (resumed, killed) = tokio::join!(resume, kill_criu(w, "restore", after));
+            met += u32::from(killed);
+            resumed.ok();
+            kept.is_intact(&shared, "running").await;
+        }
+        assert!(met >= 1, "no kill met a restore");
     });
 }
