@@ -17,7 +17,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::dump_repair;
 use super::mounts::{Handover, MountRequest, SharedMounts, attach_tmpfs, mapped_clone};
-use super::protocol::{Criu, FIRST_HANDED, Rebuild, SAY, StepFailure, StepResult};
+use super::protocol::{Criu, FIRST_HANDED, Rebuild, SAY, StepFailure, StepResult, Upper};
 use super::serve::{user_namespace, whole_map};
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY, CloneSide};
 
@@ -122,9 +122,15 @@ fn keep(fixed: &SharedMounts, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i3
     if criu.rebuild.is_none() {
         spare_from_oom_killer();
     }
+    let begun = wall_time();
     let status = command.status().step("run CRIU")?;
     if !status.success() {
         end_orphans();
+    }
+    if let (Some(rebuild), false) = (&criu.rebuild, status.success())
+        && let Upper::Folder(layer) = &rebuild.rootfs.upper
+    {
+        remove_ghosts(layer, begun);
     }
     // One that was ended by force has not cleaned up behind itself, or an earlier one has not.
     let freezer = dump_freezer();
@@ -194,6 +200,31 @@ fn errors(log: &str) -> String {
         "it did not say why".into()
     } else {
         found.join("; ").chars().take(LENGTH).collect()
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "it is compared with the times of files")]
+fn wall_time() -> std::time::SystemTime {
+    std::time::SystemTime::now()
+}
+
+/// Removes files that a restore made for open files without a name and did not come to unlink: the next one would fail of them.
+/// Nothing else writes to the layer during a restore, so what is older is the sandbox's own.
+fn remove_ghosts(folder: &Path, begun: std::time::SystemTime) {
+    /// LIMIT: the clock of a file's times may be one tick behind.
+    const TICK: std::time::Duration = std::time::Duration::from_millis(20);
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (Ok(about), name) = (entry.metadata(), entry.file_name()) else { continue };
+        if about.is_dir() {
+            remove_ghosts(&entry.path(), begun);
+            continue;
+        }
+        let is_new = about.modified().is_ok_and(|at| at + TICK >= begun)
+            || about.created().is_ok_and(|at| at + TICK >= begun);
+        let name = name.to_string_lossy();
+        if is_new && name.ends_with(".ghost") && name.contains(".cr.") {
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 
