@@ -9,7 +9,7 @@ use atoll_tests::criu;
 use atoll_tests::inside::{account, agent};
 use atoll_tests::{Client, Options, Value, World, json, run, run_with, until};
 use atoll_toolbox::{
-    Context, Execute, ExecutionEvent as E, Interpreter, Language, NewContext, Rich, Toolbox, ToolboxError,
+    InterpreterContext, Execute, ExecutionEvent as E, Interpreter, Language, NewContext, Rich, Toolbox, ToolboxError,
 };
 
 /// All that an execution told.
@@ -35,7 +35,7 @@ impl Ran {
     }
 }
 
-async fn execute(interpreter: &Interpreter<'_>, context: &Context, execute: Execute) -> Ran {
+async fn execute(interpreter: &Interpreter<'_>, context: &InterpreterContext, execute: Execute) -> Ran {
     let mut execution = interpreter.execute(context, execute).await.unwrap();
     let mut ran = Ran::default();
     let patience = Duration::from_secs(90);
@@ -55,7 +55,7 @@ async fn execute(interpreter: &Interpreter<'_>, context: &Context, execute: Exec
     ran
 }
 
-async fn code(interpreter: &Interpreter<'_>, context: &Context, code: &str) -> Ran {
+async fn code(interpreter: &Interpreter<'_>, context: &InterpreterContext, code: &str) -> Ran {
     execute(interpreter, context, Execute { code: code.into(), ..Default::default() }).await
 }
 

@@ -6,8 +6,8 @@ use atoll_model::{Code, ErrorKind};
 use atoll_tests::inside::{account, agent};
 use atoll_tests::{Client, Options, World, json, run, run_with, until};
 use atoll_toolbox::{
-    BranchQuery, Change, CloneFrom, ConfigScope, CopyHow, Credentials, DiffOf, Edit, Grep, ListQuery,
-    LogQuery, MakeDir, NewCommit, Part, Pull, Push, Remote, Reset, ResetMode, Scope, State, Toolbox,
+    BranchQuery, PermissionChange, CloneFrom, ConfigScope, CopyHow, Credentials, DiffOf, Edit, Grep, ListOptions,
+    LogQuery, MakeDir, NewCommit, FilePart, Pull, Push, Remote, Reset, ResetMode, BranchScope, FileChange, Toolbox,
 };
 
 async fn toolbox(w: &World, client: &Client) -> (String, Toolbox) {
@@ -44,9 +44,9 @@ fn git_goes_from_an_empty_folder_to_a_shared_branch() {
 
         toolbox.files().write("/home/user/one/a file", None, "one\n").await.unwrap();
         let status = git.read_status().await.unwrap();
-        assert_eq!((status.files[0].path.as_str(), status.files[0].staged), ("a file", State::Untracked));
+        assert_eq!((status.files[0].path.as_str(), status.files[0].staged), ("a file", FileChange::Untracked));
         git.add(&words(&["a file"])).await.unwrap().checked().unwrap();
-        assert_eq!(git.read_status().await.unwrap().files[0].staged, State::Added);
+        assert_eq!(git.read_status().await.unwrap().files[0].staged, FileChange::Added);
         let made = git.commit(&by_ada("first\n\nwith 'quotes' and \"more\"")).await.unwrap();
         let sha = made.sha.unwrap();
         assert!(sha.len() == 40 && made.output.exit_code == 0);
@@ -72,7 +72,7 @@ fn git_goes_from_an_empty_folder_to_a_shared_branch() {
         other.commit(&by_ada("second")).await.unwrap().sha.unwrap();
         other.push(&Push::default()).await.unwrap().checked().unwrap();
         git.pull(&Pull::default()).await.unwrap().checked().unwrap();
-        let read = toolbox.files().read_bytes("/home/user/one/a file", Part::Whole, 100).await.unwrap();
+        let read = toolbox.files().read_bytes("/home/user/one/a file", FilePart::Whole, 100).await.unwrap();
         assert_eq!(read, b"one\ntwo\n");
         assert!(git.diff(&DiffOf::Target("HEAD~1".into()), None).await.unwrap().stdout.contains("+two"));
         assert!(git.show("HEAD").await.unwrap().stdout.contains("second"));
@@ -111,7 +111,7 @@ fn branches_are_made_listed_left_and_deleted() {
         let holds = BranchQuery { contains: Some("feature/x".into()), ..Default::default() };
         assert_eq!(git.branches(&holds).await.unwrap().stdout.trim(), "feature/x");
         let lacks =
-            BranchQuery { scope: Scope::All, not_contains: Some("feature/x".into()), ..Default::default() };
+            BranchQuery { scope: BranchScope::All, not_contains: Some("feature/x".into()), ..Default::default() };
         assert_eq!(git.branches(&lacks).await.unwrap().stdout.trim(), "* main");
         let kept = git.delete_branch("feature/x", false).await.unwrap().checked().unwrap_err();
         assert_eq!(kept.kind(), ErrorKind::Conflict, "{kept}");
@@ -125,7 +125,7 @@ fn branches_are_made_listed_left_and_deleted() {
         toolbox.files().write("repo/f", None, "x").await.unwrap();
         git.add(&words(&["f"])).await.unwrap().checked().unwrap();
         git.reset(&Reset { files: words(&["f"]), ..Default::default() }).await.unwrap().checked().unwrap();
-        assert_eq!(git.read_status().await.unwrap().files[0].staged, State::Untracked);
+        assert_eq!(git.read_status().await.unwrap().files[0].staged, FileChange::Untracked);
         git.add(&words(&["f"])).await.unwrap().checked().unwrap();
         let hard = Reset { mode: ResetMode::Hard, ..Default::default() };
         git.reset(&hard).await.unwrap().checked().unwrap();
@@ -327,12 +327,12 @@ fn files_are_searched_edited_and_copied_without_any_program_inside() {
         assert_eq!(globbed, ["/home/user/p/src/lib.rs", "/home/user/p/src/main.rs"]);
         assert_eq!(files.find("p", "*.md").await.unwrap().items, ["/home/user/p/readme.md"]);
 
-        let query = ListQuery { depth: Some(1), exclude: words(&["node_modules"]) };
+        let query = ListOptions { depth: Some(1), exclude: words(&["node_modules"]) };
         let names = |listing: &atoll_toolbox::Listing| {
             listing.entries.iter().map(|e| String::from_utf8_lossy(&e.name).into_owned()).collect::<Vec<_>>()
         };
         assert_eq!(names(&files.list("p", &query).await.unwrap()), ["data.bin", "readme.md", "src"]);
-        let all = files.list("p", &ListQuery::default()).await.unwrap();
+        let all = files.list("p", &ListOptions::default()).await.unwrap();
         assert_eq!(names(&all).len(), 7);
         let tree = files.tree("p", Some(2), &words(&["node_modules"])).await.unwrap();
         let src = tree.iter().find(|node| node.name == "src").unwrap();
@@ -362,15 +362,15 @@ fn files_are_read_in_parts_moved_and_given_away() {
         files.write("f", Some(0o640), text.clone()).await.unwrap();
         let read =
             async |part| String::from_utf8(files.read_bytes("f", part, 1 << 20).await.unwrap()).unwrap();
-        assert_eq!(read(Part::Whole).await, text);
-        assert_eq!(read(Part::Bytes { offset: 5, limit: Some(3) }).await, "1\nl");
-        assert_eq!(read(Part::Bytes { offset: 1 << 30, limit: None }).await, "");
-        assert_eq!(read(Part::Head(2)).await, "line 1\nline 2\n");
-        assert_eq!(read(Part::Tail(2)).await, "line 999\nline 1000\n");
-        assert_eq!(read(Part::Tail(5000)).await, text);
-        let dir = files.read("/home", Part::Whole).await.unwrap_err();
+        assert_eq!(read(FilePart::Whole).await, text);
+        assert_eq!(read(FilePart::Bytes { offset: 5, limit: Some(3) }).await, "1\nl");
+        assert_eq!(read(FilePart::Bytes { offset: 1 << 30, limit: None }).await, "");
+        assert_eq!(read(FilePart::Head(2)).await, "line 1\nline 2\n");
+        assert_eq!(read(FilePart::Tail(2)).await, "line 999\nline 1000\n");
+        assert_eq!(read(FilePart::Tail(5000)).await, text);
+        let dir = files.read("/home", FilePart::Whole).await.unwrap_err();
         assert!(dir.to_string().contains("is a directory"), "{dir}");
-        assert_eq!(files.read("nowhere", Part::Head(1)).await.unwrap_err().code(), Code::FileNotFound);
+        assert_eq!(files.read("nowhere", FilePart::Head(1)).await.unwrap_err().code(), Code::FileNotFound);
 
         let deep = MakeDir { parents: false, mode: None };
         assert_eq!(files.make_dir("a/b", deep).await.unwrap_err().code(), Code::FileNotFound);
@@ -393,9 +393,9 @@ fn files_are_read_in_parts_moved_and_given_away() {
         files.remove("c", true).await.unwrap();
         assert_eq!(files.remove("c", true).await.unwrap_err().code(), Code::FileNotFound);
 
-        let mode = |mode| Change { mode: Some(mode), ..Default::default() };
+        let mode = |mode| PermissionChange { mode: Some(mode), ..Default::default() };
         assert_eq!(files.change("a/b/f", &mode(0o600)).await.unwrap().mode, 0o600);
-        let root = Change { owner: Some("root".into()), ..Default::default() };
+        let root = PermissionChange { owner: Some("root".into()), ..Default::default() };
         assert_eq!(files.change("a/b/f", &root).await.unwrap_err().kind(), ErrorKind::Forbidden);
         let as_root = Toolbox::new(agent(w, &id), account()).as_user(Some("root".into()));
         assert_eq!(as_root.files().change("/home/user/a/b/f", &root).await.unwrap().owner, "root");

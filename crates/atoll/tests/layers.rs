@@ -2,7 +2,7 @@
 //! may name. Reads the tree; runs nothing but `cargo metadata` and `git ls-files`.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -14,6 +14,9 @@ use serde_json::Value;
 mod dependencies;
 #[path = "layers/robustness.rs"]
 mod robustness;
+
+/// Type names that may be defined in more than three places; 15 at most.
+const SHARED_TYPE_NAMES: &[&str] = &[];
 
 /// Every arrow that may be. A new one is a design change: its own commit, with the reason.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -148,6 +151,42 @@ fn files_stay_short_enough_to_read() {
         }
     }
     assert!(wrong.is_empty(), "longer than {LINES_MAX} lines:\n{}", wrong.join("\n"));
+}
+
+/// A type name that is defined in many places says nothing about what it is in each of them.
+#[test]
+fn type_names_are_defined_in_three_places_at_most() {
+    let mut places: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in tracked() {
+        let is_source = path.extension().is_some_and(|e| e == "rs") && path.starts_with("crates");
+        let is_generated = path.components().any(|part| part.as_os_str() == "generated");
+        if is_source && !is_generated && path.components().any(|part| part.as_os_str() == "src") {
+            for name in read(&path).lines().filter_map(defined_type) {
+                places.entry(name.to_owned()).or_default().insert(path.display().to_string());
+            }
+        }
+    }
+    assert!(places.len() > 500, "the search for definitions finds {} only", places.len());
+    assert!(SHARED_TYPE_NAMES.len() <= 15);
+    let crowded = places.iter().filter(|(_, files)| files.len() > 3);
+    let wrong: Vec<String> = crowded
+        .filter(|(name, _)| !SHARED_TYPE_NAMES.contains(&name.as_str()))
+        .map(|(name, files)| format!("{name}: {files:?}"))
+        .collect();
+    assert!(wrong.is_empty(), "give these types names that say whose they are:\n{}", wrong.join("\n"));
+}
+
+/// The name of the type that a line defines.
+fn defined_type(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let line = match line.strip_prefix("pub") {
+        Some(rest) if rest.starts_with('(') => rest.split_once(") ")?.1,
+        Some(rest) => rest.trim_start(),
+        None => line,
+    };
+    let rest = ["struct ", "enum ", "trait ", "union "].iter().find_map(|word| line.strip_prefix(word))?;
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+    rest.starts_with(|c: char| c.is_ascii_uppercase()).then(|| &rest[..end])
 }
 
 #[test]

@@ -34,7 +34,7 @@ mod request_body;
 pub use answer::{ANSWER_STATE, HeldAnswer, Metered, WholeAnswer, keep_with};
 pub use body::{BodyError, BodyLimits, read_whole};
 pub use json::{JsonObject, Marked};
-pub use output::{Collected, Collector, Keep, TruncationLines};
+pub use output::{CollectedOutput, Collector, Keep, TruncationLines};
 pub use pool::{Account, Budget, BudgetOwner, Exhausted, Reservation, SMALL, Sizes, WAIT};
 pub use request::RequestBudget;
 pub use request_body::WindowBody;

@@ -110,11 +110,11 @@ impl Collector {
 
     /// What was kept.
     #[must_use]
-    pub fn finish(self) -> Collected {
+    pub fn finish(self) -> CollectedOutput {
         let Self { head, tail, written, mut reservation, .. } = self;
         let kept = (head.len() + tail.len()) as u64;
         let of_tail = reservation.split(tail.len());
-        Collected {
+        CollectedOutput {
             head: reservation.attach(head),
             tail: of_tail.attach(Vec::from(tail)),
             written,
@@ -125,7 +125,7 @@ impl Collector {
 
 /// What was kept of an output. Its bytes are counted until they are dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Collected {
+pub struct CollectedOutput {
     /// From the beginning.
     pub head: Bytes,
     /// From the end: what came after the head, without what is missing between.
@@ -136,7 +136,7 @@ pub struct Collected {
     pub omitted: u64,
 }
 
-impl Collected {
+impl CollectedOutput {
     /// Whether something is missing.
     #[must_use]
     pub const fn is_truncated(&self) -> bool {
@@ -205,7 +205,7 @@ mod tests {
         (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect()
     }
 
-    async fn collect(account: &Account, keep: Keep, data: &[u8], piece: usize) -> Collected {
+    async fn collect(account: &Account, keep: Keep, data: &[u8], piece: usize) -> CollectedOutput {
         let mut collector = Collector::new(account, keep);
         for piece in data.chunks(piece) {
             collector.push(piece).await;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use atoll_model::Held;
+use atoll_model::MemoryLocation;
 use atoll_provider::{Booted, InstanceSpec, Provider, ProviderError};
 use common::{World, chain, in_world, instance_id, target};
 
@@ -39,7 +39,7 @@ fn is_refused(how: &'static str, why: &'static str) {
         |_| {},
         move |world| async move {
             let Some((spec, booted)) = running(&world, how).await else { return world };
-            assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), Held::Live);
+            assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), MemoryLocation::Live);
             let begun = Instant::now();
             let refused = world.engine.checkpoint(&target(&spec)).await;
             assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
@@ -47,7 +47,7 @@ fn is_refused(how: &'static str, why: &'static str) {
                 Err(ProviderError::Unsupported { hint, .. }) => assert!(hint.contains(why), "{hint}"),
                 other => panic!("{other:?}"),
             }
-            assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), Held::Live);
+            assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), MemoryLocation::Live);
             world.engine.resume(&target(&spec)).await.unwrap();
             assert_eq!(
                 world.sh(&spec, &booted, "pidof caught >/dev/null && echo on").await,

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use atoll_agentapi::{AgentClient, ProcessEvent, StartProcess, TerminalSize};
 use atoll_container::EngineConfig;
-use atoll_model::{Held, InstanceId};
-use atoll_provider::{AdoptionOutcome, Booted, InstanceSpec, Known, Provider, ProviderError};
+use atoll_model::{MemoryLocation, InstanceId};
+use atoll_provider::{AdoptionOutcome, Booted, InstanceSpec, KnownSandbox, Provider, ProviderError};
 use common::{World, chain, in_world, in_world_with, instance_id, target};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -66,10 +66,10 @@ async fn restore(world: &World, spec: &mut InstanceSpec, before: &Booted) -> Boo
 }
 
 async fn checkpoint(world: &World, spec: &InstanceSpec) {
-    assert_eq!(world.engine.pause(&target(spec)).await.unwrap(), Held::Live);
+    assert_eq!(world.engine.pause(&target(spec)).await.unwrap(), MemoryLocation::Live);
     let done = world.engine.checkpoint(&target(spec)).await;
     done.unwrap_or_else(|error| panic!("checkpoint: {}", chain(&error)));
-    assert_eq!(world.engine.pause(&target(spec)).await.unwrap(), Held::Disk);
+    assert_eq!(world.engine.pause(&target(spec)).await.unwrap(), MemoryLocation::Disk);
 }
 
 fn mounts(pid: i32) -> Vec<String> {
@@ -123,12 +123,12 @@ fn a_frozen_sandbox_stands_still_and_runs_on() {
             let mut took = Vec::new();
             for _ in 0..20 {
                 let begun = Instant::now();
-                assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), Held::Live);
+                assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), MemoryLocation::Live);
                 let frozen = begun.elapsed();
                 let before = cpu().await;
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 assert_eq!(cpu().await, before, "it stands still");
-                assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), Held::Live, "again is fine");
+                assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), MemoryLocation::Live, "again is fine");
                 let begun = Instant::now();
                 world.engine.resume(&target(&spec)).await.unwrap();
                 took.push((frozen, begun.elapsed()));
@@ -293,8 +293,8 @@ fn comes_back(adjust: impl FnOnce(&mut EngineConfig) + Send + 'static) {
     });
 }
 
-fn known(spec: &InstanceSpec, instance: &InstanceId, facts: serde_json::Value, paused: bool) -> Known {
-    Known {
+fn known(spec: &InstanceSpec, instance: &InstanceId, facts: serde_json::Value, paused: bool) -> KnownSandbox {
+    KnownSandbox {
         sandbox: spec.sandbox.clone(),
         instance: Some((instance.clone(), facts)),
         storage: spec.storage,
@@ -445,7 +445,7 @@ fn what_cannot_be_dumped_stays_frozen_and_runs_on() {
             world.engine.pause(&target(&spec)).await.unwrap();
             let refused = world.engine.checkpoint(&target(&spec)).await;
             assert!(matches!(refused, Err(ProviderError::Unsupported { .. })), "{refused:?}");
-            assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), Held::Live);
+            assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), MemoryLocation::Live);
             world.engine.resume(&target(&spec)).await.unwrap();
             assert_eq!(world.sh(&spec, &booted, "echo on").await, (0, "on".into()));
             world.destroy(&spec).await;
@@ -607,10 +607,10 @@ fn a_launcher_that_dies_half_way_costs_nothing() {
                 let place = target(&spec);
                 let (done, ()) = tokio::join!(world.engine.checkpoint(&place), kill(after));
                 match done {
-                    Ok(()) => assert_eq!(world.engine.pause(&place).await.unwrap(), Held::Disk),
+                    Ok(()) => assert_eq!(world.engine.pause(&place).await.unwrap(), MemoryLocation::Disk),
                     Err(error) => {
                         eprintln!("killed after {after} ms: {}", chain(&error));
-                        assert_eq!(world.engine.pause(&place).await.unwrap(), Held::Live);
+                        assert_eq!(world.engine.pause(&place).await.unwrap(), MemoryLocation::Live);
                         checkpoint(&world, &spec).await;
                     }
                 }

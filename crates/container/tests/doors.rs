@@ -10,7 +10,7 @@ use atoll_model::policy::egress::{Egress, TenantFloor, compile};
 use atoll_model::{
     EgressRecord, EgressVerdict, EgressWhat, NetworkLimits, NetworkMode, NetworkPolicy, Storage,
 };
-use atoll_provider::{Egressed, InstanceSpec, Known, Provider};
+use atoll_provider::{Egressed, InstanceSpec, KnownSandbox, Provider};
 use common::{World, in_world, target};
 use tokio::sync::broadcast::Receiver;
 
@@ -76,7 +76,7 @@ fn decisions_are_told_and_follow_the_policy_through_changes_and_a_restart() {
             world.engine.set_network(&target(&spec), Arc::clone(&spec.network)).await.unwrap();
             drop(log);
             let world = world.reopen().await;
-            let known = Known {
+            let known = KnownSandbox {
                 sandbox: spec.sandbox.clone(),
                 instance: Some((spec.instance.clone(), booted.facts.clone())),
                 storage: Storage::Disk,

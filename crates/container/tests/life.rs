@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use atoll_container::StorageChoice;
 use atoll_model::{Limits, Storage};
-use atoll_provider::{AdoptionOutcome, Known, NoticeKind, PoolWish, Provider, ProviderError, Target};
+use atoll_provider::{AdoptionOutcome, KnownSandbox, NoticeKind, PoolWish, Provider, ProviderError, Target};
 use common::{World, in_world, sandbox_id, target};
 
 #[test]
@@ -89,7 +89,7 @@ fn instances_live_on_without_a_server_and_are_adopted() {
             let mut forged = booted.facts.clone();
             forged["started"] = 1.into();
             let ghost = common::instance_id();
-            let known = |instance, facts, sandbox: &atoll_model::SandboxId| Known {
+            let known = |instance, facts, sandbox: &atoll_model::SandboxId| KnownSandbox {
                 sandbox: sandbox.clone(),
                 instance: Some((instance, facts)),
                 storage: Storage::Disk,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use atoll_container::EngineConfig;
 use atoll_model::VolumeId;
 use atoll_provider::{
-    AdoptionOutcome, FilesOrigin, InstanceMount, InstanceSpec, Known, MountSource, Provider, ProviderError,
+    AdoptionOutcome, FilesOrigin, InstanceMount, InstanceSpec, KnownSandbox, MountSource, Provider, ProviderError,
 };
 use common::{World, in_world, in_world_below, instance_id, target};
 use kept::{folders, legacy, plain, snapshot_id, writable_mib};
@@ -391,7 +391,7 @@ fn mounts_stay_over_stop_and_start_snapshot_fork_rollback_and_adoption() {
         world.engine.pause(&target(&spec)).await.unwrap();
         world.engine.resume(&target(&spec)).await.unwrap();
         world.said(&spec, &booted, "echo 3 >/data/x").await;
-        let known = Known {
+        let known = KnownSandbox {
             sandbox: spec.sandbox.clone(),
             instance: Some((spec.instance.clone(), booted.facts.clone())),
             storage: spec.storage,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use atoll_container::EngineConfig;
 use atoll_model::{Limits, SnapshotId, Storage};
-use atoll_provider::{FilesOrigin, Known, Provider, ProviderError, RolledBack};
+use atoll_provider::{FilesOrigin, KnownSandbox, Provider, ProviderError, RolledBack};
 use common::{World, chain, in_world, target};
 use kept::{files, folders, in_pool, is_damaged, legacy, plain, snapshot_id, writable_mib};
 
@@ -438,7 +438,7 @@ fn a_rollback_that_was_cut_short_leaves_the_old_files_or_the_new_and_unwanted_sn
         let (kept, unwanted) = (world.snap(&spec).await, world.snap(&spec).await);
         world.engine.halt(&target(&spec)).await.unwrap();
         let known = || {
-            vec![Known {
+            vec![KnownSandbox {
                 sandbox: spec.sandbox.clone(),
                 instance: None,
                 storage: Storage::Disk,

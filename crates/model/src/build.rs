@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BuildId, Code, Moment, TemplateRef, TenantId};
+use crate::{BuildId, Code, Timestamp, TemplateRef, TenantId};
 
 /// A build: one row of `builds`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,13 +38,13 @@ pub struct Build {
     #[serde(default)]
     pub notes: Vec<String>,
     /// When it was asked for.
-    pub created_at: Moment,
+    pub created_at: Timestamp,
     /// When its turn came.
     #[serde(default)]
-    pub started_at: Option<Moment>,
+    pub started_at: Option<Timestamp>,
     /// When it ended.
     #[serde(default)]
-    pub ended_at: Option<Moment>,
+    pub ended_at: Option<Timestamp>,
 }
 
 /// How far a build is.

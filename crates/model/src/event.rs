@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{InstanceId, Moment, Phase, Reason, SandboxId, SnapshotId, TenantId};
+use crate::{InstanceId, Timestamp, Phase, Reason, SandboxId, SnapshotId, TenantId};
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ pub struct SandboxEvent {
     /// In which incarnation, where there was one.
     pub instance: Option<InstanceId>,
     /// When.
-    pub at: Moment,
+    pub at: Timestamp,
     /// What.
     #[serde(flatten)]
     pub what: EventKind,

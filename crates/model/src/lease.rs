@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BuildId, InstanceId, Limits, Moment, Mount, NetworkPolicy, SandboxId, SnapshotId, TenantId};
+use crate::{BuildId, InstanceId, Limits, Timestamp, Mount, NetworkPolicy, SandboxId, SnapshotId, TenantId};
 
 /// What the user wants the sandbox to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,7 +131,7 @@ impl Phase {
 /// Where the memory of a paused sandbox is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Held {
+pub enum MemoryLocation {
     /// In memory; its processes are frozen.
     Live,
     /// On disk; its processes are gone and will be restored.
@@ -237,7 +237,7 @@ pub struct Timers {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     /// Until when.
-    pub until: Moment,
+    pub until: Timestamp,
     /// For people.
     pub reason: Option<String>,
 }
@@ -343,28 +343,28 @@ pub struct Lease {
     /// How long it may live, from create or the last extension.
     pub timeout_s: Option<u64>,
     /// When that is over.
-    pub timeout_at: Option<Moment>,
+    pub timeout_at: Option<Timestamp>,
     /// What happens then.
     pub on_timeout: OnTimeout,
     /// In which phases it counts.
     #[serde(default)]
     pub timeout_counts: TimeoutCounts,
     /// When it was asked for.
-    pub created_at: Moment,
+    pub created_at: Timestamp,
     /// When the phase last changed.
-    pub phase_at: Moment,
+    pub phase_at: Timestamp,
     /// Where the memory is while it is paused.
     #[serde(default)]
-    pub held: Option<Held>,
+    pub held: Option<MemoryLocation>,
     /// What it does by itself.
     #[serde(default)]
     pub timers: Timers,
     /// When something last worked in it, as far as it is written; the activity of the live server may know better.
     #[serde(default)]
-    pub active_at: Option<Moment>,
+    pub active_at: Option<Timestamp>,
     /// When it was last stopped; `None` while it runs.
     #[serde(default)]
-    pub stopped_at: Option<Moment>,
+    pub stopped_at: Option<Timestamp>,
     /// A promise to stay awake.
     #[serde(default)]
     pub hold: Option<Hold>,
@@ -418,14 +418,14 @@ pub struct Lease {
     pub secrets: BTreeMap<String, AttachedSecret>,
     /// When it last began to run; `None` before it ever did, or where the lease is older than this field.
     #[serde(default)]
-    pub started_at: Option<Moment>,
+    pub started_at: Option<Timestamp>,
 }
 
 impl Lease {
     /// Whether it counts against CPU and memory quotas. What is on disk takes neither.
     #[must_use]
     pub fn holds_compute(&self) -> bool {
-        self.phase.has_instance() && !(self.phase == Phase::Paused && self.held == Some(Held::Disk))
+        self.phase.has_instance() && !(self.phase == Phase::Paused && self.held == Some(MemoryLocation::Disk))
     }
 
     /// Whether some of its requests are changed on their way out, so that it has to trust a certificate authority of ours.

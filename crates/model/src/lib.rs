@@ -30,7 +30,7 @@ pub use id::{
     BadId, BuildId, InstanceId, KeyId, PreviewId, SandboxId, SecretId, SnapshotId, TenantId, VolumeId,
 };
 pub use lease::{
-    ArchiveRef, AttachedSecret, Held, Hold, Intent, Lease, OnExit, OnTimeout, Phase, Reason, Source, Stage,
+    ArchiveRef, AttachedSecret, MemoryLocation, Hold, Intent, Lease, OnExit, OnTimeout, Phase, Reason, Source, Stage,
     Storage, TimeoutCounts, Timers, Wake,
 };
 pub use limits::{BadLimit, Limits, LimitsAsk};
@@ -43,5 +43,5 @@ pub use snapshot::{Snapshot, SnapshotState};
 pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name};
 pub use template::{BadTemplateRef, DEFAULT_TAG, MadeFrom, ReadyCheck, StartSettings, TemplateRef};
 pub use tenant::{Principal, Quota, Scope, Usage};
-pub use time::Moment;
+pub use time::Timestamp;
 pub use volume::{MOUNTS_MAX, Mount, MountAsk, Volume, VolumeState, check_mounts};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Limits, Moment, NetworkPolicy, SandboxId, SnapshotId, TenantId};
+use crate::{Limits, Timestamp, NetworkPolicy, SandboxId, SnapshotId, TenantId};
 
 /// How far a snapshot is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,5 +62,5 @@ pub struct Snapshot {
     /// How long the sandbox stood still for it, in microseconds.
     pub stood_still_us: u64,
     /// When it was taken.
-    pub created_at: Moment,
+    pub created_at: Timestamp,
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// A point in time as both clocks saw it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct Timestamp {
     /// Milliseconds since the Unix epoch.
     pub wall_ms: i64,
     /// Which boot `boot_ms` belongs to (`/proc/sys/kernel/random/boot_id`).
@@ -16,7 +16,7 @@ pub struct Moment {
     pub boot_ms: i64,
 }
 
-impl Moment {
+impl Timestamp {
     /// The moment `ms` later, on both clocks.
     #[must_use]
     pub fn plus_ms(&self, ms: i64) -> Self {
@@ -29,7 +29,7 @@ impl Moment {
 
     /// Milliseconds from `now` until this moment; negative when it has passed.
     #[must_use]
-    pub fn ms_after(&self, now: &Moment) -> i64 {
+    pub fn ms_after(&self, now: &Timestamp) -> i64 {
         if self.boot_id == now.boot_id {
             self.boot_ms.saturating_sub(now.boot_ms)
         } else {
@@ -42,8 +42,8 @@ impl Moment {
 mod tests {
     use super::*;
 
-    fn moment(wall_ms: i64, boot: &str, boot_ms: i64) -> Moment {
-        Moment { wall_ms, boot_id: boot.to_owned(), boot_ms }
+    fn moment(wall_ms: i64, boot: &str, boot_ms: i64) -> Timestamp {
+        Timestamp { wall_ms, boot_id: boot.to_owned(), boot_ms }
     }
 
     #[test]

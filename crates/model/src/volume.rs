@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BadSpec, Moment, TenantId, VolumeId};
+use crate::{BadSpec, Timestamp, TenantId, VolumeId};
 
 /// A volume: one row of `volumes`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub struct Volume {
     /// Whether it can be used.
     pub state: VolumeState,
     /// When it was asked for.
-    pub created_at: Moment,
+    pub created_at: Timestamp,
 }
 
 /// How far a volume is.

@@ -27,10 +27,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_model::policy::egress::Egress;
-use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, Storage};
+use atoll_model::{MemoryLocation, InstanceId, Limits, SandboxId, SnapshotId, Storage};
 
 use crate::{
-    AGENT_PORT, Adopted, AdoptionOutcome, Booted, ByteStream, FilesOrigin, InstanceSpec, Known, NoticeKind,
+    AGENT_PORT, Adopted, AdoptionOutcome, Booted, ByteStream, FilesOrigin, InstanceSpec, KnownSandbox, NoticeKind,
     Provider, ProviderError, RolledBack, Target,
 };
 
@@ -226,7 +226,7 @@ impl Fixture {
     }
 
     async fn pause(&self, live: &Live<'_>) {
-        assert_eq!(self.provider.pause(&live.target).await.expect("paused"), Held::Live);
+        assert_eq!(self.provider.pause(&live.target).await.expect("paused"), MemoryLocation::Live);
     }
 
     /// To disk, processes and all.
@@ -296,12 +296,12 @@ fn is_gone<T>(outcome: Result<T, ProviderError>) -> bool {
 }
 
 /// The same, paused or on its way from or to a pause.
-fn known_paused(spec: &InstanceSpec, facts: serde_json::Value) -> Known {
-    Known { instance: Some((spec.instance.clone(), facts)), paused: true, ..known(spec, None) }
+fn known_paused(spec: &InstanceSpec, facts: serde_json::Value) -> KnownSandbox {
+    KnownSandbox { instance: Some((spec.instance.clone(), facts)), paused: true, ..known(spec, None) }
 }
 
-fn known(spec: &InstanceSpec, live: Option<&Live<'_>>) -> Known {
-    Known {
+fn known(spec: &InstanceSpec, live: Option<&Live<'_>>) -> KnownSandbox {
+    KnownSandbox {
         sandbox: spec.sandbox.clone(),
         instance: live.map(|live| (spec.instance.clone(), live.booted.facts.clone())),
         storage: spec.storage,

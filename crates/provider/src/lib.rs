@@ -36,7 +36,7 @@ use atoll_agentapi::AgentClient;
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
 use atoll_model::{
-    EgressRecord, ErrorKind, Held, InstanceId, Limits, SandboxId, SnapshotId, Storage, VolumeId,
+    EgressRecord, ErrorKind, MemoryLocation, InstanceId, Limits, SandboxId, SnapshotId, Storage, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -282,7 +282,7 @@ pub struct Target {
 
 /// A sandbox that the store knows, for adoption after a restart.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct KnownSandbox {
     /// Whose.
     pub sandbox: SandboxId,
     /// Its live instance with its facts; `None` when only files should be there.
@@ -527,8 +527,8 @@ pub trait Provider: Send + Sync + 'static {
     async fn boot(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError>;
 
     /// Freezes every process where it stands; memory stays, connections stay. Answers when all stand still. Idempotent; one
-    /// that is checkpointed stays so. [`Held`] says where the memory is.
-    async fn pause(&self, target: &Target) -> Result<Held, ProviderError>;
+    /// that is checkpointed stays so. [`MemoryLocation`] says where the memory is.
+    async fn pause(&self, target: &Target) -> Result<MemoryLocation, ProviderError>;
 
     /// Brings the memory of a frozen instance to disk, checks it, and only then ends the processes. Idempotent. On error, and
     /// when it is dropped half way, it is frozen as before. When it returns the checkpoint survives a crash of the host.
@@ -664,7 +664,7 @@ pub trait Provider: Send + Sync + 'static {
     /// where the restore had come to its end it is alive, else the checkpoint is as it was.
     async fn adopt(
         &self,
-        known: Vec<Known>,
+        known: Vec<KnownSandbox>,
         snapshots: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError>;
 

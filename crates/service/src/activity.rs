@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_agentapi::InstanceLiveness;
 use atoll_model::lifecycle::phase_deadline_ms;
 use atoll_model::policy::deadlines::Due;
-use atoll_model::policy::idle::{self, Signals, Why};
-use atoll_model::{InstanceId, Lease, Moment, Phase, Reason};
+use atoll_model::policy::idle::{self, Signals, AwakeReason};
+use atoll_model::{InstanceId, Lease, Timestamp, Phase, Reason};
 use atoll_provider::InstanceUsage;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
@@ -41,9 +41,9 @@ pub(crate) struct Activity {
 
 struct ActivityState {
     open: [u32; 3],
-    active_at: Moment,
+    active_at: Timestamp,
     /// Until when a program inside asked to be kept awake.
-    held_inside: Option<Moment>,
+    held_inside: Option<Timestamp>,
     counted: Option<UsageCounters>,
     looked: Option<IdleCheck>,
     falls_asleep: bool,
@@ -64,7 +64,7 @@ struct UsageCounters {
 /// What the last look showed.
 #[derive(Debug, Clone)]
 struct IdleCheck {
-    at: Moment,
+    at: Timestamp,
     cpu_milli: u32,
     sent_bytes: u64,
 }
@@ -74,7 +74,7 @@ struct IdleCheck {
 pub(crate) struct TimerAttempt {
     pub(crate) due: Due,
     /// `None` while it is under way.
-    pub(crate) until: Option<Moment>,
+    pub(crate) until: Option<Timestamp>,
     times: u32,
     /// Where the sandbox was; if it is somewhere else afterwards, the work was done.
     phase: Phase,
@@ -117,12 +117,12 @@ impl Activity {
     }
 
     /// The lease with the newest work in it, for its timers.
-    pub(crate) fn refresh(&self, lease: &mut Lease, now: &Moment) {
+    pub(crate) fn refresh(&self, lease: &mut Lease, now: &Timestamp) {
         lease.active_at = Some(self.quiet_since(now));
     }
 
     /// When idle time began; in the future while a program inside holds it.
-    fn quiet_since(&self, now: &Moment) -> Moment {
+    fn quiet_since(&self, now: &Timestamp) -> Timestamp {
         let seen = self.lock();
         let last = if seen.open.iter().any(|open| *open > 0) { now } else { &seen.active_at };
         match &seen.held_inside {
@@ -132,15 +132,15 @@ impl Activity {
     }
 
     /// When something last worked in it.
-    pub(crate) fn active_at(&self, now: &Moment) -> Moment {
+    pub(crate) fn active_at(&self, now: &Timestamp) -> Timestamp {
         let quiet = self.quiet_since(now);
         if quiet.ms_after(now) > 0 { now.clone() } else { quiet }
     }
 
     /// What is known now; CPU and network are as of the last look.
-    pub(crate) fn signals(&self, lease: &Lease, now: &Moment) -> Signals {
+    pub(crate) fn signals(&self, lease: &Lease, now: &Timestamp) -> Signals {
         let seen = self.lock();
-        let ahead = |until: &Moment| u64::try_from(until.ms_after(now)).unwrap_or(0).div_ceil(1_000);
+        let ahead = |until: &Timestamp| u64::try_from(until.ms_after(now)).unwrap_or(0).div_ceil(1_000);
         let [requests, terminals, commands] = seen.open;
         Signals {
             requests,
@@ -154,7 +154,7 @@ impl Activity {
     }
 
     /// Why it is awake now.
-    pub(crate) fn because(&self, lease: &Lease, now: &Moment) -> Vec<Why> {
+    pub(crate) fn because(&self, lease: &Lease, now: &Timestamp) -> Vec<AwakeReason> {
         idle::reasons(&self.signals(lease, now))
     }
 
@@ -164,12 +164,12 @@ impl Activity {
     }
 
     /// Whether the last look is as old as `ms`, or there was none.
-    pub(crate) fn wants_look(&self, now: &Moment, ms: i64) -> bool {
+    pub(crate) fn wants_look(&self, now: &Timestamp, ms: i64) -> bool {
         self.lock().looked.as_ref().is_none_or(|looked| now.ms_after(&looked.at) >= ms)
     }
 
     /// Whether it was looked at after `due`, and not long ago.
-    pub(crate) fn looked_since(&self, due: &Moment, now: &Moment) -> bool {
+    pub(crate) fn looked_since(&self, due: &Timestamp, now: &Timestamp) -> bool {
         let seen = self.lock();
         let fresh = |looked: &IdleCheck| looked.at.ms_after(due) >= 0 && now.ms_after(&looked.at) < FRESH_MS;
         seen.looked.as_ref().is_some_and(fresh)
@@ -306,7 +306,7 @@ impl Activity {
     }
 
     /// Where timers led: a sandbox that rests where it was before shows that the work was in vain.
-    pub(crate) fn attempt_over(&self, lease: &Lease, again: impl Fn(u32) -> Moment) {
+    pub(crate) fn attempt_over(&self, lease: &Lease, again: impl Fn(u32) -> Timestamp) {
         if phase_deadline_ms(lease.phase).is_some() {
             return;
         }

@@ -10,7 +10,7 @@ use atoll_model::{Lease, Limits, Phase, SandboxId, Storage, VolumeId};
 use atoll_provider::{Provider, ProviderError};
 use tokio::time::Instant;
 
-use crate::Config;
+use crate::ServiceConfig;
 
 /// How long a look at the machine holds.
 const FRESH: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub(crate) enum NotAdmitted {
 }
 
 impl Admission {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &ServiceConfig) -> Self {
         Self {
             live_max: config.live_max,
             overcommit: config.overcommit,

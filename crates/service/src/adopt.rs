@@ -24,8 +24,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use atoll_model::{Held, Intent, Lease, Phase, SandboxId, SnapshotId, SnapshotState, Source};
-use atoll_provider::{Adopted, AdoptionOutcome, Known};
+use atoll_model::{MemoryLocation, Intent, Lease, Phase, SandboxId, SnapshotId, SnapshotState, Source};
+use atoll_provider::{Adopted, AdoptionOutcome, KnownSandbox};
 use atoll_store::InstanceRow;
 
 use crate::ServiceError;
@@ -132,7 +132,7 @@ async fn known(
     inner: &ServiceShared,
     lease: &Lease,
     row: Option<&InstanceRow>,
-) -> Result<Option<Known>, ServiceError> {
+) -> Result<Option<KnownSandbox>, ServiceError> {
     let of_row = || row.map(|row| (row.instance.clone(), row.facts.clone()));
     let instance = match lease.phase {
         Phase::Creating | Phase::Archived | Phase::Deleted => return Ok(None),
@@ -145,7 +145,7 @@ async fn known(
         | Phase::Deleting => of_row(),
         Phase::Starting | Phase::Stopped | Phase::Archiving | Phase::Restoring | Phase::Failed => None,
     };
-    Ok(Some(Known {
+    Ok(Some(KnownSandbox {
         sandbox: lease.id.clone(),
         instance,
         storage: lease.storage,
@@ -169,7 +169,7 @@ fn resumption(lease: &Lease, adopted: Option<&Adopted>) -> Resumption {
         (Phase::Paused, fate) => paused(lease, fate),
         (Phase::Resuming, fate) => match (lease.held, fate, adopted.and_then(|a| a.facts.clone())) {
             // The restore had come to its end. Whether it was thawed is not known; it is to run, and its agent to be greeted.
-            (Some(Held::Disk), AdoptionOutcome::Alive | AdoptionOutcome::Frozen, facts) => {
+            (Some(MemoryLocation::Disk), AdoptionOutcome::Alive | AdoptionOutcome::Frozen, facts) => {
                 Resumption::Restored(facts.unwrap_or_default())
             }
             (_, _, _) => Resumption::Resume,
@@ -188,8 +188,8 @@ fn paused(lease: &Lease, fate: AdoptionOutcome) -> Resumption {
     match fate {
         AdoptionOutcome::Gone => Resumption::Lost,
         AdoptionOutcome::Alive => Resumption::Freeze,
-        AdoptionOutcome::Frozen if lease.held != Some(Held::Live) => Resumption::Held(Held::Live),
-        AdoptionOutcome::Checkpointed if lease.held != Some(Held::Disk) => Resumption::Held(Held::Disk),
+        AdoptionOutcome::Frozen if lease.held != Some(MemoryLocation::Live) => Resumption::Held(MemoryLocation::Live),
+        AdoptionOutcome::Checkpointed if lease.held != Some(MemoryLocation::Disk) => Resumption::Held(MemoryLocation::Disk),
         AdoptionOutcome::Frozen | AdoptionOutcome::Checkpointed if lease.intent == Intent::Run => {
             Resumption::GoOn
         }

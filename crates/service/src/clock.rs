@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use atoll_model::Moment;
+use atoll_model::Timestamp;
 
 /// Tells the time. The deadline queue asks again after every sleep, so a clock may jump.
 pub trait Clock: Send + Sync + 'static {
     /// Now, on both clocks.
-    fn now(&self) -> Moment;
+    fn now(&self) -> Timestamp;
 }
 
 /// The machine's clocks.
@@ -27,10 +27,10 @@ impl SystemClock {
 
 impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        Moment {
+        Timestamp {
             wall_ms: millis(wall),
             boot_id: self.boot_id.clone(),
             boot_ms: boot.tv_sec.saturating_mul(1_000).saturating_add(boot.tv_nsec / 1_000_000),
@@ -64,9 +64,9 @@ impl TestClock {
 }
 
 impl Clock for TestClock {
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         let since = millis(self.start.elapsed());
-        Moment {
+        Timestamp {
             wall_ms: 1_780_000_000_000 + since + self.jump_ms.load(std::sync::atomic::Ordering::SeqCst),
             boot_id: self.boot_id.clone(),
             boot_ms: 1_000_000 + since,

@@ -8,7 +8,7 @@ use atoll_model::policy::egress::OperatorFloors;
 
 /// Settings of the service. Filled in by the binary, never read from the environment here.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct ServiceConfig {
     /// The folder of this server; `admin.key` is written here at the first start.
     pub data: PathBuf,
     /// Where archives go: a folder, or `s3://…` as [`atoll_image::archive::Archives::open`] takes it.
@@ -57,7 +57,7 @@ pub struct Config {
     pub volume_roots: Vec<PathBuf>,
 }
 
-impl Config {
+impl ServiceConfig {
     /// The defaults, over the folder `data`.
     #[must_use]
     pub fn new(data: impl Into<PathBuf>) -> Self {

@@ -5,7 +5,7 @@ mod base;
 use std::sync::Arc;
 
 use atoll_model::{
-    Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Moment, Phase, Principal, ReadyCheck, Reason,
+    Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Timestamp, Phase, Principal, ReadyCheck, Reason,
     SandboxId, Source, Stage, TenantId, Timers,
 };
 use atoll_provider::Target;
@@ -289,6 +289,6 @@ fn reason_text(reason: &Reason) -> String {
     }
 }
 
-pub(crate) fn timeout_at(now: &Moment, seconds: u64) -> Moment {
+pub(crate) fn timeout_at(now: &Timestamp, seconds: u64) -> Timestamp {
     now.plus_ms(i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX))
 }

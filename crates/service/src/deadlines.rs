@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_model::policy::deadlines::{Due, next_deadline};
-use atoll_model::{Code, Lease, Moment, OnExit, OnTimeout, Phase, SandboxId, Storage};
+use atoll_model::{Code, Lease, Timestamp, OnExit, OnTimeout, Phase, SandboxId, Storage};
 use atoll_provider::Capabilities;
 use tokio::sync::Notify;
 
@@ -51,7 +51,7 @@ impl DeadlineQueue {
 
 impl Deadlines {
     /// Notes when this sandbox is due next, or that it is not.
-    pub(crate) fn schedule(&self, id: &SandboxId, due: Option<&Moment>, now: &Moment) {
+    pub(crate) fn schedule(&self, id: &SandboxId, due: Option<&Timestamp>, now: &Timestamp) {
         let at = due.map(|due| now.boot_ms.saturating_add(due.ms_after(now)));
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.set(id, at);
@@ -61,7 +61,7 @@ impl Deadlines {
     }
 
     /// Takes what is due out of the queue and says how long until the next.
-    fn due(&self, now: &Moment) -> (Vec<SandboxId>, Duration) {
+    fn due(&self, now: &Timestamp) -> (Vec<SandboxId>, Duration) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let mut due = Vec::new();
         while let Some((at, id)) = queue.order.first().cloned() {
@@ -75,7 +75,7 @@ impl Deadlines {
         (due, SLEEP_MAX)
     }
 
-    pub(crate) fn again(&self, id: &SandboxId, now: &Moment) {
+    pub(crate) fn again(&self, id: &SandboxId, now: &Timestamp) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).set(id, Some(now.boot_ms + AGAIN_MS));
         self.sooner.notify_one();
     }
@@ -83,7 +83,7 @@ impl Deadlines {
 
 /// When this lease needs somebody next, and for what: its timers with the newest activity, and those that failed not before
 /// they are tried again.
-pub(crate) fn next_due(lease: &Lease, activity: &Activity, now: &Moment) -> Option<(Moment, Due)> {
+pub(crate) fn next_due(lease: &Lease, activity: &Activity, now: &Timestamp) -> Option<(Timestamp, Due)> {
     let mut lease = Cow::Borrowed(lease);
     let sleeps = lease.timers.auto_pause_s.is_some() || lease.timers.auto_stop_s.is_some();
     if lease.phase == Phase::Running && sleeps {

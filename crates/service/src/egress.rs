@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use atoll_model::policy::egress::{
-    self, BadPolicy, Egress, Injected, Layer, OpenedTransform, Seed, TenantFloor,
+    self, BadPolicy, Egress, Injected, PolicyLayer, OpenedTransform, Seed, TenantFloor,
 };
 use atoll_model::{
     HeaderText, Lease, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets, secrets_in,
@@ -136,11 +136,11 @@ pub(crate) fn uses(inner: &ServiceShared, lease: &Lease) -> BTreeSet<String> {
 impl Service {
     /// Who narrows a sandbox beyond its own policy.
     #[must_use]
-    pub fn narrowed_by(&self, lease: &Lease) -> Vec<Layer> {
+    pub fn narrowed_by(&self, lease: &Lease) -> Vec<PolicyLayer> {
         let tenant = self.inner.layers.of(&lease.tenant);
         let narrows = |policy: &NetworkPolicy| *policy != NetworkPolicy::allow_all();
-        let tenant = tenant.is_some_and(|policy| narrows(&policy)).then_some(Layer::Tenant);
-        let operator = self.inner.config.egress.policy().is_some_and(narrows).then_some(Layer::Operator);
+        let tenant = tenant.is_some_and(|policy| narrows(&policy)).then_some(PolicyLayer::Tenant);
+        let operator = self.inner.config.egress.policy().is_some_and(narrows).then_some(PolicyLayer::Operator);
         tenant.into_iter().chain(operator).collect()
     }
 

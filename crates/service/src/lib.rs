@@ -67,12 +67,12 @@ pub use build::{
 };
 pub use changes::PhaseChange;
 pub use clock::{Clock, SystemClock, TestClock};
-pub use config::Config;
+pub use config::ServiceConfig;
 pub use error::{Cause, InvalidField, ServiceError};
 #[doc(hidden)]
 pub use failpoint::FailPoint;
 pub use preview::{
-    CreatedPreview, DEFAULT_PORT, NewPreview, PreviewBy, PreviewGuard, PreviewPass, PreviewWay, Shown,
+    CreatedPreview, DEFAULT_PORT, NewPreview, PreviewBy, PreviewGuard, PreviewPass, PreviewWay, PortCredentials,
 };
 pub use request_scope::RequestScope;
 pub use service::{OpenError, Service};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_model::{Held, InstanceId, Lease, Phase, Principal, SandboxId};
+use atoll_model::{MemoryLocation, InstanceId, Lease, Phase, Principal, SandboxId};
 use atoll_provider::{InstanceUsage, ProviderError, Target};
 use atoll_store::ResourceSample;
 
@@ -60,7 +60,7 @@ impl Service {
         let handle = self.driven(who, ident).await?;
         let lease = handle.lease();
         // Counters of what stands still are read without touching it.
-        let stands_still = lease.phase == Phase::Paused && lease.held == Some(Held::Live);
+        let stands_still = lease.phase == Phase::Paused && lease.held == Some(MemoryLocation::Live);
         if lease.phase != Phase::Running && !stands_still {
             return Err(crate::error::phase_conflict(&lease, "metrics"));
         }

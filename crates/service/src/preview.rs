@@ -70,7 +70,7 @@ impl std::fmt::Debug for CreatedPreview {
 
 /// What somebody shows who wants to reach a port.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown<'a> {
+pub struct PortCredentials<'a> {
     /// The holders of the keys that came with the request.
     pub keys: &'a [Principal],
     /// Texts that may be tokens.
@@ -287,7 +287,7 @@ impl Service {
         &self,
         sandbox: &SandboxId,
         port: Option<u16>,
-        shown: Shown<'_>,
+        shown: PortCredentials<'_>,
     ) -> Result<PreviewPass, ServiceError> {
         let found = match self.inner.registry.get(sandbox) {
             Some(handle) => self.admit_to(sandbox, &handle, port, shown).await?,
@@ -305,7 +305,7 @@ impl Service {
         sandbox: &SandboxId,
         handle: &Handle,
         port: Option<u16>,
-        shown: Shown<'_>,
+        shown: PortCredentials<'_>,
     ) -> Result<Option<PreviewPass>, ServiceError> {
         let lease = handle.lease();
         let port = port.unwrap_or_else(|| own_port(&lease));
@@ -461,7 +461,7 @@ fn not_found(sandbox: &SandboxId) -> ServiceError {
 }
 
 /// By what was shown only: what is there and what is not look alike.
-fn refused(sandbox: &SandboxId, shown: Shown<'_>) -> ServiceError {
+fn refused(sandbox: &SandboxId, shown: PortCredentials<'_>) -> ServiceError {
     if !shown.keys.is_empty() {
         return not_found(sandbox);
     }

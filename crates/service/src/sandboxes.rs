@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use atoll_model::lifecycle::phase_deadline_ms;
 use atoll_model::policy::authz;
-use atoll_model::{Code, Held, Intent, Lease, LimitsAsk, Phase, Principal, Reason, SandboxId, UpdateSandbox};
+use atoll_model::{Code, MemoryLocation, Intent, Lease, LimitsAsk, Phase, Principal, Reason, SandboxId, UpdateSandbox};
 use atoll_store::{LeaseQuery, Page};
 use tokio::sync::oneshot;
 
@@ -114,7 +114,7 @@ impl Service {
         ask: Pause,
         wait: bool,
     ) -> Result<Lease, ServiceError> {
-        let handle = self.told(who, ident, Verb::Pause(ask.memory.unwrap_or(Held::Live))).await?;
+        let handle = self.told(who, ident, Verb::Pause(ask.memory.unwrap_or(MemoryLocation::Live))).await?;
         if !wait {
             return Ok(handle.lease().as_ref().clone());
         }
@@ -123,7 +123,7 @@ impl Service {
         // Memory that was to go to disk and did not is a failure, also where it stands still.
         let failure = handle.state.borrow().failure.clone();
         match failure {
-            Some(failure) if ask.memory == Some(Held::Disk) && lease.held != Some(Held::Disk) => Err(failure),
+            Some(failure) if ask.memory == Some(MemoryLocation::Disk) && lease.held != Some(MemoryLocation::Disk) => Err(failure),
             _ => Ok(lease),
         }
     }

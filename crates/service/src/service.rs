@@ -45,7 +45,7 @@ use crate::request_scope::Revocations;
 use crate::snapshots::Uses;
 use crate::templates::{Pulls, TemplateCache, VersionHolds};
 use crate::volumes::VolumeTurns;
-use crate::{Clock, Config, Templates};
+use crate::{Clock, ServiceConfig, Templates};
 
 /// All use cases. Cloning is cheap.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ pub struct Service {
 }
 
 pub(crate) struct ServiceShared {
-    pub(crate) config: Config,
+    pub(crate) config: ServiceConfig,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) archives: Archives,
@@ -157,7 +157,7 @@ impl OpenError {
 impl Service {
     /// Opens over a store and a provider: adopts what lives, finishes what was under way, starts the queues.
     pub async fn open(
-        config: Config,
+        config: ServiceConfig,
         store: Arc<dyn Store>,
         provider: Arc<dyn Provider>,
         templates: Arc<dyn Templates>,
@@ -169,7 +169,7 @@ impl Service {
     /// [`Service::open`] with places at which a test may stop or end it.
     #[doc(hidden)]
     pub async fn open_with(
-        config: Config,
+        config: ServiceConfig,
         store: Arc<dyn Store>,
         provider: Arc<dyn Provider>,
         templates: Arc<dyn Templates>,

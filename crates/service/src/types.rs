@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_budget::Collected;
-use atoll_model::policy::idle::Why;
-use atoll_model::{EgressVerdict, Held, Lease, Phase, SandboxId, Scope, SnapshotId};
+use atoll_budget::CollectedOutput;
+use atoll_model::policy::idle::AwakeReason;
+use atoll_model::{EgressVerdict, MemoryLocation, Lease, Phase, SandboxId, Scope, SnapshotId};
 use atoll_store::{KeyRecord, SecretAbout, SortBy, Span};
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -123,7 +123,7 @@ pub struct Filter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pause {
     /// Where its memory goes; `None`: it stays where it is.
-    pub memory: Option<Held>,
+    pub memory: Option<MemoryLocation>,
 }
 
 /// A snapshot to be taken.
@@ -195,7 +195,7 @@ pub struct HoldAsk {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Awake {
     /// What works in it now; nothing: it is idle.
-    pub because: Vec<Why>,
+    pub because: Vec<AwakeReason>,
     /// When something last worked in it, in milliseconds since the Unix epoch.
     pub active_at_ms: Option<i64>,
     /// Whether nothing works in it.
@@ -270,9 +270,9 @@ pub struct ExecOutcome {
     /// Whether its timeout passed.
     pub timed_out: bool,
     /// What it wrote, up to the cap. Counted in the budget until it is dropped.
-    pub stdout: Collected,
+    pub stdout: CollectedOutput,
     /// What it wrote, up to the cap. Counted in the budget until it is dropped.
-    pub stderr: Collected,
+    pub stderr: CollectedOutput,
     /// Its pid inside the sandbox.
     pub pid: u32,
     /// From start to exit, as seen from here.

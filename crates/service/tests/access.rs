@@ -4,7 +4,7 @@
 mod world;
 
 use atoll_model::{Code, CreateSandbox, Lease, Origin, Phase, SandboxId, UpdateSandbox, Wake};
-use atoll_service::{Fork, NewSnapshot, Pause, PreviewBy, Shown, TokenOf};
+use atoll_service::{Fork, NewSnapshot, Pause, PreviewBy, PortCredentials, TokenOf};
 use world::World;
 
 const KINDS: [TokenOf; 3] = [TokenOf::Agent, TokenOf::Ports, TokenOf::Files];
@@ -47,7 +47,7 @@ async fn a_token_of_ports_opens_every_port_but_no_agent() {
     let pass = world.service.admit_token(&lease.id, TokenOf::Ports, &token).unwrap();
     assert_eq!(world.service.agent_of(&pass).await.unwrap_err().code, Code::Forbidden);
     let tokens = [token];
-    let shown = Shown { keys: &[], tokens: &tokens, unknown_key: false };
+    let shown = PortCredentials { keys: &[], tokens: &tokens, unknown_key: false };
     for port in [80, 49_999] {
         let pass = world.service.admit(&lease.id, Some(port), shown).await.unwrap();
         assert!(matches!(pass.by, PreviewBy::Token { .. }));
@@ -55,7 +55,7 @@ async fn a_token_of_ports_opens_every_port_but_no_agent() {
     assert_eq!(world.service.admit(&lease.id, Some(49_983), shown).await.unwrap_err().code, Code::Forbidden);
     for of in [TokenOf::Agent, TokenOf::Files] {
         let tokens = [world.service.token(&lease, of)];
-        let shown = Shown { keys: &[], tokens: &tokens, unknown_key: false };
+        let shown = PortCredentials { keys: &[], tokens: &tokens, unknown_key: false };
         assert_eq!(world.service.admit(&lease.id, Some(80), shown).await.unwrap_err().code, Code::Forbidden);
     }
     // Who may reach a port may use what a front offers there.
@@ -67,7 +67,7 @@ async fn a_token_of_ports_opens_every_port_but_no_agent() {
 #[tokio::test(start_paused = true)]
 async fn a_public_sandbox_shows_its_ports_and_never_its_agent() {
     let world = World::new().await;
-    let nothing = Shown { keys: &[], tokens: &[], unknown_key: false };
+    let nothing = PortCredentials { keys: &[], tokens: &[], unknown_key: false };
     let spec = CreateSandbox { public: true, ..Default::default() };
     let lease = world.try_create(spec).await.unwrap();
     let pass = world.service.admit(&lease.id, Some(80), nothing).await.unwrap();

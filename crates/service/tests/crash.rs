@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use atoll_model::lifecycle::phase_deadline_ms;
-use atoll_model::{CreateSandbox, Held, Intent, Origin, Phase, Principal, Reason, SandboxId, SnapshotState};
+use atoll_model::{CreateSandbox, MemoryLocation, Intent, Origin, Phase, Principal, Reason, SandboxId, SnapshotState};
 use atoll_provider::fake::{FakeProvider, ProviderCall, Script};
 use atoll_service::{FailPoint, Fork, NewSnapshot, Pause, Service};
 use futures::future::BoxFuture;
@@ -159,7 +159,7 @@ async fn begin(service: &Service, who: &Principal, fake: &FakeProvider) -> Sandb
 fn pauses(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         begin(&service, &who, &fake).await;
-        let disk = Pause { memory: Some(Held::Disk) };
+        let disk = Pause { memory: Some(MemoryLocation::Disk) };
         for ask in [Pause::default(), disk] {
             service.pause(&who, "x", ask, true).await.unwrap();
             service.resume(&who, "x", true).await.unwrap();
@@ -355,7 +355,7 @@ fn panic_at(at: usize) -> (FailPoint, Arc<AtomicUsize>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_panics_at_any_place_of_a_pause_loses_no_byte_of_memory() {
-    let disk = Pause { memory: Some(Held::Disk) };
+    let disk = Pause { memory: Some(MemoryLocation::Disk) };
     // The places of a create come first and are tried elsewhere.
     for at in 8.. {
         let (failpoint, reached) = panic_at(at);

@@ -7,16 +7,16 @@ mod world;
 use std::time::Duration;
 
 use atoll_model::{Code, CreateSandbox, Phase, SandboxId};
-use atoll_service::{NewPreview, Pause, PreviewBy, ServiceError, Shown};
+use atoll_service::{NewPreview, Pause, PreviewBy, ServiceError, PortCredentials};
 use world::World;
 
-const NOTHING: Shown<'static> = Shown { keys: &[], tokens: &[], unknown_key: false };
+const NOTHING: PortCredentials<'static> = PortCredentials { keys: &[], tokens: &[], unknown_key: false };
 
 fn by_token(port: u16, expires_s: u64) -> NewPreview {
     NewPreview { port, expires_s: Some(expires_s), public: false }
 }
 
-async fn refused(world: &World, id: &SandboxId, port: Option<u16>, shown: Shown<'_>) -> Code {
+async fn refused(world: &World, id: &SandboxId, port: Option<u16>, shown: PortCredentials<'_>) -> Code {
     let refusal: ServiceError = world.service.admit(id, port, shown).await.unwrap_err();
     refusal.code
 }
@@ -29,15 +29,15 @@ async fn what_is_shown_decides_and_what_is_not_there_looks_the_same() {
     let nobody = SandboxId::from_entropy([3; 20]);
     let guess = ["apv_guess".to_owned()];
     for id in [&lease.id, &nobody] {
-        let strange = Shown { keys: std::slice::from_ref(&stranger), tokens: &[], unknown_key: false };
+        let strange = PortCredentials { keys: std::slice::from_ref(&stranger), tokens: &[], unknown_key: false };
         assert_eq!(refused(&world, id, Some(80), NOTHING).await, Code::Unauthenticated);
         assert_eq!(refused(&world, id, Some(80), strange).await, Code::SandboxNotFound);
         assert_eq!(
-            refused(&world, id, Some(80), Shown { keys: &[], tokens: &guess, unknown_key: false }).await,
+            refused(&world, id, Some(80), PortCredentials { keys: &[], tokens: &guess, unknown_key: false }).await,
             Code::Forbidden
         );
     }
-    let mine = Shown { keys: std::slice::from_ref(&world.admin), tokens: &[], unknown_key: false };
+    let mine = PortCredentials { keys: std::slice::from_ref(&world.admin), tokens: &[], unknown_key: false };
     let pass = world.service.admit(&lease.id, Some(80), mine).await.unwrap();
     assert_eq!((pass.port, pass.by), (80, PreviewBy::Key));
     // The agent's own port is nobody's, by number and by name.
@@ -58,7 +58,7 @@ async fn a_token_opens_its_own_port_until_it_ends_or_is_removed() {
     let (service, who, ident) = (&world.service, &world.admin, lease.id.as_str());
     let made = service.create_preview(who, ident, by_token(80, 60)).await.unwrap();
     let tokens = [made.token.clone().unwrap()];
-    let shown = Shown { keys: &[], tokens: &tokens, unknown_key: false };
+    let shown = PortCredentials { keys: &[], tokens: &tokens, unknown_key: false };
     assert!(matches!(
         service.admit(&lease.id, Some(80), shown).await.unwrap().by,
         PreviewBy::Token { left_s: 60, .. }
@@ -73,7 +73,7 @@ async fn a_token_opens_its_own_port_until_it_ends_or_is_removed() {
     // Removed, though it was just used and is remembered.
     let made = service.create_preview(who, ident, by_token(80, 60)).await.unwrap();
     let tokens = [made.token.clone().unwrap()];
-    let shown = Shown { keys: &[], tokens: &tokens, unknown_key: false };
+    let shown = PortCredentials { keys: &[], tokens: &tokens, unknown_key: false };
     assert!(service.admit(&lease.id, Some(80), shown).await.is_ok());
     let stranger = world.stranger().await;
     let strange = service.delete_preview(&stranger, ident, &made.preview.id).await.unwrap_err();
@@ -99,7 +99,7 @@ async fn admission_never_wakes_and_a_way_does_and_ends_with_its_incarnation() {
     let lease = world.create().await;
     let (service, ident) = (&world.service, lease.id.as_str());
     service.pause(&world.admin, ident, Pause::default(), true).await.unwrap();
-    let mine = Shown { keys: std::slice::from_ref(&world.admin), tokens: &[], unknown_key: false };
+    let mine = PortCredentials { keys: std::slice::from_ref(&world.admin), tokens: &[], unknown_key: false };
     let pass = service.admit(&lease.id, Some(80), mine).await.unwrap();
     assert_eq!(world.get(&lease.id).await.phase, Phase::Paused);
     let way = service.reach(&pass).await.unwrap();

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_model::policy::egress::Egress;
-use atoll_model::policy::idle::Why;
+use atoll_model::policy::idle::AwakeReason;
 use atoll_model::{
-    Code, CreateSandbox, EventKind, Held, Lease, LimitsAsk, NetworkPolicy, OnExit, OnTimeout, Phase, Reason,
+    Code, CreateSandbox, EventKind, MemoryLocation, Lease, LimitsAsk, NetworkPolicy, OnExit, OnTimeout, Phase, Reason,
     SandboxId, Storage, TimersAsk, UpdateSandbox,
 };
 use atoll_provider::fake::{ProviderCall, Script};
-use atoll_service::{Config, Exec, HoldAsk, NextTimer};
+use atoll_service::{ServiceConfig, Exec, HoldAsk, NextTimer};
 use futures::StreamExt;
 use world::{Options, World};
 
@@ -65,7 +65,7 @@ async fn an_idle_sandbox_is_paused_on_time_and_not_before() {
     assert_eq!(phase(&world, &lease.id).await, Phase::Running);
     pass(&world, 4).await;
     let paused = world.until(&lease.id, Phase::Paused).await;
-    assert_eq!(paused.held, Some(Held::Live));
+    assert_eq!(paused.held, Some(MemoryLocation::Live));
     assert!(world.fake.is_frozen(&lease.id));
     assert_eq!(reasons_to(&world, &lease.id, Phase::Pausing).await, [Reason::Idle]);
 }
@@ -113,7 +113,7 @@ async fn the_memory_of_a_paused_one_goes_to_disk_and_a_stopped_one_to_object_sto
     pass(&world, 8).await;
     assert!(world.fake.is_frozen(&paused.id));
     pass(&world, 4).await;
-    assert_eq!(world.until(&paused.id, Phase::Paused).await.held, Some(Held::Disk));
+    assert_eq!(world.until(&paused.id, Phase::Paused).await.held, Some(MemoryLocation::Disk));
     assert!(world.fake.is_checkpointed(&paused.id));
     pass(&world, 6).await;
     assert_eq!(phase(&world, &stopped.id).await, Phase::Stopped);
@@ -172,14 +172,14 @@ async fn work_keeps_it_awake_and_awake_says_which() {
         }
     }
     assert_eq!(phase(&world, &lease.id).await, Phase::Running, "CPU");
-    assert_eq!(world.service.awake(&world.admin, id).await.unwrap().because, [Why::Cpu]);
+    assert_eq!(world.service.awake(&world.admin, id).await.unwrap().because, [AwakeReason::Cpu]);
     for _ in 0..15 {
         world.advance(SECOND * 2).await;
         world.fake.work(&lease.id, Duration::ZERO, 100_000);
     }
     assert_eq!(phase(&world, &lease.id).await, Phase::Running, "what it sends");
     world.advance(SECOND * 2).await;
-    assert_eq!(world.service.awake(&world.admin, id).await.unwrap().because, [Why::Network]);
+    assert_eq!(world.service.awake(&world.admin, id).await.unwrap().because, [AwakeReason::Network]);
     // A housekeeping of five thousandths of a core and a few keep-alives are no work.
     for _ in 0..14 {
         world.advance(SECOND).await;
@@ -196,7 +196,7 @@ async fn a_command_that_somebody_waits_for_keeps_it_awake_and_a_detached_one_doe
     let (_, stream) = world.service.exec_stream(&world.admin, id, argv(&["wait"])).await.unwrap();
     pass(&world, 60).await;
     let awake = world.service.awake(&world.admin, id).await.unwrap();
-    assert_eq!((awake.because, awake.idle), (vec![Why::Command], false));
+    assert_eq!((awake.because, awake.idle), (vec![AwakeReason::Command], false));
     drop(stream);
     pass(&world, 8).await;
     assert_eq!(phase(&world, &lease.id).await, Phase::Running, "idle time begins with its end");
@@ -219,7 +219,7 @@ async fn a_hold_keeps_it_awake_until_it_ends_or_is_released() {
     let held = world.service.hold(&world.admin, id, hold(40)).await.unwrap();
     assert_eq!(held.hold.unwrap().reason.as_deref(), Some("a build"));
     pass(&world, 38).await;
-    assert_eq!(world.service.awake(&world.admin, id).await.unwrap().because, [Why::Hold]);
+    assert_eq!(world.service.awake(&world.admin, id).await.unwrap().because, [AwakeReason::Hold]);
     assert_eq!(next(&world, &lease).await, Some((12, "pause")), "idle time begins when the hold ends");
     pass(&world, 14).await;
     world.until(&lease.id, Phase::Paused).await;
@@ -242,7 +242,7 @@ async fn a_program_inside_can_hold_it_awake() {
     world.fake.hold_inside(&lease.id, 3_600);
     pass(&world, 40).await;
     let awake = world.service.awake(&world.admin, lease.id.as_str()).await.unwrap();
-    assert_eq!(awake.because, [Why::HoldInside]);
+    assert_eq!(awake.because, [AwakeReason::HoldInside]);
     world.fake.hold_inside(&lease.id, 0);
     pass(&world, 5).await;
     assert_eq!(
@@ -359,7 +359,7 @@ async fn a_checkpoint_that_fails_leaves_it_paused_and_is_not_tried_in_a_loop() {
     pass(&world, 10).await;
     assert_eq!(world.fake.calls(ProviderCall::Checkpoint, &lease.id), 1);
     let paused = world.get(&lease.id).await;
-    assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(Held::Live)));
+    assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(MemoryLocation::Live)));
     let running = world.service.resume(&world.admin, lease.id.as_str(), true).await.unwrap();
     assert_eq!(running.instance, lease.instance, "nothing was lost");
 }
@@ -456,7 +456,7 @@ async fn nightly_ten_thousand_lifetimes_end_in_one_second_and_the_others_are_ans
 }
 
 async fn lifetimes_end_in_one_second(count: usize) {
-    let config = |config: &mut Config| {
+    let config = |config: &mut ServiceConfig| {
         config.live_max = 20_000;
         (config.overcommit, config.disk_overcommit) = (1e6, 1e6);
         config.creates_at_once = 1_000;

@@ -6,12 +6,12 @@ mod world;
 
 use std::time::Duration;
 
-use atoll_model::{Code, CreateSandbox, Held, Intent, Origin, Phase, Reason, SandboxId};
+use atoll_model::{Code, CreateSandbox, MemoryLocation, Intent, Origin, Phase, Reason, SandboxId};
 use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Exec, Fork, NewSnapshot, Pause, ServiceError, SnapshotFilter};
 use world::World;
 
-const DISK: Pause = Pause { memory: Some(Held::Disk) };
+const DISK: Pause = Pause { memory: Some(MemoryLocation::Disk) };
 const LIVE: Pause = Pause { memory: None };
 
 /// Brings a new sandbox to a phase; a held call keeps it in a passing one.
@@ -202,7 +202,7 @@ async fn a_pause_keeps_memory_and_says_where() {
     let id = born.id.as_str();
     world.fake.memory(&born.id, |bytes| *bytes = b"known".to_vec());
     let paused = service.pause(who, id, LIVE, true).await.unwrap();
-    assert_eq!((paused.phase, paused.held, paused.intent), (Phase::Paused, Some(Held::Live), Intent::Pause));
+    assert_eq!((paused.phase, paused.held, paused.intent), (Phase::Paused, Some(MemoryLocation::Live), Intent::Pause));
     assert_eq!(paused.reason, Reason::Requested);
     assert!(world.fake.is_frozen(&born.id));
     let running = service.resume(who, id, true).await.unwrap();
@@ -211,7 +211,7 @@ async fn a_pause_keeps_memory_and_says_where() {
     echo(&world, &born.id).await;
 
     let paused = service.pause(who, id, DISK, true).await.unwrap();
-    assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(Held::Disk)));
+    assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(MemoryLocation::Disk)));
     assert!(world.fake.is_checkpointed(&born.id));
     let running = service.resume(who, id, true).await.unwrap();
     assert_ne!(running.instance, born.instance, "a restore does");
@@ -223,7 +223,7 @@ async fn a_pause_keeps_memory_and_says_where() {
 
     world.service.pause(&world.admin, id, LIVE, true).await.unwrap();
     let deeper = world.service.pause(&world.admin, id, DISK, true).await.unwrap();
-    assert_eq!(deeper.held, Some(Held::Disk));
+    assert_eq!(deeper.held, Some(MemoryLocation::Disk));
     let stopped = world.service.stop(&world.admin, id, true).await.unwrap();
     assert_eq!((stopped.phase, stopped.held), (Phase::Stopped, None));
     assert!(!world.fake.is_checkpointed(&born.id), "a stop lets go of memory");
@@ -259,7 +259,7 @@ async fn memory_that_cannot_go_to_disk_is_an_error_and_never_a_silent_downgrade(
     world.fake.script(ProviderCall::Checkpoint, Script::Fail);
     world.service.pause(&world.admin, id.as_str(), DISK, true).await.unwrap_err();
     let paused = world.get(&id).await;
-    assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(Held::Live)));
+    assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(MemoryLocation::Live)));
     world.service.pause(&world.admin, id.as_str(), DISK, true).await.unwrap();
     // Where there is no CRIU it is refused before anything is done.
     world.service.resume(&world.admin, id.as_str(), true).await.unwrap();
@@ -281,7 +281,7 @@ async fn what_cannot_be_resumed_stands_still_as_before() {
         world.quiet().await;
         let paused = world.get(&id).await;
         assert_eq!((paused.phase, paused.intent), (Phase::Paused, Intent::Pause));
-        assert_eq!(paused.held, Some(ask.memory.unwrap_or(Held::Live)));
+        assert_eq!(paused.held, Some(ask.memory.unwrap_or(MemoryLocation::Live)));
         world.service.resume(&world.admin, id.as_str(), true).await.unwrap();
         assert_eq!(world.fake.memory(&id, |bytes| bytes.clone()).unwrap(), b"known");
         echo(&world, &id).await;
@@ -292,11 +292,11 @@ async fn what_cannot_be_resumed_stands_still_as_before() {
     world.fake.script(ProviderCall::Pause, Script::Hold);
     world.service.resume(&world.admin, id.as_str(), true).await.unwrap_err();
     // Already before it is frozen: a resume that comes now must not look for the checkpoint, which is spent.
-    assert_eq!(world.get(&id).await.held, Some(Held::Live));
+    assert_eq!(world.get(&id).await.held, Some(MemoryLocation::Live));
     world.fake.release();
     world.quiet().await;
     let paused = world.get(&id).await;
-    assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(Held::Live)));
+    assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(MemoryLocation::Live)));
     assert!(world.fake.is_frozen(&id));
 }
 
@@ -591,7 +591,7 @@ async fn a_rollback_that_is_refused_leaves_it_as_it_was() {
         assert_eq!(service.rollback(who, "x", "all", true).await.unwrap_err().code, Code::Damaged);
         let still = world.get(&born.id).await;
         assert_eq!((still.phase, still.intent), (Phase::Paused, Intent::Pause));
-        assert_eq!(still.held, Some(ask.memory.unwrap_or(Held::Live)));
+        assert_eq!(still.held, Some(ask.memory.unwrap_or(MemoryLocation::Live)));
         world.quiet().await;
         assert_eq!(world.get(&born.id).await.phase, Phase::Paused);
         service.resume(who, "x", true).await.unwrap();
@@ -650,7 +650,7 @@ async fn the_memory_of_a_stopped_one_is_refused_and_that_of_one_on_disk_is_copie
     service.start(who, "x", true).await.unwrap();
     service.pause(who, "x", DISK, true).await.unwrap();
     assert!(service.snapshot(who, "x", memory()).await.unwrap().memory);
-    assert_eq!(world.get(&id).await.held, Some(Held::Disk));
+    assert_eq!(world.get(&id).await.held, Some(MemoryLocation::Disk));
 }
 
 #[tokio::test(start_paused = true)]

@@ -95,7 +95,7 @@ async fn a_mounted_volume_is_in_every_instance_and_is_not_removed() {
     in_use().await;
     world.service.start(&world.admin, id, true).await.unwrap();
     assert_eq!(mounts()[0].source, source, "at every boot");
-    let disk = Pause { memory: Some(atoll_model::Held::Disk) };
+    let disk = Pause { memory: Some(atoll_model::MemoryLocation::Disk) };
     world.service.pause(&world.admin, id, disk, true).await.unwrap();
     in_use().await;
     world.service.resume(&world.admin, id, true).await.unwrap();

@@ -6,7 +6,7 @@ mod world;
 use std::time::Duration;
 
 use atoll_model::{
-    Code, CreateSandbox, EventKind, Held, Lease, OnExit, Phase, Principal, Quota, Reason, SandboxId, Scope,
+    Code, CreateSandbox, EventKind, MemoryLocation, Lease, OnExit, Phase, Principal, Quota, Reason, SandboxId, Scope,
     TimersAsk, UpdateSandbox, Wake,
 };
 use atoll_provider::fake::{ProviderCall, Script};
@@ -20,7 +20,7 @@ fn argv(words: &[&str]) -> Exec {
     Exec { argv: words.iter().map(|word| (*word).to_owned()).collect(), ..Default::default() }
 }
 
-async fn paused(world: &World, spec: CreateSandbox, memory: Held) -> Lease {
+async fn paused(world: &World, spec: CreateSandbox, memory: MemoryLocation) -> Lease {
     let lease = world.try_create(spec).await.unwrap();
     let ask = Pause { memory: Some(memory) };
     world.service.pause(&world.admin, lease.id.as_str(), ask, true).await.unwrap()
@@ -43,7 +43,7 @@ async fn reasons_to(world: &World, id: &SandboxId, phase: Phase) -> Vec<Reason> 
 #[tokio::test(start_paused = true)]
 async fn a_request_wakes_what_is_paused_stopped_or_archived() {
     let world = World::new().await;
-    for memory in [Held::Live, Held::Disk] {
+    for memory in [MemoryLocation::Live, MemoryLocation::Disk] {
         let lease = paused(&world, CreateSandbox::default(), memory).await;
         assert_eq!(echo(&world, &world.admin, &lease).await.unwrap(), "hi\n");
         assert_eq!(reasons_to(&world, &lease.id, Phase::Resuming).await, [Reason::Woken]);
@@ -62,7 +62,7 @@ async fn a_request_wakes_what_is_paused_stopped_or_archived() {
 async fn a_hundred_requests_wake_it_once() {
     let more = Options { config: Some(Box::new(|config| config.wake_waiters = 100)), ..Default::default() };
     let world = World::with(more).await;
-    let lease = paused(&world, CreateSandbox::default(), Held::Disk).await;
+    let lease = paused(&world, CreateSandbox::default(), MemoryLocation::Disk).await;
     let requests = (0..100).map(|_| echo(&world, &world.admin, &lease));
     let answers = futures::future::join_all(requests).await;
     assert!(answers.into_iter().all(|answer| answer.unwrap() == "hi\n"));
@@ -73,7 +73,7 @@ async fn a_hundred_requests_wake_it_once() {
 #[tokio::test(start_paused = true)]
 async fn more_requests_than_may_wait_are_told_when_to_come_back() {
     let world = World::new().await;
-    let lease = paused(&world, CreateSandbox::default(), Held::Live).await;
+    let lease = paused(&world, CreateSandbox::default(), MemoryLocation::Live).await;
     world.fake.script(ProviderCall::Resume, Script::Hold);
     let requests = (0..100).map(|_| echo(&world, &world.admin, &lease));
     let release = async {
@@ -91,7 +91,7 @@ async fn more_requests_than_may_wait_are_told_when_to_come_back() {
 async fn only_start_and_resume_wake_what_says_so() {
     let world = World::new().await;
     let explicit = CreateSandbox { wake: Wake::Explicit, ..Default::default() };
-    let lease = paused(&world, explicit, Held::Live).await;
+    let lease = paused(&world, explicit, MemoryLocation::Live).await;
     let error = echo(&world, &world.admin, &lease).await.unwrap_err();
     assert_eq!(error.code, Code::Asleep);
     assert!(error.hint.unwrap().contains("resume"));
@@ -114,7 +114,7 @@ async fn only_start_and_resume_wake_what_says_so() {
 #[tokio::test(start_paused = true)]
 async fn a_wake_that_fails_says_why_and_the_next_may_succeed() {
     let world = World::new().await;
-    let lease = paused(&world, CreateSandbox::default(), Held::Disk).await;
+    let lease = paused(&world, CreateSandbox::default(), MemoryLocation::Disk).await;
     world.fake.script(ProviderCall::Restore, Script::Fail);
     let requests = (0..10).map(|_| echo(&world, &world.admin, &lease));
     for answer in futures::future::join_all(requests).await {
@@ -137,7 +137,7 @@ async fn a_wake_that_fails_says_why_and_the_next_may_succeed() {
 #[tokio::test(start_paused = true)]
 async fn a_wake_has_a_deadline_and_the_work_goes_on() {
     let world = World::new().await;
-    let lease = paused(&world, CreateSandbox::default(), Held::Live).await;
+    let lease = paused(&world, CreateSandbox::default(), MemoryLocation::Live).await;
     world.fake.script(ProviderCall::Resume, Script::Hold);
     let late = async {
         world.quiet().await;
@@ -152,7 +152,7 @@ async fn a_wake_has_a_deadline_and_the_work_goes_on() {
 #[tokio::test(start_paused = true)]
 async fn who_may_not_use_it_does_not_wake_it_and_looking_does_not_either() {
     let world = World::new().await;
-    let lease = paused(&world, CreateSandbox::default(), Held::Live).await;
+    let lease = paused(&world, CreateSandbox::default(), MemoryLocation::Live).await;
     world.service.create_tenant(&world.admin, "other", Quota::default()).await.unwrap();
     let key = NewKey { tenant: Some("other".to_owned()), scope: Scope::User, name: None };
     let key = world.service.create_key(&world.admin, key).await.unwrap();
@@ -234,7 +234,7 @@ async fn after_a_restore_a_reader_goes_on_where_it_was() {
             Some(ExecEvent::Stdout(data)) => data.to_vec(),
             other => panic!("{other:?}"),
         };
-        world.service.pause(&world.admin, id, Pause { memory: Some(Held::Disk) }, true).await.unwrap();
+        world.service.pause(&world.admin, id, Pause { memory: Some(MemoryLocation::Disk) }, true).await.unwrap();
         world.advance(SECOND * 3_600).await;
         assert!(futures::poll!(stream.next()).is_pending(), "it waits, and wakes nobody");
         assert!(world.fake.is_checkpointed(&lease.id));
@@ -261,7 +261,7 @@ async fn a_silent_command_outlives_many_restores() {
     let id = lease.id.as_str();
     let (_, mut stream) = world.service.exec_stream(&world.admin, id, argv(&["wait"])).await.unwrap();
     for _ in 0..6 {
-        world.service.pause(&world.admin, id, Pause { memory: Some(Held::Disk) }, true).await.unwrap();
+        world.service.pause(&world.admin, id, Pause { memory: Some(MemoryLocation::Disk) }, true).await.unwrap();
         assert!(futures::poll!(stream.next()).is_pending());
         world.service.resume(&world.admin, id, true).await.unwrap();
         world.quiet().await;

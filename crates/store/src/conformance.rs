@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use atoll_model::{
-    EventKind, InstanceId, Intent, KeyId, Lease, Limits, Moment, NetworkPolicy, OnExit, OnTimeout, Phase,
+    EventKind, InstanceId, Intent, KeyId, Lease, Limits, Timestamp, NetworkPolicy, OnExit, OnTimeout, Phase,
     Quota, Reason, SandboxId, Scope, Source, Stage, Storage, TenantId, Timers, Wake,
 };
 
@@ -84,8 +84,8 @@ pub fn all() -> Vec<Case> {
 
 /// A moment at so many milliseconds.
 #[must_use]
-pub fn at(ms: i64) -> Moment {
-    Moment { wall_ms: ms, boot_id: "boot".to_owned(), boot_ms: ms }
+pub fn at(ms: i64) -> Timestamp {
+    Timestamp { wall_ms: ms, boot_id: "boot".to_owned(), boot_ms: ms }
 }
 
 fn entropy(n: u32) -> [u8; 20] {

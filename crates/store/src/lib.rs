@@ -21,7 +21,7 @@ mod volumes;
 
 use async_trait::async_trait;
 use atoll_model::{
-    EventKind, InstanceId, KeyId, Lease, Moment, NetworkPolicy, PreviewId, Quota, SandboxEvent, SandboxId,
+    EventKind, InstanceId, KeyId, Lease, Timestamp, NetworkPolicy, PreviewId, Quota, SandboxEvent, SandboxId,
     Snapshot, SnapshotId, TenantId, Usage,
 };
 use tokio::sync::{oneshot, watch};
@@ -103,7 +103,7 @@ pub enum Admit {
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
     /// When.
-    pub at: Moment,
+    pub at: Timestamp,
     /// In which incarnation.
     pub instance: Option<InstanceId>,
     /// What.

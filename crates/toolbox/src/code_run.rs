@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_agentapi::{AgentError, ProcessEvent, RpcCode, StartProcess};
-use atoll_budget::{Collected, Collector, Keep};
+use atoll_budget::{CollectedOutput, Collector, Keep};
 use serde_json::{Value, json};
 
 use crate::exec::{OUTPUT_MAX, feed};
@@ -52,7 +52,7 @@ pub struct CodeRan {
     /// As a shell shows it.
     pub exit_code: i32,
     /// Both streams, in the order in which they came.
-    pub output: Collected,
+    pub output: CollectedOutput,
     /// Figures that were shown: `{"chart": what it shows or null, "png": base64}`.
     pub charts: Vec<Value>,
 }

@@ -2,7 +2,7 @@
 
 use atoll_agentapi::{AgentClient, LogLine, LogStream, LogTail, ProcessStream};
 
-use crate::{LogEvent, Logs, Toolbox, ToolboxError};
+use crate::{LogEvent, SessionLogs, Toolbox, ToolboxError};
 
 /// The tag of the process that a sandbox's own command runs as.
 const TAG: &str = "command";
@@ -34,7 +34,7 @@ impl Toolbox {
     }
 
     /// What it wrote.
-    pub async fn entrypoint_logs(&self) -> Result<Logs, ToolboxError> {
+    pub async fn entrypoint_logs(&self) -> Result<SessionLogs, ToolboxError> {
         let pid = self.entrypoint().await?.pid;
         let mut tail = self.agent.logs(false, Some(LOGS_MAX)).await.map_err(ToolboxError::process)?;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -49,7 +49,7 @@ impl Toolbox {
             reservation.grow(stdout.len() + stderr.len()).await?;
         }
         let of_stderr = reservation.split(stderr.len());
-        Ok(Logs { stdout: reservation.attach(stdout), stderr: of_stderr.attach(stderr) })
+        Ok(SessionLogs { stdout: reservation.attach(stdout), stderr: of_stderr.attach(stderr) })
     }
 
     /// Follows it; what is kept comes first.

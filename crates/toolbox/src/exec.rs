@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_agentapi::{AgentClient, ProcessEvent, ProcessStream, StartProcess};
-use atoll_budget::{Collected, Collector, Keep};
+use atoll_budget::{CollectedOutput, Collector, Keep};
 
 use crate::{Toolbox, ToolboxError};
 
@@ -36,7 +36,7 @@ pub struct ProgramResult {
     /// As a shell shows it.
     pub exit_code: i32,
     /// Both streams, in the order in which they came.
-    pub output: Collected,
+    pub output: CollectedOutput,
 }
 
 impl Toolbox {

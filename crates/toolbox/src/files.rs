@@ -11,8 +11,8 @@ use bytes::Bytes;
 use futures::Stream;
 
 pub use edit::{Edit, Edited, Replaced};
-pub use listing::{ListQuery, Listing, Node};
-pub use read::{FileBody, Part};
+pub use listing::{ListOptions, Listing, Node};
+pub use read::{FileBody, FilePart};
 pub use search::{Grep, Match, SearchResults};
 
 use crate::{Toolbox, ToolboxError};
@@ -46,7 +46,7 @@ pub struct CopyHow {
 
 /// Mode, owner and group to be; names or numbers of the sandbox. `None`: as it is.
 #[derive(Debug, Clone, Default)]
-pub struct Change {
+pub struct PermissionChange {
     /// Permission bits.
     pub mode: Option<u32>,
     /// A user.
@@ -155,12 +155,12 @@ impl<'a> Files<'a> {
     }
 
     /// Changes mode, owner or group; at least one of them.
-    pub async fn change(&self, path: &str, change: &Change) -> Result<Entry, ToolboxError> {
+    pub async fn change(&self, path: &str, change: &PermissionChange) -> Result<Entry, ToolboxError> {
         check(path)?;
         if change.mode.is_none() && change.owner.is_none() && change.group.is_none() {
             return Err(ToolboxError::Invalid("mode, owner or group must be given".into()));
         }
-        let Change { mode, owner, group } = change;
+        let PermissionChange { mode, owner, group } = change;
         let changed =
             self.toolbox.agent.change(path, self.user(), *mode, owner.as_deref(), group.as_deref()).await;
         changed.map_err(ToolboxError::file)

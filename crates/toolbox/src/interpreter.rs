@@ -105,7 +105,7 @@ pub struct NewContext {
 
 /// A context.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Context {
+pub struct InterpreterContext {
     /// Its name.
     pub id: String,
     /// What its code is written in.
@@ -149,9 +149,9 @@ impl<'a> Interpreter<'a> {
     }
 
     /// The contexts, oldest first.
-    pub async fn contexts(&self) -> Result<Vec<Context>, ToolboxError> {
+    pub async fn contexts(&self) -> Result<Vec<InterpreterContext>, ToolboxError> {
         let processes = self.toolbox.agent.list().await.map_err(ToolboxError::process)?;
-        let mut found: Vec<Context> = processes.iter().cloned().filter_map(context_of).collect();
+        let mut found: Vec<InterpreterContext> = processes.iter().cloned().filter_map(context_of).collect();
         found.extend(self.warm_contexts(&processes).await?);
         found.sort_by_key(|context| (context.created_at_ms, context.pid));
         // Of two that were made for the same name at once, the older is the one.
@@ -161,13 +161,13 @@ impl<'a> Interpreter<'a> {
     }
 
     /// One of them.
-    pub async fn context(&self, id: &str) -> Result<Context, ToolboxError> {
+    pub async fn context(&self, id: &str) -> Result<InterpreterContext, ToolboxError> {
         let found = self.contexts().await?.into_iter().find(|context| context.id == id);
         found.ok_or_else(|| ToolboxError::NotFound("there is no such context".into()))
     }
 
     /// Makes a context; answers when code can be run in it.
-    pub async fn create_context(&self, new: &NewContext) -> Result<Context, ToolboxError> {
+    pub async fn create_context(&self, new: &NewContext) -> Result<InterpreterContext, ToolboxError> {
         if self.contexts().await?.len() >= CONTEXTS_MAX {
             let message = format!("the sandbox has {CONTEXTS_MAX} contexts already; delete some of them");
             return Err(ToolboxError::Conflict(message));
@@ -176,7 +176,7 @@ impl<'a> Interpreter<'a> {
     }
 
     /// The context that code goes to where none is named: one per language, made when it is first needed.
-    pub async fn default_context(&self, language: Language) -> Result<Context, ToolboxError> {
+    pub async fn default_context(&self, language: Language) -> Result<InterpreterContext, ToolboxError> {
         let id = default_id(language);
         match self.context(&id).await {
             Err(ToolboxError::NotFound(_)) => {}
@@ -198,7 +198,7 @@ impl<'a> Interpreter<'a> {
     }
 
     /// The same context with nothing defined in it. What runs in it is ended.
-    pub async fn restart(&self, id: &str) -> Result<Context, ToolboxError> {
+    pub async fn restart(&self, id: &str) -> Result<InterpreterContext, ToolboxError> {
         let context = self.context(id).await?;
         self.end(&context).await?;
         let cwd = Some(context.cwd).filter(|cwd| !cwd.is_empty());
@@ -215,7 +215,7 @@ impl<'a> Interpreter<'a> {
 
     /// Runs code; one after the other where several are sent to the same context. Dropping the execution before its end
     /// interrupts it.
-    pub async fn execute(&self, context: &Context, execute: Execute) -> Result<Execution, ToolboxError> {
+    pub async fn execute(&self, context: &InterpreterContext, execute: Execute) -> Result<Execution, ToolboxError> {
         if execute.code.len() > CODE_MAX || execute.code.contains('\0') {
             let message = format!("code has at most {CODE_MAX} bytes, none of them NUL");
             return Err(ToolboxError::Invalid(message));
@@ -230,7 +230,7 @@ impl<'a> Interpreter<'a> {
     }
 
     /// Asks it to leave, and makes it.
-    async fn end(&self, context: &Context) -> Result<(), ToolboxError> {
+    async fn end(&self, context: &InterpreterContext) -> Result<(), ToolboxError> {
         self.end_process(context.pid).await
     }
 
@@ -277,9 +277,9 @@ fn tag(id: &str, language: Language) -> String {
 }
 
 /// A process that is a context; whoever may start processes may start one that looks like it, and gains nothing.
-fn context_of(process: ProcessInfo) -> Option<Context> {
+fn context_of(process: ProcessInfo) -> Option<InterpreterContext> {
     let (language, id) = process.tag.strip_prefix(TAG)?.split_once('/')?;
-    Some(Context {
+    Some(InterpreterContext {
         id: id.to_owned(),
         language: Language::parse(language).ok()?,
         cwd: process.cwd,

@@ -32,23 +32,23 @@ pub use error::ToolboxError;
 pub use exec::{ProgramResult, ShellLine};
 
 /// Output that was collected.
-pub use atoll_budget::Collected;
+pub use atoll_budget::CollectedOutput;
 pub use files::{
-    Change, CopyHow, Edit, Edited, FileBody, Files, Grep, ListQuery, Listing, MakeDir, Match, Node, Part,
+    PermissionChange, CopyHow, Edit, Edited, FileBody, Files, Grep, ListOptions, Listing, MakeDir, Match, Node, FilePart,
     Replaced, SearchResults,
 };
 pub use git::{
     BranchQuery, Branches, CloneFrom, Commit, Committed, ConfigScope, Credentials, DiffOf, FileState, Git,
-    GitFault, GitOutput, LogQuery, NewCommit, Pull, Push, Remote, Reset, ResetMode, Restore, Scope, State,
+    GitFault, GitOutput, LogQuery, NewCommit, Pull, Push, Remote, Reset, ResetMode, Restore, BranchScope, FileChange,
     StoredCredentials, WorkTreeStatus,
 };
 
-pub use interpreter::{Context, Execute, Execution, ExecutionEvent, Interpreter, Language, NewContext, Rich};
+pub use interpreter::{InterpreterContext, Execute, Execution, ExecutionEvent, Interpreter, Language, NewContext, Rich};
 
-pub use lsp::{Completion, Completions, LspLanguage, LspServer, Place, Symbol};
+pub use lsp::{Completion, Completions, LspLanguage, LspServer, Position, Symbol};
 pub use pty::{NewPty, Pty, PtyEnd, PtyEvent, PtyInput, PtyOutput, Ptys, WindowSize};
 pub use session::{
-    CommandDone, CommandOutput, LogEvent, LogFollow, Logs, NewCommand, Session, SessionCommand, Sessions,
+    CommandDone, CommandOutput, LogEvent, LogFollow, SessionLogs, NewCommand, ShellSession, SessionCommand, Sessions,
 };
 
 /// The tools of one sandbox, for one request.

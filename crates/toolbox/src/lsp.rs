@@ -18,10 +18,10 @@ use std::time::Duration;
 use atoll_agentapi::{AgentError, ProcessInfo, RpcCode, StartProcess};
 use serde_json::{Value, json};
 
-pub use responses::{Completion, Completions, Place, Symbol};
+pub use responses::{Completion, Completions, Position, Symbol};
 
 use crate::error::said;
-use crate::{Part, Toolbox, ToolboxError};
+use crate::{FilePart, Toolbox, ToolboxError};
 use call::LspConnection;
 
 /// LIMIT: a server reads a whole project before it answers its first question.
@@ -197,7 +197,7 @@ impl LspServer<'_> {
         let text = match text {
             Some(text) => text,
             None => {
-                let bytes = self.toolbox.files().read_bytes(path, Part::Whole, DOCUMENT_MAX).await?;
+                let bytes = self.toolbox.files().read_bytes(path, FilePart::Whole, DOCUMENT_MAX).await?;
                 String::from_utf8(bytes)
                     .map_err(|_| ToolboxError::Invalid(format!("path '{path}' is not text")))?
             }
@@ -218,7 +218,7 @@ impl LspServer<'_> {
     pub async fn completions(
         &self,
         path: &str,
-        place: Place,
+        place: Position,
         context: Option<Value>,
     ) -> Result<Completions, ToolboxError> {
         let mut params = json!({
@@ -232,7 +232,7 @@ impl LspServer<'_> {
     }
 
     /// The same as the server's own `result`.
-    pub async fn raw_completions(&self, path: &str, place: Place) -> Result<Value, ToolboxError> {
+    pub async fn raw_completions(&self, path: &str, place: Position) -> Result<Value, ToolboxError> {
         let position = json!({ "line": place.line, "character": place.character });
         let params = json!({ "textDocument": { "uri": uri(path) }, "position": position });
         self.asked("textDocument/completion", params).await

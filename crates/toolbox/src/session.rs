@@ -28,7 +28,7 @@ use atoll_agentapi::{AgentError, ProcessEvent, ProcessInfo, StartProcess};
 
 pub use follow::{LogEvent, LogFollow};
 pub use output::CommandOutput;
-pub use run::{CommandDone, Logs, NewCommand};
+pub use run::{CommandDone, SessionLogs, NewCommand};
 
 use crate::{Toolbox, ToolboxError};
 
@@ -49,7 +49,7 @@ const SIGTERM: i32 = 15;
 
 /// A session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Session {
+pub struct ShellSession {
     /// As its user calls it.
     pub name: String,
     /// Its shell.
@@ -82,7 +82,7 @@ impl<'a> Sessions<'a> {
     }
 
     /// Starts a session. A name that is taken is [`ToolboxError::Exists`].
-    pub async fn create(&self, name: &str, cwd: Option<&str>) -> Result<Session, ToolboxError> {
+    pub async fn create(&self, name: &str, cwd: Option<&str>) -> Result<ShellSession, ToolboxError> {
         if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
             let message = format!("the session's name must have 1 to {NAME_MAX} printable characters");
             return Err(ToolboxError::Invalid(message));
@@ -106,7 +106,7 @@ impl<'a> Sessions<'a> {
         Ok(made)
     }
 
-    async fn start(&self, name: &str, cwd: Option<&str>) -> Result<Session, ToolboxError> {
+    async fn start(&self, name: &str, cwd: Option<&str>) -> Result<ShellSession, ToolboxError> {
         let key = crate::random_id()?;
         self.open_root().await?;
         let folder = format!("{ROOT}/{key}");
@@ -126,13 +126,13 @@ impl<'a> Sessions<'a> {
         };
         let (started, _) = agent.start(start).await.map_err(ToolboxError::process)?;
         agent.send_stdin(started.pid, run::greeting(&folder)).await.map_err(ToolboxError::process)?;
-        Ok(Session { name: name.to_owned(), pid: started.pid, key, started_at_ms: 0 })
+        Ok(ShellSession { name: name.to_owned(), pid: started.pid, key, started_at_ms: 0 })
     }
 
     /// The sessions whose shell runs, oldest first.
-    pub async fn list(&self) -> Result<Vec<Session>, ToolboxError> {
+    pub async fn list(&self) -> Result<Vec<ShellSession>, ToolboxError> {
         let processes = self.toolbox.agent.list().await.map_err(ToolboxError::process)?;
-        let mut found: Vec<Session> = processes.iter().filter_map(session_of).collect();
+        let mut found: Vec<ShellSession> = processes.iter().filter_map(session_of).collect();
         found.sort_by_key(|session| (session.started_at_ms, session.pid));
         let mut known = std::collections::BTreeSet::new();
         found.retain(|session| known.insert(session.name.clone()));
@@ -140,7 +140,7 @@ impl<'a> Sessions<'a> {
     }
 
     /// One of them. One whose shell left by itself is [`ToolboxError::Ended`].
-    pub async fn find(&self, name: &str) -> Result<Session, ToolboxError> {
+    pub async fn find(&self, name: &str) -> Result<ShellSession, ToolboxError> {
         if let Some(session) = self.list().await?.into_iter().find(|session| session.name == name) {
             return Ok(session);
         }
@@ -151,12 +151,12 @@ impl<'a> Sessions<'a> {
     }
 
     /// One of them, also if its shell left by itself: what its commands wrote can still be read.
-    pub async fn find_kept(&self, name: &str) -> Result<Session, ToolboxError> {
+    pub async fn find_kept(&self, name: &str) -> Result<ShellSession, ToolboxError> {
         if let Some(session) = self.list().await?.into_iter().find(|session| session.name == name) {
             return Ok(session);
         }
         let key = self.ended(name).await?.ok_or_else(|| missing(name))?;
-        Ok(Session { name: name.to_owned(), pid: GONE, key, started_at_ms: 0 })
+        Ok(ShellSession { name: name.to_owned(), pid: GONE, key, started_at_ms: 0 })
     }
 
     /// Ends the shell with all that runs in it, and forgets its commands.
@@ -171,7 +171,7 @@ impl<'a> Sessions<'a> {
     }
 
     /// Asks the shell and its children to leave, and makes them.
-    async fn end(&self, session: &Session) -> Result<(), ToolboxError> {
+    async fn end(&self, session: &ShellSession) -> Result<(), ToolboxError> {
         let agent = &self.toolbox.agent;
         let gone = |error: &AgentError| error.kind() == atoll_model::ErrorKind::NotFound;
         let mut stream = match agent.attach(session.pid, false).await {
@@ -205,14 +205,14 @@ fn tag(name: &str, key: &str) -> String {
 }
 
 /// A process that is a session; whoever may start processes may start one that looks like it, and gains nothing.
-fn session_of(process: &ProcessInfo) -> Option<Session> {
+fn session_of(process: &ProcessInfo) -> Option<ShellSession> {
     let (key, name) = process.tag.strip_prefix(TAG)?.split_once('/')?;
     if !is_key(key) {
         return None;
     }
     let name = String::from_utf8(hex::decode(name).ok()?).ok()?;
     let key = key.to_owned();
-    Some(Session { name, pid: process.pid, key, started_at_ms: process.started_at_ms })
+    Some(ShellSession { name, pid: process.pid, key, started_at_ms: process.started_at_ms })
 }
 
 /// Only names that we made become parts of paths.

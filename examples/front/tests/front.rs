@@ -6,7 +6,7 @@ use std::sync::Arc;
 use atoll_example_front::Toy;
 use atoll_front_kit::Dispatch;
 use atoll_provider::fake::{FakeProvider, TEMPLATE};
-use atoll_service::{Config, MakeProgress, Service, ServiceError, SystemClock, TemplateRecord, Templates};
+use atoll_service::{ServiceConfig, MakeProgress, Service, ServiceError, SystemClock, TemplateRecord, Templates};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
@@ -53,7 +53,7 @@ impl Server {
         let data = tempfile::tempdir().unwrap();
         let store = Arc::new(atoll_store::SqliteStore::open(data.path()).unwrap());
         let (provider, clock) = (FakeProvider::new(), SystemClock::open().unwrap());
-        let config = Config::new(data.path());
+        let config = ServiceConfig::new(data.path());
         let service = Service::open(config, store, provider, Arc::new(OneTemplate), clock).await.unwrap();
         let key = std::fs::read_to_string(data.path().join("admin.key")).unwrap().trim().to_owned();
         Self { router: Dispatch::default().front(Toy(service)).into_router(), key, _data: data }

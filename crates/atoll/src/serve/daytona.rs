@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use atoll_front_daytona::{Daytona, Hosts, Options, TlsHosts};
+use atoll_front_daytona::{Daytona, Hosts, DaytonaOptions, TlsHosts};
 use atoll_service::Service;
 use tokio_util::sync::CancellationToken;
 
@@ -36,7 +36,7 @@ pub(super) fn front(
         });
         Hosts { domain: domain.as_str().to_owned(), port, tls }
     };
-    let options = Options {
+    let options = DaytonaOptions {
         closing,
         hosts: Arc::new(hosts),
         folder: settings.data.join(FOLDER),

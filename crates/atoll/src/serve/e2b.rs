@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use atoll_front_e2b::{Data, E2b, Hosts, Options};
+use atoll_front_e2b::{Data, E2b, Hosts, E2bOptions};
 use atoll_model::Code;
 use atoll_proxy::{Dispatch, PortRequest, PortRequestOrigin, Refused, StandIn};
 use atoll_service::Service;
@@ -24,14 +24,14 @@ pub(super) fn front(settings: &Settings, service: &Service, closing: Cancellatio
     };
     let api_hosts =
         [settings.domain.as_str(), settings.domain.for_tls()].map(|domain| format!("api.{domain}"));
-    E2b::new(service.clone(), Options { closing, hosts: Arc::new(hosts), api_hosts: api_hosts.into() })
+    E2b::new(service.clone(), E2bOptions { closing, hosts: Arc::new(hosts), api_hosts: api_hosts.into() })
 }
 
 /// On the ports of a sandbox.
 pub(super) struct OnPorts(pub(super) Data);
 
-fn asked<'a>(asked: &PortRequest<'a>) -> atoll_front_e2b::Asked<'a> {
-    atoll_front_e2b::Asked {
+fn asked<'a>(asked: &PortRequest<'a>) -> atoll_front_e2b::DataRequest<'a> {
+    atoll_front_e2b::DataRequest {
         sandbox: asked.sandbox,
         port: asked.port,
         by_fields: asked.by == PortRequestOrigin::Fields,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use atoll_front_leap0::{Hosts, Leap0, Options};
+use atoll_front_leap0::{Hosts, Leap0, Leap0Options};
 use atoll_proxy::{Dispatch, PortRequest, PortRequestOrigin, StandIn};
 use atoll_service::Service;
 use axum::{body::Body, extract::Request};
@@ -20,7 +20,7 @@ pub(super) fn front(settings: &Settings, service: &Service, closing: Cancellatio
         }
         Some(_) | None => Hosts { scheme: "http", domain: domain.as_str().to_owned(), port },
     };
-    Leap0::new(service.clone(), Options { closing, hosts: Arc::new(hosts) })
+    Leap0::new(service.clone(), Leap0Options { closing, hosts: Arc::new(hosts) })
 }
 
 /// On the host of a sandbox.

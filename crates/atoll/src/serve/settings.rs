@@ -93,10 +93,10 @@ impl Settings {
     }
 
     /// The service's share.
-    pub(super) fn service(&self) -> atoll_service::Config {
-        let mut defaults = atoll_service::Config::new(&self.data);
+    pub(super) fn service(&self) -> atoll_service::ServiceConfig {
+        let mut defaults = atoll_service::ServiceConfig::new(&self.data);
         defaults.upload_folders.push(daytona::uploads(&self.data));
-        atoll_service::Config {
+        atoll_service::ServiceConfig {
             default_template: self.template.clone(),
             live_max: self.live_max,
             overcommit: self.overcommit,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use atoll_model::{InstanceId, SandboxId, SnapshotId};
 use atoll_network::SandboxLink;
-use atoll_provider::{Adopted, AdoptionOutcome, Known, ProviderError};
+use atoll_provider::{Adopted, AdoptionOutcome, KnownSandbox, ProviderError};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::instance::{self, Facts, Live};
@@ -28,7 +28,7 @@ impl EngineShared {
     /// Finds known instances by their facts, never by parenthood, and sweeps the rest.
     pub(super) async fn adopt(
         self: &Arc<Self>,
-        known: Vec<Known>,
+        known: Vec<KnownSandbox>,
         snapshots: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError> {
         let _alone = self.adoption.write().await;
@@ -103,7 +103,7 @@ impl EngineShared {
 
     /// Waits for dumps and restores that an earlier server left under way: CRIU ends by itself, and until then nobody can say
     /// what stands and what does not.
-    async fn dumps_end(&self, known: &[Known]) {
+    async fn dumps_end(&self, known: &[KnownSandbox]) {
         for known in known {
             let (checkpoints, sandbox) = (self.checkpoints.clone(), known.sandbox.clone());
             let waited = blocking(move || checkpoints.wait_for_criu(&sandbox, CRIU_WITHIN)).await;
@@ -145,8 +145,8 @@ impl EngineShared {
 
     /// Removes drafts and checkpoints of those that live or should not have one. Whom a spent one became stays known as
     /// long as that instance lives.
-    async fn sweep_checkpoints(&self, known: &[Known], fates: &[Adopted]) -> Result<(), ProviderError> {
-        let fate = |known: &Known| {
+    async fn sweep_checkpoints(&self, known: &[KnownSandbox], fates: &[Adopted]) -> Result<(), ProviderError> {
+        let fate = |known: &KnownSandbox| {
             let (instance, _) = known.instance.as_ref()?;
             fates.iter().find(|one| one.instance == *instance).map(|one| one.fate)
         };
@@ -188,7 +188,7 @@ impl EngineShared {
         Live::new(facts, pidfd, netns).ok()
     }
 
-    async fn take_up(self: &Arc<Self>, known: &Known, instance: &InstanceId, live: Arc<Live>) {
+    async fn take_up(self: &Arc<Self>, known: &KnownSandbox, instance: &InstanceId, live: Arc<Live>) {
         self.numbers().adopt(live.facts.first_id);
         let kills = self.resources.cgroups.oom_kills(&live.facts.cgroup).unwrap_or(0);
         live.oom_kills.store(kills, Ordering::SeqCst);
@@ -238,9 +238,9 @@ impl EngineShared {
     }
 
     /// Ends instances that this server made itself but that are dead or not known any more.
-    async fn end_unknown(&self, known: &[Known]) {
+    async fn end_unknown(&self, known: &[KnownSandbox]) {
         let is_known = |sandbox: &SandboxId, instance: &InstanceId| {
-            let same = |known: &Known| known.instance.as_ref().is_some_and(|(id, _)| id == instance);
+            let same = |known: &KnownSandbox| known.instance.as_ref().is_some_and(|(id, _)| id == instance);
             known.iter().any(|known| known.sandbox == *sandbox && same(known))
         };
         let places: Vec<_> =

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use atoll_model::{Held, SandboxId, Storage};
+use atoll_model::{MemoryLocation, SandboxId, Storage};
 use atoll_network::SandboxLink;
 use atoll_provider::{AGENT_PORT, ProviderError, Target};
 use tokio::sync::oneshot;
@@ -60,21 +60,21 @@ impl EngineShared {
         clippy::disallowed_methods,
         reason = "must come to its end when the caller goes away; the caller waits for it otherwise"
     )]
-    pub(super) async fn pause(self: &Arc<Self>, target: &Target) -> Result<Held, ProviderError> {
+    pub(super) async fn pause(self: &Arc<Self>, target: &Target) -> Result<MemoryLocation, ProviderError> {
         let (engine, target) = (Arc::clone(self), target.clone());
         let pausing = tokio::spawn(async move { engine.pause_in_turn(&target).await });
         pausing.await.map_err(failed("pausing"))?
     }
 
-    async fn pause_in_turn(&self, target: &Target) -> Result<Held, ProviderError> {
+    async fn pause_in_turn(&self, target: &Target) -> Result<MemoryLocation, ProviderError> {
         let place = self.place(&target.sandbox);
         let _turn = place.turn.lock().await;
         match self.live(target) {
             Ok(live) => {
                 self.freeze(&live).await?;
-                Ok(Held::Live)
+                Ok(MemoryLocation::Live)
             }
-            Err(_) if self.checkpoints.exists(&target.sandbox) => Ok(Held::Disk),
+            Err(_) if self.checkpoints.exists(&target.sandbox) => Ok(MemoryLocation::Disk),
             Err(gone) => {
                 self.forget_empty(&target.sandbox, &place);
                 Err(gone)

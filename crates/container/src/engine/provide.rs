@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use atoll_image::{Template, TemplateError};
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, Storage, VolumeId};
+use atoll_model::{MemoryLocation, InstanceId, Limits, SandboxId, SnapshotId, Storage, VolumeId};
 use atoll_network::{DialError, ErrorKind, LinkError};
 use atoll_provider::{
-    Adopted, Booted, ByteStream, Capabilities, Egressed, FilesOrigin, InstanceSpec, InstanceUsage, Known,
+    Adopted, Booted, ByteStream, Capabilities, Egressed, FilesOrigin, InstanceSpec, InstanceUsage, KnownSandbox,
     Notice, Packed, PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
 };
 use tokio::sync::broadcast;
@@ -66,7 +66,7 @@ impl Provider for Engine {
         self.inner.start(spec, FilesState::Kept).await
     }
 
-    async fn pause(&self, target: &Target) -> Result<Held, ProviderError> {
+    async fn pause(&self, target: &Target) -> Result<MemoryLocation, ProviderError> {
         self.inner.pause(target).await
     }
 
@@ -261,7 +261,7 @@ impl Provider for Engine {
 
     async fn adopt(
         &self,
-        known: Vec<Known>,
+        known: Vec<KnownSandbox>,
         snapshots: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError> {
         self.inner.adopt(known, snapshots).await

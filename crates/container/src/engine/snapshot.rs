@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
 use atoll_provider::{
-    Booted, FilesOrigin, InstanceSpec, Known, ProviderError, RolledBack, Snapshotted, Target,
+    Booted, FilesOrigin, InstanceSpec, KnownSandbox, ProviderError, RolledBack, Snapshotted, Target,
 };
 
 use super::instance::Live;
@@ -507,7 +507,7 @@ impl EngineShared {
     /// At adoption, with everything else in place: removes every snapshot that is not wanted, and what a rollback left.
     pub(super) async fn sweep_snapshots(
         &self,
-        _known: &[Known],
+        _known: &[KnownSandbox],
         wanted: &[SnapshotId],
     ) -> Result<(), ProviderError> {
         let layers = Arc::clone(&self.resources.layers);

@@ -11,12 +11,12 @@ use axum::routing::get;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::App;
+use crate::DaytonaApp;
 use crate::naming;
 use crate::origin::Origin;
 use crate::sandboxes::{CLASS, REGION};
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/config", get(config))
         .route("/health", get(health))
@@ -36,7 +36,7 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 /// Needs no key: clients read it before they have one.
-async fn config(origin: Origin, State(app): State<App>) -> JsonResponse<Value> {
+async fn config(origin: Origin, State(app): State<DaytonaApp>) -> JsonResponse<Value> {
     let hosts = (app.options.hosts)();
     ok(json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -54,7 +54,7 @@ async fn config(origin: Origin, State(app): State<App>) -> JsonResponse<Value> {
     }))
 }
 
-async fn health(State(app): State<App>) -> Result<JsonResponse<Value>, ApiError> {
+async fn health(State(app): State<DaytonaApp>) -> Result<JsonResponse<Value>, ApiError> {
     let health = app.service.health().await;
     match health.ok {
         true => Ok(ok(json!({ "status": "ok" }))),
@@ -113,7 +113,7 @@ fn own(who: &Principal, id: &str) -> Result<(), ApiError> {
 }
 
 async fn usage(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<Value>, ApiError> {
@@ -192,13 +192,13 @@ fn key_shown(key: &atoll_service::KeyRecord) -> Value {
     })
 }
 
-async fn keys(State(app): State<App>, Caller(who): Caller) -> Result<JsonResponse<Value>, ApiError> {
+async fn keys(State(app): State<DaytonaApp>, Caller(who): Caller) -> Result<JsonResponse<Value>, ApiError> {
     let keys = app.service.list_keys(&who).await?;
     let own = keys.iter().filter(|key| key.tenant == who.tenant);
     Ok(ok(Value::Array(own.map(key_shown).collect())))
 }
 
-async fn current_key(State(app): State<App>, Caller(who): Caller) -> Result<JsonResponse<Value>, ApiError> {
+async fn current_key(State(app): State<DaytonaApp>, Caller(who): Caller) -> Result<JsonResponse<Value>, ApiError> {
     let keys = app.service.list_keys(&who).await;
     let known = keys.ok().and_then(|keys| keys.into_iter().find(|key| key.id == who.key));
     // A key that may not list keys still knows itself.
@@ -215,7 +215,7 @@ struct NewKeyBody {
 }
 
 async fn new_key(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Json(body): Json<NewKeyBody>,
 ) -> Result<JsonResponse<Value>, ApiError> {
@@ -231,7 +231,7 @@ async fn new_key(
     })))
 }
 
-async fn named_key(app: &App, who: &Principal, name: &str) -> Result<atoll_service::KeyRecord, ApiError> {
+async fn named_key(app: &DaytonaApp, who: &Principal, name: &str) -> Result<atoll_service::KeyRecord, ApiError> {
     let keys = app.service.list_keys(who).await?;
     let is_meant = |key: &atoll_service::KeyRecord| {
         key.tenant == who.tenant && (key.name.as_deref() == Some(name) || key.id.as_str() == name)
@@ -241,7 +241,7 @@ async fn named_key(app: &App, who: &Principal, name: &str) -> Result<atoll_servi
 }
 
 async fn key(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(name): Path<String>,
 ) -> Result<JsonResponse<Value>, ApiError> {
@@ -249,7 +249,7 @@ async fn key(
 }
 
 async fn remove_key(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(name): Path<String>,
 ) -> Result<StatusCode, ApiError> {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use sha2::{Digest, Sha256};
 
-use crate::App;
+use crate::DaytonaApp;
 use crate::bases;
 use crate::naming;
 use crate::sandboxes::BuildAsk;
@@ -49,7 +49,7 @@ pub(crate) fn name_of(build: &BuildAsk) -> String {
 }
 
 /// Begins a build.
-pub(crate) async fn start(app: &App, who: &Principal, ask: Ask) -> Result<Build, ApiError> {
+pub(crate) async fn start(app: &DaytonaApp, who: &Principal, ask: Ask) -> Result<Build, ApiError> {
     if ask.build.dockerfile_content.trim().is_empty() {
         return Err(ApiError::invalid("buildInfo.dockerfileContent: is empty"));
     }
@@ -70,7 +70,7 @@ pub(crate) async fn start(app: &App, who: &Principal, ask: Ask) -> Result<Build,
 }
 
 /// The Dockerfile with our names for the vendor's.
-async fn with_bases(app: &App, who: &Principal, text: &str) -> Result<String, ApiError> {
+async fn with_bases(app: &DaytonaApp, who: &Principal, text: &str) -> Result<String, ApiError> {
     let mut names = BTreeMap::new();
     for base in bases::all(text).into_iter().filter(|base| naming::is_general(base)) {
         let Some(template) = naming::template(app, who, &base).await? else {
@@ -82,7 +82,7 @@ async fn with_bases(app: &App, who: &Principal, text: &str) -> Result<String, Ap
 }
 
 /// Who commands of it run as, and where: as in its base where that has the user `daytona`, unless the Dockerfile says so.
-async fn place(app: &App, who: &Principal, text: &str) -> Result<(Option<String>, Option<String>), ApiError> {
+async fn place(app: &DaytonaApp, who: &Principal, text: &str) -> Result<(Option<String>, Option<String>), ApiError> {
     let Some(last) = bases::last(text).filter(|last| !last.says_user) else { return Ok((None, None)) };
     let base = naming::template(app, who, &last.base).await?;
     if !base.is_some_and(|base| naming::has_daytona(&base)) {
@@ -121,7 +121,7 @@ fn why(failure: &BuildFailure) -> String {
 
 /// The log as plain text, line by line as it comes.
 pub(crate) async fn log(
-    app: &App,
+    app: &DaytonaApp,
     who: &Principal,
     build: &BuildId,
     follow: bool,

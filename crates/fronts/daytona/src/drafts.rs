@@ -20,11 +20,11 @@ use futures::StreamExt;
 use tokio::sync::broadcast;
 use tokio_util::task::TaskTracker;
 
-use crate::App;
+use crate::DaytonaApp;
 use crate::builds;
 use crate::error::text;
 use crate::origin::Origin;
-use crate::sandboxes::{BuildAsk, Sandbox};
+use crate::sandboxes::{BuildAsk, SandboxResponse};
 
 /// LIMIT: of one tenant; each holds a Dockerfile at most.
 const PER_TENANT: usize = 64;
@@ -61,8 +61,8 @@ pub(crate) struct Change {
 }
 
 impl Draft {
-    pub(crate) fn shown(&self, origin: &Origin) -> Sandbox {
-        Sandbox::of_draft(self, origin)
+    pub(crate) fn shown(&self, origin: &Origin) -> SandboxResponse {
+        SandboxResponse::of_draft(self, origin)
     }
 
     fn is_seen_by(&self, who: &Principal) -> bool {
@@ -102,7 +102,7 @@ impl Drafts {
     }
 
     /// Forgets one; its build ends.
-    pub(crate) fn remove(&self, app: &App, who: &Principal, ident: &str) -> Option<Draft> {
+    pub(crate) fn remove(&self, app: &DaytonaApp, who: &Principal, ident: &str) -> Option<Draft> {
         let draft = self.find(who, ident)?;
         let draft = self.take(&draft.id)?;
         self.end_build(app, who, &draft.build);
@@ -111,7 +111,7 @@ impl Drafts {
         Some(gone)
     }
 
-    fn end_build(&self, app: &App, who: &Principal, build: &BuildId) {
+    fn end_build(&self, app: &DaytonaApp, who: &Principal, build: &BuildId) {
         let (service, who, build) = (app.service.clone(), who.clone(), build.clone());
         self.tasks.spawn(async move {
             if let Err(error) = service.cancel_build(&who, build.as_str()).await {
@@ -184,12 +184,12 @@ fn name_taken(name: &str) -> ApiError {
 
 /// Makes a sandbox of a Dockerfile: at once where it was built before, else when its build is done.
 pub(crate) async fn create(
-    app: &App,
+    app: &DaytonaApp,
     who: &Principal,
     mut spec: CreateSandbox,
     build: BuildAsk,
     origin: &Origin,
-) -> Result<Sandbox, ApiError> {
+) -> Result<SandboxResponse, ApiError> {
     crate::sandboxes::fill(&mut spec.limits, LimitsAsk::default());
     spec.check().map_err(|bad| ApiError::invalid(bad.to_string()))?;
     let name = builds::name_of(&build);
@@ -197,7 +197,7 @@ pub(crate) async fn create(
     if let Ok(known) = app.service.get_template(who, &name).await {
         spec.command = crate::naming::program(&known);
         let (lease, _) = app.service.create(who, spec, true).await?;
-        return Ok(Sandbox::of(&lease, origin));
+        return Ok(SandboxResponse::of(&lease, origin));
     }
     if let Some(name) = &spec.name
         && crate::sandboxes::lease(app, who, name).await.is_ok()
@@ -232,7 +232,7 @@ pub(crate) async fn create(
 }
 
 /// Waits for the build and makes the sandbox.
-async fn finish(app: &App, who: &Principal, id: &SandboxId, build: &BuildId) {
+async fn finish(app: &DaytonaApp, who: &Principal, id: &SandboxId, build: &BuildId) {
     match built(app, who, id, build).await {
         Ok(ended) if ended.status == BuildStatus::Ready => {}
         Ok(ended) => return app.drafts.enter(id, "build_failed", Some(builds::reason(&ended))),
@@ -257,7 +257,7 @@ async fn finish(app: &App, who: &Principal, id: &SandboxId, build: &BuildId) {
     }
 }
 
-async fn built(app: &App, who: &Principal, id: &SandboxId, build: &BuildId) -> Result<Build, ApiError> {
+async fn built(app: &DaytonaApp, who: &Principal, id: &SandboxId, build: &BuildId) -> Result<Build, ApiError> {
     let mut lines = app.service.build_log(who, build.as_str(), 1, true).await?;
     let mut begun = false;
     while lines.next().await.is_some() {

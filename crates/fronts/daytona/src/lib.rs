@@ -50,7 +50,7 @@ const PREFIX: &str = "/daytona";
 
 /// What the front must be told.
 #[derive(Clone)]
-pub struct Options {
+pub struct DaytonaOptions {
     /// Cancelled when the server closes: sockets and terminals end.
     pub closing: CancellationToken,
     /// How a sandbox's own host is written at this moment.
@@ -98,10 +98,10 @@ impl Hosts {
 
 /// What every handler can reach.
 #[derive(Clone)]
-pub(crate) struct App {
+pub(crate) struct DaytonaApp {
     pub(crate) service: Service,
-    pub(crate) options: Options,
-    pub(crate) toolbox: toolbox::State,
+    pub(crate) options: DaytonaOptions,
+    pub(crate) toolbox: toolbox::ToolboxState,
     /// Sandboxes that wait for their builds.
     pub(crate) drafts: drafts::Drafts,
     /// Failed builds that their users deleted.
@@ -112,7 +112,7 @@ pub(crate) struct App {
     pub(crate) sockets: Arc<Semaphore>,
 }
 
-impl FrontState for App {
+impl FrontState for DaytonaApp {
     const WRONG_KEY_HINT: Option<&'static str> =
         Some("set DAYTONA_API_KEY; `atoll env daytona --with-key` prints one");
 
@@ -133,22 +133,22 @@ impl FrontState for App {
 /// The front. Cloning is cheap.
 #[derive(Clone)]
 pub struct Daytona {
-    app: App,
+    app: DaytonaApp,
 }
 
 impl Daytona {
     /// A front over a service.
     #[must_use]
-    pub fn new(service: Service, options: Options) -> Self {
+    pub fn new(service: Service, options: DaytonaOptions) -> Self {
         let storage = storage::Storage::new(
             options.folder.join("contexts"),
             options.context_bytes,
             Some(service.clone()),
         );
-        let app = App {
+        let app = DaytonaApp {
             service,
             options,
-            toolbox: toolbox::State::default(),
+            toolbox: toolbox::ToolboxState::default(),
             drafts: drafts::Drafts::default(),
             forgotten: snapshots::Forgotten::default(),
             storage,
@@ -179,7 +179,7 @@ impl Front for Daytona {
 }
 
 /// The main API.
-fn api() -> Router<App> {
+fn api() -> Router<DaytonaApp> {
     Router::new()
         .merge(sandboxes::routes())
         .merge(previews::routes())

@@ -8,7 +8,7 @@ use axum::routing::get;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::App;
+use crate::DaytonaApp;
 use crate::sandboxes::lease;
 
 /// A series: its name and its value in a sample.
@@ -24,7 +24,7 @@ const SERIES: [Named; 7] = [
     ("daytona.sandbox.filesystem.total", |s| bytes(u64::from(s.limits.disk_mib) << 20)),
 ];
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new().route("/sandbox/{id}/telemetry/metrics", get(metrics))
 }
 
@@ -47,12 +47,12 @@ struct Point {
 }
 
 async fn metrics(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<JsonResponse<Telemetry>, ApiError> {
-    let asked = Asked::parse(query.as_deref().unwrap_or_default())?;
+    let asked = MetricsQuery::parse(query.as_deref().unwrap_or_default())?;
     let lease = lease(&app, &who, &id).await?;
     let mut samples = app.service.metrics_history(&who, lease.id.as_str(), Some(asked.from), 0).await?;
     samples.retain(|sample| (asked.from..=asked.to).contains(&sample.at_ms));
@@ -74,13 +74,13 @@ const fn bytes(value: u64) -> f64 {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct MetricsQuery {
     from: i64,
     to: i64,
     names: Vec<String>,
 }
 
-impl Asked {
+impl MetricsQuery {
     fn parse(query: &str) -> Result<Self, ApiError> {
         let (mut from, mut to, mut names) = (None, None, Vec::new());
         let moment = |name: &str, value: &str| {
@@ -110,10 +110,10 @@ mod tests {
 
     #[test]
     fn a_span_is_needed() {
-        assert!(Asked::parse("from=2026-01-01T00:00:00Z").is_err());
-        assert!(Asked::parse("from=x&to=2026-01-01T00:00:00Z").is_err());
+        assert!(MetricsQuery::parse("from=2026-01-01T00:00:00Z").is_err());
+        assert!(MetricsQuery::parse("from=x&to=2026-01-01T00:00:00Z").is_err());
         let asked =
-            Asked::parse("from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00Z&metricNames=a,b").unwrap();
+            MetricsQuery::parse("from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00Z&metricNames=a,b").unwrap();
         assert_eq!((asked.to - asked.from, asked.names.len()), (86_400_000, 2));
     }
 }

@@ -6,10 +6,10 @@ use atoll_front_kit::{ApiError, Caller};
 use axum::Router;
 use axum::routing::{any, get, post};
 
-use crate::App;
+use crate::DaytonaApp;
 use crate::error::not_here;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/sandbox/{id}/ssh-access", post(async |_: Caller| ssh()).delete(async |_: Caller| ssh()))
         .route("/sandbox/ssh-access/validate", get(async |_: Caller| ssh()))

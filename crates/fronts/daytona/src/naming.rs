@@ -8,7 +8,7 @@ use atoll_model::{Code, LimitsAsk, Principal, TemplateRef};
 use atoll_service::TemplateRecord;
 use axum::http::StatusCode;
 
-use crate::App;
+use crate::DaytonaApp;
 use crate::sandboxes::limits;
 
 /// What a sandbox starts from when nobody says anything; also what it is called in `/config`.
@@ -103,7 +103,7 @@ fn uncased(word: &str) -> String {
 
 /// The template that a name means; `None` where no template has it (a snapshot may).
 pub(crate) async fn template(
-    app: &App,
+    app: &DaytonaApp,
     who: &Principal,
     name: &str,
 ) -> Result<Option<TemplateRecord>, ApiError> {
@@ -149,7 +149,7 @@ pub(crate) fn general_names(template: &TemplateRecord) -> Vec<&'static str> {
 }
 
 /// What the vendor's default name resolves to on this server.
-pub(crate) async fn default(app: &App, who: &Principal) -> Result<Option<TemplateRecord>, ApiError> {
+pub(crate) async fn default(app: &DaytonaApp, who: &Principal) -> Result<Option<TemplateRecord>, ApiError> {
     match app.service.get_template(who, DEFAULT).await {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.code == Code::TemplateNotFound => Ok(None),

@@ -6,7 +6,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri, header};
 
-use crate::{App, Hosts, PREFIX};
+use crate::{DaytonaApp, Hosts, PREFIX};
 
 /// `SCHEME://HOST` of a request, our prefix behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,10 +70,10 @@ fn is_plain(host: &str) -> bool {
         && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'[' | b']'))
 }
 
-impl FromRequestParts<App> for Origin {
+impl FromRequestParts<DaytonaApp> for Origin {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
+    async fn from_request_parts(parts: &mut Parts, app: &DaytonaApp) -> Result<Self, Infallible> {
         Ok(Self::of(&parts.headers, &parts.uri, &(app.options.hosts)()))
     }
 }

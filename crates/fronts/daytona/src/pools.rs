@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, patch};
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::DaytonaApp;
 use crate::error::unsupported_field;
 use crate::naming;
 use crate::sandboxes::{CPU, DISK_GIB, MEMORY_GIB, REGION, gib};
@@ -18,7 +18,7 @@ use crate::sandboxes::{CPU, DISK_GIB, MEMORY_GIB, REGION, gib};
 /// LIMIT: what one pool may ask for; the server's own bound is over all of them.
 const SIZE_MAX: u32 = 64;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/warm-pools", get(list).post(create))
         .route("/warm-pools/{id}", patch(resize).delete(remove))
@@ -43,7 +43,7 @@ struct WarmPool {
 }
 
 impl WarmPool {
-    fn of(app: &App, template: &TemplateRecord) -> Self {
+    fn of(app: &DaytonaApp, template: &TemplateRecord) -> Self {
         let limits = template.settings.limits;
         let in_gib = |mib: Option<i64>, otherwise: u32| {
             mib.and_then(|mib| u32::try_from(mib).ok()).map_or(otherwise, gib)
@@ -75,7 +75,7 @@ impl WarmPool {
 }
 
 #[derive(Debug, Deserialize)]
-struct NewBody {
+struct CreatePoolRequest {
     snapshot: String,
     pool: i64,
 }
@@ -86,7 +86,7 @@ struct SizeBody {
 }
 
 /// The organisation's own template of this name.
-async fn own(app: &App, who: &Principal, name: &str) -> Result<TemplateRecord, ApiError> {
+async fn own(app: &DaytonaApp, who: &Principal, name: &str) -> Result<TemplateRecord, ApiError> {
     let missing = || ApiError::new(Code::SnapshotNotFound, format!("Snapshot {name:?} not found"));
     let found = naming::template(app, who, name).await?.ok_or_else(missing)?;
     match &found.tenant {
@@ -98,7 +98,7 @@ async fn own(app: &App, who: &Principal, name: &str) -> Result<TemplateRecord, A
     }
 }
 
-async fn set(app: &App, who: &Principal, name: &str, pool: u32) -> Result<TemplateRecord, ApiError> {
+async fn set(app: &DaytonaApp, who: &Principal, name: &str, pool: u32) -> Result<TemplateRecord, ApiError> {
     let settings = Some(StartSettings { pool: Some(pool), ..StartSettings::default() });
     let change = UpdateTemplate { settings, ..UpdateTemplate::default() };
     Ok(app.service.update_template(who, &naming::word(name)?, change).await?)
@@ -112,9 +112,9 @@ fn size(asked: i64) -> Result<u32, ApiError> {
 }
 
 async fn create(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
-    Json(body): Json<NewBody>,
+    Json(body): Json<CreatePoolRequest>,
 ) -> Result<JsonResponse<WarmPool>, ApiError> {
     let pool = size(body.pool)?;
     let found = own(&app, &who, &body.snapshot).await?;
@@ -126,14 +126,14 @@ async fn create(
     Ok(created(WarmPool::of(&app, &made)))
 }
 
-async fn list(State(app): State<App>, Caller(who): Caller) -> Result<JsonResponse<Vec<WarmPool>>, ApiError> {
+async fn list(State(app): State<DaytonaApp>, Caller(who): Caller) -> Result<JsonResponse<Vec<WarmPool>>, ApiError> {
     let all = app.service.list_templates(&who).await?;
     let mine = all.iter().filter(|template| template.tenant.as_ref() == Some(&who.tenant));
     let pools = mine.filter(|template| template.settings.pool.unwrap_or(0) > 0);
     Ok(ok(pools.map(|template| WarmPool::of(&app, template)).collect()))
 }
 
-async fn existing(app: &App, who: &Principal, id: &str) -> Result<TemplateRecord, ApiError> {
+async fn existing(app: &DaytonaApp, who: &Principal, id: &str) -> Result<TemplateRecord, ApiError> {
     let found = own(app, who, id).await;
     match found {
         Ok(found) if found.settings.pool.unwrap_or(0) > 0 => Ok(found),
@@ -145,7 +145,7 @@ async fn existing(app: &App, who: &Principal, id: &str) -> Result<TemplateRecord
 }
 
 async fn resize(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<SizeBody>,
@@ -157,7 +157,7 @@ async fn resize(
 }
 
 async fn remove(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {

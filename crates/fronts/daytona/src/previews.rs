@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::DaytonaApp;
 use crate::origin::Origin;
 use crate::sandboxes::lease;
 
@@ -19,7 +19,7 @@ const EXPIRES_S_MAX: u64 = 24 * 3_600;
 /// COMPAT(daytona): SDKs in browsers ask for these ports to get a token for the toolbox.
 const OF_TOOLBOX: [u16; 2] = [1, 2_280];
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/sandbox/{id}/ports/{port}/preview-url", get(link))
         .route("/sandbox/{id}/ports/{port}/signed-preview-url", get(signed))
@@ -49,7 +49,7 @@ struct SignedLink {
 }
 
 async fn link(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path((id, port)): Path<(String, i64)>,
@@ -71,7 +71,7 @@ struct SignedQuery {
 }
 
 async fn signed(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path((id, port)): Path<(String, i64)>,
@@ -99,7 +99,7 @@ async fn signed(
 }
 
 async fn expire(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path((id, port, token)): Path<(String, i64, String)>,
 ) -> Result<StatusCode, ApiError> {
@@ -111,7 +111,7 @@ async fn expire(
 
 /// With it the SDKs sign links to files; it opens nothing else.
 async fn signing_key(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<String>, ApiError> {
@@ -121,7 +121,7 @@ async fn signing_key(
 
 /// Every link that was signed before is void. So are its preview tokens: they are counted together.
 async fn rotate(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<String>, ApiError> {
@@ -131,7 +131,7 @@ async fn rotate(
 }
 
 async fn is_public(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<bool>, ApiError> {
@@ -140,7 +140,7 @@ async fn is_public(
 
 /// Whoever sees it may reach its ports.
 async fn access(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<bool>, ApiError> {
@@ -149,7 +149,7 @@ async fn access(
 }
 
 async fn validate(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path((id, token)): Path<(String, String)>,
 ) -> Result<JsonResponse<bool>, ApiError> {

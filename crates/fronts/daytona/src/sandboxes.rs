@@ -10,7 +10,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use serde::Deserialize;
 
-use crate::App;
+use crate::DaytonaApp;
 use crate::naming;
 use crate::origin::Origin;
 use crate::snapshots::FollowQuery;
@@ -21,12 +21,12 @@ mod change;
 mod list;
 mod shown;
 
-use asked::CreateBody;
+use asked::CreateSandboxRequest;
 pub(crate) use asked::{BuildAsk, CPU, DISK_GIB, MEMORY_GIB, check_gpu_types, limits, refuse_gpu};
 pub(crate) use change::taken;
-pub(crate) use shown::{BuildInfo, CLASS, REGION, Sandbox, gib};
+pub(crate) use shown::{BuildInfo, CLASS, REGION, SandboxResponse, gib};
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/sandbox", post(create).get(list::list))
         .route("/sandbox/paginated", get(list::paginated))
@@ -46,11 +46,11 @@ pub(crate) fn routes() -> Router<App> {
 
 /// Answers when the sandbox runs: whoever gets an id can use it at once. One that is built first answers before that.
 async fn create(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
-    Json(mut body): Json<CreateBody>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+    Json(mut body): Json<CreateSandboxRequest>,
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     if let Some(build) = body.build_info.take() {
         body.build_info = Some(build.clone());
         let spec = body.into_spec()?;
@@ -75,12 +75,12 @@ async fn create(
         }
         _ => error.into(),
     })?;
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 /// What a new sandbox begins as, with what its snapshot grants, or else the vendor's defaults.
 async fn begin_from(
-    app: &App,
+    app: &DaytonaApp,
     who: &Principal,
     named: Option<&str>,
     names_user: bool,
@@ -125,7 +125,7 @@ pub(crate) fn fill(wanted: &mut LimitsAsk, granted: LimitsAsk) {
 }
 
 /// A sandbox by its whole id or its name. What is deleted is not there any more.
-pub(crate) async fn lease(app: &App, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
+pub(crate) async fn lease(app: &DaytonaApp, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
     let missing = || ApiError::new(Code::SandboxNotFound, format!("Sandbox {} not found", shortened(ident)));
     let lease = app.service.get(who, ident).await.map_err(|error| match error.code {
         // A word that could mean two ids means none here.
@@ -145,64 +145,64 @@ fn shortened(word: &str) -> String {
 }
 
 async fn find(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     if let Some(draft) = app.drafts.find(&who, &id) {
         return Ok(ok(draft.shown(&origin)));
     }
-    Ok(ok(Sandbox::of(&lease(&app, &who, &id).await?, &origin)))
+    Ok(ok(SandboxResponse::of(&lease(&app, &who, &id).await?, &origin)))
 }
 
 async fn start(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Start).await?;
     let lease = app.service.start(&who, lease.id.as_str(), true).await?;
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 async fn stop(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Stop).await?;
     let lease = app.service.stop(&who, lease.id.as_str(), true).await?;
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 async fn pause(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Pause).await?;
     let lease = app.service.pause(&who, lease.id.as_str(), Pause::default(), true).await?;
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 /// COMPAT(daytona): does not wait for the end.
 async fn archive(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Archive).await?;
     if lease.timers.auto_delete_s == Some(0) {
         let message = "Ephemeral sandboxes cannot be archived";
         return Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST));
     }
     let lease = app.service.archive(&who, lease.id.as_str(), false).await?;
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -213,19 +213,19 @@ struct RecoverQuery {
 
 /// Its files are left, so it is started on them; and stopped again where its user wants only that.
 async fn recover(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
     Query(query): Query<RecoverQuery>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Recover).await?;
     let id = lease.id.as_str();
     let mut lease = app.service.recover(&who, id, true).await?;
     if query.skip_start == Some(true) {
         lease = app.service.stop(&who, id, true).await?;
     }
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -236,40 +236,40 @@ struct ForkBody {
 
 /// With its processes where the machine can, as the vendor does.
 async fn fork(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
     Json(body): Json<ForkBody>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Fork).await?;
     let memory = app.service.capabilities().checkpoints;
     let name = body.name.filter(|name| !name.is_empty());
     let ask = Fork { memory, name, ..Fork::default() };
     let forked = app.service.fork(&who, lease.id.as_str(), ask).await?;
     match forked.sandboxes.first() {
-        Some(new) => Ok(ok(Sandbox::of(new, &origin))),
+        Some(new) => Ok(ok(SandboxResponse::of(new, &origin))),
         None => Err(ApiError::new(Code::Internal, "the fork made nothing")),
     }
 }
 
 async fn delete(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     if let Some(draft) = app.drafts.remove(&app, &who, &id) {
         return Ok(ok(draft.shown(&origin)));
     }
     let lease = lease(&app, &who, &id).await?;
     let lease = app.service.delete(&who, lease.id.as_str(), true).await?;
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 /// Somebody is at work with it, though nothing of ours sees that.
 async fn last_activity(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
@@ -284,7 +284,7 @@ pub(crate) struct Url {
 }
 
 async fn toolbox_url(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
@@ -295,7 +295,7 @@ async fn toolbox_url(
 
 /// COMPAT(daytona): the SDKs put `?follow=true` behind it, so it has no query.
 async fn logs_url(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
@@ -308,7 +308,7 @@ async fn logs_url(
 }
 
 async fn logs(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Query(query): Query<FollowQuery>,
@@ -330,7 +330,7 @@ async fn logs(
 }
 
 /// The sandbox, if its state allows what is asked.
-async fn allowed(app: &App, who: &Principal, id: &str, verb: Verb) -> Result<Lease, ApiError> {
+async fn allowed(app: &DaytonaApp, who: &Principal, id: &str, verb: Verb) -> Result<Lease, ApiError> {
     if app.drafts.find(who, id).is_some() {
         let message = "Sandbox is still being built, or its build failed";
         return Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST));

@@ -14,12 +14,12 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::DaytonaApp;
 
 const PAGE_SIZE: usize = 100;
 const PAGE_SIZE_MAX: usize = 200;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/secret", post(create).get(all))
         .route("/secret/paginated", get(paginated))
@@ -48,7 +48,7 @@ pub(crate) struct InSandbox {
 
 /// The secrets of a sandbox.
 pub(crate) async fn of_sandbox(
-    app: &App,
+    app: &DaytonaApp,
     who: &atoll_model::Principal,
     lease: &Lease,
 ) -> Result<Vec<InSandbox>, ApiError> {
@@ -67,7 +67,7 @@ pub(crate) async fn of_sandbox(
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Secret {
+struct SecretResponse {
     id: String,
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,8 +78,8 @@ struct Secret {
     updated_at: String,
 }
 
-impl Secret {
-    fn of(app: &App, record: SecretRecord) -> Self {
+impl SecretResponse {
+    fn of(app: &DaytonaApp, record: SecretRecord) -> Self {
         Self {
             placeholder: app.service.placeholder_of(&record.id),
             id: record.id.to_string(),
@@ -93,7 +93,7 @@ impl Secret {
 }
 
 #[derive(Deserialize)]
-struct NewBody {
+struct CreateSecretRequest {
     name: String,
     value: String,
     description: Option<String>,
@@ -101,10 +101,10 @@ struct NewBody {
 }
 
 async fn create(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
-    Json(body): Json<NewBody>,
-) -> Result<JsonResponse<Secret>, ApiError> {
+    Json(body): Json<CreateSecretRequest>,
+) -> Result<JsonResponse<SecretResponse>, ApiError> {
     let about = SecretAbout {
         description: body.description,
         hosts: body.hosts.unwrap_or_default(),
@@ -112,17 +112,17 @@ async fn create(
     };
     let made =
         app.service.create_secret(&who, NewSecret { name: body.name, value: body.value, about }).await?;
-    Ok(created(Secret::of(&app, made)))
+    Ok(created(SecretResponse::of(&app, made)))
 }
 
-async fn all(State(app): State<App>, Caller(who): Caller) -> Result<JsonResponse<Vec<Secret>>, ApiError> {
+async fn all(State(app): State<DaytonaApp>, Caller(who): Caller) -> Result<JsonResponse<Vec<SecretResponse>>, ApiError> {
     let all = app.service.list_secrets(&who).await?;
-    Ok(ok(all.into_iter().map(|one| Secret::of(&app, one)).collect()))
+    Ok(ok(all.into_iter().map(|one| SecretResponse::of(&app, one)).collect()))
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct ListQuery {
+struct SecretListQuery {
     cursor: Option<String>,
     limit: Option<usize>,
     name: Option<String>,
@@ -133,16 +133,16 @@ struct ListQuery {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Paged {
-    items: Vec<Secret>,
+    items: Vec<SecretResponse>,
     total: usize,
     next_cursor: Option<String>,
 }
 
 /// A tenant has a hundred at most, so all are read; the cursor is the id of the last that was shown.
 async fn paginated(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<SecretListQuery>,
 ) -> Result<JsonResponse<Paged>, ApiError> {
     let size = query.limit.unwrap_or(PAGE_SIZE).min(PAGE_SIZE_MAX);
     if size == 0 {
@@ -172,15 +172,15 @@ async fn paginated(
     let more = all.len() > size;
     all.truncate(size);
     let next_cursor = all.last().filter(|_| more).map(|secret| secret.id.to_string());
-    Ok(ok(Paged { items: all.into_iter().map(|one| Secret::of(&app, one)).collect(), total, next_cursor }))
+    Ok(ok(Paged { items: all.into_iter().map(|one| SecretResponse::of(&app, one)).collect(), total, next_cursor }))
 }
 
 async fn find(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Secret>, ApiError> {
-    Ok(ok(Secret::of(&app, app.service.get_secret(&who, &id).await?)))
+) -> Result<JsonResponse<SecretResponse>, ApiError> {
+    Ok(ok(SecretResponse::of(&app, app.service.get_secret(&who, &id).await?)))
 }
 
 #[derive(Deserialize)]
@@ -191,11 +191,11 @@ struct ChangeBody {
 }
 
 async fn change(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<ChangeBody>,
-) -> Result<JsonResponse<Secret>, ApiError> {
+) -> Result<JsonResponse<SecretResponse>, ApiError> {
     let before = app.service.get_secret(&who, &id).await?;
     let about = (body.description.is_some() || body.hosts.is_some()).then(|| SecretAbout {
         description: body.description.or(before.about.description.clone()),
@@ -203,11 +203,11 @@ async fn change(
         ..before.about.clone()
     });
     let change = SecretChange { value: body.value, about };
-    Ok(ok(Secret::of(&app, app.service.update_secret(&who, &id, change).await?)))
+    Ok(ok(SecretResponse::of(&app, app.service.update_secret(&who, &id, change).await?)))
 }
 
 async fn remove(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {

@@ -14,7 +14,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::DaytonaApp;
 use crate::builds;
 use crate::error::unsupported_field;
 use crate::naming;
@@ -23,7 +23,7 @@ use crate::sandboxes::{BuildAsk, Url, check_gpu_types, limits, refuse_gpu};
 
 mod shown;
 
-pub(crate) use shown::Snapshot;
+pub(crate) use shown::SnapshotResponse;
 
 /// LIMIT: of all tenants together; the oldest are shown again then.
 const FORGOTTEN_MAX: usize = 4_096;
@@ -52,7 +52,7 @@ impl Forgotten {
     }
 }
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/snapshots", post(create).get(list))
         .route("/snapshots/{id}", get(find).delete(remove))
@@ -63,7 +63,7 @@ pub(crate) fn routes() -> Router<App> {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct CreateBody {
+struct CreateSnapshotRequest {
     name: String,
     image_name: Option<String>,
     entrypoint: Option<Vec<String>>,
@@ -81,10 +81,10 @@ struct CreateBody {
 
 /// Answers when the build is written down.
 async fn create(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
-    Json(body): Json<CreateBody>,
-) -> Result<JsonResponse<Snapshot>, ApiError> {
+    Json(body): Json<CreateSnapshotRequest>,
+) -> Result<JsonResponse<SnapshotResponse>, ApiError> {
     refuse_gpu(body.gpu)?;
     check_gpu_types(body.gpu_type.as_deref())?;
     if body.sandbox_class.as_deref().is_some_and(|class| class != crate::sandboxes::CLASS) {
@@ -121,14 +121,14 @@ async fn create(
     let begun = builds::start(&app, &who, ask).await?;
     // COMPAT(daytona): the SDKs read the log of what is being built, and not of what waits for its turn; the next look
     // may find it done.
-    Ok(ok(Snapshot::of_build(&begun).begun()))
+    Ok(ok(SnapshotResponse::of_build(&begun).begun()))
 }
 
 async fn find(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Snapshot>, ApiError> {
+) -> Result<JsonResponse<SnapshotResponse>, ApiError> {
     Ok(ok(existing(&app, &who, &id).await?.ok_or_else(|| missing(&id))?))
 }
 
@@ -138,25 +138,25 @@ fn missing(id: &str) -> ApiError {
 }
 
 /// A template, a snapshot of a sandbox or a build that has this name or id.
-async fn existing(app: &App, who: &Principal, name: &str) -> Result<Option<Snapshot>, ApiError> {
+async fn existing(app: &DaytonaApp, who: &Principal, name: &str) -> Result<Option<SnapshotResponse>, ApiError> {
     if let Some(template) = naming::template(app, who, name).await? {
-        return Ok(Some(Snapshot::of_template(&template, name)));
+        return Ok(Some(SnapshotResponse::of_template(&template, name)));
     }
     match app.service.get_snapshot(who, name).await {
         Ok(kept) if kept.id.as_str() == name || kept.name.as_deref() == Some(name) => {
-            return Ok(Some(Snapshot::of_kept(&kept)));
+            return Ok(Some(SnapshotResponse::of_kept(&kept)));
         }
         Ok(_) => {}
         Err(error) if matches!(error.code, Code::SnapshotNotFound | Code::InvalidRequest) => {}
         Err(error) => return Err(error.into()),
     }
     let Some(build) = newest_build(app, who, name).await? else { return Ok(None) };
-    Ok(is_shown(app, &build).then(|| Snapshot::of_build(&build)))
+    Ok(is_shown(app, &build).then(|| SnapshotResponse::of_build(&build)))
 }
 
 /// The last build of this name.
 async fn newest_build(
-    app: &App,
+    app: &DaytonaApp,
     who: &Principal,
     name: &str,
 ) -> Result<Option<atoll_model::Build>, ApiError> {
@@ -169,7 +169,7 @@ async fn newest_build(
 }
 
 /// One that is under way, or failed and nobody deleted it since.
-fn is_shown(app: &App, build: &atoll_model::Build) -> bool {
+fn is_shown(app: &DaytonaApp, build: &atoll_model::Build) -> bool {
     match build.status {
         BuildStatus::Waiting | BuildStatus::Building => true,
         BuildStatus::Failed => !app.forgotten.holds(&build.id),
@@ -179,7 +179,7 @@ fn is_shown(app: &App, build: &atoll_model::Build) -> bool {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct ListQuery {
+struct SnapshotListQuery {
     page: Option<usize>,
     limit: Option<usize>,
     name: Option<String>,
@@ -191,16 +191,16 @@ struct ListQuery {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Paged {
-    items: Vec<Snapshot>,
+    items: Vec<SnapshotResponse>,
     total: usize,
     page: usize,
     total_pages: usize,
 }
 
 async fn list(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<SnapshotListQuery>,
 ) -> Result<JsonResponse<Paged>, ApiError> {
     let (page, size) = (query.page.unwrap_or(1), query.limit.unwrap_or(PAGE_SIZE));
     if page == 0 || size == 0 {
@@ -233,20 +233,20 @@ async fn list(
 }
 
 /// All that the key may start from.
-async fn all(app: &App, who: &Principal) -> Result<Vec<Snapshot>, ApiError> {
+async fn all(app: &DaytonaApp, who: &Principal) -> Result<Vec<SnapshotResponse>, ApiError> {
     let mut all = Vec::new();
     for template in app.service.list_templates(who).await? {
         // The host's own file system is no snapshot, and what a sandbox was built from has no name.
         if template.name.starts_with(builds::NAMELESS) || template.kind == "host" {
             continue;
         }
-        all.extend(Snapshot::of_tags(&template));
+        all.extend(SnapshotResponse::of_tags(&template));
     }
     let mut cursor = None;
     loop {
         let filter = SnapshotFilter { limit: 1_000, cursor, ..SnapshotFilter::default() };
         let read = app.service.snapshots(who, filter).await?;
-        all.extend(read.items.iter().map(Snapshot::of_kept));
+        all.extend(read.items.iter().map(SnapshotResponse::of_kept));
         cursor = read.next_cursor;
         if cursor.is_none() || all.len() >= READ_MAX {
             break;
@@ -256,7 +256,7 @@ async fn all(app: &App, who: &Principal) -> Result<Vec<Snapshot>, ApiError> {
     let now_ms = app.service.now_ms();
     for build in builds.items {
         let fresh = build.ended_at.as_ref().is_none_or(|at| now_ms - at.wall_ms < FAILED_FOR_MS);
-        let shown = Snapshot::of_build(&build);
+        let shown = SnapshotResponse::of_build(&build);
         let named = build.template.name.starts_with(builds::NAMELESS);
         if fresh && !named && is_shown(app, &build) && !all.iter().any(|known| known.name() == shown.name()) {
             all.push(shown);
@@ -267,7 +267,7 @@ async fn all(app: &App, who: &Principal) -> Result<Vec<Snapshot>, ApiError> {
 
 /// COMPAT(daytona): what is everybody's is nobody's to delete.
 async fn remove(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
@@ -297,10 +297,10 @@ fn tagged(word: &str) -> String {
 
 /// COMPAT(daytona): from inactive only, and none of ours ever is.
 async fn activate(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Snapshot>, ApiError> {
+) -> Result<JsonResponse<SnapshotResponse>, ApiError> {
     let found = existing(&app, &who, &id).await?.ok_or_else(|| missing(&id))?;
     let message = format!("Snapshot {id} is {}, so it cannot be activated", found.state());
     Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST))
@@ -308,7 +308,7 @@ async fn activate(
 
 /// COMPAT(daytona): the SDKs put `?follow=true` behind it, so it has no query.
 async fn logs_url(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
@@ -325,7 +325,7 @@ pub(crate) struct FollowQuery {
 }
 
 async fn logs(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Query(query): Query<FollowQuery>,

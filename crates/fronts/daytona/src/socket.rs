@@ -28,10 +28,10 @@ use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio::time::{Instant, interval_at, timeout};
 
-use crate::App;
+use crate::DaytonaApp;
 use crate::drafts::Change;
 use crate::origin::Origin;
-use crate::sandboxes::Sandbox;
+use crate::sandboxes::SandboxResponse;
 use crate::states::state;
 use packet::{Packet, event};
 
@@ -46,7 +46,7 @@ const PONG_WITHIN: Duration = Duration::from_secs(20);
 /// LIMIT: a client that takes no more than this to read is gone.
 const WRITE_WITHIN: Duration = Duration::from_secs(20);
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new().route("/socket.io/", any(connect)).route("/socket.io", any(connect))
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn places() -> Arc<Semaphore> {
 }
 
 async fn connect(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     origin: Origin,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Response {
@@ -71,7 +71,7 @@ async fn connect(
     // The key comes with the first packet: the connection ends with it as if it had come with the request.
     let scope = RequestScope::current();
     upgrade.max_message_size(MESSAGE_MAX).max_frame_size(MESSAGE_MAX).on_upgrade(move |socket| async move {
-        let session = Session { app, origin, socket, _place: place }.run();
+        let session = SocketSession { app, origin, socket, _place: place }.run();
         match scope {
             Some(scope) => scope.run(session).await,
             None => session.await,
@@ -79,8 +79,8 @@ async fn connect(
     })
 }
 
-struct Session {
-    app: App,
+struct SocketSession {
+    app: DaytonaApp,
     origin: Origin,
     socket: WebSocket,
     _place: OwnedSemaphorePermit,
@@ -89,7 +89,7 @@ struct Session {
 /// The connection is to be ended.
 struct Ended;
 
-impl Session {
+impl SocketSession {
     async fn run(mut self) {
         if let Ok((who, key)) = self.greet().await {
             let _ = self.tell(&who, &key).await;
@@ -209,13 +209,13 @@ impl Session {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct StateUpdated {
-    sandbox: Sandbox,
+    sandbox: SandboxResponse,
     old_state: &'static str,
     new_state: &'static str,
 }
 
 fn of_phase(change: &PhaseChange, origin: &Origin) -> Vec<String> {
-    let sandbox = Sandbox::of(&change.lease, origin);
+    let sandbox = SandboxResponse::of(&change.lease, origin);
     packets(change.from.map(state), state(change.lease.phase), sandbox)
 }
 
@@ -223,7 +223,7 @@ fn of_draft(change: &Change, origin: &Origin) -> Vec<String> {
     packets(change.from, change.draft.state, change.draft.shown(origin))
 }
 
-fn packets(from: Option<&'static str>, new_state: &'static str, sandbox: Sandbox) -> Vec<String> {
+fn packets(from: Option<&'static str>, new_state: &'static str, sandbox: SandboxResponse) -> Vec<String> {
     let whole = event("sandbox.created", &sandbox);
     let Some(old_state) = from else { return vec![whole] };
     let updated = event("sandbox.state.updated", &StateUpdated { sandbox, old_state, new_state });
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_failure_is_told_with_its_reason() {
         let names = |from, to| {
-            let sandbox = Sandbox::sample(to);
+            let sandbox = SandboxResponse::sample(to);
             let told = packets(from, to, sandbox);
             told.iter().map(|text| text.split('"').nth(1).unwrap_or_default().to_owned()).collect::<Vec<_>>()
         };

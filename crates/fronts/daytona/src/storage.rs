@@ -30,9 +30,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::DaytonaApp;
 use crate::origin::Origin;
-use objects::{Key, Objects};
+use objects::{ObjectKey, Objects};
 use sessions::Sessions;
 
 const BUCKET: &str = "contexts";
@@ -63,12 +63,12 @@ impl Storage {
 }
 
 /// Of the main API.
-pub(crate) fn api_routes() -> Router<App> {
+pub(crate) fn api_routes() -> Router<DaytonaApp> {
     Router::new().route("/object-storage/push-access", get(push_access))
 }
 
 /// Below `/s3`.
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/s3/{bucket}", get(list))
         .route("/s3/{bucket}/", get(list))
@@ -88,7 +88,7 @@ struct PushAccess {
 }
 
 async fn push_access(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
 ) -> Result<JsonResponse<PushAccess>, ApiError> {
@@ -189,7 +189,7 @@ impl IntoResponse for Refused {
 }
 
 async fn list(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Path(bucket): Path<String>,
     Query(query): Query<S3Query>,
     headers: HeaderMap,
@@ -198,20 +198,20 @@ async fn list(
     of_bucket(&bucket)?;
     let prefix = query.prefix.unwrap_or_default();
     // Nothing but whether one object is there can be asked.
-    let key = Key::of_prefix(&prefix, &tenant)?;
+    let key = ObjectKey::of_prefix(&prefix, &tenant)?;
     let size = app.storage.objects.size(&key).await;
     Ok(xml::answer(StatusCode::OK, xml::list(BUCKET, &prefix, &key.text(), size)))
 }
 
 async fn head(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Path((bucket, key)): Path<(String, String)>,
     Query(query): Query<S3Query>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let tenant = app.storage.tenant(&headers, &query)?;
     of_bucket(&bucket)?;
-    let key = Key::parse(&key, &tenant)?;
+    let key = ObjectKey::parse(&key, &tenant)?;
     let size = app.storage.objects.size(&key).await.ok_or(Refused::NoKey)?;
     let mut response = StatusCode::OK.into_response();
     response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(size));
@@ -224,7 +224,7 @@ async fn head(
 
 /// A whole object, or a part of one.
 async fn write(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Path((bucket, key)): Path<(String, String)>,
     Query(query): Query<S3Query>,
     headers: HeaderMap,
@@ -232,7 +232,7 @@ async fn write(
 ) -> Result<Response, Refused> {
     let tenant = app.storage.tenant(&headers, &query)?;
     of_bucket(&bucket)?;
-    let key = Key::parse(&key, &tenant)?;
+    let key = ObjectKey::parse(&key, &tenant)?;
     let body = chunks::plain(&headers, body);
     let written = match (query.upload, query.part) {
         (Some(upload), Some(part)) => app.storage.objects.write_part(&key, &upload, part, body).await?,
@@ -246,14 +246,14 @@ async fn write(
 
 /// Begins an upload in parts, or ends it.
 async fn parts(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Path((bucket, key)): Path<(String, String)>,
     Query(query): Query<S3Query>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let tenant = app.storage.tenant(&headers, &query)?;
     of_bucket(&bucket)?;
-    let key = Key::parse(&key, &tenant)?;
+    let key = ObjectKey::parse(&key, &tenant)?;
     match (query.uploads, query.upload) {
         (Some(_), None) => {
             let upload = app.storage.objects.begin(&key).await?;
@@ -268,14 +268,14 @@ async fn parts(
 }
 
 async fn abort(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Path((bucket, key)): Path<(String, String)>,
     Query(query): Query<S3Query>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let tenant = app.storage.tenant(&headers, &query)?;
     of_bucket(&bucket)?;
-    let key = Key::parse(&key, &tenant)?;
+    let key = ObjectKey::parse(&key, &tenant)?;
     let upload = query.upload.ok_or(Refused::NoUpload)?;
     app.storage.objects.abort(&key, &upload).await?;
     Ok(StatusCode::NO_CONTENT.into_response())

@@ -9,9 +9,9 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::DaytonaApp;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/volumes", get(list).post(create))
         .route("/volumes/{id}", get(find).delete(remove))
@@ -20,7 +20,7 @@ pub(crate) fn routes() -> Router<App> {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Volume {
+struct VolumeResponse {
     id: String,
     name: String,
     organization_id: String,
@@ -31,7 +31,7 @@ struct Volume {
     error_reason: Option<String>,
 }
 
-impl From<VolumeRecord> for Volume {
+impl From<VolumeRecord> for VolumeResponse {
     fn from(record: VolumeRecord) -> Self {
         let volume = record.volume;
         let at = rfc3339_millis(volume.created_at.wall_ms);
@@ -53,16 +53,16 @@ impl From<VolumeRecord> for Volume {
 }
 
 #[derive(Debug, Deserialize)]
-struct NewBody {
+struct CreateVolumeRequest {
     name: String,
 }
 
 /// COMPAT(daytona): a name that is taken makes the request bad.
 async fn create(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
-    Json(body): Json<NewBody>,
-) -> Result<JsonResponse<Volume>, ApiError> {
+    Json(body): Json<CreateVolumeRequest>,
+) -> Result<JsonResponse<VolumeResponse>, ApiError> {
     let new = NewVolume { name: body.name.clone(), ..NewVolume::default() };
     let made = app.service.create_volume(&who, new).await.map_err(|error| match error.code {
         Code::NameTaken => ApiError::from(error)
@@ -73,25 +73,25 @@ async fn create(
     Ok(ok(made.into()))
 }
 
-async fn list(State(app): State<App>, Caller(who): Caller) -> Result<JsonResponse<Vec<Volume>>, ApiError> {
+async fn list(State(app): State<DaytonaApp>, Caller(who): Caller) -> Result<JsonResponse<Vec<VolumeResponse>>, ApiError> {
     let all = app.service.list_volumes(&who).await?;
-    Ok(ok(all.into_iter().map(Volume::from).collect()))
+    Ok(ok(all.into_iter().map(VolumeResponse::from).collect()))
 }
 
 async fn find(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Volume>, ApiError> {
+) -> Result<JsonResponse<VolumeResponse>, ApiError> {
     Ok(ok(exactly(&app, &who, &id).await?.into()))
 }
 
 /// COMPAT(daytona): a name that nobody has is 404, which makes the SDK's `get(create=True)` create it.
 async fn by_name(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(name): Path<String>,
-) -> Result<JsonResponse<Volume>, ApiError> {
+) -> Result<JsonResponse<VolumeResponse>, ApiError> {
     let found = exactly(&app, &who, &name).await?;
     if found.volume.name != name {
         return Err(missing(&name));
@@ -100,7 +100,7 @@ async fn by_name(
 }
 
 async fn remove(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
@@ -110,7 +110,7 @@ async fn remove(
 }
 
 /// By its whole id or name, never by the beginning of one.
-async fn exactly(app: &App, who: &atoll_model::Principal, ident: &str) -> Result<VolumeRecord, ApiError> {
+async fn exactly(app: &DaytonaApp, who: &atoll_model::Principal, ident: &str) -> Result<VolumeRecord, ApiError> {
     let found = app.service.get_volume(who, ident).await.map_err(|error| match error.code {
         Code::VolumeNotFound | Code::InvalidRequest => missing(ident),
         _ => error.into(),

@@ -38,7 +38,7 @@ const INTERPRETER: u16 = 49_999;
 
 /// A port of a sandbox, as a request names it.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct DataRequest<'a> {
     /// Of which sandbox. Nobody looked yet whether it is there.
     pub sandbox: &'a SandboxId,
     /// Which; `None`: the sandbox's own.
@@ -68,7 +68,7 @@ impl Data {
     }
 
     /// Answers a request to a port that [`Data::wants`]; what is for an app inside comes back as it was.
-    pub async fn take(&self, asked: Asked<'_>, request: Request) -> Result<Response, Box<Request>> {
+    pub async fn take(&self, asked: DataRequest<'_>, request: Request) -> Result<Response, Box<Request>> {
         let is_agents = asked.port == Some(AGENT);
         if !is_agents && !self.interprets(&asked, request.uri().path()) {
             return Err(Box::new(request));
@@ -89,7 +89,7 @@ impl Data {
     ///
     /// One of E2B's that is gone is said to be gone, since while it lived everybody saw that it was there. Ids that never were
     /// and sandboxes that a stranger may not see get one and the same answer, which is not given here.
-    pub async fn refuse(&self, asked: Asked<'_>, code: Code) -> Option<Response> {
+    pub async fn refuse(&self, asked: DataRequest<'_>, code: Code) -> Option<Response> {
         let lease = self.service.glimpse(asked.sandbox);
         let is_made_here = |lease: &Lease| lease.annotations.contains_key(annotations::MADE);
         let is_ours = match &lease {
@@ -118,7 +118,7 @@ impl Data {
 
     /// Only sandboxes that were made through this front have an interpreter on that port; in others it is any port. One that is
     /// gone is refused here, if its SDK asks.
-    fn interprets(&self, asked: &Asked<'_>, path: &str) -> bool {
+    fn interprets(&self, asked: &DataRequest<'_>, path: &str) -> bool {
         interpreter::is_call(path)
             && match self.service.glimpse(asked.sandbox) {
                 Some(lease) => lease.annotations.contains_key(annotations::MADE),

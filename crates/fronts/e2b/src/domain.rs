@@ -5,15 +5,15 @@ use axum::extract::FromRequestParts;
 use axum::http::header;
 use axum::http::request::Parts;
 
-use crate::{App, Hosts};
+use crate::{E2bApp, Hosts};
 
 /// `NAME:PORT`; a port of a sandbox is at `PORT-ID.NAME:PORT`.
 pub(crate) struct Domain(pub(crate) String);
 
-impl FromRequestParts<App> for Domain {
+impl FromRequestParts<E2bApp> for Domain {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, app: &E2bApp) -> Result<Self, ApiError> {
         let said = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let asked = parts.uri.authority().map(http::uri::Authority::as_str).or(said);
         Ok(Self(choose((app.options.hosts)(), asked.unwrap_or_default())))

@@ -27,7 +27,7 @@ mod system;
 mod templates;
 mod volumes;
 
-pub use data::{Asked, Data, SignedLinks};
+pub use data::{DataRequest, Data, SignedLinks};
 pub use templates::build_of_uuid;
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ const PREFIX: &str = "/e2b";
 
 /// What the front must be told.
 #[derive(Clone)]
-pub struct Options {
+pub struct E2bOptions {
     /// Cancelled when the server closes: streams end.
     pub closing: CancellationToken,
     /// How the hosts of sandboxes are written at this moment, as `NAME:PORT`.
@@ -64,12 +64,12 @@ pub struct Hosts {
 
 /// What every handler can reach.
 #[derive(Clone)]
-pub(crate) struct App {
+pub(crate) struct E2bApp {
     pub(crate) service: Service,
-    pub(crate) options: Options,
+    pub(crate) options: E2bOptions,
 }
 
-impl FrontState for App {
+impl FrontState for E2bApp {
     const WRONG_KEY_HINT: Option<&'static str> =
         Some("set E2B_API_KEY; `atoll env e2b --with-key` prints one");
 
@@ -92,14 +92,14 @@ impl FrontState for App {
 /// The control API. Cloning is cheap.
 #[derive(Clone)]
 pub struct E2b {
-    app: App,
+    app: E2bApp,
 }
 
 impl E2b {
     /// A front over a service.
     #[must_use]
-    pub fn new(service: Service, options: Options) -> Self {
-        Self { app: App { service, options } }
+    pub fn new(service: Service, options: E2bOptions) -> Self {
+        Self { app: E2bApp { service, options } }
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
             (&[("authorization", "Bearer ")], None),
             (&[], None),
         ] {
-            assert_eq!(App::key(&headers(pairs)), wanted, "{pairs:?}");
+            assert_eq!(E2bApp::key(&headers(pairs)), wanted, "{pairs:?}");
         }
     }
 }

@@ -12,18 +12,18 @@ use axum::routing::get;
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::E2bApp;
 use crate::sandboxes::find;
 
 /// LIMIT: E2B's own.
 const LINES_MAX: usize = 1_000;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<E2bApp> {
     Router::new().route("/sandboxes/{id}/logs", get(first)).route("/v2/sandboxes/{id}/logs", get(second))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Entry {
+struct LogEntry {
     timestamp: String,
     message: String,
     level: &'static str,
@@ -38,35 +38,35 @@ struct Line {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Logs {
+struct SandboxLogs {
     logs: Vec<Line>,
-    log_entries: Vec<Entry>,
+    log_entries: Vec<LogEntry>,
 }
 
 #[derive(Debug, Serialize)]
 struct LogsV2 {
-    logs: Vec<Entry>,
+    logs: Vec<LogEntry>,
 }
 
 /// Milliseconds since the Unix epoch.
 #[derive(Debug, Default, Deserialize)]
-struct Asked {
+struct LogsQuery {
     start: Option<i64>,
     limit: Option<usize>,
 }
 
 async fn first(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-) -> Result<JsonResponse<Logs>, ApiError> {
+    Query(asked): Query<LogsQuery>,
+) -> Result<JsonResponse<SandboxLogs>, ApiError> {
     let limit = limit(asked.limit)?;
     let kept = read(&app, &who, &id).await?;
     let kept = kept.into_iter().filter(|(at_ms, _)| asked.start.is_none_or(|start| start <= *at_ms));
-    let log_entries: Vec<Entry> = kept.map(|(_, entry)| entry).take(limit).collect();
-    let line = |entry: &Entry| Line { timestamp: entry.timestamp.clone(), line: entry.message.clone() };
-    Ok(ok(Logs { logs: log_entries.iter().map(line).collect(), log_entries }))
+    let log_entries: Vec<LogEntry> = kept.map(|(_, entry)| entry).take(limit).collect();
+    let line = |entry: &LogEntry| Line { timestamp: entry.timestamp.clone(), line: entry.message.clone() };
+    Ok(ok(SandboxLogs { logs: log_entries.iter().map(line).collect(), log_entries }))
 }
 
 /// The cursor is in milliseconds since the Unix epoch.
@@ -80,7 +80,7 @@ struct AskedV2 {
 }
 
 async fn second(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Query(asked): Query<AskedV2>,
@@ -89,7 +89,7 @@ async fn second(
     Ok(ok(LogsV2 { logs: select(kept, &asked)? }))
 }
 
-fn select(mut kept: Vec<(i64, Entry)>, asked: &AskedV2) -> Result<Vec<Entry>, ApiError> {
+fn select(mut kept: Vec<(i64, LogEntry)>, asked: &AskedV2) -> Result<Vec<LogEntry>, ApiError> {
     let limit = limit(asked.limit)?;
     let is_backward = match asked.direction.as_deref() {
         None | Some("forward") => false,
@@ -110,7 +110,7 @@ fn select(mut kept: Vec<(i64, Entry)>, asked: &AskedV2) -> Result<Vec<Entry>, Ap
         Some(cursor) if is_backward => at_ms <= cursor,
         Some(cursor) => cursor <= at_ms,
     };
-    let is_meant = |entry: &Entry| {
+    let is_meant = |entry: &LogEntry| {
         rank(entry.level).is_some_and(|rank| rank >= least)
             && asked.search.as_deref().is_none_or(|part| entry.message.contains(part))
     };
@@ -129,16 +129,16 @@ fn limit(asked: Option<usize>) -> Result<usize, ApiError> {
     }
 }
 
-async fn read(app: &App, who: &Principal, id: &str) -> Result<Vec<(i64, Entry)>, ApiError> {
+async fn read(app: &E2bApp, who: &Principal, id: &str) -> Result<Vec<(i64, LogEntry)>, ApiError> {
     let lease = find(app, who, id).await?;
     match app.service.logs(who, lease.id.as_str(), false).await {
-        Ok(lines) => Ok(lines.map(|line| (line.at_ms, Entry::from(line))).collect().await),
+        Ok(lines) => Ok(lines.map(|line| (line.at_ms, LogEntry::from(line))).collect().await),
         Err(error) if matches!(error.code, Code::Asleep | Code::PhaseConflict) => Ok(Vec::new()),
         Err(error) => Err(error.into()),
     }
 }
 
-impl From<LogLine> for Entry {
+impl From<LogLine> for LogEntry {
     fn from(line: LogLine) -> Self {
         let (stream, level) = match line.stream {
             LogStream::Stdout => ("stdout", "info"),
@@ -160,7 +160,7 @@ impl From<LogLine> for Entry {
 mod tests {
     use super::*;
 
-    fn kept() -> Vec<(i64, Entry)> {
+    fn kept() -> Vec<(i64, LogEntry)> {
         let line = |at_ms: i64, stream, text: &'static str| LogLine {
             at_ms,
             pid: 7,

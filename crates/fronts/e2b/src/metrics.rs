@@ -10,14 +10,14 @@ use axum::extract::State as Given;
 use axum::routing::get;
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::E2bApp;
 use crate::sandboxes::find;
-use crate::states::{State, state};
+use crate::states::{SandboxState, state};
 
 /// LIMIT: E2B's own, of one question about many.
 const MANY_MAX: usize = 100;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<E2bApp> {
     Router::new().route("/sandboxes/{id}/metrics", get(one)).route("/sandboxes/metrics", get(many))
 }
 
@@ -68,7 +68,7 @@ impl Range {
 
 /// What was sampled, and what is used now where that is in the range: a fresh sandbox has something to show at once.
 async fn one(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Query(range): Query<Range>,
@@ -82,7 +82,7 @@ async fn one(
     let since = range.start.map(|s| s.saturating_mul(1_000));
     let mut samples = app.service.metrics_history(&who, lease.id.as_str(), since, 0).await?;
     samples.retain(|sample| range.holds(sample.at_ms));
-    if state(lease.phase) == Some(State::Running) && range.holds(app.service.now_ms()) {
+    if state(lease.phase) == Some(SandboxState::Running) && range.holds(app.service.now_ms()) {
         samples.extend(app.service.metrics_now(&who, lease.id.as_str()).await.ok());
     }
     Ok(ok(samples.iter().map(Metric::from).collect()))
@@ -100,7 +100,7 @@ struct ManyShown {
 
 /// The newest of each; what is not there, or sleeps, is left out.
 async fn many(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     Query(many): Query<Many>,
 ) -> Result<JsonResponse<ManyShown>, ApiError> {
@@ -117,7 +117,7 @@ async fn many(
     Ok(ok(ManyShown { sandboxes }))
 }
 
-async fn newest(app: &App, who: &Principal, id: &str) -> Option<Metric> {
+async fn newest(app: &E2bApp, who: &Principal, id: &str) -> Option<Metric> {
     let lease = find(app, who, id).await.ok()?;
     let sample = app.service.metrics_now(who, lease.id.as_str()).await.ok()?;
     Some(Metric::from(&sample))

@@ -13,12 +13,12 @@ use axum::http::StatusCode;
 use axum::routing::put;
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::E2bApp;
 use crate::annotations;
 use crate::error::not_here;
 use crate::sandboxes::{find, unless_gone};
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<E2bApp> {
     Router::new().route("/sandboxes/{id}/network", put(replace))
 }
 
@@ -218,7 +218,7 @@ fn camel(field: &str) -> &str {
 
 /// Replaces what may be reached; who may reach the sandbox stays as it was said at its creation.
 async fn replace(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<NetworkBody>,

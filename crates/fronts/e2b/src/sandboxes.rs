@@ -9,26 +9,26 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
 use serde::Deserialize;
 
-use crate::App;
+use crate::E2bApp;
 use crate::domain::Domain;
 use crate::error::not_here;
-use crate::states::{State, state};
+use crate::states::{SandboxState, state};
 
 mod asked;
 mod asleep;
 mod list;
 mod shown;
 
-use asked::CreateBody;
+use asked::CreateSandboxRequest;
 pub(crate) use asked::{Version, VolumeMount};
 pub(crate) use list::{page_size, paged};
-pub(crate) use shown::Sandbox;
+pub(crate) use shown::SandboxResponse;
 use shown::{Detail, Listed};
 
 /// LIMIT: E2B's own, of a refresh.
 const REFRESH_MAX_S: u64 = 3_600;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<E2bApp> {
     Router::new()
         .route("/sandboxes", post(create_v1).get(list::first))
         .route("/v2/sandboxes", post(create_v2).get(list::second))
@@ -39,43 +39,43 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 async fn create_v1(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     domain: Domain,
     headers: HeaderMap,
-    Json(body): Json<CreateBody>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+    Json(body): Json<CreateSandboxRequest>,
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     create(&app, &who, domain, &headers, body, Version::One).await
 }
 
 async fn create_v2(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     domain: Domain,
     headers: HeaderMap,
-    Json(body): Json<CreateBody>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+    Json(body): Json<CreateSandboxRequest>,
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     create(&app, &who, domain, &headers, body, Version::Two).await
 }
 
 /// Answers when the sandbox runs: whoever gets an id can use it at once.
 async fn create(
-    app: &App,
+    app: &E2bApp,
     who: &Principal,
     Domain(domain): Domain,
     headers: &HeaderMap,
-    body: CreateBody,
+    body: CreateSandboxRequest,
     version: Version,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let key = asked::idempotency_key(headers)?;
     let word = crate::templates::word(app, who, &body.template_id).await?;
     let spec = body.into_spec(word, version, key, app.service.capabilities().checkpoints)?;
     let (lease, _) = app.service.create(who, spec, true).await?;
-    Ok(created(Sandbox::new(&app.service, &lease, domain)))
+    Ok(created(SandboxResponse::new(&app.service, &lease, domain)))
 }
 
 async fn detail(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     Domain(domain): Domain,
     Path(id): Path<String>,
@@ -86,7 +86,7 @@ async fn detail(
 
 /// COMPAT(e2b): the second one hears that there is none.
 async fn kill(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
@@ -102,7 +102,7 @@ struct TimeoutBody {
 
 /// From now on, longer or shorter; nothing is over at once.
 async fn set_timeout(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<TimeoutBody>,
@@ -122,7 +122,7 @@ struct RefreshBody {
 
 /// At least so long from now on.
 async fn refresh(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<RefreshBody>,
@@ -140,7 +140,7 @@ async fn refresh(
 
 /// A sandbox by its whole id. COMPAT(e2b): names and parts of ids mean nothing there; what stands behind a dash was the
 /// client's id once.
-pub(crate) async fn find(app: &App, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
+pub(crate) async fn find(app: &E2bApp, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
     let id = ident.split('-').next().unwrap_or_default();
     let Ok(id) = id.parse::<SandboxId>() else { return Err(not_found(ident)) };
     let lease = app.service.get(who, id.as_str()).await.map_err(|error| match error.code {
@@ -156,7 +156,7 @@ pub(crate) async fn find(app: &App, who: &Principal, ident: &str) -> Result<Leas
 /// What came of a call to a sandbox. COMPAT(e2b): one that is just being removed is not there, and no conflict: an SDK takes that
 /// for a sandbox that is paused already.
 pub(crate) async fn unless_gone<T>(
-    app: &App,
+    app: &E2bApp,
     who: &Principal,
     lease: &Lease,
     done: Result<T, ServiceError>,
@@ -171,11 +171,11 @@ pub(crate) async fn unless_gone<T>(
 }
 
 /// COMPAT(e2b): the lifetime of what sleeps is nobody's to change.
-async fn find_running(app: &App, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
+async fn find_running(app: &E2bApp, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
     let lease = find(app, who, ident).await?;
     match state(lease.phase) {
-        Some(State::Running) => Ok(lease),
-        Some(State::Paused) | None => Err(ApiError::new(
+        Some(SandboxState::Running) => Ok(lease),
+        Some(SandboxState::Paused) | None => Err(ApiError::new(
             Code::SandboxNotFound,
             format!("sandbox {} is paused and has no timeout (connect to it first)", lease.id),
         )),
@@ -184,7 +184,7 @@ async fn find_running(app: &App, who: &Principal, ident: &str) -> Result<Lease, 
 
 /// What a sandbox says it was made from: the name of a template or the id of a snapshot. A word that means neither stays as it
 /// is, and nothing was made from it.
-async fn origin(app: &App, who: &Principal, id: &str) -> Result<String, ApiError> {
+async fn origin(app: &E2bApp, who: &Principal, id: &str) -> Result<String, ApiError> {
     let word = crate::templates::word(app, who, id).await?;
     match app.service.get_template(who, &word).await {
         Ok(found) => return Ok(found.name),

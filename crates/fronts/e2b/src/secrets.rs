@@ -12,13 +12,13 @@ use axum::routing::get;
 use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
-use crate::App;
+use crate::E2bApp;
 use crate::sandboxes::{page_size, paged};
 
 /// What the ids of secrets begin with there, and no name may.
 const ID_PREFIX: &str = "sec_";
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<E2bApp> {
     Router::new()
         .route("/secrets", get(list).post(create))
         .route("/secrets/{id}", get(find).post(update).delete(remove))
@@ -26,7 +26,7 @@ pub(crate) fn routes() -> Router<App> {
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Secret {
+struct SecretResponse {
     #[serde(rename = "secretID")]
     secret_id: String,
     name: String,
@@ -36,7 +36,7 @@ struct Secret {
     updated_at: String,
 }
 
-impl From<SecretRecord> for Secret {
+impl From<SecretRecord> for SecretResponse {
     fn from(kept: SecretRecord) -> Self {
         Self {
             secret_id: format!("{ID_PREFIX}{}", kept.id),
@@ -50,7 +50,7 @@ impl From<SecretRecord> for Secret {
 }
 
 #[derive(Deserialize)]
-struct NewBody {
+struct CreateSecretRequest {
     name: String,
     value: String,
     #[serde(default)]
@@ -59,10 +59,10 @@ struct NewBody {
 
 /// COMPAT(e2b): names are the same in upper and lower case.
 async fn create(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
-    Json(body): Json<NewBody>,
-) -> Result<JsonResponse<Secret>, ApiError> {
+    Json(body): Json<CreateSecretRequest>,
+) -> Result<JsonResponse<SecretResponse>, ApiError> {
     let name = body.name.to_lowercase();
     if name.starts_with(ID_PREFIX) {
         return Err(ApiError::field("name", "must not begin with sec_, as ids do"));
@@ -73,7 +73,7 @@ async fn create(
 }
 
 /// All of them are few, and come sorted by name: a page begins behind the last name of the one before.
-async fn list(State(app): State<App>, Caller(who): Caller, uri: Uri) -> Result<Response, ApiError> {
+async fn list(State(app): State<E2bApp>, Caller(who): Caller, uri: Uri) -> Result<Response, ApiError> {
     let (mut limit, mut after) = (100, String::new());
     for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
         match name.as_ref() {
@@ -89,14 +89,14 @@ async fn list(State(app): State<App>, Caller(who): Caller, uri: Uri) -> Result<R
     let has_more = all.len() > limit;
     all.truncate(limit);
     let next = all.last().filter(|_| has_more).map(|last| last.name.clone());
-    Ok(paged(all.into_iter().map(Secret::from).collect(), next))
+    Ok(paged(all.into_iter().map(SecretResponse::from).collect(), next))
 }
 
 async fn find(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Secret>, ApiError> {
+) -> Result<JsonResponse<SecretResponse>, ApiError> {
     let kept = app.service.get_secret(&who, &ident(&id)).await?;
     Ok(ok(kept.into()))
 }
@@ -109,11 +109,11 @@ struct UpdateBody {
 }
 
 async fn update(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<UpdateBody>,
-) -> Result<JsonResponse<Secret>, ApiError> {
+) -> Result<JsonResponse<SecretResponse>, ApiError> {
     let kept = app.service.get_secret(&who, &ident(&id)).await?;
     let about = body.metadata.map(|metadata| SecretAbout { metadata, ..kept.about });
     let change = SecretChange { value: Some(body.value), about };
@@ -122,7 +122,7 @@ async fn update(
 }
 
 async fn remove(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {

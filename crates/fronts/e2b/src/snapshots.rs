@@ -12,16 +12,16 @@ use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
-use crate::App;
+use crate::E2bApp;
 use crate::domain::Domain;
-use crate::sandboxes::{Sandbox, Version, find, page_size, paged, unless_gone};
+use crate::sandboxes::{SandboxResponse, Version, find, page_size, paged, unless_gone};
 
 /// The tag that every snapshot has: there is one version of each.
 const TAG: &str = "default";
 /// LIMIT: E2B's own.
 const FORKS_MAX: u32 = 20;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<E2bApp> {
     Router::new()
         .route("/sandboxes/{id}/snapshots", post(create))
         .route("/sandboxes/{id}/fork", post(fork))
@@ -29,13 +29,13 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Snapshot {
+struct SnapshotResponse {
     #[serde(rename = "snapshotID")]
     snapshot_id: String,
     names: Vec<String>,
 }
 
-impl From<Kept> for Snapshot {
+impl From<Kept> for SnapshotResponse {
     fn from(kept: Kept) -> Self {
         let names: Vec<String> = kept.name.iter().map(|name| format!("{name}:{TAG}")).collect();
         Self { snapshot_id: names.first().cloned().unwrap_or_else(|| format!("{}:{TAG}", kept.id)), names }
@@ -44,18 +44,18 @@ impl From<Kept> for Snapshot {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct NewBody {
+struct CreateSnapshotRequest {
     name: Option<String>,
     memory: Option<bool>,
 }
 
 /// COMPAT(e2b): a name that is taken becomes that of the newer one.
 async fn create(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
-    Json(body): Json<NewBody>,
-) -> Result<JsonResponse<Snapshot>, ApiError> {
+    Json(body): Json<CreateSnapshotRequest>,
+) -> Result<JsonResponse<SnapshotResponse>, ApiError> {
     let lease = find(&app, &who, &id).await?;
     let memory = body.memory.unwrap_or(true) && app.service.capabilities().checkpoints;
     let name = body.name.as_deref().map(plain_name).filter(|name| !name.is_empty()).map(str::to_owned);
@@ -71,7 +71,7 @@ fn plain_name(word: &str) -> &str {
     word.split_once(':').map_or(word, |(name, _)| name)
 }
 
-async fn list(State(app): State<App>, Caller(who): Caller, uri: Uri) -> Result<Response, ApiError> {
+async fn list(State(app): State<E2bApp>, Caller(who): Caller, uri: Uri) -> Result<Response, ApiError> {
     let mut filter = SnapshotFilter { limit: 100, ..SnapshotFilter::default() };
     for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
         let text = Some(value.to_string()).filter(|text| !text.is_empty());
@@ -84,7 +84,7 @@ async fn list(State(app): State<App>, Caller(who): Caller, uri: Uri) -> Result<R
         }
     }
     let page = app.service.snapshots(&who, filter).await?;
-    let items = page.items.into_iter().map(Snapshot::from).collect::<Vec<_>>();
+    let items = page.items.into_iter().map(SnapshotResponse::from).collect::<Vec<_>>();
     Ok(paged(items, page.next_cursor))
 }
 
@@ -98,11 +98,11 @@ struct ForkBody {
 /// COMPAT(e2b): each could fail by itself; here all are made or none, and then the whole request fails.
 #[derive(Debug, Serialize)]
 struct ForkResult {
-    sandbox: Sandbox,
+    sandbox: SandboxResponse,
 }
 
 async fn fork(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Domain(domain): Domain,
     Path(id): Path<String>,
@@ -121,7 +121,7 @@ async fn fork(
     };
     let made = app.service.fork(&who, lease.id.as_str(), asked).await;
     let made = unless_gone(&app, &who, &lease, made).await?;
-    let shown = made.sandboxes.iter().map(|lease| Sandbox::new(&app.service, lease, domain.clone()));
+    let shown = made.sandboxes.iter().map(|lease| SandboxResponse::new(&app.service, lease, domain.clone()));
     Ok(created(shown.map(|sandbox| ForkResult { sandbox }).collect()))
 }
 
@@ -147,7 +147,7 @@ mod tests {
                 "limits": { "cpu_milli": 1000, "memory_mib": 512, "disk_mib": 2048, "pids": 512 }, "bytes": 0,
                 "seal": "", "stood_still_us": 0, "created_at": { "wall_ms": 1, "boot_id": "b", "boot_ms": 1 },
             });
-            Snapshot::from(serde_json::from_value::<Kept>(kept).unwrap())
+            SnapshotResponse::from(serde_json::from_value::<Kept>(kept).unwrap())
         };
         assert_eq!(
             serde_json::to_value(shown(Some("my"))).unwrap(),
@@ -155,7 +155,7 @@ mod tests {
         );
         assert_eq!(
             shown(None),
-            Snapshot { snapshot_id: "ssssssssssssssssssss:default".to_owned(), names: vec![] }
+            SnapshotResponse { snapshot_id: "ssssssssssssssssssss:default".to_owned(), names: vec![] }
         );
     }
 }

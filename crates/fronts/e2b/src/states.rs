@@ -4,12 +4,12 @@ use atoll_model::{Lease, Phase};
 
 /// A state of E2B's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum SandboxState {
     Running,
     Paused,
 }
 
-impl State {
+impl SandboxState {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -28,9 +28,9 @@ impl State {
 }
 
 /// The state of a phase; `None`: for E2B there is no such sandbox.
-pub(crate) const fn state(phase: Phase) -> Option<State> {
+pub(crate) const fn state(phase: Phase) -> Option<SandboxState> {
     match phase {
-        Phase::Creating | Phase::Running | Phase::Resuming | Phase::Starting => Some(State::Running),
+        Phase::Creating | Phase::Running | Phase::Resuming | Phase::Starting => Some(SandboxState::Running),
         // A failed one keeps its files: connecting starts it again, as one of which the files alone were kept.
         Phase::Pausing
         | Phase::Paused
@@ -39,7 +39,7 @@ pub(crate) const fn state(phase: Phase) -> Option<State> {
         | Phase::Archiving
         | Phase::Archived
         | Phase::Restoring
-        | Phase::Failed => Some(State::Paused),
+        | Phase::Failed => Some(SandboxState::Paused),
         Phase::Deleting | Phase::Deleted => None,
     }
 }
@@ -73,12 +73,12 @@ mod tests {
             let is_gone = matches!(phase, Phase::Deleting | Phase::Deleted);
             assert_eq!(state(phase).is_none(), is_gone, "{phase:?}");
         }
-        for one in [State::Running, State::Paused] {
-            assert_eq!(State::parse(one.as_str()), Some(one));
+        for one in [SandboxState::Running, SandboxState::Paused] {
+            assert_eq!(SandboxState::parse(one.as_str()), Some(one));
             assert!(one.phases().all(|phase| state(phase) == Some(one)));
         }
-        let named = State::Running.phases().count() + State::Paused.phases().count();
+        let named = SandboxState::Running.phases().count() + SandboxState::Paused.phases().count();
         assert_eq!(named, Phase::ALL.len() - 2);
-        assert_eq!(State::parse("killed"), None);
+        assert_eq!(SandboxState::parse("killed"), None);
     }
 }

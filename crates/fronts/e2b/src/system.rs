@@ -4,9 +4,9 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 
-use crate::App;
+use crate::E2bApp;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<E2bApp> {
     Router::new().route("/health", get(health))
 }
 

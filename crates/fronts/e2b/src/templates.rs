@@ -19,12 +19,12 @@ mod watch;
 use axum::Router;
 use axum::routing::{get, patch, post, put};
 
-use crate::App;
+use crate::E2bApp;
 
 pub use names::build_of_uuid;
 pub(crate) use names::word;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<E2bApp> {
     Router::new()
         .route("/templates", get(list::list).post(build::announce_v1))
         .route("/v2/templates", get(list::list).post(build::announce))

@@ -11,9 +11,9 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::E2bApp;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<E2bApp> {
     Router::new()
         .route("/volumes", get(list).post(create))
         .route("/volumes/{id}", get(show).delete(remove))
@@ -21,12 +21,12 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 #[derive(Debug, Deserialize)]
-struct NewBody {
+struct CreateVolumeRequest {
     name: String,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Volume {
+struct VolumeResponse {
     #[serde(rename = "volumeID")]
     volume_id: String,
     name: String,
@@ -35,24 +35,24 @@ struct Volume {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct WithToken {
     #[serde(flatten)]
-    volume: Volume,
+    volume: VolumeResponse,
     token: String,
 }
 
-impl From<Kept> for Volume {
+impl From<Kept> for VolumeResponse {
     fn from(kept: Kept) -> Self {
         Self { volume_id: kept.id.into(), name: kept.name }
     }
 }
 
-fn with_token(app: &App, kept: Kept) -> WithToken {
+fn with_token(app: &E2bApp, kept: Kept) -> WithToken {
     WithToken { token: app.service.volume_token(&kept), volume: kept.into() }
 }
 
 async fn create(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
-    Json(body): Json<NewBody>,
+    Json(body): Json<CreateVolumeRequest>,
 ) -> Result<JsonResponse<WithToken>, ApiError> {
     let new = NewVolume { name: body.name, ..NewVolume::default() };
     let made = app.service.create_volume(&who, new).await?;
@@ -60,14 +60,14 @@ async fn create(
 }
 
 /// Those of the caller, as there; whoever sees more with their key sees it elsewhere.
-async fn list(State(app): State<App>, Caller(who): Caller) -> Result<JsonResponse<Vec<Volume>>, ApiError> {
+async fn list(State(app): State<E2bApp>, Caller(who): Caller) -> Result<JsonResponse<Vec<VolumeResponse>>, ApiError> {
     let all = app.service.list_volumes(&who).await?;
     let own = all.into_iter().map(|record| record.volume).filter(|volume| volume.tenant == who.tenant);
-    Ok(ok(own.map(Volume::from).collect()))
+    Ok(ok(own.map(VolumeResponse::from).collect()))
 }
 
 async fn show(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<WithToken>, ApiError> {
@@ -76,7 +76,7 @@ async fn show(
 }
 
 async fn remove(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {

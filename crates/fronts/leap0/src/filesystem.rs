@@ -4,7 +4,7 @@ use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, lossy_text, ok
 use atoll_model::Principal;
 use atoll_service::SandboxAgent;
 use atoll_toolbox::{
-    Change, CopyHow, Edit, Entry, EntryKind, Grep, ListQuery, MakeDir, Match, Node, Replaced, Toolbox,
+    PermissionChange, CopyHow, Edit, Entry, EntryKind, Grep, ListOptions, MakeDir, Match, Node, Replaced, Toolbox,
     ToolboxError,
 };
 use axum::Router;
@@ -13,14 +13,14 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::Leap0App;
 use crate::response::ItemList;
 
 mod content;
 mod multipart;
 mod parts;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     let at = |op: &str| format!("/v1/sandbox/{{id}}/filesystem/{op}");
     Router::new()
         .route(&at("ls"), post(ls))
@@ -46,25 +46,25 @@ pub(crate) fn routes() -> Router<App> {
 const EDITED_MAX: usize = 1_000;
 
 /// The tools of a sandbox that is awake for as long as this is held.
-pub(crate) struct Awake {
+pub(crate) struct AwakeFiles {
     pub(crate) toolbox: Toolbox,
     pub(crate) sandbox: SandboxAgent,
 }
 
-pub(crate) async fn awake(app: &App, who: &Principal, id: &str) -> Result<Awake, ApiError> {
+pub(crate) async fn awake(app: &Leap0App, who: &Principal, id: &str) -> Result<AwakeFiles, ApiError> {
     let sandbox = app.service.agent(who, id).await?;
     let toolbox = Toolbox::new(sandbox.client.clone(), sandbox.account.clone());
-    Ok(Awake { toolbox, sandbox })
+    Ok(AwakeFiles { toolbox, sandbox })
 }
 
 /// COMPAT(leap0): file operations act as root. What they create belongs to the sandbox's user, as whom commands run.
-async fn root_files(app: &App, who: &Principal, id: &str) -> Result<Awake, ApiError> {
+async fn root_files(app: &Leap0App, who: &Principal, id: &str) -> Result<AwakeFiles, ApiError> {
     let sandbox = app.service.agent(who, id).await?;
     let toolbox = Toolbox::new(sandbox.client.with_root_files(), sandbox.account.clone());
-    Ok(Awake { toolbox, sandbox })
+    Ok(AwakeFiles { toolbox, sandbox })
 }
 
-impl Awake {
+impl AwakeFiles {
     /// A path as Leap0 reads it: a relative one starts at the working directory.
     pub(crate) fn path(&self, given: &str) -> String {
         below(&self.sandbox.lease.workdir, given)
@@ -73,7 +73,7 @@ impl Awake {
 
 /// The same for a sandbox that need not be awake yet.
 pub(crate) async fn from_workdir(
-    app: &App,
+    app: &Leap0App,
     who: &Principal,
     id: &str,
     path: String,
@@ -147,13 +147,13 @@ struct LsBody {
 }
 
 async fn ls(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<LsBody>,
 ) -> Result<JsonResponse<ItemList<FileInfo>>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
-    let query = ListQuery {
+    let query = ListOptions {
         depth: if body.recursive { None } else { Some(1) },
         exclude: body.exclude.unwrap_or_default(),
     };
@@ -167,7 +167,7 @@ struct PathBody {
 }
 
 async fn stat(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<PathBody>,
@@ -182,7 +182,7 @@ struct Exists {
 }
 
 async fn exists(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<PathBody>,
@@ -201,7 +201,7 @@ struct MkdirBody {
 }
 
 async fn mkdir(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<MkdirBody>,
@@ -220,7 +220,7 @@ struct DeleteBody {
 }
 
 async fn delete(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<DeleteBody>,
@@ -242,12 +242,12 @@ struct PermissionsBody {
 }
 
 async fn set_permissions(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<PermissionsBody>,
 ) -> Result<StatusCode, ApiError> {
-    let change = Change { mode: mode("mode", body.mode.as_deref())?, owner: body.owner, group: body.group };
+    let change = PermissionChange { mode: mode("mode", body.mode.as_deref())?, owner: body.owner, group: body.group };
     if change.mode.is_none() && change.owner.is_none() && change.group.is_none() {
         return Err(ApiError::field("mode", "mode, owner or group is required"));
     }
@@ -265,7 +265,7 @@ struct GlobBody {
 }
 
 async fn glob(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<GlobBody>,
@@ -300,7 +300,7 @@ impl From<Match> for SearchMatch {
 }
 
 async fn grep(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<GrepBody>,
@@ -337,7 +337,7 @@ struct Edited {
 }
 
 async fn edit_file(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<EditBody>,
@@ -373,7 +373,7 @@ impl From<Replaced> for EditedFile {
 }
 
 async fn edit_files(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<EditFilesBody>,
@@ -398,7 +398,7 @@ struct FromToBody {
 }
 
 async fn move_path(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<FromToBody>,
@@ -410,7 +410,7 @@ async fn move_path(
 }
 
 async fn copy(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<FromToBody>,
@@ -450,7 +450,7 @@ impl From<Node> for TreeEntry {
 }
 
 async fn tree(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<TreeBody>,

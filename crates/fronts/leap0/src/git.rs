@@ -3,7 +3,7 @@
 use atoll_budget::RequestBudget;
 use atoll_front_kit::{ApiError, Caller, Path, ok, parse_json_or_empty};
 use atoll_toolbox::{
-    BranchQuery, CloneFrom, Credentials, DiffOf, GitOutput, LogQuery, NewCommit, Pull, Push, Reset, Scope,
+    BranchQuery, CloneFrom, Credentials, DiffOf, GitOutput, LogQuery, NewCommit, Pull, Push, Reset, BranchScope,
     Toolbox, ToolboxError,
 };
 use axum::Router;
@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use atoll_model::Code;
 
-use crate::App;
+use crate::Leap0App;
 use crate::filesystem::awake;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     Router::new().route("/v1/sandbox/{id}/git/{op}", post(git))
 }
 
@@ -41,7 +41,7 @@ struct Committed {
 }
 
 async fn git(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path((id, op)): Path<(String, String)>,
     request: axum::extract::Request,
@@ -211,9 +211,9 @@ enum BranchType {
 impl From<BranchesBody> for BranchQuery {
     fn from(body: BranchesBody) -> Self {
         let scope = match body.branch_type {
-            BranchType::Local => Scope::Local,
-            BranchType::Remote => Scope::Remote,
-            BranchType::All => Scope::All,
+            BranchType::Local => BranchScope::Local,
+            BranchType::Remote => BranchScope::Remote,
+            BranchType::All => BranchScope::All,
         };
         Self { scope, contains: body.contains, not_contains: body.not_contains }
     }

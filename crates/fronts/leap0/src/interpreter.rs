@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use atoll_front_kit::{ApiError, Caller, FrontState, Json, JsonResponse, Path, created, ok};
 use atoll_model::SandboxId;
-use atoll_toolbox::{Context as Kept, Execute, Language, NewContext};
+use atoll_toolbox::{InterpreterContext as Kept, Execute, Language, NewContext};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -16,8 +16,8 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use serde::{Deserialize, Serialize};
 
-use crate::App;
-use crate::filesystem::{Awake, awake};
+use crate::Leap0App;
+use crate::filesystem::{AwakeFiles, awake};
 use crate::response::ItemList;
 
 mod collected;
@@ -28,7 +28,7 @@ use collected::Executed;
 /// COMPAT(leap0): the vendor's default.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()
         .route("/healthz", get(health))
         .route("/contexts", get(list).post(create))
@@ -38,12 +38,12 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 /// Whether a request to a sandbox's own host is for its interpreter.
-pub(crate) async fn is_meant(app: &App, sandbox: &SandboxId, path: &str, headers: &HeaderMap) -> bool {
+pub(crate) async fn is_meant(app: &Leap0App, sandbox: &SandboxId, path: &str, headers: &HeaderMap) -> bool {
     if !is_call(path) {
         return false;
     }
     // Who has no key, or a wrong one, hears of it from the proxy; it may be the app's own.
-    let Some(key) = App::key(headers) else { return false };
+    let Some(key) = Leap0App::key(headers) else { return false };
     let Ok(who) = app.service.identify(key).await else { return false };
     let found = app.service.get(&who, sandbox.as_str()).await;
     found.is_ok_and(|lease| crate::templates::interprets(&lease))
@@ -63,7 +63,7 @@ struct Healthy {
 }
 
 async fn health(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Extension(id): Extension<SandboxId>,
 ) -> Result<JsonResponse<Healthy>, ApiError> {
@@ -72,13 +72,13 @@ async fn health(
 }
 
 #[derive(Debug, Serialize)]
-struct Context {
+struct ContextResponse {
     id: String,
     language: &'static str,
     cwd: String,
 }
 
-impl From<Kept> for Context {
+impl From<Kept> for ContextResponse {
     fn from(kept: Kept) -> Self {
         Self { language: kept.language.as_str(), id: kept.id, cwd: kept.cwd }
     }
@@ -111,38 +111,38 @@ struct ContextBody {
 }
 
 async fn create(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Extension(id): Extension<SandboxId>,
     Json(body): Json<ContextBody>,
-) -> Result<JsonResponse<Context>, ApiError> {
+) -> Result<JsonResponse<ContextResponse>, ApiError> {
     let new = NewContext { language: language(body.language.as_ref())?, cwd: body.cwd };
     let awake = awake(&app, &who, id.as_str()).await?;
     Ok(created(awake.toolbox.interpreter().create_context(&new).await?.into()))
 }
 
 async fn list(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Extension(id): Extension<SandboxId>,
-) -> Result<JsonResponse<ItemList<Context>>, ApiError> {
+) -> Result<JsonResponse<ItemList<ContextResponse>>, ApiError> {
     let awake = awake(&app, &who, id.as_str()).await?;
     let all = awake.toolbox.interpreter().contexts().await?;
-    Ok(ok(ItemList { items: all.into_iter().map(Context::from).collect() }))
+    Ok(ok(ItemList { items: all.into_iter().map(ContextResponse::from).collect() }))
 }
 
 async fn find(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Extension(id): Extension<SandboxId>,
     Path(context): Path<String>,
-) -> Result<JsonResponse<Context>, ApiError> {
+) -> Result<JsonResponse<ContextResponse>, ApiError> {
     let awake = awake(&app, &who, id.as_str()).await?;
     Ok(ok(awake.toolbox.interpreter().context(&context).await?.into()))
 }
 
 async fn remove(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Extension(id): Extension<SandboxId>,
     Path(context): Path<String>,
@@ -153,7 +153,7 @@ async fn remove(
 }
 
 #[derive(Debug, Deserialize)]
-struct ExecuteBody {
+struct RunCodeRequest {
     code: String,
     #[serde(default)]
     language: Option<Written>,
@@ -165,7 +165,7 @@ struct ExecuteBody {
     timeout_ms: Option<u64>,
 }
 
-impl ExecuteBody {
+impl RunCodeRequest {
     fn into_execute(self) -> Execute {
         Execute {
             code: self.code,
@@ -177,13 +177,13 @@ impl ExecuteBody {
 
 /// Code that names no context goes to the one of its language: what it defines is there for the next.
 async fn execute(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Extension(id): Extension<SandboxId>,
-    Json(body): Json<ExecuteBody>,
+    Json(body): Json<RunCodeRequest>,
 ) -> Result<JsonResponse<Executed>, ApiError> {
     let language = language(body.language.as_ref())?;
-    let Awake { toolbox, sandbox } = awake(&app, &who, id.as_str()).await?;
+    let AwakeFiles { toolbox, sandbox } = awake(&app, &who, id.as_str()).await?;
     let interpreter = toolbox.interpreter();
     let context = match &body.context_id {
         Some(id) => interpreter.context(id).await?,
@@ -195,10 +195,10 @@ async fn execute(
 
 /// Code that names no context runs in one of its own, which is gone afterwards.
 async fn stream(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Extension(id): Extension<SandboxId>,
-    Json(body): Json<ExecuteBody>,
+    Json(body): Json<RunCodeRequest>,
 ) -> Result<Response, ApiError> {
     let language = language(body.language.as_ref())?;
     let awake = awake(&app, &who, id.as_str()).await?;

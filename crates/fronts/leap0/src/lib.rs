@@ -44,7 +44,7 @@ const LEAP0_AUTHORIZATION: HeaderName = HeaderName::from_static("leap0-authoriza
 
 /// What the front must be told.
 #[derive(Clone)]
-pub struct Options {
+pub struct Leap0Options {
     /// Cancelled when the server closes: terminals end.
     pub closing: CancellationToken,
     /// How a sandbox's own host is written at this moment.
@@ -64,16 +64,16 @@ pub struct Hosts {
 
 /// What every handler can reach.
 #[derive(Clone)]
-struct App {
+struct Leap0App {
     service: Service,
-    options: Options,
+    options: Leap0Options,
     /// Terminals as Leap0 describes them.
     sessions: pty::Sessions,
     /// Places for connected terminals.
     sockets: Arc<Semaphore>,
 }
 
-impl FrontState for App {
+impl FrontState for Leap0App {
     fn service(&self) -> &Service {
         &self.service
     }
@@ -100,7 +100,7 @@ impl FrontState for App {
 /// The front. Cloning is cheap.
 #[derive(Clone)]
 pub struct Leap0 {
-    app: App,
+    app: Leap0App,
     /// On the own hosts of sandboxes that are code interpreters.
     interpreter: MountedFront,
 }
@@ -108,9 +108,9 @@ pub struct Leap0 {
 impl Leap0 {
     /// A front over a service.
     #[must_use]
-    pub fn new(service: Service, options: Options) -> Self {
+    pub fn new(service: Service, options: Leap0Options) -> Self {
         let sockets = Arc::new(Semaphore::new(pty::SOCKETS_MAX));
-        let app = App { service, options, sessions: pty::Sessions::default(), sockets };
+        let app = Leap0App { service, options, sessions: pty::Sessions::default(), sockets };
         let interpreter = MountedFront::new(InterpreterHost(app.clone()));
         Self { app, interpreter }
     }
@@ -159,7 +159,7 @@ impl Front for Leap0 {
 }
 
 /// The code interpreter on the own host of a sandbox.
-struct InterpreterHost(App);
+struct InterpreterHost(Leap0App);
 
 impl Front for InterpreterHost {
     fn mount(&self) -> Mount {
@@ -200,7 +200,7 @@ mod tests {
             (&[("authorization", " ")], None),
             (&[], None),
         ] {
-            assert_eq!(App::key(&headers(pairs)), wanted, "{pairs:?}");
+            assert_eq!(Leap0App::key(&headers(pairs)), wanted, "{pairs:?}");
         }
     }
 }

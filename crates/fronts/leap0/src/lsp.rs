@@ -1,7 +1,7 @@
 //! Language servers of a project: every call is a POST, and answers carry what the server said.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, ok};
-use atoll_toolbox::{LspLanguage, LspServer, Place};
+use atoll_toolbox::{LspLanguage, LspServer, Position};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,10 +9,10 @@ use axum::routing::post;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::App;
-use crate::filesystem::{Awake, awake};
+use crate::Leap0App;
+use crate::filesystem::{AwakeFiles, awake};
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     let at = |op: &str| format!("/v1/sandbox/{{id}}/lsp/{op}");
     Router::new()
         .route(&at("start"), post(start))
@@ -30,7 +30,7 @@ struct ServerBody {
 }
 
 impl ServerBody {
-    fn server<'a>(&self, awake: &'a Awake) -> Result<LspServer<'a>, ApiError> {
+    fn server<'a>(&self, awake: &'a AwakeFiles) -> Result<LspServer<'a>, ApiError> {
         let language = LspLanguage::parse(&self.language_id)?;
         if self.path_to_project.is_empty() {
             return Err(ApiError::field("path_to_project", "is required"));
@@ -50,7 +50,7 @@ struct Done {
 }
 
 async fn start(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<ServerBody>,
@@ -61,7 +61,7 @@ async fn start(
 }
 
 async fn stop(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<ServerBody>,
@@ -97,7 +97,7 @@ struct OpenBody {
 }
 
 async fn did_open(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<OpenBody>,
@@ -110,7 +110,7 @@ async fn did_open(
 }
 
 async fn did_close(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<DocumentBody>,
@@ -149,20 +149,20 @@ struct Position {
 }
 
 async fn completions(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<CompletionsBody>,
 ) -> Result<JsonResponse<Response>, ApiError> {
     let path = body.document.path()?;
-    let place = Place { line: body.position.line, character: body.position.character };
+    let place = Position { line: body.position.line, character: body.position.character };
     let awake = awake(&app, &who, &id).await?;
     let found = body.document.server.server(&awake)?.raw_completions(path, place).await?;
     Ok(ok(Response::of(found)))
 }
 
 async fn document_symbols(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<DocumentBody>,

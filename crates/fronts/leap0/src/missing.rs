@@ -6,10 +6,10 @@ use atoll_front_kit::{ApiError, Caller};
 use axum::Router;
 use axum::routing::any;
 
-use crate::App;
+use crate::Leap0App;
 use crate::error::not_here;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     Router::new().route("/v1/sandbox/{id}/ssh/{*rest}", any(async |_: Caller| ssh()))
 }
 

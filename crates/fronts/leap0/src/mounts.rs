@@ -9,13 +9,13 @@ use axum::Router;
 use axum::routing::{patch, post};
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::Leap0App;
 use crate::error::not_here;
 
 const TYPE: &str = "object-storage";
 const VOLUMES: &str = "atoll://volumes";
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     Router::new().route("/v1/sandbox/{id}/mounts", post(async |_: Caller| live())).route(
         "/v1/sandbox/{id}/mounts/{mount}",
         patch(async |_: Caller| live()).delete(async |_: Caller| live()),
@@ -86,7 +86,7 @@ pub(crate) struct MountShown {
 }
 
 /// The mounts of a sandbox.
-pub(crate) async fn shown(app: &App, who: &Principal, lease: &Lease) -> Result<Vec<MountShown>, ApiError> {
+pub(crate) async fn shown(app: &Leap0App, who: &Principal, lease: &Lease) -> Result<Vec<MountShown>, ApiError> {
     let mut all = Vec::with_capacity(lease.mounts.len());
     for (at, mount) in lease.mounts.iter().enumerate() {
         let volume = app.service.get_volume(who, mount.volume.as_str()).await;

@@ -9,9 +9,9 @@ use axum::http::StatusCode;
 use axum::routing::{delete, post};
 use serde::{Deserialize, Serialize};
 
-use crate::{App, Hosts};
+use crate::{Leap0App, Hosts};
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()
         .route("/v1/sandbox/{id}/presigned-url", post(create))
         .route("/v1/sandbox/{id}/presigned-url/{preview}", delete(remove))
@@ -37,7 +37,7 @@ struct Presigned {
 }
 
 async fn create(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<PresignBody>,
@@ -64,7 +64,7 @@ fn url(hosts: &Hosts, sandbox: &str, port: u16, token: &str) -> String {
 }
 
 async fn remove(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path((id, preview)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {

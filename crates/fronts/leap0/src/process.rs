@@ -12,18 +12,18 @@ use axum::response::Response;
 use axum::routing::post;
 use serde::Deserialize;
 
-use crate::App;
+use crate::Leap0App;
 use crate::filesystem::from_workdir;
 
 /// COMPAT(leap0): the vendor's default.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     Router::new().route("/v1/sandbox/{id}/process/execute", post(execute))
 }
 
 #[derive(Debug, Deserialize)]
-struct ExecuteBody {
+struct ExecuteRequest {
     command: String,
     cwd: Option<String>,
     envs: Option<BTreeMap<String, String>>,
@@ -32,10 +32,10 @@ struct ExecuteBody {
 }
 
 async fn execute(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-    Json(body): Json<ExecuteBody>,
+    Json(body): Json<ExecuteRequest>,
 ) -> Result<Response, ApiError> {
     let cwd = match body.cwd.filter(|cwd| !cwd.is_empty()) {
         Some(cwd) => Some(from_workdir(&app, &who, &id, cwd).await?),

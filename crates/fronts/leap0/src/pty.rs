@@ -18,18 +18,18 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::Leap0App;
 use crate::filesystem::below;
 use crate::response::ItemList;
 
 mod sessions;
 mod socket;
 
-use sessions::Session;
+use sessions::PtySession;
 pub(crate) use sessions::Sessions;
 pub(crate) use socket::SOCKETS_MAX;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()
         .route("/v1/sandbox/{id}/pty", get(list).post(create))
         .route("/v1/sandbox/{id}/pty/{session}", get(find).delete(remove))
@@ -51,7 +51,7 @@ struct Pty {
 }
 
 impl Pty {
-    fn new(id: String, session: Session, active: bool, lease: &Lease) -> Self {
+    fn new(id: String, session: PtySession, active: bool, lease: &Lease) -> Self {
         Self {
             id,
             cwd: session.cwd.unwrap_or_else(|| lease.workdir.clone()),
@@ -68,7 +68,7 @@ impl Pty {
 /// A session and, where its shell was started, the terminal.
 struct Known {
     id: String,
-    session: Session,
+    session: PtySession,
     terminal: Option<Terminal>,
 }
 
@@ -79,7 +79,7 @@ impl Known {
 }
 
 /// All sessions of a sandbox: its terminals of this incarnation, and those that wait for their first connection.
-async fn known(app: &App, who: &Principal, sandbox: &str) -> Result<(Lease, Vec<Known>), ApiError> {
+async fn known(app: &Leap0App, who: &Principal, sandbox: &str) -> Result<(Lease, Vec<Known>), ApiError> {
     let lease = app.service.get(who, sandbox).await?;
     let terminals = app.service.list_terminals(who, sandbox).await?;
     let mut kept = app.sessions.of(&lease.id);
@@ -88,7 +88,7 @@ async fn known(app: &App, who: &Principal, sandbox: &str) -> Result<(Lease, Vec<
         .filter(|terminal| Some(&terminal.instance) == lease.instance.as_ref())
         .map(|terminal| {
             let id = terminal.thread.clone();
-            let session = kept.remove(&id).unwrap_or_else(|| Session::unknown(terminal.created_at_ms));
+            let session = kept.remove(&id).unwrap_or_else(|| PtySession::unknown(terminal.created_at_ms));
             Known { id, session, terminal: Some(terminal) }
         })
         .collect();
@@ -98,7 +98,7 @@ async fn known(app: &App, who: &Principal, sandbox: &str) -> Result<(Lease, Vec<
     Ok((lease, all))
 }
 
-async fn one(app: &App, who: &Principal, sandbox: &str, id: &str) -> Result<(Lease, Known), ApiError> {
+async fn one(app: &Leap0App, who: &Principal, sandbox: &str, id: &str) -> Result<(Lease, Known), ApiError> {
     let (lease, all) = known(app, who, sandbox).await?;
     let found = all.into_iter().find(|known| known.id == id);
     let missing =
@@ -108,7 +108,7 @@ async fn one(app: &App, who: &Principal, sandbox: &str, id: &str) -> Result<(Lea
 }
 
 async fn list(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<ItemList<Pty>>, ApiError> {
@@ -118,7 +118,7 @@ async fn list(
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct NewBody {
+struct CreatePtyRequest {
     id: Option<String>,
     cols: Option<NonZeroU16>,
     rows: Option<NonZeroU16>,
@@ -129,10 +129,10 @@ struct NewBody {
 
 #[expect(clippy::disallowed_methods, reason = "the creation time that a session shows")]
 async fn create(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(sandbox): Path<String>,
-    Json(body): Json<NewBody>,
+    Json(body): Json<CreatePtyRequest>,
 ) -> Result<JsonResponse<Pty>, ApiError> {
     let (lease, all) = known(&app, &who, &sandbox).await?;
     let id = match body.id {
@@ -143,7 +143,7 @@ async fn create(
         return Err(ApiError::new(Code::AlreadyExists, "there is a PTY session of that id already"));
     }
     let lazy_start = body.lazy_start.unwrap_or(false);
-    let session = Session {
+    let session = PtySession {
         size: TerminalSize {
             cols: body.cols.map_or(sessions::SIZE.cols, NonZeroU16::get),
             rows: body.rows.map_or(sessions::SIZE.rows, NonZeroU16::get),
@@ -172,7 +172,7 @@ fn fresh_id() -> Result<String, ApiError> {
     Ok(format!("pty-{}", hex::encode(random)))
 }
 
-fn terminal(id: &str, session: &Session) -> OpenTerminal {
+fn terminal(id: &str, session: &PtySession) -> OpenTerminal {
     OpenTerminal {
         thread: id.to_owned(),
         size: session.size,
@@ -184,7 +184,7 @@ fn terminal(id: &str, session: &Session) -> OpenTerminal {
 }
 
 async fn find(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path((sandbox, id)): Path<(String, String)>,
 ) -> Result<JsonResponse<Pty>, ApiError> {
@@ -199,7 +199,7 @@ struct ResizeBody {
 }
 
 async fn resize(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path((sandbox, id)): Path<(String, String)>,
     Json(body): Json<ResizeBody>,
@@ -216,7 +216,7 @@ async fn resize(
 }
 
 async fn remove(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path((sandbox, id)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
@@ -230,7 +230,7 @@ async fn remove(
 
 /// Connects to the shell, which is started now if it waited for this. Everything is refused before the upgrade, so that a
 /// client sees a status.
-async fn connect(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+async fn connect(State(app): State<Leap0App>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let who = authenticate(&app, &parts.headers).await?;
     let Path((sandbox, id)) = Path::<(String, String)>::from_request_parts(&mut parts, &app).await?;

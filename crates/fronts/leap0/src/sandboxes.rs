@@ -8,19 +8,19 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 
-use crate::App;
+use crate::Leap0App;
 
 mod asked;
 mod list;
 mod shown;
 
-use asked::CreateBody;
+use asked::CreateSandboxRequest;
 pub(crate) use asked::{lifetime, on_timeout};
-use list::{ListQuery, SandboxPage};
+use list::{SandboxListQuery, SandboxPage};
 pub(crate) use list::{Paging, in_order, page_of};
-pub(crate) use shown::Sandbox;
+pub(crate) use shown::SandboxResponse;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()
         .route("/v1/sandbox", post(create))
         .route("/v1/sandboxes", get(list))
@@ -32,70 +32,70 @@ pub(crate) fn routes() -> Router<App> {
 
 /// Answers when the sandbox runs: whoever gets an id can use it at once.
 async fn create(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
-    Json(body): Json<CreateBody>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+    Json(body): Json<CreateSandboxRequest>,
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let template = crate::templates::resolve(&app, &who, body.template_name()).await?;
     let spec = body.into_spec(&template)?;
     let (lease, _) = app.service.create(&who, spec, true).await?;
     let mounts = crate::mounts::shown(&app, &who, &lease).await?;
-    Ok(created(Sandbox::with_policy(lease).with_mounts(mounts)))
+    Ok(created(SandboxResponse::with_policy(lease).with_mounts(mounts)))
 }
 
 async fn find(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = app.service.get(&who, &id).await?;
     let mounts = crate::mounts::shown(&app, &who, &lease).await?;
-    Ok(ok(Sandbox::from(lease).with_mounts(mounts)))
+    Ok(ok(SandboxResponse::from(lease).with_mounts(mounts)))
 }
 
 async fn list(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<SandboxListQuery>,
 ) -> Result<JsonResponse<SandboxPage>, ApiError> {
     list::list(&app, &who, query).await.map(ok)
 }
 
 async fn pause(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = app.service.pause(&who, &id, Pause::default(), true).await?;
-    Ok(created(Sandbox::with_policy(lease)))
+    Ok(created(SandboxResponse::with_policy(lease)))
 }
 
 async fn stop(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = app.service.stop(&who, &id, true).await?;
-    Ok(ok(Sandbox::with_policy(lease)))
+    Ok(ok(SandboxResponse::with_policy(lease)))
 }
 
 /// COMPAT(leap0): 409 unless it is stopped.
 async fn start(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let found = app.service.get(&who, &id).await?;
     if !matches!(found.phase, Phase::Stopped | Phase::Archived | Phase::Failed) {
         let message = format!("sandbox {} is {}, not stopped", found.id, crate::states::state(found.phase));
         return Err(ApiError::new(Code::PhaseConflict, message));
     }
     let lease = app.service.start(&who, &id, true).await?;
-    Ok(ok(Sandbox::with_policy(lease)))
+    Ok(ok(SandboxResponse::with_policy(lease)))
 }
 
 async fn delete(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {

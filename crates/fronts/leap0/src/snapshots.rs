@@ -10,15 +10,15 @@ use axum::http::StatusCode;
 use axum::routing::{delete, get, post};
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::Leap0App;
 use crate::policy::{PolicyBody, PolicyShown};
-use crate::sandboxes::{Paging, Sandbox, in_order, lifetime, on_timeout, page_of};
+use crate::sandboxes::{Paging, SandboxResponse, in_order, lifetime, on_timeout, page_of};
 
 /// LIMIT: more than a tenant may keep.
 const READ_MAX: usize = 20_000;
 const READ_AT_ONCE: u32 = 1_000;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()
         .route("/v1/sandbox/{id}/snapshot/create", post(create))
         .route("/v1/snapshots", get(list))
@@ -27,7 +27,7 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 #[derive(Debug, Serialize)]
-struct Snapshot {
+struct SnapshotResponse {
     id: String,
     /// Its id where it was given none.
     name: String,
@@ -41,7 +41,7 @@ struct Snapshot {
     created_at: String,
 }
 
-impl From<Kept> for Snapshot {
+impl From<Kept> for SnapshotResponse {
     fn from(kept: Kept) -> Self {
         let id = String::from(kept.id);
         Self {
@@ -60,17 +60,17 @@ impl From<Kept> for Snapshot {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct NewBody {
+struct CreateSnapshotRequest {
     name: Option<String>,
     kill_sandbox_after: Option<bool>,
 }
 
 async fn create(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
-    Json(body): Json<NewBody>,
-) -> Result<JsonResponse<Snapshot>, ApiError> {
+    Json(body): Json<CreateSnapshotRequest>,
+) -> Result<JsonResponse<SnapshotResponse>, ApiError> {
     let name = body.name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     let memory = app.service.capabilities().checkpoints;
     let kept = app.service.snapshot(&who, &id, NewSnapshot { name, memory, replace: false }).await?;
@@ -82,7 +82,7 @@ async fn create(
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct ListQuery {
+struct SnapshotListQuery {
     query: Option<String>,
     sort: Option<String>,
     #[serde(rename = "order-by")]
@@ -94,16 +94,16 @@ struct ListQuery {
 
 #[derive(Debug, Serialize)]
 struct SnapshotPage {
-    items: Vec<Snapshot>,
+    items: Vec<SnapshotResponse>,
     total_items: usize,
 }
 
 async fn list(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<SnapshotListQuery>,
 ) -> Result<JsonResponse<SnapshotPage>, ApiError> {
-    let ListQuery { query, sort, order_by, page, page_size } = query;
+    let SnapshotListQuery { query, sort, order_by, page, page_size } = query;
     let paging = Paging { sort, order_by, page, page_size };
     let mut all = Vec::new();
     let mut cursor = None;
@@ -130,7 +130,7 @@ async fn list(
         _ => return Err(ApiError::field("sort", "must be created_at or template_id")),
     }
     let total_items = all.len();
-    let items = page_of(all, &paging)?.into_iter().map(Snapshot::from).collect();
+    let items = page_of(all, &paging)?.into_iter().map(SnapshotResponse::from).collect();
     Ok(ok(SnapshotPage { items, total_items }))
 }
 
@@ -145,10 +145,10 @@ struct RestoreBody {
 
 /// A new sandbox with a new id. Without a policy it has the snapshot's.
 async fn restore(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Json(body): Json<RestoreBody>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let kept = app.service.get_snapshot(&who, body.snapshot_name.trim()).await?;
     let spec = CreateSandbox {
         from: Origin::Snapshot { snapshot: kept.id.into(), memory: kept.memory },
@@ -159,11 +159,11 @@ async fn restore(
         ..CreateSandbox::default()
     };
     let (lease, _) = app.service.create(&who, spec, true).await?;
-    Ok(created(Sandbox::with_policy(lease)))
+    Ok(created(SandboxResponse::with_policy(lease)))
 }
 
 async fn remove(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {

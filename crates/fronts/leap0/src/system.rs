@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use atoll_service::Exec;
 
-use crate::App;
+use crate::Leap0App;
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()
         .route("/v1/sandbox/{id}/system/user-home-dir", get(home))
         .route("/v1/sandbox/{id}/system/workdir", get(workdir))
@@ -23,7 +23,7 @@ struct Home {
 
 /// As the sandbox's own environment says: what the template wrote into passwd may have been changed since.
 async fn home(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<Home>, ApiError> {
@@ -40,7 +40,7 @@ struct Workdir {
 }
 
 async fn workdir(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<Workdir>, ApiError> {

@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use axum::routing::{patch, post};
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::Leap0App;
 use crate::error::not_here;
 
 /// LIMIT: the vendor's own.
@@ -27,7 +27,7 @@ const INTERPRETER_SLIM: &str = "code-interpreter-slim";
 /// The same with R and Java.
 const INTERPRETER_FULL: &str = "code-interpreter-full";
 
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()
         .route("/v1/template", post(create))
         // Names hold slashes.
@@ -53,7 +53,7 @@ pub(crate) fn workdir(template: &TemplateRecord) -> Option<String> {
 }
 
 /// Finds the template that a name means.
-pub(crate) async fn resolve(app: &App, who: &Principal, asked: &str) -> Result<TemplateRecord, ApiError> {
+pub(crate) async fn resolve(app: &Leap0App, who: &Principal, asked: &str) -> Result<TemplateRecord, ApiError> {
     if asked.starts_with("system/desktop") {
         return Err(crate::missing::desktop());
     }
@@ -79,7 +79,7 @@ pub(crate) fn interprets(lease: &Lease) -> bool {
 }
 
 #[derive(Deserialize)]
-struct NewBody {
+struct CreateTemplateRequest {
     name: String,
     uri: String,
     credentials: Option<Credentials>,
@@ -114,7 +114,7 @@ impl Credentials {
 }
 
 #[derive(Debug, Serialize)]
-struct Template {
+struct TemplateResponse {
     /// What `template_name`, rename and delete take.
     id: String,
     name: String,
@@ -133,7 +133,7 @@ struct ImageConfig {
     env: BTreeMap<String, String>,
 }
 
-impl From<TemplateRecord> for Template {
+impl From<TemplateRecord> for TemplateResponse {
     fn from(record: TemplateRecord) -> Self {
         let name = match record.tag.as_deref() {
             Some(tag) if tag != DEFAULT_TAG => format!("{}:{tag}", record.name),
@@ -173,10 +173,10 @@ fn new_name(name: &str) -> Result<TemplateRef, ApiError> {
 
 /// Pulls an image and gives it a name. Under its own name it stays, too: the next pull has its layers.
 async fn create(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
-    Json(body): Json<NewBody>,
-) -> Result<JsonResponse<Template>, ApiError> {
+    Json(body): Json<CreateTemplateRequest>,
+) -> Result<JsonResponse<TemplateResponse>, ApiError> {
     let name = new_name(&body.name)?;
     let image: TemplateRef = body.uri.trim().parse().map_err(|bad: BadTemplateRef| {
         ApiError::field("uri", format!("is not an image of a registry: {}", bad.why))
@@ -208,7 +208,7 @@ struct RenameBody {
 
 /// Sandboxes and snapshots of it go on; they show the name that it had.
 async fn rename(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<RenameBody>,
@@ -223,7 +223,7 @@ async fn rename(
 }
 
 async fn remove(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {

@@ -228,7 +228,7 @@ pub(crate) async fn collect(
     State(app): State<App>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<Collected>, ApiError> {
-    let atoll_service::Collected { versions, layers, blobs, bytes } =
+    let atoll_service::CollectedOutput { versions, layers, blobs, bytes } =
         app.service.collect_templates(&who).await?;
     Ok(ok(Collected { versions, layers, blobs, bytes }))
 }

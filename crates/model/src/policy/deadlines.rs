@@ -1,7 +1,7 @@
 //! When a lease is due, and for what. One queue drives all of them.
 
 use crate::lifecycle::phase_deadline_ms;
-use crate::{Held, Intent, Lease, Moment, OnTimeout, Phase, TimeoutCounts};
+use crate::{MemoryLocation, Intent, Lease, Timestamp, OnTimeout, Phase, TimeoutCounts};
 
 /// What a due lease needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Due {
 /// The next moment at which somebody must look at this lease. Idle times count from `active_at`: who knows of later work
 /// hands in a lease that says so.
 #[must_use]
-pub fn next_deadline(lease: &Lease) -> Option<(Moment, Due)> {
+pub fn next_deadline(lease: &Lease) -> Option<(Timestamp, Due)> {
     if let Some(ms) = phase_deadline_ms(lease.phase) {
         return Some((lease.phase_at.plus_ms(ms), Due::PhaseOverdue));
     }
@@ -39,7 +39,7 @@ pub fn next_deadline(lease: &Lease) -> Option<(Moment, Due)> {
         }
         Phase::Paused => {
             all.extend(timeout_asleep(lease).filter(|(_, due)| *due != Due::Timeout(OnTimeout::Pause)));
-            if lease.held == Some(Held::Live) {
+            if lease.held == Some(MemoryLocation::Live) {
                 all.extend(after(Some(&lease.phase_at), lease.timers.checkpoint_after_s, Due::Checkpoint));
             }
         }
@@ -68,22 +68,22 @@ pub fn next_deadline(lease: &Lease) -> Option<(Moment, Due)> {
     all.into_iter().min_by_key(|(at, _)| at.ms_after(&first))
 }
 
-fn timeout(lease: &Lease) -> Option<(Moment, Due)> {
+fn timeout(lease: &Lease) -> Option<(Timestamp, Due)> {
     lease.timeout_at.clone().map(|at| (at, Due::Timeout(lease.on_timeout)))
 }
 
 /// Where it sleeps; what failed will not wake by itself and is no sleeper.
-fn timeout_asleep(lease: &Lease) -> Option<(Moment, Due)> {
+fn timeout_asleep(lease: &Lease) -> Option<(Timestamp, Due)> {
     timeout(lease).filter(|_| lease.timeout_counts == TimeoutCounts::Always)
 }
 
-fn after(from: Option<&Moment>, seconds: Option<u64>, due: Due) -> Option<(Moment, Due)> {
+fn after(from: Option<&Timestamp>, seconds: Option<u64>, due: Due) -> Option<(Timestamp, Due)> {
     let ms = i64::try_from(seconds?.saturating_mul(1_000)).unwrap_or(i64::MAX);
     Some((from?.plus_ms(ms), due))
 }
 
 /// Idle time begins at the last work, and never before a hold ends.
-fn quiet_since(lease: &Lease) -> Moment {
+fn quiet_since(lease: &Lease) -> Timestamp {
     let active = lease.active_at.clone().unwrap_or_else(|| lease.phase_at.clone());
     let active = if active.ms_after(&lease.phase_at) < 0 { lease.phase_at.clone() } else { active };
     match &lease.hold {
@@ -99,8 +99,8 @@ pub(crate) mod tests {
 
     const S: i64 = 1_000;
 
-    fn at(ms: i64) -> Moment {
-        Moment { wall_ms: 1_000_000_000 + ms, boot_id: "boot".to_owned(), boot_ms: ms }
+    fn at(ms: i64) -> Timestamp {
+        Timestamp { wall_ms: 1_000_000_000 + ms, boot_id: "boot".to_owned(), boot_ms: ms }
     }
 
     /// A lease as the first release wrote it, in a phase since moment 0.
@@ -118,7 +118,7 @@ pub(crate) mod tests {
 
     fn timed(phase: Phase, timers: Timers) -> Lease {
         let intent = if phase == Phase::Running { Intent::Run } else { Intent::Stop };
-        Lease { timers, intent, stopped_at: Some(at(0)), held: Some(Held::Live), ..lease(phase) }
+        Lease { timers, intent, stopped_at: Some(at(0)), held: Some(MemoryLocation::Live), ..lease(phase) }
     }
 
     fn next(lease: &Lease) -> Option<(i64, Due)> {
@@ -238,7 +238,7 @@ pub(crate) mod tests {
     fn a_checkpoint_is_due_once_the_memory_is_live() {
         let paused = timed(Phase::Paused, ALL_TIMERS);
         assert_eq!(next(&paused), Some((20 * S, Due::Checkpoint)));
-        assert_eq!(next(&Lease { held: Some(Held::Disk), ..paused }), None);
+        assert_eq!(next(&Lease { held: Some(MemoryLocation::Disk), ..paused }), None);
     }
 
     #[test]
@@ -253,7 +253,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_jump_of_the_wall_clock_makes_nothing_early() {
-        let now = Moment { wall_ms: 9_000_000_000_000, boot_id: "boot".to_owned(), boot_ms: 10 * S };
+        let now = Timestamp { wall_ms: 9_000_000_000_000, boot_id: "boot".to_owned(), boot_ms: 10 * S };
         // Written before the jump and read after it, and a hold made after it.
         let lease = timed(Phase::Running, ALL_TIMERS);
         let (due_at, _) = next_deadline(&lease).expect("due");
@@ -261,7 +261,7 @@ pub(crate) mod tests {
         let worked = Lease { active_at: Some(now.clone()), timeout_at: Some(at(35 * S)), ..lease };
         let (due_at, due) = next_deadline(&worked).expect("due");
         assert_eq!((due_at.ms_after(&now), due), (25 * S, Due::Timeout(OnTimeout::Delete)));
-        let back = Moment { wall_ms: 5, ..now };
+        let back = Timestamp { wall_ms: 5, ..now };
         let lease = Lease { active_at: Some(back.clone()), ..timed(Phase::Running, ALL_TIMERS) };
         assert_eq!(next_deadline(&lease).expect("due").0.ms_after(&back), 30 * S);
     }
@@ -269,7 +269,7 @@ pub(crate) mod tests {
     #[test]
     fn after_a_reboot_the_wall_clock_is_all_there_is() {
         let lease = timed(Phase::Stopped, ALL_TIMERS);
-        let rebooted = Moment { wall_ms: 1_000_000_000 + 30 * S, boot_id: "next".to_owned(), boot_ms: 3 };
+        let rebooted = Timestamp { wall_ms: 1_000_000_000 + 30 * S, boot_id: "next".to_owned(), boot_ms: 3 };
         assert_eq!(next_deadline(&lease).expect("due").0.ms_after(&rebooted), 20 * S);
     }
 

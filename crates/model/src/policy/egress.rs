@@ -169,7 +169,7 @@ pub struct Rewrite {
 
 /// Who says a policy, from the widest to the narrowest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Layer {
+pub enum PolicyLayer {
     /// For every sandbox of this server.
     Operator,
     /// For every sandbox of a tenant.
@@ -179,7 +179,7 @@ pub enum Layer {
     Sandbox,
 }
 
-impl Layer {
+impl PolicyLayer {
     /// The word for it, as rules and answers have it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -203,7 +203,7 @@ impl Layer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerDomains {
     /// Which layer.
-    pub whose: Layer,
+    pub whose: PolicyLayer,
     /// What it lets pass.
     pub patterns: Vec<DomainPattern>,
 }
@@ -222,7 +222,7 @@ pub struct Egress {
     /// Names of each layer that lists some; a name must be in each.
     pub names: Vec<LayerDomains>,
     /// Who says that nothing is reached at all.
-    pub denied_by: Option<Layer>,
+    pub denied_by: Option<PolicyLayer>,
     /// Requests that are changed on their way.
     pub changes: Vec<OpenedTransform>,
     /// Placeholders that are replaced on their way. They open no name.
@@ -359,9 +359,9 @@ pub fn compile(
 ) -> Egress {
     let learning = NetworkPolicy { limits: sandbox.limits, ..NetworkPolicy::allow_all() };
     let own = if sandbox.learn { &learning } else { sandbox };
-    let above = floor.policy.iter().map(|policy| (Layer::Operator, policy));
-    let above = above.chain(tenant.map(|policy| (Layer::Tenant, policy)));
-    let said: Vec<(Layer, &NetworkPolicy)> = above.chain([(Layer::Sandbox, own)]).collect();
+    let above = floor.policy.iter().map(|policy| (PolicyLayer::Operator, policy));
+    let above = above.chain(tenant.map(|policy| (PolicyLayer::Tenant, policy)));
+    let said: Vec<(PolicyLayer, &NetworkPolicy)> = above.chain([(PolicyLayer::Sandbox, own)]).collect();
     let layers: Vec<&NetworkPolicy> = said.iter().map(|(_, policy)| *policy).collect();
     let limits = layers.iter().fold(NetworkLimits::default(), |all, layer| all.and(layer.limits));
     if let Some((whose, _)) = said.iter().find(|(_, layer)| layer.mode == NetworkMode::DenyAll) {

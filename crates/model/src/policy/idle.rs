@@ -24,7 +24,7 @@ pub struct Signals {
 /// Why a sandbox is awake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum AwakeReason {
     /// A request is being answered.
     Request,
     /// Somebody sits at a terminal.
@@ -48,15 +48,15 @@ pub const SENT_FLOOR_BYTES: u64 = 2_048;
 
 /// Every reason to stay awake; none means idle.
 #[must_use]
-pub fn reasons(seen: &Signals) -> Vec<Why> {
+pub fn reasons(seen: &Signals) -> Vec<AwakeReason> {
     [
-        (seen.requests > 0, Why::Request),
-        (seen.terminals > 0, Why::Terminal),
-        (seen.commands > 0, Why::Command),
-        (seen.cpu_milli > CPU_FLOOR_MILLI, Why::Cpu),
-        (seen.sent_bytes > SENT_FLOOR_BYTES, Why::Network),
-        (seen.held, Why::Hold),
-        (seen.held_inside_s > 0, Why::HoldInside),
+        (seen.requests > 0, AwakeReason::Request),
+        (seen.terminals > 0, AwakeReason::Terminal),
+        (seen.commands > 0, AwakeReason::Command),
+        (seen.cpu_milli > CPU_FLOOR_MILLI, AwakeReason::Cpu),
+        (seen.sent_bytes > SENT_FLOOR_BYTES, AwakeReason::Network),
+        (seen.held, AwakeReason::Hold),
+        (seen.held_inside_s > 0, AwakeReason::HoldInside),
     ]
     .into_iter()
     .filter_map(|(is, why)| is.then_some(why))
@@ -72,13 +72,13 @@ mod tests {
         let none = Signals { cpu_milli: CPU_FLOOR_MILLI, sent_bytes: SENT_FLOOR_BYTES, ..Signals::default() };
         assert_eq!(reasons(&none), []);
         for (signals, why) in [
-            (Signals { requests: 1, ..none }, Why::Request),
-            (Signals { terminals: 1, ..none }, Why::Terminal),
-            (Signals { commands: 1, ..none }, Why::Command),
-            (Signals { cpu_milli: CPU_FLOOR_MILLI + 1, ..none }, Why::Cpu),
-            (Signals { sent_bytes: SENT_FLOOR_BYTES + 1, ..none }, Why::Network),
-            (Signals { held: true, ..none }, Why::Hold),
-            (Signals { held_inside_s: 1, ..none }, Why::HoldInside),
+            (Signals { requests: 1, ..none }, AwakeReason::Request),
+            (Signals { terminals: 1, ..none }, AwakeReason::Terminal),
+            (Signals { commands: 1, ..none }, AwakeReason::Command),
+            (Signals { cpu_milli: CPU_FLOOR_MILLI + 1, ..none }, AwakeReason::Cpu),
+            (Signals { sent_bytes: SENT_FLOOR_BYTES + 1, ..none }, AwakeReason::Network),
+            (Signals { held: true, ..none }, AwakeReason::Hold),
+            (Signals { held_inside_s: 1, ..none }, AwakeReason::HoldInside),
         ] {
             assert_eq!(reasons(&signals), [why]);
         }

@@ -24,7 +24,7 @@ pub(super) async fn a_checkpoint_keeps_memory_and_files_and_is_spent_by_its_rest
     for round in 0..2 {
         fixture.checkpoint(&live).await;
         fixture.provider.checkpoint(&live.target).await.expect("twice is once");
-        assert_eq!(fixture.provider.pause(&live.target).await.expect("as it is"), Held::Disk);
+        assert_eq!(fixture.provider.pause(&live.target).await.expect("as it is"), MemoryLocation::Disk);
         assert!(is_gone(live.dial().await), "its processes are gone");
         assert!(is_gone(fixture.provider.usage(&live.target).await));
         let next = again(&spec);
@@ -60,8 +60,8 @@ pub(super) async fn a_checkpoint_that_is_dropped_half_way_loses_nothing(fixture:
         let checkpoint = fixture.provider.checkpoint(&live.target);
         let _ = tokio::time::timeout(Duration::from_millis(delay_ms), checkpoint).await;
         match fixture.provider.pause(&live.target).await.expect("frozen or on disk") {
-            Held::Live => fixture.provider.resume(&live.target).await.expect("resumed"),
-            Held::Disk => {
+            MemoryLocation::Live => fixture.provider.resume(&live.target).await.expect("resumed"),
+            MemoryLocation::Disk => {
                 let next = again(&spec);
                 live = fixture.restore(&next, &live.token).await;
                 spec = next;

@@ -84,7 +84,7 @@ pub(super) async fn a_snapshot_of_a_checkpointed_sandbox_has_its_memory(fixture:
     fixture.checkpoint(&live).await;
     let shot = fixture.shoot(&live.target, true).await;
     let files = fixture.shoot(&live.target, false).await;
-    assert_eq!(fixture.provider.pause(&live.target).await.expect("as it was"), Held::Disk);
+    assert_eq!(fixture.provider.pause(&live.target).await.expect("as it was"), MemoryLocation::Disk);
     let (copy, copied) = fixture.copy(&spec, &shot, Some(&live.token)).await;
     assert_eq!(fixture.inside.memory(&copied).await.as_ref(), Some(&page));
     let (plain, booted) = fixture.copy(&spec, &files, None).await;

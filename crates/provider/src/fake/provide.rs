@@ -9,14 +9,14 @@ use atoll_model::policy::placement::Node;
 use std::sync::Arc;
 
 use atoll_model::policy::egress::Egress;
-use atoll_model::{Held, Limits, SnapshotId, VolumeId};
+use atoll_model::{MemoryLocation, Limits, SnapshotId, VolumeId};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::sync::broadcast;
 
 use super::world::failed;
 use super::{After, FakeProvider, ProviderCall, agent};
 use crate::{
-    Adopted, Booted, ByteStream, Capabilities, FilesOrigin, InstanceSpec, InstanceUsage, Known, Notice,
+    Adopted, Booted, ByteStream, Capabilities, FilesOrigin, InstanceSpec, InstanceUsage, KnownSandbox, Notice,
     Packed, PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
 };
 
@@ -52,7 +52,7 @@ impl Provider for FakeProvider {
         self.end(after, booted).await
     }
 
-    async fn pause(&self, target: &Target) -> Result<Held, ProviderError> {
+    async fn pause(&self, target: &Target) -> Result<MemoryLocation, ProviderError> {
         self.need(|able| able.pauses, "a pause")?;
         let after = self.play(ProviderCall::Pause, target.sandbox.as_str()).await?;
         let held = self.world.lock().unwrap().pause(target)?;
@@ -246,7 +246,7 @@ impl Provider for FakeProvider {
 
     async fn adopt(
         &self,
-        known: Vec<Known>,
+        known: Vec<KnownSandbox>,
         snapshots: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError> {
         Ok(self.world.lock().unwrap().adopt(known, &snapshots))

@@ -5,14 +5,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
 use atoll_model::policy::egress::Egress;
-use atoll_model::{Held, InstanceId, Limits, SandboxId, SnapshotId, VolumeId};
+use atoll_model::{MemoryLocation, InstanceId, Limits, SandboxId, SnapshotId, VolumeId};
 use tokio::task::JoinSet;
 
 use super::agent::FakeAgentState;
 use super::volumes::{FakeVolume, MountedVolume};
 use super::{FakeFiles, ProviderCall, Script, TEMPLATE};
 use crate::{
-    Adopted, AdoptionOutcome, Booted, FilesOrigin, InstanceMount, InstanceSpec, InstanceUsage, Known,
+    Adopted, AdoptionOutcome, Booted, FilesOrigin, InstanceMount, InstanceSpec, InstanceUsage, KnownSandbox,
     PoolWish, ProviderError, RolledBack, Snapshotted, Target,
 };
 
@@ -229,14 +229,14 @@ impl World {
         Ok(Booted { facts: facts(&spec.instance), agent_token: told, from_pool: false })
     }
 
-    pub(super) fn pause(&mut self, target: &Target) -> Result<Held, ProviderError> {
+    pub(super) fn pause(&mut self, target: &Target) -> Result<MemoryLocation, ProviderError> {
         let sandbox = self.idle_or_named(target)?;
         match (&sandbox.instance, &sandbox.checkpoint) {
             (Some(live), _) => {
                 live.mind.frozen.send_replace(true);
-                Ok(Held::Live)
+                Ok(MemoryLocation::Live)
             }
-            (None, Some(_)) => Ok(Held::Disk),
+            (None, Some(_)) => Ok(MemoryLocation::Disk),
             (None, None) => Err(gone(&target.sandbox)),
         }
     }
@@ -388,13 +388,13 @@ impl World {
         })
     }
 
-    pub(super) fn adopt(&mut self, known: Vec<Known>, snapshots: &[SnapshotId]) -> Vec<Adopted> {
+    pub(super) fn adopt(&mut self, known: Vec<KnownSandbox>, snapshots: &[SnapshotId]) -> Vec<Adopted> {
         self.sandboxes.retain(|id, _| known.iter().any(|known| known.sandbox == *id));
         self.snapshots.retain(|id, _| snapshots.contains(id));
         known.into_iter().filter_map(|known| self.adopt_one(known)).collect()
     }
 
-    fn adopt_one(&mut self, known: Known) -> Option<Adopted> {
+    fn adopt_one(&mut self, known: KnownSandbox) -> Option<Adopted> {
         let wanted = known.instance;
         let Some(sandbox) = self.sandboxes.get_mut(&known.sandbox) else {
             return wanted.map(|(instance, _)| Adopted {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use atoll_agentapi::AgentClient;
 use atoll_model::lifecycle::Event;
-use atoll_model::{Code, Held, InstanceId, Intent, Lease, Phase, Reason};
+use atoll_model::{Code, MemoryLocation, InstanceId, Intent, Lease, Phase, Reason};
 use atoll_store::{Admit, InstanceChange, InstanceRow};
 
 use super::Driver;
@@ -53,7 +53,7 @@ pub(crate) enum Resumption {
     /// It was being paused, or it is not certain whether it stands still.
     Freeze,
     /// It is paused, and its memory is not where the lease says.
-    Held(Held),
+    Held(MemoryLocation),
     /// It was being resumed: go on.
     Resume,
     /// Its restore had come so far that the instance is there.
@@ -83,7 +83,7 @@ impl Driver {
             Resumption::GoOn if self.lease.phase == Phase::Stopped => self.after_stop().await,
             Resumption::GoOn => self.go_on().await,
             Resumption::Freeze => {
-                let disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(Held::Disk);
+                let disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(MemoryLocation::Disk);
                 self.launch(Work::Freeze { disk });
             }
             Resumption::Held(held) => {
@@ -91,7 +91,7 @@ impl Driver {
                     Transition { held: Some(held), ..Transition::internal(Event::Paused, Reason::Completed) };
                 self.note(rest).await;
             }
-            Resumption::Resume if self.lease.held == Some(Held::Disk) => {
+            Resumption::Resume if self.lease.held == Some(MemoryLocation::Disk) => {
                 self.launch(Work::Restore { made: None });
             }
             Resumption::Resume => self.launch(Work::Resume),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use atoll_agentapi::AgentClient;
 use atoll_model::policy::egress::Egress;
-use atoll_model::{ArchiveRef, Code, Held, InstanceId, Intent, Lease, Source};
+use atoll_model::{ArchiveRef, Code, MemoryLocation, InstanceId, Intent, Lease, Source};
 use atoll_provider::{Booted, FilesOrigin, InstanceMount, InstanceSpec, ProviderError, RolledBack, Target};
 use atoll_store::InstanceRow;
 use futures::FutureExt;
@@ -85,7 +85,7 @@ pub(super) enum Outcome {
         from_pool: bool,
     },
     NotBooted(ServiceError),
-    Frozen(Result<Held, ServiceError>),
+    Frozen(Result<MemoryLocation, ServiceError>),
     Checkpointed(Result<(), ServiceError>),
     Resumed(Result<(), ServiceError>),
     Restored {
@@ -327,15 +327,15 @@ impl EffectJob {
     }
 }
 
-async fn freeze(job: &EffectJob, disk: bool) -> Result<Held, ProviderError> {
+async fn freeze(job: &EffectJob, disk: bool) -> Result<MemoryLocation, ProviderError> {
     job.inner.failpoint.reach("pause.before").await;
     let held = timed("freeze", job.inner.provider.pause(&job.target())).await?;
     job.inner.failpoint.reach("pause.frozen").await;
-    if !disk || held == Held::Disk {
+    if !disk || held == MemoryLocation::Disk {
         return Ok(held);
     }
     checkpoint(job).await?;
-    Ok(Held::Disk)
+    Ok(MemoryLocation::Disk)
 }
 
 async fn checkpoint(job: &EffectJob) -> Result<(), ProviderError> {
@@ -350,8 +350,8 @@ async fn checkpoint(job: &EffectJob) -> Result<(), ProviderError> {
     };
     // Only the answer may have been lost; a pause of what is on disk says so.
     match job.inner.provider.pause(&target).await {
-        Ok(Held::Disk) => Ok(()),
-        Ok(Held::Live) | Err(_) => Err(error),
+        Ok(MemoryLocation::Disk) => Ok(()),
+        Ok(MemoryLocation::Live) | Err(_) => Err(error),
     }
 }
 

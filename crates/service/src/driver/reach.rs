@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_model::{EventKind, Held, Intent, Lease, Phase};
+use atoll_model::{EventKind, MemoryLocation, Intent, Lease, Phase};
 use atoll_provider::{ProviderError, Target};
 use atoll_store::NewEvent;
 
@@ -19,7 +19,7 @@ impl Driver {
     pub(super) async fn on_refresh(&mut self) -> Result<(), ServiceError> {
         let live = match self.lease.phase {
             Phase::Running => true,
-            Phase::Paused => self.lease.held == Some(Held::Live),
+            Phase::Paused => self.lease.held == Some(MemoryLocation::Live),
             // What is under way may have looked before the change.
             Phase::Creating | Phase::Starting | Phase::Pausing | Phase::Resuming | Phase::Restoring => {
                 self.refresh_due = true;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_agentapi::AgentClient;
 use atoll_model::lifecycle::Event;
-use atoll_model::{ArchiveRef, Code, EventKind, Held, Intent, Phase, Reason};
+use atoll_model::{ArchiveRef, Code, EventKind, MemoryLocation, Intent, Phase, Reason};
 use atoll_store::{Admit, InstanceChange, InstanceRow};
 
 use super::effects::{Done, Outcome, Work};
@@ -89,7 +89,7 @@ impl Driver {
         self.fail(failure, Event::Failed).await;
     }
 
-    async fn on_frozen(&mut self, frozen: Result<Held, ServiceError>) {
+    async fn on_frozen(&mut self, frozen: Result<MemoryLocation, ServiceError>) {
         match (frozen, self.lease.phase) {
             // It went ahead of a lease that was then not written.
             (Ok(_), Phase::Running) => self.launch(Work::Resume),
@@ -108,23 +108,23 @@ impl Driver {
 
     async fn on_checkpointed(&mut self, written: Result<(), ServiceError>) {
         match written {
-            Ok(()) => self.rest_paused(Held::Disk, Some(EventKind::Checkpointed { failure: None })).await,
+            Ok(()) => self.rest_paused(MemoryLocation::Disk, Some(EventKind::Checkpointed { failure: None })).await,
             Err(failure) => {
                 tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "its memory was not written to disk");
                 self.checkpoint_failed = true;
                 let told = EventKind::Checkpointed { failure: Some(failure.message.clone()) };
                 self.failure = Some(failure);
-                self.rest_paused(Held::Live, Some(told)).await;
+                self.rest_paused(MemoryLocation::Live, Some(told)).await;
             }
         }
     }
 
     /// It stands still. What came in meanwhile is done now.
-    async fn rest_paused(&mut self, held: Held, also: Option<EventKind>) {
-        let wanted_on_disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(Held::Disk);
+    async fn rest_paused(&mut self, held: MemoryLocation, also: Option<EventKind>) {
+        let wanted_on_disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(MemoryLocation::Disk);
         let mut step =
             Transition { held: Some(held), also, ..Transition::internal(Event::Paused, Reason::Completed) };
-        if held == Held::Disk
+        if held == MemoryLocation::Disk
             && let Some(row) = self.row.clone()
         {
             // The checkpoint is as it was: its agent knows the token that it knew first.
@@ -144,7 +144,7 @@ impl Driver {
         match (self.lease.intent, held) {
             (Intent::Run, _) => self.go_on().await,
             // Asked for while it was being frozen.
-            (Intent::Pause, Held::Live) if wanted_on_disk && !self.checkpoint_failed => {
+            (Intent::Pause, MemoryLocation::Live) if wanted_on_disk && !self.checkpoint_failed => {
                 self.note(Transition::internal(Event::Checkpoint, Reason::Requested)).await;
             }
             (Intent::Pause | Intent::Stop | Intent::Archive | Intent::Delete, _) => {}
@@ -189,7 +189,7 @@ impl Driver {
         if let (Some(facts), Some(row)) = (made, self.row.clone()) {
             back.instance = InstanceChange::Put(InstanceRow { facts, ..row });
             // In the same write: whoever resumes it next must thaw this instance, and not look for the checkpoint that it was.
-            back.held = Some(Held::Live);
+            back.held = Some(MemoryLocation::Live);
         }
         self.note(back).await;
     }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use atoll_model::lifecycle::Event;
-use atoll_model::{Held, Intent, Phase, Reason};
+use atoll_model::{MemoryLocation, Intent, Phase, Reason};
 use atoll_provider::{RolledBack, Target};
 use atoll_store::InstanceChange;
 
@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(10);
 /// How a sandbox was found after a rollback that failed.
 enum RollbackRemains {
     Running,
-    Paused(Held),
+    Paused(MemoryLocation),
     /// Its processes are gone, or wanted gone.
     Files,
 }
@@ -40,7 +40,7 @@ impl Driver {
                     Err(failure) => return self.fail(failure, Event::Stopped).await,
                 };
                 let rest = Transition {
-                    held: Some(Held::Disk),
+                    held: Some(MemoryLocation::Disk),
                     instance: InstanceChange::Put(row),
                     ..Transition::internal(Event::Paused, Reason::Completed)
                 };
@@ -71,7 +71,7 @@ impl Driver {
                 Transition { intent: Some(Intent::Run), ..Transition::internal(Event::Ready, reason) }
             }
             RollbackRemains::Paused(held) => {
-                if held == Held::Live {
+                if held == MemoryLocation::Live {
                     self.inner.admission.count(&self.lease.id, &self.lease.limits);
                 }
                 let step = Transition::internal(Event::Paused, reason);

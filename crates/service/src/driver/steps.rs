@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_model::lifecycle::{self, Effect, Event, Refused};
 use atoll_model::{
-    ArchiveRef, EventKind, Held, InstanceId, Intent, Lease, Moment, OnTimeout, Phase, Reason, SnapshotId,
+    ArchiveRef, EventKind, MemoryLocation, InstanceId, Intent, Lease, Timestamp, OnTimeout, Phase, Reason, SnapshotId,
     TimeoutCounts,
 };
 use atoll_store::{Admit, Advance, InstanceChange, NewEvent, StoreError};
@@ -28,7 +28,7 @@ pub(super) struct Transition {
     pub(super) instance: InstanceChange,
     pub(super) admit: Admit,
     /// Where the memory is, or shall go.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<MemoryLocation>,
     /// Where the files are now.
     pub(super) archive: Option<ArchiveRef>,
     /// What it shall be put back to.
@@ -125,7 +125,7 @@ impl Driver {
 
     /// What the lease now needs at the provider.
     fn follow(&mut self, effect: Effect, before: Option<InstanceId>) {
-        let on_disk = self.lease.held == Some(Held::Disk);
+        let on_disk = self.lease.held == Some(MemoryLocation::Disk);
         let work = match effect {
             Effect::None => return,
             Effect::Boot => Work::Boot,
@@ -147,13 +147,13 @@ impl Driver {
     /// After a crash in between the lease says what was before, and adoption makes it so. Answers with what would undo it.
     fn begin_ahead(&mut self, next: &Lease, effect: Effect) -> Option<Work> {
         let undo = match (effect, self.lease.phase, next.held) {
-            (Effect::Freeze, Phase::Running, Some(Held::Live)) => {
+            (Effect::Freeze, Phase::Running, Some(MemoryLocation::Live)) => {
                 // Whoever comes now shall not talk to an agent that is about to stand still.
                 self.publish_as(next);
                 self.launch(Work::Freeze { disk: false });
                 Work::Resume
             }
-            (Effect::Resume, Phase::Paused, Some(Held::Live)) => {
+            (Effect::Resume, Phase::Paused, Some(MemoryLocation::Live)) => {
                 self.launch(Work::Resume);
                 Work::Freeze { disk: false }
             }
@@ -187,12 +187,12 @@ impl Driver {
                 next.instance = Some(InstanceId::from_entropy(entropy()?));
             }
             // The new name is in the store before the restore begins, with both tokens that the agent may then answer to.
-            Phase::Resuming if from == Phase::Paused && next.held == Some(Held::Disk) => {
+            Phase::Resuming if from == Phase::Paused && next.held == Some(MemoryLocation::Disk) => {
                 instance = InstanceChange::Restored(self.row_to_restore()?);
             }
-            Phase::Pausing if step.event == Event::Checkpoint => next.held = Some(Held::Live),
+            Phase::Pausing if step.event == Event::Checkpoint => next.held = Some(MemoryLocation::Live),
             // A pause that failed left it frozen with its memory where it was.
-            Phase::Resuming if from == Phase::Pausing => next.held = Some(Held::Live),
+            Phase::Resuming if from == Phase::Pausing => next.held = Some(MemoryLocation::Live),
             Phase::Stopped | Phase::Failed | Phase::Archived | Phase::Deleted if to != from => {
                 next.instance = None;
                 instance = InstanceChange::Drop;
@@ -327,7 +327,7 @@ impl Driver {
     fn keeps_agent(&self) -> bool {
         match self.lease.phase {
             Phase::Running | Phase::Pausing | Phase::Resuming => true,
-            Phase::Paused => self.lease.held == Some(Held::Live),
+            Phase::Paused => self.lease.held == Some(MemoryLocation::Live),
             Phase::Creating
             | Phase::Stopping
             | Phase::Stopped
@@ -390,7 +390,7 @@ impl Driver {
 
 /// How long a sandbox that runs again may live. One whose lifetime paused or stopped it gets another one, or it would fall
 /// asleep before it could answer; one whose lifetime counts awake alone gets all of it.
-fn woken_until(lease: &Lease) -> Option<Moment> {
+fn woken_until(lease: &Lease) -> Option<Timestamp> {
     let until = lease.timeout_at.clone()?;
     let anew = lease.timeout_s.map(|s| crate::create::timeout_at(&lease.phase_at, s));
     let is_over = until.ms_after(&lease.phase_at) <= 0;

@@ -3,7 +3,7 @@
 
 use atoll_model::lifecycle::Event;
 use atoll_model::policy::deadlines::Due;
-use atoll_model::{Code, Held, Moment, OnTimeout, Phase, Reason};
+use atoll_model::{Code, MemoryLocation, Timestamp, OnTimeout, Phase, Reason};
 
 use super::steps::{StepError, Transition};
 use super::{Driver, Verb};
@@ -35,10 +35,10 @@ impl Driver {
             Due::PhaseOverdue => return self.on_overdue(&at).await,
             Due::Timeout(OnTimeout::Delete) => (Verb::Delete, Reason::TimedOut),
             Due::Timeout(OnTimeout::Stop) => (Verb::Stop, Reason::TimedOut),
-            Due::Timeout(OnTimeout::Pause) => (Verb::Pause(Held::Live), Reason::TimedOut),
-            Due::IdlePause => (Verb::Pause(Held::Live), Reason::Idle),
+            Due::Timeout(OnTimeout::Pause) => (Verb::Pause(MemoryLocation::Live), Reason::TimedOut),
+            Due::IdlePause => (Verb::Pause(MemoryLocation::Live), Reason::Idle),
             Due::IdleStop => (Verb::Stop, Reason::Idle),
-            Due::Checkpoint => (Verb::Pause(Held::Disk), Reason::Aged),
+            Due::Checkpoint => (Verb::Pause(MemoryLocation::Disk), Reason::Aged),
             Due::Archive => (Verb::Archive, Reason::Aged),
             Due::Delete => (Verb::Delete, Reason::Aged),
         };
@@ -49,7 +49,7 @@ impl Driver {
     }
 
     /// Whether nothing works in it, by a look that came after the timer. Without one it is looked at, which tells again.
-    fn is_idle(&self, at: &Moment, now: &Moment) -> bool {
+    fn is_idle(&self, at: &Timestamp, now: &Timestamp) -> bool {
         if !self.activity.looked_since(at, now) {
             if let Some(handle) = self.inner.registry.get(self.id()) {
                 crate::idle::look_and_tell(&self.inner, handle);
@@ -64,7 +64,7 @@ impl Driver {
         true
     }
 
-    async fn on_overdue(&mut self, at: &Moment) {
+    async fn on_overdue(&mut self, at: &Timestamp) {
         let message = format!("the sandbox was {} for too long", self.lease.phase.as_str());
         self.failure = Some(ServiceError::new(Code::DeadlineExceeded, message));
         // What is put back to a snapshot has its files, the old or the new ones; it has no archive to go back to.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use atoll_model::{EventKind, Held, Lease, Limits, Moment, Phase, UpdateSandbox};
+use atoll_model::{EventKind, MemoryLocation, Lease, Limits, Timestamp, Phase, UpdateSandbox};
 use atoll_provider::{ProviderError, Target};
 use atoll_store::{Admit, InstanceChange, NewEvent};
 
@@ -166,7 +166,7 @@ impl Driver {
     async fn put_in_force(&self, old: &Lease, new: &Lease) -> Result<(), ServiceError> {
         let (live, files) = match self.lease.phase {
             Phase::Running => (true, false),
-            Phase::Paused => (self.lease.held == Some(Held::Live), self.lease.held == Some(Held::Disk)),
+            Phase::Paused => (self.lease.held == Some(MemoryLocation::Live), self.lease.held == Some(MemoryLocation::Disk)),
             Phase::Stopped => (false, true),
             _ => (false, false),
         };
@@ -206,7 +206,7 @@ impl Driver {
 }
 
 /// Whether the lifetime ended earlier than `seconds` from now; then it ends at that time.
-fn lengthen(lease: &mut Lease, now: &Moment, seconds: u64) -> bool {
+fn lengthen(lease: &mut Lease, now: &Timestamp, seconds: u64) -> bool {
     let until = timeout_at(now, seconds);
     let ends_before = lease.timeout_at.as_ref().is_some_and(|at| at.ms_after(&until) < 0);
     if ends_before {

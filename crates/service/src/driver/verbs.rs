@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use atoll_model::lifecycle::{self, Event, Refused};
-use atoll_model::{Code, Held, Intent, Phase, Reason, Storage};
+use atoll_model::{Code, MemoryLocation, Intent, Phase, Reason, Storage};
 use atoll_store::Admit;
 
 use super::Driver;
@@ -19,7 +19,7 @@ pub(crate) enum Verb {
     Stop,
     Restart,
     /// Stand still; the memory goes where the caller says.
-    Pause(Held),
+    Pause(MemoryLocation),
     /// Files to object storage, and only there.
     Archive,
     /// Files back from there, without starting it.
@@ -112,22 +112,22 @@ impl Driver {
         }
     }
 
-    async fn on_pause(&mut self, held: Held, reason: Reason) -> Result<(), StepError> {
+    async fn on_pause(&mut self, held: MemoryLocation, reason: Reason) -> Result<(), StepError> {
         let able = self.inner.provider.capabilities();
-        if !able.pauses || (held == Held::Disk && !able.checkpoints) {
+        if !able.pauses || (held == MemoryLocation::Disk && !able.checkpoints) {
             let what = if able.pauses { "memory: disk" } else { "pause" };
             let message = format!("{what} is not possible here");
             let hint = "atoll doctor says what is missing";
             return Err(ServiceError::new(Code::Unsupported, message).hint(hint).into());
         }
         if self.lease.phase == Phase::Paused {
-            let on_disk = self.lease.held == Some(Held::Disk);
-            let event = if held == Held::Disk && !on_disk { Event::Checkpoint } else { Event::Pause };
+            let on_disk = self.lease.held == Some(MemoryLocation::Disk);
+            let event = if held == MemoryLocation::Disk && !on_disk { Event::Checkpoint } else { Event::Pause };
             return self.step(Transition::asked(event, Intent::Pause, reason)).await;
         }
         // While it is being paused `held` says where its memory shall go.
-        let also_disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(Held::Disk);
-        let held = if also_disk { Held::Disk } else { held };
+        let also_disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(MemoryLocation::Disk);
+        let held = if also_disk { MemoryLocation::Disk } else { held };
         self.step(Transition { held: Some(held), ..Transition::asked(Event::Pause, Intent::Pause, reason) })
             .await
     }

@@ -5,11 +5,11 @@ use std::path::{Component, Path, PathBuf};
 use atoll_model::Code;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use crate::{Config, ServiceError};
+use crate::{ServiceConfig, ServiceError};
 
 /// Answers the folder as it may be mounted. It is looked up from the root's descriptor, part by part and without links, so
 /// that what was checked is what is meant.
-pub(super) fn check(config: &Config, folder: &str) -> Result<PathBuf, ServiceError> {
+pub(super) fn check(config: &ServiceConfig, folder: &str) -> Result<PathBuf, ServiceError> {
     let refused = |why: &str| {
         Err(ServiceError::new(Code::Forbidden, format!("folder: {why}"))
             .hint("the operator allows roots: atoll serve --volume-root"))
@@ -67,7 +67,7 @@ mod tests {
         std::fs::write(top.join("roots/file"), "x").unwrap();
         std::os::unix::fs::symlink("/etc", top.join("roots/etc")).unwrap();
         std::os::unix::fs::symlink("a", top.join("roots/inner")).unwrap();
-        let mut config = Config::new(top.join("data"));
+        let mut config = ServiceConfig::new(top.join("data"));
         config.volume_roots = vec![top.join("roots"), PathBuf::from("/"), top.join("data")];
         let at = |path: &str| check(&config, top.join(path).to_str().unwrap());
         assert_eq!(at("roots/a/b").unwrap(), top.join("roots/a/b"));

@@ -12,7 +12,7 @@ use atoll_image::{Bounds, Images};
 use atoll_model::{Code, CreateSandbox, Lease, Phase, Principal, SandboxId, StartSettings};
 use atoll_provider::fake::{FakeProvider, TEMPLATE};
 use atoll_service::{
-    Config, FailPoint, Fetch, Fetched, MakeProgress, Progressed, Service, ServiceError, TemplateRecord,
+    ServiceConfig, FailPoint, Fetch, Fetched, MakeProgress, Progressed, Service, ServiceError, TemplateRecord,
     Templates, TestClock,
 };
 use atoll_store::{SqliteStore, Store};
@@ -33,7 +33,7 @@ pub struct World {
 }
 
 pub type Fetches = Arc<Mutex<Vec<Fetch>>>;
-pub type Configure = Box<dyn FnOnce(&mut Config)>;
+pub type Configure = Box<dyn FnOnce(&mut ServiceConfig)>;
 
 #[derive(Default)]
 pub struct Options {
@@ -63,7 +63,7 @@ impl World {
         let (hold, held) = std::sync::mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || held.recv().is_ok());
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path()).unwrap());
-        let mut config = Config::new(dir.path());
+        let mut config = ServiceConfig::new(dir.path());
         config.default_template = TEMPLATE.to_owned();
         config.sample_every = Duration::ZERO;
         if let Some(change) = options.config {
@@ -170,7 +170,7 @@ impl World {
             let lease = lease.unwrap_or_else(|| panic!("{id} leaks"));
             assert_ne!(lease.phase, Phase::Archived, "{id} leaks its files");
             // What is on disk has no instance; the lease names the one that it was.
-            let on_disk = lease.held == Some(atoll_model::Held::Disk) && instance.is_none();
+            let on_disk = lease.held == Some(atoll_model::MemoryLocation::Disk) && instance.is_none();
             assert!(on_disk || lease.instance == *instance, "{id} leaks {instance:?}: {lease:?}");
         }
         let mut known: Vec<_> =

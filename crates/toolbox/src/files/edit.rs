@@ -4,7 +4,7 @@ use bytes::Bytes;
 use similar::TextDiff;
 use tokio::sync::Semaphore;
 
-use super::{Files, Part};
+use super::{Files, FilePart};
 use crate::ToolboxError;
 
 /// LIMIT: files that are edited in memory; what is larger is edited by programs inside.
@@ -85,7 +85,7 @@ impl Files<'_> {
     }
 
     async fn text(&self, path: &str) -> Result<String, ToolboxError> {
-        let bytes = self.read_bytes(path, Part::Whole, EDIT_MAX).await?;
+        let bytes = self.read_bytes(path, FilePart::Whole, EDIT_MAX).await?;
         String::from_utf8(bytes).map_err(|_| ToolboxError::Invalid(format!("path '{path}' is not text")))
     }
 }

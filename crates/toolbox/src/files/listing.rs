@@ -14,7 +14,7 @@ const LEVELS_MAX: usize = 128;
 
 /// How to list.
 #[derive(Debug, Clone, Default)]
-pub struct ListQuery {
+pub struct ListOptions {
     /// Levels; 1 is the directory alone, `None` as deep as the agent goes.
     pub depth: Option<u32>,
     /// Globs of what is left out, with all below it.
@@ -43,7 +43,7 @@ pub struct Node {
 
 impl Files<'_> {
     /// What a directory holds.
-    pub async fn list(&self, path: &str, query: &ListQuery) -> Result<Listing, ToolboxError> {
+    pub async fn list(&self, path: &str, query: &ListOptions) -> Result<Listing, ToolboxError> {
         check(path)?;
         let top = self.stat(path).await?;
         if self.real_kind(&top).await? != EntryKind::Directory {
@@ -67,7 +67,7 @@ impl Files<'_> {
         depth: Option<u32>,
         exclude: &[String],
     ) -> Result<Vec<Node>, ToolboxError> {
-        let query = ListQuery { depth: depth.map(|depth| depth.max(1)), exclude: exclude.to_vec() };
+        let query = ListOptions { depth: depth.map(|depth| depth.max(1)), exclude: exclude.to_vec() };
         let entries = self.list(path, &query).await?.entries;
         let top = entries.first().map(|first| depth_of(&first.path)).unwrap_or(0);
         let bottom = depth.map_or(usize::MAX, |depth| top + depth.max(1) as usize - 1);

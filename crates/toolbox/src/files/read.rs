@@ -15,7 +15,7 @@ const TAIL_STEP: u64 = 64 << 10;
 
 /// Which part of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Part {
+pub enum FilePart {
     /// All of it.
     #[default]
     Whole,
@@ -71,18 +71,18 @@ impl FileBody {
 
 impl Files<'_> {
     /// Opens a part of a file.
-    pub async fn read(&self, path: &str, part: Part) -> Result<FileBody, ToolboxError> {
+    pub async fn read(&self, path: &str, part: FilePart) -> Result<FileBody, ToolboxError> {
         match part {
-            Part::Whole => Ok(FileBody::reading(self.open(path, None).await?)),
-            Part::Bytes { offset: 0, limit: None } => Ok(FileBody::reading(self.open(path, None).await?)),
-            Part::Bytes { offset, limit } => self.bytes(path, offset, limit).await,
-            Part::Head(lines) => self.head(path, lines).await,
-            Part::Tail(lines) => self.tail(path, lines).await,
+            FilePart::Whole => Ok(FileBody::reading(self.open(path, None).await?)),
+            FilePart::Bytes { offset: 0, limit: None } => Ok(FileBody::reading(self.open(path, None).await?)),
+            FilePart::Bytes { offset, limit } => self.bytes(path, offset, limit).await,
+            FilePart::Head(lines) => self.head(path, lines).await,
+            FilePart::Tail(lines) => self.tail(path, lines).await,
         }
     }
 
     /// A part of a file in memory, if it has at most `max` bytes.
-    pub async fn read_bytes(&self, path: &str, part: Part, max: u64) -> Result<Vec<u8>, ToolboxError> {
+    pub async fn read_bytes(&self, path: &str, part: FilePart, max: u64) -> Result<Vec<u8>, ToolboxError> {
         let body = self.read(path, part).await?;
         if body.len > max {
             return Err(ToolboxError::TooLarge { what: format!("path '{path}'"), max });

@@ -5,7 +5,7 @@ use crate::ToolboxError;
 
 /// Which branches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Scope {
+pub enum BranchScope {
     /// Of this repository.
     #[default]
     Local,
@@ -19,7 +19,7 @@ pub enum Scope {
 #[derive(Debug, Clone, Default)]
 pub struct BranchQuery {
     /// Of whom.
-    pub scope: Scope,
+    pub scope: BranchScope,
     /// Only those that hold this commit.
     pub contains: Option<String>,
     /// Only those that do not hold this commit.
@@ -40,9 +40,9 @@ impl Git<'_> {
     pub async fn branches(&self, query: &BranchQuery) -> Result<GitOutput, ToolboxError> {
         let mut args = words(["branch", "--list", "--no-column"]);
         match query.scope {
-            Scope::Local => {}
-            Scope::Remote => args.push("--remotes".into()),
-            Scope::All => args.push("--all".into()),
+            BranchScope::Local => {}
+            BranchScope::Remote => args.push("--remotes".into()),
+            BranchScope::All => args.push("--all".into()),
         }
         if let Some(commit) = &query.contains {
             args.push(format!("--contains={}", reference(commit)?));

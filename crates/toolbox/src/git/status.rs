@@ -33,15 +33,15 @@ pub struct FileState {
     /// Where it was before, if it was renamed or copied.
     pub from: Option<String>,
     /// What the next commit would change.
-    pub staged: State,
+    pub staged: FileChange,
     /// What the folder changes beyond that.
-    pub worktree: State,
+    pub worktree: FileChange,
 }
 
 /// How a file differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are git's own")]
-pub enum State {
+pub enum FileChange {
     Unmodified,
     Untracked,
     Modified,
@@ -74,7 +74,7 @@ fn parse(text: &str) -> Result<WorkTreeStatus, ToolboxError> {
         let (kind, rest) = line.split_once(' ').ok_or(broken("a line without a kind"))?;
         match kind {
             "#" => head(&mut status, rest),
-            "?" => status.files.push(file(rest, None, State::Untracked, State::Untracked)),
+            "?" => status.files.push(file(rest, None, FileChange::Untracked, FileChange::Untracked)),
             "!" => {}
             // XY sub mH mI mW hH hI path
             "1" => {
@@ -90,7 +90,7 @@ fn parse(text: &str) -> Result<WorkTreeStatus, ToolboxError> {
             // XY sub m1 m2 m3 mW h1 h2 h3 path
             "u" => {
                 let (_, path) = fields(rest, 9).ok_or(broken("an unmerged file without its fields"))?;
-                status.files.push(file(path, None, State::Unmerged, State::Unmerged));
+                status.files.push(file(path, None, FileChange::Unmerged, FileChange::Unmerged));
             }
             // A later git may say more.
             _ => {}
@@ -114,7 +114,7 @@ fn head(status: &mut WorkTreeStatus, line: &str) {
 }
 
 /// The two states, and what stands behind so many fields; a path may hold blanks.
-fn fields(line: &str, before_path: usize) -> Option<((State, State), &str)> {
+fn fields(line: &str, before_path: usize) -> Option<((FileChange, FileChange), &str)> {
     let mut parts = line.splitn(before_path + 1, ' ');
     let mut states = parts.next()?.chars().map(state);
     let states = (states.next()?, states.next()?);
@@ -122,20 +122,20 @@ fn fields(line: &str, before_path: usize) -> Option<((State, State), &str)> {
     Some((states, path))
 }
 
-fn state(letter: char) -> State {
+fn state(letter: char) -> FileChange {
     match letter {
-        'M' => State::Modified,
-        'T' => State::TypeChanged,
-        'A' => State::Added,
-        'D' => State::Deleted,
-        'R' => State::Renamed,
-        'C' => State::Copied,
-        'U' => State::Unmerged,
-        _ => State::Unmodified,
+        'M' => FileChange::Modified,
+        'T' => FileChange::TypeChanged,
+        'A' => FileChange::Added,
+        'D' => FileChange::Deleted,
+        'R' => FileChange::Renamed,
+        'C' => FileChange::Copied,
+        'U' => FileChange::Unmerged,
+        _ => FileChange::Unmodified,
     }
 }
 
-fn file(path: &str, from: Option<&str>, staged: State, worktree: State) -> FileState {
+fn file(path: &str, from: Option<&str>, staged: FileChange, worktree: FileChange) -> FileState {
     FileState { path: path.to_owned(), from: from.map(str::to_owned), staged, worktree }
 }
 
@@ -162,10 +162,10 @@ mod tests {
         assert_eq!(
             files,
             [
-                ("a file", None, State::Unmodified, State::Modified),
-                ("new name", Some("old name"), State::Renamed, State::Unmodified),
-                ("both", None, State::Unmerged, State::Unmerged),
-                ("new", None, State::Untracked, State::Untracked),
+                ("a file", None, FileChange::Unmodified, FileChange::Modified),
+                ("new name", Some("old name"), FileChange::Renamed, FileChange::Unmodified),
+                ("both", None, FileChange::Unmerged, FileChange::Unmerged),
+                ("new", None, FileChange::Untracked, FileChange::Untracked),
             ]
         );
     }

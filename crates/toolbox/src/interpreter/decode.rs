@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::wire::{BridgeMessage, Lines, Markers, ShellOutput, Utf8, is_heavy};
-use super::{Context, Execute, ExecutionEvent, Language, Rich};
+use super::{InterpreterContext, Execute, ExecutionEvent, Language, Rich};
 use crate::ToolboxError;
 
 /// Said in place of a result that holds too many values to be read.
@@ -15,7 +15,7 @@ const LEFT_OUT: &str =
     "a result was left out: it holds more values than are passed on; print it, or write it to a file\n";
 
 /// What is written to the context, and how its answers are read.
-pub(super) fn request(context: &Context, id: &str, execute: &Execute) -> (Bytes, Decoder) {
+pub(super) fn request(context: &InterpreterContext, id: &str, execute: &Execute) -> (Bytes, Decoder) {
     match context.language {
         Language::Python | Language::JavaScript | Language::TypeScript => {
             let (code, env, base) = (&execute.code, &execute.env, &context.base);
@@ -285,8 +285,8 @@ fn event(told: BridgeMessage) -> Option<ExecutionEvent> {
 mod tests {
     use super::*;
 
-    fn context(language: Language) -> Context {
-        Context { id: "c".into(), language, cwd: String::new(), created_at_ms: 0, pid: 1, base: None }
+    fn context(language: Language) -> InterpreterContext {
+        InterpreterContext { id: "c".into(), language, cwd: String::new(), created_at_ms: 0, pid: 1, base: None }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::decode::{Decoder, request};
-use super::{Context, Execute, Language, Rich, SIGINT, SIGKILL};
+use super::{InterpreterContext, Execute, Language, Rich, SIGINT, SIGKILL};
 use crate::ToolboxError;
 
 /// How long an interrupt may take to work before the context is ended.
@@ -56,7 +56,7 @@ pub enum ExecutionEvent {
 /// An execution that runs.
 pub struct Execution {
     agent: AgentClient,
-    context: Context,
+    context: InterpreterContext,
     id: String,
     stream: ProcessStream,
     decoder: Decoder,
@@ -78,7 +78,7 @@ impl std::fmt::Debug for Execution {
 impl Execution {
     pub(super) async fn begin(
         agent: AgentClient,
-        context: Context,
+        context: InterpreterContext,
         id: String,
         execute: Execute,
     ) -> Result<Self, ToolboxError> {
@@ -105,7 +105,7 @@ impl Execution {
     }
 
     /// The context it runs in.
-    pub fn context(&self) -> &Context {
+    pub fn context(&self) -> &InterpreterContext {
         &self.context
     }
 
@@ -265,7 +265,7 @@ pub(super) enum InterruptTarget<'a> {
 
 pub(super) async fn interrupt(
     agent: &AgentClient,
-    context: &Context,
+    context: &InterpreterContext,
     aim: InterruptTarget<'_>,
 ) -> Result<(), AgentError> {
     let (id, runs) = match aim {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use atoll_agentapi::{InitRequest, ProcessInfo};
 
 use super::launch::LaunchUrgency;
-use super::{Context, Interpreter, Language, NewContext, TAG, default_id};
+use super::{InterpreterContext, Interpreter, Language, NewContext, TAG, default_id};
 use crate::ToolboxError;
 
 /// Behind the tag of the prefix that all contexts have; no id of a context begins so.
@@ -29,7 +29,7 @@ impl Interpreter<'_> {
     pub(super) async fn warm_contexts(
         &self,
         processes: &[ProcessInfo],
-    ) -> Result<Vec<Context>, ToolboxError> {
+    ) -> Result<Vec<InterpreterContext>, ToolboxError> {
         let warm: Vec<(Language, &ProcessInfo)> =
             processes.iter().filter_map(|process| Some((language_of(process)?, process))).collect();
         if warm.is_empty() {
@@ -59,8 +59,8 @@ fn language_of(process: &ProcessInfo) -> Option<Language> {
     Language::parse(process.tag.strip_prefix(TAG)?.strip_prefix(WARM)?).ok()
 }
 
-fn context(language: Language, process: &ProcessInfo, base: BTreeMap<String, String>) -> Context {
-    Context {
+fn context(language: Language, process: &ProcessInfo, base: BTreeMap<String, String>) -> InterpreterContext {
+    InterpreterContext {
         id: default_id(language),
         language,
         cwd: process.cwd.clone(),

@@ -3,7 +3,7 @@
 use atoll_agentapi::EntryKind;
 
 use super::{ROOT, Sessions, is_key};
-use crate::{Change, ToolboxError};
+use crate::{PermissionChange, ToolboxError};
 
 /// LIMIT: of a name as it is kept in a file.
 const NAME_BYTES: u64 = 1_024;
@@ -16,7 +16,7 @@ impl Sessions<'_> {
         let agent = &self.toolbox.agent;
         match agent.make_dir(ROOT, self.toolbox.user(), Some(0o777)).await {
             Ok(_) => {
-                let change = Change { mode: Some(0o1777), ..Change::default() };
+                let change = PermissionChange { mode: Some(0o1777), ..PermissionChange::default() };
                 self.toolbox.files().change(ROOT, &change).await.map(|_| ())
             }
             Err(error) if error.kind() == atoll_model::ErrorKind::Exists => Ok(()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_agentapi::{AgentClient, AgentError, ProcessEvent, ProcessStream, Range, RpcCode, WatchStream};
 use bytes::Bytes;
 
-use super::{GONE, Session, Sessions, run};
+use super::{GONE, ShellSession, Sessions, run};
 use crate::ToolboxError;
 
 /// LIMIT: of one piece; a client that is slow holds no more than that.
@@ -69,7 +69,7 @@ impl std::fmt::Debug for LogFollow {
 
 impl Sessions<'_> {
     /// Follows a command; what it has written already comes first.
-    pub async fn follow(&self, session: &Session, id: &str) -> Result<LogFollow, ToolboxError> {
+    pub async fn follow(&self, session: &ShellSession, id: &str) -> Result<LogFollow, ToolboxError> {
         let folder = run::folder(session, id);
         let (agent, user) = (self.toolbox.agent.clone(), self.toolbox.user.clone());
         let attached = async {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use atoll_agentapi::{AgentError, Range, RpcCode, StartProcess};
 
-use super::{CommandOutput, ROOT, Session, SessionCommand, Sessions, is_key};
+use super::{CommandOutput, ROOT, ShellSession, SessionCommand, Sessions, is_key};
 use crate::{LogEvent, ToolboxError};
 
 /// LIMIT: of a stream that is answered in one piece; of a longer one the end.
@@ -36,7 +36,7 @@ pub struct NewCommand {
 
 /// What a command wrote, as far as it is kept. Its bytes are counted until they are dropped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Logs {
+pub struct SessionLogs {
     /// Standard output.
     pub stdout: Bytes,
     /// Standard error.
@@ -79,14 +79,14 @@ fn line(folder: &str, takes_input: bool) -> String {
 
 impl Sessions<'_> {
     /// Hands a command to the shell, which runs it when those before it have ended. Answers with its name.
-    pub async fn start_command(&self, session: &Session, new: &NewCommand) -> Result<String, ToolboxError> {
+    pub async fn start_command(&self, session: &ShellSession, new: &NewCommand) -> Result<String, ToolboxError> {
         let id = self.place(session, new).await?;
         self.tell(session, &id, new).await?;
         Ok(id)
     }
 
     /// Runs a command to its end. When nobody waits any more, it goes on.
-    pub async fn run(&self, session: &Session, new: &NewCommand) -> Result<CommandDone, ToolboxError> {
+    pub async fn run(&self, session: &ShellSession, new: &NewCommand) -> Result<CommandDone, ToolboxError> {
         let id = self.place(session, new).await?;
         let mut follow = self.follow(session, &id).await?;
         self.tell(session, &id, new).await?;
@@ -100,7 +100,7 @@ impl Sessions<'_> {
         Err(ToolboxError::Ended(format!("the shell of session {:?} was ended", session.name)))
     }
 
-    async fn place(&self, session: &Session, new: &NewCommand) -> Result<String, ToolboxError> {
+    async fn place(&self, session: &ShellSession, new: &NewCommand) -> Result<String, ToolboxError> {
         if new.command.trim().is_empty() {
             return Err(ToolboxError::Invalid("command must not be empty".into()));
         }
@@ -122,7 +122,7 @@ impl Sessions<'_> {
         Ok(id)
     }
 
-    async fn tell(&self, session: &Session, id: &str, new: &NewCommand) -> Result<(), ToolboxError> {
+    async fn tell(&self, session: &ShellSession, id: &str, new: &NewCommand) -> Result<(), ToolboxError> {
         let line = line(&folder(session, id), new.takes_input);
         self.toolbox.agent.send_stdin(session.pid, line).await.map_err(|error| match error {
             AgentError::Refused { code: RpcCode::NotFound | RpcCode::FailedPrecondition, .. } => {
@@ -133,7 +133,7 @@ impl Sessions<'_> {
     }
 
     /// The commands of a session, oldest first.
-    pub async fn commands(&self, session: &Session) -> Result<Vec<SessionCommand>, ToolboxError> {
+    pub async fn commands(&self, session: &ShellSession) -> Result<Vec<SessionCommand>, ToolboxError> {
         let root = format!("{ROOT}/{}", session.key);
         let listed = self.toolbox.agent.list_dir(&root, self.toolbox.user(), 1).await;
         let (entries, _) = listed.map_err(ToolboxError::file)?;
@@ -152,7 +152,7 @@ impl Sessions<'_> {
     }
 
     /// One of them.
-    pub async fn command(&self, session: &Session, id: &str) -> Result<SessionCommand, ToolboxError> {
+    pub async fn command(&self, session: &ShellSession, id: &str) -> Result<SessionCommand, ToolboxError> {
         let gone = || ToolboxError::NotFound(format!("session {:?} has no such command", session.name));
         if !is_key(id) {
             return Err(gone());
@@ -165,16 +165,16 @@ impl Sessions<'_> {
     }
 
     /// What a command has written so far.
-    pub async fn logs(&self, session: &Session, id: &str) -> Result<Logs, ToolboxError> {
+    pub async fn logs(&self, session: &ShellSession, id: &str) -> Result<SessionLogs, ToolboxError> {
         self.command(session, id).await?;
         let folder = folder(session, id);
         let stdout = self.tail(&format!("{folder}/out")).await?;
         let stderr = self.tail(&format!("{folder}/err")).await?;
-        Ok(Logs { stdout, stderr })
+        Ok(SessionLogs { stdout, stderr })
     }
 
     /// Gives a running command input.
-    pub async fn input(&self, session: &Session, id: &str, data: &[u8]) -> Result<(), ToolboxError> {
+    pub async fn input(&self, session: &ShellSession, id: &str, data: &[u8]) -> Result<(), ToolboxError> {
         if data.len() > INPUT_MAX {
             return Err(ToolboxError::TooLarge { what: "input".into(), max: INPUT_MAX as u64 });
         }
@@ -269,7 +269,7 @@ pub(super) fn parse_exit(text: &[u8]) -> Option<i32> {
     std::str::from_utf8(text.strip_suffix(b"\n")?).ok()?.trim().parse().ok()
 }
 
-pub(super) fn folder(session: &Session, id: &str) -> String {
+pub(super) fn folder(session: &ShellSession, id: &str) -> String {
     format!("{ROOT}/{}/{id}", session.key)
 }
 

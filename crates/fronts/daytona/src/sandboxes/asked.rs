@@ -26,7 +26,7 @@ const DOCKERFILE_NOTED: usize = 24 << 10;
 /// All of it may be absent.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct CreateBody {
+pub(crate) struct CreateSandboxRequest {
     name: Option<String>,
     snapshot: Option<String>,
     user: Option<String>,
@@ -78,7 +78,7 @@ pub(crate) struct BuildAsk {
     pub(crate) context_hashes: Option<Vec<String>>,
 }
 
-impl CreateBody {
+impl CreateSandboxRequest {
     /// The snapshot that was named.
     pub(crate) fn snapshot(&self) -> Option<&str> {
         self.snapshot.as_deref().map(str::trim).filter(|name| !name.is_empty())
@@ -292,7 +292,7 @@ mod tests {
     use atoll_model::NetworkMode;
 
     fn spec(text: &str) -> Result<CreateSandbox, ApiError> {
-        let body: CreateBody = atoll_front_kit::parse_json_or_empty(text.as_bytes())?;
+        let body: CreateSandboxRequest = atoll_front_kit::parse_json_or_empty(text.as_bytes())?;
         let spec = body.into_spec()?;
         spec.check().map_err(|bad| ApiError::invalid(bad.to_string()))?;
         Ok(spec)

@@ -12,15 +12,15 @@ use axum::routing::{post, put};
 use serde::{Deserialize, Serialize};
 
 use super::asked::{auto_archive, auto_delete, auto_pause, auto_stop, limits, minutes};
-use super::{Sandbox, allowed, lease};
-use crate::App;
+use super::{SandboxResponse, allowed, lease};
+use crate::DaytonaApp;
 use crate::error::unsupported_field;
 use crate::network::NetworkBody;
 use crate::origin::Origin;
 use crate::secrets::InSandbox;
 use crate::states::Verb;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/sandbox/{id}/labels", put(labels))
         .route("/sandbox/{id}/secrets", put(secrets).get(attached))
@@ -42,7 +42,7 @@ struct Labels {
 
 /// Replaces all of them.
 async fn labels(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<Labels>,
@@ -59,22 +59,22 @@ struct Secrets {
 }
 
 async fn secrets(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
     Json(body): Json<Secrets>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     let secrets = Some(crate::secrets::attached(body.secrets)?);
     let change = UpdateSandbox { secrets, ..UpdateSandbox::default() };
     let lease = app.service.update(&who, lease.id.as_str(), change).await?;
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 /// Without their values.
 async fn attached(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<Vec<InSandbox>>, ApiError> {
@@ -83,12 +83,12 @@ async fn attached(
 }
 
 async fn network(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
     Json(body): Json<NetworkBody>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     let Some(policy) = body.policy(&lease.network)? else {
         return Err(ApiError::invalid(
@@ -98,27 +98,27 @@ async fn network(
     let network: Option<NetworkPolicy> = Some(policy);
     let change = UpdateSandbox { network, ..UpdateSandbox::default() };
     let lease = app.service.update(&who, lease.id.as_str(), change).await?;
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 async fn public(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path((id, public)): Path<(String, bool)>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     let change = UpdateSandbox { public: Some(public), ..UpdateSandbox::default() };
     let lease = app.service.update(&who, lease.id.as_str(), change).await?;
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 async fn autostop(
-    app: State<App>,
+    app: State<DaytonaApp>,
     caller: Caller,
     origin: Origin,
     Path((id, minutes)): Path<(String, i64)>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let seconds = auto_stop(minutes)?;
     // The vendor's two idle timers exclude each other.
     let auto_pause_s = (seconds > 0).then_some(-1);
@@ -126,11 +126,11 @@ async fn autostop(
 }
 
 async fn autopause(
-    app: State<App>,
+    app: State<DaytonaApp>,
     caller: Caller,
     origin: Origin,
     Path((id, minutes)): Path<(String, i64)>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let seconds = auto_pause(minutes)?;
     let State(own) = &app;
     if seconds > 0 && lease(own, &caller.0, &id).await?.timers.auto_delete_s == Some(0) {
@@ -142,21 +142,21 @@ async fn autopause(
 }
 
 async fn autoarchive(
-    app: State<App>,
+    app: State<DaytonaApp>,
     caller: Caller,
     origin: Origin,
     Path((id, minutes)): Path<(String, i64)>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let auto_archive_s = Some(auto_archive(minutes)?);
     timers(app, caller, &origin, &id, TimersAsk { auto_archive_s, ..none() }).await
 }
 
 async fn autodelete(
-    app: State<App>,
+    app: State<DaytonaApp>,
     caller: Caller,
     origin: Origin,
     Path((id, minutes)): Path<(String, i64)>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let auto_delete_s = Some(auto_delete(minutes)?);
     timers(app, caller, &origin, &id, TimersAsk { auto_delete_s, ..none() }).await
 }
@@ -166,25 +166,25 @@ fn none() -> TimersAsk {
 }
 
 async fn timers(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: &Origin,
     id: &str,
     timers: TimersAsk,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, id).await?;
     let change = UpdateSandbox { timers, ..UpdateSandbox::default() };
     let lease = app.service.update(&who, lease.id.as_str(), change).await?;
-    Ok(ok(Sandbox::of(&lease, origin)))
+    Ok(ok(SandboxResponse::of(&lease, origin)))
 }
 
 /// Counts from now on, in every state; 0 removes it.
 async fn ttl(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path((id, asked)): Path<(String, i64)>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let seconds = minutes("ttlMinutes", asked, 0)?;
     let lease = lease(&app, &who, &id).await?;
     let change = UpdateSandbox {
@@ -193,7 +193,7 @@ async fn ttl(
         ..UpdateSandbox::default()
     };
     let lease = app.service.update(&who, lease.id.as_str(), change).await?;
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -209,12 +209,12 @@ struct ResizeBody {
 }
 
 async fn resize(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
     Json(body): Json<ResizeBody>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     super::refuse_gpu(body.gpu)?;
     let lease = allowed(&app, &who, &id, Verb::Resize).await?;
     let ResizeBody { cpu, memory, disk, .. } = body;
@@ -222,7 +222,7 @@ async fn resize(
         return Err(ApiError::invalid("one of cpu, memory and disk is needed"));
     }
     let lease = app.service.resize(&who, lease.id.as_str(), limits(cpu, memory, disk)).await?;
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 #[derive(Debug, Deserialize)]
@@ -235,12 +235,12 @@ struct SnapshotBody {
 
 /// Answers when it is taken; other sandboxes can be made from it by its name.
 async fn snapshot(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     Path(id): Path<String>,
     Json(body): Json<SnapshotBody>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = allowed(&app, &who, &id, Verb::Snapshot).await?;
     let memory = body.include_memory == Some(true);
     if memory && !app.service.capabilities().checkpoints {
@@ -258,7 +258,7 @@ async fn snapshot(
         .snapshot(&who, lease.id.as_str(), NewSnapshot { name: Some(name), memory, ..NewSnapshot::default() })
         .await?;
     let lease = super::lease(&app, &who, lease.id.as_str()).await?;
-    Ok(ok(Sandbox::of(&lease, &origin)))
+    Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
 /// COMPAT(daytona): as it says it.

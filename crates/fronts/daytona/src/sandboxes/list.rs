@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::shown::{CLASS, Item, REGION, cores, gib, note};
-use crate::App;
+use crate::DaytonaApp;
 use crate::origin::Origin;
 use crate::states::{STATES, phases};
 
@@ -35,12 +35,12 @@ pub(super) struct PageOf {
 
 /// `GET /sandbox`.
 pub(super) async fn list(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     RawQuery(query): RawQuery,
 ) -> Result<JsonResponse<PageOf>, ApiError> {
-    let asked = Asked::parse(query.as_deref().unwrap_or_default())?;
+    let asked = SandboxListQuery::parse(query.as_deref().unwrap_or_default())?;
     let (mut items, next) = page(all(&app, &who, &asked).await?, &asked)?;
     let mut shown: Vec<Item> = items.drain(..).map(|lease| Item::of(&lease, &origin)).collect();
     // What is being built has no record yet; it stands before the rest.
@@ -64,12 +64,12 @@ pub(super) struct Numbered {
 
 /// `GET /sandbox/paginated`, which older SDKs call: the same by page number.
 pub(super) async fn paginated(
-    State(app): State<App>,
+    State(app): State<DaytonaApp>,
     Caller(who): Caller,
     origin: Origin,
     RawQuery(query): RawQuery,
 ) -> Result<JsonResponse<Numbered>, ApiError> {
-    let asked = Asked::parse(query.as_deref().unwrap_or_default())?;
+    let asked = SandboxListQuery::parse(query.as_deref().unwrap_or_default())?;
     let all = all(&app, &who, &asked).await?;
     let (page, size) = (asked.page.unwrap_or(1), asked.limit);
     if page == 0 {
@@ -83,7 +83,7 @@ pub(super) async fn paginated(
 
 /// What is asked for, of all that can be.
 #[derive(Debug, Default)]
-struct Asked {
+struct SandboxListQuery {
     cursor: Option<Place>,
     limit: usize,
     page: Option<usize>,
@@ -135,17 +135,17 @@ enum Sort {
 
 /// Where a page ended: what it is sorted by, and whose place that is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct Place(Key, String);
+struct Place(SortKey, String);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-enum Key {
+enum SortKey {
     #[serde(rename = "n")]
     Number(i64),
     #[serde(rename = "t")]
     Text(String),
 }
 
-impl Asked {
+impl SandboxListQuery {
     fn parse(query: &str) -> Result<Self, ApiError> {
         let mut asked = Self { limit: PAGE_SIZE, ..Self::default() };
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
@@ -237,12 +237,12 @@ impl Asked {
 
     fn place(&self, lease: &Lease) -> Place {
         let key = match self.sort {
-            Sort::Name => Key::Text(lease.name.clone().unwrap_or_else(|| lease.id.to_string())),
-            Sort::Cpu => Key::Number(i64::from(cores(lease))),
-            Sort::Memory => Key::Number(i64::from(gib(lease.limits.memory_mib))),
-            Sort::Disk => Key::Number(i64::from(gib(lease.limits.disk_mib))),
-            Sort::Active => Key::Number(active_ms(lease)),
-            Sort::Created => Key::Number(lease.created_at.wall_ms),
+            Sort::Name => SortKey::Text(lease.name.clone().unwrap_or_else(|| lease.id.to_string())),
+            Sort::Cpu => SortKey::Number(i64::from(cores(lease))),
+            Sort::Memory => SortKey::Number(i64::from(gib(lease.limits.memory_mib))),
+            Sort::Disk => SortKey::Number(i64::from(gib(lease.limits.disk_mib))),
+            Sort::Active => SortKey::Number(active_ms(lease)),
+            Sort::Created => SortKey::Number(lease.created_at.wall_ms),
         };
         Place(key, lease.id.to_string())
     }
@@ -300,7 +300,7 @@ fn place(cursor: &str) -> Result<Place, ApiError> {
 }
 
 /// All that the key sees and the question means, in order.
-async fn all(app: &App, who: &Principal, asked: &Asked) -> Result<Vec<Lease>, ApiError> {
+async fn all(app: &DaytonaApp, who: &Principal, asked: &SandboxListQuery) -> Result<Vec<Lease>, ApiError> {
     let wanted: Vec<Phase> = asked.states.iter().flat_map(|word| phases(word)).collect();
     // States that only sandboxes in building have mean none of ours.
     if wanted.is_empty() && !asked.states.is_empty() {
@@ -330,7 +330,7 @@ async fn all(app: &App, who: &Principal, asked: &Asked) -> Result<Vec<Lease>, Ap
 }
 
 /// The part behind the cursor, and the cursor behind that.
-fn page(all: Vec<Lease>, asked: &Asked) -> Result<(Vec<Lease>, Option<String>), ApiError> {
+fn page(all: Vec<Lease>, asked: &SandboxListQuery) -> Result<(Vec<Lease>, Option<String>), ApiError> {
     let behind = |lease: &Lease| match &asked.cursor {
         Some(last) => asked.order(&asked.place(lease), last) == Ordering::Greater,
         None => true,
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_query_as_the_sdks_write_it_is_read() {
-        let asked = Asked::parse(
+        let asked = SandboxListQuery::parse(
             "limit=2&labels=%7B%22a%22%3A%22b%22%7D&states=started&states=stopped&sort=name&order=asc&minCpu=1\
              &isPublic=true&createdAtAfter=2026-01-01T00%3A00%3A00.000Z&unknown=1",
         )
@@ -380,14 +380,14 @@ mod tests {
             "isPublic=maybe",
             "createdAtAfter=yesterday",
         ] {
-            assert_eq!(Asked::parse(query).unwrap_err().status().as_u16(), 400, "{query}");
+            assert_eq!(SandboxListQuery::parse(query).unwrap_err().status().as_u16(), 400, "{query}");
         }
-        assert_eq!(Asked::parse("limit=100000").unwrap().limit, PAGE_SIZE_MAX);
+        assert_eq!(SandboxListQuery::parse("limit=100000").unwrap().limit, PAGE_SIZE_MAX);
     }
 
     #[test]
     fn a_cursor_is_read_back() {
-        let last = Place(Key::Number(7), "abc".to_owned());
+        let last = Place(SortKey::Number(7), "abc".to_owned());
         let text = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&last).unwrap());
         assert_eq!(place(&text).unwrap(), last);
     }
@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn any_query_is_read_or_refused() {
         atoll_robustness::check!("list_query", |bytes| {
-            let _ = Asked::parse(&String::from_utf8_lossy(bytes));
+            let _ = SandboxListQuery::parse(&String::from_utf8_lossy(bytes));
         });
     }
 }

@@ -34,7 +34,7 @@ pub(crate) const CLASS: &str = "container";
 /// The whole of it.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Sandbox {
+pub(crate) struct SandboxResponse {
     #[serde(flatten)]
     pub(crate) item: Item,
     env: BTreeMap<String, String>,
@@ -112,7 +112,7 @@ pub(crate) struct BuildInfo {
     pub(crate) snapshot_ref: String,
 }
 
-impl Sandbox {
+impl SandboxResponse {
     pub(crate) fn of(lease: &Lease, origin: &Origin) -> Self {
         let named: Option<Vec<String>> =
             lease.annotations.get(note::ENV).and_then(|names| serde_json::from_str(names).ok());
@@ -189,7 +189,7 @@ impl Item {
     }
 }
 
-impl Sandbox {
+impl SandboxResponse {
     /// One that waits for its build, by what was asked.
     pub(crate) fn of_draft(draft: &Draft, origin: &Origin) -> Self {
         let spec = &draft.spec;
@@ -269,7 +269,7 @@ impl Item {
 }
 
 #[cfg(test)]
-impl Sandbox {
+impl SandboxResponse {
     /// One that looks like one.
     pub(crate) fn sample(state: &'static str) -> Self {
         let tenant = atoll_model::TenantId::from_entropy([1; 20]);
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_sandbox_is_written_exactly_as_the_python_sdk_wants_it() {
-        let shown = serde_json::to_value(Sandbox::sample("pending_build")).expect("plain");
+        let shown = serde_json::to_value(SandboxResponse::sample("pending_build")).expect("plain");
         assert_eq!(
             shown,
             serde_json::json!({

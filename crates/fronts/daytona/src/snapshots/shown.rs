@@ -22,7 +22,7 @@ pub(super) enum Kind {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Snapshot {
+pub(crate) struct SnapshotResponse {
     id: String,
     organization_id: Option<String>,
     general: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Snapshot {
     kind: Kind,
 }
 
-impl Snapshot {
+impl SnapshotResponse {
     /// One for every tag that a template has.
     pub(super) fn of_tags(template: &TemplateRecord) -> Vec<Self> {
         if template.tenant.is_none() || template.tags.is_empty() {

@@ -31,7 +31,7 @@ fn is_framed(headers: &HeaderMap) -> bool {
 }
 
 fn unframed(stream: Bytestream) -> Bytestream {
-    let reader = Reader { stream, held: BytesMut::new(), state: State::Line };
+    let reader = Reader { stream, held: BytesMut::new(), state: ChunkState::Line };
     futures::stream::try_unfold(reader, |mut reader| async move {
         Ok(reader.next().await?.map(|bytes| (bytes, reader)))
     })
@@ -41,11 +41,11 @@ fn unframed(stream: Bytestream) -> Bytestream {
 struct Reader {
     stream: Bytestream,
     held: BytesMut,
-    state: State,
+    state: ChunkState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     /// Before the line of a chunk.
     Line,
     /// So many bytes of it are to come.
@@ -60,26 +60,26 @@ impl Reader {
     async fn next(&mut self) -> io::Result<Option<Bytes>> {
         loop {
             match self.state {
-                State::Line => match self.line()? {
-                    Some(0) => self.state = State::Done,
-                    Some(size) => self.state = State::Bytes(size),
+                ChunkState::Line => match self.line()? {
+                    Some(0) => self.state = ChunkState::Done,
+                    Some(size) => self.state = ChunkState::Bytes(size),
                     None => self.more().await?,
                 },
-                State::Bytes(left) if !self.held.is_empty() => {
+                ChunkState::Bytes(left) if !self.held.is_empty() => {
                     let taken = self.held.split_to(left.min(self.held.len())).freeze();
                     let left = left - taken.len();
-                    self.state = if left == 0 { State::Behind } else { State::Bytes(left) };
+                    self.state = if left == 0 { ChunkState::Behind } else { ChunkState::Bytes(left) };
                     return Ok(Some(taken));
                 }
-                State::Behind if self.held.len() >= 2 => {
+                ChunkState::Behind if self.held.len() >= 2 => {
                     if !self.held.starts_with(b"\r\n") {
                         return Err(bad("a chunk is longer than it said"));
                     }
                     self.held.advance(2);
-                    self.state = State::Line;
+                    self.state = ChunkState::Line;
                 }
-                State::Bytes(_) | State::Behind => self.more().await?,
-                State::Done => {
+                ChunkState::Bytes(_) | ChunkState::Behind => self.more().await?,
+                ChunkState::Done => {
                     // Whatever comes behind is read and means nothing to us.
                     while self.stream.try_next().await?.is_some() {}
                     return Ok(None);

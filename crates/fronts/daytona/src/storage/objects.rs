@@ -36,12 +36,12 @@ pub(super) struct Objects {
 
 /// The one kind of object that there is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct ObjectKey {
     tenant: TenantId,
     hash: String,
 }
 
-impl Key {
+impl ObjectKey {
     pub(super) fn parse(key: &str, tenant: &TenantId) -> Result<Self, Refused> {
         Self::of_prefix(key.strip_suffix("context.tar").ok_or(Refused::BadKey)?, tenant)
     }
@@ -94,13 +94,13 @@ impl Objects {
         self.folder.join(tenant.as_str())
     }
 
-    pub(super) async fn size(&self, key: &Key) -> Option<u64> {
+    pub(super) async fn size(&self, key: &ObjectKey) -> Option<u64> {
         let found = fs::metadata(self.path(&key.tenant, &key.hash)).await.ok()?;
         found.is_file().then_some(found.len())
     }
 
     /// A whole object; answers what names its content.
-    pub(super) async fn write(&self, key: &Key, body: Bytestream) -> Result<String, Refused> {
+    pub(super) async fn write(&self, key: &ObjectKey, body: Bytestream) -> Result<String, Refused> {
         let folder = self.ready(&key.tenant).await?;
         let draft = folder.join(format!("{}.{}.part", key.hash, random()?));
         let written = self.stream(key, &draft, body).await;
@@ -115,7 +115,7 @@ impl Objects {
     }
 
     /// Begins an upload in parts.
-    pub(super) async fn begin(&self, key: &Key) -> Result<String, Refused> {
+    pub(super) async fn begin(&self, key: &ObjectKey) -> Result<String, Refused> {
         let folder = self.ready(&key.tenant).await?;
         let upload = random()?;
         let parts = folder.join(format!("{}.{upload}.parts", key.hash));
@@ -125,7 +125,7 @@ impl Objects {
 
     pub(super) async fn write_part(
         &self,
-        key: &Key,
+        key: &ObjectKey,
         upload: &str,
         part: u32,
         body: Bytestream,
@@ -149,7 +149,7 @@ impl Objects {
     }
 
     /// Puts the parts together in the order of their numbers.
-    pub(super) async fn finish(&self, key: &Key, upload: &str) -> Result<(), Refused> {
+    pub(super) async fn finish(&self, key: &ObjectKey, upload: &str) -> Result<(), Refused> {
         let parts = self.parts(key, upload).await?;
         let space = self.space(&key.tenant).await?;
         let (whole, most) = (self.path(&key.tenant, &key.hash), self.bytes_max);
@@ -157,12 +157,12 @@ impl Objects {
         joined.map_err(|_| Refused::Broken)?
     }
 
-    pub(super) async fn abort(&self, key: &Key, upload: &str) -> Result<(), Refused> {
+    pub(super) async fn abort(&self, key: &ObjectKey, upload: &str) -> Result<(), Refused> {
         let parts = self.parts(key, upload).await?;
         fs::remove_dir_all(parts).await.map_err(|_| Refused::Broken)
     }
 
-    async fn parts(&self, key: &Key, upload: &str) -> Result<PathBuf, Refused> {
+    async fn parts(&self, key: &ObjectKey, upload: &str) -> Result<PathBuf, Refused> {
         if !is_hash(upload) {
             return Err(Refused::NoUpload);
         }
@@ -197,7 +197,7 @@ impl Objects {
     }
 
     /// To disk as it comes; answers how much it was.
-    async fn stream(&self, key: &Key, to: &Path, mut body: Bytestream) -> Result<u64, Refused> {
+    async fn stream(&self, key: &ObjectKey, to: &Path, mut body: Bytestream) -> Result<u64, Refused> {
         self.has_room(&key.tenant).await?;
         let mut space = self.space(&key.tenant).await?;
         let mut file = fs::File::create(to).await.map_err(|_| Refused::Broken)?;
@@ -325,11 +325,11 @@ mod tests {
         futures::stream::iter(pieces.iter().map(|piece| Ok(Bytes::from_static(piece.as_bytes())))).boxed()
     }
 
-    fn world() -> (tempfile::TempDir, Objects, Key, TenantId) {
+    fn world() -> (tempfile::TempDir, Objects, ObjectKey, TenantId) {
         let folder = tempfile::tempdir().unwrap();
         let objects = Objects::new(folder.path().join("contexts"), 16, None);
         let tenant = TenantId::from_entropy([3; 20]);
-        let key = Key::parse(&format!("{tenant}/{}/context.tar", "ab".repeat(16)), &tenant).unwrap();
+        let key = ObjectKey::parse(&format!("{tenant}/{}/context.tar", "ab".repeat(16)), &tenant).unwrap();
         (folder, objects, key, tenant)
     }
 
@@ -345,7 +345,7 @@ mod tests {
             (format!("{tenant}//context.tar"), Refused::BadKey),
             ("context.tar".to_owned(), Refused::BadKey),
         ] {
-            assert_eq!(Key::parse(&key, &tenant), Err(wanted), "{key}");
+            assert_eq!(ObjectKey::parse(&key, &tenant), Err(wanted), "{key}");
         }
     }
 
@@ -411,7 +411,7 @@ mod tests {
         let tenant: TenantId = "abcdefghij0123456789".parse().unwrap();
         atoll_robustness::check!("object_key", |bytes| {
             let text = String::from_utf8_lossy(bytes);
-            if let Ok(key) = Key::parse(&text, &tenant) {
+            if let Ok(key) = ObjectKey::parse(&text, &tenant) {
                 assert_eq!(key.text(), text);
             }
         });

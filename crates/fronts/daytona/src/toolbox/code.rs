@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 use super::execute::{not_started, timeout, variables};
 use super::inside::Inside;
 use super::refusal::{bad, of_process};
-use crate::App;
+use crate::DaytonaApp;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new().route("/process/code-run", post(run))
 }
 

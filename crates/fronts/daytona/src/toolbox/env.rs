@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::execute::variables;
 use super::inside::Inside;
-use crate::App;
+use crate::DaytonaApp;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new().route("/env", post(update))
 }
 
@@ -28,7 +28,7 @@ struct UpdateBody {
 }
 
 async fn update(
-    State(app): State<App>,
+    ToolboxState(app): ToolboxState<DaytonaApp>,
     inside: Inside,
     Json(body): Json<UpdateBody>,
 ) -> Result<JsonResponse<Value>, ApiError> {

@@ -13,17 +13,17 @@ use serde::{Deserialize, Serialize};
 
 use super::inside::Inside;
 use super::refusal::{bad, of_process};
-use crate::App;
+use crate::DaytonaApp;
 
 /// LIMIT: a year is for ever.
 const TIMEOUT_MAX_S: u64 = 365 * 24 * 3_600;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new().route("/process/execute", post(execute))
 }
 
 #[derive(Debug, Deserialize)]
-struct ExecuteBody {
+struct ExecuteRequest {
     command: String,
     cwd: Option<String>,
     envs: Option<BTreeMap<String, String>>,
@@ -38,7 +38,7 @@ struct Executed {
     result: String,
 }
 
-async fn execute(inside: Inside, Json(body): Json<ExecuteBody>) -> Result<Response, ApiError> {
+async fn execute(inside: Inside, Json(body): Json<ExecuteRequest>) -> Result<Response, ApiError> {
     if body.command.trim().is_empty() {
         return Err(bad("command is required"));
     }

@@ -1,7 +1,7 @@
 //! Files of a sandbox: lists, search, edits. Content goes by [`super::transfer`].
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Query, lossy_text, ok, rfc3339_millis};
-use atoll_toolbox::{Change, Entry, EntryKind, Grep, ListQuery, MakeDir, ToolboxError};
+use atoll_toolbox::{PermissionChange, Entry, EntryKind, Grep, ListOptions, MakeDir, ToolboxError};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::inside::Inside;
 use super::refusal::{bad, of_file};
-use crate::App;
+use crate::DaytonaApp;
 use crate::error::daemon;
 
 /// LIMIT: levels of a list; the agent cuts long ones.
@@ -19,7 +19,7 @@ const DEPTH_MAX: u32 = 64;
 /// LIMIT: files that one call edits, one after the other.
 const EDITED_MAX: usize = 1_000;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/files", get(list).delete(remove))
         .route("/files/info", get(info))
@@ -102,7 +102,7 @@ async fn list(
         None | Some("") => inside.cwd(Some(".")).unwrap_or_else(|| "~".to_owned()),
         Some(path) => inside.path(path)?,
     };
-    let how = ListQuery { depth: Some(depth), exclude: Vec::new() };
+    let how = ListOptions { depth: Some(depth), exclude: Vec::new() };
     let found = inside.toolbox.files().list(&path, &how).await.map_err(of_file)?;
     Ok(ok(found.entries.into_iter().map(FileInfo::from).collect()))
 }
@@ -186,7 +186,7 @@ async fn permissions(inside: Inside, Query(query): Query<PermissionsQuery>) -> R
     let path = inside.path(&query.path)?;
     let some = |text: Option<String>| text.filter(|text| !text.is_empty());
     let change =
-        Change { mode: mode(query.mode.as_deref())?, owner: some(query.owner), group: some(query.group) };
+        PermissionChange { mode: mode(query.mode.as_deref())?, owner: some(query.owner), group: some(query.group) };
     if change.mode.is_none() && change.owner.is_none() && change.group.is_none() {
         return Err(bad("mode, owner or group is required"));
     }

@@ -3,7 +3,7 @@
 use atoll_front_kit::{ApiError, Json, JsonResponse, Query, ok, rfc3339_millis};
 use atoll_toolbox::{
     CloneFrom, ConfigScope, Credentials, FileState, Git, GitOutput, LogQuery, NewCommit, Pull, Push, Remote,
-    Reset, ResetMode, Restore, State as GitState, StoredCredentials, ToolboxError,
+    Reset, ResetMode, Restore, FileChange as GitState, StoredCredentials, ToolboxError,
 };
 use axum::Router;
 use axum::http::StatusCode;
@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 
 use super::inside::Inside;
 use super::refusal::{bad, of_git};
-use crate::App;
+use crate::DaytonaApp;
 
 mod settings;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/git/clone", post(clone))
         .route("/git/status", get(status))

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::inside::Inside;
 use super::refusal::{bad, of_process};
-use crate::App;
+use crate::DaytonaApp;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/user-home-dir", get(home))
         .route("/project-dir", get(work))

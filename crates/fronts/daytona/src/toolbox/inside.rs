@@ -12,7 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
 
 use super::refusal::{bad, of_file};
-use crate::App;
+use crate::DaytonaApp;
 use crate::error::daemon;
 
 const TOKEN_HEADER: &str = "x-daytona-preview-token";
@@ -26,10 +26,10 @@ pub(super) struct Inside {
     pub(super) who: Option<Principal>,
 }
 
-impl FromRequestParts<App> for Inside {
+impl FromRequestParts<DaytonaApp> for Inside {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, app: &DaytonaApp) -> Result<Self, ApiError> {
         let ident = sandbox_of(parts, app).await?;
         let (pass, who) = admit(app, &ident, &parts.headers, &parts.uri).await?;
         let inside = Self::open(app, &pass, who).await?;
@@ -40,7 +40,7 @@ impl FromRequestParts<App> for Inside {
 
 impl Inside {
     pub(super) async fn open(
-        app: &App,
+        app: &DaytonaApp,
         pass: &SandboxPass,
         who: Option<Principal>,
     ) -> Result<Self, ApiError> {
@@ -96,7 +96,7 @@ pub(super) fn below(workdir: &str, path: &str) -> String {
 }
 
 /// The sandbox that the path names.
-pub(super) async fn sandbox_of(parts: &mut Parts, app: &App) -> Result<String, ApiError> {
+pub(super) async fn sandbox_of(parts: &mut Parts, app: &DaytonaApp) -> Result<String, ApiError> {
     let params = RawPathParams::from_request_parts(parts, app).await;
     let params = params.map_err(|rejection| bad(rejection.body_text()))?;
     let named = params.iter().find(|(name, _)| *name == "sandbox").map(|(_, value)| value.to_owned());
@@ -105,7 +105,7 @@ pub(super) async fn sandbox_of(parts: &mut Parts, app: &App) -> Result<String, A
 
 /// A key, or the sandbox's token in a header or (browsers can set none on a socket) in the query.
 async fn admit(
-    app: &App,
+    app: &DaytonaApp,
     ident: &str,
     headers: &HeaderMap,
     uri: &Uri,

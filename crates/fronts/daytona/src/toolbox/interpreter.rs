@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Path, ok, parse_json_or_empty, rfc3339_millis};
 use atoll_toolbox::{
-    Context as Kept, Execute, Execution, ExecutionEvent, Language, NewContext, ToolboxError,
+    InterpreterContext as Kept, Execute, Execution, ExecutionEvent, Language, NewContext, ToolboxError,
 };
 use axum::Router;
 use axum::extract::{FromRequestParts, Request, State};
@@ -20,7 +20,7 @@ use super::execute::{timeout as timeout_of, variables};
 use super::inside::Inside;
 use super::refusal::of_process;
 use super::socket::{self, Close, FAILED, GOING_AWAY, Heard, Socket};
-use crate::App;
+use crate::DaytonaApp;
 
 /// COMPAT(daytona): what its SDK takes for a timeout.
 const TIMED_OUT: u16 = 4008;
@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 /// LIMIT: a client that connects sends its code at once.
 const FIRST_WITHIN: Duration = Duration::from_secs(30);
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/process/interpreter/context", get(list).post(create))
         .route("/process/interpreter/context/{context}", delete(remove))
@@ -38,7 +38,7 @@ pub(super) fn routes() -> Router<App> {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Context {
+struct ContextResponse {
     id: String,
     cwd: String,
     language: &'static str,
@@ -46,7 +46,7 @@ struct Context {
     created_at: String,
 }
 
-impl From<Kept> for Context {
+impl From<Kept> for ContextResponse {
     fn from(kept: Kept) -> Self {
         Self {
             language: kept.language.as_str(),
@@ -60,16 +60,16 @@ impl From<Kept> for Context {
 
 #[derive(Debug, Serialize)]
 struct Contexts {
-    contexts: Vec<Context>,
+    contexts: Vec<ContextResponse>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct CreateBody {
+struct CreateContextRequest {
     cwd: Option<String>,
     language: Option<String>,
 }
 
-async fn create(inside: Inside, Json(body): Json<CreateBody>) -> Result<JsonResponse<Context>, ApiError> {
+async fn create(inside: Inside, Json(body): Json<CreateContextRequest>) -> Result<JsonResponse<ContextResponse>, ApiError> {
     let language =
         body.language.as_deref().map_or(Ok(Language::Python), Language::parse).map_err(of_process)?;
     let new = NewContext { language, cwd: inside.cwd(body.cwd.as_deref()) };
@@ -80,7 +80,7 @@ async fn list(inside: Inside) -> Result<JsonResponse<Contexts>, ApiError> {
     let found = inside.interpreter().contexts().await.map_err(of_process)?;
     // The one that code without a context goes to is nobody's to hold.
     let own = found.into_iter().filter(|kept| !kept.id.starts_with("default-"));
-    Ok(ok(Contexts { contexts: own.map(Context::from).collect() }))
+    Ok(ok(Contexts { contexts: own.map(ContextResponse::from).collect() }))
 }
 
 async fn remove(
@@ -101,7 +101,7 @@ struct ExecuteFrame {
     timeout: Option<u64>,
 }
 
-async fn execute(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+async fn execute(ToolboxState(app): ToolboxState<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
     let upgrade = socket::asked(&mut parts, &app).await?;

@@ -4,7 +4,7 @@
 //! directory, also those of files.
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Query, ok};
-use atoll_toolbox::{Completion, LspLanguage, LspServer, Place, Symbol};
+use atoll_toolbox::{Completion, LspLanguage, LspServer, Position, Symbol};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use super::inside::Inside;
 use super::refusal::{bad, of_file, of_lsp};
-use crate::App;
+use crate::DaytonaApp;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/lsp/start", post(start))
         .route("/lsp/stop", post(stop))
@@ -135,8 +135,8 @@ struct Position {
     character: u32,
 }
 
-impl From<Place> for Position {
-    fn from(Place { line, character }: Place) -> Self {
+impl From<Position> for Position {
+    fn from(Position { line, character }: Position) -> Self {
         Self { line, character }
     }
 }
@@ -186,7 +186,7 @@ async fn completions(
     Json(body): Json<CompletionsBody>,
 ) -> Result<JsonResponse<Completions>, ApiError> {
     let path = body.document.path(&inside).await?;
-    let place = Place { line: body.position.line, character: body.position.character };
+    let place = Position { line: body.position.line, character: body.position.character };
     let server = body.document.server.server(&inside).await?;
     let found = server.completions(&path, place, body.context).await.map_err(of_lsp)?;
     let items = found.items.into_iter().map(Item::from).collect();

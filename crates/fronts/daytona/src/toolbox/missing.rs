@@ -5,10 +5,10 @@ use axum::Router;
 use axum::routing::any;
 
 use super::inside::Inside;
-use crate::App;
+use crate::DaytonaApp;
 use crate::error::not_here;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new().route("/computeruse/{*call}", any(desktop))
 }
 

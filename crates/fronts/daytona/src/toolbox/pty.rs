@@ -21,7 +21,7 @@ use super::execute::variables;
 use super::inside::Inside;
 use super::refusal::{bad, of_process};
 use super::socket::{self, Close, FAILED, GOING_AWAY, Heard, NORMAL, Socket};
-use crate::App;
+use crate::DaytonaApp;
 use crate::error::text;
 
 /// Offered by clients that want to be told of the end by a text too.
@@ -34,7 +34,7 @@ const SIZE_MAX: u16 = 1_000;
 const SIZES_MAX: usize = 10_000;
 const SIGKILL: i32 = 9;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/process/pty", get(list).post(create))
         .route("/process/pty/create-connect", get(create_connect))
@@ -83,7 +83,7 @@ struct Pty {
     lazy_start: bool,
 }
 
-fn shown(app: &App, inside: &Inside, kept: Kept) -> Pty {
+fn shown(app: &DaytonaApp, inside: &Inside, kept: Kept) -> Pty {
     let size = app.toolbox.sizes.get(&inside.lease().id, &kept.name).unwrap_or(kept.size);
     Pty {
         id: kept.name,
@@ -102,13 +102,13 @@ struct Ptys {
     sessions: Vec<Pty>,
 }
 
-async fn list(State(app): State<App>, inside: Inside) -> Result<JsonResponse<Ptys>, ApiError> {
+async fn list(ToolboxState(app): ToolboxState<DaytonaApp>, inside: Inside) -> Result<JsonResponse<Ptys>, ApiError> {
     let found = inside.toolbox.ptys().list().await.map_err(of_process)?;
     Ok(ok(Ptys { sessions: found.into_iter().map(|kept| shown(&app, &inside, kept)).collect() }))
 }
 
 async fn find(
-    State(app): State<App>,
+    ToolboxState(app): ToolboxState<DaytonaApp>,
     inside: Inside,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<JsonResponse<Pty>, ApiError> {
@@ -117,7 +117,7 @@ async fn find(
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct NewBody {
+struct CreatePtyRequest {
     id: Option<String>,
     cols: Option<u16>,
     rows: Option<u16>,
@@ -132,15 +132,15 @@ struct Made {
 }
 
 async fn create(
-    State(app): State<App>,
+    ToolboxState(app): ToolboxState<DaytonaApp>,
     inside: Inside,
-    Json(body): Json<NewBody>,
+    Json(body): Json<CreatePtyRequest>,
 ) -> Result<JsonResponse<Made>, ApiError> {
     let kept = make(&app, &inside, body).await?;
     Ok(created(Made { session_id: kept.name }))
 }
 
-async fn make(app: &App, inside: &Inside, body: NewBody) -> Result<Kept, ApiError> {
+async fn make(app: &DaytonaApp, inside: &Inside, body: CreatePtyRequest) -> Result<Kept, ApiError> {
     let usual = WindowSize::default();
     let size = size(body.cols.unwrap_or(usual.cols), body.rows.unwrap_or(usual.rows))?;
     let name = body.id.filter(|id| !id.is_empty()).ok_or_else(|| bad("id is required"))?;
@@ -163,7 +163,7 @@ struct ResizeBody {
 }
 
 async fn resize(
-    State(app): State<App>,
+    ToolboxState(app): ToolboxState<DaytonaApp>,
     inside: Inside,
     Path((_, id)): Path<(String, String)>,
     Json(body): Json<ResizeBody>,
@@ -177,7 +177,7 @@ async fn resize(
 }
 
 async fn kill(
-    State(app): State<App>,
+    ToolboxState(app): ToolboxState<DaytonaApp>,
     inside: Inside,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<JsonResponse<serde_json::Value>, ApiError> {
@@ -193,17 +193,17 @@ async fn kill(
 }
 
 /// Makes a terminal and connects to it. Everything is refused before the upgrade, so that a client sees a status.
-async fn create_connect(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+async fn create_connect(ToolboxState(app): ToolboxState<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
-    let Query(mut body) = Query::<NewBody>::from_request_parts(&mut parts, &app).await?;
+    let Query(mut body) = Query::<CreatePtyRequest>::from_request_parts(&mut parts, &app).await?;
     let upgrade = socket::asked(&mut parts, &app).await?;
     body.envs = envs(&parts.headers)?;
     let kept = make(&app, &inside, body).await?;
     attach(&app, inside, kept, upgrade, &parts.headers).await
 }
 
-async fn connect(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+async fn connect(ToolboxState(app): ToolboxState<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
     let Path((_, id)) = Path::<(String, String)>::from_request_parts(&mut parts, &app).await?;
@@ -223,7 +223,7 @@ fn envs(headers: &HeaderMap) -> Result<Option<BTreeMap<String, String>>, ApiErro
 }
 
 async fn attach(
-    app: &App,
+    app: &DaytonaApp,
     inside: Inside,
     kept: Kept,
     upgrade: axum::extract::ws::WebSocketUpgrade,

@@ -3,7 +3,7 @@
 
 use atoll_budget::{JsonObject, Marked};
 use atoll_front_kit::{ApiError, Json, JsonResponse, Path, Query, ok, stream_json};
-use atoll_toolbox::{LogEvent, LogFollow, Logs, NewCommand, Session as Kept, SessionCommand, ToolboxError};
+use atoll_toolbox::{LogEvent, LogFollow, SessionLogs, NewCommand, ShellSession as Kept, SessionCommand, ToolboxError};
 use axum::Router;
 use axum::extract::ws::Message;
 use axum::extract::{FromRequestParts, Request, State};
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::inside::Inside;
 use super::refusal::{bad, of_process};
 use super::socket::{self, Close, GOING_AWAY, Heard, Socket};
-use crate::App;
+use crate::DaytonaApp;
 use crate::error::daemon;
 
 mod entrypoint;
@@ -28,7 +28,7 @@ const STDERR: &str = "\x02\x02\x02";
 /// The session of the sandbox's own command.
 const ENTRYPOINT: &str = "entrypoint";
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/process/session", get(list).post(create))
         .route("/process/session/entrypoint", get(entrypoint::find))
@@ -42,7 +42,7 @@ pub(super) fn routes() -> Router<App> {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Session {
+struct SessionResponse {
     session_id: String,
     commands: Vec<Command>,
 }
@@ -64,11 +64,11 @@ impl From<SessionCommand> for Command {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct CreateBody {
+struct CreateSessionRequest {
     session_id: String,
 }
 
-async fn create(inside: Inside, Json(body): Json<CreateBody>) -> Result<StatusCode, ApiError> {
+async fn create(inside: Inside, Json(body): Json<CreateSessionRequest>) -> Result<StatusCode, ApiError> {
     if body.session_id == ENTRYPOINT {
         return Err(bad("the session id \"entrypoint\" is reserved"));
     }
@@ -76,7 +76,7 @@ async fn create(inside: Inside, Json(body): Json<CreateBody>) -> Result<StatusCo
     Ok(StatusCode::CREATED)
 }
 
-async fn list(inside: Inside) -> Result<JsonResponse<Vec<Session>>, ApiError> {
+async fn list(inside: Inside) -> Result<JsonResponse<Vec<SessionResponse>>, ApiError> {
     let mut all = Vec::new();
     for session in inside.toolbox.sessions().list().await.map_err(of_process)? {
         all.push(shown(&inside, session).await?);
@@ -87,14 +87,14 @@ async fn list(inside: Inside) -> Result<JsonResponse<Vec<Session>>, ApiError> {
 async fn find(
     inside: Inside,
     Path((_, session)): Path<(String, String)>,
-) -> Result<JsonResponse<Session>, ApiError> {
+) -> Result<JsonResponse<SessionResponse>, ApiError> {
     let kept = inside.toolbox.sessions().find_kept(&session).await.map_err(of_process)?;
     Ok(ok(shown(&inside, kept).await?))
 }
 
-async fn shown(inside: &Inside, kept: Kept) -> Result<Session, ApiError> {
+async fn shown(inside: &Inside, kept: Kept) -> Result<SessionResponse, ApiError> {
     let commands = inside.toolbox.sessions().commands(&kept).await.map_err(of_process)?;
-    Ok(Session { session_id: kept.name, commands: commands.into_iter().map(Command::from).collect() })
+    Ok(SessionResponse { session_id: kept.name, commands: commands.into_iter().map(Command::from).collect() })
 }
 
 async fn remove(inside: Inside, Path((_, session)): Path<(String, String)>) -> Result<StatusCode, ApiError> {
@@ -198,22 +198,22 @@ async fn input(
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct LogsQuery {
+struct SessionLogsQuery {
     #[serde(default)]
     follow: Option<bool>,
 }
 
-fn shown_logs(logs: Logs) -> JsonObject {
+fn shown_logs(logs: SessionLogs) -> JsonObject {
     with_output(JsonObject::new(), &[LogEvent::Stdout(logs.stdout), LogEvent::Stderr(logs.stderr)])
 }
 
 /// What a command wrote; or, over a socket, what it writes until its end.
-async fn logs(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+async fn logs(ToolboxState(app): ToolboxState<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
     let Path((_, session, command)) =
         Path::<(String, String, String)>::from_request_parts(&mut parts, &app).await?;
-    let Query(query) = Query::<LogsQuery>::from_request_parts(&mut parts, &app).await?;
+    let Query(query) = Query::<SessionLogsQuery>::from_request_parts(&mut parts, &app).await?;
     let sessions = inside.toolbox.sessions();
     let kept = sessions.find_kept(&session).await.map_err(of_process)?;
     if !(query.follow.unwrap_or(false) && socket::is_asked(&parts.headers)) {
@@ -272,7 +272,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_line_says_of_which_stream_it_is() {
-        let logs = Logs { stdout: Bytes::from_static(b"a\nb"), stderr: Bytes::from_static(b"e\n") };
+        let logs = SessionLogs { stdout: Bytes::from_static(b"a\nb"), stderr: Bytes::from_static(b"e\n") };
         let body =
             axum::body::to_bytes(stream_json(shown_logs(logs)).into_body(), 4_096).await.unwrap_or_default();
         let shown: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();

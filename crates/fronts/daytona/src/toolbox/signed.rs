@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::inside::{Inside, sandbox_of};
-use crate::App;
+use crate::DaytonaApp;
 use axum::extract::FromRequestParts;
 
 const VERSION: &str = "v1_";
@@ -26,7 +26,7 @@ struct Link {
 }
 
 /// The way inside by a key, or by a link that is signed for this method and path.
-pub(super) async fn inside(parts: &mut Parts, app: &App) -> Result<Inside, ApiError> {
+pub(super) async fn inside(parts: &mut Parts, app: &DaytonaApp) -> Result<Inside, ApiError> {
     let Some(link) = link(&parts.uri) else { return Inside::from_request_parts(parts, app).await };
     let wrong = || ApiError::unauthenticated("this link is not valid, or not any more").from_sandbox();
     if link.expires < 0 || (link.expires > 0 && link.expires < app.service.now_ms().div_euclid(1_000)) {

@@ -17,7 +17,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 
 use super::SOCKETS_MAX;
 use super::refusal::bad;
-use crate::App;
+use crate::DaytonaApp;
 use crate::error::text;
 
 /// LIMIT: what a person pastes, or the longest code that is run.
@@ -51,7 +51,7 @@ pub(super) struct Socket {
 }
 
 /// The upgrade that a request asks for.
-pub(super) async fn asked(parts: &mut Parts, app: &App) -> Result<WebSocketUpgrade, ApiError> {
+pub(super) async fn asked(parts: &mut Parts, app: &DaytonaApp) -> Result<WebSocketUpgrade, ApiError> {
     WebSocketUpgrade::from_request_parts(parts, app).await.map_err(|rejection| bad(rejection.body_text()))
 }
 
@@ -70,7 +70,7 @@ pub(super) fn offered(headers: &HeaderMap) -> Vec<String> {
 
 /// Upgrades, and lets `run` talk until it answers with a close.
 pub(super) fn upgrade<F>(
-    app: &App,
+    app: &DaytonaApp,
     upgrade: WebSocketUpgrade,
     headers: &HeaderMap,
     run: impl FnOnce(Socket) -> F + Send + 'static,

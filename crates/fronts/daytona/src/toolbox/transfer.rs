@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, ok};
-use atoll_toolbox::{EntryKind, FileBody, Part, ToolboxError};
+use atoll_toolbox::{EntryKind, FileBody, FilePart, ToolboxError};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -22,7 +22,7 @@ use super::inside::Inside;
 use super::multipart::{Boundary, Form};
 use super::refusal::{bad, of_file};
 use super::signed;
-use crate::App;
+use crate::DaytonaApp;
 use crate::error::{DaytonaError, text};
 
 /// LIMIT: files of one call.
@@ -32,7 +32,7 @@ const FIELD_MAX: usize = 256;
 /// LIMIT: what the kernel takes as a path, and a little.
 const PATH_MAX: usize = 8 << 10;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/files/bulk-upload", post(bulk_upload))
         .route("/files/bulk-download", post(bulk_download))
@@ -179,7 +179,7 @@ async fn part(
 async fn open(inside: &Inside, path: &str) -> Result<FileBody, ApiError> {
     let path = inside.path(path)?;
     let files = inside.toolbox.files();
-    match files.read(&path, Part::Whole).await {
+    match files.read(&path, FilePart::Whole).await {
         Ok(file) => Ok(file),
         Err(error) => {
             let is_folder = files.stat(&path).await.is_ok_and(|entry| entry.kind == EntryKind::Directory);
@@ -201,7 +201,7 @@ fn streamed(content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static
 }
 
 /// One file, by a key or a signed link.
-async fn download(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+async fn download(ToolboxState(app): ToolboxState<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = signed::inside(&mut parts, &app).await?;
     let path = path_in(&parts.uri)?;
@@ -228,7 +228,7 @@ fn name_of(headers: &mut HeaderMap, path: &str) {
 }
 
 /// One file in the field `file`, by a key or a signed link.
-async fn upload(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+async fn upload(ToolboxState(app): ToolboxState<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, body) = request.into_parts();
     let inside = signed::inside(&mut parts, &app).await?;
     let path = path_in(&parts.uri)?;

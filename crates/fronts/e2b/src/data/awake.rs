@@ -19,7 +19,7 @@ use super::places::Place;
 use super::refusal::Refusal;
 use super::{AGENT, Data};
 
-pub(super) struct Awake {
+pub(super) struct AwakeSandbox {
     agent: SandboxAgent,
     pass: SandboxPass,
     _place: Place,
@@ -27,10 +27,10 @@ pub(super) struct Awake {
 
 impl Data {
     /// Wakes it where its lease allows.
-    pub(super) async fn awake(&self, pass: SandboxPass) -> Result<Awake, Refusal> {
+    pub(super) async fn awake(&self, pass: SandboxPass) -> Result<AwakeSandbox, Refusal> {
         let place = self.places.enter(pass.sandbox()).ok_or(Refusal::Busy)?;
         let agent = self.service.agent_of(&pass).await?;
-        Ok(Awake { agent, pass, _place: place })
+        Ok(AwakeSandbox { agent, pass, _place: place })
     }
 
     /// The tenant of the sandbox pays for what is held for the request.
@@ -40,12 +40,12 @@ impl Data {
     }
 
     /// Whether it still runs: what broke off when it does not, broke off for that.
-    pub(super) fn still_runs(&self, awake: &Awake) -> bool {
+    pub(super) fn still_runs(&self, awake: &AwakeSandbox) -> bool {
         self.service.lease_of(&awake.pass).phase == Phase::Running
     }
 
     /// Passes a request on to the agent.
-    pub(super) async fn forward(&self, awake: Awake, request: Request) -> Result<Response, Refusal> {
+    pub(super) async fn forward(&self, awake: AwakeSandbox, request: Request) -> Result<Response, Refusal> {
         // COMPAT(e2b): file operations act as root and give what they create to the user; commands run as the user.
         match awake.agent.client.with_root_files().forward(request).await {
             Ok(response) => {
@@ -68,7 +68,7 @@ impl Data {
     }
 }
 
-impl Awake {
+impl AwakeSandbox {
     pub(super) fn toolbox(&self) -> Toolbox {
         Toolbox::new(self.agent.client.clone(), self.agent.account.clone())
     }
@@ -81,7 +81,7 @@ impl Awake {
 /// The body of an agent's answer. While somebody reads it, the sandbox is busy.
 struct Held {
     body: Forwarded,
-    _awake: Awake,
+    _awake: AwakeSandbox,
 }
 
 impl http_body::Body for Held {

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use atoll_budget::RequestBudget;
 use atoll_front_kit::{BODY_BYTES, parse_json_or_empty, read_body};
 use atoll_model::{Code, ErrorKind, SandboxId};
-use atoll_service::{SandboxPass, Shown, TokenOf};
-use atoll_toolbox::{Context as Kept, Execute, Interpreter, Language, NewContext, Toolbox, ToolboxError};
+use atoll_service::{SandboxPass, PortCredentials, TokenOf};
+use atoll_toolbox::{InterpreterContext as Kept, Execute, Interpreter, Language, NewContext, Toolbox, ToolboxError};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
@@ -20,7 +20,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
-use super::awake::Awake;
+use super::awake::AwakeSandbox;
 use super::envd::shown;
 use super::refusal::Refusal;
 use super::{Data, INTERPRETER, empty};
@@ -68,13 +68,13 @@ pub(super) fn is_call(path: &str) -> bool {
 }
 
 #[derive(Debug, Serialize)]
-struct Context {
+struct ContextResponse {
     id: String,
     language: &'static str,
     cwd: String,
 }
 
-impl From<Kept> for Context {
+impl From<Kept> for ContextResponse {
     fn from(kept: Kept) -> Self {
         Self { language: kept.language.as_str(), id: kept.id, cwd: kept.cwd }
     }
@@ -82,13 +82,13 @@ impl From<Kept> for Context {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct NewBody {
+struct CreateContextRequest {
     language: Option<String>,
     cwd: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
-struct ExecuteBody {
+struct RunCodeRequest {
     code: String,
     #[serde(default)]
     context_id: Option<String>,
@@ -115,12 +115,12 @@ impl Data {
                 Ok(json(&"OK"))
             }
             (&Method::POST, Call::Execute) => {
-                let body = self.read::<ExecuteBody>(body, budget).await?;
+                let body = self.read::<RunCodeRequest>(body, budget).await?;
                 self.execute(self.awake(pass).await?, body).await
             }
             (&Method::GET, Call::Contexts) => self.list(self.awake(pass).await?).await,
             (&Method::POST, Call::Contexts) => {
-                let body = self.read::<NewBody>(body, budget).await?;
+                let body = self.read::<CreateContextRequest>(body, budget).await?;
                 self.create(self.awake(pass).await?, body).await
             }
             (&Method::DELETE, Call::Context(id)) => self.remove(self.awake(pass).await?, id).await,
@@ -152,7 +152,7 @@ impl Data {
             .collect();
         let passed = self
             .service
-            .admit(sandbox, Some(INTERPRETER), Shown { keys: &[], tokens: &tokens, unknown_key: false })
+            .admit(sandbox, Some(INTERPRETER), PortCredentials { keys: &[], tokens: &tokens, unknown_key: false })
             .await;
         match passed {
             Ok(way) => Ok(self.service.stand_in(&way)?),
@@ -174,7 +174,7 @@ impl Data {
         parsed.map_err(|error| Refusal::Agents(error.status(), error.message))
     }
 
-    async fn execute(&self, awake: Awake, body: ExecuteBody) -> Result<Response, Refusal> {
+    async fn execute(&self, awake: AwakeSandbox, body: RunCodeRequest) -> Result<Response, Refusal> {
         let toolbox = toolbox(&awake);
         let interpreter = toolbox.interpreter();
         let begun = async {
@@ -196,13 +196,13 @@ impl Data {
         }
     }
 
-    async fn list(&self, awake: Awake) -> Result<Response, Refusal> {
+    async fn list(&self, awake: AwakeSandbox) -> Result<Response, Refusal> {
         let toolbox = toolbox(&awake);
         let kept = toolbox.interpreter().contexts().await.map_err(|error| self.refusal(&awake, &error))?;
         Ok(json(&listed(kept, awake.workdir())))
     }
 
-    async fn create(&self, awake: Awake, body: NewBody) -> Result<Response, Refusal> {
+    async fn create(&self, awake: AwakeSandbox, body: CreateContextRequest) -> Result<Response, Refusal> {
         let toolbox = toolbox(&awake);
         let made = async {
             let language = language_of(body.language.as_deref())?;
@@ -210,7 +210,7 @@ impl Data {
             toolbox.interpreter().create_context(&NewContext { language, cwd }).await
         };
         match made.await {
-            Ok(context) => Ok(json(&Context::from(context))),
+            Ok(context) => Ok(json(&ContextResponse::from(context))),
             Err(error) => match (error.kind(), self.refusal(&awake, &error)) {
                 // Nothing but the folder that was asked for can be missing to a context that is made.
                 (ErrorKind::NotFound, Refusal::Agents(_, why)) => {
@@ -221,7 +221,7 @@ impl Data {
         }
     }
 
-    async fn remove(&self, awake: Awake, id: &str) -> Result<Response, Refusal> {
+    async fn remove(&self, awake: AwakeSandbox, id: &str) -> Result<Response, Refusal> {
         let toolbox = toolbox(&awake);
         match toolbox.interpreter().delete_context(id).await {
             // One that nobody used yet is as good as removed.
@@ -231,7 +231,7 @@ impl Data {
         }
     }
 
-    async fn restart(&self, awake: Awake, id: &str) -> Result<Response, Refusal> {
+    async fn restart(&self, awake: AwakeSandbox, id: &str) -> Result<Response, Refusal> {
         let toolbox = toolbox(&awake);
         match toolbox.interpreter().restart(id).await {
             Err(ToolboxError::NotFound(_)) if default_of(id).is_some() => Ok(empty(StatusCode::OK)),
@@ -241,7 +241,7 @@ impl Data {
     }
 
     /// What a tool could not do, or why nothing can be done at all.
-    fn refusal(&self, awake: &Awake, error: &ToolboxError) -> Refusal {
+    fn refusal(&self, awake: &AwakeSandbox, error: &ToolboxError) -> Refusal {
         if !self.still_runs(awake) {
             return Refusal::NotFound;
         }
@@ -263,13 +263,13 @@ impl Data {
     }
 }
 
-fn toolbox(awake: &Awake) -> Toolbox {
+fn toolbox(awake: &AwakeSandbox) -> Toolbox {
     awake.toolbox().as_user(Some(USER.to_owned()))
 }
 
 /// COMPAT(e2b): those from the beginning come first, used or not; the newest is last.
-fn listed(kept: Vec<Kept>, workdir: &str) -> Vec<Context> {
-    let mut rest: Vec<Context> = kept.into_iter().map(Context::from).collect();
+fn listed(kept: Vec<Kept>, workdir: &str) -> Vec<ContextResponse> {
+    let mut rest: Vec<ContextResponse> = kept.into_iter().map(ContextResponse::from).collect();
     let mut all = Vec::new();
     for language in FROM_THE_BEGINNING {
         let id = format!("{DEFAULT}{}", language.as_str());
@@ -277,7 +277,7 @@ fn listed(kept: Vec<Kept>, workdir: &str) -> Vec<Context> {
             Some(at) => all.push(rest.remove(at)),
             None => {
                 let cwd = Some(workdir).filter(|dir| !dir.is_empty()).unwrap_or(HOME).to_owned();
-                all.push(Context { id, language: language.as_str(), cwd });
+                all.push(ContextResponse { id, language: language.as_str(), cwd });
             }
         }
     }
@@ -339,11 +339,11 @@ mod tests {
     #[test]
     fn bodies_are_read_as_both_sdks_send_them() {
         let py = br#"{"code":"1+1","context_id":null,"language":null,"env_vars":{"A":"b"}}"#;
-        let body: ExecuteBody = parse_json_or_empty(py).unwrap();
+        let body: RunCodeRequest = parse_json_or_empty(py).unwrap();
         assert_eq!((body.code.as_str(), body.context_id, body.language), ("1+1", None, None));
-        let js: ExecuteBody = parse_json_or_empty(br#"{"code":"1"}"#).unwrap();
+        let js: RunCodeRequest = parse_json_or_empty(br#"{"code":"1"}"#).unwrap();
         assert!(js.env_vars.is_none());
-        assert!(parse_json_or_empty::<ExecuteBody>(br#"{"context_id":"x"}"#).is_err());
+        assert!(parse_json_or_empty::<RunCodeRequest>(br#"{"context_id":"x"}"#).is_err());
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Version {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct CreateBody {
+pub(super) struct CreateSandboxRequest {
     #[serde(rename = "templateID")]
     pub(super) template_id: String,
     #[serde(default)]
@@ -72,7 +72,7 @@ pub(crate) struct VolumeMount {
     pub(crate) path: String,
 }
 
-impl CreateBody {
+impl CreateSandboxRequest {
     /// `word` is what the core calls the template or the snapshot.
     pub(super) fn into_spec(
         self,
@@ -170,7 +170,7 @@ mod tests {
     use serde_json::json;
 
     fn spec(body: serde_json::Value, version: Version) -> Result<CreateSandbox, ApiError> {
-        let body: CreateBody = atoll_front_kit::parse_json_or_empty(body.to_string().as_bytes())?;
+        let body: CreateSandboxRequest = atoll_front_kit::parse_json_or_empty(body.to_string().as_bytes())?;
         let word = body.template_id.clone();
         body.into_spec(word, version, None, true)
     }

@@ -9,12 +9,12 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use serde::Deserialize;
 
-use super::{Sandbox, Version, find, unless_gone};
-use crate::App;
+use super::{SandboxResponse, Version, find, unless_gone};
+use crate::E2bApp;
 use crate::domain::Domain;
-use crate::states::{State, state};
+use crate::states::{SandboxState, state};
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<E2bApp> {
     Router::new()
         .route("/sandboxes/{id}/pause", post(pause))
         .route("/sandboxes/{id}/resume", post(resume))
@@ -31,13 +31,13 @@ struct PauseBody {
 
 /// COMPAT(e2b): 409 where it sleeps already. Without memory its processes end, and a connect boots it on its files.
 async fn pause(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<PauseBody>,
 ) -> Result<StatusCode, ApiError> {
     let lease = find(&app, &who, &id).await?;
-    if state(lease.phase) != Some(State::Running) {
+    if state(lease.phase) != Some(SandboxState::Running) {
         let message = format!("sandbox {} is paused already", lease.id);
         return Err(ApiError::new(Code::PhaseConflict, message));
     }
@@ -69,12 +69,12 @@ struct ConnectBody {
 }
 
 async fn connect_v1(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     domain: Domain,
     Path(id): Path<String>,
     Json(body): Json<ConnectBody>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     connect(&app, &who, domain, &id, body).await
 }
 
@@ -86,39 +86,39 @@ struct ConnectBodyV2 {
 }
 
 async fn connect_v2(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     domain: Domain,
     Path(id): Path<String>,
     Json(body): Json<ConnectBodyV2>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let timeout = body.timeout.unwrap_or(Version::Two.lifetime());
     connect(&app, &who, domain, &id, ConnectBody { timeout, memory: body.memory }).await
 }
 
 /// 200 where it ran, with its end moved further away and never nearer; 201 where it had to be woken.
 async fn connect(
-    app: &App,
+    app: &E2bApp,
     who: &Principal,
     Domain(domain): Domain,
     id: &str,
     body: ConnectBody,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let mut lease = find(app, who, id).await?;
-    if state(lease.phase) == Some(State::Running) {
+    if state(lease.phase) == Some(SandboxState::Running) {
         let change = UpdateSandbox { timeout_at_least_s: Some(body.timeout), ..UpdateSandbox::default() };
         let changed = app.service.update(who, lease.id.as_str(), change).await;
         lease = unless_gone(app, who, &lease, changed).await?;
     }
     // Its lifetime may have ended while it was asked for.
     let status = match state(lease.phase) {
-        Some(State::Running) => StatusCode::OK,
-        Some(State::Paused) | None => {
+        Some(SandboxState::Running) => StatusCode::OK,
+        Some(SandboxState::Paused) | None => {
             lease = wake(app, who, &lease, body.timeout, None, body.memory).await?;
             StatusCode::CREATED
         }
     };
-    Ok(JsonResponse(status, Sandbox::new(&app.service, &lease, domain)))
+    Ok(JsonResponse(status, SandboxResponse::new(&app.service, &lease, domain)))
 }
 
 #[derive(Deserialize, Default)]
@@ -131,27 +131,27 @@ struct ResumeBody {
 
 /// COMPAT(e2b): 409 where it runs.
 async fn resume(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     Domain(domain): Domain,
     Path(id): Path<String>,
     Json(body): Json<ResumeBody>,
-) -> Result<JsonResponse<Sandbox>, ApiError> {
+) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = find(&app, &who, &id).await?;
-    if state(lease.phase) == Some(State::Running) {
+    if state(lease.phase) == Some(SandboxState::Running) {
         let message = format!("sandbox {} runs already", lease.id);
         return Err(ApiError::new(Code::PhaseConflict, message));
     }
     let on_timeout = body.auto_pause.map(|pauses| if pauses { OnTimeout::Pause } else { OnTimeout::Delete });
     let timeout = body.timeout.unwrap_or(Version::One.lifetime());
     let lease = wake(&app, &who, &lease, timeout, on_timeout, body.memory).await?;
-    Ok(created(Sandbox::new(&app.service, &lease, domain)))
+    Ok(created(SandboxResponse::new(&app.service, &lease, domain)))
 }
 
 /// Runs what sleeps, with its memory unless that is not wanted. Its new lifetime is set first: one that is over would end it
 /// as soon as it runs.
 async fn wake(
-    app: &App,
+    app: &E2bApp,
     who: &Principal,
     lease: &Lease,
     timeout: u64,

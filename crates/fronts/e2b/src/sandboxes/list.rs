@@ -11,8 +11,8 @@ use percent_encoding::percent_decode_str;
 use url::form_urlencoded;
 
 use super::Listed;
-use crate::App;
-use crate::states::State;
+use crate::E2bApp;
+use crate::states::SandboxState;
 
 /// LIMIT: E2B's own.
 const PAGE_MAX: u32 = 100;
@@ -23,13 +23,13 @@ const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
 
 /// COMPAT(e2b): the first version knows neither pages nor sandboxes that sleep.
 pub(super) async fn first(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     uri: Uri,
 ) -> Result<JsonResponse<Vec<Listed>>, ApiError> {
-    let asked = Asked::parse(uri.query().unwrap_or_default())?;
-    let states = if asked.states.is_empty() { vec![State::Running] } else { asked.states.clone() };
-    let asked = Asked { states, limit: Some(READ_AT_ONCE), ..asked };
+    let asked = SandboxListQuery::parse(uri.query().unwrap_or_default())?;
+    let states = if asked.states.is_empty() { vec![SandboxState::Running] } else { asked.states.clone() };
+    let asked = SandboxListQuery { states, limit: Some(READ_AT_ONCE), ..asked };
     let mut filter = asked.into_filter(&app, &who).await?;
     let mut all = Vec::new();
     loop {
@@ -43,11 +43,11 @@ pub(super) async fn first(
 }
 
 pub(super) async fn second(
-    Given(app): Given<App>,
+    Given(app): Given<E2bApp>,
     Caller(who): Caller,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let asked = Asked::parse(uri.query().unwrap_or_default())?;
+    let asked = SandboxListQuery::parse(uri.query().unwrap_or_default())?;
     let page = app.service.list(&who, asked.into_filter(&app, &who).await?).await?;
     Ok(paged(page.items.iter().map(Listed::from).collect::<Vec<_>>(), page.next_cursor))
 }
@@ -69,9 +69,9 @@ pub(crate) fn page_size(text: &str) -> Result<u32, ApiError> {
 
 /// A query as it stands in the URL.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct SandboxListQuery {
     metadata: Vec<(String, String)>,
-    states: Vec<State>,
+    states: Vec<SandboxState>,
     ascending: bool,
     started_after_ms: Option<i64>,
     template: Option<String>,
@@ -79,7 +79,7 @@ struct Asked {
     next_token: Option<String>,
 }
 
-impl Asked {
+impl SandboxListQuery {
     fn parse(query: &str) -> Result<Self, ApiError> {
         let mut asked = Self::default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -98,14 +98,14 @@ impl Asked {
         Ok(asked)
     }
 
-    async fn into_filter(self, app: &App, who: &Principal) -> Result<Filter, ApiError> {
-        let states = if self.states.is_empty() { vec![State::Running, State::Paused] } else { self.states };
+    async fn into_filter(self, app: &E2bApp, who: &Principal) -> Result<Filter, ApiError> {
+        let states = if self.states.is_empty() { vec![SandboxState::Running, SandboxState::Paused] } else { self.states };
         let template = match self.template {
             Some(word) => Some(super::origin(app, who, &word).await?),
             None => None,
         };
         Ok(Filter {
-            phases: states.into_iter().flat_map(State::phases).collect(),
+            phases: states.into_iter().flat_map(SandboxState::phases).collect(),
             labels: self.metadata,
             made_from: template.into_iter().collect(),
             sort: SortBy::Started,
@@ -127,9 +127,9 @@ fn metadata(form: &str) -> Result<Vec<(String, String)>, ApiError> {
     pairs.map_err(|_| ApiError::field("metadata", "is not encoded text"))
 }
 
-fn states(list: &str) -> Result<Vec<State>, ApiError> {
+fn states(list: &str) -> Result<Vec<SandboxState>, ApiError> {
     let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
-    let states = words.map(State::parse).collect::<Option<Vec<_>>>();
+    let states = words.map(SandboxState::parse).collect::<Option<Vec<_>>>();
     states.ok_or_else(|| ApiError::field("state", "must be running or paused, or both with a comma"))
 }
 
@@ -155,19 +155,19 @@ mod tests {
     fn a_query_as_the_sdks_write_it_is_read() {
         let python = "metadata=a%252520b%3Db%252526c&state=running%2Cpaused&order=asc&startedAfter=2027-01-15T09%3A00%3A00%2B01%3A00\
                       &template=base&limit=5&nextToken=t";
-        let asked = Asked::parse(python).unwrap();
+        let asked = SandboxListQuery::parse(python).unwrap();
         assert_eq!(asked.metadata, [("a b".to_owned(), "b&c".to_owned())]);
-        assert_eq!(asked.states, [State::Running, State::Paused]);
+        assert_eq!(asked.states, [SandboxState::Running, SandboxState::Paused]);
         assert!(asked.ascending);
         assert_eq!(asked.started_after_ms, Some(1_800_000_000_000));
         assert_eq!(
             (asked.template.as_deref(), asked.limit, asked.next_token.as_deref()),
             (Some("base"), Some(5), Some("t"))
         );
-        let javascript = Asked::parse("state=running,paused&metadata=").unwrap();
+        let javascript = SandboxListQuery::parse("state=running,paused&metadata=").unwrap();
         assert_eq!((javascript.states, javascript.metadata), (asked.states, vec![]));
-        assert_eq!(Asked::parse("").unwrap(), Asked::default());
-        assert_eq!(Asked::parse("state=running&state=paused").unwrap().states.len(), 2);
+        assert_eq!(SandboxListQuery::parse("").unwrap(), SandboxListQuery::default());
+        assert_eq!(SandboxListQuery::parse("state=running&state=paused").unwrap().states.len(), 2);
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
             ("startedAfter=yesterday", "startedAfter"),
             ("metadata=%2525ff%3Dx", "metadata"),
         ] {
-            let refused = Asked::parse(query).unwrap_err();
+            let refused = SandboxListQuery::parse(query).unwrap_err();
             assert!(
                 refused.status().as_u16() == 400 && refused.message.starts_with(word),
                 "{query}: {}",
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn any_query_is_read_or_refused() {
         atoll_robustness::check!("list_query", |bytes| {
-            let _ = Asked::parse(&String::from_utf8_lossy(bytes));
+            let _ = SandboxListQuery::parse(&String::from_utf8_lossy(bytes));
         });
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::asked::VolumeMount;
 use crate::annotations;
 use crate::network::NetworkShown;
-use crate::states::{State, pause_mode, state};
+use crate::states::{SandboxState, pause_mode, state};
 
 /// The SDKs want one and do nothing with it.
 const CLIENT_ID: &str = "atoll";
@@ -21,7 +21,7 @@ const NEVER: &str = "9999-12-31T23:59:59Z";
 /// With what is needed to talk to it.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Sandbox {
+pub(crate) struct SandboxResponse {
     #[serde(rename = "templateID")]
     template_id: String,
     #[serde(rename = "sandboxID")]
@@ -36,7 +36,7 @@ pub(crate) struct Sandbox {
     domain: String,
 }
 
-impl Sandbox {
+impl SandboxResponse {
     pub(crate) fn new(service: &Service, lease: &Lease, domain: String) -> Self {
         Self {
             template_id: template_id(lease),
@@ -79,7 +79,7 @@ pub(crate) struct Listed {
 impl From<&Lease> for Listed {
     fn from(lease: &Lease) -> Self {
         // What is gone is not listed; in between it is on its way out.
-        let state = state(lease.phase).unwrap_or(State::Paused);
+        let state = state(lease.phase).unwrap_or(SandboxState::Paused);
         Self {
             template_id: template_id(lease),
             sandbox_id: lease.id.to_string(),
@@ -160,11 +160,11 @@ fn alias(lease: &Lease) -> String {
 }
 
 /// What sleeps ended when it fell asleep.
-fn end_at(lease: &Lease, state: State) -> String {
+fn end_at(lease: &Lease, state: SandboxState) -> String {
     match (state, &lease.timeout_at) {
-        (State::Paused, _) => rfc3339(lease.phase_at.wall_ms),
-        (State::Running, Some(at)) => rfc3339(at.wall_ms),
-        (State::Running, None) => NEVER.to_owned(),
+        (SandboxState::Paused, _) => rfc3339(lease.phase_at.wall_ms),
+        (SandboxState::Running, Some(at)) => rfc3339(at.wall_ms),
+        (SandboxState::Running, None) => NEVER.to_owned(),
     }
 }
 

@@ -11,7 +11,7 @@ use super::asked::{AnnounceBody, BuildBody};
 use super::{builds, names, steps};
 use crate::domain::Domain;
 use crate::error::not_here;
-use crate::{App, PREFIX};
+use crate::{E2bApp, PREFIX};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,7 +32,7 @@ pub(super) async fn announce_v1(Caller(_): Caller) -> ApiError {
 }
 
 pub(super) async fn announce(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Json(body): Json<AnnounceBody>,
 ) -> Result<JsonResponse<Announced>, ApiError> {
@@ -95,7 +95,7 @@ pub(super) struct Upload {
 
 /// Whether files are here already, and where they may be sent to, by whoever has the answer.
 pub(super) async fn files(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Domain(domain): Domain,
     headers: HeaderMap,
@@ -111,7 +111,7 @@ pub(super) async fn files(
 
 /// Takes an archive: whoever has the link may send it, without a key.
 pub(super) async fn upload(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Path(ticket): Path<String>,
     body: Body,
 ) -> Result<StatusCode, ApiError> {
@@ -122,7 +122,7 @@ pub(super) async fn upload(
 }
 
 pub(super) async fn begin(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path((template, build)): Path<(String, String)>,
     Json(mut body): Json<BuildBody>,

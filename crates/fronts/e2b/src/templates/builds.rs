@@ -7,13 +7,13 @@ use atoll_model::{Build, BuildStatus, Code, Principal};
 use atoll_service::BuildFilter;
 
 use super::names;
-use crate::App;
+use crate::E2bApp;
 
 /// LIMIT: how far back one looks for the build of a version.
 const LOOK_BACK: u32 = 1_000;
 
 /// A build of a template by its UUID.
-pub(super) async fn find(app: &App, who: &Principal, template: &str, build: &str) -> Result<Build, ApiError> {
+pub(super) async fn find(app: &E2bApp, who: &Principal, template: &str, build: &str) -> Result<Build, ApiError> {
     let id = names::build_id(build)?;
     let build = app.service.get_build(who, id.as_str()).await?;
     let template = names::parse("templateID", template)?;
@@ -25,7 +25,7 @@ pub(super) async fn find(app: &App, who: &Principal, template: &str, build: &str
 
 /// The newest builds of a template, or of all, the newest first.
 pub(super) async fn newest(
-    app: &App,
+    app: &E2bApp,
     who: &Principal,
     template: Option<&str>,
 ) -> Result<Vec<Build>, ApiError> {
@@ -50,7 +50,7 @@ impl Makers {
 }
 
 /// E2B's word for how far a build is.
-pub(super) fn status(app: &App, build: &Build) -> &'static str {
+pub(super) fn status(app: &E2bApp, build: &Build) -> &'static str {
     match build.status {
         BuildStatus::Waiting if app.service.is_announced(build) => "waiting",
         // Whether others are before it is nothing that the SDKs know of.

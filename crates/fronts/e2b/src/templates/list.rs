@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::asked::ChangeBody;
 use super::builds::{self, Makers};
 use super::names;
-use crate::App;
+use crate::E2bApp;
 use crate::sandboxes::paged;
 
 /// LIMIT: E2B's own, of a page.
@@ -27,7 +27,7 @@ pub(super) struct PageQuery {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Template {
+pub(super) struct TemplateResponse {
     #[serde(rename = "templateID")]
     template_id: String,
     #[serde(rename = "buildID")]
@@ -53,7 +53,7 @@ pub(super) struct Template {
 #[derive(Debug, Serialize)]
 pub(super) struct WithBuilds {
     #[serde(flatten)]
-    template: Template,
+    template: TemplateResponse,
     builds: Vec<MadeBy>,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Names {
 
 /// The caller's own, as there.
 pub(super) async fn list(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Query(page): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
@@ -100,16 +100,16 @@ pub(super) async fn list(
 
 /// Those that everybody has.
 pub(super) async fn defaults(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
-) -> Result<JsonResponse<Vec<Template>>, ApiError> {
+) -> Result<JsonResponse<Vec<TemplateResponse>>, ApiError> {
     let all = app.service.list_templates(&who).await?;
     let built_in = all.iter().filter(|record| record.tenant.is_none());
     Ok(ok(built_in.map(|record| template(&app, record, &[])).collect()))
 }
 
 pub(super) async fn show(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Query(page): Query<PageQuery>,
@@ -136,7 +136,7 @@ pub(super) async fn show(
 }
 
 pub(super) async fn alias(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(alias): Path<String>,
 ) -> Result<JsonResponse<Alias>, ApiError> {
@@ -148,7 +148,7 @@ pub(super) async fn alias(
 }
 
 pub(super) async fn change_v1(
-    state: State<App>,
+    state: State<E2bApp>,
     caller: Caller,
     path: Path<String>,
     body: Json<ChangeBody>,
@@ -157,7 +157,7 @@ pub(super) async fn change_v1(
 }
 
 pub(super) async fn change_v2(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<ChangeBody>,
@@ -172,7 +172,7 @@ pub(super) async fn change_v2(
 
 /// Removes a template; a snapshot is one there too.
 pub(super) async fn remove(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
@@ -203,7 +203,7 @@ pub(super) async fn remove(
 }
 
 /// A template by its id. One that has no tag `default` is known by any of its tags.
-pub(super) async fn find(app: &App, who: &Principal, id: &str) -> Result<TemplateRecord, ApiError> {
+pub(super) async fn find(app: &E2bApp, who: &Principal, id: &str) -> Result<TemplateRecord, ApiError> {
     let word = names::word(app, who, id).await?;
     let missing = match app.service.get_template(who, &word).await {
         Ok(record) => return Ok(record),
@@ -216,14 +216,14 @@ pub(super) async fn find(app: &App, who: &Principal, id: &str) -> Result<Templat
     all.into_iter().find(named).ok_or_else(|| missing.into())
 }
 
-fn template(app: &App, record: &TemplateRecord, builds: &[Build]) -> Template {
+fn template(app: &E2bApp, record: &TemplateRecord, builds: &[Build]) -> TemplateResponse {
     let own: Vec<Build> = builds.iter().filter(|build| build.template.name == record.name).cloned().collect();
     let limits = record.settings.limits.resolve(Limits::default()).unwrap_or_default();
     let at_ms =
         own.first().and_then(|build| build.ended_at.as_ref()).map_or(record.created_at_ms, |at| at.wall_ms);
     let mut aliases = vec![record.name.clone()];
     aliases.extend(record.aliases.iter().cloned());
-    Template {
+    TemplateResponse {
         template_id: record.name.clone(),
         build_id: Makers::of(&own).uuid(&record.version),
         cpu_count: limits.cpu_milli.div_ceil(1_000).max(1),

@@ -3,7 +3,7 @@
 use atoll_front_kit::ApiError;
 use atoll_model::{BuildId, Code, DEFAULT_TAG, Principal, TemplateRef};
 
-use crate::App;
+use crate::E2bApp;
 
 /// What E2B means where no tag is said.
 pub(super) const DEFAULT: &str = "default";
@@ -46,7 +46,7 @@ pub(super) fn built_in(image: &str) -> Option<&'static str> {
 
 /// A template id as our word: a name, with a tag of ours where theirs had one. What is no name stays as it is, and is then
 /// found nowhere.
-pub(crate) async fn word(app: &App, who: &Principal, id: &str) -> Result<String, ApiError> {
+pub(crate) async fn word(app: &E2bApp, who: &Principal, id: &str) -> Result<String, ApiError> {
     let id = built_in(id).unwrap_or(id);
     let Ok(reference) = parse("templateID", id) else { return Ok(id.to_owned()) };
     let Some(tag) = &reference.tag else { return Ok(reference.to_string()) };

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::asked::{AssignBody, RemoveBody};
 use super::build::own_tag;
 use super::{builds, list, names};
-use crate::App;
+use crate::E2bApp;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Assigned {
@@ -28,7 +28,7 @@ pub(super) struct Tag {
 }
 
 pub(super) async fn assign(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Json(body): Json<AssignBody>,
 ) -> Result<JsonResponse<Assigned>, ApiError> {
@@ -45,7 +45,7 @@ pub(super) async fn assign(
 }
 
 pub(super) async fn remove(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Json(body): Json<RemoveBody>,
 ) -> Result<StatusCode, ApiError> {
@@ -58,7 +58,7 @@ pub(super) async fn remove(
 }
 
 pub(super) async fn list(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<Vec<Tag>>, ApiError> {

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
 use super::{builds, names};
-use crate::App;
+use crate::E2bApp;
 
 /// LIMIT: E2B's own, of one answer.
 const ENTRIES_MAX: usize = 100;
@@ -23,7 +23,7 @@ pub(super) struct StatusQuery {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct LogsQuery {
+pub(super) struct BuildLogsQuery {
     /// Milliseconds since the Unix epoch.
     cursor: Option<i64>,
     limit: Option<usize>,
@@ -49,18 +49,18 @@ pub(super) struct Status {
     build_id: String,
     status: &'static str,
     logs: Vec<String>,
-    log_entries: Vec<Entry>,
+    log_entries: Vec<BuildLogEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<Reason>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Logs {
-    logs: Vec<Entry>,
+pub(super) struct BuildLogs {
+    logs: Vec<BuildLogEntry>,
 }
 
 #[derive(Debug, Serialize)]
-struct Entry {
+struct BuildLogEntry {
     timestamp: String,
     level: Level,
     message: String,
@@ -74,11 +74,11 @@ struct Reason {
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<String>,
-    log_entries: Vec<Entry>,
+    log_entries: Vec<BuildLogEntry>,
 }
 
 pub(super) async fn status(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path((template, build)): Path<(String, String)>,
     Query(query): Query<StatusQuery>,
@@ -102,11 +102,11 @@ pub(super) async fn status(
 }
 
 pub(super) async fn logs(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Caller(who): Caller,
     Path((template, build)): Path<(String, String)>,
-    Query(query): Query<LogsQuery>,
-) -> Result<JsonResponse<Logs>, ApiError> {
+    Query(query): Query<BuildLogsQuery>,
+) -> Result<JsonResponse<BuildLogs>, ApiError> {
     let build = builds::find(&app, &who, &template, &build).await?;
     let backward = match query.direction.as_deref() {
         None | Some("forward") => false,
@@ -133,15 +133,15 @@ pub(super) async fn logs(
         }
         kept.push_back(line);
     }
-    let mut logs: Vec<Entry> = kept.iter().map(entry).collect();
+    let mut logs: Vec<BuildLogEntry> = kept.iter().map(entry).collect();
     if backward {
         logs.reverse();
     }
-    Ok(ok(Logs { logs }))
+    Ok(ok(BuildLogs { logs }))
 }
 
 async fn said(
-    app: &App,
+    app: &E2bApp,
     who: &Principal,
     build: &Build,
 ) -> Result<futures::stream::BoxStream<'static, BuildLine>, ApiError> {
@@ -156,8 +156,8 @@ fn level(line: &BuildLine) -> Level {
     }
 }
 
-fn entry(line: &BuildLine) -> Entry {
-    Entry {
+fn entry(line: &BuildLine) -> BuildLogEntry {
+    BuildLogEntry {
         timestamp: rfc3339(line.at_ms),
         level: level(line),
         message: line.text.clone(),
@@ -175,7 +175,7 @@ fn reason(build: &Build) -> Option<Reason> {
     };
     let at_ms = build.ended_at.as_ref().unwrap_or(&build.created_at).wall_ms;
     let tail = failure.map(|failure| failure.tail.as_slice()).unwrap_or_default();
-    let log_entries = tail.iter().map(|text| Entry {
+    let log_entries = tail.iter().map(|text| BuildLogEntry {
         timestamp: rfc3339(at_ms),
         level: Level::Error,
         message: text.clone(),
@@ -211,10 +211,10 @@ fn told(failure: &BuildFailure) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use atoll_model::{BuildId, Code, Moment, TenantId};
+    use atoll_model::{BuildId, Code, Timestamp, TenantId};
 
     fn failed(step: Option<u32>, step_text: &str) -> Build {
-        let at = Moment { wall_ms: 1_000, boot_id: String::new(), boot_ms: 0 };
+        let at = Timestamp { wall_ms: 1_000, boot_id: String::new(), boot_ms: 0 };
         let failure = BuildFailure {
             code: Code::InvalidRequest,
             message: "the command exited with 1".to_owned(),

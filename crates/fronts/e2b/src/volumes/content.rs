@@ -12,12 +12,12 @@ use axum::routing::get;
 use serde::{Deserialize, Serialize};
 use tokio_util::io::ReaderStream;
 
-use crate::App;
+use crate::E2bApp;
 
 /// LIMIT: pieces large enough that a system call for each does not show.
 const PIECE: usize = 256 << 10;
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<E2bApp> {
     Router::new()
         .route("/volumecontent/{volume}/dir", get(list).post(make_folder))
         .route("/volumecontent/{volume}/path", get(stat).patch(change).delete(remove))
@@ -27,10 +27,10 @@ pub(super) fn routes() -> Router<App> {
 /// Somebody who showed the token of the volume in the path. First among the arguments of every handler.
 struct Opened(VolumePass);
 
-impl FromRequestParts<App> for Opened {
+impl FromRequestParts<E2bApp> for Opened {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, app: &E2bApp) -> Result<Self, ApiError> {
         let Path(volume): Path<String> = Path::from_request_parts(parts, app).await?;
         let said = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = said
@@ -118,7 +118,7 @@ fn rooted(path: &str) -> String {
 }
 
 async fn list(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Opened(pass): Opened,
     Query(query): Query<PathQuery>,
 ) -> Result<JsonResponse<Vec<Stat>>, ApiError> {
@@ -128,7 +128,7 @@ async fn list(
 
 /// `force`: with the folders above it, and one that is there is fine.
 async fn make_folder(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Opened(pass): Opened,
     Query(query): Query<NewQuery>,
 ) -> Result<JsonResponse<Stat>, ApiError> {
@@ -137,7 +137,7 @@ async fn make_folder(
 }
 
 async fn stat(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Opened(pass): Opened,
     Query(query): Query<PathQuery>,
 ) -> Result<JsonResponse<Stat>, ApiError> {
@@ -145,7 +145,7 @@ async fn stat(
 }
 
 async fn change(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Opened(pass): Opened,
     Query(query): Query<PathQuery>,
     Json(body): Json<OwnerBody>,
@@ -155,7 +155,7 @@ async fn change(
 }
 
 async fn remove(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Opened(pass): Opened,
     Query(query): Query<PathQuery>,
 ) -> Result<StatusCode, ApiError> {
@@ -164,7 +164,7 @@ async fn remove(
 }
 
 async fn read(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Opened(pass): Opened,
     Query(query): Query<PathQuery>,
 ) -> Result<Response, ApiError> {
@@ -180,7 +180,7 @@ async fn read(
 /// Whether one that is there is written over is said by `force`; where nothing is said, it is, as the SDKs document.
 /// `force` makes the folders above it too.
 async fn write(
-    State(app): State<App>,
+    State(app): State<E2bApp>,
     Opened(pass): Opened,
     Query(query): Query<NewQuery>,
     body: Body,

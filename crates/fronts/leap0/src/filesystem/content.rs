@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use atoll_front_kit::{ApiError, Caller, Json, Path, Query};
 use atoll_service::WriteFile;
-use atoll_toolbox::Part;
+use atoll_toolbox::FilePart;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use super::multipart::{self, Boundary};
 use super::parts::Parts;
 use super::{from_workdir, mode, root_files};
-use crate::App;
+use crate::Leap0App;
 
 /// LIMIT: a client that sends nothing for a minute in the middle of an upload is gone or means harm.
 const CHUNK_WITHIN: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub(super) struct WriteQuery {
 }
 
 pub(super) async fn write_file(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
@@ -49,7 +49,7 @@ pub(super) async fn write_file(
 
 /// Each part is named by the absolute path of its file. They are written in their order; the first that fails ends it.
 pub(super) async fn write_files(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
@@ -111,12 +111,12 @@ pub(super) struct ReadBody {
 
 impl ReadBody {
     /// Lines or bytes; the SDK refuses both at once, and so does this.
-    fn part(&self) -> Result<Part, ApiError> {
+    fn part(&self) -> Result<FilePart, ApiError> {
         match (self.head, self.tail, self.offset, self.limit) {
-            (None, None, None, None) => Ok(Part::Whole),
-            (Some(lines), None, None, None) => Ok(Part::Head(lines)),
-            (None, Some(lines), None, None) => Ok(Part::Tail(lines)),
-            (None, None, offset, limit) => Ok(Part::Bytes { offset: offset.unwrap_or(0), limit }),
+            (None, None, None, None) => Ok(FilePart::Whole),
+            (Some(lines), None, None, None) => Ok(FilePart::Head(lines)),
+            (None, Some(lines), None, None) => Ok(FilePart::Tail(lines)),
+            (None, None, offset, limit) => Ok(FilePart::Bytes { offset: offset.unwrap_or(0), limit }),
             (Some(_), Some(_), ..) => Err(ApiError::field("head", "excludes tail")),
             (Some(_), None, ..) => Err(ApiError::field("head", "excludes offset and limit")),
             (None, Some(_), ..) => Err(ApiError::field("tail", "excludes offset and limit")),
@@ -125,7 +125,7 @@ impl ReadBody {
 }
 
 pub(super) async fn read_file(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<ReadBody>,
@@ -151,7 +151,7 @@ pub(super) struct ReadFilesBody {
 
 /// All are opened before the answer begins, so that one that is missing is an error and not half an answer.
 pub(super) async fn read_files(
-    State(app): State<App>,
+    State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<ReadFilesBody>,
@@ -162,7 +162,7 @@ pub(super) async fn read_files(
     let awake = root_files(&app, &who, &id).await?;
     let mut files = Vec::with_capacity(body.paths.len());
     for path in body.paths {
-        let file = awake.toolbox.files().read(&awake.path(&path), Part::Whole).await?;
+        let file = awake.toolbox.files().read(&awake.path(&path), FilePart::Whole).await?;
         files.push((path, file));
     }
     let boundary = Boundary::random()?;
@@ -201,11 +201,11 @@ mod tests {
     fn lines_and_bytes_exclude_each_other() {
         let part =
             |text: &str| atoll_front_kit::parse_json_or_empty::<ReadBody>(text.as_bytes()).unwrap().part();
-        assert_eq!(part(r#"{"path":"/a"}"#).unwrap(), Part::Whole);
-        assert_eq!(part(r#"{"path":"/a","head":3}"#).unwrap(), Part::Head(3));
-        assert_eq!(part(r#"{"path":"/a","tail":3}"#).unwrap(), Part::Tail(3));
-        assert_eq!(part(r#"{"path":"/a","limit":3}"#).unwrap(), Part::Bytes { offset: 0, limit: Some(3) });
-        assert_eq!(part(r#"{"path":"/a","offset":3}"#).unwrap(), Part::Bytes { offset: 3, limit: None });
+        assert_eq!(part(r#"{"path":"/a"}"#).unwrap(), FilePart::Whole);
+        assert_eq!(part(r#"{"path":"/a","head":3}"#).unwrap(), FilePart::Head(3));
+        assert_eq!(part(r#"{"path":"/a","tail":3}"#).unwrap(), FilePart::Tail(3));
+        assert_eq!(part(r#"{"path":"/a","limit":3}"#).unwrap(), FilePart::Bytes { offset: 0, limit: Some(3) });
+        assert_eq!(part(r#"{"path":"/a","offset":3}"#).unwrap(), FilePart::Bytes { offset: 3, limit: None });
         for bad in [r#""head":1,"tail":1"#, r#""head":1,"limit":1"#, r#""tail":1,"offset":1"#] {
             assert!(part(&format!("{{\"path\":\"/a\",{bad}}}")).is_err(), "{bad}");
         }

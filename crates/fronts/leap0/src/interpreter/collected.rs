@@ -18,13 +18,13 @@ const TRUNCATED: &str =
 pub(super) struct Executed {
     context_id: String,
     items: Vec<Output>,
-    logs: Logs,
+    logs: ExecutionLogs,
     error: Option<Failure>,
     execution_count: Option<u64>,
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Logs {
+struct ExecutionLogs {
     #[serde(serialize_with = "as_lines")]
     stdout: String,
     #[serde(serialize_with = "as_lines")]
@@ -113,7 +113,7 @@ impl Executed {
         if is_cut {
             stderr.push_str(TRUNCATED);
         }
-        done.logs = Logs { stdout, stderr };
+        done.logs = ExecutionLogs { stdout, stderr };
         Ok(done)
     }
 }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn lines_join_to_what_was_written_and_are_cut_between_characters() {
-        let logs = Logs { stdout: "a\nb\n\nc".to_owned(), stderr: String::new() };
+        let logs = ExecutionLogs { stdout: "a\nb\n\nc".to_owned(), stderr: String::new() };
         let shown = serde_json::to_value(&logs).unwrap_or_default();
         assert_eq!(shown, serde_json::json!({ "stdout": ["a\n", "b\n", "\n", "c"], "stderr": [] }));
         let (mut kept, mut left) = (String::new(), 4);

@@ -9,7 +9,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::filesystem::Awake;
+use crate::filesystem::AwakeFiles;
 
 /// LIMIT: a context of an execution that nobody reads any more gets this long to end.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ const EXIT: u8 = 2;
 const ERROR: u8 = 3;
 
 /// The answer. `own` is the context that was made for it and ends with it.
-pub(super) fn answer(awake: Awake, execution: Execution, own: Option<String>) -> Response {
+pub(super) fn answer(awake: AwakeFiles, execution: Execution, own: Option<String>) -> Response {
     let running =
         Running { execution: Some(execution), own: Own { awake: Some(awake), context: own }, code: 0 };
     let events = futures::stream::unfold(running, |mut running| async move {
@@ -107,7 +107,7 @@ fn frame(event: &impl Serialize) -> Bytes {
 
 /// A context that belongs to one execution, and the sandbox awake for it.
 struct Own {
-    awake: Option<Awake>,
+    awake: Option<AwakeFiles>,
     context: Option<String>,
 }
 
@@ -120,7 +120,7 @@ impl Own {
     }
 }
 
-async fn remove(awake: &Awake, context: &str) -> Result<(), ToolboxError> {
+async fn remove(awake: &AwakeFiles, context: &str) -> Result<(), ToolboxError> {
     awake.toolbox.interpreter().delete_context(context).await
 }
 

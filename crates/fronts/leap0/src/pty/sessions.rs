@@ -21,7 +21,7 @@ const CWD_MAX: usize = 4_096;
 
 /// One session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Session {
+pub(super) struct PtySession {
     pub(super) size: TerminalSize,
     /// `None`: where the sandbox's commands start.
     pub(super) cwd: Option<String>,
@@ -32,7 +32,7 @@ pub(super) struct Session {
     pub(super) waits: bool,
 }
 
-impl Session {
+impl PtySession {
     /// Of a terminal that this front did not open, or not since the server started.
     pub(super) fn unknown(created_at_ms: i64) -> Self {
         Self { size: SIZE, cwd: None, envs: BTreeMap::new(), created_at_ms, lazy_start: false, waits: false }
@@ -54,7 +54,7 @@ impl Session {
     }
 }
 
-type ById = BTreeMap<String, Session>;
+type ById = BTreeMap<String, PtySession>;
 
 /// All sessions that are remembered. Clones share them.
 #[derive(Clone, Default)]
@@ -65,7 +65,7 @@ impl Sessions {
         self.lock().get(sandbox).cloned().unwrap_or_default()
     }
 
-    pub(super) fn put(&self, sandbox: &SandboxId, id: &str, session: Session) -> Result<(), ApiError> {
+    pub(super) fn put(&self, sandbox: &SandboxId, id: &str, session: PtySession) -> Result<(), ApiError> {
         let mut all = self.lock();
         if all.len() >= SANDBOXES_MAX && !all.contains_key(sandbox) {
             all.retain(|_, sessions| sessions.values().any(|session| session.waits));
@@ -115,8 +115,8 @@ impl Sessions {
 mod tests {
     use super::*;
 
-    fn waiting(waits: bool) -> Session {
-        Session { waits, ..Session::unknown(1) }
+    fn waiting(waits: bool) -> PtySession {
+        PtySession { waits, ..PtySession::unknown(1) }
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
         };
         for n in 0..SANDBOXES_MAX + 10 {
             let at = i64::try_from(n).unwrap();
-            sessions.put(&id(n), "s", Session { waits: true, ..Session::unknown(at) }).unwrap();
+            sessions.put(&id(n), "s", PtySession { waits: true, ..PtySession::unknown(at) }).unwrap();
         }
         assert!(sessions.lock().len() <= SANDBOXES_MAX);
         assert!(sessions.of(&id(0)).is_empty() && !sessions.of(&id(SANDBOXES_MAX + 9)).is_empty());
@@ -158,7 +158,7 @@ mod tests {
         assert!(waiting(true).check("s").is_ok());
         assert!(waiting(true).check("").is_err() && waiting(true).check(&"s".repeat(300)).is_err());
         let envs = BTreeMap::from([("A".to_owned(), "x".repeat(SESSION_BYTES))]);
-        assert!(Session { envs, ..waiting(true) }.check("s").is_err());
-        assert!(Session { cwd: Some("/".repeat(5_000)), ..waiting(true) }.check("s").is_err());
+        assert!(PtySession { envs, ..waiting(true) }.check("s").is_err());
+        assert!(PtySession { cwd: Some("/".repeat(5_000)), ..waiting(true) }.check("s").is_err());
     }
 }

@@ -16,7 +16,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::time::{Instant, interval, timeout};
 
-use crate::App;
+use crate::Leap0App;
 
 // LIMIT: what a person pastes; a program sends its input in pieces.
 const FRAME_MAX: usize = 1 << 20;
@@ -31,7 +31,7 @@ type Attached = (BoxStream<'static, ExecEvent>, TerminalInput);
 
 /// Which session this is, for its end.
 pub(super) struct Ends {
-    pub(super) app: App,
+    pub(super) app: Leap0App,
     pub(super) who: Principal,
     pub(super) sandbox: SandboxId,
     pub(super) session: String,

@@ -19,7 +19,7 @@ const TIMEOUT_S: u64 = 300;
 /// The JavaScript SDK writes `memory_mib` and `timeout_min` for what the Python SDK calls `memory` and `timeout`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct CreateBody {
+pub(super) struct CreateSandboxRequest {
     template_name: Option<String>,
     vcpu: Option<f64>,
     memory: Option<i64>,
@@ -32,7 +32,7 @@ pub(super) struct CreateBody {
     mounts: Option<Vec<MountBody>>,
 }
 
-impl CreateBody {
+impl CreateSandboxRequest {
     pub(super) fn template_name(&self) -> &str {
         self.template_name.as_deref().map(str::trim).filter(|name| !name.is_empty()).unwrap_or(TEMPLATE)
     }
@@ -78,7 +78,7 @@ mod tests {
     use atoll_model::NetworkMode;
 
     fn spec(text: &str) -> Result<CreateSandbox, ApiError> {
-        let body: CreateBody = atoll_front_kit::parse_json_or_empty(text.as_bytes())?;
+        let body: CreateSandboxRequest = atoll_front_kit::parse_json_or_empty(text.as_bytes())?;
         let name = body.template_name().to_owned();
         body.into_spec(&TemplateRecord { name, ..TemplateRecord::default() })
     }

@@ -8,7 +8,7 @@ use atoll_model::{Lease, Principal};
 use atoll_service::Filter;
 use serde::{Deserialize, Serialize};
 
-use crate::App;
+use crate::Leap0App;
 use crate::states::{phases, state};
 
 /// LIMIT: more than a node holds live at a time.
@@ -30,7 +30,7 @@ pub(crate) struct Paging {
 }
 
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct ListQuery {
+pub(super) struct SandboxListQuery {
     // Flattened numbers of a query string come as texts, so the fields stand here once more.
     sort: Option<String>,
     #[serde(rename = "order-by")]
@@ -73,8 +73,8 @@ impl From<Lease> for ListItem {
     }
 }
 
-pub(super) async fn list(app: &App, who: &Principal, query: ListQuery) -> Result<SandboxPage, ApiError> {
-    let ListQuery { sort, order_by, page, page_size, state: wanted } = query;
+pub(super) async fn list(app: &Leap0App, who: &Principal, query: SandboxListQuery) -> Result<SandboxPage, ApiError> {
+    let SandboxListQuery { sort, order_by, page, page_size, state: wanted } = query;
     let paging = Paging { sort, order_by, page, page_size };
     let phases = match wanted.as_deref() {
         None | Some("") => Vec::new(),
@@ -163,7 +163,7 @@ mod tests {
     fn a_query_as_the_sdk_writes_it_is_read() {
         let uri =
             "/v1/sandboxes?sort=created_at&order-by=desc&page=2&page-size=7&state=paused".parse().unwrap();
-        let query = axum::extract::Query::<ListQuery>::try_from_uri(&uri).unwrap().0;
+        let query = axum::extract::Query::<SandboxListQuery>::try_from_uri(&uri).unwrap().0;
         assert_eq!((query.page, query.page_size, query.state.as_deref()), (Some(2), Some(7), Some("paused")));
     }
 }

@@ -10,7 +10,7 @@ use crate::states::state;
 
 /// Without its policy in the answer to `get`, with it everywhere else, as the vendor does.
 #[derive(Debug, Serialize)]
-pub(crate) struct Sandbox {
+pub(crate) struct SandboxResponse {
     id: String,
     template_id: String,
     vcpu: u32,
@@ -30,7 +30,7 @@ pub(crate) struct Sandbox {
     mounts: Vec<MountShown>,
 }
 
-impl From<Lease> for Sandbox {
+impl From<Lease> for SandboxResponse {
     fn from(lease: Lease) -> Self {
         Self {
             id: lease.id.into(),
@@ -48,7 +48,7 @@ impl From<Lease> for Sandbox {
     }
 }
 
-impl Sandbox {
+impl SandboxResponse {
     pub(crate) fn with_policy(lease: Lease) -> Self {
         let network_policy = Some(PolicyShown::from(&lease.network));
         Self { network_policy, ..Self::from(lease) }

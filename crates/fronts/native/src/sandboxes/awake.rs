@@ -8,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Sandbox;
-use super::words::Why;
+use super::words::AwakeReason;
 use crate::App;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -19,7 +19,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Awake {
     /// Every reason to stay awake; none where it is idle or does not run.
-    because: Vec<Why>,
+    because: Vec<AwakeReason>,
     /// When something last worked in it.
     #[schema(format = DateTime)]
     active_at: Option<String>,

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::words::Held;
+use super::words::MemoryLocation;
 use super::{Sandbox, WaitQuery};
 use crate::App;
 
@@ -67,7 +67,7 @@ pub(crate) async fn restart(
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PauseBody {
     /// `live` (the default) freezes; `disk` also writes the memory to disk and frees it.
-    memory: Option<Held>,
+    memory: Option<MemoryLocation>,
 }
 
 /// Freezes a sandbox at once; its processes and their memory stay.

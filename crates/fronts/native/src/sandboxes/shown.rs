@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use atoll_front_kit::rfc3339_millis;
-use atoll_model::policy::egress::Layer;
+use atoll_model::policy::egress::PolicyLayer;
 use atoll_model::{Lease, Source};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::awake::Awake;
-use super::words::{Held, Intent, OnExit, OnTimeout, Phase, Reason, Stage, Storage, TimeoutCounts, Wake};
+use super::words::{MemoryLocation, Intent, OnExit, OnTimeout, Phase, Reason, Stage, Storage, TimeoutCounts, Wake};
 use crate::network::Network;
 
 /// An isolated computer.
@@ -58,7 +58,7 @@ pub(crate) struct Sandbox {
     #[schema(nullable = false)]
     stage: Option<Stage>,
     /// Where its memory is while it is paused.
-    held: Option<Held>,
+    held: Option<MemoryLocation>,
     /// Why it is in this phase.
     reason: Reason,
     /// Counts the changes.
@@ -164,7 +164,7 @@ pub(crate) struct SandboxPage {
 
 impl Sandbox {
     /// With what is asked for only when one is looked at.
-    pub(super) fn looked_at(lease: Lease, awake: Option<Awake>, narrowed_by: &[Layer]) -> Self {
+    pub(super) fn looked_at(lease: Lease, awake: Option<Awake>, narrowed_by: &[PolicyLayer]) -> Self {
         let network_narrowed_by = narrowed_by.iter().map(|layer| layer.as_str().to_owned()).collect();
         Self { awake, network_narrowed_by, ..lease.into() }
     }

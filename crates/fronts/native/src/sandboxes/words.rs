@@ -6,9 +6,9 @@ use utoipa::ToSchema;
 
 /// Every word of the model that is on the wire, in one place.
 mod model {
-    pub(super) use atoll_model::policy::idle::Why;
+    pub(super) use atoll_model::policy::idle::AwakeReason;
     pub(super) use atoll_model::{
-        Held, Intent, OnExit, OnTimeout, Phase, SnapshotState, Stage, Storage, TimeoutCounts, Wake,
+        MemoryLocation, Intent, OnExit, OnTimeout, Phase, SnapshotState, Stage, Storage, TimeoutCounts, Wake,
     };
 }
 
@@ -51,7 +51,7 @@ words! {
 }
 words! {
     /// Where the memory of a paused sandbox is: `live` in memory with its processes frozen, `disk` written down and freed.
-    Held { Live, Disk, }
+    MemoryLocation { Live, Disk, }
 }
 words! {
     /// What happens when the timeout passes.
@@ -77,7 +77,7 @@ words! {
 words! {
     /// Why a sandbox is not idle: a request, terminal or command that somebody waits for, CPU above a floor, bytes sent, a
     /// hold from outside or from inside.
-    Why { Request, Terminal, Command, Cpu, Network, Hold, HoldInside, }
+    AwakeReason { Request, Terminal, Command, Cpu, Network, Hold, HoldInside, }
 }
 words! {
     /// How far a snapshot is.

@@ -18,14 +18,14 @@ use atoll_front_native::testing::{Contract, Exchange};
 use atoll_front_native::{Native, Options, Shutdown};
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{Code, Held, Limits, SnapshotId, VolumeId};
+use atoll_model::{Code, MemoryLocation, Limits, SnapshotId, VolumeId};
 use atoll_provider::fake::{self, FakeProvider};
 use atoll_provider::{
-    Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, Known, Notice, Packed,
+    Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, KnownSandbox, Notice, Packed,
     Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
 };
 use atoll_proxy::{Closing, Domain, HttpServer, Proxy};
-use atoll_service::{Config, MakeProgress, Service, ServiceError, SystemClock, TemplateRecord, Templates};
+use atoll_service::{ServiceConfig, MakeProgress, Service, ServiceError, SystemClock, TemplateRecord, Templates};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};
@@ -82,7 +82,7 @@ impl World {
         let fake = FakeProvider::new();
         let provider = Arc::new(Pretend { fake: Arc::clone(&fake) });
         let clock = SystemClock::open().unwrap();
-        let service = Service::open(Config::new(data.path()), store, provider, Arc::new(OneTemplate), clock)
+        let service = Service::open(ServiceConfig::new(data.path()), store, provider, Arc::new(OneTemplate), clock)
             .await
             .unwrap();
         let admin = std::fs::read_to_string(data.path().join("admin.key")).unwrap().trim().to_owned();
@@ -220,7 +220,7 @@ impl Provider for Pretend {
     async fn boot(&self, spec: &InstanceSpec) -> Done<Booted> {
         self.fake.boot(&known(spec)).await
     }
-    async fn pause(&self, target: &Target) -> Done<Held> {
+    async fn pause(&self, target: &Target) -> Done<MemoryLocation> {
         self.fake.pause(target).await
     }
     async fn checkpoint(&self, target: &Target) -> Done<()> {
@@ -308,7 +308,7 @@ impl Provider for Pretend {
         });
         Ok(Box::new(ours))
     }
-    async fn adopt(&self, known: Vec<Known>, snapshots: Vec<SnapshotId>) -> Done<Vec<Adopted>> {
+    async fn adopt(&self, known: Vec<KnownSandbox>, snapshots: Vec<SnapshotId>) -> Done<Vec<Adopted>> {
         self.fake.adopt(known, snapshots).await
     }
     fn notices(&self) -> broadcast::Receiver<Notice> {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{ConfigScope, Inside, StoredCredentials, at, done, of_git, some};
-use crate::App;
+use crate::DaytonaApp;
 use crate::toolbox::refusal::bad;
 use atoll_toolbox::Git;
 
@@ -16,7 +16,7 @@ use atoll_toolbox::Git;
 const HOST: &str = "github.com";
 const PROTOCOL: &str = "https";
 
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/git/config", get(read).post(write))
         .route("/git/config/user", post(user))

@@ -6,8 +6,8 @@ use axum::extract::{FromRequestParts, Request, State};
 use axum::response::Response;
 use futures::{StreamExt, stream};
 
-use super::{Command, ENTRYPOINT, LogsQuery, Session, follow_on, shown_logs};
-use crate::App;
+use super::{Command, ENTRYPOINT, SessionLogsQuery, SessionResponse, follow_on, shown_logs};
+use crate::DaytonaApp;
 use crate::toolbox::inside::Inside;
 use crate::toolbox::refusal::of_process;
 use crate::toolbox::socket;
@@ -15,7 +15,7 @@ use crate::toolbox::socket;
 /// Of the one command that it has.
 const COMMAND: &str = "entrypoint_command";
 
-pub(super) async fn find(inside: Inside) -> Result<JsonResponse<Session>, ApiError> {
+pub(super) async fn find(inside: Inside) -> Result<JsonResponse<SessionResponse>, ApiError> {
     let mut commands = Vec::new();
     // COMPAT(daytona): every sandbox has this session; one that was made without a command has nothing in it.
     if let Some(words) = inside.lease().command.as_ref().filter(|words| !words.is_empty()) {
@@ -24,13 +24,13 @@ pub(super) async fn find(inside: Inside) -> Result<JsonResponse<Session>, ApiErr
         let exit_code = if running { None } else { Some(0) };
         commands.push(Command { id: COMMAND.to_owned(), command: words.join(" "), exit_code });
     }
-    Ok(ok(Session { session_id: ENTRYPOINT.to_owned(), commands }))
+    Ok(ok(SessionResponse { session_id: ENTRYPOINT.to_owned(), commands }))
 }
 
-pub(super) async fn logs(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn logs(State(app): State<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
-    let Query(query) = Query::<LogsQuery>::from_request_parts(&mut parts, &app).await?;
+    let Query(query) = Query::<SessionLogsQuery>::from_request_parts(&mut parts, &app).await?;
     if !(query.follow.unwrap_or(false) && socket::is_asked(&parts.headers)) {
         let logs = inside.toolbox.entrypoint_logs().await.map_err(of_process)?;
         return Ok(stream_json(shown_logs(logs)));

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::super::Data;
-use super::super::awake::Awake;
+use super::super::awake::AwakeSandbox;
 
 /// COMPAT(e2b): how long the vendor's server is silent at most.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -100,7 +100,7 @@ fn unquoted(text: String) -> String {
 }
 
 /// The answer.
-pub(super) fn answer(data: Data, awake: Awake, execution: Execution) -> Response {
+pub(super) fn answer(data: Data, awake: AwakeSandbox, execution: Execution) -> Response {
     let running = Running { data, awake, execution: Some(execution) };
     let lines = futures::stream::unfold(running, |mut running| async move {
         let line = running.next().await?;
@@ -126,7 +126,7 @@ pub(super) fn broken_off() -> Response {
 
 struct Running {
     data: Data,
-    awake: Awake,
+    awake: AwakeSandbox,
     /// `None` after its end.
     execution: Option<Execution>,
 }
