@@ -9,7 +9,8 @@ use atoll_tests::criu;
 use atoll_tests::inside::{account, agent};
 use atoll_tests::{Client, Options, Value, World, json, run, run_with, until};
 use atoll_toolbox::{
-    InterpreterContext, Execute, ExecutionEvent as E, Interpreter, Language, NewContext, Rich, Toolbox, ToolboxError,
+    Execute, ExecutionEvent as E, Interpreter, InterpreterContext, Language, NewContext, Rich, Toolbox,
+    ToolboxError,
 };
 
 /// All that an execution told.

@@ -6,8 +6,9 @@ use atoll_model::{Code, ErrorKind};
 use atoll_tests::inside::{account, agent};
 use atoll_tests::{Client, Options, World, json, run, run_with, until};
 use atoll_toolbox::{
-    BranchQuery, PermissionChange, CloneFrom, ConfigScope, CopyHow, Credentials, DiffOf, Edit, Grep, ListOptions,
-    LogQuery, MakeDir, NewCommit, FilePart, Pull, Push, Remote, Reset, ResetMode, BranchScope, FileChange, Toolbox,
+    BranchQuery, BranchScope, CloneFrom, ConfigScope, CopyHow, Credentials, DiffOf, Edit, FileChange,
+    FilePart, Grep, ListOptions, LogQuery, MakeDir, NewCommit, PermissionChange, Pull, Push, Remote, Reset,
+    ResetMode, Toolbox,
 };
 
 async fn toolbox(w: &World, client: &Client) -> (String, Toolbox) {
@@ -44,7 +45,10 @@ fn git_goes_from_an_empty_folder_to_a_shared_branch() {
 
         toolbox.files().write("/home/user/one/a file", None, "one\n").await.unwrap();
         let status = git.read_status().await.unwrap();
-        assert_eq!((status.files[0].path.as_str(), status.files[0].staged), ("a file", FileChange::Untracked));
+        assert_eq!(
+            (status.files[0].path.as_str(), status.files[0].staged),
+            ("a file", FileChange::Untracked)
+        );
         git.add(&words(&["a file"])).await.unwrap().checked().unwrap();
         assert_eq!(git.read_status().await.unwrap().files[0].staged, FileChange::Added);
         let made = git.commit(&by_ada("first\n\nwith 'quotes' and \"more\"")).await.unwrap();
@@ -110,8 +114,11 @@ fn branches_are_made_listed_left_and_deleted() {
         git.checkout("main", false).await.unwrap().checked().unwrap();
         let holds = BranchQuery { contains: Some("feature/x".into()), ..Default::default() };
         assert_eq!(git.branches(&holds).await.unwrap().stdout.trim(), "feature/x");
-        let lacks =
-            BranchQuery { scope: BranchScope::All, not_contains: Some("feature/x".into()), ..Default::default() };
+        let lacks = BranchQuery {
+            scope: BranchScope::All,
+            not_contains: Some("feature/x".into()),
+            ..Default::default()
+        };
         assert_eq!(git.branches(&lacks).await.unwrap().stdout.trim(), "* main");
         let kept = git.delete_branch("feature/x", false).await.unwrap().checked().unwrap_err();
         assert_eq!(kept.kind(), ErrorKind::Conflict, "{kept}");

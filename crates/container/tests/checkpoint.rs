@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use atoll_agentapi::{AgentClient, ProcessEvent, StartProcess, TerminalSize};
 use atoll_container::EngineConfig;
-use atoll_model::{MemoryLocation, InstanceId};
+use atoll_model::{InstanceId, MemoryLocation};
 use atoll_provider::{AdoptionOutcome, Booted, InstanceSpec, KnownSandbox, Provider, ProviderError};
 use common::{World, chain, in_world, in_world_with, instance_id, target};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -128,7 +128,11 @@ fn a_frozen_sandbox_stands_still_and_runs_on() {
                 let before = cpu().await;
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 assert_eq!(cpu().await, before, "it stands still");
-                assert_eq!(world.engine.pause(&target(&spec)).await.unwrap(), MemoryLocation::Live, "again is fine");
+                assert_eq!(
+                    world.engine.pause(&target(&spec)).await.unwrap(),
+                    MemoryLocation::Live,
+                    "again is fine"
+                );
                 let begun = Instant::now();
                 world.engine.resume(&target(&spec)).await.unwrap();
                 took.push((frozen, begun.elapsed()));

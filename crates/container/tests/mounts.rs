@@ -12,7 +12,8 @@ use std::time::Duration;
 use atoll_container::EngineConfig;
 use atoll_model::VolumeId;
 use atoll_provider::{
-    AdoptionOutcome, FilesOrigin, InstanceMount, InstanceSpec, KnownSandbox, MountSource, Provider, ProviderError,
+    AdoptionOutcome, FilesOrigin, InstanceMount, InstanceSpec, KnownSandbox, MountSource, Provider,
+    ProviderError,
 };
 use common::{World, in_world, in_world_below, instance_id, target};
 use kept::{folders, legacy, plain, snapshot_id, writable_mib};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BuildId, Code, Timestamp, TemplateRef, TenantId};
+use crate::{BuildId, Code, TemplateRef, TenantId, Timestamp};
 
 /// A build: one row of `builds`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

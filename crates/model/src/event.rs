@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{InstanceId, Timestamp, Phase, Reason, SandboxId, SnapshotId, TenantId};
+use crate::{InstanceId, Phase, Reason, SandboxId, SnapshotId, TenantId, Timestamp};
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BuildId, InstanceId, Limits, Timestamp, Mount, NetworkPolicy, SandboxId, SnapshotId, TenantId};
+use crate::{BuildId, InstanceId, Limits, Mount, NetworkPolicy, SandboxId, SnapshotId, TenantId, Timestamp};
 
 /// What the user wants the sandbox to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

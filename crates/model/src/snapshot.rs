@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Limits, Timestamp, NetworkPolicy, SandboxId, SnapshotId, TenantId};
+use crate::{Limits, NetworkPolicy, SandboxId, SnapshotId, TenantId, Timestamp};
 
 /// How far a snapshot is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BadSpec, Timestamp, TenantId, VolumeId};
+use crate::{BadSpec, TenantId, Timestamp, VolumeId};
 
 /// A volume: one row of `volumes`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

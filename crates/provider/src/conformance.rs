@@ -27,11 +27,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_model::policy::egress::Egress;
-use atoll_model::{MemoryLocation, InstanceId, Limits, SandboxId, SnapshotId, Storage};
+use atoll_model::{InstanceId, Limits, MemoryLocation, SandboxId, SnapshotId, Storage};
 
 use crate::{
-    AGENT_PORT, Adopted, AdoptionOutcome, Booted, ByteStream, FilesOrigin, InstanceSpec, KnownSandbox, NoticeKind,
-    Provider, ProviderError, RolledBack, Target,
+    AGENT_PORT, Adopted, AdoptionOutcome, Booted, ByteStream, FilesOrigin, InstanceSpec, KnownSandbox,
+    NoticeKind, Provider, ProviderError, RolledBack, Target,
 };
 
 /// What a case does inside an instance; the tests of a provider bring it, mostly over the agent.

@@ -36,7 +36,7 @@ use atoll_agentapi::AgentClient;
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
 use atoll_model::{
-    EgressRecord, ErrorKind, MemoryLocation, InstanceId, Limits, SandboxId, SnapshotId, Storage, VolumeId,
+    EgressRecord, ErrorKind, InstanceId, Limits, MemoryLocation, SandboxId, SnapshotId, Storage, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use atoll_budget::{Budget, RequestBudget};
 use atoll_model::{Code, SandboxId};
-use atoll_service::{PreviewBy, PreviewPass, PreviewWay, Service, PortCredentials};
+use atoll_service::{PortCredentials, PreviewBy, PreviewPass, PreviewWay, Service};
 use axum::body::Body;
 use http::header::{CONNECTION, HOST, LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE, UPGRADE};
 use http::request::Parts;
@@ -224,7 +224,8 @@ impl Proxy {
             presigned::hide(&mut parts, token);
             found.tokens.push(presigned::whole(token));
         }
-        let shown = PortCredentials { keys: &found.keys, tokens: &found.tokens, unknown_key: found.unknown_key };
+        let shown =
+            PortCredentials { keys: &found.keys, tokens: &found.tokens, unknown_key: found.unknown_key };
         let pass = self.service.admit(&preview.sandbox, preview.port, shown).await?;
         if let Some(lease) = self.service.glimpse(&pass.sandbox) {
             let tenant = self.budget().tenant(&lease.tenant);

@@ -24,7 +24,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use atoll_model::{MemoryLocation, Intent, Lease, Phase, SandboxId, SnapshotId, SnapshotState, Source};
+use atoll_model::{Intent, Lease, MemoryLocation, Phase, SandboxId, SnapshotId, SnapshotState, Source};
 use atoll_provider::{Adopted, AdoptionOutcome, KnownSandbox};
 use atoll_store::InstanceRow;
 
@@ -188,8 +188,12 @@ fn paused(lease: &Lease, fate: AdoptionOutcome) -> Resumption {
     match fate {
         AdoptionOutcome::Gone => Resumption::Lost,
         AdoptionOutcome::Alive => Resumption::Freeze,
-        AdoptionOutcome::Frozen if lease.held != Some(MemoryLocation::Live) => Resumption::Held(MemoryLocation::Live),
-        AdoptionOutcome::Checkpointed if lease.held != Some(MemoryLocation::Disk) => Resumption::Held(MemoryLocation::Disk),
+        AdoptionOutcome::Frozen if lease.held != Some(MemoryLocation::Live) => {
+            Resumption::Held(MemoryLocation::Live)
+        }
+        AdoptionOutcome::Checkpointed if lease.held != Some(MemoryLocation::Disk) => {
+            Resumption::Held(MemoryLocation::Disk)
+        }
         AdoptionOutcome::Frozen | AdoptionOutcome::Checkpointed if lease.intent == Intent::Run => {
             Resumption::GoOn
         }

@@ -5,8 +5,8 @@ mod base;
 use std::sync::Arc;
 
 use atoll_model::{
-    Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Timestamp, Phase, Principal, ReadyCheck, Reason,
-    SandboxId, Source, Stage, TenantId, Timers,
+    Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Phase, Principal, ReadyCheck, Reason,
+    SandboxId, Source, Stage, TenantId, Timers, Timestamp,
 };
 use atoll_provider::Target;
 use atoll_store::{Hash, NewLease};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_model::policy::deadlines::{Due, next_deadline};
-use atoll_model::{Code, Lease, Timestamp, OnExit, OnTimeout, Phase, SandboxId, Storage};
+use atoll_model::{Code, Lease, OnExit, OnTimeout, Phase, SandboxId, Storage, Timestamp};
 use atoll_provider::Capabilities;
 use tokio::sync::Notify;
 

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use atoll_agentapi::AgentClient;
 use atoll_model::lifecycle::Event;
 use atoll_model::{
-    ArchiveRef, Code, EventKind, InstanceId, Lease, Timestamp, Phase, Reason, SandboxId, UpdateSandbox,
+    ArchiveRef, Code, EventKind, InstanceId, Lease, Phase, Reason, SandboxId, Timestamp, UpdateSandbox,
 };
 use atoll_provider::NoticeKind;
 use atoll_store::{Inserted, InstanceRow, NewEvent, NewLease, StoreError};
@@ -73,7 +73,8 @@ pub(crate) enum DriverMessage {
 pub(crate) type Reply = oneshot::Sender<Result<Arc<Lease>, ServiceError>>;
 
 /// Changes a lease, given the time, and names the fields it changed; none: nothing is written. Never touches the phase.
-pub(crate) type Edit = Box<dyn FnOnce(&mut Lease, &Timestamp) -> Result<Vec<&'static str>, ServiceError> + Send>;
+pub(crate) type Edit =
+    Box<dyn FnOnce(&mut Lease, &Timestamp) -> Result<Vec<&'static str>, ServiceError> + Send>;
 
 /// What a birth led to.
 pub(crate) enum CreationOutcome {

@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use atoll_model::policy::egress::{
-    self, BadPolicy, Egress, Injected, PolicyLayer, OpenedTransform, Seed, TenantFloor,
+    self, BadPolicy, Egress, Injected, OpenedTransform, PolicyLayer, Seed, TenantFloor,
 };
 use atoll_model::{
     HeaderText, Lease, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets, secrets_in,
@@ -140,7 +140,8 @@ impl Service {
         let tenant = self.inner.layers.of(&lease.tenant);
         let narrows = |policy: &NetworkPolicy| *policy != NetworkPolicy::allow_all();
         let tenant = tenant.is_some_and(|policy| narrows(&policy)).then_some(PolicyLayer::Tenant);
-        let operator = self.inner.config.egress.policy().is_some_and(narrows).then_some(PolicyLayer::Operator);
+        let operator =
+            self.inner.config.egress.policy().is_some_and(narrows).then_some(PolicyLayer::Operator);
         tenant.into_iter().chain(operator).collect()
     }
 

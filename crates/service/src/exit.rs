@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use atoll_model::{Code, MemoryLocation, Lease, OnExit, Phase, Principal, Reason};
+use atoll_model::{Code, Lease, MemoryLocation, OnExit, Phase, Principal, Reason};
 use futures::StreamExt;
 
 use crate::ServiceError;
@@ -73,7 +73,9 @@ async fn leave(handle: &Handle) -> Result<(), ServiceError> {
     let verb = match (lease.on_exit, lease.phase) {
         (OnExit::Keep, _) | (_, Phase::Deleting | Phase::Deleted) => return Ok(()),
         (OnExit::Destroy, _) => Verb::Delete,
-        (OnExit::Pause, Phase::Running | Phase::Resuming | Phase::Pausing) => Verb::Pause(MemoryLocation::Live),
+        (OnExit::Pause, Phase::Running | Phase::Resuming | Phase::Pausing) => {
+            Verb::Pause(MemoryLocation::Live)
+        }
         // It does not run: there is nothing to keep in memory.
         (OnExit::Pause, _) => return Ok(()),
     };

@@ -72,7 +72,8 @@ pub use error::{Cause, InvalidField, ServiceError};
 #[doc(hidden)]
 pub use failpoint::FailPoint;
 pub use preview::{
-    CreatedPreview, DEFAULT_PORT, NewPreview, PreviewBy, PreviewGuard, PreviewPass, PreviewWay, PortCredentials,
+    CreatedPreview, DEFAULT_PORT, NewPreview, PortCredentials, PreviewBy, PreviewGuard, PreviewPass,
+    PreviewWay,
 };
 pub use request_scope::RequestScope;
 pub use service::{OpenError, Service};

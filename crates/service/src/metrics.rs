@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_model::{MemoryLocation, InstanceId, Lease, Phase, Principal, SandboxId};
+use atoll_model::{InstanceId, Lease, MemoryLocation, Phase, Principal, SandboxId};
 use atoll_provider::{InstanceUsage, ProviderError, Target};
 use atoll_store::ResourceSample;
 

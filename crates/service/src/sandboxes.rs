@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use atoll_model::lifecycle::phase_deadline_ms;
 use atoll_model::policy::authz;
-use atoll_model::{Code, MemoryLocation, Intent, Lease, LimitsAsk, Phase, Principal, Reason, SandboxId, UpdateSandbox};
+use atoll_model::{
+    Code, Intent, Lease, LimitsAsk, MemoryLocation, Phase, Principal, Reason, SandboxId, UpdateSandbox,
+};
 use atoll_store::{LeaseQuery, Page};
 use tokio::sync::oneshot;
 
@@ -123,7 +125,11 @@ impl Service {
         // Memory that was to go to disk and did not is a failure, also where it stands still.
         let failure = handle.state.borrow().failure.clone();
         match failure {
-            Some(failure) if ask.memory == Some(MemoryLocation::Disk) && lease.held != Some(MemoryLocation::Disk) => Err(failure),
+            Some(failure)
+                if ask.memory == Some(MemoryLocation::Disk) && lease.held != Some(MemoryLocation::Disk) =>
+            {
+                Err(failure)
+            }
             _ => Ok(lease),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_budget::CollectedOutput;
 use atoll_model::policy::idle::AwakeReason;
-use atoll_model::{EgressVerdict, MemoryLocation, Lease, Phase, SandboxId, Scope, SnapshotId};
+use atoll_model::{EgressVerdict, Lease, MemoryLocation, Phase, SandboxId, Scope, SnapshotId};
 use atoll_store::{KeyRecord, SecretAbout, SortBy, Span};
 use bytes::Bytes;
 use futures::stream::BoxStream;

@@ -4,7 +4,7 @@
 mod world;
 
 use atoll_model::{Code, CreateSandbox, Lease, Origin, Phase, SandboxId, UpdateSandbox, Wake};
-use atoll_service::{Fork, NewSnapshot, Pause, PreviewBy, PortCredentials, TokenOf};
+use atoll_service::{Fork, NewSnapshot, Pause, PortCredentials, PreviewBy, TokenOf};
 use world::World;
 
 const KINDS: [TokenOf; 3] = [TokenOf::Agent, TokenOf::Ports, TokenOf::Files];

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use atoll_model::lifecycle::phase_deadline_ms;
-use atoll_model::{CreateSandbox, MemoryLocation, Intent, Origin, Phase, Principal, Reason, SandboxId, SnapshotState};
+use atoll_model::{
+    CreateSandbox, Intent, MemoryLocation, Origin, Phase, Principal, Reason, SandboxId, SnapshotState,
+};
 use atoll_provider::fake::{FakeProvider, ProviderCall, Script};
 use atoll_service::{FailPoint, Fork, NewSnapshot, Pause, Service};
 use futures::future::BoxFuture;

@@ -7,7 +7,7 @@ mod world;
 use std::time::Duration;
 
 use atoll_model::{Code, CreateSandbox, Phase, SandboxId};
-use atoll_service::{NewPreview, Pause, PreviewBy, ServiceError, PortCredentials};
+use atoll_service::{NewPreview, Pause, PortCredentials, PreviewBy, ServiceError};
 use world::World;
 
 const NOTHING: PortCredentials<'static> = PortCredentials { keys: &[], tokens: &[], unknown_key: false };
@@ -29,11 +29,13 @@ async fn what_is_shown_decides_and_what_is_not_there_looks_the_same() {
     let nobody = SandboxId::from_entropy([3; 20]);
     let guess = ["apv_guess".to_owned()];
     for id in [&lease.id, &nobody] {
-        let strange = PortCredentials { keys: std::slice::from_ref(&stranger), tokens: &[], unknown_key: false };
+        let strange =
+            PortCredentials { keys: std::slice::from_ref(&stranger), tokens: &[], unknown_key: false };
         assert_eq!(refused(&world, id, Some(80), NOTHING).await, Code::Unauthenticated);
         assert_eq!(refused(&world, id, Some(80), strange).await, Code::SandboxNotFound);
         assert_eq!(
-            refused(&world, id, Some(80), PortCredentials { keys: &[], tokens: &guess, unknown_key: false }).await,
+            refused(&world, id, Some(80), PortCredentials { keys: &[], tokens: &guess, unknown_key: false })
+                .await,
             Code::Forbidden
         );
     }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::idle::AwakeReason;
 use atoll_model::{
-    Code, CreateSandbox, EventKind, MemoryLocation, Lease, LimitsAsk, NetworkPolicy, OnExit, OnTimeout, Phase, Reason,
-    SandboxId, Storage, TimersAsk, UpdateSandbox,
+    Code, CreateSandbox, EventKind, Lease, LimitsAsk, MemoryLocation, NetworkPolicy, OnExit, OnTimeout,
+    Phase, Reason, SandboxId, Storage, TimersAsk, UpdateSandbox,
 };
 use atoll_provider::fake::{ProviderCall, Script};
-use atoll_service::{ServiceConfig, Exec, HoldAsk, NextTimer};
+use atoll_service::{Exec, HoldAsk, NextTimer, ServiceConfig};
 use futures::StreamExt;
 use world::{Options, World};
 

@@ -6,7 +6,7 @@ mod world;
 
 use std::time::Duration;
 
-use atoll_model::{Code, CreateSandbox, MemoryLocation, Intent, Origin, Phase, Reason, SandboxId};
+use atoll_model::{Code, CreateSandbox, Intent, MemoryLocation, Origin, Phase, Reason, SandboxId};
 use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Exec, Fork, NewSnapshot, Pause, ServiceError, SnapshotFilter};
 use world::World;
@@ -202,7 +202,10 @@ async fn a_pause_keeps_memory_and_says_where() {
     let id = born.id.as_str();
     world.fake.memory(&born.id, |bytes| *bytes = b"known".to_vec());
     let paused = service.pause(who, id, LIVE, true).await.unwrap();
-    assert_eq!((paused.phase, paused.held, paused.intent), (Phase::Paused, Some(MemoryLocation::Live), Intent::Pause));
+    assert_eq!(
+        (paused.phase, paused.held, paused.intent),
+        (Phase::Paused, Some(MemoryLocation::Live), Intent::Pause)
+    );
     assert_eq!(paused.reason, Reason::Requested);
     assert!(world.fake.is_frozen(&born.id));
     let running = service.resume(who, id, true).await.unwrap();

@@ -6,8 +6,8 @@ mod world;
 use std::time::Duration;
 
 use atoll_model::{
-    Code, CreateSandbox, EventKind, MemoryLocation, Lease, OnExit, Phase, Principal, Quota, Reason, SandboxId, Scope,
-    TimersAsk, UpdateSandbox, Wake,
+    Code, CreateSandbox, EventKind, Lease, MemoryLocation, OnExit, Phase, Principal, Quota, Reason,
+    SandboxId, Scope, TimersAsk, UpdateSandbox, Wake,
 };
 use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Exec, ExecEvent, Filter, NewKey, Pause};
@@ -234,7 +234,11 @@ async fn after_a_restore_a_reader_goes_on_where_it_was() {
             Some(ExecEvent::Stdout(data)) => data.to_vec(),
             other => panic!("{other:?}"),
         };
-        world.service.pause(&world.admin, id, Pause { memory: Some(MemoryLocation::Disk) }, true).await.unwrap();
+        world
+            .service
+            .pause(&world.admin, id, Pause { memory: Some(MemoryLocation::Disk) }, true)
+            .await
+            .unwrap();
         world.advance(SECOND * 3_600).await;
         assert!(futures::poll!(stream.next()).is_pending(), "it waits, and wakes nobody");
         assert!(world.fake.is_checkpointed(&lease.id));
@@ -261,7 +265,11 @@ async fn a_silent_command_outlives_many_restores() {
     let id = lease.id.as_str();
     let (_, mut stream) = world.service.exec_stream(&world.admin, id, argv(&["wait"])).await.unwrap();
     for _ in 0..6 {
-        world.service.pause(&world.admin, id, Pause { memory: Some(MemoryLocation::Disk) }, true).await.unwrap();
+        world
+            .service
+            .pause(&world.admin, id, Pause { memory: Some(MemoryLocation::Disk) }, true)
+            .await
+            .unwrap();
         assert!(futures::poll!(stream.next()).is_pending());
         world.service.resume(&world.admin, id, true).await.unwrap();
         world.quiet().await;

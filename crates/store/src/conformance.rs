@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use atoll_model::{
-    EventKind, InstanceId, Intent, KeyId, Lease, Limits, Timestamp, NetworkPolicy, OnExit, OnTimeout, Phase,
-    Quota, Reason, SandboxId, Scope, Source, Stage, Storage, TenantId, Timers, Wake,
+    EventKind, InstanceId, Intent, KeyId, Lease, Limits, NetworkPolicy, OnExit, OnTimeout, Phase, Quota,
+    Reason, SandboxId, Scope, Source, Stage, Storage, TenantId, Timers, Timestamp, Wake,
 };
 
 use crate::{

@@ -21,8 +21,8 @@ mod volumes;
 
 use async_trait::async_trait;
 use atoll_model::{
-    EventKind, InstanceId, KeyId, Lease, Timestamp, NetworkPolicy, PreviewId, Quota, SandboxEvent, SandboxId,
-    Snapshot, SnapshotId, TenantId, Usage,
+    EventKind, InstanceId, KeyId, Lease, NetworkPolicy, PreviewId, Quota, SandboxEvent, SandboxId, Snapshot,
+    SnapshotId, TenantId, Timestamp, Usage,
 };
 use tokio::sync::{oneshot, watch};
 

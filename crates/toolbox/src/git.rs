@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use atoll_agentapi::CommandOutput;
 
-pub use branches::{BranchQuery, Branches, BranchScope};
+pub use branches::{BranchQuery, BranchScope, Branches};
 pub use clone::{CloneFrom, Pull, Push, Remote};
 pub use commits::{Commit, Committed, DiffOf, LogQuery, NewCommit, Reset, ResetMode, Restore};
 pub use credentials::Credentials;
 pub use fault::GitFault;
 pub use settings::{ConfigScope, StoredCredentials};
-pub use status::{FileState, FileChange, WorkTreeStatus};
+pub use status::{FileChange, FileState, WorkTreeStatus};
 
 use crate::command::ProgramCommand;
 use crate::error::said;

@@ -215,7 +215,11 @@ impl<'a> Interpreter<'a> {
 
     /// Runs code; one after the other where several are sent to the same context. Dropping the execution before its end
     /// interrupts it.
-    pub async fn execute(&self, context: &InterpreterContext, execute: Execute) -> Result<Execution, ToolboxError> {
+    pub async fn execute(
+        &self,
+        context: &InterpreterContext,
+        execute: Execute,
+    ) -> Result<Execution, ToolboxError> {
         if execute.code.len() > CODE_MAX || execute.code.contains('\0') {
             let message = format!("code has at most {CODE_MAX} bytes, none of them NUL");
             return Err(ToolboxError::Invalid(message));

@@ -34,21 +34,24 @@ pub use exec::{ProgramResult, ShellLine};
 /// Output that was collected.
 pub use atoll_budget::CollectedOutput;
 pub use files::{
-    PermissionChange, CopyHow, Edit, Edited, FileBody, Files, Grep, ListOptions, Listing, MakeDir, Match, Node, FilePart,
-    Replaced, SearchResults,
+    CopyHow, Edit, Edited, FileBody, FilePart, Files, Grep, ListOptions, Listing, MakeDir, Match, Node,
+    PermissionChange, Replaced, SearchResults,
 };
 pub use git::{
-    BranchQuery, Branches, CloneFrom, Commit, Committed, ConfigScope, Credentials, DiffOf, FileState, Git,
-    GitFault, GitOutput, LogQuery, NewCommit, Pull, Push, Remote, Reset, ResetMode, Restore, BranchScope, FileChange,
-    StoredCredentials, WorkTreeStatus,
+    BranchQuery, BranchScope, Branches, CloneFrom, Commit, Committed, ConfigScope, Credentials, DiffOf,
+    FileChange, FileState, Git, GitFault, GitOutput, LogQuery, NewCommit, Pull, Push, Remote, Reset,
+    ResetMode, Restore, StoredCredentials, WorkTreeStatus,
 };
 
-pub use interpreter::{InterpreterContext, Execute, Execution, ExecutionEvent, Interpreter, Language, NewContext, Rich};
+pub use interpreter::{
+    Execute, Execution, ExecutionEvent, Interpreter, InterpreterContext, Language, NewContext, Rich,
+};
 
-pub use lsp::{Completion, Completions, LspLanguage, LspServer, Position, Symbol};
+pub use lsp::{Completion, Completions, LspLanguage, LspServer, Symbol, TextPosition};
 pub use pty::{NewPty, Pty, PtyEnd, PtyEvent, PtyInput, PtyOutput, Ptys, WindowSize};
 pub use session::{
-    CommandDone, CommandOutput, LogEvent, LogFollow, SessionLogs, NewCommand, ShellSession, SessionCommand, Sessions,
+    CommandDone, CommandOutput, LogEvent, LogFollow, NewCommand, SessionCommand, SessionLogs, Sessions,
+    ShellSession,
 };
 
 /// The tools of one sandbox, for one request.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use atoll_agentapi::{AgentError, ProcessInfo, RpcCode, StartProcess};
 use serde_json::{Value, json};
 
-pub use responses::{Completion, Completions, Position, Symbol};
+pub use responses::{Completion, Completions, Symbol, TextPosition};
 
 use crate::error::said;
 use crate::{FilePart, Toolbox, ToolboxError};
@@ -218,7 +218,7 @@ impl LspServer<'_> {
     pub async fn completions(
         &self,
         path: &str,
-        place: Position,
+        place: TextPosition,
         context: Option<Value>,
     ) -> Result<Completions, ToolboxError> {
         let mut params = json!({
@@ -232,7 +232,7 @@ impl LspServer<'_> {
     }
 
     /// The same as the server's own `result`.
-    pub async fn raw_completions(&self, path: &str, place: Position) -> Result<Value, ToolboxError> {
+    pub async fn raw_completions(&self, path: &str, place: TextPosition) -> Result<Value, ToolboxError> {
         let position = json!({ "line": place.line, "character": place.character });
         let params = json!({ "textDocument": { "uri": uri(path) }, "position": position });
         self.asked("textDocument/completion", params).await

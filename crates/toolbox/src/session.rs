@@ -28,7 +28,7 @@ use atoll_agentapi::{AgentError, ProcessEvent, ProcessInfo, StartProcess};
 
 pub use follow::{LogEvent, LogFollow};
 pub use output::CommandOutput;
-pub use run::{CommandDone, SessionLogs, NewCommand};
+pub use run::{CommandDone, NewCommand, SessionLogs};
 
 use crate::{Toolbox, ToolboxError};
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use atoll_example_front::Toy;
 use atoll_front_kit::Dispatch;
 use atoll_provider::fake::{FakeProvider, TEMPLATE};
-use atoll_service::{ServiceConfig, MakeProgress, Service, ServiceError, SystemClock, TemplateRecord, Templates};
+use atoll_service::{
+    MakeProgress, Service, ServiceConfig, ServiceError, SystemClock, TemplateRecord, Templates,
+};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;

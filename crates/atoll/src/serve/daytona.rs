@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use atoll_front_daytona::{Daytona, Hosts, DaytonaOptions, TlsHosts};
+use atoll_front_daytona::{Daytona, DaytonaOptions, Hosts, TlsHosts};
 use atoll_service::Service;
 use tokio_util::sync::CancellationToken;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use atoll_front_e2b::{Data, E2b, Hosts, E2bOptions};
+use atoll_front_e2b::{Data, E2b, E2bOptions, Hosts};
 use atoll_model::Code;
 use atoll_proxy::{Dispatch, PortRequest, PortRequestOrigin, Refused, StandIn};
 use atoll_service::Service;

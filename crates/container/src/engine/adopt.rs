@@ -145,7 +145,11 @@ impl EngineShared {
 
     /// Removes drafts and checkpoints of those that live or should not have one. Whom a spent one became stays known as
     /// long as that instance lives.
-    async fn sweep_checkpoints(&self, known: &[KnownSandbox], fates: &[Adopted]) -> Result<(), ProviderError> {
+    async fn sweep_checkpoints(
+        &self,
+        known: &[KnownSandbox],
+        fates: &[Adopted],
+    ) -> Result<(), ProviderError> {
         let fate = |known: &KnownSandbox| {
             let (instance, _) = known.instance.as_ref()?;
             fates.iter().find(|one| one.instance == *instance).map(|one| one.fate)

@@ -8,11 +8,12 @@ use async_trait::async_trait;
 use atoll_image::{Template, TemplateError};
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{MemoryLocation, InstanceId, Limits, SandboxId, SnapshotId, Storage, VolumeId};
+use atoll_model::{InstanceId, Limits, MemoryLocation, SandboxId, SnapshotId, Storage, VolumeId};
 use atoll_network::{DialError, ErrorKind, LinkError};
 use atoll_provider::{
-    Adopted, Booted, ByteStream, Capabilities, Egressed, FilesOrigin, InstanceSpec, InstanceUsage, KnownSandbox,
-    Notice, Packed, PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
+    Adopted, Booted, ByteStream, Capabilities, Egressed, FilesOrigin, InstanceSpec, InstanceUsage,
+    KnownSandbox, Notice, Packed, PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target,
+    VolumeFiles,
 };
 use tokio::sync::broadcast;
 

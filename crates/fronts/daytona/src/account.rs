@@ -198,7 +198,10 @@ async fn keys(State(app): State<DaytonaApp>, Caller(who): Caller) -> Result<Json
     Ok(ok(Value::Array(own.map(key_shown).collect())))
 }
 
-async fn current_key(State(app): State<DaytonaApp>, Caller(who): Caller) -> Result<JsonResponse<Value>, ApiError> {
+async fn current_key(
+    State(app): State<DaytonaApp>,
+    Caller(who): Caller,
+) -> Result<JsonResponse<Value>, ApiError> {
     let keys = app.service.list_keys(&who).await;
     let known = keys.ok().and_then(|keys| keys.into_iter().find(|key| key.id == who.key));
     // A key that may not list keys still knows itself.
@@ -231,7 +234,11 @@ async fn new_key(
     })))
 }
 
-async fn named_key(app: &DaytonaApp, who: &Principal, name: &str) -> Result<atoll_service::KeyRecord, ApiError> {
+async fn named_key(
+    app: &DaytonaApp,
+    who: &Principal,
+    name: &str,
+) -> Result<atoll_service::KeyRecord, ApiError> {
     let keys = app.service.list_keys(who).await?;
     let is_meant = |key: &atoll_service::KeyRecord| {
         key.tenant == who.tenant && (key.name.as_deref() == Some(name) || key.id.as_str() == name)

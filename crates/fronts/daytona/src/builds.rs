@@ -82,7 +82,11 @@ async fn with_bases(app: &DaytonaApp, who: &Principal, text: &str) -> Result<Str
 }
 
 /// Who commands of it run as, and where: as in its base where that has the user `daytona`, unless the Dockerfile says so.
-async fn place(app: &DaytonaApp, who: &Principal, text: &str) -> Result<(Option<String>, Option<String>), ApiError> {
+async fn place(
+    app: &DaytonaApp,
+    who: &Principal,
+    text: &str,
+) -> Result<(Option<String>, Option<String>), ApiError> {
     let Some(last) = bases::last(text).filter(|last| !last.says_user) else { return Ok((None, None)) };
     let base = naming::template(app, who, &last.base).await?;
     if !base.is_some_and(|base| naming::has_daytona(&base)) {

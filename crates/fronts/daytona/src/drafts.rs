@@ -257,7 +257,12 @@ async fn finish(app: &DaytonaApp, who: &Principal, id: &SandboxId, build: &Build
     }
 }
 
-async fn built(app: &DaytonaApp, who: &Principal, id: &SandboxId, build: &BuildId) -> Result<Build, ApiError> {
+async fn built(
+    app: &DaytonaApp,
+    who: &Principal,
+    id: &SandboxId,
+    build: &BuildId,
+) -> Result<Build, ApiError> {
     let mut lines = app.service.build_log(who, build.as_str(), 1, true).await?;
     let mut begun = false;
     while lines.next().await.is_some() {

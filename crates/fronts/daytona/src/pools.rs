@@ -126,7 +126,10 @@ async fn create(
     Ok(created(WarmPool::of(&app, &made)))
 }
 
-async fn list(State(app): State<DaytonaApp>, Caller(who): Caller) -> Result<JsonResponse<Vec<WarmPool>>, ApiError> {
+async fn list(
+    State(app): State<DaytonaApp>,
+    Caller(who): Caller,
+) -> Result<JsonResponse<Vec<WarmPool>>, ApiError> {
     let all = app.service.list_templates(&who).await?;
     let mine = all.iter().filter(|template| template.tenant.as_ref() == Some(&who.tenant));
     let pools = mine.filter(|template| template.settings.pool.unwrap_or(0) > 0);

@@ -16,15 +16,15 @@ use crate::origin::Origin;
 use crate::snapshots::FollowQuery;
 use crate::states::{self, Verb};
 
-mod asked;
 mod change;
 mod list;
-mod shown;
+mod request;
+mod response;
 
-use asked::CreateSandboxRequest;
-pub(crate) use asked::{BuildAsk, CPU, DISK_GIB, MEMORY_GIB, check_gpu_types, limits, refuse_gpu};
 pub(crate) use change::taken;
-pub(crate) use shown::{BuildInfo, CLASS, REGION, SandboxResponse, gib};
+use request::CreateSandboxRequest;
+pub(crate) use request::{BuildAsk, CPU, DISK_GIB, MEMORY_GIB, check_gpu_types, limits, refuse_gpu};
+pub(crate) use response::{BuildInfo, CLASS, REGION, SandboxResponse, gib};
 
 pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()

@@ -115,7 +115,10 @@ async fn create(
     Ok(created(SecretResponse::of(&app, made)))
 }
 
-async fn all(State(app): State<DaytonaApp>, Caller(who): Caller) -> Result<JsonResponse<Vec<SecretResponse>>, ApiError> {
+async fn all(
+    State(app): State<DaytonaApp>,
+    Caller(who): Caller,
+) -> Result<JsonResponse<Vec<SecretResponse>>, ApiError> {
     let all = app.service.list_secrets(&who).await?;
     Ok(ok(all.into_iter().map(|one| SecretResponse::of(&app, one)).collect()))
 }
@@ -172,7 +175,11 @@ async fn paginated(
     let more = all.len() > size;
     all.truncate(size);
     let next_cursor = all.last().filter(|_| more).map(|secret| secret.id.to_string());
-    Ok(ok(Paged { items: all.into_iter().map(|one| SecretResponse::of(&app, one)).collect(), total, next_cursor }))
+    Ok(ok(Paged {
+        items: all.into_iter().map(|one| SecretResponse::of(&app, one)).collect(),
+        total,
+        next_cursor,
+    }))
 }
 
 async fn find(

@@ -21,9 +21,9 @@ use crate::naming;
 use crate::origin::Origin;
 use crate::sandboxes::{BuildAsk, Url, check_gpu_types, limits, refuse_gpu};
 
-mod shown;
+mod response;
 
-pub(crate) use shown::SnapshotResponse;
+pub(crate) use response::SnapshotResponse;
 
 /// LIMIT: of all tenants together; the oldest are shown again then.
 const FORGOTTEN_MAX: usize = 4_096;
@@ -138,7 +138,11 @@ fn missing(id: &str) -> ApiError {
 }
 
 /// A template, a snapshot of a sandbox or a build that has this name or id.
-async fn existing(app: &DaytonaApp, who: &Principal, name: &str) -> Result<Option<SnapshotResponse>, ApiError> {
+async fn existing(
+    app: &DaytonaApp,
+    who: &Principal,
+    name: &str,
+) -> Result<Option<SnapshotResponse>, ApiError> {
     if let Some(template) = naming::template(app, who, name).await? {
         return Ok(Some(SnapshotResponse::of_template(&template, name)));
     }
@@ -278,9 +282,9 @@ async fn remove(
     }
     match found.kind() {
         // Sandboxes that were made from it keep their files: the name goes, and the rest when nobody needs it.
-        shown::Kind::Template => app.service.remove_template(&who, &tagged(&naming::word(&id)?)).await?,
-        shown::Kind::Kept => app.service.delete_snapshot(&who, found.id()).await?,
-        shown::Kind::Build => {
+        response::Kind::Template => app.service.remove_template(&who, &tagged(&naming::word(&id)?)).await?,
+        response::Kind::Kept => app.service.delete_snapshot(&who, found.id()).await?,
+        response::Kind::Build => {
             if let Some(build) = newest_build(&app, &who, &id).await? {
                 app.service.cancel_build(&who, build.id.as_str()).await?;
                 app.forgotten.add(build.id);

@@ -73,7 +73,10 @@ async fn create(
     Ok(ok(made.into()))
 }
 
-async fn list(State(app): State<DaytonaApp>, Caller(who): Caller) -> Result<JsonResponse<Vec<VolumeResponse>>, ApiError> {
+async fn list(
+    State(app): State<DaytonaApp>,
+    Caller(who): Caller,
+) -> Result<JsonResponse<Vec<VolumeResponse>>, ApiError> {
     let all = app.service.list_volumes(&who).await?;
     Ok(ok(all.into_iter().map(VolumeResponse::from).collect()))
 }
@@ -110,7 +113,11 @@ async fn remove(
 }
 
 /// By its whole id or name, never by the beginning of one.
-async fn exactly(app: &DaytonaApp, who: &atoll_model::Principal, ident: &str) -> Result<VolumeRecord, ApiError> {
+async fn exactly(
+    app: &DaytonaApp,
+    who: &atoll_model::Principal,
+    ident: &str,
+) -> Result<VolumeRecord, ApiError> {
     let found = app.service.get_volume(who, ident).await.map_err(|error| match error.code {
         Code::VolumeNotFound | Code::InvalidRequest => missing(ident),
         _ => error.into(),

@@ -27,7 +27,7 @@ mod system;
 mod templates;
 mod volumes;
 
-pub use data::{DataRequest, Data, SignedLinks};
+pub use data::{Data, DataRequest, SignedLinks};
 pub use templates::build_of_uuid;
 
 use std::sync::Arc;

@@ -14,16 +14,16 @@ use crate::domain::Domain;
 use crate::error::not_here;
 use crate::states::{SandboxState, state};
 
-mod asked;
 mod asleep;
 mod list;
-mod shown;
+mod request;
+mod response;
 
-use asked::CreateSandboxRequest;
-pub(crate) use asked::{Version, VolumeMount};
 pub(crate) use list::{page_size, paged};
-pub(crate) use shown::SandboxResponse;
-use shown::{Detail, Listed};
+use request::CreateSandboxRequest;
+pub(crate) use request::{Version, VolumeMount};
+pub(crate) use response::SandboxResponse;
+use response::{Detail, Listed};
 
 /// LIMIT: E2B's own, of a refresh.
 const REFRESH_MAX_S: u64 = 3_600;
@@ -67,7 +67,7 @@ async fn create(
     body: CreateSandboxRequest,
     version: Version,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let key = asked::idempotency_key(headers)?;
+    let key = request::idempotency_key(headers)?;
     let word = crate::templates::word(app, who, &body.template_id).await?;
     let spec = body.into_spec(word, version, key, app.service.capabilities().checkpoints)?;
     let (lease, _) = app.service.create(who, spec, true).await?;

@@ -7,11 +7,11 @@
 //! The id of a template is its name. E2B's tag `default` is our `latest`; a tag that is called `latest` there is `_latest`
 //! here. Never decides what a build may do: the service builds what [`steps`] declares.
 
-mod asked;
 mod build;
 mod builds;
 mod list;
 mod names;
+mod request;
 mod steps;
 mod tags;
 mod watch;

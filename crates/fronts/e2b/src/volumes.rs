@@ -60,7 +60,10 @@ async fn create(
 }
 
 /// Those of the caller, as there; whoever sees more with their key sees it elsewhere.
-async fn list(State(app): State<E2bApp>, Caller(who): Caller) -> Result<JsonResponse<Vec<VolumeResponse>>, ApiError> {
+async fn list(
+    State(app): State<E2bApp>,
+    Caller(who): Caller,
+) -> Result<JsonResponse<Vec<VolumeResponse>>, ApiError> {
     let all = app.service.list_volumes(&who).await?;
     let own = all.into_iter().map(|record| record.volume).filter(|volume| volume.tenant == who.tenant);
     Ok(ok(own.map(VolumeResponse::from).collect()))

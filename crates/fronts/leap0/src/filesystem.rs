@@ -4,8 +4,8 @@ use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, lossy_text, ok
 use atoll_model::Principal;
 use atoll_service::SandboxAgent;
 use atoll_toolbox::{
-    PermissionChange, CopyHow, Edit, Entry, EntryKind, Grep, ListOptions, MakeDir, Match, Node, Replaced, Toolbox,
-    ToolboxError,
+    CopyHow, Edit, Entry, EntryKind, Grep, ListOptions, MakeDir, Match, Node, PermissionChange, Replaced,
+    Toolbox, ToolboxError,
 };
 use axum::Router;
 use axum::extract::State;
@@ -247,7 +247,8 @@ async fn set_permissions(
     Path(id): Path<String>,
     Json(body): Json<PermissionsBody>,
 ) -> Result<StatusCode, ApiError> {
-    let change = PermissionChange { mode: mode("mode", body.mode.as_deref())?, owner: body.owner, group: body.group };
+    let change =
+        PermissionChange { mode: mode("mode", body.mode.as_deref())?, owner: body.owner, group: body.group };
     if change.mode.is_none() && change.owner.is_none() && change.group.is_none() {
         return Err(ApiError::field("mode", "mode, owner or group is required"));
     }

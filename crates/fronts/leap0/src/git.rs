@@ -3,8 +3,8 @@
 use atoll_budget::RequestBudget;
 use atoll_front_kit::{ApiError, Caller, Path, ok, parse_json_or_empty};
 use atoll_toolbox::{
-    BranchQuery, CloneFrom, Credentials, DiffOf, GitOutput, LogQuery, NewCommit, Pull, Push, Reset, BranchScope,
-    Toolbox, ToolboxError,
+    BranchQuery, BranchScope, CloneFrom, Credentials, DiffOf, GitOutput, LogQuery, NewCommit, Pull, Push,
+    Reset, Toolbox, ToolboxError,
 };
 use axum::Router;
 use axum::extract::State;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use atoll_front_kit::{ApiError, Caller, FrontState, Json, JsonResponse, Path, created, ok};
 use atoll_model::SandboxId;
-use atoll_toolbox::{InterpreterContext as Kept, Execute, Language, NewContext};
+use atoll_toolbox::{Execute, InterpreterContext as Kept, Language, NewContext};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;

@@ -1,7 +1,7 @@
 //! Language servers of a project: every call is a POST, and answers carry what the server said.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, ok};
-use atoll_toolbox::{LspLanguage, LspServer, Position};
+use atoll_toolbox::{LspLanguage, LspServer, TextPosition};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -155,7 +155,7 @@ async fn completions(
     Json(body): Json<CompletionsBody>,
 ) -> Result<JsonResponse<Response>, ApiError> {
     let path = body.document.path()?;
-    let place = Position { line: body.position.line, character: body.position.character };
+    let place = TextPosition { line: body.position.line, character: body.position.character };
     let awake = awake(&app, &who, &id).await?;
     let found = body.document.server.server(&awake)?.raw_completions(path, place).await?;
     Ok(ok(Response::of(found)))

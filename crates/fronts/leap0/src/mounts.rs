@@ -86,7 +86,11 @@ pub(crate) struct MountShown {
 }
 
 /// The mounts of a sandbox.
-pub(crate) async fn shown(app: &Leap0App, who: &Principal, lease: &Lease) -> Result<Vec<MountShown>, ApiError> {
+pub(crate) async fn shown(
+    app: &Leap0App,
+    who: &Principal,
+    lease: &Lease,
+) -> Result<Vec<MountShown>, ApiError> {
     let mut all = Vec::with_capacity(lease.mounts.len());
     for (at, mount) in lease.mounts.iter().enumerate() {
         let volume = app.service.get_volume(who, mount.volume.as_str()).await;

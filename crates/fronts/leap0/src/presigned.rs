@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::routing::{delete, post};
 use serde::{Deserialize, Serialize};
 
-use crate::{Leap0App, Hosts};
+use crate::{Hosts, Leap0App};
 
 pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()

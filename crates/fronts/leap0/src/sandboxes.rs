@@ -10,15 +10,15 @@ use axum::routing::{get, post};
 
 use crate::Leap0App;
 
-mod asked;
 mod list;
-mod shown;
+mod request;
+mod response;
 
-use asked::CreateSandboxRequest;
-pub(crate) use asked::{lifetime, on_timeout};
-use list::{SandboxListQuery, SandboxPage};
 pub(crate) use list::{Paging, in_order, page_of};
-pub(crate) use shown::SandboxResponse;
+use list::{SandboxListQuery, SandboxPage};
+use request::CreateSandboxRequest;
+pub(crate) use request::{lifetime, on_timeout};
+pub(crate) use response::SandboxResponse;
 
 pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()

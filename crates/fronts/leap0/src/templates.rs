@@ -53,7 +53,11 @@ pub(crate) fn workdir(template: &TemplateRecord) -> Option<String> {
 }
 
 /// Finds the template that a name means.
-pub(crate) async fn resolve(app: &Leap0App, who: &Principal, asked: &str) -> Result<TemplateRecord, ApiError> {
+pub(crate) async fn resolve(
+    app: &Leap0App,
+    who: &Principal,
+    asked: &str,
+) -> Result<TemplateRecord, ApiError> {
     if asked.starts_with("system/desktop") {
         return Err(crate::missing::desktop());
     }

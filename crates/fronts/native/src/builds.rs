@@ -18,10 +18,10 @@ use crate::App;
 use crate::flag::Flag;
 use crate::sse;
 
-mod asked;
 mod form;
+mod request;
 
-use asked::BuildBody;
+use request::BuildBody;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(start, list)).routes(routes!(get, cancel)).routes(routes!(logs))

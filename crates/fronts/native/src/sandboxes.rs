@@ -14,15 +14,15 @@ use utoipa_axum::routes;
 use crate::App;
 use crate::flag::Flag;
 
-mod asked;
 mod awake;
 mod fork;
 mod life;
-mod shown;
+mod request;
+mod response;
 mod words;
 
-use asked::{CreateBody, UpdateBody};
-pub(crate) use shown::{Sandbox, SandboxPage};
+use request::{CreateBody, UpdateBody};
+pub(crate) use response::{Sandbox, SandboxPage};
 pub(crate) use words::{Phase, Reason, SnapshotState};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {

@@ -16,11 +16,11 @@ use utoipa_axum::routes;
 use crate::App;
 use crate::{sse, working};
 
-mod shown;
+mod response;
 mod start;
 mod transfer;
 
-pub(crate) use shown::Template;
+pub(crate) use response::Template;
 pub(crate) use start::{Ready, Start};
 pub(crate) use transfer::{RegistryAuth, reference};
 
@@ -228,7 +228,7 @@ pub(crate) async fn collect(
     State(app): State<App>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<Collected>, ApiError> {
-    let atoll_service::CollectedOutput { versions, layers, blobs, bytes } =
+    let atoll_service::Collected { versions, layers, blobs, bytes } =
         app.service.collect_templates(&who).await?;
     Ok(ok(Collected { versions, layers, blobs, bytes }))
 }

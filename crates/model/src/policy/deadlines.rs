@@ -1,7 +1,7 @@
 //! When a lease is due, and for what. One queue drives all of them.
 
 use crate::lifecycle::phase_deadline_ms;
-use crate::{MemoryLocation, Intent, Lease, Timestamp, OnTimeout, Phase, TimeoutCounts};
+use crate::{Intent, Lease, MemoryLocation, OnTimeout, Phase, TimeoutCounts, Timestamp};
 
 /// What a due lease needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,15 +9,15 @@ use atoll_model::policy::placement::Node;
 use std::sync::Arc;
 
 use atoll_model::policy::egress::Egress;
-use atoll_model::{MemoryLocation, Limits, SnapshotId, VolumeId};
+use atoll_model::{Limits, MemoryLocation, SnapshotId, VolumeId};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::sync::broadcast;
 
 use super::world::failed;
 use super::{After, FakeProvider, ProviderCall, agent};
 use crate::{
-    Adopted, Booted, ByteStream, Capabilities, FilesOrigin, InstanceSpec, InstanceUsage, KnownSandbox, Notice,
-    Packed, PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
+    Adopted, Booted, ByteStream, Capabilities, FilesOrigin, InstanceSpec, InstanceUsage, KnownSandbox,
+    Notice, Packed, PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
 };
 
 #[async_trait]

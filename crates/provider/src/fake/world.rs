@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
 use atoll_model::policy::egress::Egress;
-use atoll_model::{MemoryLocation, InstanceId, Limits, SandboxId, SnapshotId, VolumeId};
+use atoll_model::{InstanceId, Limits, MemoryLocation, SandboxId, SnapshotId, VolumeId};
 use tokio::task::JoinSet;
 
 use super::agent::FakeAgentState;

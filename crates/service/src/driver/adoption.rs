@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use atoll_agentapi::AgentClient;
 use atoll_model::lifecycle::Event;
-use atoll_model::{Code, MemoryLocation, InstanceId, Intent, Lease, Phase, Reason};
+use atoll_model::{Code, InstanceId, Intent, Lease, MemoryLocation, Phase, Reason};
 use atoll_store::{Admit, InstanceChange, InstanceRow};
 
 use super::Driver;
@@ -83,7 +83,8 @@ impl Driver {
             Resumption::GoOn if self.lease.phase == Phase::Stopped => self.after_stop().await,
             Resumption::GoOn => self.go_on().await,
             Resumption::Freeze => {
-                let disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(MemoryLocation::Disk);
+                let disk =
+                    self.lease.phase == Phase::Pausing && self.lease.held == Some(MemoryLocation::Disk);
                 self.launch(Work::Freeze { disk });
             }
             Resumption::Held(held) => {

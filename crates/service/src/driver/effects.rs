@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use atoll_agentapi::AgentClient;
 use atoll_model::policy::egress::Egress;
-use atoll_model::{ArchiveRef, Code, MemoryLocation, InstanceId, Intent, Lease, Source};
+use atoll_model::{ArchiveRef, Code, InstanceId, Intent, Lease, MemoryLocation, Source};
 use atoll_provider::{Booted, FilesOrigin, InstanceMount, InstanceSpec, ProviderError, RolledBack, Target};
 use atoll_store::InstanceRow;
 use futures::FutureExt;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_model::{EventKind, MemoryLocation, Intent, Lease, Phase};
+use atoll_model::{EventKind, Intent, Lease, MemoryLocation, Phase};
 use atoll_provider::{ProviderError, Target};
 use atoll_store::NewEvent;
 

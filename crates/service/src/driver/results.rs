@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_agentapi::AgentClient;
 use atoll_model::lifecycle::Event;
-use atoll_model::{ArchiveRef, Code, EventKind, MemoryLocation, Intent, Phase, Reason};
+use atoll_model::{ArchiveRef, Code, EventKind, Intent, MemoryLocation, Phase, Reason};
 use atoll_store::{Admit, InstanceChange, InstanceRow};
 
 use super::effects::{Done, Outcome, Work};
@@ -108,7 +108,9 @@ impl Driver {
 
     async fn on_checkpointed(&mut self, written: Result<(), ServiceError>) {
         match written {
-            Ok(()) => self.rest_paused(MemoryLocation::Disk, Some(EventKind::Checkpointed { failure: None })).await,
+            Ok(()) => {
+                self.rest_paused(MemoryLocation::Disk, Some(EventKind::Checkpointed { failure: None })).await
+            }
             Err(failure) => {
                 tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "its memory was not written to disk");
                 self.checkpoint_failed = true;
@@ -121,7 +123,8 @@ impl Driver {
 
     /// It stands still. What came in meanwhile is done now.
     async fn rest_paused(&mut self, held: MemoryLocation, also: Option<EventKind>) {
-        let wanted_on_disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(MemoryLocation::Disk);
+        let wanted_on_disk =
+            self.lease.phase == Phase::Pausing && self.lease.held == Some(MemoryLocation::Disk);
         let mut step =
             Transition { held: Some(held), also, ..Transition::internal(Event::Paused, Reason::Completed) };
         if held == MemoryLocation::Disk

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use atoll_model::lifecycle::Event;
-use atoll_model::{MemoryLocation, Intent, Phase, Reason};
+use atoll_model::{Intent, MemoryLocation, Phase, Reason};
 use atoll_provider::{RolledBack, Target};
 use atoll_store::InstanceChange;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use atoll_model::lifecycle::{self, Effect, Event, Refused};
 use atoll_model::{
-    ArchiveRef, EventKind, MemoryLocation, InstanceId, Intent, Lease, Timestamp, OnTimeout, Phase, Reason, SnapshotId,
-    TimeoutCounts,
+    ArchiveRef, EventKind, InstanceId, Intent, Lease, MemoryLocation, OnTimeout, Phase, Reason, SnapshotId,
+    TimeoutCounts, Timestamp,
 };
 use atoll_store::{Admit, Advance, InstanceChange, NewEvent, StoreError};
 

@@ -3,7 +3,7 @@
 
 use atoll_model::lifecycle::Event;
 use atoll_model::policy::deadlines::Due;
-use atoll_model::{Code, MemoryLocation, Timestamp, OnTimeout, Phase, Reason};
+use atoll_model::{Code, MemoryLocation, OnTimeout, Phase, Reason, Timestamp};
 
 use super::steps::{StepError, Transition};
 use super::{Driver, Verb};

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use atoll_model::{EventKind, MemoryLocation, Lease, Limits, Timestamp, Phase, UpdateSandbox};
+use atoll_model::{EventKind, Lease, Limits, MemoryLocation, Phase, Timestamp, UpdateSandbox};
 use atoll_provider::{ProviderError, Target};
 use atoll_store::{Admit, InstanceChange, NewEvent};
 
@@ -166,7 +166,9 @@ impl Driver {
     async fn put_in_force(&self, old: &Lease, new: &Lease) -> Result<(), ServiceError> {
         let (live, files) = match self.lease.phase {
             Phase::Running => (true, false),
-            Phase::Paused => (self.lease.held == Some(MemoryLocation::Live), self.lease.held == Some(MemoryLocation::Disk)),
+            Phase::Paused => {
+                (self.lease.held == Some(MemoryLocation::Live), self.lease.held == Some(MemoryLocation::Disk))
+            }
             Phase::Stopped => (false, true),
             _ => (false, false),
         };

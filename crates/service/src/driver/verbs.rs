@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use atoll_model::lifecycle::{self, Event, Refused};
-use atoll_model::{Code, MemoryLocation, Intent, Phase, Reason, Storage};
+use atoll_model::{Code, Intent, MemoryLocation, Phase, Reason, Storage};
 use atoll_store::Admit;
 
 use super::Driver;
@@ -122,7 +122,8 @@ impl Driver {
         }
         if self.lease.phase == Phase::Paused {
             let on_disk = self.lease.held == Some(MemoryLocation::Disk);
-            let event = if held == MemoryLocation::Disk && !on_disk { Event::Checkpoint } else { Event::Pause };
+            let event =
+                if held == MemoryLocation::Disk && !on_disk { Event::Checkpoint } else { Event::Pause };
             return self.step(Transition::asked(event, Intent::Pause, reason)).await;
         }
         // While it is being paused `held` says where its memory shall go.

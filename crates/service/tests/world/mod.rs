@@ -12,8 +12,8 @@ use atoll_image::{Bounds, Images};
 use atoll_model::{Code, CreateSandbox, Lease, Phase, Principal, SandboxId, StartSettings};
 use atoll_provider::fake::{FakeProvider, TEMPLATE};
 use atoll_service::{
-    ServiceConfig, FailPoint, Fetch, Fetched, MakeProgress, Progressed, Service, ServiceError, TemplateRecord,
-    Templates, TestClock,
+    FailPoint, Fetch, Fetched, MakeProgress, Progressed, Service, ServiceConfig, ServiceError,
+    TemplateRecord, Templates, TestClock,
 };
 use atoll_store::{SqliteStore, Store};
 

@@ -223,7 +223,8 @@ pub(super) async fn memory_on_disk_takes_no_compute_until_it_is_resumed(store: S
     let frozen = advanced(&store, &frozen, Phase::Paused).await;
     assert_eq!(store.usage(&mine).await.unwrap().memory_mib, 600, "frozen memory is memory");
     assert!(matches!(store.insert(new(&sized(2))).await, Err(StoreError::Quota(_))));
-    let on_disk = advanced(&store, &Lease { held: Some(MemoryLocation::Disk), ..frozen }, Phase::Paused).await;
+    let on_disk =
+        advanced(&store, &Lease { held: Some(MemoryLocation::Disk), ..frozen }, Phase::Paused).await;
     let usage = store.usage(&mine).await.unwrap();
     assert_eq!((usage.memory_mib, usage.cpu_milli, usage.disk_mib, usage.sandboxes), (0, 0, 100, 1));
     store.insert(new(&sized(2))).await.unwrap();

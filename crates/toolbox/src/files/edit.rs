@@ -4,7 +4,7 @@ use bytes::Bytes;
 use similar::TextDiff;
 use tokio::sync::Semaphore;
 
-use super::{Files, FilePart};
+use super::{FilePart, Files};
 use crate::ToolboxError;
 
 /// LIMIT: files that are edited in memory; what is larger is edited by programs inside.

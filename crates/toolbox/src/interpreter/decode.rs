@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::wire::{BridgeMessage, Lines, Markers, ShellOutput, Utf8, is_heavy};
-use super::{InterpreterContext, Execute, ExecutionEvent, Language, Rich};
+use super::{Execute, ExecutionEvent, InterpreterContext, Language, Rich};
 use crate::ToolboxError;
 
 /// Said in place of a result that holds too many values to be read.
@@ -286,7 +286,14 @@ mod tests {
     use super::*;
 
     fn context(language: Language) -> InterpreterContext {
-        InterpreterContext { id: "c".into(), language, cwd: String::new(), created_at_ms: 0, pid: 1, base: None }
+        InterpreterContext {
+            id: "c".into(),
+            language,
+            cwd: String::new(),
+            created_at_ms: 0,
+            pid: 1,
+            base: None,
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::decode::{Decoder, request};
-use super::{InterpreterContext, Execute, Language, Rich, SIGINT, SIGKILL};
+use super::{Execute, InterpreterContext, Language, Rich, SIGINT, SIGKILL};
 use crate::ToolboxError;
 
 /// How long an interrupt may take to work before the context is ended.

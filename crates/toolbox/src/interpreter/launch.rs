@@ -6,7 +6,7 @@ use atoll_agentapi::{AgentError, ProcessEvent, ProcessStream, RpcCode, StartProc
 use serde_json::json;
 
 use super::wire::{BridgeMessage, Lines};
-use super::{InterpreterContext, Interpreter, LEAVE, Language, NewContext, SIGKILL, tag};
+use super::{Interpreter, InterpreterContext, LEAVE, Language, NewContext, SIGKILL, tag};
 use crate::ToolboxError;
 use crate::error::said;
 
@@ -57,7 +57,11 @@ pub(super) enum LaunchUrgency {
 }
 
 impl Interpreter<'_> {
-    pub(super) async fn launch(&self, id: &str, new: &NewContext) -> Result<InterpreterContext, ToolboxError> {
+    pub(super) async fn launch(
+        &self,
+        id: &str,
+        new: &NewContext,
+    ) -> Result<InterpreterContext, ToolboxError> {
         self.launch_tagged(&tag(id, new.language), new, LaunchUrgency::Now).await?;
         self.context(id).await
     }

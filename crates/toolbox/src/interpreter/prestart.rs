@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use atoll_agentapi::{InitRequest, ProcessInfo};
 
 use super::launch::LaunchUrgency;
-use super::{InterpreterContext, Interpreter, Language, NewContext, TAG, default_id};
+use super::{Interpreter, InterpreterContext, Language, NewContext, TAG, default_id};
 use crate::ToolboxError;
 
 /// Behind the tag of the prefix that all contexts have; no id of a context begins so.

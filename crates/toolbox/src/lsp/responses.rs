@@ -9,7 +9,7 @@ const LEVELS_MAX: usize = 32;
 
 /// A place in a file, from 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Position {
+pub struct TextPosition {
     /// The line.
     pub line: u32,
     /// The character, in units of UTF-16.
@@ -26,7 +26,7 @@ pub struct Symbol {
     /// The file.
     pub uri: String,
     /// From where to where.
-    pub range: (Position, Position),
+    pub range: (TextPosition, TextPosition),
 }
 
 /// What could stand at a place.
@@ -112,7 +112,7 @@ fn symbol(told: &Value, uri: &str) -> Option<Symbol> {
             let number = range?.get(which)?.get(name)?.as_u64()?;
             u32::try_from(number).ok()
         };
-        Position { line: number("line").unwrap_or(0), character: number("character").unwrap_or(0) }
+        TextPosition { line: number("line").unwrap_or(0), character: number("character").unwrap_or(0) }
     };
     Some(Symbol {
         name: told.get("name")?.as_str()?.to_owned(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_agentapi::{AgentClient, AgentError, ProcessEvent, ProcessStream, Range, RpcCode, WatchStream};
 use bytes::Bytes;
 
-use super::{GONE, ShellSession, Sessions, run};
+use super::{GONE, Sessions, ShellSession, run};
 use crate::ToolboxError;
 
 /// LIMIT: of one piece; a client that is slow holds no more than that.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use atoll_agentapi::{AgentError, Range, RpcCode, StartProcess};
 
-use super::{CommandOutput, ROOT, ShellSession, SessionCommand, Sessions, is_key};
+use super::{CommandOutput, ROOT, SessionCommand, Sessions, ShellSession, is_key};
 use crate::{LogEvent, ToolboxError};
 
 /// LIMIT: of a stream that is answered in one piece; of a longer one the end.
@@ -79,7 +79,11 @@ fn line(folder: &str, takes_input: bool) -> String {
 
 impl Sessions<'_> {
     /// Hands a command to the shell, which runs it when those before it have ended. Answers with its name.
-    pub async fn start_command(&self, session: &ShellSession, new: &NewCommand) -> Result<String, ToolboxError> {
+    pub async fn start_command(
+        &self,
+        session: &ShellSession,
+        new: &NewCommand,
+    ) -> Result<String, ToolboxError> {
         let id = self.place(session, new).await?;
         self.tell(session, &id, new).await?;
         Ok(id)

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::routing::{post, put};
 use serde::{Deserialize, Serialize};
 
-use super::asked::{auto_archive, auto_delete, auto_pause, auto_stop, limits, minutes};
+use super::request::{auto_archive, auto_delete, auto_pause, auto_stop, limits, minutes};
 use super::{SandboxResponse, allowed, lease};
 use crate::DaytonaApp;
 use crate::error::unsupported_field;

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::shown::{CLASS, Item, REGION, cores, gib, note};
+use super::response::{CLASS, Item, REGION, cores, gib, note};
 use crate::DaytonaApp;
 use crate::origin::Origin;
 use crate::states::{STATES, phases};

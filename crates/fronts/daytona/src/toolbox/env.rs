@@ -28,7 +28,7 @@ struct UpdateBody {
 }
 
 async fn update(
-    ToolboxState(app): ToolboxState<DaytonaApp>,
+    State(app): State<DaytonaApp>,
     inside: Inside,
     Json(body): Json<UpdateBody>,
 ) -> Result<JsonResponse<Value>, ApiError> {

@@ -1,7 +1,7 @@
 //! Files of a sandbox: lists, search, edits. Content goes by [`super::transfer`].
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Query, lossy_text, ok, rfc3339_millis};
-use atoll_toolbox::{PermissionChange, Entry, EntryKind, Grep, ListOptions, MakeDir, ToolboxError};
+use atoll_toolbox::{Entry, EntryKind, Grep, ListOptions, MakeDir, PermissionChange, ToolboxError};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
@@ -185,8 +185,11 @@ struct PermissionsQuery {
 async fn permissions(inside: Inside, Query(query): Query<PermissionsQuery>) -> Result<StatusCode, ApiError> {
     let path = inside.path(&query.path)?;
     let some = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let change =
-        PermissionChange { mode: mode(query.mode.as_deref())?, owner: some(query.owner), group: some(query.group) };
+    let change = PermissionChange {
+        mode: mode(query.mode.as_deref())?,
+        owner: some(query.owner),
+        group: some(query.group),
+    };
     if change.mode.is_none() && change.owner.is_none() && change.group.is_none() {
         return Err(bad("mode, owner or group is required"));
     }

@@ -2,8 +2,8 @@
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Query, ok, rfc3339_millis};
 use atoll_toolbox::{
-    CloneFrom, ConfigScope, Credentials, FileState, Git, GitOutput, LogQuery, NewCommit, Pull, Push, Remote,
-    Reset, ResetMode, Restore, FileChange as GitState, StoredCredentials, ToolboxError,
+    CloneFrom, ConfigScope, Credentials, FileChange as GitState, FileState, Git, GitOutput, LogQuery,
+    NewCommit, Pull, Push, Remote, Reset, ResetMode, Restore, StoredCredentials, ToolboxError,
 };
 use axum::Router;
 use axum::http::StatusCode;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Path, ok, parse_json_or_empty, rfc3339_millis};
 use atoll_toolbox::{
-    InterpreterContext as Kept, Execute, Execution, ExecutionEvent, Language, NewContext, ToolboxError,
+    Execute, Execution, ExecutionEvent, InterpreterContext as Kept, Language, NewContext, ToolboxError,
 };
 use axum::Router;
 use axum::extract::{FromRequestParts, Request, State};
@@ -69,7 +69,10 @@ struct CreateContextRequest {
     language: Option<String>,
 }
 
-async fn create(inside: Inside, Json(body): Json<CreateContextRequest>) -> Result<JsonResponse<ContextResponse>, ApiError> {
+async fn create(
+    inside: Inside,
+    Json(body): Json<CreateContextRequest>,
+) -> Result<JsonResponse<ContextResponse>, ApiError> {
     let language =
         body.language.as_deref().map_or(Ok(Language::Python), Language::parse).map_err(of_process)?;
     let new = NewContext { language, cwd: inside.cwd(body.cwd.as_deref()) };
@@ -101,7 +104,7 @@ struct ExecuteFrame {
     timeout: Option<u64>,
 }
 
-async fn execute(ToolboxState(app): ToolboxState<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
+async fn execute(State(app): State<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
     let upgrade = socket::asked(&mut parts, &app).await?;

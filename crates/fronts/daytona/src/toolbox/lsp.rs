@@ -4,7 +4,7 @@
 //! directory, also those of files.
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Query, ok};
-use atoll_toolbox::{Completion, LspLanguage, LspServer, Position, Symbol};
+use atoll_toolbox::{Completion, LspLanguage, LspServer, Symbol, TextPosition};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
@@ -135,8 +135,8 @@ struct Position {
     character: u32,
 }
 
-impl From<Position> for Position {
-    fn from(Position { line, character }: Position) -> Self {
+impl From<TextPosition> for Position {
+    fn from(TextPosition { line, character }: TextPosition) -> Self {
         Self { line, character }
     }
 }
@@ -186,7 +186,7 @@ async fn completions(
     Json(body): Json<CompletionsBody>,
 ) -> Result<JsonResponse<Completions>, ApiError> {
     let path = body.document.path(&inside).await?;
-    let place = Position { line: body.position.line, character: body.position.character };
+    let place = TextPosition { line: body.position.line, character: body.position.character };
     let server = body.document.server.server(&inside).await?;
     let found = server.completions(&path, place, body.context).await.map_err(of_lsp)?;
     let items = found.items.into_iter().map(Item::from).collect();

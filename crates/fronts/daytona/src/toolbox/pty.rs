@@ -102,13 +102,13 @@ struct Ptys {
     sessions: Vec<Pty>,
 }
 
-async fn list(ToolboxState(app): ToolboxState<DaytonaApp>, inside: Inside) -> Result<JsonResponse<Ptys>, ApiError> {
+async fn list(State(app): State<DaytonaApp>, inside: Inside) -> Result<JsonResponse<Ptys>, ApiError> {
     let found = inside.toolbox.ptys().list().await.map_err(of_process)?;
     Ok(ok(Ptys { sessions: found.into_iter().map(|kept| shown(&app, &inside, kept)).collect() }))
 }
 
 async fn find(
-    ToolboxState(app): ToolboxState<DaytonaApp>,
+    State(app): State<DaytonaApp>,
     inside: Inside,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<JsonResponse<Pty>, ApiError> {
@@ -132,7 +132,7 @@ struct Made {
 }
 
 async fn create(
-    ToolboxState(app): ToolboxState<DaytonaApp>,
+    State(app): State<DaytonaApp>,
     inside: Inside,
     Json(body): Json<CreatePtyRequest>,
 ) -> Result<JsonResponse<Made>, ApiError> {
@@ -163,7 +163,7 @@ struct ResizeBody {
 }
 
 async fn resize(
-    ToolboxState(app): ToolboxState<DaytonaApp>,
+    State(app): State<DaytonaApp>,
     inside: Inside,
     Path((_, id)): Path<(String, String)>,
     Json(body): Json<ResizeBody>,
@@ -177,7 +177,7 @@ async fn resize(
 }
 
 async fn kill(
-    ToolboxState(app): ToolboxState<DaytonaApp>,
+    State(app): State<DaytonaApp>,
     inside: Inside,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<JsonResponse<serde_json::Value>, ApiError> {
@@ -193,7 +193,7 @@ async fn kill(
 }
 
 /// Makes a terminal and connects to it. Everything is refused before the upgrade, so that a client sees a status.
-async fn create_connect(ToolboxState(app): ToolboxState<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
+async fn create_connect(State(app): State<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
     let Query(mut body) = Query::<CreatePtyRequest>::from_request_parts(&mut parts, &app).await?;
@@ -203,7 +203,7 @@ async fn create_connect(ToolboxState(app): ToolboxState<DaytonaApp>, request: Re
     attach(&app, inside, kept, upgrade, &parts.headers).await
 }
 
-async fn connect(ToolboxState(app): ToolboxState<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
+async fn connect(State(app): State<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
     let Path((_, id)) = Path::<(String, String)>::from_request_parts(&mut parts, &app).await?;

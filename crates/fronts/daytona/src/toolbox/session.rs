@@ -3,7 +3,9 @@
 
 use atoll_budget::{JsonObject, Marked};
 use atoll_front_kit::{ApiError, Json, JsonResponse, Path, Query, ok, stream_json};
-use atoll_toolbox::{LogEvent, LogFollow, SessionLogs, NewCommand, ShellSession as Kept, SessionCommand, ToolboxError};
+use atoll_toolbox::{
+    LogEvent, LogFollow, NewCommand, SessionCommand, SessionLogs, ShellSession as Kept, ToolboxError,
+};
 use axum::Router;
 use axum::extract::ws::Message;
 use axum::extract::{FromRequestParts, Request, State};
@@ -208,7 +210,7 @@ fn shown_logs(logs: SessionLogs) -> JsonObject {
 }
 
 /// What a command wrote; or, over a socket, what it writes until its end.
-async fn logs(ToolboxState(app): ToolboxState<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
+async fn logs(State(app): State<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
     let Path((_, session, command)) =

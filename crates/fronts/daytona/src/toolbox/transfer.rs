@@ -201,7 +201,7 @@ fn streamed(content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static
 }
 
 /// One file, by a key or a signed link.
-async fn download(ToolboxState(app): ToolboxState<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
+async fn download(State(app): State<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = signed::inside(&mut parts, &app).await?;
     let path = path_in(&parts.uri)?;
@@ -228,7 +228,7 @@ fn name_of(headers: &mut HeaderMap, path: &str) {
 }
 
 /// One file in the field `file`, by a key or a signed link.
-async fn upload(ToolboxState(app): ToolboxState<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
+async fn upload(State(app): State<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, body) = request.into_parts();
     let inside = signed::inside(&mut parts, &app).await?;
     let path = path_in(&parts.uri)?;

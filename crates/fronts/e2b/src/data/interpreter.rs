@@ -11,8 +11,10 @@ use std::collections::BTreeMap;
 use atoll_budget::RequestBudget;
 use atoll_front_kit::{BODY_BYTES, parse_json_or_empty, read_body};
 use atoll_model::{Code, ErrorKind, SandboxId};
-use atoll_service::{SandboxPass, PortCredentials, TokenOf};
-use atoll_toolbox::{InterpreterContext as Kept, Execute, Interpreter, Language, NewContext, Toolbox, ToolboxError};
+use atoll_service::{PortCredentials, SandboxPass, TokenOf};
+use atoll_toolbox::{
+    Execute, Interpreter, InterpreterContext as Kept, Language, NewContext, Toolbox, ToolboxError,
+};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
@@ -152,7 +154,11 @@ impl Data {
             .collect();
         let passed = self
             .service
-            .admit(sandbox, Some(INTERPRETER), PortCredentials { keys: &[], tokens: &tokens, unknown_key: false })
+            .admit(
+                sandbox,
+                Some(INTERPRETER),
+                PortCredentials { keys: &[], tokens: &tokens, unknown_key: false },
+            )
             .await;
         match passed {
             Ok(way) => Ok(self.service.stand_in(&way)?),

@@ -99,7 +99,11 @@ impl SandboxListQuery {
     }
 
     async fn into_filter(self, app: &E2bApp, who: &Principal) -> Result<Filter, ApiError> {
-        let states = if self.states.is_empty() { vec![SandboxState::Running, SandboxState::Paused] } else { self.states };
+        let states = if self.states.is_empty() {
+            vec![SandboxState::Running, SandboxState::Paused]
+        } else {
+            self.states
+        };
         let template = match self.template {
             Some(word) => Some(super::origin(app, who, &word).await?),
             None => None,

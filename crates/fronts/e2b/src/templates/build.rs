@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use serde::Serialize;
 
-use super::asked::{AnnounceBody, BuildBody};
+use super::request::{AnnounceBody, BuildBody};
 use super::{builds, names, steps};
 use crate::domain::Domain;
 use crate::error::not_here;

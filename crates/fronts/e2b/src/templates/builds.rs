@@ -13,7 +13,12 @@ use crate::E2bApp;
 const LOOK_BACK: u32 = 1_000;
 
 /// A build of a template by its UUID.
-pub(super) async fn find(app: &E2bApp, who: &Principal, template: &str, build: &str) -> Result<Build, ApiError> {
+pub(super) async fn find(
+    app: &E2bApp,
+    who: &Principal,
+    template: &str,
+    build: &str,
+) -> Result<Build, ApiError> {
     let id = names::build_id(build)?;
     let build = app.service.get_build(who, id.as_str()).await?;
     let template = names::parse("templateID", template)?;

@@ -9,9 +9,9 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use super::asked::ChangeBody;
 use super::builds::{self, Makers};
 use super::names;
+use super::request::ChangeBody;
 use crate::E2bApp;
 use crate::sandboxes::paged;
 

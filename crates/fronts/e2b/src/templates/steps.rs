@@ -4,7 +4,7 @@ use atoll_front_kit::ApiError;
 use atoll_model::{ReadyCheck, StartSettings};
 use atoll_service::{BuildSource, BuildSteps, DeclaredBuild, DeclaredStep, RegistryAuth};
 
-use super::asked::{BuildBody, Registry, StepBody};
+use super::request::{BuildBody, Registry, StepBody};
 
 use crate::error::not_here;
 

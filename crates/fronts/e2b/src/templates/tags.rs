@@ -6,8 +6,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 
-use super::asked::{AssignBody, RemoveBody};
 use super::build::own_tag;
+use super::request::{AssignBody, RemoveBody};
 use super::{builds, list, names};
 use crate::E2bApp;
 

@@ -211,7 +211,7 @@ fn told(failure: &BuildFailure) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use atoll_model::{BuildId, Code, Timestamp, TenantId};
+    use atoll_model::{BuildId, Code, TenantId, Timestamp};
 
     fn failed(step: Option<u32>, step_text: &str) -> Build {
         let at = Timestamp { wall_ms: 1_000, boot_id: String::new(), boot_ms: 0 };

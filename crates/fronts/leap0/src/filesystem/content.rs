@@ -204,7 +204,10 @@ mod tests {
         assert_eq!(part(r#"{"path":"/a"}"#).unwrap(), FilePart::Whole);
         assert_eq!(part(r#"{"path":"/a","head":3}"#).unwrap(), FilePart::Head(3));
         assert_eq!(part(r#"{"path":"/a","tail":3}"#).unwrap(), FilePart::Tail(3));
-        assert_eq!(part(r#"{"path":"/a","limit":3}"#).unwrap(), FilePart::Bytes { offset: 0, limit: Some(3) });
+        assert_eq!(
+            part(r#"{"path":"/a","limit":3}"#).unwrap(),
+            FilePart::Bytes { offset: 0, limit: Some(3) }
+        );
         assert_eq!(part(r#"{"path":"/a","offset":3}"#).unwrap(), FilePart::Bytes { offset: 3, limit: None });
         for bad in [r#""head":1,"tail":1"#, r#""head":1,"limit":1"#, r#""tail":1,"offset":1"#] {
             assert!(part(&format!("{{\"path\":\"/a\",{bad}}}")).is_err(), "{bad}");

@@ -73,7 +73,11 @@ impl From<Lease> for ListItem {
     }
 }
 
-pub(super) async fn list(app: &Leap0App, who: &Principal, query: SandboxListQuery) -> Result<SandboxPage, ApiError> {
+pub(super) async fn list(
+    app: &Leap0App,
+    who: &Principal,
+    query: SandboxListQuery,
+) -> Result<SandboxPage, ApiError> {
     let SandboxListQuery { sort, order_by, page, page_size, state: wanted } = query;
     let paging = Paging { sort, order_by, page, page_size };
     let phases = match wanted.as_deref() {

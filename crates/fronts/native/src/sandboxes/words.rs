@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 mod model {
     pub(super) use atoll_model::policy::idle::AwakeReason;
     pub(super) use atoll_model::{
-        MemoryLocation, Intent, OnExit, OnTimeout, Phase, SnapshotState, Stage, Storage, TimeoutCounts, Wake,
+        Intent, MemoryLocation, OnExit, OnTimeout, Phase, SnapshotState, Stage, Storage, TimeoutCounts, Wake,
     };
 }
 

@@ -18,14 +18,16 @@ use atoll_front_native::testing::{Contract, Exchange};
 use atoll_front_native::{Native, Options, Shutdown};
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{Code, MemoryLocation, Limits, SnapshotId, VolumeId};
+use atoll_model::{Code, Limits, MemoryLocation, SnapshotId, VolumeId};
 use atoll_provider::fake::{self, FakeProvider};
 use atoll_provider::{
-    Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, KnownSandbox, Notice, Packed,
-    Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
+    Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, KnownSandbox, Notice,
+    Packed, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
 };
 use atoll_proxy::{Closing, Domain, HttpServer, Proxy};
-use atoll_service::{ServiceConfig, MakeProgress, Service, ServiceError, SystemClock, TemplateRecord, Templates};
+use atoll_service::{
+    MakeProgress, Service, ServiceConfig, ServiceError, SystemClock, TemplateRecord, Templates,
+};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};
@@ -82,9 +84,10 @@ impl World {
         let fake = FakeProvider::new();
         let provider = Arc::new(Pretend { fake: Arc::clone(&fake) });
         let clock = SystemClock::open().unwrap();
-        let service = Service::open(ServiceConfig::new(data.path()), store, provider, Arc::new(OneTemplate), clock)
-            .await
-            .unwrap();
+        let service =
+            Service::open(ServiceConfig::new(data.path()), store, provider, Arc::new(OneTemplate), clock)
+                .await
+                .unwrap();
         let admin = std::fs::read_to_string(data.path().join("admin.key")).unwrap().trim().to_owned();
         let shutdown = Shutdown::default();
         let native =

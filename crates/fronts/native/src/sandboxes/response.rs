@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::awake::Awake;
-use super::words::{MemoryLocation, Intent, OnExit, OnTimeout, Phase, Reason, Stage, Storage, TimeoutCounts, Wake};
+use super::words::{
+    Intent, MemoryLocation, OnExit, OnTimeout, Phase, Reason, Stage, Storage, TimeoutCounts, Wake,
+};
 use crate::network::Network;
 
 /// An isolated computer.

@@ -8,7 +8,7 @@ use atoll_model::{Lease, OnTimeout, Source, Wake};
 use atoll_service::{Service, TokenOf};
 use serde::Serialize;
 
-use super::asked::VolumeMount;
+use super::request::VolumeMount;
 use crate::annotations;
 use crate::network::NetworkShown;
 use crate::states::{SandboxState, pause_mode, state};

@@ -6,7 +6,7 @@ use atoll_front_kit::ApiError;
 use atoll_model::{CreateSandbox, LimitsAsk, MountAsk, NetworkPolicy, OnTimeout, Origin, TimersAsk, Wake};
 use serde::Deserialize;
 
-use super::shown::note;
+use super::response::note;
 use crate::error::unsupported_field;
 use crate::network::NetworkBody;
 
