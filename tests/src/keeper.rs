@@ -328,6 +328,8 @@ pub struct Memory {
     pub counter: u64,
     /// Whether more may have been answered than we know of.
     pub loose: bool,
+    /// Questions whose answer was lost: a killed server leaves their commands running, and they may be counted at any later time.
+    pub late: u64,
     /// Of the region, the deleted file and the pipe.
     pub hashes: [u64; 3],
 }
@@ -354,7 +356,7 @@ pub struct Held {
 impl Memory {
     /// Of a holder that was just started.
     pub fn new(seed: u64) -> Self {
-        Self { first: seed, seed, counter: 0, loose: true, hashes: [0; 3] }.stirred(seed)
+        Self { first: seed, seed, counter: 0, loose: true, late: 0, hashes: [0; 3] }.stirred(seed)
     }
 
     /// With a new filling.
@@ -374,7 +376,8 @@ impl Memory {
 
     /// Whether that is what it ought to hold.
     pub fn fits(&self, held: &Held) -> bool {
-        let counted = if self.loose { held.counter > self.counter } else { held.counter == self.counter + 1 };
+        let next = self.counter + 1;
+        let counted = held.counter >= next && (self.loose || held.counter <= next + self.late);
         [held.page, held.deleted, held.pipe] == self.hashes && held.peer == held.counter && counted
     }
 }

@@ -108,9 +108,11 @@ pub fn cgroups(pid: i32) -> BTreeMap<String, PathBuf> {
         };
         let path = path.trim_start_matches('/');
         for controller in controllers.split(',') {
-            let mount = if controller.is_empty() { "unified" } else { controller };
-            let folder = PathBuf::from("/sys/fs/cgroup").join(mount).join(path);
-            if folder.is_dir() {
+            let root = Path::new("/sys/fs/cgroup");
+            // cgroup v2 is mounted below `unified` beside v1, and at the root where it is alone.
+            let homes = if controller.is_empty() { ["unified", ""] } else { [controller, controller] };
+            let mut folders = homes.into_iter().map(|home| root.join(home).join(path));
+            if let Some(folder) = folders.find(|folder| folder.is_dir()) {
                 found.insert(controller.to_owned(), folder);
             }
         }

@@ -32,9 +32,10 @@ impl Version {
         Self { memory: None, ..self.clone() }
     }
 
-    fn loosened(mut self) -> Self {
+    fn loosened(mut self, late: u64) -> Self {
         if let Some(memory) = &mut self.memory {
             memory.loose = true;
+            memory.late = memory.late.max(late);
         }
         self
     }
@@ -99,12 +100,21 @@ impl Kept {
             return;
         }
         let old = std::mem::take(&mut self.may);
-        self.may = old.into_iter().chain(new).map(Version::loosened).collect();
+        let late = old.iter().filter_map(|version| version.memory.as_ref()).map(|memory| memory.late).max();
+        self.may = old.into_iter().chain(new).map(|version| version.loosened(late.unwrap_or(0))).collect();
     }
 
     /// Counts of the holder may have gone on without us.
     pub fn loosen(&mut self) {
         self.become_(Vec::new(), false);
+    }
+
+    /// The answer of a probe was lost; the probe itself may still be at work inside.
+    pub fn lost_look(&mut self) {
+        self.loosen();
+        for memory in self.may.iter_mut().filter_map(|version| version.memory.as_mut()) {
+            memory.late += 1;
+        }
     }
 
     /// Waits until it rests in one of these phases.
@@ -156,8 +166,11 @@ impl Kept {
         for _ in 0..200 {
             match shared.call(Method::POST, &self.path("/exec"), Some(body.clone())).await? {
                 Reply::Answer(answer) => return Ok(Some(understand(&answer)?)),
-                Reply::Lost if changes.is_some() => return Ok(None),
-                Reply::Lost => self.loosen(),
+                Reply::Lost if changes.is_some() => {
+                    self.lost_look();
+                    return Ok(None);
+                }
+                Reply::Lost => self.lost_look(),
             }
         }
         Err("a look was never answered".to_owned())
@@ -168,7 +181,10 @@ impl Kept {
         let body = json!({ "argv": [PROGRAM, "look", FOLDER] });
         match shared.call(Method::POST, &self.path("/exec"), Some(body)).await? {
             Reply::Answer(answer) => Ok(Some(understand(&answer)?)),
-            Reply::Lost => Ok(None),
+            Reply::Lost => {
+                self.lost_look();
+                Ok(None)
+            }
         }
     }
 
