@@ -240,6 +240,29 @@ async fn streams_of_key(on: &Ground, key: &str) -> Vec<Stream> {
     ]
 }
 
+/// Puts a build context with a Daytona storage session; the status.
+async fn put_context(access: &Value) -> u16 {
+    let text = |name: &str| access[name].as_str().unwrap();
+    let place = format!("{}/{}/{}", text("storageUrl"), text("bucket"), text("organizationId"));
+    let put = reqwest::Client::new().put(format!("{place}/{}/context.tar", "a1".repeat(32)));
+    let put = put.header("x-amz-security-token", text("sessionToken")).body(vec![0; 1_024]);
+    put.send().await.unwrap().status().as_u16()
+}
+
+#[test]
+fn what_was_given_out_for_a_key_ends_with_the_key() {
+    run_with(Options::default(), async |w: &World| {
+        let client = w.tenant("acme").await;
+        let (id, key) = further_key(&client).await;
+        let url = format!("{}/daytona/api/object-storage/push-access", w.admin().base());
+        let asked = reqwest::Client::new().get(url).bearer_auth(&key).send().await.unwrap();
+        let access: Value = asked.error_for_status().unwrap().json().await.unwrap();
+        assert_eq!(put_context(&access).await, 200);
+        client.delete(&format!("/v1/keys/{id}")).await.ok();
+        assert_eq!(put_context(&access).await, 403);
+    });
+}
+
 #[test]
 fn a_deleted_key_ends_what_it_holds_open_in_every_front() {
     run_with(Options::debian(), async |w| {

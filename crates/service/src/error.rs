@@ -23,7 +23,7 @@ pub struct ServiceError {
     /// What happened, safe to show.
     pub message: String,
     /// The field of the request that it is about.
-    pub field: Option<InvalidField>,
+    pub field: Option<Box<InvalidField>>,
     /// What to try, where there is something.
     pub hint: Option<String>,
     /// When to try again, where that helps.
@@ -56,7 +56,7 @@ impl ServiceError {
     /// Says which field it is about.
     #[must_use]
     pub fn about(mut self, name: &str, problem: impl Into<String>) -> Self {
-        self.field = Some(InvalidField { name: name.to_owned(), problem: problem.into() });
+        self.field = Some(Box::new(InvalidField { name: name.to_owned(), problem: problem.into() }));
         self
     }
 

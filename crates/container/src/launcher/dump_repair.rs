@@ -233,6 +233,7 @@ fn syscall_instruction(pid: i32, mappings: &[Mapping]) -> io::Result<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use std::os::fd::OwnedFd;
 

@@ -54,11 +54,16 @@ impl Storage {
     pub(crate) fn new(folder: PathBuf, bytes_max: u64, service: Option<Service>) -> Self {
         Self { sessions: Arc::default(), objects: Objects::new(folder, bytes_max, service) }
     }
+}
 
-    fn tenant(&self, headers: &HeaderMap, query: &S3Query) -> Result<TenantId, Refused> {
-        let shown = headers.get(TOKEN).and_then(|token| token.to_str().ok()).or(query.token.as_deref());
-        let tenant = shown.and_then(|token| self.sessions.tenant(token));
-        tenant.ok_or(Refused::Denied)
+/// The tenant whose session a request shows, while the key that opened the session exists.
+async fn tenant_of(app: &DaytonaApp, headers: &HeaderMap, query: &S3Query) -> Result<TenantId, Refused> {
+    let shown = headers.get(TOKEN).and_then(|token| token.to_str().ok()).or(query.token.as_deref());
+    let session = shown.and_then(|token| app.storage.sessions.find(token)).ok_or(Refused::Denied)?;
+    match app.service.key_exists(&session.tenant, &session.key).await {
+        Ok(true) => Ok(session.tenant),
+        Ok(false) => Err(Refused::Denied),
+        Err(_) => Err(Refused::Broken),
     }
 }
 
@@ -94,7 +99,7 @@ async fn push_access(
 ) -> Result<JsonResponse<PushAccess>, ApiError> {
     app.storage.objects.sweep().await;
     let failed = || ApiError::new(Code::NoCapacity, "no session could be made; try again");
-    let session = app.storage.sessions.open(&who.tenant).ok_or_else(failed)?;
+    let session = app.storage.sessions.open(&who).ok_or_else(failed)?;
     Ok(ok(PushAccess {
         access_key: session.access_key,
         secret: session.secret,
@@ -194,7 +199,7 @@ async fn list(
     Query(query): Query<S3Query>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    let tenant = app.storage.tenant(&headers, &query)?;
+    let tenant = tenant_of(&app, &headers, &query).await?;
     of_bucket(&bucket)?;
     let prefix = query.prefix.unwrap_or_default();
     // Nothing but whether one object is there can be asked.
@@ -209,7 +214,7 @@ async fn head(
     Query(query): Query<S3Query>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    let tenant = app.storage.tenant(&headers, &query)?;
+    let tenant = tenant_of(&app, &headers, &query).await?;
     of_bucket(&bucket)?;
     let key = ObjectKey::parse(&key, &tenant)?;
     let size = app.storage.objects.size(&key).await.ok_or(Refused::NoKey)?;
@@ -230,7 +235,7 @@ async fn write(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refused> {
-    let tenant = app.storage.tenant(&headers, &query)?;
+    let tenant = tenant_of(&app, &headers, &query).await?;
     of_bucket(&bucket)?;
     let key = ObjectKey::parse(&key, &tenant)?;
     let body = chunks::plain(&headers, body);
@@ -251,7 +256,7 @@ async fn parts(
     Query(query): Query<S3Query>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    let tenant = app.storage.tenant(&headers, &query)?;
+    let tenant = tenant_of(&app, &headers, &query).await?;
     of_bucket(&bucket)?;
     let key = ObjectKey::parse(&key, &tenant)?;
     match (query.uploads, query.upload) {
@@ -273,7 +278,7 @@ async fn abort(
     Query(query): Query<S3Query>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    let tenant = app.storage.tenant(&headers, &query)?;
+    let tenant = tenant_of(&app, &headers, &query).await?;
     of_bucket(&bucket)?;
     let key = ObjectKey::parse(&key, &tenant)?;
     let upload = query.upload.ok_or(Refused::NoUpload)?;

@@ -19,7 +19,7 @@ pub struct ApiError {
     /// What happened, for people. Names the field by its core name, where it is about one.
     pub message: String,
     /// The field that the error is about.
-    pub field: Option<InvalidField>,
+    pub field: Option<Box<InvalidField>>,
     /// What to try.
     pub hint: Option<String>,
     /// The vendor's own word for the error, where its SDKs have a class for it.
@@ -86,7 +86,7 @@ impl ApiError {
         let (name, problem) = (name.into(), problem.into());
         let message = format!("{name}: {problem}");
         Self {
-            field: Some(InvalidField { name: FieldName::Request(name), problem }),
+            field: Some(Box::new(InvalidField { name: FieldName::Request(name), problem })),
             ..Self::invalid(message)
         }
     }
@@ -206,9 +206,11 @@ impl IntoResponse for ApiError {
 
 impl From<ServiceError> for ApiError {
     fn from(error: ServiceError) -> Self {
-        let field = error.field.as_ref().map(|field| InvalidField {
-            name: FieldName::Core(field.name.clone()),
-            problem: field.problem.clone(),
+        let field = error.field.as_ref().map(|field| {
+            Box::new(InvalidField {
+                name: FieldName::Core(field.name.clone()),
+                problem: field.problem.clone(),
+            })
         });
         Self {
             field,
