@@ -135,8 +135,9 @@ fn every_writer_leaves_the_reserve_alone_and_uploads_count_for_their_tenant() {
 
 /// Whatever is asked on a full disk is answered by a word of ours, and never by half of it.
 async fn everything_new_is_refused(w: &World, client: &Client, running: &str) {
-    let layers = || std::fs::read_dir(w.data().join("pool/layers")).unwrap().count();
-    let (before, sandboxes) = (layers(), count(client, "/v1/sandboxes").await);
+    let entries = |folder: &str| std::fs::read_dir(w.data().join(folder)).unwrap().count();
+    let (layers, snapshots) = (entries("pool/layers"), entries("pool/snapshots"));
+    let sandboxes = count(client, "/v1/sandboxes").await;
     client
         .post("/v1/sandboxes", json!({ "memory_mib": 64, "disk_mib": 16 }))
         .await
@@ -149,9 +150,9 @@ async fn everything_new_is_refused(w: &World, client: &Client, running: &str) {
     let archive = image::busybox().docker_archive("x");
     client.import("small", archive).await.refused(503, "no_capacity");
     assert_eq!(count(client, "/v1/sandboxes").await, sandboxes);
-    until("nothing is left of what was refused", async || (layers() == before).then_some(())).await;
-    assert_eq!(std::fs::read_dir(w.data().join("pool/snapshots")).unwrap().count(), 0);
-    assert_eq!(std::fs::read_dir(w.data().join("pool/volumes")).unwrap().count(), 0);
+    until("nothing is left of what was refused", async || (entries("pool/layers") == layers).then_some(()))
+        .await;
+    assert_eq!((entries("pool/snapshots"), entries("pool/volumes")), (snapshots, 0));
     // What is here goes on.
     assert_eq!(client.sh(running, "echo hello > note; cat note").await.text(), "hello");
 }

@@ -143,7 +143,7 @@ impl NetworkBody {
         let servers = self.dns_servers.as_deref().unwrap_or_default();
         if let Some(odd) = servers.iter().find(|server| server.parse::<Ipv4Addr>().is_err()) {
             let odd: String = odd.chars().take(64).collect();
-            return Err(ApiError::field("network.dnsServers", &format!("{odd:?} is no IPv4 address")));
+            return Err(ApiError::field("network.dnsServers", format!("{odd:?} is no IPv4 address")));
         }
         let is_name = |entry: &String| network(entry).is_none();
         if allowed.iter().any(is_name) {

@@ -34,7 +34,7 @@ pub(super) fn shown(tag: &str) -> &str {
 /// A name with or without a tag, their tag still theirs.
 pub(super) fn parse(field: &str, text: &str) -> Result<TemplateRef, ApiError> {
     let text = text.trim().to_ascii_lowercase();
-    text.parse::<TemplateRef>().map_err(|bad| ApiError::field(field, &bad.to_string()))
+    text.parse::<TemplateRef>().map_err(|bad| ApiError::field(field, bad.to_string()))
 }
 
 /// The built-in template that an image of E2B's is here.

@@ -61,7 +61,7 @@ pub(super) fn steps(body: BuildBody, base: Option<String>) -> Result<BuildSteps,
     };
     let field = if image.is_some() { "fromImage" } else { "fromTemplate" };
     let base =
-        base.parse().map_err(|bad: atoll_model::BadTemplateRef| ApiError::field(field, &bad.to_string()))?;
+        base.parse().map_err(|bad: atoll_model::BadTemplateRef| ApiError::field(field, bad.to_string()))?;
     let steps: Result<Vec<DeclaredStep>, ApiError> =
         body.steps.unwrap_or_default().into_iter().map(step).collect();
     let shell: Vec<String> = SHELL.map(str::to_owned).to_vec();
