@@ -177,6 +177,8 @@ impl LspServer<'_> {
                 }
                 _ => {}
             }
+            // A second stop must find nothing: the answer waits for the end of the process.
+            let _ = tokio::time::timeout(LEAVE, call.end()).await;
         }
         Ok(())
     }
