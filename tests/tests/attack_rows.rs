@@ -32,13 +32,14 @@ fn a_storm_of_file_events_is_cut_and_told() {
     run(async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({ "memory_mib": 256 })).await;
-        client.sh(&id, "mkdir -p /tmp/watched/deep").await;
+        let deep = format!("/tmp/watched/{}", "d".repeat(200));
+        client.sh(&id, &format!("mkdir -p {deep}")).await;
         let path = format!("/v1/sandboxes/{id}/files/watch?path=/tmp/watched&recursive=1");
         let mut events = client.events(Method::GET, &path, None).await;
         let before = memory_kib(w.server_pid());
         // Long names, so that what is not read fits into no buffer on the way.
         let storm = format!(
-            "i=0; while [ $i -lt 60000 ]; do : > /tmp/watched/deep/{}$((i % 500)); i=$((i+1)); done; rm -rf /tmp/watched",
+            "i=0; while [ $i -lt 60000 ]; do : > {deep}/{}$((i % 500)); i=$((i+1)); done; rm -rf /tmp/watched",
             "x".repeat(200)
         );
         let done = client.exec(&id, json!({ "argv": ["sh", "-c", storm], "timeout_s": 60 })).await;

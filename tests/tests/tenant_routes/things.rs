@@ -229,6 +229,10 @@ fn forget_activity(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.remove("active_at");
+            // What a sandbox does by itself, measured over the last seconds.
+            if let Some(Value::Array(because)) = fields.get_mut("because") {
+                because.retain(|reason| reason != "cpu" && reason != "network");
+            }
             fields.get_mut("next").and_then(Value::as_object_mut).map(|next| next.remove("at"));
             fields.values_mut().for_each(forget_activity);
         }
