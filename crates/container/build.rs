@@ -29,10 +29,9 @@ fn give(name: &str, build: impl FnOnce() -> PathBuf) {
 
 /// Builds a package made of these crates and answers the folder that it is in.
 fn build(package: &str, crates: &[&str], folder: &str, flags: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .canonicalize()
-        .expect("the workspace is two levels up");
+    // Read when the script runs: a target folder can serve several checkouts, one after the other.
+    let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    let root = Path::new(&crate_folder).join("../..").canonicalize().expect("the workspace is two levels up");
     for crate_name in crates {
         for part in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed={}", root.join("crates").join(crate_name).join(part).display());
