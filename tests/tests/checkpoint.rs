@@ -265,6 +265,30 @@ async fn types(agent: &AgentClient, terminal: u32, line: &str, shows: &str) {
     assert!(shown.is_ok(), "after {line:?} the terminal shows {seen:?}");
 }
 
+/// Presses a key in a terminal until it has changed a command's state. A key that comes before the shell has given the
+/// terminal to the command goes to the shell, which does nothing with it, so it is pressed again.
+async fn press(agent: &AgentClient, terminal: u32, key: &str, changed: impl Fn() -> bool) {
+    until("the key reaches the command", async || {
+        agent.send_stdin(terminal, key.to_owned()).await.unwrap();
+        let soon = async {
+            while !changed() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_millis(500), soon).await.ok()
+    })
+    .await;
+}
+
+/// The state of the command that a descendant of the agent runs, as `/proc` gives it; `None` when none runs it.
+fn state_of(agent: i32, command: &str) -> Option<char> {
+    let runs_it = |process: &proc::Process| {
+        let arguments = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+        String::from_utf8_lossy(&arguments).trim_end_matches('\0').replace('\0', " ") == command
+    };
+    proc::descendants(agent).into_iter().find(runs_it).map(|process| process.state)
+}
+
 /// What the server shows its agent.
 async fn token(w: &World, id: &str) -> String {
     let store = SqliteStore::open(&w.data()).unwrap();
@@ -305,6 +329,7 @@ fn an_agent_with_a_terminal_a_watcher_and_a_pipe_is_dumped_and_restored() {
         // Another one, with a job in the foreground, and one that is gone, but not what it started.
         let busy = open_terminal(&before, "/bin/sh", 70).await;
         before.send_stdin(busy, "sleep 778 && echo never\n").await.unwrap();
+        until("it runs", async || state_of(agent, "sleep 778")).await;
         let closed = open_terminal(&before, "/bin/sh", 60).await;
         before.send_stdin(closed, "(trap '' HUP; exec 9</dev/tty sleep 779) & exit\n").await.unwrap();
         let line = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done | while read n; do echo $n > /tmp/count; done";
@@ -368,7 +393,7 @@ fn an_agent_with_a_terminal_a_watcher_and_a_pipe_is_dumped_and_restored() {
         )
         .await;
         types(&after, terminal, "jobs; kill %1; wait; echo jobs=$?", "sleep 777").await;
-        types(&after, busy, "\x03", "^C").await;
+        press(&after, busy, "\x03", || state_of(restored, "sleep 778").is_none()).await;
         types(&after, busy, "echo size=$(stty size) < /dev/tty", "size=30 70").await;
         let echo =
             StartProcess { cmd: "/bin/echo".into(), args: vec!["new".into()], ..StartProcess::default() };
@@ -398,9 +423,10 @@ fn shells_of_debian_keep_their_jobs_and_terminals() {
         // Jobs that were stopped: by a key, and for want of the terminal.
         let stopped = open_terminal(&before, "/bin/bash", 50).await;
         types(&before, stopped, "sleep 779", "779").await;
-        types(&before, stopped, "\x1a", "Stopped").await;
+        press(&before, stopped, "\x1a", || state_of(agent, "sleep 779") == Some('T')).await;
         types(&before, stopped, "cat /dev/tty &", "cat").await;
-        types(&before, stopped, "sleep 0.3; jobs -l", "tty input").await;
+        until("its reader stops", async || (state_of(agent, "cat /dev/tty")? == 'T').then_some(())).await;
+        types(&before, stopped, "jobs -l", "tty input").await;
         // A program that took the terminal for itself: raw, in the foreground, with its keys from /dev/tty.
         let pager = open_terminal(&before, "/bin/bash", 60).await;
         types(&before, pager, "seq 1 500 > /tmp/n; python3 -c \"import tty,sys; t=open('/dev/tty','rb',0); tty.setraw(t); print('r'+'aw',flush=True); [print('key',t.read(1),flush=True) for _ in range(3)]\"; stty sane; echo d''one", "raw").await;
@@ -423,15 +449,16 @@ fn shells_of_debian_keep_their_jobs_and_terminals() {
         until("the agent answers", async || after.health().await.ok()).await;
         types(&after, bash, "jobs; echo size=$(stty size)", "size=30 90").await;
         types(&after, bash, "fg %1", "sleep 777").await;
-        types(&after, bash, "\x1a", "Stopped").await;
+        press(&after, bash, "\x1a", || state_of(restored, "sleep 777") == Some('T')).await;
+        types(&after, bash, "jobs", "Stopped").await;
         types(&after, bash, "echo to-the-descriptor >&9", "to-the-descriptor").await;
         types(&after, dash, "jobs; echo size=$(stty size)", "size=30 70").await;
         types(&after, dash, "fg %2", "sleep 778").await;
-        types(&after, dash, "\x03", "^C").await;
+        press(&after, dash, "\x03", || state_of(restored, "sleep 778").is_none()).await;
         types(&after, dash, "echo $((40+3))", "43").await;
         types(&after, stopped, "jobs", "sleep 779").await;
         types(&after, stopped, "fg %1", "sleep 779").await;
-        types(&after, stopped, "\x03", "^C").await;
+        press(&after, stopped, "\x03", || state_of(restored, "sleep 779").is_none()).await;
         types(&after, stopped, "fg %2", "cat /dev/tty").await;
         types(&after, stopped, "heard", "heard\r\nheard").await;
         types(&after, pager, "abc", "done").await;
