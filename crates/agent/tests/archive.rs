@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
+use crate::common::TestAgent;
 use atoll_agentapi::{AgentError, Pack, PackLayout, Unpack, UnpackInto, UnpackOwner, UnpackRules, Unpacked};
 use atoll_model::ErrorKind;
 use bytes::Bytes;
-use common::TestAgent;
 use tar::{EntryType, Header};
 
 /// Entries in the order they are added.

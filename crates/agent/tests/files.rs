@@ -2,14 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Duration;
 
+use crate::common::{PATIENCE, TOKEN, TestAgent};
 use atoll_agentapi::{EntryKind, InitRequest, Range, WatchKind};
 use atoll_model::ErrorKind;
-use common::{PATIENCE, TOKEN, TestAgent};
 use tokio::io::AsyncWriteExt;
 
 async fn read(agent: &TestAgent, path: &str) -> Vec<u8> {

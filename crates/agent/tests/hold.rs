@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common;
 use std::time::Duration;
 
-use common::{PATIENCE, TestAgent};
+use crate::common::{PATIENCE, TestAgent};
 
 /// The command beside the agent, as the engine lays it, and how to call it in a script.
 fn command(agent: &TestAgent) -> String {

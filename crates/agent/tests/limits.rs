@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::common::{TestAgent, command, sh};
 use atoll_agentapi::InitRequest;
 use atoll_model::ErrorKind;
-use common::{TestAgent, command, sh};
 
 /// A pids cgroup of this test's own, removed at the end.
 struct PidsLimit(PathBuf);

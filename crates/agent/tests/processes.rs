@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common;
 use std::time::{Duration, Instant};
 
+use crate::common::{PATIENCE, TestAgent, command, sh};
 use atoll_agentapi::{
     AgentClient, AgentToken, ExitStatus, ProcessEvent, ProcessStream, StartProcess, TerminalSize,
 };
 use atoll_model::ErrorKind;
-use common::{PATIENCE, TestAgent, command, sh};
 
 async fn collect(stream: &mut ProcessStream) -> (Vec<u8>, Vec<u8>, u64, ExitStatus) {
     let (mut out, mut err, mut dropped) = (Vec::new(), Vec::new(), 0);

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Duration;
 
+use crate::common::TestAgent;
 use atoll_agentapi::{InitRequest, Search};
 use atoll_model::ErrorKind;
-use common::TestAgent;
 
 fn search(path: impl AsRef<str>, pattern: &str) -> Search {
     Search {

@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common;
 use std::time::Duration;
 
+use crate::common::{TOKEN, TestAgent};
 use atoll_agentapi::InitRequest;
 use buffa::Message;
-use common::{TOKEN, TestAgent};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

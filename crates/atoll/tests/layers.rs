@@ -10,9 +10,7 @@ use std::{
 
 use serde_json::Value;
 
-#[path = "layers/dependencies.rs"]
 mod dependencies;
-#[path = "layers/robustness.rs"]
 mod robustness;
 
 /// Type names that may be defined in more than three places; 15 at most.
@@ -107,6 +105,33 @@ fn crates_depend_only_along_the_arrows() {
         }
     }
     assert!(wrong.is_empty(), "arrows that may not be:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_file_of_tests_belongs_to_a_test_binary() {
+    let mut wrong = Vec::new();
+    for package in packages() {
+        let manifest = PathBuf::from(package["manifest_path"].as_str().expect("a package has a manifest"));
+        let folder = manifest.parent().expect("a manifest lies in a folder").join("tests");
+        let roots: Vec<PathBuf> = array(&package["targets"])
+            .iter()
+            .filter(|target| array(&target["kind"]).iter().any(|kind| kind == "test"))
+            .map(|target| PathBuf::from(target["src_path"].as_str().expect("a target has a file")))
+            .collect();
+        if roots.len() > 1 {
+            wrong.push(format!("{}: one test binary per crate, with modules", folder.display()));
+        }
+        let modules: String = roots.iter().map(|root| read(root)).collect();
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let is_module = path.extension().is_some_and(|end| end == "rs") || path.join("mod.rs").exists();
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            if is_module && !roots.contains(&path) && !modules.contains(&format!("mod {name};")) {
+                wrong.push(format!("{} is compiled into no test", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

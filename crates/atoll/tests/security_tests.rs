@@ -15,7 +15,7 @@ fn the_page_of_security_tests_is_made_from_the_tests() {
     let found = tests_by_row();
     let mut page = String::from(
         "# Security tests\n\nRows of the attack catalogue and the automated tests that cover them. Made from the tests by \
-         `crates/atoll/tests/security_tests.rs`; do not edit. `UPDATE=1 cargo test -p atoll --test security_tests` writes it again.\n\n\
+         `crates/atoll/tests/security_tests.rs`; do not edit. `UPDATE=1 cargo test -p atoll --test suite security_tests` writes it again.\n\n\
          | row | attack | tests | note |\n|---|---|---|---|\n",
     );
     let mut uncovered = Vec::new();

@@ -1,20 +1,17 @@
 //! What sandboxes changed, as layers of images, on a real kernel.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-mod common;
-#[path = "common/kept.rs"]
-mod kept;
-
+use crate::common;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::time::Instant;
 
+use crate::common::kept::{collected, files, folders, legacy, plain};
+use crate::common::{World, in_world, target};
 use atoll_agentapi::InitRequest;
 use atoll_container::EngineConfig;
 use atoll_model::Storage;
 use atoll_provider::{InstanceMount, InstanceSpec, MountSource, Provider, ProviderError};
-use common::{World, in_world, target};
-use kept::{collected, files, folders, legacy, plain};
 use tokio::io::AsyncReadExt;
 
 /// One entry: its kind, mode, owner, what it links to, and its content.

@@ -1,15 +1,13 @@
 //! Processes that are hard to catch for a dump, or can't be caught at all: the first are, the second are named, on a real kernel.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::common::{World, chain, in_world, instance_id, target};
 use atoll_model::MemoryLocation;
 use atoll_provider::{Booted, InstanceSpec, Provider, ProviderError};
-use common::{World, chain, in_world, instance_id, target};
 
 /// A sandbox in which `caught` runs in this way; none without CRIU.
 async fn running(world: &World, how: &str) -> Option<(InstanceSpec, Booted)> {

@@ -1,17 +1,15 @@
 //! Pause, memory on disk and back, on a real kernel with a real CRIU.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::common::{World, chain, in_world, in_world_with, instance_id, target};
 use atoll_agentapi::{AgentClient, ProcessEvent, StartProcess, TerminalSize};
 use atoll_container::EngineConfig;
 use atoll_model::{InstanceId, MemoryLocation};
 use atoll_provider::{AdoptionOutcome, Booted, InstanceSpec, KnownSandbox, Provider, ProviderError};
-use common::{World, chain, in_world, in_world_with, instance_id, target};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Whether a CRIU is there; on CI it must be.

@@ -1,17 +1,15 @@
 //! What every provider must do, done by this one: cold, from the pool, and by the paths for old kernels.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{World, in_world};
 use async_trait::async_trait;
 use atoll_agentapi::{AgentClient, AgentToken, StartProcess};
 use atoll_container::EngineConfig;
 use atoll_provider::Provider;
 use atoll_provider::conformance::{self, Fixture, InstanceAccess, Live};
-use common::{World, in_world};
 
 struct OverTheAgent;
 

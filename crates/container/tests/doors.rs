@@ -1,17 +1,15 @@
 //! What leaves a sandbox, through the engine: policy, log, adoption. What each policy means on the wire is tested in `network`.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::common::{World, in_world, target};
 use atoll_model::policy::egress::{Egress, TenantFloor, compile};
 use atoll_model::{
     EgressRecord, EgressVerdict, EgressWhat, NetworkLimits, NetworkMode, NetworkPolicy, Storage,
 };
 use atoll_provider::{Egressed, InstanceSpec, KnownSandbox, Provider};
-use common::{World, in_world, target};
 use tokio::sync::broadcast::Receiver;
 
 fn listed(allowed: &str) -> Arc<Egress> {

@@ -1,20 +1,14 @@
 //! What a cold start takes, alone and with more to mount. Prints; judges nothing.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-mod common;
-#[path = "common/kept.rs"]
-mod kept;
-#[path = "common/stack.rs"]
-mod stack;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::common::kept::{legacy, plain};
+use crate::common::{World, in_world};
 use atoll_container::EngineConfig;
 use atoll_model::VolumeId;
 use atoll_provider::{InstanceMount, InstanceSpec, MountSource, Provider};
-use common::{World, in_world};
-use kept::{legacy, plain};
 
 const STARTS: usize = 60;
 

@@ -1,17 +1,14 @@
 //! A sandbox whose disk is full can be entered and tidied up, wherever it comes from.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-#[path = "common/kept.rs"]
-mod kept;
-
+use crate::common;
 use std::time::Duration;
 
+use crate::common::kept::{collected, files, legacy, plain};
+use crate::common::{World, in_world, target};
 use atoll_container::EngineConfig;
 use atoll_model::Limits;
 use atoll_provider::{Booted, InstanceSpec, Packed, Provider};
-use common::{World, in_world, target};
-use kept::{collected, files, legacy, plain};
 
 /// One with changes in folders of its template that has written until nothing more went in, in large pieces and in small ones.
 async fn full(world: &World) -> (InstanceSpec, Booted) {

@@ -1,15 +1,14 @@
 //! What a sandbox sees and may do, and that its limits hold.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::common::{World, in_world, target};
 use atoll_provider::{Booted, InstanceSpec};
-use common::{World, in_world, target};
 
 /// The probe, built once per test run as a static program.
 fn probe(folder: &Path) -> Vec<u8> {

@@ -1,17 +1,11 @@
 //! Sandboxes of templates with many layers, on a real kernel.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-mod common;
-#[path = "common/kept.rs"]
-mod kept;
-#[path = "common/stack.rs"]
-mod stack;
-
+use crate::common::kept::{collected, files, legacy, plain};
+use crate::common::stack::tar;
+use crate::common::{World, in_world, instance_id, target};
 use atoll_container::EngineConfig;
 use atoll_provider::{InstanceSpec, Provider};
-use common::{World, in_world, instance_id, target};
-use kept::{collected, files, legacy, plain};
-use stack::tar;
 
 async fn names(world: &World, spec: &InstanceSpec) -> Vec<String> {
     let layer = world.engine.capture(&files(spec), &spec.template, &spec.template_version).await.unwrap();

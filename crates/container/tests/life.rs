@@ -2,15 +2,14 @@
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-mod common;
-
+use crate::common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::common::{World, in_world, sandbox_id, target};
 use atoll_container::StorageChoice;
 use atoll_model::{Limits, Storage};
 use atoll_provider::{AdoptionOutcome, KnownSandbox, NoticeKind, PoolWish, Provider, ProviderError, Target};
-use common::{World, in_world, sandbox_id, target};
 
 #[test]
 fn a_sandbox_is_made_answers_and_leaves_nothing() {

@@ -1,22 +1,20 @@
 //! Volumes and folders of the host in sandboxes, on a real kernel.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-mod common;
-#[path = "common/kept.rs"]
-mod kept;
-
+use crate::common;
+use crate::common::kept;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::common::kept::{folders, legacy, plain, snapshot_id, writable_mib};
+use crate::common::{World, in_world, in_world_below, instance_id, target};
 use atoll_container::EngineConfig;
 use atoll_model::VolumeId;
 use atoll_provider::{
     AdoptionOutcome, FilesOrigin, InstanceMount, InstanceSpec, KnownSandbox, MountSource, Provider,
     ProviderError,
 };
-use common::{World, in_world, in_world_below, instance_id, target};
-use kept::{folders, legacy, plain, snapshot_id, writable_mib};
 
 fn volume_id() -> VolumeId {
     let bytes: Vec<u8> = common::sandbox_id().as_str().bytes().rev().take(20).collect();

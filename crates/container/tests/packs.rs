@@ -2,18 +2,15 @@
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-mod common;
-#[path = "common/kept.rs"]
-mod kept;
-
+use crate::common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::common::kept::{collected, files, folders, in_pool, is_damaged, plain, writable_mib};
+use crate::common::{World, in_world, target};
 use atoll_container::EngineConfig;
 use atoll_model::Limits;
 use atoll_provider::{InstanceSpec, Packed, Provider, ProviderError};
-use common::{World, in_world, target};
-use kept::{collected, files, folders, in_pool, is_damaged, plain, writable_mib};
 
 fn packs(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {

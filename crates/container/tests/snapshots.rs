@@ -1,18 +1,15 @@
 //! Snapshots, forks and rollback of files on a real kernel.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-mod common;
-#[path = "common/kept.rs"]
-mod kept;
-
+use crate::common;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::common::kept::{files, folders, in_pool, is_damaged, legacy, plain, snapshot_id, writable_mib};
+use crate::common::{World, chain, in_world, target};
 use atoll_container::EngineConfig;
 use atoll_model::{Limits, SnapshotId, Storage};
 use atoll_provider::{FilesOrigin, KnownSandbox, Provider, ProviderError, RolledBack};
-use common::{World, chain, in_world, target};
-use kept::{files, folders, in_pool, is_damaged, legacy, plain, snapshot_id, writable_mib};
 
 /// Lines of numbers, whole and without a gap; answers the last one.
 fn last_number(path: &Path) -> u64 {

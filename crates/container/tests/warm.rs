@@ -1,16 +1,14 @@
 //! Instances that wait with something running in them: claimed whole, thrown away when broken, never in the way.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::common::{World, in_world};
 use atoll_agentapi::{AgentClient, ProcessEvent, StartProcess};
 use atoll_container::EngineConfig;
 use atoll_provider::{Prepare, Provider};
-use common::{World, in_world};
 
 /// What is to be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,18 +1,16 @@
 //! Versions of layers: made, stacked, booted from, held, collected, imported and exported. Needs root.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::{Store, Tar, bounds, tree};
 use atoll_image::images::{ExportAs, ImportAs, NewVersion, start_settings};
 use atoll_image::{Catalog, DiffId, Digest, ImageError, Images, LayerError};
 use atoll_model::{ErrorKind, StartSettings};
-use support::{Store, Tar, bounds, tree};
 use tokio_util::sync::CancellationToken;
 
 fn version_of(store: &Store, layers: &[DiffId]) -> String {

@@ -1,14 +1,13 @@
 //! What becomes of archives: good ones, odd ones and hostile ones. Needs root: owners and whiteouts are real.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 
+use crate::support::{Store, Tar, bounds};
 use atoll_image::{Bounds, LayerError};
 use atoll_model::ErrorKind;
-use support::{Store, Tar, bounds};
 use tar::EntryType;
 use tokio_util::sync::CancellationToken;
 

@@ -1,11 +1,9 @@
 //! Access tokens over the fake provider: what each opens, and above all what it does not.
 #![allow(clippy::unwrap_used)]
 
-mod world;
-
+use crate::world::World;
 use atoll_model::{Code, CreateSandbox, Lease, Origin, Phase, SandboxId, UpdateSandbox, Wake};
 use atoll_service::{Fork, NewSnapshot, Pause, PortCredentials, PreviewBy, TokenOf};
-use world::World;
 
 const KINDS: [TokenOf; 3] = [TokenOf::Agent, TokenOf::Ports, TokenOf::Files];
 

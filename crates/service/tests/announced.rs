@@ -1,13 +1,11 @@
 //! Builds that are announced before their steps are known, and the archives that are sent in between.
 #![allow(clippy::unwrap_used)]
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::World;
 use atoll_model::{Build, BuildStatus, Code, LimitsAsk, Principal};
 use atoll_service::{BuildSource, BuildSteps, DeclaredBuild, DeclaredStep, NewVolume, VolumeOwner};
-use world::World;
 
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 

@@ -1,13 +1,12 @@
 //! Files in object storage: all of them are here or all of them are there, whatever breaks on the way.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod world;
-
+use crate::world;
 use std::path::{Path, PathBuf};
 
+use crate::world::{Options, World};
 use atoll_model::{Code, CreateSandbox, Intent, Lease, Origin, Phase, Source, Storage};
 use atoll_provider::fake::{ProviderCall, Script};
-use world::{Options, World};
 
 /// A stopped-to-be sandbox with something in it.
 async fn begin(world: &World) -> Lease {

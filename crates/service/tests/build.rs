@@ -2,14 +2,12 @@
 //! with real sandboxes.
 #![allow(clippy::unwrap_used)]
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::{Configure, Options, World};
 use atoll_model::{Build, BuildLine, BuildStatus, Code, Principal, ReadyCheck, StartSettings};
 use atoll_service::{AFTER_THE_STEPS, BuildFilter, BuildSecret, BuildSource, StartBuild};
 use futures::StreamExt;
-use world::{Configure, Options, World};
 
 fn ask(name: &str, dockerfile: &str) -> StartBuild {
     StartBuild::of(name.parse().unwrap(), BuildSource::Text(dockerfile.to_owned()))

@@ -2,12 +2,11 @@
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
-mod world;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use crate::world::{Options, World};
 use atoll_model::lifecycle::phase_deadline_ms;
 use atoll_model::{
     CreateSandbox, Intent, MemoryLocation, Origin, Phase, Principal, Reason, SandboxId, SnapshotState,
@@ -16,7 +15,6 @@ use atoll_provider::fake::{FakeProvider, ProviderCall, Script};
 use atoll_service::{FailPoint, Fork, NewSnapshot, Pause, Service};
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
-use world::{Options, World};
 
 /// Where a server dies.
 #[derive(Debug, Clone, Copy)]

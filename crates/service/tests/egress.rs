@@ -1,10 +1,9 @@
 //! What a sandbox may reach: policies that are checked, sealed and put in force; secrets; what it must trust for that.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod world;
-
 use std::sync::Arc;
 
+use crate::world::{Options, World};
 use atoll_model::policy::egress::{DirectMode, Dns, Egress, OperatorFloors, PrivateRanges};
 use atoll_model::{
     Code, CreateSandbox, HeaderText, Lease, NetworkMode, NetworkPolicy, Origin, Phase, Principal, Quota,
@@ -12,7 +11,6 @@ use atoll_model::{
 };
 use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Fork, NewSecret, NewSnapshot, Pause, SecretAbout, SecretChange, ServiceError};
-use world::{Options, World};
 
 const OWN: &str = "/usr/local/share/ca-certificates/atoll-egress.crt";
 const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";

@@ -2,15 +2,13 @@
 //! binary: it collects what every thread logs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod world;
-
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
+use crate::world::World;
 use atoll_model::{CreateSandbox, HeaderText, Lease, NetworkPolicy, Transform, UpdateSandbox};
 use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{NewSecret, NewSnapshot, SecretAbout, ServiceError};
-use world::World;
 
 const CANARY: &str = "canary-5d41402abc4b2a76";
 

@@ -1,17 +1,15 @@
 //! The egress log: kept, bounded, read, followed, learned from; gone with its sandbox.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::World;
 use atoll_model::{
     Code, EgressRecord, EgressVerdict, EgressWhat, NetworkLimits, NetworkMode, NetworkPolicy, SandboxId,
     UpdateSandbox,
 };
 use atoll_service::EgressQuery;
 use futures::StreamExt;
-use world::World;
 
 fn record(n: i64) -> EgressRecord {
     EgressRecord {

@@ -2,11 +2,9 @@
 //! file, since the limit it sets counts for its whole process.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod world;
-
+use crate::world::World;
 use atoll_model::{Code, CreateSandbox};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use world::World;
 
 /// No file of this process may grow beyond `bytes`.
 fn limit_files(bytes: Option<u64>) {

@@ -1,10 +1,9 @@
 //! Drivers over the fake provider: verbs, failures, deadlines, late results.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::{Options, World};
 use atoll_model::policy::egress;
 use atoll_model::{
     Code, CreateSandbox, EventKind, Limits, LimitsAsk, NetworkPolicy, OnTimeout, Phase, Quota, Reason, Scope,
@@ -14,7 +13,6 @@ use atoll_provider::NoticeKind;
 use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Created, Exec, FailPoint, Filter, NewKey};
 use futures::StreamExt;
-use world::{Options, World};
 
 const MINUTE: Duration = Duration::from_secs(60);
 

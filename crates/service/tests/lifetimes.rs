@@ -2,10 +2,9 @@
 //! refusals by phase, changes as they happen. Over the fake provider.
 #![allow(clippy::unwrap_used)]
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::World;
 use atoll_model::{
     Code, CreateSandbox, LimitsAsk, OnTimeout, Origin, Phase, Storage, TimeoutCounts, TimersAsk,
     UpdateSandbox,
@@ -13,7 +12,6 @@ use atoll_model::{
 use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Filter, Fork, NewSecret, NewSnapshot, Pause, SecretAbout, SecretChange, SortBy};
 use futures::StreamExt;
-use world::World;
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -2,13 +2,11 @@
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used)]
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::World;
 use atoll_model::{Code, CreateSandbox, Phase, SandboxId};
 use atoll_service::{NewPreview, Pause, PortCredentials, PreviewBy, ServiceError};
-use world::World;
 
 const NOTHING: PortCredentials<'static> = PortCredentials { keys: &[], tokens: &[], unknown_key: false };
 

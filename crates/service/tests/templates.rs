@@ -2,11 +2,10 @@
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used)]
 
-mod world;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::world::{Options, World, version};
 use atoll_model::{
     Code, CreateSandbox, LimitsAsk, MadeFrom, Phase, Principal, Scope, Snapshot, Source, StartSettings,
 };
@@ -17,7 +16,6 @@ use atoll_service::{
 };
 use atoll_store::VersionRow;
 use tokio::io::AsyncReadExt;
-use world::{Options, World, version};
 
 fn from(template: &str) -> CreateSandbox {
     CreateSandbox { template: Some(template.to_owned()), ..Default::default() }

@@ -1,11 +1,10 @@
 //! What leases do by themselves, on a clock that only the test moves: each timer, holds, idleness, restarts and jumps.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod world;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::world::{Options, World};
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::idle::AwakeReason;
 use atoll_model::{
@@ -15,7 +14,6 @@ use atoll_model::{
 use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Exec, HoldAsk, NextTimer, ServiceConfig};
 use futures::StreamExt;
-use world::{Options, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 

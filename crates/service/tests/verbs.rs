@@ -2,14 +2,12 @@
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::World;
 use atoll_model::{Code, CreateSandbox, Intent, MemoryLocation, Origin, Phase, Reason, SandboxId};
 use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Exec, Fork, NewSnapshot, Pause, ServiceError, SnapshotFilter};
-use world::World;
 
 const DISK: Pause = Pause { memory: Some(MemoryLocation::Disk) };
 const LIVE: Pause = Pause { memory: None };

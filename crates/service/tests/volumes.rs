@@ -2,17 +2,16 @@
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used)]
 
-mod world;
-
+use crate::world;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::world::{Options, World};
 use atoll_model::{Code, CreateSandbox, MountAsk, Quota, VolumeState};
 use atoll_provider::MountSource;
 use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{FailPoint, NewVolume, Pause, UpdateVolume, VolumeOwner};
 use tokio::io::AsyncReadExt;
-use world::{Options, World};
 
 fn named(name: &str) -> NewVolume {
     NewVolume { name: name.to_owned(), size_mib: Some(100), ..Default::default() }

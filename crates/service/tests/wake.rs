@@ -1,10 +1,9 @@
 //! Requests for sandboxes that sleep: woken once, for those who may, within bounds; and what their ends leave behind.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::{Options, World};
 use atoll_model::{
     Code, CreateSandbox, EventKind, Lease, MemoryLocation, OnExit, Phase, Principal, Quota, Reason,
     SandboxId, Scope, TimersAsk, UpdateSandbox, Wake,
@@ -12,7 +11,6 @@ use atoll_model::{
 use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{Exec, ExecEvent, Filter, NewKey, Pause};
 use futures::StreamExt;
-use world::{Options, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use atoll_tests::world;
 use serde_json::{Value, json};
 
-use crate::ask::{Ask, ended};
+use crate::build::ask::{Ask, ended};
 
 const TEN_STEPS: &str = "FROM busybox\n\
     ENV A=1\n\

@@ -5,7 +5,7 @@ use std::time::Duration;
 use atoll_tests::{World, json, run};
 use nix::sys::signal::Signal;
 
-use crate::ask::{Ask, at_step, get};
+use crate::build::ask::{Ask, at_step, get};
 
 const STEPS: &str = "FROM busybox\n\
     COPY a /a\n\

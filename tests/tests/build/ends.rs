@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use atoll_tests::world::{self, World};
 use serde_json::json;
 
-use crate::ask::{Ask, at_step, ended, get, log};
+use crate::build::ask::{Ask, at_step, ended, get, log};
 
 fn staged(world: &World) -> Vec<String> {
     let mut found = Vec::new();

@@ -3,7 +3,7 @@
 use atoll_tests::world::{self, Options};
 use serde_json::json;
 
-use crate::ask::{Ask, lines, log};
+use crate::build::ask::{Ask, lines, log};
 
 /// Attack A18.
 #[test]
@@ -96,7 +96,7 @@ fn a_context_that_is_no_tar_and_one_that_slips_are_refused() {
         slip.extend([b'x'; 512]);
         slip.extend([0; 1_024]);
         for context in [b"this is no tar at all".repeat(100), slip] {
-            let build = crate::ask::with_context(&me, "slips", dockerfile, context).await;
+            let build = crate::build::ask::with_context(&me, "slips", dockerfile, context).await;
             assert_eq!(build["status"], "failed", "{build:#}");
             assert_eq!(build["failure"]["code"], "invalid_request", "{build:#}");
         }

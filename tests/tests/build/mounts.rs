@@ -3,7 +3,7 @@
 use atoll_tests::json;
 use atoll_tests::run;
 
-use crate::ask::{Ask, log};
+use crate::build::ask::{Ask, log};
 
 #[test]
 fn mounts_are_there_for_one_command_and_leave_nothing() {

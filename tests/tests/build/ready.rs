@@ -3,7 +3,7 @@
 use atoll_tests::world::{self, Options};
 use serde_json::json;
 
-use crate::ask::{Ask, log};
+use crate::build::ask::{Ask, log};
 
 const SERVER: &str = "FROM busybox\nRUN mkdir /www && echo ready > /www/index.html\n";
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use atoll_tests::world;
 use serde_json::json;
 
-use crate::ask::{Ask, log};
+use crate::build::ask::{Ask, log};
 
 const VALUE: &str = "hunter2-7c1f0b9e5d3a";
 

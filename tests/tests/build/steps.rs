@@ -3,7 +3,7 @@
 use atoll_tests::world;
 use serde_json::json;
 
-use crate::ask::{Ask, lines, log};
+use crate::build::ask::{Ask, lines, log};
 
 #[test]
 fn a_dockerfile_becomes_a_template_that_sandboxes_start_from() {
@@ -114,11 +114,11 @@ fn sandboxes_of_steps_are_in_no_list_and_gone_with_the_build() {
     world::run(async |world| {
         let me = world.tenant("builder").await;
         let id = Ask::new("slow", "FROM busybox\nRUN sleep 2\n").begin(&me).await;
-        crate::ask::at_step(&me, &id, 1).await;
+        crate::build::ask::at_step(&me, &id, 1).await;
         for client in [&me, &world.admin()] {
             let page = client.get("/v1/sandboxes").await.ok();
             assert_eq!(page["items"], json!([]), "{page:#}");
         }
-        crate::ask::ended(&me, &id).await;
+        crate::build::ask::ended(&me, &id).await;
     });
 }

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{array, root};
+use super::{array, root};
 
 #[test]
 fn every_dependency_has_an_allowed_licence() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{read, tracked};
+use super::{read, tracked};
 
 /// Crate folder and corpus of each parser that reads bytes of a sandbox, a client, a registry or the internet.
 /// A new parser of such bytes gets a row, a corpus and a test.

@@ -10,7 +10,7 @@ use atoll_provider::{
 };
 use tokio::io::AsyncReadExt;
 
-use super::common::{self, World, chain, target};
+use crate::common::{self, World, chain, target};
 
 pub(crate) fn snapshot_id() -> SnapshotId {
     // The same form as the id of a sandbox has, with entropy of its own.

@@ -2,6 +2,9 @@
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod kept;
+pub(crate) mod stack;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

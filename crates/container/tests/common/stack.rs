@@ -7,7 +7,7 @@ use atoll_model::StartSettings;
 use atoll_provider::InstanceSpec;
 use tokio_util::sync::CancellationToken;
 
-use super::common::World;
+use crate::common::World;
 
 /// A layer with these files; a path that ends in `/` is a folder, `None` a mark without content.
 pub(crate) fn tar(files: &[(&str, &str)]) -> Vec<u8> {

@@ -2,12 +2,10 @@
 //! against the document.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Answer, World};
 use axum::body::Body;
 use axum::http::{Request, header};
 use serde_json::{Value, json};
-use support::{Answer, World};
 
 /// A world with one key, whose words are short.
 struct Desk {

@@ -2,18 +2,16 @@
 //! log and what is learned from it, secrets that no answer holds, the layer of a tenant.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use crate::support::{Answer, World};
 use atoll_model::policy::egress::NameVerdict;
 use atoll_model::{EgressRecord, EgressVerdict, EgressWhat, SandboxId};
 use axum::body::Body;
 use axum::http::Request;
 use futures::StreamExt;
 use serde_json::{Value, json};
-use support::{Answer, World};
 use tower::ServiceExt;
 
 const BOX: &str = "/v1/sandboxes/box";

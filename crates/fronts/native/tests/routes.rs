@@ -1,12 +1,11 @@
 //! Every route over a real service: who gets in, what is refused and how, and that each exchange is as documented.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support;
+use crate::support::World;
 use axum::body::Body;
 use axum::http::{Request, header};
 use serde_json::{Value, json};
-use support::World;
 
 const NOBODY: &str = "abcdefghijklmnopqrst";
 const WRONG: &str = "atl_0000000000000000000000000000000000000000";

@@ -2,12 +2,11 @@
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::support::World;
 use atoll_front_native::Shutdown;
 use atoll_proxy::Limits;
 use axum::Router;
@@ -16,7 +15,6 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use futures::StreamExt;
-use support::World;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;

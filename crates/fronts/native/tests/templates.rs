@@ -2,12 +2,10 @@
 //! and refusals with their status. Each exchange is held against the document.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Answer, World};
 use axum::body::Body;
 use axum::http::{Request, header};
 use serde_json::{Value, json};
-use support::{Answer, World};
 
 /// The tar of a small root file system.
 fn rootfs() -> Vec<u8> {

@@ -1,12 +1,10 @@
 //! Volumes over the API: made, mounted, filled, copied, removed, and nobody else's. Each exchange is held against the document.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Answer, World};
 use axum::body::Body;
 use axum::http::{Request, header};
 use serde_json::{Value, json};
-use support::{Answer, World};
 
 async fn put(world: &World, key: &str, path: &str, body: &'static str) -> Answer {
     let request = Request::put(path).header("x-api-key", key);

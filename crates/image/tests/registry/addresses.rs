@@ -6,8 +6,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use std::sync::{Arc, Mutex};
 
-use crate::fake::Fake;
-use crate::image::{Found, Layer, World, noise, publish};
+use crate::registry::fake::Fake;
+use crate::registry::image::{Found, Layer, World, noise, publish};
 
 fn to(location: &str) -> Response {
     (StatusCode::TEMPORARY_REDIRECT, [("location", location.to_owned())]).into_response()

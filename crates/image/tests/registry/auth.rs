@@ -9,8 +9,8 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 
-use crate::fake::Fake;
-use crate::image::{Layer, World, noise, publish};
+use crate::registry::fake::Fake;
+use crate::registry::image::{Layer, World, noise, publish};
 
 fn header<'a>(parts: &'a Parts, name: &str) -> &'a str {
     parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")

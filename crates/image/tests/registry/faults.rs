@@ -10,8 +10,8 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use bytes::Bytes;
 
-use crate::fake::{Fake, cut, endless};
-use crate::image::{Found, Layer, World, noise, publish};
+use crate::registry::fake::{Fake, cut, endless};
+use crate::registry::image::{Found, Layer, World, noise, publish};
 
 async fn with_one(size: usize) -> (Fake, World, Layer, String) {
     let fake = Fake::start().await;
@@ -312,8 +312,11 @@ async fn a_hostile_layer_is_refused_by_the_name_of_its_entry_and_leaves_nothing(
     let mut builder = tar::Builder::new(Vec::new());
     builder.append(&header, &b"x"[..]).unwrap();
     let tar = builder.into_inner().unwrap();
-    let evil =
-        Layer { blob: crate::image::gzip(&tar).into(), tar, media_type: crate::image::OCI_GZIP.into() };
+    let evil = Layer {
+        blob: crate::registry::image::gzip(&tar).into(),
+        tar,
+        media_type: crate::registry::image::OCI_GZIP.into(),
+    };
     publish(&fake, "latest", &[evil], |_, _| ());
     let error = world.pull(&format!("{}/app", fake.host())).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidRequest, "{error}");

@@ -9,7 +9,7 @@ use atoll_image::{Bounds, Digest, Images};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::fake::Fake;
+use crate::registry::fake::Fake;
 
 pub(crate) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";

@@ -5,8 +5,8 @@ use atoll_image::{Digest, ImageError};
 use bytes::Bytes;
 use serde_json::json;
 
-use crate::fake::Fake;
-use crate::image::{DOCKER_MANIFEST, Layer, OCI_INDEX, World, gzip, noise, publish, tar};
+use crate::registry::fake::Fake;
+use crate::registry::image::{DOCKER_MANIFEST, Layer, OCI_INDEX, World, gzip, noise, publish, tar};
 
 fn two() -> [Layer; 2] {
     [Layer::gzip(&[("etc/one", b"1"), ("etc/two", b"2")]), Layer::gzip(&[("srv/three", &noise(3, 300_000))])]
@@ -130,7 +130,7 @@ async fn the_image_of_this_machine_is_taken_from_an_index_of_many() {
     let ours = Layer::gzip(&[("ours", b"1")]);
     let made = publish(&fake, "ours", std::slice::from_ref(&ours), |_, _| ());
     let here = atoll_image::oci::Platform::of_host();
-    let one = |n: u32, os: &str, arch: &str| json!({"mediaType": crate::image::OCI_MANIFEST, "size": 1, "digest": format!("sha256:{n:064x}"), "platform": {"os": os, "architecture": arch}});
+    let one = |n: u32, os: &str, arch: &str| json!({"mediaType": crate::registry::image::OCI_MANIFEST, "size": 1, "digest": format!("sha256:{n:064x}"), "platform": {"os": os, "architecture": arch}});
     let mut manifests: Vec<_> = (0..500).map(|n| one(n, "linux", &format!("arch{n}"))).collect();
     manifests.push(one(1000, "windows", &here.arch));
     let mut right = one(0, "linux", &here.arch);

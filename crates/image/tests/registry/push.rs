@@ -7,8 +7,8 @@ use atoll_model::Code;
 use axum::http::{Method, StatusCode};
 use axum::response::IntoResponse;
 
-use crate::fake::Fake;
-use crate::image::{Layer, World, noise, publish};
+use crate::registry::fake::Fake;
+use crate::registry::image::{Layer, World, noise, publish};
 
 /// A world with one version in it, that came from a registry of its own.
 async fn with_version(hosts: &[&Fake]) -> (World, String, [Layer; 2]) {

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use atoll_model::{EgressVerdict, EgressWhat};
 use atoll_network::authority;
 
-use crate::servers::Entry;
-use crate::world::{OTHER, SEED, SITE, World, tls};
+use crate::gate::servers::Entry;
+use crate::gate::world::{OTHER, SEED, SITE, World, tls};
 
 const SECRET: &str = "Bearer canary-7f3a";
 

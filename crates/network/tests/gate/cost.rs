@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use atoll_network::GATEWAY;
 use hickory_proto::rr::RecordType;
 
-use crate::servers::Entry;
-use crate::world::{SITE, World, question, tls};
+use crate::gate::servers::Entry;
+use crate::gate::world::{SITE, World, question, tls};
 
 /// The median of asking a server many times, in microseconds.
 fn median_us(world: &World, server: Ipv4Addr, name: &str) -> u128 {

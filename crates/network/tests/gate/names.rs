@@ -8,8 +8,8 @@ use atoll_network::GATEWAY;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 
-use crate::servers::Entry;
-use crate::world::{OTHER, SITE, World, question};
+use crate::gate::servers::Entry;
+use crate::gate::world::{OTHER, SITE, World, question};
 
 const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 3);
 const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);

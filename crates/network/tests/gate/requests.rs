@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 
 use atoll_model::{EgressVerdict, EgressWhat};
 
-use crate::servers::Entry;
-use crate::world::{OTHER, SITE, World};
+use crate::gate::servers::Entry;
+use crate::gate::world::{OTHER, SITE, World};
 
 fn world() -> World {
     let world = World::new(r#"{"mode":"custom","allow_domains":["a.test","b.test","c.test"]}"#);

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use atoll_model::{EgressVerdict, EgressWhat};
 
-use crate::servers::Entry;
-use crate::world::{OTHER, SITE, World, tls};
+use crate::gate::servers::Entry;
+use crate::gate::world::{OTHER, SITE, World, tls};
 
 const NAMES: &str = r#"{"mode":"custom","allow_domains":["a.test","b.test"]}"#;
 

@@ -13,7 +13,7 @@ use atoll_network::{GATE_PORT, GATEWAY, Gate, Opener, SandboxLink, Upstreams, ne
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
 
-use crate::servers::{self, Internet};
+use crate::gate::servers::{self, Internet};
 
 pub(crate) const SITE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 pub(crate) const OTHER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);

@@ -7,7 +7,7 @@ use atoll_model::policy::egress::{Egress, TenantFloor, compile};
 use atoll_model::{NetworkMode, NetworkPolicy};
 use atoll_network::{Dialer, DialerConfig, child_setup, netns, setup_from_outside};
 
-use crate::world::World;
+use crate::kernel::world::World;
 
 const SAMPLES: usize = 60;
 
@@ -75,7 +75,7 @@ fn attaching_is_cheap() {
 fn dialling_is_cheap() {
     let namespace = netns::create().unwrap();
     netns::run_in(namespace.as_fd(), atoll_network::loopback_up).unwrap().unwrap();
-    crate::world::serve_tcp(namespace.as_fd(), 7000);
+    crate::kernel::world::serve_tcp(namespace.as_fd(), 7000);
     let dialer = Dialer::start(DialerConfig::default()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut samples = Samples::default();

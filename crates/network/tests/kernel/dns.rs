@@ -10,7 +10,7 @@ use atoll_model::SandboxId;
 use atoll_model::policy::egress::Egress;
 use atoll_network::{Fresh, GATEWAY, Gate, Upstreams, netns};
 
-use crate::world::{INTERNET, QUICK, Sandbox, World};
+use crate::kernel::world::{INTERNET, QUICK, Sandbox, World};
 
 const QUESTION: &[u8] =
     b"\xab\xcd\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x04test\x00\x00\x01\x00\x01";

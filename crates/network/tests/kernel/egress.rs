@@ -11,7 +11,7 @@ use atoll_model::policy::egress::{DirectMode, Egress, TenantFloor, compile};
 use atoll_model::{EgressRecord, EgressVerdict, NetworkLimits, NetworkMode, NetworkPolicy, SandboxId};
 use atoll_network::{Flows, Fresh, GATE_PORT, GATEWAY, Opener, netns};
 
-use crate::world::{FORBIDDEN, HOST_WAN, INTERNET, Sandbox, TCP_PORT, World, ip};
+use crate::kernel::world::{FORBIDDEN, HOST_WAN, INTERNET, Sandbox, TCP_PORT, World, ip};
 
 /// More of the internet.
 pub(crate) const NEAR: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
@@ -63,7 +63,7 @@ fn only_listed_addresses_are_reached_and_the_host_never() {
     assert!(sandbox.ask(NEAR, TCP_PORT).is_ok());
     sandbox.assert_reaches_internet();
     sandbox.assert_refused(FAR, TCP_PORT);
-    sandbox.assert_refused(HOST_WAN, crate::world::HOST_PORT);
+    sandbox.assert_refused(HOST_WAN, crate::kernel::world::HOST_PORT);
     // Private, and named: reached where the operator agrees. Everything else that nobody reaches stays closed.
     assert!(sandbox.ask(FORBIDDEN[0], TCP_PORT).is_ok());
     for address in &FORBIDDEN[1..] {
@@ -88,15 +88,15 @@ fn the_kernel_holds_the_floor_below_every_list() {
     }
     let block = world.config.block;
     for address in [HOST_WAN, block.host_address(), block.router_address(), other.link.address] {
-        sandbox.assert_refused(address, crate::world::HOST_PORT);
+        sandbox.assert_refused(address, crate::kernel::world::HOST_PORT);
     }
     // An address of the host's own within a private range that is listed.
     let own = Ipv4Addr::new(10, 200, 0, 1);
     world.in_host(|| ip(&format!("addr add {own}/32 dev lo")));
-    assert!(world.in_host(|| crate::world::ask(own, crate::world::HOST_PORT)).is_ok());
-    sandbox.assert_unreachable(own, crate::world::HOST_PORT);
+    assert!(world.in_host(|| crate::kernel::world::ask(own, crate::kernel::world::HOST_PORT)).is_ok());
+    sandbox.assert_unreachable(own, crate::kernel::world::HOST_PORT);
     world.router().refresh_host().unwrap();
-    sandbox.assert_refused(own, crate::world::HOST_PORT);
+    sandbox.assert_refused(own, crate::kernel::world::HOST_PORT);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use atoll_model::policy::egress::Egress;
 use atoll_network::{LinkError, Router, loopback_up, netns, network_facts, setup_from_outside};
 
-use crate::world::{INTERNET, TCP_PORT, World, ip};
+use crate::kernel::world::{INTERNET, TCP_PORT, World, ip};
 
 #[test]
 fn router_is_found_again_after_a_crash_and_sandboxes_go_on() {
@@ -109,7 +109,7 @@ fn restored_sandbox_gets_its_old_address_back() {
     let namespace = netns::create().unwrap();
     world.handle().attach(link, &Egress::open(), namespace.as_fd()).unwrap();
     setup_from_outside(namespace.as_fd(), link.address).unwrap();
-    crate::world::Sandbox { namespace, link }.assert_reaches_internet();
+    crate::kernel::world::Sandbox { namespace, link }.assert_reaches_internet();
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn pool_instance_has_only_loopback_until_it_is_claimed() {
     let namespace = netns::create().unwrap();
     netns::run_in(namespace.as_fd(), loopback_up).unwrap().unwrap();
     let link = world.handle().reserve(None).unwrap();
-    let sandbox = crate::world::Sandbox { namespace, link };
+    let sandbox = crate::kernel::world::Sandbox { namespace, link };
     assert!(sandbox.ask(INTERNET, TCP_PORT).is_err());
     let home = std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
     world.handle().attach(link, &Egress::open(), sandbox.namespace.as_fd()).unwrap();
@@ -141,7 +141,7 @@ fn a_namespace_that_belongs_to_another_user_namespace_is_attached_and_set_up() {
     }
     let namespace = std::fs::File::open(format!("{path}/net")).unwrap().into();
     let link = world.handle().reserve(None).unwrap();
-    let sandbox = crate::world::Sandbox { namespace, link };
+    let sandbox = crate::kernel::world::Sandbox { namespace, link };
     world.handle().attach(link, &Egress::open(), sandbox.namespace.as_fd()).unwrap();
     setup_from_outside(sandbox.namespace.as_fd(), link.address).unwrap();
     sandbox.assert_reaches_internet();

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use atoll_model::{NetworkLimits, NetworkPolicy};
 use atoll_network::netns;
 
-use crate::egress::{FAR, NEAR, compiled, wide_world};
-use crate::world::{INTERNET, Sandbox, TCP_PORT, World};
+use crate::kernel::egress::{FAR, NEAR, compiled, wide_world};
+use crate::kernel::world::{INTERNET, Sandbox, TCP_PORT, World};
 
 fn limited(limits: NetworkLimits) -> NetworkPolicy {
     NetworkPolicy { limits, ..NetworkPolicy::allow_all() }

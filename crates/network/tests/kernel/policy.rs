@@ -8,7 +8,7 @@ use std::time::Duration;
 use atoll_model::policy::egress::Egress;
 use atoll_network::netns;
 
-use crate::world::{INTERNET, TCP_PORT, World};
+use crate::kernel::world::{INTERNET, TCP_PORT, World};
 
 #[test]
 fn deny_all_is_refused_quickly_however_often_it_is_tried() {

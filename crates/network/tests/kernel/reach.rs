@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_model::policy::egress::Egress;
 use atoll_network::GATEWAY;
 
-use crate::world::{FORBIDDEN, HOST_PORT, HOST_WAN, INTERNET, TCP_PORT, UDP_PORT, World, ask, ip};
+use crate::kernel::world::{FORBIDDEN, HOST_PORT, HOST_WAN, INTERNET, TCP_PORT, UDP_PORT, World, ask, ip};
 
 #[test]
 fn open_sandbox_reaches_the_internet_through_both_translations() {
@@ -61,10 +61,10 @@ fn the_host_is_not_reachable_even_if_every_rule_in_the_router_is_lost() {
     world.in_router(|| {
         // The gate speaks from here, and only to the internet.
         assert!(ask(INTERNET, TCP_PORT).is_ok());
-        for address in [block.host_address(), HOST_WAN, crate::world::FORBIDDEN[3]] {
+        for address in [block.host_address(), HOST_WAN, crate::kernel::world::FORBIDDEN[3]] {
             let started_at = std::time::Instant::now();
             assert!(ask(address, HOST_PORT).is_err(), "{address}");
-            assert!(started_at.elapsed() < crate::world::QUICK, "{address} was silent");
+            assert!(started_at.elapsed() < crate::kernel::world::QUICK, "{address} was silent");
         }
         assert!(std::process::Command::new("nft").args(["flush", "ruleset"]).status().unwrap().success());
         // What the host forwards still passes, so that the way is open and only the host's own table stands.
@@ -81,7 +81,7 @@ fn the_host_is_not_reachable_even_if_every_rule_in_the_router_is_lost() {
 fn sandboxes_do_not_reach_each_other() {
     let mut world = World::new();
     let (one, other) = (world.sandbox(&Egress::open()), world.sandbox(&Egress::open()));
-    crate::world::serve_tcp(std::os::fd::AsFd::as_fd(&other.namespace), 9000);
+    crate::kernel::world::serve_tcp(std::os::fd::AsFd::as_fd(&other.namespace), 9000);
     assert!(other.ask(other.link.address, 9000).is_ok());
     one.assert_refused(other.link.address, 9000);
     // The internet cannot call in either, even when it knows the address.
@@ -161,7 +161,7 @@ fn an_interface_opened_for_us_forwards_for_nobody_else() {
     for (everywhere, passes) in [(false, false), (true, true)] {
         let world = World::with_forwarding(everywhere);
         let behind = atoll_network::netns::create().unwrap();
-        crate::world::serve_tcp(std::os::fd::AsFd::as_fd(&behind), 9000);
+        crate::kernel::world::serve_tcp(std::os::fd::AsFd::as_fd(&behind), 9000);
         let path = format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&behind));
         world.in_host(|| {
             ip(&format!("link add lan type veth peer name up0 netns {path}"));

@@ -11,8 +11,8 @@ use atoll_model::policy::egress::Egress;
 use atoll_model::{EgressRecord, EgressVerdict, NetworkLimits, NetworkPolicy, SandboxId};
 use atoll_network::{Flows, netns};
 
-use crate::egress::{compiled, custom};
-use crate::world::{HOST_PORT, INTERNET, QUICK, Sandbox, TCP_PORT, World, ip};
+use crate::kernel::egress::{compiled, custom};
+use crate::kernel::world::{HOST_PORT, INTERNET, QUICK, Sandbox, TCP_PORT, World, ip};
 
 const HOST_WAN6: &str = "2001:db8:9::1";
 const INTERNET6: &str = "2001:db8:9::9";

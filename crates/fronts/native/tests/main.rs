@@ -1,0 +1,11 @@
+//! The integration tests of this crate. One binary: linking is most of what a build of tests takes.
+
+mod documents;
+mod life;
+mod network;
+mod routes;
+mod serving;
+mod streams;
+mod support;
+mod templates;
+mod volumes;

@@ -1,0 +1,4 @@
+//! The integration tests of this crate. One binary: linking is most of what a build of tests takes.
+
+mod gate;
+mod kernel;

@@ -1,0 +1,20 @@
+//! The integration tests of this crate. One binary: linking is most of what a build of tests takes.
+
+mod access;
+mod announced;
+mod archive;
+mod build;
+mod crash;
+mod egress;
+mod egress_canary;
+mod egress_log;
+mod full_disk;
+mod lifecycle;
+mod lifetimes;
+mod previews;
+mod templates;
+mod timers;
+mod verbs;
+mod volumes;
+mod wake;
+mod world;
