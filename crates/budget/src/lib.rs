@@ -30,6 +30,7 @@ mod output;
 mod pool;
 mod request;
 mod request_body;
+mod socket;
 
 pub use answer::{ANSWER_STATE, HeldAnswer, Metered, WholeAnswer, keep_with};
 pub use body::{BodyError, BodyLimits, read_whole};
@@ -38,3 +39,4 @@ pub use output::{CollectedOutput, Collector, Keep, TruncationLines};
 pub use pool::{Account, Budget, BudgetOwner, Exhausted, Reservation, SMALL, Sizes, WAIT};
 pub use request::RequestBudget;
 pub use request_body::WindowBody;
+pub use socket::{SocketPlace, SocketsExhausted};

@@ -11,6 +11,8 @@ use std::time::Duration;
 use atoll_model::{Code, TenantId};
 use bytes::Bytes;
 
+use crate::socket::{STRANGER_SOCKETS, TENANT_SOCKETS};
+
 /// LIMIT: bytes of each reservation that are not counted.
 pub const SMALL: usize = 16 << 10;
 /// LIMIT: how long a caller waits for room. Those who hold it may be waiting too, so not for ever.
@@ -100,6 +102,8 @@ pub struct Budget {
     /// unread answers still gets small ones.
     tenant_answers: Arc<Pool>,
     stranger_answers: Arc<Pool>,
+    tenant_sockets: Arc<Pool>,
+    stranger_sockets: Arc<Pool>,
 }
 
 impl Default for Budget {
@@ -118,17 +122,20 @@ impl Budget {
             // One tenant alone: 4,096 open answers; one address: 1,024.
             tenant_answers: Pool::new(sizes.tenants / 4),
             stranger_answers: Pool::new(sizes.strangers),
+            tenant_sockets: Pool::new(TENANT_SOCKETS),
+            stranger_sockets: Pool::new(STRANGER_SOCKETS),
         }
     }
 
     /// The account of an owner. Cheap: nothing is kept for an owner that holds nothing.
     #[must_use]
     pub fn account(&self, owner: BudgetOwner) -> Account {
-        let (pool, answers) = match &owner {
-            BudgetOwner::Tenant(_) => (&self.tenants, &self.tenant_answers),
-            BudgetOwner::Stranger(_) => (&self.strangers, &self.stranger_answers),
+        let (pool, answers, sockets) = match &owner {
+            BudgetOwner::Tenant(_) => (&self.tenants, &self.tenant_answers, &self.tenant_sockets),
+            BudgetOwner::Stranger(_) => (&self.strangers, &self.stranger_answers, &self.stranger_sockets),
         };
-        Account { pool: Arc::clone(pool), answers: Arc::clone(answers), owner }
+        let [pool, answers, sockets] = [pool, answers, sockets].map(Arc::clone);
+        Account { pool, answers, sockets, owner }
     }
 
     /// The account of a tenant.
@@ -153,7 +160,8 @@ impl Budget {
 pub struct Account {
     pool: Arc<Pool>,
     answers: Arc<Pool>,
-    owner: BudgetOwner,
+    pub(crate) sockets: Arc<Pool>,
+    pub(crate) owner: BudgetOwner,
 }
 
 impl Account {
@@ -281,7 +289,7 @@ fn counted(bytes: usize) -> u64 {
 }
 
 #[derive(Debug)]
-struct Pool {
+pub(crate) struct Pool {
     size: u64,
     ids: AtomicU64,
     state: Mutex<BudgetState>,
@@ -322,7 +330,12 @@ impl Pool {
         Ok(())
     }
 
-    fn give(&self, owner: &BudgetOwner, less: u64) {
+    /// Takes so much for an owner, if there is room now.
+    pub(crate) fn take_now(&self, owner: &BudgetOwner, more: u64) -> Result<(), Exhausted> {
+        self.take(&mut self.lock(), owner, more)
+    }
+
+    pub(crate) fn give(&self, owner: &BudgetOwner, less: u64) {
         let woken = {
             let mut state = self.lock();
             state.used = state.used.saturating_sub(less);

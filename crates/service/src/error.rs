@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use atoll_budget::Exhausted;
+use atoll_budget::{Exhausted, SocketsExhausted};
 use atoll_model::policy::authz::Denied;
 use atoll_model::{BadLimit, BadSpec, Code, ErrorKind, Lease, Phase};
 use atoll_provider::ProviderError;
@@ -122,6 +122,12 @@ pub(crate) fn phase_conflict(lease: &Lease, what: &str) -> ServiceError {
 
 impl From<Exhausted> for ServiceError {
     fn from(error: Exhausted) -> Self {
+        Self::new(error.code(), error.to_string()).hint(error.hint()).retry_after(1)
+    }
+}
+
+impl From<SocketsExhausted> for ServiceError {
+    fn from(error: SocketsExhausted) -> Self {
         Self::new(error.code(), error.to_string()).hint(error.hint()).retry_after(1)
     }
 }

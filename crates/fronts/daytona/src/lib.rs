@@ -42,7 +42,6 @@ use atoll_service::Service;
 use axum::Router;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 /// Where the front is mounted.
@@ -108,8 +107,6 @@ pub(crate) struct DaytonaApp {
     pub(crate) forgotten: snapshots::Forgotten,
     /// Contexts of builds.
     pub(crate) storage: storage::Storage,
-    /// Places for connected sockets.
-    pub(crate) sockets: Arc<Semaphore>,
 }
 
 impl FrontState for DaytonaApp {
@@ -152,7 +149,6 @@ impl Daytona {
             drafts: drafts::Drafts::default(),
             forgotten: snapshots::Forgotten::default(),
             storage,
-            sockets: socket::places(),
         };
         Self { app }
     }

@@ -10,22 +10,22 @@
 
 mod packet;
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_budget::{BudgetOwner, RequestBudget, SocketPlace};
 use atoll_front_kit::{ApiError, JsonResponse, authenticate_key};
 use atoll_model::Principal;
-use atoll_service::{PhaseChange, RequestScope};
+use atoll_service::{PhaseChange, RequestScope, ServiceError};
 use axum::Router;
-use axum::extract::State;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures::StreamExt;
 use futures::stream::{BoxStream, SelectAll};
 use serde::Serialize;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::sync::broadcast;
 use tokio::time::{Instant, interval_at, timeout};
 
 use crate::DaytonaApp;
@@ -35,11 +35,9 @@ use crate::sandboxes::SandboxResponse;
 use crate::states::state;
 use packet::{Packet, event};
 
-/// LIMIT: every client of an SDK has one.
-pub(crate) const SOCKETS_MAX: usize = 2_048;
 /// LIMIT: clients send a key and answers to pings.
 const MESSAGE_MAX: usize = 16 << 10;
-/// LIMIT: whoever shows no key by then gets no answer.
+/// LIMIT: a connection that has shown no key by then is closed.
 const KEY_WITHIN: Duration = Duration::from_secs(10);
 const PING_EVERY: Duration = Duration::from_secs(25);
 const PONG_WITHIN: Duration = Duration::from_secs(20);
@@ -50,14 +48,10 @@ pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new().route("/socket.io/", any(connect)).route("/socket.io", any(connect))
 }
 
-/// The places that there are.
-pub(crate) fn places() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(SOCKETS_MAX))
-}
-
 async fn connect(
     State(app): State<DaytonaApp>,
     origin: Origin,
+    budget: Option<Extension<RequestBudget>>,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Response {
     let Ok(upgrade) = upgrade else {
@@ -65,13 +59,19 @@ async fn connect(
         let unknown = json!({ "code": 0, "message": "Transport unknown" });
         return JsonResponse(axum::http::StatusCode::BAD_REQUEST, unknown).into_response();
     };
-    let Ok(place) = Arc::clone(&app.sockets).try_acquire_owned() else {
-        return ApiError::new(atoll_model::Code::NoCapacity, "too many sockets are open").into_response();
+    // The caller has shown no key yet: the place is one of its address until then.
+    let stranger = budget.map_or_else(
+        || app.service.budget().account(BudgetOwner::stranger(None)),
+        |Extension(budget)| budget.account(),
+    );
+    let place = match stranger.take_socket() {
+        Ok(place) => place,
+        Err(exhausted) => return ApiError::from(ServiceError::from(exhausted)).into_response(),
     };
     // The key comes with the first packet: the connection ends with it as if it had come with the request.
     let scope = RequestScope::current();
     upgrade.max_message_size(MESSAGE_MAX).max_frame_size(MESSAGE_MAX).on_upgrade(move |socket| async move {
-        let session = SocketSession { app, origin, socket, _place: place }.run();
+        let session = SocketSession { app, origin, socket, place }.run();
         match scope {
             Some(scope) => scope.run(session).await,
             None => session.await,
@@ -83,7 +83,7 @@ struct SocketSession {
     app: DaytonaApp,
     origin: Origin,
     socket: WebSocket,
-    _place: OwnedSemaphorePermit,
+    place: SocketPlace,
 }
 
 /// The connection is to be ended.
@@ -112,6 +112,11 @@ impl SocketSession {
         let shown = timeout(KEY_WITHIN, self.key()).await.map_err(|_| Ended)??;
         match authenticate_key(&self.app, Some(&shown)).await {
             Ok(who) => {
+                let Ok(place) = self.app.service.account_of(&who).take_socket() else {
+                    self.send(format!("44{}", json!({ "message": "Too many sockets" }))).await?;
+                    return Err(Ended);
+                };
+                self.place = place;
                 self.send(format!("40{}", json!({ "sid": id }))).await?;
                 Ok((who, shown))
             }

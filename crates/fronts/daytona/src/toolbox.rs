@@ -27,30 +27,16 @@ mod signed;
 mod socket;
 mod transfer;
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::middleware;
-use tokio::sync::Semaphore;
 
 use crate::DaytonaApp;
 
-/// LIMIT: far more than people who look at terminals and logs, far below what descriptors allow.
-const SOCKETS_MAX: usize = 4_096;
-
 /// What the toolbox keeps beside the service.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct ToolboxState {
-    /// Places for connected sockets: an upgraded connection leaves the serve loop and its count.
-    sockets: Arc<Semaphore>,
     /// Sizes of terminals that were changed since they were made.
     sizes: pty::Sizes,
-}
-
-impl Default for ToolboxState {
-    fn default() -> Self {
-        Self { sockets: Arc::new(Semaphore::new(SOCKETS_MAX)), sizes: pty::Sizes::default() }
-    }
 }
 
 /// Nested below `/toolbox/{sandbox}`.

@@ -37,7 +37,6 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::Response;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 const LEAP0_AUTHORIZATION: HeaderName = HeaderName::from_static("leap0-authorization");
@@ -69,8 +68,6 @@ struct Leap0App {
     options: Leap0Options,
     /// Terminals as Leap0 describes them.
     sessions: pty::Sessions,
-    /// Places for connected terminals.
-    sockets: Arc<Semaphore>,
 }
 
 impl FrontState for Leap0App {
@@ -109,8 +106,7 @@ impl Leap0 {
     /// A front over a service.
     #[must_use]
     pub fn new(service: Service, options: Leap0Options) -> Self {
-        let sockets = Arc::new(Semaphore::new(pty::SOCKETS_MAX));
-        let app = Leap0App { service, options, sessions: pty::Sessions::default(), sockets };
+        let app = Leap0App { service, options, sessions: pty::Sessions::default() };
         let interpreter = MountedFront::new(InterpreterHost(app.clone()));
         Self { app, interpreter }
     }

@@ -27,7 +27,6 @@ mod socket;
 
 use sessions::PtySession;
 pub(crate) use sessions::Sessions;
-pub(crate) use socket::SOCKETS_MAX;
 
 pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()

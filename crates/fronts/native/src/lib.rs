@@ -49,7 +49,6 @@ use atoll_service::Service;
 use axum::Router;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use tokio::sync::Semaphore;
 
 pub use error::{Envelope, errors_page, status};
 pub use network::read_policy;
@@ -91,9 +90,7 @@ pub(crate) struct App {
     pub(crate) previews: Arc<PreviewOrigin>,
     /// The OpenAPI document, rendered once.
     pub(crate) document: Arc<str>,
-    /// Places for connected terminals.
-    pub(crate) sockets: Arc<Semaphore>,
-    /// Further origins whose pages may open them.
+    /// Further origins whose pages may open sockets.
     pub(crate) origins: Arc<[String]>,
 }
 
@@ -126,10 +123,9 @@ impl Native {
         telemetry::install();
         let (routes, document) = openapi::routes().split_for_parts();
         let document = openapi::render(&openapi::finish(document)).into();
-        let sockets = Arc::new(Semaphore::new(terminals::SOCKETS_MAX));
         let previews = Arc::new(options.previews);
         let origins = options.origins.into();
-        let app = App { service, shutdown: options.shutdown, previews, document, sockets, origins };
+        let app = App { service, shutdown: options.shutdown, previews, document, origins };
         Self { routes: routes.with_state(app) }
     }
 }

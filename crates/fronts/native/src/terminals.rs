@@ -21,8 +21,6 @@ use crate::App;
 mod gate;
 mod socket;
 
-pub(crate) use socket::SOCKETS_MAX;
-
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, open)).routes(routes!(close)).routes(routes!(connect))
 }
@@ -153,5 +151,5 @@ pub(crate) async fn connect(State(app): State<App>, request: Request) -> Result<
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app).await.map_err(|rejection| {
         ApiError::invalid(rejection.body_text()).hint("this route speaks WebSocket only")
     })?;
-    socket::upgrade(upgrade, attached, &app)
+    socket::upgrade(upgrade, attached, (&app, &who))
 }

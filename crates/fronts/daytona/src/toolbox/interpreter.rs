@@ -108,7 +108,8 @@ async fn execute(State(app): State<DaytonaApp>, request: Request) -> Result<Resp
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
     let upgrade = socket::asked(&mut parts, &app).await?;
-    socket::upgrade(&app, upgrade, &parts.headers, move |mut socket| async move {
+    let account = inside.sandbox.account.clone();
+    socket::upgrade((&app, &account), upgrade, &parts.headers, move |mut socket| async move {
         let first = timeout(FIRST_WITHIN, first_frame(&mut socket)).await.ok().flatten();
         let Some(first) = first else { return (socket, Close::new(FAILED, "no code was sent")) };
         match begin(&inside, &first).await {

@@ -232,7 +232,8 @@ async fn attach(
     let (output, input) = inside.toolbox.ptys().attach(&kept).await.map_err(of_process)?;
     let tells_exit = socket::offered(headers).iter().any(|offer| offer == EXIT_CONTROL);
     let sizes = app.toolbox.sizes.clone();
-    socket::upgrade(app, upgrade, headers, move |socket| async move {
+    let account = inside.sandbox.account.clone();
+    socket::upgrade((app, &account), upgrade, headers, move |socket| async move {
         let bridge = Bridge { socket, output, input, tells_exit };
         let (socket, close, ended) = bridge.run().await;
         if ended {

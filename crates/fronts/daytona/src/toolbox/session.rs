@@ -225,7 +225,8 @@ async fn logs(State(app): State<DaytonaApp>, request: Request) -> Result<Respons
     let upgrade = socket::asked(&mut parts, &app).await?;
     sessions.command(&kept, &command).await.map_err(of_process)?;
     let follow = sessions.follow(&kept, &command).await.map_err(of_process)?;
-    socket::upgrade(&app, upgrade, &parts.headers, move |socket| async move {
+    let account = inside.sandbox.account.clone();
+    socket::upgrade((&app, &account), upgrade, &parts.headers, move |socket| async move {
         // The sandbox does not count as idle while somebody follows.
         let _inside = inside;
         let next = |mut follow: LogFollow| async move { follow.next().await.map(|event| (event, follow)) };

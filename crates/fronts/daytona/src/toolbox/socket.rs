@@ -2,11 +2,11 @@
 //!
 //! Nothing is queued here: the next piece is taken only when the last one is on its way.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_budget::Account;
 use atoll_front_kit::ApiError;
-use atoll_model::Code;
+use atoll_service::ServiceError;
 use axum::extract::FromRequestParts;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::http::request::Parts;
@@ -15,7 +15,6 @@ use axum::response::Response;
 use bytes::Bytes;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 
-use super::SOCKETS_MAX;
 use super::refusal::bad;
 use crate::DaytonaApp;
 use crate::error::text;
@@ -70,7 +69,7 @@ pub(super) fn offered(headers: &HeaderMap) -> Vec<String> {
 
 /// Upgrades, and lets `run` talk until it answers with a close.
 pub(super) fn upgrade<F>(
-    app: &DaytonaApp,
+    (app, account): (&DaytonaApp, &Account),
     upgrade: WebSocketUpgrade,
     headers: &HeaderMap,
     run: impl FnOnce(Socket) -> F + Send + 'static,
@@ -78,9 +77,7 @@ pub(super) fn upgrade<F>(
 where
     F: Future<Output = (Socket, Close)> + Send,
 {
-    let place = Arc::clone(&app.toolbox.sockets).try_acquire_owned().map_err(|_| {
-        ApiError::new(Code::NoCapacity, format!("{SOCKETS_MAX} sockets are connected already"))
-    })?;
+    let place = account.take_socket().map_err(ServiceError::from)?;
     let closing = app.options.closing.clone();
     // COMPAT(daytona): clients want one of what they offered back.
     let response = upgrade

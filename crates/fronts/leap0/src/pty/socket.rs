@@ -3,12 +3,11 @@
 //! Nothing is queued here: output is taken from the agent only when the last frame is on its way. Closing the socket leaves
 //! the shell running; when the shell ends, its session ends with it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_front_kit::ApiError;
 use atoll_model::{Code, Principal, SandboxId};
-use atoll_service::{ExecEvent, TerminalInput};
+use atoll_service::{ExecEvent, ServiceError, TerminalInput};
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::response::Response;
 use bytes::Bytes;
@@ -20,8 +19,6 @@ use crate::Leap0App;
 
 // LIMIT: what a person pastes; a program sends its input in pieces.
 const FRAME_MAX: usize = 1 << 20;
-// LIMIT: far more than people who type, far below what descriptors allow.
-pub(crate) const SOCKETS_MAX: usize = 4_096;
 const PING_EVERY: Duration = Duration::from_secs(20);
 // LIMIT: two pings without an answer, and a little.
 const SILENT_FOR: Duration = Duration::from_secs(50);
@@ -49,15 +46,13 @@ impl Ends {
     }
 }
 
-/// An upgraded connection leaves the serve loop and its count, so it is counted here.
+/// Upgrades, and carries the terminal until one side ends.
 pub(super) fn upgrade(
     upgrade: WebSocketUpgrade,
     (output, input): Attached,
     ends: Ends,
 ) -> Result<Response, ApiError> {
-    let place = Arc::clone(&ends.app.sockets).try_acquire_owned().map_err(|_| {
-        ApiError::new(Code::NoCapacity, format!("{SOCKETS_MAX} terminals are connected already"))
-    })?;
+    let place = ends.app.service.account_of(&ends.who).take_socket().map_err(ServiceError::from)?;
     let closing = ends.app.options.closing.clone();
     let response = upgrade
         .max_message_size(FRAME_MAX)

@@ -4,12 +4,11 @@
 //! what a slow reader does not take. The task ends with the client, the shell, a silent peer or the server's closing.
 
 use std::num::NonZeroU16;
-use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_front_kit::ApiError;
-use atoll_model::{Code, ErrorKind};
-use atoll_service::{ExecEvent, TerminalInput, TerminalSize};
+use atoll_model::{Code, ErrorKind, Principal};
+use atoll_service::{ExecEvent, ServiceError, TerminalInput, TerminalSize};
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::response::Response;
 use bytes::Bytes;
@@ -25,8 +24,6 @@ use crate::telemetry::Open;
 
 // LIMIT: what a person pastes; a program sends its input in pieces.
 const FRAME_MAX: usize = 1 << 20;
-// LIMIT: far more than people who type, far below what descriptors allow.
-pub(crate) const SOCKETS_MAX: usize = 4_096;
 const PING_EVERY: Duration = Duration::from_secs(20);
 // LIMIT: two pings without an answer, and a little.
 const SILENT_FOR: Duration = Duration::from_secs(50);
@@ -34,15 +31,13 @@ const SEND_WITHIN: Duration = Duration::from_secs(30);
 
 type Attached = (BoxStream<'static, ExecEvent>, TerminalInput);
 
-/// An upgraded connection leaves the serve loop and its count, so it is counted here.
+/// Upgrades, and carries the terminal until one side ends.
 pub(super) fn upgrade(
     upgrade: WebSocketUpgrade,
     (output, input): Attached,
-    app: &App,
+    (app, who): (&App, &Principal),
 ) -> Result<Response, ApiError> {
-    let place = Arc::clone(&app.sockets).try_acquire_owned().map_err(|_| {
-        ApiError::new(Code::NoCapacity, format!("{SOCKETS_MAX} terminals are connected already"))
-    })?;
+    let place = app.service.account_of(who).take_socket().map_err(ServiceError::from)?;
     let closing = app.shutdown.draining();
     let response = upgrade
         .protocols([PROTOCOL])
@@ -150,7 +145,7 @@ impl Bridge {
     /// For a frame that is not understood.
     async fn complain(&mut self, error: &serde_json::Error) -> Next {
         let text = format!("a text frame is not understood: {error}");
-        let error = atoll_service::ServiceError::new(Code::InvalidRequest, text);
+        let error = ServiceError::new(Code::InvalidRequest, text);
         self.say(&Says::Error(error.into())).await
     }
 

@@ -37,7 +37,8 @@ pub(super) async fn logs(State(app): State<DaytonaApp>, request: Request) -> Res
     }
     let upgrade = socket::asked(&mut parts, &app).await?;
     let follow = inside.toolbox.entrypoint_follow().await.map_err(of_process)?;
-    socket::upgrade(&app, upgrade, &parts.headers, move |socket| async move {
+    let account = inside.sandbox.account.clone();
+    socket::upgrade((&app, &account), upgrade, &parts.headers, move |socket| async move {
         let _inside = inside;
         let next =
             |mut follow: EntrypointFollow| async move { follow.next().await.map(|event| (event, follow)) };
